@@ -16,7 +16,7 @@ use outlive_pool::Tier;
 use outlive_store::EpochInfo;
 use outlive_types::{Error, Result};
 use pyo3::prelude::*;
-use pyo3::types::{IntoPyDict, PyDict, PyList};
+use pyo3::types::{IntoPyDict, PyDict, PyFrozenSet, PyList};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -66,6 +66,20 @@ impl Job {
         let due = py.detach(|| core.client.due());
         drop(inside);
         due.map_err(|error| core.raise(py, &error))
+    }
+
+    /// As the function of this name, which need not look again at what the last save has looked at.
+    fn plain_containers<'py>(
+        &self,
+        state: &Bound<'py, PyAny>,
+        least: usize,
+    ) -> PyResult<Bound<'py, PyFrozenSet>> {
+        let py = state.py();
+        self.core.check_process(py)?;
+        let mut remembered = std::mem::take(&mut *self.core.remembered());
+        let found = crate::plain::outermost(state, least, &mut remembered);
+        *self.core.remembered() = remembered;
+        PyFrozenSet::new(py, found)
     }
 
     /// The rank, and how many there are; `None` without a group.
@@ -275,6 +289,8 @@ impl Job {
         core.settle_slow_tier(tick)?;
         let closed = py.detach(|| core.client.close(at_exit));
         core.keep_constants(Vec::new());
+        let forgotten = std::mem::take(&mut *core.remembered());
+        drop(forgotten);
         drop(inside);
         let told = wait::tell(&core.events, tick);
         closed.or_raise(py).and(told)

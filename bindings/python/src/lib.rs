@@ -15,8 +15,10 @@ mod job;
 mod lazy;
 mod named;
 mod notes;
+mod plain;
 mod pool;
 mod process;
+mod remembered;
 mod restore;
 mod save;
 mod shared;
@@ -28,7 +30,9 @@ use pyo3::prelude::*;
 /// Native half of the package `outlive`; use that instead.
 #[pymodule]
 mod _core {
+    use crate::remembered::Remembered;
     use pyo3::prelude::*;
+    use pyo3::types::PyFrozenSet;
     use std::ffi::OsString;
 
     /// The package's version.
@@ -40,6 +44,19 @@ mod _core {
     #[pyfunction]
     fn command(py: Python<'_>, args: Vec<OsString>) -> i32 {
         py.detach(|| outlive_cli::run(args))
+    }
+
+    /// Ids of the containers in `state` that become one leaf each: those that hold nothing but plain
+    /// values, of each the outermost, with `least` values or more.
+    #[pyfunction]
+    fn plain_containers<'py>(
+        state: &Bound<'py, PyAny>,
+        least: usize,
+    ) -> PyResult<Bound<'py, PyFrozenSet>> {
+        PyFrozenSet::new(
+            state.py(),
+            crate::plain::outermost(state, least, &mut Remembered::default()),
+        )
     }
 
     /// Takes on the mapping of a new array, a private anonymous one that nobody has used: has it made

@@ -4,6 +4,8 @@ use crate::buffer::{Buffer, RawBytes};
 use crate::errors::{OrRaise, invalid};
 use crate::group::distribution;
 use crate::named::named;
+use crate::plain::{self, TREE};
+use crate::remembered::Remembered;
 use crate::shared::Core;
 use crate::values;
 use crate::wait;
@@ -11,8 +13,9 @@ use outlive_capture::Region;
 use outlive_store::{SaveHandle, SaveNotes, SaveStats};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyMemoryView, PyString, PyTuple};
+use std::cell::Cell;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A copy of a leaf smaller than this costs less than to keep its buffer.
 const COPIED_BELOW_BYTES: usize = 1024;
@@ -21,7 +24,7 @@ const COPIED_BELOW_BYTES: usize = 1024;
 struct Leaves {
     regions: Vec<Region>,
     /// Values and tiny arrays, one behind another. Regions point into it.
-    _copied: Vec<u8>,
+    copied: Vec<u8>,
     /// The memory of the other arrays. Regions point into it.
     _buffers: Vec<Buffer>,
     /// Of arrays that nobody changes. They are neither copied nor forked, so they must be kept until
@@ -42,15 +45,23 @@ impl Leaves {
         shapes: &Bound<'_, PyList>,
         leaves: &Bound<'_, PyList>,
         distributions: &Bound<'_, PyDict>,
+        remembered: &mut Remembered,
     ) -> PyResult<Leaves> {
         let py = names.py();
-        let mut copied = Vec::new();
+        let mut copied = Vec::with_capacity(remembered.bytes.len() + remembered.bytes.len() / 16);
         let mut buffers = Vec::new();
         let mut constants = Vec::new();
         let mut places = Vec::with_capacity(leaves.len());
+        let mut now = Remembered::default();
         for (leaf, dtype) in leaves.iter().zip(dtypes.iter()) {
             let offset = copied.len();
-            if values::encode(&leaf, dtype.cast::<PyString>()?.to_str()?, &mut copied)? {
+            let dtype = dtype.cast::<PyString>()?.to_str()?;
+            if dtype == TREE {
+                plain::encode(&leaf, &mut copied, remembered, &mut now)?;
+                places.push(Bytes::Copied { offset, length: copied.len() - offset });
+                continue;
+            }
+            if values::encode(&leaf, dtype, &mut copied)? {
                 places.push(Bytes::Copied { offset, length: copied.len() - offset });
                 continue;
             }
@@ -93,7 +104,8 @@ impl Leaves {
                 None => region,
             });
         }
-        Ok(Leaves { regions, _copied: copied, _buffers: buffers, constants })
+        *remembered = now;
+        Ok(Leaves { regions, copied, _buffers: buffers, constants })
     }
 }
 
@@ -126,14 +138,20 @@ pub fn save(
     core.check_process(py)?;
     // What can be waited for is waited for here, where Ctrl-C works.
     let inside = core.enter(tick)?;
+    let begun = Cell::new(Instant::now());
     let take = || {
         let _at_work = core.job().at_work();
         core.settle_last(tick)?;
         core.settle_fill(tick)?;
+        // An earlier save is no part of this one.
+        begun.set(Instant::now());
         core.keep_constants(Vec::new());
-        Leaves::take(names, dtypes, shapes, leaves, distributions)
+        // What fails is not remembered.
+        let mut remembered = std::mem::take(&mut *core.remembered());
+        let taken = Leaves::take(names, dtypes, shapes, leaves, distributions, &mut remembered)?;
+        Ok((taken, remembered))
     };
-    let mut leaves = take().map_err(|raised| core.declined(py, raised))?;
+    let (mut leaves, mut remembered) = take().map_err(|raised: PyErr| core.declined(py, raised))?;
     let regions = std::mem::take(&mut leaves.regions);
     let mut source = core.client.source(regions, attachment);
     // Another job's lazy restore may still fill some of it.
@@ -148,12 +166,16 @@ pub fn save(
     // Its regions point into what goes now.
     drop(source);
     let constants = std::mem::take(&mut leaves.constants);
+    if !remembered.containers.is_empty() {
+        remembered.bytes = std::mem::take(&mut leaves.copied);
+        *core.remembered() = remembered;
+    }
     drop(leaves);
     drop(inside);
     let handle = saved.map_err(|error| core.raise(py, &error))?;
     core.keep_constants(constants);
     wait::tell(&core.events, tick)?;
-    Ok(Save { core: core.clone(), handle })
+    Ok(Save { core: core.clone(), handle, held: begun.get().elapsed() })
 }
 
 /// A save under way or over; `outlive.Save` is what programs use.
@@ -161,6 +183,7 @@ pub fn save(
 pub struct Save {
     core: Arc<Core>,
     handle: SaveHandle,
+    held: Duration,
 }
 
 #[pymethods]
@@ -169,6 +192,12 @@ impl Save {
     #[getter]
     fn epoch(&self) -> u64 {
         self.handle.epoch()
+    }
+
+    /// How long the call held the program up, from when no earlier save was under way.
+    #[getter]
+    fn held_s(&self) -> f64 {
+        self.held.as_secs_f64()
     }
 
     /// True once it is over, well or not.

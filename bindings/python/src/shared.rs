@@ -5,6 +5,7 @@ use crate::errors::{invalid, to_py};
 use crate::events::Events;
 use crate::group::{GroupArguments, PyCoordinator};
 use crate::process::Opener;
+use crate::remembered::Remembered;
 use crate::wait::{self, Entry, Inside, Turn};
 use outlive_client::Client;
 use outlive_pool::Pool;
@@ -12,7 +13,7 @@ use outlive_store::{Job, JobOptions};
 use outlive_types::{Error, Result};
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// What the handles of a job share.
@@ -27,6 +28,8 @@ pub struct Core {
     kept: Mutex<Vec<(Vec<Buffer>, Arc<AtomicBool>)>>,
     /// Arrays that nobody changes, which the save under way reads where they are.
     constants: Mutex<Vec<Buffer>>,
+    /// Long containers of the last save.
+    remembered: Mutex<Remembered>,
     opener: Opener,
     /// The program's communicator, if it has several ranks.
     pub coordinator: Option<Arc<PyCoordinator>>,
@@ -66,6 +69,7 @@ impl Core {
             turn: Turn::default(),
             kept: Mutex::default(),
             constants: Mutex::default(),
+            remembered: Mutex::default(),
             opener: Opener::this(),
         })
     }
@@ -89,6 +93,12 @@ impl Core {
             drop(py.detach(|| self.job().decline(error)));
         }
         raised
+    }
+
+    /// Long containers of the last save. While this is held, no Python code may run: another thread that
+    /// wants it would wait with the GIL.
+    pub fn remembered(&self) -> MutexGuard<'_, Remembered> {
+        self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The engine's job.

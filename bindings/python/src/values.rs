@@ -2,6 +2,7 @@
 //! their memory (`buffer.rs`).
 
 use crate::errors::to_py;
+use crate::plain::{self, TREE};
 use outlive_types::Error;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyComplex, PyComplexMethods, PyDict, PyFloat, PyInt, PyString};
@@ -99,6 +100,7 @@ pub fn decode<'py>(
                 .call_method1("decode", ("utf-8", "surrogatepass"))
                 .map_err(|_| wrong())?,
         },
+        TREE => plain::decode(py, bytes)?,
         _ => PyBytes::new(py, bytes).into_any(),
     })
 }

@@ -74,8 +74,9 @@ def test_none_is_good(folder: Path) -> None:
         job.restore()
     state = image(3)
     state["step"] = 77
-    with pytest.raises(outlive.DamagedError, match="may hold parts"):
+    with pytest.raises(outlive.DamagedError, match="may hold parts") as caught:
         job.restore(into=state)
+    assert caught.value.into_changed
     assert state["step"] == 77
     with pytest.raises(outlive.DamagedError):
         job.restore(epoch=1)
@@ -102,3 +103,29 @@ def test_any_flipped_byte_is_noticed_or_harmless(folder: Path, same: Same) -> No
             same(tree, image(tree["step"]))
         path.write_bytes(before)
     same(outlive.open(folder).job("a").restore(), image(2))
+
+
+@pytest.mark.parametrize("only", [None, "l", "l/3"])
+def test_of_a_damaged_tree_of_values_the_one_before_is_taken(
+    folder: Path, only: str | None
+) -> None:
+    luck = np.random.default_rng(3)
+    lists = [luck.random(100_000).tolist() for _ in range(2)]
+    with outlive.open(folder).job("a") as job:
+        job.save({"l": lists[0], "w": np.ones(3)}, wait=True, force=True)
+        before = set(packs(folder))
+        job.save({"l": lists[1], "w": np.zeros(3)}, wait=True, force=True)
+    for path in set(packs(folder)) - before:
+        flip(path, 300_000)
+    state = {"l": [0.0], "w": np.zeros(3)}
+    for _ in range(2):
+        job = outlive.open(folder).job("a")
+        if only != "l/3":
+            assert job.restore(into=state, only=only).epoch == 1
+            assert state["l"] == lists[0]
+        else:
+            assert job.restore(only=only)["l"][3] == lists[0][3]
+        assert job.last_restore is not None
+        assert [epoch for epoch, _ in job.last_restore.skipped] == [2]
+        if only is None:
+            assert state["w"].all()

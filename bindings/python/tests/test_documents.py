@@ -36,6 +36,7 @@ GIVEN = {
     ("docs/groups.md", "import os"): "",
     ("docs/python.md", "import signal"): TYPES,
     ("docs/python.md", "import numpy as np"): f"{TYPES}\nmodel: Any\noptimizer: Any",
+    ("docs/python.md", "report = job.restore(into=state, lazy=True)"): TYPES,
 }
 
 
@@ -122,6 +123,17 @@ def test_a_lazy_restore(folder: Path) -> None:
     run("docs/capture.md", "report = job.restore(into=state, lazy=True)", job=job, state=state)
     job.close()
     assert state["mesh"].all()
+
+
+def test_an_array_is_written_after_a_lazy_restore(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = outlive.open(folder).job("a")
+    job.save({"u": outlive.zeros(100_000) + 1}, wait=True)
+    state = {"u": outlive.zeros(100_000)}
+    monkeypatch.chdir(tmp_path)
+    run("docs/python.md", "report = job.restore(into=state, lazy=True)", job=job, state=state)
+    assert np.fromfile("u.raw").sum() == 100_000
 
 
 def test_a_save_at_a_signal(folder: Path) -> None:

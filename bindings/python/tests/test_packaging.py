@@ -35,3 +35,14 @@ def test_what_is_installed_says_what_it_is() -> None:
     assert about["License-Expression"] == "Apache-2.0"
     assert about["License-File"] == "LICENSE"
     assert "Apache License" in (ROOT / "LICENSE").read_text()[:200]
+
+
+def test_the_command_imports_no_numpy() -> None:
+    code = (
+        "import sys; sys.argv[1:] = ['--version']; from outlive_command import main; "
+        "code = main(); print('numpy' in sys.modules, flush=True); sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == f"outlive {outlive.__version__}\nFalse\n"
+    (script,) = metadata.entry_points(group="console_scripts", name="outlive")
+    assert script.value == "outlive_command:main"

@@ -52,8 +52,8 @@ def test_remarks_are_kept_with_a_checkpoint(tmp_path: Path) -> None:
 
 def test_bad_metrics_are_refused_and_nothing_is_saved(tmp_path: Path) -> None:
     job = outlive.open(tmp_path).job("run")
-    with pytest.raises(outlive.InvalidError, match="not a number"):
-        job.save(state(1), metrics={"loss": float("nan")})
+    with pytest.raises(outlive.InvalidError, match="must be a number"):
+        job.save(state(1), metrics={"loss": "low"})  # type: ignore[dict-item]
     with pytest.raises(outlive.InvalidError, match="name"):
         job.save(state(1), metrics={"": 1.0})
     with pytest.raises(outlive.InvalidError, match="label"):

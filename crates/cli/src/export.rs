@@ -10,6 +10,7 @@ use crate::args::ExportArgs;
 use crate::chosen::{select, skipped_json};
 use crate::output::{Answer, Table, Teller, bytes, count, shortened, shown};
 use crate::show::{chosen_rank, no_checkpoint, open_checkpoint, packed_slice, region_json};
+use crate::tree::TREE;
 use crate::{npy, pool, region};
 use names::{file_name, matches};
 use outlive_files::make_dir;
@@ -94,6 +95,7 @@ impl Item {
         let format = match (&header, region.dtype.as_str()) {
             (Some(_), _) => "npy",
             (None, "py:str") => "txt",
+            (None, TREE) => "json",
             (None, _) => "bin",
         };
         let file = file_name(&region.name, format);

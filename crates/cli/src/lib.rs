@@ -30,6 +30,7 @@ mod scrub;
 mod show;
 mod targets;
 mod tiers;
+mod tree;
 mod trim;
 mod verify;
 

@@ -70,8 +70,11 @@ pub fn known_job(pool: &Pool, name: &str) -> Result<JobName> {
     if jobs.len() > NAMED_MAX {
         there.push(format!("{} more", jobs.len() - NAMED_MAX));
     }
-    let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
-    Err(Error::invalid(format!("the pool has no job {wanted}; its jobs: {there}")))
+    let there = match &there[..] {
+        [] => "it has no jobs yet".to_owned(),
+        there => format!("its jobs: {}", there.join(", ")),
+    };
+    Err(Error::invalid(format!("the pool has no job {wanted}; {there}")))
 }
 
 /// `outlive pool init`.

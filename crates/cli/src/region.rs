@@ -1,15 +1,27 @@
 //! What the bytes of small regions mean, as the front doors write them.
 
 use crate::output::shown;
+use crate::tree::{self, TREE};
 use outlive_types::{Distribution, RegionDesc, Scalar};
 use serde_json::{Value, json};
 
 /// Longest text that is shown as a value.
 const TEXT_CHARS_MAX: usize = 60;
 
+/// Longest tree of plain values that programs get as a value.
+const TREE_BYTES_MAX: usize = 4096;
+
 /// A scalar's value, for people and for programs; `None` for what is none, or is not understood.
 pub fn value(dtype: &str, shape: &[u64], bytes: &[u8]) -> Option<(String, Value)> {
     let told = |text: String, value: Value| Some((text, value));
+    if dtype == TREE {
+        let text = tree::summary(bytes)?;
+        // Large ones would fill the screen; an export has all of it.
+        let is_small = bytes.len() <= TREE_BYTES_MAX;
+        let value = is_small.then(|| tree::json(bytes).ok()).flatten();
+        let value = value.and_then(|text| serde_json::from_str(&text).ok());
+        return told(text.clone(), value.unwrap_or_else(|| json!(text)));
+    }
     match Scalar::read(dtype, shape, bytes)? {
         Scalar::None => told("None".to_owned(), Value::Null),
         Scalar::Bool(false) => told("False".to_owned(), json!(false)),

@@ -263,8 +263,11 @@ fn damage_is_named_and_passed_over() {
 fn requests_that_cannot_work_are_explained() {
     let dir = tempfile::tempdir().unwrap();
     let pool = pool_with_job(dir.path());
+    let empty = dir.path().join("empty");
+    assert_eq!(outlive(&["pool", "init", text(&empty)]).code, 0);
     for (words, part) in [
         (&["ls", text(dir.path())][..], "is not a pool"),
+        (&["ls", text(&empty), "nosuch"], "the pool has no job nosuch; it has no jobs yet"),
         (&["ls", "/nonexistent/pool"], "is not a pool"),
         (&["ls", text(&pool), "nosuch"], "its jobs: gray scott"),
         (&["show", text(&pool), "gray scott", "9"], "no checkpoint 9; its newest is 3"),

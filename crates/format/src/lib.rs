@@ -14,6 +14,7 @@ mod leaf;
 mod listing;
 mod message;
 mod node;
+mod plain;
 mod recipe;
 mod record;
 mod shard;
@@ -34,6 +35,7 @@ pub use listing::{
 pub use message::{Changes, Committed, Envelope, Message, Moved, Opened, RankImage};
 pub use node::InnerNode;
 pub use outlive_types::Codec;
+pub use plain::{Numbers, PLAIN_DEPTH_MAX, Plain, PlainKind, PlainReader, PlainWriter};
 pub use recipe::{Piece, RECIPE_BYTES_MAX, RECIPE_CHILDREN_MAX, RECIPE_LEVEL_MAX, Recipe};
 pub use record::{
     Archive, Body, Close, Image, ImageKind, ImageRef, ImageTable, Images, LABEL_BYTES_MAX,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import operator
 import re
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 
-from outlive import _core
+from outlive import _core, _notices
 from outlive._errors import InvalidError
 from outlive._saves import Epoch
 
@@ -87,8 +89,10 @@ def rules_of(
     )
 
 
-def notes_of(label: str | None, pin: bool, metrics: Mapping[str, float] | None) -> _core.Notes:
-    """What is said about a checkpoint."""
+def notes_of(
+    job: str, label: str | None, pin: bool, metrics: Mapping[str, float] | None
+) -> _core.Notes:
+    """What is said about a checkpoint of a job."""
     if not isinstance(metrics, Mapping | None):
         raise InvalidError(
             f'`metrics` are figures by name, such as {{"loss": 0.02}}, not {metrics!r}'
@@ -101,4 +105,14 @@ def notes_of(label: str | None, pin: bool, metrics: Mapping[str, float] | None) 
             figures[name] = float(value)
         except (TypeError, ValueError, OverflowError):
             raise InvalidError(f"the metric {name!r} must be a number, not {value!r}") from None
+        if math.isnan(figures[name]):
+            # A loss that became NaN must not lose the state as well.
+            del figures[name]
+            _notices.tell(
+                logging.WARNING,
+                "job %s: the metric %r is NaN: the checkpoint is saved without it, so that it is "
+                "never the best by it",
+                job,
+                name,
+            )
     return _core.Notes(label=label or "", pin=pin, metrics=figures)

@@ -25,6 +25,20 @@ from outlive._tree import (
 # Stands for a leaf that was not selected.
 ABSENT: Any = object()
 
+
+class Opaque:
+    """A leaf that has parts: no container of the state, whatever its class is.
+
+    `build` takes it as it is; `merge` and `without_absent` put what is in it in its place.
+    """
+
+    __slots__ = ("is_tree", "value")
+
+    def __init__(self, value: Any, is_tree: bool) -> None:
+        """Wraps what was unpickled, or a tree of plain values, which `merge` goes through."""
+        self.value, self.is_tree = value, is_tree
+
+
 _BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
 
@@ -89,6 +103,8 @@ class _Trunk:
             new = []
         elif node.kind == ORDERED:
             new = OrderedDict()
+            if node.metadata is not None:
+                new._metadata = OrderedDict(node.metadata)
         if node.detail is not None and node.kind not in RANDOMS:
             self.int_keys[node.path] = True if node.detail is True else frozenset(node.detail)
         self.made[node.path] = new
@@ -183,9 +199,14 @@ def merge(old: Any, new: Any) -> Any:
     if new is ABSENT or new is old:
         return old
     kind = type(new)
+    if kind is Opaque:
+        return merge(old, new.value) if new.is_tree else new.value
     if kind is _Random:
         return new.give(old)
     if kind is dict or kind is OrderedDict:
+        if _PLAIN.issuperset(map(type, new.values())):
+            old.update(new)
+            return old
         for key, value in new.items():
             was = old.get(key, ABSENT)
             if was is ABSENT:
@@ -200,10 +221,14 @@ def merge(old: Any, new: Any) -> Any:
                     old[key] = merged
         return old
     if kind is list and type(old) is list:
+        if _PLAIN.issuperset(map(type, new)):
+            old[:] = new
+            return old
         # Of another length is only a list of values, replaced whole, or one of which little or
         # nothing was selected.
         partial = len(old) != len(new) and any(value is ABSENT for value in new)
-        old[:] = _merge_entries(old, new) if partial or len(old) == len(new) else new
+        same_length = partial or len(old) == len(new)
+        old[:] = _merge_entries(old, new) if same_length else map(without_absent, new)
         return old
     if kind is tuple and type(old) is tuple:
         merged_all = tuple(_merge_entries(old, new))
@@ -220,17 +245,23 @@ def without_absent(tree: Any) -> Any:
 
     Keys that were not selected are left out, such entries of lists are None.
     """
-    if isinstance(tree, _Random):
+    kind = type(tree)
+    if kind is Opaque:
+        return tree.value
+    if kind is _Random:
         return tree.make()
-    if isinstance(tree, dict) and tree:
+    if kind in (dict, OrderedDict) and tree:
         found = {key: without_absent(value) for key, value in tree.items()}
         kept = {key: value for key, value in found.items() if value is not ABSENT}
-        return type(tree)(kept) if kept else ABSENT
-    if isinstance(tree, list | tuple) and tree:
+        new = kind(kept)
+        if kind is OrderedDict:
+            vars(new).update(vars(tree))
+        return new if kept else ABSENT
+    if kind in (list, tuple) and tree:
         entries = [without_absent(value) for value in tree]
         if all(entry is ABSENT for entry in entries):
             return ABSENT
-        return type(tree)([None if entry is ABSENT else entry for entry in entries])
+        return kind([None if entry is ABSENT else entry for entry in entries])
     return tree
 
 

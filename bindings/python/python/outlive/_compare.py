@@ -1,5 +1,6 @@
 """Compares a checkpoint with the state that it is to be restored into."""
 
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,6 +13,7 @@ from outlive._tree import (
     LIST,
     ORDERED,
     RANDOMS,
+    TREE,
     TUPLE,
     Flat,
     Node,
@@ -19,11 +21,6 @@ from outlive._tree import (
     parent,
     shown,
 )
-
-
-class UnsureError(Exception):
-    """Pickled objects must be looked at before anybody can say whether a state can be filled."""
-
 
 # Differences that a message spells out; `InvalidError.differences` has all of them.
 _SHOWN_MAX = 100
@@ -37,11 +34,11 @@ def refuse_differences(
     Raises:
         InvalidError: If they do not match, or if something would be restored that the program
             does not see. It names every place.
-        UnsureError: If that depends on what pickled objects the checkpoint has.
     """
     comparison = _Comparison(there, here, selection, chosen)
-    comparison.leaves()
+    # What is wrong with a container comes first: it may say the same as a thousand leaves.
     comparison.containers()
+    comparison.leaves()
     found = comparison.found or comparison.unchangeable()
     if found:
         what, advice = "does not match", "Correct `into`"
@@ -51,8 +48,6 @@ def refuse_differences(
         what, advice = "cannot take", "Keep what holds these in a variable"
     if found:
         raise refusal(f"`into` {what} checkpoint {epoch}", found, advice)
-    if owners.unsure:
-        raise UnsureError
 
 
 def refusal(what: str, found: list[str], advice: str) -> InvalidError:
@@ -82,6 +77,7 @@ class _Comparison:
         self.found: list[str] = []
         # The keys of each container, by the id of what it is in.
         self.entries: dict[int, dict[str, set[str]]] = {}
+        self.above_chosen: set[str] | None = None
         # A list of values counts as one value: it may have another length than before.
         self.free = value_lists(there) & value_lists(here)
         if not selection.everything:
@@ -208,9 +204,14 @@ class _Comparison:
         """Whether any chosen leaf is below a container."""
         if self.selection.everything:
             return True
-        inside = f"{path}/" if path else ""
-        names = zip(self.there.names, self.chosen, strict=True)
-        return any(is_chosen and name.startswith(inside) for name, is_chosen in names)
+        if self.above_chosen is None:
+            self.above_chosen = set[str]()
+            for name in itertools.compress(self.there.names, self.chosen):
+                for above in _above(name):
+                    if above in self.above_chosen:
+                        break
+                    self.above_chosen.add(above)
+        return path in self.above_chosen
 
     def container(self, node: Node, own: Node) -> None:
         """Compares a container that both have."""
@@ -249,6 +250,8 @@ class _Comparison:
             return []
         found = []
         for at, my in self.pairs():
+            if self.here.dtypes[my] == TREE:
+                continue  # it fits, or it would not be one
             name, value = self.there.names[at], is_value(self.there.dtypes[at])
             if not value and self.here.leaves[my].flags.writeable:
                 continue
@@ -268,7 +271,9 @@ def value_lists(flat: Flat) -> set[str]:
     if lists:
         lists.difference_update(parent(node.path) for node in flat.nodes if node.path)
         leaves = zip(flat.names, flat.dtypes, strict=True)
-        lists.difference_update(parent(name) for name, dtype in leaves if not is_value(dtype))
+        lists.difference_update(
+            parent(name) for name, dtype in leaves if not is_value(dtype) or dtype == TREE
+        )
     return lists
 
 

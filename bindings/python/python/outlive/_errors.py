@@ -4,7 +4,14 @@ from collections.abc import Sequence
 
 
 class Error(Exception):
-    """Base class of all exceptions of outlive."""
+    """Base class of all exceptions of outlive.
+
+    Attributes:
+        into_changed: Whether a restore had begun to fill `into` when it failed. Restore again, or
+            throw that state away.
+    """
+
+    into_changed: bool = False
 
 
 class RetryError(Error):
@@ -12,7 +19,7 @@ class RetryError(Error):
 
 
 class InvalidError(Error, ValueError):
-    """The request is not possible: correct it. Nothing was changed.
+    """The request is not possible: correct it. Nothing was changed, but for `into_changed`.
 
     Attributes:
         differences: Every difference, as a string, if a state and a checkpoint did not match.
@@ -35,3 +42,17 @@ class FencedError(Error):
 
 class BugError(Error):
     """outlive contradicts itself: please report it."""
+
+
+for _class in (
+    Error,
+    RetryError,
+    InvalidError,
+    DamagedError,
+    FullError,
+    FencedError,
+    BugError,
+):
+    # As programs name it, and tracebacks show it.
+    _class.__module__ = "outlive"
+del _class

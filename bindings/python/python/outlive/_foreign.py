@@ -72,9 +72,41 @@ def way_out(value: Any) -> str:
         return "save `jax.random.key_data` of it, and use `jax.random.wrap_key_data` on that"
     if hasattr(value, "state_dict"):
         return "save its `state_dict()`, and give that to its `load_state_dict` after a restore"
-    if hasattr(value, "__array__"):
+    if hasattr(value, "dtypes") and hasattr(value, "columns"):
+        return (
+            "save its columns, `{name: column.to_numpy() for name, column in table.items()}`, "
+            "and those that hold objects as lists, by `tolist()`"
+        )
+    if isinstance(value, np.ndarray):
+        if isinstance(value, np.ma.MaskedArray):
+            return "save its `data` and its `mask`, and make it of these after a restore"
+        if value.dtype.kind in "OT":
+            return (
+                "save `tolist()` of it, or `astype` it to numbers, and make the array of that "
+                "after a restore"
+            )
+        if not value.dtype.hasobject:
+            return "save `numpy.asarray` of it, if that is all there is to it"
+        return ""
+    if hasattr(value, "_asdict"):
+        if package in ("optax", "flax", "chex"):
+            return (
+                "save `jax.tree.leaves` of the whole state of the optimizer, and put them into a "
+                "new one after a restore: `jax.tree.unflatten(jax.tree.structure(new), leaves)`"
+            )
+        return f"save its `_asdict()`, and make it again by `{kind}(**saved)`"
+    if hasattr(value, "__array__") and _is_plain_array(value):
         return "save `numpy.asarray` of it"
     return ""
+
+
+def _is_plain_array(value: Any) -> bool:
+    """Whether the array that something makes of itself can be saved."""
+    try:
+        return not np.asarray(value).dtype.hasobject
+    except Exception:
+        # What other packages raise here is of their choosing.
+        return False
 
 
 def shows_memory(value: Any) -> bool:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from outlive import _build, _core, _dtypes, _memory
-from outlive._compare import UnsureError, refusal, refuse_differences, value_lists
-from outlive._errors import DamagedError, InvalidError
+from outlive._compare import refusal, refuse_differences, value_lists
+from outlive._errors import DamagedError, Error, InvalidError
 from outlive._same import same
 from outlive._saves import LazyRestored, Restored
 from outlive._seen import Owners
@@ -18,6 +18,7 @@ from outlive._tree import (
     PICKLE,
     ROOT,
     SCALAR,
+    TREE,
     Flat,
     Node,
     escape,
@@ -27,9 +28,16 @@ from outlive._tree import (
     read_skeleton,
     shown,
 )
+from outlive._trees import fits, inside, opened, path_of
 
+# How often a checkpoint may seem damaged, and then whole.
+_ATTEMPTS_MAX = 3
 # Stands for "no `into`": any value, None included, can be one.
 FRESH: Any = object()
+
+
+class UnsureError(Exception):
+    """Something of a checkpoint must be read before a plan can be made."""
 
 
 def _some(names: list[str]) -> str:
@@ -48,7 +56,7 @@ class Rebuild:
     If a checkpoint proves damaged while it is read, `plan` is called again for the next older one.
 
     Attributes:
-        planned: Whether a plan was made: from then on arrays of `into` may be written.
+        fills_into: Whether a plan fills `into`: from then on arrays of it may be written.
     """
 
     def __init__(
@@ -69,17 +77,40 @@ class Rebuild:
         # What the caller selects, and that for the checkpoint that is looked at.
         self.asked = self.selection = Selection(only)
         self.allow_pickle = allow_pickle
-        self.here = Flat()
-        if not self.fresh:
-            self.here = flatten(into, allow_pickle=allow_pickle, to_save=False)
-        self.owners = Owners(self.here, is_referenced, self._same)
-        # Pickled objects of checkpoints that were looked at; None if they could not be read.
-        self.pickles: dict[int, dict[str, bytes] | None] = {}
+        self.is_referenced = is_referenced
+        self.trees: frozenset[str] | None = None
+        self._take_into(None)
+        # What was read of a checkpoint before its plan could be made: by name what is pickled, and
+        # trees of plain values; None if it is damaged.
+        self.looked: dict[int, dict[str, Any] | None] = {}
+        self.wanted: set[str] = set()
+        self.figures = {"restored_bytes": 0, "read_bytes": 0, "seconds": 0.0}
         self.kept: set[str] = set()
-        self.mine = {name: at for at, name in enumerate(self.here.names)}
-        self.planned = False
+        self.fills_into = False
+        # Whether a plan only reads again what was damaged before.
+        self.is_probe = False
         # How many ranks restore.
         self.ranks = 1
+
+    def _take_into(self, trees: frozenset[str] | None) -> None:
+        """Flattens `into`; the containers at these paths, or plain ones, are one leaf each."""
+        if trees is not None and trees == self.trees:
+            return
+        self.here = here = Flat()
+        if not self.fresh:
+            try:
+                self.here = here = flatten(
+                    self.into, allow_pickle=self.allow_pickle, to_save=False, trees=trees
+                )
+            except InvalidError as error:
+                if trees is None:
+                    raise
+                # It was a tree before, as which it does not fit.
+                what = f"`into` does not match checkpoint {self.epoch}; nothing was changed"
+                raise InvalidError(f"{what}: {error}") from None
+        self.trees = frozenset(path_of(here, at) for at, d in enumerate(here.dtypes) if d == TREE)
+        self.owners = Owners(here, self.is_referenced, self._same)
+        self.mine = {name: at for at, name in enumerate(here.names)}
 
     # --- Before anything is read ------------------------------------------------------------------
 
@@ -101,10 +132,13 @@ class Rebuild:
         """
         self.epoch, count = epoch, len(names)
         self.kept.clear()
+        self.is_probe = False
+        region_names = names
         skeleton = read_skeleton(attachment)
         self.flat_dict = self.fresh and skeleton is None
         self.selection = self.asked
         if skeleton is None and not self.fresh:
+            self._take_into(frozenset())
             self.asked.of(Flat(names), epoch)  # every pattern selects something
             self.selection = self.asked.of_regions()
             names = self._in_into(names)
@@ -122,7 +156,16 @@ class Rebuild:
         nodes, fortran, _ = skeleton or ([], [], None)
         self.there = there = Flat(names, dtypes, shapes, [], nodes, fortran)
         there.parts = {at: part for at, part in enumerate(distributions) if isinstance(part, tuple)}
-        self.fortran = frozenset(fortran)
+        # By number of the leaf, what was read already.
+        self.known: dict[int, Any] = {}
+        looked = self._looked_at(ranks)
+        if looked is None:
+            self.is_probe = True
+            return [True if name in self.wanted else None for name in region_names]
+        self._check_lengths(lengths)
+        there = self._open_trees(looked)
+        names, dtypes = there.names, there.dtypes
+        self.fortran = frozenset(there.fortran)
         self.chosen = chosen = self.selection.of(there, epoch)
         self._refuse_missing_regions(ranks)
         self._refuse_parts_of_others(ranks)
@@ -133,12 +176,13 @@ class Rebuild:
         self._refuse_pickles()
         if not self.fresh:
             refuse_differences(there, self.here, self.owners, self.selection, chosen, epoch)
-        self._check_lengths(lengths)
         self._refuse_missing_dtypes()
+        self._unpickle(looked)
         values = {dtype for dtype in set(dtypes) if is_value(dtype)}
+        self.tied = self._tied()
         wishes: list[Any] = [None] * len(names)
         for at, dtype in enumerate(dtypes):
-            if not chosen[at]:
+            if not chosen[at] or at in self.known:
                 continue
             if dtype in values:
                 wishes[at] = True
@@ -148,7 +192,7 @@ class Rebuild:
                 wishes[at] = self._make_whole(at, self.parsed[dtype])
             else:
                 wishes[at] = self._make(at, self.parsed[dtype])
-        self.planned = True
+        self.fills_into = not self.fresh
         ordered: list[Any] = [None] * count
         for region, wish in zip(self.order, wishes, strict=True):
             if region is not None:
@@ -189,8 +233,12 @@ class Rebuild:
 
     def _refuse_missing_regions(self, ranks: int) -> None:
         """What each rank has for itself a new rank must not ask for."""
-        leaves = zip(self.there.names, self.order, self.chosen, strict=True)
-        missing = [name for name, at, chosen in leaves if chosen and at is None]
+        leaves = enumerate(zip(self.there.names, self.order, self.chosen, strict=True))
+        missing = [
+            name
+            for at, (name, region, chosen) in leaves
+            if chosen and region is None and at not in self.known
+        ]
         if missing:
             some = _some(missing)
             raise InvalidError(
@@ -230,33 +278,136 @@ class Rebuild:
             Error: Those of the native restore and of `plan`.
         """
         _, self.ranks = core.group() or (0, 1)
+        attempts = 0
         while True:
-            with contextlib.suppress(UnsureError):
-                return core.restore(self.plan, tick, epoch=epoch, user_only=user_only)
-            self._look(core, tick)
+            try:
+                done = core.restore(self.plan, tick, epoch=epoch, user_only=user_only)
+            except UnsureError:
+                self._look(core, tick)
+                continue
+            if not self.is_probe:
+                break
+            # What was damaged is whole again.
+            del self.looked[self.epoch]
+            attempts += 1
+            if attempts == _ATTEMPTS_MAX:
+                raise DamagedError(f"checkpoint {self.epoch} cannot always be read: restore again")
+        if done is not None:
+            for figure, value in self.figures.items():
+                done[figure] += value
+        return done
 
     def _look(self, core: _core.Job, tick: Callable[[], None]) -> None:
-        """Reads what `plan` was unsure about, and nothing else."""
-        wanted, all_names = self.owners.unsure, list[str]()
+        """Reads what a plan is made by, and nothing else."""
+        wanted, all_names = self.wanted, list[str]()
 
         def plan(names: list[str], **_: object) -> list[Any]:
             all_names[:] = names
             return [True if name in wanted else None for name in names]
 
-        self.pickles[self.epoch] = None
+        self.looked[self.epoch] = None
         # What is damaged the restore itself will find, and take an older checkpoint.
         with contextlib.suppress(DamagedError):
             done = core.restore(plan, tick, epoch=self.epoch, user_only=None)
             if done is not None:
                 found = dict(zip(all_names, done["values"], strict=True))
-                self.pickles[self.epoch] = {name: found[name] for name in wanted}
+                self.looked[self.epoch] = {name: found[name] for name in wanted}
+                self.figures = {figure: done[figure] for figure in self.figures}
 
-    def _same(self, name: str) -> bool | None:
-        """Whether the checkpoint has the same pickled object as `into`; None if nobody looked."""
-        if self.epoch not in self.pickles:
-            return None
-        there = self.pickles[self.epoch]
-        is_same = there is None or (name in there and self._equals(name, there[name]))
+    def _looked_at(self, ranks: int) -> dict[str, Any] | None:
+        """What was read of the checkpoint already; None if that is damaged.
+
+        Raises:
+            UnsureError: If something must be read first.
+            InvalidError: If many ranks would have to.
+        """
+        there, selection = self.there, self.selection
+        self.wanted = set[str]()
+        for at, dtype in enumerate(there.dtypes):
+            if dtype not in (TREE, PICKLE) or self.order[at] is None:
+                continue
+            name = there.names[at]
+            whole = selection.has_whole(name)
+            if dtype == PICKLE:
+                # What cannot be unpickled must be known before an array is filled.
+                wanted = not self.fresh and self.allow_pickle and selection.has(name)
+            elif self.fresh:
+                wanted = not whole and selection.may_have_part(inside(path_of(there, at)))
+            else:
+                wanted = whole or selection.may_have_part(inside(path_of(there, at)))
+            if wanted:
+                self.wanted.add(name)
+        if not self.wanted:
+            return {}
+        if self.ranks > 1:
+            raise InvalidError(
+                f"checkpoint {self.epoch} was saved by a program without ranks ({ranks} process), "
+                f"and has {_some(sorted(self.wanted))} as trees of values: restore it with one rank"
+            )
+        if self.epoch not in self.looked:
+            raise UnsureError
+        return self.looked[self.epoch]
+
+    def _open_trees(self, looked: dict[str, Any]) -> Flat:
+        """The checkpoint, with the leaves of those trees that are not taken as a whole."""
+        there = self.there
+        trees = {
+            at: looked[there.names[at]]
+            for at, dtype in enumerate(there.dtypes)
+            if dtype == TREE and there.names[at] in looked
+        }
+        whole = set[int]()
+        if not self.fresh:
+            whole = self._trees_that_fit(trees)
+            self.known.update({at: trees[at] for at in whole})
+        open_ones = {at: tree for at, tree in trees.items() if at not in whole}
+        if open_ones:
+            self.there, was, values = opened(there, open_ones, self.epoch)
+            known = {at: self.known[old] for at, old in enumerate(was) if old in self.known}
+            self.known = known | values
+            self.order = [None if at in values else self.order[old] for at, old in enumerate(was)]
+        return self.there
+
+    def _trees_that_fit(self, trees: dict[int, Any]) -> set[int]:
+        """Numbers of the trees that go into a container of the same form, which somebody sees."""
+        theirs = {path_of(self.there, at): at for at in trees}
+        aside = {
+            path
+            for path in self.trees or ()
+            if not (
+                self.selection.has_whole(path or ROOT) or self.selection.may_have_part(inside(path))
+            )
+        }
+        self._take_into(frozenset(aside | ((self.trees or frozenset()) & theirs.keys())))
+        here, owners = self.here, self.owners
+        places = {node.path: thing for node, thing in zip(here.nodes, here.containers, strict=True)}
+        leaves = {path_of(here, at): at for at, d in enumerate(here.dtypes) if d == TREE}
+        fitting = set[int]()
+        for path, at in theirs.items():
+            my = leaves.get(path)
+            mine = places.get(path) if my is None else here.leaves[my]
+            if not self.selection.has_whole(path or ROOT) or mine is None:
+                continue
+            reached = owners.reached[path] if my is None else owners.reaches_leaf(my)
+            seen = reached if type(mine) is not tuple else owners.seen.get(parent(path), False)
+            if reached and seen and fits(mine, trees[at]):
+                fitting.add(at)
+        self._take_into(frozenset(aside | {path_of(self.there, at) for at in fitting}))
+        return fitting
+
+    def _unpickle(self, looked: dict[str, Any]) -> None:
+        """Makes the objects that come into `into`, before any of its arrays is filled."""
+        for at, name in enumerate(self.there.names):
+            if self.there.dtypes[at] == PICKLE and name in looked and self.chosen[at]:
+                if name in self.kept:
+                    self.known[at] = self.here.leaves[self.mine[name]]
+                else:
+                    self.known[at] = self._unpickled(at, looked[name])
+
+    def _same(self, name: str) -> bool:
+        """Whether the checkpoint has the same pickled object as `into`."""
+        looked = self.looked.get(self.epoch) or {}
+        is_same = name in looked and self._equals(name, looked[name])
         if is_same:
             self.kept.add(name)
         return is_same
@@ -319,6 +470,36 @@ class Rebuild:
                     if dtype == text and self.chosen[at]:
                         raise self._no_dtype(at, error) from None
 
+    def _tied(self) -> dict[int, int]:
+        """By number of each array of `into` in memory that another has, too: that of the other."""
+        if self.fresh:
+            return {}
+        arrays = {
+            at: self.here.leaves[self.mine[name]]
+            for at, name in enumerate(self.there.names)
+            if self.chosen[at] and at not in self.known and not is_value(self.there.dtypes[at])
+        }
+        # Those that own their memory share it with none but views.
+        if len({id(array) for array in arrays.values() if array.flags.owndata}) == len(arrays):
+            return {}
+        spans = []
+        for at, array in arrays.items():
+            if array.flags.c_contiguous:
+                begin = array.__array_interface__["data"][0]
+                spans.append((begin, begin + array.nbytes, at))
+            elif array.size > 0:
+                spans.append((*np.lib.array_utils.byte_bounds(array), at))
+        spans.sort()
+        tied = dict[int, int]()
+        end, owner = 0, -1
+        for begin, until, at in spans:
+            if begin < min(end, until):
+                first, second = sorted((owner, at))
+                tied[second] = first
+            if until > end:
+                end, owner = until, at
+        return tied
+
     def _make(self, at: int, dtype: "np.dtype[Any]") -> Any:
         """A new array for a region; what is given back is the same in the order of its memory."""
         fortran = at in self.fortran
@@ -328,7 +509,7 @@ class Rebuild:
             made: Any = np.ndarray(shape, dtype, buffer=b"")
             self.objects[at] = made
             return bytearray()
-        made = _memory.empty(shape, dtype, "F" if fortran else "C")
+        made = _memory.empty_of(shape, dtype, "F" if fortran else "C")
         self.objects[at] = made
         return made.T if fortran else made
 
@@ -358,12 +539,19 @@ class Rebuild:
             return self._fill_part(at, target, original, part)
         fortran = at in self.fortran
         fits = target.flags.f_contiguous if fortran else target.flags.c_contiguous
-        if target.flags.writeable and fits and target.dtype.itemsize:
+        is_tied = at in self.tied and target.flags.writeable
+        if target.flags.writeable and fits and target.dtype.itemsize and not is_tied:
             self.objects[at] = original
             return target.T if fortran else target
         wish = self._make(at, target.dtype)
         made = self.objects[at]
-        if target.flags.writeable:
+        if is_tied:
+
+            def put() -> Any:
+                self._refuse_untied(at, target, made)
+                return original
+
+        elif target.flags.writeable:
 
             def put() -> Any:
                 target[...] = made
@@ -377,6 +565,16 @@ class Rebuild:
         self.later.append((at, put))
         self.copied_bytes += made.nbytes
         return wish
+
+    def _refuse_untied(self, at: int, target: Any, made: Any) -> None:
+        """Of arrays that share memory only one can come back, unless all have the same in it."""
+        if target.tobytes() != made.tobytes():
+            name, other = self.there.names[at], self.there.names[self.tied[at]]
+            raise InvalidError(
+                f"{shown(name)} and {shown(other)} share memory in `into`, and differ in "
+                f"checkpoint {self.epoch}: it has {shown(other)} now. Give each its own array, as "
+                "when it was saved, or leave one of them out with `only`"
+            )
 
     def _fill_part(self, at: int, target: Any, original: Any, part: tuple[Any, ...]) -> Any:
         """The program's part of a global array, or another array that is put there later."""
@@ -403,13 +601,14 @@ class Rebuild:
 
     def select(self) -> Callable[[str], list[str]]:
         """A function that gives the names of the regions that a name means, as in `only`."""
-        there, epoch = self.there, self.epoch  # and not the program's arrays
+        # These, and not the program's arrays.
+        there, epoch, known = self.there, self.epoch, frozenset(self.known)
         of_regions = self.selection is not self.asked
 
         def select(wanted: str) -> list[str]:
             selection = Selection(wanted)
             chosen = (selection.of_regions() if of_regions else selection).of(there, epoch)
-            return [name for name, wish in zip(there.names, chosen, strict=True) if wish]
+            return [name for at, name in enumerate(there.names) if chosen[at] and at not in known]
 
         return select
 
@@ -419,7 +618,8 @@ class Rebuild:
         """Puts the tree together: a new one, or the program's own with the values replaced."""
         there, objects = self.there, self.objects
         values = [None if at is None else values[at] for at in self.order]
-        for at, put in self.later:
+        # Comparisons of tied arrays come when all are filled.
+        for at, put in sorted(self.later, key=lambda later: later[0] in self.tied):
             objects[at] = put()
         special = {d for d in set(there.dtypes) if d.startswith(SCALAR)} | {
             PICKLE,
@@ -428,10 +628,16 @@ class Rebuild:
         for at, dtype in enumerate(there.dtypes):
             if not self.chosen[at]:
                 continue
-            if dtype in special:
+            if at in self.known:
+                objects[at] = self.known[at]
+            elif dtype in special:
                 objects[at] = self._special(at, dtype, values[at])
             elif dtype not in self.parsed:
                 objects[at] = values[at]
+        if not (self.fresh and self.selection.everything):
+            for at, dtype in enumerate(there.dtypes):
+                if dtype in (PICKLE, TREE) and objects[at] is not _build.ABSENT:
+                    objects[at] = _build.Opaque(objects[at], dtype == TREE)
         if self.flat_dict:
             named = zip(there.names, objects, strict=True)
             return {name: found for name, found in named if found is not _build.ABSENT}
@@ -458,11 +664,9 @@ class Rebuild:
             if not value:  # of a dtype without bytes
                 return np.ndarray((), self.parsed[dtype], buffer=b"")[()]
             return np.frombuffer(value, self.parsed[dtype])[0]
-        name = self.there.names[at]
-        if name in self.kept:
-            if not self._equals(name, value):
-                raise InvalidError(f"{shown(name)} has changed while it was restored")
-            return self.here.leaves[self.mine[name]]
+        return self._unpickled(at, value)
+
+    def _unpickled(self, at: int, value: bytes) -> Any:
         try:
             return pickle.loads(value)
         except Exception as error:
@@ -475,6 +679,18 @@ class Rebuild:
         return DamagedError(
             f"checkpoint {self.epoch}: its tree cannot be put together ({why}); take another epoch"
         )
+
+
+def _tell_of_change(error: BaseException) -> None:
+    """Says that `into` may be changed in part."""
+    text = "`into` may hold parts of a checkpoint now: restore again, or throw that state away"
+    if isinstance(error, Error):
+        error.into_changed = True
+        # What an older checkpoint has said, in whose place this was tried, holds no more.
+        said = str(error).replace("; nothing was changed", "")
+        error.args = (f"{said}. {text}",)
+    else:
+        error.add_note(f"outlive: {text}")
 
 
 def restored(
@@ -492,15 +708,13 @@ def restored(
     """
     try:
         done = rebuild.run(core, epoch, False if lazy else None, tick)
-    except DamagedError as error:
-        if rebuild.fresh or not rebuild.planned:
-            raise
-        raise DamagedError(
-            f"{error}. Arrays of `into` may hold parts of it; its values are as they were"
-        ) from None
-    if done is None:
-        return None, LazyRestored(None) if lazy else Restored(None)
-    tree = rebuild.finish(done.pop("values"))
+        if done is None:
+            return None, LazyRestored(None) if lazy else Restored(None)
+        tree = rebuild.finish(done.pop("values"))
+    except BaseException as error:
+        if rebuild.fills_into:
+            _tell_of_change(error)
+        raise
     if not lazy:
         return tree, Restored(**done)
     fill = done.pop("fill")

@@ -40,7 +40,8 @@ class SaveStats:
         ahead_bytes: Bytes that had been copied before, in the background.
         forked_bytes: Bytes that a forked process held.
         live_bytes: Bytes written while `save` held the program up.
-        stall_s: Seconds for which `save` held the program up, with the walk through the state.
+        stall_s: Seconds for which `save` held the program up, with the walk through the state. Not
+            counted is the wait for an earlier save.
         total_s: Seconds from the call until the commit.
     """
 
@@ -138,8 +139,11 @@ class Save:
             figures = self._core.wait(timeout, self._tick)
             if figures is None:
                 raise TimeoutError(f"checkpoint {self.epoch} is not committed yet; it goes on")
+            # The engine counts neither the walk through the state nor how its values were encoded.
+            held_s = max(self._core.held_s, figures["stall_s"])
+            before_s = self._walk_s + held_s - figures["stall_s"]
             for key in ("stall_s", "total_s"):
-                figures[key] += self._walk_s
+                figures[key] += before_s
             self._stats = SaveStats(**figures)
         if tier is not None and self._tiers is not None:
             self._wait_for(tier, None if timeout is None else begun + timeout)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from outlive import _foreign
-from outlive._tree import DICT, LIST, ORDERED, PICKLE, RANDOMS, Flat, is_value, parent, shown
+from outlive._tree import DICT, LIST, ORDERED, PICKLE, RANDOMS, TREE, Flat, is_value, parent, shown
 
 _MUTABLE = (DICT, ORDERED, LIST)
 # References to something that one list holds, as `sys.getrefcount` sees them.
@@ -50,23 +50,17 @@ def is_referenced(references: int) -> bool:
 
 
 class Owners:
-    """Who holds the parts of a state that is to be restored into.
+    """Who holds the parts of a state that is to be restored into."""
 
-    Attributes:
-        unsure: Names of objects that may stay as they are, if the checkpoint has the same ones.
-    """
-
-    def __init__(self, here: Flat, is_referenced: bool, same: Callable[[str], bool | None]) -> None:
+    def __init__(self, here: Flat, is_referenced: bool, same: Callable[[str], bool]) -> None:
         """Looks at a state.
 
         Args:
             here: The state.
             is_referenced: Whether something besides the call of `restore` holds it.
-            same: Says of a pickled object whether the checkpoint has the same; None if nobody has
-                looked yet.
+            same: Says of a pickled object whether the checkpoint has the same.
         """
         self.here, self.is_referenced, self.same = here, is_referenced, same
-        self.unsure: set[str] = set()
         self.look()
 
     def look(self) -> None:
@@ -102,13 +96,20 @@ class Owners:
             pairs = [pair for pair in pairs if pair[0] in objects] if objects else []
         else:
             pairs = list(pairs)
-        self.unsure.clear()
         if not any(list(itertools.starmap(self._unseen, pairs))):
             return []
         # An exception that has passed, of a restore that was refused, may still hold things.
         gc.collect()
         self.look()
         return [why for why in itertools.starmap(self._unseen, pairs) if why]
+
+    def reaches_leaf(self, my: int) -> bool:
+        """Whether somebody else reaches a container that is one leaf."""
+        if not self.here.nodes:
+            return self.is_referenced
+        if self.others is None:
+            self.others = _others(self.here.leaves)
+        return self.reached[parent(self.here.names[my])] or self.others[my] > 0
 
     def unseen_lists(self, paths: Iterable[str]) -> list[str]:
         """Says of which lists of values nobody would see what comes into them."""
@@ -125,7 +126,7 @@ class Owners:
             self.others = _others(here.leaves)
         name, mine, others = here.names[my], here.leaves[my], self.others[my]
         above = parent(name)
-        if above in self.generators:
+        if above in self.generators or here.dtypes[my] == TREE:
             return None
         if here.dtypes[my] == PICKLE:
             return self._unseen_object(name, mine, others, theirs)
@@ -146,10 +147,7 @@ class Owners:
                 "it was pickled: what was unpickled would not get into its memory"
             )
         if others > 0 and not _is_like_a_value(mine):
-            same = self.same(name) if theirs == PICKLE else False
-            if same is None:
-                self.unsure.add(name)
-            if same is not False:
+            if theirs == PICKLE and self.same(name):
                 return None
             return (
                 f"{shown(name)} is an object ({_named(mine)}) that the program holds elsewhere, "

@@ -54,12 +54,20 @@ class Selection:
         # Half a random generator is none.
         for node in there.nodes:
             if node.kind in RANDOMS:
-                inside = f"{node.path}/" if node.path else ""
-                part = [at for at, name in enumerate(there.names) if name.startswith(inside)]
-                if any(chosen[at] for at in part):
-                    for at in part:
-                        chosen[at] = True
+                end = there.end_of(node)
+                if any(chosen[node.at : end]):
+                    chosen[node.at : end] = [True] * (end - node.at)
         return chosen
+
+    def has_whole(self, path: str) -> bool:
+        """Whether a container is selected with all that is in it, whatever that is."""
+        return self.everything or any(
+            path == pattern or path.startswith(f"{pattern}/") for pattern, _ in self._tests
+        )
+
+    def may_have_part(self, inside: str) -> bool:
+        """Whether something may be selected of a container whose entries have this prefix."""
+        return any(pattern.startswith(inside) or _is_glob(pattern) for pattern, _ in self._tests)
 
 
 def _empty_containers(there: Flat) -> list[str]:
@@ -75,7 +83,11 @@ def _of_region(test: Test) -> Test:
 
 def _test(pattern: str) -> Test:
     inside = f"{pattern}/"
-    if not any(sign in pattern for sign in "*?["):
+    if not _is_glob(pattern):
         return lambda name: name == pattern or name.startswith(inside)
     glob = re.compile(fnmatch.translate(pattern)).match
     return lambda name: name == pattern or name.startswith(inside) or glob(name) is not None
+
+
+def _is_glob(pattern: str) -> bool:
+    return any(sign in pattern for sign in "*?[")

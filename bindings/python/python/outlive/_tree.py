@@ -1,5 +1,8 @@
 """A state tree as a flat list of named leaves, and the skeleton that puts it together again.
 
+A container of nothing but plain values is one leaf, from `TREE_LEAST` values on: a list of a
+million numbers need not be a million leaves.
+
 A leaf's name is the path to it: keys and indices joined by "/", with "~" written "~0" and "/"
 written "~1" inside a key, and an empty key written "~". The skeleton says which paths are
 containers of which kind; it is stored beside the leaves as JSON.
@@ -10,14 +13,14 @@ import pickle
 import random
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any
 
 import numpy as np
 
-from outlive import _dtypes, _foreign, _seeds
+from outlive import _core, _dtypes, _foreign, _seeds
 from outlive._errors import InvalidError
 from outlive._group import Sharded
 
@@ -33,6 +36,10 @@ VALUES: dict[type, str] = {
     type(None): "py:none",
 }
 PICKLE = "py:pickle"
+# A container of plain values (dict, list and tuple), with all in it.
+TREE = "py:tree"
+# So many values make it one leaf. Fewer are leaves of their own, which people and `only` can name.
+TREE_LEAST = 64
 SCALAR = "scalar:"
 # The name of a state that is a single leaf.
 ROOT = "."
@@ -45,7 +52,9 @@ _DEPTH_MAX = 200
 # From here on pickling an object is worth a word.
 _HEAVY_BYTES = 16 << 20
 _HEAVY_S = 0.5
+# Version 2 has trees among the leaves.
 _SKELETON_VERSION = 1
+_SKELETON_WITH_TREES = 2
 
 
 @dataclass(slots=True)
@@ -53,13 +62,15 @@ class Node:
     """A container: the number of leaves before it, its path, its kind.
 
     `detail` is the class of a random generator, or of a dict the keys that are integers: all
-    (True), none (None), or those listed.
+    (True), none (None), or those listed. `metadata` is what PyTorch puts beside the entries of a
+    `state_dict`: the versions of its modules.
     """
 
     at: int
     path: str
     kind: str
     detail: Any = None
+    metadata: Any = None
 
 
 @dataclass(slots=True)
@@ -79,18 +90,32 @@ class Flat:
     containers: list[Any] = field(default_factory=list)
     # Names of pickled leaves that take long, with their bytes and seconds.
     heavy: list[tuple[str, int, float]] = field(default_factory=list)
+    # Names of ordered dicts with attributes that are not saved, and these.
+    lost: list[tuple[str, str]] = field(default_factory=list)
     # By number of the leaf, of which array it is a part: global shape and offset, with block and
     # stride if it is no box.
     parts: dict[int, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
 
+    def end_of(self, node: Node) -> int:
+        """The number behind that of the last leaf in a container."""
+        inside = f"{node.path}/" if node.path else ""
+        end = node.at
+        while end < len(self.names) and self.names[end].startswith(inside):
+            end += 1
+        return end
+
     def skeleton(self, *, with_names: bool = False) -> bytes:
         """The containers as JSON; with the names, where other ranks store some of the leaves."""
         nodes: list[list[Any]] = [
-            [n.at, n.path, n.kind] if n.detail is None else [n.at, n.path, n.kind, n.detail]
+            [n.at, n.path, n.kind, n.detail, n.metadata]
+            if n.metadata is not None
+            else [n.at, n.path, n.kind, n.detail]
+            if n.detail is not None
+            else [n.at, n.path, n.kind]
             for n in self.nodes
         ]
         whole: dict[str, Any] = {
-            "outlive.python": _SKELETON_VERSION,
+            "outlive.python": _SKELETON_WITH_TREES if TREE in self.dtypes else _SKELETON_VERSION,
             "nodes": nodes,
             "fortran": self.fortran,
         }
@@ -103,20 +128,38 @@ def read_skeleton(text: bytes) -> tuple[list[Node], list[int], list[str] | None]
     """The containers, the numbers of the Fortran-ordered leaves, and the names if it has them.
 
     None if another front door than Python's has written it.
+
+    Raises:
+        InvalidError: If a newer build has written it.
     """
     try:
         whole = json.loads(text)
-        if not isinstance(whole, dict) or whole.get("outlive.python") != _SKELETON_VERSION:
+        version = whole.get("outlive.python") if isinstance(whole, dict) else None
+        if type(version) is int and version > _SKELETON_WITH_TREES:
+            raise InvalidError(
+                f"a newer outlive has saved this checkpoint (its skeleton has version {version}, "
+                f"this build reads up to {_SKELETON_WITH_TREES}): restore it with that"
+            )
+        if version not in (_SKELETON_VERSION, _SKELETON_WITH_TREES):
             return None
         names = whole.get("names")
         if names is not None and not all(type(name) is str for name in names):
             return None
         return [Node(*node) for node in whole["nodes"]], list(whole["fortran"]), names
+    except InvalidError:
+        raise
     except (ValueError, KeyError, TypeError):
         return None
 
 
-def flatten(state: Any, *, allow_pickle: bool = False, to_save: bool = True) -> Flat:
+def flatten(
+    state: Any,
+    *,
+    allow_pickle: bool = False,
+    to_save: bool = True,
+    trees: Collection[str] | None = None,
+    plain: frozenset[int] | None = None,
+) -> Flat:
     """Flattens a state.
 
     Args:
@@ -124,11 +167,18 @@ def flatten(state: Any, *, allow_pickle: bool = False, to_save: bool = True) -> 
         allow_pickle: Whether objects of other types may be pickled.
         to_save: Whether the leaves must be contiguous memory, copied if they are not. Otherwise
             they are the very arrays of the state.
+        trees: Paths of the containers that are one leaf each, "" for the state itself; None:
+            those of plain values.
+        plain: Ids of the latter, if they are known.
 
     Raises:
         InvalidError: If something in it cannot be saved; the message names the place.
     """
     walk = _Walk(allow_pickle, to_save)
+    if trees is not None:
+        walk.trees = frozenset(trees)
+    else:
+        walk.plain = _core.plain_containers(state, TREE_LEAST) if plain is None else plain
     try:
         walk.child(ROOT if _kind_of(state) is None else "", state, "", 0)
     except RecursionError:
@@ -165,6 +215,11 @@ def is_value(dtype: str) -> bool:
     return dtype.startswith(("py:", SCALAR))
 
 
+def is_single_value(value: Any) -> bool:
+    """Whether something is a number, a text or the like."""
+    return type(value) in VALUES and type(value) is not bytearray
+
+
 def _kind_of(value: Any) -> str | None:
     """The kind of container that a value is; None for leaves."""
     cls = type(value)
@@ -190,6 +245,9 @@ class _Walk:
         self.flat = Flat()
         self.allow_pickle = allow_pickle
         self.to_save = to_save
+        # Containers that are one leaf each, by id and by path.
+        self.plain: frozenset[int] = frozenset()
+        self.trees: frozenset[str] = frozenset()
         self.open: set[int] = set()
         self.texts: dict[np.dtype[Any], str | None] = {}
 
@@ -199,12 +257,17 @@ class _Walk:
         if kind is None:
             self.leaf(name, value)
             return
+        if id(value) in self.plain or name in self.trees:
+            self.add(name or ROOT, TREE, (), value)
+            return
         if id(value) in self.open:
             raise InvalidError(f"{shown(name)} contains itself: a state must be a tree")
         if depth > _DEPTH_MAX:
             raise InvalidError(f"{shown(name)} is nested more than {_DEPTH_MAX} deep")
         self.open.add(id(value))
         node = Node(len(self.flat.names), name, kind)
+        if kind == ORDERED and self.to_save:
+            node.metadata = self.metadata(name, value)
         self.flat.nodes.append(node)
         if not self.to_save:
             self.flat.containers.append(value)
@@ -222,6 +285,19 @@ class _Walk:
             keys = (escape(key if type(key) is str else str(key)) for key, _ in entries)
             self.items(inside, keys, [entry for _, entry in entries], depth + 1)
         self.open.discard(id(value))
+
+    def metadata(self, name: str, value: Any) -> Any:
+        """The `_metadata` of a `state_dict`, as far as it is plain; says what else is lost."""
+        beside = vars(value)
+        found = beside.get("_metadata")
+        try:
+            is_plain = json.loads(json.dumps(found)) == found
+        except (TypeError, ValueError, RecursionError):
+            is_plain = False
+        lost = [key for key in beside if key != "_metadata" or not is_plain]
+        if lost:
+            self.flat.lost.append((name, ", ".join(map(repr, lost))))
+        return found if is_plain else None
 
     def items(self, prefix: str, keys: Iterable[str], values: Iterable[Any], depth: int) -> None:
         """Takes the entries of a container. This loop sees every leaf, so it is kept short."""
@@ -297,18 +373,12 @@ class _Walk:
             if isinstance(value, np.memmap | np.recarray):
                 self.array(name, value.view(np.ndarray), value)
             else:
-                hint = (
-                    "save its `data` and its `mask`"
-                    if isinstance(value, np.ma.MaskedArray)
-                    else ("save `numpy.asarray` of it, if that is all there is to it")
-                )
-                self.strange(name, value, f"{_a(cls)}, of which the array is only a part: {hint}")
+                self.strange(name, value, f"{_a(cls)}, of which the array is only a part")
         elif cls in _UNORDERED:
             hint = "which has no order: save a sorted list of it"
             self.strange(name, value, f"{_a(cls)}, {hint}")
         elif isinstance(value, _BUILT_IN):
-            hint = ": save its `_asdict()`" if hasattr(value, "_asdict") else ""
-            self.strange(name, value, f"{_a(cls)}, a class of its own{hint}")
+            self.strange(name, value, f"{_a(cls)}, a class of its own")
         else:
             self.foreign(name, value)
 
@@ -392,7 +462,7 @@ def _int_keys(name: str, value: dict[Any, Any]) -> Any:
         if type(key) is not str and type(key) is not int:
             raise InvalidError(
                 f"the key {str(key)[:100]!r} of {shown(name)} is {_a(type(key))}: keys must be "
-                "str or int"
+                "str or int in a dict with arrays or objects, and plain values in any other"
             )
     if kinds == {int}:
         return True

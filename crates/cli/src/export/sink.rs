@@ -2,6 +2,7 @@
 
 use super::{ExportPlan, Item};
 use crate::show::packed_slice;
+use crate::tree::{self, TREE};
 use outlive_io::write_all_at;
 use outlive_store::MemoryImage;
 use outlive_target::publish;
@@ -111,7 +112,14 @@ impl FileSink {
                             .open()
                             .map_err(|error| Error::io_named("opening", &temporary.0, &error))?,
                     };
-                    temporary.publish(&file, dir, &plan.items[item].file, force)?;
+                    let item = &plan.items[item];
+                    if item.region.dtype == TREE {
+                        let bytes = fs::read(&temporary.0)
+                            .map_err(|error| Error::io_named("reading", &temporary.0, &error))?;
+                        publish_bytes(dir, &item.file, tree_text(&bytes)?.as_bytes(), force)?;
+                        continue;
+                    }
+                    temporary.publish(&file, dir, &item.file, force)?;
                 }
             }
         }
@@ -119,6 +127,10 @@ impl FileSink {
             if matches!(item.region.place, RegionPlace::Packed { .. }) {
                 let bytes = packed_slice(&item.region, &packed)
                     .ok_or_else(|| Error::bug("a region lies beyond the packed stream"))?;
+                if item.region.dtype == TREE {
+                    publish_bytes(dir, &item.file, tree_text(bytes)?.as_bytes(), force)?;
+                    continue;
+                }
                 publish_bytes(dir, &item.file, &[&item.header, bytes].concat(), force)?;
             }
         }
@@ -143,6 +155,13 @@ fn zeros(length: u64) -> Result<Vec<u8>> {
     bytes.try_reserve_exact(length).map_err(|_| too_much())?;
     bytes.resize(length, 0);
     Ok(bytes)
+}
+
+/// What a file of a tree of plain values has.
+fn tree_text(bytes: &[u8]) -> Result<String> {
+    let mut text = tree::json(bytes)?;
+    text.push('\n');
+    Ok(text)
 }
 
 /// Writes a small file in one go.

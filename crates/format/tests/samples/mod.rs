@@ -326,7 +326,7 @@ pub struct Structure {
     pub seal: Option<fn(&mut [u8])>,
 }
 
-pub const STRUCTURES: [Structure; 14] = [
+pub const STRUCTURES: [Structure; 15] = [
     Structure {
         name: "shard_header",
         samples: || vec![header().encode().unwrap()],
@@ -417,7 +417,89 @@ pub const STRUCTURES: [Structure; 14] = [
         again: |bytes| Word::decode(bytes)?.encode(),
         seal: Some(seal_checksum),
     },
+    Structure {
+        name: "plain",
+        samples: || vec![plain(plain_values), plain(|to| to.floats(PlainKind::List, 0))],
+        again: plain_again,
+        seal: None,
+    },
 ];
+
+fn plain(write: impl Fn(&mut PlainWriter<'_>)) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    write(&mut PlainWriter::new(&mut bytes));
+    bytes
+}
+
+/// A tree with one value of each kind.
+pub fn plain_values(to: &mut PlainWriter<'_>) {
+    use PlainKind::{Dict, List, Tuple};
+    to.open(List, 17);
+    to.none();
+    to.bool(false);
+    to.bool(true);
+    for value in [0, 255, 256, 65_535, 65_536, -1, i64::MAX, i64::MIN] {
+        to.int(value);
+    }
+    to.open(Tuple, 8);
+    to.unsigned(u64::MAX);
+    to.big(&[0; 32]);
+    to.float(-0.0);
+    to.complex(0.5, f64::INFINITY);
+    to.text(b"short");
+    to.text(&[b'x'; 128]);
+    to.bytes(b"\0\xFF");
+    to.open(Tuple, 0);
+    to.open(Dict, 2);
+    to.text(b"a");
+    to.ints(Tuple, &[1, 2, 300]);
+    to.int(-5);
+    to.ints(List, &[-1]);
+    to.again();
+    to.ints(List, &[]);
+    to.floats(Tuple, 1);
+    to.float_of_run(1.5);
+    to.open(Dict, 0);
+    to.ints(List, &[i64::MAX]);
+    to.open(List, 33);
+    to.pad();
+    (0..33).for_each(|_| to.none());
+}
+
+/// Reads a tree and writes it again.
+fn plain_again(bytes: &[u8]) -> outlive_types::Result<Vec<u8>> {
+    let mut reader = PlainReader::new(bytes)?;
+    let mut again = Vec::new();
+    let mut to = PlainWriter::new(&mut again);
+    while let Some(value) = reader.next()? {
+        match value {
+            Plain::Pad => to.pad(),
+            Plain::None => to.none(),
+            Plain::Bool(value) => to.bool(value),
+            Plain::Int(value) => to.int(value),
+            Plain::Unsigned(value) => to.unsigned(value),
+            Plain::Big(bytes) => to.big(bytes),
+            Plain::Float(value) => to.float(value),
+            Plain::Complex(real, imaginary) => to.complex(real, imaginary),
+            Plain::Text(text) => to.text(text),
+            Plain::Bytes(bytes) => to.bytes(bytes),
+            Plain::Open(kind, count) => to.open(kind, count),
+            Plain::Again(_) => to.again(),
+            Plain::Run(kind, count, Numbers::F64(_)) => {
+                to.floats(kind, count);
+                let Plain::Run(_, _, numbers) = value else { unreachable!() };
+                numbers.each(|_| 0.0, |value| value, |value| to.float_of_run(value));
+            }
+            Plain::Run(kind, count, numbers) => {
+                let mut ints = Vec::new();
+                numbers.each(|value| value, |_| 0, |value| ints.push(value));
+                assert_eq!(ints.len(), count);
+                to.ints(kind, &ints);
+            }
+        }
+    }
+    Ok(again)
+}
 
 /// One word of each kind.
 pub fn words() -> Vec<Word> {

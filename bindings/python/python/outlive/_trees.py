@@ -1,0 +1,105 @@
+"""Trees of plain values in a checkpoint: which fit a container, and the leaves of the others."""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import starmap
+from typing import Any
+
+from outlive._errors import InvalidError
+from outlive._tree import Flat, Node, flatten, shown
+
+_PLAIN = frozenset((int, float, str, bool, bytes, complex, type(None)))
+
+
+def path_of(flat: Flat, at: int) -> str:
+    """The path of a tree, which may be all of the state."""
+    return flat.names[at] if flat.nodes else ""
+
+
+def inside(path: str) -> str:
+    """What the paths of the entries of a container begin with."""
+    return f"{path}/" if path else ""
+
+
+def fits(mine: Any, theirs: Any) -> bool:
+    """Whether a tree can be put into a container of the program, with the same keys everywhere.
+
+    Lists of plain values may differ in length. Whether something else is allowed, or what differs,
+    a comparison of all leaves says.
+    """
+    kind, own = type(theirs), type(mine)
+    if kind in _PLAIN:
+        return own in _PLAIN
+    if kind is dict:
+        if own not in (dict, OrderedDict) or mine.keys() != theirs.keys():
+            return False
+        if set(map(type, mine)) != set(map(type, theirs)):
+            return False  # 1 and True are equal
+        values = theirs.values()
+        if _PLAIN.issuperset(map(type, values)):
+            return _PLAIN.issuperset(map(type, mine.values()))
+        return all(fits(mine[key], value) for key, value in theirs.items())
+    if own is not kind:
+        return False
+    if _PLAIN.issuperset(map(type, theirs)):
+        same_length = kind is list or len(mine) == len(theirs)
+        return same_length and _PLAIN.issuperset(map(type, mine))
+    return len(mine) == len(theirs) and all(starmap(fits, zip(mine, theirs, strict=True)))
+
+
+def opened(
+    there: Flat, contents: Mapping[int, Any], epoch: int
+) -> tuple[Flat, list[int], dict[int, Any]]:
+    """A checkpoint with all leaves of some of its trees, instead of these.
+
+    Args:
+        there: The checkpoint.
+        contents: The trees, by number of the leaf.
+        epoch: Its epoch, for messages.
+
+    Returns:
+        The leaves; by number of each, that of the leaf it was or was in; by number, the values.
+
+    Raises:
+        InvalidError: If no path can name the entries of one.
+    """
+    new, was, values = Flat(), list[int](), dict[int, Any]()
+    # By number of each leaf its new number; one more for nodes at the end.
+    moved: list[int] = []
+    waiting = iter(there.nodes)
+    node = next(waiting, None)
+    for at, name in enumerate(there.names):
+        while node is not None and node.at <= at:
+            new.nodes.append(replace(node, at=len(new.names)))
+            node = next(waiting, None)
+        moved.append(len(new.names))
+        if at not in contents:
+            new.names.append(name)
+            new.dtypes.append(there.dtypes[at])
+            new.shapes.append(there.shapes[at])
+            was.append(at)
+            continue
+        try:
+            tree = flatten(contents[at], to_save=False, trees=())
+        except InvalidError as error:
+            raise InvalidError(
+                f"{shown(name)} of checkpoint {epoch} is restored as a whole or not at all, into a "
+                f"container with the same keys or into a new tree: {error}"
+            ) from None
+        begin, above = len(new.names), path_of(there, at)
+        before = inside(above)
+        for inner in tree.nodes:
+            path = before + inner.path if inner.path else above
+            new.nodes.append(Node(begin + inner.at, path, inner.kind, inner.detail))
+        new.names += [before + inner for inner in tree.names]
+        new.dtypes += tree.dtypes
+        new.shapes += tree.shapes
+        was += [at] * len(tree.names)
+        values.update(enumerate(tree.leaves, begin))
+    while node is not None:
+        new.nodes.append(replace(node, at=len(new.names)))
+        node = next(waiting, None)
+    new.fortran = [moved[at] for at in there.fortran]
+    new.parts = {moved[at]: part for at, part in there.parts.items()}
+    return new, was, values

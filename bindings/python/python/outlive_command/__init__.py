@@ -1,0 +1,21 @@
+"""The `outlive` command without the package `outlive`, which imports NumPy for half a second."""
+
+import importlib.machinery
+import importlib.util
+import signal
+import sys
+
+
+def main() -> int:
+    """Runs the command with the program's arguments; gives its exit code."""
+    # The command deals with Ctrl-C itself; Python would only notice afterwards.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    package = importlib.util.find_spec("outlive")
+    places = package.submodule_search_locations if package else None
+    found = importlib.machinery.PathFinder.find_spec("outlive._core", places)
+    if found is None or found.loader is None:
+        raise ImportError("the package outlive is not whole: install it again")
+    core = importlib.util.module_from_spec(found)
+    found.loader.exec_module(core)
+    code: int = core.command(["outlive", *sys.argv[1:]])
+    return code
