@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Language, program, root, run, text_of};
+use common::{Language, is_here, program, root, run, text_of};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -33,9 +33,7 @@ fn a_job_keeps_what_its_rules_keep() {
 /// Valgrind finds nothing in a program that saves, restores and drops checkpoints.
 #[test]
 fn a_program_under_valgrind() {
-    // It is a tool for few, so CI may lack it.
-    let is_here = Command::new("valgrind").arg("--version").output().is_ok();
-    if !is_here || !Language::C.is_here() {
+    if !is_here("valgrind") || !Language::C.is_here() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();

@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{
     PyBool, PyBytes, PyComplex, PyComplexMethods, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple,
 };
+use std::collections::HashSet;
 use std::os::raw::c_int;
 
 /// The dtype of such a region.
@@ -49,7 +50,8 @@ pub fn outermost(
     remembered: &mut Remembered,
 ) -> Vec<usize> {
     remembered.begin();
-    let mut search = Search { least, open: Vec::new(), found: Vec::new(), remembered };
+    let (open, found, not_plain) = Default::default();
+    let mut search = Search { least, open, found, not_plain, remembered };
     search.child(state);
     search.found
 }
@@ -58,6 +60,9 @@ struct Search<'a> {
     least: usize,
     open: Vec<usize>,
     found: Vec<usize>,
+    /// Containers that were looked at and are not plain: a net of objects that refer to each other has no end of
+    /// ways through it.
+    not_plain: HashSet<usize>,
     remembered: &'a mut Remembered,
 }
 
@@ -79,7 +84,7 @@ impl Search<'_> {
         }
         let at = address(value);
         // A walk refuses what is nested too deeply, and what contains itself.
-        if self.open.len() >= DEPTH_MAX || self.open.contains(&at) {
+        if self.open.len() >= DEPTH_MAX || self.not_plain.contains(&at) || self.open.contains(&at) {
             return None;
         }
         if let Some(count) = self.remembered.count(value) {
@@ -121,6 +126,7 @@ impl Search<'_> {
         }
         self.open.pop();
         if inside.total.is_none() {
+            self.not_plain.insert(at);
             let least = self.least;
             let large = inside.plain.into_iter().filter(|(_, count)| *count >= least);
             self.found.extend(large.map(|(at, _)| at));

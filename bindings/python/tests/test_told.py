@@ -86,7 +86,7 @@ def test_arrays_that_share_memory_get_what_fits_all(job: outlive.Job, lazy: bool
     job.restore(into={"emb": z, "head": z, "view": z[1000:2000]}, lazy=lazy)
     assert (z == w).all()
     job.save({"emb": w, "head": w + 1, "view": w[1000:2000]}, force=True, wait=True)
-    with pytest.raises(outlive.InvalidError, match="'head' and 'emb' share memory") as caught:
+    with pytest.raises(outlive.InvalidError, match=r"others such as .* share memory") as caught:
         job.restore(into={"emb": z, "head": z, "view": z[1000:2000]}, lazy=lazy)
     assert caught.value.into_changed
     job.restore(into={"emb": z, "head": z, "view": z[1000:2000]}, only=["emb", "view"])
@@ -170,3 +170,55 @@ def test_advice_is_possible(job: outlive.Job, value: Any, advice: str) -> None:
         job.save({"a": value}, force=True)
     assert advice in str(caught.value)
     assert "asarray" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "views",
+    [
+        lambda a: {"x": a[:, 0], "y": a[:, 1]},
+        lambda a: {"interior": a[1:-1], "all": a},
+        lambda a: {"end": a[3:], "all": a, "begin": a[:3]},
+        lambda a: {"all": a, "same": a},
+        lambda a: {"real": a.view(complex)[..., 0].real, "imag": a.view(complex)[..., 0].imag},
+    ],
+)
+def test_views_of_one_array_come_back(
+    job: outlive.Job, views: Callable[[Any], dict[str, Any]]
+) -> None:
+    job.save(views(np.arange(20.0).reshape(5, 4)), force=True, wait=True)
+    there = np.zeros((5, 4))
+    restored = views(there)
+    job.restore(into=restored)
+    expected = views(np.arange(20.0).reshape(5, 4))
+    for name, array in restored.items():
+        np.testing.assert_array_equal(array, expected[name])
+        assert np.shares_memory(array, there)
+
+
+def test_a_net_of_objects_is_refused_at_once(job: outlive.Job) -> None:
+    nodes: list[dict[str, Any]] = [{"id": number} for number in range(60)]
+    for node in nodes:
+        node["near"] = [other for other in nodes if other is not node]
+    with pytest.raises(outlive.InvalidError):
+        job.save({"net": nodes}, force=True)
+
+
+def test_metadata_that_is_no_dict_is_left_out(
+    job: outlive.Job, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = collections.OrderedDict(a=1)
+    state._metadata = 7  # type: ignore[attr-defined]
+    job.save({"m": state}, force=True, wait=True)
+    assert any("_metadata" in text for text in warnings(caplog))
+    assert job.restore() == {"m": {"a": 1}}
+
+
+def test_objects_of_into_that_nothing_sees_are_refused_beside_a_tree(job: outlive.Job) -> None:
+    job.save({"log": list(range(1000)), "opt": {"lr": 0.5}, "w": np.ones(2)}, force=True, wait=True)
+    log: list[int] = []
+    into = {"log": log, "opt": {"lr": 0.1}, "w": np.zeros(2)}
+    with pytest.raises(outlive.InvalidError, match="nothing but"):
+        job.restore(into={**into, "opt": {"lr": 0.1}})
+    job.restore(into=into)
+    assert log == list(range(1000))
+    assert into["opt"] == {"lr": 0.5}

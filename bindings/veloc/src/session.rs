@@ -244,12 +244,13 @@ impl Session {
         let file = is_routed.then(|| files::place(&self.config.scratch, &name, self.id, version));
         let forget_file = || file.as_deref().map_or(Ok(()), forget);
         if !is_good {
-            forget_file()?;
+            let forgotten = forget_file();
             let given_up = Error::invalid(format!(
                 "checkpoint {name} {version} was given up by the program, and is dropped"
             ));
-            // The other ranks of a group drop it as well.
-            return Err(self.declined(version, given_up));
+            // The other ranks of a group drop it as well, and wait for this one.
+            let declined = self.declined(version, given_up);
+            return forgotten.and(Err(declined));
         }
         let ready = self.regions(&name, version, choice.as_ref(), file.as_deref());
         let (is_sync, max_versions) = (self.config.is_sync, self.config.max_versions);
@@ -268,7 +269,10 @@ impl Session {
         };
         let (client, regions, notes) = ready?;
         let handle = client.save(regions, Vec::new(), notes)?;
-        forget_file()?;
+        // The checkpoint has its bytes, and the other ranks are waiting.
+        if let Err(error) = forget_file() {
+            client.job().pool().warn(format!("the routed file stays in scratch: {error}"));
+        }
         if is_sync {
             handle.wait(None).ok_or_else(|| Error::bug("a wait without limit ended"))??;
             keep_newest(client, max_versions);

@@ -438,7 +438,9 @@ impl<'a> PlainReader<'a> {
     }
 
     fn enter(&mut self, values: usize) -> Result<()> {
-        if values > self.left.len() {
+        // All that the open ones still wait for takes a byte each.
+        let waiting = self.open.iter().map(|opened| opened.values_left).sum::<usize>();
+        if values.saturating_add(waiting) > self.left.len() {
             return Err(damaged("a container has more entries than bytes follow"));
         }
         if self.open.len() >= PLAIN_DEPTH_MAX {

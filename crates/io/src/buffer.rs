@@ -246,8 +246,9 @@ impl fmt::Debug for SharedBuf {
 }
 
 #[cfg(test)]
-#[expect(clippy::disallowed_methods, reason = "a time-out is what is tested")]
 mod tests {
+    #![expect(clippy::disallowed_methods, reason = "a time-out is what is tested")]
+
     use super::*;
     use crate::StagingPool;
     use crate::mapped::flags_at;

@@ -200,8 +200,9 @@ impl fmt::Debug for StagingPool {
 }
 
 #[cfg(test)]
-#[expect(clippy::disallowed_methods, reason = "a time-out is what is tested")]
 mod tests {
+    #![expect(clippy::disallowed_methods, reason = "a time-out is what is tested")]
+
     use super::*;
     use crate::asleep::{this_thread, until_asleep};
     use std::thread;

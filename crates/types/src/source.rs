@@ -31,14 +31,22 @@ pub struct RegionDesc {
 
 impl RegionDesc {
     /// Whether the ranks of a group compare its bytes before they save: it is the same on all ranks, and small.
-    /// Arrays of floating-point numbers may differ in their last bits, or be statistics of each rank's own.
+    /// Arrays of floating-point numbers may differ in their last bits, or be statistics of each rank's own;
+    /// structures and raw bytes may have pointers in them, and bytes that only fill up.
     pub fn is_compared(&self) -> bool {
-        let is_one = self.shape.iter().product::<u64>() == 1;
-        let kind = self.dtype.trim_start_matches(['<', '>', '|', '=']).chars().next();
+        let dtype = self.dtype.trim_start_matches(['<', '>', '|', '=']);
+        let kind = dtype.chars().next();
+        let is_raw = matches!(kind, Some('V' | '[' | '{')) || dtype == "u1";
         let is_exact = matches!(kind, Some('b' | 'i' | 'u' | 'S' | 'U' | 'm' | 'M'));
+        let is_value = dtype.contains(':');
+        let is_one = match is_value {
+            true => self.shape.iter().product::<u64>() == 1,
+            false => self.shape.is_empty(),
+        };
         self.distribution == Distribution::Replicated
             && self.bytes < PACKED_BELOW_BYTES as u64
-            && (is_one || (is_exact && !self.dtype.contains(':')))
+            && !is_raw
+            && (is_one || (is_exact && !is_value))
     }
 }
 

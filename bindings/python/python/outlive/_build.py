@@ -103,7 +103,7 @@ class _Trunk:
             new = []
         elif node.kind == ORDERED:
             new = OrderedDict()
-            if node.metadata is not None:
+            if isinstance(node.metadata, dict):
                 new._metadata = OrderedDict(node.metadata)
         if node.detail is not None and node.kind not in RANDOMS:
             self.int_keys[node.path] = True if node.detail is True else frozenset(node.detail)

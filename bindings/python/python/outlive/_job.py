@@ -155,7 +155,11 @@ class Job:
         # The first epoch has none before it, nor has any after all were pruned.
         if known or epoch == 1 or self.rank != 0:
             return
-        if not any(before.epoch != epoch for before in self.epochs()):
+        try:
+            is_first = all(before.epoch == epoch for before in self.epochs())
+        except Error:  # the save is under way all the same
+            return
+        if is_first:
             return
         _notices.tell(
             logging.WARNING,

@@ -44,6 +44,25 @@ def _some(names: list[str]) -> str:
     return ", ".join(map(shown, names[:10])) + (", …" if len(names) > 10 else "")
 
 
+def _is_same_memory(one: Any, two: Any) -> bool:
+    """Whether two arrays have each element at the same place."""
+    first, second = one.__array_interface__["data"][0], two.__array_interface__["data"][0]
+    return bool(
+        first == second
+        and one.shape == two.shape
+        and one.strides == two.strides
+        and one.dtype == two.dtype
+    )
+
+
+def _share_memory(one: Any, two: Any) -> bool:
+    """Whether two arrays have a byte in common; true if finding out would take long."""
+    try:
+        return bool(np.shares_memory(one, two, max_work=10_000))  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
+
+
 def _whole(part: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
     """All of the global array of which there is a part."""
     shape = part[0]
@@ -97,6 +116,8 @@ class Rebuild:
         if trees is not None and trees == self.trees:
             return
         self.here = here = Flat()
+        # What the last one refers to would seem to be held by the program.
+        self.owners = Owners(here, self.is_referenced, self._same)
         if not self.fresh:
             try:
                 self.here = here = flatten(
@@ -172,6 +193,8 @@ class Rebuild:
         self.objects: list[Any] = [_build.ABSENT] * len(names)
         # Arrays that were filled in the place of others: number of the leaf, and what to do then.
         self.later: list[tuple[int, Callable[[], Any]]] = []
+        self.mixed = dict[int, int]()
+        self.checks: list[tuple[int, Any, Any]] = []
         self.copied_bytes = 0
         self._refuse_pickles()
         if not self.fresh:
@@ -379,6 +402,12 @@ class Rebuild:
             )
         }
         self._take_into(frozenset(aside | ((self.trees or frozenset()) & theirs.keys())))
+        fitting = self._fitting(trees, theirs)
+        self._take_into(frozenset(aside | {path_of(self.there, at) for at in fitting}))
+        return fitting
+
+    def _fitting(self, trees: dict[int, Any], theirs: dict[str, int]) -> set[int]:
+        """The same, given the trees by path; apart, since it refers to containers of `into`."""
         here, owners = self.here, self.owners
         places = {node.path: thing for node, thing in zip(here.nodes, here.containers, strict=True)}
         leaves = {path_of(here, at): at for at, d in enumerate(here.dtypes) if d == TREE}
@@ -392,7 +421,6 @@ class Rebuild:
             seen = reached if type(mine) is not tuple else owners.seen.get(parent(path), False)
             if reached and seen and fits(mine, trees[at]):
                 fitting.add(at)
-        self._take_into(frozenset(aside | {path_of(self.there, at) for at in fitting}))
         return fitting
 
     def _unpickle(self, looked: dict[str, Any]) -> None:
@@ -471,7 +499,10 @@ class Rebuild:
                         raise self._no_dtype(at, error) from None
 
     def _tied(self) -> dict[int, int]:
-        """By number of each array of `into` in memory that another has, too: that of the other."""
+        """By number of each array of `into` in the memory of another: that of the other.
+
+        Those that share only a part of their memory are `mixed`, instead.
+        """
         if self.fresh:
             return {}
         arrays = {
@@ -491,13 +522,17 @@ class Rebuild:
                 spans.append((*np.lib.array_utils.byte_bounds(array), at))
         spans.sort()
         tied = dict[int, int]()
-        end, owner = 0, -1
+        near: list[tuple[int, int]] = []
         for begin, until, at in spans:
-            if begin < min(end, until):
-                first, second = sorted((owner, at))
-                tied[second] = first
-            if until > end:
-                end, owner = until, at
+            near = [(end, other) for end, other in near if end > begin]
+            for _, other in near if begin < until else ():
+                first, second = sorted((other, at))
+                one, two = arrays[first], arrays[second]
+                if _is_same_memory(one, two):
+                    tied.setdefault(second, first)
+                elif _share_memory(one, two):
+                    self.mixed[first], self.mixed[second] = second, first
+            near.append((until, at))
         return tied
 
     def _make(self, at: int, dtype: "np.dtype[Any]") -> Any:
@@ -539,16 +574,19 @@ class Rebuild:
             return self._fill_part(at, target, original, part)
         fortran = at in self.fortran
         fits = target.flags.f_contiguous if fortran else target.flags.c_contiguous
-        is_tied = at in self.tied and target.flags.writeable
-        if target.flags.writeable and fits and target.dtype.itemsize and not is_tied:
+        is_mixed = at in self.mixed and target.flags.writeable
+        is_tied = at in self.tied and target.flags.writeable and not is_mixed
+        is_apart = is_tied or is_mixed
+        if target.flags.writeable and fits and target.dtype.itemsize and not is_apart:
             self.objects[at] = original
             return target.T if fortran else target
         wish = self._make(at, target.dtype)
         made = self.objects[at]
+        if is_apart:
+            self.checks.append((at, target, made))
         if is_tied:
 
             def put() -> Any:
-                self._refuse_untied(at, target, made)
                 return original
 
         elif target.flags.writeable:
@@ -569,11 +607,12 @@ class Rebuild:
     def _refuse_untied(self, at: int, target: Any, made: Any) -> None:
         """Of arrays that share memory only one can come back, unless all have the same in it."""
         if target.tobytes() != made.tobytes():
-            name, other = self.there.names[at], self.there.names[self.tied[at]]
+            with_it = self.mixed.get(at, self.tied.get(at, at))
+            name, other = self.there.names[at], self.there.names[with_it]
             raise InvalidError(
-                f"{shown(name)} and {shown(other)} share memory in `into`, and differ in "
-                f"checkpoint {self.epoch}: it has {shown(other)} now. Give each its own array, as "
-                "when it was saved, or leave one of them out with `only`"
+                f"{shown(name)} and others such as {shown(other)} share memory in `into`, and "
+                f"differ in checkpoint {self.epoch}. Give each its own array, as when it was "
+                "saved, or leave one of them out with `only`"
             )
 
     def _fill_part(self, at: int, target: Any, original: Any, part: tuple[Any, ...]) -> Any:
@@ -618,9 +657,11 @@ class Rebuild:
         """Puts the tree together: a new one, or the program's own with the values replaced."""
         there, objects = self.there, self.objects
         values = [None if at is None else values[at] for at in self.order]
-        # Comparisons of tied arrays come when all are filled.
-        for at, put in sorted(self.later, key=lambda later: later[0] in self.tied):
+        for at, put in self.later:
             objects[at] = put()
+        # When all are filled.
+        for at, target, made in self.checks:
+            self._refuse_untied(at, target, made)
         special = {d for d in set(there.dtypes) if d.startswith(SCALAR)} | {
             PICKLE,
             "py:bytearray",

@@ -291,7 +291,7 @@ class _Walk:
         beside = vars(value)
         found = beside.get("_metadata")
         try:
-            is_plain = json.loads(json.dumps(found)) == found
+            is_plain = isinstance(found, dict) and json.loads(json.dumps(found)) == found
         except (TypeError, ValueError, RecursionError):
             is_plain = False
         lost = [key for key in beside if key != "_metadata" or not is_plain]

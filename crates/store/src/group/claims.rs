@@ -198,11 +198,14 @@ mod tests {
         assert!(floats.contains("= 0.25, and rank 0 has \"step\" = 0.5:"), "{floats}");
         let texts = told("py:str", &[], [b"a", b"b"]);
         assert!(texts.contains("= \"b\", and"), "{texts}");
-        let arrays = told("|u1", &[2], [b"ab", b"cd"]);
+        let arrays = told("|i1", &[2], [b"ab", b"cd"]);
         assert!(arrays.contains("= 2 bytes with the fingerprint"), "{arrays}");
         let floats =
             RegionDesc { shape: vec![2], ..region("mean", "<f4", Distribution::Replicated) };
         assert!(!floats.is_compared(), "its last bits may differ");
         assert!(!region("own", "<i8", Distribution::Local).is_compared());
+        for raw in ["|V24", "|u1", "[('a', '<i4')]"] {
+            assert!(!region("raw", raw, Distribution::Replicated).is_compared(), "{raw}");
+        }
     }
 }

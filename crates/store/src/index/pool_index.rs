@@ -9,7 +9,6 @@
 //! the segments know would have one read for each: segments are read again only as long as that pays.
 
 use super::read_segment;
-use super::shared::PAYS_FROM;
 use super::survey::Survey;
 use outlive_format::{Directory, EntryKind, SegmentRef};
 use outlive_pool::{Place, Pool};
@@ -18,6 +17,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// So many bytes to save must there be for each byte that reading the index takes.
+pub(super) const PAYS_FROM: u64 = 8;
 /// Bytes of a [`Slot`].
 const SLOT_BYTES: u64 = size_of::<Slot>() as u64;
 /// Share of the index's memory for prefixes; the rest is for segments.
@@ -142,6 +143,11 @@ impl PoolIndex {
             }
             self.slots.push(Slot { prefix, segment });
         }
+    }
+
+    /// A save deals with so many bytes, which pay for reading segments again.
+    pub fn earn(&self, bytes: u64) {
+        self.credit_bytes.fetch_add(bytes / PAYS_FROM, Ordering::Relaxed);
     }
 
     /// Where a chunk is stored, if this index knows.

@@ -1,13 +1,12 @@
 //! When the index of the whole pool is read: as soon as that pays.
 
 use super::PoolIndex;
+use super::pool_index::PAYS_FROM;
 use super::survey::Survey;
 use outlive_pool::Pool;
 use outlive_types::{PackId, Result};
 use std::collections::HashSet;
 
-/// So many bytes to save must there be for each byte that reading the index takes.
-pub(super) const PAYS_FROM: u64 = 8;
 /// After one of which only a part was read, the next look comes when there is so many times as much to
 /// save: so all looks together take little more than the last.
 const LOOKS_GROW: u64 = 8;
@@ -44,6 +43,9 @@ impl SharedChunks {
         let bytes_max = pool.config().tuning.index_bytes_max;
         shared.since_bytes = shared.since_bytes.saturating_add(bytes);
         if bytes_max == 0 || bytes == 0 || shared.since_bytes < shared.due_bytes {
+            if let Some(index) = &shared.index {
+                index.earn(bytes);
+            }
             return Ok(());
         }
         let mut survey = Survey::new(pool, shared.since_bytes / PAYS_FROM)?;

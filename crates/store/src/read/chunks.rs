@@ -176,9 +176,7 @@ impl ReadPlan {
         // What is being verified has a buffer as well.
         let buffers = staging.total_bytes() / staging.buffer_bytes();
         match self.is_beside_writes {
-            true => {
-                (buffers / 2).saturating_sub(threads).clamp(threads.max(1), READS_IN_FLIGHT_MAX)
-            }
+            true => (buffers / 2).saturating_sub(threads).clamp(1, READS_IN_FLIGHT_MAX),
             false => buffers.saturating_sub(threads).clamp(READS_IN_FLIGHT, READS_IN_FLIGHT_MAX),
         }
     }
