@@ -246,6 +246,32 @@ def test_keys_that_no_path_can_name_come_into_the_same(job: outlive.Job) -> None
         job.save({"d": {1.5: np.ones(2)}}, force=True)
 
 
+def test_patterns_pass_over_keys_that_no_path_can_name(job: outlive.Job) -> None:
+    named = {f"k{i}": i for i in range(MANY)}
+    state: dict[str, Any] = {
+        "d": {1.5: 1, 1: 2, "1": 3},
+        "n": {"odd": {None: 1}, "even": named},
+        "o": {"even": named},
+        "w": np.ones(2),
+    }
+    job.save(state, force=True, wait=True)
+    assert (job.restore(only="w*")["w"] == 1).all()
+    assert job.restore(only="d*") == {"d": state["d"]}
+    # All of "n" is one leaf.
+    assert job.restore(only="*/k1*") == {
+        "o": {"even": {key: value for key, value in named.items() if key.startswith("k1")}}
+    }
+    mine: dict[str, Any] = {"d": {2.5: 0}, "n": {}, "o": {}, "w": np.zeros(2)}
+    job.restore(into=mine, only="w*")
+    assert (mine["w"] == 1).all()
+    assert mine["d"] == {2.5: 0}
+    held = mine["d"] = {1.5: 0, 1: 0, "1": 0}
+    job.restore(into=mine, only="d*")
+    assert held == state["d"]
+    with pytest.raises(outlive.InvalidError, match="as a whole"):
+        job.restore(only=["w*", "d/1.5"])
+
+
 def test_the_walk_and_the_encoding_count_as_stall(job: outlive.Job) -> None:
     state = {f"key{i}": f"value {i}" for i in range(300_000)}
 

@@ -130,7 +130,7 @@ impl Config {
 /// Keys and values of a file, as VELOC's reader of INI files has them; and what the user should know.
 fn lines(text: &str) -> Result<(BTreeMap<String, String>, Vec<String>)> {
     let (mut values, mut warnings) = (BTreeMap::new(), Vec::new());
-    let (mut has_section, mut has_key) = (false, false);
+    let (mut has_section, mut last) = (false, None::<String>);
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     for (number, whole) in (1..).zip(text.lines()) {
         let line = whole.trim();
@@ -139,15 +139,20 @@ fn lines(text: &str) -> Result<(BTreeMap<String, String>, Vec<String>)> {
         }
         let no_effect =
             |why: &str| format!("line {number}: {line:?} has no effect, as in VELOC: {why}");
-        if has_key && whole.starts_with(char::is_whitespace) {
-            warnings.push(no_effect("a line that begins with a blank continues the one before"));
+        if let (Some(key), true) = (&last, whole.starts_with(char::is_whitespace)) {
+            // VELOC takes it for more of the value.
+            match values.get_mut(key).filter(|value: &&mut String| value.is_empty()) {
+                Some(value) => before_comment(line).clone_into(value),
+                None => warnings
+                    .push(no_effect("a line that begins with a blank continues the one before")),
+            }
             continue;
         }
         if let Some(section) = line.strip_prefix('[') {
             let end = section.find(']').ok_or_else(|| {
                 Error::invalid(format!("line {number}: {line:?} lacks the `]`: put it right"))
             })?;
-            (has_section, has_key) = (end > 0, false);
+            (has_section, last) = (end > 0, None);
             continue;
         }
         let Some((key, value)) = line.split_once(['=', ':']) else {
@@ -155,13 +160,19 @@ fn lines(text: &str) -> Result<(BTreeMap<String, String>, Vec<String>)> {
                 "line {number}: {line:?} is not `key = value`: put it right"
             )));
         };
-        has_key = true;
+        let key = last.insert(key.trim().to_lowercase());
         if has_section {
             warnings.push(no_effect("it is in a section"));
             continue;
         }
-        // As in VELOC, the first one counts.
-        values.entry(key.trim().to_lowercase()).or_insert_with(|| before_comment(value).to_owned());
+        if values.get(key).is_some_and(|value| !value.is_empty()) {
+            // VELOC would take the numbers of the first, and both lines of a text.
+            warnings.push(format!(
+                "line {number}: {line:?} has no effect: {key} has a value before, which counts"
+            ));
+            continue;
+        }
+        values.insert(key.clone(), before_comment(value).to_owned());
     }
     Ok((values, warnings))
 }
@@ -169,7 +180,7 @@ fn lines(text: &str) -> Result<(BTreeMap<String, String>, Vec<String>)> {
 /// A value without the comment that may follow after a blank.
 fn before_comment(value: &str) -> &str {
     let begins = |(at, _): &(usize, &str)| value[..*at].ends_with(char::is_whitespace);
-    let comment = value.match_indices([';', '#']).find(begins);
+    let comment = value.match_indices(';').find(begins);
     comment.map_or(value, |(at, _)| &value[..at]).trim()
 }
 
@@ -212,10 +223,14 @@ mod tests {
             (Path::new("/s#1"), Path::new("/p"))
         );
         assert!(!config.is_sync && !config.is_checked && config.max_versions.is_none());
-        assert_eq!(config.warnings.len(), 2, "{:?}", config.warnings);
-        assert!(
-            config.warnings[0].contains("line 4") && config.warnings[1].contains("in a section")
-        );
+        assert_eq!(config.warnings.len(), 3, "{:?}", config.warnings);
+        for (warning, part) in
+            config.warnings.iter().zip(["line 4", "persistent has a value before", "in a section"])
+        {
+            assert!(warning.contains(part), "{warning}");
+        }
+        let config = Config::parse("scratch =\n  /s #3\nmode =\nmode = async\n", &nothing).unwrap();
+        assert_eq!((config.scratch.as_path(), config.is_sync), (Path::new("/s #3"), false));
         for (text, is_checked) in
             [("True", true), ("YES", true), ("oN", true), ("Off", false), ("0", false)]
         {

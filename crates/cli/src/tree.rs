@@ -2,7 +2,10 @@
 
 use outlive_format::{Plain, PlainKind, PlainReader};
 use outlive_types::{Error, Result};
+use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fmt::Write as _;
+use std::ops::Range;
 
 /// The dtype of such a region.
 pub const TREE: &str = "py:tree";
@@ -23,7 +26,8 @@ pub fn summary(bytes: &[u8]) -> Option<String> {
 
 /// A tree as JSON. What JSON lacks becomes text: NaN, infinities, integers beyond 64 bits (in hexadecimal
 /// digits) and byte strings (as well). A complex number is an array of two, a tuple an array. Keys are
-/// text; those that were none are the JSON of the key.
+/// text; those that were none are the JSON of the key. A dict in which two keys become the same text is an array
+/// of pairs.
 ///
 /// # Errors
 /// `Damaged` if the bytes are none.
@@ -33,6 +37,18 @@ pub fn json(bytes: &[u8]) -> Result<String> {
     match writer.from.next()? {
         None => Ok(writer.text),
         Some(_) => Err(Error::damaged("something follows a tree of plain values")),
+    }
+}
+
+/// Where a dict begins in the text, and each of its values.
+struct Entries {
+    begin: usize,
+    values: Vec<Range<usize>>,
+}
+
+impl Entries {
+    fn new(begin: usize) -> Entries {
+        Entries { begin, values: Vec::new() }
     }
 }
 
@@ -79,23 +95,22 @@ impl Writer<'_> {
             }
             Plain::Open(PlainKind::Dict, count) => {
                 keys.clear();
-                let mut inner = Vec::new();
-                for at in 0..count {
+                let (mut inner, mut dict) = (Vec::new(), Entries::new(self.text.len()));
+                for _ in 0..count {
                     let begin = self.text.len();
                     self.value(&mut Vec::new())?;
                     let key = self.text.split_off(begin);
-                    let key = if key.starts_with('"') { key } else { quoted(&key) };
-                    self.entry(at, &key, &mut inner)?;
+                    self.entry(&mut dict, &key, &mut inner)?;
                     keys.push(key);
                 }
-                self.end(count, '{', '}');
+                self.end_dict(&dict, keys);
             }
             Plain::Again(count) => {
-                let mut inner = Vec::new();
-                for (at, key) in keys.iter().enumerate().take(count) {
-                    self.entry(at, key, &mut inner)?;
+                let (mut inner, mut dict) = (Vec::new(), Entries::new(self.text.len()));
+                for key in keys.iter().take(count) {
+                    self.entry(&mut dict, key, &mut inner)?;
                 }
-                self.end(count, '{', '}');
+                self.end_dict(&dict, keys);
             }
             Plain::Open(_, count) => {
                 let mut inner = Vec::new();
@@ -109,11 +124,30 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn entry(&mut self, at: usize, key: &str, inner: &mut Vec<String>) -> Result<()> {
-        self.text.push(if at == 0 { '{' } else { ',' });
-        self.text.push_str(key);
+    fn entry(&mut self, dict: &mut Entries, key: &str, inner: &mut Vec<String>) -> Result<()> {
+        self.text.push(if dict.values.is_empty() { '{' } else { ',' });
+        self.text.push_str(&as_key(key));
         self.text.push(':');
-        self.value(inner)
+        let begin = self.text.len();
+        self.value(inner)?;
+        dict.values.push(begin..self.text.len());
+        Ok(())
+    }
+
+    /// Ends a dict whose keys are the JSON of these.
+    fn end_dict(&mut self, dict: &Entries, keys: &[String]) {
+        let mut seen = HashSet::with_capacity(keys.len());
+        if keys.iter().all(|key| seen.insert(as_key(key))) {
+            return self.end(dict.values.len(), '{', '}');
+        }
+        let mut pairs = String::new();
+        for (key, value) in keys.iter().zip(&dict.values) {
+            pairs.push(if pairs.is_empty() { '[' } else { ',' });
+            let _ = write!(pairs, "[{key},{}]", &self.text[value.clone()]);
+        }
+        self.text.truncate(dict.begin);
+        self.text.push_str(&pairs);
+        self.text.push(']');
     }
 
     fn end(&mut self, count: usize, open: char, close: char) {
@@ -169,6 +203,11 @@ fn float(value: f64) -> String {
     if value.is_finite() { format!("{value:?}") } else { format!("\"{value}\"") }
 }
 
+/// The JSON of a key as JSON has keys: a text.
+fn as_key(key: &str) -> Cow<'_, str> {
+    if key.starts_with('"') { key.into() } else { quoted(key).into() }
+}
+
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
@@ -219,6 +258,19 @@ mod tests {
             ("[1,2,3]".into(), "tuple of 3".into())
         );
         assert!(json(&bytes[..bytes.len() - 1]).is_err());
+        let same = tree(|to| {
+            to.open(PlainKind::List, 2);
+            to.open(PlainKind::Dict, 2);
+            to.int(1);
+            to.text(b"a");
+            to.text(b"1");
+            to.ints(PlainKind::List, &[4, 5]);
+            to.again();
+            to.none();
+            to.open(PlainKind::Dict, 0);
+        });
+        let pairs = r#"[[[1,"a"],["1",[4,5]]],[[1,null],["1",{}]]]"#;
+        assert_eq!(json(&same).unwrap(), pairs);
         assert_eq!(summary(b"OLPV"), None);
     }
 }

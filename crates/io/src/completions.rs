@@ -23,14 +23,27 @@ pub struct Completions<K, T> {
 struct Queue<K, T> {
     arrived: Mutex<VecDeque<Arrival<K, T>>>,
     more: Condvar,
+    told: Option<Told>,
 }
+
+/// Called when an outcome can be taken.
+type Told = Box<dyn Fn() + Send + Sync>;
 
 type Arrival<K, T> = (K, thread::Result<T>);
 
 impl<K: Send + 'static, T: Send + 'static> Completions<K, T> {
     /// A queue of nothing.
     pub fn new() -> Completions<K, T> {
-        let queue = Queue { arrived: Mutex::default(), more: Condvar::new() };
+        Completions::with(None)
+    }
+
+    /// The same; `told` is called whenever an outcome can be taken, in the thread that ends the work.
+    pub fn telling(told: impl Fn() + Send + Sync + 'static) -> Completions<K, T> {
+        Completions::with(Some(Box::new(told)))
+    }
+
+    fn with(told: Option<Told>) -> Completions<K, T> {
+        let queue = Queue { arrived: Mutex::default(), more: Condvar::new(), told };
         Completions { queue: Arc::new(queue), in_flight: 0, pid: process::id() }
     }
 
@@ -47,6 +60,9 @@ impl<K: Send + 'static, T: Send + 'static> Completions<K, T> {
             let Some(queue) = queue.upgrade() else { return };
             queue.arrived.lock().unwrap_or_else(PoisonError::into_inner).push_back((key, outcome));
             queue.more.notify_one();
+            if let Some(told) = &queue.told {
+                told();
+            }
         });
     }
 

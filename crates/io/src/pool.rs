@@ -18,7 +18,7 @@ pub struct StagingPool {
     count_max: AtomicUsize,
     state: Mutex<State>,
     freed: Condvar,
-    timed_out: AtomicUsize,
+    happened: Condvar,
     pid: u32,
 }
 
@@ -29,6 +29,8 @@ struct State {
     // memory was given back. Those that are written off are not among them.
     made: usize,
     written_off: usize,
+    // Counts what a thread without a buffer waits for.
+    events: u64,
 }
 
 impl StagingPool {
@@ -43,15 +45,16 @@ impl StagingPool {
             count_max: AtomicUsize::new((total_bytes / buffer_bytes).max(1)),
             state: Mutex::default(),
             freed: Condvar::new(),
-            timed_out: AtomicUsize::new(0),
+            happened: Condvar::new(),
             pid: process::id(),
         })
     }
 
     /// A buffer; waits until one is free.
+    #[expect(clippy::disallowed_methods, reason = "it waits on")]
     pub fn take(self: &Arc<Self>) -> AlignedBuf {
         loop {
-            if let Some(buffer) = self.wait(Duration::from_secs(1)) {
+            if let Some(buffer) = self.take_timeout(Duration::from_secs(1)) {
                 return buffer;
             }
         }
@@ -66,12 +69,6 @@ impl StagingPool {
     /// A buffer; waits at most `timeout` for one to be free. A further one for which there is no memory
     /// is done without.
     pub fn take_timeout(self: &Arc<Self>, timeout: Duration) -> Option<AlignedBuf> {
-        let taken = self.wait(timeout);
-        self.timed_out.fetch_add(usize::from(taken.is_none()), Ordering::Relaxed);
-        taken
-    }
-
-    fn wait(self: &Arc<Self>, timeout: Duration) -> Option<AlignedBuf> {
         if let Some(buffer) = self.try_take() {
             return Some(buffer);
         }
@@ -121,9 +118,29 @@ impl StagingPool {
         self.lock().made * self.buffer_bytes
     }
 
-    /// How many waits have ended without a buffer.
-    pub fn timed_out(&self) -> usize {
-        self.timed_out.load(Ordering::Relaxed)
+    /// How often a buffer has come back or was written off, and [`StagingPool::tell`] was called.
+    pub fn events(&self) -> u64 {
+        self.lock().events
+    }
+
+    /// Waits until [`StagingPool::events`] is another number than `seen`.
+    pub fn wait_event(&self, seen: u64) {
+        let mut state = self.lock();
+        while state.events == seen {
+            state = self.happened.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Something has happened that a thread which waits for a buffer must look at.
+    pub fn tell(&self) {
+        if process::id() == self.pid {
+            self.note_event(&mut self.lock());
+        }
+    }
+
+    fn note_event(&self, state: &mut State) {
+        state.events += 1;
+        self.happened.notify_all();
     }
 
     fn count_max(&self) -> usize {
@@ -168,6 +185,7 @@ impl Home for StagingPool {
             }
             state.free.push(memory);
             self.freed.notify_one();
+            self.note_event(&mut state);
         }
     }
 
@@ -182,6 +200,7 @@ impl Home for StagingPool {
         state.written_off += 1;
         state.made = state.made.saturating_sub(1);
         self.freed.notify_one();
+        self.note_event(&mut state);
         true
     }
 
@@ -206,6 +225,28 @@ mod tests {
     use super::*;
     use crate::asleep::{this_thread, until_asleep};
     use std::thread;
+
+    #[test]
+    fn what_happens_is_not_missed() {
+        let pool = StagingPool::new(8192, 8192);
+        let (seen, held) = (pool.events(), pool.take());
+        // Before the wait.
+        drop(held);
+        pool.wait_event(seen);
+        let seen = pool.events();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let waiter = {
+            let pool = pool.clone();
+            thread::spawn(move || {
+                sender.send(this_thread()).unwrap();
+                pool.wait_event(seen);
+            })
+        };
+        until_asleep(&receiver.recv().unwrap());
+        pool.tell();
+        waiter.join().unwrap();
+        assert_eq!(pool.events(), seen + 1);
+    }
 
     #[test]
     fn gives_back_what_is_not_used() {
@@ -282,7 +323,6 @@ mod tests {
         let held: Vec<_> = (0..3).map(|_| pool.take()).collect();
         assert!(pool.try_take().is_none());
         assert!(pool.take_timeout(Duration::from_millis(5)).is_none());
-        assert_eq!(pool.timed_out(), 1);
         drop(held);
         let again: Vec<_> = (0..3).map(|_| pool.try_take().expect("all came back")).collect();
         assert!(again.iter().all(|buffer| buffer.len() == 8192));

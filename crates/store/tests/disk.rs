@@ -225,3 +225,23 @@ fn an_unprivileged_user_has_all_of_it_in_a_place_of_their_own() {
         assert!(status.success(), "as nobody: {role}");
     }
 }
+
+/// Something else holds all buffers of the pool for the whole time, such as reads that wait for what is saved here.
+#[test]
+fn saves_and_restores_go_on_without_a_buffer_of_the_pool() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = create(dir.path(), small_config(), Environment::system()).unwrap();
+    let staging = pool.staging().clone();
+    let all: Vec<_> = std::iter::from_fn(|| staging.try_take()).collect();
+    assert!(all.len() > 4);
+    let program = Program::start(&pool, "job");
+    let mut state = State::from([("a".to_owned(), noise(1, 3 << 20))]);
+    for seed in 2..5 {
+        state.insert("a".to_owned(), noise(seed, 3 << 20));
+        program.save(&state).unwrap();
+    }
+    let (_, restored) = program.restore(Select::Newest).unwrap().unwrap();
+    assert!(restored == state);
+    drop(all);
+    program.save(&state).unwrap();
+}

@@ -558,7 +558,7 @@ fn savers_and_gcs_at_once() {
 }
 
 #[test]
-fn what_reads_and_writes_in_one_pool_leaves_itself_buffers() {
+fn however_few_buffers_there_are_a_gc_rewrites_packs() {
     for buffers in [1, 2, 4, 16] {
         let pool = tuned(|tuning| tuning.staging_bytes = buffers * (64 << 10));
         let program = Program::start(&pool, "job");
@@ -577,7 +577,5 @@ fn what_reads_and_writes_in_one_pool_leaves_itself_buffers() {
         assert!(report.plan.copied_bytes >= 1 << 20, "{report:?}");
         let whole = BTreeMap::from([(2, state)]);
         check(&pool, "job", &whole, "rewritten");
-        // No wait for a buffer went on because its time was over.
-        assert_eq!(pool.staging().timed_out(), 0, "with {buffers} buffers");
     }
 }

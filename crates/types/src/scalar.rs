@@ -21,6 +21,8 @@ impl Scalar {
         if !shape.is_empty() && !dtype.starts_with("py:") {
             return None;
         }
+        // NumPy's scalars, as Python saves them.
+        let dtype = dtype.strip_prefix("scalar:").unwrap_or(dtype);
         match dtype {
             "py:none" => Some(Scalar::None),
             "py:bool" | "|b1" | "?" => match bytes {

@@ -2,11 +2,15 @@
 //! them.
 #![allow(dead_code)] // each test uses a part
 
+#[path = "../commands/mod.rs"]
+mod commands;
+
+pub use commands::{is_here, text_of};
 use std::env;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 use std::sync::LazyLock;
 use tempfile::TempDir;
 
@@ -78,16 +82,6 @@ impl Language {
     }
 }
 
-/// Whether a command is here; CI has all of them.
-pub fn is_here(command: &str) -> bool {
-    let is_here = Command::new(command).arg("--version").output().is_ok();
-    assert!(is_here || env::var_os("CI").is_none(), "CI needs {command}");
-    if !is_here {
-        eprintln!("skipped: this machine has no {command}");
-    }
-    is_here
-}
-
 /// Compiles sources into a program in `dir`.
 pub fn compile(language: Language, dir: &Path, sources: &[PathBuf], more: &[&str]) -> PathBuf {
     let (compiler, flags) = language.compiler();
@@ -113,13 +107,6 @@ pub fn program(dir: &Path, name: &str) -> PathBuf {
 pub fn run<S: AsRef<OsStr>>(program: &Path, args: &[S]) -> String {
     let done = Command::new(program).args(args).output().unwrap();
     text_of(&done)
-}
-
-/// What a program has written, if it has ended well.
-pub fn text_of(done: &Output) -> String {
-    let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
-    assert!(done.status.success(), "{:?}\n{out}\n{err}", done.status);
-    out.into_owned()
 }
 
 /// Text of a file of this repository.

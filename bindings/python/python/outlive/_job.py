@@ -83,7 +83,7 @@ class Job:
 
         Arrays that share memory are saved one by one, and no longer share it when they come back.
         All come back as plain arrays, not as `recarray` or `memmap`. A container of nothing but
-        numbers, strings, bytes and None is saved as a whole, at some 50 ns for each value. Beside
+        numbers, strings, bytes and None is saved as a whole, at 50 to 100 ns for each value. Beside
         arrays or other objects in the same container, each value takes a microsecond or more.
 
         To save at a signal, set a flag in its handler, and save where the program next calls this.
@@ -91,7 +91,7 @@ class Job:
 
         Args:
             state: A tree of dict, list and tuple. Keys are str or int, or of any plain type if all
-                in the dict is plain. Its leaves are arrays (NumPy's, or
+                in the dict is plain and the job has no group. Its leaves are arrays (NumPy's, or
                 anything that has a buffer or `__dlpack__`, of any dtype), numbers, strings, bytes,
                 None, and random generators of NumPy or `random`.
             force: Whether to save now, even if `every_s` has not passed.

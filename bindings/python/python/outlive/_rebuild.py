@@ -14,6 +14,7 @@ from outlive._same import same
 from outlive._saves import LazyRestored, Restored
 from outlive._seen import Owners
 from outlive._select import Selection
+from outlive._tied import tied
 from outlive._tree import (
     PICKLE,
     ROOT,
@@ -28,7 +29,7 @@ from outlive._tree import (
     read_skeleton,
     shown,
 )
-from outlive._trees import fits, inside, opened, path_of
+from outlive._trees import fits, inside, is_nameable, opened, path_of
 
 # How often a checkpoint may seem damaged, and then whole.
 _ATTEMPTS_MAX = 3
@@ -42,25 +43,6 @@ class UnsureError(Exception):
 
 def _some(names: list[str]) -> str:
     return ", ".join(map(shown, names[:10])) + (", …" if len(names) > 10 else "")
-
-
-def _is_same_memory(one: Any, two: Any) -> bool:
-    """Whether two arrays have each element at the same place."""
-    first, second = one.__array_interface__["data"][0], two.__array_interface__["data"][0]
-    return bool(
-        first == second
-        and one.shape == two.shape
-        and one.strides == two.strides
-        and one.dtype == two.dtype
-    )
-
-
-def _share_memory(one: Any, two: Any) -> bool:
-    """Whether two arrays have a byte in common; true if finding out would take long."""
-    try:
-        return bool(np.shares_memory(one, two, max_work=10_000))  # type: ignore[arg-type]
-    except np.exceptions.TooHardError:
-        return True
 
 
 def _whole(part: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
@@ -129,7 +111,7 @@ class Rebuild:
                 # It was a tree before, as which it does not fit.
                 what = f"`into` does not match checkpoint {self.epoch}; nothing was changed"
                 raise InvalidError(f"{what}: {error}") from None
-        self.trees = frozenset(path_of(here, at) for at, d in enumerate(here.dtypes) if d == TREE)
+        self.trees = frozenset(path_of(here, at) for at in self._my_trees())
         self.owners = Owners(here, self.is_referenced, self._same)
         self.mine = {name: at for at, name in enumerate(here.names)}
 
@@ -193,7 +175,6 @@ class Rebuild:
         self.objects: list[Any] = [_build.ABSENT] * len(names)
         # Arrays that were filled in the place of others: number of the leaf, and what to do then.
         self.later: list[tuple[int, Callable[[], Any]]] = []
-        self.mixed = dict[int, int]()
         self.checks: list[tuple[int, Any, Any]] = []
         self.copied_bytes = 0
         self._refuse_pickles()
@@ -202,7 +183,7 @@ class Rebuild:
         self._refuse_missing_dtypes()
         self._unpickle(looked)
         values = {dtype for dtype in set(dtypes) if is_value(dtype)}
-        self.tied = self._tied()
+        self.tied, self.mixed = self._share_memory()
         wishes: list[Any] = [None] * len(names)
         for at, dtype in enumerate(dtypes):
             if not chosen[at] or at in self.known:
@@ -379,10 +360,12 @@ class Rebuild:
             for at, dtype in enumerate(there.dtypes)
             if dtype == TREE and there.names[at] in looked
         }
-        whole = set[int]()
+        # Patterns with `*` and the like pass over entries that no path can name.
+        closed = {at for at, tree in trees.items() if self._is_closed(path_of(there, at), tree)}
+        whole = {at for at in closed if self.fresh or not self.selection.has(there.names[at])}
         if not self.fresh:
-            whole = self._trees_that_fit(trees)
-            self.known.update({at: trees[at] for at in whole})
+            whole |= self._trees_that_fit(trees, closed)
+        self.known.update({at: trees[at] for at in whole})
         open_ones = {at: tree for at, tree in trees.items() if at not in whole}
         if open_ones:
             self.there, was, values = opened(there, open_ones, self.epoch)
@@ -391,31 +374,47 @@ class Rebuild:
             self.order = [None if at in values else self.order[old] for at, old in enumerate(was)]
         return self.there
 
-    def _trees_that_fit(self, trees: dict[int, Any]) -> set[int]:
-        """Numbers of the trees that go into a container of the same form, which somebody sees."""
+    def _is_closed(self, path: str, tree: Any) -> bool:
+        """Whether a tree stays one leaf, since no path can name its entries and no pattern does."""
+        selection = self.selection
+        return (
+            not selection.has_whole(path or ROOT)
+            and not selection.names_part(inside(path))
+            and not is_nameable(tree)
+        )
+
+    def _trees_that_fit(self, trees: dict[int, Any], closed: set[int]) -> set[int]:
+        """Numbers of the trees that go into a container of the same form that the program holds."""
         theirs = {path_of(self.there, at): at for at in trees}
+        selection, mine = self.selection, {path_of(self.here, at): at for at in self._my_trees()}
         aside = {
             path
-            for path in self.trees or ()
-            if not (
-                self.selection.has_whole(path or ROOT) or self.selection.may_have_part(inside(path))
-            )
+            for path, at in mine.items()
+            if not (selection.has_whole(path or ROOT) or selection.may_have_part(inside(path)))
+            or self._is_closed(path, self.here.leaves[at])
         }
         self._take_into(frozenset(aside | ((self.trees or frozenset()) & theirs.keys())))
-        fitting = self._fitting(trees, theirs)
+        fitting = self._fitting(trees, theirs, closed)
         self._take_into(frozenset(aside | {path_of(self.there, at) for at in fitting}))
         return fitting
 
-    def _fitting(self, trees: dict[int, Any], theirs: dict[str, int]) -> set[int]:
+    def _my_trees(self) -> list[int]:
+        """Numbers of the leaves of `into` that are trees."""
+        return [at for at, dtype in enumerate(self.here.dtypes) if dtype == TREE]
+
+    def _fitting(self, trees: dict[int, Any], theirs: dict[str, int], closed: set[int]) -> set[int]:
         """The same, given the trees by path; apart, since it refers to containers of `into`."""
         here, owners = self.here, self.owners
         places = {node.path: thing for node, thing in zip(here.nodes, here.containers, strict=True)}
-        leaves = {path_of(here, at): at for at, d in enumerate(here.dtypes) if d == TREE}
+        leaves = {path_of(here, at): at for at in self._my_trees()}
         fitting = set[int]()
         for path, at in theirs.items():
             my = leaves.get(path)
             mine = places.get(path) if my is None else here.leaves[my]
-            if not self.selection.has_whole(path or ROOT) or mine is None:
+            is_whole = self.selection.has_whole(path or ROOT)
+            if mine is None or not (
+                is_whole or (at in closed and self.selection.has(path or ROOT))
+            ):
                 continue
             reached = owners.reached[path] if my is None else owners.reaches_leaf(my)
             seen = reached if type(mine) is not tuple else owners.seen.get(parent(path), False)
@@ -498,42 +497,17 @@ class Rebuild:
                     if dtype == text and self.chosen[at]:
                         raise self._no_dtype(at, error) from None
 
-    def _tied(self) -> dict[int, int]:
-        """By number of each array of `into` in the memory of another: that of the other.
-
-        Those that share only a part of their memory are `mixed`, instead.
-        """
+    def _share_memory(self) -> tuple[dict[int, int], dict[int, int]]:
+        """Which arrays of `into` are `tied` to others, and which are `mixed` with others."""
         if self.fresh:
-            return {}
-        arrays = {
-            at: self.here.leaves[self.mine[name]]
-            for at, name in enumerate(self.there.names)
-            if self.chosen[at] and at not in self.known and not is_value(self.there.dtypes[at])
-        }
-        # Those that own their memory share it with none but views.
-        if len({id(array) for array in arrays.values() if array.flags.owndata}) == len(arrays):
-            return {}
-        spans = []
-        for at, array in arrays.items():
-            if array.flags.c_contiguous:
-                begin = array.__array_interface__["data"][0]
-                spans.append((begin, begin + array.nbytes, at))
-            elif array.size > 0:
-                spans.append((*np.lib.array_utils.byte_bounds(array), at))
-        spans.sort()
-        tied = dict[int, int]()
-        near: list[tuple[int, int]] = []
-        for begin, until, at in spans:
-            near = [(end, other) for end, other in near if end > begin]
-            for _, other in near if begin < until else ():
-                first, second = sorted((other, at))
-                one, two = arrays[first], arrays[second]
-                if _is_same_memory(one, two):
-                    tied.setdefault(second, first)
-                elif _share_memory(one, two):
-                    self.mixed[first], self.mixed[second] = second, first
-            near.append((until, at))
-        return tied
+            return {}, {}
+        return tied(
+            {
+                at: self.here.leaves[self.mine[name]]
+                for at, name in enumerate(self.there.names)
+                if self.chosen[at] and at not in self.known and not is_value(self.there.dtypes[at])
+            }
+        )
 
     def _make(self, at: int, dtype: "np.dtype[Any]") -> Any:
         """A new array for a region; what is given back is the same in the order of its memory."""

@@ -50,7 +50,7 @@ def is_referenced(references: int) -> bool:
 
 
 class Owners:
-    """Who holds the parts of a state that is to be restored into."""
+    """Which parts of a state that is restored into the program holds otherwise."""
 
     def __init__(self, here: Flat, is_referenced: bool, same: Callable[[str], bool]) -> None:
         """Looks at a state.
@@ -104,7 +104,7 @@ class Owners:
         return [why for why in itertools.starmap(self._unseen, pairs) if why]
 
     def reaches_leaf(self, my: int) -> bool:
-        """Whether somebody else reaches a container that is one leaf."""
+        """Whether the program reaches a container that is one leaf without `into`."""
         if not self.here.nodes:
             return self.is_referenced
         if self.others is None:

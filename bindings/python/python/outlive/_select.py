@@ -67,7 +67,11 @@ class Selection:
 
     def may_have_part(self, inside: str) -> bool:
         """Whether something may be selected of a container whose entries have this prefix."""
-        return any(pattern.startswith(inside) or _is_glob(pattern) for pattern, _ in self._tests)
+        return self.names_part(inside) or any(_is_glob(pattern) for pattern, _ in self._tests)
+
+    def names_part(self, inside: str) -> bool:
+        """Whether a pattern begins with the prefix of a container's entries."""
+        return any(pattern.startswith(inside) for pattern, _ in self._tests)
 
 
 def _empty_containers(there: Flat) -> list[str]:

@@ -462,7 +462,8 @@ def _int_keys(name: str, value: dict[Any, Any]) -> Any:
         if type(key) is not str and type(key) is not int:
             raise InvalidError(
                 f"the key {str(key)[:100]!r} of {shown(name)} is {_a(type(key))}: keys must be "
-                "str or int in a dict with arrays or objects, and plain values in any other"
+                "str or int, or plain values in a dict with nothing but plain values, if one "
+                "process saves"
             )
     if kinds == {int}:
         return True

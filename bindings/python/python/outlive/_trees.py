@@ -48,6 +48,19 @@ def fits(mine: Any, theirs: Any) -> bool:
     return len(mine) == len(theirs) and all(starmap(fits, zip(mine, theirs, strict=True)))
 
 
+def is_nameable(tree: Any) -> bool:
+    """Whether a path can name each entry of a tree."""
+    kind = type(tree)
+    if kind is dict:
+        kinds = set(map(type, tree))
+        if not kinds <= {str, int}:
+            return False
+        if len(kinds) == 2 and any(type(key) is int and str(key) in tree for key in tree):
+            return False
+        return all(map(is_nameable, tree.values()))
+    return kind not in (list, tuple) or all(map(is_nameable, tree))
+
+
 def opened(
     there: Flat, contents: Mapping[int, Any], epoch: int
 ) -> tuple[Flat, list[int], dict[int, Any]]:

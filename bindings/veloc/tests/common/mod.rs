@@ -1,30 +1,17 @@
 //! Makes the libraries as `make install` does, of the static one that cargo has just built.
 #![allow(dead_code)] // each test uses a part
 
+#[path = "../../../c/tests/commands/mod.rs"]
+mod commands;
+
+pub use commands::{is_here, text_of};
 use std::env;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
 /// `bindings/veloc`.
 pub fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// Whether a command is here; CI has all of them.
-pub fn is_here(command: &str) -> bool {
-    let is_here = Command::new(command).arg("--version").output().is_ok();
-    assert!(is_here || env::var_os("CI").is_none(), "CI needs {command}");
-    if !is_here {
-        eprintln!("skipped: this machine has no {command}");
-    }
-    is_here
-}
-
-/// What a program has written, if it has ended well.
-pub fn text_of(done: &Output) -> String {
-    let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
-    assert!(done.status.success(), "{}\n{out}\n{err}", done.status);
-    out.into_owned()
 }
 
 /// The static library of this build.

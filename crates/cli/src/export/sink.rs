@@ -98,7 +98,7 @@ impl FileSink {
         if let Some(error) = self.failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
             return Err(error);
         }
-        let mut packed = Vec::new();
+        let (mut packed, mut trees) = (Vec::new(), Trees { dir, force, unread: None });
         for place in self.places {
             match place {
                 RegionOutput::Nowhere => {}
@@ -116,7 +116,7 @@ impl FileSink {
                     if item.region.dtype == TREE {
                         let bytes = fs::read(&temporary.0)
                             .map_err(|error| Error::io_named("reading", &temporary.0, &error))?;
-                        publish_bytes(dir, &item.file, tree_text(&bytes)?.as_bytes(), force)?;
+                        trees.publish(item, &bytes)?;
                         continue;
                     }
                     temporary.publish(&file, dir, &item.file, force)?;
@@ -128,13 +128,39 @@ impl FileSink {
                 let bytes = packed_slice(&item.region, &packed)
                     .ok_or_else(|| Error::bug("a region lies beyond the packed stream"))?;
                 if item.region.dtype == TREE {
-                    publish_bytes(dir, &item.file, tree_text(bytes)?.as_bytes(), force)?;
+                    trees.publish(item, bytes)?;
                     continue;
                 }
                 publish_bytes(dir, &item.file, &[&item.header, bytes].concat(), force)?;
             }
         }
-        Ok(packed)
+        trees.unread.map_or(Ok(packed), Err)
+    }
+}
+
+/// Writes trees of plain values as JSON. One that this build cannot read keeps no other file from being written.
+struct Trees<'a> {
+    dir: &'a Path,
+    force: bool,
+    unread: Option<Error>,
+}
+
+impl Trees<'_> {
+    fn publish(&mut self, item: &Item, bytes: &[u8]) -> Result<()> {
+        match tree::json(bytes) {
+            Ok(mut text) => {
+                text.push('\n');
+                publish_bytes(self.dir, &item.file, text.as_bytes(), self.force)
+            }
+            Err(error) => {
+                let what = format!(
+                    "region {:?} is left out, and so is regions.json; the other files are written",
+                    item.region.name
+                );
+                self.unread.get_or_insert(error.context(what));
+                Ok(())
+            }
+        }
     }
 }
 
@@ -155,13 +181,6 @@ fn zeros(length: u64) -> Result<Vec<u8>> {
     bytes.try_reserve_exact(length).map_err(|_| too_much())?;
     bytes.resize(length, 0);
     Ok(bytes)
-}
-
-/// What a file of a tree of plain values has.
-fn tree_text(bytes: &[u8]) -> Result<String> {
-    let mut text = tree::json(bytes)?;
-    text.push('\n');
-    Ok(text)
 }
 
 /// Writes a small file in one go.

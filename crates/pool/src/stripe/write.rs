@@ -129,7 +129,9 @@ impl Shards {
             };
             shards.push(Shard { begun, fragments: Vec::new() });
         }
-        let in_flight = Completions::new();
+        // A thread that lacks a buffer looks whether its writes have failed.
+        let staging = pool.staging().clone();
+        let in_flight = Completions::telling(move || staging.tell());
         let (pool, containers_bytes) = (pool.clone(), 0);
         Ok(Shards {
             pool,
@@ -175,7 +177,10 @@ impl Shards {
         self.check_writes().map(drop)
     }
 
-    #[expect(clippy::disallowed_methods, reason = "writes hold what is not free, and give it back")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "those that are out may wait for a look at a failure"
+    )]
     fn parity(&mut self, data: &[SharedBuf], fragment_bytes: usize) -> Result<Vec<SharedBuf>> {
         let m = self.code.m();
         if let [only] = data {

@@ -106,6 +106,8 @@ fn value(region: &RegionDesc, bytes: &[u8]) -> String {
         Some(Scalar::None) => "None".to_owned(),
         Some(Scalar::Bool(value)) => value.to_string(),
         Some(Scalar::Int(value)) => value.to_string(),
+        // All zeros are equal, and so are all NaN, for what programs see of them.
+        Some(Scalar::Float(0.0)) => "0.0".to_owned(),
         Some(Scalar::Float(value)) => format!("{value:?}"),
         Some(Scalar::Text(text)) if text.chars().count() <= TEXT_CHARS_MAX => format!("{text:?}"),
         _ => format!("{} bytes with the fingerprint {}", bytes.len(), fingerprint(bytes)),
@@ -196,6 +198,12 @@ mod tests {
         assert!(lone.contains("= 6, and rank 0 has \"step\" = 5:"), "{lone}");
         let floats = told("py:float", &[], [&0.5f64.to_le_bytes(), &0.25f64.to_le_bytes()]);
         assert!(floats.contains("= 0.25, and rank 0 has \"step\" = 0.5:"), "{floats}");
+        for [one, two] in [[0.0, -0.0], [f64::NAN, -f64::NAN]] {
+            for dtype in ["py:float", "<f8", "scalar:<f8"] {
+                let [one, two] = [one, two].map(|value| of(dtype, &[], &value.to_le_bytes()));
+                assert_eq!(one.into_bytes(), two.into_bytes(), "{dtype}");
+            }
+        }
         let texts = told("py:str", &[], [b"a", b"b"]);
         assert!(texts.contains("= \"b\", and"), "{texts}");
         let arrays = told("|i1", &[2], [b"ab", b"cd"]);

@@ -195,6 +195,7 @@ impl Inbox {
             self.seen = 0;
         }
         let seen = self.seen;
+        let mut alive = None;
         for number in numbers.into_iter().filter(|it| *it > seen) {
             let bytes = match pool.log().read(&self.chain, number) {
                 Err(error) if error.kind() == ErrorKind::Damaged => {
@@ -213,10 +214,14 @@ impl Inbox {
                 Envelope::decode(&bytes).map_err(|error| self.damaged(number, &error))?;
             let Envelope { session, save, message } = envelope;
             if (Ticket { session, save }) == ticket {
-                return Ok(Some(message));
+                match message {
+                    // What is waited for may lie behind signs of life.
+                    Message::Alive => alive = Some(message),
+                    message => return Ok(Some(message)),
+                }
             }
         }
-        Ok(None)
+        Ok(alive)
     }
 
     /// It may be what is waited for. Signs of life would come all the same, so nobody would be missed.

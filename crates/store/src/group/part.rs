@@ -3,7 +3,7 @@
 use super::GroupOptions;
 use super::agree::{Step, agree_in_step, of_rank, unless_failed};
 use super::claims::{Claims, are_equal};
-use super::mail::{Inbox, Outbox, Pauses, Ticket};
+use super::mail::{Inbox, Outbox, Pauses, Ticket, least_pause};
 use super::pulse::Pulse;
 use super::turns::{Turns, has_merged};
 use super::watch::Watch;
@@ -259,6 +259,9 @@ impl Part {
         let now = pool.env().clock.monotonic();
         let mut first = Inbox::new(&self.job, before, now);
         let mut leader = Inbox::new(&self.job, LEADER, now);
+        // Every rank looks at what the leader says, and only this one for its turn.
+        let between = least_pause(self.coordinator.size(), begun.patience);
+        let mut next_look = now;
         let pauses = Pauses::begin(pool);
         let mut watch = self.watch(pool, begun);
         loop {
@@ -266,12 +269,15 @@ impl Part {
             if first.next(pool, begun.ticket, begun.patience)?.is_some() {
                 return Ok(());
             }
-            // What rank 0 says before this rank has an image can only be that the save has failed.
-            if before != LEADER
-                && let Some(Message::Failed(error)) =
+            let now = pool.env().clock.monotonic();
+            if before != LEADER && now >= next_look {
+                next_look = now + between;
+                // What rank 0 says before this rank has an image can only be that the save has failed.
+                if let Some(Message::Failed(error)) =
                     leader.next(pool, begun.ticket, begun.patience)?
-            {
-                return Err(error);
+                {
+                    return Err(error);
+                }
             }
             watch.look(pool)?;
             self.pause(pool, &pauses);

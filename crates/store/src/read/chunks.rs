@@ -173,8 +173,11 @@ impl ReadPlan {
     /// How many reads are asked for at a time.
     fn depth(&self, pool: &Pool, threads: usize) -> usize {
         let staging = pool.staging();
+        self.depth_with(staging.total_bytes() / staging.buffer_bytes(), threads)
+    }
+
+    fn depth_with(&self, buffers: usize, threads: usize) -> usize {
         // What is being verified has a buffer as well.
-        let buffers = staging.total_bytes() / staging.buffer_bytes();
         match self.is_beside_writes {
             true => (buffers / 2).saturating_sub(threads).clamp(1, READS_IN_FLIGHT_MAX),
             false => buffers.saturating_sub(threads).clamp(READS_IN_FLIGHT, READS_IN_FLIGHT_MAX),
@@ -351,8 +354,8 @@ impl Worker<'_> {
                 // With reads of our own under way their buffers will come back.
                 let buffer = match self.pool.staging().try_take() {
                     Some(buffer) => buffer,
-                    // Others hold them all, and may wait for us: a buffer of our own gets us on. So reads
-                    // exceed the pool by at most a buffer for each of their threads.
+                    // Others hold them all, and may wait for us. So reads exceed the pool by at most a
+                    // buffer for each of their threads.
                     None if in_flight.is_empty() => {
                         let bytes = self.pool.staging().buffer_bytes();
                         AlignedBuf::try_not_inherited(bytes)
@@ -493,5 +496,14 @@ mod tests {
         assert_eq!(plan.turns(2).unwrap(), [0, 3, 1, 4, 2, 5, 6, 7]);
         assert_eq!(plan.turns(3).unwrap(), [0, 3, 4, 1, 6, 5, 2, 7]);
         assert_eq!(plan.turns(100).unwrap(), [0, 3, 4, 6, 1, 5, 7, 2]);
+    }
+
+    #[test]
+    fn half_of_the_buffers_are_left_to_writes_of_the_same_pool() {
+        let (sorted, steps) = Default::default();
+        let plan = ReadPlan { sorted, steps, read_bytes: 0, is_beside_writes: false };
+        let depths = |plan: &ReadPlan| [1, 4, 16, 64].map(|buffers| plan.depth_with(buffers, 1));
+        assert_eq!(depths(&plan), [14, 14, 15, 30]);
+        assert_eq!(depths(&plan.beside_writes()), [1, 1, 7, 30]);
     }
 }

@@ -13,9 +13,6 @@ use std::time::{Duration, Instant};
 use crate::index::{choose_merge, merge, read_segment};
 use crate::tree::Link;
 
-/// Pause between two looks at our own writes, while all buffers are away.
-const BUFFER_WAIT: Duration = Duration::from_millis(50);
-
 /// Gives each pack that a rank writes in a session its number, once, however whoever asked for it ends: a pack of a save
 /// that failed may be there, or still be on its way. Clones count on together.
 #[derive(Clone, Debug)]
@@ -301,30 +298,24 @@ impl<'a> Packer<'a> {
         self.buffer_unless(&mut || self.state().writes_in_flight())
     }
 
-    #[expect(clippy::disallowed_methods, reason = "it waits for its own writes")]
     fn buffer_unless(
         &self,
         writes_in_flight: &mut dyn FnMut() -> Result<usize>,
     ) -> Result<AlignedBuf> {
         let staging = self.pool.staging();
         loop {
+            let seen = staging.events();
             if let Some(buffer) = staging.try_take() {
                 return Ok(buffer);
             }
             if writes_in_flight()? == 0 {
-                // What has just come back was the last.
-                return staging.try_take().map_or_else(|| self.own_buffer(), Ok);
+                let bytes = staging.buffer_bytes();
+                return AlignedBuf::try_not_inherited(bytes)
+                    .ok_or_else(|| Error::no_memory("a container", bytes));
             }
-            // They give back what they hold. The look afterwards is for those that fail.
-            if let Some(buffer) = staging.take_timeout(BUFFER_WAIT) {
-                return Ok(buffer);
-            }
+            // One of them ends, or a buffer of the pool comes back.
+            staging.wait_event(seen);
         }
-    }
-
-    fn own_buffer(&self) -> Result<AlignedBuf> {
-        let bytes = self.pool.staging().buffer_bytes();
-        AlignedBuf::try_not_inherited(bytes).ok_or_else(|| Error::no_memory("a container", bytes))
     }
 
     fn close_current(&self, state: &mut State) -> Result<()> {
