@@ -157,13 +157,14 @@ fn cmake_finds_what_is_installed() {
     let moved = dir.path().join("moved");
     fs::rename(&prefix, &moved).unwrap();
     let programs = root().join("tests/programs");
-    let project = |sources: &str, folder: &str, mpi: Option<&str>| {
-        let at = dir.path().join(folder);
+    let project = |languages: &str, source: &Path, folder: &str, compiler: Option<&str>| {
+        let at = dir.path().join(format!("{languages} {folder}"));
         fs::create_dir(&at).unwrap();
         let text = format!(
-            "cmake_minimum_required(VERSION 3.16)\nproject(small C CXX)\nfind_package(veloc REQUIRED)\n\
-             add_executable(small {}/{sources})\ntarget_link_libraries(small veloc::client)\n",
-            programs.display()
+            "cmake_minimum_required(VERSION 3.16)\nproject(small {languages})\n\
+             find_package(veloc REQUIRED)\nadd_executable(small {})\n\
+             target_link_libraries(small veloc::client)\n",
+            source.display()
         );
         fs::write(at.join("CMakeLists.txt"), text).unwrap();
         let cmake = |args: &[&str]| {
@@ -171,14 +172,13 @@ fn cmake_finds_what_is_installed() {
             command.args(args).env("CMAKE_PREFIX_PATH", moved.join("lib").join(folder));
             text_of(&command.current_dir(&at).output().unwrap());
         };
-        let compiler = mpi.map(|name| format!("-DMPI_C_COMPILER=mpicc.{name}"));
         let mut args = vec!["-S", ".", "-B", "build"];
-        args.extend(compiler.as_deref());
+        args.extend(compiler);
         cmake(&args);
         cmake(&["--build", "build"]);
         at.join("build/small")
     };
-    let small = project("all.c", "outlive-veloc", None);
+    let small = project("C CXX", &programs.join("all.c"), "outlive-veloc", None);
     let at = dir.path().display();
     let config = format!("scratch = {at}/scratch\npersistent = {at}/persistent\n");
     fs::write(dir.path().join("veloc.cfg"), config).unwrap();
@@ -186,7 +186,14 @@ fn cmake_finds_what_is_installed() {
     assert_eq!(text_of(&done), "done\n");
     for mpi in ["openmpi", "mpich"] {
         if is_here(&format!("mpicc.{mpi}")) {
-            project("ranks.c", &format!("outlive-veloc-{mpi}"), Some(mpi));
+            let folder = &format!("outlive-veloc-{mpi}");
+            let compiler = format!("-DMPI_C_COMPILER=mpicc.{mpi}");
+            project("C", &programs.join("ranks.c"), folder, Some(&compiler));
+            let small = dir.path().join("small.cpp");
+            let text = "#include <mpi.h>\n#include <veloc.h>\n\
+                        int main() { return VELOC_Init(MPI_COMM_WORLD, nullptr); }\n";
+            fs::write(&small, text).unwrap();
+            project("CXX", &small, folder, Some(&format!("-DMPI_CXX_COMPILER=mpicxx.{mpi}")));
         }
     }
 }
