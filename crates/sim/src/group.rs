@@ -130,6 +130,7 @@ impl Actor {
             self.truth.meets(&run.name);
         }
         if let Some((rank, after)) = group.kill {
+            self.luck.kill();
             run.members[rank as usize].process.kill_after(after);
         }
         let ranks = ThreadRank::group(RANKS).into_iter().zip(processes).zip(states);

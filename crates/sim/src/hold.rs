@@ -75,7 +75,10 @@ impl Saving<'_> {
     /// Closes the job, or leaves it to be closed.
     pub fn end(&self) -> Done {
         match self.actor.rng.below(8) {
-            0 => self.actor.process.kill_after(0),
+            0 => {
+                self.actor.luck.kill();
+                self.actor.process.kill_after(0);
+            }
             1 => {}
             _ => {
                 let closed = self.job.close();

@@ -58,6 +58,8 @@ pub struct Luck {
     active: AtomicBool,
     /// Some operation has failed.
     failed: AtomicBool,
+    /// Whether a program was killed, or lost its power.
+    killed: AtomicBool,
     /// How often each role has done what it is there for.
     achieved: Mutex<BTreeMap<&'static str, u64>>,
     turns: Turns,
@@ -68,8 +70,8 @@ impl Luck {
     /// Nothing goes wrong before [`Luck::begin`].
     pub fn new(seed: u64, chances: Chances, lie: Option<Lie>, turns: Turns) -> Arc<Luck> {
         let rng = SeededRng::new(seed ^ 0x1AC4);
-        let (active, failed, achieved, now_ns) = Default::default();
-        Arc::new(Luck { rng, chances, lie, active, failed, achieved, turns, now_ns })
+        let (active, failed, killed, achieved, now_ns) = Default::default();
+        Arc::new(Luck { rng, chances, lie, active, failed, killed, achieved, turns, now_ns })
     }
 
     /// Whether programs are at work.
@@ -90,6 +92,16 @@ impl Luck {
     /// Some operation fails.
     pub(crate) fn fail(&self) {
         self.failed.store(true, Ordering::Relaxed);
+    }
+
+    /// A program is killed, or loses its power.
+    pub(crate) fn kill(&self) {
+        self.killed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether one was.
+    pub fn has_killed(&self) -> bool {
+        self.killed.load(Ordering::Relaxed)
     }
 
     /// Whether some operation has failed.

@@ -44,6 +44,7 @@ impl Actor {
                 self.place.release_dead();
                 let Some(program) = self.anew() else { return Err(End) };
                 if self.rng.below(2) == 0 {
+                    self.luck.kill();
                     program.process.kill_after(1 + self.rng.below(STEPS_MAX));
                 }
                 self.luck.turns().remark(|| format!("the operator's command: {command:?}"));

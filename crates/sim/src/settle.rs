@@ -76,8 +76,9 @@ fn commanded<T>(
     place: &PoolWorld,
     command: impl Fn() -> Result<T, Error>,
 ) -> Result<T, Error> {
+    let may_be_claimed = place.luck.has_failed() || place.luck.has_killed();
     match command() {
-        Err(error) if error.kind() == ErrorKind::Retry && place.luck.has_failed() => {
+        Err(error) if error.kind() == ErrorKind::Retry && may_be_claimed => {
             pool.release_targets()?;
             command()
         }

@@ -196,10 +196,12 @@ impl Me {
         }
         if luck.has(chances.kill) {
             tell("this program will be killed");
+            luck.kill();
             self.process.kill_after(1 + luck.rng.below(3));
         }
         if luck.has(chances.power_cut) {
             tell("the power is cut");
+            luck.kill();
             self.place.truth.power_is_cut();
             world.cut_now(CutMode::ALL[luck.rng.below(3) as usize]);
         }

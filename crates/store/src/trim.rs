@@ -5,7 +5,7 @@ use crate::commit::history;
 use crate::gc::live_of;
 use crate::images::each_image;
 use crate::index::Locator;
-use crate::read::{Live, Once};
+use crate::read::{Live, Logs, Once, while_moving};
 use crate::redundancy::{KnownSegments, packs_of};
 use crate::turns::{Held, Rest, Turn, Turns, sleep};
 use crate::verify::named_packs;
@@ -246,7 +246,12 @@ struct Wanted {
 }
 
 impl Wanted {
+    /// A gc may move what is looked for, or drop it.
     fn of(pool: &Pool) -> Result<Wanted> {
+        while_moving(pool, Logs::All, &mut || Wanted::look(pool))
+    }
+
+    fn look(pool: &Pool) -> Result<Wanted> {
         let keep = pool.config().tiers.keep_fast as usize;
         let (mut kept, mut named) = (BTreeSet::new(), BTreeSet::new());
         let mut known = KnownSegments::new();
