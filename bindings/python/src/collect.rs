@@ -74,7 +74,7 @@ impl Collection {
             }
             Ok(GcOptions {
                 fence: fence.iter().map(|job| JobName::stored(job)).collect::<Result<_>>()?,
-                thoroughness: Thoroughness { unused_max, collect, rewrite: true },
+                thoroughness: Thoroughness { unused_max, collect, ..Thoroughness::default() },
                 dry_run,
                 ..GcOptions::default()
             })

@@ -56,7 +56,11 @@ fn options(pool: &Pool, args: &CollectArgs, collect: bool) -> Result<GcOptions> 
         drop: Default::default(),
         keep_one: false,
         fence,
-        thoroughness: Thoroughness { unused_max: args.max_unused / 100.0, collect, rewrite: true },
+        thoroughness: Thoroughness {
+            unused_max: args.max_unused / 100.0,
+            collect,
+            ..Thoroughness::default()
+        },
         bytes_per_s: args.rate,
         forget_damaged: args.forget_damaged,
         dry_run: args.dry_run,

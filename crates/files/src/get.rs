@@ -9,7 +9,7 @@ use outlive_chunk::parallel;
 use outlive_format::{Content, Item, ItemKind, Piece};
 use outlive_pool::check_outside;
 use outlive_store::index::ReadItem;
-use outlive_store::read::ReadPlan;
+use outlive_store::read::{ReadPlan, Verified};
 use outlive_store::{FilesImage, mark_suspect};
 use outlive_types::{Epoch, Error, ErrorKind, Result};
 use rustix::io::Errno;
@@ -382,7 +382,7 @@ impl Getter<'_> {
             let number_of = |at: usize| numbers.as_ref().map_or(at, |numbers| numbers[at]);
             let plan = ReadPlan::new(pool, &wanted);
             read_bytes += plan.read_bytes;
-            let take = |at: usize, bytes: &[u8]| write(number_of(at), bytes);
+            let take = |at: usize, chunk: Verified<'_>| write(number_of(at), chunk.whole()?);
             let faults = plan.execute_in_turns(pool, threads, true, &take);
             if let Some(error) = lock(&shared.failure).take() {
                 return Err(error);

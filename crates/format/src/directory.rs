@@ -1,6 +1,7 @@
 //! Directories and segments: fingerprint to place.
 
 use crate::codec::{Check, Reader, Writer, checksum, damaged, demand, encodable};
+use crate::slice::SliceForm;
 use outlive_types::{Codec, Fingerprint, PackId, Result};
 use std::collections::HashSet;
 
@@ -10,8 +11,9 @@ const HEAD_BYTES: usize = 20;
 const FRAME_BYTES: usize = 16;
 const ENTRY_BYTES: usize = 44;
 const CHECKSUM_BYTES: usize = 8;
-/// The kind of a chunk inside a frame.
+/// Added to the kind of what lies inside a frame.
 const FRAMED: u32 = 128;
+const SLICE: u32 = 4;
 
 /// Longest chunk, node, segment or raw frame that can be described, in bytes.
 pub const LENGTH_MAX: u32 = (1 << 24) - 1;
@@ -27,12 +29,27 @@ pub enum EntryKind {
     Segment,
     /// A page of an image table, or of segment lists.
     Page,
+    /// Some pages of a chunk, whose fingerprint it has.
+    Slice(SliceForm),
 }
 
 impl EntryKind {
     /// Whether it is found by its fingerprint. The others are found by their places alone.
     pub fn is_resolved(self) -> bool {
-        matches!(self, EntryKind::Chunk | EntryKind::Node)
+        matches!(self, EntryKind::Chunk | EntryKind::Node | EntryKind::Slice(_))
+    }
+
+    /// Which pages of a chunk it is, if not all.
+    pub fn slice(self) -> Option<SliceForm> {
+        match self {
+            EntryKind::Slice(form) => Some(form),
+            _ => None,
+        }
+    }
+
+    /// Whether it is a chunk or a part of one.
+    pub fn is_content(self) -> bool {
+        matches!(self, EntryKind::Chunk | EntryKind::Slice(_))
     }
 }
 
@@ -62,7 +79,7 @@ pub struct DirectoryEntry {
     pub length: u32,
     /// What it is.
     pub kind: EntryKind,
-    /// The frame it lies in; only chunks lie in frames.
+    /// The frame it lies in; only chunks and slices lie in frames.
     pub frame: Option<InFrame>,
 }
 
@@ -86,8 +103,12 @@ impl DirectoryEntry {
             "{fp} cannot have length {length} at {offset}"
         );
         demand!(!fp.is_zero(), "it lists the zero fingerprint");
+        if let Some(form) = self.kind.slice() {
+            let is_so = form.length() == u64::from(length);
+            demand!(is_so, "a slice of {fp} cannot have length {length}");
+        }
         if let Some(frame) = self.frame {
-            demand!(self.kind == EntryKind::Chunk, "{fp} is in a frame and no chunk");
+            demand!(self.kind.is_content(), "{fp} is in a frame and no chunk");
             let end = frame.first.checked_add(length);
             demand!(
                 frame.stored_bytes < frame.raw_bytes
@@ -188,18 +209,12 @@ impl Directory {
                     // The list holds each entry's frame.
                     out.u32(frames.partition_point(|other| *other < key) as u32);
                     out.u32(frame.first);
-                    out.u32(entry.length | FRAMED << 24);
+                    out.u32(kind_and_length(entry) | FRAMED << 24);
                 }
                 _ => {
                     out.u32(entry.pack);
                     out.u32(entry.offset);
-                    let kind: u32 = match entry.kind {
-                        EntryKind::Chunk => 0,
-                        EntryKind::Node => 1,
-                        EntryKind::Segment => 2,
-                        EntryKind::Page => 3,
-                    };
-                    out.u32(entry.length | kind << 24);
+                    out.u32(kind_and_length(entry));
                 }
             }
         }
@@ -258,6 +273,17 @@ impl Directory {
     }
 }
 
+/// The last field of an entry: a slice's form tells its length.
+fn kind_and_length(entry: &DirectoryEntry) -> u32 {
+    match entry.kind {
+        EntryKind::Chunk => entry.length,
+        EntryKind::Node => entry.length | 1 << 24,
+        EntryKind::Segment => entry.length | 2 << 24,
+        EntryKind::Page => entry.length | 3 << 24,
+        EntryKind::Slice(form) => form.bits() | SLICE << 24,
+    }
+}
+
 /// At one place there is one frame. (That they are sorted, and all used, is checked elsewhere.)
 fn check_frames(frames: &[FrameKey]) -> Check {
     let distinct = frames.is_sorted_by(|a, b| (a.0, a.1) < (b.0, b.1));
@@ -279,15 +305,21 @@ fn read_frame(from: &mut Reader<'_>) -> Result<FrameKey> {
 fn read_entry(from: &mut Reader<'_>, frames: &[FrameKey]) -> Result<DirectoryEntry> {
     let (fp, first, second) = (from.fingerprint()?, from.u32()?, from.u32()?);
     let length_and_kind = from.u32()?;
-    let length = length_and_kind & LENGTH_MAX;
-    let kind = match length_and_kind >> 24 {
-        0 | FRAMED => EntryKind::Chunk,
-        1 => EntryKind::Node,
-        2 => EntryKind::Segment,
-        3 => EntryKind::Page,
+    let (bits, kind) = (length_and_kind & LENGTH_MAX, length_and_kind >> 24);
+    let (length, kind, is_framed) = match kind {
+        0 | FRAMED => (bits, EntryKind::Chunk, kind == FRAMED),
+        1 => (bits, EntryKind::Node, false),
+        2 => (bits, EntryKind::Segment, false),
+        3 => (bits, EntryKind::Page, false),
+        other if other & !FRAMED == SLICE => {
+            let form = SliceForm::of_bits(bits)
+                .filter(|form| form.length() <= u64::from(LENGTH_MAX))
+                .ok_or_else(|| from.damaged("an entry has a form that no slice has"))?;
+            (form.length() as u32, EntryKind::Slice(form), other != SLICE)
+        }
         other => return Err(from.damaged(format!("an entry has kind {other}"))),
     };
-    if length_and_kind >> 24 != FRAMED {
+    if !is_framed {
         return Ok(DirectoryEntry { fp, pack: first, offset: second, length, kind, frame: None });
     }
     let Some((pack, offset, stored_bytes, raw_bytes, codec)) = frames.get(first as usize).copied()

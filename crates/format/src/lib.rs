@@ -18,6 +18,7 @@ mod plain;
 mod recipe;
 mod record;
 mod shard;
+mod slice;
 mod tree;
 mod word;
 
@@ -45,10 +46,11 @@ pub use record::{
 pub use shard::{
     FOOTER_BYTES, FRAGMENTS_MAX, Footer, Fragment, Geometry, SHARD_HEADER_BYTES, ShardHeader, Tail,
 };
+pub use slice::{PAGE_GROUPS_MAX, PageSet, Slice, SliceForm, cut_chunk};
 pub use tree::{LEVEL_MAX, NODE_CHILDREN, STREAM_BYTES_MAX, TreeRef, tree_level};
 pub use word::{RUN_BYTES_MAX, Said, Token, Word};
 
 /// The format version that this build writes and reads.
 pub const VERSION: u16 = 0;
 /// Which draft of version 0 this is; `pool.toml` names it, and a pool of another draft is refused.
-pub const REVISION: u32 = 12;
+pub const REVISION: u32 = 13;

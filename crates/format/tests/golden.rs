@@ -62,13 +62,14 @@ fn tail() {
 
 #[test]
 fn directory() {
-    let golden = "4f4c4452 | 0000 | 0000 | 02000000 | 02000000 | 07000000 \
+    let golden = "4f4c4452 | 0000 | 0000 | 02000000 | 02000000 | 08000000 \
                   | 5ex12 00000007 00000009 | 5ex12 00000007 00000002 \
                   | 00000000 05000000 07000001 08000000 | 01000000 00000200 00090002 00200000 \
                   | aax32 01000000 00200000 00000100 | bbx32 00000000 04030201 6c000001 \
                   | bbx32 01000000 00100100 00300002 | bex32 01000000 00400100 50010003 \
                   | cbx32 01000000 00000000 00100080 | ccx32 01000000 00100000 00100080 | cdx32 00000000 00000000 08000080 \
-                  | 6dbc379486836ca5";
+                  | cex32 01000000 00000300 06000f04 \
+                  | e001b243ee3138cf";
     let directory = samples::directory();
     same("directory", &directory.encode().unwrap(), golden);
     assert_eq!(directory.encoded_len(), hex(golden).len());
@@ -316,7 +317,7 @@ fn hashes() {
     let zero = "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262";
     assert_eq!(fingerprint(b"").to_string(), zero);
     assert_eq!(checksum(b""), 0x2d06_8005_38d3_94c2);
-    assert_eq!((VERSION, REVISION), (0, 12));
+    assert_eq!((VERSION, REVISION), (0, 13));
     let document = include_str!("../../../docs/format.md");
     assert!(document.contains(&format!("\n    revision = {REVISION} ")), "docs/format.md is older");
     assert!(document.contains(&format!("(now {REVISION})")), "docs/format.md is older");

@@ -50,6 +50,8 @@ fn directory() -> impl Strategy<Value = Directory> {
         EntryKind::Node,
         EntryKind::Segment,
         EntryKind::Page,
+        EntryKind::Slice(SliceForm::new(PageSet::of(1, 2, 0), 7, 0).unwrap()),
+        EntryKind::Slice(SliceForm::new(PageSet::of(30, 2, 4), 2, 4).unwrap()),
     ]);
     let codec = prop::sample::select(vec![Codec::Lz4, Codec::Zstd]);
     // Few fingerprints and frames, so that some are at several places, and some share a frame.
@@ -61,6 +63,7 @@ fn directory() -> impl Strategy<Value = Directory> {
         let mut places = HashSet::new();
         let mut frames = HashMap::new();
         let entries = entries.into_iter().map(|((byte, pack, offset, length, kind), framed)| {
+            let length = kind.slice().map_or(length, |form| form.length() as u32);
             let entry = DirectoryEntry {
                 fp: fingerprint(&[byte]),
                 pack: pack % packs.len() as u32,
@@ -77,9 +80,14 @@ fn directory() -> impl Strategy<Value = Directory> {
             let (stored_bytes, raw_bytes, codec) =
                 *frames.entry((pack, offset)).or_insert((stored_bytes, raw_bytes, codec));
             let first = first % raw_bytes;
+            // A slice has the length that its form tells.
+            let kind = match kind.slice().is_some() && length <= raw_bytes - first {
+                true => kind,
+                false => EntryKind::Chunk,
+            };
             let length = length.min(raw_bytes - first);
             let frame = Some(InFrame { first, stored_bytes, raw_bytes, codec });
-            DirectoryEntry { pack, offset, length, kind: EntryKind::Chunk, frame, ..entry }
+            DirectoryEntry { pack, offset, length, kind, frame, ..entry }
         });
         let key = |e: &DirectoryEntry| (e.fp, e.pack, e.offset, e.frame.map_or(0, |f| f.first));
         let entries = entries.filter(|e| places.insert(key(e))).collect();

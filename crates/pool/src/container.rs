@@ -54,8 +54,8 @@ impl Container {
         offset
     }
 
-    /// Adds a compressed frame, which must fit, and the chunks in it: fingerprint and length, one
-    /// behind another.
+    /// Adds a compressed frame, which must fit, and the chunks or slices in it: fingerprint, length and
+    /// kind, one behind another.
     ///
     /// # Panics
     /// If it does not fit.
@@ -64,14 +64,13 @@ impl Container {
         stored: &[u8],
         codec: Codec,
         raw_bytes: u32,
-        chunks: &[(Fingerprint, u32)],
+        chunks: &[(Fingerprint, u32, EntryKind)],
     ) {
         let offset = self.copy(stored);
         let stored_bytes = stored.len() as u32;
         let mut first = 0;
-        for (fp, length) in chunks {
+        for (fp, length, kind) in chunks.iter().copied() {
             let frame = Some(InFrame { first, stored_bytes, raw_bytes, codec });
-            let (fp, length, kind) = (*fp, *length, EntryKind::Chunk);
             self.entries.push(DirectoryEntry { fp, pack: 0, offset, length, kind, frame });
             first += length;
         }
@@ -143,7 +142,8 @@ mod tests {
     fn frames_move_whole() {
         let mut open = filled(&[5000]);
         let mut rest = Container::new(AlignedBuf::zeroed(8192));
-        let chunks = [(Fingerprint([7; 32]), 3000), (Fingerprint([8; 32]), 1000)];
+        let chunk = |byte, length| (Fingerprint([byte; 32]), length, EntryKind::Chunk);
+        let chunks = [chunk(7, 3000), chunk(8, 1000)];
         rest.push_frame(&[9; 2000], Codec::Lz4, 4000, &chunks);
         rest.push_frame(&[10; 2000], Codec::Zstd, 4000, &chunks);
         open.take_from(&mut rest);

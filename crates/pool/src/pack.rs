@@ -3,7 +3,7 @@
 use crate::container::entries_max;
 use crate::stripe::{Shards, ShardsEnd};
 use crate::{Container, Pool};
-use outlive_format::{Directory, DirectoryEntry, EntryKind, InFrame, Tail, fingerprint};
+use outlive_format::{Directory, DirectoryEntry, EntryKind, InFrame, SliceForm, Tail, fingerprint};
 use outlive_types::{Error, Fingerprint, PAGE_BYTES, PackId, Result};
 
 /// Where a chunk, node or segment lies.
@@ -17,9 +17,24 @@ pub struct Place {
     pub length: u32,
     /// The frame.
     pub frame: Option<InFrame>,
+    /// What is there of a chunk, if not all of it.
+    pub slice: Option<SliceForm>,
 }
 
 impl Place {
+    /// Where something lies that a directory lists; `pack` is the one that its entry names.
+    pub fn of(pack: PackId, entry: &DirectoryEntry) -> Place {
+        let DirectoryEntry { offset, length, kind, frame, .. } = *entry;
+        Place { pack, offset, length, frame, slice: kind.slice() }
+    }
+
+    /// The entry of a directory that says so; `pack` is the number of its pack there.
+    pub fn entry(&self, fp: Fingerprint, pack: u32, kind: EntryKind) -> DirectoryEntry {
+        let Place { offset, length, frame, slice, .. } = *self;
+        let kind = slice.map_or(kind, EntryKind::Slice);
+        DirectoryEntry { fp, pack, offset, length, kind, frame }
+    }
+
     /// Bytes to read, from `offset` on: the chunk itself or its whole frame.
     pub fn stored_bytes(&self) -> u32 {
         self.frame.map_or(self.length, |frame| frame.stored_bytes)
@@ -167,7 +182,8 @@ impl PackWriter {
         match &mut self.container {
             Some(open) if !bytes.is_empty() && open.fits(bytes.len(), 1) => {
                 let offset = self.base as u32 + open.push(bytes, fp, kind);
-                Ok(Place { pack: self.id, offset, length: bytes.len() as u32, frame: None })
+                let (pack, length, slice) = (self.id, bytes.len() as u32, kind.slice());
+                Ok(Place { pack, offset, length, frame: None, slice })
             }
             _ => Err(Error::bug(format!("{} bytes do not fit pack {}", bytes.len(), self.id))),
         }

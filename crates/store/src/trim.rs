@@ -302,7 +302,7 @@ fn needed_by(pool: &Pool, image: &Image, kept: &mut BTreeSet<PackId>) -> Result<
     let mut each = |live: Live| {
         let place = match live {
             Live::Node(node) => node.place,
-            Live::Chunk(fp) => locator.find(&fp)?,
+            Live::Chunk(fp, pages) => locator.find_pages(&fp, pages)?,
         };
         kept.insert(place.pack);
         Ok(())

@@ -65,10 +65,10 @@ fn what_deleting_frees_is_what_was_said() {
         assert!(said.together.only_bytes >= alone && said.together.needed_bytes <= before);
         let in_packs = planned(&pool).total_bytes;
         let report = drop_epochs(&pool, "a", &epochs);
-        // What the gc writes counts, in whole pages; segments are estimated.
+        // What the gc writes counts, in whole pages; segments are estimated, for the same packs.
         let fell = in_packs.saturating_sub(planned(&pool).total_bytes);
         let differ = report.plan.freed_bytes.abs_diff(fell);
-        assert!(differ <= 2 * 4096, "{epochs:?}: {fell} freed, planned {}", report.plan);
+        assert!(differ <= 4 * 4096, "{epochs:?}: {fell} freed, planned {}", report.plan);
         let without = said.without.unwrap().freed_bytes;
         assert!(without.abs_diff(fell) < 20_000, "{epochs:?}: {fell} freed, told {without}");
         // New segments take the place of old ones, which are a few entries here.
@@ -118,7 +118,7 @@ fn padding_does_not_become_free() {
         let after = planned(&pool).total_bytes;
         let fell = before.saturating_sub(after);
         let differ = report.plan.freed_bytes.abs_diff(fell);
-        assert!(differ <= 2 * 4096, "{job}: {before} to {after}, planned {}", report.plan);
+        assert!(differ <= 4 * 4096, "{job}: {before} to {after}, planned {}", report.plan);
     }
 }
 

@@ -40,9 +40,12 @@ pub fn directory() -> Directory {
         frame: Some(InFrame { first, stored_bytes: 0x900, raw_bytes: 0x2000, codec: Codec::Zstd }),
         ..entry(byte, 1, 0x0002_0000, 0x1000, EntryKind::Chunk)
     };
+    let form = SliceForm::new(PageSet::of(1, 2, 0), 16, 0).unwrap();
+    let slice = EntryKind::Slice(form);
     Directory::new(
         vec![pack(9), pack(2)],
         vec![
+            entry(0xCE, 1, 0x0003_0000, form.length() as u32, slice),
             entry(0xBB, 1, 0x0001_1000, 0x3000, EntryKind::Segment),
             entry(0xBE, 1, 0x0001_4000, 0x150, EntryKind::Page),
             entry(0xAA, 1, 0x0000_2000, 0x01_0000, EntryKind::Chunk),

@@ -1,11 +1,12 @@
 //! What an image needs that its base does not: nodes and chunks to look for. Subtrees that the base
 //! needs, too, are left out whole, and their nodes are not read again.
 
-use crate::index::ReadItem;
-use crate::index::{Fingerprints, Locator};
+use crate::index::{Fingerprints, Locator, Pages, ReadItem};
 use crate::read::files::{FilesImage, RECIPE, walk_files};
 use crate::read::{Live, Once, read_catalog, read_inner, read_leaf_nodes};
-use outlive_format::{Content, ImageKind, ImageRef, LEVEL_MAX, Leaf, LeafKind, TreeRef};
+use outlive_format::{
+    Content, ImageKind, ImageRef, LEVEL_MAX, Leaf, LeafKind, PageSet, SliceForm, TreeRef,
+};
 use outlive_pool::Pool;
 use outlive_types::{Error, Fingerprint, Result};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -33,8 +34,17 @@ pub struct NodeSet {
 pub struct Needs {
     /// Nodes.
     pub nodes: Vec<ReadItem>,
-    /// Chunks, each once.
-    pub chunks: Vec<ReadItem>,
+    /// Chunks and slices, each once, with the pages that are needed of it.
+    pub chunks: Vec<NeededChunk>,
+}
+
+/// A chunk or a slice, and which of its pages are needed.
+#[derive(Clone, Copy, Debug)]
+pub struct NeededChunk {
+    /// What is read.
+    pub item: ReadItem,
+    /// In groups of the pool that it is read from.
+    pub pages: PageSet,
 }
 
 /// Finds what an image needs besides what is needed by the one whose nodes are `base`; and its own
@@ -49,7 +59,9 @@ pub fn needs(
     image: &ImageRef,
     base: &NodeSet,
 ) -> Result<(Needs, NodeSet)> {
-    let mut found = Finder { locator, needs: Needs::default(), seen: Fingerprints::default() };
+    let group_log2 = PageSet::group_log2(pool.config().format.chunk_bytes_max);
+    let (needs, seen, chunks) = Default::default();
+    let mut found = Finder { locator, needs, seen, chunks, group_log2 };
     let nodes = match (image.kind, files) {
         (ImageKind::Memory, _) => memory(pool, &mut found, image, base)?,
         (ImageKind::Files, Some(files)) => files_nodes(pool, &mut found, image, files, base)?,
@@ -62,13 +74,22 @@ struct Finder<'a> {
     locator: &'a Locator,
     needs: Needs,
     seen: Fingerprints,
+    /// Where chunks and slices are in `needs`.
+    chunks: HashMap<(Fingerprint, Option<SliceForm>), usize>,
+    group_log2: u8,
 }
 
 impl Finder<'_> {
-    fn chunk(&mut self, fp: Fingerprint) -> Result<()> {
-        if self.seen.insert(fp) {
-            self.needs.chunks.push(ReadItem { fp, place: self.locator.find(&fp)? });
+    fn chunk(&mut self, fp: Fingerprint, pages: Pages) -> Result<()> {
+        let place = self.locator.find_pages(&fp, pages)?;
+        let next = self.needs.chunks.len();
+        let at = *self.chunks.entry((fp, place.slice)).or_insert(next);
+        if at == next {
+            let item = ReadItem { fp, place };
+            self.needs.chunks.push(NeededChunk { item, pages: PageSet::default() });
         }
+        let needed = &mut self.needs.chunks[at].pages;
+        *needed = needed.with(pages.set(self.group_log2));
         Ok(())
     }
 
@@ -169,7 +190,8 @@ fn leaves(
         let oldest_first = deltas.into_iter().rev().cloned();
         let merged = oldest_first.reduce(|below, above| Leaf::overlay(&below, &above));
         for extent in merged.iter().flat_map(Leaf::page_extents) {
-            extent.chunk.map_or(Ok(()), |chunk| found.chunk(chunk))?;
+            let pages = Pages::From(extent.first.into(), extent.pages.into());
+            extent.chunk.map_or(Ok(()), |chunk| found.chunk(chunk, pages))?;
         }
         nodes.add_leaf(*top, chain);
     }
@@ -205,7 +227,7 @@ fn files_nodes(
     let locator = found.locator;
     let mut each = |live| match live {
         Live::Node(wanted) => found.node(wanted.fp),
-        Live::Chunk(fp) => found.chunk(fp),
+        Live::Chunk(fp, pages) => found.chunk(fp, pages),
     };
     let mut needs = Once { visited: &mut visited, each: &mut each };
     walk_files(pool, locator, image.catalog, &mut needs, None)?;

@@ -1,7 +1,7 @@
 //! Carries a copy out: epoch by epoch, oldest first, each committed before the next is begun. So
 //! whenever it is stopped, the next run goes on behind what is committed.
 
-use super::needs::{NodeSet, needs};
+use super::needs::{NeededChunk, NodeSet, needs};
 use super::plan::{CopyOptions, CopyPlan, JobCopy, plan, plan_job};
 use super::store::{Store, elsewhere};
 use crate::Job;
@@ -18,7 +18,7 @@ use crate::save::{
     Base, ChunkSink, Committer, CopiedImage, NewImage, PackNumbers, Packer, RankWriter, SaveStats,
     StoredImage,
 };
-use outlive_format::{Image, Manifest, SaveFigures};
+use outlive_format::{Image, Manifest, PageSet, SaveFigures};
 use outlive_io::Pace;
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, ErrorKind, JobName, Rank, Result};
@@ -369,7 +369,7 @@ impl Copier<'_> {
         let bytes = |wanted: &[ReadItem]| -> u64 {
             wanted.iter().map(|wanted| u64::from(wanted.place.length)).sum()
         };
-        let asked = bytes(&needs.chunks);
+        let asked = needs.chunks.iter().map(|one| u64::from(one.item.place.length)).sum();
         let RankWriter { shared, condemned, .. } = &mut rank.writer;
         if let Err(error) = SharedChunks::refresh(shared, to, asked, condemned) {
             self.fault = Some(error);
@@ -380,8 +380,13 @@ impl Copier<'_> {
         let packs = writer.packs.clone().ok_or_else(|| Error::bug("a rank has not begun"))?;
         let shared = writer.shared.as_ref().and_then(SharedChunks::index);
         let sink = ChunkSink::new(&writer.known, Some(there.locator()), shared);
-        let is_lacking = |wanted: &&ReadItem| !sink.has(wanted.fp, wanted.place.length);
-        let lacking: Vec<ReadItem> = needs.chunks.iter().filter(is_lacking).copied().collect();
+        let group_log2 = PageSet::group_log2(from.config().format.chunk_bytes_max);
+        let is_lacking = |one: &&NeededChunk| {
+            let NeededChunk { item, pages } = **one;
+            !sink.has(item.fp, item.place.length) && !sink.has_pages(&item, pages, group_log2)
+        };
+        let lacking = needs.chunks.iter().filter(is_lacking).map(|one| one.item);
+        let lacking: Vec<ReadItem> = lacking.collect();
         let expected_bytes = bytes(&lacking) + bytes(&needs.nodes);
         let packer = Packer::new(to, &packs, expected_bytes);
         let store = Store {

@@ -1,7 +1,7 @@
 //! One checkpoint's chunks and nodes: read and verified here, stored there.
 
 use crate::index::ReadItem;
-use crate::read::ReadPlan;
+use crate::read::{ReadPlan, Take, Verified};
 use crate::save::{ChunkSink, Lane, Packer, Squeezing};
 use outlive_format::EntryKind;
 use outlive_io::Pace;
@@ -44,7 +44,8 @@ impl Store<'_, '_> {
         let threads = self.from.config().tuning.threads().min(self.packer.lanes_max());
         let lanes: Mutex<Vec<Lane<'_>>> = Mutex::default();
         let lock = || lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        let take = |at: usize, bytes: &[u8]| {
+        let take = |at: usize, there: Verified<'_>| {
+            let bytes = there.stored;
             self.step(bytes);
             // One for each thread, in the end.
             let idle = lock().pop();
@@ -54,7 +55,10 @@ impl Store<'_, '_> {
             let codec = place.frame.map(|frame| frame.codec);
             let stored = lane
                 .set_squeezing(Squeezing::as_before(self.to.config(), codec))
-                .and_then(|()| self.sink.store(&mut lane, bytes, fp));
+                .and_then(|()| match place.slice {
+                    None => self.sink.store(&mut lane, bytes, fp),
+                    Some(form) => self.sink.store_slice(&mut lane, bytes, fp, form),
+                });
             lock().push(lane);
             stored.map_err(|error| self.blame(error))
         };
@@ -70,7 +74,8 @@ impl Store<'_, '_> {
     /// As [`Store::chunks`].
     pub fn nodes(&self, wanted: &[ReadItem]) -> Result<()> {
         let container_bytes = self.to.config().format.container_bytes;
-        let take = |at: usize, bytes: &[u8]| {
+        let take = |at: usize, node: Verified<'_>| {
+            let bytes = node.whole()?;
             self.step(bytes);
             if bytes.len() as u64 > container_bytes {
                 return Err(self.blame(Error::invalid(format!(
@@ -85,12 +90,7 @@ impl Store<'_, '_> {
         self.read(wanted, 1, &take)
     }
 
-    fn read(
-        &self,
-        wanted: &[ReadItem],
-        threads: usize,
-        take: &(dyn Fn(usize, &[u8]) -> Result<()> + Sync),
-    ) -> Result<()> {
+    fn read(&self, wanted: &[ReadItem], threads: usize, take: &Take<'_>) -> Result<()> {
         let faults = ReadPlan::new(self.from, wanted).execute(self.from, threads, false, take);
         faults.into_iter().next().map_or(Ok(()), |fault| Err(fault.error))
     }

@@ -33,8 +33,13 @@ pub fn free_behind(pool: &Pool, what: Freeing<'_>) -> Result<Freed> {
     if drop.is_empty() && !has_dropped {
         return Ok(Freed::Nothing);
     }
-    let thoroughness =
-        Thoroughness { unused_max: UNUSED_MAX, collect: collects, ..Thoroughness::default() };
+    let thoroughness = Thoroughness {
+        unused_max: UNUSED_MAX,
+        collect: collects,
+        // After every save to rewrite chunks for single pages takes more bytes than the saves.
+        of_pages: false,
+        ..Thoroughness::default()
+    };
     let keep_one = plan.keeps_any();
     let drop = [(job.clone(), drop)].into();
     let options = GcOptions { drop, keep_one, thoroughness, ..GcOptions::default() };

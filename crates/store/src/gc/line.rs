@@ -2,11 +2,12 @@
 //! subtrees that both have are held, and what no later one has is released.
 
 use super::lines::{RankLine, inline_segments, lines};
-use super::mark::{PackMarks, at_fault, live_of, load, stored_apart};
+use super::mark::{at_fault, live_of, load, stored_apart};
+use super::pack_marks::PackMarks;
 use super::share::{HeldEntry, Shares};
 use super::survey::JobState;
 use crate::images::only_image;
-use crate::index::{FingerprintRange, Locator};
+use crate::index::{FingerprintRange, Locator, Pages};
 use crate::read::{Live, Lost, Needs, Subtree};
 use outlive_format::Manifest;
 use outlive_pool::{Place, Pool};
@@ -29,7 +30,7 @@ pub struct LineReport {
 /// What target and log report, but for damage.
 pub fn line(
     pool: &Pool,
-    packs: &HashMap<PackId, PackMarks>,
+    packs: &mut HashMap<PackId, PackMarks>,
     shares: &mut Shares,
     job: &JobState,
     kept: &[&Manifest],
@@ -89,7 +90,7 @@ struct Needed {
 
 struct Line<'a> {
     pool: &'a Pool,
-    packs: &'a HashMap<PackId, PackMarks>,
+    packs: &'a mut HashMap<PackId, PackMarks>,
     shares: &'a mut Shares,
     locator: &'a Locator,
     part: FingerprintRange,
@@ -103,7 +104,7 @@ struct Line<'a> {
 impl<'a> Line<'a> {
     fn new(
         pool: &'a Pool,
-        packs: &'a HashMap<PackId, PackMarks>,
+        packs: &'a mut HashMap<PackId, PackMarks>,
         shares: &'a mut Shares,
         locator: &'a Locator,
         part: FingerprintRange,
@@ -119,7 +120,7 @@ impl<'a> Line<'a> {
         self.before = std::mem::take(&mut self.at_work);
         if self.part.is_first() {
             for place in stored_apart(&only_image(manifest)?.segments) {
-                self.hold(place, None);
+                self.hold(place, Pages::Whole, None);
             }
         }
         // Of a hurt checkpoint what cannot be found keeps nothing alive.
@@ -154,9 +155,9 @@ impl<'a> Line<'a> {
         }
     }
 
-    fn hold(&mut self, place: Place, of: Option<Subtree>) {
-        let Some(pack) = self.packs.get(&place.pack) else { return };
-        let Some((at, bytes)) = pack.entry(&place) else { return };
+    fn hold(&mut self, place: Place, pages: Pages, of: Option<Subtree>) {
+        let Some(pack) = self.packs.get_mut(&place.pack) else { return };
+        let Some((at, bytes)) = pack.mark_for_any(&place, pages) else { return };
         let held = self.shares.hold(place.pack, pack.entries(), at, bytes);
         self.needed(of).entries.push(held);
     }
@@ -180,11 +181,15 @@ impl Needs for Line<'_> {
     fn add(&mut self, of: Subtree, live: Live) -> Result<()> {
         match live {
             // Each part reads all nodes; they count once.
-            Live::Node(node) if self.part.is_first() => self.hold(node.place, Some(of)),
-            Live::Chunk(fp) if self.part.holds(&fp) => match self.locator.find(&fp) {
-                Err(_) if self.is_hurt => {}
-                place => self.hold(place?, Some(of)),
-            },
+            Live::Node(node) if self.part.is_first() => {
+                self.hold(node.place, Pages::Whole, Some(of))
+            }
+            Live::Chunk(fp, pages) if self.part.holds(&fp) => {
+                match self.locator.find_pages(&fp, pages) {
+                    Err(_) if self.is_hurt => {}
+                    place => self.hold(place?, pages, Some(of)),
+                }
+            }
             _ => {}
         }
         Ok(())

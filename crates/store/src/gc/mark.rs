@@ -2,118 +2,20 @@
 //! part, so that the memory for that stays below the bound of the pool's index.
 
 use super::lines::{RankLine, at_fault_of, lines};
+use super::pack_marks::PackMarks;
 use super::share::Shares;
 use super::survey::JobState;
 use crate::images::pages_of;
-use crate::index::{FingerprintRange, Locator, read_segment};
+use crate::index::{FingerprintRange, Locator, Pages, read_segment};
 use crate::read::files::{listing_chunks, walk_files};
 use crate::read::{Live, Lost, Needs, Once, Subtree, read_catalog, walk_live};
 use outlive_format::{
-    DirectoryEntry, EntryKind, ImageKind, ImageRef, Manifest, PageRef, SegmentKind, SegmentRef,
-    TreeRef,
+    DirectoryEntry, EntryKind, ImageKind, ImageRef, Manifest, PageRef, PageSet, SegmentKind,
+    SegmentRef, TreeRef,
 };
 use outlive_pool::{Place, Pool};
-use outlive_types::{
-    Epoch, Error, ErrorKind, Fingerprint, JobName, PAGE_BYTES, PackId, Rank, Result,
-};
+use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, PackId, Rank, Result};
 use std::collections::{HashMap, HashSet};
-
-/// What is in use of a pack. Four bytes and a bit an entry, eight if it has frames.
-#[derive(Debug, Default)]
-pub struct PackMarks {
-    /// Length of its containers.
-    pub total_bytes: u64,
-    /// Bytes of all entries. The rest fills up pages, and containers in which the next one had no
-    /// room.
-    pub filled_bytes: u64,
-    /// Bytes of entries in use; of a frame the share that its chunks in use have.
-    pub live_bytes: u64,
-    /// Where its entries are, sorted.
-    offsets: Vec<u32>,
-    /// Where they are in their frames; empty if there are none.
-    firsts: Vec<u32>,
-    live: Vec<u64>,
-    live_count: usize,
-}
-
-impl PackMarks {
-    fn new(entries: &[DirectoryEntry], total_bytes: u64) -> PackMarks {
-        let mut keys: Vec<(u32, u32)> =
-            entries.iter().map(|e| (e.offset, e.frame.map_or(0, |frame| frame.first))).collect();
-        keys.sort_unstable();
-        keys.dedup();
-        let offsets: Vec<u32> = keys.iter().map(|(offset, _)| *offset).collect();
-        let mut firsts: Vec<u32> = keys.iter().map(|(_, first)| *first).collect();
-        if firsts.iter().all(|first| *first == 0) {
-            firsts = Vec::new();
-        }
-        let live = vec![0; keys.len().div_ceil(64)];
-        let stored: HashMap<u32, u32> = entries
-            .iter()
-            .map(|e| (e.offset, e.frame.map_or(e.length, |f| f.stored_bytes)))
-            .collect();
-        let filled_bytes = stored.into_values().map(u64::from).sum();
-        let (live_bytes, live_count) = (0, 0);
-        PackMarks { total_bytes, filled_bytes, live_bytes, offsets, firsts, live, live_count }
-    }
-
-    fn find(&self, offset: u32, first: u32) -> Option<usize> {
-        let from = self.offsets.partition_point(|there| *there < offset);
-        let count = self.offsets[from..].partition_point(|there| *there == offset);
-        match self.firsts.get(from..from + count) {
-            Some(firsts) => firsts.binary_search(&first).ok().map(|at| from + at),
-            None => (count > 0 && first == 0).then_some(from),
-        }
-    }
-
-    /// Which entry is at a place, and its bytes.
-    pub fn entry(&self, place: &Place) -> Option<(usize, u64)> {
-        let at = self.find(place.offset, place.frame.map_or(0, |frame| frame.first))?;
-        let bytes = match place.frame {
-            None => u64::from(place.length),
-            Some(frame) => {
-                u64::from(place.length) * u64::from(frame.stored_bytes) / u64::from(frame.raw_bytes)
-            }
-        };
-        Some((at, bytes))
-    }
-
-    /// How many entries it has.
-    pub fn entries(&self) -> usize {
-        self.offsets.len()
-    }
-
-    /// Marks what is at a place. Returns which entry it is and its bytes, if it is one that was not
-    /// marked yet.
-    fn mark(&mut self, place: &Place) -> Option<(usize, u64)> {
-        let (at, bytes) = self.entry(place)?;
-        let (word, bit) = (&mut self.live[at / 64], 1 << (at % 64));
-        if *word & bit != 0 {
-            return None;
-        }
-        *word |= bit;
-        self.live_count += 1;
-        self.live_bytes += bytes;
-        Some((at, bytes))
-    }
-
-    /// Bytes that would become free if the rest were copied. What only fills a page up would be
-    /// needed there, too.
-    pub fn unused_bytes(&self) -> u64 {
-        match self.live_count == self.offsets.len() {
-            true => 0,
-            false => {
-                self.total_bytes.saturating_sub(self.live_bytes.next_multiple_of(PAGE_BYTES as u64))
-            }
-        }
-    }
-
-    /// Whether an entry is in use.
-    pub fn is_live(&self, entry: &DirectoryEntry) -> bool {
-        let at = self.find(entry.offset, entry.frame.map_or(0, |frame| frame.first));
-        at.is_some_and(|at| self.live[at / 64] & 1 << (at % 64) != 0)
-    }
-}
 
 /// Marks of the whole pool, and what each job names.
 #[derive(Debug, Default)]
@@ -131,16 +33,19 @@ pub struct Marks {
     pub shares: Option<Shares>,
     /// Of jobs that get new segments whatever is condemned: bytes of the old ones.
     pub relisted: HashMap<JobName, u64>,
+    /// Binary logarithm of the pages that are told apart only together.
+    pub group_log2: u8,
 }
 
 impl Marks {
     /// Reads the directories of `packs`. One that cannot be read is left alone.
     pub fn new(pool: &Pool, packs: &[PackId]) -> Marks {
-        let mut marks = Marks::default();
+        let group_log2 = PageSet::group_log2(pool.config().format.chunk_bytes_max);
+        let mut marks = Marks { group_log2, ..Marks::default() };
         for pack in packs {
             match pool.directory_of(*pack) {
                 Ok((directory, total_bytes)) => {
-                    let pack_marks = PackMarks::new(&directory.entries, total_bytes);
+                    let pack_marks = PackMarks::new(&directory.entries, total_bytes, group_log2);
                     marks.packs.insert(*pack, pack_marks);
                 }
                 Err(error) => marks.unreadable.push((*pack, error)),
@@ -164,14 +69,14 @@ impl Marks {
         let is_whole = kept.len() == job.manifests.len() && job.damaged == 0 && !job.pruned;
         if self.shares.is_some() || is_whole {
             for place in stored_apart(segments()) {
-                mark(&mut self.packs, &mut self.shares, place);
+                mark(&mut self.packs, &mut self.shares, place, Pages::Whole);
             }
         } else {
             let bytes = segments().map(|segment| u64::from(segment.length)).sum();
             self.relisted.insert(job.name.clone(), bytes);
         }
         for page in pages() {
-            mark(&mut self.packs, &mut self.shares, place_of(page));
+            mark(&mut self.packs, &mut self.shares, place_of(page), Pages::Whole);
         }
         for line in &lines {
             self.line(pool, job, line)?;
@@ -235,12 +140,14 @@ impl Marks {
             let Marks { packs, visited, shares, .. } = self;
             let mut each = |live: Live| {
                 match live {
-                    Live::Node(node) => mark(packs, shares, node.place),
-                    Live::Chunk(fp) if part.holds(&fp) => match locator.find(&fp) {
-                        Err(_) if is_hurt => {}
-                        place => mark(packs, shares, place?),
-                    },
-                    Live::Chunk(_) => {}
+                    Live::Node(node) => mark(packs, shares, node.place, Pages::Whole),
+                    Live::Chunk(fp, pages) if part.holds(&fp) => {
+                        match locator.find_pages(&fp, pages) {
+                            Err(_) if is_hurt => {}
+                            place => mark(packs, shares, place?, pages),
+                        }
+                    }
+                    Live::Chunk(..) => {}
                 }
                 Ok(())
             };
@@ -250,13 +157,16 @@ impl Marks {
         Ok(())
     }
 
+    /// Tells the needs of units apart from here on.
+    pub fn tell_units_apart(&mut self) {
+        self.shares = Some(Shares::default());
+        self.packs.values_mut().for_each(PackMarks::tell_units_apart);
+    }
+
     /// From here on somebody else's needs are marked, as if nothing were marked yet; `shares` keeps
     /// what was.
     pub fn next_unit(&mut self) {
-        for pack in self.packs.values_mut() {
-            pack.live.fill(0);
-            (pack.live_bytes, pack.live_count) = (0, 0);
-        }
+        self.packs.values_mut().for_each(PackMarks::next_unit);
         self.visited_of = None;
         if let Some(shares) = &mut self.shares {
             shares.next_unit();
@@ -265,19 +175,7 @@ impl Marks {
 
     /// Marks what anybody needs, as a gc would have.
     pub fn unite(&mut self) {
-        let Some(shares) = &self.shares else { return };
-        for (id, pack) in &mut self.packs {
-            (pack.live_bytes, pack.live_count) = (shares.used_bytes(id), 0);
-            for at in 0..pack.offsets.len() {
-                let is_used = shares.is_used(id, at);
-                pack.live_count += usize::from(is_used);
-                let bit = 1 << (at % 64);
-                pack.live[at / 64] &= !bit;
-                if is_used {
-                    pack.live[at / 64] |= bit;
-                }
-            }
-        }
+        self.packs.values_mut().for_each(PackMarks::unite);
     }
 
     /// Whether some job's segments name a pack.
@@ -285,23 +183,28 @@ impl Marks {
         self.named.values().any(|named| named.contains(pack))
     }
 
-    /// Whether an entry of a segment is in use.
-    pub fn is_live(&self, pack: &PackId, entry: &DirectoryEntry) -> bool {
-        self.packs.get(pack).is_some_and(|marks| marks.is_live(entry))
+    /// Which pages of an entry of a segment are in use.
+    pub fn live_pages(&self, pack: &PackId, entry: &DirectoryEntry) -> PageSet {
+        self.packs.get(pack).map(|marks| marks.live_pages(entry)).unwrap_or_default()
     }
 }
 
-fn mark(packs: &mut HashMap<PackId, PackMarks>, shares: &mut Option<Shares>, place: Place) {
+fn mark(
+    packs: &mut HashMap<PackId, PackMarks>,
+    shares: &mut Option<Shares>,
+    place: Place,
+    pages: Pages,
+) {
     if let Some(pack) = packs.get_mut(&place.pack)
-        && let Some((at, bytes)) = pack.mark(&place)
+        && let Some((at, bytes)) = pack.mark(&place, pages)
         && let Some(shares) = shares
     {
-        shares.add(place.pack, pack.offsets.len(), at, bytes);
+        shares.add(place.pack, pack.entries(), at, bytes);
     }
 }
 
 fn place_of(page: &PageRef) -> Place {
-    Place { pack: page.pack, offset: page.offset, length: page.length, frame: None }
+    Place { pack: page.pack, offset: page.offset, length: page.length, frame: None, slice: None }
 }
 
 /// Where segments are that lie in packs as entries of their own.
@@ -310,7 +213,7 @@ pub fn stored_apart<'a>(
 ) -> impl Iterator<Item = Place> {
     segments.into_iter().filter(|segment| segment.kind == SegmentKind::Segment).map(|segment| {
         let SegmentRef { pack, offset, length, .. } = *segment;
-        Place { pack, offset, length, frame: None }
+        Place { pack, offset, length, frame: None, slice: None }
     })
 }
 
@@ -395,7 +298,7 @@ pub fn load(
             continue;
         }
         let mut each = |live: Live| {
-            if let Live::Chunk(fp) = live {
+            if let Live::Chunk(fp, _) = live {
                 catalogs.insert(fp);
             }
             Ok(())
@@ -421,7 +324,8 @@ pub fn live_entries(
     segments: &[SegmentRef],
     part: FingerprintRange,
 ) -> Result<Vec<(DirectoryEntry, PackId)>> {
-    let mut live = Vec::new();
+    let mut live: Vec<(DirectoryEntry, PackId)> = Vec::new();
+    // Of equal chunks one; of slices each, for each may have pages that another one lacks.
     let mut seen = HashSet::new();
     for segment in segments {
         let directory = read_segment(pool, segment)?;
@@ -430,53 +334,11 @@ pub fn live_entries(
             let pack = directory.packs[entry.pack as usize];
             // A pack that is new, or cannot be read, has no marks; what is in it stays named.
             let live_there = |marks: &PackMarks| marks.is_live(entry);
-            if marks.packs.get(&pack).is_none_or(live_there) && seen.insert(entry.fp) {
+            let place = entry.kind.slice().map(|_| (pack, entry.offset, entry.frame));
+            if marks.packs.get(&pack).is_none_or(live_there) && seen.insert((entry.fp, place)) {
                 live.push((*entry, pack));
             }
         }
     }
     Ok(live)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use outlive_format::InFrame;
-    use outlive_types::Codec;
-
-    fn entry(offset: u32, length: u32, frame: Option<InFrame>) -> DirectoryEntry {
-        let fp = Fingerprint([1; 32]);
-        DirectoryEntry { fp, pack: 0, offset, length, kind: EntryKind::Chunk, frame }
-    }
-
-    fn place(entry: &DirectoryEntry) -> Place {
-        let DirectoryEntry { offset, length, frame, .. } = *entry;
-        Place { pack: PackId([0; 20]), offset, length, frame }
-    }
-
-    #[test]
-    fn what_is_marked_is_live_and_counted_once() {
-        let frame =
-            |first| InFrame { stored_bytes: 500, raw_bytes: 1000, codec: Codec::Lz4, first };
-        let plain: Vec<_> = (0..200).map(|at| entry(at * 7, 7, None)).collect();
-        let framed: Vec<_> = (0..4).map(|at| entry(7000, 250, Some(frame(at * 250)))).collect();
-        for entries in [plain.clone(), [plain, framed].concat()] {
-            let mut marks = PackMarks::new(&entries, 1 << 20);
-            for chosen in entries.iter().step_by(3).chain(entries.iter().step_by(3)) {
-                marks.mark(&place(chosen));
-            }
-            marks.mark(&place(&entry(3, 7, None)));
-            for (at, entry) in entries.iter().enumerate() {
-                assert_eq!(marks.is_live(entry), at % 3 == 0, "{entry:?}");
-            }
-            let bytes = |entry: &DirectoryEntry| if entry.frame.is_some() { 125 } else { 7 };
-            let live: u64 = entries.iter().step_by(3).map(bytes).sum();
-            assert_eq!(marks.live_bytes, live);
-            assert_eq!(marks.unused_bytes(), (1 << 20) - live.next_multiple_of(4096));
-            for entry in &entries {
-                marks.mark(&place(entry));
-            }
-            assert_eq!(marks.unused_bytes(), 0, "nothing to gain where all is in use");
-        }
-    }
 }

@@ -6,6 +6,7 @@ mod collection;
 mod line;
 mod lines;
 mod mark;
+mod pack_marks;
 mod plan;
 mod prune;
 mod rewrite;

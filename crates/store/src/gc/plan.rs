@@ -20,11 +20,14 @@ pub struct Thoroughness {
     pub collect: bool,
     /// Whether packs are rewritten; otherwise only those go of which nothing is in use.
     pub rewrite: bool,
+    /// Whether pages of chunks that are not in use count as unused; otherwise only whole chunks do. What is
+    /// rewritten loses them either way.
+    pub of_pages: bool,
 }
 
 impl Default for Thoroughness {
     fn default() -> Thoroughness {
-        Thoroughness { unused_max: 0.05, collect: true, rewrite: true }
+        Thoroughness { unused_max: 0.05, collect: true, rewrite: true, of_pages: true }
     }
 }
 
@@ -122,7 +125,9 @@ impl GcPlan {
                 }
                 continue;
             };
-            let (live, total) = (found.live_bytes, found.total_bytes);
+            let of_pages = thoroughness.of_pages;
+            // What is copied loses the pages that are not in use, whatever counts as unused.
+            let (live, total) = (found.live_page_bytes(), found.total_bytes);
             if survey.is_in_progress(pack) {
                 plan.in_progress += 1;
                 continue;
@@ -139,7 +144,7 @@ impl GcPlan {
                     live,
                     total,
                     filled: found.filled_bytes,
-                    unused: found.unused_bytes(),
+                    unused: found.unused_bytes(of_pages),
                 }),
             }
         }

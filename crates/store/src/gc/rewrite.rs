@@ -3,21 +3,30 @@
 use super::collection::Gc;
 use super::lines::{RankLine, at_fault_of, inline_segments, lines};
 use super::mark::{Marks, live_entries};
+use super::pack_marks::PackMarks;
 use super::survey::{JobState, Survey};
 use super::tell::Relisted;
 use crate::fill::FillSession;
 use crate::images::read_page;
-use crate::index::ReadItem;
-use crate::index::{FingerprintRange, Fingerprints, Locator};
-use crate::read::ReadPlan;
+use crate::index::{ByFingerprint, FingerprintRange, Locator, ReadItem};
+use crate::read::{ReadPlan, Verified};
 use crate::save::{Packer, Squeezing, store_lists, store_page, store_segments};
 use crate::verify::is_damage;
-use outlive_format::{Directory, DirectoryEntry, EntryKind, Manifest, SegmentRef};
+use outlive_format::{Directory, DirectoryEntry, EntryKind, Manifest, PageSet, SegmentRef};
 use outlive_pool::Place;
 use outlive_types::{Error, Event, Fingerprint, JobName, PackId, Progress, Result};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
+
+/// What is copied, which pages of it, and as what.
+#[derive(Clone, Copy)]
+struct ToCopy {
+    item: ReadItem,
+    kind: EntryKind,
+    pages: PageSet,
+    group_log2: u8,
+}
 
 /// Packs' worth of bytes that are copied by one packer, which keeps their directories in memory.
 const PACKS_PER_COPY: u64 = 16;
@@ -44,17 +53,17 @@ impl Gc<'_> {
     pub(super) fn copy_out(&mut self, packs: &[PackId], work: &mut Work) -> Result<Vec<String>> {
         let group_bytes = PACKS_PER_COPY * self.pool.config().format.pack_bytes;
         let seen_max = self.pool.config().tuning.index_bytes_max / SEEN_BYTES;
-        let mut seen = Fingerprints::default();
+        let mut seen: ByFingerprint<PageSet> = ByFingerprint::default();
         let mut faults = Vec::new();
         let (mut group, mut bytes) = (Vec::new(), 0);
         for (at, pack) in packs.iter().enumerate() {
             group.push(*pack);
-            bytes += work.marks.packs.get(pack).map_or(0, |marks| marks.live_bytes);
+            bytes += work.marks.packs.get(pack).map_or(0, PackMarks::live_page_bytes);
             if bytes < group_bytes && at + 1 < packs.len() {
                 continue;
             }
             let mut live = self.live_of(&group, &work.marks)?;
-            live.retain(|(_, wanted)| seen.insert(wanted.fp));
+            live.retain(|one| is_first(&mut seen, one));
             faults.extend(self.copy(&live, &mut work.copied)?);
             // One that is copied again beyond this is dead at once, and goes with the next gc.
             if seen.len() as u64 > seen_max {
@@ -66,7 +75,7 @@ impl Gc<'_> {
             let lost: HashSet<Fingerprint> = faults.iter().map(|(wanted, _)| wanted.fp).collect();
             for pack in packs {
                 let live = self.live_of(&[*pack], &work.marks)?;
-                if live.iter().any(|(_, wanted)| lost.contains(&wanted.fp)) {
+                if live.iter().any(|one| lost.contains(&one.item.fp)) {
                     work.condemned.remove(pack);
                 }
             }
@@ -75,17 +84,18 @@ impl Gc<'_> {
     }
 
     /// Entries in use of some packs, nodes last.
-    fn live_of(&self, packs: &[PackId], marks: &Marks) -> Result<Vec<(EntryKind, ReadItem)>> {
+    fn live_of(&self, packs: &[PackId], marks: &Marks) -> Result<Vec<ToCopy>> {
         let mut live = Vec::new();
         for pack in packs {
             let (directory, _) = self.pool.directory_of(*pack)?;
             for entry in &directory.entries {
-                if entry.kind.is_resolved() && marks.is_live(pack, entry) {
-                    live.push((entry.kind, ReadItem { fp: entry.fp, place: place(*pack, entry) }));
+                let one = ToCopy::new(*pack, entry, marks);
+                if entry.kind.is_resolved() && !one.pages.is_empty() {
+                    live.push(one);
                 }
             }
         }
-        live.sort_by_key(|(kind, wanted)| (*kind, wanted.place));
+        live.sort_by_key(ToCopy::order);
         Ok(live)
     }
 
@@ -93,11 +103,11 @@ impl Gc<'_> {
     /// Answers those that are damaged.
     fn copy(
         &mut self,
-        live: &[(EntryKind, ReadItem)],
+        live: &[ToCopy],
         copied: &mut Vec<SegmentRef>,
     ) -> Result<Vec<(ReadItem, Error)>> {
-        let split = live.partition_point(|(kind, _)| *kind == EntryKind::Chunk);
-        let total_bytes: u64 = live.iter().map(|(_, w)| u64::from(w.place.length)).sum();
+        let split = live.partition_point(|one| one.kind.is_content());
+        let total_bytes: u64 = live.iter().map(|one| u64::from(one.item.place.length)).sum();
         let pool = self.pool;
         let packer = Packer::new(pool, &self.packs, total_bytes);
         let mut done_bytes = 0;
@@ -111,9 +121,12 @@ impl Gc<'_> {
         let mut fail = None;
         let mut lane = packer.lane();
         for (part, is_node) in [(&live[..split], false), (&live[split..], true)] {
-            let wanted: Vec<ReadItem> = part.iter().map(|(_, wanted)| *wanted).collect();
+            let wanted: Vec<ReadItem> = part.iter().map(|one| one.item).collect();
             let sink = Mutex::new((&mut lane, &mut step, &mut fail));
-            let take = |at: usize, bytes: &[u8]| {
+            let take = |at: usize, there: Verified<'_>| {
+                let ToCopy { kind, pages, group_log2, .. } = part[at];
+                let bytes = there.stored;
+                let cut = kind.is_content().then(|| there.cut(pages, group_log2)).flatten();
                 let mut sink = sink.lock().unwrap_or_else(PoisonError::into_inner);
                 let (lane, step, fail) = &mut *sink;
                 self.check_stop().inspect_err(|error| **fail = Some(error.clone()))?;
@@ -123,8 +136,12 @@ impl Gc<'_> {
                     true => packer.append(bytes, fp, EntryKind::Node).map(|_| ()),
                     false => {
                         let codec = wanted[at].place.frame.map(|frame| frame.codec);
+                        let (kind, bytes) = match &cut {
+                            Some((form, bytes)) => (EntryKind::Slice(*form), &bytes[..]),
+                            None => (kind, bytes),
+                        };
                         lane.set_squeezing(Squeezing::as_before(pool.config(), codec))
-                            .and_then(|()| lane.append(bytes, fp))
+                            .and_then(|()| lane.append_as(bytes, fp, kind))
                     }
                 };
                 // What fails here is our writing, not the pack that is read.
@@ -197,18 +214,13 @@ impl Gc<'_> {
     ) -> Result<()> {
         let live = live_entries(self.pool, &work.marks, segments, part)?;
         let copied = self.copied(work, part)?;
-        let is_late = |(entry, pack): &&(DirectoryEntry, PackId)| {
-            work.condemned.contains(pack) && copied.find(&entry.fp).is_err()
-        };
-        let mut late: Vec<(EntryKind, ReadItem)> = live
-            .iter()
-            .filter(is_late)
-            .map(|(e, pack)| (e.kind, ReadItem { fp: e.fp, place: place(*pack, e) }))
-            .collect();
+        let condemned = live.iter().filter(|(_, pack)| work.condemned.contains(pack));
+        let all = condemned.map(|(entry, pack)| ToCopy::new(*pack, entry, &work.marks));
+        let mut late: Vec<ToCopy> = all.filter(|one| one.find(&copied).is_none()).collect();
         if late.is_empty() {
             return Ok(());
         }
-        late.sort_by_key(|(kind, wanted)| (*kind, wanted.place));
+        late.sort_by_key(ToCopy::order);
         match self.copy(&late, &mut work.copied)?.into_iter().next() {
             Some((_, error)) => Err(error.context("copying what a save came to need meanwhile")),
             None => Ok(()),
@@ -272,19 +284,24 @@ impl Gc<'_> {
             let mut numbers: HashMap<PackId, u32> = HashMap::new();
             let mut entries = Vec::new();
             for (entry, pack) in live_entries(self.pool, &work.marks, segments, part)? {
-                let now = match work.condemned.contains(&pack) {
-                    true => copied.find(&entry.fp).map_err(|_| {
-                        Error::bug(format!("{:?} was condemned and not copied", entry.fp))
-                    })?,
-                    false => place(pack, &entry),
-                };
+                let now =
+                    match work.condemned.contains(&pack) {
+                        true => ToCopy::new(pack, &entry, &work.marks).find(copied).ok_or_else(
+                            || Error::bug(format!("{:?} was condemned and not copied", entry.fp)),
+                        )?,
+                        false => Place::of(pack, &entry),
+                    };
                 let pack = *numbers.entry(now.pack).or_insert_with(|| {
                     packs.push(now.pack);
                     packs.len() as u32 - 1
                 });
-                let Place { offset, length, frame, .. } = now;
-                entries.push(DirectoryEntry { pack, offset, length, frame, ..entry });
+                // It may be the whole chunk by now, of which another job needs all.
+                let kind = if entry.kind.is_content() { EntryKind::Chunk } else { entry.kind };
+                entries.push(now.entry(entry.fp, pack, kind));
             }
+            // Two slices may have become one.
+            entries.sort_unstable_by_key(|entry| (entry.fp, entry.pack, entry.offset, entry.frame));
+            entries.dedup();
             if !entries.is_empty() {
                 let part = store_segments(self.pool, packer, Directory::new(packs, entries))?;
                 stored.extend(part.into_iter().map(|(segment, _)| segment));
@@ -303,6 +320,47 @@ impl Gc<'_> {
     }
 }
 
-fn place(pack: PackId, entry: &DirectoryEntry) -> Place {
-    Place { pack, offset: entry.offset, length: entry.length, frame: entry.frame }
+impl ToCopy {
+    fn new(pack: PackId, entry: &DirectoryEntry, marks: &Marks) -> ToCopy {
+        let item = ReadItem { fp: entry.fp, place: Place::of(pack, entry) };
+        let (pages, group_log2) = (marks.live_pages(&pack, entry), marks.group_log2);
+        ToCopy { item, kind: entry.kind, pages, group_log2 }
+    }
+
+    /// Whether it is a slice of another pool, with other groups of pages: it is copied as it is.
+    fn is_foreign(&self) -> bool {
+        self.item.place.slice.is_some_and(|form| form.group_log2() != self.group_log2)
+    }
+
+    /// Chunks before nodes, each in the order of their places.
+    fn order(&self) -> (bool, Place) {
+        (!self.kind.is_content(), self.item.place)
+    }
+
+    /// Where its pages are in what was copied.
+    fn find(&self, copied: &Locator) -> Option<Place> {
+        copied.forms(&self.item.fp).find(|place| match (place.slice, self.item.place.slice) {
+            (None, _) => true,
+            (there, here) if there == here => true,
+            (Some(there), _) => !self.is_foreign() && there.holds(self.pages, self.group_log2),
+        })
+    }
+}
+
+/// Whether its pages have not been copied yet; of each chunk the pages copied last are remembered.
+fn is_first(seen: &mut ByFingerprint<PageSet>, one: &ToCopy) -> bool {
+    if one.is_foreign() {
+        return true;
+    }
+    match seen.entry(one.item.fp) {
+        Entry::Occupied(there) if there.get().holds(one.pages) => false,
+        Entry::Occupied(mut there) => {
+            there.insert(one.pages);
+            true
+        }
+        Entry::Vacant(vacant) => {
+            vacant.insert(one.pages);
+            true
+        }
+    }
 }

@@ -138,10 +138,6 @@ impl Shares {
         number as usize
     }
 
-    fn pack(&self, pack: &PackId) -> Option<&Pack> {
-        self.numbers.get(pack).map(|number| &self.packs[*number as usize])
-    }
-
     /// The units' needs, in the order in which they came.
     pub fn units(&self) -> &[Share] {
         &self.units
@@ -150,17 +146,6 @@ impl Shares {
     /// Bytes of all entries that anybody needs.
     pub fn all_bytes(&self) -> u64 {
         self.packs.iter().map(|pack| pack.used_bytes).sum()
-    }
-
-    /// Bytes of a pack's entries that anybody needs.
-    pub fn used_bytes(&self, pack: &PackId) -> u64 {
-        self.pack(pack).map_or(0, |pack| pack.used_bytes)
-    }
-
-    /// Whether anybody needs an entry.
-    pub fn is_used(&self, pack: &PackId, at: usize) -> bool {
-        let found = self.pack(pack).and_then(|pack| pack.needed_by.get(at));
-        found.is_some_and(|needed_by| *needed_by != NOBODY)
     }
 }
 
@@ -203,6 +188,5 @@ mod tests {
             shares.units().iter().map(|s| (s.needed_bytes, s.only_bytes)).collect();
         assert_eq!(figures, [(33, 10), (36, 13), (26, 14)]);
         assert_eq!(shares.all_bytes(), 60);
-        assert!(shares.is_used(&pack, 4) && !shares.is_used(&PackId([8; 20]), 0));
     }
 }

@@ -97,7 +97,7 @@ struct Reading<'a> {
 impl<'a> Reading<'a> {
     fn new(pool: &'a Pool, survey: &'a Survey) -> Reading<'a> {
         let mut marks = Marks::new(pool, &survey.packs);
-        marks.shares = Some(Default::default());
+        marks.tell_units_apart();
         let damaged = survey.jobs.iter().filter(|job| job.damaged > 0);
         let error = |job: &JobState| {
             Error::damaged(format!("{} records of its log cannot be read", job.damaged))
@@ -127,7 +127,7 @@ impl<'a> Reading<'a> {
                         self.mark(job, &[manifest])?;
                     }
                 } else if let Some(shares) = &mut self.marks.shares {
-                    let found = line(self.pool, &self.marks.packs, shares, job, &chosen)?;
+                    let found = line(self.pool, &mut self.marks.packs, shares, job, &chosen)?;
                     let unknown = found.unknown.into_iter();
                     self.unknown.extend(unknown.map(|(at, error)| (job.name.clone(), at, error)));
                     named.push((job.name.clone(), found.named));

@@ -1,10 +1,10 @@
 //! All places that one checkpoint may need, in memory.
 
 use super::{ByFingerprint, read_segment};
-use outlive_format::{Directory, DirectoryEntry, InFrame, SegmentRef};
+use outlive_format::{Directory, DirectoryEntry, InFrame, PageSet, SegmentRef, SliceForm};
 use outlive_pool::{Place, Pool};
-use outlive_types::{Error, Fingerprint, PackId, Result};
-use std::collections::hash_map::Entry::Vacant;
+use outlive_types::{Error, Fingerprint, PAGE_BYTES, PackId, Result};
+use std::collections::hash_map::Entry::{Occupied, Vacant};
 
 /// Something to read: its name and where it lies.
 #[derive(Clone, Copy, Debug)]
@@ -15,11 +15,49 @@ pub struct ReadItem {
     pub place: Place,
 }
 
-/// Resolves fingerprints. About 56 bytes a chunk, and 32 more for one in a frame.
+/// Which pages of a chunk are needed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pages {
+    /// All of it.
+    Whole,
+    /// So many from one on.
+    From(u32, u32),
+}
+
+impl Pages {
+    /// Those with so many bytes from one on.
+    pub fn of_bytes(from: u32, length: u32) -> Pages {
+        let page = PAGE_BYTES as u32;
+        let first = from / page;
+        Pages::From(first, from.saturating_add(length).div_ceil(page).saturating_sub(first))
+    }
+
+    /// As a set, in groups of `2^group_log2`.
+    pub fn set(self, group_log2: u8) -> PageSet {
+        match self {
+            Pages::Whole => PageSet::ALL,
+            Pages::From(first, pages) => PageSet::of(first, pages, group_log2),
+        }
+    }
+
+    /// Whether what is at `place` has them.
+    pub fn are_at(self, place: &Place) -> bool {
+        match (self, place.slice) {
+            (_, None) => true,
+            (Pages::Whole, Some(_)) => false,
+            (Pages::From(first, pages), Some(form)) => form.covers(first, pages),
+        }
+    }
+}
+
+/// Resolves fingerprints. About 60 bytes a chunk, and 32 more for one in a frame.
 #[derive(Debug, Default)]
 pub struct Locator {
     packs: Vec<PackId>,
+    /// Of what is there in several forms the whole chunk, if it is one of them.
     places: ByFingerprint<Entry>,
+    /// Further slices of chunks.
+    slices: ByFingerprint<Vec<Entry>>,
     /// Frames of chunks that lie in one.
     frames: Vec<(u32, InFrame)>,
 }
@@ -32,6 +70,8 @@ struct Entry {
     offset: u32,
     /// Length; the highest bit is set for a chunk in a frame.
     length: u32,
+    /// What is there of the chunk, if not all of it.
+    slice: Option<SliceForm>,
 }
 
 const FRAMED: u32 = 1 << 31;
@@ -75,10 +115,8 @@ impl Locator {
         self.places.reserve(directory.entries.iter().filter(wanted).count());
         for entry in directory.entries.iter().filter(wanted) {
             if !self.add(first, entry) {
-                let (offset, length, frame) = (entry.offset, entry.length, entry.frame);
-                let place =
-                    Place { pack: directory.packs[entry.pack as usize], offset, length, frame };
-                if self.find(&entry.fp).is_ok_and(|known| known != place) {
+                let place = Place::of(directory.packs[entry.pack as usize], entry);
+                if self.forms(&entry.fp).any(|known| known != place) {
                     others.push((entry.fp, place));
                 }
             }
@@ -96,29 +134,72 @@ impl Locator {
         locator
     }
 
-    /// Adds an entry, unless its chunk has a place already.
+    /// Adds an entry, unless its chunk has a place already. False if it had one before.
     fn add(&mut self, first_pack: u32, listed: &DirectoryEntry) -> bool {
-        // Of equal chunks the first named serves as well as any other.
-        let Vacant(vacant) = self.places.entry(listed.fp) else { return false };
-        let mut entry =
-            Entry { pack: first_pack + listed.pack, offset: listed.offset, length: listed.length };
-        if let Some(frame) = listed.frame {
-            entry.offset = self.frames.len() as u32;
-            entry.length |= FRAMED;
-            self.frames.push((listed.offset, frame));
+        let Locator { places, slices, frames, .. } = self;
+        let slice = listed.kind.slice();
+        let mut entry_of = || {
+            let (pack, offset) = (first_pack + listed.pack, listed.offset);
+            let mut entry = Entry { pack, offset, length: listed.length, slice };
+            if let Some(frame) = listed.frame {
+                entry.offset = frames.len() as u32;
+                entry.length |= FRAMED;
+                frames.push((listed.offset, frame));
+            }
+            entry
+        };
+        match (places.entry(listed.fp), slice) {
+            (Vacant(vacant), _) => {
+                vacant.insert(entry_of());
+                true
+            }
+            (Occupied(mut there), None) => {
+                // Of equal chunks the first named serves as well as any other.
+                if there.get().slice.is_some() {
+                    let before = there.insert(entry_of());
+                    slices.entry(listed.fp).or_default().push(before);
+                }
+                false
+            }
+            (Occupied(there), Some(_)) => {
+                let further = slices.get(&listed.fp).into_iter().flatten();
+                if further.chain([there.get()]).all(|known| known.slice != slice) {
+                    slices.entry(listed.fp).or_default().push(entry_of());
+                }
+                false
+            }
         }
-        vacant.insert(entry);
-        true
     }
 
-    /// Where the chunk or node is.
+    /// Where the node, or the whole chunk, is.
     ///
     /// # Errors
-    /// `Damaged` if no segment names it.
+    /// `Damaged` if no segment names it, or nothing but slices of it.
     pub fn find(&self, fp: &Fingerprint) -> Result<Place> {
-        let entry = self.places.get(fp).ok_or_else(|| {
-            Error::damaged(format!("chunk or node {fp:?} is in none of the checkpoint's segments"))
-        })?;
+        self.find_pages(fp, Pages::Whole)
+    }
+
+    /// Where some pages of a chunk are: in the chunk, or in a slice of it.
+    ///
+    /// # Errors
+    /// `Damaged` if no segment names them.
+    pub fn find_pages(&self, fp: &Fingerprint, pages: Pages) -> Result<Place> {
+        self.forms(fp).find(|place| pages.are_at(place)).ok_or_else(|| {
+            let what = match self.forms(fp).next() {
+                None => format!("chunk or node {fp:?} is"),
+                Some(_) => format!("pages of chunk {fp:?} are"),
+            };
+            Error::damaged(format!("{what} in none of the checkpoint's segments"))
+        })
+    }
+
+    /// The chunk or node, or its slices, in the order in which they serve.
+    pub fn forms(&self, fp: &Fingerprint) -> impl Iterator<Item = Place> {
+        let further = self.slices.get(fp).into_iter().flatten();
+        self.places.get(fp).into_iter().chain(further).map(|entry| self.place(entry))
+    }
+
+    fn place(&self, entry: &Entry) -> Place {
         let (offset, frame) = match entry.length & FRAMED {
             0 => (entry.offset, None),
             _ => {
@@ -126,8 +207,8 @@ impl Locator {
                 (offset, Some(frame))
             }
         };
-        let length = entry.length & !FRAMED;
-        Ok(Place { pack: self.packs[entry.pack as usize], offset, length, frame })
+        let (pack, length) = (self.packs[entry.pack as usize], entry.length & !FRAMED);
+        Place { pack, offset, length, frame, slice: entry.slice }
     }
 
     /// The packs that the segments name.

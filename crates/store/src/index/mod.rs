@@ -11,7 +11,7 @@ mod stored_chunks;
 mod survey;
 
 pub use fingerprint_range::FingerprintRange;
-pub use locator::{Locator, ReadItem};
+pub use locator::{Locator, Pages, ReadItem};
 pub use pool_index::{LentSegment, PoolIndex};
 pub use rolling::{Rolling, Stepped};
 pub use segments::{MERGE_AT, choose_merge, merge, read_segment};

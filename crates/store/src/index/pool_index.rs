@@ -186,8 +186,10 @@ impl PoolIndex {
             };
             // What a manifest lists must not be condemned, needed or not.
             let is_condemned = |pack: &PackId| self.condemned.contains(pack);
-            let is_sound =
-                !is_condemned(&segment.pack) && !directory.packs.iter().any(is_condemned);
+            // Slices serve the checkpoints of their own job only.
+            let is_sound = !is_condemned(&segment.pack)
+                && !directory.packs.iter().any(is_condemned)
+                && !directory.entries.iter().any(|entry| entry.kind.slice().is_some());
             if is_sound && needed[number] * LENT_PART >= directory.entries.len() {
                 lent.push(LentSegment { segment, directory });
             }
@@ -208,8 +210,7 @@ impl PoolIndex {
         let listed = directory.find(fp).iter();
         listed.filter(|entry| entry.kind == EntryKind::Chunk).find_map(|entry| {
             let pack = *directory.packs.get(entry.pack as usize)?;
-            let (offset, length, frame) = (entry.offset, entry.length, entry.frame);
-            (!self.condemned.contains(&pack)).then_some(Place { pack, offset, length, frame })
+            (!self.condemned.contains(&pack)).then(|| Place::of(pack, entry))
         })
     }
 

@@ -4,8 +4,9 @@
     reason = "each chunk is verified, and read again from any copy"
 )]
 
+use super::verified::Verified;
 use crate::index::ReadItem;
-use outlive_chunk::{Decompressor, fingerprint, on_threads};
+use outlive_chunk::{Decompressor, on_threads};
 use outlive_io::{AlignedBuf, Completions, Ticket};
 use outlive_pool::{Place, Pool, Span, SpanBytes};
 use outlive_types::{Error, Fingerprint, PAGE_BYTES, Result};
@@ -19,6 +20,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 const READS_IN_FLIGHT: usize = 14;
 /// The same where the staging memory has room for more, as that of a pool in a bucket: a server may be far.
 const READS_IN_FLIGHT_MAX: usize = 30;
+
+/// Takes what was read and verified, with its number in the caller's list.
+pub type Take<'t> = dyn Fn(usize, Verified<'_>) -> Result<()> + Sync + 't;
 
 /// What to read in one go: a span, and which of the sorted wanted it covers.
 #[derive(Clone, Debug)]
@@ -146,7 +150,7 @@ impl ReadPlan {
         pool: &Pool,
         threads: usize,
         keep_going: bool,
-        take: &(dyn Fn(usize, &[u8]) -> Result<()> + Sync),
+        take: &Take<'_>,
     ) -> Vec<ReadFault> {
         let next = AtomicUsize::new(0);
         let next = || Some(next.fetch_add(1, Ordering::Relaxed));
@@ -160,7 +164,7 @@ impl ReadPlan {
         pool: &Pool,
         threads: usize,
         keep_going: bool,
-        take: &(dyn Fn(usize, &[u8]) -> Result<()> + Sync),
+        take: &Take<'_>,
     ) -> Vec<ReadFault> {
         let Some(order) = self.turns(pool.reads_side_by_side()) else {
             return self.execute(pool, threads, keep_going, take);
@@ -192,7 +196,7 @@ impl ReadPlan {
         (threads, depth): (usize, usize),
         keep_going: bool,
         next: &(dyn Fn() -> Option<usize> + Sync),
-        take: &(dyn Fn(usize, &[u8]) -> Result<()> + Sync),
+        take: &Take<'_>,
     ) -> Vec<ReadFault> {
         let threads = self.threads(threads, depth);
         self.run(pool, (threads, depth), threads == 1, keep_going, next, take)
@@ -209,7 +213,7 @@ impl ReadPlan {
         in_order: bool,
         keep_going: bool,
         next: &(dyn Fn() -> Option<usize> + Sync),
-        take: &(dyn Fn(usize, &[u8]) -> Result<()> + Sync),
+        take: &Take<'_>,
     ) -> Vec<ReadFault> {
         let stop = AtomicBool::new(false);
         let faults = Mutex::new(Vec::new());
@@ -235,11 +239,7 @@ impl ReadPlan {
     ///
     /// # Errors
     /// `Damaged` for the first thing that is missing or wrong.
-    pub fn execute_now(
-        &self,
-        pool: &Pool,
-        take: &(dyn Fn(usize, &[u8]) -> Result<()> + Sync),
-    ) -> Result<()> {
+    pub fn execute_now(&self, pool: &Pool, take: &Take<'_>) -> Result<()> {
         let read = |step: &Step| {
             // Wherever it begins within a page.
             let bytes = (step.span.length as usize + PAGE_BYTES).next_multiple_of(PAGE_BYTES);
@@ -277,7 +277,7 @@ struct Worker<'a> {
     stop: &'a AtomicBool,
     faults: &'a Mutex<Vec<ReadFault>>,
     keep_going: bool,
-    take: &'a (dyn Fn(usize, &[u8]) -> Result<()> + Sync),
+    take: &'a Take<'a>,
     depth: usize,
     /// Items are handed on in the order in which they are read: for who copies them side by side.
     in_order: bool,
@@ -394,9 +394,9 @@ impl Worker<'_> {
                 // The same chunk wanted for several destinations is verified once.
                 let is_known = verified == Some((wanted.place, wanted.fp));
                 match frame.verified(&read, &step.span, wanted, is_known) {
-                    Ok(bytes) => {
+                    Ok(there) => {
                         verified = Some((wanted.place, wanted.fp));
-                        break (self.take)(*number as usize, bytes);
+                        break (self.take)(*number as usize, there);
                     }
                     Err(error) if !may_read_again => break Err(error),
                     // A part of it is damaged; which, only the checksums of all its parts can tell.
@@ -438,12 +438,13 @@ impl Frame {
         span: &Span,
         wanted: &ReadItem,
         is_known: bool,
-    ) -> Result<&'a [u8]> {
+    ) -> Result<Verified<'a>> {
         let read = read.as_ref().map_err(Error::clone)?;
         let bytes = self.chunk(read, span, &wanted.place)?;
-        match is_known || fingerprint(bytes) == wanted.fp {
-            true => Ok(bytes),
-            false => Err(mismatch(wanted)),
+        match is_known {
+            true => Verified::known(bytes, wanted.place.slice),
+            false => Verified::new(bytes, wanted.place.slice, &wanted.fp)?
+                .ok_or_else(|| mismatch(wanted)),
         }
     }
 

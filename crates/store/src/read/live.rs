@@ -1,7 +1,7 @@
 //! What page trees need: every node and chunk below their roots.
 
 use super::nodes::{Lost, Raw, merge_from, read_what_is_there};
-use crate::index::{Locator, ReadItem};
+use crate::index::{Locator, Pages, ReadItem};
 use outlive_format::{Leaf, LeafKind, TreeRef};
 use outlive_pool::Pool;
 use outlive_types::{Fingerprint, Result};
@@ -12,8 +12,8 @@ use std::collections::{HashMap, HashSet};
 pub enum Live {
     /// A node, and where it is.
     Node(ReadItem),
-    /// A chunk.
-    Chunk(Fingerprint),
+    /// A chunk, or some pages of it.
+    Chunk(Fingerprint, Pages),
 }
 
 /// A node with all below it: its fingerprint and level. Levels beyond those of trees tell catalogs
@@ -119,8 +119,9 @@ pub fn walk_live(
             }
             (merged, _) => merged?,
         };
-        for chunk in merged.page_extents().filter_map(|extent| extent.chunk) {
-            needs.add(top, Live::Chunk(chunk))?;
+        for extent in merged.page_extents() {
+            let pages = Pages::From(extent.first.into(), extent.pages.into());
+            extent.chunk.map_or(Ok(()), |chunk| needs.add(top, Live::Chunk(chunk, pages)))?;
         }
     }
     Ok(())

@@ -4,7 +4,7 @@
 //! `find` chooses a checkpoint of a job, and `again` looks again where a gc has moved something; `image`
 //! and `files` open what one rank has of it; `trees`, `nodes` and `live` walk over what it needs;
 //! `streams` plans what goes where, `ranges` for parts, `ranks` for parts of other ranks' images; `chunks`
-//! reads.
+//! reads, and hands on what is `verified`.
 
 mod again;
 mod any;
@@ -18,10 +18,11 @@ mod ranges;
 mod ranks;
 mod streams;
 mod trees;
+mod verified;
 
 pub(crate) use again::{Again, Current, Logs, while_moving};
 pub use any::AnyImage;
-pub use chunks::{ReadFault, ReadPlan};
+pub use chunks::{ReadFault, ReadPlan, Take};
 pub use find::{Kind, Select, Skipped, find_manifest, first_good, first_manifest, first_of_rank};
 pub(crate) use find::{first_with_rank, hurt, suspect};
 pub use image::{MemoryImage, Stream};
@@ -33,3 +34,4 @@ pub use ranges::RangeReader;
 pub use ranks::{RankImages, RankRegions};
 pub use streams::{RestorePlan, RestoreSink, RestoreStats};
 pub(crate) use streams::{Transfer, Transfers};
+pub use verified::Verified;

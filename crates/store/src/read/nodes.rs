@@ -1,6 +1,7 @@
 //! Reads nodes of page trees: many of one level are one plan in container order.
 
 use super::chunks::ReadPlan;
+use super::verified::Verified;
 use crate::index::{Locator, ReadItem};
 use crate::tree::LeafNode;
 use outlive_format::{InnerNode, Leaf, LeafKind};
@@ -132,8 +133,9 @@ pub(super) fn read_what_is_there(
     }
     let wave = &listed;
     let out = Mutex::new(Vec::with_capacity(wave.len()));
-    let take = |at: usize, bytes: &[u8]| {
+    let take = |at: usize, node: Verified<'_>| {
         let (fp, level) = wave[at];
+        let bytes = node.whole()?;
         let raw = match level {
             0 => Raw::Leaf(Leaf::decode(bytes)?),
             _ => {
@@ -176,8 +178,8 @@ pub fn read_merged(pool: &Pool, leaves: &[&LeafNode]) -> Result<Vec<Leaf>> {
         .map(|link| ReadItem { fp: link.fp, place: link.place })
         .collect();
     let decoded: Mutex<HashMap<usize, Leaf>> = Mutex::default();
-    let take = |at: usize, bytes: &[u8]| {
-        let leaf = Leaf::decode(bytes)?;
+    let take = |at: usize, node: Verified<'_>| {
+        let leaf = Leaf::decode(node.whole()?)?;
         decoded.lock().unwrap_or_else(PoisonError::into_inner).insert(at, leaf);
         Ok(())
     };

@@ -6,6 +6,7 @@ use super::find::{Select, first_of_rank};
 use super::image::MemoryImage;
 use super::nodes::read_merged;
 use super::streams::Transfers;
+use super::verified::Verified;
 use crate::tree::Node;
 use outlive_format::Leaf;
 use outlive_types::{Epoch, Error, ErrorKind, RegionDesc, RegionPlace, Result};
@@ -72,11 +73,12 @@ impl MemoryImage {
         self.add_range(leaves, &mut pieces, stream, offset..offset + into.len() as u64)?;
         into.fill(0);
         let into = Mutex::new(into);
-        let take = |at: usize, bytes: &[u8]| {
+        let take = |at: usize, chunk: Verified<'_>| {
             let piece = &pieces.pieces[at];
+            let from = piece.of(chunk)?;
             let mut into = into.lock().unwrap_or_else(PoisonError::into_inner);
             let to = (piece.to - offset) as usize;
-            into[to..][..piece.length as usize].copy_from_slice(piece.of(bytes));
+            into[to..][..piece.length as usize].copy_from_slice(from);
             Ok(())
         };
         let plan = ReadPlan::new(self.pool(), &pieces.wanted);

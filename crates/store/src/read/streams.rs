@@ -3,8 +3,8 @@
 
 use super::chunks::ReadPlan;
 use super::nodes::read_merged;
-use crate::index::Locator;
-use crate::index::ReadItem;
+use super::verified::Verified;
+use crate::index::{Locator, Pages, ReadItem};
 use crate::tree::{LeafNode, PageTree};
 use outlive_format::Leaf;
 use outlive_pool::Pool;
@@ -40,8 +40,11 @@ pub struct Transfer {
 
 impl Transfer {
     /// Its part of the chunk.
-    pub fn of<'a>(&self, chunk: &'a [u8]) -> &'a [u8] {
-        &chunk[self.from as usize..][..self.length as usize]
+    ///
+    /// # Errors
+    /// `Damaged` if the chunk is too short.
+    pub fn of<'a>(&self, chunk: Verified<'a>) -> Result<&'a [u8]> {
+        chunk.get(self.from, self.length)
     }
 }
 
@@ -134,9 +137,9 @@ impl RestorePlan {
         let total_bytes: u64 = self.pieces.iter().map(|p| u64::from(p.length)).sum();
         let done = AtomicU64::new(0);
         let step_bytes = (total_bytes / 256).max(1 << 20);
-        let take = |at: usize, bytes: &[u8]| {
+        let take = |at: usize, chunk: Verified<'_>| {
             let piece = &self.pieces[at];
-            sink.write(piece.stream as usize, piece.to, piece.of(bytes));
+            sink.write(piece.stream as usize, piece.to, piece.of(chunk)?);
             let length = u64::from(piece.length);
             let before = done.fetch_add(length, Ordering::Relaxed);
             if before / step_bytes != (before + length) / step_bytes {
@@ -243,10 +246,11 @@ impl Transfers {
             if to >= end {
                 continue;
             }
-            let place = part.locator.find(&fp)?;
             let from = u32::from(extent.first) * PAGE_BYTES as u32 + (to - begin) as u32;
             let length = (end - to) as u32;
-            if from.checked_add(length).is_none_or(|last| last > place.length) {
+            let place = part.locator.find_pages(&fp, Pages::of_bytes(from, length))?;
+            let is_short = |last| place.slice.is_none() && last > place.length;
+            if from.checked_add(length).is_none_or(is_short) {
                 return Err(Error::damaged(format!(
                     "chunk {fp:?} has {} bytes, its leaf wants {length} from {from}",
                     place.length

@@ -3,7 +3,7 @@
 use super::order::Order;
 use super::{LazyEnds, LazyFill, LazySink};
 use crate::index::ReadItem;
-use crate::read::{Current, Leaves, MemoryImage, ReadPlan, RestoreStats, Transfers};
+use crate::read::{Current, Leaves, MemoryImage, ReadPlan, RestoreStats, Transfers, Verified};
 use crate::save::remark;
 use outlive_target::LockGuard;
 use outlive_types::sync::{self, Mutex};
@@ -72,9 +72,9 @@ impl<S: LazySink> Runner<S> {
             sink.write_edge(zeros.stream as usize, zeros.to, &vec![0; zeros.length as usize]);
         }
         let reads = ReadPlan::new(checkpoint.pool(), &pieces.wanted);
-        let take = |at: usize, bytes: &[u8]| {
+        let take = |at: usize, chunk: Verified<'_>| {
             let piece = &pieces.pieces[at];
-            sink.write_edge(piece.stream as usize, piece.to, piece.of(bytes));
+            sink.write_edge(piece.stream as usize, piece.to, piece.of(chunk)?);
             Ok(())
         };
         let threads = checkpoint.pool().config().tuning.threads();
@@ -246,10 +246,10 @@ impl<S: LazySink> Runner<S> {
         let reads = ReadPlan::within(pool, &wanted, SPAN_BYTES_MAX);
         let order = Arc::new(Order::new(&reads, &pieces.pieces, &numbers));
         *self.fill.0.order.lock().unwrap_or_else(PoisonError::into_inner) = Some(order.clone());
-        let take = |at: usize, bytes: &[u8]| {
+        let take = |at: usize, chunk: Verified<'_>| {
             let number = numbers[at] as usize;
             let piece = &pieces.pieces[number];
-            self.sink.write(piece.stream as usize, piece.to, piece.of(bytes));
+            self.sink.write(piece.stream as usize, piece.to, piece.of(chunk)?);
             brought[number].store(true, Ordering::Relaxed);
             advance(u64::from(piece.length));
             self.sink.failure().map_or(Ok(()), Err)

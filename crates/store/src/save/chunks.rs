@@ -4,9 +4,9 @@ use super::lane::Lane;
 use super::packer::Packer;
 use super::plan::SavePlan;
 use super::segments::ReusedChunks;
-use crate::index::{Fingerprints, LentSegment, Locator, PoolIndex, StoredChunks};
+use crate::index::{Fingerprints, LentSegment, Locator, PoolIndex, ReadItem, StoredChunks};
 use outlive_chunk::{cut, fingerprint, is_zero, on_threads};
-use outlive_format::PageExtent;
+use outlive_format::{EntryKind, PageExtent, PageSet, SliceForm};
 use outlive_io::{SpareCores, make_way};
 use outlive_types::{BLOCK_PAGES, Error, Fingerprint, Frozen, PAGE_BYTES, Result};
 use std::collections::HashMap;
@@ -50,7 +50,7 @@ pub struct ChunkSink<'a> {
     shared: Option<&'a PoolIndex>,
     /// Chunks of this save; they become known when it is committed.
     pub new: Mutex<Fingerprints>,
-    /// Chunks that were stored before this save; for those of `shared`, where.
+    /// What was stored before this save; for chunks of `shared`, where.
     pub hits: Mutex<ReusedChunks>,
     /// How many of them each segment of `shared` has told.
     told: Mutex<HashMap<u32, usize>>,
@@ -93,22 +93,48 @@ impl<'a> ChunkSink<'a> {
         is_known
     }
 
+    /// Whether the checkpoint before has these pages of a chunk in a slice; then this image has them from
+    /// there. For a copy, which knows which pages it needs: in groups of `2^group_log2` pages.
+    pub fn has_pages(&self, wanted: &ReadItem, pages: PageSet, group_log2: u8) -> bool {
+        let forms = self.parent.into_iter().flat_map(|parent| parent.forms(&wanted.fp));
+        let mut slices = forms.filter_map(|there| there.slice);
+        let Some(there) = slices.find(|form| form.holds(pages, group_log2)) else { return false };
+        self.counts.known_bytes.fetch_add(u64::from(wanted.place.length), Ordering::Relaxed);
+        self.hits.lock().unwrap_or_else(PoisonError::into_inner).slices.push((wanted.fp, there));
+        true
+    }
+
+    /// Stores a slice by way of `lane`.
+    ///
+    /// # Errors
+    /// What the target reports.
+    pub fn store_slice(
+        &self,
+        lane: &mut Lane<'_>,
+        slice: &[u8],
+        fp: Fingerprint,
+        form: SliceForm,
+    ) -> Result<()> {
+        self.counts.raw_bytes.fetch_add(slice.len() as u64, Ordering::Relaxed);
+        lane.append_as(slice, fp, EntryKind::Slice(form))
+    }
+
     fn is_known(&self, fp: Fingerprint) -> bool {
         if self.new.lock().unwrap_or_else(PoisonError::into_inner).contains(&fp) {
             return true;
         }
         let mut hits = self.hits.lock().unwrap_or_else(PoisonError::into_inner);
-        if hits.contains_key(&fp) {
+        if hits.chunks.contains_key(&fp) {
             return true;
         }
         if self.known.contains(&fp) || self.parent.is_some_and(|parent| parent.find(&fp).is_ok()) {
-            hits.insert(fp, None);
+            hits.chunks.insert(fp, None);
             return true;
         }
         drop(hits);
         let Some(found) = self.shared.and_then(|shared| shared.find(&fp)) else { return false };
         let mut hits = self.hits.lock().unwrap_or_else(PoisonError::into_inner);
-        if hits.insert(fp, Some(found.place)).is_none() {
+        if hits.chunks.insert(fp, Some(found.place)).is_none() {
             let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
             *told.entry(found.segment).or_default() += 1;
         }

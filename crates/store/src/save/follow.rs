@@ -35,13 +35,17 @@ impl RankWriter {
                 "the next save of job {job} shares nothing with checkpoint {epoch}: {error}"
             ));
         }
-        if self.base.is_none() {
+        // Once a gc has moved it, it may have only slices of some.
+        let is_there = |base: &Base| base.segments == checkpoint.segments();
+        if !self.base.as_ref().is_some_and(is_there) {
             return;
         }
+        let locator = checkpoint.locator();
         for stream in checkpoint.streams() {
             stream.tree.for_each_leaf(&mut |_, leaf| {
                 if let Some(leaf) = &leaf.kept {
-                    self.known.extend(leaf.chunks.iter().copied());
+                    let whole = leaf.chunks.iter().filter(|fp| locator.find(fp).is_ok());
+                    self.known.extend(whole.copied());
                 }
             });
         }

@@ -27,7 +27,7 @@ pub struct Lane<'a> {
     codec: Option<Codec>,
     /// The frame being gathered, and its chunks.
     raw: Vec<u8>,
-    chunks: Vec<(Fingerprint, u32)>,
+    chunks: Vec<(Fingerprint, u32, EntryKind)>,
     /// Bytes that may still go in plain before the next decision.
     plain_bytes: usize,
     times: Times,
@@ -96,6 +96,14 @@ impl<'a> Lane<'a> {
     /// # Errors
     /// What the target reports.
     pub fn append(&mut self, bytes: &[u8], fp: Fingerprint) -> Result<()> {
+        self.append_as(bytes, fp, EntryKind::Chunk)
+    }
+
+    /// The same for a chunk or a slice of one.
+    ///
+    /// # Errors
+    /// What the target reports.
+    pub fn append_as(&mut self, bytes: &[u8], fp: Fingerprint, kind: EntryKind) -> Result<()> {
         self.times.raw_bytes += bytes.len() as u64;
         if self.raw.len() + bytes.len() > self.squeezing.frame_bytes
             || self.chunks.len() >= FRAME_CHUNKS_MAX
@@ -107,13 +115,13 @@ impl<'a> Lane<'a> {
         }
         let Some(codec) = self.codec else {
             self.plain_bytes = self.plain_bytes.saturating_sub(bytes.len());
-            return self.plain(bytes, fp);
+            return self.plain(bytes, fp, kind);
         };
         if self.chunks.is_empty() && bytes.len() >= self.squeezing.frame_bytes {
-            return self.squeeze(codec, bytes, &[(fp, bytes.len() as u32)]);
+            return self.squeeze(codec, bytes, &[(fp, bytes.len() as u32, kind)]);
         }
         self.raw.extend_from_slice(bytes);
-        self.chunks.push((fp, bytes.len() as u32));
+        self.chunks.push((fp, bytes.len() as u32, kind));
         Ok(())
     }
 
@@ -170,7 +178,12 @@ impl<'a> Lane<'a> {
     }
 
     /// Compresses a frame, and stores it as it was if that does not shorten it.
-    fn squeeze(&mut self, codec: Codec, raw: &[u8], chunks: &[(Fingerprint, u32)]) -> Result<()> {
+    fn squeeze(
+        &mut self,
+        codec: Codec,
+        raw: &[u8],
+        chunks: &[(Fingerprint, u32, EntryKind)],
+    ) -> Result<()> {
         let auto = self.squeezing.compression == Compression::Auto;
         if auto && chunks.len() == 1 && raw.len() <= LONE_BYTES_MAX {
             return self.all_plain(raw, chunks);
@@ -194,18 +207,18 @@ impl<'a> Lane<'a> {
         done
     }
 
-    fn all_plain(&mut self, raw: &[u8], chunks: &[(Fingerprint, u32)]) -> Result<()> {
+    fn all_plain(&mut self, raw: &[u8], chunks: &[(Fingerprint, u32, EntryKind)]) -> Result<()> {
         let mut rest = raw;
-        for (fp, length) in chunks {
+        for (fp, length, kind) in chunks {
             let (chunk, later) = rest.split_at(*length as usize);
-            self.plain(chunk, *fp)?;
+            self.plain(chunk, *fp, *kind)?;
             rest = later;
         }
         Ok(())
     }
 
-    fn plain(&mut self, bytes: &[u8], fp: Fingerprint) -> Result<()> {
-        self.room(bytes.len(), 1)?.push(bytes, fp, EntryKind::Chunk);
+    fn plain(&mut self, bytes: &[u8], fp: Fingerprint, kind: EntryKind) -> Result<()> {
+        self.room(bytes.len(), 1)?.push(bytes, fp, kind);
         Ok(())
     }
 

@@ -8,10 +8,10 @@ use super::writer::{Base, RankWriter};
 use crate::commit::{Changes, Moved, segments_of};
 use crate::index::ReadItem;
 use crate::index::{LentSegment, Locator};
-use crate::read::ReadPlan;
+use crate::read::{ReadPlan, Verified};
 use crate::tree::Link;
 use outlive_chunk::fingerprint;
-use outlive_format::{Directory, DirectoryEntry, EntryKind, SegmentKind, SegmentRef};
+use outlive_format::{Directory, DirectoryEntry, EntryKind, SegmentKind, SegmentRef, SliceForm};
 use outlive_pool::{Place, Pool};
 use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, PackId, Rank, Result};
 use std::collections::{HashMap, HashSet};
@@ -133,18 +133,22 @@ impl RankWriter {
         let mut borrowed = BorrowedChunks::default();
         let mut lost: Vec<ReadItem> = Vec::new();
         let mut old = None;
-        for (fp, place) in &named.hits {
-            if locator.find(fp).is_ok_and(|place| !condemned.contains(&place.pack)) {
+        let chunks = named.hits.chunks.iter().map(|(fp, place)| (fp, *place, None));
+        let slices = named.hits.slices.iter().map(|(fp, form)| (fp, None, Some(*form)));
+        for (fp, place, form) in chunks.chain(slices) {
+            let is_there = |now: &Place| !condemned.contains(&now.pack) && serves(now, form);
+            if locator.forms(fp).any(|now| is_there(&now)) {
                 continue;
             }
             let place = match place {
-                Some(place) => *place,
+                Some(place) => place,
                 None => {
                     let old = match &mut old {
                         Some(old) => old,
                         none => none.insert(Locator::load(pool, &old_segments)?),
                     };
-                    old.find(fp)?
+                    let found = old.forms(fp).find(|then| serves(then, form));
+                    found.map_or_else(|| old.find(fp), Ok)?
                 }
             };
             match condemned.contains(&place.pack) {
@@ -162,9 +166,10 @@ impl RankWriter {
         });
         let (packed, _) = packed?;
         // From now on they are listed by packs of our own.
-        for rescued in &lost {
-            named.hits.remove(&rescued.fp);
-        }
+        let rescued: HashSet<(Fingerprint, Option<SliceForm>)> =
+            lost.iter().map(|rescued| (rescued.fp, rescued.place.slice)).collect();
+        named.hits.chunks.retain(|fp, _| !rescued.contains(&(*fp, None)));
+        named.hits.slices.retain(|(fp, form)| !rescued.contains(&(*fp, Some(*form))));
         named.segments = packed.segments;
         named.own.extend(packed.own);
         next.segments.clone_from(&named.segments);
@@ -173,11 +178,21 @@ impl RankWriter {
     }
 }
 
+/// Whether what lies at a place has all that was found; without a form that was a whole chunk.
+fn serves(place: &Place, found: Option<SliceForm>) -> bool {
+    match (place.slice, found) {
+        (None, _) => true,
+        (Some(form), Some(found)) => form.holds(found.pages(), found.group_log2()),
+        (Some(_), None) => false,
+    }
+}
+
 /// Copies chunks out of condemned packs.
 fn rescue(pool: &Pool, packer: &Packer<'_>, lost: &[ReadItem]) -> Result<()> {
-    let take = |at: usize, bytes: &[u8]| {
-        let wanted: &ReadItem = &lost[at];
-        packer.append(bytes, wanted.fp, EntryKind::Chunk).map(|_| ())
+    let take = |at: usize, there: Verified<'_>| {
+        let ReadItem { fp, place } = lost[at];
+        let kind = place.slice.map_or(EntryKind::Chunk, EntryKind::Slice);
+        packer.append(there.stored, fp, kind).map(|_| ())
     };
     match ReadPlan::new(pool, lost)
         .beside_writes()
@@ -231,7 +246,7 @@ impl BorrowedChunks {
     /// Those among `hits` that have a place of their own, and are in none of the segments `lent`.
     pub fn of(hits: &ReusedChunks, lent: &[LentSegment]) -> BorrowedChunks {
         let mut borrowed = BorrowedChunks::default();
-        for (fp, place) in hits {
+        for (fp, place) in &hits.chunks {
             if let Some(place) = place
                 && !lent.iter().any(|lent| lent.lists(fp))
             {
@@ -250,15 +265,7 @@ impl BorrowedChunks {
 
     fn add(&mut self, fp: Fingerprint, place: Place) {
         let pack = self.pack(place.pack);
-        let Place { offset, length, frame, .. } = place;
-        self.entries.push(DirectoryEntry {
-            fp,
-            pack,
-            offset,
-            length,
-            kind: EntryKind::Chunk,
-            frame,
-        });
+        self.entries.push(place.entry(fp, pack, EntryKind::Chunk));
     }
 
     /// Stores them as segments, each short enough for a container.

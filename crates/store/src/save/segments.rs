@@ -1,11 +1,18 @@
 //! What an image has from elsewhere, and what names all of it.
 
 use crate::index::ByFingerprint;
-use outlive_format::SegmentRef;
+use outlive_format::{SegmentRef, SliceForm};
 use outlive_pool::Place;
+use outlive_types::Fingerprint;
 
-/// Chunks that a save found stored already. `None`: where the segments of its base say.
-pub type ReusedChunks = ByFingerprint<Option<Place>>;
+/// What a save found stored already.
+#[derive(Debug, Default)]
+pub struct ReusedChunks {
+    /// Chunks. `None`: where the segments of its base say.
+    pub chunks: ByFingerprint<Option<Place>>,
+    /// Slices in the segments of its base. Only a copy relies on any: it knows which pages it needs.
+    pub slices: Vec<(Fingerprint, SliceForm)>,
+}
 
 /// A manifest's segments, as a save made them.
 #[derive(Debug, Default)]

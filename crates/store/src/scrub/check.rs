@@ -1,6 +1,7 @@
 //! Reads one pack whole: structures and checksums, and every entry against its fingerprint.
 
-use outlive_chunk::{Decompressor, fingerprint};
+use crate::read::Verified;
+use outlive_chunk::Decompressor;
 use outlive_format::{Directory, DirectoryEntry};
 use outlive_io::Pace;
 use outlive_pool::{PackCheck, Pool};
@@ -52,7 +53,7 @@ fn check_entries(
                 &decompressor.last()[frame.first as usize..][..entry.length as usize]
             }
         };
-        if fingerprint(bytes) != entry.fp {
+        if Verified::new(bytes, entry.kind.slice(), &entry.fp)?.is_none() {
             return Err(Error::damaged(format!(
                 "{} bytes at {} do not match their fingerprint {:?}",
                 entry.length, entry.offset, entry.fp

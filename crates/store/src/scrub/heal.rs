@@ -2,7 +2,7 @@
 //! for just these packs; the protocol is that of docs/design/009-gc.md.
 
 use super::check::check_pack;
-use super::listed::{Places, SegmentContents, add, directory_of};
+use super::listed::{Form, Places, SegmentContents, add, directory_of};
 use crate::commit::LogHead;
 use crate::fill::FillSession;
 use crate::gc::{
@@ -10,7 +10,7 @@ use crate::gc::{
     tell_all,
 };
 use crate::images::{each_image, read_page};
-use crate::index::Locator;
+use crate::index::{Locator, Pages};
 use crate::read::{Again, Live, Logs, Once, Subtree};
 use crate::save::{PackNumbers, Packer, store_lists, store_page, store_segments};
 use crate::verify::is_damage;
@@ -216,8 +216,8 @@ pub struct Heal<'a> {
     /// Packs that jobs name. Others may be deleted at any moment, by a gc that was held up.
     pub(super) named: BTreeSet<PackId>,
     /// Where things of bad packs are, or are now.
-    pub(super) found: HashMap<Fingerprint, Place>,
-    pub(super) lost: HashSet<Fingerprint>,
+    pub(super) found: HashMap<Form, Place>,
+    pub(super) lost: HashSet<Form>,
     /// Jobs whose hurt checkpoints have found what they missed: a save has stored it anew.
     healed: BTreeSet<JobName>,
     has_work: bool,
@@ -364,9 +364,9 @@ impl<'a> Heal<'a> {
     ) -> Result<(Places, BTreeSet<Epoch>)> {
         let is_partial = listed.unreadable > 0;
         let mut places = listed.places;
-        places.retain(|fp, (_, place)| match self.bad.contains(&place.pack) {
+        places.retain(|form, (_, place)| match self.bad.contains(&place.pack) {
             false => true,
-            true => match self.found.get(fp) {
+            true => match self.found.get(form) {
                 Some(now) => {
                     *place = *now;
                     true
@@ -388,7 +388,7 @@ impl<'a> Heal<'a> {
             return Ok((places, BTreeSet::new()));
         }
         let locator = Locator::of(&directory_of(&places));
-        let mut needed: HashSet<Fingerprint> = HashSet::new();
+        let mut needed: HashSet<Form> = HashSet::new();
         let mut hurt = BTreeSet::new();
         for manifest in &state.manifests {
             if walk(self.pool, manifest, &locator, &mut needed)? {
@@ -396,7 +396,7 @@ impl<'a> Heal<'a> {
             }
         }
         if is_partial {
-            places.retain(|fp, _| needed.contains(fp));
+            places.retain(|(fp, _), (_, place)| needed.contains(&(*fp, place.slice)));
         }
         Ok((places, hurt))
     }
@@ -449,8 +449,10 @@ impl<'a> Heal<'a> {
         for (_, image) in &line.images {
             walk_image(self.pool, image, &locator, &mut needed, &mut visited)?;
         }
-        let place = |fp: &Fingerprint| places.get(fp).map(|place| (*fp, *place));
-        Ok(needed.iter().filter_map(place).collect())
+        // A slice may have been mended by its whole chunk.
+        let is_needed = |form: &Form, place: &Place| needed.contains(&(form.0, place.slice));
+        let there = places.iter().filter(|(form, (_, place))| is_needed(form, place));
+        Ok(there.map(|(form, there)| (*form, *there)).collect())
     }
 }
 
@@ -459,7 +461,7 @@ fn walk(
     pool: &Pool,
     manifest: &Manifest,
     locator: &Locator,
-    needed: &mut HashSet<Fingerprint>,
+    needed: &mut HashSet<Form>,
 ) -> Result<bool> {
     let (mut is_hurt, mut visited) = (false, HashSet::new());
     let walked = each_image(pool, manifest, &mut |image| {
@@ -477,17 +479,19 @@ fn walk_image(
     pool: &Pool,
     image: &ImageRef,
     locator: &Locator,
-    needed: &mut HashSet<Fingerprint>,
+    needed: &mut HashSet<Form>,
     visited: &mut HashSet<Subtree>,
 ) -> Result<bool> {
     let (mut is_lost, mut is_missing) = (false, false);
     let mut each = |live: Live| {
-        let fp = match live {
-            Live::Node(node) => node.fp,
-            Live::Chunk(fp) => fp,
+        let (fp, pages) = match live {
+            Live::Node(node) => (node.fp, Pages::Whole),
+            Live::Chunk(fp, pages) => (fp, pages),
         };
-        is_missing |= locator.find(&fp).is_err();
-        needed.insert(fp);
+        match locator.find_pages(&fp, pages) {
+            Ok(place) => drop(needed.insert((fp, place.slice))),
+            Err(_) => is_missing = true,
+        }
         Ok(())
     };
     let mut lost = |_: Fingerprint| is_lost = true;

@@ -1,14 +1,18 @@
 //! What the segments of a job's checkpoints list, as far as they can be read.
 
 use crate::images::{pages_of, segments_of_all};
-use crate::index::{ByFingerprint, read_segment};
-use outlive_format::{Directory, DirectoryEntry, EntryKind, Manifest};
+use crate::index::read_segment;
+use outlive_format::{Directory, DirectoryEntry, EntryKind, Manifest, SliceForm};
 use outlive_pool::{Place, Pool};
 use outlive_types::{ErrorKind, Fingerprint, PackId, Result};
 use std::collections::{HashMap, HashSet};
 
-/// Chunks and nodes by fingerprint, with one place each: about 90 bytes of memory for an entry.
-pub type Places = ByFingerprint<(EntryKind, Place)>;
+/// A chunk or node, or a slice of a chunk.
+pub type Form = (Fingerprint, Option<SliceForm>);
+
+/// Chunks, slices and nodes with one place each: about 100 bytes of memory for an entry. The kind of a slice
+/// is that of its chunk.
+pub type Places = HashMap<Form, (EntryKind, Place)>;
 
 /// What segments list.
 #[derive(Debug, Default)]
@@ -67,10 +71,13 @@ impl SegmentContents {
 pub fn add(places: &mut Places, directory: &Directory, bad: &HashSet<PackId>) {
     for entry in directory.entries.iter().filter(|entry| entry.kind.is_resolved()) {
         let pack = directory.packs[entry.pack as usize];
-        let place = Place { pack, offset: entry.offset, length: entry.length, frame: entry.frame };
-        let known = places.entry(entry.fp).or_insert((entry.kind, place));
+        let there = (
+            if entry.kind.is_content() { EntryKind::Chunk } else { entry.kind },
+            Place::of(pack, entry),
+        );
+        let known = places.entry((entry.fp, entry.kind.slice())).or_insert(there);
         if bad.contains(&known.1.pack) && !bad.contains(&pack) {
-            *known = (entry.kind, place);
+            *known = there;
         }
     }
 }
@@ -79,14 +86,16 @@ pub fn add(places: &mut Places, directory: &Directory, bad: &HashSet<PackId>) {
 pub fn directory_of(places: &Places) -> Directory {
     let mut packs: Vec<PackId> = Vec::new();
     let mut numbers: HashMap<PackId, u32> = HashMap::new();
-    let entry = |(fp, (kind, place)): (&Fingerprint, &(EntryKind, Place))| {
+    let entry = |((fp, _), (kind, place)): (&Form, &(EntryKind, Place))| {
         let pack = *numbers.entry(place.pack).or_insert_with(|| {
             packs.push(place.pack);
             packs.len() as u32 - 1
         });
-        let Place { offset, length, frame, .. } = *place;
-        DirectoryEntry { fp: *fp, pack, offset, length, kind: *kind, frame }
+        place.entry(*fp, pack, *kind)
     };
     let entries: Vec<DirectoryEntry> = places.iter().map(entry).collect();
-    Directory::new(packs, entries)
+    let mut directory = Directory::new(packs, entries);
+    // A slice and its chunk may have been mended by the same copy.
+    directory.entries.dedup();
+    directory
 }

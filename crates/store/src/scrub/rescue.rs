@@ -2,10 +2,9 @@
 //! way is lost.
 
 use super::heal::Heal;
-use super::listed::SegmentContents;
-use crate::index::Locator;
-use crate::index::ReadItem;
-use crate::read::ReadPlan;
+use super::listed::{Form, Places, SegmentContents};
+use crate::index::{Locator, ReadItem};
+use crate::read::{ReadPlan, Verified};
 use crate::save::{Lane, Packer};
 use crate::verify::is_damage;
 use outlive_format::EntryKind;
@@ -14,48 +13,69 @@ use outlive_types::{Error, Fingerprint, Result};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
+/// What was listed in a bad pack, and where it is read: there, or as a whole chunk elsewhere.
+#[derive(Clone, Copy)]
+struct Wanted {
+    form: Form,
+    kind: EntryKind,
+    item: ReadItem,
+}
+
+impl Wanted {
+    fn new(form: Form, kind: EntryKind, place: Place) -> Wanted {
+        Wanted { form, kind, item: ReadItem { fp: form.0, place } }
+    }
+
+    /// Chunks before nodes, each in the order of their places.
+    fn order(&self) -> (bool, Place) {
+        (self.kind != EntryKind::Chunk, self.item.place)
+    }
+}
+
 impl Heal<'_> {
     /// Takes care of what is listed in bad packs: finds it elsewhere, or copies it if it is whole.
     pub(super) fn save(&mut self, listed: &SegmentContents, write: bool) -> Result<()> {
-        let is_new = |fp: &Fingerprint, place: &Place| {
+        let is_new = |form: &Form, place: &Place| {
             self.bad.contains(&place.pack)
-                && !self.found.contains_key(fp)
-                && !self.lost.contains(fp)
+                && !self.found.contains_key(form)
+                && !self.lost.contains(form)
         };
-        let mut wanted: HashMap<Fingerprint, (EntryKind, Place)> = listed
+        let mut wanted: Places = listed
             .places
             .iter()
-            .filter(|(fp, (_, place))| is_new(fp, place))
-            .map(|(fp, there)| (*fp, *there))
+            .filter(|(form, (_, place))| is_new(form, place))
+            .map(|(form, there)| (*form, *there))
             .collect();
         if wanted.is_empty() {
             return Ok(());
         }
         let spare = self.find_elsewhere(&mut wanted)?;
-        let mut entries: Vec<(EntryKind, ReadItem)> =
-            wanted.into_iter().map(|(fp, (kind, place))| (kind, ReadItem { fp, place })).collect();
-        entries.sort_by_key(|(kind, wanted)| (*kind, wanted.place));
+        let mut entries: Vec<Wanted> = wanted
+            .into_iter()
+            .map(|(form, (kind, place))| Wanted::new(form, kind, place))
+            .collect();
+        entries.sort_by_key(Wanted::order);
         let mut lost = self.copy(&entries, write)?;
-        let place_of = |(kind, fp): &(EntryKind, Fingerprint)| {
-            spare.get(fp).map(|place| (*kind, ReadItem { fp: *fp, place: *place }))
-        };
-        let second: Vec<_> = lost.iter().filter_map(place_of).collect();
+        let place_of = |one: &Wanted| Some(Wanted::new(one.form, one.kind, *spare.get(&one.form)?));
+        let second: Vec<Wanted> = lost.iter().filter_map(place_of).collect();
         if !second.is_empty() {
-            lost.retain(|(_, fp)| !spare.contains_key(fp));
+            lost.retain(|one| !spare.contains_key(&one.form));
             lost.extend(self.copy(&second, write)?);
         }
         self.report.lost += lost.len() as u64;
-        self.lost.extend(lost.into_iter().map(|(_, fp)| fp));
+        self.lost.extend(lost.into_iter().map(|one| one.form));
         Ok(())
     }
 
     /// Looks into the directories of good packs, and makes sure that what they list is there. In a pack
-    /// that a job names it can stay. Answers what lies in others: they may be deleted at any moment.
-    fn find_elsewhere(
-        &mut self,
-        wanted: &mut HashMap<Fingerprint, (EntryKind, Place)>,
-    ) -> Result<HashMap<Fingerprint, Place>> {
-        let mut others: Vec<ReadItem> = Vec::new();
+    /// that a job names it can stay. Answers what lies in others: they may be deleted at any moment. A
+    /// whole chunk serves for its slices.
+    fn find_elsewhere(&mut self, wanted: &mut Places) -> Result<HashMap<Form, Place>> {
+        let mut forms: HashMap<Fingerprint, Vec<(Form, EntryKind)>> = HashMap::new();
+        for (form, (kind, _)) in wanted.iter() {
+            forms.entry(form.0).or_default().push((*form, *kind));
+        }
+        let mut others: Vec<Wanted> = Vec::new();
         for pack in &self.good {
             let directory = match self.pool.directory_of(*pack) {
                 Ok((directory, _)) => directory,
@@ -63,56 +83,57 @@ impl Heal<'_> {
                 Err(error) => return Err(error),
             };
             for entry in &directory.entries {
-                if wanted.get(&entry.fp).is_some_and(|(kind, _)| *kind == entry.kind) {
-                    let (offset, length, frame) = (entry.offset, entry.length, entry.frame);
-                    let place = Place { pack: *pack, offset, length, frame };
-                    others.push(ReadItem { fp: entry.fp, place });
+                let place = Place::of(*pack, entry);
+                for (form, kind) in forms.get(&entry.fp).into_iter().flatten() {
+                    let is_same = entry.kind.slice() == form.1 && entry.kind.is_resolved();
+                    if entry.kind == *kind || is_same && entry.kind.is_content() {
+                        others.push(Wanted::new(*form, *kind, place));
+                    }
                 }
             }
         }
+        let items: Vec<ReadItem> = others.iter().map(|other| other.item).collect();
         let whole = Mutex::new(Vec::new());
-        let take = |at: usize, bytes: &[u8]| {
-            self.pace.spend(bytes.len() as u64);
+        let take = |at: usize, there: Verified<'_>| {
+            self.pace.spend(there.stored.len() as u64);
             whole.lock().unwrap_or_else(PoisonError::into_inner).push(others[at]);
             Ok(())
         };
-        let faults = ReadPlan::new(self.pool, &others).execute(self.pool, 1, true, &take);
+        let faults = ReadPlan::new(self.pool, &items).execute(self.pool, 1, true, &take);
         other_than_damage(faults.into_iter().map(|fault| fault.error))?;
         let whole = whole.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let (stay, go): (Vec<ReadItem>, Vec<ReadItem>) =
-            whole.into_iter().partition(|other| self.named.contains(&other.place.pack));
+        let (stay, go): (Vec<Wanted>, Vec<Wanted>) =
+            whole.into_iter().partition(|other| self.named.contains(&other.item.place.pack));
         for other in stay {
-            if wanted.remove(&other.fp).is_some() {
-                self.found.insert(other.fp, other.place);
+            if wanted.remove(&other.form).is_some() {
+                self.found.insert(other.form, other.item.place);
                 self.report.mended += 1;
             }
         }
-        Ok(go.into_iter().map(|other| (other.fp, other.place)).collect())
+        Ok(go.into_iter().map(|other| (other.form, other.item.place)).collect())
     }
 
     /// Copies what is whole, chunks first. Answers the rest.
-    fn copy(
-        &mut self,
-        entries: &[(EntryKind, ReadItem)],
-        write: bool,
-    ) -> Result<Vec<(EntryKind, Fingerprint)>> {
-        let total_bytes: u64 = entries.iter().map(|(_, w)| u64::from(w.place.length)).sum();
+    fn copy(&mut self, entries: &[Wanted], write: bool) -> Result<Vec<Wanted>> {
+        let total_bytes: u64 = entries.iter().map(|one| u64::from(one.item.place.length)).sum();
         let packer = Packer::new(self.pool, &self.packs, total_bytes);
-        let split = entries.partition_point(|(kind, _)| *kind == EntryKind::Chunk);
+        let split = entries.partition_point(|one| one.kind == EntryKind::Chunk);
         let mut lost = Vec::new();
         let mut whole = Vec::new();
         for part in [&entries[..split], &entries[split..]] {
-            let wanted: Vec<ReadItem> = part.iter().map(|(_, wanted)| *wanted).collect();
+            let wanted: Vec<ReadItem> = part.iter().map(|one| one.item).collect();
             let lane = write.then(|| packer.lane());
             let sink: Mutex<(Option<Lane<'_>>, Option<Error>)> = Mutex::new((lane, None));
-            let take = |at: usize, bytes: &[u8]| {
+            let take = |at: usize, there: Verified<'_>| {
+                let bytes = there.stored;
                 self.pace.spend(bytes.len() as u64);
-                let (kind, fp) = (part[at].0, wanted[at].fp);
+                let ReadItem { fp, place } = wanted[at];
+                let kind = place.slice.map_or(part[at].kind, EntryKind::Slice);
                 let mut sink = sink.lock().unwrap_or_else(PoisonError::into_inner);
                 let (lane, fault) = &mut *sink;
                 let stored = match lane {
                     None => Ok(()),
-                    Some(lane) if kind == EntryKind::Chunk => lane.append(bytes, fp),
+                    Some(lane) if kind.is_content() => lane.append_as(bytes, fp, kind),
                     Some(_) => packer.append(bytes, fp, kind).map(|_| ()),
                 };
                 // What fails here is our writing, not the pack that is read.
@@ -129,11 +150,8 @@ impl Heal<'_> {
             }
             let bad: HashSet<usize> = faults.iter().map(|fault| fault.wanted).collect();
             other_than_damage(faults.into_iter().map(|fault| fault.error))?;
-            for (at, wanted) in wanted.iter().enumerate() {
-                match bad.contains(&at) {
-                    true => lost.push((part[at].0, wanted.fp)),
-                    false => whole.push(*wanted),
-                }
+            for (at, one) in part.iter().enumerate() {
+                if bad.contains(&at) { lost.push(*one) } else { whole.push(*one) }
             }
             if let Some(lane) = lane {
                 lane.finish()?;
@@ -142,10 +160,11 @@ impl Heal<'_> {
         }
         let packed = packer.close()?;
         let places = Locator::load(self.pool, &packed.own)?;
-        for ReadItem { fp, place } in whole {
+        for Wanted { form, item: ReadItem { fp, place }, .. } in whole {
             let is_bad = self.bad.contains(&place.pack);
-            let now = if write { places.find(&fp)? } else { place };
-            self.found.insert(fp, now);
+            let copy = || places.forms(&fp).find(|now| now.slice == place.slice);
+            let now = if write { copy().map_or_else(|| places.find(&fp), Ok)? } else { place };
+            self.found.insert(form, now);
             match is_bad {
                 true => self.report.moved += 1,
                 false => self.report.mended += 1,

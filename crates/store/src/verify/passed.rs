@@ -1,8 +1,7 @@
 //! What checkpoints have been found to need so far: of the next one only the rest is looked at.
 
 use crate::images::only_image;
-use crate::index::ReadItem;
-use crate::index::{Rolling, Stepped};
+use crate::index::{Pages, ReadItem, Rolling, Stepped};
 use crate::read::files::FilesImage;
 use crate::read::{check_packed, read_catalog, read_inner, read_leaves};
 use outlive_format::{
@@ -141,8 +140,10 @@ impl Passed {
             let from = u64::from(extent.page) * page;
             let to = (from + u64::from(extent.pages) * page).min(bytes);
             let Some(fp) = extent.chunk.filter(|_| from < to) else { continue };
-            let place = self.places.locator().find(&fp)?;
-            if u64::from(extent.first) * page + (to - from) > u64::from(place.length) {
+            let first = u32::from(extent.first) * PAGE_BYTES as u32;
+            let pages = Pages::of_bytes(first, (to - from) as u32);
+            let place = self.places.locator().find_pages(&fp, pages)?;
+            if place.slice.is_none() && u64::from(first) + (to - from) > u64::from(place.length) {
                 return Err(Error::damaged(format!("chunk {fp:?} is too short for its leaf")));
             }
             wanted.push(ReadItem { fp, place });

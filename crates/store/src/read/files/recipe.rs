@@ -2,7 +2,7 @@
 
 use crate::index::Locator;
 use crate::index::ReadItem;
-use crate::read::ReadPlan;
+use crate::read::{ReadPlan, Verified};
 use outlive_format::{Piece, Recipe};
 use outlive_pool::Pool;
 use outlive_types::{Error, Fingerprint, Result};
@@ -23,8 +23,9 @@ pub fn read_pieces(pool: &Pool, locator: &Locator, pieces: &[Piece]) -> Result<V
     });
     let wanted = wanted.collect::<Result<Vec<ReadItem>>>()?;
     let out = Mutex::new(vec![Vec::new(); wanted.len()]);
-    let take = |at: usize, bytes: &[u8]| {
-        out.lock().unwrap_or_else(PoisonError::into_inner)[at] = bytes.to_vec();
+    let take = |at: usize, there: Verified<'_>| {
+        let bytes = there.whole()?.to_vec();
+        out.lock().unwrap_or_else(PoisonError::into_inner)[at] = bytes;
         Ok(())
     };
     let threads = pool.config().tuning.threads();

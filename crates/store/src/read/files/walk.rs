@@ -2,8 +2,7 @@
 
 use super::listing::ListingChunks;
 use super::recipe::Pieces;
-use crate::index::Locator;
-use crate::index::ReadItem;
+use crate::index::{Locator, Pages, ReadItem};
 use crate::read::{Live, Lost, Needs};
 use outlive_format::{Content, ListingReader, Piece, TreeRef};
 use outlive_pool::Pool;
@@ -54,7 +53,7 @@ fn walk_listing(
     let mut reader = ListingReader::new();
     for batch in listing.chunks.chunks(64) {
         for piece in batch {
-            needs.add(of, Live::Chunk(piece.fp))?;
+            needs.add(of, Live::Chunk(piece.fp, Pages::Whole))?;
         }
         for bytes in super::recipe::read_pieces(pool, locator, batch)? {
             reader.push(&bytes);
@@ -63,7 +62,7 @@ fn walk_listing(
                     Content::Empty | Content::Inline(_) => {}
                     Content::Pieces(pieces) => {
                         for piece in pieces.iter().filter(|piece| !piece.is_zeros()) {
-                            needs.add(of, Live::Chunk(piece.fp))?;
+                            needs.add(of, Live::Chunk(piece.fp, Pages::Whole))?;
                         }
                     }
                     Content::Recipe(recipe) => {
@@ -97,7 +96,7 @@ fn content(
     let mut pieces = Pieces::of(&read, root, bytes, &mut seen)?;
     while let Some(piece) = pieces.next_piece()? {
         if !piece.is_zeros() {
-            needs.add(of, Live::Chunk(piece.fp))?;
+            needs.add(of, Live::Chunk(piece.fp, Pages::Whole))?;
         }
     }
     let mut node = |fp| needs.add(of, Live::Node(ReadItem { fp, place: locator.find(&fp)? }));
