@@ -476,7 +476,7 @@ class Job:
         drop: Iterable[int] = (),
         everything: bool = False,
         collect: bool = True,
-        max_unused: float = 0.05,
+        max_unused: float = 0.02,
         dry_run: bool = False,
     ) -> Pruned:
         """Drops checkpoints by rules, and frees the space that only they needed.

@@ -112,7 +112,7 @@ class Pool:
     def gc(
         self,
         *,
-        max_unused: float = 0.05,
+        max_unused: float = 0.02,
         fence: Iterable[str] = (),
         dry_run: bool = False,
     ) -> Collected:

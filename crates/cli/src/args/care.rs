@@ -28,7 +28,7 @@ pub struct NoteArgs {
 #[derive(ClapArgs, Debug)]
 pub struct CollectArgs {
     /// Share of the bytes in packs that may stay unused, in per cent
-    #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = percent_or_none)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 2.0, value_parser = percent_or_none)]
     pub max_unused: f64,
     /// Limit for copying, in bytes per second, such as 50MiB
     #[arg(long, alias = "throttle", value_name = "SIZE", value_parser = bytes_per_s)]

@@ -27,7 +27,7 @@ pub struct Thoroughness {
 
 impl Default for Thoroughness {
     fn default() -> Thoroughness {
-        Thoroughness { unused_max: 0.05, collect: true, rewrite: true, of_pages: true }
+        Thoroughness { unused_max: 0.02, collect: true, rewrite: true, of_pages: true }
     }
 }
 

@@ -9,7 +9,7 @@ use crate::index::ReadItem;
 use outlive_chunk::{Decompressor, on_threads};
 use outlive_io::{AlignedBuf, Completions, Ticket};
 use outlive_pool::{Place, Pool, Span, SpanBytes};
-use outlive_types::{Error, Fingerprint, PAGE_BYTES, Result};
+use outlive_types::{Error, Fingerprint, PAGE_BYTES, PackId, Result};
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Mutex;
@@ -63,9 +63,9 @@ impl ReadPlan {
     pub fn within(pool: &Pool, wanted: &[ReadItem], span_bytes_max: u64) -> ReadPlan {
         let container = pool.config().format.container_bytes;
         let gap_max = pool.config().tuning.read_gap_bytes;
-        let mut sorted: Vec<(u32, ReadItem)> =
-            wanted.iter().enumerate().map(|(at, w)| (at as u32, *w)).collect();
-        sorted.sort_unstable_by_key(|(at, w)| (w.place, *at));
+        let order = in_container_order(wanted);
+        let sorted: Vec<(u32, ReadItem)> =
+            order.into_iter().map(|at| (at, wanted[at as usize])).collect();
         let mut steps: Vec<Step> = Vec::new();
         for (at, (_, w)) in sorted.iter().enumerate() {
             let place = w.place;
@@ -466,6 +466,24 @@ impl Frame {
     }
 }
 
+/// Numbers of the wanted in the order of their places. Packs are few and their ids long, so these are compared
+/// once.
+fn in_container_order(wanted: &[ReadItem]) -> Vec<u32> {
+    let mut packs: HashMap<PackId, u32> = wanted.iter().map(|w| (w.place.pack, 0)).collect();
+    let mut ids: Vec<PackId> = packs.keys().copied().collect();
+    ids.sort_unstable();
+    for (number, id) in ids.into_iter().enumerate() {
+        packs.insert(id, number as u32);
+    }
+    let key = |(at, w): (usize, &ReadItem)| {
+        let first = w.place.frame.map_or(0, |frame| frame.first);
+        (packs[&w.place.pack], w.place.offset, first, at as u32)
+    };
+    let mut keys: Vec<(u32, u32, u32, u32)> = wanted.iter().enumerate().map(key).collect();
+    keys.sort_unstable();
+    keys.into_iter().map(|(.., at)| at).collect()
+}
+
 fn mismatch(wanted: &ReadItem) -> Error {
     Error::damaged(format!(
         "{} bytes at {} of pack {} do not match their fingerprint {:?}",
@@ -476,7 +494,6 @@ fn mismatch(wanted: &ReadItem) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outlive_types::PackId;
 
     #[test]
     fn packs_take_turns_and_each_is_read_as_it_lies() {
