@@ -129,3 +129,32 @@ def test_of_a_damaged_tree_of_values_the_one_before_is_taken(
         assert [epoch for epoch, _ in job.last_restore.skipped] == [2]
         if only is None:
             assert state["w"].all()
+
+
+def test_packs_that_a_scratch_file_system_has_purged_are_stored_anew(
+    folder: Path, same: Same, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = outlive.open(folder).job("a")
+    state = {"mesh": np.random.default_rng(0).random(500_000), "u": np.zeros(1000), "step": 0}
+    job.save(state, force=True, wait=True)
+    purged = packs(folder)
+    for path in purged:
+        path.unlink()
+    told = False
+    with caplog.at_level(logging.WARNING, "outlive"):
+        for step in range(1, 200):
+            state["u"] += 1
+            state["step"] = step
+            try:
+                job.save(state, force=True, wait=True)
+            except outlive.DamagedError as error:
+                assert "stores everything anew" in str(error)
+            if told:
+                break
+            told = "stores everything anew" in caplog.text
+    assert told
+    last = state["step"]
+    job.close()
+    restored = outlive.open(folder).job("a").restore()
+    assert restored["step"] == last
+    same(restored["mesh"], state["mesh"])

@@ -43,6 +43,10 @@ const MEANINGS: [(&str, &str); 20] = [
     ("read_gap_bytes", "ranges with smaller gaps between them are read together"),
     ("reads_around", "whether reads of a pool with redundancy go around targets that are late"),
     ("leaf_bytes_max", "longer leaves are not kept in memory, but read again when needed"),
+    (
+        "freshen_every_s",
+        "seconds until a saver touches the files of its checkpoints again; 0: never",
+    ),
 ];
 
 /// Checkpoints with less redundancy than they should have that are shown one by one.

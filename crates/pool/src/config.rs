@@ -180,6 +180,9 @@ pub struct Tuning {
     pub keep: String,
     /// A leaf whose encoding is longer is not kept in memory but read again when it is needed.
     pub leaf_bytes_max: u64,
+    /// A program that saves gives the files of its checkpoints the present as their time, once in so many seconds;
+    /// 0: never. For file systems that delete files by age.
+    pub freshen_every_s: u64,
 }
 
 impl Default for Tuning {
@@ -199,6 +202,7 @@ impl Default for Tuning {
             compression_files: "zstd".to_owned(),
             keep: String::new(),
             leaf_bytes_max: 2048,
+            freshen_every_s: 0,
         }
     }
 }

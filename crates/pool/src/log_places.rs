@@ -327,6 +327,10 @@ impl LogMedium for LogPlace {
         self.medium()?.tidy(job)
     }
 
+    fn freshen(&self, job: &JobName) -> Result<()> {
+        self.if_there(|medium| medium.freshen(job))
+    }
+
     fn lock_collecting(&self) -> Result<Lock> {
         self.check()?;
         self.medium()?.lock_collecting()

@@ -3,7 +3,8 @@
 use crate::Pool;
 use crate::redundancy::{TargetState, Tier};
 use outlive_target::{Capacity, ShardName, Target};
-use outlive_types::{Error, ErrorKind, PackId, Result};
+use outlive_types::{Error, ErrorKind, JobName, PackId, Result};
+use std::collections::BTreeSet;
 
 /// Reserve of all targets: this share of the bytes in use, for new segments; of each, at least so many bytes, for records
 /// and directories.
@@ -135,6 +136,20 @@ impl Pool {
         let targets = self.targets();
         let members = targets.members().iter();
         members.filter_map(|member| member.asked(|target| target.delete_reserve()).ok()).sum()
+    }
+
+    /// Gives the files of packs, of a job's records, and of the pool itself the present as their time, on targets that
+    /// are there. File systems that delete files by age spare them then.
+    ///
+    /// # Errors
+    /// What log and targets report.
+    pub fn freshen(&self, job: &JobName, packs: &BTreeSet<PackId>) -> Result<()> {
+        let shards: Vec<ShardName> = packs.iter().flat_map(|pack| self.shards_of(*pack)).collect();
+        for member in self.targets().members().iter().filter(|member| member.away().is_none()) {
+            member.asked(|target| target.freshen(&shards))?;
+        }
+        self.log().freshen(job)?;
+        self.log().freshen(&JobName::targets())
     }
 
     /// Closes cached files: all, or those of packs that other processes have deleted.

@@ -22,12 +22,26 @@ pub fn packs_of(
     manifest: &Manifest,
     known: &mut KnownSegments,
 ) -> Result<BTreeSet<PackId>> {
-    let mut named: BTreeSet<PackId> = pages_of(manifest).map(|page| page.pack).collect();
-    for segment in segments_of_all(pool, manifest)? {
+    let mut named = packs_of_segments(pool, &segments_of_all(pool, manifest)?, known)?;
+    named.extend(pages_of(manifest).map(|page| page.pack));
+    Ok(named)
+}
+
+/// The packs that segments name, and those that they lie in.
+///
+/// # Errors
+/// What cannot be read just now.
+pub fn packs_of_segments(
+    pool: &Pool,
+    segments: &[SegmentRef],
+    known: &mut KnownSegments,
+) -> Result<BTreeSet<PackId>> {
+    let mut named = BTreeSet::new();
+    for segment in segments {
         named.insert(segment.pack);
-        let packs = match known.entry(segment) {
+        let packs = match known.entry(*segment) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => new.insert(match read_segment(pool, &segment) {
+            Entry::Vacant(new) => new.insert(match read_segment(pool, segment) {
                 Ok(directory) => Some(directory.packs),
                 Err(error) if error.kind() == ErrorKind::Damaged => None,
                 Err(error) => return Err(error),

@@ -4,7 +4,7 @@ mod files;
 mod reserve;
 mod writer;
 
-use crate::durable::{make_dir_durable, sync_dir};
+use crate::durable::{OWN_FILES, freshen, make_dir_durable, sync_dir};
 use crate::owner::{adopt_dir, adopt_file};
 use crate::writes::{check_range, exists, missing, short};
 use crate::{Capacity, Fault, ReadRange, ReadTicket, ShardName, ShardWriter, Target};
@@ -438,6 +438,15 @@ impl Target for DirectoryTarget {
 
     fn close_files(&self, all: bool) {
         self.files.close(all);
+    }
+
+    fn freshen(&self, shards: &[ShardName]) -> Result<()> {
+        let shards = shards.iter().map(|shard| self.path(*shard));
+        let own = OWN_FILES.iter().map(|name| self.root.join(name));
+        for path in shards.chain(own) {
+            freshen(&path).map_err(|error| Error::io("refreshing the times of", &path, &error))?;
+        }
+        Ok(())
     }
 }
 

@@ -1,12 +1,31 @@
 //! Directory entries that survive a power cut.
 
-use rustix::fs::{AtFlags, CWD, RenameFlags, linkat, renameat_with};
+use rustix::fs::{
+    AtFlags, CWD, RenameFlags, Timespec, Timestamps, UTIME_NOW, linkat, renameat_with, utimensat,
+};
 use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+
+/// Files of a pool's directories besides shards and records.
+pub const OWN_FILES: [&str; 5] =
+    ["pool.toml", ".pool.toml", "log/.pool.toml", "packs/.pool.toml", "packs/.reserve"];
+
+/// Gives a file the present as its time. One that is not there is no error.
+///
+/// # Errors
+/// What the operating system reports.
+pub fn freshen(path: &Path) -> io::Result<()> {
+    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+    let times = Timestamps { last_access: now, last_modification: now };
+    match utimensat(CWD, path, &times, AtFlags::empty()) {
+        Err(Errno::NOENT) => Ok(()),
+        done => Ok(done?),
+    }
+}
 
 /// Makes the names in the directory `path` durable.
 ///

@@ -200,6 +200,15 @@ pub trait Target: Send + Sync + fmt::Debug {
 
     /// Closes files cached for reads: all, or only deleted shards, whose space stays taken until then.
     fn close_files(&self, _all: bool) {}
+
+    /// Gives the files of shards, and those of the target itself, the present as their time, where a medium has
+    /// times by which others may delete. A shard that is not there is no error.
+    ///
+    /// # Errors
+    /// What the medium reports.
+    fn freshen(&self, _shards: &[ShardName]) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// Writes one shard. Dropped without `finish`, the shard never existed; a finished one that it was to
@@ -327,6 +336,15 @@ pub trait ManifestLog: Send + Sync + fmt::Debug {
     /// # Errors
     /// What the medium reports.
     fn sync(&self, job: &JobName) -> Result<()>;
+
+    /// Gives the records of a job, and the files of the log itself, the present as their time, where a medium has
+    /// times by which others may delete.
+    ///
+    /// # Errors
+    /// What the medium reports.
+    fn freshen(&self, _job: &JobName) -> Result<()> {
+        Ok(())
+    }
 
     /// Takes the lock of whoever collects (a gc, a scrub), if nobody has it. It spares collectors each
     /// other's work; that nothing is lost does not depend on it.

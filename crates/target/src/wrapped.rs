@@ -102,6 +102,10 @@ impl<M: Manner> Target for WrappedTarget<M> {
     fn close_files(&self, all: bool) {
         self.inner.close_files(all);
     }
+
+    fn freshen(&self, shards: &[ShardName]) -> Result<()> {
+        self.manner.call(0, || self.inner.freshen(shards))
+    }
 }
 
 /// A log's medium with a manner. Locks are passed on as they are.
@@ -160,6 +164,10 @@ impl<M: Manner> LogMedium for WrappedMedium<M> {
 
     fn tidy(&self, job: &JobName) -> Result<()> {
         self.manner.call(0, || self.inner.tidy(job))
+    }
+
+    fn freshen(&self, job: &JobName) -> Result<()> {
+        self.manner.call(0, || self.inner.freshen(job))
     }
 
     fn lock_collecting(&self) -> Result<Lock> {

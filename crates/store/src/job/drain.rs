@@ -3,6 +3,7 @@
 use super::handle::SaveHandle;
 use super::inner::{Inner, Way};
 use crate::save::{Order, SavePlan, SaveStats};
+use crate::verify::is_damage;
 use outlive_io::make_way;
 use outlive_pool::Pool;
 use outlive_types::{Error, Frozen, Result};
@@ -54,6 +55,7 @@ impl Drain {
             let stats = stats?;
             // The source's baseline and the store's base move together, under the writer's lock.
             frozen.settle(Some(stats.epoch));
+            writer.rank.look_behind(pool, &inner.name, stats.epoch);
             Ok(stats)
         });
         let outcome = std::panic::catch_unwind(work).unwrap_or_else(|panic| {
@@ -65,6 +67,12 @@ impl Drain {
             let error = Error::bug(format!("the save panicked: {what}; please report this"));
             Err(way.give_up(&pool, error))
         });
+        let outcome = outcome.map_err(|error| match is_damage(&error) {
+            true => {
+                error.context("the next save stores everything anew, since this one met damage")
+            }
+            false => error,
+        });
         if outcome.is_err() {
             live_done();
             frozen.settle(None);
@@ -72,6 +80,9 @@ impl Drain {
         let total = pool.env().clock.monotonic().saturating_sub(order.started);
         let outcome = outcome.map(|stats| SaveStats { total, ..stats });
         if let Err(error) = &outcome {
+            if is_damage(error) {
+                inner.writer().rank.begin_anew(&pool);
+            }
             pool.warn(format!("a save of job {} failed: {error}", inner.name));
             inner.events.failed(&pool, handle.epoch(), error);
         }

@@ -16,6 +16,7 @@ mod notes;
 mod packer;
 mod pages;
 mod plan;
+mod presence;
 mod segments;
 mod squeezing;
 mod stats;

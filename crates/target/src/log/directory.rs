@@ -1,7 +1,9 @@
 //! A directory of records: one file each, which gets its name by `link(2)`, which never replaces.
 
 use super::{LogMedium, Put};
-use crate::durable::{make_dir_durable, make_one_dir_durable, publish, sync_dir};
+use crate::durable::{
+    OWN_FILES, freshen, make_dir_durable, make_one_dir_durable, publish, sync_dir,
+};
 use crate::owner::{adopt_dir, adopt_file};
 use crate::{Lock, LockGuard};
 use locks::Locks;
@@ -160,6 +162,15 @@ impl LogMedium for DirectoryMedium {
             Err(error) if error.kind() == io::ErrorKind::NotFound && !is_ours => Ok(()),
             synced => synced.map_err(|error| Error::io("syncing the directory", &path, &error)),
         }
+    }
+
+    fn freshen(&self, job: &JobName) -> Result<()> {
+        let records = self.list(job)?.into_iter().map(|number| self.path(job, number));
+        let own = OWN_FILES.iter().map(|name| self.root.join(name));
+        for path in records.chain(own) {
+            freshen(&path).map_err(|error| Error::io("refreshing the times of", &path, &error))?;
+        }
+        Ok(())
     }
 
     fn tidy(&self, job: &JobName) -> Result<()> {

@@ -138,6 +138,14 @@ pub trait LogMedium: Send + Sync + fmt::Debug {
     /// What the medium reports; `Retry` only if the call may be repeated, which a failed fsync may not.
     fn sync(&self, job: &JobName) -> Result<()>;
 
+    /// See [`ManifestLog::freshen`].
+    ///
+    /// # Errors
+    /// What the medium reports.
+    fn freshen(&self, _job: &JobName) -> Result<()> {
+        Ok(())
+    }
+
     /// Makes one record durable that is visible.
     ///
     /// # Errors
@@ -241,6 +249,10 @@ impl<M: LogMedium + ?Sized> LogMedium for Arc<M> {
 
     fn tidy(&self, job: &JobName) -> Result<()> {
         (**self).tidy(job)
+    }
+
+    fn freshen(&self, job: &JobName) -> Result<()> {
+        (**self).freshen(job)
     }
 
     fn lock_collecting(&self) -> Result<Lock> {

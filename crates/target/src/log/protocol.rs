@@ -154,6 +154,10 @@ impl<M: LogMedium> ManifestLog for RecordLog<M> {
         self.medium.sync(job)
     }
 
+    fn freshen(&self, job: &JobName) -> Result<()> {
+        self.medium.freshen(job)
+    }
+
     fn lock_collecting(&self) -> Result<Lock> {
         self.medium.lock_collecting()
     }

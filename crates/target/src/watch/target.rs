@@ -121,6 +121,11 @@ impl Target for WatchedTarget {
         self.ask(Work::Question, |target| target.delete_reserve())
     }
 
+    fn freshen(&self, shards: &[ShardName]) -> Result<()> {
+        let shards = shards.to_vec();
+        self.ask(Work::Listing, move |target| target.freshen(&shards))
+    }
+
     fn close_files(&self, all: bool) {
         let close = move |target: &dyn Target| {
             target.close_files(all);

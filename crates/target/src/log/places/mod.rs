@@ -434,6 +434,14 @@ impl LogMedium for Places {
         if have >= self.majority() { Ok(()) } else { Err(self.too_few(&[])) }
     }
 
+    fn freshen(&self, job: &JobName) -> Result<()> {
+        let job = job.clone();
+        let done = self.all(0..self.places.len(), move |medium| {
+            medium.freshen(&job).and_then(|()| medium.freshen(&job.removed()))
+        });
+        done.map(drop)
+    }
+
     fn tidy(&self, job: &JobName) -> Result<()> {
         let job = job.clone();
         let tidied = self.all(0..self.places.len(), move |medium| {

@@ -118,6 +118,10 @@ impl LogMedium for Movable {
         self.with(|log| log.tidy(job))
     }
 
+    fn freshen(&self, job: &JobName) -> Result<()> {
+        self.with(|log| log.freshen(job))
+    }
+
     fn lock_collecting(&self) -> Result<Lock> {
         self.with(|log| log.lock_collecting())
     }

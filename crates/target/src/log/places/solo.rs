@@ -160,6 +160,10 @@ impl LogMedium for Solo {
         self.medium.tidy(job)
     }
 
+    fn freshen(&self, job: &JobName) -> Result<()> {
+        self.medium.freshen(job).and_then(|()| self.medium.freshen(&job.removed()))
+    }
+
     fn lock_collecting(&self) -> Result<Lock> {
         self.ask(|medium| medium.lock_collecting())
     }
