@@ -71,7 +71,11 @@ impl Drain {
         }
         let total = pool.env().clock.monotonic().saturating_sub(order.started);
         let outcome = outcome.map(|stats| SaveStats { total, ..stats });
+        if outcome.is_ok() {
+            inner.health.committed();
+        }
         if let Err(error) = &outcome {
+            inner.health.failed(error);
             pool.warn(format!("a save of job {} failed: {error}", inner.name));
             inner.events.failed(&pool, handle.epoch(), error);
         }
