@@ -8,7 +8,6 @@ use super::pulse::Pulse;
 use super::turns::{Turns, has_merged};
 use super::watch::Watch;
 use crate::commit::Commit;
-use crate::job::Health;
 use crate::save::{
     Draft, Order, PackNumbers, RankImage, SavePlan, SaveStats, StoredImage, Writer, draft_of,
 };
@@ -198,8 +197,9 @@ impl Part {
     }
 
     /// Begins a save: rank 0 opens the session, unless a rank is not `ready` or has something else to
-    /// save. Collective; when it returns, all ranks have called it. The `health` of rank 0 says whether all
-    /// ranks must tell their programs of an error.
+    /// save. Collective; when it returns, all ranks have called it. This rank `says` what
+    /// becomes of saves that fail, which must be the same on all. On rank 0 `judge` marks an error of which all ranks
+    /// must tell their programs.
     ///
     /// # Errors
     /// The same for all ranks: why nothing was begun.
@@ -209,13 +209,12 @@ impl Part {
         writer: &mut Writer,
         source: &mut dyn PageSource,
         ready: Result<()>,
-        health: &Health,
+        (says, judge): (&str, &dyn Fn(Error) -> Error),
     ) -> Result<Begun> {
         self.settle(pool, "a save")?;
-        let judge = |error| health.judge_for_all(error);
         let id = &pool.config().format.pool_id;
         let job = self.job.as_str();
-        let claims = ready.and_then(|()| Claims::new(id, job, health.says(), source, self.is_lone));
+        let claims = ready.and_then(|()| Claims::new(id, job, says, source, self.is_lone));
         let digest = claims.as_ref().map(Claims::digest).map_err(Error::clone);
         let mut decided = self.agree("a save", digest, &mut |all| {
             let digests = unless_failed(all).map_err(judge)?;

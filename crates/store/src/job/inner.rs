@@ -204,7 +204,13 @@ impl Inner {
             let (frozen, plan) = writer.rank.freeze(&pool, epoch, source)?;
             return Ok(FrozenSave { frozen, plan, way: Way::Alone(packs) });
         };
-        let begun = part.begin(&pool, writer, source, ready, &self.health)?;
+        let begun = part.begin(
+            &pool,
+            writer,
+            source,
+            ready,
+            (self.health.says(), &|error| self.health.judge_for_all(error)),
+        )?;
         let frozen = writer.rank.freeze(&pool, begun.epoch, source);
         let (frozen, plan) = frozen.map_err(|error| part.give_up(&pool, begun.ticket, error))?;
         Ok(FrozenSave { frozen, plan, way: Way::Together(part.clone(), begun) })

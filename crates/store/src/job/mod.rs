@@ -10,7 +10,6 @@ mod restore;
 
 pub use content::{Content, ContentLane, ContentStore};
 pub use handle::SaveHandle;
-pub(crate) use health::Health;
 pub use health::{JobHealth, OnFailure};
 pub use look::EpochInfo;
 pub use restore::{Prepared, Restored};
