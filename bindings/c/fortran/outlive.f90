@@ -20,6 +20,16 @@ module outlive
     ! Flags of a save; add them up. Without any, a save is made if it is due.
     integer(c_int), parameter, public :: outlive_if_due = 0, outlive_force = 1, outlive_until_committed = 2
 
+    ! What becomes of a save that fails.
+    integer(c_int), parameter, public :: outlive_raise = 0, outlive_warn = 1
+
+    ! How the saves of a job did, in this process: see outlive_health in outlive.h.
+    type, bind(c), public :: outlive_health
+        integer(c_int64_t) :: failed_in_a_row, failed, committed
+        real(c_double) :: since_commit_s
+        integer(c_int) :: last_failure
+    end type
+
     ! An open pool, an open job, and a save under way or over.
     type, public :: outlive_pool
         private
@@ -41,7 +51,7 @@ module outlive
     public :: outlive_save, outlive_save_some, outlive_wait, outlive_test, outlive_save_epoch
     public :: outlive_save_free, outlive_next_label, outlive_next_pin, outlive_next_metric
     public :: outlive_restore, outlive_restore_some, outlive_newest, outlive_region_shape, outlive_prune
-    public :: outlive_job_keep
+    public :: outlive_job_keep, outlive_job_on_failure, outlive_job_health, outlive_job_leave
 
     ! Protects an array of any rank, or a scalar: outlive_protect(job, name, array, status).
     interface outlive_protect
@@ -126,6 +136,30 @@ module outlive
                 bind(c, name="outlive_job_wait") result(status)
             import
             type(c_ptr), value :: job
+            integer(c_int) :: status
+        end function
+
+        function c_job_leave(job) &
+                bind(c, name="outlive_job_leave") result(status)
+            import
+            type(c_ptr), value :: job
+            integer(c_int) :: status
+        end function
+
+        function c_job_on_failure(job, on_failure, fail_after_s) &
+                bind(c, name="outlive_job_on_failure") result(status)
+            import
+            type(c_ptr), value :: job
+            integer(c_int), value :: on_failure
+            real(c_double), value :: fail_after_s
+            integer(c_int) :: status
+        end function
+
+        function c_job_health(job, health) &
+                bind(c, name="outlive_job_health") result(status)
+            import
+            type(c_ptr), value :: job
+            type(outlive_health), intent(out) :: health
             integer(c_int) :: status
         end function
 
@@ -425,6 +459,14 @@ contains
         type(outlive_job), intent(inout) :: job
         integer(c_int), intent(out) :: status
         status = c_job_close(job%handle)
+        job%handle = c_null_ptr
+    end subroutine
+
+    ! The same for a rank that ends early: it waits for no other rank of its group.
+    subroutine outlive_job_leave(job, status)
+        type(outlive_job), intent(inout) :: job
+        integer(c_int), intent(out) :: status
+        status = c_job_leave(job%handle)
         job%handle = c_null_ptr
     end subroutine
 
@@ -939,6 +981,24 @@ contains
         character(*), intent(in) :: rules
         integer(c_int), intent(out) :: status
         status = c_job_keep(job%handle, c_text(rules))
+    end subroutine
+
+    ! Says what becomes of a save that fails: outlive_raise, or outlive_warn until nothing was committed for
+    ! `fail_after_s` seconds. See outlive_job_on_failure() in outlive.h.
+    subroutine outlive_job_on_failure(job, on_failure, fail_after_s, status)
+        type(outlive_job), intent(in) :: job
+        integer(c_int), intent(in) :: on_failure
+        real(real64), intent(in) :: fail_after_s
+        integer(c_int), intent(out) :: status
+        status = c_job_on_failure(job%handle, on_failure, fail_after_s)
+    end subroutine
+
+    ! How the saves of a job did, in this process.
+    subroutine outlive_job_health(job, health, status)
+        type(outlive_job), intent(in) :: job
+        type(outlive_health), intent(out) :: health
+        integer(c_int), intent(out) :: status
+        status = c_job_health(job%handle, health)
     end subroutine
 
     ! Keeps the newest checkpoints, and those with a label or a pin; `dropped` is how many went.

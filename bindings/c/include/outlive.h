@@ -38,13 +38,19 @@
 // Something that a person should know, such as a damaged checkpoint that was passed over.
 #define OUTLIVE_LOG_WARNING 2
 
+// The next save, wait or close returns the failure of a save: how a job begins.
+#define OUTLIVE_RAISE 0
+
+// The program goes on after a failed save; see outlive_job_on_failure().
+#define OUTLIVE_WARN 1
+
 // Save if it is due; see outlive_job_open().
 #define OUTLIVE_DUE 0
 
 // Save now, whether it is due or not.
 #define OUTLIVE_FORCE 1
 
-// Return only when the checkpoint is committed.
+// Return only when the checkpoint is committed, or has failed.
 #define OUTLIVE_WAIT 2
 
 // It belongs to its rank alone.
@@ -77,6 +83,20 @@ typedef int outlive_status;
 
 // Takes a notice: its level, its text, and what was given to outlive_set_log().
 typedef void (*outlive_log)(int level, const char *text, void *user);
+
+// How the saves of a job did, in this process.
+typedef struct outlive_health {
+    // Saves that have failed since the last commit.
+    uint64_t failed_in_a_row;
+    // All saves that have failed.
+    uint64_t failed;
+    // Saves that were committed.
+    uint64_t committed;
+    // Seconds since the last commit; below 0 if nothing was committed.
+    double since_commit_s;
+    // The status of the save that failed last, or OUTLIVE_OK.
+    outlive_status last_failure;
+} outlive_health;
 
 // Connects the ranks of a program. The functions are collective: every rank calls them, in the same order.
 // outlive calls them only inside of its own functions, on the thread that has called, and never two of one
@@ -219,10 +239,31 @@ outlive_status outlive_job_open(struct outlive_pool *pool,
 
 // Waits until the last save is committed, and the slow tier of the pool has what pool.toml asks for;
 // then closes the job. The handle is not valid any more, whatever is returned. Handles of its saves
-// stay. NULL is allowed.
+// stay. NULL is allowed. In a group every rank calls it, after the same saves.
 //
-// Returns the failure of the last save if nobody was told of it yet.
+// Returns the failure of the last save if nobody was told of it yet. After OUTLIVE_WARN that is a warning, unless
+// nothing was committed for `fail_after_s`, or at all. OUTLIVE_INVALID: another rank saves or restores instead; the
+// text names it.
 outlive_status outlive_job_close(struct outlive_job *job);
+
+// The same for a rank that ends early, as after an error of the program: it waits for no other rank. Ranks of
+// outlive_job_open_ranks() are told at once; others as far as what connects them notices.
+outlive_status outlive_job_leave(struct outlive_job *job);
+
+// Says what becomes of a save that fails. OUTLIVE_RAISE: the next save, outlive_due(), outlive_restore() or
+// outlive_job_close() returns its failure. OUTLIVE_WARN: the program goes on with a warning, and the next save
+// stores what the failed one could not; only after `fail_after_s` seconds without a commit a failure is returned.
+// They count from the last commit, or from this call. Only failures of storage pass: OUTLIVE_FENCED, OUTLIVE_BUG and
+// mistakes of the program are returned in any case. outlive_wait() returns the failure of its save in any case.
+//
+// `fail_after_s` is longer than the job's `every_s`; it is ignored with OUTLIVE_RAISE. What was said last holds for all
+// handles of the job in this process. Every rank of a group says the same; the time of rank 0 counts.
+outlive_status outlive_job_on_failure(struct outlive_job *job,
+                                      int on_failure,
+                                      double fail_after_s);
+
+// How the saves of a job did, in this process. Never waits.
+outlive_status outlive_job_health(struct outlive_job *job, struct outlive_health *health);
 
 // Waits until no save of the job is under way.
 //

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <exception>
 #include <initializer_list>
 #include <optional>
 #include <stdexcept>
@@ -222,10 +223,14 @@ public:
         std::swap(job_, taken.job_);
         return *this;
     }
-    // Waits for the last save. Call close() before to get its failure as an exception.
+    // Waits for the last save. Call close() before to get its failure as an exception. While an exception is
+    // thrown, a rank of a group waits for no other one.
     ~Job() {
-        if (job_ != nullptr && outlive_job_close(job_) != OUTLIVE_OK)
-            std::fprintf(stderr, "outlive: error: the last save failed: %s\n",
+        if (job_ == nullptr) return;
+        const outlive_status status =
+            std::uncaught_exceptions() > 0 ? outlive_job_leave(job_) : outlive_job_close(job_);
+        if (status != OUTLIVE_OK)
+            std::fprintf(stderr, "outlive: error: the job was not closed well: %s\n",
                          outlive_error_message());
     }
     void close() { check(outlive_job_close(std::exchange(job_, nullptr))); }
@@ -378,6 +383,17 @@ public:
 
     // From the next save on, drops behind each commit what these rules do not keep: see outlive_job_keep().
     void keep(const std::string &rules) { check(outlive_job_keep(job_, rules.c_str())); }
+
+    // What becomes of a save that fails: OUTLIVE_RAISE or OUTLIVE_WARN. See outlive_job_on_failure().
+    void on_failure(int what, double fail_after_s = 3600) {
+        check(outlive_job_on_failure(job_, what, fail_after_s));
+    }
+    // How its saves did, in this process.
+    outlive_health health() const {
+        outlive_health health{};
+        check(outlive_job_health(job_, &health));
+        return health;
+    }
 
     // Returns how many checkpoints went.
     std::uint64_t prune(std::uint64_t keep_last) {

@@ -95,8 +95,38 @@ static inline void outlive_mpi_functions(outlive_mpi_group *group, outlive_comm 
     functions->user = group;
 }
 
+/* MPI_Finalize calls this first, while MPI still works. It closes a job that the program has left open: other ranks
+   may be in a save, which waits for this one. */
+static inline int outlive_mpi_at_finalize(MPI_Comm self, int key, void *value, void *extra)
+{
+    outlive_job **job = (outlive_job **)value;
+    (void)self, (void)key, (void)extra;
+    /* A closed handle is refused. */
+    if (outlive_clear(*job) == OUTLIVE_OK && outlive_job_close(*job) != OUTLIVE_OK)
+        fprintf(stderr, "outlive: error: MPI_Finalize has closed a job: %s\n", outlive_error_message());
+    free(job);
+    return MPI_SUCCESS;
+}
+
+static inline void outlive_mpi_watch(outlive_job *job)
+{
+    int key, status;
+    outlive_job **kept = (outlive_job **)malloc(sizeof *kept);
+    if (kept == NULL)
+        return;
+    *kept = job;
+    status = MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, outlive_mpi_at_finalize, &key, NULL);
+    if (status == MPI_SUCCESS) {
+        status = MPI_Comm_set_attr(MPI_COMM_SELF, key, kept);
+        MPI_Comm_free_keyval(&key);
+    }
+    if (status != MPI_SUCCESS)
+        free(kept);
+}
+
 /* Opens a job of all ranks of `comm`: every rank calls it, and saves and restores become collective. Call
-   it after MPI_Init, and outlive_job_close before MPI_Finalize; both are collective. `patience_s` and
+   it after MPI_Init, and outlive_job_close before MPI_Finalize, which does so otherwise; both are collective.
+   `patience_s` and
    `schedule` as for outlive_job_open_group(); 0 and NULL for the usual. Of MPI nothing but MPI_THREAD_SINGLE is
    asked: it is called only on the thread that calls outlive. */
 static inline outlive_status outlive_job_open_mpi(outlive_pool *pool, const char *name, double every_s,
@@ -129,10 +159,12 @@ static inline outlive_status outlive_job_open_mpi(outlive_pool *pool, const char
     /* A job that one rank could not open no rank has. */
     if (MPI_Allreduce(&opened, &worst, 1, MPI_INT, MPI_MAX, group->comm) != MPI_SUCCESS)
         worst = opened;
-    if (worst == OUTLIVE_OK)
+    if (worst == OUTLIVE_OK) {
+        outlive_mpi_watch(*job);
         return OUTLIVE_OK;
+    }
     if (opened == OUTLIVE_OK) {
-        outlive_job_close(*job); /* releases the communicator */
+        outlive_job_leave(*job); /* releases the communicator */
         *job = NULL;
         outlive_refuse("another rank could not open the job: see what it was told");
         return worst;

@@ -4,6 +4,7 @@
 use crate::call::Inside;
 use crate::core::{Core, JOBS};
 use crate::notices::{forget_listener, to_stderr};
+use outlive_client::End;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -52,7 +53,7 @@ fn complete(core: &Core) {
     if let Err(error) = core.job().wait() {
         to_stderr("error", &format!("the last save before the end of the program failed: {error}"));
     }
-    if let Err(error) = core.client.close(true) {
+    if let Err(error) = core.client.close(End::Exit) {
         // No checkpoint is lost by that: the session ends with the process.
         to_stderr("warning", &format!("job {} was not closed: {error}", core.job().name()));
     }

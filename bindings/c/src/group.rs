@@ -138,7 +138,7 @@ fn open(
 ) -> Outcome {
     let Asked { every, patience, schedule } = asked;
     let group = GroupOptions { patience, schedule, ..GroupOptions::new(coordinator) };
-    let core = Core::open(pool, name, JobOptions { every, group: Some(group) })?;
+    let core = Core::open(pool, name, JobOptions { every, group: Some(group), on_failure: None })?;
     *core.release() = functions;
     exit::watch();
     out.set(JOBS.add(Arc::new(core)));

@@ -2,12 +2,13 @@
 #![allow(unsafe_code)]
 
 use crate::arguments::{Out, text};
-use crate::call::{Failure, call, invalid};
+use crate::call::{Failure, Outcome, call, invalid};
 use crate::core::{Core, JOBS, outlive_job};
 use crate::exit;
 use crate::pool::{POOLS, outlive_pool};
-use crate::status::outlive_status;
-use outlive_store::JobOptions;
+use crate::status::{OUTLIVE_OK, outlive_status, status_of};
+use outlive_client::End;
+use outlive_store::{JobOptions, OnFailure};
 use std::ffi::{c_char, c_int};
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -35,7 +36,8 @@ pub unsafe extern "C" fn outlive_job_open(
         let every = Duration::try_from_secs_f64(every_s).map_err(|_| {
             invalid(format!("every_s = {every_s}: must be a number of seconds, from 0"))
         })?;
-        let options = JobOptions { every: (!every.is_zero()).then_some(every), group: None };
+        let every = (!every.is_zero()).then_some(every);
+        let options = JobOptions { every, ..JobOptions::default() };
         let core = Core::open(&pool, name, options)?;
         exit::watch();
         out.set(JOBS.add(Arc::new(core)));
@@ -43,25 +45,114 @@ pub unsafe extern "C" fn outlive_job_open(
     })
 }
 
+/// The next save, wait or close returns the failure of a save: how a job begins.
+pub const OUTLIVE_RAISE: c_int = 0;
+/// The program goes on after a failed save; see outlive_job_on_failure().
+pub const OUTLIVE_WARN: c_int = 1;
+
+/// How the saves of a job did, in this process.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct outlive_health {
+    /// Saves that have failed since the last commit.
+    pub failed_in_a_row: u64,
+    /// All saves that have failed.
+    pub failed: u64,
+    /// Saves that were committed.
+    pub committed: u64,
+    /// Seconds since the last commit; below 0 if nothing was committed.
+    pub since_commit_s: f64,
+    /// The status of the save that failed last, or OUTLIVE_OK.
+    pub last_failure: outlive_status,
+}
+
 /// Waits until the last save is committed, and the slow tier of the pool has what pool.toml asks for;
 /// then closes the job. The handle is not valid any more, whatever is returned. Handles of its saves
-/// stay. NULL is allowed.
+/// stay. NULL is allowed. In a group every rank calls it, after the same saves.
 ///
-/// Returns the failure of the last save if nobody was told of it yet.
+/// Returns the failure of the last save if nobody was told of it yet. After OUTLIVE_WARN that is a warning, unless
+/// nothing was committed for `fail_after_s`, or at all. OUTLIVE_INVALID: another rank saves or restores instead; the
+/// text names it.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlive_job_close(job: *mut outlive_job) -> outlive_status {
+    call(|| close(job, End::Together))
+}
+
+/// The same for a rank that ends early, as after an error of the program: it waits for no other rank. Ranks of
+/// outlive_job_open_ranks() are told at once; others as far as what connects them notices.
+#[unsafe(no_mangle)]
+pub extern "C" fn outlive_job_leave(job: *mut outlive_job) -> outlive_status {
+    call(|| close(job, End::Alone))
+}
+
+fn close(job: *mut outlive_job, end: End) -> Outcome {
+    if job.is_null() {
+        return Ok(());
+    }
+    let core = JOBS.take(job)?;
+    let mut turn = core.turn()?;
+    let closed = core.client.close(end);
+    turn.close();
+    if let Some(functions) = core.release().take() {
+        functions.release();
+    }
+    Ok(closed?)
+}
+
+/// Says what becomes of a save that fails. OUTLIVE_RAISE: the next save, outlive_due(), outlive_restore() or
+/// outlive_job_close() returns its failure. OUTLIVE_WARN: the program goes on with a warning, and the next save
+/// stores what the failed one could not; only after `fail_after_s` seconds without a commit a failure is returned.
+/// They count from the last commit, or from this call. Only failures of storage pass: OUTLIVE_FENCED, OUTLIVE_BUG and
+/// mistakes of the program are returned in any case. outlive_wait() returns the failure of its save in any case.
+///
+/// `fail_after_s` is longer than the job's `every_s`; it is ignored with OUTLIVE_RAISE. What was said last holds for all
+/// handles of the job in this process. Every rank of a group says the same; the time of rank 0 counts.
+#[unsafe(no_mangle)]
+pub extern "C" fn outlive_job_on_failure(
+    job: *mut outlive_job,
+    on_failure: c_int,
+    fail_after_s: f64,
+) -> outlive_status {
     call(|| {
-        if job.is_null() {
-            return Ok(());
-        }
-        let core = JOBS.take(job)?;
-        let mut turn = core.turn()?;
-        let closed = core.client.close(false);
-        turn.close();
-        if let Some(functions) = core.release().take() {
-            functions.release();
-        }
-        Ok(closed?)
+        let core = JOBS.get(job)?;
+        let on_failure = match on_failure {
+            OUTLIVE_RAISE => OnFailure::Raise,
+            OUTLIVE_WARN => {
+                let fail_after = Duration::try_from_secs_f64(fail_after_s).map_err(|_| {
+                    invalid(format!(
+                        "fail_after_s = {fail_after_s}: must be a number of seconds above 0"
+                    ))
+                })?;
+                OnFailure::Warn { fail_after }
+            }
+            other => {
+                return Err(invalid(format!(
+                    "on_failure = {other}: must be OUTLIVE_RAISE or OUTLIVE_WARN"
+                )));
+            }
+        };
+        Ok(core.job().on_failure(on_failure)?)
+    })
+}
+
+/// How the saves of a job did, in this process. Never waits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outlive_job_health(
+    job: *mut outlive_job,
+    health: *mut outlive_health,
+) -> outlive_status {
+    call(|| {
+        // SAFETY: the caller gives NULL, or a place that may be written.
+        let out = unsafe { Out::new(health, "the health")? };
+        let health = JOBS.get(job)?.job().health();
+        out.set(outlive_health {
+            failed_in_a_row: health.failed_in_a_row,
+            failed: health.failed,
+            committed: health.committed,
+            since_commit_s: health.since_commit.map_or(-1.0, |time| time.as_secs_f64()),
+            last_failure: health.last_error.map_or(OUTLIVE_OK, |error| status_of(error.kind())),
+        });
+        Ok(())
     })
 }
 

@@ -18,7 +18,7 @@ use std::time::Duration;
 pub const OUTLIVE_DUE: c_uint = 0;
 /// Save now, whether it is due or not.
 pub const OUTLIVE_FORCE: c_uint = 1;
-/// Return only when the checkpoint is committed.
+/// Return only when the checkpoint is committed, or has failed.
 pub const OUTLIVE_WAIT: c_uint = 2;
 
 /// A save under way, or over.
@@ -176,7 +176,7 @@ pub(crate) fn save(
     };
     drop(turn);
     if flags & OUTLIVE_WAIT != 0 || exit::has_ended() {
-        settled(&handle)?;
+        core.job().settle_save(&handle)?;
     }
     if out.is_wanted() {
         out.set(SAVES.add(Arc::new(handle)));

@@ -223,6 +223,21 @@ fn ranks_in_cpp() {
     }
 }
 
+/// A rank closes the job, or comes to `MPI_Finalize`, while the others save: none waits, and all are told.
+#[test]
+fn a_rank_that_leaves_while_others_save_is_named() {
+    for mpi in Mpi::all() {
+        let program = mpi.c(root().join("tests/programs/mpi_leave.c"));
+        let pool = mpi.place("pool");
+        for how in ["close", "finalize"] {
+            for leaver in ["0", "1"] {
+                let done = mpi.run(3, &program, &[pool.to_str().unwrap(), leaver, how]);
+                assert!(done.lines().any(|line| line == "done"), "{done}");
+            }
+        }
+    }
+}
+
 #[test]
 fn what_one_rank_does_wrong_all_are_told() {
     for mpi in Mpi::all() {

@@ -22,6 +22,19 @@ fn all_that_a_program_does() {
 }
 
 #[test]
+fn a_program_goes_on_after_failed_saves() {
+    if !Language::C.is_here() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let program = program(dir.path(), "on_failure.c");
+    let done = Command::new(&program).arg(pool(dir.path())).output().unwrap();
+    let told = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert_eq!(String::from_utf8_lossy(&done.stdout), "done\n", "{told}");
+    assert_eq!(told.matches("a save of job job failed").count(), 3, "{told}");
+}
+
+#[test]
 fn a_job_keeps_what_its_rules_keep() {
     if !Language::C.is_here() {
         return;

@@ -177,6 +177,12 @@ impl Coordinator for PyCoordinator {
         }
     }
 
+    fn leave(&self, why: &Error) {
+        if let Means::Pool(ranks) = &self.means {
+            Coordinator::leave(&**ranks, why);
+        }
+    }
+
     fn at_work(&self) -> Option<Box<dyn Any + Send>> {
         match &self.means {
             Means::Object(_) => None,

@@ -9,11 +9,12 @@ use crate::notes::Notes;
 use crate::shared::Core;
 use crate::wait;
 use crate::{collect, files, restore, save};
+use outlive_client::End;
 use outlive_files::{Patterns, PutOptions};
 use outlive_format::{Manifest, Remarks};
 use outlive_pool::Pool;
 use outlive_pool::Tier;
-use outlive_store::EpochInfo;
+use outlive_store::{EpochInfo, JobHealth, OnFailure};
 use outlive_types::{Error, Result};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyFrozenSet, PyList};
@@ -34,6 +35,7 @@ impl Job {
         events: Arc<Events>,
         name: &str,
         every_s: Option<f64>,
+        on_failure: Option<OnFailure>,
         group: Option<GroupArguments>,
     ) -> Result<Job> {
         let every = every_s
@@ -45,7 +47,7 @@ impl Job {
                 })
             })
             .transpose()?;
-        let core = Core::open(pool, events, name, every, group)?;
+        let core = Core::open(pool, events, name, every, on_failure, group)?;
         Ok(Job { core: Arc::new(core) })
     }
 
@@ -274,26 +276,60 @@ impl Job {
         Ok(())
     }
 
-    /// Waits for the drain and the slow tier, raises a failure that nobody has been told, and ends the session. At the
-    /// end of the process nobody needs to wait for memory that is being filled.
-    #[pyo3(signature = (tick, *, at_exit))]
-    fn close(&self, tick: &Bound<'_, PyAny>, at_exit: bool) -> PyResult<()> {
+    /// See `outlive.JobStatus`.
+    fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.core.check_process(py)?;
+        let health = self.core.job().health();
+        let JobHealth { on_failure, last_error, since_commit, .. } = &health;
+        let (on_failure, fail_after) = match on_failure {
+            OnFailure::Raise => ("raise", None),
+            OnFailure::Warn { fail_after } => ("warn", Some(fail_after)),
+        };
+        Ok(named!(py;
+            ..health { failed_in_a_row, failed, committed },
+            on_failure: on_failure,
+            fail_after_s: fail_after.map(Duration::as_secs_f64),
+            last_error: last_error.as_ref().map(|error| to_py(py, error).into_value(py)),
+            since_commit_s: since_commit.map(|time| time.as_secs_f64()),
+        ))
+    }
+
+    /// Failures of which the program is to be warned: how many, how many in a row, and the last one.
+    fn untold_failures(&self, py: Python<'_>) -> PyResult<Option<(u64, u64, String)>> {
+        self.core.check_process(py)?;
+        let untold = self.core.job().untold_failures();
+        Ok(untold.map(|(count, in_a_row, error)| (count, in_a_row, error.message().to_owned())))
+    }
+
+    /// Waits for the drain and the slow tier, raises a failure of which the program must be told, and ends the session.
+    /// At the end of the process nothing waits for memory that is being filled. A group closes `together`, or this rank
+    /// waits for no other one.
+    #[pyo3(signature = (tick, *, at_exit, together))]
+    fn close(&self, tick: &Bound<'_, PyAny>, at_exit: bool, together: bool) -> PyResult<()> {
         let py = tick.py();
         let core = &self.core;
         core.check_process(py)?;
         let inside = core.enter(tick)?;
+        // Others may wait for this rank already.
+        let at_work = core.job().at_work();
         core.settle_last(tick)?;
         if !at_exit {
             core.settle_fill(tick)?;
         }
         core.settle_slow_tier(tick)?;
-        let closed = py.detach(|| core.client.close(at_exit));
+        drop(at_work);
+        let end = match (at_exit, together) {
+            (true, _) => End::Exit,
+            (false, true) => End::Together,
+            (false, false) => End::Alone,
+        };
+        let closed = py.detach(|| core.client.close(end));
         core.keep_constants(Vec::new());
         let forgotten = std::mem::take(&mut *core.remembered());
         drop(forgotten);
         drop(inside);
         let told = wait::tell(&core.events, tick);
-        closed.or_raise(py).and(told)
+        closed.map_err(|error| core.raise(py, &error)).and(told)
     }
 }
 
@@ -308,6 +344,7 @@ fn report_of<'py>(py: Python<'py>, info: &EpochInfo) -> PyResult<Bound<'py, PyDi
         ..remarks { label, pinned },
         parent: (manifest.parent > 0).then_some(manifest.parent),
         frozen_at: UNIX_EPOCH + Duration::from_nanos(manifest.frozen_ns),
+        failed_before: manifest.failed_before,
         regions: manifest.regions(),
         state_bytes: manifest.state_bytes(),
         new_bytes: figures.new_bytes + info.record_bytes,

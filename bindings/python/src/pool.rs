@@ -8,12 +8,14 @@ use crate::job::Job;
 use crate::named::named;
 use crate::process::Opener;
 use outlive_pool::{Environment, open, open_or_create};
-use outlive_store::retention::check_keep;
+use outlive_store::OnFailure;
+use outlive_store::retention::{check_keep, parse_age};
 use outlive_types::{Error, Event, Result};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A pool; `outlive.Pool` is what programs use.
 #[pyclass(frozen, module = "outlive._core")]
@@ -76,7 +78,9 @@ impl Pool {
     }
 
     /// Opens a job of this pool. `group` connects the ranks of the program, if it has several.
-    #[pyo3(signature = (name, *, every_s, keep, group, patience_s, schedule))]
+    #[pyo3(signature = (
+        name, *, every_s, keep, on_failure, fail_after, group, patience_s, schedule
+    ))]
     #[allow(clippy::too_many_arguments)] // by name
     fn job(
         &self,
@@ -84,6 +88,8 @@ impl Pool {
         name: &str,
         every_s: Option<f64>,
         keep: Option<&Rules>,
+        on_failure: Option<&str>,
+        fail_after: Option<FailAfter>,
         group: Option<&Bound<'_, PyAny>>,
         patience_s: f64,
         schedule: &str,
@@ -91,7 +97,10 @@ impl Pool {
         self.check_process(py)?;
         let of = |object| group_of(object, &self.pool, name, patience_s, schedule);
         let group = group.map(of).transpose()?;
-        let job = Job::open(&self.pool, self.events.clone(), name, every_s, group).or_raise(py)?;
+        let on_failure = on_failure.map(|said| on_failure_of(said, fail_after)).transpose();
+        let on_failure = on_failure.or_raise(py)?;
+        let job = Job::open(&self.pool, self.events.clone(), name, every_s, on_failure, group);
+        let job = job.or_raise(py)?;
         keep.map_or(Ok(()), |rules| job.keep(rules)).or_raise(py)?;
         Ok(job)
     }
@@ -127,6 +136,33 @@ impl Pool {
             }
         }
         Ok(named!(py; notices: notices, progress: progress))
+    }
+}
+
+/// A time: seconds, or text such as "1h".
+#[derive(FromPyObject)]
+enum FailAfter {
+    Seconds(f64),
+    Text(String),
+}
+
+/// What `Pool.job` says of saves that fail.
+fn on_failure_of(said: &str, fail_after: Option<FailAfter>) -> Result<OnFailure> {
+    let fail_after = match fail_after {
+        None => OnFailure::FAIL_AFTER,
+        Some(FailAfter::Text(text)) => parse_age(&text).map_err(|e| e.context("fail_after"))?,
+        Some(FailAfter::Seconds(seconds)) => {
+            Duration::try_from_secs_f64(seconds).map_err(|_| {
+                Error::invalid(format!("fail_after = {seconds} s: must be a time from 0"))
+            })?
+        }
+    };
+    match said {
+        "raise" => Ok(OnFailure::Raise),
+        "warn" => Ok(OnFailure::Warn { fail_after }),
+        other => Err(Error::invalid(format!(
+            "on_failure = {other:?} is not possible: give \"raise\" or \"warn\""
+        ))),
     }
 }
 

@@ -206,6 +206,19 @@ impl Save {
         Ok(self.handle.done())
     }
 
+    /// Waits until it is over. Raises its failure if the program must be told, whatever it waits for.
+    fn settle(&self, tick: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = tick.py();
+        self.core.check_process(py)?;
+        let step = &mut |limit| self.handle.wait_done(Some(limit)).then_some(());
+        wait::wait(&self.core.events, tick, None, step)?;
+        if !self.core.job().is_saving() {
+            self.core.keep_constants(Vec::new());
+        }
+        let told = wait::tell(&self.core.events, tick);
+        self.core.job().settle_save(&self.handle).or_raise(py).and(told)
+    }
+
     /// Waits for the commit and gives the figures; `None` if that takes longer than `timeout_s`.
     fn wait<'py>(
         &self,

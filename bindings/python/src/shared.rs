@@ -9,7 +9,7 @@ use crate::remembered::Remembered;
 use crate::wait::{self, Entry, Inside, Turn};
 use outlive_client::Client;
 use outlive_pool::Pool;
-use outlive_store::{Job, JobOptions};
+use outlive_store::{Job, JobOptions, OnFailure};
 use outlive_types::{Error, Result};
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -56,6 +56,7 @@ impl Core {
         events: Arc<Events>,
         name: &str,
         every: Option<Duration>,
+        on_failure: Option<OnFailure>,
         group: Option<GroupArguments>,
     ) -> Result<Core> {
         let (coordinator, group) = match group {
@@ -63,7 +64,7 @@ impl Core {
             None => (None, None),
         };
         Ok(Core {
-            client: Client::open(pool, name, JobOptions { every, group })?,
+            client: Client::open(pool, name, JobOptions { every, group, on_failure })?,
             coordinator,
             events,
             turn: Turn::default(),

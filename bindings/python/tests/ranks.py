@@ -262,6 +262,26 @@ def meet(hub: Hub | outlive.Ranks, place: str, patience_s: float) -> None:
         print(type(error).__name__, str(error).replace("\n", " "), flush=True)
 
 
+def leave(hub: Hub | outlive.Ranks, place: str, leaver: int, how: str) -> None:
+    """One rank closes the job, or ends, while the others save."""
+    job = outlive.open(place).job("leave", group=hub, patience_s=3600)
+    job.save({"step": 1}, wait=True)
+    if hub.rank != leaver:
+        told("save", lambda: job.save({"step": 2}, wait=True))
+    elif how == "close":
+        told("close", job.close)
+    elif how == "raise":
+        try:
+            with job:
+                raise KeyError("of the program")
+        except KeyError:
+            print("raised | done", flush=True)
+    else:
+        return
+    # No close waits for ranks that are out of step.
+    told("then", job.close)
+
+
 def main() -> None:
     """Does what the command line says."""
     rank, size = map(int, sys.argv[1:3])
@@ -282,6 +302,9 @@ def main() -> None:
     elif command == "cyclic":
         place, blocks, step = arguments
         cyclic(hub, place, blocks, int(step))
+    elif command == "leave":
+        place, leaver, how = arguments
+        leave(hub, place, int(leaver), how)
     elif command == "meet":
         place, patience_s = arguments
         meet(hub, place, float(patience_s))

@@ -35,6 +35,10 @@ GIVEN = {
     ("docs/groups.md", "import numpy as np"): "",
     ("docs/groups.md", "import os"): "",
     ("docs/python.md", "import signal"): TYPES,
+    (
+        "docs/python.md",
+        'job = pool.job("simulation", every_s=600, on_failure="warn", fail_after="2h")',
+    ): TYPES,
     ("docs/python.md", "import numpy as np"): f"{TYPES}\nmodel: Any\noptimizer: Any",
     ("docs/python.md", "report = job.restore(into=state, lazy=True)"): TYPES,
 }

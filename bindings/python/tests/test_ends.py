@@ -314,7 +314,7 @@ class Stubborn:
             raise self.raised.pop(0)
         self.is_saving = False
 
-    def close(self, tick: object, *, at_exit: bool) -> None:
+    def close(self, tick: object, *, at_exit: bool, together: bool) -> None:
         self.closed = True
 
 

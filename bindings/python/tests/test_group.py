@@ -217,6 +217,35 @@ def test_what_one_rank_does_wrong_all_are_told(tmp_path: Path) -> None:
         assert "epoch 2" in text, text
 
 
+@pytest.mark.parametrize("leaver", [0, 1])
+@pytest.mark.parametrize("how", ["close", "raise", "end"])
+def test_a_rank_that_leaves_while_others_save_is_named(
+    tmp_path: Path, leaver: int, how: str
+) -> None:
+    """At once, and not when the patience of an hour is over."""
+    in_pool = finish(start_in_pool("run", 3, "leave", tmp_path / "pool", leaver, how))
+    # Where a connection has nothing to say it with, its end does.
+    by_socket = finish(start(3, "leave", tmp_path / "other", leaver, how))
+    for out, has_means in ((in_pool, True), (by_socket, False)):
+        for rank, text in enumerate(out):
+            lines = dict(line.split(" | ", 1) for line in text.splitlines())
+            if rank == leaver and how == "end":
+                continue
+            assert lines["then"] == "done", text
+            if how == "close":
+                line = lines["close" if rank == leaver else "save"]
+                assert line.startswith("InvalidError the ranks are out of step: rank 1 "), text
+                assert "the close of the job" in line, text
+            elif rank == leaver:
+                assert lines["raised"] == "done", text
+            elif has_means:
+                words = f"rank {leaver} has left its group: it has ended, or closed the job, after"
+                assert lines["save"].startswith("InvalidError "), text
+                assert words in lines["save"], text
+            else:
+                assert lines["save"].startswith("RetryError "), text
+
+
 def test_ranks_that_do_not_do_the_same_are_told(tmp_path: Path) -> None:
     out = finish(start(3, "apart", tmp_path / "pool"))
     for rank, text in enumerate(out):

@@ -31,6 +31,39 @@ WORK = """
 """
 
 
+def test_closed_jobs_keep_no_descriptors(folder: Path, run: Run) -> None:
+    out = run(
+        """
+        def descriptors():
+            return len(os.listdir("/proc/self/fd"))
+
+        pool = outlive.open(sys.argv[1])
+        other, mine = pool.job("other"), {"a": np.ones(1 << 16), "n": 0}
+        other.save(mine, wait=True)
+        before = descriptors()
+        jobs = []
+        for number in range(100):
+            # It is let go with the job, and outlives it.
+            u = outlive.zeros((256, 256))
+            u += number
+            jobs.append((pool.job(f"j{number}"), u))
+            jobs[-1][0].save({"u": u}, wait=True)
+            jobs[-1][0].close()
+            assert descriptors() <= before, number
+        for number, (job, u) in enumerate(jobs):
+            assert u.sum() == number * 65536
+            u[0, 0] += 1
+        jobs[3][0].save({"u": jobs[3][1]}, wait=True)
+        assert np.array_equal(pool.job("j3").restore()["u"], jobs[3][1])
+        jobs[3][0].close()
+        mine["a"][7] = 2
+        print(other.save(mine, wait=True).changed_bytes <= 8192, descriptors() <= before)
+        """,
+        folder,
+    )
+    assert out == "True True"
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
 def test_few_threads(folder: Path, run: Run) -> None:
     folder.mkdir()

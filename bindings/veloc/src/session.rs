@@ -7,7 +7,7 @@ use crate::files::{self, FILE, forget};
 use crate::versions::{notes, versions};
 use outlive_capture::Region;
 use outlive_capture::fill::MutRegion;
-use outlive_client::{Client, Leave, Offer, Wish};
+use outlive_client::{Client, End, Leave, Offer, Wish};
 use outlive_connect::Functions;
 use outlive_pool::{Environment, Pool, open_or_create};
 use outlive_store::gc::GcOptions;
@@ -498,7 +498,7 @@ impl Session {
         for client in self.clients.values() {
             let closed = client.job().wait();
             keep_newest(client, max_versions);
-            let closed = closed.and(client.close(true));
+            let closed = closed.and(client.close(End::Exit));
             first = first.and(closed);
         }
         self.clients.clear();

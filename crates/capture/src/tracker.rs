@@ -43,8 +43,19 @@ pub(crate) struct State {
     last: u64,
     spare: Spare,
     pub watches: Watches,
+    /// The tracker that was asked for; without one, changes are found by hashes alone. A freeze opens it, and
+    /// [`ChangeTracker::let_go`] closes it: it has two descriptors.
+    asked: Option<Asked>,
     /// Why the tracker that was asked for is not used.
     fallback: Option<Refusal>,
+}
+
+/// The tracker that a program asked for.
+#[derive(Clone, Debug)]
+struct Asked {
+    choice: TrackerChoice,
+    /// The job that it serves, if that is known.
+    job: Option<String>,
 }
 
 /// Buffers kept from one freeze to the next: fresh memory costs a page fault for each page.
@@ -86,18 +97,21 @@ impl ChangeTracker {
     /// what may have changed is compared. The choice falls back to hashes, and
     /// [`ChangeTracker::report`] says why.
     pub fn with(choice: TrackerChoice) -> ChangeTracker {
-        let tracker = ChangeTracker::default();
-        match track::open(choice) {
-            Ok(opened) => tracker.lock().watches = Watches::new(opened),
-            Err(refusal) => tracker.lock().fallback = Some(refusal),
-        }
-        tracker
+        ChangeTracker::asked(Asked { choice, job: None })
     }
 
     /// The same, for a job of this name: others that want memory which it watches are told who has it.
     pub fn for_job(choice: TrackerChoice, job: &str) -> ChangeTracker {
-        let tracker = ChangeTracker::with(choice);
-        tracker.lock().watches.serve(job);
+        ChangeTracker::asked(Asked { choice, job: Some(job.to_owned()) })
+    }
+
+    fn asked(asked: Asked) -> ChangeTracker {
+        if asked.choice != TrackerChoice::Only(TrackerKind::Hash) {
+            // Now, and not while the first freeze holds the program up.
+            track::probe();
+        }
+        let tracker = ChangeTracker::default();
+        tracker.lock().asked = Some(asked);
         tracker
     }
 
@@ -158,11 +172,11 @@ impl ChangeTracker {
         state.watches.clear();
     }
 
-    /// Lets go of all memory that is watched: somebody else is to have it, or nobody saves any more.
-    /// The next freeze compares everything, and watches it anew.
+    /// Lets go of all memory that is watched, and closes the tracker: another job is to have that memory, or the
+    /// program saves no more. The next freeze compares everything, opens the tracker again, and watches anew.
     pub fn let_go(&self) {
         self.copies().thread = None;
-        self.lock().watches.clear();
+        self.lock().watches = Watches::default();
     }
 
     /// Forgets everything: the next save is a full one. A freeze that is not settled yet ends
@@ -170,10 +184,10 @@ impl ChangeTracker {
     pub fn forget(&self) {
         *self.copies() = Copies::default();
         let mut state = self.lock();
-        let State { last, ref mut watches, ref mut fallback, .. } = *state;
+        let State { last, ref mut watches, ref mut asked, ref mut fallback, .. } = *state;
         watches.clear();
-        let (watches, fallback) = (std::mem::take(watches), fallback.take());
-        *state = State { last, watches, fallback, ..State::default() };
+        let (watches, asked, fallback) = (std::mem::take(watches), asked.take(), fallback.take());
+        *state = State { last, watches, asked, fallback, ..State::default() };
     }
 
     /// Begins to copy ahead, until the next freeze: of `areas`, which `tracker` watches and has armed
@@ -272,6 +286,7 @@ impl ChangeTracker {
         }
         state.last += 1;
         state.unsettled = Some(FreezeId(state.last));
+        state.open();
         state.watches.end_guard();
         Ok((FreezeId(state.last), std::mem::take(&mut state.spare)))
     }
@@ -417,6 +432,24 @@ impl ChangeTracker {
 
     pub(crate) fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().expect("no holder of this lock panics")
+    }
+}
+
+impl State {
+    /// Opens the tracker that was asked for, unless it is open.
+    fn open(&mut self) {
+        let Some(Asked { choice, job }) = self.asked.as_ref().filter(|_| !self.watches.is_open())
+        else {
+            return;
+        };
+        self.fallback = match track::open(*choice) {
+            Ok(opened) => {
+                self.watches = Watches::new(opened);
+                job.iter().for_each(|job| self.watches.serve(job));
+                None
+            }
+            Err(refusal) => Some(refusal),
+        };
     }
 }
 

@@ -64,7 +64,8 @@ impl Listing {
     }
 }
 
-/// What sets a checkpoint apart: files instead of memory, a pin, known damage, a label, metrics.
+/// What sets a checkpoint apart: files instead of memory, a pin, known damage, saves that failed before it, a label,
+/// metrics.
 fn remarks(manifest: &Manifest, hurt: bool) -> String {
     let mut remarks = Vec::new();
     if manifest.is_of_files() {
@@ -78,6 +79,10 @@ fn remarks(manifest: &Manifest, hurt: bool) -> String {
     }
     if hurt {
         remarks.push("hurt".to_owned());
+    }
+    if let failed @ 1.. = manifest.failed_before {
+        let or_more = if failed == u16::MAX { " or more" } else { "" };
+        remarks.push(format!("after {failed}{or_more} failed"));
     }
     if !manifest.remarks.label.is_empty() {
         remarks.push(quoted(&manifest.remarks.label));
@@ -113,6 +118,7 @@ pub fn manifest_json(
         "pinned": manifest.remarks.pinned,
         "suspect": manifest.remarks.suspect,
         "hurt": hurt,
+        "failed_before": manifest.failed_before,
         "tiers": tiers_json(tiers),
         "metrics": manifest.metrics.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
         "regions": manifest.regions(),

@@ -251,6 +251,7 @@ mod tests {
             parent: 0,
             frozen_ns: 0,
             figures: SaveFigures { changed_bytes, new_bytes: 7, ..SaveFigures::default() },
+            failed_before: 0,
             remarks: Remarks::default(),
             metrics: Vec::new(),
             images: Images::One(Image::empty(0, ImageKind::Memory)),

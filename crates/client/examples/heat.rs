@@ -5,7 +5,7 @@
 #![allow(unsafe_code)] // it hands over its own memory
 
 use outlive_capture::{Region, fill::MutRegion};
-use outlive_client::{Client, Leave, Target};
+use outlive_client::{Client, End, Leave, Target};
 use outlive_pool::{Environment, open_or_create};
 use outlive_store::{JobOptions, SaveNotes, Select};
 use outlive_types::{Distribution, Result};
@@ -58,7 +58,7 @@ pub fn run(dir: &Path, until: u64) -> Result<(u64, Vec<f64>)> {
             client.save(regions, Vec::new(), SaveNotes::default())?;
         }
     }
-    client.close(false)?;
+    client.close(End::Together)?;
     Ok((begun, cells))
 }
 

@@ -8,6 +8,17 @@ use outlive_store::{Job, JobOptions, LazyFill, SaveHandle, SaveNotes};
 use outlive_types::{Distribution, Result};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// How a program ends its work with a job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// All ranks of its group close the job at the same place of the program.
+    Together,
+    /// This rank alone, as after an exception: it waits for no other one.
+    Alone,
+    /// The same at the end of the process, which waits for no memory that is still being filled.
+    Exit,
+}
+
 /// A program's access to a job: the job and the tracker of its memory. Within a process, all clients of a job are
 /// one writer: they share its session and tracker. Any thread may call any method.
 pub struct Client {
@@ -80,16 +91,23 @@ impl Client {
     /// True if a save is due: see [`Job::due`].
     ///
     /// # Errors
-    /// The failure of an earlier save that nobody has been told of; in a group, those of the coordinator.
+    /// The failure of an earlier save, if the program must be told and was not; in a group, those of the
+    /// coordinator.
     pub fn due(&self) -> Result<bool> {
         // Of a group one rank must not give up where others go on: the save raises it on all.
         if self.job.is_group() {
             return self.job.due();
         }
-        let is_over = self.last().take_if(|last| last.done()).is_some();
-        if is_over && let Some(error) = self.job.unseen_failure() {
-            return Err(error.context("an earlier save failed"));
+        let mut last = self.last();
+        if last.as_ref().is_some_and(SaveHandle::done) {
+            let told = self.job.tell_last();
+            // With a failure of which it is not told now, the program may end: see `Client::has_unheard`.
+            if !matches!(told, Ok(true)) {
+                last.take();
+            }
+            told.map_err(|error| error.context("an earlier save failed"))?;
         }
+        drop(last);
         self.job.due()
     }
 
@@ -135,15 +153,15 @@ impl Client {
         }
     }
 
-    /// Completes the drain and ends the session in the log. `at_exit`: the process ends, so nobody needs
-    /// to wait for memory that is still being filled. The client can be used again afterwards.
+    /// Completes the drain and ends the session in the log. The client can be used again afterwards.
     ///
     /// # Errors
     /// As [`Job::close`].
-    pub fn close(&self, at_exit: bool) -> Result<()> {
-        let closed = match at_exit {
-            true => self.job.close_at_exit(),
-            false => self.job.close(),
+    pub fn close(&self, end: End) -> Result<()> {
+        let closed = match end {
+            End::Together => self.job.close(),
+            End::Alone => self.job.leave(),
+            End::Exit => self.job.close_at_exit(),
         };
         self.tracker.let_go();
         self.last().take();

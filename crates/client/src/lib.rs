@@ -16,7 +16,7 @@ mod restore;
 mod sessions;
 mod together;
 
-pub use client::Client;
+pub use client::{Client, End};
 pub use lazy::{Lazily, LazyRestore, MemoryFill};
 pub use leave::{Leave, interrupted};
 pub use named::{Target, wish_for};

@@ -36,7 +36,7 @@ pub fn open(pool: &Pool, name: &str, options: JobOptions) -> Result<(Job, Arc<Ch
     let key = (pool.identity(), JobName::new(name)?);
     let mut all = OPEN.lock();
     let (job, tracker) = match all.get(&key) {
-        Some(open) => (open.job.join(pool, options.every), open.tracker.upgrade()),
+        Some(open) => (open.job.join(pool, &options)?, open.tracker.upgrade()),
         None => (None, None),
     };
     let job = job.map_or_else(|| Job::open(pool, name, options), Ok)?;

@@ -146,7 +146,7 @@ impl Client {
         ask: &mut dyn FnMut(Offer) -> Result<Vec<Wish>>,
     ) -> Result<Option<Filled>> {
         let (rank, select) = (self.job.rank(), Select::Epoch(epoch));
-        self.job.wait()?;
+        self.job.settle()?;
         self.job.note_position()?;
         let found = self.job.attempt_rank(select, rank, &mut |image| {
             let plan = FillPlan::new(image, ask(Offer::of(image))?)?;

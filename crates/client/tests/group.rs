@@ -3,7 +3,7 @@
 #![allow(unsafe_code)] // they hand over their own memory
 
 use outlive_capture::{Region, fill::MutRegion};
-use outlive_client::{Client, Leave, Target};
+use outlive_client::{Client, End, Leave, Target};
 use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, Tuning, create, open};
 use outlive_store::group::{GroupOptions, Schedule};
 use outlive_store::{JobOptions, Restored, SaveNotes, SaveStats, Select};
@@ -253,7 +253,7 @@ fn ranks_save_together_and_write_what_has_changed() {
             memory.cells[0] ^= 1;
             let second = save(&client, &memory).unwrap();
             assert!(second.changed_bytes <= 8192, "{second:?}");
-            client.close(false).unwrap();
+            client.close(End::Together).unwrap();
             first.new_bytes
         });
         // The table is stored by one of them.
@@ -279,7 +279,7 @@ fn another_number_of_ranks_takes_the_parts_it_needs() {
             let mut memory = Memory::new(there[rank as usize].clone(), 5, rank);
             memory.own.clear();
             save(&client, &memory).unwrap();
-            client.close(false).unwrap();
+            client.close(End::Together).unwrap();
         });
         for (ranks, by) in [(1, "rows"), (2, "columns"), (5, "rows"), (6, "both"), (4, "both")] {
             let here = parts(ranks, by);
@@ -310,7 +310,7 @@ fn blocks_that_are_dealt_out_become_any_others() {
             let mut memory = Memory::new(shares[rank as usize].clone(), 5, rank);
             memory.own.clear();
             save(&client, &memory).unwrap();
-            client.close(false).unwrap();
+            client.close(End::Together).unwrap();
         });
         for (ranks, here) in [1, 2, 4, 5, 6].into_iter().flat_map(|n| all.map(|here| (n, here))) {
             let shares = parts(ranks, here);
@@ -330,7 +330,7 @@ fn a_rank_goes_on_with_its_own_blocks() {
     let shares = parts(4, "block-cyclic");
     run(dir.path(), 4, Schedule::Coordinated, |rank, client| {
         save(&client, &Memory::new(shares[rank as usize].clone(), 1, rank)).unwrap();
-        client.close(false).unwrap();
+        client.close(End::Together).unwrap();
     });
     run(dir.path(), 4, Schedule::Coordinated, |rank, client| {
         let mut found = Memory::empty(shares[rank as usize].clone(), 100);
@@ -351,7 +351,7 @@ fn what_no_rank_has_saved_is_named() {
     shares[1].shape[0] -= 1;
     run(dir.path(), 2, Schedule::Coordinated, |rank, client| {
         save(&client, &Memory::new(shares[rank as usize].clone(), 1, rank)).unwrap();
-        client.close(false).unwrap();
+        client.close(End::Together).unwrap();
     });
     let here = parts(1, "rows");
     let errors = run(dir.path(), 1, Schedule::Coordinated, |_, client| {
@@ -383,7 +383,7 @@ fn a_program_goes_on_with_other_ranks_and_saves() {
             memory = Memory::new(memory.part, step, rank);
             memory.own.clear();
             assert_eq!(save(&client, &memory).unwrap().epoch, step);
-            client.close(false).unwrap();
+            client.close(End::Together).unwrap();
         });
     }
 }
@@ -394,7 +394,7 @@ fn what_each_rank_has_for_itself_needs_as_many_ranks() {
     let there = parts(2, "rows");
     run(dir.path(), 2, Schedule::Coordinated, |rank, client| {
         save(&client, &Memory::new(there[rank as usize].clone(), 1, rank)).unwrap();
-        client.close(false).unwrap();
+        client.close(End::Together).unwrap();
     });
     let here = parts(3, "rows");
     let errors = run(dir.path(), 3, Schedule::Coordinated, |rank, client| {
@@ -453,7 +453,7 @@ fn what_one_rank_does_wrong_all_are_told() {
             wrong(&mut memory, rank);
             let error = save(&client, &memory).unwrap_err();
             assert_eq!(save(&client, &Memory::new(part, 3, rank)).unwrap().epoch, 2);
-            client.close(false).unwrap();
+            client.close(End::Together).unwrap();
             error
         });
         assert!(errors.windows(2).all(|pair| pair[0] == pair[1]), "{errors:?}");
@@ -483,7 +483,7 @@ fn a_rank_that_leaves_out_a_save_is_noticed() {
         let restored = restore(&client, &mut found).unwrap().unwrap();
         assert_eq!(restored.epoch, 2);
         found.check(2);
-        client.close(false).unwrap();
+        client.close(End::Together).unwrap();
         errors
     });
     for (behind, told) in (3..).zip(&errors[0]) {

@@ -5,7 +5,7 @@
 mod heat;
 
 use outlive_capture::{Region, fill::MutRegion};
-use outlive_client::{Client, Lazily, Leave, Target, Wish};
+use outlive_client::{Client, End, Lazily, Leave, Target, Wish};
 use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, Tuning, create, open};
 use outlive_store::gc::{GcOptions, collect};
 use outlive_store::retention::Rules;
@@ -112,6 +112,43 @@ fn the_example_goes_on_where_it_was() {
     let (begun, cells) = heat::run(&parts, 40).unwrap();
     assert_eq!(begun, 20);
     assert!(cells == whole.1, "bit for bit");
+}
+
+/// A job that is closed has no descriptors, however many were open, beside one that goes on with its own.
+#[test]
+fn closed_jobs_keep_no_descriptors() {
+    let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+    let pool = pool(dir.path());
+    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let open = |name: &str| Client::open(&pool, name, JobOptions::default()).unwrap();
+    let other = open("other");
+    let mut memory = memory(1);
+    save(&other, &memory);
+    let before = descriptors();
+    let mut closed = Vec::new();
+    for number in 0..1000 {
+        let client = open(&format!("job {number}"));
+        let mine = Memory { grid: memory.grid.clone(), small: vec![1], step: [0; 8] };
+        save(&client, &mine);
+        client.close(End::Together).unwrap();
+        closed.push(client);
+    }
+    assert!(descriptors() <= before, "{} descriptors after {before}", descriptors());
+    // The other one has missed nothing.
+    memory.grid[5000] ^= 1;
+    let stats = save(&other, &memory);
+    assert!(stats.changed_bytes <= 4 * 4096, "{stats:?}");
+    // A closed one goes on, and what it wrote comes back.
+    let mut again = closed.swap_remove(7);
+    save(&again, &memory);
+    memory.grid[9000] ^= 1;
+    let stats = save(&again, &memory);
+    assert!(stats.changed_bytes <= 4 * 4096, "{stats:?}");
+    again.close(End::Together).unwrap();
+    again = open("job 7");
+    let mut found = empty();
+    assert_eq!(restore(&again, &mut found).unwrap().unwrap().epoch, 3);
+    assert!(found == memory, "bit for bit");
 }
 
 #[test]
@@ -273,8 +310,8 @@ fn failures_are_told_once_and_a_fenced_program_stays_fenced() {
     first.save(memory(8).regions(), Vec::new(), SaveNotes::default()).unwrap_err();
     restore(&second, &mut found).unwrap();
     assert!(found == memory(7));
-    second.close(false).unwrap();
-    second.close(true).unwrap();
+    second.close(End::Together).unwrap();
+    second.close(End::Exit).unwrap();
     // A client that was closed is refused once another program has saved, and a new one is not.
     collect(second.job().pool(), &options).unwrap();
     let refused = second.save(memory(8).regions(), Vec::new(), SaveNotes::default());
@@ -371,7 +408,7 @@ fn a_job_with_rules_keeps_its_space() {
         // A save waits once twice 16 MiB can be freed.
         assert!(stored() < kept + (40 << 20), "{} bytes after {step} saves", stored());
     }
-    client.close(false).unwrap();
+    client.close(End::Together).unwrap();
     let epochs: Vec<_> = client.job().epochs().unwrap().iter().map(|info| info.epoch).collect();
     assert_eq!(epochs, [118, 119, 120]);
     assert!(stored() < kept + (1 << 20), "{} bytes at the end", stored());
@@ -382,6 +419,6 @@ fn a_job_with_rules_keeps_its_space() {
     let other = Client::open(client.job().pool(), "other", JobOptions::default()).unwrap();
     (0..5).for_each(|seed| drop(save(&other, &memory(seed))));
     save(&client, &memory(121));
-    client.close(true).unwrap();
+    client.close(End::Exit).unwrap();
     assert_eq!(other.job().epochs().unwrap().len(), 5);
 }

@@ -296,7 +296,11 @@ impl Message {
 }
 
 pub(crate) fn write_error(error: &Error, out: &mut Writer) {
-    out.u16(if error.is_away() { AWAY } else { kind_code(error.kind()) });
+    out.u16(match error.kind() {
+        _ if error.is_away() => AWAY,
+        ErrorKind::Invalid if error.os().is_some() => REFUSED,
+        kind => kind_code(kind),
+    });
     out.u32(error.message().len() as u32);
     out.bytes(error.message().as_bytes());
 }
@@ -306,6 +310,9 @@ pub(crate) fn read_error(from: &mut Reader<'_>) -> Result<Error> {
     if code == AWAY {
         return Ok(Error::away(from.text(length as usize)?));
     }
+    if code == REFUSED {
+        return Ok(Error::invalid(from.text(length as usize)?).of_other_system());
+    }
     let kind = ErrorKind::ALL.into_iter().find(|kind| kind_code(*kind) == code);
     let kind = kind.ok_or_else(|| from.damaged(format!("it has error kind {code}")))?;
     Ok(Error::new(kind, from.text(length as usize)?))
@@ -313,6 +320,8 @@ pub(crate) fn read_error(from: &mut Reader<'_>) -> Result<Error> {
 
 /// `Retry`, as what is asked for is only on a target that is away.
 const AWAY: u16 = 7;
+/// `Invalid`, as the operating system refuses: rights, a device that fails.
+const REFUSED: u16 = 8;
 
 /// What kinds of errors are called in a message.
 fn kind_code(kind: ErrorKind) -> u16 {

@@ -37,6 +37,8 @@ struct Run {
     name: JobName,
     group: Group,
     patience: Duration,
+    /// Whether its ranks close the job at the end.
+    closes: bool,
     members: Vec<Arc<Me>>,
     told: sync::Mutex<Told>,
     ended: (Mutex<Vec<bool>>, Condvar),
@@ -121,6 +123,7 @@ impl Actor {
             number,
             name: JobName::new(group.job).expect("a job's name"),
             group,
+            closes: self.rng.below(4) > 0,
             patience: if is_safe && group.is_patient { LONG } else { SHORT },
             members: processes.iter().map(|(_, me)| me.clone()).collect(),
             told: sync::Mutex::new(Told { states: states.clone(), ..Told::default() }),
@@ -216,9 +219,10 @@ impl Member {
         if let Some((number, handle)) = last {
             self.wait(number, &handle)?;
         }
-        if self.actor.rng.below(4) > 0 {
+        // All ranks do, or none.
+        if self.run.closes {
             let closed = self.job.close();
-            self.actor.met("a close", &self.run.name, closed, &[])?;
+            self.actor.met("a close", &self.run.name, closed, &self.also())?;
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use crate::world::{Me, killed};
 use outlive_types::sync::pause;
-use outlive_types::{Coordinator, Rank, Result};
+use outlive_types::{Coordinator, Error, Rank, Result};
 use std::any::Any;
 use std::sync::Arc;
 
@@ -39,6 +39,12 @@ impl Coordinator for Wire {
 
     fn check(&self) -> Result<()> {
         self.step("check", || self.inner.check())
+    }
+
+    fn leave(&self, why: &Error) {
+        if !self.me.is_dead() {
+            self.inner.leave(why);
+        }
     }
 
     fn at_work(&self) -> Option<Box<dyn Any + Send>> {

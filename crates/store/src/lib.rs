@@ -34,8 +34,8 @@ pub use anew::make_anew;
 pub use commit::mark_suspect;
 pub use fill::{FillBehind, FillOptions, FillReport, FinishFill, fill};
 pub use job::{
-    Content, ContentLane, ContentStore, EpochInfo, Job, JobOptions, Prepared, Restored, SaveHandle,
-    WeakJob,
+    Content, ContentLane, ContentStore, EpochInfo, Job, JobHealth, JobOptions, OnFailure, Prepared,
+    Restored, SaveHandle, WeakJob,
 };
 pub use read::files::FilesImage;
 pub use read::{

@@ -350,6 +350,7 @@ mod tests {
             parent: epoch - 1,
             frozen_ns: epoch * 3_600_000_000_000,
             figures: SaveFigures::default(),
+            failed_before: 0,
             remarks: Remarks {
                 pinned: epoch == 2,
                 suspect: epoch == 21,

@@ -5,8 +5,8 @@ mod common;
 
 use common::{Program, State, Warnings, noise, small_config};
 use outlive_pool::{Environment, Pool, create, open, open_or_create};
-use outlive_store::Select;
 use outlive_store::retention::Rules;
+use outlive_store::{Job, JobOptions, OnFailure, Select};
 use outlive_types::ErrorKind;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -14,6 +14,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 const NOBODY: u32 = 65534;
 /// Tells this test program, started anew as another user, which part to play and where.
@@ -112,6 +113,42 @@ fn a_full_disk_loses_nothing_and_recovers() {
     assert_eq!(after.epoch, epoch + 1);
     // The reader takes the job over only when it saves, so the writer may go on.
     restores(&path, epoch + 1, &state(77, 3 << 20));
+}
+
+/// A program that goes on after failed saves, on a disk that is full for a while, with rules and without.
+#[test]
+fn a_program_goes_on_while_the_disk_is_full() {
+    for rules in [None, Some(Rules { last: Some(2), ..Rules::default() })] {
+        let Some(mount) = Mount::new(64) else { return };
+        let path = mount.path().join("pool");
+        let on_failure = Some(OnFailure::Warn { fail_after: Duration::from_secs(24 * 3600) });
+        let options = JobOptions { on_failure, ..JobOptions::default() };
+        let job = Job::open(&pool_at(&path), "job", options).unwrap();
+        let program = Program { job, tracker: Arc::default(), attachment: Vec::new() };
+        rules.map_or(Ok(()), |rules| program.job.keep(rules)).unwrap();
+        program.save(&state(1, 3 << 20)).unwrap();
+        // Another program's file takes the rest.
+        let filler = mount.path().join("filler");
+        let mut rest = fs::File::create(&filler).unwrap();
+        while std::io::Write::write_all(&mut rest, &noise(0, 1 << 16)).is_ok() {}
+        drop(rest);
+        for seed in 2..5 {
+            let handle = program.job.save(&mut program.source(&state(seed, 3 << 20))).unwrap();
+            handle.wait_done(None);
+        }
+        let failed = program.job.health().failed;
+        assert_eq!(program.job.health().failed_in_a_row, failed);
+        assert!(failed >= 2, "the disk was never full");
+        fs::remove_file(&filler).unwrap();
+        let source = &mut program.source(&state(9, 3 << 20));
+        let handle = program.job.save(source).unwrap();
+        let epoch = handle.wait(None).unwrap().unwrap().epoch;
+        assert_eq!(program.job.health().failed_in_a_row, 0);
+        let newest = program.job.epochs().unwrap().pop().unwrap();
+        assert_eq!(u64::from(newest.manifest.failed_before), failed);
+        program.job.close().unwrap();
+        restores(&path, epoch, &state(9, 3 << 20));
+    }
 }
 
 /// A save that meets a full disk drops what the rules do not keep, so the next one has room.

@@ -265,6 +265,10 @@ fn gcs_within_a_save(saver: Saver, at: u64, gcs: usize) -> bool {
     let next = changed(state, 20, 100);
     let stats = program.save(&next).unwrap_or_else(|e| panic!("{what}: {e}"));
     expected.entry(saver.job()).or_default().insert(stats.epoch, next);
+    // A step may be one behind the commit; then the second prune comes with this save.
+    if epochs(&world.pool(), "d").is_empty() {
+        expected.get_mut("d").unwrap().clear();
+    }
     gc(&world.pool()).unwrap();
     check(&world.pool(), &expected, &what);
     drop(program);

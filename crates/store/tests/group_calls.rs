@@ -11,7 +11,7 @@ use outlive_store::{Job, JobOptions, RankImages, Select};
 use outlive_target::FaultWorld;
 use outlive_types::{Clock, Coordinator, ErrorKind, JobName, Rank, Result};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -327,7 +327,7 @@ fn an_earlier_run_commits_nothing_once_a_later_one_has_begun() {
         let pool = pool(&world);
         let ranks = PoolRanks::new(&pool, "job", 0, 1, run, PATIENT).unwrap();
         let group = Some(GroupOptions::new(Arc::new(ranks)));
-        Job::open(&pool, "job", JobOptions { group, every: None }).unwrap()
+        Job::open(&pool, "job", JobOptions { group, ..JobOptions::default() }).unwrap()
     };
     let save = |job: &Job, before: &mut dyn FnMut()| {
         let memory = noise(7, 4096);
@@ -349,6 +349,44 @@ fn an_earlier_run_commits_nothing_once_a_later_one_has_begun() {
     assert_eq!(save(&later, &mut || ()).unwrap().epoch, 2);
 }
 
+/// A rank closes the job as its program ends, while the others save: they are told at once, however patient they are.
+#[test]
+fn who_ends_early_is_named_at_once() {
+    for (number, leaver) in [0, 1, 2].into_iter().enumerate() {
+        let world = FaultWorld::new();
+        let told = Mutex::new(Vec::new());
+        run(&world, &number.to_string(), 3, &[0, 1, 2], PATIENT, |coordinator| {
+            let (rank, pool) = (coordinator.rank(), pool(&world));
+            let group = GroupOptions { patience: PATIENT, ..GroupOptions::new(coordinator) };
+            let options = JobOptions { group: Some(group), ..JobOptions::default() };
+            let job = Job::open(&pool, "job", options).unwrap();
+            let save = |step| {
+                let memory = noise(step, 4096);
+                let region = Region::from_bytes("a", "|u1", vec![4096], memory.as_slice());
+                let tracker = Arc::new(ChangeTracker::new());
+                job.save(&mut MemorySource::new(tracker, vec![region], Vec::new(), 1))
+            };
+            save(1).unwrap().wait(None).unwrap().unwrap();
+            if rank == leaver {
+                return job.close_at_exit().unwrap();
+            }
+            let error = save(2).map(drop).unwrap_err();
+            // Their own ends wait for none.
+            job.close().unwrap();
+            told.lock().unwrap().push(error);
+        });
+        let told = told.into_inner().unwrap();
+        assert_eq!(told.len(), 2);
+        for error in told {
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            let words = format!(
+                "rank {leaver} has left its group: it has ended, or closed the job, after call"
+            );
+            assert!(error.message().contains(&words), "{error}");
+        }
+    }
+}
+
 /// Saves and restores of a program, one run after the other.
 #[test]
 fn a_program_saves_and_restores() -> Result<()> {
@@ -359,7 +397,8 @@ fn a_program_saves_and_restores() -> Result<()> {
             let (rank, pool) = (coordinator.rank(), pool(&world));
             let (patience, schedule) = (PATIENT, Schedule::default());
             let group = Some(GroupOptions { patience, schedule, ..GroupOptions::new(coordinator) });
-            let job = Job::open(&pool, "job", JobOptions { group, every: None }).unwrap();
+            let job =
+                Job::open(&pool, "job", JobOptions { group, ..JobOptions::default() }).unwrap();
             let restored = job
                 .restore_together(Select::Newest, &mut |_, _| Ok(()), &mut |manifest, as_of| {
                     let image = RankImages::new(&pool, job.name(), manifest, as_of).open(rank)?;

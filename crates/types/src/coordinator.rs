@@ -1,6 +1,6 @@
 //! The seam to whatever connects the ranks of a program: MPI, an object of a Python program, threads.
 
-use crate::{Rank, Result};
+use crate::{Error, Rank, Result};
 use std::any::Any;
 use std::fmt;
 
@@ -45,6 +45,10 @@ pub trait Coordinator: Send + Sync + fmt::Debug {
     fn check(&self) -> Result<()> {
         Ok(())
     }
+
+    /// This rank makes no call any more, for a reason. Calls that others make or have begun then fail, where the
+    /// connection has the means to tell them without waiting.
+    fn leave(&self, _why: &Error) {}
 
     /// Until what this returns is dropped, this rank is at work inside of a call of outlive's, which may take
     /// long: others must not take it for dead. Only for who waits with a limit; usually nothing has to be done.

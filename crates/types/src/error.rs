@@ -52,6 +52,19 @@ pub struct Error {
     message: String,
     os: Option<io::ErrorKind>,
     is_away: bool,
+    reach: Reach,
+}
+
+/// How far an error reaches.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+enum Reach {
+    /// The call has failed.
+    #[default]
+    Call,
+    /// The program must be told, whatever it has said about failures.
+    Program,
+    /// The ranks of its group are out of step.
+    Group,
 }
 
 /// Result with outlive's [`Error`].
@@ -60,7 +73,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 impl Error {
     /// An error of `kind`.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
-        Error { kind, message: message.into(), os: None, is_away: false }
+        Error { kind, message: message.into(), os: None, is_away: false, reach: Reach::Call }
     }
 
     /// [`ErrorKind::Retry`].
@@ -181,7 +194,7 @@ impl Error {
             _ => (ErrorKind::Invalid, ""),
         };
         let message = format!("{doing} {}: {error}{advice}", path.display());
-        Error { kind, message, os: Some(error.kind()), is_away: false }
+        Error { kind, message, os: Some(error.kind()), is_away: false, reach: Reach::Call }
     }
 
     /// Whether what is asked for is only on a target that is away: see [`Error::away`].
@@ -214,6 +227,34 @@ impl Error {
     /// What the operating system answered, if the error is one of its own.
     pub fn os(&self) -> Option<io::ErrorKind> {
         self.os
+    }
+
+    /// The same error, as one that the operating system has reported to another rank.
+    #[must_use]
+    pub fn of_other_system(self) -> Error {
+        Error { os: Some(io::ErrorKind::Other), ..self }
+    }
+
+    /// The same error. The program must be told of it, also if it goes on after failed saves.
+    #[must_use]
+    pub fn for_program(self) -> Error {
+        Error { reach: self.reach.max(Reach::Program), ..self }
+    }
+
+    /// The same error. The ranks are out of step, and can do nothing together any more.
+    #[must_use]
+    pub fn for_group(self) -> Error {
+        Error { reach: Reach::Group, ..self }
+    }
+
+    /// See [`Error::for_program`]; also after [`Error::for_group`].
+    pub fn must_be_told(&self) -> bool {
+        self.reach >= Reach::Program
+    }
+
+    /// See [`Error::for_group`].
+    pub fn ends_group(&self) -> bool {
+        self.reach == Reach::Group
     }
 
     /// The same error seen from further out: `context` is put before the message.

@@ -27,7 +27,8 @@ struct Shared {
 struct State {
     /// By the number of the call.
     calls: HashMap<u64, Call>,
-    left: Vec<Rank>,
+    /// Why a rank has left, if it has said so.
+    left: Vec<(Rank, Option<Error>)>,
 }
 
 #[derive(Debug)]
@@ -71,8 +72,12 @@ impl ThreadRank {
                 }
                 return Ok(all);
             };
-            if let Some(gone) = left.iter().find(|rank| call.given[**rank as usize].is_none()) {
-                return Err(Error::retry(format!("rank {gone} has left its group")));
+            let is_missed = |(rank, _): &&(Rank, _)| call.given[*rank as usize].is_none();
+            if let Some((gone, why)) = left.iter().find(is_missed) {
+                let left = format!("rank {gone} has left its group");
+                return Err(why
+                    .clone()
+                    .map_or_else(|| Error::retry(left.clone()), |why| why.context(&left)));
             }
             debug_assert!(missing < size);
             let waited = self.shared.changed.wait(state);
@@ -98,11 +103,16 @@ impl Coordinator for ThreadRank {
     fn broadcast(&self, bytes: &[u8]) -> Result<Vec<u8>> {
         Ok(self.exchange(bytes)?.swap_remove(0))
     }
+
+    fn leave(&self, why: &Error) {
+        self.state().left.push((self.rank, Some(why.clone())));
+        self.shared.changed.notify_all();
+    }
 }
 
 impl Drop for ThreadRank {
     fn drop(&mut self) {
-        self.state().left.push(self.rank);
+        self.state().left.push((self.rank, None));
         self.shared.changed.notify_all();
     }
 }

@@ -89,6 +89,23 @@ def rules_of(
     )
 
 
+def failures_of(
+    on_failure: str | None, fail_after: timedelta | str | None
+) -> tuple[str | None, float | str | None]:
+    """What becomes of saves that fail, checked; see `Pool.job`."""
+    on_failure = word("on_failure", on_failure)
+    if not isinstance(fail_after, timedelta | str | None):
+        raise InvalidError(
+            f"fail_after = {fail_after!r} is not possible: give a timedelta, or text such as "
+            '"1h" or "90m"'
+        )
+    if fail_after is not None and on_failure != "warn":
+        raise InvalidError('`fail_after` goes with on_failure="warn"')
+    if isinstance(fail_after, timedelta):
+        return on_failure, fail_after.total_seconds()
+    return on_failure, fail_after
+
+
 def notes_of(
     job: str, label: str | None, pin: bool, metrics: Mapping[str, float] | None
 ) -> _core.Notes:

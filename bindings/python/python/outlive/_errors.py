@@ -44,6 +44,10 @@ class BugError(Error):
     """outlive contradicts itself: please report it."""
 
 
+class FailedSaveWarning(UserWarning):
+    """A save has failed, and the program goes on: see `on_failure` of `Pool.job`."""
+
+
 for _class in (
     Error,
     RetryError,
@@ -52,6 +56,7 @@ for _class in (
     FullError,
     FencedError,
     BugError,
+    FailedSaveWarning,
 ):
     # As programs name it, and tracebacks show it.
     _class.__module__ = "outlive"

@@ -166,7 +166,7 @@ def _complete(entry: Entry) -> None:
         if _notices.heard():
             _notices.to_stderr(message)
     try:
-        entry.core.close(entry.tick, at_exit=True)
+        entry.core.close(entry.tick, at_exit=True, together=False)
     except Error as error:
         # Nothing is lost by that: the session ends with the process.
         _notices.tell(logging.INFO, "a job was not closed: %s", error)

@@ -7,18 +7,27 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, Protocol, Self, overload
 
 from outlive import _core, _descent, _exit, _notices, _seen
 from outlive._arguments import epoch_number, notes_of, number, rules_of
-from outlive._errors import Error, InvalidError
+from outlive._errors import Error, FailedSaveWarning, InvalidError
 from outlive._files import AnyPath, Got, Put, one_or_more, patterns, told
 from outlive._rebuild import FRESH, Rebuild, restored
-from outlive._saves import Collected, Epoch, LazyRestored, Pruned, Restored, Save
+from outlive._saves import (
+    Collected,
+    Epoch,
+    JobStatus,
+    LazyRestored,
+    Pruned,
+    Restored,
+    Save,
+)
 from outlive._select import Selection
 from outlive._teller import Teller
 from outlive._tree import TREE_LEAST, Flat, flatten, is_single_value, shown
@@ -112,16 +121,20 @@ class Job:
             FencedError: If another process has taken over this job, or has saved it since this one
                 restored: see `take_over`.
             Error: If an earlier save failed and its error has not been raised yet. No new save was
-                begun.
+                begun. With on_failure="warn" only after `fail_after` (see `Pool.job`); until then
+                a save that fails at once, too, gives a handle, whose `wait` raises.
         """
         core = self._core
         # What somebody gives a name or a pin is meant to be there.
         if not (core.due(self._tick) or force or label or pin):
             if core.events_waiting():
                 self._tick()
+                self._warn_of_failures()
             return _SKIPPED
         begun = time.perf_counter()
         with self._declining():
+            # A program may turn warnings into errors: then nothing is begun.
+            self._warn_of_failures()
             # Restores of many ranks read nothing before they begin, as trees may need it.
             trees = frozenset() if self._is_group else core.plain_containers(state, TREE_LEAST)
             flat = flatten(state, allow_pickle=self._allow_pickle, plain=trees)
@@ -143,8 +156,28 @@ class Job:
         save = Save(saving, self._tick, walk_s, core.tiers)
         self._tell_of_history(save.epoch)
         if wait or _exit.ended():
-            save.wait()
+            saving.settle(self._tick)
+        self._warn_of_failures()
         return save
+
+    def _warn_of_failures(self) -> None:
+        """Warns of saves that have failed, if the program goes on after them."""
+        untold = self._core.untold_failures()
+        if untold is None:
+            return
+        count, in_a_row, error = untold
+        saves = "a save has" if count == 1 else f"{count} saves have"
+        after = f", {in_a_row} in a row" if in_a_row > count else ""
+        warnings.warn(
+            f"job {self._name}: {saves} failed{after}, and the program goes on: {error}",
+            FailedSaveWarning,
+            stacklevel=3,
+        )
+
+    @property
+    def status(self) -> JobStatus:
+        """How the saves of this job did, in this process; never waits."""
+        return JobStatus(**self._core.status())
 
     def _tell_of_history(self, epoch: int | None) -> None:
         """Says once if this program saves over checkpoints that it never looked at."""
@@ -549,10 +582,20 @@ class Job:
         can be used again afterwards. If the job has rules (`keep_last`, `keep`), this drops the
         other checkpoints and frees their space.
 
+        All ranks of a group close the job, after the same saves. If another rank saves or restores
+        meanwhile, all get `InvalidError`, which names it. At the end of a `with` that an exception
+        ended, no rank waits for the others.
+
         Raises:
-            Error: If the last save failed and its error has not been raised yet.
+            Error: If the last save failed and its error has not been raised yet. With
+                on_failure="warn" this is a warning, unless nothing was committed for `fail_after`,
+                or no save of this process was committed.
         """
-        self._core.close(self._tick, at_exit=False)
+        self._close(together=True)
+
+    def _close(self, *, together: bool) -> None:
+        self._core.close(self._tick, at_exit=False, together=together)
+        self._warn_of_failures()
 
     def __enter__(self) -> Self:
         """The job itself."""
@@ -565,7 +608,7 @@ class Job:
         trace: TracebackType | None,
     ) -> None:
         """Closes it. An exception of the program is not replaced by one of `close`."""
-        close_after(self.close, error)
+        close_after(self._close, error)
 
     def __repr__(self) -> str:
         """The name, for people."""
@@ -587,10 +630,15 @@ def _not_into(into: Any) -> str:
     )
 
 
-def close_after(close: Callable[[], None], error: BaseException | None) -> None:
+class _Close(Protocol):
+    def __call__(self, *, together: bool) -> None: ...
+
+
+def close_after(close: _Close, error: BaseException | None) -> None:
     """Closes something at the end of a `with`, which `error` has ended if it is not None."""
     try:
-        close()
+        # After an exception the other ranks of a group may be anywhere.
+        close(together=error is None)
     except Error as failure:
         if error is None:
             raise

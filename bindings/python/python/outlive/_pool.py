@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
 from outlive import _core
-from outlive._arguments import rules_of
+from outlive._arguments import failures_of, rules_of
 from outlive._errors import Error, InvalidError
 from outlive._group import adapt
 from outlive._job import Job, close_after
@@ -28,7 +29,8 @@ class Pool:
         self._core = core
         self._location = location
         self._progress = progress
-        self._jobs: weakref.WeakSet[Job] = weakref.WeakSet()
+        # In the order in which they were opened, which is the same on all ranks of a group.
+        self._jobs: list[weakref.ref[Job]] = []
         self._tick = Teller(core, progress)
 
     def job(
@@ -38,6 +40,8 @@ class Pool:
         *,
         keep_last: int | None = None,
         keep: str | None = None,
+        on_failure: str | None = None,
+        fail_after: timedelta | str | None = None,
         allow_pickle: bool = False,
         group: Any = None,
         replicated: str | Iterable[str] = (),
@@ -58,6 +62,15 @@ class Pool:
                 If no `Job` of this process gave rules, all are kept until `Job.prune`.
             keep: More rules in one text, as for `Job.prune`: "every 100 | best loss:min:3". A
                 checkpoint stays if any rule keeps it.
+            on_failure: What becomes of a save that fails. "raise", the default: the next `save`,
+                `restore` or `close` raises its error. "warn": the program goes on. It gets a
+                `FailedSaveWarning`, the logger "outlive" says why, and the next save stores what
+                the failed one could not. Only failures of storage pass: errors of the program
+                (`InvalidError`), `FencedError` and `BugError` are raised in any case. None leaves
+                what this process has said of the job before.
+            fail_after: With "warn": time without a commit after which a failure is raised all the
+                same: a timedelta, or text such as "1h", the default. It counts from the last
+                commit, or from when the job was opened.
             allow_pickle: Whether objects other than arrays and plain values may be pickled when a
                 state is saved, and unpickled when it is restored. Unpickling runs code that the
                 checkpoint chooses, so allow it only if you trust everybody who can write to the
@@ -83,6 +96,7 @@ class Pool:
             raise InvalidError(
                 "objects cannot be pickled in a group of ranks: save arrays and plain values"
             )
+        on_failure, after = failures_of(on_failure, fail_after)
         adapter = None if group is None else adapt(group)
         rules = None
         if keep_last is not None or keep is not None:
@@ -91,13 +105,16 @@ class Pool:
             name,
             every_s=every_s,
             keep=rules,
+            on_failure=on_failure,
+            fail_after=after,
             group=adapter,
             patience_s=patience_s,
             schedule=schedule,
         )
         same = Selection(replicated) if replicated else None
         job = Job(core, name, self._location, self._tick, allow_pickle, same)
-        self._jobs.add(job)
+        self._jobs = [opened for opened in self._jobs if opened() is not None]
+        self._jobs.append(weakref.ref(job))
         return job
 
     def jobs(self) -> list[str]:
@@ -136,15 +153,20 @@ class Pool:
         return Collected(**self._core.gc(options, self._tick))
 
     def close(self) -> None:
-        """Waits until all saves of its jobs are over.
+        """Waits until all saves of its jobs are over, and closes the jobs: see `Job.close`.
 
         Raises:
             Error: If a save failed and its error has not been raised yet.
         """
+        self._close(together=True)
+
+    def _close(self, *, together: bool) -> None:
         failure: Error | None = None
-        for job in list(self._jobs):
+        for opened in list(self._jobs):
+            job = opened()
             try:
-                job.close()
+                if job is not None:
+                    job._close(together=together)  # a class of this package
             except Error as error:
                 failure = failure or error
         if failure is not None:
@@ -161,7 +183,7 @@ class Pool:
         trace: TracebackType | None,
     ) -> None:
         """Closes it. An exception of the program is not replaced by one of `close`."""
-        close_after(self.close, error)
+        close_after(self._close, error)
 
     def __repr__(self) -> str:
         """The location, for people."""

@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from outlive._errors import InvalidError
+from outlive._errors import Error, InvalidError
 
 if TYPE_CHECKING:
     from outlive import _core
@@ -305,6 +305,8 @@ class Epoch:
         label: Label of the checkpoint; empty if it has none.
         pinned: Whether it is pinned, so that prunings keep it.
         metrics: Figures of merit that the program gave.
+        failed_before: Number of saves of its program that have failed since the checkpoint before
+            it, or since the program opened the job.
     """
 
     epoch: int
@@ -322,6 +324,32 @@ class Epoch:
     label: str = ""
     pinned: bool = False
     metrics: Mapping[str, float] = field(default_factory=dict)
+    failed_before: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """How the saves of a job did, in this process.
+
+    Attributes:
+        on_failure: What becomes of a save that fails: "raise" or "warn".
+        fail_after_s: Seconds without a commit after which a failure is raised all the same; None
+            for "raise".
+        failed_in_a_row: Number of saves that have failed since the last commit.
+        failed: Number of all saves that have failed.
+        committed: Number of saves that were committed.
+        last_error: Error of the save that failed last, also after a later commit; None if none
+            has failed.
+        since_commit_s: Seconds since the last commit; None if nothing was committed.
+    """
+
+    on_failure: str
+    fail_after_s: float | None
+    failed_in_a_row: int
+    failed: int
+    committed: int
+    last_error: Error | None
+    since_commit_s: float | None
 
 
 @dataclass(frozen=True, slots=True)

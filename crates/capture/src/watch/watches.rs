@@ -42,6 +42,11 @@ impl Watches {
         watches
     }
 
+    /// Whether there is a tracker.
+    pub fn is_open(&self) -> bool {
+        self.tracker.is_some()
+    }
+
     /// The job whose regions they are.
     pub fn serve(&self, job: &str) {
         if let Some(tracker) = &self.tracker {

@@ -24,6 +24,8 @@ pub struct Manifest {
     pub frozen_ns: u64,
     /// What the save did.
     pub figures: SaveFigures,
+    /// How many saves of its program have failed since the one before it; 65,535 stands for more, too.
+    pub failed_before: u16,
     /// What the user says about it.
     pub remarks: Remarks,
     /// The program's own figures of merit: names, sorted, each once, and values that are numbers.
@@ -145,7 +147,8 @@ impl Manifest {
         out.u16(self.metrics.len() as u16);
         out.u16(self.remarks.label.len() as u16);
         out.u8(self.remarks.flags());
-        out.reserved(3);
+        out.reserved(1);
+        out.u16(self.failed_before);
         match &self.images {
             Images::One(image) => image.write(out),
             Images::Table(table) => table.write(out),
@@ -165,7 +168,8 @@ impl Manifest {
         let page_count = from.u32()?;
         let (metric_count, label_bytes) = (from.u16()?, from.u16()?);
         let flags = from.u8()?;
-        from.reserved(3)?;
+        from.reserved(1)?;
+        let failed_before = from.u16()?;
         let images = match page_count {
             0 => Images::One(Image::read(from)?),
             pages => Images::Table(ImageTable::read(pages, from)?),
@@ -184,6 +188,7 @@ impl Manifest {
             parent,
             frozen_ns,
             figures,
+            failed_before,
             remarks,
             metrics,
             images,

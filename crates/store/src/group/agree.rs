@@ -5,8 +5,11 @@ use outlive_types::{Coordinator, Error, ErrorKind, Result};
 
 const DONE: u8 = 0;
 const FAILED: u8 = 1;
-/// It has failed, as what it needs is on a target that is away.
-const AWAY: u8 = 2;
+/// What is said of an error besides.
+const AWAY: u8 = 1;
+const OF_SYSTEM: u8 = 2;
+const FOR_PROGRAM: u8 = 4;
+const FOR_GROUP: u8 = 8;
 
 /// Every rank brings a result. On rank 0, `decide` makes one outcome of all, in the order of the ranks;
 /// every rank gets that. Collective.
@@ -18,12 +21,13 @@ pub fn agree(
     mine: Result<Vec<u8>>,
     decide: &mut dyn FnMut(Vec<Result<Vec<u8>>>) -> Result<Vec<u8>>,
 ) -> Result<Vec<u8>> {
-    let brought = coordinator.gather(&encode(&mine))?;
+    // Whether the others have come, and heard this, is not known then.
+    let brought = coordinator.gather(&encode(&mine)).map_err(Error::for_group)?;
     let outcome = match coordinator.rank() {
         0 => encode(&all_of(coordinator, &brought).and_then(decide)),
         _ => Vec::new(),
     };
-    decode(&coordinator.broadcast(&outcome)?)?
+    decode(&coordinator.broadcast(&outcome).map_err(Error::for_group)?)?
 }
 
 /// Which call a rank makes: ranks that make different ones are out of step, and what they would do together
@@ -57,15 +61,16 @@ pub fn agree_in_step(
             let differs =
                 !first.what.is_empty() && !other.what.is_empty() && first.what != other.what;
             if differs || first.number != other.number {
-                return Err(Error::invalid(format!(
+                let told = format!(
                     "the ranks are out of step: rank {rank} makes call {} of its job, {}, and rank 0 call \
-                     {}, {}. All ranks must save and restore at the same places of the program, with the \
-                     same options. Nothing was done; end the program",
+                     {}, {}. All ranks must save, restore and close at the same places of the program, with \
+                     the same options. Nothing was done; end the program",
                     other.number,
                     words(other.what),
                     first.number,
                     words(first.what)
-                )));
+                );
+                return Err(Error::invalid(told).for_group());
             }
         }
         decide(all.into_iter().map(|(_, result)| result).collect())
@@ -113,12 +118,22 @@ pub fn of_rank(rank: impl std::fmt::Display, error: Error) -> Error {
 fn encode(result: &Result<Vec<u8>>) -> Vec<u8> {
     match result {
         Ok(bytes) => [&[DONE], &bytes[..]].concat(),
-        Err(error) if error.is_away() => [&[AWAY], error.message().as_bytes()].concat(),
         Err(error) => {
             let kind = error.kind().name().as_bytes();
-            [&[FAILED, kind.len() as u8], kind, error.message().as_bytes()].concat()
+            let head = [FAILED, flags(error), kind.len() as u8];
+            [&head[..], kind, error.message().as_bytes()].concat()
         }
     }
+}
+
+fn flags(error: &Error) -> u8 {
+    let said = [
+        (AWAY, error.is_away()),
+        (OF_SYSTEM, error.os().is_some()),
+        (FOR_PROGRAM, error.must_be_told()),
+        (FOR_GROUP, error.ends_group()),
+    ];
+    said.into_iter().map(|(flag, is_so)| if is_so { flag } else { 0 }).sum()
 }
 
 fn wrong() -> Error {
@@ -131,12 +146,20 @@ fn wrong() -> Error {
 fn decode(bytes: &[u8]) -> Result<Result<Vec<u8>>> {
     match bytes {
         [DONE, rest @ ..] => Ok(Ok(rest.to_vec())),
-        [AWAY, message @ ..] => Ok(Err(Error::away(String::from_utf8_lossy(message)))),
-        [FAILED, length, rest @ ..] => {
+        [FAILED, flags, length, rest @ ..] => {
             let (name, message) = rest.split_at_checked(usize::from(*length)).ok_or_else(wrong)?;
             let kind = ErrorKind::ALL.into_iter().find(|kind| kind.name().as_bytes() == name);
-            let message = String::from_utf8_lossy(message);
-            Ok(Err(Error::new(kind.ok_or_else(wrong)?, message)))
+            let (kind, message) = (kind.ok_or_else(wrong)?, String::from_utf8_lossy(message));
+            let has = |flag| flags & flag != 0;
+            let mut error =
+                if has(AWAY) { Error::away(message) } else { Error::new(kind, message) };
+            if has(OF_SYSTEM) {
+                error = error.of_other_system();
+            }
+            if has(FOR_PROGRAM) {
+                error = error.for_program();
+            }
+            Ok(Err(if has(FOR_GROUP) { error.for_group() } else { error }))
         }
         _ => Err(wrong()),
     }
@@ -154,11 +177,14 @@ mod tests {
             Err(Error::full("no room")),
             Err(Error::bug("")),
             Err(Error::away("gone")),
+            Err(Error::invalid("the device").of_other_system()),
+            Err(Error::retry("for too long").for_program()),
+            Err(Error::invalid("a save and a close").for_group()),
         ];
         for result in results {
             assert_eq!(decode(&encode(&result)).unwrap(), result);
         }
-        for wrong in [&[][..], &[7], &[FAILED], &[FAILED, 9, b'x'], &[FAILED, 1, b'x']] {
+        for wrong in [&[][..], &[7], &[FAILED], &[FAILED, 0, 9, b'x'], &[FAILED, 0, 1, b'x']] {
             assert_eq!(decode(wrong).unwrap_err().kind(), ErrorKind::Bug);
         }
     }

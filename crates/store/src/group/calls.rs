@@ -321,6 +321,14 @@ impl Coordinator for PoolRanks {
         self.mouth.check()
     }
 
+    fn leave(&self, why: &Error) {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        // Ranks that have not met this one miss it, or wait for those that come later.
+        if state.failed.is_none() && state.meeting.is_some() {
+            PoolRanks::leave(self, state, why);
+        }
+    }
+
     fn at_work(&self) -> Option<Box<dyn Any + Send>> {
         if self.patience > FOR_EVER {
             return None;

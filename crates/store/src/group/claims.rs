@@ -13,23 +13,24 @@ const TEXT_CHARS_MAX: usize = 60;
 pub struct Claims(String);
 
 impl Claims {
-    /// Of a rank that saves `source` as `job` to the pool `id`, but for the regions that `is_lone` names.
+    /// Of a rank that saves `source` as `job` to the pool `id`, but for the regions that `is_lone` names. `says`
+    /// what it does with saves that fail.
     ///
     /// # Errors
     /// `Invalid` for regions that no image can hold.
     pub fn new(
         id: &str,
         job: &str,
+        says: &str,
         source: &mut dyn PageSource,
         is_lone: fn(&str) -> bool,
     ) -> Result<Claims> {
         let (regions, compared) = (source.regions()?, source.compared()?);
-        Ok(Claims::of(id, job, &regions, compared, is_lone))
+        Ok(Claims::of([id, job, says], &regions, compared, is_lone))
     }
 
     fn of(
-        id: &str,
-        job: &str,
+        [id, job, says]: [&str; 3],
         regions: &[RegionDesc],
         compared: Vec<(String, Vec<u8>)>,
         is_lone: fn(&str) -> bool,
@@ -46,7 +47,7 @@ impl Claims {
         lines.sort_unstable();
         values.sort_unstable();
         lines.append(&mut values);
-        Claims(format!("the pool {id}\nthe job {job:?}\n{}", lines.join("\n")))
+        Claims(format!("the pool {id}\nthe job {job:?}\n{says}\n{}", lines.join("\n")))
     }
 
     /// Two ranks with the same one save what belongs together.
@@ -90,8 +91,8 @@ impl Claims {
             }
         };
         Error::invalid(format!(
-            "the ranks do not save the same: {what}. All ranks of a group must use one pool and job, and \
-             save regions of the same names, types and global shapes; a rank that has nothing of one saves \
+            "the ranks do not save the same: {what}. All ranks of a group must use one pool and job, with the \
+             same on_failure, and save regions of the same names, types and global shapes; a rank that has nothing of one saves \
              it with length 0. Nothing was saved"
         ))
     }
@@ -152,7 +153,8 @@ mod tests {
     fn a_difference_is_named() {
         let part = |offset| Distribution::Subarray { global_shape: vec![9], offset: vec![offset] };
         let is_lone = |name: &str| name.starts_with("lone");
-        let of = |regions: &[RegionDesc]| Claims::of("07", "job", regions, Vec::new(), is_lone);
+        let of =
+            |regions: &[RegionDesc]| Claims::of(["07", "job", ""], regions, Vec::new(), is_lone);
         let (u, v) = (region("u", "<f8", part(0)), region("v", "<f8", Distribution::Local));
         let lone = region("lone 7", "<f8", Distribution::Local);
         let same = [lone, region("v", "<f8", Distribution::Local), region("u", "<f8", part(4))];
@@ -183,7 +185,8 @@ mod tests {
                 ..region("step", dtype, Distribution::Replicated)
             };
             assert!(step.is_compared(), "{step:?}");
-            Claims::of("07", "job", &[step], vec![("step".to_owned(), bytes.to_vec())], |_| false)
+            let compared = vec![("step".to_owned(), bytes.to_vec())];
+            Claims::of(["07", "job", ""], &[step], compared, |_| false)
         };
         let told = |dtype: &str, shape: &[u64], all: [&[u8]; 2]| {
             let all = all.map(|bytes| of(dtype, shape, bytes).into_bytes());

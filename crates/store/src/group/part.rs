@@ -37,6 +37,8 @@ pub(crate) struct Part {
     pub coordinator: Arc<dyn Coordinator>,
     /// How many collective calls this rank has made.
     calls: AtomicU64,
+    /// The ranks are out of step: they can do nothing together any more.
+    is_over: AtomicBool,
     /// The ranks know which of them are on one host, and share its memory.
     is_settled: AtomicBool,
     /// How often this rank has looked, in vain, for what others do: that is getting on, too.
@@ -87,6 +89,7 @@ impl Part {
             led: Mutex::new(Led { saves: 0, turns, next_pack: 0, told: Changes::default() }),
             calls: AtomicU64::new(0),
             is_settled: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
             looks: AtomicU64::new(0),
             coordinator,
         }
@@ -134,7 +137,38 @@ impl Part {
             let _at_work = self.coordinator.at_work();
             decide(all)
         };
-        agree_in_step(&*self.coordinator, Step { number, what }, mine, decide)
+        let agreed = agree_in_step(&*self.coordinator, Step { number, what }, mine, decide);
+        if agreed.as_ref().is_err_and(Error::ends_group) {
+            self.is_over.store(true, Ordering::Relaxed);
+        }
+        agreed
+    }
+
+    /// Closes the job on all ranks, unless a rank is not `ready`. A rank that is elsewhere in the program hears of
+    /// it, and so does this one. Ranks that are out of step already do not wait for each other. Collective.
+    ///
+    /// # Errors
+    /// As [`Part::agree`].
+    pub fn close(&self, ready: Result<()>) -> Result<()> {
+        if self.is_over.load(Ordering::Relaxed) {
+            return ready;
+        }
+        let ready = ready.map(|()| Vec::new());
+        self.agree("the close of the job", ready, &mut |all| unless_failed(all).map(|_| Vec::new()))
+            .map(drop)
+    }
+
+    /// This rank takes no part any more, and waits for no other one. They are told, as far as what connects the
+    /// ranks has the means.
+    pub fn leave(&self) {
+        if self.is_over.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let calls = self.calls.load(Ordering::Relaxed);
+        self.coordinator.leave(&Error::invalid(format!(
+            "it has ended, or closed the job, after call {calls} of its job. All ranks must save, restore and \
+             close at the same places of the program: end the program"
+        )));
     }
 
     /// The ranks of one host share the memory that the pool has for containers. To be called as `what` begins.
@@ -163,7 +197,9 @@ impl Part {
     }
 
     /// Begins a save: rank 0 opens the session, unless a rank is not `ready` or has something else to
-    /// save. Collective; when it returns, all ranks have called it.
+    /// save. Collective; when it returns, all ranks have called it. This rank `says` what
+    /// becomes of saves that fail, which must be the same on all. On rank 0 `judge` marks an error of which all ranks
+    /// must tell their programs.
     ///
     /// # Errors
     /// The same for all ranks: why nothing was begun.
@@ -173,15 +209,17 @@ impl Part {
         writer: &mut Writer,
         source: &mut dyn PageSource,
         ready: Result<()>,
+        (says, judge): (&str, &dyn Fn(Error) -> Error),
     ) -> Result<Begun> {
         self.settle(pool, "a save")?;
         let id = &pool.config().format.pool_id;
         let job = self.job.as_str();
-        let claims = ready.and_then(|()| Claims::new(id, job, source, self.is_lone));
+        let claims = ready.and_then(|()| Claims::new(id, job, says, source, self.is_lone));
         let digest = claims.as_ref().map(Claims::digest).map_err(Error::clone);
         let mut decided = self.agree("a save", digest, &mut |all| {
-            let digests = unless_failed(all)?;
-            if are_equal(&digests) { self.open(pool, writer) } else { Ok(Vec::new()) }
+            let digests = unless_failed(all).map_err(judge)?;
+            let begun = if are_equal(&digests) { self.open(pool, writer) } else { Ok(Vec::new()) };
+            begun.map_err(judge)
         })?;
         if decided.is_empty() {
             let claims = claims.map(Claims::into_bytes);

@@ -134,7 +134,7 @@ impl Job {
             let stored = stored.map_err(|error| writer.committer.blame(pool, error));
             let (content, told) = stored.inspect_err(failed)?;
             let image = new_image(&content, sink, parent);
-            let order = Order { started, notes: notes.clone() };
+            let order = Order { started, notes: notes.clone(), failed_before: 0 };
             let committed = writer.commit_content(pool, &packs, packer, image, &order);
             Ok((committed.inspect_err(failed)?, told))
         })

@@ -79,10 +79,14 @@ impl Drain {
         }
         let total = pool.env().clock.monotonic().saturating_sub(order.started);
         let outcome = outcome.map(|stats| SaveStats { total, ..stats });
+        if outcome.is_ok() {
+            inner.health.committed();
+        }
         if let Err(error) = &outcome {
             if is_damage(error) {
                 inner.writer().rank.begin_anew(&pool);
             }
+            inner.health.failed(error);
             pool.warn(format!("a save of job {} failed: {error}", inner.name));
             inner.events.failed(&pool, handle.epoch(), error);
         }

@@ -31,6 +31,13 @@ impl SaveHandle {
         SaveHandle(Arc::new(Shared { epoch, state: Mutex::default(), changed: Condvar::new() }))
     }
 
+    /// A save that has failed as it began.
+    pub(crate) fn failed(epoch: Epoch, error: Error) -> SaveHandle {
+        let handle = SaveHandle::new(epoch);
+        handle.settle(Err(error));
+        handle
+    }
+
     /// The epoch that the checkpoint has once it is committed.
     pub fn epoch(&self) -> Epoch {
         self.0.epoch
@@ -98,17 +105,25 @@ impl SaveHandle {
         Some(state)
     }
 
-    /// The failure that nobody has been told yet.
+    /// The failure of which the program has not been told yet.
     pub(crate) fn unseen_failure(&self) -> Option<Error> {
-        let mut state = self.state();
+        let state = self.state();
         match &state.outcome {
-            Some(Err(error)) if !state.seen => {
-                let error = error.clone();
-                state.seen = true;
-                Some(error)
-            }
+            Some(Err(error)) if !state.seen => Some(error.clone()),
             _ => None,
         }
+    }
+
+    /// The program is told how it ended.
+    pub(crate) fn see(&self) {
+        self.state().seen = true;
+    }
+
+    /// As [`SaveHandle::unseen_failure`]; the program is told now.
+    pub(crate) fn tell_failure(&self) -> Option<Error> {
+        let error = self.unseen_failure()?;
+        self.see();
+        Some(error)
     }
 
     /// True once the checkpoint is committed, or has failed.

@@ -1,6 +1,7 @@
 //! What a job's handles and its drain share.
 
 use super::handle::SaveHandle;
+use super::health::{Health, may_pass};
 use crate::anew::make_anew;
 use crate::commit::Position;
 use crate::gc::free_behind;
@@ -44,6 +45,8 @@ pub(crate) struct Inner {
     pub events: CommitEvents,
     /// Shared with the writer.
     pub retain: RetainBehind,
+    /// What became of its saves.
+    pub health: Health,
     /// This rank's part, if the program has several.
     pub part: Option<Arc<Part>>,
     /// Held while a save is being started: saves start one after the other.
@@ -61,6 +64,7 @@ impl Inner {
         let (events, retain) = (writer.committer.events.clone(), writer.committer.retain.clone());
         Inner {
             pool: RwLock::new(pool.clone()),
+            health: Health::new(pool, name.clone()),
             name,
             process_id: std::process::id(),
             writer: Mutex::new(writer),
@@ -123,6 +127,62 @@ impl Inner {
         }
     }
 
+    /// Whether this process decides for all ranks of its group; also without one.
+    pub fn decides(&self) -> bool {
+        self.part.as_ref().is_none_or(|part| part.rank() == 0)
+    }
+
+    /// Waits for an earlier save.
+    ///
+    /// # Errors
+    /// Why it failed, if the program must be told and was not.
+    pub fn over(&self, save: Option<&SaveHandle>) -> Result<()> {
+        let Some(handle) = save else { return Ok(()) };
+        handle.wait_done(None);
+        self.tell(handle).map_err(|error| error.context("an earlier save failed"))
+    }
+
+    /// Tells how a save ended that is over.
+    ///
+    /// # Errors
+    /// Why it failed, if the program must be told and was not.
+    pub fn tell(&self, handle: &SaveHandle) -> Result<()> {
+        let Some(error) = handle.unseen_failure() else { return Ok(()) };
+        self.health.judge(error, self.decides()).inspect_err(|_| handle.see())
+    }
+
+    /// The same for the last save before the job is closed.
+    ///
+    /// # Errors
+    /// As [`Inner::tell`].
+    pub fn tell_last(&self, handle: &SaveHandle) -> Result<()> {
+        let Some(error) = handle.tell_failure() else { return Ok(()) };
+        let warning = self.health.judge_last(error, self.decides())?;
+        self.pool().warn(warning);
+        Ok(())
+    }
+
+    /// A save has failed as it began. Returns the handle of a failed save if the program goes on.
+    ///
+    /// # Errors
+    /// The failure, if the program must be told.
+    pub fn failed_at_once(&self, error: Error) -> Result<SaveHandle> {
+        // That of an earlier save, or of the ranks: nothing was begun.
+        if error.must_be_told() || !may_pass(&error) {
+            return Err(error);
+        }
+        self.health.failed(&error);
+        // In a group rank 0 has judged, or judges as the next save begins, so that all ranks do the same.
+        self.health.judge(error.clone(), self.part.is_none())?;
+        let writer = self.writer();
+        let epoch = writer.committer.head.last_epoch.max(writer.rank.parent()) + 1;
+        drop(writer);
+        let pool = self.pool();
+        pool.warn(format!("a save of job {} failed: {error}", self.name));
+        self.events.failed(&pool, epoch, &error);
+        Ok(SaveHandle::failed(epoch, error))
+    }
+
     pub fn starting(&self) -> MutexGuard<'_, Option<SaveHandle>> {
         self.starting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -144,7 +204,13 @@ impl Inner {
             let (frozen, plan) = writer.rank.freeze(&pool, epoch, source)?;
             return Ok(FrozenSave { frozen, plan, way: Way::Alone(packs) });
         };
-        let begun = part.begin(&pool, writer, source, ready)?;
+        let begun = part.begin(
+            &pool,
+            writer,
+            source,
+            ready,
+            (self.health.says(), &|error| self.health.judge_for_all(error)),
+        )?;
         let frozen = writer.rank.freeze(&pool, begun.epoch, source);
         let (frozen, plan) = frozen.map_err(|error| part.give_up(&pool, begun.ticket, error))?;
         Ok(FrozenSave { frozen, plan, way: Way::Together(part.clone(), begun) })

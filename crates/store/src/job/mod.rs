@@ -3,12 +3,14 @@
 mod content;
 mod drain;
 mod handle;
+mod health;
 mod inner;
 mod look;
 mod restore;
 
 pub use content::{Content, ContentLane, ContentStore};
 pub use handle::SaveHandle;
+pub use health::{JobHealth, OnFailure};
 pub use look::EpochInfo;
 pub use restore::{Prepared, Restored};
 
@@ -34,21 +36,11 @@ const A_WHILE: Duration = Duration::from_secs(3600);
 pub struct JobOptions {
     /// Saves closer together than this are not due.
     pub every: Option<Duration>,
-    /// The ranks of the program, if it has several: then saves, restores and [`Job::due`] are collective.
+    /// The ranks of the program, if it has several: then saves, restores, closes and [`Job::due`] are
+    /// collective.
     pub group: Option<GroupOptions>,
-}
-
-/// Waits for an earlier save.
-///
-/// # Errors
-/// Why it failed, if nobody has been told.
-fn over(save: Option<&SaveHandle>) -> Result<()> {
-    let Some(handle) = save else { return Ok(()) };
-    handle.wait_done(None);
-    match handle.unseen_failure() {
-        Some(error) => Err(error.context("an earlier save failed")),
-        None => Ok(()),
-    }
+    /// What becomes of a save that fails. `None`: as this process has said before of the job.
+    pub on_failure: Option<OnFailure>,
 }
 
 /// A named series of checkpoints. All methods may be called from any thread.
@@ -67,16 +59,22 @@ pub struct WeakJob(Weak<Inner>);
 
 impl WeakJob {
     /// Returns the same job with the same session. Returns `None` if the job is over or fenced, or belongs to the parent
-    /// process.
-    pub fn join(&self, pool: &Pool, every: Option<Duration>) -> Option<Job> {
-        let inner = self.0.upgrade().filter(|inner| inner.check_process().is_ok())?;
+    /// process. The job then does with failed saves what `options` say.
+    ///
+    /// # Errors
+    /// As [`Job::on_failure`].
+    pub fn join(&self, pool: &Pool, options: &JobOptions) -> Result<Option<Job>> {
+        let inner = self.0.upgrade().filter(|inner| inner.check_process().is_ok());
+        let Some(inner) = inner else { return Ok(None) };
         // A save under way holds the writer, so a fence shows only later.
         let is_fenced = inner.writer.try_lock().is_some_and(|it| it.committer.head.is_refused());
         if is_fenced {
-            return None;
+            return Ok(None);
         }
-        inner.set_pool(pool);
-        Some(Job::of(inner, pool, every))
+        let job = Job::of(inner, pool, options.every);
+        options.on_failure.map_or(Ok(()), |on_failure| job.on_failure(on_failure))?;
+        job.inner.set_pool(pool);
+        Ok(Some(job))
     }
 
     /// As [`Job::end_session`]; does nothing if the job is over.
@@ -95,12 +93,17 @@ impl WeakJob {
 
 impl Job {
     /// Opens a job; nothing is read or written yet.
+    ///
+    /// # Errors
+    /// `Invalid` for an impossible name; as [`Job::on_failure`].
     pub fn open(pool: &Pool, name: &str, options: JobOptions) -> Result<Job> {
         let name = JobName::new(name)?;
-        let JobOptions { every, group } = options;
+        let JobOptions { every, group, on_failure } = options;
         let part = group.map(|group| Arc::new(Part::new(&name, group)));
         let inner = Arc::new(Inner::new(pool, name, part));
-        Ok(Job::of(inner, pool, every))
+        let job = Job::of(inner, pool, every);
+        on_failure.map_or(Ok(()), |on_failure| job.on_failure(on_failure))?;
+        Ok(job)
     }
 
     fn of(inner: Arc<Inner>, pool: &Pool, every: Option<Duration>) -> Job {
@@ -128,6 +131,27 @@ impl Job {
         self.inner.check_process()?;
         self.inner.retain.set(rules);
         Ok(())
+    }
+
+    /// Sets what becomes of saves that fail, for all handles of the job in this process. The same on all ranks
+    /// of a group; the time of rank 0 counts.
+    ///
+    /// # Errors
+    /// `Invalid` for a time within which a failed save is not tried again.
+    pub fn on_failure(&self, on_failure: OnFailure) -> Result<()> {
+        self.inner.check_process()?;
+        self.inner.health.set(on_failure, self.every)
+    }
+
+    /// How its saves did, in this process.
+    pub fn health(&self) -> JobHealth {
+        self.inner.health.look()
+    }
+
+    /// The failures since this was last asked: how many, how many in a row, and the last one. `None` if there are
+    /// none, or if the program is told of each by an error.
+    pub fn untold_failures(&self) -> Option<(u64, u64, Error)> {
+        self.inner.health.untold()
     }
 
     /// Its name.
@@ -182,7 +206,8 @@ impl Job {
     }
 
     /// True if a save is due: always without an interval, else once it has passed since the last
-    /// save began. In a group the clock of rank 0 decides for all of them; without an interval nothing
+    /// save began. If the program goes on after failed saves, a save is also due one second after the first
+    /// that failed, two after the second, four after the third, and so on. In a group the clock of rank 0 decides for all of them; without an interval nothing
     /// has to be decided.
     ///
     /// # Errors
@@ -207,17 +232,40 @@ impl Job {
             Some(every) if last > 0 => {
                 let now = self.pool.env().clock.monotonic();
                 now.saturating_sub(Duration::from_nanos(last - 1)) >= every
+                    || self.inner.health.is_again_due()
             }
             _ => true,
         }
     }
 
-    /// The failure of an earlier save that nobody has been told of; told now.
-    pub fn unseen_failure(&self) -> Option<Error> {
-        self.inner
-            .check_process()
-            .err()
-            .or_else(|| self.inner.starting().as_ref().and_then(SaveHandle::unseen_failure))
+    /// Tells how the last save ended, if it is over. Returns whether it has failed, and the program goes on
+    /// without having been told.
+    ///
+    /// # Errors
+    /// Its failure, if the program must be told ([`Job::on_failure`]) and was not.
+    pub fn tell_last(&self) -> Result<bool> {
+        self.inner.check_process()?;
+        let current = self.inner.starting();
+        let Some(handle) = current.as_ref() else { return Ok(false) };
+        self.inner.tell(handle)?;
+        Ok(handle.unseen_failure().is_some())
+    }
+
+    /// Waits for a save of this job. The program goes on after its failure as [`Job::on_failure`] says; otherwise
+    /// use [`SaveHandle::wait`].
+    ///
+    /// # Errors
+    /// Its failure, if the program must be told.
+    pub fn settle_save(&self, save: &SaveHandle) -> Result<()> {
+        save.wait_done(None);
+        // What all ranks of a group do alike is decided as the next save begins.
+        match save.unseen_failure() {
+            Some(error) => {
+                let judged = self.inner.health.judge(error, self.inner.part.is_none());
+                judged.inspect_err(|_| save.see())
+            }
+            None => Ok(()),
+        }
     }
 
     /// Saves what `source` holds. Returns when the program may write its memory again; the handle
@@ -225,7 +273,9 @@ impl Job {
     ///
     /// # Errors
     /// `Invalid` in a forked child and for a state that cannot be described; `Fenced`; and the
-    /// failure of an earlier save, if nobody has been told it yet (then nothing new was begun).
+    /// failure of an earlier save, if the program must be told and was not (then nothing new was begun). If the
+    /// program goes on after failures ([`Job::on_failure`]), a save that fails as it begins gives a handle of a
+    /// failed save.
     pub fn save(&self, source: &mut dyn PageSource) -> Result<SaveHandle> {
         self.save_with(source, SaveNotes::default())
     }
@@ -239,11 +289,26 @@ impl Job {
         inner.check_process()?;
         let mut current = inner.starting();
         let at_work = self.at_work();
-        let ready = inner.wait_filled().and_then(|()| over(current.as_ref()));
+        let filled = inner.wait_filled().map_err(Error::for_program);
+        let ready = filled.and_then(|()| inner.over(current.as_ref()));
         drop(at_work);
         if !self.is_group() {
             ready.clone()?;
         }
+        let begun = self.begin(source, notes, ready);
+        let handle = begun.or_else(|error| inner.failed_at_once(error))?;
+        *current = Some(handle.clone());
+        Ok(handle)
+    }
+
+    /// Begins a save, and waits until the program may write its memory again.
+    fn begin(
+        &self,
+        source: &mut dyn PageSource,
+        notes: SaveNotes,
+        ready: Result<()>,
+    ) -> Result<SaveHandle> {
+        let inner = &self.inner;
         let clock = self.pool.env().clock.clone();
         let started = clock.monotonic();
         let now_ns = u64::try_from(started.as_nanos()).unwrap_or(u64::MAX - 1);
@@ -257,7 +322,7 @@ impl Job {
         let FrozenSave { frozen, plan, way } = begun?;
         let frozen: Arc<dyn Frozen> = Arc::from(frozen);
         let handle = SaveHandle::new(plan.epoch);
-        let order = Order { started, notes };
+        let order = Order { started, notes, failed_before: inner.health.failed_before() };
         let (on, of) = (way.clone(), inner.pool());
         let drain =
             Drain { inner: inner.clone(), frozen, plan, way, handle: handle.clone(), order };
@@ -267,7 +332,6 @@ impl Job {
         }
         sync::spawn("outlive-drain", move || drain.run())
             .map_err(|e| on.give_up(&of, Error::no_thread("the save", &e)))?;
-        *current = Some(handle.clone());
         handle.wait_live();
         let stall = clock.monotonic().saturating_sub(started);
         handle.set_stall(stall);
@@ -285,7 +349,7 @@ impl Job {
             )));
         }
         let current = self.inner.starting();
-        over(current.as_ref())?;
+        self.inner.over(current.as_ref())?;
         let done = work(&self.inner);
         self.inner.make_room(&self.inner.pool(), done.as_ref().err());
         done
@@ -316,11 +380,23 @@ impl Job {
         let current = self.inner.starting().clone();
         if let Some(handle) = current {
             handle.wait_done(None);
-            if let Some(error) = handle.unseen_failure() {
+            if let Some(error) = handle.tell_failure() {
                 return Err(error);
             }
         }
         Ok(())
+    }
+
+    /// Waits until no save is under way.
+    ///
+    /// # Errors
+    /// The last save's failure, if the program must be told ([`Job::on_failure`]) and was not.
+    pub fn settle(&self) -> Result<()> {
+        self.inner.check_process()?;
+        let current = self.inner.starting().clone();
+        let Some(handle) = current else { return Ok(()) };
+        handle.wait_done(None);
+        self.inner.tell(&handle)
     }
 
     /// The save under way or the last one.
@@ -330,29 +406,55 @@ impl Job {
     }
 
     /// Completes the drain and ends the session in the log. Then it waits for the slow tier, if there is one, at
-    /// most as long as `[tiers]` in `pool.toml` allows. The job can be used again afterwards.
+    /// most as long as `[tiers]` in `pool.toml` allows. The job can be used again afterwards. In a group all
+    /// ranks close it: collective.
     ///
     /// # Errors
-    /// The last save's failure, if nobody has been told it yet; what the log reports.
+    /// The last save's failure, if the program must be told ([`Job::on_failure`]) and was not, or if no save was
+    /// committed; what the log reports. In a group `Invalid` if another rank saves or restores meanwhile.
     pub fn close(&self) -> Result<()> {
         self.wait_filled()?;
-        self.close_at_exit()
+        self.close_as(true)
     }
 
-    /// The same at the end of the process, which needs no memory any more: a lazy restore that still
-    /// fills it is not waited for.
+    /// The same without the other ranks of a group, which may be elsewhere in the program: they are told as far
+    /// as that is possible.
+    ///
+    /// # Errors
+    /// As [`Job::close`].
+    pub fn leave(&self) -> Result<()> {
+        self.wait_filled()?;
+        self.close_as(false)
+    }
+
+    /// As [`Job::leave`] where the program ends: memory that a lazy restore still fills is not
+    /// waited for.
     ///
     /// # Errors
     /// As [`Job::close`].
     pub fn close_at_exit(&self) -> Result<()> {
+        self.close_as(false)
+    }
+
+    fn close_as(&self, together: bool) -> Result<()> {
         self.inner.check_process()?;
         // Held to the end: a save that began now would be committed in a session that is over, and a
         // gc would not know of it.
         let current = self.inner.starting();
-        let failure = current.as_ref().and_then(|handle| {
+        let at_work = together.then(|| self.at_work());
+        let told = current.as_ref().map_or(Ok(()), |handle| {
             handle.wait_done(None);
-            handle.unseen_failure()
+            self.inner.tell_last(handle)
         });
+        drop(at_work);
+        let told = match &self.inner.part {
+            Some(part) if together => part.close(told),
+            Some(part) => {
+                part.leave();
+                told
+            }
+            None => told,
+        };
         let mut writer = self.inner.writer();
         let closed = writer.committer.head.close(&self.pool);
         drop((writer, current));
@@ -361,7 +463,7 @@ impl Job {
         // Behind the fill: a checkpoint that the slow tier has just got may be all that it has.
         self.inner.retain.finish(&self.pool, &mut || Ok(()));
         self.pool.close_files(true);
-        failure.map_or(closed, Err)
+        told.and(closed)
     }
 
     /// Ends the session in the log, unless a save is under way or starting. The next save opens another. So packs that only

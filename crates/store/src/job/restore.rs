@@ -47,7 +47,7 @@ impl Job {
         };
         let ready = || {
             let _at_work = self.at_work();
-            self.wait()?;
+            self.settle()?;
             self.wait_filled()?;
             if part.rank() == 0 {
                 self.go_on_without_memory();
@@ -84,7 +84,7 @@ impl Job {
 
     /// What every restore without a group does first.
     fn before_restore(&self) -> Result<()> {
-        self.wait()?;
+        self.settle()?;
         self.wait_filled()?;
         self.go_on_without_memory();
         self.note_position()

@@ -19,6 +19,8 @@ pub struct Draft {
     pub epoch: Epoch,
     /// When it was frozen, nanoseconds since 1970.
     pub frozen_ns: u64,
+    /// How many saves have failed since the one before it.
+    pub failed_before: u16,
     /// What the user says about it.
     pub remarks: Remarks,
     /// The program's own figures of merit, sorted by name.
@@ -128,6 +130,7 @@ impl Committer {
             parent: parent_of(images),
             frozen_ns: draft.frozen_ns,
             figures,
+            failed_before: draft.failed_before,
             remarks: draft.remarks.clone(),
             metrics: draft.metrics.clone(),
             images: images_there,

@@ -46,6 +46,7 @@ impl Writer {
         let draft = Draft {
             epoch: self.committer.head.last_epoch + 1,
             frozen_ns: pool.env().clock.unix_ns(),
+            failed_before: order.failed_before,
             remarks: order.notes.remarks.clone(),
             metrics: order.notes.metrics.clone(),
         };
@@ -158,8 +159,8 @@ impl Committer {
         copies: &mut [CopiedImage<'_>],
         like: &Manifest,
     ) -> Result<Committed> {
-        let Manifest { epoch, frozen_ns, remarks, metrics, .. } = like.clone();
-        let draft = Draft { epoch, frozen_ns, remarks, metrics };
+        let Manifest { epoch, frozen_ns, failed_before, remarks, metrics, .. } = like.clone();
+        let draft = Draft { epoch, frozen_ns, failed_before, remarks, metrics };
         loop {
             let images: Vec<RankImage> =
                 copies.iter().map(|copy| copy.stored.image.clone()).collect();

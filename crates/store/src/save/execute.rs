@@ -34,6 +34,7 @@ pub(crate) fn draft_of(pool: &Pool, plan: &SavePlan, order: &Order) -> Draft {
     Draft {
         epoch: plan.epoch,
         frozen_ns: pool.env().clock.unix_ns(),
+        failed_before: order.failed_before,
         remarks: order.notes.remarks.clone(),
         metrics: order.notes.metrics.clone(),
     }
@@ -49,6 +50,8 @@ pub struct Order {
     pub started: Duration,
     /// What it said about it.
     pub notes: SaveNotes,
+    /// How many saves have failed since the last one that was committed.
+    pub failed_before: u16,
 }
 
 /// A save may rewrite at most one byte for so many that have changed, whatever its credit: its

@@ -1,0 +1,254 @@
+//! How a job does: which of its saves have failed, and when the program must be told so by an error.
+
+use outlive_pool::Pool;
+use outlive_types::sync::{Mutex, MutexGuard};
+use outlive_types::{Clock, Error, ErrorKind, JobName, Result};
+use std::fmt;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+/// After a failed save the next one is due so much later, and after each further one twice as much.
+const PAUSE: Duration = Duration::from_secs(1);
+/// The pause doubles at most so often: the interval of the job bounds it long before.
+const DOUBLED_MAX: u32 = 20;
+
+/// What becomes of a save that fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OnFailure {
+    /// The next save, wait or close returns its failure.
+    #[default]
+    Raise,
+    /// The program goes on, with a warning, until no save has been committed for `fail_after`.
+    Warn {
+        /// Counted from the last commit, or from when this was set.
+        fail_after: Duration,
+    },
+}
+
+impl OnFailure {
+    /// For how long a program goes on, unless something else is said.
+    pub const FAIL_AFTER: Duration = Duration::from_secs(3600);
+}
+
+/// How a job does in this process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct JobHealth {
+    /// What becomes of a save that fails.
+    pub on_failure: OnFailure,
+    /// Saves that have failed since the last one that was committed.
+    pub failed_in_a_row: u64,
+    /// All saves that have failed.
+    pub failed: u64,
+    /// Saves that were committed.
+    pub committed: u64,
+    /// Why the last one of those that failed did so.
+    pub last_error: Option<Error>,
+    /// Time since the last commit.
+    pub since_commit: Option<Duration>,
+}
+
+/// Counts the saves of a job, and judges their failures.
+pub(crate) struct Health {
+    job: JobName,
+    /// Pools that are opened one after the other have clocks of their own.
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    on_failure: OnFailure,
+    failed_in_a_row: u64,
+    failed: u64,
+    /// Those of which the program has been told by a warning.
+    warned: u64,
+    committed: u64,
+    last_error: Option<Error>,
+    failed_at: Duration,
+    committed_at: Option<Duration>,
+    /// `fail_after` counts from here.
+    counts_from: Duration,
+}
+
+impl Health {
+    pub fn new(pool: &Pool, job: JobName) -> Health {
+        let clock = pool.env().clock.clone();
+        let state = State { counts_from: clock.monotonic(), ..State::default() };
+        Health { job, clock, state: Mutex::new(state) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets what becomes of saves that fail; `every` is the interval of the handle that says so.
+    ///
+    /// # Errors
+    /// `Invalid` for a time within which no second save is due, or none.
+    pub fn set(&self, on_failure: OnFailure, every: Option<Duration>) -> Result<()> {
+        if let OnFailure::Warn { fail_after } = on_failure {
+            let seconds = fail_after.as_secs_f64();
+            if fail_after.is_zero() {
+                return Err(Error::invalid(
+                    "fail_after = 0 s: give a longer time, or on_failure \"raise\", which tells the program \
+                     of each failed save",
+                ));
+            }
+            if let Some(every) = every.filter(|every| *every >= fail_after) {
+                return Err(Error::invalid(format!(
+                    "fail_after = {seconds} s, and saves are due every {} s: give a longer fail_after, so \
+                     that a failed save can be tried again within it",
+                    every.as_secs_f64()
+                )));
+            }
+        }
+        let mut state = self.state();
+        if state.on_failure != on_failure {
+            state.counts_from = self.clock.monotonic();
+        }
+        state.on_failure = on_failure;
+        Ok(())
+    }
+
+    /// A save was committed.
+    pub fn committed(&self) {
+        let (now, mut state) = (self.clock.monotonic(), self.state());
+        state.committed += 1;
+        state.failed_in_a_row = 0;
+        (state.committed_at, state.counts_from) = (Some(now), now);
+    }
+
+    /// A save has failed.
+    pub fn failed(&self, error: &Error) {
+        let (now, mut state) = (self.clock.monotonic(), self.state());
+        state.failed += 1;
+        state.failed_in_a_row += 1;
+        (state.failed_at, state.last_error) = (now, Some(error.clone()));
+    }
+
+    /// What is said of failures, for people.
+    pub fn says(&self) -> &'static str {
+        match self.state().on_failure {
+            OnFailure::Raise => "on_failure \"raise\"",
+            OnFailure::Warn { .. } => "on_failure \"warn\"",
+        }
+    }
+
+    /// How the job does.
+    pub fn look(&self) -> JobHealth {
+        let (now, state) = (self.clock.monotonic(), self.state());
+        JobHealth {
+            on_failure: state.on_failure,
+            failed_in_a_row: state.failed_in_a_row,
+            failed: state.failed,
+            committed: state.committed,
+            last_error: state.last_error.clone(),
+            since_commit: state.committed_at.map(|at| now.saturating_sub(at)),
+        }
+    }
+
+    /// See [`Job::untold_failures`](super::Job::untold_failures).
+    pub fn untold(&self) -> Option<(u64, u64, Error)> {
+        let mut state = self.state();
+        let count = state.failed - state.warned;
+        state.warned = state.failed;
+        let warns = state.on_failure != OnFailure::Raise && count > 0;
+        let error = state.last_error.clone().filter(|_| warns)?;
+        Some((count, state.failed_in_a_row, error))
+    }
+
+    /// What the next manifest says of the saves before it.
+    pub fn failed_before(&self) -> u16 {
+        u16::try_from(self.state().failed_in_a_row).unwrap_or(u16::MAX)
+    }
+
+    /// Whether a save that failed must be tried again by now, although the interval has not passed.
+    pub fn is_again_due(&self) -> bool {
+        let (now, state) = (self.clock.monotonic(), self.state());
+        let Some(before) = state.failed_in_a_row.checked_sub(1) else { return false };
+        let doubled = u32::try_from(before).unwrap_or(u32::MAX).min(DOUBLED_MAX);
+        let pause = PAUSE.saturating_mul(1 << doubled);
+        state.on_failure != OnFailure::Raise && now.saturating_sub(state.failed_at) >= pause
+    }
+
+    /// Lets the program go on after the failure of the last save. Of a group, the rank that `decides` when
+    /// it has lasted too long decides for all.
+    ///
+    /// # Errors
+    /// The failure, if the program must be told.
+    pub fn judge(&self, error: Error, decides: bool) -> Result<()> {
+        let failed_at = self.state().failed_at;
+        self.judge_as_of(error, decides, failed_at)
+    }
+
+    /// The same for a failure of this moment, which is not counted yet. Returns what all ranks are told.
+    pub fn judge_for_all(&self, error: Error) -> Error {
+        let raises = self.state().on_failure == OnFailure::Raise;
+        let judged = || self.judge_as_of(error.clone(), true, self.clock.monotonic());
+        if raises { error } else { judged().err().unwrap_or(error) }
+    }
+
+    fn judge_as_of(&self, error: Error, decides: bool, at: Duration) -> Result<()> {
+        let state = self.state();
+        let OnFailure::Warn { fail_after } = state.on_failure else {
+            return Err(error.for_program());
+        };
+        if error.must_be_told() || !may_pass(&error) {
+            return Err(error.for_program());
+        }
+        let lasted = at.saturating_sub(state.counts_from);
+        if decides && lasted >= fail_after {
+            return Err(error.context(self.too_long(&state, lasted, fail_after)).for_program());
+        }
+        Ok(())
+    }
+
+    fn too_long(&self, state: &State, lasted: Duration, fail_after: Duration) -> String {
+        format!(
+            "no save of job {} was committed for {:.1} s (fail_after = {} s), {} in a row have failed; the \
+             last one",
+            self.job,
+            lasted.as_secs_f64(),
+            fail_after.as_secs_f64(),
+            state.failed_in_a_row.max(1)
+        )
+    }
+
+    /// As [`Health::judge`] when the job is closed: no other save will follow. Returns a warning where the
+    /// program goes on.
+    ///
+    /// # Errors
+    /// The failure, if the program must be told.
+    pub fn judge_last(&self, error: Error, decides: bool) -> Result<String> {
+        self.judge(error.clone(), decides)?;
+        let state = self.state();
+        if decides && state.committed == 0 {
+            let context =
+                format!("job {} is closed, and none of its saves was committed", self.job);
+            return Err(error.context(context).for_program());
+        }
+        Ok(format!(
+            "job {} is closed, and its last save failed: the newest checkpoint is {:.1} s old, and what the \
+             program did since is not saved ({error})",
+            self.job,
+            self.clock.monotonic().saturating_sub(state.counts_from).as_secs_f64()
+        ))
+    }
+}
+
+/// Whether a failure may pass by itself, or be ended by an operator: of a target, a disk, a log. What the program
+/// has asked for wrongly stays wrong.
+pub(crate) fn may_pass(error: &Error) -> bool {
+    match error.kind() {
+        ErrorKind::Retry | ErrorKind::Full | ErrorKind::Damaged => true,
+        // The system refuses: rights, a file system that became read-only, an error of the device.
+        ErrorKind::Invalid => error.os().is_some(),
+        ErrorKind::Fenced | ErrorKind::Bug => false,
+    }
+}
+
+impl fmt::Debug for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Health").field("job", &self.job).finish_non_exhaustive()
+    }
+}
