@@ -14,7 +14,7 @@ use outlive_store::{Job, Sample, Select};
 use outlive_target::{FaultWorld, MemoryLog, MemoryTarget, ShardName};
 use outlive_types::{Epoch, JobName, PAGE_BYTES};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use stepped::{Gate, Steps, World};
 
 fn name(job: &str) -> JobName {
@@ -31,7 +31,7 @@ fn prune(pool: &Pool, job: &str, drop: &[Epoch]) -> GcReport {
 }
 
 fn state(seed: u64) -> State {
-    State::from([("a".to_owned(), noise(seed, 300_000)), ("b".to_owned(), vec![seed as u8; 50])])
+    State::from([("a".to_owned(), noise(seed, 120_000)), ("b".to_owned(), vec![seed as u8; 50])])
 }
 
 /// Every third page is another one.
@@ -123,6 +123,8 @@ fn a_save_does_not_rely_on_pages_that_are_gone() {
     // In the same job after a restore, in one that has not restored, and in another job.
     let program = Program::start(&pool, "job");
     program.restore(Select::Newest).unwrap();
+    let mut first = first;
+    first.insert("c".to_owned(), noise(1, 120_000));
     program.save(&first).unwrap();
     drop(program);
     check(&pool, "job", &[(2, &second), (3, &first)]);
@@ -153,7 +155,7 @@ fn programs_go_on_beside_a_gc_that_cuts_their_chunks() {
         // Old content comes again now and then.
         now = match step % 7 {
             5 => state(1),
-            _ => scattered(changed(now, (step * 11 % 70) as usize, step), step % 3 * 1000),
+            _ => scattered(changed(now, (step * 11 % 29) as usize, step), step % 3 * 1000),
         };
         let epoch = program.save(&now).unwrap().epoch;
         kept.push((epoch, now.clone()));
@@ -175,6 +177,25 @@ fn programs_go_on_beside_a_gc_that_cuts_their_chunks() {
     check(&pool, "job", &[(epoch, &before), (epoch + 1, &next)]);
 }
 
+/// Within a session: what a restored checkpoint names may be there as slices only.
+#[test]
+fn a_program_that_goes_back_does_not_take_slices_for_chunks() {
+    let pool = memory_pool();
+    let (first, second) = (state(1), scattered(state(1), 500));
+    let program = Program::start(&pool, "job");
+    program.save(&first).unwrap();
+    program.save(&second).unwrap();
+    prune(&pool, "job", &[1]);
+    // It hears of the gc, and forgets what it knew.
+    program.save(&state(7)).unwrap();
+    program.restore(Select::Epoch(2)).unwrap();
+    let mut third = second.clone();
+    third.insert("c".to_owned(), noise(1, 120_000));
+    let epoch = program.save(&third).unwrap().epoch;
+    drop(program);
+    check(&pool, "job", &[(2, &second), (epoch, &third)]);
+}
+
 /// A save that has found a chunk in its own past is held up before its commit, and a gc cuts that chunk to the
 /// pages that checkpoints need.
 #[test]
@@ -191,7 +212,7 @@ fn a_save_under_way_keeps_the_whole_of_what_a_gc_cuts() {
     });
     let (first, second) = (state(1), scattered(state(1), 500));
     let mut third = second.clone();
-    third.insert("c".to_owned(), noise(1, 300_000));
+    third.insert("c".to_owned(), noise(1, 120_000));
     let pool = world.stepped(&steps);
     let saved = third.clone();
     let saver = std::thread::spawn(move || {
@@ -209,6 +230,69 @@ fn a_save_under_way_keeps_the_whole_of_what_a_gc_cuts() {
     check(&world.pool(), "job", &[(2, &second), (3, &third)]);
     prune(&world.pool(), "job", &[2]);
     check(&world.pool(), "job", &[(3, &third)]);
+}
+
+/// A gc has cut chunks and is about to tell the job, which saves meanwhile, and finds one of them in its own past.
+#[test]
+fn a_save_while_a_gc_tells_keeps_the_whole_of_what_it_cut() {
+    let world = World::new();
+    let program = Program::start(&world.pool(), "job");
+    let (first, second) = (state(1), scattered(state(1), 500));
+    program.save(&first).unwrap();
+    program.save(&second).unwrap();
+    let (steps, gate) = (Steps::default(), Gate::default());
+    let (stop, appends) = (gate.clone(), AtomicU64::new(0));
+    steps.hook(move |_, op| {
+        // The prune, the session of the gc, then the archive.
+        if op == "append" && appends.fetch_add(1, Ordering::AcqRel) == 2 {
+            stop.stop();
+        }
+    });
+    let (pool, over) = (world.stepped(&steps), Arc::new(AtomicBool::new(false)));
+    let done = over.clone();
+    let collector = std::thread::spawn(move || {
+        prune(&pool, "job", &[1]);
+        done.store(true, Ordering::Release);
+    });
+    gate.wait_reached(|| over.load(Ordering::Acquire));
+    assert!(!over.load(Ordering::Acquire), "the gc has copied, and has not told the job");
+    let mut third = second.clone();
+    third.insert("c".to_owned(), noise(1, 120_000));
+    program.save(&third).unwrap();
+    gate.open();
+    collector.join().unwrap();
+    drop(program);
+    check(&world.pool(), "job", &[(2, &second), (3, &third)]);
+    prune(&world.pool(), "job", &[]);
+    check(&world.pool(), "job", &[(2, &second), (3, &third)]);
+}
+
+/// Two jobs have stored the same chunk without knowing of each other, and need other pages of it.
+#[test]
+fn of_equal_chunks_each_job_keeps_its_own_pages() {
+    let pool = tuned(|tuning| tuning.index_bytes_max = 0);
+    let (a, b) = (Program::start(&pool, "a"), Program::start(&pool, "b"));
+    let mut other = state(1);
+    for (number, page) in other.get_mut("a").unwrap().chunks_mut(PAGE_BYTES).enumerate() {
+        if number % 3 != 1 {
+            page.copy_from_slice(&noise(70 + number as u64, page.len()));
+        }
+    }
+    let second = scattered(state(1), 500);
+    for (program, then) in [(&a, &second), (&b, &other)] {
+        let new_bytes = program.save(&state(1)).unwrap().new_bytes;
+        assert!(new_bytes > 120_000, "each has stored all of it");
+        program.save(then).unwrap();
+    }
+    drop((a, b));
+    let drop = [(name("a"), [1].into()), (name("b"), [1].into())].into();
+    let thoroughness = Thoroughness { unused_max: 0.0, ..Thoroughness::default() };
+    collect(&pool, &GcOptions { drop, thoroughness, ..GcOptions::default() }).unwrap();
+    for _ in 0..2 {
+        check(&pool, "a", &[(2, &second)]);
+        check(&pool, "b", &[(2, &other)]);
+        prune(&pool, "a", &[]);
+    }
 }
 
 /// A slice is mended by the whole chunk of another job, and lost with the last copy of it.
@@ -271,7 +355,7 @@ fn copies_of_slices_are_whole_and_are_sent_once() {
         report.jobs[0].copied.iter().map(|copied| copied.sent_bytes).collect()
     };
     let report = copy(&from, &to, &CopyOptions::default()).unwrap();
-    assert!((290_000..330_000).contains(&bytes(&report)[0]), "{report:?}");
+    assert!((115_000..140_000).contains(&bytes(&report)[0]), "{report:?}");
     check(&to, "job", &[(2, &second)]);
     // A change of one page in each block makes new leaves, which name slices that are there.
     let program = Program::start(&from, "job");
@@ -279,7 +363,7 @@ fn copies_of_slices_are_whole_and_are_sent_once() {
     let mut now = second.clone();
     let mut states = vec![(2, second.clone())];
     for step in 0..12_u64 {
-        now = changed(now, (step * 5 % 70) as usize, 9000 + step);
+        now = changed(now, (step * 5 % 29) as usize, 9000 + step);
         states.push((program.save(&now).unwrap().epoch, now.clone()));
     }
     drop(program);
@@ -297,7 +381,11 @@ fn copies_of_slices_are_whole_and_are_sent_once() {
     let epoch = program.save(&back).unwrap().epoch;
     drop(program);
     copy(&from, &to, &CopyOptions::default()).unwrap();
-    check(&to, "job", &[(14, &states[12].1), (epoch, &back)]);
+    // A chunk may be there in two slices by now, each with pages that the other lacks.
+    for _ in 0..2 {
+        check(&to, "job", &[(14, &states[12].1), (epoch, &back)]);
+        prune(&to, "job", &[]);
+    }
     check(&from, "job", &[(2, &second), (epoch, &back)]);
 }
 
@@ -312,7 +400,7 @@ fn a_copy_under_way_keeps_the_slices_that_it_relies_on() {
     prune(&from, "job", &[1]);
     let mut now = second.clone();
     for step in 0..10_u64 {
-        now = changed(now, (step * 5 % 70) as usize, 9000 + step);
+        now = changed(now, (step * 5 % 29) as usize, 9000 + step);
         program.save(&now).unwrap();
     }
     let newest = program.save(&now).unwrap().epoch;
@@ -321,7 +409,7 @@ fn a_copy_under_way_keeps_the_slices_that_it_relies_on() {
         let world = World::new();
         let steps = Steps::default();
         let gate = Gate::default();
-        let count = std::sync::atomic::AtomicU64::new(0);
+        let count = AtomicU64::new(0);
         let stop = gate.clone();
         steps.hook(move |_, op| {
             if op == "append" && count.fetch_add(1, Ordering::AcqRel) == stop_at {
@@ -362,8 +450,8 @@ fn usage_counts_pages_as_a_gc_does() {
     let before = stored_bytes(&pool);
     let report = prune(&pool, "job", &[1]);
     let freed = before - stored_bytes(&pool);
-    assert!(freed > 60_000, "{freed}: a third of the pages were replaced");
-    assert!(said.freed_bytes.abs_diff(freed) < 40_000, "{said} against {freed}, {}", report.plan);
+    assert!(freed > 20_000, "{freed}: a third of the pages were replaced");
+    assert!(said.freed_bytes.abs_diff(freed) < 20_000, "{said} against {freed}, {}", report.plan);
     check(&pool, "job", &[(2, &second)]);
 }
 

@@ -186,10 +186,8 @@ impl PoolIndex {
             };
             // What a manifest lists must not be condemned, needed or not.
             let is_condemned = |pack: &PackId| self.condemned.contains(pack);
-            // Slices serve the checkpoints of their own job only.
-            let is_sound = !is_condemned(&segment.pack)
-                && !directory.packs.iter().any(is_condemned)
-                && !directory.entries.iter().any(|entry| entry.kind.slice().is_some());
+            let is_sound =
+                !is_condemned(&segment.pack) && !directory.packs.iter().any(is_condemned);
             if is_sound && needed[number] * LENT_PART >= directory.entries.len() {
                 lent.push(LentSegment { segment, directory });
             }
