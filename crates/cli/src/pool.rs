@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// What the keys of `pool.toml` mean.
-const MEANINGS: [(&str, &str); 20] = [
+const MEANINGS: [(&str, &str); 21] = [
     ("version", "format version of everything stored"),
     ("revision", "draft of that version"),
     ("pool_id", "repeated in every shard"),
