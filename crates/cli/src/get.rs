@@ -85,9 +85,17 @@ fn plan_text(plan: &GetPlan) -> String {
 }
 
 fn answer(checkpoint: &FilesImage, args: &GetArgs, report: &GetReport, skipped: Value) -> Answer {
-    let GetReport { epoch, items, files, bytes: file_bytes, read_bytes, troubles } = report;
+    let GetReport { epoch, items, files, bytes: file_bytes, read_bytes, troubles, .. } = report;
+    let kept = match report.kept_files {
+        0 => String::new(),
+        files => format!(
+            "; {} of {} there already, and left alone",
+            count(files, "file"),
+            bytes(report.kept_bytes)
+        ),
+    };
     let mut text = format!(
-        "Checkpoint {epoch} of job {}: {}, {} of {} in {}\n",
+        "Checkpoint {epoch} of job {}: {}, {} of {} in {}{kept}\n",
         shown(checkpoint.job().as_str()),
         count(*items, "item"),
         count(*files, "file"),
@@ -101,6 +109,8 @@ fn answer(checkpoint: &FilesImage, args: &GetArgs, report: &GetReport, skipped: 
         "items": items,
         "files": files,
         "bytes": file_bytes,
+        "kept_files": report.kept_files,
+        "kept_bytes": report.kept_bytes,
         "read_bytes": read_bytes,
         "troubles": troubles_json(troubles),
         "skipped": skipped,

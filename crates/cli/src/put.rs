@@ -155,6 +155,10 @@ fn answer(job: &Job, report: &PutReport) -> Answer {
     if plan.excluded > 0 {
         let _ = writeln!(text, "left out     {} by patterns", count(plan.excluded, "path"));
     }
+    if plan.leftovers > 0 {
+        let files = count(plan.leftovers, "file");
+        let _ = writeln!(text, "left out     {files} that gets have not finished (.outlive-….tmp)");
+    }
     text.push_str(&troubles_text(troubles));
     let json = json!({
         "job": job.name().as_str(),
@@ -222,6 +226,7 @@ fn plan_json(plan: &PutPlan) -> Value {
         "read_files": plan.read_files,
         "read_bytes": plan.read_bytes,
         "excluded": plan.excluded,
+        "leftovers": plan.leftovers,
     })
 }
 

@@ -419,8 +419,9 @@ class Job:
                 empty.
             epoch: The checkpoint to take, as in `restore`, instead of the newest of files that is
                 whole.
-            overwrite: Whether to replace existing files. Each is replaced when the new one is
-                whole.
+            overwrite: Whether to replace existing files that differ. Each is replaced when the new
+                one is whole. Files that have the content, owner, mode and attributes already are
+                left alone.
 
         Returns:
             What was done. It is false if the job has no checkpoint of files. A damaged file is left

@@ -65,7 +65,7 @@ pub struct GetArgs {
     /// The same as JOB@EPOCH
     #[arg(long, value_name = "EPOCH", allow_negative_numbers = true)]
     pub epoch: Option<EpochName>,
-    /// Replace existing files
+    /// Replace existing files that differ. Those that are as they are to be are left alone
     #[arg(long)]
     pub overwrite: bool,
     /// Memory for data read ahead of its turn, with `--to -` [default: 64MiB]
