@@ -101,6 +101,11 @@ pub fn show(args: &ShowArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let pool = pool::open(&args.pool, teller)?;
     let (name, epoch) = job_at(&pool, &args.job, args.epoch)?;
     if let Some(file) = &args.plot {
+        if let Some(epoch) = epoch {
+            return Err(Error::invalid(format!(
+                "--plot draws all checkpoints of a job, and {epoch} is one of them: write {name} alone"
+            )));
+        }
         return plot(&Job::open(&pool, name.as_str(), JobOptions::default())?, file);
     }
     let job = Job::open(&pool, name.as_str(), JobOptions::default())?;

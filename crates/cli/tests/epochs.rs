@@ -103,6 +103,7 @@ fn what_names_nothing_is_told() {
         (&["show", &pool, "nothing@1"], "no job nothing"),
         (&["show", &pool, "files@2", "1"], "two epochs of job files are named, 2 and 1"),
         (&["note", &pool, "files", "--pin"], "write files@EPOCH"),
+        (&["show", &pool, "gray scott@2", "--plot", "x.svg"], "write gray scott alone"),
         (&["prune", &pool, "files@2", "--keep-last", "1"], "here a job is meant: write files"),
         (&["ls", &pool, "files@2"], "here a job is meant: write files"),
         (&["put", &pool, "files@2", "/etc/hostname"], "a put makes a new one: write the job alone"),
