@@ -72,7 +72,7 @@ pub fn get<'py>(
     let Some(report) = report else { return Ok(None) };
     let troubles = &report.troubles;
     Ok(Some(named!(py;
-        ..report { epoch, items, files, bytes, read_bytes },
+        ..report { epoch, items, files, bytes, kept_files, kept_bytes, read_bytes },
         troubles: list(py, troubles)?,
         troubles_total: troubles.len(),
         complete: troubles.is_whole(),

@@ -15,7 +15,7 @@ use outlive_format::{Manifest, Remarks};
 use outlive_pool::Pool;
 use outlive_pool::Tier;
 use outlive_store::{EpochInfo, JobHealth, OnFailure};
-use outlive_types::{Error, Result};
+use outlive_types::{EpochName, Error, Result};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyFrozenSet, PyList};
 use std::path::PathBuf;
@@ -207,6 +207,16 @@ impl Job {
         self.core.check_process(py)?;
         let epochs = py.detach(|| self.core.job().epochs()).or_raise(py)?;
         epochs.iter().map(|info| report_of(py, info)).collect()
+    }
+
+    /// The number of a checkpoint that may be counted from the newest: after the save under way is over.
+    fn epoch_named(&self, name: &str, tick: &Bound<'_, PyAny>) -> PyResult<u64> {
+        let py = tick.py();
+        self.core.check_process(py)?;
+        let refused = |why| Error::invalid(format!("there is no epoch {name:?}: {why}"));
+        let name: EpochName = name.parse().map_err(refused).or_raise(py)?;
+        self.core.settle_last(tick)?;
+        py.detach(|| self.core.job().epoch_named(name)).or_raise(py)
     }
 
     /// The tiers from which alone a checkpoint can be read now.

@@ -317,8 +317,8 @@ def test_whatever_is_wrong_is_told_as_such(folder: Path) -> None:
         ("figures by name", lambda: job.save({"a": 1}, force=True, metrics=[1])),  # type: ignore[arg-type]
         ("keep_last = -1", lambda: job.prune(keep_last=-1)),
         ("keep_every = 'x'", lambda: job.prune(keep_every="x")),  # type: ignore[arg-type]
-        ("drop = -3", lambda: job.prune(drop=[-3])),
-        ("epoch = -1", lambda: job.note(-1, pin=True)),
+        ("no checkpoint -3", lambda: job.prune(drop=[-3])),
+        ("no checkpoint -2", lambda: job.note(-2, pin=True)),
         ("one job", lambda: outlive.plot(pool)),  # type: ignore[arg-type]
         ("one job", lambda: outlive.plot([job])),  # type: ignore[arg-type]
         ("no order", lambda: job.save({"a": {1, 2}}, force=True)),

@@ -58,6 +58,26 @@ def test_a_tree_comes_back(folder: Path, tree: Path, tmp_path: Path) -> None:
     assert (epoch.label, epoch.metrics) == ("first", {"loss": 1.0})
 
 
+def test_what_is_there_is_left_alone(folder: Path, tree: Path, tmp_path: Path) -> None:
+    job = outlive.open(folder).job("files")
+    job.put_files(tree)
+    out = tmp_path / "out"
+    assert job.get_files(out).kept_files == 0
+    before = listing(out)
+    inode = (out / "model.bin").stat().st_ino
+    again = job.get_files(out, epoch=-1, overwrite=True)
+    assert (again.files, again.kept_files, again.read_bytes) == (4, 4, 0)
+    assert (again.kept_bytes, again.complete) == (again.bytes, True)
+    (out / "sub" / "copy.bin").write_bytes(b"?" * 500_000)
+    again = job.get_files(out, epoch="latest", overwrite=True)
+    assert (again.files, again.kept_files) == (4, 3)
+    assert again.read_bytes > 0
+    assert (out / "model.bin").stat().st_ino == inode
+    (out / "sub" / "copy.bin").touch()
+    assert job.get_files(out, overwrite=True).kept_files == 4
+    assert listing(out) == before
+
+
 def test_parts_and_versions(folder: Path, tree: Path, tmp_path: Path) -> None:
     job = outlive.open(folder).job("files")
     job.put_files([tree / "sub", tree / "model.bin"], exclude="empty")

@@ -217,5 +217,18 @@ def test_a_chosen_epoch(job: outlive.Job, same: Same) -> None:
     for epoch in [0, 9, 2**64 - 1]:
         with pytest.raises(outlive.InvalidError, match=f"no checkpoint {epoch}"):
             job.restore(epoch=epoch)
-    with pytest.raises(outlive.InvalidError):
-        job.restore(epoch=-1)
+    # Counted from the newest, and then that one.
+    for epoch, step in [(-1, 1), ("latest", 1), (-2, 3), (-4, 1), ("2", 2), (job.epochs()[1], 2)]:
+        same(job.restore(epoch=epoch), sample(step))
+    with pytest.raises(outlive.InvalidError, match="has no checkpoint -5: it has 4"):
+        job.restore(epoch=-5)
+    for epoch in ["newest", "", "-0", 1.0, 2**64]:
+        with pytest.raises(outlive.InvalidError, match="no epoch"):
+            job.restore(epoch=epoch)
+    # What is being saved counts.
+    job.save(sample(7), force=True)
+    same(job.restore(epoch=-1), sample(7))
+    job.note(-2, label="before")
+    assert [epoch.label for epoch in job.epochs()][-2:] == ["before", ""]
+    assert job.prune(drop=[-1, 1], collect=False).dropped
+    assert [epoch.epoch for epoch in job.epochs()] == [2, 3, 4]

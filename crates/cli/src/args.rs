@@ -13,6 +13,7 @@ pub use files::{GetArgs, PutArgs};
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use outlive_pool::{Erasure, Tier, Writes};
+use outlive_types::EpochName;
 use std::path::{Path, PathBuf};
 
 const EXIT_CODES: &str = "\
@@ -26,7 +27,13 @@ Exit codes:
   6  a temporary failure: try again
   7  done, except for files that are named: unreadable, changing, or impossible to make as they were
   130  interrupted
-  141  `get --to -`: the reader closed the pipe before the end of the file";
+  141  `get --to -`: the reader closed the pipe before the end of the file
+
+Checkpoints are named JOB@EPOCH, in every command that takes one:
+  JOB@7       the checkpoint with that number
+  JOB@latest  the newest, and no other if it is damaged; JOB@-1 is the same
+  JOB@-2      the one before it, and so on, as `outlive ls POOL JOB` lists them
+  JOB         the newest that is whole: damaged ones are passed over with a warning";
 
 /// Save the state of a running program, and restore it after a crash.
 #[derive(Parser, Debug)]
@@ -285,10 +292,12 @@ pub struct LsArgs {
 pub struct ShowArgs {
     /// The pool's directory, or its pool.toml
     pub pool: PathBuf,
-    /// Name of the job
+    /// The checkpoint: JOB@EPOCH, or JOB for the newest that is whole
+    #[arg(value_name = "JOB[@EPOCH]")]
     pub job: String,
-    /// Epoch of the checkpoint [default: the newest that is whole]
-    pub epoch: Option<u64>,
+    /// The same as JOB@EPOCH
+    #[arg(allow_negative_numbers = true)]
+    pub epoch: Option<EpochName>,
     /// Rank whose regions to show, if the checkpoint is of several; the first one is 0
     #[arg(long, value_name = "N")]
     pub rank: Option<u32>,
@@ -305,11 +314,12 @@ pub struct ShowArgs {
 pub struct VerifyArgs {
     /// The pool's directory, or its pool.toml
     pub pool: PathBuf,
-    /// Name of a job, to check only it and the packs that its writers wrote
+    /// Job to check, with the packs that its writers wrote; JOB@EPOCH checks one checkpoint of it
+    #[arg(value_name = "JOB[@EPOCH]")]
     pub job: Option<String>,
-    /// Epoch of the only checkpoint to check
-    #[arg(long, value_name = "N", requires = "job")]
-    pub epoch: Option<u64>,
+    /// The same as JOB@EPOCH
+    #[arg(long, value_name = "EPOCH", requires = "job", allow_negative_numbers = true)]
+    pub epoch: Option<EpochName>,
     /// Approximate share of the chunks and packs to check, in per cent. Each run takes others. Logs
     /// and page trees are read whole
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
@@ -324,10 +334,12 @@ pub struct VerifyArgs {
 pub struct ExportArgs {
     /// The pool's directory, or its pool.toml
     pub pool: PathBuf,
-    /// Name of the job
+    /// The checkpoint: JOB@EPOCH, or JOB for the newest that is whole
+    #[arg(value_name = "JOB[@EPOCH]")]
     pub job: String,
-    /// Epoch of the checkpoint [default: the newest that is whole]
-    pub epoch: Option<u64>,
+    /// The same as JOB@EPOCH
+    #[arg(allow_negative_numbers = true)]
+    pub epoch: Option<EpochName>,
     /// Rank whose regions to write, if the checkpoint is of several; the first one is 0
     #[arg(long, value_name = "N")]
     pub rank: Option<u32>,

@@ -1,14 +1,51 @@
 //! The checkpoint that a command was given: which one, and what is said of it.
 
 use crate::output::{age, bytes, count, quoted, shown, when};
+use crate::pool;
 use crate::tiers::tiers_text;
 use outlive_format::{Images, Manifest};
-use outlive_pool::Tier;
+use outlive_pool::{Pool, Tier};
 use outlive_store::commit::{Entry, history};
-use outlive_store::{Job, Select};
-use outlive_types::{Epoch, Error, Result};
+use outlive_store::{Job, JobOptions, Select};
+use outlive_types::{Epoch, EpochName, Error, JobName, Result};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
+
+/// A job, and one of its checkpoints if it is named: the text is `JOB` or `JOB@EPOCH`, and a job whose
+/// whole name it is comes first. The epoch may also be given apart from it.
+///
+/// # Errors
+/// `Invalid` if there is no such job, or not one epoch; those of [`Job::epoch_named`].
+pub fn job_at(
+    pool: &Pool,
+    text: &str,
+    apart: Option<EpochName>,
+) -> Result<(JobName, Option<Epoch>)> {
+    let jobs = pool.jobs()?;
+    let is_job = |name: &str| jobs.iter().any(|job| job.as_str() == name);
+    let (name, named) = match EpochName::split(text) {
+        Some((job, epoch)) if !is_job(text) => (pool::known_job(pool, job)?, Some(epoch)),
+        _ => (pool::known_job(pool, text)?, None),
+    };
+    let epoch = match (named, apart) {
+        (Some(one), Some(two)) if one != two => {
+            return Err(Error::invalid(format!(
+                "two epochs of job {name} are named, {one} and {two}: name one, as {name}@{one}"
+            )));
+        }
+        (named, apart) => named.or(apart),
+    };
+    let number = epoch.map(|epoch| number_of(pool, &name, epoch)).transpose()?;
+    Ok((name, number))
+}
+
+/// The number of a checkpoint.
+///
+/// # Errors
+/// Those of [`Job::epoch_named`].
+pub fn number_of(pool: &Pool, job: &JobName, epoch: EpochName) -> Result<Epoch> {
+    Job::open(pool, job.as_str(), JobOptions::default())?.epoch_named(epoch)
+}
 
 /// Which checkpoint EPOCH stands for where only a part of it is read.
 pub fn select_sound(epoch: Option<Epoch>) -> Select {

@@ -1,6 +1,7 @@
 //! `outlive prune` and `outlive gc`: the plan, then what came of it.
 
 use crate::args::{CollectArgs, GcArgs, PruneArgs};
+use crate::chosen::number_of;
 use crate::output::{Answer, Teller, bytes, count, shown};
 use crate::{EXIT_DAMAGED, interrupt, pool};
 use outlive_pool::Pool;
@@ -32,7 +33,11 @@ pub fn prune(args: &PruneArgs, teller: &Arc<Teller>) -> Result<Answer> {
         within: args.keep_within.as_deref().map(parse_age).transpose()?,
         best,
         none: args.all,
-        drop: args.drop.iter().copied().collect(),
+        drop: args
+            .drop
+            .iter()
+            .map(|epoch| number_of(&pool, &name, *epoch))
+            .collect::<Result<_>>()?,
     };
     args.keep.as_deref().map_or(Ok(()), |keep| rules.add(keep))?;
     let job = Job::open(&pool, name.as_str(), JobOptions::default())?;

@@ -1,11 +1,14 @@
 //! `outlive copy`: checkpoints from one pool to another.
 
 use crate::args::CopyArgs;
+use crate::chosen::{job_at, number_of};
 use crate::output::{Answer, Teller, bytes, count, shown};
 use crate::{EXIT_DAMAGED, exit_code, pool};
+use outlive_pool::Pool;
 use outlive_store::copy::{CopyOptions, CopyReport, JobCopied, copy as run, plan};
-use outlive_types::{Epoch, JobName, Result};
+use outlive_types::{Epoch, Error, JobName, Result};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -13,10 +16,10 @@ use std::sync::Arc;
 pub fn copy(args: &CopyArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let from = pool::open(&args.from, teller)?;
     let to = pool::open(&args.to, teller)?;
-    let jobs = args.jobs.iter().map(|name| pool::known_job(&from, name)).collect::<Result<_>>()?;
+    let (jobs, epochs) = chosen(&from, args)?;
     let options = CopyOptions {
         jobs,
-        epochs: args.epoch.iter().copied().collect(),
+        epochs,
         rename: args.rename.as_deref().map(JobName::new).transpose()?,
         same_history: args.same_history,
         bytes_per_s: args.rate,
@@ -27,6 +30,34 @@ pub fn copy(args: &CopyArgs, teller: &Arc<Teller>) -> Result<Answer> {
     };
     teller.finish();
     Ok(answer(&report, args.dry_run))
+}
+
+/// The jobs that are to be copied, and which checkpoints of the only one.
+fn chosen(from: &Pool, args: &CopyArgs) -> Result<(Vec<JobName>, BTreeSet<Epoch>)> {
+    let named: Vec<_> =
+        args.jobs.iter().map(|text| job_at(from, text, None)).collect::<Result<_>>()?;
+    let mut epochs: BTreeSet<Epoch> = named.iter().filter_map(|(_, epoch)| *epoch).collect();
+    let mut jobs: Vec<JobName> = Vec::new();
+    for (job, epoch) in named {
+        let is_alone = jobs.first().is_none_or(|first| *first == job);
+        if !epochs.is_empty() && (epoch.is_none() || !is_alone) {
+            return Err(Error::invalid(
+                "checkpoints are copied of one job at a time: give JOB@EPOCH of one job only, or jobs \
+                 without epochs",
+            ));
+        }
+        if !jobs.contains(&job) {
+            jobs.push(job);
+        }
+    }
+    if let [job] = &jobs[..] {
+        for epoch in &args.epoch {
+            epochs.insert(number_of(from, job, *epoch)?);
+        }
+    } else if !args.epoch.is_empty() {
+        return Err(Error::invalid("--epoch needs exactly one job: write JOB@EPOCH"));
+    }
+    Ok((jobs, epochs))
 }
 
 fn answer(report: &CopyReport, dry_run: bool) -> Answer {

@@ -1,17 +1,16 @@
 //! `outlive diff`: what differs between two checkpoints.
 
 use crate::args::DiffArgs;
-use crate::chosen::skipped_json;
+use crate::chosen::{job_at, select, skipped_json};
 use crate::output::{Answer, Table, Teller, bytes, count, path_json, shown};
 use crate::pool;
 use crate::region::shape;
 use crate::show::region_json;
 use outlive_pool::Pool;
-use outlive_store::Select;
 use outlive_store::diff::{
     Change, Diff, Differences, FilesDiff, MemoryDiff, PathDiff, RegionDiff, Side, diff as compare,
 };
-use outlive_types::{Error, JobName, Rank, RegionDesc, Result, shown_path};
+use outlive_types::{JobName, Rank, RegionDesc, Result, shown_path};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -33,29 +32,9 @@ pub fn diff(args: &DiffArgs, teller: &Arc<Teller>) -> Result<Answer> {
     Ok(answer)
 }
 
-/// `JOB` or `JOB@EPOCH`; a job whose whole name it is comes first.
 fn chosen(pool: &Pool, text: &str, rank: Option<Rank>) -> Result<Side> {
-    let jobs = pool.jobs()?;
-    let is_job = |name: &str| jobs.iter().any(|job| job.as_str() == name);
-    if !is_job(text)
-        && let Some((job, number)) = text.rsplit_once('@')
-    {
-        match number.parse() {
-            Ok(epoch) => {
-                let (job, select) = (pool::known_job(pool, job)?, Select::Epoch(epoch));
-                return Ok(Side { job, select, rank });
-            }
-            Err(_) if is_job(job) => {
-                return Err(Error::invalid(format!(
-                    "\"{}\" is not an epoch of job {job}: give a number after the @, or {job} alone \
-                     for its newest",
-                    shown(number)
-                )));
-            }
-            Err(_) => {}
-        }
-    }
-    Ok(Side { job: pool::known_job(pool, text)?, select: Select::Newest, rank })
+    let (job, epoch) = job_at(pool, text, None)?;
+    Ok(Side { job, select: select(epoch), rank })
 }
 
 fn answer(jobs: &[JobName; 2], diff: &Diff, ranges: bool) -> Answer {

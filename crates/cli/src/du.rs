@@ -1,11 +1,13 @@
 //! `outlive du`: what occupies a pool, and what deleting some of it would free.
 
 use crate::args::DuArgs;
+use crate::chosen::{job_at, number_of};
 use crate::collect::{holders, holders_json};
 use crate::output::{Answer, Table, Teller, bytes, count, shown};
 use crate::{EXIT_DAMAGED, pool};
+use outlive_pool::Pool;
 use outlive_store::gc::{GcPlan, Usage, UsageOf, UsageRow, usage};
-use outlive_types::Result;
+use outlive_types::{Epoch, Error, JobName, Result};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -13,16 +15,33 @@ use std::sync::Arc;
 /// `outlive du`.
 pub fn du(args: &DuArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let pool = pool::open(&args.pool, teller)?;
-    let job = args.job.as_deref().map(|name| pool::known_job(&pool, name)).transpose()?;
-    let of = match job {
+    let of = match args.job.as_deref().map(|text| job_at(&pool, text, None)).transpose()? {
         None => UsageOf::Jobs,
-        Some(job) if args.epochs.is_empty() => UsageOf::Checkpoints(job),
-        Some(job) => UsageOf::Some(job, args.epochs.iter().copied().collect()),
+        Some((job, None)) if args.epochs.is_empty() => UsageOf::Checkpoints(job),
+        Some((job, epoch)) => {
+            let further = args.epochs.iter().map(|text| further(&pool, &job, text));
+            let epochs = epoch.map(Ok).into_iter().chain(further).collect::<Result<_>>()?;
+            UsageOf::Some(job, epochs)
+        }
     };
     teller.busy("reading what checkpoints need");
     let usage = usage(&pool, &of)?;
     teller.finish();
     Ok(answer(&args.pool.display().to_string(), &of, &usage))
+}
+
+/// A further checkpoint of a job: `EPOCH`, or `JOB@EPOCH` of the same job.
+fn further(pool: &Pool, job: &JobName, text: &str) -> Result<Epoch> {
+    if let Ok(epoch) = text.parse() {
+        return number_of(pool, job, epoch);
+    }
+    match job_at(pool, text, None)? {
+        (other, Some(epoch)) if other == *job => Ok(epoch),
+        (other, _) => Err(Error::invalid(format!(
+            "{} names no checkpoint of job {job}, but job {other}: give epochs of one job, as {job}@7",
+            shown(text)
+        ))),
+    }
 }
 
 fn answer(pool: &str, of: &UsageOf, usage: &Usage) -> Answer {
@@ -67,8 +86,8 @@ fn answer(pool: &str, of: &UsageOf, usage: &Usage) -> Answer {
     if !rows.is_empty() {
         text.push_str("These figures are of one moment: saves, prunes and gcs change them.\n");
     }
-    let unknown_json = |(job, epoch, error): &(_, u64, outlive_types::Error)| {
-        let job: &outlive_types::JobName = job;
+    let unknown_json = |(job, epoch, error): &(_, u64, Error)| {
+        let job: &JobName = job;
         json!({
             "job": job.as_str(),
             "epoch": (*epoch > 0).then_some(*epoch),

@@ -7,7 +7,7 @@ mod names;
 mod sink;
 
 use crate::args::ExportArgs;
-use crate::chosen::{select, skipped_json};
+use crate::chosen::{job_at, select, skipped_json};
 use crate::output::{Answer, Table, Teller, bytes, count, shortened, shown};
 use crate::show::{chosen_rank, no_checkpoint, open_checkpoint, packed_slice, region_json};
 use crate::tree::TREE;
@@ -16,7 +16,7 @@ use names::{file_name, matches};
 use outlive_files::make_dir;
 use outlive_pool::check_outside;
 use outlive_store::{Job, JobOptions, MemoryImage, RestoreSink};
-use outlive_types::{Error, PACKED_STREAM, RegionDesc, RegionPlace, Result};
+use outlive_types::{Epoch, Error, PACKED_STREAM, RegionDesc, RegionPlace, Result};
 use serde_json::{Value, json};
 use sink::FileSink;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -133,14 +133,14 @@ fn stream_name(region: &RegionDesc) -> &str {
 /// `outlive export`.
 pub fn export(args: &ExportArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let pool = pool::open(&args.pool, teller)?;
-    let name = pool::known_job(&pool, &args.job)?;
+    let (name, epoch) = job_at(&pool, &args.job, args.epoch)?;
     check_outside(&args.to)?;
     let job = Job::open(&pool, name.as_str(), JobOptions::default())?;
     if args.dry_run {
-        return dry_run(args, &job);
+        return dry_run(args, &job, epoch);
     }
     let made_dir = !args.to.exists();
-    let outcome = write(args, &job);
+    let outcome = write(args, &job, epoch);
     if made_dir && outcome.is_err() {
         // Only an empty directory goes, and only ours.
         let _ = fs::remove_dir(&args.to);
@@ -163,7 +163,7 @@ impl RestoreSink for Work {
     fn zero(&self, _stream: usize, _offset: u64, _length: u64) {}
 }
 
-fn write(args: &ExportArgs, job: &Job) -> Result<Answer> {
+fn write(args: &ExportArgs, job: &Job, epoch: Option<Epoch>) -> Result<Answer> {
     let dir = &args.to;
     let mut index = Value::Null;
     let mut exported = Vec::new();
@@ -201,8 +201,8 @@ fn write(args: &ExportArgs, job: &Job) -> Result<Answer> {
         exported = plan.items;
         Ok(())
     };
-    let rank = chosen_rank(job, args.epoch, args.rank)?;
-    let found = job.attempt_rank(select(args.epoch), rank, &mut attempt)?;
+    let rank = chosen_rank(job, epoch, args.rank)?;
+    let found = job.attempt_rank(select(epoch), rank, &mut attempt)?;
     let (checkpoint, (work, stats), skipped) = found.ok_or_else(|| no_checkpoint(job))?;
     done(&checkpoint, work)?;
     let epoch = checkpoint.epoch();
@@ -227,8 +227,8 @@ fn write(args: &ExportArgs, job: &Job) -> Result<Answer> {
     Ok(Answer::new(text, json))
 }
 
-fn dry_run(args: &ExportArgs, job: &Job) -> Result<Answer> {
-    let (checkpoint, skipped) = open_checkpoint(job, args.epoch, args.rank)?;
+fn dry_run(args: &ExportArgs, job: &Job, epoch: Option<Epoch>) -> Result<Answer> {
+    let (checkpoint, skipped) = open_checkpoint(job, epoch, args.rank)?;
     let plan = ExportPlan::new(&checkpoint, &args.only)?;
     let reads = checkpoint.plan(&plan.streams)?;
     let existing: HashMap<&str, PathBuf> = plan

@@ -1,7 +1,7 @@
 //! `outlive get`: files back into a directory, or one of them to standard output.
 
 use crate::args::GetArgs;
-use crate::chosen::{select, skipped_json};
+use crate::chosen::{job_at, select, skipped_json};
 use crate::items::{kind_of, no_files};
 use crate::output::{Answer, Teller, bytes, count, path_json, shown};
 use crate::put::{code_of, troubles_json, troubles_text};
@@ -27,10 +27,10 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 /// `outlive get`.
 pub fn get(args: &GetArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let pool = pool::open(&args.pool, teller)?;
-    let name = pool::known_job(&pool, &args.job)?;
+    let (name, epoch) = job_at(&pool, &args.job, args.epoch)?;
     let job = Job::open(&pool, name.as_str(), JobOptions::default())?;
     let paths = args.paths.iter().map(|path| path.as_os_str().as_bytes().to_vec());
-    let (checkpoint, skipped) = job.files(select(args.epoch))?.ok_or_else(|| no_files(&job))?;
+    let (checkpoint, skipped) = job.files(select(epoch))?.ok_or_else(|| no_files(&job))?;
     let choice = Choice::new(meant(&checkpoint, paths.collect())?)?;
     let options = GetOptions {
         to: args.to.clone(),
@@ -85,9 +85,17 @@ fn plan_text(plan: &GetPlan) -> String {
 }
 
 fn answer(checkpoint: &FilesImage, args: &GetArgs, report: &GetReport, skipped: Value) -> Answer {
-    let GetReport { epoch, items, files, bytes: file_bytes, read_bytes, troubles } = report;
+    let GetReport { epoch, items, files, bytes: file_bytes, read_bytes, troubles, .. } = report;
+    let kept = match report.kept_files {
+        0 => String::new(),
+        files => format!(
+            "; {} of {} there already, and left alone",
+            count(files, "file"),
+            bytes(report.kept_bytes)
+        ),
+    };
     let mut text = format!(
-        "Checkpoint {epoch} of job {}: {}, {} of {} in {}\n",
+        "Checkpoint {epoch} of job {}: {}, {} of {} in {}{kept}\n",
         shown(checkpoint.job().as_str()),
         count(*items, "item"),
         count(*files, "file"),
@@ -101,6 +109,8 @@ fn answer(checkpoint: &FilesImage, args: &GetArgs, report: &GetReport, skipped: 
         "items": items,
         "files": files,
         "bytes": file_bytes,
+        "kept_files": report.kept_files,
+        "kept_bytes": report.kept_bytes,
         "read_bytes": read_bytes,
         "troubles": troubles_json(troubles),
         "skipped": skipped,

@@ -1,13 +1,12 @@
 //! What `outlive show` says of a checkpoint of files.
 
-use crate::args::ShowArgs;
 use crate::chosen::{head_text, is_hurt, select_sound, skipped_json};
 use crate::ls::manifest_json;
 use crate::output::{Answer, Table, bytes, count, path_json, when};
 use crate::tiers::Tiers;
 use outlive_format::{Item, ItemKind};
 use outlive_store::Job;
-use outlive_types::{Error, Result, shown_path};
+use outlive_types::{Epoch, Error, Result, shown_path};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
@@ -15,9 +14,8 @@ use std::fmt::Write as _;
 const ITEMS_SHOWN: usize = 40;
 
 /// The manifest and the items.
-pub fn show(job: &Job, args: &ShowArgs) -> Result<Answer> {
-    let (checkpoint, skipped) =
-        job.files(select_sound(args.epoch))?.ok_or_else(|| no_files(job))?;
+pub fn show(job: &Job, epoch: Option<Epoch>, limit: Option<usize>) -> Result<Answer> {
+    let (checkpoint, skipped) = job.files(select_sound(epoch))?.ok_or_else(|| no_files(job))?;
     let manifest = checkpoint.manifest();
     let total = manifest.regions();
     let hurt = is_hurt(job, manifest.epoch)?;
@@ -25,8 +23,7 @@ pub fn show(job: &Job, args: &ShowArgs) -> Result<Answer> {
     let mut text = head_text(job, manifest, hurt, tiers.as_deref(), "item");
     text.push('\n');
     let mut table = Table::new(&["MODE", ">OWNER", ">BYTES", "CHANGED", "PATH"]);
-    let (limit, text_limit) =
-        (args.regions.unwrap_or(usize::MAX), args.regions.unwrap_or(ITEMS_SHOWN));
+    let (limit, text_limit) = (limit.unwrap_or(usize::MAX), limit.unwrap_or(ITEMS_SHOWN));
     let mut listed = Vec::new();
     let mut items = checkpoint.items();
     while listed.len() < limit

@@ -19,6 +19,7 @@ mod ls;
 mod move_log;
 mod note;
 mod npy;
+mod other_names;
 mod output;
 mod plot;
 mod pool;
@@ -38,6 +39,7 @@ pub use plot::svg as plot;
 
 use args::{Args, Command, PoolCommand};
 use clap::Parser;
+use clap::error::ContextKind;
 use outlive_types::{Error, ErrorKind, Result};
 use output::{Answer, Teller, complain};
 use serde_json::json;
@@ -103,8 +105,16 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
 /// Help, or why the command line cannot be read, which `--json` in it turns into JSON, too.
 fn say_usage(error: &clap::Error, words: &[OsString]) -> i32 {
     let has = |word: &str| words.iter().take_while(|w| *w != "--").any(|w| w == word);
-    if error.use_stderr() && has("--json") {
-        let text = error.to_string();
+    let unknown = error.get(ContextKind::InvalidSubcommand).map(ToString::to_string);
+    // That of `pool` or `bench` comes second.
+    let first = words.iter().skip(1).find(|word| !word.as_encoded_bytes().starts_with(b"-"));
+    let other = unknown
+        .filter(|unknown| first.is_some_and(|first| **first == **unknown))
+        .and_then(|unknown| other_names::meant_by(&unknown));
+    if let (Some(other), false) = (&other, has("--json")) {
+        complain(&format!("outlive: {other}"));
+    } else if error.use_stderr() && has("--json") {
+        let text = other.unwrap_or_else(|| error.to_string());
         let message = text.strip_prefix("error: ").unwrap_or(&text).trim_end();
         let gives_content =
             has("--to=-") || words.windows(2).any(|pair| pair[0] == "--to" && pair[1] == "-");

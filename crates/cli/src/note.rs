@@ -1,10 +1,11 @@
 //! `outlive note`: says something about a checkpoint that is there.
 
 use crate::args::NoteArgs;
+use crate::chosen::job_at;
 use crate::output::{Answer, Teller, quoted};
 use crate::pool;
 use outlive_store::{Job, JobOptions};
-use outlive_types::{Error, Result};
+use outlive_types::{EPOCH_FORMS, Error, Result};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -14,9 +15,12 @@ pub fn note(args: &NoteArgs, teller: &Arc<Teller>) -> Result<Answer> {
         return Err(Error::invalid("nothing to note: give --label TEXT, --pin or --unpin"));
     }
     let pool = pool::open(&args.pool, teller)?;
-    let name = pool::known_job(&pool, &args.job)?;
+    let (name, epoch) = job_at(&pool, &args.job, args.epoch)?;
+    let epoch = epoch.ok_or_else(|| {
+        Error::invalid(format!("no checkpoint is named: write {name}@EPOCH; {EPOCH_FORMS}"))
+    })?;
     let job = Job::open(&pool, name.as_str(), JobOptions::default())?;
-    let remarks = job.note(args.epoch, |remarks| {
+    let remarks = job.note(epoch, |remarks| {
         if let Some(label) = &args.label {
             remarks.label.clone_from(label);
         }
@@ -28,8 +32,8 @@ pub fn note(args: &NoteArgs, teller: &Arc<Teller>) -> Result<Answer> {
         label => format!("label {}", quoted(label)),
     };
     Ok(Answer {
-        text: format!("checkpoint {} of job {name}: {pinned}, {label}\n", args.epoch),
-        json: json!({ "job": name.as_str(), "epoch": args.epoch, "pinned": remarks.pinned,
+        text: format!("checkpoint {} of job {name}: {pinned}, {label}\n", epoch),
+        json: json!({ "job": name.as_str(), "epoch": epoch, "pinned": remarks.pinned,
             "label": remarks.label }),
         code: 0,
     })

@@ -9,7 +9,7 @@ use outlive_pool::{
 };
 use outlive_store::retention::check_keep;
 use outlive_store::{CheckpointRedundancy, checkpoint_redundancy, make_anew};
-use outlive_types::{Error, JobName, Result};
+use outlive_types::{EPOCH_FORMS, EpochName, Error, JobName, Result};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -69,6 +69,19 @@ pub fn known_job(pool: &Pool, name: &str) -> Result<JobName> {
     let jobs = pool.jobs()?;
     if jobs.contains(&wanted) {
         return Ok(wanted);
+    }
+    let is_job = |name: &str| jobs.iter().any(|job| job.as_str() == name);
+    if let Some((job, epoch)) = name.rsplit_once('@').filter(|(job, _)| is_job(job)) {
+        return Err(Error::invalid(match epoch.parse::<EpochName>() {
+            Ok(_) => {
+                format!("{} names a checkpoint, and here a job is meant: write {job}", shown(name))
+            }
+            Err(_) => format!(
+                "\"{}\" is not an epoch of job {job}: {EPOCH_FORMS}; {job} alone is its newest that \
+                 is whole",
+                shown(epoch)
+            ),
+        }));
     }
     let mut there: Vec<String> = jobs.iter().take(NAMED_MAX).map(JobName::to_string).collect();
     if jobs.len() > NAMED_MAX {

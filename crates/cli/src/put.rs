@@ -6,7 +6,7 @@ use crate::{EXIT_INCOMPLETE, interrupt, pool};
 use outlive_files::{Patterns, PutFiles, PutOptions, PutPlan, PutReport, PutSource, Troubles};
 use outlive_format::Remarks;
 use outlive_store::{Job, JobOptions, SaveNotes};
-use outlive_types::{Error, Result, shown_path};
+use outlive_types::{EpochName, Error, Result, shown_path};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, read};
 use serde_json::{Value, json};
@@ -37,6 +37,12 @@ pub fn put(args: &PutArgs, teller: &Arc<Teller>) -> Result<Answer> {
         ));
     }
     let pool = pool::open(&args.pool, teller)?;
+    // What a put makes is new, and a new job of such a name would be taken for a checkpoint.
+    if let Some((job, _)) = EpochName::split(&args.job)
+        && !pool.jobs()?.iter().any(|there| there.as_str() == args.job)
+    {
+        return Err(no_epoch(&args.job, job));
+    }
     let job = Job::open(&pool, &args.job, JobOptions::default())?;
     if args.dry_run {
         if is_stream {
@@ -63,6 +69,15 @@ pub fn put(args: &PutArgs, teller: &Arc<Teller>) -> Result<Answer> {
     job.close()?;
     teller.finish();
     Ok(answer(&job, &report))
+}
+
+/// The error for a put into a checkpoint.
+fn no_epoch(text: &str, job: &str) -> Error {
+    Error::invalid(format!(
+        "{} names a checkpoint, and a put makes a new one: write the job alone, as {}",
+        shown(text),
+        shown(job)
+    ))
 }
 
 /// Standard input; a request to stop is noticed also while nothing comes.
@@ -140,6 +155,10 @@ fn answer(job: &Job, report: &PutReport) -> Answer {
     if plan.excluded > 0 {
         let _ = writeln!(text, "left out     {} by patterns", count(plan.excluded, "path"));
     }
+    if plan.leftovers > 0 {
+        let files = count(plan.leftovers, "file");
+        let _ = writeln!(text, "left out     {files} that gets have not finished (.outlive-….tmp)");
+    }
     text.push_str(&troubles_text(troubles));
     let json = json!({
         "job": job.name().as_str(),
@@ -207,6 +226,7 @@ fn plan_json(plan: &PutPlan) -> Value {
         "read_files": plan.read_files,
         "read_bytes": plan.read_bytes,
         "excluded": plan.excluded,
+        "leftovers": plan.leftovers,
     })
 }
 

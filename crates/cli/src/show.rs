@@ -1,7 +1,7 @@
 //! `outlive show`: one checkpoint and what is in it.
 
 use crate::args::ShowArgs;
-use crate::chosen::{head_text, is_hurt, select_sound, skipped_json};
+use crate::chosen::{head_text, is_hurt, job_at, select_sound, skipped_json};
 use crate::ls::manifest_json;
 use crate::output::{Answer, Table, Teller, bytes, count, shortened, shown};
 use crate::tiers::Tiers;
@@ -99,15 +99,20 @@ fn shows_files(job: &Job, epoch: Option<Epoch>) -> Result<bool> {
 /// `outlive show`.
 pub fn show(args: &ShowArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let pool = pool::open(&args.pool, teller)?;
-    let name = pool::known_job(&pool, &args.job)?;
+    let (name, epoch) = job_at(&pool, &args.job, args.epoch)?;
     if let Some(file) = &args.plot {
+        if let Some(epoch) = epoch {
+            return Err(Error::invalid(format!(
+                "--plot draws all checkpoints of a job, and {epoch} is one of them: write {name} alone"
+            )));
+        }
         return plot(&Job::open(&pool, name.as_str(), JobOptions::default())?, file);
     }
     let job = Job::open(&pool, name.as_str(), JobOptions::default())?;
-    if shows_files(&job, args.epoch)? {
-        return items::show(&job, args);
+    if shows_files(&job, epoch)? {
+        return items::show(&job, epoch, args.regions);
     }
-    let (checkpoint, skipped) = open_checkpoint(&job, args.epoch, args.rank)?;
+    let (checkpoint, skipped) = open_checkpoint(&job, epoch, args.rank)?;
     let manifest = checkpoint.manifest();
     let packed = checkpoint.packed_bytes()?;
     let regions = checkpoint.regions();

@@ -1,6 +1,7 @@
 //! `outlive verify`: reads what is stored, says what is damaged, whom it hurts, and what to do.
 
 use crate::args::VerifyArgs;
+use crate::chosen::job_at;
 use crate::output::{Answer, Teller, bytes, count};
 use crate::{EXIT_DAMAGED, pool};
 use outlive_format::Body;
@@ -55,7 +56,8 @@ struct ShardCheck {
 /// `outlive verify`.
 pub fn verify(args: &VerifyArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let pool = pool::open(&args.pool, teller)?;
-    let only = args.job.as_deref().map(|name| pool::known_job(&pool, name)).transpose()?;
+    let only = args.job.as_deref().map(|text| job_at(&pool, text, args.epoch)).transpose()?;
+    let (only, epoch) = only.map_or((None, None), |(name, epoch)| (Some(name), epoch));
     let names = match &only {
         Some(name) => vec![name.clone()],
         None => pool.jobs()?,
@@ -67,14 +69,14 @@ pub fn verify(args: &VerifyArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let mut jobs = Vec::with_capacity(names.len());
     for name in names {
         teller.busy(&format!("reading the checkpoints of job {name}"));
-        jobs.push(check_job(&pool, name, args.epoch, sample)?);
+        jobs.push(check_job(&pool, name, epoch, sample)?);
     }
     teller.finish();
     let shards = match args.quick {
         true => None,
         false => Some(check_shards(&pool, only.as_ref(), sample, teller)?),
     };
-    Ok(answer(&pool, args, &jobs, shards.as_ref()))
+    Ok(answer(&pool, (&args.job, epoch), args.sample, &jobs, shards.as_ref()))
 }
 
 fn check_job(pool: &Pool, name: JobName, only: Option<Epoch>, sample: Sample) -> Result<JobCheck> {
@@ -173,7 +175,8 @@ fn sessions(pool: &Pool, job: &JobName) -> Result<HashSet<SessionId>> {
 
 fn answer(
     pool: &Pool,
-    args: &VerifyArgs,
+    (only, epoch): (&Option<String>, Option<Epoch>),
+    sample_percent: Option<f64>,
     jobs: &[JobCheck],
     shards: Option<&ShardCheck>,
 ) -> Answer {
@@ -181,7 +184,7 @@ fn answer(
     let mut advice = Vec::new();
     for job in jobs {
         job_text(job, &mut text);
-        advice.extend(job_advice(pool, job, args.epoch));
+        advice.extend(job_advice(pool, job, epoch));
     }
     if jobs.is_empty() {
         text.push_str("The pool has no jobs yet.\n");
@@ -192,7 +195,7 @@ fn answer(
         whole &= shards.faults.is_empty();
         shards_text(shards, &mut text);
         if !shards.faults.is_empty() && whole_jobs {
-            advice.push(match (&args.job, args.epoch) {
+            advice.push(match (only, epoch) {
                 (None, None) => format!(
                     "No checkpoint reads the damaged bytes of these packs today. Run `{}`: it writes anew what others \
                      make up for, and says what no checkpoint needs.",
@@ -206,7 +209,7 @@ fn answer(
             });
         }
     }
-    if let (true, Some(percent)) = (whole, args.sample) {
+    if let (true, Some(percent)) = (whole, sample_percent) {
         let _ = writeln!(text, "The sample of {percent} % is whole; the rest was not checked.");
     } else if whole {
         text.push_str("Everything is whole.\n");
@@ -218,7 +221,7 @@ fn answer(
     }
     let json = json!({
         "whole": whole,
-        "sample_percent": args.sample,
+        "sample_percent": sample_percent,
         "jobs": jobs.iter().map(job_json).collect::<Vec<_>>(),
         "shards": shards.map(|shards| json!({
             "checked": shards.shards,

@@ -1,10 +1,10 @@
 //! Puts the listing of a put together, in its order, from what its readers tell in theirs.
 
-use super::content::changed;
+use super::content::{Change, change};
 use super::listing::ListingWriter;
 use super::plan::PutPlan;
 use super::putter::Putter;
-use super::reading::{ATTEMPTS, restless};
+use super::reading::restless;
 use super::recipe::{Emit, RecipeBuilder};
 use super::trouble::{Trouble, TroubleKind, Troubles};
 use super::work::{Backlog, Large, Message, Queue, Task};
@@ -330,25 +330,25 @@ impl<'m, 'a> Assembly<'m, 'a> {
         }
         let large = parts.large.clone();
         let builder = std::mem::replace(&mut parts.builder, ContentBuilder::new(0));
-        let is_changed = match fstat(&large.file) {
-            Ok(after) => changed(&large.stat, &after),
+        let change = match fstat(&large.file) {
+            Ok(after) => change(&large.stat, &after),
             Err(error) => {
                 self.drop_file(seq, Trouble::reading(&path, error));
                 return Ok(());
             }
         };
-        let attempt = large.attempt + 1;
         let mut item = large.item.clone();
         self.replaced(&item, large.replaced);
-        if is_changed && attempt < ATTEMPTS {
-            self.set(seq, Slot::Reading(None));
-            queue.push_front(Task::File { seq, item, root: large.root, attempt });
-            return Ok(());
-        }
-        item.unsettled |= is_changed;
         (item.content, item.bytes) = builder.finish(&mut emit)?;
+        let mut attempts = large.attempts.clone();
+        let Some(is_steady) = attempts.end(change, &item) else {
+            self.set(seq, Slot::Reading(None));
+            queue.push_front(Task::File { seq, item, root: large.root, attempts });
+            return Ok(());
+        };
+        item.unsettled |= change != Change::No;
         let troubles = large.without.clone().into_iter();
-        troubles.chain(is_changed.then(|| restless(&path))).for_each(|t| self.troubles.add(t));
+        troubles.chain((!is_steady).then(|| restless(&path))).for_each(|t| self.troubles.add(t));
         self.set(seq, Slot::Item(item));
         Ok(())
     }

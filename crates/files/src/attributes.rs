@@ -1,7 +1,10 @@
 //! Extended attributes, of things that are open and of things that only have a name.
 
 use outlive_format::Attribute;
-use rustix::fs::{XattrFlags, fgetxattr, flistxattr, fsetxattr, lgetxattr, llistxattr, lsetxattr};
+use rustix::fs::{
+    XattrFlags, fgetxattr, flistxattr, fremovexattr, fsetxattr, lgetxattr, llistxattr,
+    lremovexattr, lsetxattr,
+};
 use rustix::io::{Errno, Result};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
@@ -56,28 +59,81 @@ fn read(
     Ok(attributes)
 }
 
-/// Sets attributes of something open; answers those that were refused.
-pub fn set_open(file: impl AsFd, attributes: &[Attribute]) -> impl Iterator<Item = (&[u8], Errno)> {
-    set(attributes, move |name, value| fsetxattr(file.as_fd(), name, value, XattrFlags::empty()))
+/// An attribute that could not be set, removed or listed, and why.
+pub type Refused = (Vec<u8>, Errno);
+
+/// Gives something open the attributes that it is to have, and returns those that were refused.
+pub fn bring_open(file: impl AsFd, wanted: &[Attribute]) -> Vec<Refused> {
+    let file = file.as_fd();
+    bring(
+        of_open(file),
+        wanted,
+        |name, value| fsetxattr(file, name, value, XattrFlags::empty()),
+        |name| fremovexattr(file, name),
+    )
 }
 
-/// Sets attributes of what is called `name` in `dir`; answers those that were refused.
-pub fn set_name<'a>(
-    dir: BorrowedFd<'_>,
-    name: &[u8],
-    attributes: &'a [Attribute],
-) -> impl Iterator<Item = (&'a [u8], Errno)> {
+/// The same for what is called `name` in `dir`.
+pub fn bring_name(dir: BorrowedFd<'_>, name: &[u8], wanted: &[Attribute]) -> Vec<Refused> {
     let path = way_to(dir, name);
-    set(attributes, move |name, value| lsetxattr(path.as_slice(), name, value, XattrFlags::empty()))
+    let path = path.as_slice();
+    bring(
+        of_name(dir, name),
+        wanted,
+        |name, value| lsetxattr(path, name, value, XattrFlags::empty()),
+        |name| lremovexattr(path, name),
+    )
 }
 
-fn set(
-    attributes: &[Attribute],
+/// Sets what is missing or different, and removes what was inherited or left. What is as it is to be
+/// is not touched, or the file would count as changed.
+fn bring(
+    there: Result<Vec<Attribute>>,
+    wanted: &[Attribute],
     set: impl Fn(&[u8], &[u8]) -> Result<()>,
-) -> impl Iterator<Item = (&[u8], Errno)> {
-    attributes.iter().filter_map(move |attribute| {
-        set(&attribute.name, &attribute.value).err().map(|error| (attribute.name.as_slice(), error))
-    })
+    remove: impl Fn(&[u8]) -> Result<()>,
+) -> Vec<Refused> {
+    let mut refused = Vec::new();
+    let there = there.unwrap_or_else(|error| {
+        refused.push((b"*".to_vec(), error));
+        Vec::new()
+    });
+    let is_wanted = |name: &[u8]| wanted.iter().any(|attribute| attribute.name == name);
+    // First what gives permissions away.
+    for Attribute { name, .. } in &there {
+        if belongs_to_files(name) && !is_wanted(name) {
+            match remove(name) {
+                Ok(()) | Err(Errno::NODATA) => {}
+                Err(error) => refused.push((name.clone(), error)),
+            }
+        }
+    }
+    for attribute in wanted.iter().filter(|attribute| !there.contains(attribute)) {
+        if let Err(error) = set(&attribute.name, &attribute.value) {
+            refused.push((attribute.name.clone(), error));
+        }
+    }
+    refused
+}
+
+/// The access rights of something beyond its mode.
+const ACL: &[u8] = b"system.posix_acl_access";
+
+/// Whether an attribute is a part of a file, and goes if a checkpoint lacks it. The others belong to
+/// the system: it assigns labels (`security.selinux`), and file systems show their properties.
+fn belongs_to_files(name: &[u8]) -> bool {
+    let named = [ACL, b"system.posix_acl_default", b"security.capability"];
+    named.contains(&name) || name.starts_with(b"user.") || name.starts_with(b"trusted.")
+}
+
+/// Whether something has the attributes that it is to have, as far as this user may set them.
+pub fn is_as_wanted(there: &[Attribute], wanted: &[Attribute], is_root: bool) -> bool {
+    let counts = |attribute: &&Attribute| {
+        let name = attribute.name.as_slice();
+        let is_for_all = name == ACL || name.starts_with(b"user.");
+        belongs_to_files(name) && (is_root || is_for_all)
+    };
+    there.iter().filter(counts).eq(wanted.iter().filter(counts))
 }
 
 /// There is no `getxattrat` before Linux 6.13, but a way through a directory that is open: only the

@@ -105,7 +105,7 @@ impl ChosenItems {
                     shown_path(&choice.paths[missing]),
                     checkpoint.pool().command(
                         "show",
-                        &[checkpoint.job().as_str(), &checkpoint.epoch().to_string()]
+                        &[&format!("{}@{}", checkpoint.job().as_str(), checkpoint.epoch())]
                     )
                 )));
             }

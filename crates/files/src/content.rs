@@ -284,13 +284,30 @@ fn push(pieces: &mut Vec<Piece>, piece: Piece) {
     }
 }
 
-/// True if a file may have changed between two looks at it.
-pub fn changed(before: &Stat, after: &Stat) -> bool {
-    let of = |stat: &Stat| {
+/// What two looks at a file say of the time between them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// It has not changed.
+    No,
+    /// Only its ctime is another. A `chmod` to the mode that it has sets it, as does a further name. So
+    /// does a program that writes and puts the old mtime back: what was read counts if it is read twice.
+    Status,
+    /// It may have changed.
+    Yes,
+}
+
+/// What has happened to a file between two looks at it.
+pub fn change(before: &Stat, after: &Stat) -> Change {
+    let content = |stat: &Stat| {
         let mtime = (stat.st_mtime, stat.st_mtime_nsec);
-        (stat.st_size, mtime, stat.st_ctime, stat.st_ctime_nsec)
+        (stat.st_size, mtime, stat.st_mode, stat.st_uid, stat.st_gid)
     };
-    of(before) != of(after)
+    let ctime = |stat: &Stat| (stat.st_ctime, stat.st_ctime_nsec);
+    match (content(before) == content(after), ctime(before) == ctime(after)) {
+        (true, true) => Change::No,
+        (true, false) => Change::Status,
+        (false, _) => Change::Yes,
+    }
 }
 
 /// Times on this machine's own file systems are as fine as its timer tick, a few milliseconds.
@@ -325,7 +342,12 @@ pub fn is_unsettled(file: impl AsFd, ctime: FileTime, mtime: FileTime, now_ns: u
     if age_ns < if is_fine { MARGIN_FINE_NS } else { MARGIN_COARSE_NS } {
         return true;
     }
-    !fstatfs(file).is_ok_and(|fs| OWN_CLOCK.contains(&(fs.f_type.cast_unsigned() & 0xFFFF_FFFF)))
+    !is_on_own_clock(file)
+}
+
+/// Whether something is on a file system that only this machine writes to, by its own clock.
+pub fn is_on_own_clock(file: impl AsFd) -> bool {
+    fstatfs(file).is_ok_and(|fs| OWN_CLOCK.contains(&(fs.f_type.cast_unsigned() & 0xFFFF_FFFF)))
 }
 
 #[cfg(test)]

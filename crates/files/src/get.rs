@@ -1,9 +1,11 @@
 //! Gets files back: in container order, as much at a time as a window of memory describes.
 
 use super::choice::{Choice, ChosenItems};
+use super::describe::Refusals;
 use super::in_order::{InOrder, InOrderStats, in_order};
 use super::making::{Making, Shared, Simple, in_the_way, lock, make_dir};
 use super::place::Placer;
+use super::there::{FurtherNames, Looker};
 use super::trouble::{TroubleKind, Troubles};
 use outlive_chunk::parallel;
 use outlive_format::{Content, Item, ItemKind, Piece};
@@ -25,6 +27,8 @@ const WINDOW_PIECES: usize = 128 << 10;
 const WINDOW_FILES: usize = 16 << 10;
 /// What is in the way and named in a plan.
 const NAMED_MAX: usize = 1000;
+/// Items whose places are looked at in one go.
+const AHEAD_ITEMS: usize = 1024;
 
 /// How a get goes about it.
 #[derive(Clone, Debug, Default)]
@@ -33,7 +37,7 @@ pub struct GetOptions {
     pub to: PathBuf,
     /// What is wanted.
     pub choice: Choice,
-    /// Replace files that are there.
+    /// Replace files that are there and differ.
     pub overwrite: bool,
     /// Set it to end the get early.
     pub stop: Arc<AtomicBool>,
@@ -61,10 +65,15 @@ pub struct GetReport {
     pub epoch: Epoch,
     /// Everything with a name that was made or found there.
     pub items: u64,
-    /// Files made.
+    /// Files that were made, or are there.
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// How many of them were there already, with the same content, owner, mode and attributes, and
+    /// were left alone.
+    pub kept_files: u64,
+    /// Their bytes.
+    pub kept_bytes: u64,
     /// Bytes read from the target.
     pub read_bytes: u64,
     /// What could not be done.
@@ -134,12 +143,25 @@ impl GetFiles for FilesImage {
             }
         }
         let items = ChosenItems::new(self, &options.choice).map_err(|e| self.context(e))?;
+        let mut names = FurtherNames::default();
+        if !is_new && options.overwrite {
+            let mut items = ChosenItems::new(self, &options.choice).map_err(|e| self.context(e))?;
+            while let Some((item, _)) = items.next().map_err(|e| self.context(e))? {
+                names.note(&item);
+            }
+        }
         make_dir(to)?;
         let placer = Placer::new(to, options.overwrite);
         let placer = placer.map_err(|e| Error::io_named("opening", to, &e.into()))?;
+        placer.directory(b".").map_err(|e| Error::io_named("opening", to, &e.into()))?;
+        // What is below it may still be replaced.
+        if !placer.is_writable() && (is_new || !options.overwrite) {
+            return Err(Error::io_named("writing to", to, &Errno::ACCESS.into()));
+        }
         let mut getter = Getter {
             checkpoint: self,
             options,
+            names,
             shared: Shared::new(placer, to, self),
             window: Window::default(),
             directories: Vec::new(),
@@ -150,10 +172,13 @@ impl GetFiles for FilesImage {
         if outcome.is_err() {
             getter.window.abandon(&getter.shared);
         }
+        getter.shared.placer.close_again();
         outcome?;
         let Getter { shared, mut report, .. } = getter;
         report.files = shared.files.into_inner();
         report.bytes = shared.bytes.into_inner();
+        report.kept_files = shared.kept_files.into_inner();
+        report.kept_bytes = shared.kept_bytes.into_inner();
         let lost = shared.lost.into_inner().unwrap_or_else(PoisonError::into_inner);
         report.items -= lost.len() as u64;
         report.troubles = shared.troubles.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -204,9 +229,20 @@ impl Window {
     }
 }
 
+/// What is known of the place of an item before its turn comes.
+enum Place {
+    /// It has to be made.
+    Free,
+    /// It is there as it is to be; what was refused of it.
+    There(Refusals),
+    /// It is a directory, or one on its way is, that was made now or before; or why not.
+    Entered(rustix::io::Result<()>),
+}
+
 struct Getter<'a> {
     checkpoint: &'a FilesImage,
     options: &'a GetOptions,
+    names: FurtherNames,
     shared: Shared<'a>,
     window: Window,
     /// Directories that are not finished, each before those in it.
@@ -218,24 +254,67 @@ struct Getter<'a> {
 
 impl Getter<'_> {
     fn run(&mut self, mut items: ChosenItems) -> Result<()> {
-        while let Some((item, _)) = items.next().map_err(|e| self.checkpoint.context(e))? {
-            if self.options.stop.load(Ordering::Relaxed) {
-                return Err(stopped());
+        loop {
+            let ahead = self.look_ahead(&mut items)?;
+            if ahead.is_empty() {
+                break;
             }
-            self.report.items += 1;
-            self.item(item)?;
+            for (item, place) in ahead {
+                if self.options.stop.load(Ordering::Relaxed) {
+                    return Err(stopped());
+                }
+                self.report.items += 1;
+                self.item(item, place)?;
+            }
         }
         self.flush()?;
         self.finish_directories(|_| true)
     }
 
-    fn item(&mut self, item: Item) -> Result<()> {
-        // What is wanted under another name than its first may come before its directory.
-        if !self.in_order
-            && let Err(error) = self.shared.placer.directories_above(&item.path)
+    /// The next items. Makes their directories, and finds out which of the others are there as they are
+    /// to be.
+    fn look_ahead(&self, items: &mut ChosenItems) -> Result<Vec<(Item, Place)>> {
+        let placer = &self.shared.placer;
+        let mut ahead = Vec::new();
+        while ahead.len() < AHEAD_ITEMS
+            && let Some((item, _)) = items.next().map_err(|e| self.checkpoint.context(e))?
         {
-            return self.shared.cannot_make(&item.path, error);
+            // What is wanted under another name than its first may come before its directory.
+            let above = match self.in_order {
+                true => Ok(()),
+                false => placer.directories_above(&item.path),
+            };
+            let place = match item.kind {
+                ItemKind::Directory => {
+                    Place::Entered(above.and_then(|()| placer.directory(&item.path)))
+                }
+                _ if above.is_err() => Place::Entered(above),
+                _ => Place::Free,
+            };
+            ahead.push((item, place));
         }
+        if !placer.overwrite {
+            return Ok(ahead);
+        }
+        let (checkpoint, names) = (self.checkpoint, &self.names);
+        let looker =
+            Looker { beneath: &placer.beneath, checkpoint, names, is_root: placer.is_root };
+        let threads = checkpoint.pool().config().tuning.threads();
+        let look = |(item, place): (Item, Place)| {
+            if !matches!(place, Place::Free) || self.options.stop.load(Ordering::Relaxed) {
+                return (item, place);
+            }
+            let there = match item.kind {
+                ItemKind::File | ItemKind::Stream => looker.file(&item),
+                ItemKind::HardLink | ItemKind::Directory => None,
+                _ => looker.special(&item),
+            };
+            (item, there.map_or(Place::Free, Place::There))
+        };
+        Ok(parallel(ahead, threads, look))
+    }
+
+    fn item(&mut self, item: Item, place: Place) -> Result<()> {
         if self.window.is_full() {
             self.flush()?;
             if self.in_order {
@@ -243,16 +322,18 @@ impl Getter<'_> {
             }
         }
         let is_device = matches!(item.kind, ItemKind::CharDevice | ItemKind::BlockDevice);
-        match item.kind {
-            ItemKind::Directory => match self.shared.placer.directory(&item.path) {
-                Ok(()) => {
-                    self.directories.push(item);
-                    self.window.directories += 1;
-                }
-                Err(error) => self.shared.cannot_make(&item.path, error)?,
-            },
-            ItemKind::File | ItemKind::Stream => self.file(item)?,
-            ItemKind::HardLink => self.window.links.push(item),
+        match (item.kind, place) {
+            (ItemKind::Directory, Place::Entered(Ok(()))) => {
+                self.directories.push(item);
+                self.window.directories += 1;
+            }
+            (_, Place::Entered(Err(error))) => self.shared.cannot_make(&item.path, error)?,
+            (ItemKind::File | ItemKind::Stream, Place::There(refusals)) => {
+                self.shared.kept(&item, refusals);
+            }
+            (ItemKind::File | ItemKind::Stream, _) => self.file(item)?,
+            (ItemKind::HardLink, _) => self.window.links.push(item),
+            (_, Place::There(refusals)) => self.shared.refusals(&item.path, refusals),
             _ => match self.shared.placer.special(&item) {
                 Ok(refusals) => self.shared.refusals(&item.path, refusals),
                 Err(Errno::PERM) if is_device => {

@@ -2,16 +2,19 @@
 //! a plan, then its execution (docs/design/008-files.md).
 //!
 //! `scan` -> `plan` (what need not be read) -> `content` (cut, store) -> `listing` -> `put` (commit);
-//! `choice` -> `get` (container order) -> `place`, or `in_order` for streams.
+//! `choice` -> `there` (what need not be made) -> `get` (container order) -> `place` -> `describe`, or
+//! `in_order` for streams.
 
 mod assembly;
 mod attributes;
 mod beneath;
 mod choice;
 mod content;
+mod describe;
 mod get;
 mod in_order;
 mod job;
+mod leftovers;
 mod listing;
 mod making;
 mod patterns;
@@ -23,6 +26,7 @@ mod putter;
 mod reading;
 mod recipe;
 mod scan;
+mod there;
 mod trouble;
 mod work;
 

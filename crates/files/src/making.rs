@@ -1,5 +1,6 @@
 //! Files that a get is making, and what its threads share.
 
+use super::describe::Refusals;
 use super::place::{Name, Placer};
 use super::trouble::{Trouble, TroubleKind, Troubles};
 use outlive_format::Item;
@@ -92,10 +93,14 @@ pub struct Shared<'a> {
     /// Why it cannot go on.
     pub failure: Mutex<Option<Error>>,
     done_bytes: AtomicU64,
-    /// Files that were made.
+    /// Files that were made, or are there.
     pub files: AtomicU64,
     /// Their bytes.
     pub bytes: AtomicU64,
+    /// How many of them were there already, as they are to be.
+    pub kept_files: AtomicU64,
+    /// Their bytes.
+    pub kept_bytes: AtomicU64,
     checkpoint: &'a FilesImage,
 }
 
@@ -103,8 +108,21 @@ impl<'a> Shared<'a> {
     /// Nothing is made yet.
     pub fn new(placer: Placer, to: &'a Path, checkpoint: &'a FilesImage) -> Shared<'a> {
         let (open, troubles, lost, failure) = Default::default();
-        let (done_bytes, files, bytes) = Default::default();
-        Shared { placer, to, open, troubles, lost, failure, done_bytes, files, bytes, checkpoint }
+        let (done_bytes, files, bytes, kept_files, kept_bytes) = Default::default();
+        Shared {
+            placer,
+            to,
+            open,
+            troubles,
+            lost,
+            failure,
+            done_bytes,
+            files,
+            bytes,
+            kept_files,
+            kept_bytes,
+            checkpoint,
+        }
     }
 
     /// Notes what is left out.
@@ -114,7 +132,7 @@ impl<'a> Shared<'a> {
     }
 
     /// Notes what of something could not be set.
-    pub fn refusals(&self, path: &[u8], refusals: Vec<String>) {
+    pub fn refusals(&self, path: &[u8], refusals: Refusals) {
         for why in refusals {
             lock(&self.troubles).add(Trouble::new(path, TroubleKind::Incomplete, why));
         }
@@ -139,10 +157,11 @@ impl<'a> Shared<'a> {
                 | Errno::XDEV
                 | Errno::MLINK
                 | Errno::FBIG
+                | Errno::BUSY
+                | Errno::ACCESS
+                | Errno::PERM
         );
-        // What refuses the first name below the directory refuses the others, too.
-        let refused = matches!(error, Errno::ACCESS | Errno::PERM) && path.contains(&b'/');
-        if own || refused || (error == Errno::EXIST && self.placer.overwrite) {
+        if own || (error == Errno::EXIST && self.placer.overwrite) {
             let why = format!("it could not be made: {}", std::io::Error::from(error));
             self.lose(path, TroubleKind::Incomplete, why);
             return Ok(());
@@ -219,17 +238,31 @@ impl<'a> Shared<'a> {
     /// # Errors
     /// What ends the get.
     pub fn wrote(&self, making: &Arc<Making>, bytes: u64) -> Result<()> {
+        self.progress(bytes);
+        if making.left.fetch_sub(bytes, Ordering::AcqRel) == bytes {
+            self.finish(making)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Notes a file that is there as it is to be.
+    pub fn kept(&self, item: &Item, refusals: Refusals) {
+        self.progress(item.bytes);
+        self.refusals(&item.path, refusals);
+        for (files, bytes) in [(&self.files, &self.bytes), (&self.kept_files, &self.kept_bytes)] {
+            files.fetch_add(1, Ordering::Relaxed);
+            bytes.fetch_add(item.bytes, Ordering::Relaxed);
+        }
+    }
+
+    fn progress(&self, bytes: u64) {
         let done = self.done_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if (done - bytes) / PROGRESS_BYTES != done / PROGRESS_BYTES {
             let total_bytes = self.checkpoint.manifest().state_bytes().max(done);
             let progress = Progress { what: "get", done_bytes: done, total_bytes };
             let env = self.checkpoint.pool().env();
             env.observer.event(Event::Progress(progress));
-        }
-        if making.left.fetch_sub(bytes, Ordering::AcqRel) == bytes {
-            self.finish(making)
-        } else {
-            Ok(())
         }
     }
 

@@ -1,32 +1,35 @@
 //! Makes files, directories and links below a directory, and never anywhere else.
 
-use super::attributes;
 use super::beneath::{Beneath, name_of, parent_of};
-use outlive_format::{FileTime, Item, ItemKind};
+use super::describe::{Refusals, chmod_held, describe_name, describe_open};
+use super::leftovers::Maker;
+use outlive_format::{Item, ItemKind};
 use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, chmod, chownat, fchmod,
-    fchown, fstat, futimens, linkat, mkdirat, mknodat, openat, renameat, statat, symlinkat,
-    unlinkat, utimensat,
+    Access, AtFlags, FileType, Mode, OFlags, Stat, accessat, fchmod, fstat, linkat, mkdirat,
+    mknodat, openat, renameat, statat, symlinkat, unlinkat,
 };
 use rustix::io::{Errno, Result};
-use std::collections::VecDeque;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Directories kept open, since what is made next is mostly in one of them.
 const PARENTS_MAX: usize = 64;
-const SET_USER_ID: u32 = 0o4000;
-const SET_GROUP_ID: u32 = 0o2000;
 
 /// What is made, and how.
 pub struct Placer {
-    beneath: Beneath,
+    /// The directory.
+    pub beneath: Beneath,
     /// Take the place of what is there.
     pub overwrite: bool,
-    is_root: bool,
+    /// The user may do everything.
+    pub is_root: bool,
+    maker: Maker,
     parents: Mutex<VecDeque<(Vec<u8>, Arc<OwnedFd>)>>,
+    /// Directories that were opened to their owner, and the modes that they had.
+    opened: Mutex<BTreeMap<Vec<u8>, u32>>,
     /// Makes temporary names differ.
     count: AtomicU64,
 }
@@ -47,13 +50,6 @@ impl Name {
     }
 }
 
-/// What could not be set, in words.
-pub type Refusals = Vec<String>;
-
-fn refused(what: &str, error: Errno) -> String {
-    format!("{what}: {}", std::io::Error::from(error))
-}
-
 impl Placer {
     /// A placer for what is below `path`, a directory that exists.
     pub fn new(path: &Path, overwrite: bool) -> Result<Placer> {
@@ -61,7 +57,9 @@ impl Placer {
             beneath: Beneath::open(path)?,
             overwrite,
             is_root: rustix::process::geteuid().is_root(),
+            maker: Maker::this(),
             parents: Mutex::default(),
+            opened: Mutex::default(),
             count: AtomicU64::new(0),
         })
     }
@@ -77,7 +75,7 @@ impl Placer {
     /// The directory in which `path` is to be.
     fn parent(&self, path: &[u8]) -> Result<Arc<OwnedFd>> {
         let parent = parent_of(path);
-        let mut parents = self.parents.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parents = lock(&self.parents);
         if let Some((_, dir)) = parents.iter().rev().find(|(path, _)| path == parent) {
             return Ok(dir.clone());
         }
@@ -89,26 +87,75 @@ impl Placer {
         Ok(dir)
     }
 
-    /// Makes a directory, or finds it there. Nobody else can enter a new one until it is finished.
+    /// Makes a directory, or finds it there. Nobody else can enter a new one until it is finished. In
+    /// one that is there, what killed gets have left goes, if this get may replace things.
     pub fn directory(&self, path: &[u8]) -> Result<()> {
         if path == b"." {
-            return Ok(());
+            return self.enter(self.beneath.dir(), b".", path);
         }
         let dir = self.parent(path)?;
         let name = name_of(path);
         match mkdirat(&*dir, name, Mode::RWXU) {
             Err(Errno::EXIST) => {}
-            made => return made,
+            made => return made.and_then(|()| self.open_to_owner(dir.as_fd(), name, None)),
         }
         let there = statat(&*dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
         if FileType::from_raw_mode(there.st_mode) == FileType::Directory {
-            return Ok(());
+            return self.enter(dir.as_fd(), name, path);
         }
         if !self.overwrite {
             return Err(Errno::EXIST);
         }
         unlinkat(&*dir, name, AtFlags::empty())?;
-        mkdirat(&*dir, name, Mode::RWXU)
+        mkdirat(&*dir, name, Mode::RWXU)?;
+        self.open_to_owner(dir.as_fd(), name, None)
+    }
+
+    /// Prepares a directory that was there for what is to be made in it.
+    fn enter(&self, dir: BorrowedFd<'_>, name: &[u8], path: &[u8]) -> Result<()> {
+        self.open_to_owner(dir, name, Some(path))?;
+        if self.overwrite {
+            self.maker.clean(dir, name);
+        }
+        Ok(())
+    }
+
+    /// Lets this user read, write and enter a directory of its own: one that was there has a mode that
+    /// forbids it, or a new one has a default ACL above it that does. Its own mode comes last.
+    fn open_to_owner(&self, dir: BorrowedFd<'_>, name: &[u8], path: Option<&[u8]>) -> Result<()> {
+        let all = Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK;
+        if self.is_root || accessat(dir, name, all, AtFlags::EACCESS).is_ok() {
+            return Ok(());
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let held = openat(dir, name, flags, Mode::empty())?;
+        let there = fstat(&held)?;
+        let mode = there.st_mode & 0o7777;
+        if there.st_uid != rustix::process::geteuid().as_raw() || mode & 0o700 == 0o700 {
+            // What cannot be made in it is told.
+            return Ok(());
+        }
+        chmod_held(&held, Mode::from_raw_mode(mode | 0o700))?;
+        if let Some(path) = path {
+            lock(&self.opened).entry(path.to_vec()).or_insert(mode);
+        }
+        Ok(())
+    }
+
+    /// Whether something can be made in the directory itself.
+    pub fn is_writable(&self) -> bool {
+        let access = Access::WRITE_OK | Access::EXEC_OK;
+        accessat(self.beneath.dir(), ".", access, AtFlags::EACCESS) != Err(Errno::ACCESS)
+    }
+
+    /// Gives directories that were opened and not finished the modes that they had, those further down
+    /// first.
+    pub fn close_again(&self) {
+        for (path, mode) in std::mem::take(&mut *lock(&self.opened)).into_iter().rev() {
+            // One that is gone, or out of reach, is left as it is.
+            let held = self.beneath.get(&path, OFlags::PATH | OFlags::DIRECTORY);
+            let _ = held.and_then(|held| chmod_held(&held, Mode::from_raw_mode(mode)));
+        }
     }
 
     /// Makes the directories on the way to `path` that are missing.
@@ -121,8 +168,7 @@ impl Placer {
 
     fn name(&self, path: &[u8], temporary: bool) -> Result<Name> {
         let number = self.count.fetch_add(1, Ordering::Relaxed);
-        let temporary =
-            temporary.then(|| format!(".outlive-{}-{number}.tmp", std::process::id()).into_bytes());
+        let temporary = temporary.then(|| self.maker.name(number));
         let (dir, own, identity) = (self.parent(path)?, name_of(path).to_vec(), (0, 0));
         Ok(Name { dir, own, temporary, identity })
     }
@@ -153,6 +199,10 @@ impl Placer {
         };
         let made = fstat(&file)?;
         name.identity = (made.st_dev, made.st_ino);
+        if made.st_mode & mode.as_raw_mode() != mode.as_raw_mode() {
+            // A default ACL above it forbids its owner to open it again.
+            fchmod(&file, mode)?;
+        }
         Ok((name, file))
     }
 
@@ -180,7 +230,7 @@ impl Placer {
 
     /// Gives a file all but its content, and its name.
     pub fn finish_file(&self, name: &Name, file: &OwnedFd, item: &Item) -> Result<Refusals> {
-        let refusals = self.describe(file, item);
+        let refusals = describe_open(file, item, self.is_root);
         self.publish(name)?;
         Ok(refusals)
     }
@@ -198,53 +248,8 @@ impl Placer {
     /// Gives a directory its owner, attributes, mode and times, when all in it is done.
     pub fn finish_directory(&self, item: &Item) -> Result<Refusals> {
         let dir = self.beneath.get(&item.path, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        Ok(self.describe(&dir, item))
-    }
-
-    /// Owner, attributes, mode and times of something open. A new owner takes away set-id bits and
-    /// capabilities, so it comes first; everything changes the times, so they come last.
-    fn describe(&self, file: &OwnedFd, item: &Item) -> Refusals {
-        let mut refusals = Vec::new();
-        let chown = |user, group| fchown(file, user, group);
-        let mode = self.own(item, &chown, &|| fstat(file), &mut refusals);
-        refusals.extend(attribute_refusals(attributes::set_open(file, &item.attributes)));
-        if let Err(error) = fchmod(file, mode) {
-            refusals.push(refused("its mode", error));
-        }
-        if let Err(error) = futimens(file, &times_of(item)) {
-            refusals.push(refused("its times", error));
-        }
-        refusals
-    }
-
-    /// Gives something its owner and group as far as this user may, and answers the mode that it
-    /// can have then: set-id bits would give away the rights of whoever it belongs to now.
-    fn own(
-        &self,
-        item: &Item,
-        chown: &dyn Fn(Option<Uid>, Option<Gid>) -> Result<()>,
-        stat: &dyn Fn() -> Result<Stat>,
-        refusals: &mut Refusals,
-    ) -> Mode {
-        let (user, group) = (Uid::from_raw(item.uid), Gid::from_raw(item.gid));
-        let kept = if self.is_root {
-            match chown(Some(user), Some(group)) {
-                Ok(()) => SET_USER_ID | SET_GROUP_ID,
-                Err(error) => {
-                    refusals.push(refused("its owner", error));
-                    0
-                }
-            }
-        } else {
-            match stat() {
-                Ok(now) if now.st_uid == item.uid => {
-                    let has_group = now.st_gid == item.gid || chown(None, Some(group)).is_ok();
-                    SET_USER_ID | if has_group { SET_GROUP_ID } else { 0 }
-                }
-                _ => 0,
-            }
-        };
-        Mode::from_raw_mode(item.mode & !(SET_USER_ID | SET_GROUP_ID) | item.mode & kept)
+        lock(&self.opened).remove(&item.path);
+        Ok(describe_open(&dir, item, self.is_root))
     }
 
     /// Makes a symbolic link, a pipe, a socket or a device.
@@ -262,27 +267,20 @@ impl Placer {
             }
         };
         let name = self.make(&item.path, &make)?;
-        let (dir, at) = (&name.dir, name.now());
-        let mut refusals = Vec::new();
-        let nofollow = AtFlags::SYMLINK_NOFOLLOW;
-        let chown = |user, group| chownat(&**dir, at, user, group, nofollow);
-        let mode = self.own(item, &chown, &|| statat(&**dir, at, nofollow), &mut refusals);
-        let set = attributes::set_name(dir.as_fd(), at, &item.attributes);
-        refusals.extend(attribute_refusals(set));
-        if item.kind != ItemKind::Symlink
-            && let Err(error) = mode_of_name(&name, mode)
-        {
-            refusals.push(refused("its mode", error));
-        }
-        if let Err(error) = utimensat(&**dir, at, &times_of(item), nofollow) {
-            refusals.push(refused("its times", error));
-        }
+        let refusals = describe_name(name.dir.as_fd(), name.now(), item, self.is_root);
         self.publish(&name)?;
         Ok(refusals)
     }
 
-    /// Makes a further name of a file.
+    /// Makes a further name of a file, if it is not there.
     pub fn hard_link(&self, item: &Item) -> Result<()> {
+        let identity = |path: &[u8]| self.beneath.stat(path).map(|stat| (stat.st_dev, stat.st_ino));
+        if self.overwrite
+            && let (Ok(one), Ok(other)) = (identity(&item.target), identity(&item.path))
+            && one == other
+        {
+            return Ok(());
+        }
         let target_dir = self.parent(&item.target)?;
         let target = name_of(&item.target);
         let make =
@@ -321,25 +319,8 @@ fn identity_of(name: &Name, at: &[u8]) -> Result<(u64, u64)> {
     Ok((there.st_dev, there.st_ino))
 }
 
-/// There is no `chmod` that does not follow, but one for what is held.
-fn mode_of_name(name: &Name, mode: Mode) -> Result<()> {
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let held = openat(&*name.dir, name.now(), flags, Mode::empty())?;
-    chmod(format!("/proc/self/fd/{}", held.as_raw_fd()), mode)
-}
-
-fn attribute_refusals<'a>(
-    refusals: impl Iterator<Item = (&'a [u8], Errno)>,
-) -> impl Iterator<Item = String> {
-    refusals.map(|(name, error)| {
-        refused(&format!("its attribute {}", String::from_utf8_lossy(name).escape_debug()), error)
-    })
-}
-
-fn times_of(item: &Item) -> Timestamps {
-    let spec = |time: FileTime| Timespec { tv_sec: time.s, tv_nsec: time.ns.into() };
-    // Access times are not kept: a file was last read when it was written.
-    Timestamps { last_access: spec(item.mtime), last_modification: spec(item.mtime) }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

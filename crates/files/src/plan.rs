@@ -38,6 +38,8 @@ pub struct PutPlan {
     pub named: Vec<(Vec<u8>, u64)>,
     /// Left out by patterns.
     pub excluded: u64,
+    /// Left out since a get has not finished them, or never will.
+    pub leftovers: u64,
 }
 
 /// What is to be done with an item.
@@ -172,6 +174,7 @@ impl<'a> Planner<'a> {
     /// What could not be looked at so far, taken.
     pub fn take_troubles(&mut self) -> Troubles {
         self.plan.excluded = self.scan.excluded;
+        self.plan.leftovers = self.scan.leftovers;
         std::mem::take(&mut self.scan.troubles)
     }
 }

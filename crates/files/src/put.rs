@@ -248,7 +248,7 @@ fn plan(
             }
             Work::Read(recipe) => {
                 let _ = sender.send(Message::Coming { seq, recipe });
-                queue.push(Task::File { seq, item, root, attempt: 0 });
+                queue.push(Task::File { seq, item, root, attempts: Default::default() });
             }
         }
         seq += 1;

@@ -2,7 +2,8 @@
 
 use super::attributes;
 use super::content::{
-    ContentReader, PART_BYTES, Range, ReadFailure, changed, is_unsettled, parts_of, ranges_of,
+    Change, ContentReader, PART_BYTES, Range, ReadFailure, change, is_unsettled, parts_of,
+    ranges_of,
 };
 use super::plan::stopped;
 use super::putter::Putter;
@@ -18,7 +19,34 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 
 /// A file that changes while it is read is read so often in all.
-pub const ATTEMPTS: u8 = 3;
+const ATTEMPTS: u8 = 3;
+
+/// The readings of one file.
+#[derive(Clone, Default)]
+pub struct Attempts {
+    count: u8,
+    /// What the last one found.
+    last: Option<Box<Item>>,
+}
+
+impl Attempts {
+    /// Notes what one more has found, with what happened to the file meanwhile. Returns `None` if the
+    /// file is to be read again, and otherwise whether this was the file at one moment.
+    pub fn end(&mut self, change: Change, found: &Item) -> Option<bool> {
+        self.count += 1;
+        let is_same = |last: &Item| {
+            let times = Item { ctime: found.ctime, unsettled: found.unsettled, ..last.clone() };
+            times == *found
+        };
+        let is_steady = match change {
+            Change::No => true,
+            Change::Status => self.last.as_deref().is_some_and(is_same),
+            Change::Yes => false,
+        };
+        self.last = Some(Box::new(found.clone()));
+        (is_steady || self.count >= ATTEMPTS).then_some(is_steady)
+    }
+}
 
 /// What reader threads share.
 pub struct Worker<'a> {
@@ -46,9 +74,9 @@ impl Worker<'_> {
                 return Err(stopped());
             }
             let message = match task {
-                Task::File { seq, item, root, attempt } => {
+                Task::File { seq, item, root, attempts } => {
                     let expected = item.bytes;
-                    let read = self.file(&mut reader, sender, seq, item, root, attempt)?;
+                    let read = self.file(&mut reader, sender, seq, item, root, attempts)?;
                     if read.is_some() {
                         self.done_bytes.fetch_add(expected, Ordering::Relaxed);
                     }
@@ -85,7 +113,7 @@ impl Worker<'_> {
         seq: u64,
         scanned: Item,
         root: usize,
-        mut attempt: u8,
+        mut attempts: Attempts,
     ) -> Result<Option<Message>> {
         let trouble = |trouble| Ok(Some(Message::Dropped { seq, trouble }));
         loop {
@@ -102,7 +130,7 @@ impl Worker<'_> {
             if data_bytes > PART_BYTES {
                 let parts = parts_of(&ranges);
                 let large =
-                    Large { file, stat, item, replaced, root, ranges, parts, attempt, without };
+                    Large { file, stat, item, replaced, root, ranges, parts, attempts, without };
                 let large = Arc::new(large);
                 let _ = sender.send(Message::Large { seq, large: large.clone() });
                 self.queue.push_parts(seq, &large);
@@ -118,14 +146,13 @@ impl Worker<'_> {
                 Err(ReadFailure::Read(error)) => Err(error),
                 Err(ReadFailure::Store(error)) => return Err(error),
             };
-            let is_changed = match after {
-                Ok(after) => changed(&stat, &after),
+            let change = match after {
+                Ok(after) => change(&stat, &after),
                 Err(error) => return trouble(Trouble::reading(path, error)),
             };
-            attempt += 1;
-            if !is_changed || attempt >= ATTEMPTS {
-                item.unsettled |= is_changed;
-                let troubles = without.into_iter().chain(is_changed.then(|| restless(path)));
+            if let Some(is_steady) = attempts.end(change, &item) {
+                item.unsettled |= change != Change::No;
+                let troubles = without.into_iter().chain((!is_steady).then(|| restless(path)));
                 let troubles = troubles.collect();
                 return Ok(Some(Message::File { seq, item, replaced, troubles }));
             }

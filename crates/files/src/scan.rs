@@ -2,6 +2,7 @@
 
 use super::attributes;
 use super::beneath::Beneath;
+use super::leftovers::is_temporary;
 use super::patterns::Patterns;
 use super::trouble::{Trouble, TroubleKind, Troubles};
 use outlive_format::{FileTime, Item, ItemKind, path_cmp};
@@ -124,6 +125,8 @@ pub struct Scan<'a> {
     pub troubles: Troubles,
     /// How many were left out.
     pub excluded: u64,
+    /// How many files that gets have begun.
+    pub leftovers: u64,
 }
 
 impl<'a> Scan<'a> {
@@ -138,6 +141,7 @@ impl<'a> Scan<'a> {
             links: HashMap::new(),
             troubles: Troubles::default(),
             excluded: 0,
+            leftovers: 0,
         }
     }
 
@@ -221,6 +225,10 @@ impl<'a> Scan<'a> {
             return None;
         }
         if !is_dir {
+            if is_temporary(name) {
+                self.leftovers += 1;
+                return None;
+            }
             return self.other(path, name, dir.as_fd(), &stat);
         }
         if self.selection.one_file_system && stat.st_dev != self.device {
@@ -389,7 +397,11 @@ pub fn described(path: Vec<u8>, kind: ItemKind, stat: &Stat) -> Item {
     item
 }
 
-fn read_names(dir: &OwnedFd) -> rustix::io::Result<Vec<Box<[u8]>>> {
+/// The names in a directory.
+///
+/// # Errors
+/// What the system reports.
+pub fn read_names(dir: &OwnedFd) -> rustix::io::Result<Vec<Box<[u8]>>> {
     let mut buffer = Vec::with_capacity(NAMES_BYTES);
     let mut entries = RawDir::new(dir, buffer.spare_capacity_mut());
     let mut names = Vec::new();

@@ -2,6 +2,7 @@
 
 use super::content::Range;
 use super::plan::PutPlan;
+use super::reading::Attempts;
 use super::trouble::{Trouble, Troubles};
 use outlive_format::{Item, Piece};
 use outlive_types::Error;
@@ -20,8 +21,8 @@ pub enum Task {
         item: Item,
         /// Number of its root.
         root: usize,
-        /// How often it was read already.
-        attempt: u8,
+        /// How it was read before.
+        attempts: Attempts,
     },
     /// A part of a long file.
     Part {
@@ -50,8 +51,8 @@ pub struct Large {
     pub ranges: Vec<Range>,
     /// Which of them are read together.
     pub parts: Vec<std::ops::Range<usize>>,
-    /// How often it was read before.
-    pub attempt: u8,
+    /// How it was read before.
+    pub attempts: Attempts,
     /// What is missing of it anyway.
     pub without: Option<Trouble>,
 }

@@ -5,6 +5,7 @@
 mod coordinator;
 mod distribution;
 mod env;
+mod epoch_name;
 mod error;
 mod event;
 mod ids;
@@ -20,6 +21,7 @@ mod tracking;
 pub use coordinator::Coordinator;
 pub use distribution::Distribution;
 pub use env::{Clock, FixedClock, Rng, SeededRng, SystemClock, SystemRng};
+pub use epoch_name::{EPOCH_FORMS, EpochName};
 pub use error::{Error, ErrorKind, Result};
 pub use event::{Event, NoObserver, Observer, Progress};
 pub use ids::{COMMITTER, Codec, Epoch, Fingerprint, JobName, PackId, Rank, SessionId};

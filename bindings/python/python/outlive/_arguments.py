@@ -49,12 +49,16 @@ def word(name: str, value: str | None) -> str | None:
     return value
 
 
-def epoch_number(epoch: int | Epoch | None) -> int | None:
-    """The number of a checkpoint."""
+def epoch_name(epoch: int | str | Epoch | None) -> int | str | None:
+    """The number of a checkpoint, or text that the engine counts from the newest."""
     found = epoch.epoch if isinstance(epoch, Epoch) else epoch
-    if found is not None and not (isinstance(found, int) and 0 <= found < 1 << 64):
-        raise InvalidError(f"there is no epoch {found!r}: give a number, or one of `epochs()`")
-    return found
+    if found is None or isinstance(found, str):
+        return found
+    if not isinstance(found, int) or abs(found) >= 1 << 64:
+        raise InvalidError(
+            f"there is no epoch {found!r}: give a number, one of `epochs()`, or -1 for the newest"
+        )
+    return found if found >= 0 else str(found)
 
 
 def rules_of(

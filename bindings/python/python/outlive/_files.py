@@ -68,8 +68,10 @@ class Got:
     Attributes:
         epoch: Epoch of the checkpoint; None if there is none.
         items: Number of things that were made, or were there already.
-        files: Number of files made.
+        files: Number of files that were made, or were there already.
         bytes: Bytes of these files.
+        kept_files: Number of files that were there already as they are to be, and were left alone.
+        kept_bytes: Bytes of these files.
         read_bytes: Bytes read from the pool.
         troubles: The first thousand troubles.
         troubles_total: Number of all troubles.
@@ -80,6 +82,8 @@ class Got:
     items: int = 0
     files: int = 0
     bytes: int = 0
+    kept_files: int = 0
+    kept_bytes: int = 0
     read_bytes: int = 0
     troubles: tuple[FileTrouble, ...] = ()
     troubles_total: int = 0

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Literal, Protocol, Self, overload
 
 from outlive import _core, _descent, _exit, _notices, _seen
-from outlive._arguments import epoch_number, notes_of, number, rules_of
+from outlive._arguments import epoch_name, notes_of, number, rules_of
 from outlive._errors import Error, FailedSaveWarning, InvalidError
 from outlive._files import AnyPath, Got, Put, one_or_more, patterns, told
 from outlive._rebuild import FRESH, Rebuild, restored
@@ -278,7 +278,7 @@ class Job:
     def restore(
         self,
         *,
-        epoch: int | Epoch | None = None,
+        epoch: int | str | Epoch | None = None,
         only: str | Iterable[str] | None = None,
         lazy: bool = False,
     ) -> Any: ...
@@ -287,7 +287,7 @@ class Job:
     def restore(
         self,
         into: Any,
-        epoch: int | Epoch | None = None,
+        epoch: int | str | Epoch | None = None,
         only: str | Iterable[str] | None = None,
         *,
         lazy: Literal[True],
@@ -297,7 +297,7 @@ class Job:
     def restore(
         self,
         into: Any,
-        epoch: int | Epoch | None = None,
+        epoch: int | str | Epoch | None = None,
         only: str | Iterable[str] | None = None,
         *,
         lazy: bool = False,
@@ -306,7 +306,7 @@ class Job:
     def restore(
         self,
         into: Any = FRESH,
-        epoch: int | Epoch | None = None,
+        epoch: int | str | Epoch | None = None,
         only: str | Iterable[str] | None = None,
         *,
         lazy: bool = False,
@@ -345,7 +345,9 @@ class Job:
 
         Args:
             into: The state to fill.
-            epoch: The checkpoint to take, instead of the newest.
+            epoch: The checkpoint to take, and no other: its number, one of `epochs()`, or -1 for
+                the newest ("latest" is the same), -2 for the one before it. Without it, the newest
+                that is whole.
             only: Names of what to restore, such as "model/weights" (with all below it) or
                 "model/*/bias" (`*` also matches "/"). The rest is unchanged, or left out of a new
                 tree (None in its lists).
@@ -368,7 +370,7 @@ class Job:
             if into is not FRESH and (isinstance(into, Epoch) or is_single_value(into)):
                 raise InvalidError(_not_into(into))
             rebuild = Rebuild(into, is_referenced, only=only, allow_pickle=self._allow_pickle)
-            wanted = epoch_number(epoch)
+            wanted = self._number_of(epoch)
             if lazy and self._is_group:
                 raise InvalidError("the ranks of a group restore all memory before they go on")
         tree, report = restored(rebuild, self._core, wanted, lazy=lazy, tick=self._tick)
@@ -439,7 +441,7 @@ class Job:
         to: AnyPath,
         paths: AnyPath | Iterable[AnyPath] = (),
         *,
-        epoch: int | Epoch | None = None,
+        epoch: int | str | Epoch | None = None,
         overwrite: bool = False,
     ) -> Got:
         """Restores files, with every byte verified. Links in `to` are never followed.
@@ -448,9 +450,11 @@ class Job:
             to: Directory to write to, which is made if it is missing.
             paths: Paths to restore, such as "model/weights.bin" or a directory; everything if
                 empty.
-            epoch: The checkpoint to take, instead of the newest of files that is whole.
-            overwrite: Whether to replace existing files. Each is replaced when the new one is
+            epoch: The checkpoint to take, as in `restore`, instead of the newest of files that is
                 whole.
+            overwrite: Whether to replace existing files that differ. Each is replaced when the new
+                one is whole. Files that have the content, owner, mode and attributes already are
+                left alone.
 
         Returns:
             What was done. It is false if the job has no checkpoint of files. A damaged file is left
@@ -460,17 +464,24 @@ class Job:
             InvalidError: If something is in the way, or there is no such path or epoch.
             DamagedError: If the list of files is damaged.
         """
-        epoch = epoch_number(epoch)
+        number_of = self._number_of(epoch)
         wanted = [os.fsencode(path) for path in one_or_more(paths)]
         (place,) = one_or_more(to)
-        values = self._core.get_files(place, wanted, self._tick, epoch=epoch, overwrite=overwrite)
+        values = self._core.get_files(
+            place, wanted, self._tick, epoch=number_of, overwrite=overwrite
+        )
         return Got() if values is None else Got(**told(values))
+
+    def _number_of(self, epoch: int | str | Epoch | None) -> int | None:
+        """The number of a checkpoint. One counted from the newest waits for the save under way."""
+        name = epoch_name(epoch)
+        return self._core.epoch_named(name, self._tick) if isinstance(name, str) else name
 
     def epochs(self) -> list[Epoch]:
         """The committed checkpoints, oldest first."""
         return [Epoch(**values) for values in self._core.epochs()]
 
-    def tiers(self, epoch: int | None = None) -> tuple[str, ...]:
+    def tiers(self, epoch: int | str | Epoch | None = None) -> tuple[str, ...]:
         """The tiers from which alone a checkpoint can be read now.
 
         "fast", "slow", both or none. A pool without a slow tier has a fast one only. Every target
@@ -478,25 +489,30 @@ class Job:
         anew: see `Save.wait(tier="slow")`.
 
         Args:
-            epoch: Epoch of the checkpoint. None is the newest.
+            epoch: The checkpoint, as in `restore`. None is the newest.
 
         Raises:
             InvalidError: If there is no such checkpoint.
         """
-        return tuple(self._core.tiers(None if epoch is None else number("epoch", epoch)))
+        return tuple(self._core.tiers(self._number_of(epoch)))
 
-    def note(self, epoch: int, *, label: str | None = None, pin: bool | None = None) -> None:
+    def note(
+        self, epoch: int | str | Epoch, *, label: str | None = None, pin: bool | None = None
+    ) -> None:
         """Changes the label or the pin of a checkpoint. First waits for a save that is under way.
 
         Args:
-            epoch: Epoch of the checkpoint.
+            epoch: The checkpoint, as in `restore`.
             label: New label; an empty text removes it. None leaves it unchanged.
             pin: Whether prunings keep it. None leaves it unchanged.
 
         Raises:
             InvalidError: If there is no such checkpoint.
         """
-        self._core.note(number("epoch", epoch), self._tick, label=label, pin=pin)
+        named = self._number_of(epoch)
+        if named is None:
+            raise InvalidError("no checkpoint is named: give its epoch, or -1 for the newest")
+        self._core.note(named, self._tick, label=label, pin=pin)
 
     def prune(
         self,
@@ -506,7 +522,7 @@ class Job:
         keep_every: int | None = None,
         keep_within: timedelta | str | None = None,
         keep_best: str | Iterable[str] = (),
-        drop: Iterable[int] = (),
+        drop: Iterable[int | str | Epoch] = (),
         everything: bool = False,
         collect: bool = True,
         max_unused: float = 0.02,
@@ -529,8 +545,8 @@ class Job:
                 then more is kept, never less.
             keep_best: Metric given to `save` by which to keep the best: "loss", "accuracy:max",
                 "loss:min:3" (the best three).
-            drop: Epochs to drop, even if a rule, label or pin would keep them. Rules choose among
-                the rest. At least one checkpoint must be left.
+            drop: Epochs to drop, named as in `restore`, even if a rule, label or pin would keep
+                them. Rules choose among the rest. At least one checkpoint must be left.
             everything: Whether to drop all checkpoints. No other program may have the job open;
                 for a dry run, neither may this one: call `close` first.
             collect: Whether to free space now; otherwise a later `gc` does.
@@ -551,7 +567,7 @@ class Job:
             keep_every=keep_every,
             keep_within=keep_within,
             keep_best=keep_best,
-            drop=drop,
+            drop=[epoch for epoch in map(self._number_of, drop) if epoch is not None],
             everything=everything,
         )
         options = _core.Collection(unused_max=max_unused, collect=collect, dry_run=dry_run)

@@ -2,6 +2,7 @@
 
 use super::{bytes_per_s, percent, percent_or_none};
 use clap::Args as ClapArgs;
+use outlive_types::EpochName;
 use std::path::PathBuf;
 
 /// `note`.
@@ -9,10 +10,12 @@ use std::path::PathBuf;
 pub struct NoteArgs {
     /// The pool's directory, or its pool.toml
     pub pool: PathBuf,
-    /// Name of the job
+    /// The checkpoint
+    #[arg(value_name = "JOB@EPOCH")]
     pub job: String,
-    /// Epoch of the checkpoint
-    pub epoch: u64,
+    /// The same as JOB@EPOCH
+    #[arg(allow_negative_numbers = true)]
+    pub epoch: Option<EpochName>,
     /// Label of the checkpoint, which keeps rules from dropping it. An empty text removes the label
     #[arg(long, value_name = "TEXT")]
     pub label: Option<String>,
@@ -78,8 +81,8 @@ pub struct PruneArgs {
     pub keep_best: Vec<String>,
     /// Epoch of a checkpoint to drop, even if a rule, label or pin would keep it. Rules choose
     /// among the rest. Dropping all of them needs --all
-    #[arg(long, value_name = "EPOCH")]
-    pub drop: Vec<u64>,
+    #[arg(long, value_name = "EPOCH", allow_negative_numbers = true)]
+    pub drop: Vec<EpochName>,
     /// Drop all checkpoints of the job
     #[arg(long)]
     pub all: bool,
@@ -95,11 +98,12 @@ pub struct PruneArgs {
 pub struct DuArgs {
     /// The pool's directory, or its pool.toml
     pub pool: PathBuf,
-    /// Name of a job, to show each of its checkpoints [default: show each job]
+    /// Job, to show each of its checkpoints, or JOB@EPOCH for one of them [default: show each job]
+    #[arg(value_name = "JOB[@EPOCH]")]
     pub job: Option<String>,
-    /// Epochs of the checkpoints to show, each and together
-    #[arg(requires = "job")]
-    pub epochs: Vec<u64>,
+    /// Further checkpoints of this job, as JOB@EPOCH or EPOCH, to show each and together
+    #[arg(requires = "job", value_name = "EPOCH", allow_negative_numbers = true)]
+    pub epochs: Vec<String>,
 }
 
 /// `diff`.
@@ -128,11 +132,12 @@ pub struct CopyArgs {
     pub from: PathBuf,
     /// Pool to copy to
     pub to: PathBuf,
-    /// Names of the jobs to copy [default: all]
+    /// Jobs to copy, or checkpoints of one job [default: all jobs]
+    #[arg(value_name = "JOB[@EPOCH]")]
     pub jobs: Vec<String>,
-    /// Epoch of the only checkpoint to copy; needs exactly one job
-    #[arg(long, value_name = "N")]
-    pub epoch: Vec<u64>,
+    /// The same as JOB@EPOCH; needs exactly one job
+    #[arg(long, value_name = "EPOCH", allow_negative_numbers = true)]
+    pub epoch: Vec<EpochName>,
     /// Name of the job in the second pool; needs exactly one job
     #[arg(long = "as", value_name = "NAME")]
     pub rename: Option<String>,

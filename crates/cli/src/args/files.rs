@@ -2,7 +2,7 @@
 
 use super::size;
 use clap::Args as ClapArgs;
-use outlive_types::Epoch;
+use outlive_types::EpochName;
 use std::path::PathBuf;
 
 /// `put`.
@@ -53,7 +53,8 @@ pub struct PutArgs {
 pub struct GetArgs {
     /// The pool's directory, or its pool.toml
     pub pool: PathBuf,
-    /// Name of the job
+    /// The checkpoint: JOB@EPOCH, or JOB for the newest of files that is whole
+    #[arg(value_name = "JOB[@EPOCH]")]
     pub job: String,
     /// Paths to restore, as `outlive show` lists them [default: everything]
     pub paths: Vec<PathBuf>,
@@ -61,10 +62,10 @@ pub struct GetArgs {
     /// output
     #[arg(long, value_name = "DIR")]
     pub to: PathBuf,
-    /// Epoch of the checkpoint [default: the newest of files that is whole]
-    #[arg(long, value_name = "N")]
-    pub epoch: Option<Epoch>,
-    /// Replace existing files
+    /// The same as JOB@EPOCH
+    #[arg(long, value_name = "EPOCH", allow_negative_numbers = true)]
+    pub epoch: Option<EpochName>,
+    /// Replace existing files that differ. Those that are as they are to be are left alone
     #[arg(long)]
     pub overwrite: bool,
     /// Memory for data read ahead of its turn, with `--to -` [default: 64MiB]

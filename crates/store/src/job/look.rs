@@ -12,7 +12,7 @@ use crate::save::remark;
 use crate::verify::{Sample, VerifyReport, verify};
 use outlive_format::{Manifest, Remarks};
 use outlive_pool::Tier;
-use outlive_types::{Epoch, Error, Rank, Result};
+use outlive_types::{Epoch, EpochName, Error, Rank, Result};
 
 /// A committed checkpoint, as the log tells it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -42,6 +42,40 @@ impl Job {
         }
         epochs.reverse();
         Ok(epochs)
+    }
+
+    /// The number of a checkpoint. Those that the log has are counted from the newest, whole or not.
+    ///
+    /// # Errors
+    /// `Invalid` if there are not so many; `Damaged` if a newer record cannot be read, so that they
+    /// cannot be counted; what the log reports. A number is not looked for.
+    pub fn epoch_named(&self, name: EpochName) -> Result<Epoch> {
+        let back = match name {
+            EpochName::Number(epoch) => return Ok(epoch),
+            EpochName::FromNewest(back) => back,
+        };
+        let job = self.name();
+        let mut count = 0;
+        for entry in history(self.pool(), job)? {
+            let entry = entry.unless_unread()?;
+            if let Err(error) = &entry.record {
+                return Err(error.clone().context(format!(
+                    "checkpoint {name} of job {job} cannot be counted from the newest: name it by its \
+                     number"
+                )));
+            }
+            if let Some(manifest) = entry.manifest() {
+                count += 1;
+                if count == back {
+                    return Ok(manifest.epoch);
+                }
+            }
+        }
+        Err(Error::invalid(match count {
+            0 => format!("job {job} has no checkpoint yet"),
+            1 => format!("job {job} has no checkpoint {name}: it has only one, which is -1"),
+            _ => format!("job {job} has no checkpoint {name}: it has {count}, from -1 to -{count}"),
+        }))
     }
 
     /// What rules would make of the job's checkpoints; without any, those that `pool.toml` gives.

@@ -172,7 +172,7 @@ pub fn hurt(pool: &Pool, epoch: Epoch, job: &JobName) -> Error {
     Error::damaged(format!(
         "checkpoint {epoch} of job {job} is hurt: a scrub has found that something of it is lost; \
          `{}` says what",
-        pool.command("verify", &[job.as_str(), "--epoch", &epoch.to_string()])
+        pool.command("verify", &[&format!("{}@{epoch}", job.as_str())])
     ))
 }
 
