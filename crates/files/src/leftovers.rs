@@ -4,7 +4,7 @@
 //! still run is never removed, whichever host or container it runs in.
 
 use super::content::is_on_own_clock;
-use super::scan::read_names;
+use super::names::read_names;
 use outlive_format::checksum;
 use outlive_pool::ProcessMark;
 use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};

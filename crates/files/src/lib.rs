@@ -6,6 +6,7 @@
 //! `in_order` for streams.
 
 mod assembly;
+mod attempts;
 mod attributes;
 mod beneath;
 mod choice;
@@ -17,6 +18,7 @@ mod job;
 mod leftovers;
 mod listing;
 mod making;
+mod names;
 mod patterns;
 mod place;
 mod plan;

@@ -3,11 +3,12 @@
 use super::attributes;
 use super::beneath::Beneath;
 use super::leftovers::is_temporary;
+use super::names::read_names;
 use super::patterns::Patterns;
 use super::trouble::{Trouble, TroubleKind, Troubles};
 use outlive_format::{FileTime, Item, ItemKind, path_cmp};
 use outlive_types::{Error, Result, shown_path};
-use rustix::fs::{AtFlags, FileType, OFlags, RawDir, Stat, fstat, openat, readlinkat, statat};
+use rustix::fs::{AtFlags, FileType, OFlags, Stat, fstat, openat, readlinkat, statat};
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -23,8 +24,6 @@ const IGNORE_FILE: &[u8] = b".outliveignore";
 const IGNORE_BYTES_MAX: u64 = 1 << 20;
 /// Directories deeper than this are opened anew for each look, so that open files stay few.
 const OPEN_DEPTH_MAX: usize = 128;
-/// Buffer for names read in one call.
-const NAMES_BYTES: usize = 64 << 10;
 
 /// Something that is put: a directory with all below it, or a single file.
 #[derive(Debug)]
@@ -395,23 +394,6 @@ pub fn described(path: Vec<u8>, kind: ItemKind, stat: &Stat) -> Item {
         _ => 0,
     };
     item
-}
-
-/// The names in a directory.
-///
-/// # Errors
-/// What the system reports.
-pub fn read_names(dir: &OwnedFd) -> rustix::io::Result<Vec<Box<[u8]>>> {
-    let mut buffer = Vec::with_capacity(NAMES_BYTES);
-    let mut entries = RawDir::new(dir, buffer.spare_capacity_mut());
-    let mut names = Vec::new();
-    while let Some(entry) = entries.next() {
-        let name = entry?.file_name().to_bytes().to_owned();
-        if name != b"." && name != b".." {
-            names.push(name.into_boxed_slice());
-        }
-    }
-    Ok(names)
 }
 
 fn read_patterns(dir: &OwnedFd) -> Result<Patterns> {

@@ -1,8 +1,8 @@
 //! How the threads of a put hand work to each other.
 
+use super::attempts::Attempts;
 use super::content::Range;
 use super::plan::PutPlan;
-use super::reading::Attempts;
 use super::trouble::{Trouble, Troubles};
 use outlive_format::{Item, Piece};
 use outlive_types::Error;

@@ -390,7 +390,8 @@ mod tests {
 
     #[test]
     fn the_newest_of_each_line_stays() {
-        let mut manifests = manifests(20);
+        let all = manifests;
+        let mut manifests = all(20);
         let last = Rules { last: Some(2), ..Rules::default() };
         let mut set = |epoch: u64, parent: u64| manifests[(20 - epoch) as usize].parent = parent;
         // At 9 a program began without a restore, and at 15 another went back to 11.
@@ -404,7 +405,7 @@ mod tests {
             "13 is the newest of its line now"
         );
         // What a restore passes over is no newest: 12 is hurt.
-        let mut manifests = super::tests::manifests(20);
+        let mut manifests = all(20);
         manifests[20 - 13].parent = 5;
         assert_eq!(kept_of(&last, &manifests), [2, 3, 11, 19, 20]);
         // Dropped checkpoints in between do not make a line.

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Literal, Protocol, Self, overload
 
 from outlive import _core, _descent, _exit, _notices, _seen
-from outlive._arguments import epoch_name, notes_of, number, rules_of
+from outlive._arguments import epoch_name, notes_of, rules_of
 from outlive._errors import Error, FailedSaveWarning, InvalidError
 from outlive._files import AnyPath, Got, Put, one_or_more, patterns, told
 from outlive._rebuild import FRESH, Rebuild, restored

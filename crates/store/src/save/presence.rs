@@ -1,10 +1,10 @@
 //! Behind commits: are the packs there that the new checkpoint needs? Scratch file systems delete files by age, and
 //! people clean directories beneath running programs. The program still has everything in its memory.
 
-use super::writer::RankWriter;
-use crate::commit::{Entry, history, mark_suspect};
+use crate::commit::{Entry, history};
 use crate::redundancy::{KnownSegments, packs_of, packs_of_segments};
 use crate::verify::is_damage;
+use outlive_format::SegmentRef;
 use outlive_pool::Pool;
 use outlive_types::{Epoch, JobName, PackId, Result};
 use std::collections::{BTreeSet, HashSet};
@@ -28,16 +28,19 @@ pub struct PackLook {
 }
 
 impl PackLook {
-    /// Which packs that the base needs are gone, if a look is due.
-    fn missing(&mut self, pool: &Pool, writer: &RankWriter) -> Result<BTreeSet<PackId>> {
+    /// Which packs that segments name are gone, if a look is due.
+    ///
+    /// # Errors
+    /// What the targets report.
+    pub fn missing(&mut self, pool: &Pool, segments: &[SegmentRef]) -> Result<BTreeSet<PackId>> {
         let clock = &pool.env().clock;
         let begun = clock.monotonic();
-        let Some(base) = writer.base.as_ref().filter(|_| begun >= self.due) else {
+        if begun < self.due {
             return Ok(BTreeSet::new());
-        };
-        let segments: HashSet<_> = base.segments.iter().collect();
-        self.known.retain(|segment, _| segments.contains(segment));
-        let named = packs_of_segments(pool, &base.segments, &mut self.known)?;
+        }
+        let listed: HashSet<&SegmentRef> = segments.iter().collect();
+        self.known.retain(|segment, _| listed.contains(segment));
+        let named = packs_of_segments(pool, segments, &mut self.known)?;
         let listed: HashSet<PackId> = match named.len() > SINGLE_MAX {
             true => pool.packs()?.into_iter().collect(),
             false => HashSet::new(),
@@ -55,8 +58,16 @@ impl PackLook {
         Ok(missing)
     }
 
+    /// The next look is due at once.
+    pub fn make_due(&mut self) {
+        self.due = Duration::ZERO;
+    }
+
     /// Gives the files that checkpoints of the job need the present as their time, if that is due.
-    fn freshen(&mut self, pool: &Pool, job: &JobName) -> Result<()> {
+    ///
+    /// # Errors
+    /// What log and targets report.
+    pub fn freshen(&mut self, pool: &Pool, job: &JobName) -> Result<()> {
         let every = Duration::from_secs(pool.config().tuning.freshen_every_s);
         let now = pool.env().clock.monotonic();
         let is_due = self.freshened.is_none_or(|last| now.saturating_sub(last) >= every);
@@ -76,7 +87,10 @@ impl PackLook {
 }
 
 /// Those that the log says now that the checkpoint needs: another rank's gc may have moved what was in the others.
-fn still_named(
+///
+/// # Errors
+/// What the log reports.
+pub fn still_named(
     pool: &Pool,
     job: &JobName,
     epoch: Epoch,
@@ -90,48 +104,4 @@ fn still_named(
     };
     missing.retain(|pack| named.contains(pack));
     Ok(missing)
-}
-
-impl RankWriter {
-    /// A save met damage in what it shares with earlier checkpoints, or what it shares has vanished. The next one shares
-    /// nothing that has vanished, and nothing with its base.
-    pub fn begin_anew(&mut self, pool: &Pool) {
-        let mut look = std::mem::take(&mut self.look);
-        look.due = Duration::ZERO;
-        let missing = look.missing(pool, self).unwrap_or_default();
-        self.look = look;
-        self.forget(pool);
-        self.condemned.extend(missing);
-    }
-
-    /// Looks behind the commit of `epoch` whether its packs are there. If some are gone, the next save stores
-    /// everything anew, and the pool's observer is told. What keeps this from looking is left to the next save.
-    pub fn look_behind(&mut self, pool: &Pool, job: &JobName, epoch: Epoch) {
-        let mut look = std::mem::take(&mut self.look);
-        if self.rank == 0
-            && let Err(error) = look.freshen(pool, job)
-        {
-            pool.warn(format!("files of job {job} were not given a fresh time: {error}"));
-        }
-        let missing = look.missing(pool, self).unwrap_or_default();
-        self.look = look;
-        let missing = match missing.is_empty() {
-            true => return,
-            false => still_named(pool, job, epoch, missing).unwrap_or_default(),
-        };
-        let Some(first) = missing.first() else { return };
-        let rank = self.rank;
-        pool.warn(format!(
-            "{} packs that checkpoint {epoch} of job {job} (rank {rank}) needs are gone from {} ({first} is one of them), so it \
-             cannot be restored. The next save stores everything anew. If files are deleted there by age, set \
-             freshen_every_s under [tuning] in pool.toml",
-            missing.len(),
-            pool.describe_targets(),
-        ));
-        if let Err(error) = mark_suspect(pool, job, epoch) {
-            pool.warn(format!("checkpoint {epoch} of job {job} was not marked suspect: {error}"));
-        }
-        self.forget(pool);
-        self.condemned.extend(missing);
-    }
 }
