@@ -634,11 +634,6 @@ class Storm:
             self.told(self.pool, name, None)
             self.jobs[name].pinned.clear()
             self.to_its_end(self.run("prune", self.pool, name, "--keep-last", "1"))
-            # The newest of lines that no program went on with are dropped by their numbers only.
-            abandoned = sorted(self.told(self.pool, name, []))[:-1]
-            drops = [word for epoch in abandoned for word in ("--drop", str(epoch))]
-            if drops:
-                self.to_its_end(self.run("prune", self.pool, name, *drops))
         if self.striped:
             self.make_whole()
         fences = [argument for name in JOBS for argument in ("--fence", name)]

@@ -15,9 +15,8 @@ mod times;
 pub(crate) use behind::{Freed, Freeing, RetainBehind};
 
 /// Rules; a checkpoint that any of them keeps is kept. Pinned and labelled checkpoints are kept
-/// whatever they say, and so are the newest of memory and the newest of files. If a program went back to an older
-/// checkpoint, or began without a restore, the newest that none of its checkpoints follows is kept, too. Those to drop
-/// are left out first: the rules choose among the rest, of which the newest is kept always.
+/// whatever they say, and so are the newest of memory and the newest of files. Those to drop are
+/// left out first: the rules choose among the rest, of which the newest is kept always.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Rules {
     /// The newest so many.
@@ -233,7 +232,6 @@ impl Rules {
         let best: Vec<(String, BTreeSet<Epoch>)> =
             self.best.iter().map(|best| (best.metric.clone(), best_of(best, &counted))).collect();
         let mut newest_of = [true; 2];
-        let mut parents_of: [Option<Epoch>; 2] = [None; 2];
         let mut plan = RetentionPlan::default();
         let mut at = 0;
         for manifest in manifests {
@@ -246,10 +244,6 @@ impl Rules {
             let kind = manifest.is_of_files();
             let passed_over = !counts(&manifest);
             let is_newest = !passed_over && std::mem::take(&mut newest_of[usize::from(kind)]);
-            // Nothing newer follows it.
-            let followed = &mut parents_of[usize::from(kind)];
-            let parent = if passed_over { None } else { followed.replace(manifest.parent) };
-            let is_abandoned = parent.is_some_and(|parent| parent < epoch);
             let age_ns = ages_ns.next().unwrap_or(0);
             let mut why: Vec<String> = Vec::new();
             if self.last.is_some_and(|last| at < last) {
@@ -271,11 +265,6 @@ impl Rules {
             }
             if !manifest.remarks.label.is_empty() {
                 why.push(format!("labelled {:?}", manifest.remarks.label));
-            }
-            if is_abandoned {
-                why.push(
-                    "the newest of an earlier line, until it is dropped by its number".to_owned(),
-                );
             }
             let only_drops = self.is_only_drops();
             if why.is_empty() && (is_newest || only_drops) {
@@ -386,32 +375,6 @@ mod tests {
         let mut epochs: Vec<Epoch> = kept.map(|d| d.epoch).collect();
         epochs.reverse();
         epochs
-    }
-
-    #[test]
-    fn the_newest_of_each_line_stays() {
-        let all = manifests;
-        let mut manifests = all(20);
-        let last = Rules { last: Some(2), ..Rules::default() };
-        let mut set = |epoch: u64, parent: u64| manifests[(20 - epoch) as usize].parent = parent;
-        // At 9 a program began without a restore, and at 15 another went back to 11.
-        set(9, 0);
-        set(15, 11);
-        assert_eq!(kept_of(&last, &manifests), [2, 3, 8, 14, 19, 20]);
-        let drops = Rules { drop: [14].into(), ..last.clone() };
-        assert_eq!(
-            kept_of(&drops, &manifests),
-            [2, 3, 8, 13, 19, 20],
-            "13 is the newest of its line now"
-        );
-        // What a restore passes over is no newest: 12 is hurt.
-        let mut manifests = all(20);
-        manifests[20 - 13].parent = 5;
-        assert_eq!(kept_of(&last, &manifests), [2, 3, 11, 19, 20]);
-        // Dropped checkpoints in between do not make a line.
-        manifests.retain(|m| m.epoch % 5 == 0);
-        manifests.iter_mut().for_each(|m| m.parent = m.epoch - 1);
-        assert_eq!(kept_of(&last, &manifests), [15, 20]);
     }
 
     #[test]

@@ -152,10 +152,8 @@ fn jobs_that_share_survive_each_other() {
     let pool = memory_pool();
     let state = State::from([("a".to_owned(), noise(1, 500_000))]);
     let other = State::from([("a".to_owned(), noise(2, 500_000))]);
-    let first = Program::start(&pool, "first");
-    first.save(&state).unwrap();
-    first.save(&other).unwrap();
-    drop(first);
+    Program::start(&pool, "first").save(&state).unwrap();
+    Program::start(&pool, "first").save(&other).unwrap();
     Program::start(&pool, "second").save(&state).unwrap();
     // What the second job has from the first stays, though the first drops it.
     prune(&pool, "first", &last(1)).unwrap();
