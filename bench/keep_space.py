@@ -15,20 +15,10 @@ from pathlib import Path
 import numpy as np
 
 import outlive
+from space import used_bytes
 
 LOOKS = 200
 MIB = 1 << 20
-
-
-def used_bytes(location: Path) -> int:
-    """Bytes that the files below a folder take."""
-    total = 0
-    for path in location.rglob("*"):
-        try:
-            total += path.stat().st_blocks * 512
-        except FileNotFoundError:  # it was deleted meanwhile
-            continue
-    return total
 
 
 def main() -> None:

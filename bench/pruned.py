@@ -21,14 +21,10 @@ from pathlib import Path
 import numpy as np
 
 import outlive
+from space import used_bytes
 
 MIB = 1 << 20
 PAGE = 4096
-
-
-def used_bytes(location: Path) -> int:
-    """Bytes that the files below a folder take."""
-    return sum(path.stat().st_blocks * 512 for path in location.rglob("*") if path.is_file())
 
 
 def written_bytes() -> int:

@@ -1,9 +1,10 @@
-//! Slices: what is left of a chunk of which only some pages are in use.
+//! Slices: the pages of a chunk that are still in use.
 //!
 //! BLAKE3 is a hash tree, and a page is a subtree of it. A slice holds the pages that stay, and one hash for
 //! each greatest subtree without any of them. So it proves each of its pages against the fingerprint of the
 //! whole chunk, and no page tree that names the chunk has to change (O'Connor, Aumasson, Neves,
-//! Wilcox-O'Hearn, "BLAKE3: one function, fast everywhere", 2020, section 6.4, "Verified streaming").
+//! Wilcox-O'Hearn, "BLAKE3: one function, fast everywhere", 2020, section 2.1, "Tree structure"; O'Connor, "The
+//! Bao spec", https://github.com/oconnor663/bao, has slices for streams).
 
 use crate::codec::damaged;
 use blake3::Hasher;
@@ -79,7 +80,7 @@ fn range_bits(from: u32, groups: u32) -> u16 {
     (((1_u32 << groups.min(PAGE_GROUPS_MAX)) - 1) << from) as u16
 }
 
-/// What a slice holds: its directory entry says so.
+/// The pages that a slice holds, as its directory entry says.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SliceForm {
     pages: PageSet,
@@ -89,8 +90,8 @@ pub struct SliceForm {
 }
 
 impl SliceForm {
-    /// Some but not all pages of a chunk of `groups` groups, of `2^group_log2` pages each; `None` for what is
-    /// no slice.
+    /// Some but not all pages of a chunk of `groups` groups, of `2^group_log2` pages each; `None` for all of them, or
+    /// none.
     pub fn new(pages: PageSet, groups: u32, group_log2: u8) -> Option<SliceForm> {
         let all = PageSet::ALL.within(groups);
         let is_one = (2..=PAGE_GROUPS_MAX).contains(&groups)
@@ -228,7 +229,7 @@ impl<'a> Slice<'a> {
         }
     }
 
-    /// What fills up the last group.
+    /// The zeros that fill up the last group.
     fn padding(&self) -> &'a [u8] {
         let missing = self.form.group_bytes() * self.form.groups() as usize - self.length;
         match self.form.has(Subtree { first: self.form.groups() - 1, groups: 1 }) {

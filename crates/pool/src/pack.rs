@@ -17,7 +17,7 @@ pub struct Place {
     pub length: u32,
     /// The frame.
     pub frame: Option<InFrame>,
-    /// What is there of a chunk, if not all of it.
+    /// Its form, if it is a slice.
     pub slice: Option<SliceForm>,
 }
 

@@ -3,7 +3,7 @@
 use crate::commit::history;
 use crate::images::{pages_of, segments_of_all};
 use crate::index::read_segment;
-use outlive_format::{Manifest, SegmentRef};
+use outlive_format::{Manifest, SegmentKind, SegmentRef};
 use outlive_pool::{PackRedundancy, Pool, Tier};
 use outlive_types::{Epoch, Error, ErrorKind, JobName, PackId, Result};
 use std::collections::hash_map::Entry;
@@ -39,6 +39,10 @@ pub fn packs_of_segments(
     let mut named = BTreeSet::new();
     for segment in segments {
         named.insert(segment.pack);
+        // A directory lists its own pack only.
+        if segment.kind == SegmentKind::Directory {
+            continue;
+        }
         let packs = match known.entry(*segment) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => new.insert(match read_segment(pool, segment) {

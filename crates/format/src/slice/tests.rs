@@ -53,6 +53,22 @@ proptest! {
     }
 
     #[test]
+    fn any_bytes_are_a_slice_or_damaged(bits in 0_u32..1 << 24, mut bytes: Vec<u8>, fits: bool) {
+        let Some(form) = SliceForm::of_bits(bits) else { return Ok(()) };
+        if fits && form.length() < 1 << 20 {
+            bytes.resize(form.length() as usize, 0);
+        }
+        if let Ok(slice) = Slice::decode(&bytes, form) {
+            prop_assert!(!slice.is_of(&Fingerprint([7; 32])));
+            for (from, length) in [(0, 1), (4095, 2), (usize::MAX, 1), (1, usize::MAX), (65536, 0)] {
+                prop_assert!(slice.get(from, length).is_none_or(|got| got.len() == length));
+            }
+            let cut = slice.cut(PageSet(bytes.len() as u16));
+            prop_assert!(cut.is_none_or(|(form, bytes)| form.length() == bytes.len() as u64));
+        }
+    }
+
+    #[test]
     fn a_changed_byte_is_noticed(at: usize, bit in 0_u8..8, keep in 1_u16..u16::MAX) {
         let chunk = chunk(15 * 4096 + 100);
         let (form, mut bytes) = cut_chunk(&chunk, PageSet(keep), 0).unwrap();

@@ -36,7 +36,7 @@ pub fn free_behind(pool: &Pool, what: Freeing<'_>) -> Result<Freed> {
     let thoroughness = Thoroughness {
         unused_max: UNUSED_MAX,
         collect: collects,
-        // After every save to rewrite chunks for single pages takes more bytes than the saves.
+        // Rewriting chunks for single pages after every few saves takes more bytes than the saves do.
         of_pages: false,
         ..Thoroughness::default()
     };

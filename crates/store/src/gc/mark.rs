@@ -33,7 +33,7 @@ pub struct Marks {
     pub shares: Option<Shares>,
     /// Of jobs that get new segments whatever is condemned: bytes of the old ones.
     pub relisted: HashMap<JobName, u64>,
-    /// Binary logarithm of the pages that are told apart only together.
+    /// Binary logarithm of the pages of a page group.
     pub group_log2: u8,
 }
 

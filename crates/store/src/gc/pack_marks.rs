@@ -1,4 +1,4 @@
-//! What is in use of a pack: entries, and of chunks single pages.
+//! Marks of one pack: its entries in use, and of chunks the pages.
 
 use crate::index::Pages;
 use outlive_format::{DirectoryEntry, PAGE_GROUPS_MAX, PageSet};
@@ -6,7 +6,7 @@ use outlive_pool::Place;
 use outlive_types::PAGE_BYTES;
 use std::collections::HashMap;
 
-/// What is in use of a pack. Six bytes an entry, ten if it has frames.
+/// The part of a pack that is in use. Six bytes an entry, ten if it has frames.
 #[derive(Debug, Default)]
 pub struct PackMarks {
     /// Length of its containers.
@@ -18,10 +18,10 @@ pub struct PackMarks {
     offsets: Vec<u32>,
     /// Where they are in their frames; empty if there are none.
     firsts: Vec<u32>,
-    /// Binary logarithm of the pages that are told apart only together.
+    /// Binary logarithm of the pages of a page group.
     group_log2: u8,
     in_use: InUse,
-    /// What any unit uses, if several are told apart.
+    /// The part that any unit uses, if several are told apart.
     by_any: Option<InUse>,
 }
 
@@ -67,10 +67,12 @@ impl PackMarks {
 
     /// Another unit is at work.
     pub fn next_unit(&mut self) {
-        self.in_use = InUse::new(self.offsets.len());
+        let mut pages = std::mem::take(&mut self.in_use.pages);
+        pages.fill(PageSet::default());
+        self.in_use = InUse { pages, ..InUse::default() };
     }
 
-    /// What any unit uses is in use.
+    /// All that any unit uses is in use.
     pub fn unite(&mut self) {
         if let Some(all) = self.by_any.take() {
             self.in_use = all;

@@ -20,8 +20,8 @@ pub struct Thoroughness {
     pub collect: bool,
     /// Whether packs are rewritten; otherwise only those go of which nothing is in use.
     pub rewrite: bool,
-    /// Whether pages of chunks that are not in use count as unused; otherwise only whole chunks do. What is
-    /// rewritten loses them either way.
+    /// Whether pages of chunks that are not in use count as unused; otherwise only whole chunks do. Rewriting drops
+    /// them either way.
     pub of_pages: bool,
 }
 
@@ -126,7 +126,7 @@ impl GcPlan {
                 continue;
             };
             let of_pages = thoroughness.of_pages;
-            // What is copied loses the pages that are not in use, whatever counts as unused.
+            // A copy loses the pages that are not in use, whatever counts as unused.
             let (live, total) = (found.live_page_bytes(), found.total_bytes);
             if survey.is_in_progress(pack) {
                 plan.in_progress += 1;

@@ -19,7 +19,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
-/// What is copied, which pages of it, and as what.
+/// An entry that is copied, and its pages in use.
 #[derive(Clone, Copy)]
 struct ToCopy {
     item: ReadItem,

@@ -54,7 +54,7 @@ impl Pages {
 #[derive(Debug, Default)]
 pub struct Locator {
     packs: Vec<PackId>,
-    /// Of what is there in several forms the whole chunk, if it is one of them.
+    /// Whole chunks and nodes; of a chunk that is there in slices only, the first.
     places: ByFingerprint<Entry>,
     /// Further slices of chunks.
     slices: ByFingerprint<Vec<Entry>>,
@@ -70,7 +70,7 @@ struct Entry {
     offset: u32,
     /// Length; the highest bit is set for a chunk in a frame.
     length: u32,
-    /// What is there of the chunk, if not all of it.
+    /// Its form, if it is a slice.
     slice: Option<SliceForm>,
 }
 

@@ -10,7 +10,7 @@
 
 use super::read_segment;
 use super::survey::Survey;
-use outlive_format::{Directory, EntryKind, SegmentRef};
+use outlive_format::{Directory, EntryKind, SegmentKind, SegmentRef};
 use outlive_pool::{Place, Pool};
 use outlive_types::{Fingerprint, PackId};
 use std::collections::{HashMap, HashSet};
@@ -102,6 +102,10 @@ impl PoolIndex {
         };
         for number in 0..index.segments.len() {
             let segment = index.segments[number];
+            // A directory lists nothing but its own pack.
+            if segment.kind == SegmentKind::Directory && index.condemned.contains(&segment.pack) {
+                continue;
+            }
             match read_segment(pool, &segment) {
                 Ok(directory) => index.add(number as u32, &directory, slots_max as usize),
                 Err(error) => pool.warn(format!(

@@ -3,10 +3,9 @@
 use super::handle::SaveHandle;
 use super::inner::{Inner, Way};
 use crate::save::{Order, SavePlan, SaveStats};
-use crate::verify::is_damage;
 use outlive_io::make_way;
 use outlive_pool::Pool;
-use outlive_types::{Error, Frozen, Result};
+use outlive_types::{Error, ErrorKind, Frozen, Result};
 use std::sync::Arc;
 
 /// Everything that goes on after the program was let go.
@@ -55,7 +54,7 @@ impl Drain {
             let stats = stats?;
             // The source's baseline and the store's base move together, under the writer's lock.
             frozen.settle(Some(stats.epoch));
-            writer.rank.look_behind(pool, &inner.name, stats.epoch);
+            writer.rank.check_presence(pool, &inner.name, stats.epoch);
             Ok(stats)
         });
         let outcome = std::panic::catch_unwind(work).unwrap_or_else(|panic| {
@@ -67,6 +66,7 @@ impl Drain {
             let error = Error::bug(format!("the save panicked: {what}; please report this"));
             Err(way.give_up(&pool, error))
         });
+        let is_damage = |error: &Error| error.kind() == ErrorKind::Damaged;
         let outcome = outcome.map_err(|error| match is_damage(&error) {
             true => {
                 error.context("the next save stores everything anew, since this one met damage")

@@ -21,7 +21,7 @@ const READS_IN_FLIGHT: usize = 14;
 /// The same where the staging memory has room for more, as that of a pool in a bucket: a server may be far.
 const READS_IN_FLIGHT_MAX: usize = 30;
 
-/// Takes what was read and verified, with its number in the caller's list.
+/// Takes bytes that were read and verified, with their number in the caller's list.
 pub type Take<'t> = dyn Fn(usize, Verified<'_>) -> Result<()> + Sync + 't;
 
 /// What to read in one go: a span, and which of the sorted wanted it covers.
@@ -441,11 +441,13 @@ impl Frame {
     ) -> Result<Verified<'a>> {
         let read = read.as_ref().map_err(Error::clone)?;
         let bytes = self.chunk(read, span, &wanted.place)?;
-        match is_known {
-            true => Verified::known(bytes, wanted.place.slice),
-            false => Verified::new(bytes, wanted.place.slice, &wanted.fp)?
-                .ok_or_else(|| mismatch(wanted)),
-        }
+        let there = match is_known {
+            true => Verified::known(bytes, wanted.place.slice).map(Some),
+            false => Verified::new(bytes, wanted.place.slice, &wanted.fp),
+        };
+        there
+            .map_err(|error| error.context(mismatch(wanted).message()))?
+            .ok_or_else(|| mismatch(wanted))
     }
 
     /// The bytes at `place`, which lies in what was read as `span`.

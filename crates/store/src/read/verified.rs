@@ -1,4 +1,4 @@
-//! What was read and verified: a chunk or node, or some pages of a chunk.
+//! Bytes that were read and verified: a chunk or node, or some pages of a chunk.
 
 use outlive_chunk::fingerprint;
 use outlive_format::{PageSet, Slice, SliceForm, cut_chunk};

@@ -50,7 +50,7 @@ pub struct ChunkSink<'a> {
     shared: Option<&'a PoolIndex>,
     /// Chunks of this save; they become known when it is committed.
     pub new: Mutex<Fingerprints>,
-    /// What was stored before this save; for chunks of `shared`, where.
+    /// Chunks that were stored before this save; for those of `shared`, where.
     pub hits: Mutex<ReusedChunks>,
     /// How many of them each segment of `shared` has told.
     told: Mutex<HashMap<u32, usize>>,

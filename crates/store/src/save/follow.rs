@@ -1,14 +1,14 @@
 //! What the next save follows: what was restored, or nothing, if something that it would share is gone.
 
-use super::presence::still_named;
+use super::presence::{Lack, lack_of};
 use super::writer::{Base, RankWriter};
 use crate::commit::mark_suspect;
 use crate::index::StoredChunks;
 use crate::read::MemoryImage;
 use outlive_chunk::PageHashes;
-use outlive_format::SegmentRef;
 use outlive_pool::Pool;
-use outlive_types::{Epoch, JobName};
+use outlive_types::{Epoch, JobName, PackId};
+use std::collections::BTreeSet;
 
 impl RankWriter {
     /// Forgets all stored chunks, since some were found damaged.
@@ -60,46 +60,48 @@ impl RankWriter {
     /// A save met damage in what it shares with earlier checkpoints, or what it shares has vanished. The next one shares
     /// nothing that has vanished, and nothing with its base.
     pub fn begin_anew(&mut self, pool: &Pool) {
-        let mut look = std::mem::take(&mut self.look);
-        look.make_due();
-        let missing = look.missing(pool, self.base_segments()).unwrap_or_default();
-        self.look = look;
+        self.presence.make_due();
+        let missing = self.missing_packs(pool);
         self.forget(pool);
         self.condemned.extend(missing);
     }
 
-    /// Looks behind the commit of `epoch` whether its packs are there. If some are gone, the next save stores
-    /// everything anew, and the pool's observer is told. What keeps this from looking is left to the next save.
-    pub fn look_behind(&mut self, pool: &Pool, job: &JobName, epoch: Epoch) {
-        let mut look = std::mem::take(&mut self.look);
+    /// Checks behind the commit of `epoch` whether its packs are there. If some are gone, the next save stores
+    /// everything anew, and the pool's observer is told. An error of the check is left to the next one.
+    pub fn check_presence(&mut self, pool: &Pool, job: &JobName, epoch: Epoch) {
         if self.rank == 0
-            && let Err(error) = look.freshen(pool, job)
+            && let Err(error) = self.presence.freshen(pool, job)
         {
             pool.warn(format!("files of job {job} were not given a fresh time: {error}"));
         }
-        let missing = look.missing(pool, self.base_segments()).unwrap_or_default();
-        self.look = look;
-        let missing = match missing.is_empty() {
-            true => return,
-            false => still_named(pool, job, epoch, missing).unwrap_or_default(),
-        };
+        let missing = self.missing_packs(pool);
         let Some(first) = missing.first() else { return };
         let rank = self.rank;
+        let lack = lack_of(pool, job, (epoch, rank), &missing).unwrap_or(Lack::Nothing);
+        let outcome = match lack {
+            Lack::Nothing => return,
+            Lack::Names => "it needs nothing of them",
+            Lack::Needs => "it cannot be restored",
+        };
         pool.warn(format!(
-            "{} packs that checkpoint {epoch} of job {job} (rank {rank}) needs are gone from {} ({first} is one of them), so it \
-             cannot be restored. The next save stores everything anew. If files are deleted there by age, set \
-             freshen_every_s under [tuning] in pool.toml",
+            "{} packs that checkpoint {epoch} of job {job} (rank {rank}) names are gone from {} ({first} is one of them); \
+             {outcome}. The next save stores everything anew. If files are deleted there by age, set freshen_every_s \
+             under [tuning] in pool.toml",
             missing.len(),
             pool.describe_targets(),
         ));
-        if let Err(error) = mark_suspect(pool, job, epoch) {
+        if lack == Lack::Needs
+            && let Err(error) = mark_suspect(pool, job, epoch)
+        {
             pool.warn(format!("checkpoint {epoch} of job {job} was not marked suspect: {error}"));
         }
         self.forget(pool);
         self.condemned.extend(missing);
     }
 
-    fn base_segments(&self) -> &[SegmentRef] {
-        self.base.as_ref().map_or(&[], |base| &base.segments)
+    fn missing_packs(&mut self, pool: &Pool) -> BTreeSet<PackId> {
+        let RankWriter { base, presence, .. } = self;
+        let segments = base.as_ref().map_or(&[][..], |base| &base.segments);
+        presence.missing(pool, segments).unwrap_or_default()
     }
 }

@@ -1,16 +1,17 @@
-//! Behind commits: are the packs there that the new checkpoint needs? Scratch file systems delete files by age, and
+//! Behind commits: are the packs there that the new checkpoint names? Scratch file systems delete files by age, and
 //! people clean directories beneath running programs. The program still has everything in its memory.
 
 use crate::commit::{Entry, history};
+use crate::images::images_of;
+use crate::read::AnyImage;
 use crate::redundancy::{KnownSegments, packs_of, packs_of_segments};
-use crate::verify::is_damage;
 use outlive_format::SegmentRef;
 use outlive_pool::Pool;
-use outlive_types::{Epoch, JobName, PackId, Result};
+use outlive_types::{Epoch, ErrorKind, JobName, PackId, Rank, Result};
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
-/// After a look this multiple of its time passes without another one.
+/// After a check this multiple of its time passes without another one.
 const REST: u32 = 100;
 /// One that takes longer, as on a file system far away, is not repeated before [`PAUSE`].
 const QUICK: Duration = Duration::from_millis(10);
@@ -18,17 +19,17 @@ const PAUSE: Duration = Duration::from_secs(120);
 /// More packs than these are listed with all others, instead of each by itself.
 const SINGLE_MAX: usize = 64;
 
-/// When a rank looks next, and what it knows.
+/// When a rank checks next, and what it knows.
 #[derive(Debug, Default)]
-pub struct PackLook {
+pub struct PresenceCheck {
     due: Duration,
     known: KnownSegments,
     /// When files were given the present as their time.
     freshened: Option<Duration>,
 }
 
-impl PackLook {
-    /// Which packs that segments name are gone, if a look is due.
+impl PresenceCheck {
+    /// The packs that segments name and that are gone, if a check is due.
     ///
     /// # Errors
     /// What the targets report.
@@ -48,7 +49,7 @@ impl PackLook {
         let mut missing = BTreeSet::new();
         for pack in named.into_iter().filter(|pack| !listed.contains(pack)) {
             // A target that cannot be asked has lost nothing.
-            if pool.stored_bytes(pack).is_err_and(|error| is_damage(&error)) {
+            if pool.stored_bytes(pack).is_err_and(|error| error.kind() == ErrorKind::Damaged) {
                 missing.insert(pack);
             }
         }
@@ -58,7 +59,7 @@ impl PackLook {
         Ok(missing)
     }
 
-    /// The next look is due at once.
+    /// The next check is due at once.
     pub fn make_due(&mut self) {
         self.due = Duration::ZERO;
     }
@@ -78,7 +79,7 @@ impl PackLook {
         let (mut needed, mut known) = (BTreeSet::new(), KnownSegments::new());
         for entry in history(pool, job)? {
             match entry.manifest().map(|manifest| packs_of(pool, manifest, &mut known)) {
-                Some(Err(error)) if !is_damage(&error) => return Err(error),
+                Some(Err(error)) if error.kind() != ErrorKind::Damaged => return Err(error),
                 packs => needed.extend(packs.into_iter().flatten().flatten()),
             }
         }
@@ -86,22 +87,43 @@ impl PackLook {
     }
 }
 
-/// Those that the log says now that the checkpoint needs: another rank's gc may have moved what was in the others.
+/// How much a checkpoint lacks, as the log has it now: another rank's gc may have moved what was in `missing`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lack {
+    /// It names none of the packs any more.
+    Nothing,
+    /// It names some, and needs nothing in them.
+    Names,
+    /// The image of this rank cannot be restored without them.
+    Needs,
+}
+
+/// Reads the page trees of a rank's image, and no chunks.
 ///
 /// # Errors
-/// What the log reports.
-pub fn still_named(
+/// What log and targets report, but for damage.
+pub fn lack_of(
     pool: &Pool,
     job: &JobName,
-    epoch: Epoch,
-    mut missing: BTreeSet<PackId>,
-) -> Result<BTreeSet<PackId>> {
+    (epoch, rank): (Epoch, Rank),
+    missing: &BTreeSet<PackId>,
+) -> Result<Lack> {
     let is_it = |entry: &Entry| entry.manifest().is_some_and(|manifest| manifest.epoch == epoch);
     let entry = history(pool, job)?.find(is_it);
-    let named = match entry.as_ref().and_then(Entry::manifest) {
-        Some(manifest) => packs_of(pool, manifest, &mut KnownSegments::new())?,
-        None => BTreeSet::new(),
-    };
-    missing.retain(|pack| named.contains(pack));
-    Ok(missing)
+    let Some(manifest) = entry.as_ref().and_then(Entry::manifest) else { return Ok(Lack::Nothing) };
+    if packs_of(pool, manifest, &mut KnownSegments::new())?.is_disjoint(missing) {
+        return Ok(Lack::Nothing);
+    }
+    let images = images_of(pool, manifest)?;
+    let own = images.into_iter().find(|image| image.reference.rank == rank);
+    let opened = own.map(|image| AnyImage::image(pool, job, manifest, image)).transpose();
+    match opened {
+        Err(error) if error.kind() == ErrorKind::Damaged => Ok(Lack::Needs),
+        opened => {
+            let (wanted, faults) = opened?.map(|image| image.wanted()).unwrap_or_default();
+            let is_there =
+                faults.is_empty() && !wanted.iter().any(|it| missing.contains(&it.place.pack));
+            Ok(if is_there { Lack::Names } else { Lack::Needs })
+        }
+    }
 }

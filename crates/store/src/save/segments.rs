@@ -5,7 +5,7 @@ use outlive_format::{SegmentRef, SliceForm};
 use outlive_pool::Place;
 use outlive_types::Fingerprint;
 
-/// What a save found stored already.
+/// Chunks and slices that a save found stored already.
 #[derive(Debug, Default)]
 pub struct ReusedChunks {
     /// Chunks. `None`: where the segments of its base say.

@@ -4,7 +4,7 @@
 use super::committer::Committer;
 use super::packer::PackNumbers;
 use super::plan::SavePlan;
-use super::presence::PackLook;
+use super::presence::PresenceCheck;
 use crate::commit::{Changes, Moved, Opened};
 use crate::index::{SharedChunks, StoredChunks};
 use crate::tree::PageTree;
@@ -60,8 +60,8 @@ pub struct RankWriter {
     pub moved: Option<Moved>,
     /// The pool's targets when the save began.
     pub targets: Option<TargetsThen>,
-    /// When to look next whether the packs of the base are there.
-    pub look: PackLook,
+    /// Whether the packs of the base are there.
+    pub presence: PresenceCheck,
 }
 
 impl RankWriter {
@@ -79,7 +79,7 @@ impl RankWriter {
             dropped: HashSet::new(),
             moved: None,
             targets: None,
-            look: PackLook::default(),
+            presence: PresenceCheck::default(),
         }
     }
 

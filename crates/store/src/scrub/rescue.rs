@@ -13,7 +13,7 @@ use outlive_types::{Error, Fingerprint, Result};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
-/// What was listed in a bad pack, and where it is read: there, or as a whole chunk elsewhere.
+/// Something that a bad pack lists, and where it is read: there, or as a whole chunk elsewhere.
 #[derive(Clone, Copy)]
 struct Wanted {
     form: Form,
