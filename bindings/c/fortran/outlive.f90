@@ -20,7 +20,7 @@ module outlive
     ! Flags of a save; add them up. Without any, a save is made if it is due.
     integer(c_int), parameter, public :: outlive_if_due = 0, outlive_force = 1, outlive_until_committed = 2
 
-    ! What becomes of a save that fails.
+    ! Policies for saves that fail.
     integer(c_int), parameter, public :: outlive_raise = 0, outlive_warn = 1
 
     ! How the saves of a job did, in this process: see outlive_health in outlive.h.
@@ -983,7 +983,7 @@ contains
         status = c_job_keep(job%handle, c_text(rules))
     end subroutine
 
-    ! Says what becomes of a save that fails: outlive_raise, or outlive_warn until nothing was committed for
+    ! Sets the policy for saves that fail: outlive_raise, or outlive_warn until nothing was committed for
     ! `fail_after_s` seconds. See outlive_job_on_failure() in outlive.h.
     subroutine outlive_job_on_failure(job, on_failure, fail_after_s, status)
         type(outlive_job), intent(in) :: job

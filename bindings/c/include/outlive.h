@@ -241,7 +241,7 @@ outlive_status outlive_job_open(struct outlive_pool *pool,
 // then closes the job. The handle is not valid any more, whatever is returned. Handles of its saves
 // stay. NULL is allowed. In a group every rank calls it, after the same saves.
 //
-// Returns the failure of the last save if nobody was told of it yet. After OUTLIVE_WARN that is a warning, unless
+// Returns the failure of the last save if no call has returned it yet. After OUTLIVE_WARN that is a warning, unless
 // nothing was committed for `fail_after_s`, or at all. OUTLIVE_INVALID: another rank saves or restores instead; the
 // text names it.
 outlive_status outlive_job_close(struct outlive_job *job);
@@ -250,7 +250,7 @@ outlive_status outlive_job_close(struct outlive_job *job);
 // outlive_job_open_ranks() are told at once; others as far as what connects them notices.
 outlive_status outlive_job_leave(struct outlive_job *job);
 
-// Says what becomes of a save that fails. OUTLIVE_RAISE: the next save, outlive_due(), outlive_restore() or
+// Sets the policy for saves that fail. OUTLIVE_RAISE: the next save, outlive_due(), outlive_restore() or
 // outlive_job_close() returns its failure. OUTLIVE_WARN: the program goes on with a warning, and the next save
 // stores what the failed one could not; only after `fail_after_s` seconds without a commit a failure is returned.
 // They count from the last commit, or from this call. Only failures of storage pass: OUTLIVE_FENCED, OUTLIVE_BUG and

@@ -384,7 +384,7 @@ public:
     // From the next save on, drops behind each commit what these rules do not keep: see outlive_job_keep().
     void keep(const std::string &rules) { check(outlive_job_keep(job_, rules.c_str())); }
 
-    // What becomes of a save that fails: OUTLIVE_RAISE or OUTLIVE_WARN. See outlive_job_on_failure().
+    // Sets the policy for saves that fail: OUTLIVE_RAISE or OUTLIVE_WARN. See outlive_job_on_failure().
     void on_failure(int what, double fail_after_s = 3600) {
         check(outlive_job_on_failure(job_, what, fail_after_s));
     }

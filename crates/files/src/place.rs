@@ -87,7 +87,7 @@ impl Placer {
         Ok(dir)
     }
 
-    /// Makes a directory, or finds it there. Nobody else can enter a new one until it is finished. In
+    /// Makes a directory, or finds it there. No other user can enter a new one until it is finished. In
     /// one that is there, what killed gets have left goes, if this get may replace things.
     pub fn directory(&self, path: &[u8]) -> Result<()> {
         if path == b"." {

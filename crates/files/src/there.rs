@@ -59,7 +59,7 @@ pub struct Looker<'a> {
     pub checkpoint: &'a FilesImage,
     /// Its files' further names.
     pub names: &'a FurtherNames,
-    /// Who may set what.
+    /// Whether owners may be set, and the attributes that need root.
     pub is_root: bool,
 }
 

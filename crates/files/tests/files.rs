@@ -184,7 +184,7 @@ fn in_order_gives_everything_once_and_in_order() {
         .unwrap();
     assert!(files.values().all(|(expected, there)| expected == there));
     assert!(paths.is_sorted() && paths.len() == snapshot(&source).len());
-    // Whoever listens may stop.
+    // The receiver may stop.
     let mut left = 5;
     let error = checkpoint(&job, 1).in_order(&Choice::default(), 1 << 20, &mut |_| {
         left -= 1;

@@ -13,14 +13,11 @@ use rustix::fs::{XattrFlags, lsetxattr};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use trees::*;
-
-const NOBODY: u32 = 65534;
 
 fn over(to: &Path) -> GetOptions {
     GetOptions { overwrite: true, ..into(to) }
@@ -63,7 +60,7 @@ fn what_is_there_already_is_left_alone() {
     tick(&to);
     let again = get_over(&job, 1, &to);
     assert!(again.troubles.is_empty(), "{:?}", again.troubles);
-    // What nobody may read is compared by root only.
+    // Files without any permission are compared by root only.
     let unread = if is_root() { 0 } else { again.files - again.kept_files };
     assert_eq!((again.files, again.kept_files + unread, again.items), (files, files, first.items));
     assert_eq!((again.bytes, again.kept_bytes), (first.bytes, first.bytes));
@@ -306,18 +303,15 @@ fn a_chmod_to_the_same_mode_is_no_change() {
         let report = report.unwrap();
         assert!(report.troubles.is_empty(), "{:?}", report.troubles);
         same(&got(&job, 1, world.dir.path()), &snapshot(&source), "its content");
-        // Nobody knows what the last change was, so it is read again.
+        // The last change may have been to the content, so the file is read again.
         tick(&source);
         assert_eq!(put_whole(&job, &source).plan.read_files, 1);
         assert_eq!(put_whole(&job, &source).plan.read_files, 0);
     }
 }
 
-/// Tells this test program, started anew as another user, where to play its part.
-const ROLE: &str = "OUTLIVE_TEST_ROLE";
-
-/// What a user without rights does with directories of their own, and with one that is not.
-fn as_nobody(dir: &Path) {
+/// Gets of a user without rights, over directories of their own and over one that is not.
+fn as_other_user(dir: &Path) {
     let pool = outlive_pool::open(&dir.join("pool"), Environment::system()).unwrap();
     let job = Job::open(&pool, "job", Default::default()).unwrap();
     let to = dir.join("theirs/to");
@@ -325,7 +319,7 @@ fn as_nobody(dir: &Path) {
     let modes = || ["", "shut", "shut/in", "dark", "locked"].map(mode);
     get_whole(&job, 1, &to);
     assert_eq!(modes(), [0o555, 0o555, 0o555, 0o111, 0]);
-    // Over their own directories, which nobody may write to, and which not even they may read.
+    // Over their own directories, which are read-only, and which not even they may read.
     for (epoch, content) in [(1, "one"), (2, "two"), (2, "two")] {
         let report = get_over(&job, epoch, &to);
         assert!(report.troubles.is_empty(), "{:?}", report.troubles);
@@ -340,7 +334,7 @@ fn as_nobody(dir: &Path) {
     options.stop.store(true, Ordering::Relaxed);
     checkpoint(&job, 1).get(&options).unwrap_err();
     assert_eq!(modes(), [0o555, 0o555, 0o555, 0o111, 0]);
-    // Something of somebody else is named, and the others are made.
+    // Entries of another user are named, and the others are made.
     for path in ["mixed", "mixed top"] {
         let mixed = dir.join(path);
         let report = get_over(&job, 2, &mixed);
@@ -360,18 +354,14 @@ fn as_nobody(dir: &Path) {
 
 #[test]
 fn users_overwrite_trees_of_their_own() {
-    if let Some(dir) = std::env::var_os(ROLE) {
-        return as_nobody(Path::new(&dir));
+    if let Some(dir) = dir_as_other_user() {
+        return as_other_user(&dir);
     }
     if !is_root() {
-        eprintln!("not root: there is nobody else to be, so this test checks nothing here");
+        eprintln!("not root: this test cannot become another user, so it checks nothing here");
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let open = |path: &Path, mode| {
-        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-    };
-    open(dir.path(), 0o755);
     let source = dir.path().join("source");
     fs::create_dir_all(source.join("shut/in")).unwrap();
     fs::create_dir(source.join("dark")).unwrap();
@@ -382,18 +372,17 @@ fn users_overwrite_trees_of_their_own() {
         for path in ["file", "shut/file", "shut/in/file", "dark/file"] {
             let _ = fs::remove_file(source.join(path));
             fs::write(source.join(path), content).unwrap();
-            open(&source.join(path), 0o444);
+            set_mode(&source.join(path), 0o444);
         }
         for (path, mode) in
             [("shut/in", 0o555), ("shut", 0o555), ("dark", 0o111), ("locked", 0), (".", 0o555)]
         {
-            open(&source.join(path), mode);
+            set_mode(&source.join(path), mode);
         }
         put_whole(&job, &source);
     }
     for name in ["theirs", "mixed", "mixed top", "mixed/shut", "mixed top/shut"] {
-        fs::create_dir(dir.path().join(name)).unwrap();
-        chown(dir.path().join(name), Some(NOBODY), Some(NOBODY)).unwrap();
+        dir_of_other_user(&dir.path().join(name));
     }
     for name in ["mixed", "mixed top"] {
         fs::create_dir(dir.path().join(name).join("dark")).unwrap();
@@ -401,20 +390,5 @@ fn users_overwrite_trees_of_their_own() {
     }
     // Here they may not even add a name.
     chown(dir.path().join("mixed top"), Some(0), Some(0)).unwrap();
-    let pool = dir.path().join("pool");
-    assert!(Command::new("chmod").args(["-R", "a+rX"]).arg(pool).status().unwrap().success());
-    // The test program may lie where nobody can go.
-    let program = dir.path().join("program");
-    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
-    open(&program, 0o755);
-    let status = Command::new(&program)
-        .args(["--exact", "users_overwrite_trees_of_their_own"])
-        .env(ROLE, dir.path())
-        .env("TMPDIR", dir.path().join("theirs"))
-        .current_dir("/")
-        .uid(NOBODY)
-        .gid(NOBODY)
-        .status()
-        .unwrap();
-    assert!(status.success());
+    run_as_other_user("users_overwrite_trees_of_their_own", dir.path());
 }

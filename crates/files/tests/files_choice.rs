@@ -106,7 +106,7 @@ fn what_is_in_the_way_stays_unless_it_is_to_be_replaced() {
     assert!(error.kind() == ErrorKind::Invalid && error.message().contains("order"), "{error}");
     same(&snapshot(&beside), &before, "nothing was touched here either");
 
-    // What a get has left that was killed is in nobody's way.
+    // Leftovers of a killed get hinder no other.
     for number in 0..40 {
         let name = format!(".outlive-{}-{number}.tmp", std::process::id());
         fs::write(to.join(name), "left").unwrap();

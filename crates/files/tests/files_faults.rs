@@ -16,8 +16,7 @@ use outlive_types::ErrorKind;
 use rustix::time::{ClockId, clock_gettime};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::{PermissionsExt, chown, symlink};
-use std::os::unix::process::CommandExt;
+use std::os::unix::fs::{chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -25,8 +24,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use stepped::{SteppedLog, SteppedTarget, Steps};
 use trees::*;
-
-const NOBODY: u32 = 65534;
 
 fn threads_called(name: &str) -> usize {
     let threads = fs::read_dir("/proc/self/task").unwrap().map(|entry| entry.unwrap().path());
@@ -299,11 +296,8 @@ fn full_and_read_only_file_systems() {
     same(&got(&job, 2, world.dir.path()), &snapshot(&mount.0), "read-only");
 }
 
-/// Tells this test program, started anew as another user, where to play its part.
-const ROLE: &str = "OUTLIVE_TEST_ROLE";
-
 /// Everything that a user without rights meets, in a pool on disk that everybody can read.
-fn as_nobody(dir: &Path) {
+fn as_other_user(dir: &Path) {
     let pool = outlive_pool::open(&dir.join("pool"), Environment::system()).unwrap();
     let job = Job::open(&pool, "job", Default::default()).unwrap();
     let to = dir.join("theirs/to");
@@ -313,9 +307,9 @@ fn as_nobody(dir: &Path) {
     assert_eq!(troubles, [(&b"null"[..], TroubleKind::Incomplete)], "{:?}", report.troubles);
     let found = snapshot(&to);
     let mode = |name: &str| found[name.as_bytes()].mode;
-    // Nobody's set-id bits would be nobody's rights, and so on.
+    // With the bits a program would run with the rights of this user instead of its owner's.
     assert_eq!((mode("set-id"), mode("plain"), mode("locked")), (0o755, 0o640, 0));
-    assert!(found.values().all(|item| item.owner == (NOBODY, NOBODY)));
+    assert!(found.values().all(|item| item.owner == (OTHER, OTHER)));
 
     // What they cannot read is told.
     let theirs = outlive_pool::open(&dir.join("theirs/pool"), Environment::system()).unwrap();
@@ -349,23 +343,19 @@ fn as_nobody(dir: &Path) {
 
 #[test]
 fn a_user_without_rights_gets_what_they_may() {
-    if let Some(dir) = std::env::var_os(ROLE) {
-        return as_nobody(Path::new(&dir));
+    if let Some(dir) = dir_as_other_user() {
+        return as_other_user(&dir);
     }
     if !is_root() {
-        eprintln!("not root: there is nobody else to be, so this test checks nothing here");
+        eprintln!("not root: this test cannot become another user, so it checks nothing here");
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let open = |path: &Path, mode| {
-        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-    };
-    open(dir.path(), 0o755);
     let source = dir.path().join("source");
     fs::create_dir_all(source.join("dir")).unwrap();
     for (name, mode) in [("set-id", 0o6755), ("plain", 0o640), ("locked", 0), ("dir/file", 0o644)] {
         fs::write(source.join(name), name).unwrap();
-        open(&source.join(name), mode);
+        set_mode(&source.join(name), mode);
     }
     let device = rustix::fs::makedev(1, 3);
     let kind = rustix::fs::FileType::CharacterDevice;
@@ -375,30 +365,16 @@ fn a_user_without_rights_gets_what_they_may() {
     let job = Job::open(&pool, "job", Default::default()).unwrap();
     put_whole(&job, &source);
     fs::create_dir(source.join("locked dir")).unwrap();
-    open(&source.join("locked dir"), 0o700);
+    set_mode(&source.join("locked dir"), 0o700);
     for name in ["theirs", "ours", "mixed", "mixed/dir"] {
         fs::create_dir(dir.path().join(name)).unwrap();
     }
     for name in ["theirs", "mixed"] {
-        chown(dir.path().join(name), Some(NOBODY), Some(NOBODY)).unwrap();
+        chown(dir.path().join(name), Some(OTHER), Some(OTHER)).unwrap();
     }
     create(&dir.path().join("theirs/pool"), small_config(), Environment::system()).unwrap();
     run(Command::new("chown").args(["-R", "65534:65534"]).arg(dir.path().join("theirs")));
-    run(Command::new("chmod").args(["-R", "a+rX"]).arg(dir.path().join("pool")));
-    // The test program may lie where nobody can go.
-    let program = dir.path().join("program");
-    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
-    open(&program, 0o755);
-    let status = Command::new(&program)
-        .args(["--exact", "a_user_without_rights_gets_what_they_may"])
-        .env(ROLE, dir.path())
-        .env("TMPDIR", dir.path().join("theirs"))
-        .current_dir("/")
-        .uid(NOBODY)
-        .gid(NOBODY)
-        .status()
-        .unwrap();
-    assert!(status.success());
+    run_as_other_user("a_user_without_rights_gets_what_they_may", dir.path());
 }
 
 #[test]

@@ -151,7 +151,7 @@ fn a_full_disk_for_a_while_ends_nothing() {
         commits(&program, &state);
         program.job.close().unwrap();
         assert!(world.restored() == Some((before + 2, state)), "bit for bit");
-        // The log says what has become of the saves in between.
+        // The log says that saves in between have failed.
         let epochs = program.job.epochs().unwrap();
         let failed: Vec<u16> = epochs.iter().map(|info| info.manifest.failed_before).collect();
         assert_eq!(failed[before as usize..], [3, 0]);
@@ -170,7 +170,7 @@ fn without_a_word_the_next_save_raises() {
         assert!(error.message().starts_with("an earlier save failed: "), "{error}");
         world.recover();
         assert_eq!(commits(&program, &first()), 1, "it was told");
-        // Whoever goes on all the same: the log says it.
+        // A restart all the same: the log says it.
         assert_eq!(program.job.epochs().unwrap()[0].manifest.failed_before, 1);
     }
 }
@@ -481,7 +481,7 @@ fn a_rank_that_closes_while_others_save_is_told_and_tells() {
                     (true, false) => program.job.close(),
                     _ => tried(&program, &of_rank(rank, 2)).map(drop),
                 };
-                // Nobody waits for a rank that is out of step, nor at the end.
+                // No rank waits for one that is out of step, nor at the end.
                 let closed = program.job.close();
                 (rank, told, closed)
             },

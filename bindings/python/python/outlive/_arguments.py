@@ -96,7 +96,7 @@ def rules_of(
 def failures_of(
     on_failure: str | None, fail_after: timedelta | str | None
 ) -> tuple[str | None, float | str | None]:
-    """What becomes of saves that fail, checked; see `Pool.job`."""
+    """The policy for saves that fail, checked; see `Pool.job`."""
     on_failure = word("on_failure", on_failure)
     if not isinstance(fail_after, timedelta | str | None):
         raise InvalidError(

@@ -62,7 +62,7 @@ class Pool:
                 If no `Job` of this process gave rules, all are kept until `Job.prune`.
             keep: More rules in one text, as for `Job.prune`: "every 100 | best loss:min:3". A
                 checkpoint stays if any rule keeps it.
-            on_failure: What becomes of a save that fails. "raise", the default: the next `save`,
+            on_failure: Policy for saves that fail. "raise", the default: the next `save`,
                 `restore` or `close` raises its error. "warn": the program goes on. It gets a
                 `FailedSaveWarning`, the logger "outlive" says why, and the next save stores what
                 the failed one could not. Only failures of storage pass: errors of the program

@@ -332,7 +332,7 @@ class JobStatus:
     """How the saves of a job did, in this process.
 
     Attributes:
-        on_failure: What becomes of a save that fails: "raise" or "warn".
+        on_failure: Policy for saves that fail: "raise" or "warn".
         fail_after_s: Seconds without a commit after which a failure is raised all the same; None
             for "raise".
         failed_in_a_row: Number of saves that have failed since the last commit.

@@ -3,6 +3,7 @@
 #![allow(dead_code)] // each test file uses its part
 
 mod everything;
+mod other_user;
 
 use crate::common::small_config;
 use outlive_files::{GetFiles, GetOptions, GetReport, PutFiles, PutOptions, PutReport, PutSource};
@@ -29,6 +30,8 @@ use tempfile::TempDir;
 
 #[allow(unused_imports)] // as above
 pub use everything::everything;
+#[allow(unused_imports)] // as above
+pub use other_user::{OTHER, dir_as_other_user, dir_of_other_user, run_as_other_user, set_mode};
 
 pub const HOUR_NS: u64 = 3_600_000_000_000;
 

@@ -1,11 +1,11 @@
-//! One outcome for all ranks: each brings its own, rank 0 decides, and everybody gets what it decided.
+//! One outcome for all ranks: each brings its own, rank 0 decides, and all get what it decided.
 //! So no rank goes on while another has given up.
 
 use outlive_types::{Coordinator, Error, ErrorKind, Result};
 
 const DONE: u8 = 0;
 const FAILED: u8 = 1;
-/// What is said of an error besides.
+/// Bits that stand beside an error.
 const AWAY: u8 = 1;
 const OF_SYSTEM: u8 = 2;
 const FOR_PROGRAM: u8 = 4;

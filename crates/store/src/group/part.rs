@@ -197,8 +197,8 @@ impl Part {
     }
 
     /// Begins a save: rank 0 opens the session, unless a rank is not `ready` or has something else to
-    /// save. Collective; when it returns, all ranks have called it. This rank `says` what
-    /// becomes of saves that fail, which must be the same on all. On rank 0 `judge` marks an error of which all ranks
+    /// save. Collective; when it returns, all ranks have called it. This rank `says` its
+    /// policy for saves that fail, which must be the same on all. On rank 0 `judge` marks an error of which all ranks
     /// must tell their programs.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The pause doubles at most so often: the interval of the job bounds it long before.
 const DOUBLED_MAX: u32 = 20;
 
-/// What becomes of a save that fails.
+/// Policy for saves that fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnFailure {
     /// The next save, wait or close returns its failure.
@@ -33,7 +33,7 @@ impl OnFailure {
 /// How a job does in this process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JobHealth {
-    /// What becomes of a save that fails.
+    /// Policy for saves that fail.
     pub on_failure: OnFailure,
     /// Saves that have failed since the last one that was committed.
     pub failed_in_a_row: u64,
@@ -81,7 +81,7 @@ impl Health {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets what becomes of saves that fail; `every` is the interval of the handle that says so.
+    /// Sets the policy for saves that fail; `every` is the interval of the handle that sets it.
     ///
     /// # Errors
     /// `Invalid` for a time within which no second save is due, or none.
@@ -126,7 +126,7 @@ impl Health {
         (state.failed_at, state.last_error) = (now, Some(error.clone()));
     }
 
-    /// What is said of failures, for people.
+    /// The policy, in words.
     pub fn says(&self) -> &'static str {
         match self.state().on_failure {
             OnFailure::Raise => "on_failure \"raise\"",
@@ -157,7 +157,7 @@ impl Health {
         Some((count, state.failed_in_a_row, error))
     }
 
-    /// What the next manifest says of the saves before it.
+    /// Failed saves since the last commit, for the next manifest.
     pub fn failed_before(&self) -> u16 {
         u16::try_from(self.state().failed_in_a_row).unwrap_or(u16::MAX)
     }

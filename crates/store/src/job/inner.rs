@@ -45,7 +45,7 @@ pub(crate) struct Inner {
     pub events: CommitEvents,
     /// Shared with the writer.
     pub retain: RetainBehind,
-    /// What became of its saves.
+    /// Counts its saves that were committed, and that have failed.
     pub health: Health,
     /// This rank's part, if the program has several.
     pub part: Option<Arc<Part>>,

@@ -39,7 +39,7 @@ pub struct JobOptions {
     /// The ranks of the program, if it has several: then saves, restores, closes and [`Job::due`] are
     /// collective.
     pub group: Option<GroupOptions>,
-    /// What becomes of a save that fails. `None`: as this process has said before of the job.
+    /// Policy for saves that fail. `None`: as this process has set it before for the job.
     pub on_failure: Option<OnFailure>,
 }
 
@@ -133,7 +133,7 @@ impl Job {
         Ok(())
     }
 
-    /// Sets what becomes of saves that fail, for all handles of the job in this process. The same on all ranks
+    /// Sets the policy for saves that fail, for all handles of the job in this process. The same on all ranks
     /// of a group; the time of rank 0 counts.
     ///
     /// # Errors
