@@ -138,7 +138,8 @@ fn open(
 ) -> Outcome {
     let Asked { every, patience, schedule } = asked;
     let group = GroupOptions { patience, schedule, ..GroupOptions::new(coordinator) };
-    let core = Core::open(pool, name, JobOptions { every, group: Some(group), on_failure: None })?;
+    let core =
+        Core::open(pool, name, JobOptions { every, group: Some(group), ..Default::default() })?;
     *core.release() = functions;
     exit::watch();
     out.set(JOBS.add(Arc::new(core)));

@@ -64,7 +64,11 @@ impl Core {
             None => (None, None),
         };
         Ok(Core {
-            client: Client::open(pool, name, JobOptions { every, group, on_failure })?,
+            client: Client::open(
+                pool,
+                name,
+                JobOptions { every, group, on_failure, ..Default::default() },
+            )?,
             coordinator,
             events,
             turn: Turn::default(),

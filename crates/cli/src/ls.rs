@@ -101,6 +101,7 @@ pub fn manifest_json(
     json!({
         "epoch": manifest.epoch,
         "parent": (manifest.parent > 0).then_some(manifest.parent),
+        "predecessor": (manifest.predecessor > 0).then_some(manifest.predecessor),
         "session": manifest.session.to_string(),
         "world_size": manifest.world_size,
         "frozen_at": when(manifest.frozen_ns),

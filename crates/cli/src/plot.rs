@@ -249,6 +249,7 @@ mod tests {
             world_size: 1,
             epoch,
             parent: 0,
+            predecessor: 0,
             frozen_ns: 0,
             figures: SaveFigures { changed_bytes, new_bytes: 7, ..SaveFigures::default() },
             failed_before: 0,

@@ -4,6 +4,7 @@
 use outlive_capture::ChangeTracker;
 use outlive_io::PerProcess;
 use outlive_pool::Pool;
+use outlive_store::commit::Reached;
 use outlive_store::gc::{GcOptions, GcReport, collect, collect_after};
 use outlive_store::{Job, JobOptions, WeakJob};
 use outlive_types::{ErrorKind, JobName, Result};
@@ -15,6 +16,9 @@ type Key = ((String, String), JobName);
 
 /// A forked child starts with an empty map.
 static OPEN: PerProcess<HashMap<Key, Open>> = PerProcess::new(|_| HashMap::new());
+/// What this process has restored and saved of each job: one that is closed and opened again goes on with its line.
+static REACHED: PerProcess<HashMap<Key, Reached>> =
+    PerProcess::new(|old| old.cloned().unwrap_or_default());
 
 struct Open {
     job: WeakJob,
@@ -28,12 +32,14 @@ struct Open {
 pub fn open(pool: &Pool, name: &str, options: JobOptions) -> Result<(Job, Arc<ChangeTracker>)> {
     let choice = pool.config().tuning.tracker()?;
     let make = |job: &Job| Arc::new(ChangeTracker::for_job(choice, job.name().as_str()));
+    let key = (pool.identity(), JobName::new(name)?);
+    let reached = REACHED.lock().entry(key.clone()).or_default().clone();
+    let options = JobOptions { reached, ..options };
     if options.group.is_some() {
         let job = Job::open(pool, name, options)?;
         let tracker = make(&job);
         return Ok((job, tracker));
     }
-    let key = (pool.identity(), JobName::new(name)?);
     let mut all = OPEN.lock();
     let (job, tracker) = match all.get(&key) {
         Some(open) => (open.job.join(pool, &options)?, open.tracker.upgrade()),

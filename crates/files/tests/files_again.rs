@@ -5,7 +5,7 @@
 mod common;
 mod trees;
 
-use common::{noise, small_config};
+use common::{noise, small_config, until};
 use outlive_files::{GetFiles, GetOptions, GetReport, TroubleKind};
 use outlive_pool::{Environment, create};
 use outlive_store::Job;
@@ -16,7 +16,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use trees::*;
 
 fn over(to: &Path) -> GetOptions {
@@ -285,19 +285,22 @@ fn a_chmod_to_the_same_mode_is_no_change() {
         let source = world.directory("source");
         let path = source.join("file");
         fs::write(&path, noise(1, length)).unwrap();
-        let over = Arc::new(AtomicBool::new(false));
+        let (over, changes) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let restless = {
-            let (over, path) = (over.clone(), path.clone());
+            let (over, changes, path) = (over.clone(), changes.clone(), path.clone());
             let mode = fs::metadata(&path).unwrap().permissions();
             std::thread::spawn(move || {
                 while !over.load(Ordering::Relaxed) {
                     fs::set_permissions(&path, mode.clone()).unwrap();
+                    changes.fetch_add(1, Ordering::Relaxed);
                     std::thread::yield_now();
                 }
             })
         };
         let job = world.job();
         let report = put(&job, &source);
+        let before = changes.load(Ordering::Relaxed);
+        until("another chmod", || changes.load(Ordering::Relaxed) > before);
         over.store(true, Ordering::Relaxed);
         restless.join().unwrap();
         let report = report.unwrap();

@@ -197,24 +197,25 @@ fn manifests() {
     refused(68, &[2], "too few images");
     refused(72, &[0], "epoch 0");
     refused(80, &[12], "its own parent");
-    refused(164, &[1], "rank");
-    refused(168, &[2], "kind of an image");
-    refused(168, &[1], "files with a packed stream");
-    refused(160, &[4], "flags of the remarks");
-    refused(161, &[1], "reserved");
-    refused(420, &[0, 0], "a metric without a name");
-    refused(432, &[0xFF, 0xFF], "a metric that is no number");
-    refused(158, &[2], "a longer label");
-    refused(196, &[0], "an empty stream with a root");
-    refused(204, &[1], "level of the catalog");
-    refused(205, &[1], "reserved in a tree");
-    refused(252, &[0], "level of the packed stream");
-    refused(250, &[0xFF, 0xFF], "stream too long");
-    refused(316, &[0; 4], "no length");
-    refused(320, &[2], "kind of a segment");
-    refused(321, &[1], "a directory is no merge");
-    refused(322, &[1], "reserved in a segment");
-    refused(324, &[0; 32], "zero fingerprint");
+    refused(88, &[12], "its own predecessor");
+    refused(172, &[1], "rank");
+    refused(176, &[2], "kind of an image");
+    refused(176, &[1], "files with a packed stream");
+    refused(168, &[4], "flags of the remarks");
+    refused(169, &[1], "reserved");
+    refused(428, &[0, 0], "a metric without a name");
+    refused(440, &[0xFF, 0xFF], "a metric that is no number");
+    refused(166, &[2], "a longer label");
+    refused(204, &[0], "an empty stream with a root");
+    refused(212, &[1], "level of the catalog");
+    refused(213, &[1], "reserved in a tree");
+    refused(260, &[0], "level of the packed stream");
+    refused(258, &[0xFF, 0xFF], "stream too long");
+    refused(324, &[0; 4], "no length");
+    refused(328, &[2], "kind of a segment");
+    refused(329, &[1], "a directory is no merge");
+    refused(330, &[1], "reserved in a segment");
+    refused(332, &[0; 32], "zero fingerprint");
 }
 
 #[test]
@@ -222,11 +223,11 @@ fn image_tables() {
     let refused = |at, new: &[u8], why| refused("record", 7, &[(at, new)], why);
     refused(68, &[1], "a table for one rank");
     refused(68, &[2], "a page behind the last rank");
-    refused(164, &[2], "kind of the images");
-    refused(188, &[1], "rank 0 is on no page");
-    refused(252, &[0], "a rank on two pages");
-    refused(216, &[0; 4], "a page without bytes");
-    refused(220, &[0; 32], "a page with the zero fingerprint");
+    refused(172, &[2], "kind of the images");
+    refused(196, &[1], "rank 0 is on no page");
+    refused(260, &[0], "a rank on two pages");
+    refused(224, &[0; 4], "a page without bytes");
+    refused(228, &[0; 32], "a page with the zero fingerprint");
     let lists = |at, new: &[u8], why| refused_in("record", 4, at, new, why);
     lists(88, &[0], "no lists for a table");
 }

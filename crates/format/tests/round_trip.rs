@@ -279,6 +279,7 @@ fn manifest() -> impl Strategy<Value = Manifest> {
                     stall_ns,
                     drain_ns,
                 },
+                predecessor: drain_ns % epoch,
                 failed_before: (stall_ns >> 48) as u16,
                 remarks,
                 metrics: metrics.into_iter().collect(),

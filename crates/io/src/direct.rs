@@ -1,6 +1,8 @@
 //! Files past the page cache, or through it where the file system cannot.
 
-use rustix::fs::{OFlags, fcntl_getfl};
+use crate::page_cache::is_cached;
+use crate::read_at;
+use rustix::fs::{Advice, OFlags, fadvise, fcntl_getfl};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -22,6 +24,8 @@ pub struct DirectFile {
     /// The second one. Only ever tried: a forked child may inherit it locked, and a third does no
     /// harm.
     plain: Mutex<Option<Arc<File>>>,
+    /// One more, for what the page cache holds. Likewise only ever tried.
+    cached: Mutex<Option<Arc<File>>>,
 }
 
 impl DirectFile {
@@ -68,8 +72,8 @@ impl DirectFile {
             Some(file) => file,
             None => options.custom_flags(0).open(path)?,
         };
-        let (path, plain) = (path.to_owned(), Mutex::default());
-        Ok(DirectFile { path, file: Arc::new(file), is_direct, plain })
+        let (path, plain, cached) = (path.to_owned(), Mutex::default(), Mutex::default());
+        Ok(DirectFile { path, file: Arc::new(file), is_direct, plain, cached })
     }
 
     /// Whether the page cache is passed by, as far as is known by now.
@@ -91,24 +95,42 @@ impl DirectFile {
             return work(&plain);
         }
         match work(&self.file) {
-            Err(error) if self.is_direct && is_refusal(&error) => work(&*self.open_plain()?),
+            Err(error) if self.is_direct && is_refusal(&error) => {
+                work(&*self.open_again(&self.plain)?)
+            }
             other => other,
         }
+    }
+
+    /// Fills `bytes` from `offset` with what the page cache holds, if it holds all of that. Otherwise false, and the
+    /// file is to be read by [`DirectFile::run`].
+    pub fn read_cached(&self, bytes: &mut [u8], offset: u64) -> bool {
+        if !self.is_direct() || !is_cached(&self.file, offset, bytes.len() as u64) {
+            return false;
+        }
+        let opened = self.cached.try_lock().ok().and_then(|cached| cached.clone());
+        let file = match opened.map_or_else(|| self.open_again(&self.cached), Ok) {
+            Ok(file) => file,
+            Err(_) => return false,
+        };
+        read_at(&file, bytes, offset).is_ok_and(|got| got == bytes.len())
     }
 
     fn plain(&self) -> Option<Arc<File>> {
         self.plain.try_lock().ok().and_then(|plain| plain.clone())
     }
 
-    /// The same file, whatever has its name by now: by that only where /proc is missing.
-    fn open_plain(&self) -> io::Result<Arc<File>> {
+    /// The same file through the page cache, whatever has its name by now: by that only where /proc is missing.
+    fn open_again(&self, keep: &Mutex<Option<Arc<File>>>) -> io::Result<Arc<File>> {
         let how = fcntl_getfl(&self.file)? & OFlags::RWMODE;
         let mut options = OpenOptions::new();
         options.read(how != OFlags::WRONLY).write(how != OFlags::RDONLY);
         let by_number = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         let file = Arc::new(options.open(by_number).or_else(|_| options.open(&self.path))?);
-        if let Ok(mut plain) = self.plain.try_lock() {
-            *plain = Some(file.clone());
+        // What lies beside a range is not wanted.
+        let _ = fadvise(&*file, 0, None, Advice::Random);
+        if let Ok(mut kept) = keep.try_lock() {
+            *kept = Some(file.clone());
         }
         Ok(file)
     }

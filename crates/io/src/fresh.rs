@@ -25,8 +25,15 @@ pub enum PageKind {
     Huge,
 }
 
-/// Huge pages are worth so much of their first touch: programs run faster on them, and forks cost less.
+/// Huge pages are worth so much of their first touch: programs run faster on them.
 const HUGE_WORTH: f64 = 2.0;
+/// Nanoseconds that a fork takes longer for a block in small pages: it copies 512 entries of a page table instead of one.
+/// (100 ms more for 4 GiB.)
+const FORK_NS: f64 = 50_000.0;
+/// So many saves that fork are counted with the memory of a program.
+const FORKS: f64 = 20.0;
+/// Blocks of each kind that are measured before small pages are preferred.
+const REPEATED: usize = 3;
 /// Blocks of the preferred kind until one of the other kind is tried: at first, and at most.
 const TRY_AFTER: u32 = 16;
 const TRY_AFTER_MAX: u32 = 512;
@@ -73,9 +80,15 @@ impl TouchCosts {
         sorted.get(sorted.len() / 2).copied()
     }
 
+    /// Small pages only if every one of several blocks in huge pages was dear: a single one may have been interrupted.
     fn preferred(&self) -> PageKind {
-        match [PageKind::Small, PageKind::Huge].map(|kind| self.cost_ns(kind)) {
-            [Some(small), Some(huge)] if huge > HUGE_WORTH * small => PageKind::Small,
+        let [_, huge] = &self.samples;
+        let least_ns = huge.iter().copied().fold(f64::INFINITY, f64::min);
+        let is_repeated = self.samples.iter().all(|samples| samples.len() >= REPEATED);
+        match self.cost_ns(PageKind::Small) {
+            Some(small) if is_repeated && least_ns > HUGE_WORTH * small + FORKS * FORK_NS => {
+                PageKind::Small
+            }
             _ => PageKind::Huge,
         }
     }
@@ -84,7 +97,7 @@ impl TouchCosts {
     /// that makes all of the block be touched: the first ones, and later one of each kind in turn.
     fn choose(&mut self) -> (PageKind, bool) {
         for kind in [PageKind::Huge, PageKind::Small] {
-            if self.samples[kind as usize].is_empty() {
+            if self.samples[kind as usize].len() < REPEATED {
                 return (kind, true);
             }
         }
@@ -186,14 +199,14 @@ unsafe fn settle(memory: &Range<usize>) -> Option<String> {
     let mut first = inner.start;
     let measure = {
         let mut known = KNOWN.lock();
-        let never = known.cost_ns(PageKind::Small).is_none();
+        let never = known.samples.iter().any(|samples| samples.len() < REPEATED);
         let measure = inner.len() >= MEASURED_FROM_BYTES
             && (never || known.offered_bytes >= MEASURED_FOR_BYTES);
         known.offered_bytes = if measure { 0 } else { known.offered_bytes + inner.len() as u64 };
         measure
     };
     if measure {
-        for kind in [PageKind::Huge, PageKind::Small, PageKind::Huge, PageKind::Small] {
+        for kind in [PageKind::Huge, PageKind::Small].repeat(REPEATED) {
             let block = first..first + BLOCK_BYTES;
             // SAFETY: passed on to the caller.
             let took_ns = unsafe {
@@ -434,31 +447,35 @@ mod tests {
             taken
         };
         assert_eq!((known.text(), known.news()), (None, None));
-        let [small, huge] = run(&mut known, 1000.0, 4000.0, 2000);
+        let [small, huge] = run(&mut known, 1e6, 4e6, 2000);
         assert!(small > 1980 && huge >= 5, "{small} {huge}");
         let text = known.text().unwrap();
         assert_eq!(
             text.as_str(),
-            "4 KiB pages, as measured (s/GiB of first touches: huge 0.00, 4 KiB 0.00)"
+            "4 KiB pages, as measured (s/GiB of first touches: huge 2.05, 4 KiB 0.51)"
         );
         assert_eq!((known.news(), known.news()), (Some(text), None), "it is told once");
-        let [small, huge] = run(&mut known, 1000.0, 500.0, 4000);
+        let [small, huge] = run(&mut known, 1e6, 5e5, 4000);
         assert!(huge > 2000, "it is noticed: {small} {huge}");
         assert_eq!(known.preferred(), PageKind::Huge);
-        // They are worth something.
-        run(&mut known, 1000.0, 1900.0, 4000);
+        // They are worth something: to the program, and in its forks.
+        run(&mut known, 1e6, 2.9e6, 4000);
         assert_eq!(known.preferred(), PageKind::Huge);
     }
 
     #[test]
     fn one_slow_block_decides_nothing() {
         let mut known = TouchCosts::new();
-        for _ in 0..4 {
+        for blocks in 0..4 {
+            assert_eq!(known.preferred(), PageKind::Huge);
             known.learn(PageKind::Small, 1000.0);
-            known.learn(PageKind::Huge, 500.0);
+            known.learn(PageKind::Huge, if blocks == 1 { 500.0 } else { 1e9 });
         }
-        known.learn(PageKind::Huge, 1e9);
-        assert_eq!(known.preferred(), PageKind::Huge);
+        assert_eq!(known.preferred(), PageKind::Huge, "one was cheap");
+        for blocks in 0..SAMPLES {
+            assert_eq!(known.preferred() == PageKind::Small, blocks >= 3, "{blocks}");
+            known.learn(PageKind::Huge, 1e9);
+        }
     }
 
     #[test]
@@ -494,6 +511,13 @@ mod tests {
         (memory, fresh)
     }
 
+    /// As if blocks in huge pages had cost much.
+    fn dear_huge_pages(fresh: &FreshMemory) {
+        let mut known = fresh.known.lock();
+        *known = TouchCosts::new();
+        known.samples = [vec![1.0; REPEATED], vec![1e12; REPEATED]];
+    }
+
     #[test]
     fn only_blocks_that_were_wholly_fresh_teach_what_a_block_costs() {
         let mut buffer = AlignedBuf::zeroed(8 * BLOCK_BYTES);
@@ -508,26 +532,22 @@ mod tests {
         // The first of each kind are whole, whatever is asked for.
         fresh.take(&(block(1)..block(1) + 5), false);
         assert_eq!((known(), present(1)), ([0, 1], BLOCK_PAGES));
+        fresh.known.lock().samples[PageKind::Huge as usize] = vec![1e12; REPEATED];
         fresh.take(&(block(2)..block(2) + 5), false);
-        assert_eq!((known(), present(2)), ([1, 1], BLOCK_PAGES));
-        *fresh.known.lock() = TouchCosts::new();
-        for (kind, ns) in [(PageKind::Small, 1.0), (PageKind::Huge, 1e12)] {
-            fresh.known.lock().learn(kind, ns);
-        }
+        assert_eq!((known(), present(2)), ([1, REPEATED], BLOCK_PAGES));
+        dear_huge_pages(&fresh);
         // One of the preferred kind, and then parts only.
         fresh.take(&(block(3)..block(3) + 5), false);
-        assert_eq!((known(), present(3)), ([2, 1], BLOCK_PAGES));
+        assert_eq!((known(), present(3)), ([REPEATED + 1, REPEATED], BLOCK_PAGES));
         fresh.take(&(block(4)..block(4) + 5), false);
-        assert_eq!((known(), present(4)), ([2, 1], 1), "a part of it is touched");
+        assert_eq!((known(), present(4)), ([REPEATED + 1, REPEATED], 1), "a part of it is touched");
     }
 
     #[test]
     fn huge_pages_are_allowed_again_at_the_end() {
         let buffer = AlignedBuf::zeroed(4 * BLOCK_BYTES);
         let (memory, fresh) = fresh(&buffer);
-        for (kind, ns) in [(PageKind::Small, 1.0), (PageKind::Huge, 1e12)] {
-            fresh.known.lock().learn(kind, ns);
-        }
+        dear_huge_pages(&fresh);
         fresh.take(&(memory.start..memory.start + BLOCK_BYTES), true);
         let flags = |block: usize| flags_at(memory.start + block * BLOCK_BYTES);
         assert!((0..4).all(|block| flags(block).contains(" nh")), "{}", flags(0));

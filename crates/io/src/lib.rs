@@ -17,6 +17,7 @@ pub mod mapped;
 mod memory;
 mod own_engine;
 mod pace;
+mod page_cache;
 mod per_process;
 mod pool;
 mod priority;

@@ -94,7 +94,7 @@ impl Pool {
         for (number, fragment) in open.tail.fragments.iter().enumerate() {
             let buffer = AlignedBuf::zeroed(fragment.length as usize);
             let target = &targets.members()[member];
-            let bytes = target.read(name, ReadRange { offset, buffer }).wait()?;
+            let bytes = target.read(name, ReadRange::new(offset, buffer)).wait()?;
             if checksum(&bytes) != fragment.checksum {
                 let what = format!("fragment {number} does not match its checksum");
                 return Err(Error::damaged(what));

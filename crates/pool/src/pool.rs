@@ -57,6 +57,8 @@ pub struct Pool {
     policy: Arc<Mutex<Policy>>,
     /// Counts what was done: for who must tell work from a hang.
     pub(crate) progress: Arc<AtomicU64>,
+    /// Whether it is read to be checked.
+    is_checking: bool,
 }
 
 impl Pool {
@@ -113,6 +115,7 @@ impl Pool {
             written: Arc::default(),
             said: Arc::default(),
             progress: Arc::default(),
+            is_checking: false,
             policy,
         }
     }
@@ -125,6 +128,18 @@ impl Pool {
         let each = (containers / processes.max(1)).max(2).min(containers);
         self.staging.limit(each * container_bytes);
         self.parity.limit(each * self.parity.buffer_bytes());
+    }
+
+    /// The same pool, to be checked: every byte is read from where it is kept, whatever the system holds in memory, and
+    /// a damaged segment is damage, whatever else tells where things are.
+    #[must_use]
+    pub fn to_check(&self) -> Pool {
+        Pool { is_checking: true, ..self.clone() }
+    }
+
+    /// Whether it is read to be checked.
+    pub fn is_checking(&self) -> bool {
+        self.is_checking
     }
 
     /// The same pool, knowing what a person calls its place.

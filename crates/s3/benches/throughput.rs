@@ -102,7 +102,7 @@ fn get(target: &S3Target, first: u32) {
             let ticket: outlive_target::ReadTicket = tickets.pop_front().unwrap();
             assert_eq!(ticket.wait().unwrap().len(), PART);
         }
-        let range = ReadRange { offset: (at % (SHARD / PART) * PART) as u64, buffer: pool.take() };
+        let range = ReadRange::new((at % (SHARD / PART) * PART) as u64, pool.take());
         let shard = name(first + (at / (SHARD / PART)) as u32);
         tickets.extend(target.read_ranges(shard, vec![range]));
     }

@@ -114,7 +114,7 @@ mod tests {
 
     fn waiting(pack: u32, offset: usize, length: usize) -> Waiting {
         let shard = ShardName { pack: PackId::new(SessionId([1; 12]), 0, pack), shard: 0 };
-        let range = ReadRange { offset: offset as u64, buffer: AlignedBuf::zeroed(length) };
+        let range = ReadRange::new(offset as u64, AlignedBuf::zeroed(length));
         Waiting { shard, range, promise: Ticket::pair().0 }
     }
 

@@ -51,10 +51,7 @@ fn ranges_that_share_a_request_fail_one_by_one() {
         true => Fault::Hold,
         false => Fault::None,
     });
-    let range = |at: usize, length: usize| ReadRange {
-        offset: at as u64,
-        buffer: AlignedBuf::zeroed(length),
-    };
+    let range = |at: usize, length: usize| ReadRange::new(at as u64, AlignedBuf::zeroed(length));
     let held: Vec<_> =
         (0..16).map(|pack| read_one(&target, name(pack), range(0, 1 << 20))).collect();
     until("all are under way", || proxy.held() == 16);
@@ -130,7 +127,7 @@ fn what_a_read_calls_back_may_ask_the_bucket_again() {
     let (told, asked) = channel();
     for _ in 0..READS {
         let (told, files) = (told.clone(), place.open_files().unwrap());
-        let range = ReadRange { offset: 0, buffer: AlignedBuf::zeroed(PAGE) };
+        let range = ReadRange::new(0, AlignedBuf::zeroed(PAGE));
         read_one(&target, name(1), range).on_done(move |read| {
             assert!(read.is_ok_and(|read| read.is_ok()));
             told.send(files.read("text")).unwrap();

@@ -277,7 +277,10 @@ impl Actor {
     fn gc(&self, rounds: u64, forget_damaged: bool, rewrite: bool) -> Done {
         for _ in 0..rounds {
             let unused_max = [0.05, 0.0][self.rng.below(2) as usize];
-            let thoroughness = Thoroughness { unused_max, rewrite, ..Thoroughness::default() };
+            // All packs are small here: they are merged as soon as they may be.
+            let small_apart_max = 0;
+            let thoroughness =
+                Thoroughness { unused_max, rewrite, small_apart_max, ..Thoroughness::default() };
             let options = GcOptions { thoroughness, forget_damaged, ..GcOptions::default() };
             let collected = collect(&self.pool, &options);
             match self.met("a gc", &JobName::gc(), collected, self.busy()) {
@@ -305,7 +308,8 @@ impl Actor {
         self.truth.doom(job, &dropped);
         let dropped_none = dropped.is_empty();
         let drop = [(job.clone(), dropped)].into();
-        let thoroughness = Thoroughness { collect: collects, ..Thoroughness::default() };
+        let thoroughness =
+            Thoroughness { collect: collects, small_apart_max: 0, ..Thoroughness::default() };
         let options = GcOptions { drop, thoroughness, ..GcOptions::default() };
         self.met("a prune", &JobName::gc(), collect(&self.pool, &options), &[])?;
         if !dropped_none {

@@ -115,7 +115,7 @@ impl Target for SeenTarget {
                 || what,
                 || {
                     let given = buffer.take().ok_or_else(|| Error::bug("a step taken twice"))?;
-                    let range = ReadRange { offset, buffer: given };
+                    let range = ReadRange::new(offset, given);
                     match read_one(&*self.inner, shard, range).wait() {
                         Ok(filled) => {
                             buffer = Some(filled);

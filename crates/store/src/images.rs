@@ -6,7 +6,7 @@ use outlive_format::{
     Image, ImageTable, Images, Manifest, PageRef, SegmentLists, SegmentRef, TablePage, page_of,
 };
 use outlive_pool::Pool;
-use outlive_types::{Error, Rank, Result};
+use outlive_types::{Error, ErrorKind, Rank, Result};
 use std::collections::HashSet;
 
 /// The image of one rank. Reads one page, and another one if an archive has new segments for it.
@@ -32,6 +32,27 @@ pub fn image_of(pool: &Pool, manifest: &Manifest, rank: Rank) -> Result<Image> {
         image.segments = list_of(pool, &table.lists, rank)?;
     }
     Ok(image)
+}
+
+/// The same for a restore: if the page is damaged that lists its segments, it has none, and the locator of a restore
+/// looks for what they list.
+///
+/// # Errors
+/// As [`image_of`], but for that.
+pub fn image_to_restore(pool: &Pool, manifest: &Manifest, rank: Rank) -> Result<Image> {
+    let image = image_of(pool, manifest, rank);
+    match (&image, &manifest.images) {
+        (Err(error), Images::Table(table))
+            if error.kind() == ErrorKind::Damaged && !pool.is_checking() =>
+        {
+            // As if there were no lists.
+            let table = ImageTable { lists: Vec::new(), ..table.clone() };
+            let manifest = Manifest { images: Images::Table(table), ..manifest.clone() };
+            let without = image_of(pool, &manifest, rank).map_err(|_| error.clone())?;
+            Ok(Image { segments: Vec::new(), ..without })
+        }
+        _ => image,
+    }
 }
 
 /// Takes the images of a checkpoint one after the other, by rank.

@@ -15,8 +15,9 @@ mod times;
 pub(crate) use behind::{Freed, Freeing, RetainBehind};
 
 /// Rules; a checkpoint that any of them keeps is kept. Pinned and labelled checkpoints are kept
-/// whatever they say, and so are the newest of memory and the newest of files. Those to drop are
-/// left out first: the rules choose among the rest, of which the newest is kept always.
+/// whatever they say, and so are the newest of memory and the newest of files, and the newest of memory of each
+/// earlier line, if a program began with an older checkpoint, or with none. Those to drop are left out first: the rules
+/// choose among the rest, of which the newest is kept always.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Rules {
     /// The newest so many.
@@ -232,6 +233,7 @@ impl Rules {
         let best: Vec<(String, BTreeSet<Epoch>)> =
             self.best.iter().map(|best| (best.metric.clone(), best_of(best, &counted))).collect();
         let mut newest_of = [true; 2];
+        let mut predecessor: Option<Epoch> = None;
         let mut plan = RetentionPlan::default();
         let mut at = 0;
         for manifest in manifests {
@@ -244,6 +246,9 @@ impl Rules {
             let kind = manifest.is_of_files();
             let passed_over = !counts(&manifest);
             let is_newest = !passed_over && std::mem::take(&mut newest_of[usize::from(kind)]);
+            // No newer one goes on from it.
+            let newer = (!passed_over && !kind).then(|| predecessor.replace(manifest.predecessor));
+            let ends_line = newer.flatten().is_some_and(|predecessor| predecessor < epoch);
             let age_ns = ages_ns.next().unwrap_or(0);
             let mut why: Vec<String> = Vec::new();
             if self.last.is_some_and(|last| at < last) {
@@ -265,6 +270,9 @@ impl Rules {
             }
             if !manifest.remarks.label.is_empty() {
                 why.push(format!("labelled {:?}", manifest.remarks.label));
+            }
+            if ends_line {
+                why.push("the newest of an earlier line".to_owned());
             }
             let only_drops = self.is_only_drops();
             if why.is_empty() && (is_newest || only_drops) {
@@ -347,7 +355,8 @@ mod tests {
             session: SessionId([1; 12]),
             world_size: 1,
             epoch,
-            parent: epoch - 1,
+            parent: 0,
+            predecessor: epoch - 1,
             frozen_ns: epoch * 3_600_000_000_000,
             figures: SaveFigures::default(),
             failed_before: 0,
@@ -375,6 +384,36 @@ mod tests {
         let mut epochs: Vec<Epoch> = kept.map(|d| d.epoch).collect();
         epochs.reverse();
         epochs
+    }
+
+    #[test]
+    fn the_newest_of_each_line_stays() {
+        let mut manifests = manifests(20);
+        let last = Rules { last: Some(2), ..Rules::default() };
+        let set = |manifests: &mut Vec<Manifest>, epoch: u64, predecessor| {
+            manifests[(20 - epoch) as usize].predecessor = predecessor;
+        };
+        // At 9 a program began without a restore, and at 15 another one went back to 11.
+        set(&mut manifests, 9, 0);
+        set(&mut manifests, 15, 11);
+        assert_eq!(kept_of(&last, &manifests), [2, 3, 8, 14, 19, 20]);
+        let drops = Rules { drop: [14].into(), ..last.clone() };
+        assert_eq!(
+            kept_of(&drops, &manifests),
+            [2, 3, 8, 13, 19, 20],
+            "13 is the newest of its line now"
+        );
+        // 12 is hurt, so a restore passes over it, and it is not the newest of its line.
+        set(&mut manifests, 13, 5);
+        set(&mut manifests, 15, 14);
+        assert_eq!(kept_of(&last, &manifests), [2, 3, 8, 11, 19, 20]);
+        // Nor do files in between make a line, nor checkpoints that were dropped.
+        let mut manifests = self::manifests(20);
+        manifests.retain(|m| m.epoch % 5 == 0);
+        assert_eq!(kept_of(&last, &manifests), [15, 20]);
+        manifests[1].images = Images::One(Image::empty(0, ImageKind::Files));
+        manifests[1].predecessor = 0;
+        assert_eq!(kept_of(&Rules { last: Some(1), ..last }, &manifests), [15, 20]);
     }
 
     #[test]

@@ -264,8 +264,7 @@ fn damage_is_left_out() {
     let needle = &states[&4]["a"][..64];
     for shard in world.target().list().unwrap() {
         let length = world.target().length(shard).unwrap() as usize;
-        let range =
-            outlive_target::ReadRange { offset: 0, buffer: outlive_io::AlignedBuf::zeroed(length) };
+        let range = outlive_target::ReadRange::new(0, outlive_io::AlignedBuf::zeroed(length));
         let bytes = world.target().read_ranges(shard, vec![range]).pop().unwrap().wait().unwrap();
         if let Some(at) = bytes.windows(64).position(|window| window == needle) {
             world.corrupt(shard, at as u64 + 5, 1);

@@ -7,7 +7,7 @@ use common::{Program, State, Vectors, noise, pool_of, stored};
 use outlive_pool::Pool;
 use outlive_store::gc::{GcOptions, collect};
 use outlive_store::scrub::{ScrubOptions, scrub};
-use outlive_store::{Job, JobOptions, Sample, Select};
+use outlive_store::{Job, JobOptions, MemoryImage, Sample, Select};
 use outlive_target::{FaultWorld, ShardName};
 use outlive_types::{ErrorKind, JobName, PAGE_BYTES};
 
@@ -111,6 +111,45 @@ fn a_save_behind_damage_relies_on_nothing_that_was_found_damaged() {
 }
 
 /// Another process finds damage in what a running program goes on to share.
+/// A program that meets damage as it looks at a part of its checkpoints, and goes on from memory, relies on nothing that
+/// it stored before.
+#[test]
+fn a_look_that_meets_damage_has_everything_stored_anew() {
+    let states = states();
+    let mut met = 0;
+    for page in 1.. {
+        let world = FaultWorld::new();
+        let pool = pool(&world);
+        let program = Program::start(&pool, "job");
+        program.save(&states[0]).unwrap();
+        let before = shards(&world);
+        program.save(&states[1]).unwrap();
+        let (shard, length) = *shards(&world).iter().find(|it| !before.contains(it)).unwrap();
+        let at = page * PAGE_BYTES as u64 + 40;
+        if at >= length {
+            break;
+        }
+        world.corrupt(shard, at, 1);
+        let big = &mut |image: &MemoryImage| {
+            let at = image.streams().iter().position(|stream| stream.name == "big").unwrap();
+            Ok((vec![at], Vectors::for_all(image)))
+        };
+        // Nor does the log tell the next save of it.
+        world.fail_when(|_, what| what.starts_with("append").then_some(ErrorKind::Retry));
+        let looked = program.job.restore(Select::Newest, big, &mut |_, _| Ok(())).unwrap().unwrap();
+        world.fail_when(|_, _| None);
+        if looked.epoch == 2 {
+            continue;
+        }
+        met += 1;
+        let now = states[2].clone();
+        program.save(&now).unwrap();
+        let again = Program::start(&pool, "job").restore(Select::Epoch(3)).unwrap().unwrap();
+        assert!(again.1 == now, "page {page}");
+    }
+    assert!(met > 0, "some pages are needed");
+}
+
 #[test]
 fn a_program_that_saves_on_shares_nothing_with_a_suspect_checkpoint() {
     let states = states();

@@ -152,8 +152,10 @@ fn jobs_that_share_survive_each_other() {
     let pool = memory_pool();
     let state = State::from([("a".to_owned(), noise(1, 500_000))]);
     let other = State::from([("a".to_owned(), noise(2, 500_000))]);
-    Program::start(&pool, "first").save(&state).unwrap();
-    Program::start(&pool, "first").save(&other).unwrap();
+    let first = Program::start(&pool, "first");
+    first.save(&state).unwrap();
+    first.save(&other).unwrap();
+    drop(first);
     Program::start(&pool, "second").save(&state).unwrap();
     // What the second job has from the first stays, though the first drops it.
     prune(&pool, "first", &last(1)).unwrap();
@@ -457,8 +459,9 @@ fn a_crash_at_any_operation_loses_nothing_kept() {
             check(&pool, "job", &kept, &what);
             check(&pool, "other", &[(1, states[0].clone())].into(), &what);
             let (packs, bytes) = (pool.packs().unwrap().len(), stored_bytes(&pool));
-            // Where the crash fell between telling one job and the other, both have a copy.
-            assert!(packs <= 6 && bytes < 620_000, "{what}: {packs} packs, {bytes} bytes");
+            // Where the crash fell between telling one job and the other, both have a copy. Small packs of the three
+            // checkpoints stay apart.
+            assert!(packs <= 8 && bytes < 620_000, "{what}: {packs} packs, {bytes} bytes");
             assert_eq!(pool.unfinished_packs().unwrap(), vec![], "{what}");
         }
     }

@@ -368,6 +368,25 @@ fn a_rank_whose_target_hangs_is_missed() {
     assert_eq!(restored(&world), Some((1, 1)));
 }
 
+/// A group that restores goes on from there, though its images share nothing with what was restored.
+#[test]
+fn a_restarted_group_goes_on_with_its_line() {
+    let world = FaultWorld::new();
+    for restores in [true, true, false] {
+        run(&world, PATIENT, |program, _| {
+            if restores {
+                program.restore().unwrap();
+            }
+            (1..=2).for_each(|step| drop(program.save(step).unwrap()));
+            program.job.close().unwrap();
+        });
+    }
+    let pool = Pool::new(small_config(), world.target(), world.log(), Environment::system());
+    let epochs = Job::open(&pool, "job", JobOptions::default()).unwrap().epochs().unwrap();
+    let predecessors: Vec<Epoch> = epochs.iter().map(|it| it.manifest.predecessor).collect();
+    assert_eq!(predecessors, [0, 1, 2, 3, 0, 5]);
+}
+
 /// What ranks tell each other does not pile up, and is no job.
 #[test]
 fn messages_do_not_stay() {

@@ -266,6 +266,7 @@ fn a_save_waits_for_the_fill_and_is_incremental() {
     });
     assert_eq!((stats.epoch, stats.changed_bytes), (4, PAGE_BYTES as u64), "{stats:?}");
     assert!(lazy.into_state(&pool) == now);
+    assert_eq!(program.job.epochs().unwrap()[3].manifest.predecessor, 3);
     let (_, again) = Program::start(&pool, "job").restore(Select::Newest).unwrap().unwrap();
     assert!(again == now);
 }

@@ -305,7 +305,7 @@ fn a_failed_save_is_due_again_soon_and_then_less_often() {
         (Some(WARN), [&[1][..], &[1, 1], &[2, 2], &[4, 4], &[8, 8]]),
         (None, [&[300, 300][..], &[300, 300], &[300, 300], &[300, 300], &[300, 300]]),
     ] {
-        let options = JobOptions { every: Some(minute), on_failure, group: None };
+        let options = JobOptions { every: Some(minute), on_failure, ..Default::default() };
         let job = Job::open(&pool, "job", options).unwrap();
         let program = Program { job, tracker: Arc::default(), attachment: Vec::new() };
         assert!(program.job.due().unwrap());
@@ -332,7 +332,7 @@ fn times_that_cannot_be_are_refused() {
     let pool = world.pool();
     let asked = |every: Option<Duration>, fail_after: Duration| {
         let on_failure = Some(OnFailure::Warn { fail_after });
-        let options = JobOptions { every, on_failure, group: None };
+        let options = JobOptions { every, on_failure, ..Default::default() };
         Job::open(&pool, "job", options).map(drop)
     };
     assert_eq!(asked(Some(HOUR), HOUR + Duration::from_secs(1)), Ok(()));
@@ -379,7 +379,8 @@ fn run<T: Send>(
     let start = |coordinator: Arc<ThreadRank>| {
         let rank = outlive_types::Coordinator::rank(&*coordinator);
         let group = Some(GroupOptions { patience: 24 * HOUR, ..GroupOptions::new(coordinator) });
-        let options = JobOptions { group, on_failure: Some(on_failure(rank)), every: None };
+        let options =
+            JobOptions { group, on_failure: Some(on_failure(rank)), ..Default::default() };
         let job = Job::open(&world.pool(), "job", options).unwrap();
         work(rank, Program { job, tracker: Arc::default(), attachment: Vec::new() })
     };

@@ -338,7 +338,10 @@ impl Target for DirectoryTarget {
                         return Err(Fault { error, buffer: range.buffer });
                     }
                 };
-                let ReadRange { offset, buffer } = &mut range;
+                let ReadRange { offset, buffer, may_be_cached } = &mut range;
+                if *may_be_cached && file.read_cached(buffer, *offset) {
+                    return Ok(range.buffer);
+                }
                 let read = files.run(&file, |file| read_at(file, buffer, *offset));
                 let error = match read {
                     Ok(got) if got == range.buffer.len() => return Ok(range.buffer),

@@ -67,6 +67,15 @@ pub struct ReadRange {
     pub offset: u64,
     /// Receives the bytes; its length is a multiple of 4096.
     pub buffer: AlignedBuf,
+    /// Whether a copy in the system's memory will do. Otherwise the bytes come from where they are kept.
+    pub may_be_cached: bool,
+}
+
+impl ReadRange {
+    /// The range of a buffer's length at `offset`, read from where it is kept.
+    pub fn new(offset: u64, buffer: AlignedBuf) -> ReadRange {
+        ReadRange { offset, buffer, may_be_cached: false }
+    }
 }
 
 /// An operation on a buffer that failed, and the buffer.

@@ -46,7 +46,7 @@ impl<M: Manner> Target for WrappedTarget<M> {
                 manner: self.manner.clone(),
                 helpers: self.helpers.clone(),
                 start: Box::new(move |buffer| {
-                    read_one(&*inner, shard, ReadRange { offset, buffer })
+                    read_one(&*inner, shard, ReadRange::new(offset, buffer))
                 }),
             }
         };

@@ -119,10 +119,7 @@ fn put_page(begun: Result<Box<dyn ShardWriter>>, byte: u8) -> Result<()> {
 }
 
 fn got(target: &DirectoryTarget, shard: ShardName) -> Vec<u8> {
-    let range = |at: u64| ReadRange {
-        offset: at * PAGE_BYTES as u64,
-        buffer: AlignedBuf::zeroed(PAGE_BYTES),
-    };
+    let range = |at: u64| ReadRange::new(at * PAGE_BYTES as u64, AlignedBuf::zeroed(PAGE_BYTES));
     let reads = target.read_ranges(shard, (0..8).map(range).collect());
     reads.into_iter().map(|read| read.wait().unwrap()[0]).collect()
 }
@@ -191,7 +188,7 @@ fn a_failed_sync_leaves_no_new_shard_and_takes_no_replaced_one() {
     assert_eq!(target.list().unwrap(), [shard(1)]);
     put_page(target.replace(shard(1), 1 << 20), 90).unwrap_err();
     assert_eq!(target.list().unwrap(), [shard(1)]);
-    let range = ReadRange { offset: 0, buffer: AlignedBuf::zeroed(PAGE_BYTES) };
+    let range = ReadRange::new(0, AlignedBuf::zeroed(PAGE_BYTES));
     let read = opened(mounted.path()).0.read_ranges(shard(1), vec![range]).remove(0);
     assert_eq!(read.wait().unwrap()[0], 90);
 }

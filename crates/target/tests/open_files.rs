@@ -48,7 +48,7 @@ fn who_finds_no_file_handle_asks_again() {
     let few = Rlimit { current: Some(open + 10), ..getrlimit(Resource::Nofile) };
     setrlimit(Resource::Nofile, few).unwrap();
 
-    let range = || ReadRange { offset: 0, buffer: AlignedBuf::zeroed(4096) };
+    let range = || ReadRange::new(0, AlignedBuf::zeroed(4096));
     let (patient, hasty) = (
         asking(root.path(), u32::MAX, Duration::from_millis(1)),
         asking(root.path(), 3, Duration::ZERO),
@@ -82,7 +82,7 @@ fn a_sync_that_fails_removes_no_shard_that_was_replaced(root: &Path) {
         assert_eq!(target.unfinished().unwrap(), []);
     }
     // Either would do, but the old one has no name any more.
-    let range = ReadRange { offset: 0, buffer: AlignedBuf::zeroed(4096) };
+    let range = ReadRange::new(0, AlignedBuf::zeroed(4096));
     assert_eq!(*read_one(&target, SHARD, range).wait().unwrap(), [8; 4096]);
     assert_eq!(target.list().unwrap(), [SHARD], "the other one was not there before");
 }

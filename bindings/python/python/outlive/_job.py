@@ -197,8 +197,8 @@ class Job:
         _notices.tell(
             logging.WARNING,
             "job %s: IT HAS CHECKPOINTS, and this program saves epoch %s without having restored "
-            "one. Was `job.restore` forgotten? Rules such as keep_last count the new checkpoints "
-            "as the newest, and drop the old ones. End this program and restore; or call "
+            "one. Was `job.restore` forgotten? Rules such as keep_last keep only the newest of the "
+            "old checkpoints. End this program and restore; or call "
             "`job.take_over()` before the first save if the program is meant to begin anew",
             self._name,
             epoch,

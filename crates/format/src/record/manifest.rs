@@ -5,7 +5,7 @@ use super::table::ImageTable;
 use crate::codec::{Check, Reader, Writer, demand};
 use outlive_types::{Epoch, Result, SessionId};
 
-const HEAD_BYTES: usize = 108;
+const HEAD_BYTES: usize = 116;
 /// Longest label or metric's name, in bytes.
 pub const LABEL_BYTES_MAX: usize = u16::MAX as usize;
 
@@ -20,6 +20,9 @@ pub struct Manifest {
     pub epoch: Epoch,
     /// The epoch that it shares subtrees with; 0 if there was none.
     pub parent: Epoch,
+    /// The epoch from which its program went on: the one that it had restored, or its own last one. 0 if it went on
+    /// from none.
+    pub predecessor: Epoch,
     /// When it was frozen, nanoseconds since 1970.
     pub frozen_ns: u64,
     /// What the save did.
@@ -138,6 +141,7 @@ impl Manifest {
         out.u32(self.world_size);
         out.u64(self.epoch);
         out.u64(self.parent);
+        out.u64(self.predecessor);
         out.u64(self.frozen_ns);
         self.figures.write(out);
         out.u32(match &self.images {
@@ -163,7 +167,8 @@ impl Manifest {
 
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Manifest> {
         let (session, world_size) = (from.session()?, from.u32()?);
-        let (epoch, parent, frozen_ns) = (from.u64()?, from.u64()?, from.u64()?);
+        let (epoch, parent) = (from.u64()?, from.u64()?);
+        let (predecessor, frozen_ns) = (from.u64()?, from.u64()?);
         let figures = SaveFigures::read(from)?;
         let page_count = from.u32()?;
         let (metric_count, label_bytes) = (from.u16()?, from.u16()?);
@@ -186,6 +191,7 @@ impl Manifest {
             world_size,
             epoch,
             parent,
+            predecessor,
             frozen_ns,
             figures,
             failed_before,
@@ -196,8 +202,9 @@ impl Manifest {
     }
 
     pub(super) fn check(&self) -> Check {
-        let Manifest { world_size, epoch, parent, .. } = *self;
+        let Manifest { world_size, epoch, parent, predecessor, .. } = *self;
         demand!(epoch > 0 && parent < epoch, "epoch {epoch} cannot follow epoch {parent}");
+        demand!(predecessor < epoch, "epoch {epoch} cannot go on from epoch {predecessor}");
         match &self.images {
             Images::One(image) => {
                 demand!(

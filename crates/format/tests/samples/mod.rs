@@ -208,6 +208,7 @@ pub fn manifest() -> Manifest {
             stall_ns: 6,
             drain_ns: 7,
         },
+        predecessor: 4,
         failed_before: 0x0302,
         remarks: Remarks { pinned: true, suspect: false, label: "gut".to_owned() },
         metrics: vec![("loss".to_owned(), 0.5)],

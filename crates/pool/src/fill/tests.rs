@@ -258,7 +258,7 @@ fn copies_of_one_shard_count_once() {
     let (has, other) = (slow[on].target(), slow[1 - on].target());
     let length = has.length(first).unwrap();
     let buffer = AlignedBuf::zeroed(length as usize);
-    let bytes = read_one(&*has, first, ReadRange { offset: 0, buffer }).wait().unwrap();
+    let bytes = read_one(&*has, first, ReadRange::new(0, buffer)).wait().unwrap();
     let mut writer = other.create(first, length).unwrap();
     writer.write(0, bytes.share()).wait().unwrap();
     writer.finish(length).wait().unwrap();

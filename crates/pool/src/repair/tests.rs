@@ -240,7 +240,7 @@ impl crate::PackUses for All {
 
 fn bytes_of(target: &dyn Target, name: ShardName) -> AlignedBuf {
     let length = target.length(name).unwrap() as usize;
-    let range = outlive_target::ReadRange { offset: 0, buffer: AlignedBuf::zeroed(length) };
+    let range = outlive_target::ReadRange::new(0, AlignedBuf::zeroed(length));
     outlive_target::read_one(target, name, range).wait().unwrap()
 }
 

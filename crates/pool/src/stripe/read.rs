@@ -19,9 +19,10 @@ const WAIT_MAX_US: u64 = 50_000;
 /// Every so many reads of a slow target go there all the same: to learn whether it still is.
 const LOOK_AGAIN: u32 = 256;
 
-/// Reads pieces of one container into `buffer`, which is as long as they are together.
+/// Reads pieces of one container into `buffer`, which is as long as they are together. With the targets comes
+/// whether what the system holds in memory will do.
 pub(crate) fn read_pieces(
-    targets: &Arc<TargetSet>,
+    (targets, may_be_cached): (Arc<TargetSet>, bool),
     pack: PackId,
     layout: &Layout,
     pieces: Vec<Piece>,
@@ -41,7 +42,7 @@ pub(crate) fn read_pieces(
     let (promise, ticket) = Ticket::pair();
     let unusable = vec![false; layout.shards()];
     let state = State { parts, unusable, error: None, promise: Some(promise) };
-    let reading = Reading { targets: targets.clone(), pack, code, state: Mutex::new(state) };
+    let reading = Reading { targets, may_be_cached, pack, code, state: Mutex::new(state) };
     Arc::new(reading).start();
     ticket
 }
@@ -49,6 +50,7 @@ pub(crate) fn read_pieces(
 /// A read under way.
 struct Reading {
     targets: Arc<TargetSet>,
+    may_be_cached: bool,
     pack: PackId,
     code: Arc<Code>,
     state: Mutex<State>,
@@ -197,7 +199,8 @@ impl Reading {
     fn submit(self: Arc<Self>, orders: Vec<Order>) {
         for Order { part, shard, offset, buffer } in orders {
             let this = self.clone();
-            let read = self.targets.read(self.name(shard), ReadRange { offset, buffer });
+            let range = ReadRange { offset, buffer, may_be_cached: self.may_be_cached };
+            let read = self.targets.read(self.name(shard), range);
             read.on_done(move |outcome| {
                 let outcome = outcome.unwrap_or_else(|_| {
                     let error = Error::bug("a read panicked");

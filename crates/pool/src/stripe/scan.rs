@@ -431,7 +431,7 @@ impl Scan {
     fn read(&self, at: usize, container: u64) -> ReadTicket {
         let ShardCopy { shard, targets, member, .. } = &self.copies[at];
         let (offset, length) = self.layout.fragment_of(container);
-        let range = ReadRange { offset, buffer: AlignedBuf::zeroed(length as usize) };
+        let range = ReadRange::new(offset, AlignedBuf::zeroed(length as usize));
         targets.members()[*member].read(ShardName { pack: self.pack, shard: *shard }, range)
     }
 

@@ -36,7 +36,7 @@ impl OpenShard {
         }
         // Lengths come from checked structures, at most a container or a tail.
         let read = |offset, length| -> Result<AlignedBuf> {
-            let range = ReadRange { offset, buffer: AlignedBuf::zeroed(length) };
+            let range = ReadRange::new(offset, AlignedBuf::zeroed(length));
             Ok(target.read(shard, range).wait()?)
         };
         let header = ShardHeader::decode(&read(0, SHARD_HEADER_BYTES)?)?;

@@ -152,7 +152,7 @@ fn any_m_targets_may_be_lost_and_repair_makes_all_whole() {
                 let read = |pool: &Pool, member: usize| {
                     let target = pool.targets().members()[member].target().clone();
                     let bytes = target.length(shard).unwrap() as usize;
-                    let range = ReadRange { offset: 0, buffer: AlignedBuf::zeroed(bytes) };
+                    let range = ReadRange::new(0, AlignedBuf::zeroed(bytes));
                     outlive_target::read_one(&*target, shard, range).wait().unwrap().to_vec()
                 };
                 let now = reader.targets().find(shard).unwrap();

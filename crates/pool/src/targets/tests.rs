@@ -207,7 +207,7 @@ fn a_shard_that_is_nowhere_is_looked_for_once() {
     // Somebody else puts it there.
     put(&hosts(members(), Redundancy::default()), 1, 1, 4096).unwrap();
     assert!(set.is_late(shard(1)));
-    let range = ReadRange { offset: 0, buffer: AlignedBuf::zeroed(4096) };
+    let range = ReadRange::new(0, AlignedBuf::zeroed(4096));
     let read = set.read(shard(1), range).wait().unwrap();
     assert_eq!(read.len(), 4096);
     assert!(!set.is_late(shard(1)));
@@ -256,7 +256,7 @@ fn a_read_finds_a_shard_that_was_moved() {
     writer.write(0, AlignedBuf::zeroed(4096).share()).wait().unwrap();
     writer.finish(4096).wait().unwrap();
     targets[on].delete(shard(1)).unwrap();
-    let range = ReadRange { offset: 0, buffer: AlignedBuf::zeroed(4096) };
+    let range = ReadRange::new(0, AlignedBuf::zeroed(4096));
     assert_eq!(set.read(shard(1), range).wait().unwrap().len(), 4096);
     assert_eq!(set.find(shard(1)).unwrap(), 1 - on);
 }

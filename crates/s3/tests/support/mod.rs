@@ -81,7 +81,7 @@ pub fn put(target: &dyn Target, shard: ShardName, bytes: &[u8]) -> Result<()> {
 }
 
 pub fn get(target: &dyn Target, shard: ShardName, at: usize, bytes: usize) -> Result<Vec<u8>> {
-    let range = ReadRange { offset: at as u64, buffer: AlignedBuf::zeroed(bytes) };
+    let range = ReadRange::new(at as u64, AlignedBuf::zeroed(bytes));
     let got = read_one(target, shard, range).wait();
     got.map(|buffer| buffer.to_vec()).map_err(Into::into)
 }

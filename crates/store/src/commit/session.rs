@@ -10,6 +10,8 @@ use outlive_format::{
 use outlive_pool::{Pool, ProcessMark, Spread, TargetsThen};
 use outlive_target::{Append, Previous};
 use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, Rank, Result, SessionId};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How often a session tries to open, or a manifest to be appended, while others append.
 const ATTEMPTS: usize = 32;
@@ -27,6 +29,24 @@ pub fn segments_of(
     match in_table {
         true => list_of(pool, &moved.lists, rank),
         false => Ok(moved.segments.clone()),
+    }
+}
+
+/// The newest checkpoint that a program has restored or saved: its next one goes on from there. One that it restores
+/// later, and that is older, it only looks at.
+#[derive(Clone, Debug, Default)]
+pub struct Reached(Arc<AtomicU64>);
+
+impl Reached {
+    /// A checkpoint was restored, or may have been saved. Waits for no save that is under way.
+    pub fn add(&self, epoch: Epoch) {
+        self.0.fetch_max(epoch, Ordering::Relaxed);
+    }
+
+    /// The epoch from which checkpoint `epoch` goes on; 0 for none.
+    pub fn before(&self, epoch: Epoch) -> Epoch {
+        // The last commit may have failed, and its epoch is used again then.
+        self.0.load(Ordering::Relaxed).min(epoch.saturating_sub(1))
     }
 }
 
@@ -73,6 +93,8 @@ pub struct LogHead {
     met_damage: bool,
     /// Which targets there were before anything was written that is not in a record yet.
     targets: Option<TargetsThen>,
+    /// What this writer has restored and saved.
+    reached: Reached,
     /// Newest epoch in the log.
     pub last_epoch: Epoch,
     /// What was seen of sweeps and archives and not yet asked for.
@@ -96,6 +118,7 @@ impl LogHead {
             is_stale: false,
             met_damage: false,
             targets: None,
+            reached: Reached::default(),
             last_epoch: 0,
             changes: Changes::default(),
         }
@@ -159,6 +182,16 @@ impl LogHead {
     /// The next session is opened whoever has saved meanwhile: what they saved is left behind.
     pub fn take_over(&mut self) {
         (self.expected, self.is_stale) = (None, false);
+    }
+
+    /// What this writer has restored and saved.
+    pub fn reached(&self) -> &Reached {
+        &self.reached
+    }
+
+    /// The program has restored and saved this before it made this writer.
+    pub fn has_reached(&mut self, reached: Reached) {
+        self.reached = reached;
     }
 
     /// The job.
@@ -419,6 +452,8 @@ impl LogHead {
             self.check_targets(pool, written)?;
             let record = self.record(Body::Manifest(manifest.clone()));
             let record_bytes = record.encode()?.len() as u64;
+            // Also if this fails: it may be in the log all the same.
+            self.reached.add(manifest.epoch);
             let in_table = matches!(manifest.images, Images::Table(_));
             let committed = Committed { number: record.number, record_bytes, in_table };
             if self.append(pool, record.body)? == Append::Done {

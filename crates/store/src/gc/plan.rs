@@ -3,7 +3,8 @@
 use super::lines::inline_segments;
 use super::mark::Marks;
 use super::survey::Survey;
-use outlive_format::{Manifest, SegmentKind};
+use outlive_format::{Images, Manifest, SegmentKind};
+use outlive_pool::Pool;
 use outlive_types::{Epoch, JobName, PAGE_BYTES, PackId};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
@@ -23,11 +24,20 @@ pub struct Thoroughness {
     /// Whether pages of chunks that are not in use count as unused; otherwise only whole chunks do. Rewriting drops
     /// them either way.
     pub of_pages: bool,
+    /// In a pool without redundancy so many small packs stay apart at most, so that one that is damaged takes few
+    /// checkpoints with it.
+    pub small_apart_max: usize,
 }
 
 impl Default for Thoroughness {
     fn default() -> Thoroughness {
-        Thoroughness { unused_max: 0.02, collect: true, rewrite: true, of_pages: true }
+        Thoroughness {
+            unused_max: 0.02,
+            collect: true,
+            rewrite: true,
+            of_pages: true,
+            small_apart_max: 64,
+        }
     }
 }
 
@@ -74,17 +84,19 @@ pub struct GcPlan {
     pub held_by: BTreeMap<JobName, String>,
 }
 
-/// Small packs if there are several, then those worst in use, until few enough bytes are unused.
+/// Small packs if there are more than `small_apart`, then those worst in use, until few enough bytes are unused.
 fn worth_rewriting(
     partly: &[Partly],
     pack_bytes: u64,
+    small_apart: usize,
     thoroughness: Thoroughness,
 ) -> HashSet<PackId> {
     let mut chosen: HashSet<PackId> = HashSet::new();
     // Small packs become few: by half at least, or the work would come again each time.
     let small: Vec<_> = partly.iter().filter(|p| p.total < pack_bytes / 2).collect();
     let small_bytes: u64 = small.iter().map(|p| p.live).sum();
-    if small.len() >= SMALL_PACKS_MIN.max(2 * small_bytes.div_ceil(pack_bytes) as usize) {
+    let few = SMALL_PACKS_MIN.max(2 * small_bytes.div_ceil(pack_bytes) as usize);
+    if small.len() >= few.max(small_apart + 1) {
         chosen.extend(small.iter().map(|p| p.pack));
     }
     let mut rest: Vec<&Partly> = partly.iter().filter(|p| !chosen.contains(&p.pack)).collect();
@@ -104,13 +116,23 @@ fn worth_rewriting(
     chosen
 }
 
+/// How many small packs stay apart: twice as many as the kept checkpoints have if each rank writes one in each save.
+fn small_packs_of(survey: &Survey) -> usize {
+    let manifests = survey.jobs.iter().flat_map(|job| &job.manifests);
+    let written = manifests.map(|manifest| match manifest.images {
+        Images::One(_) => 1,
+        Images::Table(_) => manifest.world_size as usize + 1,
+    });
+    written.fold(0, |sum: usize, packs| sum.saturating_add(2 * packs))
+}
+
 impl GcPlan {
     /// Chooses packs: all that are dead, small ones if there are several, and then the ones worst in
     /// use until few enough bytes of the rest are unused.
     pub fn choose(
+        pool: &Pool,
         survey: &Survey,
         marks: &Marks,
-        pack_bytes: u64,
         thoroughness: Thoroughness,
     ) -> GcPlan {
         let mut plan = GcPlan { unreadable: marks.unreadable.len(), ..GcPlan::default() };
@@ -162,7 +184,12 @@ impl GcPlan {
             plan.see_holders(survey, marks);
             return plan;
         }
-        let chosen = worth_rewriting(&partly, pack_bytes, thoroughness);
+        let pack_bytes = pool.config().format.pack_bytes;
+        let small_apart = match pool.has_redundancy() {
+            true => 0,
+            false => small_packs_of(survey).min(thoroughness.small_apart_max),
+        };
+        let chosen = worth_rewriting(&partly, pack_bytes, small_apart, thoroughness);
         for Partly { pack, live, total, filled: filled_there, .. } in partly {
             if chosen.contains(&pack) {
                 plan.rewritten.push(pack);

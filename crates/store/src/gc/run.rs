@@ -218,8 +218,8 @@ impl Gc<'_> {
         for job in &mut survey.jobs {
             job.hold_what_is_named(|pack| marks.is_named(pack));
         }
-        let pack_bytes = self.pool.config().format.pack_bytes;
-        let mut plan = GcPlan::choose(&survey, &marks, pack_bytes, self.options.thoroughness);
+        let thoroughness = self.options.thoroughness;
+        let mut plan = GcPlan::choose(self.pool, &survey, &marks, thoroughness);
         plan.dropped.clone_from(&self.options.drop);
         let mut report = GcReport { plan, ..GcReport::default() };
         if self.options.dry_run {

@@ -137,9 +137,8 @@ impl<'a> Reading<'a> {
         }
         let needed_bytes = self.all_bytes();
         self.rest(of)?;
-        let pack_bytes = self.pool.config().format.pack_bytes;
         let choose =
-            |marks: &Marks| GcPlan::choose(self.survey, marks, pack_bytes, Thoroughness::default());
+            |marks: &Marks| GcPlan::choose(self.pool, self.survey, marks, Thoroughness::default());
         // What is marked by now is what the rest needs.
         let without = (*of != UsageOf::Jobs).then(|| choose(&self.marks));
         for (job, packs) in named {

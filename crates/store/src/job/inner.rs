@@ -3,7 +3,7 @@
 use super::handle::SaveHandle;
 use super::health::{Health, may_pass};
 use crate::anew::make_anew;
-use crate::commit::Position;
+use crate::commit::{Position, Reached};
 use crate::gc::free_behind;
 use crate::group::{Begun, Part};
 use crate::read::MemoryImage;
@@ -45,6 +45,8 @@ pub(crate) struct Inner {
     pub events: CommitEvents,
     /// Shared with the writer.
     pub retain: RetainBehind,
+    /// What it has restored and saved. Shared with the writer.
+    pub reached: Reached,
     /// Counts its saves that were committed, and that have failed.
     pub health: Health,
     /// This rank's part, if the program has several.
@@ -56,9 +58,10 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    pub fn new(pool: &Pool, name: JobName, part: Option<Arc<Part>>) -> Inner {
+    pub fn new(pool: &Pool, name: JobName, part: Option<Arc<Part>>, reached: Reached) -> Inner {
         let rank = part.as_ref().map_or(0, |part| part.rank());
-        let writer = Writer::of_rank(pool, name.clone(), rank);
+        let mut writer = Writer::of_rank(pool, name.clone(), rank);
+        writer.committer.head.has_reached(reached.clone());
         writer.committer.behind.then(trim_behind);
         writer.committer.retain.by(free_behind);
         let (events, retain) = (writer.committer.events.clone(), writer.committer.retain.clone());
@@ -70,6 +73,7 @@ impl Inner {
             writer: Mutex::new(writer),
             events,
             retain,
+            reached,
             part,
             starting: Mutex::new(None),
             filling: Mutex::new(None),

@@ -14,6 +14,7 @@ pub use health::{JobHealth, OnFailure};
 pub use look::EpochInfo;
 pub use restore::{Prepared, Restored};
 
+use crate::commit::Reached;
 use crate::fill::FinishFill;
 use crate::group::{GroupOptions, Part};
 use crate::retention::Rules;
@@ -41,6 +42,8 @@ pub struct JobOptions {
     pub group: Option<GroupOptions>,
     /// Policy for saves that fail. `None`: as this process has set it before for the job.
     pub on_failure: Option<OnFailure>,
+    /// What the program has restored and saved of the job: a clone of it is kept for when the job is opened again.
+    pub reached: Reached,
 }
 
 /// A named series of checkpoints. All methods may be called from any thread.
@@ -98,9 +101,9 @@ impl Job {
     /// `Invalid` for an impossible name; as [`Job::on_failure`].
     pub fn open(pool: &Pool, name: &str, options: JobOptions) -> Result<Job> {
         let name = JobName::new(name)?;
-        let JobOptions { every, group, on_failure } = options;
+        let JobOptions { every, group, on_failure, reached } = options;
         let part = group.map(|group| Arc::new(Part::new(&name, group)));
-        let inner = Arc::new(Inner::new(pool, name, part));
+        let inner = Arc::new(Inner::new(pool, name, part, reached));
         let job = Job::of(inner, pool, every);
         on_failure.map_or(Ok(()), |on_failure| job.on_failure(on_failure))?;
         Ok(job)

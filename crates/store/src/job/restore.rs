@@ -59,6 +59,9 @@ impl Job {
         let together = Together { part, pool: self.pool(), name: self.name(), select, note };
         let mut found = together.restore(ready(), look, attempt);
         self.distrust(found.as_mut().map(|found| found.as_ref().map(|it| &it.skipped)));
+        if let Ok(Some(found)) = &found {
+            self.inner.reached.add(found.epoch);
+        }
         found
     }
 
@@ -104,7 +107,9 @@ impl Job {
         self.before_restore()?;
         let mut found = first_with_rank(self.pool(), self.name(), select, 0, attempt);
         self.distrust(found.as_mut().map(|found| found.as_ref().map(|(_, _, skipped)| skipped)));
-        Ok(found?.map(|(_, value, skipped)| (value, skipped)))
+        let Some((epoch, value, skipped)) = found? else { return Ok(None) };
+        self.inner.reached.add(epoch);
+        Ok(Some((value, skipped)))
     }
 
     /// If a restore met damage, the next save relies on nothing that this program has stored before.
@@ -206,6 +211,7 @@ impl Job {
                 pool.log().describe()
             ));
         }
+        self.inner.reached.add(checkpoint.epoch());
         let restored = Restored { epoch: checkpoint.epoch(), stats, skipped };
         let inner = self.inner.clone();
         let follow = Box::new(move |checkpoint: &MemoryImage| inner.adopt(checkpoint));

@@ -3,7 +3,7 @@
 use super::again::{Again, Logs};
 use super::image::MemoryImage;
 use crate::commit::{Entry, history, mark_suspect};
-use crate::images::image_of;
+use crate::images::image_to_restore;
 use outlive_format::Manifest;
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, ErrorKind, JobName, Rank, Result};
@@ -71,7 +71,7 @@ pub fn first_of_rank<T>(
     attempt: &mut dyn FnMut(&MemoryImage) -> Result<T>,
 ) -> Result<Option<(MemoryImage, T, Skipped)>> {
     let found = first_with_rank(pool, name, select, rank, &mut |manifest, as_of| {
-        let image = image_of(pool, manifest, rank)?;
+        let image = image_to_restore(pool, manifest, rank)?;
         let found = MemoryImage::open_image(pool, name, manifest.clone(), image, as_of)?;
         attempt(&found).map(|value| (found, value))
     })?;

@@ -2,9 +2,9 @@
 
 use super::streams::{RestorePlan, RestoreSink, RestoreStats, Transfers};
 use super::trees::read_trees;
-use crate::images::{image_of, only_image};
-use crate::index::Locator;
-use crate::index::ReadItem;
+use crate::commit::history;
+use crate::images::{image_to_restore, only_image};
+use crate::index::{Found, Locator, ReadItem};
 use crate::tree::PageTree;
 use outlive_format::{Catalog, Image, ImageKind, ImageRef, Manifest, SegmentRef, TreeRef};
 use outlive_pool::Pool;
@@ -21,6 +21,16 @@ pub struct Stream {
     pub tree: PageTree,
 }
 
+/// Whether the log has a checkpoint still as `manifest` says, with everything in the same places.
+pub(super) fn is_in_log(pool: &Pool, job: &JobName, manifest: &Manifest) -> Result<bool> {
+    for entry in history(pool, job)? {
+        if let Some(now) = entry.manifest().filter(|now| now.epoch == manifest.epoch) {
+            return Ok(now.session == manifest.session && now.images == manifest.images);
+        }
+    }
+    Ok(false)
+}
+
 /// What one rank has of a checkpoint of memory: its metadata, read and verified.
 #[derive(Debug)]
 pub struct MemoryImage {
@@ -31,6 +41,7 @@ pub struct MemoryImage {
     segments: Vec<SegmentRef>,
     as_of: u64,
     locator: Locator,
+    is_searched: bool,
     catalog: Catalog,
     catalog_bytes: Vec<u8>,
     catalog_tree: PageTree,
@@ -57,7 +68,7 @@ impl MemoryImage {
         manifest: Manifest,
         rank: Rank,
     ) -> Result<MemoryImage> {
-        let image = image_of(pool, &manifest, rank)
+        let image = image_to_restore(pool, &manifest, rank)
             .map_err(|e| e.context(format!("checkpoint {} of job {job}", manifest.epoch)))?;
         MemoryImage::open_image(pool, job, manifest, image, 0)
     }
@@ -102,7 +113,8 @@ impl MemoryImage {
                  `Job.get_files`",
             ));
         }
-        let locator = Locator::load(pool, &segments)?;
+        let Found { locator, instead_of } =
+            Found::load(pool, &segments, &|| is_in_log(pool, job, &manifest))?;
         let mut trees = read_trees(pool, &locator, &[image.catalog])?;
         let catalog_tree = trees.pop().unwrap_or_default();
         let stream = Stream { name: "catalog".to_owned(), tree: catalog_tree.clone() };
@@ -132,6 +144,13 @@ impl MemoryImage {
         })?;
         let streams =
             names.into_iter().zip(trees).map(|(name, tree)| Stream { name, tree }).collect();
+        if let Some(damage) = &instead_of {
+            pool.warn(format!(
+                "{damage}: the directories of all packs tell where {} is; run: {}",
+                image_words(job, &manifest, image.rank),
+                pool.command("scrub", &[])
+            ));
+        }
         let regions = catalog.regions.iter().map(|region| region.desc.clone()).collect();
         Ok(MemoryImage {
             pool: pool.clone(),
@@ -141,6 +160,7 @@ impl MemoryImage {
             segments,
             as_of,
             locator,
+            is_searched: instead_of.is_some(),
             catalog,
             catalog_bytes,
             catalog_tree,
@@ -177,6 +197,11 @@ impl MemoryImage {
     /// The segments that resolve what the image needs.
     pub fn segments(&self) -> &[SegmentRef] {
         &self.segments
+    }
+
+    /// Whether a segment is damaged, so that a search told where things are.
+    pub(crate) fn is_searched(&self) -> bool {
+        self.is_searched
     }
 
     /// Every region, in the order in which it was saved.

@@ -1,11 +1,11 @@
 //! A checkpoint of several ranks, of which a rank reads what it needs: its own image, and parts of
 //! others', if the program has another number of ranks now, or has divided its arrays otherwise.
 
-use super::image::{MemoryImage, image_words, read_catalog};
+use super::image::{MemoryImage, image_words, is_in_log, read_catalog};
 use super::ranges::Leaves;
 use super::streams::{RestorePlan, RestoreSink, RestoreStats, Transfers};
-use crate::images::{each_image, image_of};
-use crate::index::Locator;
+use crate::images::{each_image, image_to_restore};
+use crate::index::Found;
 use outlive_format::{Catalog, Image, Manifest};
 use outlive_pool::Pool;
 use outlive_types::{Epoch, JobName, PACKED_STREAM, Rank, RegionDesc, RegionPlace, Result};
@@ -57,7 +57,7 @@ impl<'a> RankImages<'a> {
     /// # Errors
     /// As [`MemoryImage::open_rank`].
     pub fn open(&self, rank: Rank) -> Result<MemoryImage> {
-        let image = image_of(self.pool, self.manifest, rank)?;
+        let image = image_to_restore(self.pool, self.manifest, rank)?;
         MemoryImage::open_image(self.pool, self.job, self.manifest.clone(), image, self.as_of)
     }
 
@@ -74,12 +74,13 @@ impl<'a> RankImages<'a> {
     /// # Errors
     /// `Damaged` if that is missing or wrong; `Invalid` if there is no such rank.
     pub fn regions(&self, rank: Rank) -> Result<RankRegions> {
-        self.regions_of(image_of(self.pool, self.manifest, rank)?)
+        self.regions_of(image_to_restore(self.pool, self.manifest, rank)?)
     }
 
     fn regions_of(&self, image: Image) -> Result<RankRegions> {
-        let catalog = Locator::load(self.pool, &image.segments)
-            .and_then(|locator| read_catalog(self.pool, &locator, image.reference.catalog))
+        let is_named = || is_in_log(self.pool, self.job, self.manifest);
+        let catalog = Found::load(self.pool, &image.segments, &is_named)
+            .and_then(|found| read_catalog(self.pool, &found.locator, image.reference.catalog))
             .map_err(|e| e.context(image_words(self.job, self.manifest, image.reference.rank)))?;
         let Catalog { regions, attachment, .. } = catalog;
         let regions = regions.into_iter().map(|region| region.desc).collect();

@@ -17,6 +17,8 @@ use outlive_types::{COMMITTER, Epoch, Error, JobName, Result};
 pub struct Draft {
     /// Its epoch.
     pub epoch: Epoch,
+    /// From which one its program went on, if that is not this writer's to say.
+    pub predecessor: Option<Epoch>,
     /// When it was frozen, nanoseconds since 1970.
     pub frozen_ns: u64,
     /// How many saves have failed since the one before it.
@@ -128,6 +130,9 @@ impl Committer {
             world_size,
             epoch: draft.epoch,
             parent: parent_of(images),
+            predecessor: draft
+                .predecessor
+                .unwrap_or_else(|| self.head.reached().before(draft.epoch)),
             frozen_ns: draft.frozen_ns,
             figures,
             failed_before: draft.failed_before,

@@ -45,6 +45,7 @@ impl Writer {
         let now = || pool.env().clock.monotonic().saturating_sub(order.started);
         let draft = Draft {
             epoch: self.committer.head.last_epoch + 1,
+            predecessor: None,
             frozen_ns: pool.env().clock.unix_ns(),
             failed_before: order.failed_before,
             remarks: order.notes.remarks.clone(),
@@ -159,8 +160,10 @@ impl Committer {
         copies: &mut [CopiedImage<'_>],
         like: &Manifest,
     ) -> Result<Committed> {
-        let Manifest { epoch, frozen_ns, failed_before, remarks, metrics, .. } = like.clone();
-        let draft = Draft { epoch, frozen_ns, failed_before, remarks, metrics };
+        let Manifest { epoch, predecessor, frozen_ns, failed_before, remarks, metrics, .. } =
+            like.clone();
+        let predecessor = Some(predecessor);
+        let draft = Draft { epoch, predecessor, frozen_ns, failed_before, remarks, metrics };
         loop {
             let images: Vec<RankImage> =
                 copies.iter().map(|copy| copy.stored.image.clone()).collect();

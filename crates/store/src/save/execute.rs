@@ -14,7 +14,7 @@ use super::writer::{Base, RankWriter, Writer};
 use crate::commit::{Changes, Commit, Committed};
 use crate::index::{Fingerprints, LentSegment, PoolIndex, SharedChunks, StoredChunks};
 use crate::tree::{PageTree, edit};
-use outlive_chunk::Diff;
+use outlive_chunk::{Diff, PageHashes};
 use outlive_format::{
     Catalog, CatalogRegion, Image, ImageKind, ImageRef, InnerNode, RankImage, SaveFigures, TreeRef,
 };
@@ -33,6 +33,7 @@ use std::time::Duration;
 pub(crate) fn draft_of(pool: &Pool, plan: &SavePlan, order: &Order) -> Draft {
     Draft {
         epoch: plan.epoch,
+        predecessor: None,
         frozen_ns: pool.env().clock.unix_ns(),
         failed_before: order.failed_before,
         remarks: order.notes.remarks.clone(),
@@ -57,6 +58,8 @@ pub struct Order {
 /// A save may rewrite at most one byte for so many that have changed, whatever its credit: its
 /// pages are frozen like changed ones, and the program should not feel them.
 const CHANGED_PER_REWRITTEN: u64 = 2;
+/// A catalog that is no longer than this is stored as a whole if anything in it has changed.
+const CATALOG_WHOLE_MAX_BYTES: usize = 16 << 10;
 /// At most this part of the state is saved up as credit.
 const CREDIT_PART_OF_STATE: u64 = 8;
 
@@ -287,12 +290,17 @@ impl Stages<'_> {
         let wishes = std::mem::take(&mut leaves.wishes);
 
         let catalog_bytes = self.catalog(&streams)?;
-        let diff = base.catalog_hashes.diff(&catalog_bytes, tuning.threads());
+        let (mut old, mut catalog_hashes) = (base.catalog.clone(), base.catalog_hashes.clone());
+        let mut diff = catalog_hashes.diff(&catalog_bytes, tuning.threads());
+        // So no checkpoint needs an older pack for its catalog alone.
+        if !diff.runs().is_empty() && catalog_bytes.len() <= CATALOG_WHOLE_MAX_BYTES {
+            (old, catalog_hashes) = (PageTree::default(), PageHashes::default());
+            diff = catalog_hashes.diff(&catalog_bytes, tuning.threads());
+        }
         let extents = catalog_extents(&chunker, self.packer, &catalog_bytes, &diff)?;
         let length = catalog_bytes.len() as u64;
-        let edits = leaves.edits(CATALOG, &base.catalog, length, &extents)?;
-        let catalog = edit(&base.catalog, length, &edits, &mut emit)?;
-        let mut catalog_hashes = base.catalog_hashes.clone();
+        let edits = leaves.edits(CATALOG, &old, length, &extents)?;
+        let catalog = edit(&old, length, &edits, &mut emit)?;
         catalog_hashes.apply(diff);
 
         let packed = streams.get(PACKED_STREAM).map_or(TreeRef::EMPTY, PageTree::reference);

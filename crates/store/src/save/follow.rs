@@ -22,6 +22,10 @@ impl RankWriter {
     /// Makes a restored checkpoint what the next save follows. If that cannot be, the next save shares
     /// nothing with it, and the pool's observer is told.
     pub fn follow_restored(&mut self, pool: &Pool, checkpoint: &MemoryImage) {
+        if checkpoint.is_searched() {
+            // What the next checkpoint would share hangs on the damaged segment.
+            return self.forget(pool);
+        }
         let threads = pool.config().tuning.threads();
         let streams = checkpoint.streams().iter();
         let base = Base {

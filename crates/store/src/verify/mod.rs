@@ -100,7 +100,7 @@ pub fn verify(
     only: Option<Epoch>,
     sample: Sample,
 ) -> Result<VerifyReport> {
-    Look { pool, job, sample }.until_it_holds(only)
+    Look { pool: &pool.to_check(), job, sample }.until_it_holds(only)
 }
 
 /// What is looked at, and how much of it.

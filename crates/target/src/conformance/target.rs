@@ -79,7 +79,7 @@ fn put(target: &dyn Target, shard: ShardName, bytes: &[u8]) {
 }
 
 fn range(offset: usize, length: usize) -> ReadRange {
-    ReadRange { offset: offset as u64, buffer: AlignedBuf::zeroed(length) }
+    ReadRange::new(offset as u64, AlignedBuf::zeroed(length))
 }
 
 fn get(target: &dyn Target, shard: ShardName, offset: usize, length: usize) -> Result<Vec<u8>> {
@@ -512,14 +512,14 @@ fn filled_together(make: &Make<dyn Target>) {
     for (page, buffer) in parts.into_iter().enumerate() {
         // The fifth is asked for where it is not.
         let (shard, at) = if page == 4 { (0, 4) } else { (page / 3, page % 3) };
-        let range = ReadRange { offset: (at * PAGE) as u64, buffer };
+        let range = ReadRange::new((at * PAGE) as u64, buffer);
         queue.push(page, read_one(&*target, name(1, shard as u8), range));
     }
     let mut pages: Vec<Option<AlignedBuf>> = (0..6).map(|_| None).collect();
     while let Some((page, read)) = queue.wait_next() {
         pages[page] = Some(read.unwrap_or_else(|fault| {
             assert_eq!((page, fault.error.kind()), (4, ErrorKind::Damaged), "{}", fault.error);
-            let range = ReadRange { offset: PAGE as u64, buffer: fault.buffer };
+            let range = ReadRange::new(PAGE as u64, fault.buffer);
             read_one(&*target, name(1, 1), range).wait().expect("it is there")
         }));
     }
@@ -534,7 +534,7 @@ fn read_without_ticket(make: &Make<dyn Target>) {
     let bytes = content(16, 64);
     put(&*target, name(1, 0), &bytes);
     let pool = StagingPool::new(2 * 64 * PAGE, 64 * PAGE);
-    let read = |buffer| read_one(&*target, name(1, 0), ReadRange { offset: 0, buffer });
+    let read = |buffer| read_one(&*target, name(1, 0), ReadRange::new(0, buffer));
     let mut raced = Completions::new();
     let late = read(pool.take());
     raced.push("first", read(pool.take()));

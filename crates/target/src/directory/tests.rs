@@ -142,8 +142,56 @@ fn whole(target: &DirectoryTarget, shard: ShardName) -> Option<u8> {
 }
 
 fn first_byte(target: &DirectoryTarget, shard: ShardName) -> u8 {
-    let range = ReadRange { offset: 0, buffer: AlignedBuf::zeroed(PAGE_BYTES) };
+    let range = ReadRange::new(0, AlignedBuf::zeroed(PAGE_BYTES));
     target.read_ranges(shard, vec![range]).remove(0).wait().unwrap()[0]
+}
+
+/// Bytes that this process has read from devices.
+fn read_from_devices() -> u64 {
+    let io = fs::read_to_string("/proc/self/io").unwrap();
+    io.lines().find_map(|line| line.strip_prefix("read_bytes: ")).unwrap().parse().unwrap()
+}
+
+#[test]
+fn what_the_page_cache_holds_is_read_there_if_that_will_do() {
+    // The device of the sources: files in memory have no other place.
+    let root = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let kind = rustix::fs::statfs(root.path()).unwrap().f_type;
+    const KNOWN: [i64; 3] = [0xEF53, 0x5846_5342, 0x9123_683E]; // ext4, XFS, Btrfs
+    if !KNOWN.contains(&kind) {
+        eprintln!("a file system of type {kind:#x}: it is not known what it reads from a device");
+        return;
+    }
+    let target = open(root.path());
+    put(&target, shard(1), 7);
+    let length = 2 * PAGE_BYTES;
+    let read = |may_be_cached| {
+        let range = ReadRange { may_be_cached, ..ReadRange::new(0, AlignedBuf::zeroed(length)) };
+        let before = read_from_devices();
+        let bytes = target.read_ranges(shard(1), vec![range]).remove(0).wait().unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 7));
+        (read_from_devices() - before) as usize
+    };
+    let path = target.path(shard(1));
+    let hold_first_page_only = || {
+        let file = File::open(&path).unwrap();
+        for advice in [rustix::fs::Advice::DontNeed, rustix::fs::Advice::Random] {
+            rustix::fs::fadvise(&file, 0, None, advice).unwrap();
+        }
+        read_at(&file, &mut [0; PAGE_BYTES], 0).unwrap();
+    };
+    assert_eq!((read(true), read(false)), (length, length), "nothing of it is in memory");
+    assert_eq!(fs::read(&path).unwrap().len(), length);
+    assert_eq!((read(true), read(false)), (0, length));
+    hold_first_page_only();
+    assert_eq!(read(true), length, "only a part is");
+    // The old file does not stand in for a shard that was replaced.
+    fs::read(&path).unwrap();
+    assert_eq!(read(true), 0);
+    replace(&target, shard(1), 8);
+    assert_eq!(first_byte(&target, shard(1)), 8);
+    let range = ReadRange { may_be_cached: true, ..ReadRange::new(0, AlignedBuf::zeroed(length)) };
+    assert_eq!(target.read_ranges(shard(1), vec![range]).remove(0).wait().unwrap()[0], 8);
 }
 
 /// Another process, that is: it has the old file open.
@@ -171,7 +219,7 @@ fn reads_behind_a_call_of_length_see_the_new_shard() {
     repairs.delete(shard(3)).unwrap();
     assert_eq!(first_byte(&reads, shard(3)), 1);
     assert_eq!(reads.length(shard(3)).unwrap_err().kind(), ErrorKind::Damaged);
-    let range = ReadRange { offset: 0, buffer: AlignedBuf::zeroed(PAGE_BYTES) };
+    let range = ReadRange::new(0, AlignedBuf::zeroed(PAGE_BYTES));
     let fault = reads.read_ranges(shard(3), vec![range]).remove(0).wait().unwrap_err();
     assert_eq!(fault.error.kind(), ErrorKind::Damaged);
 }
@@ -450,7 +498,7 @@ fn a_target_that_goes_while_a_shard_is_written_is_no_damage() {
         if !make_root {
             kind(target.create(shard(4), 1 << 20).err().unwrap());
             kind(target.length(shard(3)).unwrap_err());
-            let range = ReadRange { offset: 0, buffer: AlignedBuf::zeroed(PAGE_BYTES) };
+            let range = ReadRange::new(0, AlignedBuf::zeroed(PAGE_BYTES));
             kind(crate::read_one(&target, shard(5), range).wait().unwrap_err().error);
             assert!(!root.join("packs").exists(), "nothing is made in its place");
         }
@@ -602,7 +650,7 @@ fn a_shard_cut_short_says_where_it_ends() {
     for length in [4096, 5000] {
         File::options().write(true).open(target.path(shard(1))).unwrap().set_len(length).unwrap();
         let buffer = AlignedBuf::zeroed(8192);
-        let range = ReadRange { offset: 0, buffer };
+        let range = ReadRange::new(0, buffer);
         let error = target.read_ranges(shard(1), vec![range]).remove(0).wait().unwrap_err().error;
         assert_eq!(error.kind(), ErrorKind::Damaged);
         assert!(error.message().contains(&format!("ends at byte {length}")), "{error}");
@@ -627,7 +675,7 @@ fn reading_many_packs_keeps_few_files_open() {
         put(&target, shard(number), number as u8);
     }
     for number in 0..100 {
-        let range = ReadRange { offset: 4096, buffer: AlignedBuf::zeroed(4096) };
+        let range = ReadRange::new(4096, AlignedBuf::zeroed(4096));
         let buffer = target.read_ranges(shard(number), vec![range]).remove(0).wait().unwrap();
         assert_eq!(buffer[0], number as u8);
     }

@@ -32,7 +32,7 @@ fn save(world: &FaultWorld, shard: ShardName, previous: u64) -> Result<Append> {
 }
 
 fn first_byte(world: &FaultWorld, shard: ShardName) -> Result<u8> {
-    let range = ReadRange { offset: 4096, buffer: AlignedBuf::zeroed(4096) };
+    let range = ReadRange::new(4096, AlignedBuf::zeroed(4096));
     Ok(world.target().read_ranges(shard, vec![range]).remove(0).wait()?[0])
 }
 
@@ -107,7 +107,7 @@ fn replace(target: &dyn Target, shard: ShardName, byte: u8) -> Result<()> {
 /// The byte that a shard consists of: of the old one if it has two pages, of the new one if it has three.
 fn whole(target: &dyn Target, shard: ShardName) -> u8 {
     let length = target.length(shard).unwrap();
-    let range = ReadRange { offset: 0, buffer: AlignedBuf::zeroed(length as usize) };
+    let range = ReadRange::new(0, AlignedBuf::zeroed(length as usize));
     let bytes = target.read_ranges(shard, vec![range]).remove(0).wait().unwrap();
     assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a shard is mixed");
     assert_eq!(length, if bytes[0] == 1 { 2 * 4096 } else { 3 * 4096 });

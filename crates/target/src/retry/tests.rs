@@ -72,7 +72,7 @@ fn a_write_that_fails_in_passing_is_repeated_with_its_bytes() {
     let ticket = writer.write(0, buffer.share());
     writer.finish(8192).wait().unwrap(); // without the write's ticket having been waited for
     ticket.wait().unwrap();
-    let range = ReadRange { offset: 0, buffer: AlignedBuf::zeroed(8192) };
+    let range = ReadRange::new(0, AlignedBuf::zeroed(8192));
     assert_eq!(*read_one(&target, SHARD, range).wait().unwrap(), [7; 8192]);
 }
 
@@ -126,7 +126,7 @@ fn reads_are_repeated_with_their_buffer() {
     world.count_reads(true);
     world.fail_at(world.ops(), ErrorKind::Retry);
     let staging = StagingPool::new(4096, 4096);
-    let range = ReadRange { offset: 0, buffer: staging.take() };
+    let range = ReadRange::new(0, staging.take());
     let read = read_one(&target, shard, range).wait().unwrap();
     assert_eq!((&*read, staging.peak_bytes()), (&[0; 4096][..], 4096));
     drop(read);
@@ -190,7 +190,7 @@ fn pauses_hold_up_nobody() {
     finish.wait().unwrap();
     assert!(writes.iter().all(Ticket::ready), "the finish comes after every write");
     assert!(writes.into_iter().all(|write| write.wait().is_ok()));
-    let range = |at| ReadRange { offset: at * 4096, buffer: AlignedBuf::zeroed(4096) };
+    let range = |at| ReadRange::new(at * 4096, AlignedBuf::zeroed(4096));
     let reads = target.read_ranges(SHARD, (0..PAGES).map(range).collect());
     assert!(reads.iter().all(|read| !read.ready()));
     assert_eq!(held.release(), PAGES as usize);

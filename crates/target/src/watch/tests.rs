@@ -363,7 +363,7 @@ fn the_memory_of_reads_that_hang_is_replaced() {
     let mut one = pool.take();
     let other = one.split_off(4096);
     let shard = ShardName { pack: pack(), shard: 0 };
-    let ranges = [one, other].map(|buffer| ReadRange { offset: 0, buffer });
+    let ranges = [one, other].map(|buffer| ReadRange::new(0, buffer));
     let reads = target.read_ranges(shard, ranges.into());
     let held = pool.take();
     assert!(pool.try_take().is_none());
@@ -375,7 +375,7 @@ fn the_memory_of_reads_that_hang_is_replaced() {
     let another = pool.try_take().expect("in the place of one that hangs");
     assert!(pool.try_take().is_none());
     // Refused at once, with the buffer.
-    let range = ReadRange { offset: 0, buffer: another };
+    let range = ReadRange::new(0, another);
     let refused = crate::read_one(&target, shard, range).wait().unwrap_err();
     assert_eq!((refused.buffer.len(), refused.error.is_away()), (8192, true));
     drop(held);
