@@ -634,6 +634,11 @@ class Storm:
             self.told(self.pool, name, None)
             self.jobs[name].pinned.clear()
             self.to_its_end(self.run("prune", self.pool, name, "--keep-last", "1"))
+            # Programs went back: the newest of each earlier line is dropped by its number only.
+            earlier = sorted(self.told(self.pool, name, []))[:-1]
+            drops = [word for epoch in earlier for word in ("--drop", str(epoch))]
+            if drops:
+                self.to_its_end(self.run("prune", self.pool, name, *drops))
         if self.striped:
             self.make_whole()
         fences = [argument for name in JOBS for argument in ("--fence", name)]
