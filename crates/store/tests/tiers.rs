@@ -9,9 +9,9 @@ use outlive_pool::{Environment, Pool, TiersConfig};
 use outlive_store::gc::{GcOptions, collect};
 use outlive_store::retention::Rules;
 use outlive_store::{FillOptions, Select, TrimOptions, fill, trim};
-use outlive_target::{Append, FaultWorld, Lock, Previous};
-use outlive_types::JobName;
+use outlive_target::{Append, FaultWorld, Lock, Previous, ShardName};
 use outlive_types::sync::{Scheduler, scheduled};
+use outlive_types::{JobName, PAGE_BYTES};
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -196,6 +196,28 @@ fn a_trim_rests_without_the_lock_and_looks_again() {
     assert_eq!(rests, 10, "there is no rest behind the last pack");
     let left = place.packs(0);
     assert!(left.len() == 2 && left.contains(&all[1]), "what the newest needs stays");
+}
+
+/// What a damaged checkpoint needs is not known, so all that it names stays.
+#[test]
+fn a_trim_leaves_all_packs_that_a_damaged_checkpoint_names() {
+    let (place, pool) = Place::with_checkpoints(FaultWorld::new());
+    fill(&pool, FillOptions::default()).unwrap();
+    let trims = place.pool(TiersConfig { keep_fast: 1, ..TiersConfig::default() });
+    let dry_run = TrimOptions { dry_run: true, ..TrimOptions::default() };
+    let whole = trim(&trims, dry_run.clone()).unwrap();
+    assert!(whole.kept < 12, "{whole:?}");
+    // Its own pack holds its page tree.
+    let newest = *pool.packs().unwrap().iter().max().unwrap();
+    let shard = ShardName { pack: newest, shard: 0 };
+    let (targets, ..) = place.world.process_with(2);
+    for (number, target) in targets.iter().enumerate() {
+        let pages = target.length(shard).unwrap() / PAGE_BYTES as u64;
+        (1..pages).for_each(|page| place.world.corrupt_on(number, shard, page * 4096, 1));
+    }
+    let trims = place.pool(TiersConfig { keep_fast: 1, ..TiersConfig::default() });
+    let damaged = trim(&trims, dry_run).unwrap();
+    assert_eq!((damaged.packs, damaged.kept, damaged.trimmed), (12, 12, 0), "{damaged:?}");
 }
 
 #[test]

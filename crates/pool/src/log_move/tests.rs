@@ -199,6 +199,56 @@ fn a_mover_that_another_overtakes_is_told_so() {
     assert_eq!(late.home().unwrap().log().number, 2);
 }
 
+/// Before each step of a mover another one decides on other places, and is killed behind that: the decision counts, not
+/// the number.
+#[test]
+fn a_mover_follows_what_another_one_has_decided() {
+    let mut told_so = 0;
+    for at in 0.. {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("pool");
+        let [late, other] = [(); 2].map(|()| open_or_create(&root, Environment::system()).unwrap());
+        let places = names(dir.path(), &["d"]);
+        let decided = Arc::new(Mutex::new(None));
+        let (count, decision) = (Arc::new(AtomicUsize::new(0)), decided.clone());
+        let steps = count.clone();
+        let decide = move || {
+            let (home, format) = (other.home().unwrap(), &other.config().format);
+            let old = home.log().clone();
+            let new = new_set(home, &old, &places).unwrap();
+            prepare_place(home, format, &new.named[0], &new.at[0]).unwrap();
+            let wanted = old.moved_to(&new).to_bytes().unwrap();
+            let asked = open_places(home, format, &old)
+                .and_then(|from| Moved::parse(&succeed(&from, ASKING, &wanted)?));
+            *decision.lock().unwrap() = asked.ok();
+        };
+        let left = Mutex::new(Some(decide));
+        let steps = Steps(move |_: &str| {
+            if steps.fetch_add(1, Ordering::Relaxed) == at
+                && let Some(decide) = left.lock().unwrap().take()
+            {
+                decide();
+            }
+        });
+        let to = names(dir.path(), &["a", "b", "c"]);
+        let told = scheduled(Arc::new(steps), || late.move_log(&to));
+        if count.load(Ordering::Relaxed) <= at {
+            break;
+        }
+        let found = open(&root, Environment::system()).unwrap();
+        if let Some(decided) = decided.lock().unwrap().take() {
+            let log = found.home().unwrap().log();
+            let there: Vec<String> = log.named.iter().map(Location::to_string).collect();
+            let wanted: Vec<String> = decided.place.iter().map(|it| it.location.clone()).collect();
+            // One that begins behind the decision moves the log on.
+            let is_it = log.number == decided.number;
+            assert!(there == wanted || !is_it, "step {at}: {there:?}, {wanted:?}, {told:?}");
+            told_so += usize::from(is_it && told.is_err());
+        }
+    }
+    assert!(told_so > 0, "some are overtaken");
+}
+
 /// A gc or reader at work does not know the new places.
 #[test]
 fn a_log_stays_while_a_command_or_a_reader_is_at_work() {
