@@ -16,7 +16,7 @@ pub(crate) use behind::{Freed, Freeing, RetainBehind};
 
 /// Rules; a checkpoint that any of them keeps is kept. Pinned and labelled checkpoints are kept
 /// whatever they say, and so are the newest of memory and the newest of files, and the newest of memory of each
-/// earlier line, if a program began with an older checkpoint, or with none. Those to drop are left out first: the rules
+/// earlier line with the one behind it, if a program began with an older checkpoint, or with none. Those to drop are left out first: the rules
 /// choose among the rest, of which the newest is kept always.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Rules {
@@ -233,7 +233,7 @@ impl Rules {
         let best: Vec<(String, BTreeSet<Epoch>)> =
             self.best.iter().map(|best| (best.metric.clone(), best_of(best, &counted))).collect();
         let mut newest_of = [true; 2];
-        let mut predecessor: Option<Epoch> = None;
+        let earlier = EarlierLines::of(&left, &counts);
         let mut plan = RetentionPlan::default();
         let mut at = 0;
         for manifest in manifests {
@@ -246,9 +246,6 @@ impl Rules {
             let kind = manifest.is_of_files();
             let passed_over = !counts(&manifest);
             let is_newest = !passed_over && std::mem::take(&mut newest_of[usize::from(kind)]);
-            // No newer one goes on from it.
-            let newer = (!passed_over && !kind).then(|| predecessor.replace(manifest.predecessor));
-            let ends_line = newer.flatten().is_some_and(|predecessor| predecessor < epoch);
             let age_ns = ages_ns.next().unwrap_or(0);
             let mut why: Vec<String> = Vec::new();
             if self.last.is_some_and(|last| at < last) {
@@ -271,8 +268,11 @@ impl Rules {
             if !manifest.remarks.label.is_empty() {
                 why.push(format!("labelled {:?}", manifest.remarks.label));
             }
-            if ends_line {
+            if earlier.ends.contains(&epoch) {
                 why.push("the newest of an earlier line".to_owned());
+            }
+            if earlier.behind.contains(&epoch) {
+                why.push("the first behind an earlier line".to_owned());
             }
             let only_drops = self.is_only_drops();
             if why.is_empty() && (is_newest || only_drops) {
@@ -326,6 +326,42 @@ impl Rules {
             )));
         }
         Ok(())
+    }
+}
+
+/// Lines of checkpoints of memory that no newer checkpoint goes on from.
+#[derive(Debug, Default)]
+struct EarlierLines {
+    /// The newest of each that counts.
+    ends: BTreeSet<Epoch>,
+    /// The checkpoint behind each. It alone tells that the line ended there.
+    behind: BTreeSet<Epoch>,
+}
+
+impl EarlierLines {
+    /// Those among manifests that are left, newest first.
+    fn of(left: &[&Manifest], counts: &dyn Fn(&&Manifest) -> bool) -> EarlierLines {
+        let mut found = EarlierLines::default();
+        let mut went_on: BTreeSet<Epoch> = BTreeSet::new();
+        let mut newer: Option<&Manifest> = None;
+        // The checkpoint behind a line of which none counted yet.
+        let mut open: Option<&Manifest> = None;
+        for manifest in left.iter().filter(|manifest| !manifest.is_of_files()) {
+            let epoch = manifest.epoch;
+            if newer.is_some_and(|newer| newer.predecessor < epoch) && !went_on.contains(&epoch) {
+                open = newer;
+            }
+            // Back on the line that went on.
+            open = open.filter(|behind| behind.predecessor < epoch);
+            if let Some(behind) = open.filter(|_| counts(manifest)) {
+                found.ends.insert(epoch);
+                found.behind.insert(behind.epoch);
+                open = None;
+            }
+            went_on.insert(manifest.predecessor);
+            newer = Some(manifest);
+        }
+        found
     }
 }
 
@@ -396,17 +432,27 @@ mod tests {
         // At 9 a program began without a restore, and at 15 another one went back to 11.
         set(&mut manifests, 9, 0);
         set(&mut manifests, 15, 11);
-        assert_eq!(kept_of(&last, &manifests), [2, 3, 8, 14, 19, 20]);
+        assert_eq!(kept_of(&last, &manifests), [2, 3, 8, 9, 14, 15, 19, 20]);
         let drops = Rules { drop: [14].into(), ..last.clone() };
         assert_eq!(
             kept_of(&drops, &manifests),
-            [2, 3, 8, 13, 19, 20],
+            [2, 3, 8, 9, 13, 15, 19, 20],
             "13 is the newest of its line now"
         );
         // 12 is hurt, so a restore passes over it, and it is not the newest of its line.
         set(&mut manifests, 13, 5);
         set(&mut manifests, 15, 14);
-        assert_eq!(kept_of(&last, &manifests), [2, 3, 8, 11, 19, 20]);
+        assert_eq!(kept_of(&last, &manifests), [2, 3, 8, 9, 11, 13, 19, 20]);
+        // One that is damaged, and that a program has passed over, ends no line.
+        let mut manifests = self::manifests(20);
+        manifests[20 - 13].predecessor = 11;
+        assert_eq!(kept_of(&last, &manifests), [2, 3, 19, 20]);
+        // A line that a program has come back to goes on.
+        let mut manifests = self::manifests(8);
+        manifests[8 - 6].predecessor = 3;
+        manifests[8 - 8].predecessor = 5;
+        let one = Rules { last: Some(1), ..Rules::default() };
+        assert_eq!(kept_of(&one, &manifests), [2, 3, 7, 8]);
         // Nor do files in between make a line, nor checkpoints that were dropped.
         let mut manifests = self::manifests(20);
         manifests.retain(|m| m.epoch % 5 == 0);

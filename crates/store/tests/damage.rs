@@ -110,7 +110,6 @@ fn a_save_behind_damage_relies_on_nothing_that_was_found_damaged() {
     assert_eq!([1, 2, 3, 4].map(suspect), [false, false, true, false]);
 }
 
-/// Another process finds damage in what a running program goes on to share.
 /// A program that meets damage as it looks at a part of its checkpoints, and goes on from memory, relies on nothing that
 /// it stored before.
 #[test]
@@ -134,7 +133,7 @@ fn a_look_that_meets_damage_has_everything_stored_anew() {
             let at = image.streams().iter().position(|stream| stream.name == "big").unwrap();
             Ok((vec![at], Vectors::for_all(image)))
         };
-        // Nor does the log tell the next save of it.
+        // The mark cannot be written either, so the next save does not learn of it from the log.
         world.fail_when(|_, what| what.starts_with("append").then_some(ErrorKind::Retry));
         let looked = program.job.restore(Select::Newest, big, &mut |_, _| Ok(())).unwrap().unwrap();
         world.fail_when(|_, _| None);
@@ -150,6 +149,7 @@ fn a_look_that_meets_damage_has_everything_stored_anew() {
     assert!(met > 0, "some pages are needed");
 }
 
+/// Another process finds damage in what a running program goes on to share.
 #[test]
 fn a_program_that_saves_on_shares_nothing_with_a_suspect_checkpoint() {
     let states = states();

@@ -495,8 +495,10 @@ fn savers_and_gcs_at_once() {
                 7 => {
                     drop(program);
                     program = Program::start(&pool, name);
-                    if step % 20 == 7 {
-                        program.restore(Select::Newest).unwrap();
+                    // In turn it goes on from the newest, and only looks at it.
+                    match step % 20 {
+                        7 => drop(program.restore(Select::Newest).unwrap()),
+                        _ => drop(program.job.restore_alone(Select::Newest, &mut |_, _| Ok(()))),
                     }
                 }
                 _ => change(&mut state, "a", (step * 5 % 70) as usize, seed + step),

@@ -44,11 +44,14 @@ struct Modelled {
 }
 
 impl Modelled {
-    /// The newest of each earlier line: no newer one goes on from it.
+    /// The newest of each earlier line, from which no newer one goes on, and the one behind it.
     fn ends_of_lines(&self) -> BTreeSet<Epoch> {
-        let newer = self.kept.keys().skip(1).map(|epoch| self.predecessors[epoch]);
-        let ends = self.kept.keys().zip(newer).filter(|(epoch, before)| before < *epoch);
-        ends.map(|(epoch, _)| *epoch).collect()
+        let before = |epoch: &Epoch| self.predecessors[epoch];
+        let went_on: BTreeSet<Epoch> = self.kept.keys().map(before).collect();
+        let pairs = self.kept.keys().zip(self.kept.keys().skip(1));
+        let ends =
+            pairs.filter(|(epoch, newer)| before(newer) < **epoch && !went_on.contains(epoch));
+        ends.flat_map(|(epoch, newer)| [*epoch, *newer]).collect()
     }
 }
 

@@ -5,6 +5,7 @@ mod common;
 use common::{Program, State, memory_pool, noise, pool_of};
 use outlive_pool::Pool;
 use outlive_store::copy::{CopyOptions, copy};
+use outlive_store::gc::{GcOptions, collect};
 use outlive_store::retention::Rules;
 use outlive_store::{Job, Select};
 use outlive_target::FaultWorld;
@@ -62,7 +63,7 @@ fn a_forgotten_restore_begins_a_line() {
     (0..3).for_each(|step| drop(program.save(&state(10 + step)).unwrap()));
     let all = [(1, 0), (2, 1), (3, 2), (4, 0), (5, 4), (6, 5)];
     assert_eq!(predecessors(&pool), all);
-    assert_eq!(kept(&pool, 2), [3, 5, 6]);
+    assert_eq!(kept(&pool, 2), [3, 4, 5, 6]);
     // A look at an older checkpoint is none.
     assert_eq!(program.restore(Select::Epoch(5)).unwrap().unwrap().1, state(11));
     program.save(&state(20)).unwrap();
@@ -72,7 +73,7 @@ fn a_forgotten_restore_begins_a_line() {
     other.restore(Select::Epoch(5)).unwrap();
     other.save(&state(21)).unwrap();
     assert_eq!(predecessors(&pool)[7], (8, 5));
-    assert_eq!(kept(&pool, 1), [3, 7, 8]);
+    assert_eq!(kept(&pool, 1), [3, 4, 7, 8]);
     // One that is overtaken, and restores again, goes on from what it restores.
     let late = Program::start(&pool, "job");
     late.restore(Select::Newest).unwrap();
@@ -81,13 +82,13 @@ fn a_forgotten_restore_begins_a_line() {
     late.restore(Select::Newest).unwrap();
     late.save(&state(23)).unwrap();
     assert_eq!(predecessors(&pool)[9], (10, 9));
-    assert_eq!(kept(&pool, 1), [3, 7, 10]);
+    assert_eq!(kept(&pool, 1), [3, 4, 7, 8, 10]);
     // One that takes over goes on from its own last one.
     let late = Program::start(&pool, "job");
     late.restore(Select::Epoch(9)).unwrap();
     late.job.take_over();
     late.save(&state(24)).unwrap();
-    assert_eq!(kept(&pool, 1), [3, 7, 10, 11]);
+    assert_eq!(kept(&pool, 1), [3, 4, 7, 8, 10, 11]);
     // Copies have the lines of what they are copies of.
     let there = memory_pool();
     let name = JobName::new("job").unwrap();
@@ -96,7 +97,27 @@ fn a_forgotten_restore_begins_a_line() {
     // Words drop it.
     let rules = Rules { last: Some(1), drop: [3].into(), ..Rules::default() };
     let dropped = open(&pool).retention(&rules).unwrap().dropped();
-    assert_eq!(dropped, [1, 3, 4, 5, 6, 8, 9].into(), "2 is the newest of its line now");
+    assert_eq!(dropped, [1, 3, 5, 6, 9].into(), "2 is the newest of its line now");
+}
+
+/// Rules that are applied behind each commit keep the end of an earlier line as well.
+#[test]
+fn an_earlier_line_is_kept_by_every_prune() {
+    let pool = memory_pool();
+    let name = JobName::new("job").unwrap();
+    for run in 0..2 {
+        let program = Program::start(&pool, "job");
+        for step in 0..6 {
+            program.save(&state(10 * run + step)).unwrap();
+            let rules = Rules { last: Some(1), ..Rules::default() };
+            let drop = [(name.clone(), program.job.retention(&rules).unwrap().dropped())].into();
+            collect(&pool, &GcOptions { drop, ..GcOptions::default() }).unwrap();
+        }
+    }
+    let there: Vec<Epoch> = predecessors(&pool).iter().map(|(epoch, _)| *epoch).collect();
+    assert_eq!(there, [6, 7, 12]);
+    let found = Program::start(&pool, "job").restore(Select::Epoch(6)).unwrap().unwrap();
+    assert!(found.1 == state(5));
 }
 
 /// At each step of a save the target or the log fails, so it may be in the log all the same.

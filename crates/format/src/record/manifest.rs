@@ -20,8 +20,7 @@ pub struct Manifest {
     pub epoch: Epoch,
     /// The epoch that it shares subtrees with; 0 if there was none.
     pub parent: Epoch,
-    /// The epoch from which its program went on: the one that it had restored, or its own last one. 0 if it went on
-    /// from none.
+    /// The newest epoch that its program had restored or saved: it went on from there. 0 if there was none.
     pub predecessor: Epoch,
     /// When it was frozen, nanoseconds since 1970.
     pub frozen_ns: u64,

@@ -452,11 +452,14 @@ impl LogHead {
             self.check_targets(pool, written)?;
             let record = self.record(Body::Manifest(manifest.clone()));
             let record_bytes = record.encode()?.len() as u64;
-            // Also if this fails: it may be in the log all the same.
-            self.reached.add(manifest.epoch);
             let in_table = matches!(manifest.images, Images::Table(_));
             let committed = Committed { number: record.number, record_bytes, in_table };
-            if self.append(pool, record.body)? == Append::Done {
+            let appended = self.append(pool, record.body);
+            if appended != Ok(Append::Lost) {
+                // Also if it has failed: it may be in the log all the same.
+                self.reached.add(manifest.epoch);
+            }
+            if appended? == Append::Done {
                 self.last_epoch = manifest.epoch;
                 self.targets = None;
                 return Ok(Commit::Done(committed));
@@ -468,6 +471,7 @@ impl LogHead {
             // others may have followed, of whom the next save is told.
             let may_be_there = looked.as_ref().map_or(is_fenced, |p| p.epoch >= manifest.epoch);
             if may_be_there && self.is_committed(pool, manifest)? {
+                self.reached.add(manifest.epoch);
                 pool.log().sync(&self.job)?;
                 return Ok(Commit::Done(committed));
             }

@@ -21,10 +21,13 @@ pub struct Found {
 }
 
 impl Found {
-    /// Loads the `segments` of an image. Of one that is damaged, or if none is known, the directories of all packs tell
-    /// where things are. Not for checks, which report the damage; nor for what relies on the segments: a collector, or a
-    /// save that shares what they list. What seems to be missing may have been moved by a collector: `is_named` says
-    /// whether the log still names these segments.
+    /// Loads the `segments` of an image. If one is damaged, or none is known, the directories of all packs tell where
+    /// things are.
+    ///
+    /// - A check does not search: it reports the damage.
+    /// - Collectors, and saves that share what segments list, rely on them, and use [`Locator::load`].
+    /// - What seems to be missing may have been moved by a collector: `is_named` says whether the log still names these
+    ///   segments.
     ///
     /// # Errors
     /// `Damaged` if they are not named any more, if a search would take too much memory, or for a check; what log and

@@ -23,7 +23,7 @@ use drain::Drain;
 use inner::{FrozenSave, Inner};
 use outlive_pool::Pool;
 use outlive_types::sync;
-use outlive_types::{Error, ErrorKind, Frozen, JobName, PageSource, Rank, Result};
+use outlive_types::{Epoch, Error, ErrorKind, Frozen, JobName, PageSource, Rank, Result};
 use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -144,6 +144,11 @@ impl Job {
     pub fn on_failure(&self, on_failure: OnFailure) -> Result<()> {
         self.inner.check_process()?;
         self.inner.health.set(on_failure, self.every)
+    }
+
+    /// The program has restored a checkpoint by itself: its next one goes on from there.
+    pub fn has_restored(&self, epoch: Epoch) {
+        self.inner.reached.add(epoch);
     }
 
     /// How its saves did, in this process.

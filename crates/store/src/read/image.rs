@@ -2,7 +2,7 @@
 
 use super::streams::{RestorePlan, RestoreSink, RestoreStats, Transfers};
 use super::trees::read_trees;
-use crate::commit::history;
+use crate::commit::{history, mark_suspect};
 use crate::images::{image_to_restore, only_image};
 use crate::index::{Found, Locator, ReadItem};
 use crate::tree::PageTree;
@@ -145,6 +145,9 @@ impl MemoryImage {
         let streams =
             names.into_iter().zip(trees).map(|(name, tree)| Stream { name, tree }).collect();
         if let Some(damage) = &instead_of {
+            // Programs that go on from it, and rules of prunes, must hear of it. A pool that cannot be written to is read
+            // all the same.
+            let _ = mark_suspect(pool, job, manifest.epoch);
             pool.warn(format!(
                 "{damage}: the directories of all packs tell where {} is; run: {}",
                 image_words(job, &manifest, image.rank),

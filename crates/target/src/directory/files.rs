@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Shards kept open for reading: a restore reads each pack in one go, so few are enough.
-const OPEN_MAX: usize = 32;
+/// Shards kept open for reading, with two descriptors at most: a restore reads each pack in one go, so few are enough.
+const OPEN_MAX: usize = 16;
 
 pub(super) struct Files {
     root: PathBuf,
