@@ -625,7 +625,7 @@ fn prune(client: &Client, keep_last: Option<u64>) -> Result<()> {
     let job = client.job();
     // One rank does it for all.
     let Some(last) = keep_last.filter(|_| job.rank() == 0) else { return Ok(()) };
-    let plan = job.retention(&Rules { last: Some(last), ..Rules::default() })?;
+    let plan = job.retention(&Rules { last: Some(last), one_line: true, ..Rules::default() })?;
     if plan.dropped().is_empty() {
         return Ok(());
     }

@@ -29,6 +29,8 @@ pub struct Rules {
     pub within: Option<Duration>,
     /// The best by some metrics.
     pub best: Vec<Best>,
+    /// Keeps nothing of earlier lines by itself.
+    pub one_line: bool,
     /// All others go, even the newest: the job is given up. No other rule may be given.
     pub none: bool,
     /// Go, whatever keeps them; not all there are.
@@ -233,7 +235,10 @@ impl Rules {
         let best: Vec<(String, BTreeSet<Epoch>)> =
             self.best.iter().map(|best| (best.metric.clone(), best_of(best, &counted))).collect();
         let mut newest_of = [true; 2];
-        let earlier = EarlierLines::of(&left, &counts);
+        let earlier = match self.one_line {
+            true => EarlierLines::default(),
+            false => EarlierLines::of(&left, &counts),
+        };
         let mut plan = RetentionPlan::default();
         let mut at = 0;
         for manifest in manifests {
@@ -285,13 +290,13 @@ impl Rules {
     }
 
     fn is_only_drops(&self) -> bool {
-        let Rules { last, every, within, best, none, drop } = self;
+        let Rules { last, every, within, best, none, drop, .. } = self;
         let no_rule = last.is_none() && every.is_none() && within.is_none() && best.is_empty();
         no_rule && !none && !drop.is_empty()
     }
 
     fn check(&self, manifests: &[Manifest], left: &[&Manifest]) -> Result<()> {
-        let Rules { last, every, within, best, none, drop } = self;
+        let Rules { last, every, within, best, none, drop, .. } = self;
         let keeps = last.is_some() || every.is_some() || within.is_some() || !best.is_empty();
         if !keeps && !none && drop.is_empty() {
             return Err(Error::invalid(

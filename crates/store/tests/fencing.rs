@@ -465,6 +465,7 @@ fn the_rules_of_a_writer_that_was_overtaken_drop_nothing() {
     ours.job.keep(Rules { last: Some(2), ..Rules::default() }).unwrap();
     (1..=3).for_each(|seed| drop(ours.save(&state(seed)).unwrap()));
     let theirs = Program::start(&pool, "job");
+    theirs.restore(Select::Newest).unwrap();
     (4..=9).for_each(|seed| drop(theirs.save(&state(seed)).unwrap()));
     assert_eq!(ours.save(&state(10)).unwrap_err().kind(), ErrorKind::Fenced);
     ours.job.close().unwrap();

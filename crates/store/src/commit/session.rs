@@ -471,7 +471,6 @@ impl LogHead {
             // others may have followed, of whom the next save is told.
             let may_be_there = looked.as_ref().map_or(is_fenced, |p| p.epoch >= manifest.epoch);
             if may_be_there && self.is_committed(pool, manifest)? {
-                self.reached.add(manifest.epoch);
                 pool.log().sync(&self.job)?;
                 return Ok(Commit::Done(committed));
             }
@@ -495,13 +494,14 @@ impl LogHead {
         )))
     }
 
-    /// Whether a manifest of this session is in the log.
+    /// Whether a manifest of this session is in the log; then the program goes on from it.
     fn is_committed(&self, pool: &Pool, manifest: &Manifest) -> Result<bool> {
         for entry in history(pool, &self.job)? {
             let is_it = |there: &Manifest| {
                 there.epoch == manifest.epoch && there.session == manifest.session
             };
             if entry.unless_unread()?.manifest().is_some_and(is_it) {
+                self.reached.add(manifest.epoch);
                 return Ok(true);
             }
         }
