@@ -43,7 +43,8 @@ impl Rules {
         let rules = || {
             let within = within_s.map(duration).transpose()?;
             let best = best.iter().map(|text| Best::parse(text)).collect::<Result<_>>()?;
-            let mut rules = retention::Rules { last, every, within, best, none, drop };
+            let mut rules =
+                retention::Rules { last, every, within, best, none, drop, ..Default::default() };
             text.map_or(Ok(()), |text| rules.add(text))?;
             Ok(rules)
         };

@@ -32,6 +32,7 @@ pub fn prune(args: &PruneArgs, teller: &Arc<Teller>) -> Result<Answer> {
         every: args.keep_every,
         within: args.keep_within.as_deref().map(parse_age).transpose()?,
         best,
+        one_line: false,
         none: args.all,
         drop: args
             .drop
