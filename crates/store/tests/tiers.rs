@@ -205,7 +205,7 @@ fn a_trim_leaves_all_packs_that_a_damaged_checkpoint_names() {
     fill(&pool, FillOptions::default()).unwrap();
     let trims = place.pool(TiersConfig { keep_fast: 1, ..TiersConfig::default() });
     let dry_run = TrimOptions { dry_run: true, ..TrimOptions::default() };
-    let whole = trim(&trims, dry_run.clone()).unwrap();
+    let whole = trim(&trims, dry_run).unwrap();
     assert!(whole.kept < 12, "{whole:?}");
     // Its own pack holds its page tree.
     let newest = *pool.packs().unwrap().iter().max().unwrap();
