@@ -3,8 +3,8 @@
 import contextlib
 import os
 import subprocess
-import time
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
