@@ -154,7 +154,7 @@ impl Client {
             read_image(image, plan, leave, &mut stats).map(|sink| (sink, stats))
         })?;
         let Some((of, (sink, stats), skipped)) = found else { return Ok(None) };
-        self.job.has_restored(epoch);
+        self.job.note_restored(epoch);
         leave.with(|| ()).ok_or_else(interrupted)?;
         let follows = sink.whole && of.manifest().world_size == self.job.ranks();
         let image = self.conclude(sink, follows.then_some(epoch), leave)?;

@@ -71,8 +71,8 @@ impl Pool {
             let what = format!("pack {} ends before its byte {end}", span.pack);
             return Ticket::done(Err(Error::damaged(what)));
         }
-        let whence = (self.targets(), !self.is_checking());
-        read_pieces(whence, span.pack, &layout, pieces, buffer).map(move |read| Ok(there(read?)))
+        read_pieces(self.targets(), !self.is_checking(), span.pack, &layout, pieces, buffer)
+            .map(move |read| Ok(there(read?)))
     }
 
     /// Whether anything can be lost and be read all the same.

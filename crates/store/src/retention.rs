@@ -1,6 +1,7 @@
 //! Which checkpoints of a job are kept: rules, and the plan they make.
 
 use crate::commit::history;
+use lines::EarlierLines;
 use outlive_format::Manifest;
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, JobName, Result};
@@ -10,14 +11,16 @@ use std::time::Duration;
 use times::ages_ns;
 
 mod behind;
+mod lines;
 mod times;
 
 pub(crate) use behind::{Freed, Freeing, RetainBehind};
 
 /// Rules; a checkpoint that any of them keeps is kept. Pinned and labelled checkpoints are kept
-/// whatever they say, and so are the newest of memory and the newest of files, and the newest of memory of each
-/// earlier line with the one behind it, if a program began with an older checkpoint, or with none. Those to drop are left out first: the rules
-/// choose among the rest, of which the newest is kept always.
+/// whatever they say, and so are the newest of memory and the newest of files. If a program began with an
+/// older checkpoint than the newest, or with none, the newest of memory before it and the one behind that are
+/// kept, too. Those to drop are left out first: the rules choose among the rest, of which the newest is kept
+/// always.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Rules {
     /// The newest so many.
@@ -331,42 +334,6 @@ impl Rules {
             )));
         }
         Ok(())
-    }
-}
-
-/// Lines of checkpoints of memory that no newer checkpoint goes on from.
-#[derive(Debug, Default)]
-struct EarlierLines {
-    /// The newest of each that counts.
-    ends: BTreeSet<Epoch>,
-    /// The checkpoint behind each. It alone tells that the line ended there.
-    behind: BTreeSet<Epoch>,
-}
-
-impl EarlierLines {
-    /// Those among manifests that are left, newest first.
-    fn of(left: &[&Manifest], counts: &dyn Fn(&&Manifest) -> bool) -> EarlierLines {
-        let mut found = EarlierLines::default();
-        let mut went_on: BTreeSet<Epoch> = BTreeSet::new();
-        let mut newer: Option<&Manifest> = None;
-        // The checkpoint behind a line of which none counted yet.
-        let mut open: Option<&Manifest> = None;
-        for manifest in left.iter().filter(|manifest| !manifest.is_of_files()) {
-            let epoch = manifest.epoch;
-            if newer.is_some_and(|newer| newer.predecessor < epoch) && !went_on.contains(&epoch) {
-                open = newer;
-            }
-            // Back on the line that went on.
-            open = open.filter(|behind| behind.predecessor < epoch);
-            if let Some(behind) = open.filter(|_| counts(manifest)) {
-                found.ends.insert(epoch);
-                found.behind.insert(behind.epoch);
-                open = None;
-            }
-            went_on.insert(manifest.predecessor);
-            newer = Some(manifest);
-        }
-        found
     }
 }
 

@@ -3,13 +3,15 @@
 mod common;
 mod members;
 
-use common::{Program, State, Warnings, noise, pool_of};
+use common::{Program, State, Vectors, Warnings, noise, pool_of, small_config};
 use members::{Group, job, restored, states};
-use outlive_pool::Pool;
-use outlive_store::Select;
+use outlive_pool::{Environment, Pool};
 use outlive_store::gc::{GcOptions, Thoroughness, collect};
+use outlive_store::scrub::{ScrubOptions, scrub};
+use outlive_store::{MemoryImage, Sample, Select};
 use outlive_target::{FaultWorld, ShardName};
 use outlive_types::{Epoch, JobName, PAGE_BYTES};
+use std::sync::Arc;
 
 const KEPT: u64 = 3;
 
@@ -96,42 +98,72 @@ fn so_does_a_group() {
     assert!(lost.len() > 4 * KEPT as usize - 1 && lost.iter().all(|lost| *lost <= 1), "{lost:?}");
 }
 
-/// A restore finds what a damaged segment lists, the next save relies on nothing of it, and a check says what is damaged.
-#[test]
-fn a_lost_segment_is_found_in_directories() {
+fn filled(step: u64) -> State {
+    State::from([("a".to_owned(), noise(step, 50 * PAGE_BYTES))])
+}
+
+/// A job whose newest three checkpoints have their segments in one pack; and that pack.
+fn with_segments_in_one_pack() -> (FaultWorld, ShardName) {
     let world = FaultWorld::new();
     let pool = pool_of(world.target(), world.log());
     let program = Program::start(&pool, "job");
-    let state = |step: u64| State::from([("a".to_owned(), noise(step, 50 * PAGE_BYTES))]);
-    for step in 1..=4 {
-        program.save(&state(step)).unwrap();
-    }
+    (1..=4).for_each(|step| drop(program.save(&filled(step)).unwrap()));
     keep_newest(&pool, "job");
     drop(program);
-    let segments =
-        job(&pool, "job").epochs().unwrap()[0].manifest.images.one().unwrap().segments.clone();
-    let pack = segments.iter().map(|it| it.pack).next().unwrap();
-    world.truncate(ShardName { pack, shard: 0 }, 0);
-    let warnings = std::sync::Arc::new(Warnings::default());
-    let env = outlive_pool::Environment {
-        observer: warnings.clone(),
-        ..outlive_pool::Environment::system()
-    };
-    let pool = Pool::new(common::small_config(), world.target(), world.log(), env);
+    let epochs = job(&pool, "job").epochs().unwrap();
+    let pack = epochs[0].manifest.images.one().unwrap().segments[0].pack;
+    (world, ShardName { pack, shard: 0 })
+}
+
+/// A restore finds what a damaged segment lists, the next save relies on nothing of it, and a check says what is damaged.
+#[test]
+fn a_lost_segment_is_found_in_directories() {
+    let (world, shard) = with_segments_in_one_pack();
+    world.truncate(shard, 0);
+    let observer = Arc::new(Warnings::default());
+    let env = Environment { observer: observer.clone(), ..Environment::system() };
+    let pool = Pool::new(small_config(), world.target(), world.log(), env);
     let program = Program::start(&pool, "job");
-    assert!(program.restore(Select::Newest).unwrap().unwrap() == (4, state(4)));
-    let said = warnings.0.lock().unwrap().join("\n");
-    assert!(
-        said.contains("directories of all packs tell where") && said.contains("scrub"),
-        "{said}"
-    );
+    assert!(program.restore(Select::Newest).unwrap().unwrap() == (4, filled(4)));
+    let said = observer.0.lock().unwrap().join("\n");
+    let tells = said.contains("directories of all packs tell where") && said.contains("scrub");
+    assert!(tells, "{said}");
     assert!(!program.job.verify(None).unwrap().findings.is_empty(), "a check says it");
     // A collector deletes nothing.
     assert!(collect(&pool, &GcOptions::default()).is_err());
-    let stats = program.save(&state(4)).unwrap();
+    let stats = program.save(&filled(4)).unwrap();
     assert!(stats.new_bytes > 50 * PAGE_BYTES as u64, "{stats:?}");
-    world.truncate(ShardName { pack, shard: 0 }, 0);
-    let found = Program::start(&pool, "job").restore(Select::Newest).unwrap().unwrap();
-    assert!(found == (5, state(4)));
     assert_eq!(program.job.verify(Some(5)).unwrap().findings, vec![]);
+    let found = Program::start(&pool, "job").restore(Select::Newest).unwrap().unwrap();
+    assert!(found == (5, filled(4)));
+    // A scrub makes the segment anew.
+    assert!(
+        !scrub(&pool, &ScrubOptions { sample: Sample::ALL, bytes_per_s: None, dry_run: false })
+            .unwrap()
+            .is_whole()
+    );
+    assert_eq!(program.job.verify(None).unwrap().findings, vec![]);
+    collect(&pool, &GcOptions::default()).unwrap();
+}
+
+/// A running program whose base names a damaged segment hears of it, whether it looks at a part of it by itself or
+/// another one restores.
+#[test]
+fn a_running_program_hears_of_a_lost_segment() {
+    for is_other in [false, true] {
+        let (world, shard) = with_segments_in_one_pack();
+        let pool = pool_of(world.target(), world.log());
+        let saver = Program::start(&pool, "job");
+        saver.restore(Select::Newest).unwrap();
+        world.truncate(shard, 0);
+        match is_other {
+            true => drop(Program::start(&pool, "job").restore(Select::Newest).unwrap().unwrap()),
+            false => {
+                let nothing = &mut |image: &MemoryImage| Ok((Vec::new(), Vectors::for_all(image)));
+                saver.job.restore(Select::Newest, nothing, &mut |_, _| Ok(())).unwrap().unwrap();
+            }
+        }
+        saver.save(&filled(4)).unwrap();
+        assert_eq!(saver.job.verify(Some(5)).unwrap().findings, vec![], "other: {is_other}");
+    }
 }

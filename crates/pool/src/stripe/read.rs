@@ -19,10 +19,10 @@ const WAIT_MAX_US: u64 = 50_000;
 /// Every so many reads of a slow target go there all the same: to learn whether it still is.
 const LOOK_AGAIN: u32 = 256;
 
-/// Reads pieces of one container into `buffer`, which is as long as they are together. With the targets comes
-/// whether what the system holds in memory will do.
+/// Reads pieces of one container into `buffer`, which is as long as they are together.
 pub(crate) fn read_pieces(
-    (targets, may_be_cached): (Arc<TargetSet>, bool),
+    targets: Arc<TargetSet>,
+    may_be_cached: bool,
     pack: PackId,
     layout: &Layout,
     pieces: Vec<Piece>,

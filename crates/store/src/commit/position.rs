@@ -20,14 +20,23 @@ impl Position {
     /// # Errors
     /// What the log reports, but for damage.
     pub fn of(pool: &Pool, job: &JobName) -> Result<Position> {
-        let mut reading = Reading::default();
+        Position::seen_at(pool, job).map(|(position, _)| position)
+    }
+
+    /// The same, and the number of the newest record; 0 without any.
+    ///
+    /// # Errors
+    /// As [`Position::of`].
+    pub fn seen_at(pool: &Pool, job: &JobName) -> Result<(Position, u64)> {
+        let (mut reading, mut newest) = (Reading::default(), 0);
         for entry in history(pool, job)? {
+            newest = newest.max(entry.number);
             reading.add(&entry)?;
             if reading.is_done() {
                 break;
             }
         }
-        Ok(reading.position())
+        Ok((reading.position(), newest))
     }
 }
 

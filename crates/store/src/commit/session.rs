@@ -43,6 +43,11 @@ impl Reached {
         self.0.fetch_max(epoch, Ordering::Relaxed);
     }
 
+    /// Whether the program may go on from this checkpoint, or from a newer one.
+    fn has(&self, epoch: Epoch) -> bool {
+        epoch <= self.0.load(Ordering::Relaxed)
+    }
+
     /// The epoch from which checkpoint `epoch` goes on; 0 for none.
     pub fn before(&self, epoch: Epoch) -> Epoch {
         // The last commit may have failed, and its epoch is used again then.
@@ -82,6 +87,8 @@ pub struct LogHead {
     uncertain: bool,
     /// Where the log must be when the next session is opened.
     expected: Option<Position>,
+    /// The newest record when the program last took note of the position.
+    noted: u64,
     /// A session that is being opened.
     opening: Option<SessionId>,
     /// A session whose end is uncertain.
@@ -112,6 +119,7 @@ impl LogHead {
             opened: 0,
             uncertain: false,
             expected: None,
+            noted: 0,
             opening: None,
             ending: None,
             fenced: None,
@@ -174,8 +182,8 @@ impl LogHead {
     /// # Errors
     /// What the log reports.
     pub fn note_position(&mut self, pool: &Pool) -> Result<Position> {
-        let position = Position::of(pool, &self.job)?;
-        (self.expected, self.is_stale) = (Some(position), false);
+        let (position, newest) = Position::seen_at(pool, &self.job)?;
+        (self.expected, self.noted, self.is_stale) = (Some(position), newest, false);
         Ok(position)
     }
 
@@ -189,8 +197,8 @@ impl LogHead {
         &self.reached
     }
 
-    /// The program has restored and saved this before it made this writer.
-    pub fn has_reached(&mut self, reached: Reached) {
+    /// Shares what the program has restored and saved.
+    pub fn share_reached(&mut self, reached: Reached) {
         self.reached = reached;
     }
 
@@ -359,8 +367,10 @@ impl LogHead {
             match entry.record.map(|record| record.body) {
                 Ok(Body::Prune(prune)) if is_new => since.dropped.extend(prune.epochs),
                 Ok(Body::Sweep(sweep)) if is_new => since.condemned.extend(sweep.packs),
-                Ok(Body::Note(note)) if is_new && seen.number > 0 => {
-                    self.met_damage |= note.remarks.suspect;
+                Ok(Body::Note(note)) if is_new && note.remarks.suspect => {
+                    // Before the first save only marks count that came behind the restore, and of what it may share.
+                    let may_share = entry.number > self.noted && self.reached.has(note.epoch);
+                    self.met_damage |= seen.number > 0 || may_share;
                 }
                 Ok(Body::Archive(archive)) => {
                     if is_new {

@@ -116,23 +116,24 @@ fn worth_rewriting(
     chosen
 }
 
-/// How many small packs stay apart: twice as many as the kept checkpoints have if each rank writes one in each save.
-fn small_packs_of(survey: &Survey) -> usize {
-    let manifests = survey.jobs.iter().flat_map(|job| &job.manifests);
-    let written = manifests.map(|manifest| match manifest.images {
+/// How many packs checkpoints have if each rank writes one in each save.
+pub fn packs_written<'m>(kept: impl IntoIterator<Item = &'m Manifest>) -> usize {
+    let written = kept.into_iter().map(|manifest| match manifest.images {
         Images::One(_) => 1,
         Images::Table(_) => manifest.world_size as usize + 1,
     });
-    written.fold(0, |sum: usize, packs| sum.saturating_add(2 * packs))
+    written.fold(0, usize::saturating_add)
 }
 
 impl GcPlan {
     /// Chooses packs: all that are dead, small ones if there are several, and then the ones worst in
-    /// use until few enough bytes of the rest are unused.
+    /// use until few enough bytes of the rest are unused. Without redundancy twice as many small packs as kept
+    /// checkpoints have `written` stay apart.
     pub fn choose(
         pool: &Pool,
         survey: &Survey,
         marks: &Marks,
+        written: usize,
         thoroughness: Thoroughness,
     ) -> GcPlan {
         let mut plan = GcPlan { unreadable: marks.unreadable.len(), ..GcPlan::default() };
@@ -187,7 +188,7 @@ impl GcPlan {
         let pack_bytes = pool.config().format.pack_bytes;
         let small_apart = match pool.has_redundancy() {
             true => 0,
-            false => small_packs_of(survey).min(thoroughness.small_apart_max),
+            false => written.saturating_mul(2).min(thoroughness.small_apart_max),
         };
         let chosen = worth_rewriting(&partly, pack_bytes, small_apart, thoroughness);
         for Partly { pack, live, total, filled: filled_there, .. } in partly {

@@ -3,7 +3,7 @@
 
 use super::collection::{Gc, GcOptions};
 use super::mark::Marks;
-use super::plan::{GcPlan, is_leftover};
+use super::plan::{GcPlan, is_leftover, packs_written};
 use super::prune::{check_drop, drop_checkpoints};
 use super::rewrite::Work;
 use super::survey::{FirstPacks, JobState, Survey};
@@ -219,7 +219,8 @@ impl Gc<'_> {
             job.hold_what_is_named(|pack| marks.is_named(pack));
         }
         let thoroughness = self.options.thoroughness;
-        let mut plan = GcPlan::choose(self.pool, &survey, &marks, thoroughness);
+        let written = packs_written(survey.jobs.iter().flat_map(|job| self.kept(job)));
+        let mut plan = GcPlan::choose(self.pool, &survey, &marks, written, thoroughness);
         plan.dropped.clone_from(&self.options.drop);
         let mut report = GcReport { plan, ..GcReport::default() };
         if self.options.dry_run {

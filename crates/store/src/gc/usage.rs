@@ -3,7 +3,7 @@
 
 use super::line::line;
 use super::mark::Marks;
-use super::plan::{GcPlan, Thoroughness};
+use super::plan::{GcPlan, Thoroughness, packs_written};
 use super::share::Share;
 use super::survey::{FirstPacks, JobState, Survey};
 use crate::read::{Again, Logs};
@@ -108,6 +108,7 @@ impl<'a> Reading<'a> {
 
     fn read(mut self, of: &UsageOf) -> Result<Usage> {
         let (mut rows, mut named) = (Vec::new(), Vec::new());
+        let mut asked_for = 0;
         match of {
             UsageOf::Jobs => {
                 for job in &self.survey.jobs {
@@ -132,15 +133,19 @@ impl<'a> Reading<'a> {
                     self.unknown.extend(unknown.map(|(at, error)| (job.name.clone(), at, error)));
                     named.push((job.name.clone(), found.named));
                 }
+                asked_for = packs_written(chosen.iter().copied());
                 rows.extend(chosen.iter().map(|manifest| row(job, &[manifest])));
             }
         }
         let needed_bytes = self.all_bytes();
         self.rest(of)?;
-        let choose =
-            |marks: &Marks| GcPlan::choose(self.pool, self.survey, marks, Thoroughness::default());
+        let written = packs_written(self.survey.jobs.iter().flat_map(|job| &job.manifests));
+        let choose = |marks: &Marks, written| {
+            GcPlan::choose(self.pool, self.survey, marks, written, Thoroughness::default())
+        };
         // What is marked by now is what the rest needs.
-        let without = (*of != UsageOf::Jobs).then(|| choose(&self.marks));
+        let without =
+            (*of != UsageOf::Jobs).then(|| choose(&self.marks, written.saturating_sub(asked_for)));
         for (job, packs) in named {
             self.marks.named.entry(job).or_default().extend(packs);
         }
@@ -160,7 +165,7 @@ impl<'a> Reading<'a> {
             needed_bytes,
             only_bytes: needed_bytes - shared,
         };
-        let plan = choose(&self.marks);
+        let plan = choose(&self.marks, written);
         Ok(Usage { rows, together, plan, without, unknown: self.unknown })
     }
 

@@ -61,7 +61,7 @@ impl Inner {
     pub fn new(pool: &Pool, name: JobName, part: Option<Arc<Part>>, reached: Reached) -> Inner {
         let rank = part.as_ref().map_or(0, |part| part.rank());
         let mut writer = Writer::of_rank(pool, name.clone(), rank);
-        writer.committer.head.has_reached(reached.clone());
+        writer.committer.head.share_reached(reached.clone());
         writer.committer.behind.then(trim_behind);
         writer.committer.retain.by(free_behind);
         let (events, retain) = (writer.committer.events.clone(), writer.committer.retain.clone());

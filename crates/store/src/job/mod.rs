@@ -42,7 +42,8 @@ pub struct JobOptions {
     pub group: Option<GroupOptions>,
     /// Policy for saves that fail. `None`: as this process has set it before for the job.
     pub on_failure: Option<OnFailure>,
-    /// What the program has restored and saved of the job: a clone of it is kept for when the job is opened again.
+    /// The newest checkpoint that this program has restored or saved. Keep a clone, and give it again when the job is
+    /// closed and opened again.
     pub reached: Reached,
 }
 
@@ -146,8 +147,9 @@ impl Job {
         self.inner.health.set(on_failure, self.every)
     }
 
-    /// The program has restored a checkpoint by itself: its next one goes on from there.
-    pub fn has_restored(&self, epoch: Epoch) {
+    /// Takes note of a checkpoint that the program has restored without [`Job::restore`]: its next one goes on from
+    /// there.
+    pub fn note_restored(&self, epoch: Epoch) {
         self.inner.reached.add(epoch);
     }
 
@@ -304,7 +306,10 @@ impl Job {
             ready.clone()?;
         }
         let begun = self.begin(source, notes, ready);
-        let handle = begun.or_else(|error| inner.failed_at_once(error))?;
+        let handle = begun.or_else(|error| inner.failed_at_once(error)).inspect_err(|_| {
+            // The program is told of this failure, and not of an older one the next time: then a save is tried.
+            current.iter().for_each(SaveHandle::see);
+        })?;
         *current = Some(handle.clone());
         Ok(handle)
     }

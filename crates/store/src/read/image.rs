@@ -4,7 +4,7 @@ use super::streams::{RestorePlan, RestoreSink, RestoreStats, Transfers};
 use super::trees::read_trees;
 use crate::commit::{history, mark_suspect};
 use crate::images::{image_to_restore, only_image};
-use crate::index::{Found, Locator, ReadItem};
+use crate::index::{Locator, ReadItem, RestoreLocator};
 use crate::tree::PageTree;
 use outlive_format::{Catalog, Image, ImageKind, ImageRef, Manifest, SegmentRef, TreeRef};
 use outlive_pool::Pool;
@@ -113,8 +113,8 @@ impl MemoryImage {
                  `Job.get_files`",
             ));
         }
-        let Found { locator, instead_of } =
-            Found::load(pool, &segments, &|| is_in_log(pool, job, &manifest))?;
+        let RestoreLocator { locator, instead_of } =
+            RestoreLocator::load(pool, &segments, &|| is_in_log(pool, job, &manifest))?;
         let mut trees = read_trees(pool, &locator, &[image.catalog])?;
         let catalog_tree = trees.pop().unwrap_or_default();
         let stream = Stream { name: "catalog".to_owned(), tree: catalog_tree.clone() };

@@ -5,7 +5,7 @@ use super::image::{MemoryImage, image_words, is_in_log, read_catalog};
 use super::ranges::Leaves;
 use super::streams::{RestorePlan, RestoreSink, RestoreStats, Transfers};
 use crate::images::{each_image, image_to_restore};
-use crate::index::Found;
+use crate::index::RestoreLocator;
 use outlive_format::{Catalog, Image, Manifest};
 use outlive_pool::Pool;
 use outlive_types::{Epoch, JobName, PACKED_STREAM, Rank, RegionDesc, RegionPlace, Result};
@@ -79,7 +79,7 @@ impl<'a> RankImages<'a> {
 
     fn regions_of(&self, image: Image) -> Result<RankRegions> {
         let is_named = || is_in_log(self.pool, self.job, self.manifest);
-        let catalog = Found::load(self.pool, &image.segments, &is_named)
+        let catalog = RestoreLocator::load(self.pool, &image.segments, &is_named)
             .and_then(|found| read_catalog(self.pool, &found.locator, image.reference.catalog))
             .map_err(|e| e.context(image_words(self.job, self.manifest, image.reference.rank)))?;
         let Catalog { regions, attachment, .. } = catalog;

@@ -105,6 +105,7 @@ fn clear_suspects(pool: &Pool, whole: &BTreeSet<PackId>) -> Result<()> {
 /// What target and log report. Damage is in the report, and then also what kept it from being dealt
 /// with: nobody should have to read the whole pool again to learn which packs are damaged.
 pub fn scrub(pool: &Pool, options: &ScrubOptions) -> Result<ScrubReport> {
+    let pool = &pool.to_check();
     let pace = Pace::new(options.bytes_per_s);
     let mut packs = pool.packs()?;
     options.sample.choose(&mut packs, |pack| outlive_chunk::fingerprint(&pack.0));

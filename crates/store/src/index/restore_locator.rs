@@ -13,14 +13,14 @@ const SEARCH_PER_INDEX: u64 = 4;
 
 /// Where the chunks and nodes of an image are that is restored.
 #[derive(Debug)]
-pub struct Found {
+pub struct RestoreLocator {
     /// Their places.
     pub locator: Locator,
     /// What is damaged of the segments, if the directories of all packs stand in for it.
     pub instead_of: Option<Error>,
 }
 
-impl Found {
+impl RestoreLocator {
     /// Loads the `segments` of an image. If one is damaged, or none is known, the directories of all packs tell where
     /// things are.
     ///
@@ -36,18 +36,18 @@ impl Found {
         pool: &Pool,
         segments: &[SegmentRef],
         is_named: &dyn Fn() -> Result<bool>,
-    ) -> Result<Found> {
+    ) -> Result<RestoreLocator> {
         let lists = || Error::damaged("the page that lists its segments is missing or wrong");
         let damage = match Locator::load(pool, segments) {
             Ok(_) if segments.is_empty() => lists(),
-            Ok(locator) => return Ok(Found { locator, instead_of: None }),
+            Ok(locator) => return Ok(RestoreLocator { locator, instead_of: None }),
             Err(error) => error,
         };
         if damage.kind() != ErrorKind::Damaged || pool.is_checking() || !is_named()? {
             return Err(damage);
         }
         let locator = search(pool, segments, &damage)?;
-        Ok(Found { locator, instead_of: Some(damage) })
+        Ok(RestoreLocator { locator, instead_of: Some(damage) })
     }
 }
 
