@@ -85,7 +85,7 @@ fuzz: setup ## Fuzz each decoder for FUZZ_S seconds (default: 5)
 	@printf '\n== Fuzzing, %s s a target\n' '$(FUZZ_S)'
 	@fuzz/run $(FUZZ_S)
 
-soak: setup ## Explore interleavings for MINUTES (default: 60); SCHEDULE=NAME shows one
+soak: setup ## Explore interleavings for MINUTES of processor time (default: 60); SCHEDULE=NAME shows one
 	cargo run --quiet -p outlive-sim --bin outlive-explore -- \
 		$(if $(SCHEDULE),$(SCHEDULE),--minutes $(MINUTES)) $(ARGS)
 
