@@ -122,7 +122,11 @@ impl LazySink for Sink {
         self.memory.next_missing()
     }
 
-    fn deliver(&self, missing: &Missing, bytes: &[u8]) {
+    fn expect(&self, missing: &Missing) {
+        self.memory.expect(missing);
+    }
+
+    fn deliver(&self, missing: &Missing, bytes: Option<&[u8]>) {
         self.memory.deliver(missing, bytes);
     }
 

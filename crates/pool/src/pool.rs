@@ -13,7 +13,7 @@ use crate::targets::{Member, TargetSet, TargetTable};
 use crate::written::Written;
 use outlive_chunk::Policy;
 use outlive_io::StagingPool;
-use outlive_target::{Lock, ManifestLog, Target};
+use outlive_target::{Lock, ManifestLog, ReadMode, Target};
 use outlive_types::sync::sleep;
 use outlive_types::{Error, Event, JobName, PAGE_BYTES, PackId, Result};
 use std::collections::HashMap;
@@ -59,6 +59,8 @@ pub struct Pool {
     pub(crate) progress: Arc<AtomicU64>,
     /// Whether it is read to be checked.
     is_checking: bool,
+    /// Whether a program stands still until what is read is there.
+    is_urgent: bool,
 }
 
 impl Pool {
@@ -116,6 +118,7 @@ impl Pool {
             said: Arc::default(),
             progress: Arc::default(),
             is_checking: false,
+            is_urgent: false,
             policy,
         }
     }
@@ -135,6 +138,16 @@ impl Pool {
     #[must_use]
     pub fn to_check(&self) -> Pool {
         Pool { is_checking: true, ..self.clone() }
+    }
+
+    /// The same pool, for reads that a program stands still for: where reads queue they are first.
+    #[must_use]
+    pub fn urgently(&self) -> Pool {
+        Pool { is_urgent: true, ..self.clone() }
+    }
+
+    pub(crate) fn read_mode(&self) -> ReadMode {
+        ReadMode { may_be_cached: !self.is_checking, is_urgent: self.is_urgent }
     }
 
     /// Whether it is read to be checked.

@@ -57,7 +57,7 @@ impl Pool {
         let geometry = self.config().geometry();
         if (geometry.k, geometry.m) == (1, 0) {
             let offset = SHARD_HEADER_BYTES as u64 + first;
-            let range = ReadRange { offset, buffer, may_be_cached: !self.is_checking() };
+            let range = ReadRange { offset, buffer, mode: self.read_mode() };
             let shard = ShardName { pack: span.pack, shard: 0 };
             return self.targets().read(shard, range).map(move |read| Ok(there(read?)));
         }
@@ -71,7 +71,7 @@ impl Pool {
             let what = format!("pack {} ends before its byte {end}", span.pack);
             return Ticket::done(Err(Error::damaged(what)));
         }
-        read_pieces(self.targets(), !self.is_checking(), span.pack, &layout, pieces, buffer)
+        read_pieces(self.targets(), self.read_mode(), span.pack, &layout, pieces, buffer)
             .map(move |read| Ok(there(read?)))
     }
 

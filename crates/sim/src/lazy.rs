@@ -56,7 +56,10 @@ impl LazySink for Sink {
         }
     }
 
-    fn deliver(&self, missing: &Missing, bytes: &[u8]) {
+    fn expect(&self, _: &Missing) {}
+
+    fn deliver(&self, missing: &Missing, bytes: Option<&[u8]>) {
+        let bytes = bytes.expect("nothing is written that is not in place");
         self.memory.put(missing.stream, missing.offset, bytes);
     }
 
@@ -128,7 +131,14 @@ pub fn restore(
     let (Some((done, fill)), Some((sink, streams))) = (begun, sink) else { return Ok(None) };
     for _ in 0..rng.below(3) {
         let stream = rng.below(streams as u64) as usize;
-        let missing = Missing { stream, offset: 0, length: PAGE_BYTES };
+        let missing = Missing {
+            stream,
+            offset: 0,
+            length: PAGE_BYTES,
+            is_written: false,
+            unit_offset: 0,
+            unit_length: PAGE_BYTES,
+        };
         let mut waiting = sink.touched.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.0.push(missing);
         drop(waiting);

@@ -73,7 +73,10 @@ impl LazySink for Sink {
     fn next_missing(&self) -> Option<Missing> {
         self.memory.next_missing()
     }
-    fn deliver(&self, missing: &Missing, bytes: &[u8]) {
+    fn expect(&self, missing: &Missing) {
+        self.memory.expect(missing);
+    }
+    fn deliver(&self, missing: &Missing, bytes: Option<&[u8]>) {
         self.memory.deliver(missing, bytes);
     }
     fn failure(&self) -> Option<Error> {

@@ -327,7 +327,7 @@ impl Target for DirectoryTarget {
             let (files, path, place) = (self.files.clone(), self.path(shard), self.describe());
             let (root, make_root) = (self.root.clone(), self.make_root);
             // Opened there, too: that may hang.
-            self.files.submit(move || {
+            self.files.submit_read(range.mode.is_urgent, move || {
                 let file = match files.open_to_read(shard, &path) {
                     Ok(file) => file,
                     Err(error) => {
@@ -338,8 +338,8 @@ impl Target for DirectoryTarget {
                         return Err(Fault { error, buffer: range.buffer });
                     }
                 };
-                let ReadRange { offset, buffer, may_be_cached } = &mut range;
-                if *may_be_cached && file.read_cached(buffer, *offset) {
+                let ReadRange { offset, buffer, mode } = &mut range;
+                if mode.may_be_cached && file.read_cached(buffer, *offset) {
                     return Ok(range.buffer);
                 }
                 let read = files.run(&file, |file| read_at(file, buffer, *offset));

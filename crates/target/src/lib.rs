@@ -67,14 +67,23 @@ pub struct ReadRange {
     pub offset: u64,
     /// Receives the bytes; its length is a multiple of 4096.
     pub buffer: AlignedBuf,
+    /// How.
+    pub mode: ReadMode,
+}
+
+/// How something is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ReadMode {
     /// Whether a copy in the system's memory will do. Otherwise the bytes come from where they are kept.
     pub may_be_cached: bool,
+    /// A program stands still until it is there: where reads queue it is first.
+    pub is_urgent: bool,
 }
 
 impl ReadRange {
     /// The range of a buffer's length at `offset`, read from where it is kept.
     pub fn new(offset: u64, buffer: AlignedBuf) -> ReadRange {
-        ReadRange { offset, buffer, may_be_cached: false }
+        ReadRange { offset, buffer, mode: ReadMode::default() }
     }
 }
 

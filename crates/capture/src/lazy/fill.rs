@@ -294,6 +294,9 @@ impl MemoryFill {
             leftovers |= self.place(filling, &part);
         }
         windows(&relative).for_each(|(window, _)| unit.set_placed(window));
+        if unit.is_expected() {
+            self.wake(filling, &range);
+        }
         if leftovers {
             let shadow = filling.shadow_of(range.start)..filling.shadow_of(range.end);
             // SAFETY: the pages are ours, and everything that was brought is placed. If it fails, they
@@ -419,15 +422,17 @@ impl MemoryFill {
             let base = filling.first + number * BLOCK_BYTES;
             let window = (home - base) / WINDOW_BYTES;
             let range = window_of(filling, base, window);
-            let mut unit = filling.unit(number);
+            let unit = filling.unit(number);
             if !unit.is_placed(window) {
-                if !unit.is_brought(window) {
-                    let offset = (range.start - filling.start) as u64;
-                    let (stream, length) = (filling.stream, range.len());
-                    return Some(Missing { stream, offset, length });
-                }
-                self.place(filling, &range);
-                unit.set_placed(window);
+                let whole = filling.range_of(number);
+                return Some(Missing {
+                    stream: filling.stream,
+                    offset: (range.start - filling.start) as u64,
+                    length: range.len(),
+                    is_written: unit.is_brought(window),
+                    unit_offset: (whole.start - filling.start) as u64,
+                    unit_length: whole.len(),
+                });
             }
             // All of what is placed is there, so what is missing is zero.
             let page = &(home..home + PAGE_BYTES);
@@ -453,24 +458,49 @@ impl MemoryFill {
         }
     }
 
-    /// Places what a fault has asked for, unless the background came first.
-    pub(super) fn deliver(&self, missing: &Missing, bytes: &[u8]) {
+    /// Has who waits for something look again once its unit is whole: pages that are zero are placed by nobody.
+    pub(super) fn expect(&self, missing: &Missing) {
+        let Some(filling) = self.filling(missing.stream) else { return };
+        let number = (filling.start + missing.offset as usize - filling.first) / BLOCK_BYTES;
+        let mut unit = filling.unit(number);
+        if unit.is_whole() {
+            self.wake(filling, &filling.range_of(number));
+        }
+        unit.set_expected();
+    }
+
+    /// Places what a fault has asked for, unless the background came first. Without bytes, as it was written.
+    pub(super) fn deliver(&self, missing: &Missing, bytes: Option<&[u8]>) {
         let Some(filling) = self.filling(missing.stream) else { return };
         let address = filling.start + missing.offset as usize;
         let number = (address - filling.first) / BLOCK_BYTES;
         let base = filling.first + number * BLOCK_BYTES;
         let window = (address - base) / WINDOW_BYTES;
-        let range = address..address + bytes.len();
+        let range = address..address + missing.length;
         let mut unit = filling.unit(number);
         if unit.is_placed(window) {
             self.wake(filling, &range);
             return;
         }
-        self.place_each(filling, &range, &mut |home, to, length| {
-            let bytes = &bytes[home - address..][..length];
-            (&self.counts.copied, self.uffd.copy(to, bytes))
-        });
-        unit.set_placed(window);
+        match bytes {
+            Some(bytes) => {
+                self.place_each(filling, &range, &mut |home, to, length| {
+                    let bytes = &bytes[home - address..][..length];
+                    (&self.counts.copied, self.uffd.copy(to, bytes))
+                });
+                unit.set_placed(window);
+            }
+            None if unit.is_brought(window) => {
+                // With its neighbours: what reads in order would wait for each of them.
+                let run = unit.brought_around(window);
+                let at = |window| window_of(filling, base, window);
+                self.place(filling, &(at(run.start).start..at(run.end - 1).end));
+                run.for_each(|window| unit.set_placed(window));
+                // Pages that are zero are placed by the next fault.
+                self.wake(filling, &range);
+            }
+            None => {}
+        }
     }
 
     /// A region is whole: what is missing of it is zero, and the kernel may know.

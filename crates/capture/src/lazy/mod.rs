@@ -215,12 +215,21 @@ impl LazyMemory {
         self.fill.as_ref()?.next_missing()
     }
 
-    /// Takes what the program waits for: all bytes of the range, verified.
+    /// What the program waits for will be written with the rest of its unit ([`Missing::unit`]).
+    pub fn expect(&self, missing: &Missing) {
+        if let Some(fill) = &self.fill {
+            fill.expect(missing);
+        }
+    }
+
+    /// Takes what the program waits for: all bytes of the range, verified. Without bytes it is put into place as it was
+    /// written ([`Missing::is_written`]).
     ///
     /// # Panics
     /// If `bytes` has another length.
-    pub fn deliver(&self, missing: &Missing, bytes: &[u8]) {
-        assert_eq!(missing.length, bytes.len(), "what is missing must come whole");
+    pub fn deliver(&self, missing: &Missing, bytes: Option<&[u8]>) {
+        let length = bytes.map_or(missing.length, <[u8]>::len);
+        assert_eq!(missing.length, length, "what is missing must come whole");
         if let Some(fill) = &self.fill {
             fill.deliver(missing, bytes);
         }

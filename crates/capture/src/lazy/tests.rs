@@ -30,10 +30,17 @@ fn bytes_of(stream: usize, range: Range<usize>) -> Vec<u8> {
 /// `piece_pages` pages in the order of `order`, with a thread that serves faults. `program` may touch
 /// what is lazy meanwhile.
 fn restore(memory: &LazyMemory, lengths: &[usize], seed: u64, program: &(dyn Fn() + Sync)) {
-    restore_held(memory, lengths, seed, &|release| {
+    let deliver = |missing: &Missing| deliver(memory, missing);
+    restore_as(memory, lengths, seed, &deliver, &|release| {
         release();
         program();
     });
+}
+
+fn deliver(memory: &LazyMemory, missing: &Missing) {
+    let from = missing.offset as usize;
+    let bytes = bytes_of(missing.stream, from..from + missing.length);
+    memory.deliver(missing, Some(&bytes));
 }
 
 /// The same, but the last piece comes when the program releases it, at its end at the latest: until
@@ -42,6 +49,17 @@ fn restore_held(
     memory: &LazyMemory,
     lengths: &[usize],
     seed: u64,
+    program: &(dyn Fn(&dyn Fn()) + Sync),
+) {
+    restore_as(memory, lengths, seed, &|missing| deliver(memory, missing), program);
+}
+
+/// The same; `serve` says what is done about a fault.
+fn restore_as(
+    memory: &LazyMemory,
+    lengths: &[usize],
+    seed: u64,
+    serve: &(dyn Fn(&Missing) + Sync),
     program: &(dyn Fn(&dyn Fn()) + Sync),
 ) {
     for (stream, edge) in memory.edges() {
@@ -78,9 +96,7 @@ fn restore_held(
         for _ in 0..2 {
             scope.spawn(|| {
                 while let Some(missing) = memory.next_missing() {
-                    let from = missing.offset as usize;
-                    let bytes = bytes_of(missing.stream, from..from + missing.length);
-                    memory.deliver(&missing, &bytes);
+                    serve(&missing);
                 }
             });
             scope.spawn(|| {
@@ -111,6 +127,48 @@ fn check(memory: LazyMemory, lengths: &[usize]) {
         let got = region.into_bytes().unwrap();
         assert!(*got == bytes_of(stream, 0..lengths[stream]), "stream {stream}");
     }
+}
+
+/// Nothing is delivered for some faults, as their units come with the rest. Among them are pages of zeros, which nobody
+/// puts into place.
+#[test]
+fn what_is_expected_is_there_once_its_unit_is_whole() {
+    let lengths = [9 * MIB + 5];
+    let memory = lazily(&lengths, LazyOptions::default());
+    let (asked, expected_faults) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let serve = |missing: &Missing| {
+        let (window, unit) = (missing.range(), missing.unit());
+        assert!(unit.start <= window.start && window.end <= unit.end);
+        assert!(unit.end - unit.start <= 2 * MIB as u64 && unit.end <= lengths[0] as u64);
+        match asked.fetch_add(1, Ordering::Relaxed) % 4 {
+            0 => deliver(&memory, missing),
+            1 if missing.is_written => memory.deliver(missing, None),
+            _ => {
+                expected_faults.fetch_add(1, Ordering::Relaxed);
+                memory.expect(missing);
+            }
+        }
+    };
+    restore_as(&memory, &lengths, 5, &serve, &|release| {
+        std::thread::scope(|scope| {
+            // They touch zeros and other pages of the last unit before it can be whole.
+            let threads = [3, 4, 10, 7 * 20 + 3].map(|page| {
+                let memory = &memory;
+                let last = lengths[0] / PAGE_BYTES / 7 * 7 - 7 * 30;
+                scope.spawn(move || {
+                    let at = (last + page) * PAGE_BYTES;
+                    assert_eq!(memory.touch(0, at, 0), expected(0, at), "page {page}");
+                })
+            });
+            while asked.load(Ordering::Relaxed) < 2 {
+                std::thread::yield_now();
+            }
+            release();
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+        });
+    });
+    assert!(expected_faults.load(Ordering::Relaxed) > 0);
+    check(memory, &lengths);
 }
 
 #[test]

@@ -15,12 +15,19 @@ pub(super) struct Unit {
     left_bytes: usize,
     /// One bit for each window whose pages are in place.
     placed: u32,
+    /// The program waits until it is whole.
+    is_expected: bool,
 }
 
 impl Unit {
     /// `range` is what is to be filled of the unit, from its own start.
     pub fn new(range: &Range<usize>) -> Unit {
-        let mut unit = Unit { left: [0; WINDOWS], left_bytes: range.len(), placed: u32::MAX };
+        let mut unit = Unit {
+            left: [0; WINDOWS],
+            left_bytes: range.len(),
+            placed: u32::MAX,
+            is_expected: false,
+        };
         for (window, part) in windows(range) {
             unit.left[window] = part.len() as u32;
             unit.placed &= !(1 << window);
@@ -35,6 +42,28 @@ impl Unit {
     /// Everything that is stored for the window has been brought.
     pub fn is_brought(&self, window: usize) -> bool {
         self.left[window] == 0
+    }
+
+    /// All of it has been brought.
+    pub fn is_whole(&self) -> bool {
+        self.left_bytes == 0
+    }
+
+    /// The program waits for it as a whole.
+    pub fn set_expected(&mut self) {
+        self.is_expected = true;
+    }
+
+    pub fn is_expected(&self) -> bool {
+        self.is_expected
+    }
+
+    /// The windows side by side around this one that have been brought and are not in place.
+    pub fn brought_around(&self, window: usize) -> Range<usize> {
+        let is_at_hand = |window: &usize| self.is_brought(*window) && !self.is_placed(*window);
+        let before = (0..window).rev().take_while(is_at_hand).count();
+        let behind = (window..WINDOWS).take_while(is_at_hand).count();
+        window - before..window + behind
     }
 
     pub fn set_placed(&mut self, window: usize) {
@@ -95,6 +124,9 @@ mod tests {
         unit.set_placed(1);
         assert!(unit.any_placed(&range));
         assert_eq!(unit.unplaced().collect::<Vec<_>>(), [0..1, 2..3]);
-        assert!(!unit.bring(2, WINDOW_BYTES) && unit.bring(0, 4096));
+        assert_eq!(unit.brought_around(1), 1..1, "it is in place");
+        assert!(!unit.bring(2, WINDOW_BYTES) && !unit.is_whole());
+        assert_eq!(unit.brought_around(2), 2..3);
+        assert!(unit.bring(0, 4096) && unit.is_whole());
     }
 }

@@ -19,6 +19,8 @@ use std::time::Instant;
 
 /// Until the program goes on.
 const RETURN_S_MAX: f64 = 0.1;
+/// Until a page is there that the program touches first, 99 of 100.
+const TOUCH_S_MAX: f64 = 0.002;
 /// The background against the device.
 const SHARE_MIN: f64 = 0.90;
 const SEED: u64 = 12;
@@ -32,11 +34,15 @@ enum Step {
     Run,
     /// As many, anywhere.
     Scattered,
+    /// A few pages, anywhere, while the background has brought little.
+    Touches,
     /// All pages in order.
     All,
 }
 
-const STEPS: [Step; 4] = [Step::Idle, Step::Run, Step::Scattered, Step::All];
+const STEPS: [Step; 5] = [Step::Idle, Step::Run, Step::Scattered, Step::Touches, Step::All];
+/// Pages of [`Step::Touches`].
+const TOUCHES: usize = 200;
 
 /// One restart.
 struct Restart {
@@ -49,6 +55,8 @@ struct Restart {
     whole_s: f64,
     /// Processor time of all that.
     cpu_s: f64,
+    /// Seconds until each page that the step touched was there, of a few.
+    touched_s: Vec<f64>,
     traffic: Traffic,
 }
 
@@ -63,6 +71,8 @@ struct Rounds {
     used: Vec<f64>,
     /// For each way (eager, lazy), by step: seconds until it returned, had done its step, was whole.
     times: [[[Vec<f64>; 3]; STEPS.len()]; 2],
+    /// Seconds until each of the few pages was there, in lazy restarts.
+    touched_s: Vec<f64>,
     /// Of lazy restarts, by step.
     traffic: [Vec<Traffic>; STEPS.len()],
     /// Processor seconds for each GB, by way.
@@ -137,6 +147,9 @@ impl Rounds {
                     self.traffic[number].push(restart.traffic);
                     restart.memory.how().clone_into(&mut self.how);
                 }
+                if (step, options.eager) == (Step::Touches, false) {
+                    self.touched_s.extend(restart.touched_s);
+                }
                 if step == Step::Idle {
                     self.cpu[way].push(restart.cpu_s / (total_bytes as f64 / 1e9));
                 }
@@ -165,6 +178,7 @@ impl Rounds {
         for (step, what) in [
             (Step::Run, "a step on 1 %, side by side"),
             (Step::Scattered, "a step on 1 %, random pages"),
+            (Step::Touches, "a step on 200 random pages"),
             (Step::All, "a step on 100 %"),
         ] {
             let (eager, lazy) = (m(0, step, 1), m(1, step, 1));
@@ -172,6 +186,12 @@ impl Rounds {
             report.add(format!("{what}: done, lazy"), lazy, Unit::Seconds);
             report.add(format!("{what}: lazy / eager"), lazy / eager, Unit::Ratio);
         }
+        let mut touched_s = self.touched_s.clone();
+        touched_s.sort_unstable_by(f64::total_cmp);
+        let part = |share: f64| touched_s[(touched_s.len() as f64 * share) as usize];
+        let goal = Goal::AtMost(TOUCH_S_MAX);
+        report.add("a first touch, lazy: median", part(0.5), Unit::Seconds);
+        report.goal("a first touch, lazy: 99 of 100", part(0.99), Unit::Seconds, goal);
         report.add("all memory there, lazy", m(1, Step::Idle, 2), Unit::Seconds);
         report.add("processor time for each GB, eager", median(&self.cpu[0]), Unit::Seconds);
         report.add("processor time for each GB, lazy", median(&self.cpu[1]), Unit::Seconds);
@@ -266,19 +286,20 @@ fn restart(path: &Path, region: MutRegion, options: &LazyOptions, step: Step) ->
         done.ok_or_else(|| Error::bug(format!("job {JOB} lost its checkpoint")))?;
     let return_s = elapsed();
     let memory = taken.ok_or_else(lost)?;
-    work(&memory, step);
+    let touched_s = work(&memory, step);
     let step_s = elapsed();
     fill.wait(None).unwrap_or_else(|| Err(Error::bug("a wait without limit ended early")))?;
     let (whole_s, cpu_s) = (elapsed(), Cpu::now().since(cpu_before).own_s);
-    Ok(Restart { return_s, step_s, whole_s, cpu_s, traffic: memory.traffic(), memory })
+    Ok(Restart { return_s, step_s, whole_s, cpu_s, touched_s, traffic: memory.traffic(), memory })
 }
 
-/// A step of the program.
-fn work(memory: &LazyMemory, step: Step) {
+/// A step of the program. Returns seconds until each page was there, of a few.
+fn work(memory: &LazyMemory, step: Step) -> Vec<f64> {
     let pages = memory.length(0) / PAGE_BYTES;
     let touch = |page: usize| {
         memory.touch(0, page * PAGE_BYTES, 0);
     };
+    let mut touched_s = Vec::new();
     match step {
         Step::Idle => {}
         Step::Run => (pages / 2..pages / 2 + pages / 100).for_each(touch),
@@ -286,8 +307,17 @@ fn work(memory: &LazyMemory, step: Step) {
             let rng = SeededRng::new(SEED);
             (0..pages / 100).map(|_| rng.next_u64() as usize % pages).for_each(touch);
         }
+        Step::Touches => {
+            let rng = SeededRng::new(SEED + 1);
+            touched_s.extend((0..TOUCHES).map(|_| {
+                let began = Instant::now();
+                touch(rng.next_u64() as usize % pages);
+                began.elapsed().as_secs_f64()
+            }));
+        }
         Step::All => (0..pages).for_each(touch),
     }
+    touched_s
 }
 
 struct Sink(Arc<LazyMemory>);
@@ -319,7 +349,11 @@ impl LazySink for Sink {
         self.0.next_missing()
     }
 
-    fn deliver(&self, missing: &Missing, bytes: &[u8]) {
+    fn expect(&self, missing: &Missing) {
+        self.0.expect(missing);
+    }
+
+    fn deliver(&self, missing: &Missing, bytes: Option<&[u8]>) {
         self.0.deliver(missing, bytes);
     }
 

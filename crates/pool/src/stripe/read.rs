@@ -4,7 +4,7 @@ use crate::layout::{Layout, Piece};
 use crate::targets::{TargetSet, rather};
 use outlive_erasure::Code;
 use outlive_io::{AlignedBuf, Promise, SystemTimer, Ticket, Timer};
-use outlive_target::{Fault, ReadRange, ShardName};
+use outlive_target::{Fault, ReadMode, ReadRange, ShardName};
 use outlive_types::{Error, ErrorKind, PackId, Result};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -22,7 +22,7 @@ const LOOK_AGAIN: u32 = 256;
 /// Reads pieces of one container into `buffer`, which is as long as they are together.
 pub(crate) fn read_pieces(
     targets: Arc<TargetSet>,
-    may_be_cached: bool,
+    mode: ReadMode,
     pack: PackId,
     layout: &Layout,
     pieces: Vec<Piece>,
@@ -42,7 +42,7 @@ pub(crate) fn read_pieces(
     let (promise, ticket) = Ticket::pair();
     let unusable = vec![false; layout.shards()];
     let state = State { parts, unusable, error: None, promise: Some(promise) };
-    let reading = Reading { targets, may_be_cached, pack, code, state: Mutex::new(state) };
+    let reading = Reading { targets, mode, pack, code, state: Mutex::new(state) };
     Arc::new(reading).start();
     ticket
 }
@@ -50,7 +50,7 @@ pub(crate) fn read_pieces(
 /// A read under way.
 struct Reading {
     targets: Arc<TargetSet>,
-    may_be_cached: bool,
+    mode: ReadMode,
     pack: PackId,
     code: Arc<Code>,
     state: Mutex<State>,
@@ -199,7 +199,7 @@ impl Reading {
     fn submit(self: Arc<Self>, orders: Vec<Order>) {
         for Order { part, shard, offset, buffer } in orders {
             let this = self.clone();
-            let range = ReadRange { offset, buffer, may_be_cached: self.may_be_cached };
+            let range = ReadRange { offset, buffer, mode: self.mode };
             let read = self.targets.read(self.name(shard), range);
             read.on_done(move |outcome| {
                 let outcome = outcome.unwrap_or_else(|_| {

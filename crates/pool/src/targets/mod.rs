@@ -459,7 +459,7 @@ impl TargetSet {
 
     /// Reads a range of a finished shard, wherever it is; also if it is moved just then.
     pub fn read(self: &Arc<Self>, shard: ShardName, range: ReadRange) -> ReadTicket {
-        let ReadRange { offset, may_be_cached, .. } = range;
+        let ReadRange { offset, mode, .. } = range;
         let number = match self.find(shard) {
             Ok(number) => number,
             Err(error) => return self.read_moved(shard, range, None, error),
@@ -472,7 +472,7 @@ impl TargetSet {
         let this = self.clone();
         read.on_done(move |outcome| match outcome {
             Ok(Err(Fault { error, buffer })) if error.kind() == ErrorKind::Damaged => {
-                let range = ReadRange { offset, buffer, may_be_cached };
+                let range = ReadRange { offset, buffer, mode };
                 let again = this.read_moved(shard, range, Some(number), error);
                 again.on_done(move |outcome| promise.settle(outcome));
             }

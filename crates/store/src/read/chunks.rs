@@ -52,6 +52,22 @@ pub struct ReadFault {
     pub error: Error,
 }
 
+/// Which read comes next, and when.
+pub trait ReadOrder: Sync {
+    /// The next read; `None`, or a number that is none, if none is to begin now. That ends a thread that has none under
+    /// way (`is_idle`).
+    fn next(&self, is_idle: bool) -> Option<usize>;
+
+    /// A read that was given out has come, or has failed.
+    fn ended(&self) {}
+}
+
+impl<F: Fn() -> Option<usize> + Sync> ReadOrder for F {
+    fn next(&self, _: bool) -> Option<usize> {
+        self()
+    }
+}
+
 impl ReadPlan {
     /// Plans the reading of `wanted`. Equal places are read once and handed on for each.
     pub fn new(pool: &Pool, wanted: &[ReadItem]) -> ReadPlan {
@@ -188,18 +204,17 @@ impl ReadPlan {
         }
     }
 
-    /// The same in another order: `next` says which read comes next; `None`, or a number that is none,
-    /// ends a thread. `(threads, depth)`: reads asked for over all threads are at most `depth`.
+    /// The same in another order. `(threads, depth)`: reads asked for over all threads are at most `depth`.
     pub fn execute_as(
         &self,
         pool: &Pool,
         (threads, depth): (usize, usize),
         keep_going: bool,
-        next: &(dyn Fn() -> Option<usize> + Sync),
+        order: &dyn ReadOrder,
         take: &Take<'_>,
     ) -> Vec<ReadFault> {
         let threads = self.threads(threads, depth);
-        self.run(pool, (threads, depth), threads == 1, keep_going, next, take)
+        self.run(pool, (threads, depth), threads == 1, keep_going, order, take)
     }
 
     fn threads(&self, threads: usize, depth: usize) -> usize {
@@ -212,7 +227,7 @@ impl ReadPlan {
         (threads, depth): (usize, usize),
         in_order: bool,
         keep_going: bool,
-        next: &(dyn Fn() -> Option<usize> + Sync),
+        order: &dyn ReadOrder,
         take: &Take<'_>,
     ) -> Vec<ReadFault> {
         let stop = AtomicBool::new(false);
@@ -221,7 +236,7 @@ impl ReadPlan {
         let worker = Worker {
             plan: self,
             pool,
-            next,
+            order,
             stop: &stop,
             faults: &faults,
             keep_going,
@@ -247,12 +262,12 @@ impl ReadPlan {
         };
         let tickets: Vec<_> = self.steps.iter().map(read).collect();
         let (stop, faults) = (AtomicBool::new(false), Mutex::new(Vec::new()));
-        let (next, keep_going, depth, in_order) = (&|| None, false, 1, true);
+        let (order, keep_going, depth, in_order) = (&|| None, false, 1, true);
         let (stop, faults, alive) = (&stop, &faults, &AtomicUsize::new(0));
         let worker = Worker {
             plan: self,
             pool,
-            next,
+            order,
             stop,
             faults,
             keep_going,
@@ -273,7 +288,7 @@ impl ReadPlan {
 struct Worker<'a> {
     plan: &'a ReadPlan,
     pool: &'a Pool,
-    next: &'a (dyn Fn() -> Option<usize> + Sync),
+    order: &'a dyn ReadOrder,
     stop: &'a AtomicBool,
     faults: &'a Mutex<Vec<ReadFault>>,
     keep_going: bool,
@@ -363,18 +378,19 @@ impl Worker<'_> {
                     }
                     None => break,
                 };
-                let Some(at) = (self.next)() else { break };
+                let Some(at) = self.order.next(in_flight.is_empty()) else { break };
                 let Some(step) = self.plan.steps.get(at) else { break };
                 in_flight.push(at, self.pool.read(step.span, buffer));
             }
             let Some((at, read)) = in_flight.wait_next() else { return Ok(()) };
+            self.order.ended();
             self.hand_on(&self.plan.steps[at], read, &mut frame);
         }
     }
 
     /// Nobody reads what is left, if anything is.
     fn give_up(&self, error: Error) {
-        let left = (self.next)().and_then(|at| self.plan.steps.get(at));
+        let left = self.order.next(true).and_then(|at| self.plan.steps.get(at));
         let Some(step) = left.filter(|_| !self.stop.swap(true, Ordering::Relaxed)) else { return };
         let mut faults = self.faults.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         for (wanted, _) in &self.plan.sorted[step.items.clone()] {

@@ -22,7 +22,7 @@ mod verified;
 
 pub(crate) use again::{Again, Current, Logs, while_moving};
 pub use any::AnyImage;
-pub use chunks::{ReadFault, ReadPlan, Take};
+pub use chunks::{ReadFault, ReadOrder, ReadPlan, Take};
 pub use find::{Kind, Select, Skipped, find_manifest, first_good, first_manifest, first_of_rank};
 pub(crate) use find::{first_with_rank, hurt, suspect};
 pub use image::{MemoryImage, Stream};

@@ -83,7 +83,7 @@ impl MemoryImage {
         };
         let plan = ReadPlan::new(self.pool(), &pieces.wanted);
         if plan.read_bytes <= AT_ONCE_BYTES {
-            return plan.execute_now(self.pool(), &take);
+            return plan.execute_now(&self.pool().urgently(), &take);
         }
         let threads = self.pool().config().tuning.threads();
         let faults = plan.execute_in_turns(self.pool(), threads, false, &take);

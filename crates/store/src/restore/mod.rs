@@ -28,8 +28,10 @@ pub trait LazySink: RestoreSink + Send + 'static {
     fn write_edge(&self, stream: usize, offset: u64, bytes: &[u8]);
     /// Waits for what the program waits for; `None` once `stop` was called.
     fn next_missing(&self) -> Option<Missing>;
-    /// Takes it.
-    fn deliver(&self, missing: &Missing, bytes: &[u8]);
+    /// All of its unit will be written soon; nothing is delivered.
+    fn expect(&self, missing: &Missing);
+    /// Takes it; without bytes, as it was written ([`Missing::is_written`]).
+    fn deliver(&self, missing: &Missing, bytes: Option<&[u8]>);
     /// Why what was brought could not be put into place, if so.
     fn failure(&self) -> Option<Error>;
     /// Nothing more will come; nobody shall wait for it.
@@ -111,10 +113,23 @@ impl LazyFill {
 
     /// Has a part of a stream read before all else.
     pub fn prefer(&self, stream: usize, range: Range<u64>) {
-        let order = self.0.order.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(order) = order {
+        if let Some(order) = self.order() {
             order.prefer(stream, range);
         }
+    }
+
+    /// The program waits for something. True if the background brings it soon enough.
+    fn brings_soon(&self, missing: &Missing) -> bool {
+        self.order().is_some_and(|order| order.brings_soon(missing.stream, missing.unit()))
+    }
+
+    /// That of the reads under way.
+    fn order(&self) -> Option<Arc<Order>> {
+        self.0.order.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.0.stopping.load(Ordering::Relaxed)
     }
 
     fn end(&self, outcome: Result<RestoreStats>) {

@@ -1,17 +1,48 @@
-//! Which read comes next: what the program waits for and its neighbours first, else container order.
+//! Which read comes next, and when: what the program waits for and its neighbours first, else container order; the
+//! fewer at a time, the more the program waits for.
 
-use crate::read::{ReadPlan, Transfer};
+use super::LazyFill;
+use crate::read::{ReadOrder, ReadPlan, Transfer};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Reads that begin and end without a fault before more are under way again: some milliseconds.
+const CALM: usize = 4;
+/// Faults for which the background makes way, at most. Each costs it the time of some reads and the huge page around it.
+/// It makes way for one more for so many reads of its own.
+const FAULTS_MAX: usize = 256;
+const READS_FOR_FAULT: usize = 1024;
+/// Reads that a fault waits for, at most, if the background does not make way.
+const UNIT_READS_MAX: usize = 8;
+
+/// How many reads of the background may be under way.
+#[derive(Debug)]
+struct Room {
+    under_way: usize,
+    limit: usize,
+    limit_max: usize,
+    /// Reads that are to end before the limit rises.
+    pause: usize,
+    /// Reads that have ended.
+    ended: usize,
+    /// Faults for which it made way.
+    faults: usize,
+}
 
 /// Reads that may wait to be preferred; the oldest wishes are dropped.
 const PREFERRED_MAX: usize = 64;
 
 /// The order of one plan's reads. Each is given out once.
+///
+/// How many are under way follows the congestion control of TCP (slow start, additive increase, multiplicative decrease:
+/// Jacobson 1988): one at first, each fault halves them, and a while behind the last one each read that ends adds one. So a
+/// fault waits behind few reads of the background, and where nobody waits these keep the device busy. One always goes on.
 #[derive(Debug)]
 pub(super) struct Order {
+    room: Mutex<Room>,
+    changed: Condvar,
     given: Vec<AtomicBool>,
     next: AtomicUsize,
     preferred: Mutex<VecDeque<u32>>,
@@ -21,23 +52,94 @@ pub(super) struct Order {
 
 impl Order {
     /// `numbers[n]` is the piece for which the plan's `n`th wanted is.
-    pub fn new(reads: &ReadPlan, pieces: &[Transfer], numbers: &[u32]) -> Order {
+    pub fn new(
+        reads: &ReadPlan,
+        pieces: &[Transfer],
+        numbers: &[u32],
+        under_way_max: usize,
+    ) -> Order {
         let place = |(piece, step): (&u32, u32)| {
             let piece = &pieces[*piece as usize];
             (piece.stream, piece.to, step)
         };
-        let mut places: Vec<_> = numbers.iter().zip(reads.step_of()).map(place).collect();
+        let places = numbers.iter().zip(reads.step_of()).map(place).collect();
+        Order::of(reads.reads(), places, under_way_max)
+    }
+
+    fn of(reads: usize, mut places: Vec<(u32, u64, u32)>, under_way_max: usize) -> Order {
         places.sort_unstable();
+        let limit_max = under_way_max.max(1);
         Order {
-            given: (0..reads.reads()).map(|_| AtomicBool::new(false)).collect(),
+            room: Mutex::new(Room {
+                under_way: 0,
+                limit: 1,
+                limit_max,
+                pause: CALM,
+                ended: 0,
+                faults: 0,
+            }),
+            changed: Condvar::new(),
+            given: (0..reads).map(|_| AtomicBool::new(false)).collect(),
             next: AtomicUsize::new(0),
             preferred: Mutex::default(),
             places,
         }
     }
 
+    fn room(&self) -> MutexGuard<'_, Room> {
+        self.room.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes room for a read. False if there is none; one that is idle waits for it: then another has reads under
+    /// way.
+    fn take_room(&self, is_idle: bool) -> bool {
+        let mut room = self.room();
+        while room.under_way >= room.limit {
+            if !is_idle {
+                return false;
+            }
+            room = self.changed.wait(room).unwrap_or_else(PoisonError::into_inner);
+        }
+        room.under_way += 1;
+        true
+    }
+
+    fn give_room(&self, room: &mut Room) {
+        room.under_way = room.under_way.saturating_sub(1);
+        self.changed.notify_all();
+    }
+
+    /// The program waits for some of this unit. True if the background brings all of it soon enough: it is under way, or
+    /// the program touches so much that the whole matters more than each part. If not, what it waits for is to be read by
+    /// itself, and the background makes way.
+    pub fn brings_soon(&self, stream: usize, unit: Range<u64>) -> bool {
+        let left = self.prefer(stream, unit);
+        if left == 0 {
+            return true;
+        }
+        let mut room = self.room();
+        if left <= UNIT_READS_MAX && room.faults >= FAULTS_MAX + room.ended / READS_FOR_FAULT {
+            return true;
+        }
+        room.faults += 1;
+        room.limit = (room.limit / 2).max(1);
+        room.pause = room.under_way + CALM;
+        false
+    }
+
+    /// Reads of what goes to this range that were not given out yet.
+    fn reads_of(&self, stream: usize, range: Range<u64>) -> impl Iterator<Item = u32> {
+        let stream = stream as u32;
+        let first = self.places.partition_point(|(of, to, _)| (*of, *to) < (stream, range.start));
+        self.places[first..]
+            .iter()
+            .take_while(move |(of, to, _)| *of == stream && *to < range.end)
+            .map(|(_, _, read)| *read)
+            .filter(|read| !self.given[*read as usize].load(Ordering::Relaxed))
+    }
+
     /// The next read; `None` if all were given.
-    pub fn next(&self) -> Option<usize> {
+    fn next_read(&self) -> Option<usize> {
         let take = |read: usize| !self.given[read].swap(true, Ordering::Relaxed);
         loop {
             let preferred =
@@ -59,25 +161,164 @@ impl Order {
         }
     }
 
-    /// Has what goes to this range read before all else.
-    pub fn prefer(&self, stream: usize, range: Range<u64>) {
-        let stream = stream as u32;
-        let first = self.places.partition_point(|(of, to, _)| (*of, *to) < (stream, range.start));
-        let wanted = self.places[first..]
-            .iter()
-            .take_while(|(of, to, _)| *of == stream && *to < range.end)
-            .map(|(_, _, read)| *read)
-            .filter(|read| !self.given[*read as usize].load(Ordering::Relaxed));
+    /// Has what goes to this range read before all else. Returns how many reads that takes.
+    pub fn prefer(&self, stream: usize, range: Range<u64>) -> usize {
         let mut reads: Vec<u32> = Vec::new();
-        for read in wanted {
+        for read in self.reads_of(stream, range) {
             if reads.last() != Some(&read) {
                 reads.push(read);
             }
         }
+        let count = reads.len();
         let mut preferred = self.preferred.lock().unwrap_or_else(PoisonError::into_inner);
         for read in reads.into_iter().rev() {
             preferred.push_front(read);
         }
         preferred.truncate(PREFERRED_MAX);
+        count
+    }
+}
+
+impl ReadOrder for Order {
+    fn next(&self, is_idle: bool) -> Option<usize> {
+        if !self.take_room(is_idle) {
+            return None;
+        }
+        let next = self.next_read();
+        if next.is_none() {
+            self.give_room(&mut self.room());
+        }
+        next
+    }
+
+    fn ended(&self) {
+        let mut room = self.room();
+        room.ended += 1;
+        match room.pause {
+            0 => room.limit = (room.limit + 1).min(room.limit_max),
+            _ => room.pause -= 1,
+        }
+        self.give_room(&mut room);
+    }
+}
+
+/// The reads of a fill that is not to end.
+pub(super) struct WhileWanted<'a>(pub &'a Order, pub &'a LazyFill);
+
+impl ReadOrder for WhileWanted<'_> {
+    fn next(&self, is_idle: bool) -> Option<usize> {
+        if self.1.is_stopping() { None } else { self.0.next(is_idle) }
+    }
+
+    fn ended(&self) {
+        self.0.ended();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const READ_BYTES: u64 = 1 << 20;
+
+    /// Reads side by side that each bring as much of stream 0; at most eight under way.
+    fn order(reads: u32) -> Order {
+        Order::of(
+            reads as usize,
+            (0..reads).map(|read| (0, u64::from(read) * READ_BYTES, read)).collect(),
+            8,
+        )
+    }
+
+    fn unit(number: u64) -> Range<u64> {
+        2 * number * READ_BYTES..2 * (number + 1) * READ_BYTES
+    }
+
+    /// Begins all that may be under way; how many are.
+    fn begin(order: &Order) -> usize {
+        while order.next(false).is_some() {}
+        order.room().under_way
+    }
+
+    /// So many reads end, and as many begin.
+    fn go_on(order: &Order, reads: usize) -> usize {
+        for _ in 0..reads {
+            order.ended();
+            begin(order);
+        }
+        order.room().under_way
+    }
+
+    #[test]
+    fn reads_begin_one_by_one_and_make_way_for_faults() {
+        let order = order(1000);
+        assert_eq!(begin(&order), 1);
+        assert_eq!(go_on(&order, CALM), 1);
+        assert_eq!(go_on(&order, 1), 2);
+        assert_eq!(go_on(&order, 20), 8, "no more than that");
+        assert!(!order.brings_soon(0, unit(200)));
+        assert_eq!(order.room().limit, 4);
+        assert!(!order.brings_soon(0, unit(220)));
+        assert!(!order.brings_soon(0, unit(240)));
+        assert!(!order.brings_soon(0, unit(230)));
+        assert_eq!(go_on(&order, 8 + CALM), 1, "one goes on, whatever the program does");
+        assert_eq!(go_on(&order, 20), 8, "a while later");
+    }
+
+    #[test]
+    fn what_is_under_way_is_waited_for() {
+        let order = order(1000);
+        go_on(&order, 20);
+        let before = order.room().limit;
+        assert!(order.brings_soon(0, unit(0)));
+        assert_eq!(order.room().limit, before);
+        // What goes to no place of the plan has been brought before, or is of another stream.
+        assert!(order.brings_soon(1, unit(0)));
+        // What was waited for comes first, and then is under way.
+        assert!(!order.brings_soon(0, unit(100)));
+        order.prefer(0, unit(100));
+        go_on(&order, 20);
+        assert!(order.brings_soon(0, unit(100)));
+    }
+
+    #[test]
+    fn a_program_that_touches_much_waits_for_whole_units() {
+        let order = order(10_000);
+        for fault in 0..FAULTS_MAX as u64 {
+            assert!(!order.brings_soon(0, unit(fault)), "fault {fault}");
+        }
+        assert!(order.brings_soon(0, unit(2000)));
+        assert_eq!(order.next(false), Some(4000), "its reads come first");
+        // It waits for so much by itself only.
+        assert!(!order.brings_soon(0, unit(2001).start..unit(2010).end));
+        go_on(&order, READS_FOR_FAULT);
+        assert!(order.brings_soon(0, unit(2100)), "that one was one more than its share");
+        go_on(&order, READS_FOR_FAULT);
+        assert!(!order.brings_soon(0, unit(2200)));
+        assert!(order.brings_soon(0, unit(2300)));
+    }
+
+    /// With nothing of its own under way, a thread would end; with a read of another one's, it waits for room.
+    #[test]
+    fn a_thread_without_reads_waits_for_room_and_reads_the_rest() {
+        let order = order(3);
+        assert_eq!(order.next(true), Some(0));
+        assert_eq!(order.next(false), None);
+        let (order, (began, waits)) = (&order, std::sync::mpsc::channel());
+        std::thread::scope(|scope| {
+            let other = scope.spawn(move || {
+                began.send(()).unwrap();
+                let mut reads = Vec::new();
+                while let Some(read) = order.next(true) {
+                    reads.push(read);
+                    order.ended();
+                }
+                reads
+            });
+            waits.recv().unwrap();
+            order.ended();
+            assert_eq!(other.join().unwrap(), [1, 2]);
+        });
+        assert_eq!(order.room().under_way, 0);
     }
 }

@@ -1,6 +1,6 @@
 //! The threads of a lazy restore: some fetch what the program waits for, one brings the rest.
 
-use super::order::Order;
+use super::order::{Order, WhileWanted};
 use super::{LazyEnds, LazyFill, LazySink};
 use crate::index::ReadItem;
 use crate::read::{Current, Leaves, MemoryImage, ReadPlan, RestoreStats, Transfers, Verified};
@@ -15,11 +15,10 @@ use std::time::Duration;
 /// Threads that serve faults: a program seldom has more threads that wait at once, and each is served
 /// by whichever is free.
 const FAULT_THREADS: usize = 4;
-/// Reads of the background, all together. The engine does eight at once; with no more than six, which
-/// left two for faults, programs that touch much waited longer: for the fill itself.
+/// Reads of the background at most, all together: the engine does eight at once.
 const READS_IN_FLIGHT: usize = 14;
 /// Longest read of the background: what a fault may have to wait behind.
-const SPAN_BYTES_MAX: u64 = 2 << 20;
+const SPAN_BYTES_MAX: u64 = 1 << 20;
 /// What is read first after a fault, from the fault's block on.
 const NEIGHBOURS_BYTES: u64 = 4 * BLOCK_BYTES as u64;
 /// How often what cannot be read is tried again, and how long after.
@@ -133,7 +132,7 @@ impl<S: LazySink> Runner<S> {
     }
 
     fn is_stopping(&self) -> bool {
-        self.fill.0.stopping.load(Ordering::Relaxed)
+        self.fill.is_stopping()
     }
 
     // --- Faults -------------------------------------------------------------------------------------
@@ -141,17 +140,25 @@ impl<S: LazySink> Runner<S> {
     fn serve(&self) {
         let mut buffer = Vec::new();
         while let Some(missing) = self.sink.next_missing() {
+            let unit = missing.unit();
+            self.fill.prefer(missing.stream, unit.start..unit.start + NEIGHBOURS_BYTES);
+            if self.fill.brings_soon(&missing) {
+                self.sink.expect(&missing);
+                continue;
+            }
+            if missing.is_written {
+                self.sink.deliver(&missing, None);
+                continue;
+            }
             buffer.clear();
             buffer.resize(missing.length, 0);
             let (stream, offset) = (missing.stream, missing.offset);
             let fetch =
                 &mut |image: &MemoryImage| image.fetch(&self.leaves, stream, offset, &mut buffer);
             match self.attempt(fetch) {
-                Ok(()) => self.sink.deliver(&missing, &buffer),
+                Ok(()) => self.sink.deliver(&missing, Some(&buffer)),
                 Err(error) => return self.fail(error),
             }
-            let block = missing.offset / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
-            self.fill.prefer(missing.stream, block..block + NEIGHBOURS_BYTES);
         }
     }
 
@@ -244,7 +251,7 @@ impl<S: LazySink> Runner<S> {
         let numbers: Vec<u32> = (0..pieces.pieces.len() as u32).filter(left).collect();
         let wanted: Vec<ReadItem> = numbers.iter().map(|at| pieces.wanted[*at as usize]).collect();
         let reads = ReadPlan::within(pool, &wanted, SPAN_BYTES_MAX);
-        let order = Arc::new(Order::new(&reads, &pieces.pieces, &numbers));
+        let order = Arc::new(Order::new(&reads, &pieces.pieces, &numbers, READS_IN_FLIGHT));
         *self.fill.0.order.lock().unwrap_or_else(PoisonError::into_inner) = Some(order.clone());
         let take = |at: usize, chunk: Verified<'_>| {
             let number = numbers[at] as usize;
@@ -254,7 +261,7 @@ impl<S: LazySink> Runner<S> {
             advance(u64::from(piece.length));
             self.sink.failure().map_or(Ok(()), Err)
         };
-        let next = || if self.is_stopping() { None } else { order.next() };
+        let next = WhileWanted(&order, &self.fill);
         let threads = pool.config().tuning.threads();
         let faults = reads.execute_as(pool, (threads, READS_IN_FLIGHT), false, &next, &take);
         stats.read_bytes += reads.read_bytes;

@@ -14,6 +14,8 @@ use std::sync::{Arc, Mutex};
 
 /// Shards kept open for reading, with two descriptors at most: a restore reads each pack in one go, so few are enough.
 const OPEN_MAX: usize = 16;
+/// Urgent reads at once: as many as threads serve the faults of a lazy restore.
+const URGENT_MAX: usize = 4;
 
 pub(super) struct Files {
     root: PathBuf,
@@ -24,6 +26,8 @@ pub(super) struct Files {
     observer: Arc<dyn Observer>,
     /// Writes and reads, unless that is left to the engine that the process shares.
     engine: Option<OwnEngine>,
+    /// Reads that a program stands still for.
+    urgent: OwnEngine,
     /// Most recently used last. Only ever tried: a forked child may inherit it locked, and what is
     /// cached can always be opened again.
     open: Mutex<VecDeque<Open>>,
@@ -49,6 +53,7 @@ impl Files {
             told: AtomicBool::new(false),
             observer: options.observer.clone(),
             engine: options.threads.map(OwnEngine::new),
+            urgent: OwnEngine::new(URGENT_MAX),
             open: Mutex::default(),
             changes: AtomicU64::new(0),
         }
@@ -63,6 +68,15 @@ impl Files {
             Some(engine) => engine.submit(job),
             None => DiskEngine::shared().submit(job),
         }
+    }
+
+    /// The same for a read. One that is urgent waits for no other work, but for others like it.
+    pub(super) fn submit_read<T: Send + 'static>(
+        &self,
+        is_urgent: bool,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> Ticket<T> {
+        if is_urgent { self.urgent.submit(job) } else { self.submit(job) }
     }
 
     /// Opens with O_DIRECT, or without once the file system has refused that.

@@ -1,6 +1,6 @@
 use super::*;
-use crate::LogMedium;
 use crate::durable::tests::{WITHOUT_LINKS, opens};
+use crate::{LogMedium, ReadMode};
 use outlive_io::AlignedBuf;
 use outlive_types::sync::{Scheduler, scheduled};
 use outlive_types::{ErrorKind, PAGE_BYTES, SessionId};
@@ -166,7 +166,8 @@ fn what_the_page_cache_holds_is_read_there_if_that_will_do() {
     put(&target, shard(1), 7);
     let length = 2 * PAGE_BYTES;
     let read = |may_be_cached| {
-        let range = ReadRange { may_be_cached, ..ReadRange::new(0, AlignedBuf::zeroed(length)) };
+        let mode = ReadMode { may_be_cached, ..ReadMode::default() };
+        let range = ReadRange { mode, ..ReadRange::new(0, AlignedBuf::zeroed(length)) };
         let before = read_from_devices();
         let bytes = target.read_ranges(shard(1), vec![range]).remove(0).wait().unwrap();
         assert!(bytes.iter().all(|byte| *byte == 7));
@@ -190,8 +191,31 @@ fn what_the_page_cache_holds_is_read_there_if_that_will_do() {
     assert_eq!(read(true), 0);
     replace(&target, shard(1), 8);
     assert_eq!(first_byte(&target, shard(1)), 8);
-    let range = ReadRange { may_be_cached: true, ..ReadRange::new(0, AlignedBuf::zeroed(length)) };
+    let mode = ReadMode { may_be_cached: true, ..ReadMode::default() };
+    let range = ReadRange { mode, ..ReadRange::new(0, AlignedBuf::zeroed(length)) };
     assert_eq!(target.read_ranges(shard(1), vec![range]).remove(0).wait().unwrap()[0], 8);
+}
+
+/// Of a directory with one thread, which does something else.
+#[test]
+fn an_urgent_read_waits_for_no_other_work() {
+    let root = tempfile::tempdir().unwrap();
+    let options = DirectoryOptions { threads: Some(1), ..DirectoryOptions::default() };
+    let target = DirectoryTarget::open(root.path(), &options).unwrap();
+    put(&target, shard(1), 7);
+    let read = |is_urgent| {
+        let mode = ReadMode { is_urgent, ..ReadMode::default() };
+        let range = ReadRange { mode, ..ReadRange::new(0, AlignedBuf::zeroed(PAGE_BYTES)) };
+        target.read_ranges(shard(1), vec![range]).remove(0)
+    };
+    let (go_on, ends) = channel::<()>();
+    let work = target.files.submit(move || ends.recv().is_err());
+    let behind = read(false);
+    assert_eq!(read(true).wait().unwrap()[0], 7);
+    assert!(!work.ready() && !behind.ready());
+    drop(go_on);
+    assert!(work.wait());
+    assert_eq!(behind.wait().unwrap()[0], 7);
 }
 
 /// Another process, that is: it has the old file open.

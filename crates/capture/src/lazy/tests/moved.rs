@@ -79,7 +79,7 @@ fn serving<T>(memory: &LazyMemory, program: impl FnOnce() -> T) -> T {
             while let Some(missing) = memory.next_missing() {
                 let from = missing.offset as usize;
                 let bytes = bytes_of(missing.stream, from..from + missing.length);
-                memory.deliver(&missing, &bytes);
+                memory.deliver(&missing, Some(&bytes));
             }
         });
         /// Also if the program panics.
@@ -263,8 +263,12 @@ fn a_region_that_moves_as_it_becomes_whole_is_let_go() {
         let fill = memory.fill.as_ref().unwrap();
         // All but the last step: it is in place, as for faults, but has not been counted as brought.
         for offset in (0..4 * MIB).step_by(unit::WINDOW_BYTES) {
-            let missing = Missing { stream: 0, offset: offset as u64, length: unit::WINDOW_BYTES };
-            memory.deliver(&missing, &bytes_of(0, offset..offset + missing.length));
+            let (from, length) = (offset as u64, unit::WINDOW_BYTES);
+            let (unit_offset, unit_length, is_written) = (from, length, false);
+            let missing =
+                Missing { stream: 0, offset: from, length, is_written, unit_offset, unit_length };
+            let bytes = bytes_of(0, offset..offset + length);
+            memory.deliver(&missing, Some(&bytes));
         }
         let part = MIB..2 * MIB;
         let at = std::thread::scope(|scope| {
