@@ -151,3 +151,6 @@ impl Pool {
         targets.of_tier(Tier::Fast).any(|(_, member)| member.is_volatile)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,13 +7,12 @@ mod stepped;
 use common::{Program, State, changed, noise};
 use outlive_pool::Pool;
 use outlive_store::gc::{GcOptions, GcReport, Thoroughness, collect};
-use outlive_store::{SaveStats, Select};
+use outlive_store::{Job, SaveStats, Select};
 use outlive_target::FaultWorld;
 use outlive_types::{Epoch, ErrorKind, JobName, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
-use stepped::{Gate, Steps, World};
+use stepped::{Gate, Steps, Stopped, World};
 
 fn state(seed: u64) -> State {
     State::from([("a".to_owned(), noise(seed, 120_000)), ("b".to_owned(), vec![seed as u8; 50])])
@@ -30,46 +29,6 @@ fn collecting(pool: &Pool, drop: &[Epoch], unused_max: f64) -> Result<GcReport> 
     };
     let thoroughness = Thoroughness { unused_max, ..Thoroughness::default() };
     collect(pool, &GcOptions { drop, thoroughness, ..GcOptions::default() })
-}
-
-/// A place where a process stops, and what it comes to.
-struct Stopped<T> {
-    gate: Gate,
-    thread: JoinHandle<T>,
-}
-
-impl<T: Send + 'static> Stopped<T> {
-    /// Does `work` in a pool of its own until its operation `op` comes for the time number `nth`, from
-    /// 0, while `when` holds.
-    fn at(
-        world: &World,
-        (op, nth): (&'static str, u64),
-        when: impl Fn() -> bool + Send + Sync + 'static,
-        work: impl FnOnce(Pool) -> T + Send + 'static,
-    ) -> Stopped<T> {
-        let (steps, gate, over) =
-            (Steps::default(), Gate::default(), Arc::new(AtomicBool::new(false)));
-        let pool = world.stepped(&steps);
-        let (count, stop) = (AtomicU64::new(0), gate.clone());
-        steps.hook(move |_, what| {
-            if what == op && when() && count.fetch_add(1, Ordering::AcqRel) == nth {
-                stop.stop();
-            }
-        });
-        let done = over.clone();
-        let thread = std::thread::spawn(move || {
-            let outcome = work(pool);
-            done.store(true, Ordering::Release);
-            outcome
-        });
-        gate.wait_reached(|| over.load(Ordering::Acquire));
-        Stopped { gate, thread }
-    }
-
-    fn go_on(self) -> T {
-        self.gate.open();
-        self.thread.join().unwrap()
-    }
 }
 
 /// The epochs of job `a` can be restored, bit for bit.
@@ -232,10 +191,14 @@ fn beside_an_ended_job(world: &World) -> Program {
     other
 }
 
-/// A program of job "0" that has opened its session and stored a state, and does not append yet.
-fn stopped_before_its_commit(world: &World, state: State) -> Stopped<(Program, Result<SaveStats>)> {
+/// A program of a job that has opened its session and stored a state, and does not append yet.
+fn stopped_before_its_commit(
+    world: &World,
+    job: &'static str,
+    state: State,
+) -> Stopped<(Program, Result<SaveStats>)> {
     let save = move |pool: Pool| {
-        let program = Program::start(&pool, "0");
+        let program = Program::start(&pool, job);
         let outcome = program.save(&state);
         (program, outcome)
     };
@@ -254,20 +217,15 @@ fn released_by_an_older_session() {
     drop(other);
     let mut mixed = changed(state(1), 11, 99);
     mixed.insert("c".to_owned(), noise(2, 120_000));
-    let saver = stopped_before_its_commit(&world, mixed.clone());
+    let saver = stopped_before_its_commit(&world, "0", mixed.clone());
     first.go_on().unwrap();
     collecting(&world.pool(), &[], 0.0).unwrap();
     let (_program, outcome) = saver.go_on();
     check(&world, "0", &[(outcome.unwrap().epoch, mixed)]);
 }
 
-/// A gc was stopped after it had told "0" and before it told "a"; later "0" is started anew, and "a" is
-/// given up while "0" saves what it shares with "a".
-#[test]
-fn released_by_an_older_session_after_a_stopped_gc() {
-    let world = World::new();
-    let other = beside_an_ended_job(&world);
-
+/// A gc drops two checkpoints of "a", and is stopped when it has told "0", and not "a", what is condemned.
+fn stop_a_gc_that_has_told_one_job(world: &World) {
     let (steps, stop) = (Steps::default(), Arc::new(AtomicBool::new(false)));
     let (appends, flag) = (AtomicU64::new(0), stop.clone());
     steps.hook(move |_, op| {
@@ -280,14 +238,80 @@ fn released_by_an_older_session_after_a_stopped_gc() {
     let thoroughness = Thoroughness { unused_max: 0.0, ..Thoroughness::default() };
     let options = GcOptions { drop: drop_old, thoroughness, stop, ..GcOptions::default() };
     collect(&world.stepped(&steps), &options).unwrap_err();
+}
 
+/// A gc was stopped after it had told "0" and before it told "a"; later "0" is started anew, and "a" is
+/// given up while "0" saves what it shares with "a".
+#[test]
+fn released_by_an_older_session_after_a_stopped_gc() {
+    let world = World::new();
+    let other = beside_an_ended_job(&world);
+    stop_a_gc_that_has_told_one_job(&world);
     other.save(&state(6)).unwrap();
     drop(other);
     let mixed = changed(state(1), 11, 99);
-    let saver = stopped_before_its_commit(&world, mixed.clone());
+    let saver = stopped_before_its_commit(&world, "0", mixed.clone());
     collecting(&world.pool(), &[3], 0.0).unwrap();
     let (_program, outcome) = saver.go_on();
     check(&world, "0", &[(outcome.unwrap().epoch, mixed)]);
+}
+
+/// Drops checkpoints of several jobs, and collects thoroughly.
+fn dropping(pool: &Pool, drop: &[(&str, Epoch)]) -> Result<GcReport> {
+    let drop = drop.iter().map(|(job, epoch)| Ok((JobName::new(job)?, [*epoch].into())));
+    let thoroughness = Thoroughness { unused_max: 0.0, ..Thoroughness::default() };
+    collect(
+        pool,
+        &GcOptions { drop: drop.collect::<Result<_>>()?, thoroughness, ..GcOptions::default() },
+    )
+}
+
+/// The session of "0" has let a pack go, which "a" still names. Another gc condemns it again: that session, and the one
+/// that follows it before "a" is told, may need it again.
+#[test]
+fn a_pack_that_is_condemned_again_is_not_released() {
+    let world = World::new();
+    let other = beside_an_ended_job(&world);
+    stop_a_gc_that_has_told_one_job(&world);
+    other.save(&state(6)).unwrap();
+    // The prune of "0", its session, the archive of "0", twice.
+    let gc = Stopped::at(&world, ("append", 4), || true, |pool| dropping(&pool, &[("0", 1)]));
+    drop(other);
+    let mixed = changed(state(1), 11, 99);
+    let saver = stopped_before_its_commit(&world, "0", mixed.clone());
+    gc.go_on().unwrap();
+    let (_program, outcome) = saver.go_on();
+    check(&world, "0", &[(outcome.unwrap().epoch, mixed)]);
+}
+
+/// "0" has ended, and a gc tells it by an archive, which leaves out what its log has said before. A program of "0" begins
+/// then, and finds a condemned pack by a checkpoint of "b", which has not been told yet.
+#[test]
+fn a_job_that_begins_while_others_are_told_is_told_again() {
+    let world = World::new();
+    let other = beside_an_ended_job(&world);
+    other.save(&state(6)).unwrap();
+    drop(other);
+    let mixed = changed(state(1), 11, 99);
+    let late = stopped_before_its_commit(&world, "b", mixed.clone());
+    stop_a_gc_that_has_told_one_job(&world);
+    // The prunes of "0" and "a", its session, the archive of "0", twice.
+    let work = |pool: Pool| dropping(&pool, &[("0", 1), ("a", 3)]);
+    let gc = Stopped::at(&world, ("append", 5), || true, work);
+    let (program, outcome) = late.go_on();
+    assert_eq!(outcome.unwrap().epoch, 1);
+    drop(program);
+    // So much that it pays to read what other jobs have.
+    let mut more = mixed.clone();
+    more.insert("c".to_owned(), noise(3, 500_000));
+    let saver = stopped_before_its_commit(&world, "0", more.clone());
+    gc.go_on().unwrap();
+    let (_program, outcome) = saver.go_on();
+    check(&world, "0", &[(outcome.unwrap().epoch, more)]);
+    check(&world, "b", &[(1, mixed)]);
+    // Nor must a restore look elsewhere for what it names.
+    let job = Job::open(&world.pool(), "0", Default::default()).unwrap();
+    assert_eq!(job.verify(None).unwrap().findings, vec![]);
 }
 
 /// Each of two prunes keeps what the other drops.

@@ -7,7 +7,8 @@ use outlive_capture::{ChangeTracker, MemorySource, Region};
 use outlive_pool::{Environment, Pool};
 use outlive_store::gc::{GcOptions, collect};
 use outlive_store::group::{GroupOptions, Schedule};
-use outlive_store::{Job, JobOptions, RankImages, SaveStats, Select};
+use outlive_store::scrub::{ScrubOptions, scrub};
+use outlive_store::{Job, JobOptions, RankImages, Sample, SaveStats, Select};
 use outlive_target::{FaultWorld, Previous};
 use outlive_types::{
     Clock, Coordinator, Epoch, Error, ErrorKind, JobName, Rank, Result, SystemClock, ThreadRank,
@@ -297,6 +298,38 @@ fn what_a_rank_has_not_heard_is_told_again() {
         assert_eq!(program.restore(22), 21);
         let found = program.job.verify(None).unwrap().findings;
         assert!(found.is_empty(), "{found:?}");
+    });
+}
+
+/// A scrub finds damage in the pack of rank 1 while the ranks save, and rank 0 cannot tell the others of it: the save
+/// fails. The next one tells them, so none of them goes on from what is damaged.
+#[test]
+fn what_rank_0_could_not_tell_in_a_save_it_tells_in_the_next() {
+    let world = FaultWorld::new();
+    let fails = Arc::new(AtomicBool::new(false));
+    let (judge, mail) = (fails.clone(), JobName::new("job").unwrap().mail_of(0));
+    world.fail_when(move |_, op| {
+        let is_it = op.starts_with("append") && op.contains(&format!(" {mail}:"));
+        (is_it && judge.swap(false, Ordering::Relaxed)).then_some(ErrorKind::Retry)
+    });
+    run(&world, PATIENT, &usual(), |program| {
+        program.save(1).unwrap();
+        let find_damage = || {
+            if program.rank == 0 {
+                let shards = world.target().list().unwrap();
+                let bad = shards.into_iter().find(|shard| shard.pack.rank() == 1).unwrap();
+                // In a page that no step of this test changes.
+                world.corrupt(bad, 20 * 4096, 1);
+                let all = ScrubOptions { sample: Sample::ALL, bytes_per_s: None, dry_run: false };
+                assert_eq!(scrub(&program.pool, &all).unwrap().heal.hurt.len(), 1);
+                fails.store(true, Ordering::Relaxed);
+            }
+        };
+        program.save_after(2, find_damage).unwrap_err();
+        assert!(!fails.load(Ordering::Relaxed), "rank 0 had something to tell");
+        program.ear.inner.barrier().unwrap();
+        program.save(3).unwrap();
+        assert_eq!(program.restore(3), 2);
     });
 }
 

@@ -8,7 +8,7 @@ use outlive_pool::{Environment, Pool, PoolConfig, Redundancy, RepairOptions};
 use outlive_store::gc::{GcOptions, collect};
 use outlive_store::scrub::{ScrubOptions, scrub};
 use outlive_store::{Sample, Select, checkpoint_redundancy, repair};
-use outlive_target::{FaultWorld, ManifestLog, ShardName, Target};
+use outlive_target::{FaultProcess, FaultWorld, ManifestLog, ShardName, Target};
 use outlive_types::ErrorKind;
 use std::sync::Arc;
 
@@ -27,12 +27,18 @@ impl Place {
     }
 
     fn open(&self) -> (Vec<Arc<dyn Target>>, Pool) {
-        let (targets, log, _) = self.world.process_with(self.targets);
+        let (targets, pool, _) = self.process();
+        (targets, pool)
+    }
+
+    fn process(&self) -> (Vec<Arc<dyn Target>>, Pool, FaultProcess) {
+        let (targets, log, process) = self.world.process_with(self.targets);
         let (redundancy, mut config) = (self.rule.clone(), small_config());
         config.tuning.reads_around = false;
         let config = PoolConfig { redundancy, ..config };
         let log: Arc<dyn ManifestLog> = log;
-        (targets.clone(), Pool::over(config, targets, log, Environment::system()))
+        let pool = Pool::over(config, targets.clone(), log, Environment::system());
+        (targets, pool, process)
     }
 
     fn pool(&self) -> Pool {
@@ -121,6 +127,39 @@ fn what_a_killed_repair_has_left_behind_hides_no_damage() {
         } else {
             assert!(!report.is_whole() && report.heal.condemned.contains(&first), "{report:?}");
         }
+    }
+}
+
+/// A program stands still, or has been killed, in the middle of a save. Shards that it has begun and not finished are no
+/// fault of the pack.
+#[test]
+fn a_scrub_finds_nothing_wrong_with_a_pack_that_is_being_written() {
+    for (targets, rule) in rules() {
+        let mut partly_finished = 0;
+        for step in 1.. {
+            let place = Place::new(targets, rule.clone());
+            let what = format!("{rule:?}, step {step}");
+            save(&place.pool(), &states()[..1]);
+            let (_, pool, process) = place.process();
+            let program = Program::start(&pool, "job");
+            process.kill_after(step);
+            let saved = program.save(&states()[1]);
+            let is_over = !process.is_killed();
+            assert_eq!(saved.is_ok(), is_over, "{what}");
+            let (_, other) = place.open();
+            let unfinished = other.unfinished_packs().unwrap();
+            let finished = other.packs().unwrap();
+            partly_finished += unfinished.iter().filter(|pack| finished.contains(pack)).count();
+            for dry_run in [true, false] {
+                let report = scrub(&place.pool(), &ScrubOptions { dry_run, ..SCRUB }).unwrap();
+                assert!(report.is_whole() && report.repaired == 0, "{what}: {report:?}");
+                assert!(report.incomplete.is_empty(), "{what}: {report:?}");
+            }
+            if is_over {
+                break;
+            }
+        }
+        assert!(partly_finished > 0, "{rule:?}");
     }
 }
 

@@ -5,6 +5,7 @@ mod claims;
 mod commands;
 mod copies;
 mod given_up;
+mod looks;
 mod slow;
 
 use crate::targets::{FoundPlace, OpenTarget, Rows, TargetPlaces, TargetTable};
@@ -28,6 +29,33 @@ struct Places {
     targets: Vec<Arc<dyn Target>>,
     markers: Arc<Mutex<BTreeMap<usize, u32>>>,
     first: usize,
+    looks: Looks,
+}
+
+/// Counts the looks of one process at its targets, and calls a hook with the number of each before it.
+#[derive(Clone, Default)]
+struct Looks(Arc<Mutex<(u64, Option<Hook>)>>);
+
+type Hook = Box<dyn FnMut(u64) + Send>;
+
+impl Looks {
+    fn hook(hook: impl FnMut(u64) + Send + 'static) -> Looks {
+        Looks(Arc::new(Mutex::new((0, Some(Box::new(hook))))))
+    }
+
+    fn next(&self) {
+        let (count, hook) = &mut *self.0.lock().unwrap();
+        if let Some(hook) = hook {
+            hook(*count);
+        }
+        *count += 1;
+    }
+}
+
+impl std::fmt::Debug for Looks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Looks")
+    }
 }
 
 fn place_of(row: &TargetConfig) -> Result<usize> {
@@ -46,9 +74,13 @@ impl TargetPlaces for Places {
 
     fn open(&self, row: &TargetConfig, _: bool) -> Result<OpenTarget> {
         let (place, id, markers) = (place_of(row)?, row.id, self.markers.clone());
-        let look = move || match markers.lock().unwrap().get(&place).copied() == id {
-            true => Ok(()),
-            false => Err(Error::damaged("it is not mounted")),
+        let looks = self.looks.clone();
+        let look = move || {
+            looks.next();
+            match markers.lock().unwrap().get(&place).copied() == id {
+                true => Ok(()),
+                false => Err(Error::damaged("it is not mounted")),
+            }
         };
         Ok((self.targets[place].clone(), Some(Box::new(look))))
     }
@@ -103,8 +135,14 @@ impl Fixture {
 
     /// As a new process sees it.
     fn process(&self) -> (Pool, FaultProcess) {
+        self.process_that(Looks::default())
+    }
+
+    /// The same, with a hook before each look at a target.
+    fn process_that(&self, looks: Looks) -> (Pool, FaultProcess) {
         let (targets, log, process) = self.world.process_with(PLACES);
-        let places = Places { targets, markers: self.markers.clone(), first: self.first };
+        let (markers, first) = (self.markers.clone(), self.first);
+        let places = Places { targets, markers, first, looks };
         let env = Environment::system();
         let table = TargetTable::new(log.clone(), Arc::new(places), env.rng.clone());
         let format = FormatConfig {

@@ -10,8 +10,9 @@ use outlive_target::{
     ReadTicket, ShardName, ShardWriter, Target, WriteTicket,
 };
 use outlive_types::{ErrorKind, JobName, Result};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 type Hook = Arc<dyn Fn(u64, &str) + Send + Sync>;
@@ -211,6 +212,46 @@ impl Gate {
     pub fn open(&self) {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner).open = true;
         self.0.1.notify_all();
+    }
+}
+
+/// A place where a process stops, and what it comes to.
+pub struct Stopped<T> {
+    gate: Gate,
+    thread: JoinHandle<T>,
+}
+
+impl<T: Send + 'static> Stopped<T> {
+    /// Does `work` in a pool of its own until its operation `op` comes for the time number `nth`, from
+    /// 0, while `when` holds.
+    pub fn at(
+        world: &World,
+        (op, nth): (&'static str, u64),
+        when: impl Fn() -> bool + Send + Sync + 'static,
+        work: impl FnOnce(Pool) -> T + Send + 'static,
+    ) -> Stopped<T> {
+        let (steps, gate, over) =
+            (Steps::default(), Gate::default(), Arc::new(AtomicBool::new(false)));
+        let pool = world.stepped(&steps);
+        let (count, stop) = (AtomicU64::new(0), gate.clone());
+        steps.hook(move |_, what| {
+            if what == op && when() && count.fetch_add(1, Ordering::AcqRel) == nth {
+                stop.stop();
+            }
+        });
+        let done = over.clone();
+        let thread = std::thread::spawn(move || {
+            let outcome = work(pool);
+            done.store(true, Ordering::Release);
+            outcome
+        });
+        gate.wait_reached(|| over.load(Ordering::Acquire));
+        Stopped { gate, thread }
+    }
+
+    pub fn go_on(self) -> T {
+        self.gate.open();
+        self.thread.join().unwrap()
     }
 }
 

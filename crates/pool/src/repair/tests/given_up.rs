@@ -58,6 +58,31 @@ fn a_target_is_not_given_up_if_it_is_not_known_what_is_needed() {
     fixture.check("replaced");
 }
 
+/// What a target that was given up still answers may be gone at any moment: it makes up for no other target.
+#[test]
+fn a_target_that_is_away_is_not_given_up_for_copies_on_one_that_was_given_up() {
+    let fixture = Fixture::new(3, Redundancy::mirror(2), true);
+    let [given_up, away] = [0, 1].map(|shard| {
+        let name = ShardName { pack: pack(0), shard };
+        fixture.pool().targets().find(name).unwrap()
+    });
+    // What is on it cannot be written elsewhere just now.
+    fixture.world.fail_when(|_, what| what.starts_with("create").then_some(ErrorKind::Retry));
+    let id = given_up as u32 + 1;
+    fixture.pool().remove_target(id, true, None, &All).unwrap().why.unwrap();
+    fixture.world.fail_when(|_, _| None);
+    assert_eq!(fixture.pool().redundancy().unwrap()[&pack(0)].shards, 1);
+    let id = fixture.take(away);
+    let before = fixture.pool().table().unwrap().read().unwrap();
+    let refused = fixture.pool().replace_target(id, "6", false, None, &All).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
+    assert!(refused.message().contains("cannot be read without it"), "{refused}");
+    assert_eq!(fixture.pool().table().unwrap().read().unwrap(), before);
+    fixture.bring_back(away, id);
+    fixture.repair();
+    fixture.check("it is back");
+}
+
 /// As on a disk that the system has made read-only, since it fails.
 #[test]
 fn a_target_that_was_given_up_leaves_though_nothing_can_be_deleted_there() {

@@ -2,13 +2,17 @@ use super::*;
 use outlive_pool::{Environment, FormatConfig, PoolConfig, Tuning};
 use outlive_target::FaultWorld;
 
+fn pool(world: &FaultWorld) -> Pool {
+    let config = PoolConfig::new(FormatConfig::new([7; 16]), Tuning::default());
+    Pool::new(config, world.target(), world.log(), Environment::system())
+}
+
 /// Something is missing, and the log cannot be read just now: nobody knows whether another has moved it.
 #[test]
 fn nothing_is_called_damaged_while_nobody_knows_who_is_at_work() {
     let world = FaultWorld::new();
     world.count_reads(true);
-    let config = PoolConfig::new(FormatConfig::new([7; 16]), Tuning::default());
-    let pool = Pool::new(config, world.target(), world.log(), Environment::system());
+    let pool = pool(&world);
     let job = JobName::new("job").unwrap();
     let mut head = LogHead::new(job.clone());
     head.open(&pool).unwrap();
@@ -20,4 +24,23 @@ fn nothing_is_called_damaged_while_nobody_knows_who_is_at_work() {
     world.fail_when(|_, _| None);
     LogHead::new(job).open(&pool).unwrap();
     assert_eq!(head.blame(&pool, damaged()).kind(), ErrorKind::Fenced);
+}
+
+/// A collector that finds the close record takes the session for over, whatever its writer knows of that record.
+#[test]
+fn a_session_is_not_used_again_once_its_end_has_begun() {
+    for is_uncertain in [false, true] {
+        let world = FaultWorld::new();
+        let pool = pool(&world);
+        let mut head = LogHead::new(JobName::new("job").unwrap());
+        let (session, _) = head.open(&pool).unwrap();
+        if is_uncertain {
+            // The record is visible, and its writer gets an error.
+            world.fail_when(|_, op| op.starts_with("sync").then_some(ErrorKind::Retry));
+        }
+        assert_eq!(head.end(&pool).is_err(), is_uncertain);
+        world.fail_when(|_, _| None);
+        let (next, is_new) = head.open(&pool).unwrap();
+        assert!(is_new && next != session, "uncertain: {is_uncertain}");
+    }
 }

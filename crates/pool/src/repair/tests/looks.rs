@@ -1,0 +1,80 @@
+//! Saves that write between two looks of a repair, whichever these are.
+
+use super::*;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The saver looked at the table before the removal began. A save that finds its targets in the table behind its last
+/// byte commits, and then the removal moves what it wrote.
+#[test]
+fn a_removal_moves_what_a_save_has_put_on_the_target_at_any_look() {
+    let (mut committed, mut refused) = (0, 0);
+    for number in 0.. {
+        let what = format!("a save at look {number}");
+        let fixture = Fixture::new(1, Redundancy::default(), true);
+        let saver = fixture.pool();
+        let then = saver.targets_now().unwrap().unwrap();
+        fixture.pool().add_target("5", None, Tier::Fast).unwrap();
+        let saved = Arc::new(Mutex::new(None));
+        let outcome = saved.clone();
+        let (pool, _) = fixture.process_that(Looks::hook(move |look| {
+            if look == number {
+                write(&saver, 9).unwrap();
+                *outcome.lock().unwrap() = Some(saver.check_targets(&then, &Spread::new()));
+            }
+        }));
+        // What comes to a closed target keeps it in the pool until the next repair.
+        let _ = pool.remove_target(1, false, None, &All);
+        let Some(saved) = saved.lock().unwrap().take() else { break };
+        fixture.repair();
+        assert!(fixture.pool().table().unwrap().read().unwrap().get(1).is_none(), "{what}");
+        match saved {
+            Ok(()) => {
+                committed += 1;
+                read(&fixture.pool(), 9, &what);
+            }
+            Err(error) => {
+                refused += 1;
+                assert_eq!(error.kind(), ErrorKind::Retry, "{what}: {error}");
+            }
+        }
+        fixture.check(&what);
+    }
+    assert!(committed > 4 && refused > 1, "{committed} committed, {refused} refused");
+}
+
+/// The saver has finished one of two shards when the repair goes on.
+#[test]
+fn a_pack_that_is_begun_at_any_look_of_a_repair_gets_no_shards() {
+    let late = pack(9);
+    let [first, second] = [0, 1].map(|shard| ShardName { pack: late, shard });
+    for number in 0.. {
+        let what = format!("begun at look {number}");
+        let fixture = Arc::new(Fixture::new(3, Redundancy::mirror(2), true));
+        let pool = fixture.pool();
+        write(&pool, 9).unwrap();
+        let [on, other] = [first, second].map(|name| pool.targets().find(name).unwrap());
+        // Until the save begins, its bytes wait in a place that is no target.
+        copy_by_hand(&fixture, first, on, 7);
+        pool.delete_pack(late).unwrap();
+        let is_begun = Arc::new(AtomicBool::new(false));
+        let (begun, world) = (is_begun.clone(), fixture.clone());
+        let mut writers = Vec::new();
+        let (pool, _) = fixture.process_that(Looks::hook(move |look| {
+            if look == number {
+                let targets = world.world.process_with(PLACES).0;
+                writers.push(targets[other].create(second, 1 << 20).unwrap());
+                copy_by_hand(&world, first, 7, on);
+                begun.store(true, Ordering::Relaxed);
+            }
+        }));
+        let report = pool.repair(RepairOptions::default(), &Says::default()).unwrap();
+        if !is_begun.load(Ordering::Relaxed) {
+            assert!(number > 8, "a repair has {number} looks");
+            break;
+        }
+        assert_eq!((report.shards, report.moved), (0, 0), "{what}: {report:?}");
+        let listed = fixture.pool().targets().list().unwrap();
+        let listed: Vec<_> = listed.into_iter().filter(|(name, _)| name.pack == late).collect();
+        assert_eq!(listed, [(first, on)], "{what}");
+    }
+}
