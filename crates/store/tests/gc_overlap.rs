@@ -314,6 +314,32 @@ fn a_job_that_begins_while_others_are_told_is_told_again() {
     assert_eq!(job.verify(None).unwrap().findings, vec![]);
 }
 
+/// The same, but "0" is at work until a gc has told it by an archive, and had let the pack go before.
+#[test]
+fn an_archive_says_again_what_a_session_had_let_go() {
+    let world = World::new();
+    let other = beside_an_ended_job(&world);
+    let mixed = changed(state(1), 11, 99);
+    let late = stopped_before_its_commit(&world, "b", mixed.clone());
+    stop_a_gc_that_has_told_one_job(&world);
+    other.save(&state(6)).unwrap();
+    // The prunes of "0" and "a", its session, the archive of "0", twice.
+    let work = |pool: Pool| dropping(&pool, &[("0", 1), ("a", 3)]);
+    let gc = Stopped::at(&world, ("append", 5), || true, work);
+    let (program, outcome) = late.go_on();
+    assert_eq!(outcome.unwrap().epoch, 1);
+    drop((program, other));
+    // So much that it pays to read what other jobs have.
+    let mut more = mixed.clone();
+    more.insert("c".to_owned(), noise(3, 500_000));
+    let saver = stopped_before_its_commit(&world, "0", more.clone());
+    gc.go_on().unwrap();
+    let (_program, outcome) = saver.go_on();
+    check(&world, "0", &[(outcome.unwrap().epoch, more)]);
+    let job = Job::open(&world.pool(), "0", Default::default()).unwrap();
+    assert_eq!(job.verify(None).unwrap().findings, vec![]);
+}
+
 /// Each of two prunes keeps what the other drops.
 #[test]
 fn two_prunes_leave_something() {

@@ -299,9 +299,11 @@ impl Gc<'_> {
             let mut anew: Vec<PackId> =
                 work.condemned.iter().filter(|pack| !state.mentions(pack)).copied().collect();
             anew.sort_unstable();
-            let archive = relisted.map(|relisted| {
-                archive_of(session, &state, &self.kept(&state), anew.clone(), relisted)
-            });
+            // It takes the place of the records that have said the rest.
+            let mut all: Vec<PackId> = work.condemned.iter().copied().collect();
+            all.sort_unstable();
+            let archive = relisted
+                .map(|relisted| archive_of(session, &state, &self.kept(&state), all, relisted));
             if let Some(archive) = &archive {
                 work.fills.fill(pool, archive, &work.condemned)?;
             }

@@ -129,16 +129,15 @@ impl Relisted {
     }
 }
 
-/// The archive of a job that keeps some of its checkpoints, in place of all its records. `anew` is
-/// condemned now.
+/// The archive of a job that keeps some of its checkpoints, in place of all its records. All of `condemned` is
+/// condemned now, whether the job was told before or not.
 pub fn archive_of(
     gc: SessionId,
     state: &JobState,
     kept: &[&Manifest],
-    anew: Vec<PackId>,
+    mut condemned: Vec<PackId>,
     relisted: Relisted,
 ) -> Archive {
-    let mut condemned = anew;
     if state.is_open() {
         // What its writer has not answered yet stays said.
         condemned.extend(&state.held);
