@@ -126,6 +126,10 @@ impl LazySink for Sink {
         self.memory.expect(missing);
     }
 
+    fn expect_nothing(&self) {
+        self.memory.expect_nothing();
+    }
+
     fn deliver(&self, missing: &Missing, bytes: Option<&[u8]>) {
         self.memory.deliver(missing, bytes);
     }

@@ -140,7 +140,7 @@ impl Pool {
         Pool { is_checking: true, ..self.clone() }
     }
 
-    /// The same pool, for reads that a program stands still for: where reads queue they are first.
+    /// The same pool, for reads that a program stands still for ([`ReadMode::is_urgent`]).
     #[must_use]
     pub fn urgently(&self) -> Pool {
         Pool { is_urgent: true, ..self.clone() }

@@ -7,7 +7,7 @@ use crate::stripe::{Breadth, Scan, read_pieces};
 use crate::targets::rather;
 use outlive_format::{Directory, Footer, SHARD_HEADER_BYTES, ShardHeader};
 use outlive_io::{AlignedBuf, Ticket};
-use outlive_target::{ReadRange, ShardName};
+use outlive_target::{ReadMode, ReadRange, ShardName};
 use outlive_types::{Error, ErrorKind, PAGE_BYTES, PackId, Result};
 use std::sync::atomic::Ordering;
 
@@ -303,7 +303,9 @@ impl Pool {
     }
 
     fn read_now(&self, shard: ShardName, offset: u64, bytes: usize) -> Result<AlignedBuf> {
-        let range = ReadRange::new(offset, AlignedBuf::zeroed(bytes));
+        // From where it is kept, whoever asks.
+        let mode = ReadMode { may_be_cached: false, ..self.read_mode() };
+        let range = ReadRange { offset, buffer: AlignedBuf::zeroed(bytes), mode };
         Ok(self.targets().read(shard, range).wait()?)
     }
 }

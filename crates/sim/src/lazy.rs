@@ -58,6 +58,8 @@ impl LazySink for Sink {
 
     fn expect(&self, _: &Missing) {}
 
+    fn expect_nothing(&self) {}
+
     fn deliver(&self, missing: &Missing, bytes: Option<&[u8]>) {
         let bytes = bytes.expect("nothing is written that is not in place");
         self.memory.put(missing.stream, missing.offset, bytes);

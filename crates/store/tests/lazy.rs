@@ -76,6 +76,9 @@ impl LazySink for Sink {
     fn expect(&self, missing: &Missing) {
         self.memory.expect(missing);
     }
+    fn expect_nothing(&self) {
+        self.memory.expect_nothing();
+    }
     fn deliver(&self, missing: &Missing, bytes: Option<&[u8]>) {
         self.memory.deliver(missing, bytes);
     }

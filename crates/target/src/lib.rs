@@ -76,7 +76,7 @@ pub struct ReadRange {
 pub struct ReadMode {
     /// Whether a copy in the system's memory will do. Otherwise the bytes come from where they are kept.
     pub may_be_cached: bool,
-    /// A program stands still until it is there: where reads queue it is first.
+    /// A program stands still until it is there. A directory has threads for such reads; other targets take no notice.
     pub is_urgent: bool,
 }
 

@@ -434,6 +434,10 @@ impl MemoryFill {
                     unit_length: whole.len(),
                 });
             }
+            // What the kernel did not take is not there. The program ends, and gets nothing else before.
+            if self.failure().is_some() {
+                continue;
+            }
             // All of what is placed is there, so what is missing is zero.
             let page = &(home..home + PAGE_BYTES);
             self.place_each(filling, page, &mut |_, to, bytes| {
@@ -458,7 +462,8 @@ impl MemoryFill {
         }
     }
 
-    /// Has who waits for something look again once its unit is whole: pages that are zero are placed by nobody.
+    /// Wakes the thread that waits for something once the unit of that is whole. It faults again, and gets a page of zeros
+    /// if its page is zero.
     pub(super) fn expect(&self, missing: &Missing) {
         let Some(filling) = self.filling(missing.stream) else { return };
         let number = (filling.start + missing.offset as usize - filling.first) / BLOCK_BYTES;
@@ -466,7 +471,20 @@ impl MemoryFill {
         if unit.is_whole() {
             self.wake(filling, &filling.range_of(number));
         }
-        unit.set_expected();
+        unit.set_expected(true);
+    }
+
+    /// Wakes all threads that wait for whole units: they fault again.
+    pub(super) fn expect_nothing(&self) {
+        for filling in &self.fillings {
+            for number in 0..filling.units.len() {
+                let mut unit = filling.unit(number);
+                if unit.is_expected() {
+                    unit.set_expected(false);
+                    self.wake(filling, &filling.range_of(number));
+                }
+            }
+        }
     }
 
     /// Places what a fault has asked for, unless the background came first. Without bytes, as it was written.

@@ -222,6 +222,13 @@ impl LazyMemory {
         }
     }
 
+    /// What is expected may not be written so soon: the program asks for it again.
+    pub fn expect_nothing(&self) {
+        if let Some(fill) = &self.fill {
+            fill.expect_nothing();
+        }
+    }
+
     /// Takes what the program waits for: all bytes of the range, verified. Without bytes it is put into place as it was
     /// written ([`Missing::is_written`]).
     ///

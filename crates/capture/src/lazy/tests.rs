@@ -171,6 +171,35 @@ fn what_is_expected_is_there_once_its_unit_is_whole() {
     check(memory, &lengths);
 }
 
+/// As the background begins again, it may bring for a while nothing of what was expected.
+#[test]
+fn what_is_expected_no_more_is_asked_for_again() {
+    let lengths = [4 * MIB];
+    let memory = lazily(&lengths, LazyOptions::default());
+    let asked = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while let Some(missing) = memory.next_missing() {
+                match asked.fetch_add(1, Ordering::Relaxed) {
+                    0 => memory.expect(&missing),
+                    _ => deliver(&memory, &missing),
+                }
+            }
+        });
+        let touches = scope.spawn(|| memory.touch(0, 5, 0));
+        while !touches.is_finished() {
+            memory.expect_nothing();
+            std::thread::yield_now();
+        }
+        assert_eq!(touches.join().unwrap(), expected(0, 5));
+        memory.write(0, 0, &bytes_of(0, 0..lengths[0]));
+        memory.wait(None, None);
+        memory.stop();
+    });
+    assert!(asked.load(Ordering::Relaxed) >= 2);
+    check(memory, &lengths);
+}
+
 #[test]
 fn it_is_filled_in_any_order_while_threads_touch_it() {
     for user_only in [false, true] {

@@ -49,9 +49,9 @@ impl Unit {
         self.left_bytes == 0
     }
 
-    /// The program waits for it as a whole.
-    pub fn set_expected(&mut self) {
-        self.is_expected = true;
+    /// Whether the program waits for it as a whole.
+    pub fn set_expected(&mut self, is_expected: bool) {
+        self.is_expected = is_expected;
     }
 
     pub fn is_expected(&self) -> bool {

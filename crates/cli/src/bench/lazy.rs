@@ -353,6 +353,10 @@ impl LazySink for Sink {
         self.0.expect(missing);
     }
 
+    fn expect_nothing(&self) {
+        self.0.expect_nothing();
+    }
+
     fn deliver(&self, missing: &Missing, bytes: Option<&[u8]>) {
         self.0.deliver(missing, bytes);
     }

@@ -162,7 +162,6 @@ fn written(value: f64, unit: Unit) -> String {
         Unit::Ratio => format!("{value:.3}"),
         Unit::Bytes => crate::output::bytes(value.max(0.0) as u64),
         Unit::Seconds if value < 0.1 => format!("{:.2} ms", value * 1e3),
-        Unit::Seconds if value < 0.02 => format!("{:.2} ms", value * 1e3),
         Unit::Seconds => format!("{value:.2} s"),
         Unit::MsPerGib => format!("{value:.2} ms/GiB"),
         Unit::Ns => format!("{value:.0} ns"),

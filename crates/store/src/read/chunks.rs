@@ -58,7 +58,7 @@ pub trait ReadOrder: Sync {
     /// way (`is_idle`).
     fn next(&self, is_idle: bool) -> Option<usize>;
 
-    /// A read that was given out has come, or has failed.
+    /// A read of the plan that was given out has come, or has failed. Not called for a number that is none.
     fn ended(&self) {}
 }
 
@@ -390,7 +390,11 @@ impl Worker<'_> {
 
     /// Nobody reads what is left, if anything is.
     fn give_up(&self, error: Error) {
-        let left = self.order.next(true).and_then(|at| self.plan.steps.get(at));
+        let next = self.order.next(true);
+        if next.is_some() {
+            self.order.ended();
+        }
+        let left = next.and_then(|at| self.plan.steps.get(at));
         let Some(step) = left.filter(|_| !self.stop.swap(true, Ordering::Relaxed)) else { return };
         let mut faults = self.faults.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         for (wanted, _) in &self.plan.sorted[step.items.clone()] {

@@ -9,6 +9,7 @@ use super::streams::Transfers;
 use super::verified::Verified;
 use crate::tree::Node;
 use outlive_format::Leaf;
+use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, ErrorKind, RegionDesc, RegionPlace, Result};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -30,6 +31,7 @@ impl MemoryImage {
     /// `Damaged` if a leaf or chunk is missing or wrong.
     pub(crate) fn add_range(
         &self,
+        pool: &Pool,
         leaves: &Leaves,
         pieces: &mut Transfers,
         stream: usize,
@@ -46,7 +48,7 @@ impl MemoryImage {
             if let Some(leaf) = known().get(&(stream, block)) {
                 return Ok(Some(leaf.clone()));
             }
-            let read = read_merged(self.pool(), &[node])?.pop();
+            let read = read_merged(pool, &[node])?.pop();
             let leaf = Arc::new(read.ok_or_else(|| Error::bug("a leaf was not read"))?);
             let mut known = known();
             if known.len() >= LEAVES_MAX {
@@ -64,13 +66,14 @@ impl MemoryImage {
     /// `Damaged` if anything of it is missing or wrong; then `into` holds part of it.
     pub(crate) fn fetch(
         &self,
+        pool: &Pool,
         leaves: &Leaves,
         stream: usize,
         offset: u64,
         into: &mut [u8],
     ) -> Result<()> {
         let mut pieces = Transfers::default();
-        self.add_range(leaves, &mut pieces, stream, offset..offset + into.len() as u64)?;
+        self.add_range(pool, leaves, &mut pieces, stream, offset..offset + into.len() as u64)?;
         into.fill(0);
         let into = Mutex::new(into);
         let take = |at: usize, chunk: Verified<'_>| {
@@ -81,12 +84,12 @@ impl MemoryImage {
             into[to..][..piece.length as usize].copy_from_slice(from);
             Ok(())
         };
-        let plan = ReadPlan::new(self.pool(), &pieces.wanted);
+        let plan = ReadPlan::new(pool, &pieces.wanted);
         if plan.read_bytes <= AT_ONCE_BYTES {
-            return plan.execute_now(&self.pool().urgently(), &take);
+            return plan.execute_now(pool, &take);
         }
-        let threads = self.pool().config().tuning.threads();
-        let faults = plan.execute_in_turns(self.pool(), threads, false, &take);
+        let threads = pool.config().tuning.threads();
+        let faults = plan.execute_in_turns(pool, threads, false, &take);
         faults.into_iter().next().map_or(Ok(()), |fault| Err(fault.error))
     }
 
@@ -175,8 +178,9 @@ impl RangeReader {
                 (at.ok_or_else(|| Error::bug("a region has no stream"))?, 0)
             }
         };
-        let mut fetch =
-            |image: &MemoryImage| image.fetch(&self.leaves, stream, from + offset, into);
+        let mut fetch = |image: &MemoryImage| {
+            image.fetch(image.pool(), &self.leaves, stream, from + offset, into)
+        };
         self.image.read(&mut fetch).map_err(|error| error.context(of()))
     }
 }

@@ -120,7 +120,7 @@ impl MemoryImage {
         let leaves = Leaves::default();
         let mut pieces = Transfers::default();
         for (stream, range) in ranges {
-            self.add_range(&leaves, &mut pieces, *stream, range.clone())?;
+            self.add_range(self.pool(), &leaves, &mut pieces, *stream, range.clone())?;
         }
         let total_bytes = ranges.iter().map(|(_, range)| range.end - range.start).sum();
         let plan = RestorePlan::of(self.pool(), pieces, total_bytes);

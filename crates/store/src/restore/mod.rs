@@ -28,8 +28,10 @@ pub trait LazySink: RestoreSink + Send + 'static {
     fn write_edge(&self, stream: usize, offset: u64, bytes: &[u8]);
     /// Waits for what the program waits for; `None` once `stop` was called.
     fn next_missing(&self) -> Option<Missing>;
-    /// All of its unit will be written soon; nothing is delivered.
+    /// All of its unit will be written next; nothing is delivered.
     fn expect(&self, missing: &Missing);
+    /// What is expected may not come so soon: who waits for it asks again.
+    fn expect_nothing(&self);
     /// Takes it; without bytes, as it was written ([`Missing::is_written`]).
     fn deliver(&self, missing: &Missing, bytes: Option<&[u8]>);
     /// Why what was brought could not be put into place, if so.
@@ -118,14 +120,13 @@ impl LazyFill {
         }
     }
 
-    /// The program waits for something. True if the background brings it soon enough.
-    fn brings_soon(&self, missing: &Missing) -> bool {
-        self.order().is_some_and(|order| order.brings_soon(missing.stream, missing.unit()))
-    }
-
     /// That of the reads under way.
     fn order(&self) -> Option<Arc<Order>> {
         self.0.order.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_order(&self, order: Option<Arc<Order>>) {
+        *self.0.order.lock().unwrap_or_else(PoisonError::into_inner) = order;
     }
 
     fn is_stopping(&self) -> bool {
@@ -134,7 +135,7 @@ impl LazyFill {
 
     fn end(&self, outcome: Result<RestoreStats>) {
         self.outcome().get_or_insert(outcome);
-        *self.0.order.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.set_order(None);
         self.0.changed.notify_all();
     }
 }

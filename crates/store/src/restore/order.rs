@@ -3,7 +3,8 @@
 
 use super::LazyFill;
 use crate::read::{ReadOrder, ReadPlan, Transfer};
-use std::collections::VecDeque;
+use outlive_types::BLOCK_BYTES;
+use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -36,18 +37,31 @@ const PREFERRED_MAX: usize = 64;
 
 /// The order of one plan's reads. Each is given out once.
 ///
-/// How many are under way follows the congestion control of TCP (slow start, additive increase, multiplicative decrease:
-/// Jacobson 1988): one at first, each fault halves them, and a while behind the last one each read that ends adds one. So a
-/// fault waits behind few reads of the background, and where nobody waits these keep the device busy. One always goes on.
+/// How many are under way follows the congestion control of TCP (slow start, multiplicative decrease: Jacobson 1988): one
+/// at first, each fault halves them, and a while behind the last one each read that ends adds one. So a fault waits behind
+/// few reads of the background, and where nobody waits these keep the device busy. One always goes on.
 #[derive(Debug)]
 pub(super) struct Order {
     room: Mutex<Room>,
     changed: Condvar,
     given: Vec<AtomicBool>,
     next: AtomicUsize,
-    preferred: Mutex<VecDeque<u32>>,
-    /// Where each piece goes, and the read that brings it: (stream, offset, read), ascending.
-    places: Vec<(u32, u64, u32)>,
+    wishes: Mutex<Wishes>,
+    /// Where each piece goes, and the read that brings it, ascending.
+    places: Vec<Place>,
+}
+
+/// Where a piece goes: stream, first byte and the one behind the last, and the read that brings it. A piece lies within
+/// one block of its stream.
+type Place = (u32, u64, u64, u32);
+
+/// What is to be read first.
+#[derive(Debug, Default)]
+struct Wishes {
+    /// Reads that the program waits for, in the order of its faults. None is dropped.
+    awaited: VecDeque<u32>,
+    /// Reads that it may wait for soon, the newest wish first.
+    preferred: VecDeque<u32>,
 }
 
 impl Order {
@@ -60,13 +74,13 @@ impl Order {
     ) -> Order {
         let place = |(piece, step): (&u32, u32)| {
             let piece = &pieces[*piece as usize];
-            (piece.stream, piece.to, step)
+            (piece.stream, piece.to, piece.to + u64::from(piece.length), step)
         };
         let places = numbers.iter().zip(reads.step_of()).map(place).collect();
         Order::of(reads.reads(), places, under_way_max)
     }
 
-    fn of(reads: usize, mut places: Vec<(u32, u64, u32)>, under_way_max: usize) -> Order {
+    fn of(reads: usize, mut places: Vec<Place>, under_way_max: usize) -> Order {
         places.sort_unstable();
         let limit_max = under_way_max.max(1);
         Order {
@@ -81,7 +95,7 @@ impl Order {
             changed: Condvar::new(),
             given: (0..reads).map(|_| AtomicBool::new(false)).collect(),
             next: AtomicUsize::new(0),
-            preferred: Mutex::default(),
+            wishes: Mutex::default(),
             places,
         }
     }
@@ -109,17 +123,26 @@ impl Order {
         self.changed.notify_all();
     }
 
-    /// The program waits for some of this unit. True if the background brings all of it soon enough: it is under way, or
-    /// the program touches so much that the whole matters more than each part. If not, what it waits for is to be read by
-    /// itself, and the background makes way.
-    pub fn brings_soon(&self, stream: usize, unit: Range<u64>) -> bool {
-        let left = self.prefer(stream, unit);
-        if left == 0 {
+    /// Whether all reads of a unit have been given out.
+    pub fn is_given(&self, stream: usize, unit: Range<u64>) -> bool {
+        self.reads_of(stream, unit).next().is_none()
+    }
+
+    /// The program waits for some of this unit. True if the background takes it on: all of it is under way, or comes next,
+    /// as the program touches so much that the whole matters more than each part. If not, what it waits for is to be read
+    /// by itself, and the background makes way.
+    pub fn takes_on(&self, stream: usize, unit: Range<u64>) -> bool {
+        let left: Vec<u32> = self.reads_of(stream, unit).take(UNIT_READS_MAX + 1).collect();
+        if left.is_empty() {
             return true;
         }
         let mut room = self.room();
-        if left <= UNIT_READS_MAX && room.faults >= FAULTS_MAX + room.ended / READS_FOR_FAULT {
-            return true;
+        if room.faults >= FAULTS_MAX + room.ended / READS_FOR_FAULT {
+            let is_short = left.len() <= UNIT_READS_MAX;
+            if is_short {
+                self.wishes().awaited.extend(left);
+            }
+            return is_short;
         }
         room.faults += 1;
         room.limit = (room.limit / 2).max(1);
@@ -127,24 +150,33 @@ impl Order {
         false
     }
 
-    /// Reads of what goes to this range that were not given out yet.
+    fn wishes(&self) -> MutexGuard<'_, Wishes> {
+        self.wishes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads of what goes to this range that were not given out yet, each once.
     fn reads_of(&self, stream: usize, range: Range<u64>) -> impl Iterator<Item = u32> {
         let stream = stream as u32;
-        let first = self.places.partition_point(|(of, to, _)| (*of, *to) < (stream, range.start));
+        // The first may begin before the range.
+        let from = (stream, range.start.saturating_sub(BLOCK_BYTES as u64));
+        let first = self.places.partition_point(|(of, to, ..)| (*of, *to) < from);
+        let mut seen = HashSet::new();
         self.places[first..]
             .iter()
-            .take_while(move |(of, to, _)| *of == stream && *to < range.end)
-            .map(|(_, _, read)| *read)
+            .take_while(move |(of, to, ..)| *of == stream && *to < range.end)
+            .filter(move |(_, _, end, _)| *end > range.start)
+            .map(|(.., read)| *read)
             .filter(|read| !self.given[*read as usize].load(Ordering::Relaxed))
+            .filter(move |read| seen.insert(*read))
     }
 
     /// The next read; `None` if all were given.
     fn next_read(&self) -> Option<usize> {
         let take = |read: usize| !self.given[read].swap(true, Ordering::Relaxed);
         loop {
-            let preferred =
-                self.preferred.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-            match preferred {
+            let mut wishes = self.wishes();
+            let wish = wishes.awaited.pop_front().or_else(|| wishes.preferred.pop_front());
+            match wish {
                 Some(read) if take(read as usize) => return Some(read as usize),
                 Some(_) => {}
                 None => break,
@@ -161,21 +193,14 @@ impl Order {
         }
     }
 
-    /// Has what goes to this range read before all else. Returns how many reads that takes.
-    pub fn prefer(&self, stream: usize, range: Range<u64>) -> usize {
-        let mut reads: Vec<u32> = Vec::new();
-        for read in self.reads_of(stream, range) {
-            if reads.last() != Some(&read) {
-                reads.push(read);
-            }
-        }
-        let count = reads.len();
-        let mut preferred = self.preferred.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Has what goes to this range read before all else that nobody waits for, as far as the list of such wishes goes.
+    pub fn prefer(&self, stream: usize, range: Range<u64>) {
+        let reads: Vec<u32> = self.reads_of(stream, range).take(PREFERRED_MAX).collect();
+        let preferred = &mut self.wishes().preferred;
         for read in reads.into_iter().rev() {
             preferred.push_front(read);
         }
         preferred.truncate(PREFERRED_MAX);
-        count
     }
 }
 
@@ -223,11 +248,11 @@ mod tests {
 
     /// Reads side by side that each bring as much of stream 0; at most eight under way.
     fn order(reads: u32) -> Order {
-        Order::of(
-            reads as usize,
-            (0..reads).map(|read| (0, u64::from(read) * READ_BYTES, read)).collect(),
-            8,
-        )
+        let place = |read: u32| {
+            let to = u64::from(read) * READ_BYTES;
+            (0, to, to + READ_BYTES, read)
+        };
+        Order::of(reads as usize, (0..reads).map(place).collect(), 8)
     }
 
     fn unit(number: u64) -> Range<u64> {
@@ -256,11 +281,11 @@ mod tests {
         assert_eq!(go_on(&order, CALM), 1);
         assert_eq!(go_on(&order, 1), 2);
         assert_eq!(go_on(&order, 20), 8, "no more than that");
-        assert!(!order.brings_soon(0, unit(200)));
+        assert!(!order.takes_on(0, unit(200)));
         assert_eq!(order.room().limit, 4);
-        assert!(!order.brings_soon(0, unit(220)));
-        assert!(!order.brings_soon(0, unit(240)));
-        assert!(!order.brings_soon(0, unit(230)));
+        assert!(!order.takes_on(0, unit(220)));
+        assert!(!order.takes_on(0, unit(240)));
+        assert!(!order.takes_on(0, unit(230)));
         assert_eq!(go_on(&order, 8 + CALM), 1, "one goes on, whatever the program does");
         assert_eq!(go_on(&order, 20), 8, "a while later");
     }
@@ -270,32 +295,61 @@ mod tests {
         let order = order(1000);
         go_on(&order, 20);
         let before = order.room().limit;
-        assert!(order.brings_soon(0, unit(0)));
+        assert!(order.takes_on(0, unit(0)));
         assert_eq!(order.room().limit, before);
         // What goes to no place of the plan has been brought before, or is of another stream.
-        assert!(order.brings_soon(1, unit(0)));
+        assert!(order.takes_on(1, unit(0)));
         // What was waited for comes first, and then is under way.
-        assert!(!order.brings_soon(0, unit(100)));
+        assert!(!order.takes_on(0, unit(100)));
         order.prefer(0, unit(100));
         go_on(&order, 20);
-        assert!(order.brings_soon(0, unit(100)));
+        assert!(order.takes_on(0, unit(100)));
     }
 
     #[test]
     fn a_program_that_touches_much_waits_for_whole_units() {
         let order = order(10_000);
         for fault in 0..FAULTS_MAX as u64 {
-            assert!(!order.brings_soon(0, unit(fault)), "fault {fault}");
+            assert!(!order.takes_on(0, unit(fault)), "fault {fault}");
         }
-        assert!(order.brings_soon(0, unit(2000)));
+        assert!(order.takes_on(0, unit(2000)));
         assert_eq!(order.next(false), Some(4000), "its reads come first");
         // It waits for so much by itself only.
-        assert!(!order.brings_soon(0, unit(2001).start..unit(2010).end));
+        assert!(!order.takes_on(0, unit(2001).start..unit(2010).end));
         go_on(&order, READS_FOR_FAULT);
-        assert!(order.brings_soon(0, unit(2100)), "that one was one more than its share");
-        go_on(&order, READS_FOR_FAULT);
-        assert!(!order.brings_soon(0, unit(2200)));
-        assert!(order.brings_soon(0, unit(2300)));
+        assert!(!order.takes_on(0, unit(2200)));
+        assert!(order.takes_on(0, unit(2300)));
+    }
+
+    /// A unit is whole by the address, pieces end at blocks of their stream. So a unit may need the end of a piece.
+    #[test]
+    fn a_unit_waits_for_what_begins_before_it() {
+        let order = order(1000);
+        for read in [10, 11, 12] {
+            order.given[read].store(true, Ordering::Relaxed);
+        }
+        let unit = 10 * READ_BYTES - 16..12 * READ_BYTES - 16;
+        assert!(!order.is_given(0, unit.clone()) && !order.takes_on(0, unit.clone()));
+        order.given[9].store(true, Ordering::Relaxed);
+        assert!(order.is_given(0, unit.clone()) && order.takes_on(0, unit));
+        assert!(order.is_given(0, 9 * READ_BYTES..9 * READ_BYTES + 1));
+        assert!(!order.is_given(0, 9 * READ_BYTES - 1..9 * READ_BYTES));
+        assert!(!order.is_given(0, 0..4096));
+    }
+
+    /// However much others wait for since.
+    #[test]
+    fn what_a_program_waits_for_is_not_forgotten() {
+        let order = order(10_000);
+        order.room().faults = FAULTS_MAX;
+        assert!(order.takes_on(0, unit(100)));
+        for other in 0..1000 {
+            assert!(order.takes_on(0, unit(1000 + other)));
+            order.prefer(0, unit(3000 + other).start..u64::MAX);
+        }
+        assert_eq!(order.next(false), Some(200));
+        order.ended();
+        assert_eq!(order.next(false), Some(201));
     }
 
     /// With nothing of its own under way, a thread would end; with a read of another one's, it waits for room.

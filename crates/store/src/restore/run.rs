@@ -7,7 +7,7 @@ use crate::read::{Current, Leaves, MemoryImage, ReadPlan, RestoreStats, Transfer
 use crate::save::remark;
 use outlive_target::LockGuard;
 use outlive_types::sync::{self, Mutex};
-use outlive_types::{BLOCK_BYTES, Error, ErrorKind, Event, Progress, Result};
+use outlive_types::{BLOCK_BYTES, Error, ErrorKind, Event, Missing, Progress, Result};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -19,7 +19,7 @@ const FAULT_THREADS: usize = 4;
 const READS_IN_FLIGHT: usize = 14;
 /// Longest read of the background: what a fault may have to wait behind.
 const SPAN_BYTES_MAX: u64 = 1 << 20;
-/// What is read first after a fault, from the fault's block on.
+/// What is read first after a fault, from the fault's unit on.
 const NEIGHBOURS_BYTES: u64 = 4 * BLOCK_BYTES as u64;
 /// How often what cannot be read is tried again, and how long after.
 const ATTEMPTS: usize = 5;
@@ -65,7 +65,7 @@ impl<S: LazySink> Runner<S> {
         let leaves = Leaves::default();
         let mut pieces = Transfers::default();
         for (stream, range) in sink.edges() {
-            checkpoint.add_range(&leaves, &mut pieces, stream, range)?;
+            checkpoint.add_range(checkpoint.pool(), &leaves, &mut pieces, stream, range)?;
         }
         for zeros in &pieces.zeros {
             sink.write_edge(zeros.stream as usize, zeros.to, &vec![0; zeros.length as usize]);
@@ -140,26 +140,46 @@ impl<S: LazySink> Runner<S> {
     fn serve(&self) {
         let mut buffer = Vec::new();
         while let Some(missing) = self.sink.next_missing() {
-            let unit = missing.unit();
-            self.fill.prefer(missing.stream, unit.start..unit.start + NEIGHBOURS_BYTES);
-            if self.fill.brings_soon(&missing) {
-                self.sink.expect(&missing);
-                continue;
-            }
-            if missing.is_written {
-                self.sink.deliver(&missing, None);
+            if self.is_left_to_background(&missing) {
                 continue;
             }
             buffer.clear();
             buffer.resize(missing.length, 0);
             let (stream, offset) = (missing.stream, missing.offset);
-            let fetch =
-                &mut |image: &MemoryImage| image.fetch(&self.leaves, stream, offset, &mut buffer);
+            let fetch = &mut |image: &MemoryImage| {
+                image.fetch(&image.pool().urgently(), &self.leaves, stream, offset, &mut buffer)
+            };
             match self.attempt(fetch) {
                 Ok(()) => self.sink.deliver(&missing, Some(&buffer)),
                 Err(error) => return self.fail(error),
             }
         }
+    }
+
+    /// Whether a fault is served by what the background brings, or has brought.
+    fn is_left_to_background(&self, missing: &Missing) -> bool {
+        let (stream, unit) = (missing.stream, missing.unit());
+        let order = self.fill.order();
+        let is_taken_on = match &order {
+            None => false,
+            // Nothing makes way for what is there.
+            Some(order) if missing.is_written => order.is_given(stream, unit),
+            Some(order) => {
+                order.prefer(stream, unit.start..unit.start + NEIGHBOURS_BYTES);
+                order.takes_on(stream, unit)
+            }
+        };
+        if is_taken_on {
+            self.sink.expect(missing);
+            // That pass of the background may have ended meanwhile.
+            let now = self.fill.order();
+            if !order.zip(now).is_some_and(|(order, now)| Arc::ptr_eq(&order, &now)) {
+                self.sink.expect_nothing();
+            }
+        } else if missing.is_written {
+            self.sink.deliver(missing, None);
+        }
+        is_taken_on || missing.is_written
     }
 
     /// Does `work`, again if something is missing that a gc has moved, or the medium hesitates.
@@ -209,6 +229,11 @@ impl<S: LazySink> Runner<S> {
         while !self.streams.is_empty() {
             let checkpoint = self.image.get();
             let outcome = self.pass(&checkpoint, &mut brought, &mut stats);
+            if outcome.is_err() {
+                // Until the next pass each fault is served by itself.
+                self.fill.set_order(None);
+                self.sink.expect_nothing();
+            }
             if let Some(error) = self.sink.failure() {
                 return Err(error);
             }
@@ -252,7 +277,7 @@ impl<S: LazySink> Runner<S> {
         let wanted: Vec<ReadItem> = numbers.iter().map(|at| pieces.wanted[*at as usize]).collect();
         let reads = ReadPlan::within(pool, &wanted, SPAN_BYTES_MAX);
         let order = Arc::new(Order::new(&reads, &pieces.pieces, &numbers, READS_IN_FLIGHT));
-        *self.fill.0.order.lock().unwrap_or_else(PoisonError::into_inner) = Some(order.clone());
+        self.fill.set_order(Some(order.clone()));
         let take = |at: usize, chunk: Verified<'_>| {
             let number = numbers[at] as usize;
             let piece = &pieces.pieces[number];

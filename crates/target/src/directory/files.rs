@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 
 /// Shards kept open for reading, with two descriptors at most: a restore reads each pack in one go, so few are enough.
 const OPEN_MAX: usize = 16;
-/// Urgent reads at once: as many as threads serve the faults of a lazy restore.
+/// Urgent reads at once.
 const URGENT_MAX: usize = 4;
 
 pub(super) struct Files {
