@@ -59,7 +59,7 @@ pub struct Pool {
     pub(crate) progress: Arc<AtomicU64>,
     /// Whether it is read to be checked.
     is_checking: bool,
-    /// Whether a program stands still until what is read is there.
+    /// Whether a program stands still until its reads end.
     is_urgent: bool,
 }
 
@@ -140,7 +140,7 @@ impl Pool {
         Pool { is_checking: true, ..self.clone() }
     }
 
-    /// The same pool, for reads that a program stands still for ([`ReadMode::is_urgent`]).
+    /// The same pool for a program that stands still until its reads end ([`ReadMode::is_urgent`]).
     #[must_use]
     pub fn urgently(&self) -> Pool {
         Pool { is_urgent: true, ..self.clone() }

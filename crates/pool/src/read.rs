@@ -303,7 +303,7 @@ impl Pool {
     }
 
     fn read_now(&self, shard: ShardName, offset: u64, bytes: usize) -> Result<AlignedBuf> {
-        // From where it is kept, whoever asks.
+        // Headers and footers come from the medium, not from the page cache: repairs judge a shard by them.
         let mode = ReadMode { may_be_cached: false, ..self.read_mode() };
         let range = ReadRange { offset, buffer: AlignedBuf::zeroed(bytes), mode };
         Ok(self.targets().read(shard, range).wait()?)

@@ -2,17 +2,18 @@
 //! Mounting needs root; without it those tests say so and do what they can in a plain directory.
 
 mod common;
+mod mounted;
 
 use common::{Program, State, Warnings, noise, small_config};
+use mounted::{Mount, is_root};
 use outlive_pool::{Environment, Pool, create, open, open_or_create};
 use outlive_store::retention::Rules;
-use outlive_store::scrub::{ScrubOptions, scrub};
-use outlive_store::{Job, JobOptions, OnFailure, Sample, Select};
+use outlive_store::{Job, JobOptions, OnFailure, Select};
 use outlive_types::ErrorKind;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,51 +21,6 @@ use std::time::Duration;
 const NOBODY: u32 = 65534;
 /// Tells this test program, started anew as another user, which part to play and where.
 const ROLE: &str = "OUTLIVE_TEST_ROLE";
-
-fn is_root() -> bool {
-    fs::metadata("/proc/self").is_ok_and(|me| me.uid() == 0)
-}
-
-/// A small ext4 file system in a file, unmounted at the end.
-struct Mount {
-    dir: tempfile::TempDir,
-}
-
-impl Mount {
-    fn new(mebibytes: u64) -> Option<Mount> {
-        if !is_root() {
-            eprintln!("not root: nothing is mounted, so this test checks nothing here");
-            return None;
-        }
-        let mount = Mount { dir: tempfile::tempdir().unwrap() };
-        let image = mount.dir.path().join("image");
-        fs::File::create(&image).unwrap().set_len(mebibytes << 20).unwrap();
-        run("mkfs.ext4", &["-q", "-F", image.to_str().unwrap()]);
-        fs::create_dir(mount.path()).unwrap();
-        run("mount", &["-o", "loop", image.to_str().unwrap(), mount.path().to_str().unwrap()]);
-        Some(mount)
-    }
-
-    fn path(&self) -> PathBuf {
-        self.dir.path().join("mounted here")
-    }
-
-    fn remount(&self, options: &str) {
-        run("mount", &["-o", &format!("remount,{options}"), self.path().to_str().unwrap()]);
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        // Failing here must not hide the test's own failure.
-        let _ = Command::new("umount").arg("-l").arg(self.path()).status();
-    }
-}
-
-fn run(program: &str, arguments: &[&str]) {
-    let status = Command::new(program).args(arguments).status();
-    assert!(status.is_ok_and(|status| status.success()), "{program} {arguments:?} failed");
-}
 
 fn pool_at(path: &Path) -> Pool {
     create(path, small_config(), Environment::system()).unwrap()
@@ -265,48 +221,6 @@ fn an_unprivileged_user_has_all_of_it_in_a_place_of_their_own() {
 }
 
 /// Something else holds all buffers of the pool for the whole time, such as reads that wait for what is saved here.
-/// Bytes that this process has read from devices.
-fn read_from_devices() -> u64 {
-    let io = fs::read_to_string("/proc/self/io").unwrap();
-    io.lines().find_map(|line| line.strip_prefix("read_bytes: ")).unwrap().parse().unwrap()
-}
-
-/// What the system holds in memory serves restores; it says nothing of the device, so no check takes it.
-#[test]
-fn checks_read_the_device_whatever_is_in_memory() {
-    const BYTES: usize = 1 << 20;
-    let Some(mount) = Mount::new(64) else { return };
-    let path = mount.path().join("pool");
-    let pool = pool_at(&path);
-    Program::start(&pool, "job").save(&state(1, BYTES)).unwrap();
-    let job = Job::open(&pool, "job", JobOptions::default()).unwrap();
-    let hold = || {
-        for directory in fs::read_dir(path.join("packs")).unwrap() {
-            let directory = directory.unwrap().path();
-            let files = fs::read_dir(directory).into_iter().flatten();
-            files.for_each(|file| drop(fs::read(file.unwrap().path()).unwrap()));
-        }
-    };
-    let reads = |work: &dyn Fn()| {
-        hold();
-        let before = read_from_devices();
-        work();
-        (read_from_devices() - before) as usize
-    };
-    let restored = reads(&|| restores(&path, 1, &state(1, BYTES)));
-    assert!(restored < BYTES / 2, "{restored} bytes, and some of them directories");
-    let verified = reads(&|| assert_eq!(job.verify(None).unwrap().findings, vec![]));
-    assert!(verified >= BYTES, "{verified} bytes");
-    let scrubbed = reads(&|| {
-        assert!(
-            scrub(&pool, &ScrubOptions { sample: Sample::ALL, bytes_per_s: None, dry_run: false })
-                .unwrap()
-                .is_whole()
-        )
-    });
-    assert!(scrubbed >= BYTES, "{scrubbed} bytes");
-}
-
 #[test]
 fn saves_and_restores_go_on_without_a_buffer_of_the_pool() {
     let dir = tempfile::tempdir().unwrap();

@@ -224,7 +224,7 @@ fn released_by_an_older_session() {
     check(&world, "0", &[(outcome.unwrap().epoch, mixed)]);
 }
 
-/// A gc drops two checkpoints of "a", and is stopped when it has told "0", and not "a", what is condemned.
+/// A gc drops two checkpoints of "a". It stops once it has told "0" which packs are condemned, before it tells "a".
 fn stop_a_gc_that_has_told_one_job(world: &World) {
     let (steps, stop) = (Steps::default(), Arc::new(AtomicBool::new(false)));
     let (appends, flag) = (AtomicU64::new(0), stop.clone());
@@ -284,8 +284,45 @@ fn a_pack_that_is_condemned_again_is_not_released() {
     check(&world, "0", &[(outcome.unwrap().epoch, mixed)]);
 }
 
-/// "0" has ended, and a gc tells it by an archive, which leaves out what its log has said before. A program of "0" begins
-/// then, and finds a condemned pack by a checkpoint of "b", which has not been told yet.
+/// A gc tells "0" which packs are condemned and stops. Then `between` runs, another gc writes "0" an archive and stops, and
+/// "b" commits a state that shares a condemned pack. Returns the second gc and the program of "b".
+fn archived_before_b_commits(
+    world: &World,
+    mixed: &State,
+    between: impl FnOnce(),
+) -> (Stopped<Result<GcReport>>, Program) {
+    let late = stopped_before_its_commit(world, "b", mixed.clone());
+    stop_a_gc_that_has_told_one_job(world);
+    between();
+    // The prunes of "0" and "a", its session, the archive of "0", twice.
+    let work = |pool: Pool| dropping(&pool, &[("0", 1), ("a", 3)]);
+    let gc = Stopped::at(world, ("append", 5), || true, work);
+    let (program, outcome) = late.go_on();
+    assert_eq!(outcome.unwrap().epoch, 1);
+    (gc, program)
+}
+
+/// A new program of "0" stores a state while the gc goes on, and its checkpoint names no deleted pack.
+fn check_that_0_shares_no_condemned_pack(
+    world: &World,
+    gc: Stopped<Result<GcReport>>,
+    mixed: &State,
+) {
+    // A save of so much looks in the checkpoints of other jobs.
+    let mut more = mixed.clone();
+    more.insert("c".to_owned(), noise(3, 500_000));
+    let saver = stopped_before_its_commit(world, "0", more.clone());
+    gc.go_on().unwrap();
+    let (_program, outcome) = saver.go_on();
+    check(world, "0", &[(outcome.unwrap().epoch, more)]);
+    check(world, "b", &[(1, mixed.clone())]);
+    // A restore could find the chunks elsewhere; a verify reads the packs that the checkpoint names.
+    let job = Job::open(&world.pool(), "0", Default::default()).unwrap();
+    assert_eq!(job.verify(None).unwrap().findings, vec![]);
+}
+
+/// "0" has ended, and a gc writes it an archive. Then a program of "0" begins, and finds a condemned pack through a
+/// checkpoint of "b", which the gc has not told yet.
 #[test]
 fn a_job_that_begins_while_others_are_told_is_told_again() {
     let world = World::new();
@@ -293,51 +330,21 @@ fn a_job_that_begins_while_others_are_told_is_told_again() {
     other.save(&state(6)).unwrap();
     drop(other);
     let mixed = changed(state(1), 11, 99);
-    let late = stopped_before_its_commit(&world, "b", mixed.clone());
-    stop_a_gc_that_has_told_one_job(&world);
-    // The prunes of "0" and "a", its session, the archive of "0", twice.
-    let work = |pool: Pool| dropping(&pool, &[("0", 1), ("a", 3)]);
-    let gc = Stopped::at(&world, ("append", 5), || true, work);
-    let (program, outcome) = late.go_on();
-    assert_eq!(outcome.unwrap().epoch, 1);
+    let (gc, program) = archived_before_b_commits(&world, &mixed, || ());
     drop(program);
-    // So much that it pays to read what other jobs have.
-    let mut more = mixed.clone();
-    more.insert("c".to_owned(), noise(3, 500_000));
-    let saver = stopped_before_its_commit(&world, "0", more.clone());
-    gc.go_on().unwrap();
-    let (_program, outcome) = saver.go_on();
-    check(&world, "0", &[(outcome.unwrap().epoch, more)]);
-    check(&world, "b", &[(1, mixed)]);
-    // Nor must a restore look elsewhere for what it names.
-    let job = Job::open(&world.pool(), "0", Default::default()).unwrap();
-    assert_eq!(job.verify(None).unwrap().findings, vec![]);
+    check_that_0_shares_no_condemned_pack(&world, gc, &mixed);
 }
 
-/// The same, but "0" is at work until a gc has told it by an archive, and had let the pack go before.
+/// The same, but "0" works until the gc has written its archive, and had let the pack go before.
 #[test]
 fn an_archive_says_again_what_a_session_had_let_go() {
     let world = World::new();
     let other = beside_an_ended_job(&world);
     let mixed = changed(state(1), 11, 99);
-    let late = stopped_before_its_commit(&world, "b", mixed.clone());
-    stop_a_gc_that_has_told_one_job(&world);
-    other.save(&state(6)).unwrap();
-    // The prunes of "0" and "a", its session, the archive of "0", twice.
-    let work = |pool: Pool| dropping(&pool, &[("0", 1), ("a", 3)]);
-    let gc = Stopped::at(&world, ("append", 5), || true, work);
-    let (program, outcome) = late.go_on();
-    assert_eq!(outcome.unwrap().epoch, 1);
+    let lets_go = || drop(other.save(&state(6)).unwrap());
+    let (gc, program) = archived_before_b_commits(&world, &mixed, lets_go);
     drop((program, other));
-    // So much that it pays to read what other jobs have.
-    let mut more = mixed.clone();
-    more.insert("c".to_owned(), noise(3, 500_000));
-    let saver = stopped_before_its_commit(&world, "0", more.clone());
-    gc.go_on().unwrap();
-    let (_program, outcome) = saver.go_on();
-    check(&world, "0", &[(outcome.unwrap().epoch, more)]);
-    let job = Job::open(&world.pool(), "0", Default::default()).unwrap();
-    assert_eq!(job.verify(None).unwrap().findings, vec![]);
+    check_that_0_shares_no_condemned_pack(&world, gc, &mixed);
 }
 
 /// Each of two prunes keeps what the other drops.

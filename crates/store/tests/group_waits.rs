@@ -302,7 +302,7 @@ fn what_a_rank_has_not_heard_is_told_again() {
 }
 
 /// A scrub finds damage in the pack of rank 1 while the ranks save, and rank 0 cannot tell the others of it: the save
-/// fails. The next one tells them, so none of them goes on from what is damaged.
+/// fails. The next save tells them, so no rank goes on from the damaged data.
 #[test]
 fn what_rank_0_could_not_tell_in_a_save_it_tells_in_the_next() {
     let world = FaultWorld::new();

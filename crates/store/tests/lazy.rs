@@ -1,6 +1,7 @@
 //! Lazy restores: bit-exact while the program runs; saves, gcs and damage meanwhile.
 
 mod common;
+mod stepped;
 mod two_disks;
 
 use common::{
@@ -19,9 +20,10 @@ use outlive_types::{
     BLOCK_BYTES, Epoch, Error, ErrorKind, JobName, Missing, PAGE_BYTES, Result, SeededRng,
 };
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
+use stepped::{Steps, World};
 use two_disks::Disks;
 
 /// Holds the background up until it is opened.
@@ -32,6 +34,10 @@ impl Latch {
     fn open(&self) {
         *self.0.0.lock().unwrap() = true;
         self.0.1.notify_all();
+    }
+
+    fn is_open(&self) -> bool {
+        *self.0.0.lock().unwrap()
     }
 
     fn pass(&self) {
@@ -45,6 +51,16 @@ impl Latch {
 struct Sink {
     memory: Arc<LazyMemory>,
     latch: Latch,
+    told: Told,
+}
+
+/// What the sink has been told.
+#[derive(Clone, Default)]
+struct Told {
+    /// Opened once the background has read the tree, and brings data next.
+    zeros: Latch,
+    /// Opened once a fault waits for the background.
+    expects: Latch,
 }
 
 impl RestoreSink for Sink {
@@ -57,6 +73,7 @@ impl RestoreSink for Sink {
 
     fn zero(&self, stream: usize, offset: u64, length: u64) {
         self.memory.zero(stream, offset, length);
+        self.told.zeros.open();
     }
 }
 
@@ -75,6 +92,7 @@ impl LazySink for Sink {
     }
     fn expect(&self, missing: &Missing) {
         self.memory.expect(missing);
+        self.told.expects.open();
     }
     fn expect_nothing(&self) {
         self.memory.expect_nothing();
@@ -130,6 +148,16 @@ impl Lazy {
 
 /// Restores as a front door does: the tracker is primed when all is there.
 fn restore(program: &Program, select: Select, latch: &Latch) -> Result<Option<Lazy>> {
+    restore_that(program, select, latch, &Told::default())
+}
+
+/// The same; the sink opens the latches of `told`.
+fn restore_that(
+    program: &Program,
+    select: Select,
+    latch: &Latch,
+    told: &Told,
+) -> Result<Option<Lazy>> {
     let (mut taken, mut names) = (None, Vec::new());
     let (sender, failures): (Sender<Error>, _) = channel();
     let failures = Mutex::new(failures);
@@ -150,7 +178,8 @@ fn restore(program: &Program, select: Select, latch: &Latch) -> Result<Option<La
         let memory = streams.iter().map(|s| MutRegion::zeroed(s.tree.bytes as usize)).collect();
         let memory = Arc::new(LazyMemory::new(memory, LazyOptions::default())?);
         taken = Some(memory.clone());
-        Ok(((0..streams.len()).collect(), Sink { memory, latch: latch.clone() }))
+        let sink = Sink { memory, latch: latch.clone(), told: told.clone() };
+        Ok(((0..streams.len()).collect(), sink))
     };
     let done = program.job.restore_lazily(select, &mut prepare, ends)?;
     Ok(done.map(|(restored, fill)| Lazy {
@@ -516,6 +545,77 @@ fn without_a_thread_memory_is_whole_before_the_program_goes_on() {
     assert!(lazy.memory.is_lazy(lazy.stream("big")), "{:?}", lazy.memory.how());
     assert!(lazy.fill.done(), "nobody else fills it");
     assert!(lazy.into_state(&pool) == *states.last().unwrap());
+}
+
+/// Threads as ever, but that the background rests until a page was touched. Its reads fail until then.
+#[derive(Clone, Default)]
+struct RestsUntilTouched {
+    touched: Latch,
+    fails: Arc<AtomicBool>,
+}
+
+impl Scheduler for RestsUntilTouched {
+    fn pause(&self, _: &str) {}
+    fn sleep(&self, _: std::time::Duration) {
+        self.touched.pass();
+        self.fails.store(false, Ordering::Release);
+    }
+    fn wait_for(&self, _: usize, _: std::time::Duration) -> bool {
+        true
+    }
+    fn wait(&self, _: usize) {
+        std::thread::yield_now();
+    }
+    fn wake(&self, _: usize) {}
+    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<()> {
+        let this = Arc::new(self.clone());
+        let thread = std::thread::Builder::new().name(name.to_owned());
+        match name {
+            "outlive-fill" => thread.spawn(move || scheduled(this, work)).map(drop),
+            _ => thread.spawn(work).map(drop),
+        }
+    }
+}
+
+/// A fault waits for the only read of data of the background. That fails, and the next pass does not begin before the fault has
+/// been served.
+#[test]
+fn a_fault_whose_background_fails_is_served_by_itself() {
+    let faults = FaultWorld::new();
+    let world = World { target: faults.target(), log: faults.log() };
+    let mut bytes = noise(1, 64 << 10);
+    bytes.resize(4 << 20, 0);
+    let state = State::from([("a".to_owned(), bytes)]);
+    Program::start(&world.pool(), "job").save(&state).unwrap();
+    let (begun, told) = (Latch::default(), Told::default());
+    let rests = RestsUntilTouched::default();
+    let urgent = Arc::new(AtomicUsize::new(0));
+    let is_background = || std::thread::current().name() == Some("outlive-fill");
+    let (has_begun, sink) = (begun.clone(), told.clone());
+    let (fails, urgent_too) = (rests.fails.clone(), urgent.clone());
+    let steps = Steps::default();
+    steps.hook(move |_, what| match what {
+        "read shard" if is_background() && sink.zeros.is_open() && !has_begun.is_open() => {
+            fails.store(true, Ordering::Release);
+            has_begun.open();
+            sink.expects.pass();
+        }
+        "read shard urgently" => drop(urgent_too.fetch_add(1, Ordering::Relaxed)),
+        _ => {}
+    });
+    let fails = rests.fails.clone();
+    faults.count_reads(true);
+    faults.fail_when(move |_, _| {
+        (is_background() && fails.load(Ordering::Acquire)).then_some(ErrorKind::Retry)
+    });
+    let program = Program::start(&world.stepped(&steps), "job");
+    let restores = || restore_that(&program, Select::Newest, &open(), &told);
+    let lazy = scheduled(Arc::new(rests.clone()), restores).unwrap().unwrap();
+    begun.pass();
+    assert_eq!(lazy.memory.touch(lazy.stream("a"), 5 * PAGE_BYTES, 0), state["a"][5 * PAGE_BYTES]);
+    assert!(urgent.load(Ordering::Relaxed) > 0, "the fault was read like anything else");
+    rests.touched.open();
+    assert!(lazy.into_state(&world.pool()) == state);
 }
 
 /// The program can only go on with what it waits for, so the fill tries for two minutes: 119 rests of a second.

@@ -210,7 +210,7 @@ fn after_too_long_the_program_is_told_again_and_again() {
     let error = tried(&other, &first()).unwrap_err();
     assert!(error.message().contains("2 in a row have failed; the last one: "), "{error}");
     assert_eq!(error.kind(), ErrorKind::Retry);
-    // It was told: the next save is tried, and says nothing of those before.
+    // The program has got that error: the job tries the next save, and does not repeat older errors.
     let error = tried(&other, &first()).unwrap_err();
     assert!(error.message().contains("3 in a row have failed; the last one: "), "{error}");
     world.recover();

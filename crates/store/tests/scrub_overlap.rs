@@ -1,4 +1,4 @@
-//! Scrubs that find damage while a save or a copy is under way that shares what is damaged.
+//! Scrubs that find damage in a pack that a save or a copy under way shares.
 
 mod common;
 mod stepped;
@@ -10,7 +10,7 @@ use outlive_store::copy::{CopyOptions, copy};
 use outlive_store::gc::{GcOptions, Thoroughness, collect};
 use outlive_store::scrub::{ScrubOptions, ScrubReport, scrub};
 use outlive_store::{Job, Sample, SaveStats, Select};
-use outlive_target::{FaultWorld, ReadRange, read_one};
+use outlive_target::{FaultWorld, ReadRange, ShardName, read_one};
 use outlive_types::{Epoch, ErrorKind, JobName, PAGE_BYTES, Result};
 use std::sync::{Arc, Mutex};
 use stepped::{Steps, Stopped, World};
@@ -26,21 +26,22 @@ fn over(faults: &FaultWorld) -> World {
     World { target: faults.target(), log: faults.log() }
 }
 
-/// Damages the page of a state wherever it is stored.
-fn damage(faults: &FaultWorld, state: &State) {
+/// Damages the page of a state where it is stored.
+fn damage(faults: &FaultWorld, state: &State) -> ShardName {
     let needle = &state["a"][BAD_PAGE * PAGE_BYTES..][..64];
     let target = faults.target();
-    let mut found = 0;
+    let mut found = Vec::new();
     for shard in target.list().unwrap() {
         let length = target.length(shard).unwrap() as usize;
         let range = ReadRange::new(0, AlignedBuf::zeroed(length));
         let bytes = read_one(&*target, shard, range).wait().unwrap();
         if let Some(at) = bytes.windows(64).position(|window| window == needle) {
             faults.corrupt(shard, at as u64 + 5, 1);
-            found += 1;
+            found.push(shard);
         }
     }
-    assert_eq!(found, 1, "it is stored once");
+    assert_eq!(found.len(), 1, "it is stored once");
+    found[0]
 }
 
 fn scrubbed(pool: &Pool) -> ScrubReport {
@@ -73,7 +74,7 @@ fn stopped_before_its_commit(
     Stopped::at(world, ("append", 1), || true, save)
 }
 
-/// The save fails since it shares what is damaged, and the next one stores everything anew.
+/// A save that shares damaged data fails, and the next one stores everything anew.
 fn check_that_it_starts_anew(
     world: &World,
     job: &str,
@@ -91,10 +92,16 @@ fn check_that_it_starts_anew(
     assert!(restored.unwrap().unwrap().1 == *state, "epoch {epoch} of {job}");
 }
 
-/// A scrub tells a job by a sweep that a pack is condemned. Before the program of that job appends anything, a gc puts an
-/// archive in the place of all records.
+/// A scrub tells a job by a sweep that a pack is condemned: it is damaged, or lost, so that no gc lists it. Before the
+/// program of that job appends anything, a gc puts an archive in the place of all records.
 #[test]
 fn an_archive_says_again_what_a_session_has_not_answered() {
+    for is_lost in [false, true] {
+        archive_before_an_answer(is_lost);
+    }
+}
+
+fn archive_before_an_answer(is_lost: bool) {
     let faults = FaultWorld::new();
     let world = over(&faults);
     Program::start(&world.pool(), "a").save(&state(1)).unwrap();
@@ -103,10 +110,43 @@ fn an_archive_says_again_what_a_session_has_not_answered() {
     drop(program);
     let shares = changed(state(1), 11, 99);
     let saver = stopped_before_its_commit(&world, "b", None, shares.clone());
-    damage(&faults, &state(1));
+    let shard = damage(&faults, &state(1));
+    if is_lost {
+        faults.target().delete(shard).unwrap();
+    }
     assert_eq!(scrubbed(&world.pool()).heal.condemned.len(), 1);
     prune(&world.pool(), "b", 1, true);
     check_that_it_starts_anew(&world, "b", saver.go_on(), &shares);
+}
+
+/// The session of "0" has let a damaged pack go that "b" names. A scrub that finds other damage writes "0" an archive, and
+/// a program of "0" begins before the scrub has told "b".
+#[test]
+fn an_archive_of_a_scrub_says_again_what_a_session_had_let_go() {
+    let faults = FaultWorld::new();
+    let world = over(&faults);
+    let program = Program::start(&world.pool(), "0");
+    program.save(&state(2)).unwrap();
+    Program::start(&world.pool(), "b").save(&state(1)).unwrap();
+    let stopped = |appends| {
+        let all = ScrubOptions { sample: Sample::ALL, bytes_per_s: None, dry_run: false };
+        Stopped::at(&world, ("append", appends), || true, move |pool| scrub(&pool, &all))
+    };
+    damage(&faults, &state(1));
+    // Its session, the sweep in the log of "0".
+    let first = stopped(2);
+    program.save(&state(3)).unwrap();
+    damage(&faults, &state(2));
+    // Its session, the archive of "0", twice.
+    let second = stopped(3);
+    drop(program);
+    // A save of so much looks in the checkpoints of other jobs.
+    let mut shares = changed(state(1), 11, 99);
+    shares.insert("c".to_owned(), noise(3, 500_000));
+    let saver = stopped_before_its_commit(&world, "0", None, shares.clone());
+    second.go_on().unwrap();
+    check_that_it_starts_anew(&world, "0", saver.go_on(), &shares);
+    assert!(first.go_on().unwrap().blocked.is_some(), "the second scrub has fenced it");
 }
 
 /// A prune has dropped the checkpoint that a save goes on from. So a scrub finds the damage in a pack that no checkpoint

@@ -283,7 +283,7 @@ impl FaultWorld {
     }
 
     /// Makes operation `number` fail once with `kind`, without effect. (A failed sync
-    /// leaves a record visible: nobody knows whether it is durable.)
+    /// leaves a record visible; whether it is durable is unknown.)
     pub fn fail_at(&self, number: u64, kind: ErrorKind) {
         self.lock().failures.insert(number, kind);
     }

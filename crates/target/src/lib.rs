@@ -67,16 +67,16 @@ pub struct ReadRange {
     pub offset: u64,
     /// Receives the bytes; its length is a multiple of 4096.
     pub buffer: AlignedBuf,
-    /// How.
+    /// How the target reads it.
     pub mode: ReadMode,
 }
 
-/// How something is read.
+/// Options of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ReadMode {
-    /// Whether a copy in the system's memory will do. Otherwise the bytes come from where they are kept.
+    /// The page cache may serve the read. Otherwise the bytes come from the medium.
     pub may_be_cached: bool,
-    /// A program stands still until it is there. A directory has threads for such reads; other targets take no notice.
+    /// A program stands still until this read ends. A directory has threads for such reads; other targets ignore it.
     pub is_urgent: bool,
 }
 

@@ -45,7 +45,7 @@ impl<M: Manner> Target for WrappedTarget<M> {
             Operation {
                 manner: self.manner.clone(),
                 helpers: self.helpers.clone(),
-                // One that is late or repeated comes from where it is kept.
+                // A delayed or repeated read asks the medium: the mode of the first one is gone with its range.
                 start: Box::new(move |buffer| {
                     read_one(&*inner, shard, ReadRange::new(offset, buffer))
                 }),

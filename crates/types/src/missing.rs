@@ -11,11 +11,11 @@ pub struct Missing {
     pub offset: u64,
     /// Bytes, at most 64 KiB.
     pub length: usize,
-    /// It has been written, but is not in place: that waits for the rest of its unit.
+    /// The background has written it, but has not put it into place: the rest of its unit is still to come.
     pub is_written: bool,
-    /// First byte of what is put into place in one go when all of it has come.
+    /// First byte of its unit, which the fill puts into place as a whole.
     pub unit_offset: u64,
-    /// Bytes of that, at most 2 MiB.
+    /// Length of the unit in bytes, at most 2 MiB.
     pub unit_length: usize,
 }
 
@@ -25,7 +25,7 @@ impl Missing {
         self.offset..self.offset + self.length as u64
     }
 
-    /// What is put into place in one go.
+    /// The bytes of its unit.
     pub fn unit(&self) -> Range<u64> {
         self.unit_offset..self.unit_offset + self.unit_length as u64
     }

@@ -434,7 +434,7 @@ impl MemoryFill {
                     unit_length: whole.len(),
                 });
             }
-            // What the kernel did not take is not there. The program ends, and gets nothing else before.
+            // The kernel refused pages of this fill, so a missing page may not be zero. The program ends soon.
             if self.failure().is_some() {
                 continue;
             }
@@ -462,8 +462,8 @@ impl MemoryFill {
         }
     }
 
-    /// Wakes the thread that waits for something once the unit of that is whole. It faults again, and gets a page of zeros
-    /// if its page is zero.
+    /// Has the unit of a missing window wake its threads once it is whole. They fault again, and get a page of zeros where
+    /// the page is zero.
     pub(super) fn expect(&self, missing: &Missing) {
         let Some(filling) = self.filling(missing.stream) else { return };
         let number = (filling.start + missing.offset as usize - filling.first) / BLOCK_BYTES;
@@ -487,7 +487,7 @@ impl MemoryFill {
         }
     }
 
-    /// Places what a fault has asked for, unless the background came first. Without bytes, as it was written.
+    /// Places the window of a fault, unless the background came first. Without `bytes` it takes them from the shadow.
     pub(super) fn deliver(&self, missing: &Missing, bytes: Option<&[u8]>) {
         let Some(filling) = self.filling(missing.stream) else { return };
         let address = filling.start + missing.offset as usize;
@@ -509,12 +509,12 @@ impl MemoryFill {
                 unit.set_placed(window);
             }
             None if unit.is_brought(window) => {
-                // With its neighbours: what reads in order would wait for each of them.
+                // With its neighbours: a program that reads in order would fault on each of them.
                 let run = unit.brought_around(window);
                 let at = |window| window_of(filling, base, window);
                 self.place(filling, &(at(run.start).start..at(run.end - 1).end));
                 run.for_each(|window| unit.set_placed(window));
-                // Pages that are zero are placed by the next fault.
+                // The next fault places a page that is zero.
                 self.wake(filling, &range);
             }
             None => {}

@@ -215,22 +215,22 @@ impl LazyMemory {
         self.fill.as_ref()?.next_missing()
     }
 
-    /// What the program waits for will be written with the rest of its unit ([`Missing::unit`]).
+    /// Leaves a fault to the background, which writes the rest of its unit ([`Missing::unit`]) next.
     pub fn expect(&self, missing: &Missing) {
         if let Some(fill) = &self.fill {
             fill.expect(missing);
         }
     }
 
-    /// What is expected may not be written so soon: the program asks for it again.
+    /// The background writes expected units late: their threads fault again.
     pub fn expect_nothing(&self) {
         if let Some(fill) = &self.fill {
             fill.expect_nothing();
         }
     }
 
-    /// Takes what the program waits for: all bytes of the range, verified. Without bytes it is put into place as it was
-    /// written ([`Missing::is_written`]).
+    /// Serves a fault with all bytes of its range, verified. Without bytes it puts the range into place as it was written
+    /// ([`Missing::is_written`]).
     ///
     /// # Panics
     /// If `bytes` has another length.

@@ -54,7 +54,7 @@ fn restore_held(
     restore_as(memory, lengths, seed, &|missing| deliver(memory, missing), program);
 }
 
-/// The same; `serve` says what is done about a fault.
+/// The same; `serve` answers each fault.
 fn restore_as(
     memory: &LazyMemory,
     lengths: &[usize],
@@ -129,8 +129,8 @@ fn check(memory: LazyMemory, lengths: &[usize]) {
     }
 }
 
-/// Nothing is delivered for some faults, as their units come with the rest. Among them are pages of zeros, which nobody
-/// puts into place.
+/// The test delivers nothing for some faults: the background brings their units. Some of these pages are zeros, which
+/// the fill does not put into place before the next fault.
 #[test]
 fn what_is_expected_is_there_once_its_unit_is_whole() {
     let lengths = [9 * MIB + 5];
@@ -171,7 +171,7 @@ fn what_is_expected_is_there_once_its_unit_is_whole() {
     check(memory, &lengths);
 }
 
-/// As the background begins again, it may bring for a while nothing of what was expected.
+/// A background that begins again may bring an expected unit late.
 #[test]
 fn what_is_expected_no_more_is_asked_for_again() {
     let lengths = [4 * MIB];

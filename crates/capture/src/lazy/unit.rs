@@ -15,7 +15,7 @@ pub(super) struct Unit {
     left_bytes: usize,
     /// One bit for each window whose pages are in place.
     placed: u32,
-    /// The program waits until it is whole.
+    /// A thread of the program waits until the unit is whole.
     is_expected: bool,
 }
 
@@ -44,12 +44,12 @@ impl Unit {
         self.left[window] == 0
     }
 
-    /// All of it has been brought.
+    /// The background has brought all of it.
     pub fn is_whole(&self) -> bool {
         self.left_bytes == 0
     }
 
-    /// Whether the program waits for it as a whole.
+    /// Whether a thread of the program waits until the unit is whole.
     pub fn set_expected(&mut self, is_expected: bool) {
         self.is_expected = is_expected;
     }
@@ -58,7 +58,7 @@ impl Unit {
         self.is_expected
     }
 
-    /// The windows side by side around this one that have been brought and are not in place.
+    /// The neighbouring windows, this one included, that the background has brought and the fill has not placed.
     pub fn brought_around(&self, window: usize) -> Range<usize> {
         let is_at_hand = |window: &usize| self.is_brought(*window) && !self.is_placed(*window);
         let before = (0..window).rev().take_while(is_at_hand).count();

@@ -19,7 +19,7 @@ use std::time::Instant;
 
 /// Until the program goes on.
 const RETURN_S_MAX: f64 = 0.1;
-/// Until a page is there that the program touches first, 99 of 100.
+/// Seconds of a first touch, 99 of 100.
 const TOUCH_S_MAX: f64 = 0.002;
 /// The background against the device.
 const SHARE_MIN: f64 = 0.90;
@@ -34,7 +34,7 @@ enum Step {
     Run,
     /// As many, anywhere.
     Scattered,
-    /// A few pages, anywhere, while the background has brought little.
+    /// [`TOUCHES`] pages, anywhere, while the background has brought little.
     Touches,
     /// All pages in order.
     All,
@@ -55,7 +55,7 @@ struct Restart {
     whole_s: f64,
     /// Processor time of all that.
     cpu_s: f64,
-    /// Seconds until each page that the step touched was there, of a few.
+    /// Seconds of each first touch of [`Step::Touches`].
     touched_s: Vec<f64>,
     traffic: Traffic,
 }
@@ -71,7 +71,7 @@ struct Rounds {
     used: Vec<f64>,
     /// For each way (eager, lazy), by step: seconds until it returned, had done its step, was whole.
     times: [[[Vec<f64>; 3]; STEPS.len()]; 2],
-    /// Seconds until each of the few pages was there, in lazy restarts.
+    /// Seconds of each first touch of [`Step::Touches`], in lazy restarts.
     touched_s: Vec<f64>,
     /// Of lazy restarts, by step.
     traffic: [Vec<Traffic>; STEPS.len()],
@@ -293,7 +293,7 @@ fn restart(path: &Path, region: MutRegion, options: &LazyOptions, step: Step) ->
     Ok(Restart { return_s, step_s, whole_s, cpu_s, touched_s, traffic: memory.traffic(), memory })
 }
 
-/// A step of the program. Returns seconds until each page was there, of a few.
+/// A step of the program. Returns the seconds of each first touch of [`Step::Touches`].
 fn work(memory: &LazyMemory, step: Step) -> Vec<f64> {
     let pages = memory.length(0) / PAGE_BYTES;
     let touch = |page: usize| {

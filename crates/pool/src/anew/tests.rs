@@ -8,7 +8,7 @@ fn another(pool: &Path) -> Pool {
     open(pool, Environment::system()).unwrap()
 }
 
-/// The host is started anew once more, before it is recorded what was lost with its memory.
+/// The host restarts once more, before a process has recorded what its memory lost.
 #[test]
 fn memory_that_is_lost_again_is_not_settled() {
     let (dir, memory) = (tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm").unwrap());
@@ -24,7 +24,7 @@ fn memory_that_is_lost_again_is_not_settled() {
     anew.settle().unwrap();
     let waits = another(&root).check_settled().unwrap_err();
     assert_eq!(waits.kind(), ErrorKind::Retry, "{waits}");
-    // The next process begins again, and goes on once the memory stays.
+    // The next process begins again, and goes on since the memory stays.
     let pool = another(&root);
     assert!(pool.wants_anew().unwrap());
     let anew = pool.make_anew().unwrap().unwrap();

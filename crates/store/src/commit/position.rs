@@ -20,23 +20,14 @@ impl Position {
     /// # Errors
     /// What the log reports, but for damage.
     pub fn of(pool: &Pool, job: &JobName) -> Result<Position> {
-        Position::seen_at(pool, job).map(|(position, _)| position)
-    }
-
-    /// The same, and the number of the newest record; 0 without any.
-    ///
-    /// # Errors
-    /// As [`Position::of`].
-    pub fn seen_at(pool: &Pool, job: &JobName) -> Result<(Position, u64)> {
-        let (mut reading, mut newest) = (Reading::default(), 0);
+        let mut reading = Reading::default();
         for entry in history(pool, job)? {
-            newest = newest.max(entry.number);
             reading.add(&entry)?;
             if reading.is_done() {
                 break;
             }
         }
-        Ok((reading.position(), newest))
+        Ok(reading.position())
     }
 }
 

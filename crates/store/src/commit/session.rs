@@ -87,8 +87,8 @@ pub struct LogHead {
     uncertain: bool,
     /// Where the log must be when the next session is opened.
     expected: Option<Position>,
-    /// The newest record when the program last took note of the position.
-    noted: u64,
+    /// Number of the newest record of which the restored checkpoint takes account that the next save follows.
+    restored_as_of: Option<u64>,
     /// A session that is being opened.
     opening: Option<SessionId>,
     /// A session whose end is uncertain.
@@ -119,7 +119,7 @@ impl LogHead {
             opened: 0,
             uncertain: false,
             expected: None,
-            noted: 0,
+            restored_as_of: None,
             opening: None,
             ending: None,
             fenced: None,
@@ -182,9 +182,14 @@ impl LogHead {
     /// # Errors
     /// What the log reports.
     pub fn note_position(&mut self, pool: &Pool) -> Result<Position> {
-        let (position, newest) = Position::seen_at(pool, &self.job)?;
-        (self.expected, self.noted, self.is_stale) = (Some(position), newest, false);
+        let position = Position::of(pool, &self.job)?;
+        (self.expected, self.is_stale) = (Some(position), false);
         Ok(position)
+    }
+
+    /// The next save follows a restored checkpoint, which takes account of the log up to this record.
+    pub fn follows_as_of(&mut self, number: u64) {
+        self.restored_as_of = Some(number);
     }
 
     /// The next session is opened whoever has saved meanwhile: what they saved is left behind.
@@ -368,8 +373,11 @@ impl LogHead {
                 Ok(Body::Prune(prune)) if is_new => since.dropped.extend(prune.epochs),
                 Ok(Body::Sweep(sweep)) if is_new => since.condemned.extend(sweep.packs),
                 Ok(Body::Note(note)) if is_new && note.remarks.suspect => {
-                    // Before the first save only marks count that came behind the restore, and of what it may share.
-                    let may_share = entry.number > self.noted && self.reached.has(note.epoch);
+                    // Before the first save a mark counts if it is newer than what that save follows, and of a
+                    // checkpoint with which it may share.
+                    let is_newer = |as_of| entry.number > as_of;
+                    let may_share =
+                        self.restored_as_of.is_some_and(is_newer) && self.reached.has(note.epoch);
                     self.met_damage |= seen.number > 0 || may_share;
                 }
                 Ok(Body::Archive(archive)) => {

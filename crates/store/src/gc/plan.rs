@@ -116,7 +116,7 @@ fn worth_rewriting(
     chosen
 }
 
-/// How many packs checkpoints have if each rank writes one in each save.
+/// Counts the packs of checkpoints whose ranks each write one pack in each save.
 pub fn packs_written<'m>(kept: impl IntoIterator<Item = &'m Manifest>) -> usize {
     let written = kept.into_iter().map(|manifest| match manifest.images {
         Images::One(_) => 1,

@@ -299,11 +299,9 @@ impl Gc<'_> {
             let mut anew: Vec<PackId> =
                 work.condemned.iter().filter(|pack| !state.mentions(pack)).copied().collect();
             anew.sort_unstable();
-            // It takes the place of the records that have said the rest.
-            let mut all: Vec<PackId> = work.condemned.iter().copied().collect();
-            all.sort_unstable();
-            let archive = relisted
-                .map(|relisted| archive_of(session, &state, &self.kept(&state), all, relisted));
+            let archive = relisted.map(|relisted| {
+                archive_of(session, &state, &self.kept(&state), &work.condemned, relisted)
+            });
             if let Some(archive) = &archive {
                 work.fills.fill(pool, archive, &work.condemned)?;
             }

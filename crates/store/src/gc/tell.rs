@@ -7,7 +7,7 @@ use outlive_format::{
 use outlive_pool::Pool;
 use outlive_target::{Append, Previous};
 use outlive_types::{Error, JobName, PackId, Result, SessionId};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// How often a job is read again because its program has saved meanwhile.
 pub const ATTEMPTS: usize = 64;
@@ -129,21 +129,22 @@ impl Relisted {
     }
 }
 
-/// The archive of a job that keeps some of its checkpoints, in place of all its records. All of `condemned` is
-/// condemned now, whether the job was told before or not.
+/// The archive of a job that keeps some of its checkpoints, in place of all its records. `condemned` names every pack
+/// that is condemned now: the records that had named some of them go.
 pub fn archive_of(
     gc: SessionId,
     state: &JobState,
     kept: &[&Manifest],
-    mut condemned: Vec<PackId>,
+    condemned: &HashSet<PackId>,
     relisted: Relisted,
 ) -> Archive {
+    let mut condemned: Vec<PackId> = condemned.iter().copied().collect();
     if state.is_open() {
-        // What its writer has not answered yet stays said.
+        // Its writer has not answered about these. Some are lost: no collector lists them any more.
         condemned.extend(&state.held);
-        condemned.sort_unstable();
-        condemned.dedup();
     }
+    condemned.sort_unstable();
+    condemned.dedup();
     let kept = || kept.iter().rev();
     Archive {
         gc,

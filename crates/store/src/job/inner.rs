@@ -251,7 +251,9 @@ impl Inner {
 
     /// Makes a restored checkpoint what the next save follows.
     pub fn adopt(&self, checkpoint: &MemoryImage) {
-        self.writer().rank.follow_restored(&self.pool(), checkpoint);
+        let mut writer = self.writer();
+        writer.committer.head.follows_as_of(checkpoint.as_of());
+        writer.rank.follow_restored(&self.pool(), checkpoint);
     }
 }
 

@@ -306,9 +306,12 @@ impl Job {
             ready.clone()?;
         }
         let begun = self.begin(source, notes, ready);
-        let handle = begun.or_else(|error| inner.failed_at_once(error)).inspect_err(|_| {
-            // The program is told of this failure, and not of an older one the next time: then a save is tried.
-            current.iter().for_each(SaveHandle::see);
+        let handle = begun.or_else(|error| inner.failed_at_once(error)).inspect_err(|error| {
+            // The program gets this error, so the next call tries a save and does not repeat an older one. An invalid
+            // state says nothing of the older save.
+            if error.kind() != ErrorKind::Invalid {
+                current.iter().for_each(SaveHandle::see);
+            }
         })?;
         *current = Some(handle.clone());
         Ok(handle)

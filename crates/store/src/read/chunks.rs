@@ -52,13 +52,13 @@ pub struct ReadFault {
     pub error: Error,
 }
 
-/// Which read comes next, and when.
+/// Says which read begins next, and when.
 pub trait ReadOrder: Sync {
-    /// The next read; `None`, or a number that is none, if none is to begin now. That ends a thread that has none under
-    /// way (`is_idle`).
+    /// The number of the next read. With `None`, or with a number beyond the plan, no read begins now. Then a thread that
+    /// has no read under way (`is_idle`) ends.
     fn next(&self, is_idle: bool) -> Option<usize>;
 
-    /// A read of the plan that was given out has come, or has failed. Not called for a number that is none.
+    /// A read that `next` returned has come or failed. The plan does not call it for a number beyond the plan.
     fn ended(&self) {}
 }
 
@@ -344,6 +344,31 @@ impl Reads {
     }
 }
 
+/// Counts the reads that a thread has begun. All of them end with it, also in a panic: other threads may wait for room.
+struct Given<'a> {
+    order: &'a dyn ReadOrder,
+    count: usize,
+}
+
+impl Given<'_> {
+    fn begin(&mut self) {
+        self.count += 1;
+    }
+
+    fn end(&mut self) {
+        self.count -= 1;
+        self.order.ended();
+    }
+}
+
+impl Drop for Given<'_> {
+    fn drop(&mut self) {
+        while self.count > 0 {
+            self.end();
+        }
+    }
+}
+
 impl Worker<'_> {
     fn run(&self) {
         self.alive.fetch_add(1, Ordering::AcqRel);
@@ -363,6 +388,7 @@ impl Worker<'_> {
     /// There is no memory for even one buffer.
     fn read_all(&self) -> Result<()> {
         let mut in_flight = Reads::new(self.in_order);
+        let mut given = Given { order: self.order, count: 0 };
         let mut frame = Frame::default();
         loop {
             while in_flight.len() < self.depth && !self.stop.load(Ordering::Relaxed) {
@@ -380,10 +406,11 @@ impl Worker<'_> {
                 };
                 let Some(at) = self.order.next(in_flight.is_empty()) else { break };
                 let Some(step) = self.plan.steps.get(at) else { break };
+                given.begin();
                 in_flight.push(at, self.pool.read(step.span, buffer));
             }
             let Some((at, read)) = in_flight.wait_next() else { return Ok(()) };
-            self.order.ended();
+            given.end();
             self.hand_on(&self.plan.steps[at], read, &mut frame);
         }
     }
@@ -545,5 +572,32 @@ mod tests {
         let depths = |plan: &ReadPlan| [1, 4, 16, 64].map(|buffers| plan.depth_with(buffers, 1));
         assert_eq!(depths(&plan), [14, 14, 15, 30]);
         assert_eq!(depths(&plan.beside_writes()), [1, 1, 7, 30]);
+    }
+
+    /// Counts the reads that end.
+    #[derive(Default)]
+    struct Ends(AtomicUsize);
+
+    impl ReadOrder for Ends {
+        fn next(&self, _: bool) -> Option<usize> {
+            None
+        }
+
+        fn ended(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn reads_of_a_thread_that_panics_end() {
+        let order = Ends::default();
+        let panics = std::panic::AssertUnwindSafe(|| {
+            let mut given = Given { order: &order, count: 0 };
+            (0..3).for_each(|_| given.begin());
+            given.end();
+            panic!("as a caller's `take` may");
+        });
+        std::panic::catch_unwind(panics).unwrap_err();
+        assert_eq!(order.0.into_inner(), 3);
     }
 }

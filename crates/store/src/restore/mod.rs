@@ -28,11 +28,11 @@ pub trait LazySink: RestoreSink + Send + 'static {
     fn write_edge(&self, stream: usize, offset: u64, bytes: &[u8]);
     /// Waits for what the program waits for; `None` once `stop` was called.
     fn next_missing(&self) -> Option<Missing>;
-    /// All of its unit will be written next; nothing is delivered.
+    /// The background writes all of the unit next, so nothing is delivered for this fault.
     fn expect(&self, missing: &Missing);
-    /// What is expected may not come so soon: who waits for it asks again.
+    /// The background writes expected units late: their threads are to fault again.
     fn expect_nothing(&self);
-    /// Takes it; without bytes, as it was written ([`Missing::is_written`]).
+    /// Serves a fault with all bytes of its range; without bytes, as it was written ([`Missing::is_written`]).
     fn deliver(&self, missing: &Missing, bytes: Option<&[u8]>);
     /// Why what was brought could not be put into place, if so.
     fn failure(&self) -> Option<Error>;
@@ -120,7 +120,7 @@ impl LazyFill {
         }
     }
 
-    /// That of the reads under way.
+    /// The order of the current pass, if one reads.
     fn order(&self) -> Option<Arc<Order>> {
         self.0.order.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,5 +1,5 @@
-//! Which read comes next, and when: what the program waits for and its neighbours first, else container order; the
-//! fewer at a time, the more the program waits for.
+//! Says which read of the background begins next, and when. Reads that the program waits for come first, then their
+//! neighbours, then the rest in container order. Faults reduce the number of reads at a time.
 
 use super::LazyFill;
 use crate::read::{ReadOrder, ReadPlan, Transfer};
@@ -9,26 +9,26 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Reads that begin and end without a fault before more are under way again: some milliseconds.
+/// Reads that begin and end without a fault before the limit rises again: some milliseconds.
 const CALM: usize = 4;
-/// Faults for which the background makes way, at most. Each costs it the time of some reads and the huge page around it.
-/// It makes way for one more for so many reads of its own.
+/// Number of faults for which the background makes way. Each costs the time of some reads, and splits a huge page.
+/// [`READS_FOR_FAULT`] reads earn one more.
 const FAULTS_MAX: usize = 256;
 const READS_FOR_FAULT: usize = 1024;
-/// Reads that a fault waits for, at most, if the background does not make way.
+/// Number of reads that a fault waits for, at most, where the background does not make way.
 const UNIT_READS_MAX: usize = 8;
 
-/// How many reads of the background may be under way.
+/// Limits the reads under way.
 #[derive(Debug)]
 struct Room {
     under_way: usize,
     limit: usize,
     limit_max: usize,
-    /// Reads that are to end before the limit rises.
+    /// Number of reads that end before the limit rises.
     pause: usize,
-    /// Reads that have ended.
+    /// Number of reads that have ended.
     ended: usize,
-    /// Faults for which it made way.
+    /// Number of faults for which the background made way.
     faults: usize,
 }
 
@@ -37,9 +37,10 @@ const PREFERRED_MAX: usize = 64;
 
 /// The order of one plan's reads. Each is given out once.
 ///
-/// How many are under way follows the congestion control of TCP (slow start, multiplicative decrease: Jacobson 1988): one
-/// at first, each fault halves them, and a while behind the last one each read that ends adds one. So a fault waits behind
-/// few reads of the background, and where nobody waits these keep the device busy. One always goes on.
+/// The limit of reads under way follows the congestion control of TCP (slow start, multiplicative decrease: Jacobson 1988).
+/// It begins at one. Each fault halves it. Once some reads have ended without a fault, each further one raises it. So a
+/// fault waits behind few reads of the background, and without faults the background keeps the device busy. The limit is
+/// never zero.
 #[derive(Debug)]
 pub(super) struct Order {
     room: Mutex<Room>,
@@ -47,20 +48,20 @@ pub(super) struct Order {
     given: Vec<AtomicBool>,
     next: AtomicUsize,
     wishes: Mutex<Wishes>,
-    /// Where each piece goes, and the read that brings it, ascending.
+    /// All pieces, ascending.
     places: Vec<Place>,
 }
 
-/// Where a piece goes: stream, first byte and the one behind the last, and the read that brings it. A piece lies within
-/// one block of its stream.
+/// Destination of a piece, and its read: stream, first byte, end, number of the read. A piece lies within one block of
+/// its stream.
 type Place = (u32, u64, u64, u32);
 
-/// What is to be read first.
+/// Reads that come before container order.
 #[derive(Debug, Default)]
 struct Wishes {
-    /// Reads that the program waits for, in the order of its faults. None is dropped.
+    /// The program waits for these, in the order of its faults. The list keeps all of them.
     awaited: VecDeque<u32>,
-    /// Reads that it may wait for soon, the newest wish first.
+    /// The program may wait for these soon. The newest wish comes first.
     preferred: VecDeque<u32>,
 }
 
@@ -104,8 +105,8 @@ impl Order {
         self.room.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes room for a read. False if there is none; one that is idle waits for it: then another has reads under
-    /// way.
+    /// Takes room for a read. Without room an idle thread waits: another thread has reads under way. A thread that is not
+    /// idle gets false.
     fn take_room(&self, is_idle: bool) -> bool {
         let mut room = self.room();
         while room.under_way >= room.limit {
@@ -123,14 +124,14 @@ impl Order {
         self.changed.notify_all();
     }
 
-    /// Whether all reads of a unit have been given out.
+    /// Whether all reads of a unit have begun.
     pub fn is_given(&self, stream: usize, unit: Range<u64>) -> bool {
         self.reads_of(stream, unit).next().is_none()
     }
 
-    /// The program waits for some of this unit. True if the background takes it on: all of it is under way, or comes next,
-    /// as the program touches so much that the whole matters more than each part. If not, what it waits for is to be read
-    /// by itself, and the background makes way.
+    /// Decides about a fault in this unit. True: the background brings the unit. Its reads have all begun, or come next,
+    /// because the program touches so much that whole units serve it faster. False: the caller reads the missing window by
+    /// itself, and the background makes way.
     pub fn takes_on(&self, stream: usize, unit: Range<u64>) -> bool {
         let left: Vec<u32> = self.reads_of(stream, unit).take(UNIT_READS_MAX + 1).collect();
         if left.is_empty() {
@@ -154,10 +155,10 @@ impl Order {
         self.wishes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads of what goes to this range that were not given out yet, each once.
+    /// Reads for this range that have not begun, each once.
     fn reads_of(&self, stream: usize, range: Range<u64>) -> impl Iterator<Item = u32> {
         let stream = stream as u32;
-        // The first may begin before the range.
+        // A piece that begins in the block before may end in the range.
         let from = (stream, range.start.saturating_sub(BLOCK_BYTES as u64));
         let first = self.places.partition_point(|(of, to, ..)| (*of, *to) < from);
         let mut seen = HashSet::new();
@@ -193,7 +194,8 @@ impl Order {
         }
     }
 
-    /// Has what goes to this range read before all else that nobody waits for, as far as the list of such wishes goes.
+    /// Moves the reads for this range ahead of container order, behind those that the program waits for. The list keeps
+    /// the newest [`PREFERRED_MAX`].
     pub fn prefer(&self, stream: usize, range: Range<u64>) {
         let reads: Vec<u32> = self.reads_of(stream, range).take(PREFERRED_MAX).collect();
         let preferred = &mut self.wishes().preferred;
@@ -227,7 +229,7 @@ impl ReadOrder for Order {
     }
 }
 
-/// The reads of a fill that is not to end.
+/// The order of a fill until that is to stop.
 pub(super) struct WhileWanted<'a>(pub &'a Order, pub &'a LazyFill);
 
 impl ReadOrder for WhileWanted<'_> {
@@ -259,13 +261,13 @@ mod tests {
         2 * number * READ_BYTES..2 * (number + 1) * READ_BYTES
     }
 
-    /// Begins all that may be under way; how many are.
+    /// Begins as many reads as the limit allows. Returns the number under way.
     fn begin(order: &Order) -> usize {
         while order.next(false).is_some() {}
         order.room().under_way
     }
 
-    /// So many reads end, and as many begin.
+    /// Ends reads one by one, and begins others in their place. Returns the number under way.
     fn go_on(order: &Order, reads: usize) -> usize {
         for _ in 0..reads {
             order.ended();
@@ -297,9 +299,9 @@ mod tests {
         let before = order.room().limit;
         assert!(order.takes_on(0, unit(0)));
         assert_eq!(order.room().limit, before);
-        // What goes to no place of the plan has been brought before, or is of another stream.
+        // The plan has no piece there: an earlier pass has brought it.
         assert!(order.takes_on(1, unit(0)));
-        // What was waited for comes first, and then is under way.
+        // The reads of a fault come first, so they are under way soon.
         assert!(!order.takes_on(0, unit(100)));
         order.prefer(0, unit(100));
         go_on(&order, 20);
@@ -314,14 +316,15 @@ mod tests {
         }
         assert!(order.takes_on(0, unit(2000)));
         assert_eq!(order.next(false), Some(4000), "its reads come first");
-        // It waits for so much by itself only.
+        // A unit of too many reads is not waited for.
         assert!(!order.takes_on(0, unit(2001).start..unit(2010).end));
         go_on(&order, READS_FOR_FAULT);
         assert!(!order.takes_on(0, unit(2200)));
         assert!(order.takes_on(0, unit(2300)));
     }
 
-    /// A unit is whole by the address, pieces end at blocks of their stream. So a unit may need the end of a piece.
+    /// Units begin at multiples of 2 MiB by address, pieces end at multiples by stream. So a unit may need the end of a
+    /// piece that begins before it.
     #[test]
     fn a_unit_waits_for_what_begins_before_it() {
         let order = order(1000);
@@ -337,7 +340,7 @@ mod tests {
         assert!(!order.is_given(0, 0..4096));
     }
 
-    /// However much others wait for since.
+    /// Later faults and wishes do not drop the reads of an earlier fault.
     #[test]
     fn what_a_program_waits_for_is_not_forgotten() {
         let order = order(10_000);
@@ -352,7 +355,7 @@ mod tests {
         assert_eq!(order.next(false), Some(201));
     }
 
-    /// With nothing of its own under way, a thread would end; with a read of another one's, it waits for room.
+    /// An idle thread waits while another thread's read takes the only room, and reads the rest.
     #[test]
     fn a_thread_without_reads_waits_for_room_and_reads_the_rest() {
         let order = order(3);

@@ -15,11 +15,11 @@ use std::time::Duration;
 /// Threads that serve faults: a program seldom has more threads that wait at once, and each is served
 /// by whichever is free.
 const FAULT_THREADS: usize = 4;
-/// Reads of the background at most, all together: the engine does eight at once.
+/// Most reads of the background under way, over all threads. The engine carries out eight at once.
 const READS_IN_FLIGHT: usize = 14;
 /// Longest read of the background: what a fault may have to wait behind.
 const SPAN_BYTES_MAX: u64 = 1 << 20;
-/// What is read first after a fault, from the fault's unit on.
+/// Bytes that the background reads next after a fault, from the fault's unit on.
 const NEIGHBOURS_BYTES: u64 = 4 * BLOCK_BYTES as u64;
 /// How often what cannot be read is tried again, and how long after.
 const ATTEMPTS: usize = 5;
@@ -156,13 +156,13 @@ impl<S: LazySink> Runner<S> {
         }
     }
 
-    /// Whether a fault is served by what the background brings, or has brought.
+    /// Leaves a fault to the background, if that brings the unit next or has written the window. Returns whether it does.
     fn is_left_to_background(&self, missing: &Missing) -> bool {
         let (stream, unit) = (missing.stream, missing.unit());
         let order = self.fill.order();
         let is_taken_on = match &order {
             None => false,
-            // Nothing makes way for what is there.
+            // The window is in memory: no read makes way for it.
             Some(order) if missing.is_written => order.is_given(stream, unit),
             Some(order) => {
                 order.prefer(stream, unit.start..unit.start + NEIGHBOURS_BYTES);
@@ -171,7 +171,7 @@ impl<S: LazySink> Runner<S> {
         };
         if is_taken_on {
             self.sink.expect(missing);
-            // That pass of the background may have ended meanwhile.
+            // The pass that takes it on may have failed meanwhile.
             let now = self.fill.order();
             if !order.zip(now).is_some_and(|(order, now)| Arc::ptr_eq(&order, &now)) {
                 self.sink.expect_nothing();
@@ -230,7 +230,7 @@ impl<S: LazySink> Runner<S> {
             let checkpoint = self.image.get();
             let outcome = self.pass(&checkpoint, &mut brought, &mut stats);
             if outcome.is_err() {
-                // Until the next pass each fault is served by itself.
+                // Until the next pass begins, the fault threads fetch each window by themselves.
                 self.fill.set_order(None);
                 self.sink.expect_nothing();
             }

@@ -345,7 +345,7 @@ impl<'a> Heal<'a> {
             state.hurt = hurt;
             let relisted = self.relist(&state, &places)?;
             let kept: Vec<&Manifest> = state.manifests.iter().collect();
-            let archive = archive_of(session, &state, &kept, anew.clone(), relisted);
+            let archive = archive_of(session, &state, &kept, &self.bad, relisted);
             self.fills.fill(pool, &archive, &self.bad)?;
             // After the last pack is stored: the target that it is on may have left.
             self.head.check(pool)?;

@@ -74,7 +74,8 @@ impl Target for SteppedTarget {
         Ok(Box::new(SteppedWriter(writer, self.1.clone())))
     }
     fn read_ranges(&self, shard: ShardName, ranges: Vec<ReadRange>) -> Vec<ReadTicket> {
-        self.1.step("read shard");
+        let is_urgent = ranges.iter().any(|range| range.mode.is_urgent);
+        self.1.step(if is_urgent { "read shard urgently" } else { "read shard" });
         let bytes: u64 = ranges.iter().map(|range| range.buffer.len() as u64).sum();
         self.1.1.fetch_add(bytes, Ordering::Relaxed);
         self.0.read_ranges(shard, ranges)
@@ -215,7 +216,7 @@ impl Gate {
     }
 }
 
-/// A place where a process stops, and what it comes to.
+/// A process that stops at a step, and its outcome.
 pub struct Stopped<T> {
     gate: Gate,
     thread: JoinHandle<T>,

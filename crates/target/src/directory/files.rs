@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 
 /// Shards kept open for reading, with two descriptors at most: a restore reads each pack in one go, so few are enough.
 const OPEN_MAX: usize = 16;
-/// Urgent reads at once.
+/// Most urgent reads at once.
 const URGENT_MAX: usize = 4;
 
 pub(super) struct Files {
@@ -26,7 +26,7 @@ pub(super) struct Files {
     observer: Arc<dyn Observer>,
     /// Writes and reads, unless that is left to the engine that the process shares.
     engine: Option<OwnEngine>,
-    /// Reads that a program stands still for.
+    /// Urgent reads ([`ReadMode::is_urgent`](crate::ReadMode::is_urgent)).
     urgent: OwnEngine,
     /// Most recently used last. Only ever tried: a forked child may inherit it locked, and what is
     /// cached can always be opened again.
@@ -70,7 +70,7 @@ impl Files {
         }
     }
 
-    /// The same for a read. One that is urgent waits for no other work, but for others like it.
+    /// The same for a read. An urgent read waits for other urgent reads only.
     pub(super) fn submit_read<T: Send + 'static>(
         &self,
         is_urgent: bool,

@@ -196,7 +196,7 @@ fn what_the_page_cache_holds_is_read_there_if_that_will_do() {
     assert_eq!(target.read_ranges(shard(1), vec![range]).remove(0).wait().unwrap()[0], 8);
 }
 
-/// Of a directory with one thread, which does something else.
+/// The only thread of the directory does other work meanwhile.
 #[test]
 fn an_urgent_read_waits_for_no_other_work() {
     let root = tempfile::tempdir().unwrap();

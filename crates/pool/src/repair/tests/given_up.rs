@@ -58,7 +58,7 @@ fn a_target_is_not_given_up_if_it_is_not_known_what_is_needed() {
     fixture.check("replaced");
 }
 
-/// What a target that was given up still answers may be gone at any moment: it makes up for no other target.
+/// A target that was given up may stop answering at any moment: its copies make up for no other target.
 #[test]
 fn a_target_that_is_away_is_not_given_up_for_copies_on_one_that_was_given_up() {
     let fixture = Fixture::new(3, Redundancy::mirror(2), true);
@@ -66,7 +66,7 @@ fn a_target_that_is_away_is_not_given_up_for_copies_on_one_that_was_given_up() {
         let name = ShardName { pack: pack(0), shard };
         fixture.pool().targets().find(name).unwrap()
     });
-    // What is on it cannot be written elsewhere just now.
+    // No target takes new shards just now.
     fixture.world.fail_when(|_, what| what.starts_with("create").then_some(ErrorKind::Retry));
     let id = given_up as u32 + 1;
     fixture.pool().remove_target(id, true, None, &All).unwrap().why.unwrap();

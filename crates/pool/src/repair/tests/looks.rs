@@ -1,4 +1,4 @@
-//! Saves that write between two looks of a repair, whichever these are.
+//! Saves that write between any two looks of a repair.
 
 use super::*;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ fn a_removal_moves_what_a_save_has_put_on_the_target_at_any_look() {
                 *outcome.lock().unwrap() = Some(saver.check_targets(&then, &Spread::new()));
             }
         }));
-        // What comes to a closed target keeps it in the pool until the next repair.
+        // A shard that comes to a closed target keeps the target in the pool until the next repair.
         let _ = pool.remove_target(1, false, None, &All);
         let Some(saved) = saved.lock().unwrap().take() else { break };
         fixture.repair();
