@@ -68,12 +68,12 @@ fn canonical(bytes: &[u8]) {
 }
 
 fn leaf_operations(leaf: &Leaf) {
-    assert_eq!(&Leaf::overlay(leaf, leaf), leaf);
+    assert_eq!(&Leaf::overlay(leaf, [leaf]), leaf);
     // Over one extent, every extent of the leaf splits it.
     let below = Fingerprint([0xB0; 32]);
     let whole = PageExtent { page: 0, pages: 512, first: 0, chunk: Some(below) };
     let whole = Leaf::build(LeafKind::Full, [whole]).expect("one extent");
-    let merged = Leaf::overlay(&whole, leaf);
+    let merged = Leaf::overlay(&whole, [leaf]);
     assert!(merged.encode().is_ok() || merged.is_zero());
     for page in 0..512 {
         let covered = leaf.extents.iter().any(|e| (e.page..e.page + e.pages).contains(&page));

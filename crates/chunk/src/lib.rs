@@ -3,12 +3,14 @@
 mod cdc;
 mod compress;
 mod page_hashes;
+mod pages;
 mod parallel;
 mod policy;
 
 pub use cdc::Cutter;
 pub use compress::{Compressor, Decompressor, FRAME_BYTES_MAX};
 pub use page_hashes::{Compare, Diff, PageHashes, diff_streams, hash_pages};
+pub use pages::{PAGES_AT_ONCE, fingerprint_pages};
 pub use parallel::{PARALLEL_FROM_BYTES, default_threads, on_threads, parallel};
 pub use policy::{Compression, Pace, Policy, Sample};
 

@@ -3,7 +3,7 @@
 
 use crate::codec::{Check, Reader, Writer, demand, encodable};
 use outlive_types::{BLOCK_PAGES, Error, Fingerprint, Result};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
 const WHAT: &str = "leaf";
@@ -98,9 +98,7 @@ impl Leaf {
     pub fn build(kind: LeafKind, extents: impl IntoIterator<Item = PageExtent>) -> Result<Leaf> {
         let extents = extents.into_iter();
         let likely = extents.size_hint().0.min(BLOCK_PAGES);
-        let hasher = BuildHasherDefault::<PrefixHasher>::default();
-        let mut indices = HashMap::with_capacity_and_hasher(likely, hasher);
-        let mut leaf = Leaf { kind, chunks: Vec::new(), extents: Vec::with_capacity(likely) };
+        let mut builder = Builder::new(kind, likely);
         let mut end = 0;
         for extent in extents {
             let PageExtent { page, pages, first, chunk } = extent;
@@ -111,57 +109,46 @@ impl Leaf {
                 )));
             }
             end = page + pages;
-            let Some(chunk) = chunk.filter(|chunk| !chunk.is_zero()) else {
-                if kind != LeafKind::Full {
-                    leaf.push(LeafExtent { page, pages, first: 0, chunk: None });
-                }
-                continue;
-            };
-            let index = *indices.entry(chunk).or_insert_with(|| {
-                leaf.chunks.push(chunk);
-                (leaf.chunks.len() - 1) as u16
-            });
-            leaf.push(LeafExtent { page, pages, first, chunk: Some(index) });
+            let chunk = chunk.filter(|chunk| !chunk.is_zero()).map(|chunk| builder.index_of(chunk));
+            let first = if chunk.is_some() { first } else { 0 };
+            builder.push(LeafExtent { page, pages, first, chunk });
         }
-        Ok(leaf)
+        Ok(builder.leaf)
     }
 
-    fn push(&mut self, extent: LeafExtent) {
-        match self.extents.last_mut() {
-            Some(last) if continues(last, &extent) => last.pages += extent.pages,
-            _ => self.extents.push(extent),
+    /// `base` with the extents of `deltas` laid over it, the oldest first. Old extents are split by reference. The
+    /// result is of `base`'s kind, so a chain can be folded from either end.
+    pub fn overlay<'a>(base: &'a Leaf, deltas: impl IntoIterator<Item = &'a Leaf>) -> Leaf {
+        let leaves: Vec<&Leaf> = [base].into_iter().chain(deltas).collect();
+        // What each page shows: the leaf, and one of its extents.
+        let mut shown: [Option<(u32, u16)>; BLOCK_PAGES] = [None; BLOCK_PAGES];
+        for (leaf, number) in leaves.iter().zip(0..) {
+            for (extent, at) in leaf.extents.iter().zip(0..) {
+                shown[usize::from(extent.page)..usize::from(extent.end())].fill(Some((number, at)));
+            }
         }
-    }
-
-    /// `base` with `delta`'s extents laid over it. Old extents are split by reference. The result
-    /// is of `base`'s kind, so a chain can be folded from either end.
-    pub fn overlay(base: &Leaf, delta: &Leaf) -> Leaf {
-        let mut merged = Vec::with_capacity(base.extents.len() + 2 * delta.extents.len());
-        let mut old = base.extents.as_slice();
-        let mut gap = 0; // first page that no extent of `delta` has covered yet
-        let behind = LeafExtent { page: PAGES, pages: 0, first: 0, chunk: None };
-        for new in delta.extents.iter().chain([&behind]) {
-            while let [first, rest @ ..] = old
-                && first.end() <= gap
-            {
-                old = rest;
+        let likely = leaves.iter().map(|leaf| leaf.extents.len()).sum::<usize>().min(BLOCK_PAGES);
+        let mut builder = Builder::new(base.kind, likely);
+        // For each leaf's chunks their numbers in the result.
+        let mut indices: Vec<Vec<Option<u16>>> =
+            leaves.iter().map(|leaf| vec![None; leaf.chunks.len()]).collect();
+        let mut page = 0;
+        for run in shown.chunk_by(|a, b| a == b) {
+            let pages = run.len() as u16;
+            if let Some((leaf, extent)) = run[0] {
+                let leaf = leaf as usize;
+                let extent = &leaves[leaf].extents[usize::from(extent)];
+                let chunk = extent.chunk.map(|chunk| {
+                    let chunk = usize::from(chunk);
+                    *indices[leaf][chunk]
+                        .get_or_insert_with(|| builder.index_of(leaves[leaf].chunks[chunk]))
+                });
+                let first = if chunk.is_some() { extent.first + (page - extent.page) } else { 0 };
+                builder.push(LeafExtent { page, pages, first, chunk });
             }
-            // Without this a gap of no pages, between extents of `delta` side by side, would still
-            // cut an empty part from the extent below.
-            let seen = if gap < new.page { old } else { &[] };
-            for extent in seen.iter().take_while(|extent| extent.page < new.page) {
-                let page = extent.page.max(gap);
-                let cut = page - extent.page;
-                let pages = extent.end().min(new.page) - page;
-                let first = extent.first + if extent.chunk.is_some() { cut } else { 0 };
-                merged.push(base.named(&LeafExtent { page, pages, first, chunk: extent.chunk }));
-            }
-            if new.pages > 0 {
-                merged.push(delta.named(new));
-            }
-            gap = new.end();
+            page += pages;
         }
-        Leaf::build(base.kind, merged).expect("parts of sorted extents are sorted extents")
+        builder.leaf
     }
 
     /// Where page `page` of the block is.
@@ -313,11 +300,44 @@ impl Leaf {
             last = Some(extent);
         }
         demand!(usize::from(used) == self.chunks.len(), "it lists chunks that it does not use");
-        let mut sorted: Vec<&Fingerprint> = self.chunks.iter().collect();
-        sorted.sort_unstable();
-        demand!(sorted.first().is_none_or(|chunk| !chunk.is_zero()), "it lists the zero chunk");
-        demand!(sorted.windows(2).all(|pair| pair[0] != pair[1]), "it lists a chunk twice");
+        demand!(self.chunks.iter().all(|chunk| !chunk.is_zero()), "it lists the zero chunk");
+        let hasher = BuildHasherDefault::<PrefixHasher>::default();
+        let mut seen = HashSet::with_capacity_and_hasher(self.chunks.len(), hasher);
+        demand!(self.chunks.iter().all(|chunk| seen.insert(chunk)), "it lists a chunk twice");
         Ok(())
+    }
+}
+
+/// A leaf that takes extents in page order.
+struct Builder {
+    leaf: Leaf,
+    indices: HashMap<Fingerprint, u16, BuildHasherDefault<PrefixHasher>>,
+}
+
+impl Builder {
+    /// An empty leaf that will have about `likely` extents.
+    fn new(kind: LeafKind, likely: usize) -> Builder {
+        let leaf = Leaf { kind, chunks: Vec::new(), extents: Vec::with_capacity(likely) };
+        Builder { leaf, indices: HashMap::with_capacity_and_hasher(likely, Default::default()) }
+    }
+
+    /// The chunk's number in the leaf.
+    fn index_of(&mut self, chunk: Fingerprint) -> u16 {
+        *self.indices.entry(chunk).or_insert_with(|| {
+            self.leaf.chunks.push(chunk);
+            (self.leaf.chunks.len() - 1) as u16
+        })
+    }
+
+    /// Adds an extent, unless the kind of leaf says it by saying nothing.
+    fn push(&mut self, extent: LeafExtent) {
+        if extent.chunk.is_none() && self.leaf.kind == LeafKind::Full {
+            return;
+        }
+        match self.leaf.extents.last_mut() {
+            Some(last) if continues(last, &extent) => last.pages += extent.pages,
+            _ => self.leaf.extents.push(extent),
+        }
     }
 }
 

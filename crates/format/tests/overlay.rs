@@ -97,7 +97,7 @@ proptest! {
         lay(&mut model, &extents(&base));
         let mut leaf = Leaf::build(LeafKind::Full, extents(&base)).unwrap();
         agrees(&leaf, &model);
-        let mut folded: Option<Leaf> = None;
+        let (mut folded, mut deltas_laid): (Option<Leaf>, _) = (None, Vec::new());
         for (delta, chain) in deltas.iter().zip(1..) {
             let delta = extents(delta);
             let mut alone = [Lookup::Base; BLOCK_PAGES];
@@ -105,14 +105,17 @@ proptest! {
             lay(&mut model, &delta);
             let delta = Leaf::build(delta_kind(chain), delta).unwrap();
             agrees(&delta, &alone);
-            leaf = Leaf::overlay(&leaf, &delta);
+            leaf = Leaf::overlay(&leaf, [&delta]);
             agrees(&leaf, &model);
-            folded = Some(folded.map_or(delta.clone(), |before| Leaf::overlay(&before, &delta)));
+            folded = Some(folded.map_or(delta.clone(), |before| Leaf::overlay(&before, [&delta])));
+            deltas_laid.push(delta);
         }
         // A chain may be folded from its top as well.
         let folded = folded.expect("there was a delta");
         let full = Leaf::build(LeafKind::Full, extents(&base)).unwrap();
-        prop_assert_eq!(Leaf::overlay(&full, &folded), leaf);
+        prop_assert_eq!(Leaf::overlay(&full, [&folded]), leaf.clone());
+        // And all of it at once.
+        prop_assert_eq!(Leaf::overlay(&full, &deltas_laid), leaf);
     }
 }
 
@@ -122,12 +125,12 @@ fn an_overwrite_splits_an_extent_by_reference() {
         |page, pages, first, byte| PageExtent { page, pages, first, chunk: Some(fp(byte)) };
     let old = Leaf::build(LeafKind::Full, [extent(16, 16, 0, 1)]).unwrap();
     let delta = Leaf::build(delta_kind(1), [extent(20, 2, 0, 2)]).unwrap();
-    let new = Leaf::overlay(&old, &delta);
+    let new = Leaf::overlay(&old, [&delta]);
     let parts: Vec<_> = new.page_extents().collect();
     assert_eq!(parts, [extent(16, 4, 0, 1), extent(20, 2, 0, 2), extent(22, 10, 6, 1)]);
     assert_eq!(new.live_pages_per_chunk(), [14, 2]);
     let back = Leaf::build(delta_kind(1), [extent(20, 2, 4, 1)]).unwrap();
-    assert_eq!(Leaf::overlay(&new, &back), old, "what fits together again becomes one extent");
+    assert_eq!(Leaf::overlay(&new, [&back]), old, "what fits together again becomes one extent");
 }
 
 #[test]
@@ -136,7 +139,7 @@ fn a_block_that_becomes_zero_has_no_leaf() {
     let old = Leaf::build(LeafKind::Full, [page(Some(fp(1)))]).unwrap();
     let delta = Leaf::build(delta_kind(1), [page(None)]).unwrap();
     assert!(!old.is_zero() && !delta.is_zero());
-    assert!(Leaf::overlay(&old, &delta).is_zero());
+    assert!(Leaf::overlay(&old, [&delta]).is_zero());
 }
 
 #[test]

@@ -6,8 +6,9 @@ use super::report::{Goal, Report, Unit};
 use super::state::{BorrowedMemory, Memory};
 use super::{Bench, gib_bytes, median, state};
 use crate::args::BenchChurnArgs;
+use outlive_capture::OwnedSource;
 use outlive_pool::{Environment, Pool};
-use outlive_store::{EpochInfo, MemoryImage, RestoreStats, SaveStats};
+use outlive_store::{EpochInfo, Job, MemoryImage, RestoreStats, SaveStats};
 use outlive_types::{Error, Result, SeededRng, pages_of};
 use serde_json::json;
 use std::fs;
@@ -26,13 +27,13 @@ pub fn run(mut bench: Bench, args: &BenchChurnArgs) -> Result<Report> {
     bench.step("making the state");
     let mut source = state::source(total_bytes, 4)?;
     let path = bench.scratch.join("pool");
-    let (saves, stored) = churn(&mut bench, args, &mut source, dirty, &path)?;
+    let Saves { stats, cpu_s, stored_bytes } = churn(&mut bench, args, &mut source, dirty, &path)?;
 
-    let (first, later) = saves.split_first().ok_or_else(|| Error::bug("nothing was saved"))?;
+    let (first, later) = stats.split_first().ok_or_else(|| Error::bug("nothing was saved"))?;
     let written: Vec<f64> =
         later.iter().map(|s| s.new_bytes as f64 / s.changed_bytes.max(1) as f64).collect();
     let mean = written.iter().sum::<f64>() / written.len() as f64;
-    let new_bytes: u64 = saves.iter().map(|s| s.new_bytes).sum();
+    let new_bytes: u64 = stats.iter().map(|s| s.new_bytes).sum();
     let changed: u64 = later.iter().map(|s| s.changed_bytes).sum();
     let evacuated: u64 = later.iter().map(|s| s.evacuated_bytes).sum();
     let nodes: u64 = later.iter().map(|s| s.node_bytes).sum();
@@ -49,9 +50,14 @@ pub fn run(mut bench: Bench, args: &BenchChurnArgs) -> Result<Report> {
     report.add("  of it rewritten against fragmentation", share(evacuated), Unit::Ratio);
     report.add("  of it page tree and catalog", share(nodes), Unit::Ratio);
     report.add("  of it merged segments", share(segments), Unit::Ratio);
-    let on_disk = stored as f64 / new_bytes.max(1) as f64;
+    let on_disk = stored_bytes as f64 / new_bytes.max(1) as f64;
     report.add("bytes in the pool's files / bytes counted", on_disk, Unit::Ratio);
     report.add("save, call to commit (median)", median(&totals), Unit::Seconds);
+    let per_gb = |cpu_s: f64, bytes: u64| cpu_s / (bytes.max(1) as f64 / 1e9);
+    let [first_s, later_s] =
+        [per_gb(cpu_s[0], total_bytes), per_gb(cpu_s[1..].iter().sum(), changed)];
+    report.add("  processor time for each GB changed", later_s, Unit::Seconds);
+    report.add("  the same of the first save", first_s, Unit::Seconds);
     let [first_restore, last_restore] = &restores;
     for (which, restore) in [("first", first_restore), ("last", last_restore)] {
         let what = format!("restore of the {which} checkpoint");
@@ -72,30 +78,44 @@ pub fn run(mut bench: Bench, args: &BenchChurnArgs) -> Result<Report> {
     report.detail("written_per_changed", json!(written));
     report.detail("first_new_bytes", json!(first.new_bytes));
     report.detail("new_bytes", json!(new_bytes));
-    report.detail("stored_bytes", json!(stored));
+    report.detail("stored_bytes", json!(stored_bytes));
     report.detail("save_s", json!(totals));
     report.detail("restore_first_s", json!(first_restore.total_s));
     report.detail("restore_last_s", json!(last_restore.total_s));
     Ok(bench.report)
 }
 
-/// All saves, and the bytes of the files that they left.
+/// All saves.
+#[derive(Default)]
+struct Saves {
+    stats: Vec<SaveStats>,
+    cpu_s: Vec<f64>,
+    /// Bytes of the files that they left.
+    stored_bytes: u64,
+}
+
 fn churn(
     bench: &mut Bench,
     args: &BenchChurnArgs,
-    source: &mut outlive_capture::OwnedSource,
+    source: &mut OwnedSource,
     dirty: u64,
     path: &Path,
-) -> Result<(Vec<SaveStats>, u64)> {
+) -> Result<Saves> {
     let pool = state::pool(path)?;
     let rng = SeededRng::new(5);
     let pages = pages_of(source.bytes().len() as u64);
     let mut order: Vec<u64> = (0..pages).collect();
     let before = file_bytes(path)?;
-    let mut saves = Vec::with_capacity(args.saves as usize + 1);
+    let mut saves = Saves::default();
+    let mut save = |job: &Job, source: &mut OwnedSource| -> Result<()> {
+        let cpu = Cpu::now();
+        saves.stats.push(state::save(job, source)?);
+        saves.cpu_s.push(Cpu::now().since(cpu).own_s);
+        Ok(())
+    };
     {
         let job = state::job(&pool)?;
-        saves.push(state::save(&job, source)?);
+        save(&job, source)?;
         for number in 1..=args.saves {
             bench.step(&format!("save {number} of {}", args.saves));
             let bytes = state::edit(source)?;
@@ -105,10 +125,11 @@ fn churn(
                 order.swap(at as usize, other as usize);
                 state::change_page(bytes, order[at as usize], &rng);
             }
-            saves.push(state::save(&job, source)?);
+            save(&job, source)?;
         }
     }
-    Ok((saves, file_bytes(path)? - before))
+    saves.stored_bytes = file_bytes(path)? - before;
+    Ok(saves)
 }
 
 /// Restores of one checkpoint: seconds of each, and what any of them read.

@@ -4,6 +4,7 @@
     reason = "each chunk is verified, and read again from any copy"
 )]
 
+use super::pages::VerifiedPages;
 use super::verified::Verified;
 use crate::index::ReadItem;
 use outlive_chunk::{Decompressor, on_threads};
@@ -433,13 +434,15 @@ impl Worker<'_> {
         frame.place = None;
         let mut verified: Option<(Place, Fingerprint)> = None;
         let mut may_read_again = true;
-        for (number, wanted) in &self.plan.sorted[step.items.clone()] {
+        let (items, mut pages) = (&self.plan.sorted[step.items.clone()], VerifiedPages::default());
+        for (at, (number, wanted)) in items.iter().enumerate() {
             if self.stop.load(Ordering::Relaxed) {
                 return;
             }
             let outcome = loop {
                 // The same chunk wanted for several destinations is verified once.
-                let is_known = verified == Some((wanted.place, wanted.fp));
+                let is_known = verified == Some((wanted.place, wanted.fp))
+                    || read.as_ref().is_ok_and(|read| pages.knows(items, at, (read, &step.span)));
                 match frame.verified(&read, &step.span, wanted, is_known) {
                     Ok(there) => {
                         verified = Some((wanted.place, wanted.fp));
@@ -450,7 +453,10 @@ impl Worker<'_> {
                     Err(error) => {
                         may_read_again = false;
                         match self.pool.read_checked(step.span) {
-                            Ok(again) => (read, frame.place) = (Ok(again), None),
+                            Ok(again) => {
+                                (read, frame.place) = (Ok(again), None);
+                                pages.forget();
+                            }
                             // What cannot be read just now may be whole.
                             Err(again) => break Err(error.or_rather(again)),
                         }

@@ -14,6 +14,7 @@ mod find;
 mod image;
 mod live;
 mod nodes;
+mod pages;
 mod ranges;
 mod ranks;
 mod streams;

@@ -187,21 +187,18 @@ pub fn read_merged(pool: &Pool, leaves: &[&LeafNode]) -> Result<Vec<Leaf>> {
     if let Some(fault) = faults.into_iter().next() {
         return Err(fault.error.context("reading back a leaf of the page tree"));
     }
-    let mut decoded = decoded.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let mut at = 0;
+    let decoded = decoded.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut next = 0;
     leaves
         .iter()
         .map(|leaf| {
-            let mut merged: Option<Leaf> = None;
-            for _ in &leaf.chain {
-                let next = decoded.remove(&at).ok_or_else(|| Error::bug("a leaf was not read"))?;
-                at += 1;
-                merged = Some(match merged {
-                    None => next,
-                    Some(base) => Leaf::overlay(&base, &next),
-                });
-            }
-            merged.ok_or_else(|| Error::bug("a leaf without a chain"))
+            let numbers = next..next + leaf.chain.len();
+            next = numbers.end;
+            let chain: Option<Vec<&Leaf>> = numbers.map(|number| decoded.get(&number)).collect();
+            let chain = chain.ok_or_else(|| Error::bug("a leaf was not read"))?;
+            let (full, deltas) =
+                chain.split_first().ok_or_else(|| Error::bug("a leaf without a chain"))?;
+            Ok(Leaf::overlay(full, deltas.iter().copied()))
         })
         .collect()
 }
@@ -209,11 +206,7 @@ pub fn read_merged(pool: &Pool, leaves: &[&LeafNode]) -> Result<Vec<Leaf>> {
 /// Merges a chain given newest first; the last is a full leaf.
 pub(super) fn merge(parts: &[&Leaf]) -> Option<Leaf> {
     let (full, deltas) = parts.split_last()?;
-    let mut merged = (*full).clone();
-    for delta in deltas.iter().rev() {
-        merged = Leaf::overlay(&merged, delta);
-    }
-    Some(merged)
+    Some(Leaf::overlay(full, deltas.iter().rev().copied()))
 }
 
 pub(super) fn misplaced(fp: Fingerprint) -> Error {

@@ -5,7 +5,7 @@ use super::packer::Packer;
 use super::plan::SavePlan;
 use super::segments::ReusedChunks;
 use crate::index::{Fingerprints, LentSegment, Locator, PoolIndex, ReadItem, StoredChunks};
-use outlive_chunk::{cut, fingerprint, is_zero, on_threads};
+use outlive_chunk::{PAGES_AT_ONCE, cut, fingerprint, fingerprint_pages, is_zero, on_threads};
 use outlive_format::{EntryKind, PageExtent, PageSet, SliceForm};
 use outlive_io::{SpareCores, make_way};
 use outlive_types::{BLOCK_PAGES, Error, Fingerprint, Frozen, PAGE_BYTES, Result};
@@ -194,67 +194,10 @@ impl<'a> Chunker<'a> {
         Chunker { packer, sink: ChunkSink::new(known, None, shared), chunk_pages_max }
     }
 
-    /// The new extents of a block, from its dirty runs: first page in the block, number of pages, and
-    /// a name by which `from` gives some of these pages. It is asked for each page once, for a chunk
-    /// at a time: so all that is done with a chunk's bytes is done while they are in the cache.
-    /// `scratch` holds a chunk where `from` cannot lend it.
-    ///
-    /// # Errors
-    /// What the target and `from` report.
-    pub fn block(
-        &self,
-        lane: &mut Lane<'_>,
-        scratch: &mut Vec<u8>,
-        runs: impl Iterator<Item = (u32, u32, usize)>,
-        from: &impl Pages,
-    ) -> Result<Vec<PageExtent>> {
-        let mut extents = Vec::new();
-        for (first_page, pages, name) in runs {
-            for (page, count) in cut(first_page, pages, self.chunk_pages_max) {
-                let at = page - first_page;
-                let bytes = from.pages(name, at..at + count, scratch)?;
-                self.piece(lane, page, bytes, &mut extents)?;
-            }
-        }
-        Ok(extents)
-    }
-
-    /// Pages that become a chunk, or several with zeros between them.
-    fn piece(
-        &self,
-        lane: &mut Lane<'_>,
-        first_page: u32,
-        bytes: &[u8],
-        extents: &mut Vec<PageExtent>,
-    ) -> Result<()> {
-        let pages = bytes.len().div_ceil(PAGE_BYTES);
-        let page_bytes =
-            |page: usize| &bytes[page * PAGE_BYTES..((page + 1) * PAGE_BYTES).min(bytes.len())];
-        let mut at = 0;
-        while at < pages {
-            let zero = is_zero(page_bytes(at));
-            let mut end = at + 1;
-            while end < pages && is_zero(page_bytes(end)) == zero {
-                end += 1;
-            }
-            let part = &bytes[at * PAGE_BYTES..(end * PAGE_BYTES).min(bytes.len())];
-            let (page, pages) = ((first_page as usize + at) as u16, (end - at) as u16);
-            at = end;
-            if zero {
-                self.sink.counts.zero_bytes.fetch_add(part.len() as u64, Ordering::Relaxed);
-                match extents.last_mut() {
-                    Some(last) if last.chunk.is_none() && last.page + last.pages == page => {
-                        last.pages += pages;
-                    }
-                    _ => extents.push(PageExtent { page, pages, first: 0, chunk: None }),
-                }
-                continue;
-            }
-            let fp = fingerprint(part);
-            self.sink.store(lane, part, fp)?;
-            extents.push(PageExtent { page, pages, first: 0, chunk: Some(fp) });
-        }
-        Ok(())
+    /// A thread's part of the work.
+    pub fn part(&self) -> ChunkerPart<'_> {
+        let (scratch, pages, waiting, blocks) = Default::default();
+        ChunkerPart { chunker: self, lane: self.packer.lane(), scratch, pages, waiting, blocks }
     }
 
     /// Works through the plan's blocks with `threads` threads. As soon as the last live block is
@@ -286,9 +229,8 @@ impl<'a> Chunker<'a> {
             // A thread that panics ends the others, too: one of them may be waiting for its turn.
             let _ends = OnPanic(&stop);
             let mut helper = spare.helper(helpers.fetch_add(1, Ordering::Relaxed));
-            let mut lane = self.packer.lane();
+            let mut part = self.part();
             let mut program_waits = live_left.load(Ordering::Acquire) > 0;
-            let mut scratch = Vec::new();
             let fail = |error| {
                 stop.store(true, Ordering::Relaxed);
                 failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
@@ -302,7 +244,7 @@ impl<'a> Chunker<'a> {
                         program_waits = false;
                         make_way();
                     }
-                    lane.paused(helper.wait_turn(is_work));
+                    part.lane.paused(helper.wait_turn(is_work));
                     self.packer.set_lanes(spare.allowed().min(threads));
                 }
                 let at = next.fetch_add(1, Ordering::Relaxed);
@@ -311,21 +253,19 @@ impl<'a> Chunker<'a> {
                     let run = &frozen.runs()[number];
                     ((run.first_page % BLOCK_PAGES as u64) as u32, run.pages, number)
                 });
-                match self.block(&mut lane, &mut scratch, runs, &frozen) {
-                    Ok(extents) => {
-                        self.packer.pool.note_progress();
-                        let done =
-                            BlockExtents { stream: block.stream, block: block.block, extents };
-                        out.lock().unwrap_or_else(PoisonError::into_inner).push(done);
-                    }
+                match part.block((block.stream, block.block), runs, &frozen) {
+                    Ok(()) => self.packer.pool.note_progress(),
                     Err(error) => fail(error),
                 }
                 if at < plan.live_blocks && live_left.fetch_sub(1, Ordering::AcqRel) == 1 {
                     live_done();
                 }
             }
-            if let Err(error) = lane.finish() {
-                fail(error);
+            match part.finish() {
+                Ok(blocks) => {
+                    out.lock().unwrap_or_else(PoisonError::into_inner).extend(blocks);
+                }
+                Err(error) => fail(error),
             }
         };
         on_threads(threads, work);
@@ -336,6 +276,118 @@ impl<'a> Chunker<'a> {
         let mut out = out.into_inner().unwrap_or_else(PoisonError::into_inner);
         out.sort_unstable_by_key(|done| (done.stream, done.block));
         Ok(out)
+    }
+}
+
+/// Stands for the fingerprint of a page that waits; no bytes have it.
+const WAITS: Fingerprint = Fingerprint([0xFF; 32]);
+
+/// What one thread cuts and stores.
+pub struct ChunkerPart<'a> {
+    chunker: &'a Chunker<'a>,
+    lane: Lane<'a>,
+    /// Holds a chunk where it cannot be lent.
+    scratch: Vec<u8>,
+    /// Pages whose fingerprints are computed together; each becomes a chunk of its own.
+    pages: Vec<u8>,
+    /// Their extents: which block of `blocks`, and which extent of it.
+    waiting: Vec<(usize, usize)>,
+    blocks: Vec<BlockExtents>,
+}
+
+impl ChunkerPart<'_> {
+    /// Cuts a block of a stream, given its dirty runs: first page in the block, number of pages, and a name by which `from`
+    /// gives some of these pages. It is asked for each page once, for a chunk at a time: so all that is done with a
+    /// chunk's bytes is done while they are in the cache.
+    ///
+    /// # Errors
+    /// What the target and `from` report.
+    pub fn block(
+        &mut self,
+        (stream, block): (u32, u64),
+        runs: impl Iterator<Item = (u32, u32, usize)>,
+        from: &impl Pages,
+    ) -> Result<()> {
+        self.blocks.push(BlockExtents { stream, block, extents: Vec::new() });
+        let mut scratch = std::mem::take(&mut self.scratch);
+        for (first_page, pages, name) in runs {
+            for (page, count) in cut(first_page, pages, self.chunker.chunk_pages_max) {
+                let at = page - first_page;
+                let bytes = from.pages(name, at..at + count, &mut scratch)?;
+                self.piece(page, bytes)?;
+            }
+        }
+        self.scratch = scratch;
+        Ok(())
+    }
+
+    /// Pages that become a chunk, or several with zeros between them.
+    fn piece(&mut self, first_page: u32, bytes: &[u8]) -> Result<()> {
+        let sink = &self.chunker.sink;
+        let pages = bytes.len().div_ceil(PAGE_BYTES);
+        let page_bytes =
+            |page: usize| &bytes[page * PAGE_BYTES..((page + 1) * PAGE_BYTES).min(bytes.len())];
+        let mut at = 0;
+        while at < pages {
+            let zero = is_zero(page_bytes(at));
+            let mut end = at + 1;
+            while end < pages && is_zero(page_bytes(end)) == zero {
+                end += 1;
+            }
+            let part = &bytes[at * PAGE_BYTES..(end * PAGE_BYTES).min(bytes.len())];
+            let (page, pages) = ((first_page as usize + at) as u16, (end - at) as u16);
+            at = end;
+            let block = self.blocks.len() - 1;
+            let extents = &mut self.blocks[block].extents;
+            if zero {
+                sink.counts.zero_bytes.fetch_add(part.len() as u64, Ordering::Relaxed);
+                match extents.last_mut() {
+                    Some(last) if last.chunk.is_none() && last.page + last.pages == page => {
+                        last.pages += pages;
+                    }
+                    _ => extents.push(PageExtent { page, pages, first: 0, chunk: None }),
+                }
+                continue;
+            }
+            if part.len() == PAGE_BYTES {
+                self.waiting.push((block, extents.len()));
+                self.pages.extend_from_slice(part);
+                extents.push(PageExtent { page, pages, first: 0, chunk: Some(WAITS) });
+                if self.waiting.len() == PAGES_AT_ONCE {
+                    self.store_pages()?;
+                }
+                continue;
+            }
+            let fp = fingerprint(part);
+            sink.store(&mut self.lane, part, fp)?;
+            extents.push(PageExtent { page, pages, first: 0, chunk: Some(fp) });
+        }
+        Ok(())
+    }
+
+    /// Stores the pages that wait.
+    fn store_pages(&mut self) -> Result<()> {
+        let pages: Vec<&[u8; PAGE_BYTES]> = self.pages.as_chunks().0.iter().collect();
+        let waiting = self.waiting.drain(..);
+        for ((page, fp), (block, extent)) in
+            pages.iter().zip(fingerprint_pages(&pages)).zip(waiting)
+        {
+            self.chunker.sink.store(&mut self.lane, *page, fp)?;
+            self.blocks[block].extents[extent].chunk = Some(fp);
+        }
+        self.pages.clear();
+        Ok(())
+    }
+
+    /// The extents of the blocks that have any, once all is stored.
+    ///
+    /// # Errors
+    /// What the target reports.
+    pub fn finish(mut self) -> Result<Vec<BlockExtents>> {
+        self.store_pages()?;
+        self.lane.finish()?;
+        self.blocks.retain(|block| !block.extents.is_empty());
+        Ok(self.blocks)
     }
 }
 

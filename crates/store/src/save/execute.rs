@@ -410,9 +410,7 @@ fn catalog_extents(
     bytes: &[u8],
     diff: &Diff,
 ) -> Result<Vec<BlockExtents>> {
-    let mut out = Vec::new();
-    let mut lane = packer.lane();
-    let mut scratch = Vec::new();
+    let mut part = chunker.part();
     for (number, block) in bytes.chunks(BLOCK_BYTES).enumerate() {
         let first = (number * BLOCK_PAGES) as u64;
         let end = first + BLOCK_PAGES as u64;
@@ -422,12 +420,9 @@ fn catalog_extents(
             let first_page = (from.saturating_sub(first)) as u32;
             (from < to).then(|| (first_page, (to - from) as u32, first_page as usize))
         });
-        let extents = chunker.block(&mut lane, &mut scratch, runs, &OwnBlock(block))?;
-        if !extents.is_empty() {
-            out.push(BlockExtents { stream: 0, block: number as u64, extents });
-        }
+        part.block((0, number as u64), runs, &OwnBlock(block))?;
     }
-    lane.finish()?;
+    let blocks = part.finish()?;
     packer.join_lanes()?;
-    Ok(out)
+    Ok(blocks)
 }

@@ -111,7 +111,7 @@ impl LeafStage<'_> {
     ) -> Result<Option<Arc<Node>>> {
         let leaf = match old {
             None => Leaf::build(LeafKind::Full, new.extents.iter().copied())?,
-            Some(old) => Leaf::overlay(old, &upon_anything(new)?),
+            Some(old) => Leaf::overlay(old, [&upon_anything(new)?]),
         };
         if old.is_some() {
             self.wish(name, new.block, &leaf);
@@ -131,7 +131,7 @@ impl LeafStage<'_> {
         chain.extend_from_slice(&old.chain);
         chain.push(link);
         Ok(Some(match &old.kept {
-            Some(kept) => self.node(chain, Leaf::overlay(kept, &leaf)),
+            Some(kept) => self.node(chain, Leaf::overlay(kept, [&leaf])),
             None => Arc::new(Node::Leaf(LeafNode {
                 chain,
                 kept: None,
