@@ -17,7 +17,7 @@ const UNUSED_MAX: f64 = 0.3;
 /// # Errors
 /// As [`collect_after`]; `Retry` if another command collects.
 pub fn free_behind(pool: &Pool, what: Freeing<'_>) -> Result<Freed> {
-    let Freeing { job, rules, session, has_dropped, collects, end } = what;
+    let Freeing { job, rules, session, has_dropped, collects, rewrite_below, end } = what;
     // Another writer has rules of its own, or none.
     if Position::of(pool, job)?.session != Some(session) {
         return Ok(Freed::Overtaken);
@@ -35,6 +35,7 @@ pub fn free_behind(pool: &Pool, what: Freeing<'_>) -> Result<Freed> {
     }
     let thoroughness = Thoroughness {
         unused_max: UNUSED_MAX,
+        rewrite_below,
         collect: collects,
         // Rewriting chunks for single pages after every few saves takes more bytes than the saves do.
         of_pages: false,

@@ -11,12 +11,17 @@ use std::fmt;
 
 /// Small packs are merged from this many on.
 const SMALL_PACKS_MIN: usize = 4;
+/// Packs below [`Thoroughness::rewrite_below`] go if that frees so many bytes: segments are written anew for it.
+const WORTH_BYTES: u64 = 16 << 20;
 
 /// How thorough a gc is.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Thoroughness {
     /// Share of the bytes that may stay unused, 0 to 1.
     pub unused_max: f64,
+    /// Packs of which a smaller share is in use are rewritten even if few enough bytes are unused: that copies little for
+    /// what it frees.
+    pub rewrite_below: f64,
     /// Whether packs are condemned at all; otherwise checkpoints are dropped and nothing else.
     pub collect: bool,
     /// Whether packs are rewritten; otherwise only those go of which nothing is in use.
@@ -33,6 +38,7 @@ impl Default for Thoroughness {
     fn default() -> Thoroughness {
         Thoroughness {
             unused_max: 0.02,
+            rewrite_below: 0.0,
             collect: true,
             rewrite: true,
             of_pages: true,
@@ -84,7 +90,8 @@ pub struct GcPlan {
     pub held_by: BTreeMap<JobName, String>,
 }
 
-/// Small packs if there are more than `small_apart`, then those worst in use, until few enough bytes are unused.
+/// Small packs if there are more than `small_apart`, then those worst in use, until few enough bytes are unused and the
+/// next pack is in use enough.
 fn worth_rewriting(
     partly: &[Partly],
     pack_bytes: u64,
@@ -105,9 +112,13 @@ fn worth_rewriting(
     rest.sort_by(|a, b| worth(b).cmp(&worth(a)).then(a.pack.cmp(&b.pack)));
     let mut unused: u64 = rest.iter().map(|p| p.unused).sum();
     let kept: u64 = partly.iter().map(|p| p.live).sum();
+    let share = thoroughness.rewrite_below;
+    let is_poor = |p: &Partly| p.unused as f64 * share > p.live as f64 * (1.0 - share);
+    let poor_bytes: u64 = rest.iter().filter(|p| is_poor(p)).map(|p| p.unused).sum();
     for p in rest {
+        let is_enough = unused as f64 <= thoroughness.unused_max * kept as f64;
         // What has nothing to give is not touched, however little may stay.
-        if p.unused == 0 || unused as f64 <= thoroughness.unused_max * kept as f64 {
+        if p.unused == 0 || is_enough && !(is_poor(p) && poor_bytes >= WORTH_BYTES) {
             break;
         }
         unused -= p.unused;
@@ -289,5 +300,57 @@ impl fmt::Display for GcPlan {
             )?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outlive_types::SessionId;
+
+    const MIB: u64 = 1 << 20;
+
+    /// Which of these packs of 64 MiB are rewritten, given how many MiB of each are in use.
+    fn rewritten(live_mib: &[u64], rewrite_below: f64) -> Vec<usize> {
+        let pack = |at: usize| PackId::new(SessionId([1; 12]), 0, at as u32);
+        let packs = live_mib.iter().enumerate().map(|(at, live)| {
+            let (live, total) = (live * MIB, 64 * MIB);
+            Partly { pack: pack(at), live, total, filled: total, unused: total - live }
+        });
+        let packs: Vec<Partly> = packs.collect();
+        let how = Thoroughness { unused_max: 0.3, rewrite_below, ..Thoroughness::default() };
+        let chosen = worth_rewriting(&packs, 64 * MIB, 0, how);
+        (0..packs.len()).filter(|at| chosen.contains(&pack(*at))).collect()
+    }
+
+    /// A program that changes one array wholly and another a little: what it drops leaves packs nearly empty.
+    #[test]
+    fn packs_that_are_nearly_empty_go_however_few_they_are() {
+        let mut live_mib = vec![64; 20];
+        (live_mib[3], live_mib[4], live_mib[5]) = (1, 7, 9);
+        assert_eq!(rewritten(&live_mib, 0.0), [] as [usize; 0], "173 of 1105 MiB are unused");
+        assert_eq!(rewritten(&live_mib, 0.125), [3, 4]);
+        assert_eq!(rewritten(&live_mib, 0.5), [3, 4, 5]);
+        // More than 30 % of what is in use is unused: the worst go until less is.
+        let live_mib = [1, 20, 41, 41, 41, 41, 64, 64];
+        assert_eq!(rewritten(&live_mib, 0.0), [0, 1]);
+        assert_eq!(rewritten(&live_mib, 0.125), [0, 1]);
+    }
+
+    #[test]
+    fn little_is_not_worth_new_segments() {
+        let small = |live: u64, count: usize| {
+            let packs: Vec<Partly> = (0..count as u32)
+                .map(|at| {
+                    let (pack, total) = (PackId::new(SessionId([1; 12]), 0, at), 2 * MIB);
+                    let live = if at == 0 { live } else { total };
+                    Partly { pack, live, total, filled: total, unused: total - live }
+                })
+                .collect();
+            let how =
+                Thoroughness { unused_max: 0.3, rewrite_below: 0.5, ..Thoroughness::default() };
+            worth_rewriting(&packs, 4 * MIB, 0, how).len()
+        };
+        assert_eq!(small(4096, 20), 0);
     }
 }

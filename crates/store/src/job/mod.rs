@@ -477,7 +477,7 @@ impl Job {
         let mut finish = self.finish_fill();
         while !finish.wait(A_WHILE) {}
         // Behind the fill: a checkpoint that the slow tier has just got may be all that it has.
-        self.inner.retain.finish(&self.pool, &mut || Ok(()));
+        self.inner.retain.finish(&self.pool);
         self.pool.close_files(true);
         told.and(closed)
     }

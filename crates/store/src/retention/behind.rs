@@ -14,6 +14,10 @@ use std::time::Duration;
 /// The job frees space after saves have written this many bytes, or this fraction of the bytes in use if more.
 const WRITTEN_MIN: u64 = 16 << 20;
 const WRITTEN_SHARE: u64 = 4;
+/// Packs of which a smaller share is in use are rewritten: while the program runs, so that the thread copies little; at the
+/// end, so that little stays behind.
+const REWRITE_BELOW: f64 = 1.0 / 8.0;
+const REWRITE_BELOW_AT_END: f64 = 0.5;
 /// After a slow drop the thread rests for this multiple of its time.
 const REST: u32 = 20;
 /// Passing failures in a row before a warning.
@@ -32,6 +36,8 @@ pub struct Freeing<'a> {
     pub has_dropped: bool,
     /// Whether to free space, too.
     pub collects: bool,
+    /// Packs of which a smaller share is in use are rewritten.
+    pub rewrite_below: f64,
     /// Ends the job's session first, since it would hold packs back.
     pub end: Option<End<'a>>,
 }
@@ -98,6 +104,11 @@ impl State {
         self.written_bytes >= self.worth_bytes()
     }
 
+    /// Whether something may be left to drop or to free.
+    fn is_pending(&self) -> bool {
+        self.commits > 0 || self.has_dropped
+    }
+
     /// Whether saves must wait because the thread lags. Not after a failure: then the thread tries again.
     fn is_late(&self) -> bool {
         let more_bytes = self.written_bytes + self.held_bytes;
@@ -154,13 +165,13 @@ impl RetainBehind {
     /// Makes a save that gets ahead of the thread wait until space is freed. `end` ends the session that would hold it.
     pub fn catch_up(&self, pool: &Pool, end: &mut dyn FnMut() -> Result<()>) {
         if self.0.state().is_late() {
-            self.once_idle(pool, end, &State::is_late);
+            self.once_idle(pool, (end, REWRITE_BELOW), &State::is_late);
         }
     }
 
-    /// Drops and frees now, if a commit or a drop is pending. `end` as above.
-    pub fn finish(&self, pool: &Pool, end: &mut dyn FnMut() -> Result<()>) {
-        self.once_idle(pool, end, &|state| state.commits > 0 || state.has_dropped);
+    /// Drops and frees now, if a commit or a drop is pending: the job has been closed.
+    pub fn finish(&self, pool: &Pool) {
+        self.once_idle(pool, (&mut || Ok(()), REWRITE_BELOW_AT_END), &State::is_pending);
     }
 
     /// Drops and frees now, since a save in this `session` has met a full disk and left some of its packs there. `end` as
@@ -169,7 +180,7 @@ impl RetainBehind {
         let mut state = self.0.state();
         (state.session, state.has_dropped) = (Some(session), true);
         drop(state);
-        self.finish(pool, end);
+        self.once_idle(pool, (end, REWRITE_BELOW), &State::is_pending);
     }
 
     /// Waits until no thread is at work, which would keep another collector from the lock.
@@ -182,7 +193,7 @@ impl RetainBehind {
     fn once_idle(
         &self,
         pool: &Pool,
-        end: &mut dyn FnMut() -> Result<()>,
+        (end, rewrite_below): (&mut dyn FnMut() -> Result<()>, f64),
         is_wanted: &dyn Fn(&State) -> bool,
     ) {
         if self.0.process_id != std::process::id() {
@@ -193,7 +204,7 @@ impl RetainBehind {
         let rules = if is_wanted(&state) { state.rules.clone() } else { None };
         drop(state);
         if let Some(rules) = rules {
-            self.0.work(pool, &rules, Some(end));
+            self.0.work(pool, &rules, (Some(end), rewrite_below));
         }
     }
 }
@@ -213,7 +224,7 @@ impl Shared {
         make_way();
         loop {
             let rules = self.state().rules.clone();
-            let is_done = rules.is_none_or(|rules| self.work(pool, &rules, None));
+            let is_done = rules.is_none_or(|rules| self.work(pool, &rules, (None, REWRITE_BELOW)));
             let mut state = self.state();
             // The next commit starts the thread again, unless one is already urgent.
             if !is_done || state.commits == 0 || !state.must_free() {
@@ -225,9 +236,9 @@ impl Shared {
     }
 
     /// Runs a round and reports it. Returns whether it succeeded.
-    fn work<'a>(&'a self, pool: &Pool, rules: &'a Rules, end: Option<End<'a>>) -> bool {
+    fn work<'a>(&'a self, pool: &Pool, rules: &'a Rules, how: (Option<End<'a>>, f64)) -> bool {
         let begun = pool.env().clock.monotonic();
-        let work = AssertUnwindSafe(|| self.round(pool, rules, end));
+        let work = AssertUnwindSafe(|| self.round(pool, rules, how));
         let done = catch_unwind(work).unwrap_or_else(|_| {
             Err(Error::bug("the retention of a job panicked; please report this"))
         });
@@ -238,7 +249,12 @@ impl Shared {
     }
 
     /// Drops, and frees space if it is worth it, or always with `end`.
-    fn round<'a>(&'a self, pool: &Pool, rules: &'a Rules, end: Option<End<'a>>) -> Result<()> {
+    fn round<'a>(
+        &'a self,
+        pool: &Pool,
+        rules: &'a Rules,
+        (end, rewrite_below): (Option<End<'a>>, f64),
+    ) -> Result<()> {
         let mut state = self.state();
         let commits = std::mem::take(&mut state.commits);
         let (seen_bytes, has_dropped) = (state.written_bytes, state.has_dropped);
@@ -246,7 +262,8 @@ impl Shared {
         let (session, free) = (state.session, self.free.get());
         drop(state);
         let (Some(session), Some(free)) = (session, free) else { return Ok(()) };
-        let what = Freeing { job: &self.job, rules, session, has_dropped, collects, end };
+        let job = &self.job;
+        let what = Freeing { job, rules, session, has_dropped, collects, rewrite_below, end };
         let freed = free(pool, what);
         let mut state = self.state();
         match freed {
