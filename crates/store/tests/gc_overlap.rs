@@ -10,8 +10,8 @@ use outlive_store::gc::{GcOptions, GcReport, Thoroughness, collect};
 use outlive_store::{Job, SaveStats, Select};
 use outlive_target::FaultWorld;
 use outlive_types::{Epoch, ErrorKind, JobName, Result};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use stepped::{Gate, Steps, Stopped, World};
 
 fn state(seed: u64) -> State {
@@ -100,15 +100,8 @@ fn a_gc_that_reads_a_job_again_looks_afterwards_whether_it_is_fenced() {
         gate.wait_reached(|| over.load(Ordering::Acquire));
         assert!(lost.load(Ordering::Acquire), "it reads the job again");
         // It moves nothing of the job, and only deletes what nobody names; it has told so by then.
-        let second = Stopped::at(
-            &world,
-            ("delete", 0),
-            || true,
-            |pool| {
-                let thoroughness = Thoroughness { rewrite: false, ..Thoroughness::default() };
-                collect(&pool, &GcOptions { thoroughness, ..GcOptions::default() })
-            },
-        );
+        let later = |pool: Pool| moving_nothing(&pool, &[]);
+        let second = Stopped::at(&world, ("delete", 0), || true, later);
         gate.open();
         let _ = first.join().unwrap();
         second.go_on().unwrap();
@@ -258,12 +251,23 @@ fn released_by_an_older_session_after_a_stopped_gc() {
 
 /// Drops checkpoints of several jobs, and collects thoroughly.
 fn dropping(pool: &Pool, drop: &[(&str, Epoch)]) -> Result<GcReport> {
-    let drop = drop.iter().map(|(job, epoch)| Ok((JobName::new(job)?, [*epoch].into())));
     let thoroughness = Thoroughness { unused_max: 0.0, ..Thoroughness::default() };
-    collect(
-        pool,
-        &GcOptions { drop: drop.collect::<Result<_>>()?, thoroughness, ..GcOptions::default() },
-    )
+    dropping_so(pool, drop, thoroughness)
+}
+
+/// The same, but no pack is rewritten.
+fn moving_nothing(pool: &Pool, drop: &[(&str, Epoch)]) -> Result<GcReport> {
+    dropping_so(pool, drop, Thoroughness { rewrite: false, ..Thoroughness::default() })
+}
+
+fn dropping_so(
+    pool: &Pool,
+    drop: &[(&str, Epoch)],
+    thoroughness: Thoroughness,
+) -> Result<GcReport> {
+    let drop = drop.iter().map(|(job, epoch)| Ok((JobName::new(job)?, [*epoch].into())));
+    let drop = drop.collect::<Result<_>>()?;
+    collect(pool, &GcOptions { drop, thoroughness, ..GcOptions::default() })
 }
 
 /// The session of "0" has let a pack go, which "a" still names. Another gc condemns it again: that session, and the one
@@ -316,7 +320,11 @@ fn check_that_0_shares_no_condemned_pack(
     let (_program, outcome) = saver.go_on();
     check(world, "0", &[(outcome.unwrap().epoch, more)]);
     check(world, "b", &[(1, mixed.clone())]);
-    // A restore could find the chunks elsewhere; a verify reads the packs that the checkpoint names.
+    check_what_0_names(world);
+}
+
+/// A restore could find the chunks elsewhere; a verify reads the packs that the checkpoints of "0" name.
+fn check_what_0_names(world: &World) {
     let job = Job::open(&world.pool(), "0", Default::default()).unwrap();
     assert_eq!(job.verify(None).unwrap().findings, vec![]);
 }
@@ -345,6 +353,55 @@ fn an_archive_says_again_what_a_session_had_let_go() {
     let (gc, program) = archived_before_b_commits(&world, &mixed, lets_go);
     drop((program, other));
     check_that_0_shares_no_condemned_pack(&world, gc, &mixed);
+}
+
+/// "0" has let a pack go that no checkpoint needs. While a gc is about to tell "a" that it is condemned, "a" commits a checkpoint that
+/// names it, and a later gc, which moves nothing, leaves "0" an archive without it. So a new program of "0" shares it.
+#[test]
+fn a_fenced_gc_deletes_nothing() {
+    let world = Arc::new(World::new());
+    let other = Program::start(&world.pool(), "0");
+    other.save(&state(5)).unwrap();
+    let program = Program::start(&world.pool(), "a");
+    [state(1), changed(state(1), 3, 77)].iter().for_each(|it| drop(program.save(it).unwrap()));
+    drop(program);
+    Program::start(&world.pool(), "a").save(&state(2)).unwrap();
+    let mut mixed = changed(state(1), 11, 99);
+    // A save of so much looks in all checkpoints.
+    mixed.insert("c".to_owned(), noise(3, 500_000));
+    let late = stopped_before_its_commit(&world, "a", mixed.clone());
+    stop_a_gc_that_has_told_one_job(&world);
+    other.save(&state(6)).unwrap();
+
+    let (begun, found) = (Mutex::new(Some((late, other))), Arc::new(Mutex::new(None)));
+    let (finds, saves, here) = (found.clone(), mixed.clone(), world.clone());
+    let (steps, appends) = (Steps::default(), AtomicU64::new(0));
+    steps.hook(move |_, op| {
+        let number = if op == "append" { appends.fetch_add(1, Ordering::AcqRel) } else { 0 };
+        // Its session, a sweep in the log of "0", the archive of "a", and that again, as "a" was faster.
+        if number == 2 {
+            let (late, other) = begun.lock().unwrap().take().unwrap();
+            let (program, outcome) = late.go_on();
+            assert_eq!(outcome.unwrap().epoch, 4);
+            drop((program, other));
+        } else if number == 3 {
+            // The prune of "0", its session, the archive of "0", twice, then that of "a".
+            let later = |pool: Pool| moving_nothing(&pool, &[("0", 1)]);
+            let second = Stopped::at(&here, ("append", 4), || true, later);
+            let saver = stopped_before_its_commit(&here, "0", saves.clone());
+            *finds.lock().unwrap() = Some((second, saver));
+        }
+    });
+    let fenced = collecting(&world.stepped(&steps), &[], 0.0);
+    let (second, saver) = found.lock().unwrap().take().unwrap();
+    let (_program, outcome) = saver.go_on();
+    let saved = [(outcome.unwrap().epoch, mixed.clone())];
+    check_what_0_names(&world);
+    let error = fenced.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
+    second.go_on().unwrap();
+    check(&world, "0", &saved);
+    check(&world, "a", &[(3, state(2)), (4, mixed)]);
 }
 
 /// Each of two prunes keeps what the other drops.

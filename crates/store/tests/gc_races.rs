@@ -402,46 +402,50 @@ fn a_save_overlaps_a_gc_in_every_way() {
 }
 
 /// A gc finds a shard unfinished; the save finishes and commits it, and the program ends, before the
-/// gc reads the log. What nobody works on any more is not what nobody needs.
+/// gc lists the packs, or the jobs. A checkpoint needs it, though no program works on it any more.
 #[test]
 fn a_program_that_ends_while_a_gc_looks_keeps_its_checkpoint() {
-    let dir = tempfile::tempdir().unwrap();
-    let options = DirectoryOptions::default();
-    let world = World {
-        target: Arc::new(DirectoryTarget::open(dir.path(), &options).unwrap()),
-        log: Arc::new(DirectoryLog::open(dir.path())),
-    };
-    Program::start(&world.pool(), "other").save(&state(1)).unwrap();
-    let (finishing, steps) = (Gate::default(), Steps::default());
-    let gate = finishing.clone();
-    steps.hook(move |_, op| {
-        if op == "finish" {
-            gate.stop();
-        }
-    });
-    let program = Program::start(&world.stepped(&steps), "job");
-    let handle = program.job.save(&mut program.source(&state(2))).unwrap();
-    finishing.wait_reached(|| handle.done());
-    assert_eq!(world.target.unfinished().unwrap().len(), 1);
+    for ends_before in ["list", "jobs"] {
+        let dir = tempfile::tempdir().unwrap();
+        let options = DirectoryOptions::default();
+        let world = World {
+            target: Arc::new(DirectoryTarget::open(dir.path(), &options).unwrap()),
+            log: Arc::new(DirectoryLog::open(dir.path())),
+        };
+        Program::start(&world.pool(), "other").save(&state(1)).unwrap();
+        let (finishing, steps) = (Gate::default(), Steps::default());
+        let gate = finishing.clone();
+        steps.hook(move |_, op| {
+            if op == "finish" {
+                gate.stop();
+            }
+        });
+        let program = Program::start(&world.stepped(&steps), "job");
+        let handle = program.job.save(&mut program.source(&state(2))).unwrap();
+        finishing.wait_reached(|| handle.done());
+        assert_eq!(world.target.unfinished().unwrap().len(), 1);
 
-    let program = Mutex::new(Some(program));
-    let steps = Steps::default();
-    steps.hook(move |_, op| {
-        // The first operation behind the listing of unfinished shards.
-        if op == "list"
-            && let Some(program) = program.lock().unwrap().take()
-        {
-            finishing.open();
-            handle.wait(None).unwrap().unwrap();
-            program.job.close().unwrap();
-        }
-    });
-    gc(&world.stepped(&steps)).unwrap();
-    let (epoch, restored) = Program::start(&world.pool(), "job")
-        .restore(Select::Newest)
-        .expect("what was committed is there")
-        .unwrap();
-    assert!(epoch == 1 && restored == state(2));
+        let (program, has_looked) = (Mutex::new(Some(program)), AtomicBool::new(false));
+        let steps = Steps::default();
+        steps.hook(move |_, op| {
+            has_looked.fetch_or(op == "list unfinished", Ordering::AcqRel);
+            if op == ends_before
+                && has_looked.load(Ordering::Acquire)
+                && let Some(program) = program.lock().unwrap().take()
+            {
+                finishing.open();
+                handle.wait(None).unwrap().unwrap();
+                program.job.close().unwrap();
+            }
+        });
+        let report = gc(&world.stepped(&steps)).unwrap();
+        assert_eq!(report.plan.leftovers, 0, "before {ends_before}: its shard is finished");
+        let (epoch, restored) = Program::start(&world.pool(), "job")
+            .restore(Select::Newest)
+            .expect("what was committed is there")
+            .unwrap();
+        assert!(epoch == 1 && restored == state(2), "before {ends_before}");
+    }
 }
 
 /// A save that is stopped while it mends what a gc has condemned may have finished some of its packs:

@@ -171,6 +171,22 @@ fn what_was_pruned_is_stored_anew() {
     restores(&pool, "third", &one(2));
 }
 
+/// A program returns to a page that it has stored, and that a gc has dropped since with the only checkpoint that had it.
+#[test]
+fn what_a_program_stored_and_a_gc_dropped_is_stored_anew() {
+    let pool = memory_pool();
+    let program = Program::start(&pool, "job");
+    for page in 1..=3 {
+        program.save(&changed(one(1), 5, page)).unwrap();
+    }
+    prune(&pool, "job", 2);
+    program.save(&changed(one(1), 5, 2)).unwrap();
+    drop(program);
+    restores(&pool, "job", &changed(one(1), 5, 2));
+    collect(&pool, &GcOptions::default()).unwrap();
+    restores(&pool, "job", &changed(one(1), 5, 2));
+}
+
 /// Whoever shared with a checkpoint of which something is lost would lose it, too.
 #[test]
 fn damage_that_was_found_is_not_shared() {

@@ -6,12 +6,12 @@ mod two_disks;
 
 use common::{Program, State, Warnings, noise};
 use outlive_pool::{Environment, Pool, TiersConfig};
-use outlive_store::gc::{GcOptions, collect};
+use outlive_store::gc::{GcOptions, Thoroughness, collect};
 use outlive_store::retention::Rules;
 use outlive_store::{FillOptions, Select, TrimOptions, fill, trim};
 use outlive_target::{Append, FaultWorld, Lock, Previous, ShardName};
 use outlive_types::sync::{Scheduler, scheduled};
-use outlive_types::{JobName, PAGE_BYTES};
+use outlive_types::{ErrorKind, JobName, PAGE_BYTES};
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -311,4 +311,34 @@ fn rules_leave_the_newest_checkpoint_of_the_slow_tier() {
     program.save(&state(6)).unwrap();
     program.job.close().unwrap();
     assert_eq!(epochs(), [5, 6]);
+}
+
+/// The slow tier has no room for what a gc writes. So the gc moves nothing, and what was safe there stays safe.
+#[test]
+fn a_gc_moves_nothing_that_the_slow_tier_has_no_room_for() {
+    let place = Place::new(FaultWorld::new());
+    let disks = Disks::new(place.world.clone());
+    let tiers = TiersConfig { fill: false, ..TiersConfig::default() };
+    let pool = disks.pool(tiers.clone(), Environment::system());
+    let program = Program::start(&pool, "job");
+    program.save(&state(1)).unwrap();
+    let second = common::changed(state(1), 3, 99);
+    program.save(&second).unwrap();
+    program.job.close().unwrap();
+    fill(&pool, FillOptions::default()).unwrap();
+    // A shard is created on the fast tier first, and then on the slow one.
+    let fast = Mutex::new(BTreeSet::new());
+    place.world.fail_when(move |_, op| {
+        let is_slow = op.starts_with("create ") && !fast.lock().unwrap().insert(op.to_owned());
+        is_slow.then_some(ErrorKind::Full)
+    });
+    let drop = [(JobName::new("job").unwrap(), [1].into())].into();
+    let thoroughness = Thoroughness { unused_max: 0.0, ..Thoroughness::default() };
+    let collected = collect(&pool, &GcOptions { drop, thoroughness, ..GcOptions::default() });
+    disks.set_away(true);
+    let left = disks.pool(tiers, Environment::system());
+    let restored = Program::start(&left, "job").restore(Select::Newest).unwrap().unwrap();
+    assert!(restored == (2, second));
+    let error = collected.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
 }

@@ -6,8 +6,8 @@ use crate::common::pool_of;
 use outlive_io::{SharedBuf, Ticket};
 use outlive_pool::Pool;
 use outlive_target::{
-    Append, Capacity, FaultWorld, ManifestLog, MemoryLog, MemoryTarget, Previous, ReadRange,
-    ReadTicket, ShardName, ShardWriter, Target, WriteTicket,
+    Append, Capacity, FaultWorld, Lock, LockGuard, ManifestLog, MemoryLog, MemoryTarget, Previous,
+    ReadRange, ReadTicket, ShardName, ShardWriter, Target, WriteTicket,
 };
 use outlive_types::{ErrorKind, JobName, Result};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -151,6 +151,15 @@ impl ManifestLog for SteppedLog {
     fn sync(&self, job: &JobName) -> Result<()> {
         self.1.step("sync");
         self.0.sync(job)
+    }
+    fn lock_collecting(&self) -> Result<Lock> {
+        self.0.lock_collecting()
+    }
+    fn lock_reading(&self) -> Result<Option<LockGuard>> {
+        self.0.lock_reading()
+    }
+    fn is_read(&self) -> Result<bool> {
+        self.0.is_read()
     }
 }
 

@@ -279,6 +279,27 @@ fn a_log_is_moved_while_it_is_used() {
     }
 }
 
+/// What the ranks of a job tell each other is moved as well: a save under way finds it.
+#[test]
+fn messages_of_ranks_are_moved_with_the_log() {
+    for (from, to) in COUNTS {
+        let world = World::default();
+        let first = world.with("first", from);
+        world.with("second", to);
+        let log = world.log(&first, Asking::InTurn);
+        let chains = [job().mail_of(2), job().calls_of(0)];
+        for chain in &chains {
+            assert_eq!(log.append_if(chain, Previous::NONE, b"a word").unwrap(), Append::Done);
+        }
+        assert_eq!(world.moved(&first, "second", Asking::InTurn).unwrap(), b"second");
+        for chain in &chains {
+            assert_eq!(log.numbers(chain).unwrap(), [1], "{chain}, {from} to {to}");
+            let behind = Previous::of(1, &log.read(chain, 1).unwrap());
+            assert_eq!(log.append_if(chain, behind, b"the next").unwrap(), Append::Done);
+        }
+    }
+}
+
 /// The mover is killed at each write; then others save, who bring it to its end, or the command is given again.
 #[test]
 fn a_mover_may_be_killed_at_any_step() {
