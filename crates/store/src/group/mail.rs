@@ -190,7 +190,7 @@ impl Inbox {
         ticket: Ticket,
     ) -> std::result::Result<Option<Message>, Unheard> {
         let numbers = pool.log().numbers(&self.chain)?;
-        // The newest message is never removed: the log has moved, without messages.
+        // The newest message is never removed, so this is another chain than the one that was read.
         if numbers.last().is_none_or(|newest| *newest < self.seen) {
             self.seen = 0;
         }
