@@ -1,4 +1,4 @@
-"""What saves cost that follow on others: stall, time, bytes and processor time.
+"""Cost of incremental saves: stall, time, bytes and processor time.
 
 Sixteen arrays, saved whole once. Then two of them change before each save, others each time; then
 1 % of the pages of all, at random. At the end another job saves the state that was there two saves

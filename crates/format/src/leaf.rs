@@ -329,7 +329,7 @@ impl Builder {
         })
     }
 
-    /// Adds an extent, unless the kind of leaf says it by saying nothing.
+    /// Adds an extent. A full leaf has none for zero pages.
     fn push(&mut self, extent: LeafExtent) {
         if extent.chunk.is_none() && self.leaf.kind == LeafKind::Full {
             return;

@@ -214,8 +214,8 @@ pub trait Frozen: Send + Sync {
     /// `Retry` if what held them still is gone: a forked child may be killed by anybody.
     fn bytes<'a>(&'a self, run: usize, scratch: &'a mut Vec<u8>) -> Result<&'a [u8]>;
 
-    /// Some pages of `runs()[run]`, numbered from its first; to be asked for once, and stored at
-    /// once: what the source wants to learn of them it learns while they are in the processor's
+    /// Some pages of `runs()[run]`, numbered from its first; to be asked for once, and
+    /// stored soon: what the source wants to learn of them it learns while they are in the processor's
     /// cache. `scratch` as for [`Frozen::bytes`].
     ///
     /// # Errors

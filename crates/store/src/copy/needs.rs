@@ -187,9 +187,9 @@ fn leaves(
             fp = below;
         }
         chain.extend(base.leaves.get(&fp).into_iter().flatten());
-        let oldest_first = deltas.split_last();
-        let merged = oldest_first
-            .map(|(oldest, deltas)| Leaf::overlay(oldest, deltas.iter().rev().copied()));
+        let merged = deltas
+            .split_last()
+            .map(|(oldest, newer)| Leaf::overlay(oldest, newer.iter().rev().copied()));
         for extent in merged.iter().flat_map(Leaf::page_extents) {
             let pages = Pages::From(extent.first.into(), extent.pages.into());
             extent.chunk.map_or(Ok(()), |chunk| found.chunk(chunk, pages))?;

@@ -9,7 +9,7 @@ use crate::retention::{Freed, Freeing, plan_of};
 use outlive_pool::{Pool, Tier};
 use outlive_types::{Epoch, JobName, Result};
 
-/// Share of the bytes in packs that may stay unused: below it, rewriting copies more than it frees.
+/// Share of the bytes in packs that may stay unused: with fewer, rewriting mostly copies more than it frees.
 const UNUSED_MAX: f64 = 0.3;
 
 /// See [`Freeing`].

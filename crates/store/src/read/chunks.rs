@@ -454,7 +454,7 @@ impl Worker<'_> {
                         may_read_again = false;
                         match self.pool.read_checked(step.span) {
                             Ok(again) => {
-                                (read, frame.place) = (Ok(again), None);
+                                (read, frame.place, verified) = (Ok(again), None, None);
                                 pages.forget();
                             }
                             // What cannot be read just now may be whole.

@@ -78,7 +78,7 @@ mod tests {
 
     /// Twenty pages, of which one is wanted twice, one is wrong, and one is wanted with its neighbour.
     #[test]
-    fn what_is_right_is_known_and_nothing_else() {
+    fn only_right_pages_are_known() {
         let pack = PackId::new(SessionId([1; 12]), 0, 0);
         let bytes: Vec<u8> = (0..20 * PAGE_BYTES).map(|at| (at / PAGE_BYTES) as u8).collect();
         let span = Span { pack, offset: 4096, length: bytes.len() as u32 };

@@ -14,10 +14,8 @@ use std::time::Duration;
 /// The job frees space after saves have written this many bytes, or this fraction of the bytes in use if more.
 const WRITTEN_MIN: u64 = 16 << 20;
 const WRITTEN_SHARE: u64 = 4;
-/// Packs of which a smaller share is in use are rewritten: while the program runs, so that the thread copies little; at the
-/// end, so that little stays behind.
+/// When the job is closed, packs of which a smaller share is in use are rewritten, too.
 const REWRITE_BELOW: f64 = 1.0 / 8.0;
-const REWRITE_BELOW_AT_END: f64 = 0.5;
 /// After a slow drop the thread rests for this multiple of its time.
 const REST: u32 = 20;
 /// Passing failures in a row before a warning.
@@ -36,7 +34,7 @@ pub struct Freeing<'a> {
     pub has_dropped: bool,
     /// Whether to free space, too.
     pub collects: bool,
-    /// Packs of which a smaller share is in use are rewritten.
+    /// As in [`Thoroughness`](crate::gc::Thoroughness).
     pub rewrite_below: f64,
     /// Ends the job's session first, since it would hold packs back.
     pub end: Option<End<'a>>,
@@ -91,6 +89,8 @@ struct State {
     held_bytes: u64,
     /// Dropped checkpoints, or a failed save, may still take space.
     has_dropped: bool,
+    /// Space was freed, but not from packs that are nearly empty.
+    has_let_be: bool,
     /// The thread rests until then.
     rests_until: Duration,
     failures: u32,
@@ -106,7 +106,7 @@ impl State {
 
     /// Whether something may be left to drop or to free.
     fn is_pending(&self) -> bool {
-        self.commits > 0 || self.has_dropped
+        self.commits > 0 || self.has_dropped || self.has_let_be
     }
 
     /// Whether saves must wait because the thread lags. Not after a failure: then the thread tries again.
@@ -165,13 +165,13 @@ impl RetainBehind {
     /// Makes a save that gets ahead of the thread wait until space is freed. `end` ends the session that would hold it.
     pub fn catch_up(&self, pool: &Pool, end: &mut dyn FnMut() -> Result<()>) {
         if self.0.state().is_late() {
-            self.once_idle(pool, (end, REWRITE_BELOW), &State::is_late);
+            self.once_idle(pool, (end, 0.0), &State::is_late);
         }
     }
 
     /// Drops and frees now, if a commit or a drop is pending: the job has been closed.
     pub fn finish(&self, pool: &Pool) {
-        self.once_idle(pool, (&mut || Ok(()), REWRITE_BELOW_AT_END), &State::is_pending);
+        self.once_idle(pool, (&mut || Ok(()), REWRITE_BELOW), &State::is_pending);
     }
 
     /// Drops and frees now, since a save in this `session` has met a full disk and left some of its packs there. `end` as
@@ -180,7 +180,7 @@ impl RetainBehind {
         let mut state = self.0.state();
         (state.session, state.has_dropped) = (Some(session), true);
         drop(state);
-        self.once_idle(pool, (end, REWRITE_BELOW), &State::is_pending);
+        self.once_idle(pool, (end, 0.0), &State::is_pending);
     }
 
     /// Waits until no thread is at work, which would keep another collector from the lock.
@@ -224,7 +224,7 @@ impl Shared {
         make_way();
         loop {
             let rules = self.state().rules.clone();
-            let is_done = rules.is_none_or(|rules| self.work(pool, &rules, (None, REWRITE_BELOW)));
+            let is_done = rules.is_none_or(|rules| self.work(pool, &rules, (None, 0.0)));
             let mut state = self.state();
             // The next commit starts the thread again, unless one is already urgent.
             if !is_done || state.commits == 0 || !state.must_free() {
@@ -257,7 +257,9 @@ impl Shared {
     ) -> Result<()> {
         let mut state = self.state();
         let commits = std::mem::take(&mut state.commits);
-        let (seen_bytes, has_dropped) = (state.written_bytes, state.has_dropped);
+        let is_last = rewrite_below > 0.0;
+        let has_dropped = state.has_dropped || is_last && state.has_let_be;
+        let seen_bytes = state.written_bytes;
         let collects = end.is_some() || state.must_free();
         let (session, free) = (state.session, self.free.get());
         drop(state);
@@ -278,7 +280,7 @@ impl Shared {
                 // The next round counts bytes written meanwhile.
                 state.written_bytes = state.written_bytes.saturating_sub(seen_bytes);
                 (state.live_bytes, state.held_bytes) = (live_bytes, own_bytes);
-                state.has_dropped = !is_all;
+                (state.has_dropped, state.has_let_be) = (!is_all, !is_last);
             }
             Err(error) => {
                 // It may have dropped some.

@@ -282,7 +282,7 @@ impl<'a> Chunker<'a> {
 /// Stands for the fingerprint of a page that waits; no bytes have it.
 const WAITS: Fingerprint = Fingerprint([0xFF; 32]);
 
-/// What one thread cuts and stores.
+/// Cuts and stores one thread's blocks.
 pub struct ChunkerPart<'a> {
     chunker: &'a Chunker<'a>,
     lane: Lane<'a>,
@@ -387,6 +387,10 @@ impl ChunkerPart<'_> {
         self.store_pages()?;
         self.lane.finish()?;
         self.blocks.retain(|block| !block.extents.is_empty());
+        let mut extents = self.blocks.iter().flat_map(|block| &block.extents);
+        if extents.any(|extent| extent.chunk == Some(WAITS)) {
+            return Err(Error::bug("a page was not stored"));
+        }
         Ok(self.blocks)
     }
 }
