@@ -340,3 +340,17 @@ fn locks_of_a_minority_keep_out_and_are_told_apart_from_none() {
     let mixed = places(vec![with[0].clone(), none(), none()]);
     assert!(matches!(mixed.lock_collecting().unwrap(), Lock::None));
 }
+
+/// One place does not know of a reader, since it was away when the reader came. A gc must not
+/// delete what the reader has yet to load.
+#[test]
+fn a_reader_at_a_majority_of_the_places_is_seen() {
+    let with: Vec<Arc<MemoryMedium>> =
+        (0..3).map(|_| Arc::new(MemoryMedium::with_locks())).collect();
+    let media = with.iter().map(|medium| medium.clone() as Arc<dyn LogMedium>).collect();
+    let places = Places::new(media, Asking::InTurn).unwrap();
+    let held: Vec<_> = with[1..].iter().map(|place| place.lock_reading().unwrap()).collect();
+    assert!(places.is_read().unwrap());
+    drop(held);
+    assert!(!places.is_read().unwrap());
+}
