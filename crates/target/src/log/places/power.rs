@@ -28,6 +28,8 @@ type Steps = Arc<Mutex<Option<usize>>>;
 struct Disk {
     state: Mutex<State>,
     away: AtomicBool,
+    /// It is away just when the next record is to be kept.
+    blinks: AtomicBool,
     steps: Steps,
 }
 
@@ -113,6 +115,16 @@ impl LogMedium for Disk {
             durable.retain(|(of, _), _| of != job);
             let of_job = visible.iter().filter(|((of, _), _)| of == job);
             durable.extend(of_job.map(|(key, record)| (key.clone(), record.clone())));
+        })
+    }
+
+    fn keep(&self, job: &JobName, number: u64) -> Result<()> {
+        if self.blinks.swap(false, Ordering::Relaxed) {
+            return Err(Error::retry("this disk is away for a moment"));
+        }
+        self.step(|state| {
+            let kept = state.visible.get_key_value(&(job.clone(), number));
+            state.durable.extend(kept.map(|(key, record)| (key.clone(), record.clone())));
         })
     }
 
@@ -309,5 +321,29 @@ fn nothing_is_copied_before_it_is_decided_for_good() {
                 break;
             }
         }
+    }
+}
+
+/// A process is killed before its record is durable in a second place. Another process finds the
+/// record, and appends behind it, while that place is away for a moment. Then the power is cut
+/// there, and the first place is lost.
+#[test]
+fn what_a_record_comes_behind_is_durable_before_it() {
+    let world = World::new(3);
+    world.away(Some(2));
+    append(&world.log(), b"1").unwrap();
+    for disk in &world.disks[..2] {
+        disk.put_new(&job(), at(2, 0), b"2").unwrap();
+    }
+    world.disks[0].keep(&job(), at(2, 0)).unwrap();
+    world.disks[1].blinks.store(true, Ordering::Relaxed);
+    append(&world.log(), b"3").unwrap();
+    assert!(!world.disks[1].blinks.load(Ordering::Relaxed), "or this tests nothing");
+    world.disks[1].cut();
+    world.away(Some(0));
+    let log = world.log();
+    assert_eq!(log.numbers(&job()).unwrap(), [1, 2, 3]);
+    for number in 1..=3 {
+        assert_eq!(log.read(&job(), number).unwrap(), number.to_string().as_bytes());
     }
 }

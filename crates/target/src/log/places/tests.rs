@@ -366,6 +366,29 @@ fn a_reader_at_a_majority_of_the_places_is_seen() {
     assert!(!places.is_read().unwrap());
 }
 
+/// A place that was away is being filled, and takes only some of the records. It does not count as
+/// a place that has all, and gets the rest later.
+#[test]
+fn a_place_whose_filling_was_cut_off_is_filled_later() {
+    for taken in 1..4 {
+        let world = World::new(3);
+        let log = world.log(Asking::InTurn);
+        assert_eq!(append(&log, 0, b"r").unwrap(), Append::Done);
+        world.away(&[0]);
+        for number in 1..5 {
+            assert_eq!(append(&log, number, b"r").unwrap(), Append::Done);
+        }
+        world.away(&[]);
+        *world.0[0].writes_left.lock().unwrap() = Some(taken);
+        assert_eq!(append(&log, 5, b"r").unwrap(), Append::Done);
+        *world.0[0].writes_left.lock().unwrap() = None;
+        assert_eq!(append(&world.log(Asking::InTurn), 6, b"r").unwrap(), Append::Done);
+        for number in 1..=6 {
+            assert_ne!(world.rounds(0, number), [], "{number}, {taken} taken");
+        }
+    }
+}
+
 /// All places are full, so a gc cannot note what it is about to remove. A program lists the records
 /// before that, and looks at the newest one afterwards: the job must not seem to have no records.
 #[test]
