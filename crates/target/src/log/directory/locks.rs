@@ -134,3 +134,25 @@ impl Drop for Guard {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A forked child has the open file of its parent, and another process number. A program that
+    /// loads lazily must not become invisible to a gc when a child of it ends.
+    #[test]
+    fn a_forked_child_that_ends_leaves_the_lock_to_its_parent() {
+        let dir = tempfile::tempdir().unwrap();
+        let locks = Locks::new(dir.path().to_owned());
+        let file = locks.open(READING).unwrap().unwrap();
+        let taken = locks.lock(&file, READING, FlockOperation::LockShared).unwrap();
+        assert!(matches!(taken, Answer::Taken));
+        let of_child = Guard { file: file.try_clone().unwrap(), pid: process::id() + 1 };
+        let of_parent = Guard::boxed(file);
+        drop(of_child);
+        assert!(locks.is_read().unwrap());
+        drop(of_parent);
+        assert!(!locks.is_read().unwrap());
+    }
+}

@@ -28,6 +28,8 @@ type Steps = Arc<Mutex<Option<usize>>>;
 struct Disk {
     state: Mutex<State>,
     away: AtomicBool,
+    /// It is away just when the next record is to be kept.
+    blinks: AtomicBool,
     steps: Steps,
 }
 
@@ -113,6 +115,16 @@ impl LogMedium for Disk {
             durable.retain(|(of, _), _| of != job);
             let of_job = visible.iter().filter(|((of, _), _)| of == job);
             durable.extend(of_job.map(|(key, record)| (key.clone(), record.clone())));
+        })
+    }
+
+    fn keep(&self, job: &JobName, number: u64) -> Result<()> {
+        if self.blinks.swap(false, Ordering::Relaxed) {
+            return Err(Error::retry("this disk is away for a moment"));
+        }
+        self.step(|state| {
+            let kept = state.visible.get_key_value(&(job.clone(), number));
+            state.durable.extend(kept.map(|(key, record)| (key.clone(), record.clone())));
         })
     }
 
@@ -306,6 +318,96 @@ fn nothing_is_copied_before_it_is_decided_for_good() {
                 }
             }
             if is_over {
+                break;
+            }
+        }
+    }
+}
+
+/// A process is killed before its record is durable in a second place. Another process finds the
+/// record, and appends behind it, while that place is away for a moment. Then the power is cut
+/// there, and the first place is lost.
+#[test]
+fn what_a_record_comes_behind_is_durable_before_it() {
+    let world = World::new(3);
+    world.away(Some(2));
+    append(&world.log(), b"1").unwrap();
+    for disk in &world.disks[..2] {
+        disk.put_new(&job(), at(2, 0), b"2").unwrap();
+    }
+    world.disks[0].keep(&job(), at(2, 0)).unwrap();
+    world.disks[1].blinks.store(true, Ordering::Relaxed);
+    append(&world.log(), b"3").unwrap();
+    assert!(!world.disks[1].blinks.load(Ordering::Relaxed), "or this tests nothing");
+    world.disks[1].cut();
+    world.away(Some(0));
+    let log = world.log();
+    assert_eq!(log.numbers(&job()).unwrap(), [1, 2, 3]);
+    for number in 1..=3 {
+        assert_eq!(log.read(&job(), number).unwrap(), number.to_string().as_bytes());
+    }
+}
+
+/// A removal in a single place is cut off at each step, and the power cut brings back any of the
+/// names that vanished since the last sync. A program that was held up gets no number in such a
+/// gap: a checkpoint there is acknowledged, and newer ones hide it.
+#[test]
+fn no_number_is_given_away_in_a_gap_that_a_power_cut_leaves() {
+    for killed in 0.. {
+        let world = World::new(1);
+        let disk = &world.disks[0];
+        let log = RecordLog::over(disk.clone());
+        (0..5).for_each(|_| append(&log, b"r").unwrap());
+        let was_killed = world.process(killed, || log.remove_before(&job(), 5));
+        let State { visible, durable, .. } = disk.state();
+        let vanished: Vec<_> =
+            durable.into_iter().filter(|(key, _)| !visible.contains_key(key)).collect();
+        for back in 0..1_usize << vanished.len() {
+            let mut left = visible.clone();
+            let is_back = |(bit, _): &(usize, _)| back >> bit & 1 == 1;
+            left.extend(vanished.iter().cloned().enumerate().filter(is_back).map(|(_, it)| it));
+            let numbers: Vec<u64> = left.keys().map(|(_, number)| *number).collect();
+            *disk.state.lock().unwrap() =
+                State { durable: left.clone(), visible: left, ..State::default() };
+            for previous in 0..5 {
+                let meant = match previous {
+                    0 => Previous::NONE,
+                    _ => Previous::of(previous, b"r"),
+                };
+                let appended = log.append_if(&job(), meant, b"late").unwrap();
+                assert_eq!(appended, Append::Lost, "behind {previous} of {numbers:?}");
+            }
+        }
+        if !was_killed {
+            break;
+        }
+    }
+}
+
+/// A mover is killed at each step, and the power is cut: a new place that is open has all that was
+/// moved.
+#[test]
+fn a_new_place_is_durable_before_it_is_open() {
+    for (from, to) in [(1, 3), (3, 1)] {
+        for killed in 0.. {
+            let old = World::new(from);
+            let new = old.beside(to);
+            let log = seen_by(&Asker::user(), &old.media(), Asking::InTurn).unwrap();
+            append(&RecordLog::over(log), b"1").unwrap();
+            let look = || Ok(new.disks.iter().map(new_place).collect());
+            let was_killed = old.process(killed, || {
+                let successor = succeed(&old.media(), Asking::InTurn, b"new")?;
+                move_to(&old.media(), Asking::InTurn, &successor, &look)
+            });
+            new.cut();
+            let register = if to == 1 { 1 } else { at(1, 0) };
+            let open = new.disks.iter().filter(|disk| disk.state().is_open);
+            for disk in open {
+                let record = disk.get(&job(), register).unwrap();
+                assert_eq!(record.as_deref(), Some(&b"1"[..]), "{from} to {to}, {killed}");
+            }
+            if !was_killed {
+                assert!(new.disks.iter().all(|disk| disk.state().is_open));
                 break;
             }
         }

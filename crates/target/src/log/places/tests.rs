@@ -3,17 +3,26 @@
 use super::*;
 use crate::{Append, ManifestLog, MemoryMedium, Previous, RecordLog};
 use outlive_types::ErrorKind;
-use std::sync::Mutex;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Barrier, Mutex};
 
 /// A place that can be away, and counts what it is asked.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Shaky {
     medium: MemoryMedium,
+    /// What others do before the next record is read here.
+    meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     away: AtomicBool,
     /// So many writes more, and it is away.
     writes_left: Mutex<Option<usize>>,
     asked: AtomicUsize,
+}
+
+impl fmt::Debug for Shaky {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a shaky place")
+    }
 }
 
 impl Shaky {
@@ -53,6 +62,8 @@ impl LogMedium for Shaky {
     }
 
     fn get(&self, job: &JobName, number: u64) -> Result<Option<Vec<u8>>> {
+        let meanwhile = self.meanwhile.lock().unwrap().take();
+        meanwhile.into_iter().for_each(|work| work());
         self.check().and_then(|()| self.medium.get(job, number))
     }
 
@@ -339,4 +350,85 @@ fn locks_of_a_minority_keep_out_and_are_told_apart_from_none() {
     let none = || Arc::new(MemoryMedium::default()) as Arc<dyn LogMedium>;
     let mixed = places(vec![with[0].clone(), none(), none()]);
     assert!(matches!(mixed.lock_collecting().unwrap(), Lock::None));
+}
+
+/// One place does not know of a reader, since it was away when the reader came. A gc must not
+/// delete what the reader has yet to load.
+#[test]
+fn a_reader_at_a_majority_of_the_places_is_seen() {
+    let with: Vec<Arc<MemoryMedium>> =
+        (0..3).map(|_| Arc::new(MemoryMedium::with_locks())).collect();
+    let media = with.iter().map(|medium| medium.clone() as Arc<dyn LogMedium>).collect();
+    let places = Places::new(media, Asking::InTurn).unwrap();
+    let held: Vec<_> = with[1..].iter().map(|place| place.lock_reading().unwrap()).collect();
+    assert!(places.is_read().unwrap());
+    drop(held);
+    assert!(!places.is_read().unwrap());
+}
+
+/// A place that was away is being filled, and takes only some of the records. It does not count as
+/// a place that has all, and gets the rest later.
+#[test]
+fn a_place_whose_filling_was_cut_off_is_filled_later() {
+    for taken in 1..4 {
+        let world = World::new(3);
+        let log = world.log(Asking::InTurn);
+        assert_eq!(append(&log, 0, b"r").unwrap(), Append::Done);
+        world.away(&[0]);
+        for number in 1..5 {
+            assert_eq!(append(&log, number, b"r").unwrap(), Append::Done);
+        }
+        world.away(&[]);
+        *world.0[0].writes_left.lock().unwrap() = Some(taken);
+        assert_eq!(append(&log, 5, b"r").unwrap(), Append::Done);
+        *world.0[0].writes_left.lock().unwrap() = None;
+        assert_eq!(append(&world.log(Asking::InTurn), 6, b"r").unwrap(), Append::Done);
+        for number in 1..=6 {
+            assert_ne!(world.rounds(0, number), [], "{number}, {taken} taken");
+        }
+    }
+}
+
+/// All places are full, so a gc cannot note what it is about to remove. A program lists the records
+/// before that, and looks at the newest one afterwards: the job must not seem to have no records.
+#[test]
+fn what_cannot_be_noted_as_removed_is_not_deleted() {
+    let world = World::new(3);
+    let log = world.log(Asking::InTurn);
+    for number in 0..2 {
+        assert_eq!(append(&log, number, b"r").unwrap(), Append::Done);
+    }
+    let (others, places) = (world.log(Asking::InTurn), world.0.clone());
+    *world.0[0].meanwhile.lock().unwrap() = Some(Box::new(move || {
+        assert_eq!(append(&others, 2, b"r").unwrap(), Append::Done);
+        for place in &places {
+            *place.writes_left.lock().unwrap() = Some(0);
+        }
+        others.remove_before(&job(), 3).unwrap_err();
+    }));
+    assert_eq!(log.numbers(&job()).unwrap(), [1, 2]);
+    assert!(world.0[0].meanwhile.lock().unwrap().is_none(), "or this tests nothing");
+    assert_eq!(log.numbers(&job()).unwrap(), [1, 2, 3]);
+}
+
+/// A program asks two places for the only record of a job. Before they answer, others put the next
+/// record, and remove that one. Both places say so: the job must not seem to have no records.
+#[test]
+fn a_record_that_is_removed_while_places_are_asked_for_it_counts_as_removed() {
+    let world = World::new(3);
+    let log = world.log(Asking::AtOnce);
+    assert_eq!(append(&log, 0, b"r").unwrap(), Append::Done);
+    world.away(&[2]);
+    let (others, met) = (Arc::new(world.log(Asking::InTurn)), Arc::new(Barrier::new(2)));
+    for place in &world.0[..2] {
+        let (others, met) = (others.clone(), met.clone());
+        *place.meanwhile.lock().unwrap() = Some(Box::new(move || {
+            if met.wait().is_leader() {
+                assert_eq!(append(&*others, 1, b"r").unwrap(), Append::Done);
+                others.remove_before(&job(), 2).unwrap();
+            }
+            met.wait();
+        }));
+    }
+    assert_eq!(log.numbers(&job()).unwrap(), [2]);
 }

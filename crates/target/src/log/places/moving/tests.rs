@@ -17,6 +17,10 @@ struct Shaky {
     medium: MemoryMedium,
     /// What others do before somebody is told the next time which jobs there are.
     meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    /// What others do before the next record is put here.
+    before_put: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    /// The record of [`job`] that cannot be read; 0 for none.
+    damaged: AtomicU64,
     is_open: AtomicBool,
     away: AtomicBool,
     writes_left: Arc<Mutex<Option<u64>>>,
@@ -67,10 +71,16 @@ impl LogMedium for Shaky {
     }
 
     fn get(&self, job: &JobName, number: u64) -> Result<Option<Vec<u8>>> {
-        self.check().and_then(|()| self.medium.get(job, number))
+        self.check()?;
+        match *job == self::job() && self.damaged.load(Ordering::Relaxed) == number {
+            true => Err(Error::damaged("this record cannot be read")),
+            false => self.medium.get(job, number),
+        }
     }
 
     fn put_new(&self, job: &JobName, number: u64, record: &[u8]) -> Result<Put> {
+        let meanwhile = self.before_put.lock().unwrap().take();
+        meanwhile.into_iter().for_each(|work| work());
         self.write().and_then(|()| self.medium.put_new(job, number, record))
     }
 
@@ -454,6 +464,68 @@ fn a_late_record_in_an_old_place_is_no_record() {
     let meant = Previous::of(1, &record(1));
     assert_eq!(log.append_if(&job(), meant, b"late").unwrap(), Append::Lost);
     holds(&log, 1..=2);
+}
+
+/// The log is moved just before a program puts a record in an old place. That record does not
+/// count: the program puts it once more, in the new places, before it takes it for appended.
+#[test]
+fn a_record_that_is_put_behind_a_seal_is_put_once_more() {
+    for (from, to) in COUNTS {
+        let world = World::default();
+        let first = world.with("first", from);
+        world.with("second", to);
+        let log = world.log(&first, Asking::InTurn);
+        assert_eq!(append(&log, 0, &record(1)).unwrap(), Append::Done);
+        let (others, old) = (world.clone(), first.clone());
+        *first[0].before_put.lock().unwrap() = Some(Box::new(move || {
+            others.moved(&old, "second", Asking::InTurn).unwrap();
+        }));
+        assert_eq!(append(&log, 1, &record(2)).unwrap(), Append::Done);
+        assert!(first[0].before_put.lock().unwrap().is_none(), "or this tests nothing");
+        holds(&log, 1..=2);
+        holds(&world.log(&first, Asking::InTurn), 1..=2);
+    }
+}
+
+/// A program finds a number free, and is held up. Others use that number, remove its record, and
+/// move the log. Then the program puts its own record there, and is killed before it takes that
+/// back: no reader finds it.
+#[test]
+fn what_was_removed_before_a_move_stays_removed() {
+    for (from, to) in COUNTS {
+        let world = World::default();
+        let first = world.with("first", from);
+        world.with("second", to);
+        let log = world.log(&first, Asking::InTurn);
+        (0..5).for_each(|n| assert_eq!(append(&log, n, &record(n + 1)).unwrap(), Append::Done));
+        log.remove_before(&job(), 4).unwrap();
+        world.moved(&first, "second", Asking::InTurn).unwrap();
+        let late = world.log(&first, Asking::InTurn);
+        late.medium.put_new(&job(), 3, b"late").unwrap();
+        holds(&log, 4..=5);
+        holds(&world.log(&first, Asking::InTurn), 4..=5);
+        assert_eq!(log.medium.get(&job(), 3).unwrap(), None);
+    }
+}
+
+/// A power cut in the midst of a removal leaves a gap. The log begins behind it, so the move does
+/// not depend on what is left before it: if that cannot be read, the log must not stay sealed for
+/// good.
+#[test]
+fn a_log_with_a_gap_is_moved_from_the_gap_on() {
+    for to in [1, 3] {
+        let world = World::default();
+        let first = world.with("first", 1);
+        world.with("second", to);
+        let log = world.log(&first, Asking::InTurn);
+        (0..6).for_each(|n| assert_eq!(append(&log, n, &record(n + 1)).unwrap(), Append::Done));
+        [1, 3].iter().for_each(|gone| first[0].medium.delete(&job(), *gone).unwrap());
+        first[0].damaged.store(2, Ordering::Relaxed);
+        world.moved(&first, "second", Asking::InTurn).unwrap();
+        holds(&log, 4..=6);
+        assert_eq!(append(&log, 6, &record(7)).unwrap(), Append::Done);
+        holds(&world.log(&first, Asking::InTurn), 4..=7);
+    }
 }
 
 /// What is left of the old places, when all new ones are open, is the way to those.
