@@ -126,7 +126,7 @@ fn closed_jobs_keep_no_descriptors() {
     save(&other, &memory);
     let before = descriptors();
     let mut closed = Vec::new();
-    for number in 0..1000 {
+    for number in 0..200 {
         let client = open(&format!("job {number}"));
         let mine = Memory { grid: memory.grid.clone(), small: vec![1], step: [0; 8] };
         save(&client, &mine);
