@@ -16,7 +16,7 @@ const LEAF_BYTES: usize = 1024;
 const LEAVES: usize = PAGE_BYTES / LEAF_BYTES;
 const HASH_BYTES: usize = 32;
 
-/// Of "BLAKE3: one function, fast everywhere" (O'Connor, Aumasson, Neves, Wilcox-O'Hearn 2020), tables 1 and 3.
+/// Of "BLAKE3: one function, fast everywhere" (O'Connor, Aumasson, Neves, Wilcox-O'Hearn 2020), section 2.
 const IV: [u32; 8] = [
     0x6a09_e667,
     0xbb67_ae85,
@@ -40,38 +40,45 @@ type Hash = [u8; HASH_BYTES];
 /// (`cargo run --release -p outlive-chunk --example hash_speed`).
 pub fn fingerprint_pages(pages: &[&[u8; PAGE_BYTES]]) -> Vec<Fingerprint> {
     let mut found = Vec::with_capacity(pages.len());
+    let platform = Platform::detect();
+    let is_wide = platform.simd_degree() >= PAGES_AT_ONCE;
     for group in pages.chunks(PAGES_AT_ONCE) {
-        let is_wide = Platform::detect().simd_degree() >= PAGES_AT_ONCE;
         if group.len() < PAGES_FROM || !is_wide {
             found.extend(group.iter().map(|page| crate::fingerprint(*page)));
         } else {
             let filled = std::array::from_fn(|at| group[at.min(group.len() - 1)]);
-            found.extend(group.iter().zip(hash_group(&filled)).map(|(_, hash)| Fingerprint(hash)));
+            found.extend(
+                group.iter().zip(hash_group(platform, &filled)).map(|(_, hash)| Fingerprint(hash)),
+            );
         }
     }
     found
 }
 
-fn hash_group(pages: &[&[u8; PAGE_BYTES]; PAGES_AT_ONCE]) -> [Hash; PAGES_AT_ONCE] {
+fn hash_group(
+    platform: Platform,
+    pages: &[&[u8; PAGE_BYTES]; PAGES_AT_ONCE],
+) -> [Hash; PAGES_AT_ONCE] {
     let leaf = |number| pages.map(|page| &page.as_chunks::<LEAF_BYTES>().0[number]);
     let flags = (0, CHUNK_START, CHUNK_END);
     let [a, b, c, d]: [_; LEAVES] =
-        std::array::from_fn(|number| side_by_side(&leaf(number), number as u64, flags));
+        std::array::from_fn(|number| side_by_side(platform, &leaf(number), number as u64, flags));
     let parents = (PARENT, 0, 0);
-    let [left, right] =
-        [pairs(&a, &b), pairs(&c, &d)].map(|pairs| side_by_side(&pairs.each_ref(), 0, parents));
-    side_by_side(&pairs(&left, &right).each_ref(), 0, (PARENT | ROOT, 0, 0))
+    let [left, right] = [pairs(&a, &b), pairs(&c, &d)]
+        .map(|pairs| side_by_side(platform, &pairs.each_ref(), 0, parents));
+    side_by_side(platform, &pairs(&left, &right).each_ref(), 0, (PARENT | ROOT, 0, 0))
 }
 
 /// Hashes messages of one length. `flags` are those of all blocks, of the first and of the last.
 fn side_by_side<const N: usize>(
+    platform: Platform,
     messages: &[&[u8; N]; PAGES_AT_ONCE],
     counter: u64,
     (flags, first, last): (u8, u8, u8),
 ) -> [Hash; PAGES_AT_ONCE] {
     let mut hashes = [[0; HASH_BYTES]; PAGES_AT_ONCE];
     let (no, out) = (IncrementCounter::No, hashes.as_flattened_mut());
-    Platform::detect().hash_many(messages, &IV, counter, no, flags, first, last, out);
+    platform.hash_many(messages, &IV, counter, no, flags, first, last, out);
     hashes
 }
 

@@ -4,13 +4,13 @@
 mod common;
 
 use common::{Program, State, Warnings, changed, noise, small_config};
-use outlive_capture::ChangeTracker;
+use outlive_capture::{ChangeTracker, MemorySource, Region};
 use outlive_pool::{Environment, Pool};
 use outlive_store::group::GroupOptions;
 use outlive_store::retention::Rules;
 use outlive_store::{Job, JobOptions, OnFailure, SaveHandle, Select};
 use outlive_target::FaultWorld;
-use outlive_types::{Clock, Error, ErrorKind, Result, SystemClock, ThreadRank};
+use outlive_types::{Clock, Distribution, Error, ErrorKind, Result, SystemClock, ThreadRank};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -240,6 +240,22 @@ fn who_waits_for_a_save_is_told_and_nothing_else() {
     world.recover();
     assert_eq!(commits(&program, &state), 2);
     assert!(world.restored() == Some((2, state)), "bit for bit");
+}
+
+/// A program goes on after a failed save, and then offers a state that no save can store: it is told of that mistake only,
+/// and at its end of the failed save.
+#[test]
+fn a_mistake_of_the_program_hides_no_failed_save() {
+    let world = World::new();
+    let program = open(&world.pool(), Some(WARN));
+    commits(&program, &first());
+    world.fail("write", ErrorKind::Full);
+    fails_unheard(&program, &changed(first(), 3, 3));
+    let beyond = Distribution::Subarray { global_shape: vec![4], offset: vec![3] };
+    let region = Region::from_bytes("part", "|u1", vec![3], vec![0; 3]).distributed(beyond);
+    let mut source = MemorySource::new(Arc::new(ChangeTracker::new()), vec![region], Vec::new(), 1);
+    assert_eq!(program.job.save(&mut source).unwrap_err().kind(), ErrorKind::Invalid);
+    assert!(program.job.tell_last().unwrap());
 }
 
 #[test]

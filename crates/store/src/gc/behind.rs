@@ -11,13 +11,15 @@ use outlive_types::{Epoch, JobName, Result};
 
 /// Share of the bytes in packs that may stay unused: with fewer, rewriting mostly copies more than it frees.
 const UNUSED_MAX: f64 = 0.3;
+/// When a job is closed, packs of which a smaller share is in use are rewritten, too.
+const REWRITE_BELOW: f64 = 1.0 / 8.0;
 
 /// See [`Freeing`].
 ///
 /// # Errors
 /// As [`collect_after`]; `Retry` if another command collects.
 pub fn free_behind(pool: &Pool, what: Freeing<'_>) -> Result<Freed> {
-    let Freeing { job, rules, session, has_dropped, collects, rewrite_below, end } = what;
+    let Freeing { job, rules, session, has_dropped, collects, is_last, end } = what;
     // Another writer has rules of its own, or none.
     if Position::of(pool, job)?.session != Some(session) {
         return Ok(Freed::Overtaken);
@@ -35,7 +37,7 @@ pub fn free_behind(pool: &Pool, what: Freeing<'_>) -> Result<Freed> {
     }
     let thoroughness = Thoroughness {
         unused_max: UNUSED_MAX,
-        rewrite_below,
+        rewrite_below: if is_last { REWRITE_BELOW } else { 0.0 },
         collect: collects,
         // Rewriting chunks for single pages after every few saves takes more bytes than the saves do.
         of_pages: false,

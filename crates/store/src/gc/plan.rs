@@ -160,8 +160,12 @@ impl GcPlan {
             return plan;
         }
         let more = choose(thoroughness);
-        let pays = plan.freed_now_bytes() + POOR_FREED_MIN_BYTES <= more.freed_now_bytes();
-        if pays { more } else { plan }
+        if more.pays_beside(&plan) { more } else { plan }
+    }
+
+    /// Whether this plan frees enough more than another one, at once.
+    fn pays_beside(&self, less: &GcPlan) -> bool {
+        less.freed_now_bytes() + POOR_FREED_MIN_BYTES <= self.freed_now_bytes()
     }
 
     fn choose_by(
@@ -358,6 +362,20 @@ mod tests {
         let live_mib = [1, 20, 41, 41, 41, 41, 64, 64];
         assert_eq!(rewritten(&live_mib, 0.0), [0, 1]);
         assert_eq!(rewritten(&live_mib, 0.125), [0, 1]);
+    }
+
+    /// The copies would only take space: 16 MiB are little, and another program may hold the packs back.
+    #[test]
+    fn nearly_empty_packs_stay_where_their_space_does_not_come_back() {
+        let plan = |freed_mib: u64, held_mib: u64| GcPlan {
+            freed_bytes: freed_mib * MIB,
+            held_bytes: held_mib * MIB,
+            ..GcPlan::default()
+        };
+        assert!(plan(116, 0).pays_beside(&plan(100, 0)));
+        assert!(!plan(115, 0).pays_beside(&plan(100, 0)));
+        assert!(!plan(200, 100).pays_beside(&plan(100, 0)));
+        assert!(!plan(200, 300).pays_beside(&plan(100, 100)));
     }
 
     #[test]

@@ -242,13 +242,37 @@ pub(crate) fn may_pass(error: &Error) -> bool {
     match error.kind() {
         ErrorKind::Retry | ErrorKind::Full | ErrorKind::Damaged => true,
         // The system refuses: rights, a file system that became read-only, an error of the device.
-        ErrorKind::Invalid => error.os().is_some(),
+        ErrorKind::Invalid => !is_mistake(error),
         ErrorKind::Fenced | ErrorKind::Bug => false,
     }
+}
+
+/// Whether the program asks for what cannot be, such as a state that no save can store.
+pub(crate) fn is_mistake(error: &Error) -> bool {
+    error.kind() == ErrorKind::Invalid && error.os().is_none()
 }
 
 impl fmt::Debug for Health {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Health").field("job", &self.job).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+    use std::path::Path;
+
+    #[test]
+    fn a_refusal_of_the_system_is_no_mistake_of_the_program() {
+        let refused = io::Error::from(io::ErrorKind::ReadOnlyFilesystem);
+        let refused = Error::io("writing", Path::new("/p"), &refused).context("the last one");
+        assert!(
+            refused.kind() == ErrorKind::Invalid && !is_mistake(&refused) && may_pass(&refused)
+        );
+        let mistake = Error::invalid("a region has no name");
+        assert!(is_mistake(&mistake) && !may_pass(&mistake));
+        assert!(!is_mistake(&Error::bug("something else")));
     }
 }

@@ -20,6 +20,7 @@ use crate::group::{GroupOptions, Part};
 use crate::retention::Rules;
 use crate::save::{CommitEvents, Order, SaveNotes};
 use drain::Drain;
+use health::is_mistake;
 use inner::{FrozenSave, Inner};
 use outlive_pool::Pool;
 use outlive_types::sync;
@@ -307,9 +308,9 @@ impl Job {
         }
         let begun = self.begin(source, notes, ready);
         let handle = begun.or_else(|error| inner.failed_at_once(error)).inspect_err(|error| {
-            // The program gets this error, so the next call tries a save and does not repeat an older one. An invalid
-            // state says nothing of the older save.
-            if error.kind() != ErrorKind::Invalid {
+            // The program gets this error, so the next call tries a save and does not repeat an older one. A mistake of
+            // the program says nothing of the older save.
+            if !is_mistake(error) {
                 current.iter().for_each(SaveHandle::see);
             }
         })?;

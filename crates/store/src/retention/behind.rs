@@ -14,8 +14,6 @@ use std::time::Duration;
 /// The job frees space after saves have written this many bytes, or this fraction of the bytes in use if more.
 const WRITTEN_MIN: u64 = 16 << 20;
 const WRITTEN_SHARE: u64 = 4;
-/// When the job is closed, packs of which a smaller share is in use are rewritten, too.
-const REWRITE_BELOW: f64 = 1.0 / 8.0;
 /// After a slow drop the thread rests for this multiple of its time.
 const REST: u32 = 20;
 /// Passing failures in a row before a warning.
@@ -34,10 +32,17 @@ pub struct Freeing<'a> {
     pub has_dropped: bool,
     /// Whether to free space, too.
     pub collects: bool,
-    /// As in [`Thoroughness`](crate::gc::Thoroughness).
-    pub rewrite_below: f64,
+    /// The job is closed: nearly empty packs are rewritten, too.
+    pub is_last: bool,
     /// Ends the job's session first, since it would hold packs back.
     pub end: Option<End<'a>>,
+}
+
+/// How a round frees.
+struct How<'a> {
+    /// See [`Freeing::end`]. With it space is freed in any case.
+    end: Option<End<'a>>,
+    is_last: bool,
 }
 
 /// Outcome of a round.
@@ -165,13 +170,13 @@ impl RetainBehind {
     /// Makes a save that gets ahead of the thread wait until space is freed. `end` ends the session that would hold it.
     pub fn catch_up(&self, pool: &Pool, end: &mut dyn FnMut() -> Result<()>) {
         if self.0.state().is_late() {
-            self.once_idle(pool, (end, 0.0), &State::is_late);
+            self.once_idle(pool, end, false, &State::is_late);
         }
     }
 
-    /// Drops and frees now, if a commit or a drop is pending: the job has been closed.
+    /// Drops and frees now, if anything may be left to: the job has been closed.
     pub fn finish(&self, pool: &Pool) {
-        self.once_idle(pool, (&mut || Ok(()), REWRITE_BELOW), &State::is_pending);
+        self.once_idle(pool, &mut || Ok(()), true, &State::is_pending);
     }
 
     /// Drops and frees now, since a save in this `session` has met a full disk and left some of its packs there. `end` as
@@ -180,7 +185,7 @@ impl RetainBehind {
         let mut state = self.0.state();
         (state.session, state.has_dropped) = (Some(session), true);
         drop(state);
-        self.once_idle(pool, (end, 0.0), &State::is_pending);
+        self.once_idle(pool, end, false, &State::is_pending);
     }
 
     /// Waits until no thread is at work, which would keep another collector from the lock.
@@ -193,7 +198,8 @@ impl RetainBehind {
     fn once_idle(
         &self,
         pool: &Pool,
-        (end, rewrite_below): (&mut dyn FnMut() -> Result<()>, f64),
+        end: &mut dyn FnMut() -> Result<()>,
+        is_last: bool,
         is_wanted: &dyn Fn(&State) -> bool,
     ) {
         if self.0.process_id != std::process::id() {
@@ -204,7 +210,7 @@ impl RetainBehind {
         let rules = if is_wanted(&state) { state.rules.clone() } else { None };
         drop(state);
         if let Some(rules) = rules {
-            self.0.work(pool, &rules, (Some(end), rewrite_below));
+            self.0.work(pool, &rules, How { end: Some(end), is_last });
         }
     }
 }
@@ -224,7 +230,8 @@ impl Shared {
         make_way();
         loop {
             let rules = self.state().rules.clone();
-            let is_done = rules.is_none_or(|rules| self.work(pool, &rules, (None, 0.0)));
+            let is_done = rules
+                .is_none_or(|rules| self.work(pool, &rules, How { end: None, is_last: false }));
             let mut state = self.state();
             // The next commit starts the thread again, unless one is already urgent.
             if !is_done || state.commits == 0 || !state.must_free() {
@@ -236,7 +243,7 @@ impl Shared {
     }
 
     /// Runs a round and reports it. Returns whether it succeeded.
-    fn work<'a>(&'a self, pool: &Pool, rules: &'a Rules, how: (Option<End<'a>>, f64)) -> bool {
+    fn work<'a>(&'a self, pool: &Pool, rules: &'a Rules, how: How<'a>) -> bool {
         let begun = pool.env().clock.monotonic();
         let work = AssertUnwindSafe(|| self.round(pool, rules, how));
         let done = catch_unwind(work).unwrap_or_else(|_| {
@@ -249,15 +256,10 @@ impl Shared {
     }
 
     /// Drops, and frees space if it is worth it, or always with `end`.
-    fn round<'a>(
-        &'a self,
-        pool: &Pool,
-        rules: &'a Rules,
-        (end, rewrite_below): (Option<End<'a>>, f64),
-    ) -> Result<()> {
+    fn round<'a>(&'a self, pool: &Pool, rules: &'a Rules, how: How<'a>) -> Result<()> {
+        let How { end, is_last } = how;
         let mut state = self.state();
         let commits = std::mem::take(&mut state.commits);
-        let is_last = rewrite_below > 0.0;
         let has_dropped = state.has_dropped || is_last && state.has_let_be;
         let seen_bytes = state.written_bytes;
         let collects = end.is_some() || state.must_free();
@@ -265,7 +267,7 @@ impl Shared {
         drop(state);
         let (Some(session), Some(free)) = (session, free) else { return Ok(()) };
         let job = &self.job;
-        let what = Freeing { job, rules, session, has_dropped, collects, rewrite_below, end };
+        let what = Freeing { job, rules, session, has_dropped, collects, is_last, end };
         let freed = free(pool, what);
         let mut state = self.state();
         match freed {

@@ -96,8 +96,12 @@ impl<M: LogMedium> RecordLog<M> {
     /// Whether record `number` got its name only after others had had it and were pruned: a writer
     /// may be suspended for hours between its look at the log and the put.
     fn is_behind(&self, job: &JobName, number: u64, record: &[u8]) -> Result<bool> {
-        // Old records go first: while the one before it is there, its number was free all along.
-        if number > 1 && self.medium.has(job, number - 1)? || self.latest(job)? <= number {
+        // Old records go first, and the first of all durably: in a log that has it, and the one before ours, our number was
+        // free all along. The one before alone may have come back by a power cut (see `RecordLog::occupied`), and the
+        // first alone may be one that came too late, as ours.
+        let is_whole =
+            number > 1 && self.medium.has(job, 1)? && self.medium.has(job, number - 1)?;
+        if is_whole || self.latest(job)? <= number {
             return Ok(false);
         }
         pause("look behind the record");

@@ -129,6 +129,21 @@ fn a_number_that_was_pruned_is_not_given_again() {
     assert_eq!(append(&ours, 3, b"ours").unwrap(), Append::Lost);
 }
 
+/// A writer on another host is held up just before its put. Others go on, and prune. Then the server of the log loses
+/// power, and of the names that had vanished one is back: the one before the writer's number, which is free.
+#[test]
+fn a_number_in_a_gap_that_a_power_cut_left_is_not_given_again() {
+    let medium = filled(2);
+    let ours = RecordLog::over(Troubled::when(&medium, |theirs| {
+        for number in 3..=6 {
+            theirs.put_new(&job(), number, b"theirs").unwrap();
+        }
+        [1, 3, 4, 5].iter().for_each(|number| theirs.delete(&job(), *number).unwrap());
+    }));
+    assert_eq!(ours.append_if(&job(), Previous::of(2, b"r"), b"ours").unwrap(), Append::Lost);
+    assert_eq!(medium.list(&job()).unwrap(), [2, 6], "and nothing is left of it");
+}
+
 /// The oldest record that is left tells which one came before it.
 #[test]
 fn the_next_record_tells_whether_one_came_too_late() {
