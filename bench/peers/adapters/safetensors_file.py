@@ -12,7 +12,7 @@ class Safetensors(FilePeer):
 
     name = "safetensors"
     title = "safetensors"
-    packages = ("safetensors", "numpy")
+    packages: ClassVar[tuple[str, ...]] = ("safetensors", "numpy")
     suffix: ClassVar[str] = ".safetensors"
 
     def write(self, state: Arrays, path: Path) -> None:
