@@ -476,3 +476,19 @@ fn the_rules_of_a_writer_that_was_overtaken_drop_nothing() {
     theirs.job.close().unwrap();
     assert_eq!(epochs(&pool), [9, 10]);
 }
+
+/// Another program saves while this one restores: what was read is old by then, so the next save must not follow on it.
+#[test]
+fn what_others_save_during_a_restore_is_noticed() {
+    let pool = memory_pool();
+    let (ours, theirs) = (Program::start(&pool, "job"), Program::start(&pool, "job"));
+    theirs.save(&state(1)).unwrap();
+    let restored = ours.job.restore_alone(Select::Newest, &mut |manifest, _| {
+        theirs.save(&state(2)).unwrap();
+        Ok(manifest.epoch)
+    });
+    assert_eq!(restored.unwrap().unwrap().0, 1);
+    let error = ours.save(&state(3)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
+    assert_eq!(epochs(&pool), [1, 2]);
+}

@@ -535,3 +535,23 @@ fn a_gc_at_any_step_of_a_verify_is_no_damage() {
         number += 1;
     }
 }
+
+/// The session has a checkpoint, so its packs from the next one on belong to the save under way: the first of these, too.
+#[test]
+fn the_first_pack_of_a_save_under_way_is_left_alone() {
+    let (fault, steps) = (FaultWorld::new(), Steps::default());
+    let world = World { target: fault.target(), log: fault.log() };
+    let pool = world.stepped(&steps);
+    let program = Program::start(&pool, "a");
+    program.save(&state(1)).unwrap();
+    let (beside, is_first) = (world.pool(), AtomicBool::new(true));
+    steps.hook(move |_, what| {
+        if what == "finish" && is_first.swap(false, Ordering::Relaxed) {
+            let report = gc(&beside).unwrap();
+            assert_eq!(report.plan.condemned().len(), 0, "{report:?}");
+        }
+    });
+    program.save(&state(2)).unwrap();
+    let (epoch, restored) = program.restore(Select::Newest).unwrap().unwrap();
+    assert!((epoch, restored) == (2, state(2)));
+}

@@ -238,6 +238,41 @@ fn whatever_page_is_damaged_the_next_saves_are_whole() {
     drop(expected);
 }
 
+/// A gc that was to move what is left of a pack, and finds a chunk of it damaged, leaves the pack where it is: the medium
+/// may give the chunk back.
+#[test]
+fn a_pack_of_which_a_gc_could_not_move_all_stays() {
+    let (first, drop) = (state(1), [(name("a"), [1].into())].into());
+    let second = changed(changed(first.clone(), 3, 77), 20, 78);
+    let without_space = Thoroughness { collect: false, ..Thoroughness::default() };
+    let only_drop = GcOptions { drop, thoroughness: without_space, ..GcOptions::default() };
+    let (mut page, mut met) = (0, 0);
+    loop {
+        let world = FaultWorld::new();
+        let pool = pool(&world);
+        let program = Program::start(&pool, "a");
+        program.save(&first).unwrap();
+        program.save(&second).unwrap();
+        program.job.close().unwrap();
+        collect(&pool, &only_drop).unwrap();
+        let Some((shard, at)) = pages(&world).get(page).copied() else { break };
+        world.corrupt(shard, at * PAGE_BYTES as u64 + 40, 1);
+        let collected = gc(&pool);
+        let stays = world.target().list().unwrap().contains(&shard);
+        if stays {
+            world.corrupt(shard, at * PAGE_BYTES as u64 + 40, 1);
+        }
+        if collected.is_ok_and(|report| !report.damaged.is_empty()) {
+            assert!(stays, "page {page} of {shard}");
+            met += 1;
+        }
+        let (_, restored) = Program::start(&pool, "a").restore(Select::Newest).unwrap().unwrap();
+        assert!(restored == second, "page {page}");
+        page += 1;
+    }
+    assert!(met > 3, "{met} of {page} pages");
+}
+
 #[test]
 fn a_second_copy_mends() {
     let world = FaultWorld::new();
