@@ -1,8 +1,11 @@
 //! Space comes back: from running programs, from killed ones, and on a full disk.
 
 mod common;
+#[path = "../../etcd/tests/support/mod.rs"]
+mod etcd;
 
 use common::{command, json, outlive};
+use etcd::{Cluster, until};
 use outlive_types::{Rng, SeededRng};
 use rustix::process::test_kill_process;
 use std::fs::{self, File};
@@ -94,6 +97,63 @@ fn a_program_that_was_killed_holds_nothing_back() {
     let du = json(&["du", pool, "--json"]);
     assert!(du["packs_bytes"].as_u64() < Some(2 * DUMP_BYTES as u64), "{du}");
     put(pool, "job", 4);
+}
+
+/// Begins a put in namespaces of its own, as in a container: processes outside cannot see whether it runs. It ends with
+/// what is returned.
+fn begin_in_a_container(pool: &str, job: &str) -> Option<(Child, ChildStdin)> {
+    if !rustix::process::geteuid().is_root() {
+        assert!(std::env::var_os("CI").is_none(), "root is needed to make a namespace");
+        eprintln!("not root: there are no namespaces, so this test checks nothing here");
+        return None;
+    }
+    let mut put = Command::new("unshare");
+    put.args(["--pid", "--fork", "--kill-child", "--mount-proc", "--"]);
+    put.arg(env!("CARGO_BIN_EXE_outlive")).args(["put", pool, job, "-"]);
+    put.env("OUTLIVE_LEASE_S", "2");
+    let mut child = put.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let stdin = child.stdin.take().unwrap();
+    Some((child, stdin))
+}
+
+/// Process numbers mean nothing across containers and hosts; what the log knows of its writers does.
+#[test]
+fn a_program_that_was_killed_in_another_container_holds_nothing_back() {
+    let cluster = Cluster::of(1);
+    let in_etcd = format!("etcd://{}/pool", cluster.address());
+    for logs in [vec![], vec!["../log 1", "../log 2", "../log 3"], vec![in_etcd.as_str()]] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pool");
+        let pool = text(&path);
+        let mut init = vec!["pool", "init", pool];
+        init.extend(logs.iter().flat_map(|log| ["--log", log]));
+        let made = outlive(&init);
+        assert_eq!(made.code, 0, "{made:?}");
+        (1..=3).for_each(|seed| put(pool, "job", seed));
+        let Some((mut child, mut stdin)) = begin_in_a_container(pool, "job") else { return };
+        stdin.write_all(&noise(9, 12_000_000)).unwrap();
+        wait_until_it_writes(&mut child, &path);
+        let held = json(&["prune", pool, "job", "--keep-last", "1", "--json"]);
+        let holder = held["held_by"]["job"].as_str().unwrap();
+        assert!(holder.starts_with("process 1 on "), "{held}");
+        assert_eq!(
+            (&held["deleted_packs"], &held["freed_bytes"]),
+            (&0.into(), &0.into()),
+            "{held}"
+        );
+
+        child.kill().unwrap();
+        child.wait().unwrap();
+        until("it counts as ended", || json(&["du", pool, "--json"])["held_bytes"] == 0);
+        let freed = json(&["gc", pool, "--json"]);
+        assert!(freed["freed_bytes"].as_u64() >= Some(2 * DUMP_BYTES as u64), "{logs:?}: {freed}");
+        assert_eq!((&freed["held_packs"], &freed["held_bytes"]), (&0.into(), &0.into()), "{freed}");
+        let du = json(&["du", pool, "--json"]);
+        assert!(du["packs_bytes"].as_u64() < Some(2 * DUMP_BYTES as u64), "{du}");
+        let got = command(&["get", pool, "job", "--to", "-"]).output().unwrap();
+        assert!(got.status.success() && got.stdout == noise(3, DUMP_BYTES));
+        put(pool, "job", 4);
+    }
 }
 
 /// A file system in memory.

@@ -2,7 +2,7 @@
 //! if it does not answer.
 
 use crate::errors::{Fault, Next};
-use crate::gateway::{Reply, Request, Session};
+use crate::gateway::{Reply, Request, Session, Streamed};
 use crate::runtime;
 use crate::settings::{Settings, Tls};
 use outlive_io::PerProcess;
@@ -80,6 +80,11 @@ impl Cluster {
             first: AtomicUsize::new(0),
             ours: PerProcess::new(Ours::inherit),
         }
+    }
+
+    /// Seconds after which a lease ends that is not renewed.
+    pub(crate) fn lease_s(&self) -> u32 {
+        self.settings.lease_s
     }
 
     /// Where it is, for messages.
@@ -169,8 +174,8 @@ impl Cluster {
         limit: Duration,
     ) -> std::result::Result<Reply, Fault> {
         let token = self.token(address, limit).await?;
-        let asked = self.send(address, request, &token, limit).await;
-        let reply: Reply = match asked {
+        let asked = self.send_one(address, request, &token, limit).await;
+        let reply = match asked {
             // Perhaps users were introduced since we asked for a token.
             Err(fault) if fault.next == Next::Token || fault.is_nameless() => {
                 if self.settings.user.is_none() {
@@ -178,7 +183,7 @@ impl Cluster {
                 }
                 self.ours.lock().token.take_if(|current| *current == token);
                 let token = self.token(address, limit).await?;
-                self.send(address, request, &token, limit).await?
+                self.send_one(address, request, &token, limit).await?
             }
             asked => asked?,
         };
@@ -213,6 +218,23 @@ impl Cluster {
         };
         self.ours.lock().token = Some(token.clone());
         Ok(token)
+    }
+
+    /// Sends a request; answers the first reply if they come as a stream.
+    async fn send_one(
+        &self,
+        address: &str,
+        request: &Request,
+        token: &str,
+        limit: Duration,
+    ) -> std::result::Result<Reply, Fault> {
+        match request.streams {
+            true => {
+                let first: Streamed = self.send(address, request, token, limit).await?;
+                Ok(first.result)
+            }
+            false => self.send(address, request, token, limit).await,
+        }
     }
 
     async fn send<T: DeserializeOwned>(

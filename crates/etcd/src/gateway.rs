@@ -12,6 +12,14 @@ pub(crate) struct Request {
     pub body: Vec<u8>,
     /// Whether it does no harm to do it again after somebody else may have done something.
     pub repeats: bool,
+    /// Whether the answer is the first of a stream, and so wrapped once more.
+    pub streams: bool,
+}
+
+/// One answer of a stream.
+#[derive(Deserialize)]
+pub(crate) struct Streamed {
+    pub result: Reply,
 }
 
 /// The parts of answers that we look at. Fields that are zero, empty or false are left out.
@@ -27,6 +35,9 @@ pub(crate) struct Reply {
     /// The condition of a transaction held.
     #[serde(default)]
     pub succeeded: bool,
+    /// Seconds that a lease still has; negative if there is no such lease.
+    #[serde(default, rename = "TTL")]
+    pub ttl: String,
 }
 
 /// Numbers of 64 bits are texts in JSON.
@@ -52,7 +63,7 @@ pub(crate) struct Session {
 
 impl Request {
     fn new(path: &'static str, body: &Value, repeats: bool) -> Request {
-        Request { path, body: body.to_string().into_bytes(), repeats }
+        Request { path, body: body.to_string().into_bytes(), repeats, streams: false }
     }
 
     pub(crate) fn get(key: &str) -> Request {
@@ -125,6 +136,27 @@ impl Request {
     /// Not repeated: another may have put the key again meanwhile.
     pub(crate) fn delete(key: &str) -> Request {
         Request::new("kv/deleterange", &json!({ "key": encode(key) }), false)
+    }
+
+    /// Makes a lease of this number. Not repeated: there is one then.
+    pub(crate) fn grant(id: u64, seconds: u32) -> Request {
+        let body = json!({ "ID": id.to_string(), "TTL": seconds.to_string() });
+        Request::new("lease/grant", &body, false)
+    }
+
+    /// Gives a lease its whole time again.
+    pub(crate) fn keep_alive(id: u64) -> Request {
+        let request = Request::new("lease/keepalive", &json!({ "ID": id.to_string() }), true);
+        Request { streams: true, ..request }
+    }
+
+    /// Ends a lease.
+    pub(crate) fn revoke(id: u64) -> Request {
+        Request::new("lease/revoke", &json!({ "ID": id.to_string() }), false)
+    }
+
+    pub(crate) fn time_to_live(id: u64) -> Request {
+        Request::new("lease/timetolive", &json!({ "ID": id.to_string() }), true)
     }
 
     pub(crate) fn authenticate(name: &str, password: &str) -> Request {

@@ -19,6 +19,7 @@ mod errors;
 mod files;
 mod gateway;
 mod keys;
+mod leases;
 mod medium;
 mod place;
 mod runtime;

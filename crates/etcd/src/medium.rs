@@ -1,7 +1,8 @@
 //! A cluster as a log's medium: one key per record, put on condition that there is none.
 
 use crate::cluster::Cluster;
-use outlive_target::{LogMedium, Put};
+use crate::leases;
+use outlive_target::{Lease, LogMedium, Put};
 use outlive_types::{JobName, Result};
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 /// A record is put by a transaction, on condition that its key was never made or was deleted since, so of
 /// several writers one gets the number. A cluster takes requests of up to 1.5 MiB, unless its members
 /// run with a larger `--max-request-bytes`; a longer record is refused with `Invalid`. There are no
-/// locks.
+/// locks, but leases.
 pub struct EtcdMedium {
     cluster: Arc<Cluster>,
 }
@@ -72,6 +73,14 @@ impl LogMedium for EtcdMedium {
     /// etcd answers when a majority of its members has the change on disk.
     fn sync(&self, _job: &JobName) -> Result<()> {
         Ok(())
+    }
+
+    fn lease(&self) -> Result<Option<Lease>> {
+        leases::take(&self.cluster).map(Some)
+    }
+
+    fn has_lease_ended(&self, token: &str) -> Result<Option<bool>> {
+        leases::has_ended(&self.cluster, token)
     }
 }
 

@@ -5,7 +5,7 @@ use outlive_io::{PerProcess, Ticket};
 use outlive_types::{Error, Result};
 use std::future::Future;
 use tokio::runtime::{Builder, Handle, Runtime};
-use tokio::task::block_in_place;
+use tokio::task::{AbortHandle, block_in_place};
 
 /// Begun at first need. A forked child makes its own: the threads of its parent's are not there.
 static RUNTIME: PerProcess<Option<Runtime>> = PerProcess::new(|_| None);
@@ -23,6 +23,16 @@ fn handle() -> Result<Handle> {
         .build()
         .map_err(|error| Error::no_thread("the requests to etcd", &error))?;
     Ok(runtime.insert(made).handle().clone())
+}
+
+/// Does `work` beside all else.
+///
+/// # Errors
+/// `Retry` if the system gives no thread.
+pub(crate) fn spawn<T: Send + 'static>(
+    work: impl Future<Output = T> + Send + 'static,
+) -> Result<AbortHandle> {
+    Ok(handle()?.spawn(work).abort_handle())
 }
 
 /// Does `work` and waits for it. A thread that carries out requests, here or in crates/s3, is replaced

@@ -1,4 +1,5 @@
-//! How a cluster is reached: user, password and certificates, in the variables that etcdctl reads.
+//! How a cluster is reached: user, password and certificates, in the variables that etcdctl reads; and how long leases
+//! live in it.
 
 use outlive_types::{Error, Result};
 use std::fs;
@@ -12,7 +13,15 @@ pub(crate) struct Settings {
     pub user: Option<User>,
     /// None without TLS.
     pub tls: Option<Tls>,
+    /// Seconds after which a lease ends that is not renewed.
+    pub lease_s: u32,
 }
+
+/// Says how many seconds a lease lives. A program may be held up for so long, or cut off.
+const LEASE: &str = "OUTLIVE_LEASE_S";
+const LEASE_S: u32 = 300;
+/// The longest: a day.
+const LEASE_S_MAX: u32 = 86_400;
 
 /// Who asks.
 pub(crate) struct User {
@@ -35,13 +44,21 @@ impl Settings {
     /// `Invalid` if half of what belongs together is there, or if a file cannot be read.
     pub(crate) fn find(variables: Variables, is_tls: bool) -> Result<Settings> {
         let tls = if is_tls { Some(tls(variables)?) } else { None };
-        Ok(Settings { user: user(variables)?, tls })
+        Ok(Settings { user: user(variables)?, tls, lease_s: lease_s(variables)? })
     }
 }
 
 /// A variable; one that is empty counts as not set.
 fn variable(variables: Variables, name: &str) -> Option<String> {
     variables(name).filter(|value| !value.is_empty())
+}
+
+fn lease_s(variables: Variables) -> Result<u32> {
+    let Some(value) = variable(variables, LEASE) else { return Ok(LEASE_S) };
+    let seconds = value.parse().ok().filter(|seconds| (1..=LEASE_S_MAX).contains(seconds));
+    seconds.ok_or_else(|| {
+        Error::invalid(format!("{LEASE} is {value:?}: set it to seconds, from 1 to {LEASE_S_MAX}"))
+    })
 }
 
 fn user(variables: Variables) -> Result<Option<User>> {
@@ -117,6 +134,16 @@ mod tests {
             [&[("ETCDCTL_USER", "me")][..], &[("ETCDCTL_USER", ":x")], &[("ETCDCTL_PASSWORD", "x")]]
         {
             assert!(found(variables, false).is_err());
+        }
+    }
+
+    #[test]
+    fn leases_live_as_long_as_is_said() {
+        for (given, wanted) in [("", 300), ("1", 1), ("86400", 86_400)] {
+            assert_eq!(found(&[(LEASE, given)], false).unwrap().lease_s, wanted);
+        }
+        for given in ["0", "-1", "1.5", "86401", "5m", "99999999999"] {
+            assert!(found(&[(LEASE, given)], false).is_err(), "{given}");
         }
     }
 

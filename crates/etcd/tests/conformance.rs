@@ -8,7 +8,7 @@ use outlive_target::{LogMedium, Put, RecordLog, RetryLog, RetryPolicy};
 use std::sync::Arc;
 use std::thread;
 use support::proxy::{Fault, Proxy};
-use support::{Cluster, encode, job, place_at, place_with, post};
+use support::{Cluster, encode, job, place_at, place_with, post, until};
 
 #[test]
 fn a_cluster_is_a_medium() {
@@ -123,4 +123,36 @@ fn files_are_written_read_and_removed() {
     files.delete("log/.pool.toml").unwrap();
     assert_eq!(files.names("log").unwrap(), [".changing"]);
     assert_eq!(cluster.place().open_files().unwrap().names("log").unwrap(), Vec::<String>::new());
+}
+
+/// A lease in the cluster ends some seconds after its last renewal. One that has ended is granted again: the program was
+/// only held up, and perhaps nobody has noticed.
+#[test]
+fn a_lease_is_renewed_until_its_holder_ends() {
+    let cluster = Cluster::of(1);
+    let variables = [("OUTLIVE_LEASE_S", "10")];
+    let medium = place_with(&cluster.addresses(), "leases", &variables).open_medium().unwrap();
+    let lease = medium.lease().unwrap().unwrap();
+    let token = lease.token.clone();
+    let id = token.split_once(' ').unwrap().1;
+    let asked = format!(r#"{{"ID":"{id}"}}"#);
+    let left = || -> i64 {
+        let answer = post(cluster.address(), "lease/timetolive", &asked);
+        // Zeros are left out.
+        let Some((_, rest)) = answer.split_once(r#""TTL":""#) else { return 0 };
+        rest.split_once('"').unwrap().0.parse().unwrap()
+    };
+    let mut least = left();
+    until("it is renewed", || {
+        let (now, before) = (left(), least);
+        least = least.min(now);
+        now > before
+    });
+    post(cluster.address(), "lease/revoke", &asked);
+    until("it begins anew", || medium.has_lease_ended(&token).unwrap() == Some(false));
+    drop(lease);
+    until("it ends", || medium.has_lease_ended(&token).unwrap() == Some(true));
+    // Another cluster knows nothing of it.
+    let other = Cluster::of(1);
+    assert_eq!(other.place().open_medium().unwrap().has_lease_ended(&token).unwrap(), None);
 }

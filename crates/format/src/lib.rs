@@ -53,4 +53,4 @@ pub use word::{RUN_BYTES_MAX, Said, Token, Word};
 /// The format version that this build writes and reads.
 pub const VERSION: u16 = 0;
 /// Which draft of version 0 this is; `pool.toml` names it, and a pool of another draft is refused.
-pub const REVISION: u32 = 14;
+pub const REVISION: u32 = 15;

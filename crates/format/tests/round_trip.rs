@@ -290,14 +290,16 @@ fn manifest() -> impl Strategy<Value = Manifest> {
 }
 
 fn writer() -> impl Strategy<Value = Session> {
-    (session(), any::<u32>(), any::<[u64; 2]>(), "\\PC{0,60}", "\\PC{0,60}").prop_map(
-        |(session, process_id, [opened_ns, started], host, system)| Session {
+    let text = || "\\PC{0,60}";
+    (session(), any::<u32>(), any::<[u64; 2]>(), text(), text(), text()).prop_map(
+        |(session, process_id, [opened_ns, started], host, system, lease)| Session {
             session,
             process_id,
             opened_ns,
             started,
             host,
             system,
+            lease,
         },
     )
 }

@@ -1,9 +1,10 @@
 //! What enters a pool from outside.
 
+use crate::ProcessMark;
 use outlive_types::{Clock, NoObserver, Observer, Rng, SystemClock, SystemRng};
 use std::sync::Arc;
 
-/// What enters from outside: time, randomness, and somebody to tell.
+/// What enters from outside: time, randomness, somebody to tell, and which process this is.
 #[derive(Clone)]
 pub struct Environment {
     /// The time.
@@ -12,6 +13,8 @@ pub struct Environment {
     pub rng: Arc<dyn Rng>,
     /// Receives notices and progress.
     pub observer: Arc<dyn Observer>,
+    /// What the process that asks is called in the log.
+    pub process: fn() -> ProcessMark,
 }
 
 impl Environment {
@@ -21,6 +24,7 @@ impl Environment {
             clock: Arc::new(SystemClock::default()),
             rng: Arc::new(SystemRng),
             observer: Arc::new(NoObserver),
+            process: ProcessMark::of_this,
         }
     }
 

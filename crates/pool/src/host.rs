@@ -74,9 +74,14 @@ impl ProcessMark {
         ProcessMark { process, started, host: this_host(), system }
     }
 
+    /// Whether the process is one of this system, so that this process can see whether it runs.
+    pub fn is_of_this_system(&self) -> bool {
+        !self.system.is_empty() && self.system == this_system()
+    }
+
     /// Whether the process is known to have ended. Of those of other systems nothing is known.
     pub fn is_dead(&self) -> bool {
-        if self.system.is_empty() || self.system != this_system() {
+        if !self.is_of_this_system() {
             return false;
         }
         match started(self.process) {

@@ -7,7 +7,7 @@ use crate::home::{Home, MARKER};
 use crate::location::Location;
 use crate::log_set::LogSet;
 use crate::marker::{Marker, Moved, ThisPlace};
-use outlive_target::{Asking, Lock, LockGuard, LogMedium, Put};
+use outlive_target::{Asking, Lease, Lock, LockGuard, LogMedium, Put};
 use outlive_types::sync::pause;
 use outlive_types::{Error, ErrorKind, JobName, Result, SystemRng};
 use std::fmt;
@@ -343,6 +343,15 @@ impl LogMedium for LogPlace {
 
     fn is_read(&self) -> Result<bool> {
         self.if_there(|medium| medium.is_read())
+    }
+
+    fn lease(&self) -> Result<Option<Lease>> {
+        self.check()?;
+        self.medium()?.lease()
+    }
+
+    fn has_lease_ended(&self, token: &str) -> Result<Option<bool>> {
+        self.if_there(|medium| medium.has_lease_ended(token))
     }
 
     fn sealed(&self) -> Result<Option<Vec<u8>>> {

@@ -15,6 +15,7 @@ mod group;
 mod harm;
 mod hold;
 mod lazy;
+mod leases;
 mod luck;
 mod one_step;
 mod operator;

@@ -6,7 +6,8 @@ use crate::seen::{noted, seen, seen_log};
 use crate::table::{SimPlaces, is_settled};
 use crate::world::{Me, PoolWorld};
 use outlive_pool::{
-    Environment, FormatConfig, Pool, PoolConfig, TargetConfig, TargetTable, TiersConfig, Tuning,
+    Environment, FormatConfig, Pool, PoolConfig, ProcessMark, TargetConfig, TargetTable,
+    TiersConfig, Tuning,
 };
 use outlive_target::{DirectoryLog, FaultProcess, ManifestLog, Target};
 use outlive_types::{Error, ErrorKind, Event, NoObserver, Observer, PackId, SeededRng};
@@ -86,6 +87,10 @@ impl PoolWorld {
             clock: self.luck.clone(),
             rng: Arc::new(SeededRng::new(seed)),
             observer: Arc::new(Remarks(self.luck.clone())),
+            process: match self.space.leases {
+                true => on_a_host_of_its_own,
+                false => ProcessMark::of_this,
+            },
         }
     }
 
@@ -162,4 +167,9 @@ impl Observer for Remarks {
             other => NoObserver.event(other),
         }
     }
+}
+
+/// A program that no other one can see.
+fn on_a_host_of_its_own() -> ProcessMark {
+    ProcessMark { system: String::new(), ..ProcessMark::of_this() }
 }

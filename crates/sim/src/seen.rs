@@ -1,13 +1,14 @@
 //! Target and log as somebody sees them. To a program every operation is a moment at which others may
 //! go on, and may fail; whoever looks afterwards is not disturbed, and what he reads is noted.
 
+use crate::leases::Holder;
 use crate::luck::{Lie, lock};
 use crate::turns::{mortal, noticing};
 use crate::world::{Me, is_mail, killed};
 use outlive_format::{Body, Envelope, Message, Record};
 use outlive_io::{AlignedBuf, SharedBuf, Ticket};
 use outlive_target::{
-    Append, Capacity, Fault, Lock, LockGuard, ManifestLog, Previous, ReadRange, ReadTicket,
+    Append, Capacity, Fault, Lease, Lock, LockGuard, ManifestLog, Previous, ReadRange, ReadTicket,
     ShardName, ShardWriter, Target, WriteTicket, read_one,
 };
 use outlive_types::{Error, JobName, PackId, Result};
@@ -325,6 +326,25 @@ impl ManifestLog for SeenLog {
 
     fn is_read(&self) -> Result<bool> {
         self.me.step(|| "is somebody reading?".to_owned(), || self.inner.is_read())
+    }
+
+    fn lease(&self) -> Result<Option<Lease>> {
+        let place = &self.me.place;
+        match place.space.leases {
+            true => {
+                let me = Arc::downgrade(&self.me);
+                let is_dead = Arc::new(move || me.upgrade().is_none_or(|me| me.is_dead()));
+                let holder = Holder { number: self.me.number, is_dead };
+                let take = || self.alive(|| Ok(Some(place.leases.take(holder))));
+                self.me.step(|| "take a lease".to_owned(), take)
+            }
+            false => Ok(None),
+        }
+    }
+
+    fn has_lease_ended(&self, token: &str) -> Result<Option<bool>> {
+        let look = || Ok(self.me.place.leases.has_ended(token, &self.me.place.luck));
+        self.me.step(|| format!("has lease {token} ended?"), look)
     }
 }
 

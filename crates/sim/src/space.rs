@@ -4,7 +4,7 @@ use outlive_pool::{Redundancy, Writes};
 use outlive_types::SeededRng;
 
 /// The targets of a pool.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Space {
     /// How many there are.
     pub targets: usize,
@@ -24,6 +24,8 @@ pub struct Space {
     pub spare: usize,
     /// Containers of a pack at most.
     pub containers: u64,
+    /// Whether each program is on a host of its own, and the log has leases.
+    pub leases: bool,
 }
 
 /// Places that stay free for the commands that a person gives when all programs have ended.
@@ -52,7 +54,10 @@ impl Space {
         let keeps = if slow && seed / 7 % 4 == 2 { 1 + seed / 28 % 2 } else { 0 };
         let redundancy = Redundancy { writes, ..redundancy };
         let (operated, spare, containers) = (false, usize::from(moves), 1);
-        Space { targets, redundancy, moves, slow, volatile, keeps, operated, spare, containers }
+        let leases = seed % 8 == 6;
+        let of_one =
+            Space { targets, redundancy, moves, slow, volatile, keeps, ..Space::default() };
+        Space { operated, spare, containers, leases, ..of_one }
     }
 
     /// That of a schedule about single targets: `operated` or not.
@@ -72,7 +77,9 @@ impl Space {
         let containers = 1 + rng.below(4);
         let redundancy = Redundancy { writes, ..redundancy };
         let (moves, volatile) = (false, false);
-        Space { targets, redundancy, moves, slow, volatile, keeps, operated, spare, containers }
+        let of_one =
+            Space { targets, redundancy, moves, slow, volatile, keeps, ..Space::default() };
+        Space { operated, spare, containers, ..of_one }
     }
 
     /// How many there are ever.

@@ -39,6 +39,8 @@ struct JobTruth {
     session: Option<SessionId>,
     /// Who opened it.
     session_by: Option<usize>,
+    /// The session that was ended last, and whether by another program than its own.
+    ended: Option<(SessionId, bool)>,
     last_epoch: Epoch,
     /// Fingerprints of all records as they were appended.
     appended: BTreeMap<u64, Fingerprint>,
@@ -284,10 +286,14 @@ impl Truth {
         }
     }
 
-    /// Whether somebody else has opened the newest session of the job.
+    /// Whether somebody else has opened the newest session of the job, or ended it in the program's place.
     pub fn is_fenced(&self, program: usize, job: &JobName) -> bool {
         let facts = self.facts();
-        facts.jobs.get(job).is_some_and(|truth| truth.session_by.is_some_and(|by| by != program))
+        let Some(truth) = facts.jobs.get(job) else { return false };
+        let is_ended = truth.ended.is_some_and(|(ended, by_another)| {
+            by_another && truth.session == Some(ended) && truth.session_by == Some(program)
+        });
+        is_ended || truth.session_by.is_some_and(|by| by != program)
     }
 
     /// The program that has opened the newest session of the job.
@@ -429,9 +435,16 @@ impl Truth {
             Body::Session(session) => {
                 (truth.session, truth.session_by) = (Some(session.session), Some(program));
             }
-            Body::Close(close) => check_session(close.session)?,
+            Body::Close(close) => {
+                check_session(close.session)?;
+                // A gc may end it in the place of a program whose lease has ended, which is fenced by that.
+                truth.ended = Some((close.session, truth.session_by != Some(program)));
+            }
             Body::Manifest(manifest) => {
                 check_session(manifest.session)?;
+                if truth.ended.is_some_and(|(ended, _)| ended == manifest.session) {
+                    return Err(format!("record {number} commits in a session that has ended"));
+                }
                 truth.commit(program, job, manifest.epoch, pending.as_ref(), *is_unsettled)?;
             }
             // A gc that gives up what is damaged knows nothing of the sessions among it.

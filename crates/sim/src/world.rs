@@ -3,6 +3,7 @@
 
 use crate::authors::PlacesTruth;
 use crate::blows::Harm;
+use crate::leases::Leases;
 use crate::luck::{Luck, lock};
 use crate::space::Space;
 use crate::table::{Markers, markers_of};
@@ -46,6 +47,8 @@ pub struct PoolWorld {
     pub(crate) directory: Option<Arc<(DirectoryLog, TempDir)>>,
     /// Records that somebody cannot read: the program, the job, the number.
     pub(crate) unreadable: Arc<Mutex<BTreeSet<(usize, JobName, u64)>>>,
+    /// Those of its log, if it has any.
+    pub(crate) leases: Leases,
     /// Of its log's places, if it has several.
     pub(crate) places: Arc<PlacesTruth>,
     /// What was done to single targets.
@@ -71,7 +74,7 @@ impl PoolWorld {
         let (unreadable, luck) = (Arc::default(), luck.clone());
         let space = space.clone();
         let markers = markers_of(&space);
-        let (places, harm) = Default::default();
+        let (leases, places, harm) = Default::default();
         PoolWorld {
             name,
             world,
@@ -80,6 +83,7 @@ impl PoolWorld {
             markers,
             directory,
             unreadable,
+            leases,
             places,
             harm,
             kind,

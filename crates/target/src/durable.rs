@@ -11,8 +11,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Files of a pool's directories besides shards and records.
-pub const OWN_FILES: [&str; 5] =
-    ["pool.toml", ".pool.toml", "log/.pool.toml", "packs/.pool.toml", "packs/.reserve"];
+pub const OWN_FILES: [&str; 6] = [
+    "pool.toml",
+    ".pool.toml",
+    "log/.pool.toml",
+    "log/.leases.lock",
+    "packs/.pool.toml",
+    "packs/.reserve",
+];
 
 /// Gives a file the present as its time. One that is not there is no error.
 ///

@@ -268,6 +268,20 @@ impl Previous {
 /// A lock that ends with its holder: when it is dropped, or its process dies.
 pub type LockGuard = Box<dyn Send + Sync>;
 
+/// What shows to others that its holder still runs.
+pub struct Lease {
+    /// Names it to [`ManifestLog::has_lease_ended`]: at most 65,535 bytes.
+    pub token: String,
+    /// Ends it: when it is dropped, or its process dies.
+    pub guard: LockGuard,
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lease({})", self.token)
+    }
+}
+
 /// Answer to somebody who wants a lock.
 pub enum Lock {
     /// It is held until the guard is dropped.
@@ -389,5 +403,24 @@ pub trait ManifestLog: Send + Sync + fmt::Debug {
     /// What the medium reports.
     fn is_read(&self) -> Result<bool> {
         Ok(false)
+    }
+
+    /// Takes a lease, by which processes of other hosts see whether this one still runs. `None` if the medium has
+    /// nothing of the kind.
+    ///
+    /// # Errors
+    /// What the medium reports.
+    fn lease(&self) -> Result<Option<Lease>> {
+        Ok(None)
+    }
+
+    /// Whether a lease has ended; `None` if that cannot be seen from here. Once a lease has ended it may still happen
+    /// that its process runs: a host may be cut off, or stand still. So a caller that acts on it first appends a record
+    /// that ends what the lease stood for.
+    ///
+    /// # Errors
+    /// What the medium reports.
+    fn has_lease_ended(&self, _token: &str) -> Result<Option<bool>> {
+        Ok(None)
     }
 }

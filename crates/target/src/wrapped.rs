@@ -4,7 +4,7 @@ use crate::log::{LogMedium, Put, RecordLog};
 use crate::operation::{Manner, Operation};
 use crate::relay::RelayWriter;
 use crate::{
-    Capacity, Fault, Lock, LockGuard, ReadRange, ReadTicket, ShardName, ShardWriter, Target,
+    Capacity, Fault, Lease, Lock, LockGuard, ReadRange, ReadTicket, ShardName, ShardWriter, Target,
 };
 use outlive_io::{AlignedBuf, DEPTH_DEFAULT, DiskEngine, Ticket};
 use outlive_types::{Error, JobName, Result};
@@ -181,6 +181,14 @@ impl<M: Manner> LogMedium for WrappedMedium<M> {
 
     fn is_read(&self) -> Result<bool> {
         self.inner.is_read()
+    }
+
+    fn lease(&self) -> Result<Option<Lease>> {
+        self.manner.call(0, || self.inner.lease())
+    }
+
+    fn has_lease_ended(&self, token: &str) -> Result<Option<bool>> {
+        self.manner.call(0, || self.inner.has_lease_ended(token))
     }
 
     fn sealed(&self) -> Result<Option<Vec<u8>>> {

@@ -67,6 +67,8 @@ pub struct Session {
     pub host: String,
     /// Boot id and namespaces of process ids and time, at most 65,535 bytes; empty if unknown.
     pub system: String,
+    /// Token of the lease that the writer holds in the log, at most 65,535 bytes; empty if it holds none.
+    pub lease: String,
 }
 
 /// What a gc condemned.
@@ -204,8 +206,8 @@ impl Record {
 impl Session {
     /// A session whose own record cannot be read.
     pub fn of_unknown(session: SessionId) -> Session {
-        let (host, system) = (String::new(), String::new());
-        Session { session, process_id: 0, opened_ns: 0, started: 0, host, system }
+        let (host, system, lease) = Default::default();
+        Session { session, process_id: 0, opened_ns: 0, started: 0, host, system, lease }
     }
 
     /// Whether more is known of it than its name.
@@ -214,12 +216,13 @@ impl Session {
     }
 
     fn encoded_len(&self) -> usize {
-        36 + self.host.len() + self.system.len()
+        38 + self.host.len() + self.system.len() + self.lease.len()
     }
 
     fn check(&self) -> Check {
         demand!(u16::try_from(self.host.len()).is_ok(), "the host name is too long");
         demand!(u16::try_from(self.system.len()).is_ok(), "the name of the system is too long");
+        demand!(u16::try_from(self.lease.len()).is_ok(), "the token of the lease is too long");
         Ok(())
     }
 
@@ -228,7 +231,7 @@ impl Session {
         out.u32(self.process_id);
         out.u64(self.opened_ns);
         out.u64(self.started);
-        for text in [&self.host, &self.system] {
+        for text in [&self.host, &self.system, &self.lease] {
             out.u16(text.len() as u16);
             out.bytes(text.as_bytes());
         }
@@ -241,8 +244,8 @@ impl Session {
             let bytes = from.u16()?;
             Ok(from.text(bytes.into())?.to_owned())
         };
-        let (host, system) = (text()?, text()?);
-        Ok(Session { session, process_id, opened_ns, started, host, system })
+        let (host, system, lease) = (text()?, text()?, text()?);
+        Ok(Session { session, process_id, opened_ns, started, host, system, lease })
     }
 }
 

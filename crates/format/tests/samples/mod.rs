@@ -283,6 +283,7 @@ pub fn writer() -> Session {
         started: 0x0203,
         host: "nöde".to_owned(),
         system: "boot 1".to_owned(),
+        lease: "c 1f boot local".to_owned(),
     }
 }
 

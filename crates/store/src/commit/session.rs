@@ -8,7 +8,7 @@ use outlive_format::{
     Session, fingerprint,
 };
 use outlive_pool::{Pool, ProcessMark, Spread, TargetsThen};
-use outlive_target::{Append, Previous};
+use outlive_target::{Append, Lease, Previous};
 use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, Rank, Result, SessionId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -93,6 +93,8 @@ pub struct LogHead {
     opening: Option<SessionId>,
     /// A session whose end is uncertain.
     ending: Option<SessionId>,
+    /// Shows to other hosts that this writer runs, from before its session is opened until after it is closed.
+    lease: Option<Lease>,
     fenced: Option<Error>,
     /// Others have saved since this writer looked, or the log was put back: it must look again.
     is_stale: bool,
@@ -122,6 +124,7 @@ impl LogHead {
             restored_as_of: None,
             opening: None,
             ending: None,
+            lease: None,
             fenced: None,
             is_stale: false,
             met_damage: false,
@@ -286,6 +289,10 @@ impl LogHead {
             pool.env().rng.fill(&mut id);
             SessionId(id)
         });
+        // Without one this host alone can tell whether the writer runs. Collectors have no packs for which others wait.
+        if self.lease.is_none() && !self.job.is_gc() {
+            self.lease = pool.log().lease().unwrap_or_default();
+        }
         for _ in 0..ATTEMPTS {
             let now = self.look(pool, None)?;
             // The newest session is this writer's own: the one that it opens, or one whose end is uncertain.
@@ -294,9 +301,12 @@ impl LogHead {
             if !is_own {
                 let checked = self.check_position(pool, now);
                 self.is_stale = checked.is_err();
+                if self.is_stale {
+                    self.lease = None;
+                }
                 checked?;
             }
-            let ProcessMark { process, started, host, system } = ProcessMark::of_this();
+            let ProcessMark { process, started, host, system } = (pool.env().process)();
             let body = Body::Session(Session {
                 session,
                 process_id: process,
@@ -304,6 +314,7 @@ impl LogHead {
                 started,
                 host,
                 system,
+                lease: self.lease.as_ref().map(|lease| lease.token.clone()).unwrap_or_default(),
             });
             if self.append(pool, body)? == Append::Done {
                 // In the log it is open, whatever comes of the next look.
@@ -350,6 +361,7 @@ impl LogHead {
         let mut newest: Option<Previous> = None;
         let mut reading = Reading::default();
         let mut since = Changes::default();
+        let mut is_closed = false;
         let job = self.job.clone();
         for entry in history(pool, &job)? {
             newest.get_or_insert(Previous { number: entry.number, fp: entry.fp });
@@ -370,6 +382,7 @@ impl LogHead {
             }
             let mut is_last = false;
             match entry.record.map(|record| record.body) {
+                Ok(Body::Close(close)) if is_new => is_closed |= mine == Some(close.session),
                 Ok(Body::Prune(prune)) if is_new => since.dropped.extend(prune.epochs),
                 Ok(Body::Sweep(sweep)) if is_new => since.condemned.extend(sweep.packs),
                 Ok(Body::Note(note)) if is_new && note.remarks.suspect => {
@@ -382,6 +395,8 @@ impl LogHead {
                 }
                 Ok(Body::Archive(archive)) => {
                     if is_new {
+                        let ended = archive.session.as_ref().filter(|(_, is_open)| !is_open);
+                        is_closed |= ended.is_some_and(|(ended, _)| mine == Some(ended.session));
                         since.condemned.extend(archive.condemned);
                         let is_whole = |epoch: &Epoch| archive.hurt.binary_search(epoch).is_err();
                         let kept = archive.manifests.iter().map(|m| m.epoch);
@@ -414,6 +429,8 @@ impl LogHead {
             // A gc has given up the record of our session, which it could not read. So it did not
             // know of us, and may have deleted what we were about to commit.
             (Some(_), None) => Err(self.fence(None)),
+            // While it ends its session, this writer may have closed that itself.
+            _ if is_closed && self.ending != mine => Err(self.fence_without_lease()),
             _ => Ok(position),
         }
     }
@@ -434,8 +451,25 @@ impl LogHead {
              is safe. Start the program again if it is the only one ({why})",
             self.job
         ));
+        self.must_stop(error)
+    }
+
+    /// From now on this writer appends nothing.
+    fn must_stop(&mut self, error: Error) -> Error {
         self.fenced = Some(error.clone());
+        self.lease = None;
         error
+    }
+
+    /// Its lease had ended, as far as a gc could see, which then ended its session.
+    fn fence_without_lease(&mut self) -> Error {
+        let error = Error::fenced(format!(
+            "a gc or prune has ended the session of job {}, as this program seemed to have ended: it was held up, or cut \
+             off from the log. This writer must stop; what it committed before is safe. Start the program again, or open \
+             the job again and restore",
+            self.job
+        ));
+        self.must_stop(error)
     }
 
     fn fence(&mut self, by: Option<Session>) -> Error {
@@ -452,8 +486,7 @@ impl LogHead {
                 self.job
             )
         });
-        self.fenced = Some(error.clone());
-        error
+        self.must_stop(error)
     }
 
     /// Appends the manifest; from then on the checkpoint exists. Somebody else's note does not
@@ -544,6 +577,12 @@ impl LogHead {
     /// # Errors
     /// Errors of the log; the session may then still be open.
     pub fn end(&mut self, pool: &Pool) -> Result<()> {
+        self.end_in_log(pool)?;
+        self.lease = None;
+        Ok(())
+    }
+
+    fn end_in_log(&mut self, pool: &Pool) -> Result<()> {
         let Some(session) = self.session.take().or(self.ending) else { return Ok(()) };
         if self.fenced.is_some() {
             return Ok(());

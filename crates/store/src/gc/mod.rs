@@ -3,6 +3,7 @@
 
 mod behind;
 mod collection;
+mod leases;
 mod line;
 mod lines;
 mod mark;

@@ -2,6 +2,7 @@
 //! copied or deleted for that, so it works on a full disk, and beside a gc. Space is gc's business.
 
 use super::collection::GcOptions;
+use super::leases::end_if_lost;
 use super::survey::JobState;
 use super::tell::{ATTEMPTS, append_behind};
 use outlive_format::{Body, Prune};
@@ -23,6 +24,7 @@ pub fn drop_checkpoints(
 ) -> Result<Vec<Epoch>> {
     for _ in 0..ATTEMPTS {
         let mut state = JobState::read(pool, name, options.forget_damaged)?;
+        end_if_lost(pool, &mut state, options.forget_damaged, false)?;
         check_drop(name, (state.number > 0).then_some(&state), epochs)?;
         let mut dropped: Vec<Epoch> = state.manifests.iter().map(|m| m.epoch).collect();
         dropped.retain(|epoch| epochs.contains(epoch));

@@ -2,6 +2,7 @@
 //! every job, then delete what nobody can need any more.
 
 use super::collection::{Gc, GcOptions};
+use super::leases::end_lost_sessions;
 use super::mark::Marks;
 use super::plan::{GcPlan, is_leftover, packs_written};
 use super::prune::{check_drop, drop_checkpoints};
@@ -203,8 +204,10 @@ impl Gc<'_> {
         // After a first try for which there was no room, what that has written is garbage like any
         // other, unless some job was told of it.
         let own = (self.packs.session(), FirstPacks::of(&self.packs));
-        let mut survey = Survey::new(self.pool, own, self.options.forget_damaged)?;
-        if self.options.dry_run {
+        let GcOptions { forget_damaged: forget, dry_run, .. } = *self.options;
+        let mut survey = Survey::new(self.pool, own, forget)?;
+        end_lost_sessions(self.pool, &mut survey, forget, dry_run)?;
+        if dry_run {
             for (name, epochs) in &self.options.drop {
                 let job = survey.jobs.iter().find(|job| job.name == *name);
                 check_drop(name, job, epochs)?;

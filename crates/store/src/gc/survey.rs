@@ -173,6 +173,25 @@ impl JobState {
         });
     }
 
+    /// The open session whose lease has ended: its writer seems to be gone, with its host or cut off from the log.
+    pub(super) fn lost_session(&self, pool: &Pool) -> Option<SessionId> {
+        let (session, _) = self.session.as_ref().filter(|(_, open)| *open)?;
+        // Of processes of its own system this one knows more.
+        if session.lease.is_empty() || process_of(session).is_of_this_system() {
+            return None;
+        }
+        // One that cannot be asked for has not ended.
+        let has_ended = pool.log().has_lease_ended(&session.lease).unwrap_or_default();
+        (has_ended == Some(true)).then_some(session.session)
+    }
+
+    /// The newest session was ended.
+    pub(super) fn session_has_ended(&mut self) {
+        if let Some((_, open)) = &mut self.session {
+            *open = false;
+        }
+    }
+
     /// Whether a writer may be at work: its session is open, and its process is not known to be dead.
     pub fn is_open(&self) -> bool {
         self.session.as_ref().is_some_and(|(_, open)| *open)
@@ -218,8 +237,12 @@ impl JobState {
 /// Whether the session's process is known to be dead. A late append of it still follows the very record that it had
 /// read, or fails.
 fn has_ended(session: &Session) -> bool {
+    process_of(session).is_dead()
+}
+
+fn process_of(session: &Session) -> ProcessMark {
     let Session { process_id, started, host, system, .. } = session.clone();
-    ProcessMark { process: process_id, started, host, system }.is_dead()
+    ProcessMark { process: process_id, started, host, system }
 }
 
 /// The first pack of each rank in a session that is not done with; 0 for ranks that are not named.
@@ -300,6 +323,17 @@ impl Survey {
             in_progress.extend(job.in_progress(pool)?);
         }
         Ok(Survey { packs, unfinished, jobs, in_progress })
+    }
+
+    /// A session was ended after its log had been read: none of its packs belongs to a save under way.
+    pub(super) fn session_has_ended(&mut self, session: SessionId) {
+        self.in_progress.remove(&session);
+    }
+
+    /// A job's log was read anew.
+    pub(super) fn look_for_progress(&mut self, pool: &Pool, job: usize) -> Result<()> {
+        self.in_progress.extend(self.jobs[job].in_progress(pool)?);
+        Ok(())
     }
 
     /// Whether a pack may belong to a save under way.

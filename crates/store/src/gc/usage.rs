@@ -1,6 +1,7 @@
 //! What occupies a pool, and what deleting some of it would free: gc's marking, for one unit after
 //! the other. A reading of one moment; nothing is written.
 
+use super::leases::end_lost_sessions;
 use super::line::line;
 use super::mark::Marks;
 use super::plan::{GcPlan, Thoroughness, packs_written};
@@ -64,7 +65,8 @@ pub fn usage(pool: &Pool, of: &UsageOf) -> Result<Usage> {
     let mut again = Again::new(pool, Logs::All)?;
     loop {
         // Nobody need know of this session.
-        let survey = Survey::new(pool, (SessionId([0xFF; 12]), FirstPacks::default()), true)?;
+        let mut survey = Survey::new(pool, (SessionId([0xFF; 12]), FirstPacks::default()), true)?;
+        end_lost_sessions(pool, &mut survey, true, true)?;
         let usage = Reading::new(pool, &survey).read(of);
         let is_final = match &usage {
             Ok(usage) => usage.unknown.is_empty(),

@@ -1,7 +1,7 @@
 //! Checks of a log's medium.
 
 use super::{Make, run_all};
-use crate::{LogMedium, NUMBER_MAX, Put};
+use crate::{Lease, LogMedium, NUMBER_MAX, Put};
 use outlive_types::JobName;
 use std::sync::Arc;
 use std::thread;
@@ -19,6 +19,7 @@ pub fn check_medium(make: impl Fn() -> Arc<dyn LogMedium> + 'static) {
             ("of several puts at once one is made", race),
             ("what was deleted is not there, and its number is free", deleted),
             ("jobs are apart", jobs),
+            ("a lease ends with its guard, and no other one", leases),
         ],
         &make,
     );
@@ -38,6 +39,26 @@ fn get(medium: &dyn LogMedium, job: &JobName, number: u64) -> Option<Vec<u8>> {
 
 fn list(medium: &dyn LogMedium, job: &JobName) -> Vec<u64> {
     medium.list(job).expect("an answer")
+}
+
+/// Media without leases know of none; those with some may take a while to end one.
+fn leases(make: &Make<dyn LogMedium>) {
+    let medium = make();
+    let has_ended = |token: &str| medium.has_lease_ended(token).expect("an answer");
+    for strange in ["", "x", "1 2", ";;", "1 2 3 local"] {
+        assert_eq!(has_ended(strange), None, "{strange:?}");
+    }
+    let Some(first) = medium.lease().expect("an answer") else { return };
+    let second = medium.lease().expect("an answer").expect("a second lease");
+    assert_ne!(first.token, second.token);
+    assert_eq!((has_ended(&first.token), has_ended(&second.token)), (Some(false), Some(false)));
+    let Lease { token, guard } = first;
+    drop(guard);
+    while has_ended(&token) != Some(true) {
+        thread::yield_now();
+    }
+    assert_eq!(has_ended(&second.token), Some(false));
+    assert!(medium.jobs().expect("jobs of an empty medium").is_empty(), "a lease is no job");
 }
 
 fn empty(make: &Make<dyn LogMedium>) {

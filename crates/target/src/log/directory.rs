@@ -5,7 +5,7 @@ use crate::durable::{
     OWN_FILES, freshen, make_dir_durable, make_one_dir_durable, publish, sync_dir,
 };
 use crate::owner::{adopt_dir, adopt_file};
-use crate::{Lock, LockGuard};
+use crate::{Lease, Lock, LockGuard};
 use locks::Locks;
 use outlive_types::sync::pause;
 use outlive_types::{Error, JobName, Result, Rng, SystemRng};
@@ -52,8 +52,25 @@ impl DirectoryMedium {
         if self.made.try_lock().is_ok_and(|made| made.contains(job)) && self.dir_of(job).is_dir() {
             return Ok(());
         }
-        let dirs = [self.root.clone(), self.root.join("log"), self.dir_of(job)];
-        for path in dirs.into_iter().skip(if self.makes_root { 0 } else { 2 }) {
+        self.make_log_dir()?;
+        self.make_dirs([self.dir_of(job)])?;
+        self.locks.make_all();
+        if let Ok(mut made) = self.made.try_lock() {
+            made.insert(job.clone());
+        }
+        Ok(())
+    }
+
+    /// Makes what is above the jobs, if this log may.
+    fn make_log_dir(&self) -> Result<()> {
+        match self.makes_root {
+            true => self.make_dirs([self.root.clone(), self.root.join("log")]),
+            false => Ok(()),
+        }
+    }
+
+    fn make_dirs<const N: usize>(&self, dirs: [PathBuf; N]) -> Result<()> {
+        for path in dirs {
             let is_new = !path.exists();
             make_one_dir_durable(&path)
                 .or_else(|error| if self.makes_root { make_dir_durable(&path) } else { Err(error) })
@@ -61,10 +78,6 @@ impl DirectoryMedium {
             if is_new {
                 adopt_dir(&self.root, &path);
             }
-        }
-        self.locks.make_all();
-        if let Ok(mut made) = self.made.try_lock() {
-            made.insert(job.clone());
         }
         Ok(())
     }
@@ -193,6 +206,15 @@ impl LogMedium for DirectoryMedium {
     fn is_read(&self) -> Result<bool> {
         self.locks.is_read()
     }
+
+    fn lease(&self) -> Result<Option<Lease>> {
+        self.make_log_dir()?;
+        leases::take(&self.locks, &self.root.join("log"))
+    }
+
+    fn has_lease_ended(&self, token: &str) -> Result<Option<bool>> {
+        Ok(leases::has_ended(&self.root.join("log"), token))
+    }
 }
 
 /// Removes a file; one that is not there is no error.
@@ -239,6 +261,7 @@ fn parse_record(file_name: &str) -> Option<u64> {
     (number > 0 && format!("{number:016x}") == digits).then_some(number)
 }
 
+mod leases;
 mod locks;
 #[cfg(test)]
 mod tests;

@@ -11,7 +11,7 @@ pub use memory::MemoryMedium;
 pub use places::{Asking, Movable, Places};
 pub use protocol::RecordLog;
 
-use crate::{Lock, LockGuard};
+use crate::{Lease, Lock, LockGuard};
 use outlive_types::sync::pause;
 use outlive_types::{Error, JobName, Result};
 use std::fmt;
@@ -187,6 +187,22 @@ pub trait LogMedium: Send + Sync + fmt::Debug {
         Ok(false)
     }
 
+    /// As [`ManifestLog::lease`](crate::ManifestLog::lease).
+    ///
+    /// # Errors
+    /// What the medium reports.
+    fn lease(&self) -> Result<Option<Lease>> {
+        Ok(None)
+    }
+
+    /// As [`ManifestLog::has_lease_ended`](crate::ManifestLog::has_lease_ended).
+    ///
+    /// # Errors
+    /// What the medium reports.
+    fn has_lease_ended(&self, _token: &str) -> Result<Option<bool>> {
+        Ok(None)
+    }
+
     /// What comes instead of this place, if it was sealed: then nothing that is done here counts any more. The seal
     /// is durable by then: the process that wrote it may have died before it was, and the caller acts on it.
     ///
@@ -265,6 +281,14 @@ impl<M: LogMedium + ?Sized> LogMedium for Arc<M> {
 
     fn is_read(&self) -> Result<bool> {
         (**self).is_read()
+    }
+
+    fn lease(&self) -> Result<Option<Lease>> {
+        (**self).lease()
+    }
+
+    fn has_lease_ended(&self, token: &str) -> Result<Option<bool>> {
+        (**self).has_lease_ended(token)
     }
 
     fn sealed(&self) -> Result<Option<Vec<u8>>> {

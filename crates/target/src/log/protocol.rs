@@ -2,7 +2,7 @@
 //! given once, a lost reply settled by reading back. docs/faults.md has the rules.
 
 use super::{LogMedium, NUMBER_MAX, Put, no_record};
-use crate::{Append, Lock, LockGuard, ManifestLog, Previous};
+use crate::{Append, Lease, Lock, LockGuard, ManifestLog, Previous};
 use outlive_format::{Record, fingerprint};
 use outlive_types::sync::pause;
 use outlive_types::{Error, JobName, Result};
@@ -172,6 +172,14 @@ impl<M: LogMedium> ManifestLog for RecordLog<M> {
 
     fn is_read(&self) -> Result<bool> {
         self.medium.is_read()
+    }
+
+    fn lease(&self) -> Result<Option<Lease>> {
+        self.medium.lease()
+    }
+
+    fn has_lease_ended(&self, token: &str) -> Result<Option<bool>> {
+        self.medium.has_lease_ended(token)
     }
 }
 

@@ -79,7 +79,7 @@ impl Locks {
 
     /// The file of a lock, made if need be; `None` if this user can neither open nor make it, or there
     /// is no log yet.
-    fn open(&self, name: &str) -> Result<Option<File>> {
+    pub(super) fn open(&self, name: &str) -> Result<Option<File>> {
         let path = self.dir.join(name);
         // Over NFS only a file that is open for writing can be locked against others.
         let for_both = OpenOptions::new().read(true).write(true).open(&path);

@@ -19,7 +19,7 @@ pub use movable::Movable;
 pub use moving::{forget, move_to, succeed};
 
 use super::{LogMedium, NUMBER_MAX, Put};
-use crate::{Lock, LockGuard};
+use crate::{Lease, Lock, LockGuard};
 use ask::{Place, Question, ask};
 use catch_up::Caught;
 use copy::COPIED;
@@ -51,6 +51,9 @@ pub(super) const CLOSED: &[u8] = b"outlive: no record gets its number in this ro
 
 /// What is under the number below which a job's records were removed.
 const REMOVED: &[u8] = b"outlive: the records below this number were removed\n";
+
+/// Between the tokens of a lease, one for each place.
+const SEPARATOR: &str = ";";
 
 /// A medium made of several, an odd number of them.
 #[derive(Debug)]
@@ -101,7 +104,16 @@ impl Places {
         places: impl IntoIterator<Item = usize> + Clone,
         question: impl Fn(&dyn LogMedium) -> Result<T> + Clone + Send + 'static,
     ) -> Result<Vec<(usize, T)>> {
-        self.patiently(|| self.all_once(places.clone(), question.clone()))
+        self.each(places, move |_, medium| question(medium))
+    }
+
+    /// The same for a question in which the number of the place occurs.
+    fn each<T: Send + 'static>(
+        &self,
+        places: impl IntoIterator<Item = usize> + Clone,
+        question: impl Fn(usize, &dyn LogMedium) -> Result<T> + Clone + Send + 'static,
+    ) -> Result<Vec<(usize, T)>> {
+        self.patiently(|| self.each_once(places.clone(), question.clone()))
     }
 
     /// Tries again where one place may have come back while another went.
@@ -122,16 +134,16 @@ impl Places {
         work()
     }
 
-    fn all_once<T: Send + 'static>(
+    fn each_once<T: Send + 'static>(
         &self,
         places: impl IntoIterator<Item = usize>,
-        question: impl Fn(&dyn LogMedium) -> Result<T> + Clone + Send + 'static,
+        question: impl Fn(usize, &dyn LogMedium) -> Result<T> + Clone + Send + 'static,
     ) -> Result<Vec<(usize, T)>> {
         let mut answers = Vec::new();
         let mut errors = Vec::new();
         let one = |place: usize| {
             let question = question.clone();
-            let question: Question<T> = Box::new(move |medium| question(medium));
+            let question: Question<T> = Box::new(move |medium| question(place, medium));
             (place, &self.places[place], question)
         };
         ask(self.asking, places.into_iter().map(one).collect(), &mut |place, answer| {
@@ -486,6 +498,39 @@ impl LogMedium for Places {
     fn is_read(&self) -> Result<bool> {
         let answers = self.all(0..self.places.len(), |medium| medium.is_read())?;
         Ok(answers.into_iter().any(|(_, is_read)| is_read))
+    }
+
+    /// One in each place that has some, if those are a majority. Its token has the tokens of all places, empty for those
+    /// without, separated by semicolons.
+    fn lease(&self) -> Result<Option<Lease>> {
+        let answers = self.all(0..self.places.len(), |medium| medium.lease())?;
+        let mut tokens = vec![String::new(); self.places.len()];
+        let mut held: Vec<LockGuard> = Vec::new();
+        for (place, lease) in answers {
+            if let Some(Lease { token, guard }) = lease {
+                tokens[place] = token;
+                held.push(guard);
+            }
+        }
+        let is_enough = held.len() >= self.majority();
+        Ok(is_enough.then(|| Lease { token: tokens.join(SEPARATOR), guard: Box::new(held) }))
+    }
+
+    /// It has ended if a majority say so and no place says that it has not: one of them at least had it.
+    fn has_lease_ended(&self, token: &str) -> Result<Option<bool>> {
+        let tokens: Arc<[String]> = token.split(SEPARATOR).map(str::to_owned).collect();
+        if tokens.len() != self.places.len() {
+            return Ok(None);
+        }
+        let answers = self.each(0..self.places.len(), move |place, medium| {
+            medium.has_lease_ended(&tokens[place])
+        })?;
+        let count = |wanted| answers.iter().filter(|(_, has_ended)| *has_ended == wanted).count();
+        Ok(match (count(Some(true)), count(Some(false))) {
+            (ended, 0) if ended >= self.majority() => Some(true),
+            (_, 0) => None,
+            _ => Some(false),
+        })
     }
 }
 

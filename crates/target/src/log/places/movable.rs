@@ -5,7 +5,7 @@ use super::Asking;
 use super::moving::seen_by;
 use super::who::Asker;
 use crate::log::{LogMedium, Put};
-use crate::{Lock, LockGuard};
+use crate::{Lease, Lock, LockGuard};
 use outlive_types::{Error, JobName, Result};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -132,6 +132,14 @@ impl LogMedium for Movable {
 
     fn is_read(&self) -> Result<bool> {
         self.with(|log| log.is_read())
+    }
+
+    fn lease(&self) -> Result<Option<Lease>> {
+        self.with(|log| log.lease())
+    }
+
+    fn has_lease_ended(&self, token: &str) -> Result<Option<bool>> {
+        self.with(|log| log.has_lease_ended(token))
     }
 
     /// Not of one place: those below are.

@@ -8,7 +8,7 @@ use super::had::decode;
 use super::who::Asker;
 use super::{COPIED, note_removed, removed_before};
 use crate::log::{LogMedium, Put};
-use crate::{Lock, LockGuard};
+use crate::{Lease, Lock, LockGuard};
 use outlive_types::{JobName, Result};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -174,5 +174,13 @@ impl LogMedium for Solo {
 
     fn is_read(&self) -> Result<bool> {
         self.ask(|medium| medium.is_read())
+    }
+
+    fn lease(&self) -> Result<Option<Lease>> {
+        self.ask(|medium| medium.lease())
+    }
+
+    fn has_lease_ended(&self, token: &str) -> Result<Option<bool>> {
+        self.ask(|medium| medium.has_lease_ended(token))
     }
 }

@@ -1,0 +1,65 @@
+//! Leases in a pool's log, in some schedules: they end with their program, or while it runs, as they do where its host
+//! is cut off.
+
+use crate::luck::{Luck, lock};
+use outlive_target::{Lease, LockGuard};
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+/// A program that holds a lease.
+#[derive(Clone)]
+pub(crate) struct Holder {
+    pub number: usize,
+    pub is_dead: Arc<dyn Fn() -> bool + Send + Sync>,
+}
+
+impl fmt::Debug for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "program {}", self.number)
+    }
+}
+
+/// The leases that there have been: those that are held, and by which program.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Leases(Arc<Mutex<Vec<Option<Holder>>>>);
+
+/// One of so many looks at a lease ends it early.
+const EARLY: u64 = 3;
+
+impl Leases {
+    pub fn take(&self, holder: Holder) -> Lease {
+        let mut held = lock(&self.0);
+        held.push(Some(holder));
+        let at = held.len() - 1;
+        drop(held);
+        let guard: LockGuard = Box::new(Guard { leases: self.clone(), at });
+        Lease { token: at.to_string(), guard }
+    }
+
+    /// Whether a lease has ended; perhaps it ends now.
+    pub fn has_ended(&self, token: &str, luck: &Luck) -> Option<bool> {
+        let at: usize = token.parse().ok()?;
+        let Some(holder) = lock(&self.0).get(at)?.clone() else { return Some(true) };
+        let is_dead = (holder.is_dead)();
+        let ends = is_dead || luck.rng.below(EARLY) == 0;
+        if ends && !is_dead {
+            luck.turns().remark(|| format!("the lease of {holder:?} ends"));
+            luck.achieved("a lease ends early");
+        }
+        if ends {
+            lock(&self.0)[at] = None;
+        }
+        Some(ends)
+    }
+}
+
+struct Guard {
+    leases: Leases,
+    at: usize,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        lock(&self.leases.0)[self.at] = None;
+    }
+}

@@ -1,0 +1,53 @@
+//! Sessions of other hosts whose leases have ended: a gc ends these sessions, so that they hold no space for ever.
+//!
+//! A lease may end while its program runs: the host is cut off, or the program was stopped for long. So the session is
+//! ended by a record, behind which every append of that program is lost: it finds the record then, and is fenced.
+
+use super::survey::{JobState, Survey};
+use super::tell::{ATTEMPTS, append_behind};
+use outlive_format::{Body, Close};
+use outlive_pool::Pool;
+use outlive_types::{Result, SessionId};
+
+/// Ends the open sessions of a survey whose leases have ended. A dry run only takes them for ended.
+///
+/// # Errors
+/// What the log reports, but for the leases: one that cannot be asked for has not ended.
+pub fn end_lost_sessions(
+    pool: &Pool,
+    survey: &mut Survey,
+    forget: bool,
+    is_dry: bool,
+) -> Result<()> {
+    for at in 0..survey.jobs.len() {
+        let state = &mut survey.jobs[at];
+        let Some(session) = end_if_lost(pool, state, forget, is_dry)? else { continue };
+        survey.session_has_ended(session);
+        survey.look_for_progress(pool, at)?;
+    }
+    Ok(())
+}
+
+/// Ends the session of a job if its lease has ended, and answers its name then. The state is what was read last. A job
+/// whose log others write all the time keeps its session.
+///
+/// # Errors
+/// As [`end_lost_sessions`].
+pub fn end_if_lost(
+    pool: &Pool,
+    state: &mut JobState,
+    forget: bool,
+    is_dry: bool,
+) -> Result<Option<SessionId>> {
+    let mut ended = None;
+    for _ in 0..ATTEMPTS {
+        let Some(session) = state.lost_session(pool) else { break };
+        ended = Some(session);
+        if is_dry || append_behind(pool, state, Body::Close(Close { session }))? {
+            state.session_has_ended();
+        } else {
+            *state = JobState::read(pool, &state.name.clone(), forget)?;
+        }
+    }
+    Ok(ended)
+}

@@ -1,0 +1,330 @@
+//! Leases of a log in a directory: each is a lock on one byte of a file beside the jobs. The lock belongs to the open
+//! file (`F_OFD_SETLK`), so the kernel ends it with the last process that has the file open, however that ends.
+
+use super::locks::Locks;
+use crate::{Lease, LockGuard};
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+use outlive_types::{Result, Rng, SystemRng};
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process;
+
+/// A name that no job's directory has: those are directories.
+pub(super) const LEASES: &str = ".leases.lock";
+
+/// Bytes are chosen at random among so many, far beyond the end of the file.
+const BYTES: u64 = 1 << 62;
+
+/// Digits of the random name that the file has in it: one that was deleted and made again has other locks, and so has the
+/// file of another log.
+const NAME_DIGITS: usize = 16;
+
+/// What says which lock a lease is, and where it is seen: `NAME BYTE SYSTEM DEVICE REACH`, separated by spaces.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Token {
+    /// What the file is called in it.
+    name: String,
+    byte: u64,
+    seen: Seen,
+}
+
+/// Where locks are seen.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Seen {
+    /// The boot id of the holder's kernel.
+    system: String,
+    /// The file system as that kernel numbers it.
+    device: u64,
+    /// Whether the file system shows its locks to all hosts.
+    is_shared: bool,
+}
+
+impl Token {
+    fn to_text(&self) -> String {
+        let Token { name, byte, seen: Seen { system, device, is_shared } } = self;
+        let reach = if *is_shared { SHARED } else { LOCAL };
+        format!("{name} {byte:x} {system} {device:x} {reach}")
+    }
+
+    fn parse(text: &str) -> Option<Token> {
+        let [name, byte, system, device, reach] = text.split(' ').collect::<Vec<_>>()[..] else {
+            return None;
+        };
+        if name.len() != NAME_DIGITS || system.is_empty() {
+            return None;
+        }
+        let seen = Seen {
+            system: system.to_owned(),
+            device: u64::from_str_radix(device, 16).ok()?,
+            is_shared: reach == SHARED,
+        };
+        let byte = u64::from_str_radix(byte, 16).ok().filter(|byte| *byte < BYTES)?;
+        Some(Token { name: name.to_owned(), byte, seen })
+    }
+}
+
+impl Seen {
+    /// Whether what one sees the other sees, too.
+    fn is_also(&self, other: &Seen) -> bool {
+        let is_one_kernel = self.system == other.system && self.device == other.device;
+        is_one_kernel || self.is_shared && other.is_shared
+    }
+}
+
+const SHARED: &str = "shared";
+const LOCAL: &str = "local";
+
+/// Takes a lease by a lock on a random byte; `None` where there are no such locks, or the file cannot be made.
+pub(super) fn take(locks: &Locks, dir: &Path) -> Result<Option<Lease>> {
+    let Some(file) = locks.open(LEASES)? else { return Ok(None) };
+    let (Some(seen), Some(name)) = (seen(dir, &file), make_name(&file)) else { return Ok(None) };
+    let byte = random() % BYTES;
+    let taken = fcntl(&file, FcntlArg::F_OFD_SETLK(&lock_of(byte, libc::F_WRLCK)));
+    let token = Token { name, byte, seen };
+    let guard: LockGuard = Box::new(Guard { file, byte, pid: process::id() });
+    Ok(taken.is_ok().then(|| Lease { token: token.to_text(), guard }))
+}
+
+/// Whether nobody holds the lock of a lease any more; `None` if that cannot be seen from here.
+pub(super) fn has_ended(dir: &Path, token: &str) -> Option<bool> {
+    let token = Token::parse(token)?;
+    let file = File::open(dir.join(LEASES)).ok()?;
+    if name_in(&file)? != token.name || !token.seen.is_also(&seen(dir, &file)?) {
+        return None;
+    }
+    let mut lock = lock_of(token.byte, libc::F_WRLCK);
+    fcntl(&file, FcntlArg::F_OFD_GETLK(&mut lock)).ok()?;
+    Some(lock.l_type == libc::F_UNLCK as libc::c_short)
+}
+
+/// The name in the file; `None` if it has none yet.
+fn name_in(file: &File) -> Option<String> {
+    let mut name = [0; NAME_DIGITS];
+    file.read_exact_at(&mut name, 0).ok()?;
+    String::from_utf8(name.to_vec()).ok()
+}
+
+/// The name in the file, which is given one if it has none: it is new, or its maker was killed before it did that.
+fn make_name(file: &File) -> Option<String> {
+    if let Some(name) = name_in(file) {
+        return Some(name);
+    }
+    // One process at a time does it.
+    fcntl(file, FcntlArg::F_OFD_SETLKW(&lock_of(BYTES, libc::F_WRLCK))).ok()?;
+    let name = name_in(file).or_else(|| {
+        let name = format!("{:016x}", random());
+        file.write_all_at(name.as_bytes(), 0).ok().map(|()| name)
+    });
+    fcntl(file, FcntlArg::F_OFD_SETLK(&lock_of(BYTES, libc::F_UNLCK))).ok()?;
+    name
+}
+
+fn random() -> u64 {
+    let mut random = [0; 8];
+    SystemRng.fill(&mut random);
+    u64::from_le_bytes(random)
+}
+
+/// A lock on one byte.
+fn lock_of(byte: u64, kind: libc::c_int) -> libc::flock {
+    libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: byte.cast_signed(),
+        l_len: 1,
+        l_pid: 0,
+    }
+}
+
+/// Holds a lease. A forked child shares it, and must leave it to its parent.
+struct Guard {
+    file: File,
+    byte: u64,
+    pid: u32,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if self.pid == process::id() {
+            let _ = fcntl(&self.file, FcntlArg::F_OFD_SETLK(&lock_of(self.byte, libc::F_UNLCK)));
+        }
+    }
+}
+
+/// Where the locks of a file in a directory are seen; `None` if the system does not say.
+fn seen(dir: &Path, file: &File) -> Option<Seen> {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let system = Some(boot.trim()).filter(|boot| !boot.is_empty())?.to_owned();
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let is_shared = is_shared(&mounts, &fs::canonicalize(dir).ok()?);
+    Some(Seen { system, device: file.metadata().ok()?.dev(), is_shared })
+}
+
+/// Whether /proc/self/mountinfo says that a directory is on a file system whose locks all hosts see.
+fn is_shared(mounts: &str, dir: &Path) -> bool {
+    // Before the hyphen the mount point is the fifth field; behind it are type, source and options.
+    let mounted = mounts.lines().filter_map(|line| {
+        let (mount, system) = line.split_once(" - ")?;
+        let point = unescape(mount.split(' ').nth(4)?);
+        let mut system = system.split(' ');
+        dir.starts_with(&point).then_some((point, system.next()?, system.nth(1)?))
+    });
+    // Of two at one place the later one is on top.
+    let Some((_, kind, options)) = mounted.max_by_key(|(point, ..)| point.as_os_str().len()) else {
+        return false;
+    };
+    let has = |option: &str| options.split(',').any(|one| one == option);
+    match kind {
+        "nfs" | "nfs4" => has("local_lock=none"),
+        "lustre" => has("flock"),
+        "ceph" | "fuse.ceph" | "fuse.ceph-fuse" | "fuse.glusterfs" => true,
+        _ => false,
+    }
+}
+
+/// A path as mountinfo writes it: spaces and the like are octal numbers behind backslashes.
+fn unescape(text: &str) -> PathBuf {
+    let named = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
+    PathBuf::from(named.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    fn leases(dir: &Path) -> (Locks, Lease) {
+        let locks = Locks::new(dir.to_owned());
+        let lease = take(&locks, dir).unwrap().unwrap();
+        (locks, lease)
+    }
+
+    #[test]
+    fn a_lease_ends_with_its_guard_and_not_with_another_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let (locks, lease) = leases(dir.path());
+        let other = take(&locks, dir.path()).unwrap().unwrap();
+        assert_ne!(lease.token, other.token);
+        assert_eq!(has_ended(dir.path(), &lease.token), Some(false));
+        let Lease { token, guard } = lease;
+        drop(guard);
+        assert_eq!(has_ended(dir.path(), &token), Some(true));
+        assert_eq!(has_ended(dir.path(), &other.token), Some(false));
+    }
+
+    /// A program may fork workers that end before it, and close the job while workers go on.
+    #[test]
+    fn a_forked_child_leaves_the_lease_to_its_parent() {
+        let dir = tempfile::tempdir().unwrap();
+        let (locks, Lease { token, guard }) = leases(dir.path());
+        drop(guard);
+        let file = locks.open(LEASES).unwrap().unwrap();
+        let byte = Token::parse(&token).unwrap().byte;
+        let take = FcntlArg::F_OFD_SETLK(&lock_of(byte, libc::F_WRLCK));
+        fcntl(&file, take).unwrap();
+        let of_child = Guard { file: file.try_clone().unwrap(), byte, pid: process::id() + 1 };
+        let left_open = file.try_clone().unwrap();
+        let of_parent = Guard { file, byte, pid: process::id() };
+        drop(of_child);
+        assert_eq!(has_ended(dir.path(), &token), Some(false));
+        drop(of_parent);
+        assert_eq!(has_ended(dir.path(), &token), Some(true), "while a child has the file open");
+        drop(left_open);
+    }
+
+    #[test]
+    fn a_lease_ends_with_its_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let (locks, Lease { token, guard }) = leases(dir.path());
+        drop(guard);
+        let file = locks.open(LEASES).unwrap().unwrap();
+        let byte = Token::parse(&token).unwrap().byte;
+        fcntl(&file, FcntlArg::F_OFD_SETLK(&lock_of(byte, libc::F_WRLCK))).unwrap();
+        // The child alone has the open file then.
+        let mut child =
+            Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::from(file)).spawn().unwrap();
+        assert_eq!(has_ended(dir.path(), &token), Some(false));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(has_ended(dir.path(), &token), Some(true));
+    }
+
+    /// A purge by age deletes files that are in use: then nothing is known, and nobody is taken for dead.
+    #[test]
+    fn of_a_file_that_was_deleted_and_made_again_nothing_is_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let (locks, lease) = leases(dir.path());
+        fs::remove_file(dir.path().join(LEASES)).unwrap();
+        assert_eq!(has_ended(dir.path(), &lease.token), None);
+        let other = take(&locks, dir.path()).unwrap().unwrap();
+        assert_eq!(has_ended(dir.path(), &other.token), Some(false));
+        assert_eq!(has_ended(dir.path(), &lease.token), None);
+    }
+
+    #[test]
+    fn locks_that_this_host_does_not_see_say_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let (_locks, lease) = leases(dir.path());
+        let token = Token::parse(&lease.token).unwrap();
+        let other_byte = Token { byte: (token.byte + 1) % BYTES, ..token.clone() };
+        assert_eq!(has_ended(dir.path(), &other_byte.to_text()), Some(true));
+        let elsewhere = |system: &str, device: u64, is_shared: bool| {
+            let seen = Seen { system: system.to_owned(), device, is_shared };
+            has_ended(dir.path(), &Token { seen, ..other_byte.clone() }.to_text())
+        };
+        let Seen { system, device, .. } = token.seen.clone();
+        assert_eq!(elsewhere(&system, device, true), Some(true));
+        assert_eq!(elsewhere("another", device, false), None);
+        // Another mount below the same kernel has locks of its own.
+        assert_eq!(elsewhere(&system, device + 1, false), None);
+        // The holder saw a file system that shows locks to all; here it does not.
+        assert_eq!(elsewhere("another", device, true), None);
+        let shared = Seen { is_shared: true, ..token.seen.clone() };
+        let far = Seen { system: "another".to_owned(), device: device + 1, is_shared: true };
+        assert!(far.is_also(&shared) && shared.is_also(&far) && !far.is_also(&token.seen));
+        let name = "0123456789abcdef";
+        for text in ["", "1", "1 2 3 4 local", "NAME x boot 1 local", "NAME 1  1 local"] {
+            assert_eq!(Token::parse(&text.replace("NAME", name)), None, "{text:?}");
+        }
+        assert_eq!(Token::parse(&format!("{name} 4000000000000000 b 1 local")), None);
+    }
+
+    /// Its maker was killed before it gave the file a name, or several come at once.
+    #[test]
+    fn the_file_gets_one_name() {
+        let dir = tempfile::tempdir().unwrap();
+        for begun in ["", "half"] {
+            fs::write(dir.path().join(LEASES), begun).unwrap();
+            let tokens: Vec<String> = std::thread::scope(|scope| {
+                let take = || leases(dir.path()).1.token;
+                let takers: Vec<_> = (0..8).map(|_| scope.spawn(take)).collect();
+                takers.into_iter().map(|taker| taker.join().unwrap()).collect()
+            });
+            let names: Vec<String> =
+                tokens.iter().map(|token| Token::parse(token).unwrap().name).collect();
+            assert!(names.iter().all(|name| *name == names[0]), "{names:?}");
+            assert!(tokens.iter().all(|token| has_ended(dir.path(), token) == Some(true)));
+        }
+    }
+
+    #[test]
+    fn only_file_systems_with_locks_for_all_hosts_count_as_shared() {
+        let root = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n";
+        let shared = |mount: &str, dir: &str| is_shared(&format!("{root}{mount}"), Path::new(dir));
+        let nfs =
+            "40 22 0:44 / /data rw shared:9 - nfs4 server:/x rw,vers=4.2,local_lock=none,addr=1\n";
+        assert!(shared(nfs, "/data/pool/log"));
+        assert!(!shared(nfs, "/database/pool/log"));
+        assert!(!shared(&nfs.replace("local_lock=none", "local_lock=all"), "/data/pool/log"));
+        let lustre = "41 22 0:45 / /my\\040scratch rw - lustre mgs@tcp:/fs rw,flock,lazystatfs\n";
+        assert!(shared(lustre, "/my scratch/pool/log"));
+        assert!(!shared(&lustre.replace(",flock", ",localflock"), "/my scratch/pool/log"));
+        // Another one is mounted above, or below.
+        let above = format!("{nfs}42 40 8:2 / /data/local rw - xfs /dev/sdb rw\n");
+        assert!(!shared(&above, "/data/local/log"));
+        assert!(!shared(&format!("{nfs}43 40 8:2 / /data rw - xfs /dev/sdb rw\n"), "/data/log"));
+        assert!(!is_shared("", Path::new("/data")) && !is_shared("nonsense - nfs", Path::new("/")));
+    }
+}
