@@ -1,6 +1,7 @@
 """The command line of `bench/compare.py`."""
 
 import argparse
+import functools
 import json
 import platform
 import shlex
@@ -119,7 +120,7 @@ def _measure(args: argparse.Namespace) -> None:
             args.rounds,
         )
         tasks: dict[str, Callable[[], Result]] = {
-            "save": lambda: measure.save_and_restore(plan),
+            "save": lambda: measure.save_and_restore(plan, keep),
             "flip": lambda: measure.flips(plan),
             "kill": lambda: measure.kills(plan),
             "slowdown": lambda: measure.slowdowns(plan),
@@ -133,7 +134,7 @@ def _measure(args: argparse.Namespace) -> None:
         for name in what:
             print(f"== {name}", file=sys.stderr, flush=True)
             began = time.monotonic()
-            result: Result = {
+            head: Result = {
                 "what": name,
                 "options": options,
                 "gib": args.gib,
@@ -141,11 +142,11 @@ def _measure(args: argparse.Namespace) -> None:
                 "state": args.state,
                 "rounds": args.rounds,
                 **facts,
-                **tasks[name](),
             }
-            result["took_s"] = time.monotonic() - began
             suffix = "" if args.state == state.KINDS[0] or name == "files" else f"-{args.state}"
-            _write(args.results / f"{name}{suffix}.json", result)
+            path = args.results / f"{name}{suffix}.json"
+            keep = functools.partial(_keep, path, head, began)
+            keep(tasks[name]())
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -169,6 +170,10 @@ def _without_places(words: list[str]) -> list[str]:
         elif not word.startswith(("--dir=", "--results=", "--wheels=", "--docs=")):
             kept.append(word)
     return kept
+
+
+def _keep(path: Path, head: Result, began: float, found: Result) -> None:
+    _write(path, {**head, **found, "took_s": time.monotonic() - began})
 
 
 def _write(path: Path, result: Result) -> None:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -148,8 +148,13 @@ def others() -> Iterator[Result]:
     found["others_share"] = max(0.0, busy_s - own_s) / max(1e-9, all_s)
 
 
-def save_and_restore(plan: Plan) -> Result:
-    """Times saves and restores, and the raw device in the same rounds."""
+def save_and_restore(plan: Plan, keep: Callable[[Result], None]) -> Result:
+    """Times saves and restores, and the raw device in the same rounds.
+
+    Args:
+        plan: What is measured.
+        keep: Gets what is known after each round, in case a later one is interrupted.
+    """
     raw = Raw(plan.folder / "raw", plan.size_bytes)
     rows: list[Result] = []
     # The first gigabytes after a pause are not like the others.
@@ -176,6 +181,7 @@ def save_and_restore(plan: Plan) -> Result:
                     say(str(error))
                 rows.append(row)
                 shutil.rmtree(root)
+            keep({"rows": rows, "rounds": number + 1})
     return {"rows": rows, **load}
 
 

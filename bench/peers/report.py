@@ -358,7 +358,7 @@ def _groups(found: dict[str, Figures], keys: Sequence[str]) -> list[svg.Group]:
 
 
 def _scale(one: Result) -> str:
-    if one["gib"] >= 1 and one["rounds"] >= 3:
+    if one["gib"] >= 4 or (one["gib"] >= 1 and one["rounds"] >= 3):
         return ""
     return (
         "**This was a small run, to show the form: its figures say little**, since at this size "

@@ -307,7 +307,11 @@ class Storm:
         return self.run("pool", *words)
 
     def flip(self) -> None:
-        """Flips a bit, of each pack always in the same shard: redundancy makes up for one."""
+        """Flips a bit, of each pack always in the same shard: redundancy makes up for one.
+
+        A pack that was written while an operator removed a target has less until a repair, and
+        `pool status` says so; none of its bits flips.
+        """
         shards = sorted(self.folder.glob("target */packs/*/*.shard"))
         flips = [
             shard
@@ -317,6 +321,11 @@ class Storm:
         if not flips:
             return
         shard = self.luck.choice(flips)
+        pack, staying = shard.name.split(".")[0], self.staying()
+        parts = {other.name for other in shards if other.name.startswith(pack)}
+        there = {other.name for other in shards if other.parts[-4] in staying} & parts
+        if len(there) < STRIPE:
+            return
         with contextlib.suppress(FileNotFoundError), shard.open("r+b") as file:
             file.seek(self.luck.randrange(max(os.fstat(file.fileno()).st_size, 1)))
             byte = file.read(1)
@@ -324,6 +333,22 @@ class Storm:
             file.write(bytes(b ^ 1 << self.luck.randrange(8) for b in byte))
             self.story.append(f"{time.monotonic():.3f} a bit of {shard.name} flips")
             self.counts["flipped"] += 1
+
+    def staying(self) -> set[str]:
+        """The folders of the targets that are active in the newest two tables that the log has."""
+        records = {}
+        for record in self.folder.glob("log */**/log/%2Etargets/*.record"):
+            with contextlib.suppress(FileNotFoundError):
+                bytes_ = record.read_bytes()
+                if b"[[target]]" in bytes_:
+                    # Behind a header; a place has several rounds of one number.
+                    text = bytes_[bytes_.index(b"next_target") :].decode()
+                    records[record.name[:12]] = tomllib.loads(text)["target"]
+        tables = [
+            {Path(row["location"]).name for row in records[number] if "state" not in row}
+            for number in sorted(records)[-2:]
+        ]
+        return set.intersection(*tables) if tables else set()
 
     def with_fate(self, life: Life, longest_s: float) -> Life:
         way = self.luck.random()

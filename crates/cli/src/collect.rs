@@ -156,7 +156,7 @@ fn answer(
             "total_bytes": plan.total_bytes, "live_bytes": plan.live_bytes, "stay": plan.stay,
             "dead": plan.dead.len(), "rewritten": plan.rewritten.len(),
             "copied_bytes": plan.copied_bytes, "written_bytes": plan.written_bytes, "freed_bytes": plan.freed_bytes,
-            "in_progress": plan.in_progress, "unreadable": plan.unreadable,
+            "in_progress": plan.in_progress, "saving": holders_json(&plan.saving), "unreadable": plan.unreadable,
             "leftovers": plan.leftovers,
         },
         "collected": collected,
@@ -199,14 +199,17 @@ pub fn holders_json(held_by: &BTreeMap<JobName, String>) -> Value {
 
 /// Names the holders, up to the verb "has" or "have", so that each message ends in its own way.
 pub fn holders(held_by: &BTreeMap<JobName, String>) -> String {
-    let named: Vec<String> = held_by
-        .iter()
-        .map(|(job, program)| format!("{} ({})", shown(job.as_str()), shown(program)))
-        .collect();
-    match &named[..] {
+    match &named(held_by)[..] {
         [one] => format!("the program of job {one} has"),
-        _ => format!("the programs of jobs {} have", named.join(", ")),
+        several => format!("the programs of jobs {} have", several.join(", ")),
     }
+}
+
+fn named(programs: &BTreeMap<JobName, String>) -> Vec<String> {
+    let one = |(job, program): (&JobName, &String)| {
+        format!("{} ({})", shown(job.as_str()), shown(program))
+    };
+    programs.iter().map(one).collect()
 }
 
 fn plan_text(plan: &GcPlan) -> String {
@@ -228,24 +231,30 @@ fn plan_text(plan: &GcPlan) -> String {
         let held = bytes(plan.held_bytes);
         let _ = writeln!(text, "  of these {held} once {} saved or ended", holders(&plan.held_by));
     }
-    for (number, one, more) in [
-        (plan.in_progress, "belongs to a save under way", "belong to saves under way"),
+    let leaves = ["cannot be read, and is left alone", "cannot be read, and are left alone"];
+    let deletes = ["was never finished, and is deleted", "were never finished, and are deleted"];
+    for (number, [one, more], of) in [
         (
-            plan.unreadable,
-            "cannot be read, and is left alone",
-            "cannot be read, and are left alone",
+            plan.in_progress,
+            ["belongs to a save under way", "belong to saves under way"],
+            savers(plan),
         ),
-        (
-            plan.leftovers,
-            "was never finished, and is deleted",
-            "were never finished, and are deleted",
-        ),
+        (plan.unreadable, leaves, String::new()),
+        (plan.leftovers, deletes, String::new()),
     ] {
         if number > 0 {
-            let _ = writeln!(text, "  {}", packs(number, one, more));
+            let _ = writeln!(text, "  {}{of}", packs(number, one, more));
         }
     }
     text
+}
+
+/// Of which jobs and programs the saves under way are, in words that go on behind them.
+pub fn savers(plan: &GcPlan) -> String {
+    match plan.saving.is_empty() {
+        true => String::new(),
+        false => format!(" of {}", named(&plan.saving).join(", ")),
+    }
 }
 
 #[cfg(test)]
@@ -269,6 +278,7 @@ mod tests {
             dead: vec![PackId([1; 20])],
             rewritten: vec![PackId([2; 20])],
             in_progress: 1,
+            saving: [(JobName::new("a").unwrap(), "process 1 on b".to_owned())].into(),
             leftovers: 1,
             unreadable: 1,
             ..GcPlan::default()
@@ -278,7 +288,7 @@ mod tests {
             "1 pack stays\n",
             "1 pack with nothing in use is deleted\n",
             "1 pack is rewritten: ",
-            "1 pack belongs to a save",
+            "1 pack belongs to a save under way of a (process 1 on b)\n",
             "1 pack cannot be read, and is left alone",
             "1 pack was never finished, and is deleted",
         ] {

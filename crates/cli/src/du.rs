@@ -2,7 +2,7 @@
 
 use crate::args::DuArgs;
 use crate::chosen::{job_at, number_of};
-use crate::collect::{holders, holders_json};
+use crate::collect::{holders, holders_json, savers};
 use crate::output::{Answer, Table, Teller, bytes, count, shown};
 use crate::{EXIT_DAMAGED, pool};
 use outlive_pool::Pool;
@@ -69,7 +69,7 @@ fn answer(pool: &str, of: &UsageOf, usage: &Usage) -> Answer {
     }
     if plan.in_progress > 0 {
         let packs = count(plan.in_progress as u64, "more pack");
-        let _ = writeln!(text, "{packs} may belong to saves under way.");
+        let _ = writeln!(text, "{packs} may belong to saves under way{}.", savers(plan));
     }
     for (job, epoch, error) in unknown {
         let _ = match epoch {
@@ -105,6 +105,7 @@ fn answer(pool: &str, of: &UsageOf, usage: &Usage) -> Answer {
         "held_by": holders_json(&plan.held_by),
         "gc_frees_without_bytes": without.as_ref().map(GcPlan::freed_now_bytes),
         "packs_in_progress": plan.in_progress,
+        "saving": holders_json(&plan.saving),
         "packs_unreadable": plan.unreadable,
         "unknown": unknown.iter().map(unknown_json).collect::<Vec<_>>(),
     });

@@ -11,6 +11,7 @@ use crate::written::{Growing, Spread};
 use outlive_types::{Error, ErrorKind, Result};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The targets of a pool at some time, and what this process has written to which since.
 #[derive(Clone, Debug)]
@@ -21,6 +22,8 @@ pub struct TargetsThen {
     /// The number of the next target that comes.
     next_id: u32,
     written: Growing,
+    /// The newest table of which was said that it leaves packs with less redundancy.
+    told: Arc<AtomicU64>,
 }
 
 impl TargetsThen {
@@ -80,7 +83,7 @@ impl Pool {
         // Nothing is saved to others.
         let ids = targets.of_tier(Tier::Fast).map(|(_, member)| member.id).collect();
         let (version, next_id) = (targets.version(), targets.next_id());
-        Ok(Some(TargetsThen { version, ids, next_id, written }))
+        Ok(Some(TargetsThen { version, ids, next_id, written, told: Arc::default() }))
     }
 
     /// Makes sure that of each pack that was written since `then`, here or (`others`) by processes that looked
@@ -92,7 +95,8 @@ impl Pool {
     /// `Retry` if too many have left: what was saved must be saved again. What the table reports.
     pub fn check_targets(&self, then: &TargetsThen, others: &Spread) -> Result<()> {
         let Some(table) = self.table() else { return Ok(()) };
-        if table.version().or_else(|error| self.place_says().and(Err(error)))? == then.version {
+        let version = table.version().or_else(|error| self.place_says().and(Err(error)))?;
+        if version == then.version {
             return Ok(());
         }
         let rows = table.read()?;
@@ -104,6 +108,7 @@ impl Pool {
         let known = then.ids.iter().copied().chain(came);
         let left: BTreeSet<u32> = known.filter(|id| row_of(*id).is_none()).collect();
         let needed = usize::from(self.config().geometry().k);
+        let mut lacking = None;
         for pack in then.spread().iter().chain(others) {
             let has_left = |id: &u32| row_of(*id).is_none();
             let is_draining =
@@ -118,6 +123,16 @@ impl Pool {
                     "target {id} was removed from the pool while this was written: save again"
                 )));
             }
+            lacking = lacking.or(first.copied().filter(|_| gone > 0));
+        }
+        if let Some(id) = lacking.filter(|_| then.told.swap(version, Ordering::Relaxed) != version)
+        {
+            self.warn(format!(
+                "target {id} was removed from the pool while a checkpoint was written to it, so packs of that checkpoint \
+                 may have less redundancy: `{}` shows it, and `{}` gives them what they lack",
+                self.command("pool status", &[]),
+                self.command("pool repair", &[])
+            ));
         }
         Ok(())
     }

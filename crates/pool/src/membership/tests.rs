@@ -6,9 +6,10 @@ use crate::{
 };
 use outlive_format::{EntryKind, fingerprint};
 use outlive_io::AlignedBuf;
-use outlive_types::{ErrorKind, PackId};
+use outlive_types::{ErrorKind, Event, Observer, PackId};
 use std::fs;
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
 /// A pool of six directories, four shards of data and two of parity, two of the directories away.
@@ -77,6 +78,49 @@ fn a_pack_that_has_too_little_left_is_not_committed() {
     let others = Spread::from([vec![4, 5, 6, 7], vec![1, 3, 4, 5]]);
     let error = pool.check_targets(&behind, &others).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
+}
+
+#[derive(Default)]
+struct Warnings(Mutex<Vec<String>>);
+
+impl Observer for Warnings {
+    fn event(&self, event: Event) {
+        if let Event::Warning(text) = event {
+            self.0.lock().unwrap().push(text);
+        }
+    }
+}
+
+/// Enough is left to commit, and less than the pool promises: that is said, once for each target that has left.
+#[test]
+fn a_commit_with_less_redundancy_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = |id: u32| dir.path().join(id.to_string()).to_str().unwrap().to_owned();
+    let target = (1..=7).map(|id| TargetConfig::at(place(id))).collect();
+    let config = PoolConfig::new(FormatConfig::new([7; 16]), Tuning::default());
+    let config = PoolConfig { target, redundancy: Redundancy::erasure(4, 2), ..config };
+    drop(create(&dir.path().join("pool"), config, Environment::system()).unwrap());
+    let warnings = Arc::new(Warnings::default());
+    let pool = open(&dir.path().join("pool"), Environment::observed(warnings.clone())).unwrap();
+    let then = pool.targets_now().unwrap().unwrap();
+    put_pack(&pool, 1);
+    let on = then.spread().first().unwrap().clone();
+    let off = (1..=7).find(|id| !on.contains(id)).unwrap();
+    let remove = |id| another(dir.path()).remove_target(id, true, None, &AllNamed).map(drop);
+    let check = || (0..2).for_each(|_| pool.check_targets(&then, &Spread::new()).unwrap());
+    let said = || std::mem::take(&mut *warnings.0.lock().unwrap());
+    for id in [8, 9] {
+        another(dir.path()).add_target(&place(id), None, Tier::Fast).unwrap();
+    }
+    remove(off).unwrap();
+    check();
+    assert_eq!(said(), [""; 0], "the pack has all");
+    for id in &on[..2] {
+        remove(*id).unwrap();
+        check();
+        let said = said();
+        assert!(said.len() == 1 && said[0].contains("may have less redundancy"), "{said:?}");
+    }
 }
 
 /// What a drain has moved to a target that is lost then is lost with it.

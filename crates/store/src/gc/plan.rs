@@ -74,6 +74,8 @@ pub struct GcPlan {
     pub stay: usize,
     /// Packs of saves under way, of which nothing is known yet.
     pub in_progress: usize,
+    /// The jobs that these saves are of, and the program of each.
+    pub saving: BTreeMap<JobName, String>,
     /// Packs whose directory cannot be read: left alone.
     pub unreadable: usize,
     /// Bytes of containers in all, and in use.
@@ -192,6 +194,8 @@ impl GcPlan {
             let (live, total) = (found.live_page_bytes(), found.total_bytes);
             if survey.is_in_progress(pack) {
                 plan.in_progress += 1;
+                let savers = survey.jobs.iter().filter(|job| job.is_of(pack.session()));
+                plan.saving.extend(savers.map(|job| (job.name.clone(), job.program())));
                 continue;
             }
             plan.total_bytes += total;

@@ -197,6 +197,11 @@ impl JobState {
         self.session.as_ref().is_some_and(|(_, open)| *open)
     }
 
+    /// Whether its newest session is this one.
+    pub fn is_of(&self, session: SessionId) -> bool {
+        self.session.as_ref().is_some_and(|(newest, _)| newest.session == session)
+    }
+
     /// Names the program of the newest session, for messages.
     pub fn program(&self) -> String {
         match &self.session {

@@ -37,14 +37,28 @@ struct Seen {
     system: String,
     /// The file system as that kernel numbers it.
     device: u64,
-    /// Whether the file system shows its locks to all hosts.
-    is_shared: bool,
+    reach: Reach,
 }
+
+/// Which processes see the locks of a file system.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reach {
+    /// Those of all hosts that use it.
+    Shared,
+    /// All that can use it: only one kernel at a time has it.
+    Disk,
+    /// Those below the same kernel that use the same device, as far as is known.
+    Local,
+}
+
+/// As they stand in tokens.
+const REACHES: [(&str, Reach); 3] =
+    [("shared", Reach::Shared), ("disk", Reach::Disk), ("local", Reach::Local)];
 
 impl Token {
     fn to_text(&self) -> String {
-        let Token { name, byte, seen: Seen { system, device, is_shared } } = self;
-        let reach = if *is_shared { SHARED } else { LOCAL };
+        let Token { name, byte, seen: Seen { system, device, reach } } = self;
+        let reach = REACHES.iter().find(|(_, one)| one == reach).map_or("", |(text, _)| text);
         format!("{name} {byte:x} {system} {device:x} {reach}")
     }
 
@@ -58,7 +72,7 @@ impl Token {
         let seen = Seen {
             system: system.to_owned(),
             device: u64::from_str_radix(device, 16).ok()?,
-            is_shared: reach == SHARED,
+            reach: REACHES.iter().find(|(text, _)| *text == reach)?.1,
         };
         let byte = u64::from_str_radix(byte, 16).ok().filter(|byte| *byte < BYTES)?;
         Some(Token { name: name.to_owned(), byte, seen })
@@ -69,12 +83,9 @@ impl Seen {
     /// Whether what one sees the other sees, too.
     fn is_also(&self, other: &Seen) -> bool {
         let is_one_kernel = self.system == other.system && self.device == other.device;
-        is_one_kernel || self.is_shared && other.is_shared
+        is_one_kernel || self.reach == other.reach && self.reach != Reach::Local
     }
 }
-
-const SHARED: &str = "shared";
-const LOCAL: &str = "local";
 
 /// Takes a lease by a lock on a random byte; `None` where there are no such locks, or the file cannot be made.
 pub(super) fn take(locks: &Locks, dir: &Path) -> Result<Option<Lease>> {
@@ -158,12 +169,12 @@ fn seen(dir: &Path, file: &File) -> Option<Seen> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let system = Some(boot.trim()).filter(|boot| !boot.is_empty())?.to_owned();
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let is_shared = is_shared(&mounts, &fs::canonicalize(dir).ok()?);
-    Some(Seen { system, device: file.metadata().ok()?.dev(), is_shared })
+    let reach = reach(&mounts, &fs::canonicalize(dir).ok()?);
+    Some(Seen { system, device: file.metadata().ok()?.dev(), reach })
 }
 
-/// Whether /proc/self/mountinfo says that a directory is on a file system whose locks all hosts see.
-fn is_shared(mounts: &str, dir: &Path) -> bool {
+/// What /proc/self/mountinfo says of the file system of a directory.
+fn reach(mounts: &str, dir: &Path) -> Reach {
     // Before the hyphen the mount point is the fifth field; behind it are type, source and options.
     let mounted = mounts.lines().filter_map(|line| {
         let (mount, system) = line.split_once(" - ")?;
@@ -173,14 +184,16 @@ fn is_shared(mounts: &str, dir: &Path) -> bool {
     });
     // Of two at one place the later one is on top.
     let Some((_, kind, options)) = mounted.max_by_key(|(point, ..)| point.as_os_str().len()) else {
-        return false;
+        return Reach::Local;
     };
     let has = |option: &str| options.split(',').any(|one| one == option);
     match kind {
-        "nfs" | "nfs4" => has("local_lock=none"),
-        "lustre" => has("flock"),
-        "ceph" | "fuse.ceph" | "fuse.ceph-fuse" | "fuse.glusterfs" => true,
-        _ => false,
+        "nfs" | "nfs4" if has("local_lock=none") => Reach::Shared,
+        "lustre" if has("flock") => Reach::Shared,
+        "ceph" | "fuse.ceph" | "fuse.ceph-fuse" | "fuse.glusterfs" => Reach::Shared,
+        "ext2" | "ext3" | "ext4" | "xfs" | "btrfs" | "f2fs" | "bcachefs" | "zfs" => Reach::Disk,
+        "tmpfs" | "ramfs" => Reach::Disk,
+        _ => Reach::Local,
     }
 }
 
@@ -270,20 +283,24 @@ mod tests {
         let token = Token::parse(&lease.token).unwrap();
         let other_byte = Token { byte: (token.byte + 1) % BYTES, ..token.clone() };
         assert_eq!(has_ended(dir.path(), &other_byte.to_text()), Some(true));
-        let elsewhere = |system: &str, device: u64, is_shared: bool| {
-            let seen = Seen { system: system.to_owned(), device, is_shared };
+        let here = token.seen.clone();
+        let elsewhere = |system: &str, device: u64, reach: Reach| {
+            let seen = Seen { system: system.to_owned(), device, reach };
             has_ended(dir.path(), &Token { seen, ..other_byte.clone() }.to_text())
         };
-        let Seen { system, device, .. } = token.seen.clone();
-        assert_eq!(elsewhere(&system, device, true), Some(true));
-        assert_eq!(elsewhere("another", device, false), None);
-        // Another mount below the same kernel has locks of its own.
-        assert_eq!(elsewhere(&system, device + 1, false), None);
+        assert_eq!(elsewhere(&here.system, here.device, Reach::Local), Some(true));
+        assert_eq!(elsewhere("another", here.device, Reach::Local), None);
+        // Another mount below the same kernel may have locks of its own.
+        assert_eq!(elsewhere(&here.system, here.device + 1, Reach::Local), None);
         // The holder saw a file system that shows locks to all; here it does not.
-        assert_eq!(elsewhere("another", device, true), None);
-        let shared = Seen { is_shared: true, ..token.seen.clone() };
-        let far = Seen { system: "another".to_owned(), device: device + 1, is_shared: true };
-        assert!(far.is_also(&shared) && shared.is_also(&far) && !far.is_also(&token.seen));
+        assert_eq!(elsewhere("another", here.device, Reach::Shared), None);
+        let seen = |system: &str, device, reach| Seen { system: system.to_owned(), device, reach };
+        for reach in [Reach::Shared, Reach::Disk] {
+            assert!(seen("a", 1, reach).is_also(&seen("b", 2, reach)), "{reach:?}");
+            assert!(!seen("a", 1, reach).is_also(&seen("b", 1, Reach::Local)), "{reach:?}");
+        }
+        assert!(!seen("a", 1, Reach::Shared).is_also(&seen("b", 1, Reach::Disk)));
+        assert!(!seen("a", 1, Reach::Local).is_also(&seen("b", 1, Reach::Local)));
         let name = "0123456789abcdef";
         for text in ["", "1", "1 2 3 4 local", "NAME x boot 1 local", "NAME 1  1 local"] {
             assert_eq!(Token::parse(&text.replace("NAME", name)), None, "{text:?}");
@@ -310,9 +327,10 @@ mod tests {
     }
 
     #[test]
-    fn only_file_systems_with_locks_for_all_hosts_count_as_shared() {
+    fn file_systems_say_which_processes_see_their_locks() {
         let root = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n";
-        let shared = |mount: &str, dir: &str| is_shared(&format!("{root}{mount}"), Path::new(dir));
+        let of = |mount: &str, dir: &str| reach(&format!("{root}{mount}"), Path::new(dir));
+        let shared = |mount: &str, dir: &str| of(mount, dir) == Reach::Shared;
         let nfs =
             "40 22 0:44 / /data rw shared:9 - nfs4 server:/x rw,vers=4.2,local_lock=none,addr=1\n";
         assert!(shared(nfs, "/data/pool/log"));
@@ -325,6 +343,10 @@ mod tests {
         let above = format!("{nfs}42 40 8:2 / /data/local rw - xfs /dev/sdb rw\n");
         assert!(!shared(&above, "/data/local/log"));
         assert!(!shared(&format!("{nfs}43 40 8:2 / /data rw - xfs /dev/sdb rw\n"), "/data/log"));
-        assert!(!is_shared("", Path::new("/data")) && !is_shared("nonsense - nfs", Path::new("/")));
+        assert_eq!(of("", "/data"), Reach::Disk);
+        let overlay = "44 22 0:50 / /data rw - overlay overlay rw,lowerdir=/a,upperdir=/b\n";
+        assert_eq!(of(overlay, "/data/pool/log"), Reach::Local);
+        assert_eq!(reach("", Path::new("/data")), Reach::Local);
+        assert_eq!(reach("nonsense - nfs", Path::new("/")), Reach::Local);
     }
 }
