@@ -44,6 +44,7 @@ fn what_once_failed_does_not_fail_again() {
         (Family::Collect, 71_001_512),
         (Family::Crowd, 1432),
         (Family::Damage, 16_601),
+        (Family::Damage, 991_926),
         (Family::Fence, 31_001_633),
         (Family::Fence, 50_045_997),
         (Family::Fence, 61_000_075),
