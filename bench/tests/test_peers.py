@@ -57,6 +57,28 @@ def test_no_checkpoint_is_an_error(tmp_path: Path) -> None:
             PEERS[name](tmp_path / name, keep=False).restore()
 
 
+def test_an_interruption_keeps_the_rounds_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def ask(plan: measure.Plan, **task: Any) -> measure.Result:
+        asked.append(task["task"])
+        if len(asked) == 4:  # the restore of the second round
+            raise KeyboardInterrupt
+        return {}
+
+    monkeypatch.setattr(measure, "ask", ask)
+    plan = measure.Plan(("pickle",), tmp_path, MIB, MIB, "random", rounds=2, flips=1, kills=1)
+    kept: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        measure.save_and_restore(plan, lambda found: kept.append(json.dumps(found)))
+    assert asked == ["save", "restore"] * 2
+    (only,) = map(json.loads, kept)
+    assert only["rounds"] == 1
+    assert [row["round"] for row in only["rows"]] == [0]
+
+
 def test_raw_device_writes_everything(tmp_path: Path) -> None:
     raw = Raw(tmp_path / "raw", 6 * MIB)
     for layout in LAYOUTS:

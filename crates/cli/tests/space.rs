@@ -99,9 +99,9 @@ fn a_program_that_was_killed_holds_nothing_back() {
     put(pool, "job", 4);
 }
 
-/// Begins a put in namespaces of its own, as in a container: processes outside cannot see whether it runs. It ends with
-/// what is returned.
-fn begin_in_a_container(pool: &str, job: &str) -> Option<(Child, ChildStdin)> {
+/// Begins a put in namespaces of its own, as in a container: processes outside cannot see whether it runs. `boot`: a file
+/// with the boot id that it sees.
+fn begin_in_a_container(pool: &str, job: &str, boot: Option<&Path>) -> Option<(Child, ChildStdin)> {
     if !rustix::process::geteuid().is_root() {
         assert!(std::env::var_os("CI").is_none(), "root is needed to make a namespace");
         eprintln!("not root: there are no namespaces, so this test checks nothing here");
@@ -109,6 +109,10 @@ fn begin_in_a_container(pool: &str, job: &str) -> Option<(Child, ChildStdin)> {
     }
     let mut put = Command::new("unshare");
     put.args(["--pid", "--fork", "--kill-child", "--mount-proc", "--"]);
+    if let Some(boot) = boot {
+        let bind = "mount --bind \"$0\" /proc/sys/kernel/random/boot_id && exec \"$@\"";
+        put.args(["sh", "-c", bind]).arg(boot);
+    }
     put.arg(env!("CARGO_BIN_EXE_outlive")).args(["put", pool, job, "-"]);
     put.env("OUTLIVE_LEASE_S", "2");
     let mut child = put.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
@@ -116,7 +120,32 @@ fn begin_in_a_container(pool: &str, job: &str) -> Option<(Child, ChildStdin)> {
     Some((child, stdin))
 }
 
-/// Process numbers mean nothing across containers and hosts; what the log knows of its writers does.
+/// A program in a container is in its save: it holds packs back until it is killed.
+fn a_killed_one_holds_nothing_back(path: &Path, container: (Child, ChildStdin), what: &str) {
+    let (pool, (mut child, mut stdin)) = (text(path), container);
+    stdin.write_all(&noise(9, 12_000_000)).unwrap();
+    wait_until_it_writes(&mut child, path);
+    let held = json(&["prune", pool, "job", "--keep-last", "1", "--json"]);
+    let holder = held["held_by"]["job"].as_str().unwrap();
+    assert!(holder.starts_with("process 1 on "), "{what}: {held}");
+    assert_eq!((&held["deleted_packs"], &held["freed_bytes"]), (&0.into(), &0.into()), "{held}");
+
+    child.kill().unwrap();
+    child.wait().unwrap();
+    until("it counts as ended", || json(&["du", pool, "--json"])["held_bytes"] == 0);
+    let gc = outlive(&["gc", pool, "--json"]);
+    assert!(gc.err.contains("the program of job job (process 1 on "), "{what}: {gc:?}");
+    let freed: serde_json::Value = serde_json::from_str(&gc.out).unwrap();
+    assert!(freed["freed_bytes"].as_u64() >= Some(2 * DUMP_BYTES as u64), "{what}: {freed}");
+    assert_eq!((&freed["held_packs"], &freed["held_bytes"]), (&0.into(), &0.into()), "{freed}");
+    let du = json(&["du", pool, "--json"]);
+    assert!(du["packs_bytes"].as_u64() < Some(2 * DUMP_BYTES as u64), "{du}");
+    let got = command(&["get", pool, "job", "--to", "-"]).output().unwrap();
+    assert!(got.status.success() && got.stdout == noise(3, DUMP_BYTES));
+    put(pool, "job", 4);
+}
+
+/// A process number means nothing in another container. There the log says whether its writer runs.
 #[test]
 fn a_program_that_was_killed_in_another_container_holds_nothing_back() {
     let cluster = Cluster::of(1);
@@ -130,30 +159,24 @@ fn a_program_that_was_killed_in_another_container_holds_nothing_back() {
         let made = outlive(&init);
         assert_eq!(made.code, 0, "{made:?}");
         (1..=3).for_each(|seed| put(pool, "job", seed));
-        let Some((mut child, mut stdin)) = begin_in_a_container(pool, "job") else { return };
-        stdin.write_all(&noise(9, 12_000_000)).unwrap();
-        wait_until_it_writes(&mut child, &path);
-        let held = json(&["prune", pool, "job", "--keep-last", "1", "--json"]);
-        let holder = held["held_by"]["job"].as_str().unwrap();
-        assert!(holder.starts_with("process 1 on "), "{held}");
-        assert_eq!(
-            (&held["deleted_packs"], &held["freed_bytes"]),
-            (&0.into(), &0.into()),
-            "{held}"
-        );
-
-        child.kill().unwrap();
-        child.wait().unwrap();
-        until("it counts as ended", || json(&["du", pool, "--json"])["held_bytes"] == 0);
-        let freed = json(&["gc", pool, "--json"]);
-        assert!(freed["freed_bytes"].as_u64() >= Some(2 * DUMP_BYTES as u64), "{logs:?}: {freed}");
-        assert_eq!((&freed["held_packs"], &freed["held_bytes"]), (&0.into(), &0.into()), "{freed}");
-        let du = json(&["du", pool, "--json"]);
-        assert!(du["packs_bytes"].as_u64() < Some(2 * DUMP_BYTES as u64), "{du}");
-        let got = command(&["get", pool, "job", "--to", "-"]).output().unwrap();
-        assert!(got.status.success() && got.stdout == noise(3, DUMP_BYTES));
-        put(pool, "job", 4);
+        let Some(container) = begin_in_a_container(pool, "job", None) else { return };
+        a_killed_one_holds_nothing_back(&path, container, &format!("{logs:?}"));
     }
+}
+
+/// One kernel at a time has a disk. So its locks tell of programs that ran before the host was started again, and of
+/// programs in containers that see another boot id.
+#[test]
+fn a_program_of_another_boot_holds_nothing_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mount) = Mount::new(dir.path().join("disk"), "80m") else { return };
+    let (path, boot) = (mount.0.join("pool"), dir.path().join("boot"));
+    let pool = text(&path);
+    fs::write(&boot, "01234567-89ab-cdef-0123-456789abcdef\n").unwrap();
+    assert_eq!(outlive(&["pool", "init", pool]).code, 0);
+    (1..=3).for_each(|seed| put(pool, "job", seed));
+    let container = begin_in_a_container(pool, "job", Some(&boot)).unwrap();
+    a_killed_one_holds_nothing_back(&path, container, "another boot");
 }
 
 /// A file system in memory.

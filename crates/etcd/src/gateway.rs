@@ -12,7 +12,7 @@ pub(crate) struct Request {
     pub body: Vec<u8>,
     /// Whether it does no harm to do it again after somebody else may have done something.
     pub repeats: bool,
-    /// Whether the answer is the first of a stream, and so wrapped once more.
+    /// Whether answers come as a stream, each wrapped once more.
     pub streams: bool,
 }
 
@@ -138,7 +138,7 @@ impl Request {
         Request::new("kv/deleterange", &json!({ "key": encode(key) }), false)
     }
 
-    /// Makes a lease of this number. Not repeated: there is one then.
+    /// Makes a lease of this number. Not repeated: the number is taken then.
     pub(crate) fn grant(id: u64, seconds: u32) -> Request {
         let body = json!({ "ID": id.to_string(), "TTL": seconds.to_string() });
         Request::new("lease/grant", &body, false)

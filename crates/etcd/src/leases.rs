@@ -1,4 +1,4 @@
-//! Leases of etcd, which say whether a program still runs: it renews its own as long as it does.
+//! Leases of etcd. A program renews its lease as long as it runs, so the lease says whether it does.
 
 use crate::cluster::Cluster;
 use crate::errors::Fault;
@@ -19,7 +19,7 @@ const RENEWALS: u32 = 5;
 pub(crate) fn take(cluster: &Arc<Cluster>) -> Result<Lease> {
     let mut random = [0; 8];
     SystemRng.fill(&mut random);
-    // A positive number that no other lease has.
+    // A positive number; no other lease has it, but for chance.
     let id = (u64::from_le_bytes(random) >> 1).max(1);
     let granted = cluster.wait(move |cluster| async move { grant(&cluster, id).await })?;
     let (renewed, pause) =
@@ -54,7 +54,7 @@ async fn grant(cluster: &Cluster, id: u64) -> Result<String> {
     Ok(reply.header.cluster_id)
 }
 
-/// Renews a lease. One that has ended begins anew: the program has only been held up, and nobody may have noticed.
+/// Renews a lease. A lease that has ended begins anew: the program was held up, and a gc may not have looked meanwhile.
 async fn renew(cluster: &Cluster, id: u64) -> Result<()> {
     let renewed = cluster.call(&Request::keep_alive(id)).await;
     let reply = renewed.map_err(|fault| explain(cluster, "renewing", fault))?;
@@ -83,7 +83,7 @@ impl Drop for Guard {
         }
         self.renewing.abort();
         let (cluster, id) = (self.cluster.clone(), self.id);
-        // Otherwise it ends by itself.
+        // If this fails, or the process ends first, the lease ends by itself.
         let _ = runtime::spawn(async move { cluster.call(&Request::revoke(id)).await });
     }
 }

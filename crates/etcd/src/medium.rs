@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// A record is put by a transaction, on condition that its key was never made or was deleted since, so of
 /// several writers one gets the number. A cluster takes requests of up to 1.5 MiB, unless its members
 /// run with a larger `--max-request-bytes`; a longer record is refused with `Invalid`. There are no
-/// locks, but leases.
+/// locks; there are leases.
 pub struct EtcdMedium {
     cluster: Arc<Cluster>,
 }

@@ -1,5 +1,5 @@
-//! How a cluster is reached: user, password and certificates, in the variables that etcdctl reads; and how long leases
-//! live in it.
+//! How a cluster is reached: user, password and certificates, in the variables that etcdctl reads. How long leases live
+//! in it.
 
 use outlive_types::{Error, Result};
 use std::fs;
@@ -17,7 +17,7 @@ pub(crate) struct Settings {
     pub lease_s: u32,
 }
 
-/// Says how many seconds a lease lives. A program may be held up for so long, or cut off.
+/// The variable with the seconds for which a lease lives: a program may be held up, or cut off, for so long.
 const LEASE: &str = "OUTLIVE_LEASE_S";
 const LEASE_S: u32 = 300;
 /// The longest: a day.

@@ -125,8 +125,8 @@ fn files_are_written_read_and_removed() {
     assert_eq!(cluster.place().open_files().unwrap().names("log").unwrap(), Vec::<String>::new());
 }
 
-/// A lease in the cluster ends some seconds after its last renewal. One that has ended is granted again: the program was
-/// only held up, and perhaps nobody has noticed.
+/// A lease in the cluster ends some seconds after its last renewal. A lease that has ended is granted again: the program
+/// was only held up, and a gc may not have looked meanwhile.
 #[test]
 fn a_lease_is_renewed_until_its_holder_ends() {
     let cluster = Cluster::of(1);

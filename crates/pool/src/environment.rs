@@ -4,7 +4,7 @@ use crate::ProcessMark;
 use outlive_types::{Clock, NoObserver, Observer, Rng, SystemClock, SystemRng};
 use std::sync::Arc;
 
-/// What enters from outside: time, randomness, somebody to tell, and which process this is.
+/// What a pool is given from outside: time, randomness, an observer, and the name of the process.
 #[derive(Clone)]
 pub struct Environment {
     /// The time.
@@ -13,7 +13,7 @@ pub struct Environment {
     pub rng: Arc<dyn Rng>,
     /// Receives notices and progress.
     pub observer: Arc<dyn Observer>,
-    /// What the process that asks is called in the log.
+    /// Names the process in the log.
     pub process: fn() -> ProcessMark,
 }
 

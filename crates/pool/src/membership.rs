@@ -4,7 +4,7 @@
 
 use crate::Pool;
 use crate::alone::Alone;
-use crate::redundancy::{TargetConfig, TargetState, Tier};
+use crate::redundancy::{TargetConfig, TargetState, Tier, Writes};
 use crate::repair::{PackUses, RepairOptions, RepairReport};
 use crate::targets::{FoundPlace, Rows, TargetSet, TargetTable, members};
 use crate::written::{Growing, Spread};
@@ -22,7 +22,7 @@ pub struct TargetsThen {
     /// The number of the next target that comes.
     next_id: u32,
     written: Growing,
-    /// The newest table of which was said that it leaves packs with less redundancy.
+    /// The newest table for which a warning says that packs may have less redundancy.
     told: Arc<AtomicU64>,
 }
 
@@ -92,7 +92,8 @@ impl Pool {
     /// so either it sees what was written, or this sees that the target is closed.
     ///
     /// # Errors
-    /// `Retry` if too many have left: what was saved must be saved again. What the table reports.
+    /// `Retry` if too many have left, or any where saves need all redundancy: what was saved must be saved again. What
+    /// the table reports.
     pub fn check_targets(&self, then: &TargetsThen, others: &Spread) -> Result<()> {
         let Some(table) = self.table() else { return Ok(()) };
         let version = table.version().or_else(|error| self.place_says().and(Err(error)))?;
@@ -108,6 +109,7 @@ impl Pool {
         let known = then.ids.iter().copied().chain(came);
         let left: BTreeSet<u32> = known.filter(|id| row_of(*id).is_none()).collect();
         let needed = usize::from(self.config().geometry().k);
+        let needs_all = self.config().redundancy.writes == Writes::Full;
         let mut lacking = None;
         for pack in then.spread().iter().chain(others) {
             let has_left = |id: &u32| row_of(*id).is_none();
@@ -118,7 +120,8 @@ impl Pool {
             let elsewhere = left.iter().filter(|id| pack.binary_search(id).is_err());
             let moved = pack.iter().filter(is_draining).count().min(elsewhere.clone().count());
             let first = pack.iter().find(|id| has_left(id)).or(elsewhere.clone().next());
-            if let Some(id) = first.filter(|_| pack.len() - gone - moved < needed) {
+            let is_refused = pack.len() - gone - moved < needed || needs_all && gone > 0;
+            if let Some(id) = first.filter(|_| is_refused) {
                 return Err(Error::retry(format!(
                     "target {id} was removed from the pool while this was written: save again"
                 )));

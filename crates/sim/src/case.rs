@@ -243,7 +243,7 @@ impl Case {
         let mut scratched = name.family == Family::Overtake && roles[0] == Role::Scrub;
         // Not drawn, so that cases of one target are what they were before there were several.
         let mut space = Space::of(name.seed);
-        // What ranks tell each other of a lost session is the same as of any other fence.
+        // Ranks tell each other of a lost session as of any other fence.
         space.leases &= name.family != Family::Group;
         if space.volatile {
             let is_free = !chances.flips_records() && !roles.contains(&Role::Rollback { job: A });

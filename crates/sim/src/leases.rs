@@ -23,7 +23,7 @@ impl fmt::Debug for Holder {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Leases(Arc<Mutex<Vec<Option<Holder>>>>);
 
-/// One of so many looks at a lease ends it early.
+/// Number of looks at a lease of which one ends it early, on average.
 const EARLY: u64 = 3;
 
 impl Leases {

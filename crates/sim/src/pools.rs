@@ -169,7 +169,7 @@ impl Observer for Remarks {
     }
 }
 
-/// A program that no other one can see.
+/// Names a program as one of a host of its own, so that no other program can look whether it runs.
 fn on_a_host_of_its_own() -> ProcessMark {
     ProcessMark { system: String::new(), ..ProcessMark::of_this() }
 }

@@ -39,7 +39,7 @@ struct JobTruth {
     session: Option<SessionId>,
     /// Who opened it.
     session_by: Option<usize>,
-    /// The session that was ended last, and whether by another program than its own.
+    /// The session that was ended last, and whether another program than its own has ended it.
     ended: Option<(SessionId, bool)>,
     last_epoch: Epoch,
     /// Fingerprints of all records as they were appended.
@@ -286,7 +286,7 @@ impl Truth {
         }
     }
 
-    /// Whether somebody else has opened the newest session of the job, or ended it in the program's place.
+    /// Whether another program has opened the newest session of the job, or has ended it in this program's place.
     pub fn is_fenced(&self, program: usize, job: &JobName) -> bool {
         let facts = self.facts();
         let Some(truth) = facts.jobs.get(job) else { return false };

@@ -47,7 +47,7 @@ pub struct PoolWorld {
     pub(crate) directory: Option<Arc<(DirectoryLog, TempDir)>>,
     /// Records that somebody cannot read: the program, the job, the number.
     pub(crate) unreadable: Arc<Mutex<BTreeSet<(usize, JobName, u64)>>>,
-    /// Those of its log, if it has any.
+    /// The leases of its log.
     pub(crate) leases: Leases,
     /// Of its log's places, if it has several.
     pub(crate) places: Arc<PlacesTruth>,

@@ -1,4 +1,5 @@
-//! Sessions of programs on other hosts: their leases say whether they run, and a gc ends those that have ended.
+//! Sessions of programs on other hosts: leases say whether the programs run. A gc ends the session once its lease has
+//! ended.
 
 mod common;
 
@@ -159,7 +160,7 @@ fn a_program_on_another_host_holds_space_as_long_as_its_lease() {
     let program = world.saved_twice();
     let held = world.gc(&[1]);
     assert!(held.deleted == 0 && held.held > 0, "{held:?}");
-    // What cannot be asked has not ended.
+    // A lease that cannot be asked for has not ended.
     world.log.has_ended.store(true, Ordering::SeqCst);
     world.log.is_silent.store(true, Ordering::SeqCst);
     let held = world.gc(&[]);
@@ -262,7 +263,7 @@ fn a_closed_job_holds_no_lease() {
 
 /// A writer that cannot know whether its Close is in the log finds it there, and is not fenced by it.
 #[test]
-fn a_close_whose_reply_was_lost_fences_nobody() {
+fn a_close_whose_reply_was_lost_fences_no_writer() {
     let world = World::new(elsewhere);
     let program = world.saved_twice();
     world.log.loses_close.store(true, Ordering::SeqCst);

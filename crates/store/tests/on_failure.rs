@@ -242,8 +242,8 @@ fn who_waits_for_a_save_is_told_and_nothing_else() {
     assert!(world.restored() == Some((2, state)), "bit for bit");
 }
 
-/// A program goes on after a failed save, and then offers a state that no save can store: it is told of that mistake only,
-/// and at its end of the failed save.
+/// A program goes on after a failed save, and then offers a state that no save can store. That call reports the mistake
+/// only, and the end of the program the failed save.
 #[test]
 fn a_mistake_of_the_program_hides_no_failed_save() {
     let world = World::new();

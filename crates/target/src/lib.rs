@@ -268,7 +268,7 @@ impl Previous {
 /// A lock that ends with its holder: when it is dropped, or its process dies.
 pub type LockGuard = Box<dyn Send + Sync>;
 
-/// What shows to others that its holder still runs.
+/// Shows to processes of other hosts that its holder still runs.
 pub struct Lease {
     /// Names it to [`ManifestLog::has_lease_ended`]: at most 65,535 bytes.
     pub token: String,
@@ -414,9 +414,9 @@ pub trait ManifestLog: Send + Sync + fmt::Debug {
         Ok(None)
     }
 
-    /// Whether a lease has ended; `None` if that cannot be seen from here. Once a lease has ended it may still happen
-    /// that its process runs: a host may be cut off, or stand still. So a caller that acts on it first appends a record
-    /// that ends what the lease stood for.
+    /// Whether a lease has ended; `None` if this process cannot see that. The holder of a lease that has ended may still
+    /// run: its host may be cut off, or stand still. So a caller that acts on the end first appends a record that ends
+    /// what the lease stood for.
     ///
     /// # Errors
     /// What the medium reports.

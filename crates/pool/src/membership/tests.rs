@@ -2,7 +2,7 @@
 
 use crate::{
     AllNamed, Container, Environment, FormatConfig, PackWriter, Pool, PoolConfig, Redundancy,
-    Spread, TargetConfig, Tier, Tuning, create, open,
+    Spread, TargetConfig, Tier, Tuning, Writes, create, open,
 };
 use outlive_format::{EntryKind, fingerprint};
 use outlive_io::AlignedBuf;
@@ -91,17 +91,27 @@ impl Observer for Warnings {
     }
 }
 
-/// Enough is left to commit, and less than the pool promises: that is said, once for each target that has left.
-#[test]
-fn a_commit_with_less_redundancy_is_told() {
+/// Seven directories for four shards of data and two of parity, and a process that hears warnings.
+fn seven(writes: Writes) -> (TempDir, Pool, Arc<Warnings>) {
     let dir = tempfile::tempdir().unwrap();
-    let place = |id: u32| dir.path().join(id.to_string()).to_str().unwrap().to_owned();
-    let target = (1..=7).map(|id| TargetConfig::at(place(id))).collect();
+    let target = (1..=7).map(|id| TargetConfig::at(place(&dir, id))).collect();
+    let redundancy = Redundancy { writes, ..Redundancy::erasure(4, 2) };
     let config = PoolConfig::new(FormatConfig::new([7; 16]), Tuning::default());
-    let config = PoolConfig { target, redundancy: Redundancy::erasure(4, 2), ..config };
+    let config = PoolConfig { target, redundancy, ..config };
     drop(create(&dir.path().join("pool"), config, Environment::system()).unwrap());
     let warnings = Arc::new(Warnings::default());
     let pool = open(&dir.path().join("pool"), Environment::observed(warnings.clone())).unwrap();
+    (dir, pool, warnings)
+}
+
+fn place(dir: &TempDir, id: u32) -> String {
+    dir.path().join(id.to_string()).to_str().unwrap().to_owned()
+}
+
+/// Enough shards are left to commit, and fewer than the pool promises: one warning for each target that has left says so.
+#[test]
+fn a_commit_with_less_redundancy_warns() {
+    let (dir, pool, warnings) = seven(Writes::Degraded);
     let then = pool.targets_now().unwrap().unwrap();
     put_pack(&pool, 1);
     let on = then.spread().first().unwrap().clone();
@@ -110,7 +120,7 @@ fn a_commit_with_less_redundancy_is_told() {
     let check = || (0..2).for_each(|_| pool.check_targets(&then, &Spread::new()).unwrap());
     let said = || std::mem::take(&mut *warnings.0.lock().unwrap());
     for id in [8, 9] {
-        another(dir.path()).add_target(&place(id), None, Tier::Fast).unwrap();
+        another(dir.path()).add_target(&place(&dir, id), None, Tier::Fast).unwrap();
     }
     remove(off).unwrap();
     check();
@@ -121,6 +131,28 @@ fn a_commit_with_less_redundancy_is_told() {
         let said = said();
         assert!(said.len() == 1 && said[0].contains("may have less redundancy"), "{said:?}");
     }
+}
+
+#[test]
+fn where_saves_need_all_redundancy_a_commit_with_less_is_refused() {
+    let (dir, pool, warnings) = seven(Writes::Full);
+    let then = pool.targets_now().unwrap().unwrap();
+    put_pack(&pool, 1);
+    let on = then.spread().first().unwrap().clone();
+    let off = (1..=7).find(|id| !on.contains(id)).unwrap();
+    let remove = |id| another(dir.path()).remove_target(id, true, None, &AllNamed).map(drop);
+    another(dir.path()).add_target(&place(&dir, 8), None, Tier::Fast).unwrap();
+    remove(off).unwrap();
+    pool.check_targets(&then, &Spread::new()).unwrap();
+    another(dir.path()).add_target(&place(&dir, 9), None, Tier::Fast).unwrap();
+    remove(on[0]).unwrap();
+    let error = pool.check_targets(&then, &Spread::new()).unwrap_err();
+    assert!(error.kind() == ErrorKind::Retry && error.message().contains("save again"), "{error}");
+    assert_eq!(*warnings.0.lock().unwrap(), [""; 0]);
+    // Written again, it has all.
+    let then = pool.targets_now().unwrap().unwrap();
+    put_pack(&pool, 2);
+    pool.check_targets(&then, &Spread::new()).unwrap();
 }
 
 /// What a drain has moved to a target that is lost then is lost with it.

@@ -289,10 +289,6 @@ impl LogHead {
             pool.env().rng.fill(&mut id);
             SessionId(id)
         });
-        // Without one this host alone can tell whether the writer runs. Collectors have no packs for which others wait.
-        if self.lease.is_none() && !self.job.is_gc() {
-            self.lease = pool.log().lease().unwrap_or_default();
-        }
         for _ in 0..ATTEMPTS {
             let now = self.look(pool, None)?;
             // The newest session is this writer's own: the one that it opens, or one whose end is uncertain.
@@ -301,10 +297,11 @@ impl LogHead {
             if !is_own {
                 let checked = self.check_position(pool, now);
                 self.is_stale = checked.is_err();
-                if self.is_stale {
-                    self.lease = None;
-                }
                 checked?;
+            }
+            // Without a lease this host alone can tell whether the writer runs. No job waits for packs of collectors.
+            if self.lease.is_none() && !self.job.is_gc() {
+                self.lease = pool.log().lease().unwrap_or_default();
             }
             let ProcessMark { process, started, host, system } = (pool.env().process)();
             let body = Body::Session(Session {
@@ -461,7 +458,7 @@ impl LogHead {
         error
     }
 
-    /// Its lease had ended, as far as a gc could see, which then ended its session.
+    /// A gc has seen that the lease had ended, and has ended the session.
     fn fence_without_lease(&mut self) -> Error {
         let error = Error::fenced(format!(
             "a gc or prune has ended the session of job {}, as this program seemed to have ended: it was held up, or cut \

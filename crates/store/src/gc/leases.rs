@@ -1,7 +1,7 @@
-//! Sessions of other hosts whose leases have ended: a gc ends these sessions, so that they hold no space for ever.
+//! A gc ends the sessions of programs on other hosts whose leases have ended: these sessions would hold space forever.
 //!
-//! A lease may end while its program runs: the host is cut off, or the program was stopped for long. So the session is
-//! ended by a record, behind which every append of that program is lost: it finds the record then, and is fenced.
+//! A lease may end while its program runs: the host is cut off, or the program was stopped for long. So the gc ends the
+//! session by a record. Behind that record every append of the program is lost: the program finds it, and is fenced.
 
 use super::survey::{JobState, Survey};
 use super::tell::{ATTEMPTS, append_behind};
@@ -12,7 +12,7 @@ use outlive_types::{Result, SessionId};
 /// Ends the open sessions of a survey whose leases have ended. A dry run only takes them for ended.
 ///
 /// # Errors
-/// What the log reports, but for the leases: one that cannot be asked for has not ended.
+/// What the log reports. A lease that cannot be asked for has not ended, and is no error.
 pub fn end_lost_sessions(
     pool: &Pool,
     survey: &mut Survey,
@@ -44,6 +44,13 @@ pub fn end_if_lost(
         let Some(session) = state.lost_session(pool) else { break };
         ended = Some(session);
         if is_dry || append_behind(pool, state, Body::Close(Close { session }))? {
+            if !is_dry {
+                pool.warn(format!(
+                    "the program of job {} ({}) seems to have ended: this ends its session",
+                    state.name,
+                    state.program()
+                ));
+            }
             state.session_has_ended();
         } else {
             *state = JobState::read(pool, &state.name.clone(), forget)?;

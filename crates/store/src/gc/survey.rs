@@ -176,11 +176,11 @@ impl JobState {
     /// The open session whose lease has ended: its writer seems to be gone, with its host or cut off from the log.
     pub(super) fn lost_session(&self, pool: &Pool) -> Option<SessionId> {
         let (session, _) = self.session.as_ref().filter(|(_, open)| *open)?;
-        // Of processes of its own system this one knows more. A record that cannot be read may be a newer session.
+        // This process can look at those of its own system. A record that cannot be read may be a newer session.
         if session.lease.is_empty() || self.damaged > 0 || process_of(session).is_of_this_system() {
             return None;
         }
-        // One that cannot be asked for has not ended.
+        // A lease that cannot be asked for has not ended.
         let has_ended = pool.log().has_lease_ended(&session.lease).unwrap_or_default();
         (has_ended == Some(true)).then_some(session.session)
     }

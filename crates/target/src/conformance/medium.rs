@@ -41,7 +41,7 @@ fn list(medium: &dyn LogMedium, job: &JobName) -> Vec<u64> {
     medium.list(job).expect("an answer")
 }
 
-/// Media without leases know of none; those with some may take a while to end one.
+/// A medium without leases knows of none. A medium may take a while to end one.
 fn leases(make: &Make<dyn LogMedium>) {
     let medium = make();
     let has_ended = |token: &str| medium.has_lease_ended(token).expect("an answer");

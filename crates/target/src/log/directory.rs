@@ -208,8 +208,11 @@ impl LogMedium for DirectoryMedium {
     }
 
     fn lease(&self) -> Result<Option<Lease>> {
-        self.make_log_dir()?;
-        leases::take(&self.locks, &self.root.join("log"))
+        let log = self.root.join("log");
+        if !log.is_dir() {
+            self.make_log_dir()?;
+        }
+        leases::take(&self.locks, &log)
     }
 
     fn has_lease_ended(&self, token: &str) -> Result<Option<bool>> {

@@ -1,5 +1,5 @@
 //! Leases of a log in a directory: each is a lock on one byte of a file beside the jobs. The lock belongs to the open
-//! file (`F_OFD_SETLK`), so the kernel ends it with the last process that has the file open, however that ends.
+//! file (`F_OFD_SETLK`). So the kernel ends it with the last process that has the file open, however that process ends.
 
 use super::locks::Locks;
 use crate::{Lease, LockGuard};
@@ -14,23 +14,23 @@ use std::process;
 /// A name that no job's directory has: those are directories.
 pub(super) const LEASES: &str = ".leases.lock";
 
-/// Bytes are chosen at random among so many, far beyond the end of the file.
+/// Number of bytes among which a lease takes one at random, most of them beyond the end of the file.
 const BYTES: u64 = 1 << 62;
 
-/// Digits of the random name that the file has in it: one that was deleted and made again has other locks, and so has the
-/// file of another log.
+/// Length of the random name in the file. A file that was deleted and made again has other locks and another name; so has
+/// the file of another log.
 const NAME_DIGITS: usize = 16;
 
-/// What says which lock a lease is, and where it is seen: `NAME BYTE SYSTEM DEVICE REACH`, separated by spaces.
+/// Names the lock of a lease, and says which processes see it: `NAME BYTE SYSTEM DEVICE REACH`, separated by spaces.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Token {
-    /// What the file is called in it.
+    /// The name in the file.
     name: String,
     byte: u64,
     seen: Seen,
 }
 
-/// Where locks are seen.
+/// The place from which a process sees locks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Seen {
     /// The boot id of the holder's kernel.
@@ -43,15 +43,15 @@ struct Seen {
 /// Which processes see the locks of a file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Reach {
-    /// Those of all hosts that use it.
+    /// The processes of all hosts that use it.
     Shared,
-    /// All that can use it: only one kernel at a time has it.
+    /// All processes that can use it, since one kernel at a time has it.
     Disk,
-    /// Those below the same kernel that use the same device, as far as is known.
+    /// Processes below the same kernel, on the same device; of others nothing is known.
     Local,
 }
 
-/// As they stand in tokens.
+/// The words for them in tokens.
 const REACHES: [(&str, Reach); 3] =
     [("shared", Reach::Shared), ("disk", Reach::Disk), ("local", Reach::Local)];
 
@@ -80,7 +80,7 @@ impl Token {
 }
 
 impl Seen {
-    /// Whether what one sees the other sees, too.
+    /// Whether a process there sees the locks that are taken here, and the other way round.
     fn is_also(&self, other: &Seen) -> bool {
         let is_one_kernel = self.system == other.system && self.device == other.device;
         is_one_kernel || self.reach == other.reach && self.reach != Reach::Local
@@ -89,16 +89,21 @@ impl Seen {
 
 /// Takes a lease by a lock on a random byte; `None` where there are no such locks, or the file cannot be made.
 pub(super) fn take(locks: &Locks, dir: &Path) -> Result<Option<Lease>> {
-    let Some(file) = locks.open(LEASES)? else { return Ok(None) };
-    let (Some(seen), Some(name)) = (seen(dir, &file), make_name(&file)) else { return Ok(None) };
-    let byte = random() % BYTES;
-    let taken = fcntl(&file, FcntlArg::F_OFD_SETLK(&lock_of(byte, libc::F_WRLCK)));
-    let token = Token { name, byte, seen };
-    let guard: LockGuard = Box::new(Guard { file, byte, pid: process::id() });
-    Ok(taken.is_ok().then(|| Lease { token: token.to_text(), guard }))
+    let boxed = |(token, guard): (Token, Guard)| {
+        let guard: LockGuard = Box::new(guard);
+        Lease { token: token.to_text(), guard }
+    };
+    Ok(locks.open(LEASES)?.and_then(|file| lock(file, dir)).map(boxed))
 }
 
-/// Whether nobody holds the lock of a lease any more; `None` if that cannot be seen from here.
+fn lock(file: File, dir: &Path) -> Option<(Token, Guard)> {
+    let token = Token { seen: seen(dir, &file)?, name: make_name(&file)?, byte: random() % BYTES };
+    fcntl(&file, FcntlArg::F_OFD_SETLK(&lock_of(token.byte, libc::F_WRLCK))).ok()?;
+    let guard = Guard { file, byte: token.byte, pid: process::id() };
+    Some((token, guard))
+}
+
+/// Whether the lock of a lease is free; `None` if this process cannot see that.
 pub(super) fn has_ended(dir: &Path, token: &str) -> Option<bool> {
     let token = Token::parse(token)?;
     let file = File::open(dir.join(LEASES)).ok()?;
@@ -117,12 +122,12 @@ fn name_in(file: &File) -> Option<String> {
     String::from_utf8(name.to_vec()).ok()
 }
 
-/// The name in the file, which is given one if it has none: it is new, or its maker was killed before it did that.
+/// The name in the file. A file without one gets one: it is new, or its maker was killed before it wrote the name.
 fn make_name(file: &File) -> Option<String> {
     if let Some(name) = name_in(file) {
         return Some(name);
     }
-    // One process at a time does it.
+    // One process at a time writes it.
     fcntl(file, FcntlArg::F_OFD_SETLKW(&lock_of(BYTES, libc::F_WRLCK))).ok()?;
     let name = name_in(file).or_else(|| {
         let name = format!("{:016x}", random());
@@ -164,7 +169,7 @@ impl Drop for Guard {
     }
 }
 
-/// Where the locks of a file in a directory are seen; `None` if the system does not say.
+/// The place from which this process sees the locks of a file in a directory; `None` if the system does not say.
 fn seen(dir: &Path, file: &File) -> Option<Seen> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let system = Some(boot.trim()).filter(|boot| !boot.is_empty())?.to_owned();
@@ -208,6 +213,10 @@ mod tests {
     use super::*;
     use std::process::{Command, Stdio};
 
+    fn locked(dir: &Path) -> (Token, Guard) {
+        lock(Locks::new(dir.to_owned()).open(LEASES).unwrap().unwrap(), dir).unwrap()
+    }
+
     fn leases(dir: &Path) -> (Locks, Lease) {
         let locks = Locks::new(dir.to_owned());
         let lease = take(&locks, dir).unwrap().unwrap();
@@ -231,40 +240,36 @@ mod tests {
     #[test]
     fn a_forked_child_leaves_the_lease_to_its_parent() {
         let dir = tempfile::tempdir().unwrap();
-        let (locks, Lease { token, guard }) = leases(dir.path());
-        drop(guard);
-        let file = locks.open(LEASES).unwrap().unwrap();
-        let byte = Token::parse(&token).unwrap().byte;
-        let take = FcntlArg::F_OFD_SETLK(&lock_of(byte, libc::F_WRLCK));
-        fcntl(&file, take).unwrap();
-        let of_child = Guard { file: file.try_clone().unwrap(), byte, pid: process::id() + 1 };
-        let left_open = file.try_clone().unwrap();
-        let of_parent = Guard { file, byte, pid: process::id() };
+        let (token, of_parent) = locked(dir.path());
+        let left_open = of_parent.file.try_clone().unwrap();
+        let file = of_parent.file.try_clone().unwrap();
+        let of_child = Guard { file, byte: token.byte, pid: process::id() + 1 };
         drop(of_child);
-        assert_eq!(has_ended(dir.path(), &token), Some(false));
+        assert_eq!(has_ended(dir.path(), &token.to_text()), Some(false));
         drop(of_parent);
-        assert_eq!(has_ended(dir.path(), &token), Some(true), "while a child has the file open");
+        let ended = has_ended(dir.path(), &token.to_text());
+        assert_eq!(ended, Some(true), "while a child has the file open");
         drop(left_open);
     }
 
     #[test]
     fn a_lease_ends_with_its_process() {
         let dir = tempfile::tempdir().unwrap();
-        let (locks, Lease { token, guard }) = leases(dir.path());
-        drop(guard);
-        let file = locks.open(LEASES).unwrap().unwrap();
-        let byte = Token::parse(&token).unwrap().byte;
-        fcntl(&file, FcntlArg::F_OFD_SETLK(&lock_of(byte, libc::F_WRLCK))).unwrap();
-        // The child alone has the open file then.
+        let (token, mut guard) = locked(dir.path());
+        let token = token.to_text();
+        // A child has the open file, too, and then alone, as if it had taken the lease.
+        let file = guard.file.try_clone().unwrap();
         let mut child =
             Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::from(file)).spawn().unwrap();
+        guard.pid = 0; // so this process only closes the file
+        drop(guard);
         assert_eq!(has_ended(dir.path(), &token), Some(false));
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(has_ended(dir.path(), &token), Some(true));
     }
 
-    /// A purge by age deletes files that are in use: then nothing is known, and nobody is taken for dead.
+    /// A purge by age deletes files that are in use. Then nothing is known, and every writer counts as running.
     #[test]
     fn of_a_file_that_was_deleted_and_made_again_nothing_is_known() {
         let dir = tempfile::tempdir().unwrap();
@@ -308,7 +313,7 @@ mod tests {
         assert_eq!(Token::parse(&format!("{name} 4000000000000000 b 1 local")), None);
     }
 
-    /// Its maker was killed before it gave the file a name, or several come at once.
+    /// Its maker was killed before it gave the file a name, or several writers come at once.
     #[test]
     fn the_file_gets_one_name() {
         let dir = tempfile::tempdir().unwrap();

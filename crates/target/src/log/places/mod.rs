@@ -500,8 +500,8 @@ impl LogMedium for Places {
         Ok(answers.into_iter().any(|(_, is_read)| is_read))
     }
 
-    /// One in each place that has some, if those are a majority. Its token has the tokens of all places, empty for those
-    /// without, separated by semicolons.
+    /// A lease in each place that has leases, if those are a majority. The token has the tokens of all places, separated by
+    /// semicolons, and nothing for a place without.
     fn lease(&self) -> Result<Option<Lease>> {
         let answers = self.all(0..self.places.len(), |medium| medium.lease())?;
         let mut tokens = vec![String::new(); self.places.len()];
@@ -516,7 +516,8 @@ impl LogMedium for Places {
         Ok(is_enough.then(|| Lease { token: tokens.join(SEPARATOR), guard: Box::new(held) }))
     }
 
-    /// It has ended if a majority say so and no place says that it has not: one of them at least had it.
+    /// A lease has ended if a majority of the places say so, of which at least one had it, and no place says that it has
+    /// not ended.
     fn has_lease_ended(&self, token: &str) -> Result<Option<bool>> {
         let tokens: Arc<[String]> = token.split(SEPARATOR).map(str::to_owned).collect();
         if tokens.len() != self.places.len() {

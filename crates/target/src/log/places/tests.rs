@@ -435,7 +435,7 @@ fn a_record_that_is_removed_while_places_are_asked_for_it_counts_as_removed() {
 
 /// A lease that one place has lost, or has never had, stands; the places that have it still outvote the others.
 #[test]
-fn a_lease_ends_by_a_majority_that_nobody_contradicts() {
+fn a_lease_ends_by_a_majority_that_no_place_contradicts() {
     for asking in BOTH {
         let dirs: Vec<_> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
         let place = |dir: &tempfile::TempDir| -> Arc<dyn LogMedium> {
