@@ -73,9 +73,12 @@ impl HomeTargets {
         Ok(check_log(&self.home, &self.format)?.0)
     }
 
-    fn targets_of(&self, marker: &Marker) -> Result<Vec<TargetConfig>> {
-        let descriptor = read_descriptor(&self.home.root)?;
-        let mut rows = targets_of(&descriptor, marker)
+    fn targets_of(
+        &self,
+        written_down: &[TargetConfig],
+        marker: &Marker,
+    ) -> Result<Vec<TargetConfig>> {
+        let mut rows = targets_of(written_down, marker)
             .map_err(|error| error.context(self.home.descriptor()))?;
         if rows.is_empty() {
             rows.push(TargetConfig::at("."));
@@ -147,18 +150,25 @@ impl HomeTargets {
 }
 
 impl TargetPlaces for HomeTargets {
-    fn first(&self) -> Result<Rows> {
+    fn written_down(&self) -> Result<Vec<TargetConfig>> {
+        Ok(read_descriptor(&self.home.root)?.target)
+    }
+
+    fn first(&self, written_down: &[TargetConfig]) -> Result<Rows> {
         let marker = self.marker()?;
-        let targets = self.targets_of(&marker)?;
+        let targets = self.targets_of(written_down, &marker)?;
         let highest = targets.iter().filter_map(|row| row.id).max().unwrap_or(FIRST);
         let next_id = marker.next_target.unwrap_or(0).max(highest + 1);
         Ok(Rows { next_id, targets })
     }
 
-    fn seen(&self, rows: Rows) -> Result<Vec<TargetConfig>> {
+    fn seen(&self, rows: Rows, written_down: &[TargetConfig]) -> Result<Vec<TargetConfig>> {
         let Rows { next_id, targets, .. } = rows;
         let made = Marker::bare(self.format.clone());
-        self.targets_of(&Marker { next_target: Some(next_id), target: targets, ..made })
+        self.targets_of(
+            written_down,
+            &Marker { next_target: Some(next_id), target: targets, ..made },
+        )
     }
 
     fn open(&self, row: &TargetConfig, is_only: bool) -> Result<OpenTarget> {

@@ -156,21 +156,24 @@ impl Marker {
 ///
 /// # Errors
 /// `Invalid` for targets that the pool does not have, and for two of one number.
-pub(crate) fn targets_of(descriptor: &PoolConfig, marker: &Marker) -> Result<Vec<TargetConfig>> {
+pub(crate) fn targets_of(
+    written_down: &[TargetConfig],
+    marker: &Marker,
+) -> Result<Vec<TargetConfig>> {
     let is_as_made = marker.next_target.is_none();
-    let is_plain = !marker.target.iter().chain(&descriptor.target).any(|row| row.volatile);
-    if is_as_made && is_plain && marker.target.len() <= 1 && descriptor.target.len() <= 1 {
-        return Ok(descriptor.target.clone()); // it may have been moved by hand
+    let is_plain = !marker.target.iter().chain(written_down).any(|row| row.volatile);
+    if is_as_made && is_plain && marker.target.len() <= 1 && written_down.len() <= 1 {
+        return Ok(written_down.to_vec()); // it may have been moved by hand
     }
     let mut targets = marker.target.clone();
     let mut named = Vec::new();
-    for row in &descriptor.target {
+    for row in written_down {
         // One without a number is from before there were others: it is known by its place.
         let by_place = marker.target.iter().find(|target| target.location == row.location);
         // The target that a pool was made with, when it was the only one, has left.
         let first_left = || {
             let is_there = marker.target.iter().any(|target| target.id == Some(1));
-            (!is_as_made && !is_there && descriptor.target.len() == 1).then_some(1)
+            (!is_as_made && !is_there && written_down.len() == 1).then_some(1)
         };
         let id = by_place.and_then(|target| target.id);
         let id = row.id.or(id).or_else(first_left).ok_or_else(|| {

@@ -142,7 +142,8 @@ impl Pool {
 
     /// Refuses rows that do not fit the pool's redundancy, as programs see them: `pool.toml` may have other hosts.
     fn fits(&self, table: &TargetTable, rows: &Rows) -> Result<()> {
-        let staying = staying(&table.places().seen(rows.clone())?);
+        let places = table.places();
+        let staying = staying(&places.seen(rows.clone(), &places.written_down()?)?);
         if staying.iter().all(|row| row.tier == Tier::Slow) {
             return Err(Error::invalid(
                 "a pool needs a fast target to save to: add another one first",

@@ -41,21 +41,10 @@ pub fn check(place: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
     replace_lost(&pool, place).map_err(at)?;
     let jobs = pool.jobs().map_err(|error| at(error.to_string()))?;
     let fence: Vec<JobName> = jobs.clone();
-    let mut lost = lost(&pool, place).map_err(at)?;
-    let mut gc = |fence: Vec<JobName>| {
-        let drop = std::mem::take(&mut lost);
-        let options = GcOptions { fence, drop, ..GcOptions::default() };
-        collect(&pool, &options).map_err(|error| at(format!("a quiet gc: {error}")))
-    };
-    gc(fence)?;
-    // What a gc rewrites makes the segments of earlier ones superfluous: these go with the next.
-    let mut rounds = 0;
-    while !is_idle(&gc(Vec::new())?) {
-        rounds += 1;
-        if rounds > QUIET_GCS_MAX {
-            return Err(at(format!("{rounds} quiet gcs in a row all found something to do")));
-        }
-    }
+    let lost = lost(&pool, place).map_err(at)?;
+    let options = GcOptions { fence, drop: lost, ..GcOptions::default() };
+    collect(&pool, &options).map_err(|error| at(format!("a quiet gc: {error}")))?;
+    collect_all(&pool).map_err(at)?;
     if place.settles() {
         settle(&pool, place, rng).map_err(at)?;
     }
@@ -89,6 +78,18 @@ fn lost(pool: &Pool, place: &PoolWorld) -> Result<BTreeMap<JobName, BTreeSet<Epo
         }
     }
     Ok(lost)
+}
+
+/// Collects until nothing is left to do. What a gc rewrites makes the segments of earlier ones superfluous: these go
+/// with the next.
+pub(crate) fn collect_all(pool: &Pool) -> Result<(), String> {
+    for _ in 0..=QUIET_GCS_MAX {
+        let report = collect(pool, &GcOptions::default());
+        if is_idle(&report.map_err(|error| format!("a quiet gc: {error}"))?) {
+            return Ok(());
+        }
+    }
+    Err(format!("{} quiet gcs in a row all found something to do", QUIET_GCS_MAX + 1))
 }
 
 /// Whether there is no garbage any more.

@@ -146,7 +146,8 @@ impl PoolWorld {
 
     fn places_of(&self, targets: Vec<Arc<dyn Target>>, pauses: bool) -> SimPlaces {
         let (space, markers) = (self.space.clone(), self.markers.clone());
-        SimPlaces { space, targets, markers, pauses }
+        let written_down = self.written_down.clone();
+        SimPlaces { space, targets, markers, written_down, pauses }
     }
 
     /// The rows of the table now, read without letting other programs go on; none if there is no table.

@@ -2,12 +2,12 @@
 //! pool must be as its table says, and survive what it promises.
 
 use crate::blows::place_of;
+use crate::check::collect_all;
 use crate::disks::some_of;
 use crate::luck::lock;
 use crate::whole::checkpoints;
 use crate::world::PoolWorld;
 use outlive_pool::{Pool, RepairOptions, TargetState, Tier};
-use outlive_store::gc::{GcOptions, collect};
 use outlive_store::scrub::{ScrubOptions, ScrubReport, scrub};
 use outlive_store::{Sample, Uses, named_packs, repair};
 use outlive_types::{Error, ErrorKind, PackId, SeededRng};
@@ -101,7 +101,7 @@ fn scrubbed(pool: &Pool, place: &PoolWorld) -> Result<bool, String> {
     // What was whole in packs whose headers are scratched lies in others now, and a gc deletes them.
     if place.truth.has_scratches() && !report.damaged.is_empty() {
         report.damaged.clear();
-        collect(pool, &GcOptions::default()).map_err(|error| format!("a quiet gc: {error}"))?;
+        collect_all(pool)?;
         report.heal.condemned.clear();
         return is_mended(&report).map(|()| false);
     }

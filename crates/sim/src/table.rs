@@ -9,11 +9,14 @@ use outlive_pool::{
 use outlive_target::Target;
 use outlive_types::sync::pause;
 use outlive_types::{Error, Result};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 /// Which target is in which place; none where a target was lost with its marker, or where there never was one.
 pub(crate) type Markers = Arc<Mutex<BTreeMap<usize, u32>>>;
+
+/// The numbers of the targets that `pool.toml` names, or has named.
+pub(crate) type WrittenDown = Arc<Mutex<BTreeSet<u32>>>;
 
 /// The table of a new pool.
 fn first(space: &Space) -> Rows {
@@ -42,6 +45,7 @@ pub(crate) struct SimPlaces {
     /// By place, those to come too.
     pub targets: Vec<Arc<dyn Target>>,
     pub markers: Markers,
+    pub written_down: WrittenDown,
     /// Whether others may go on before each look.
     pub pauses: bool,
 }
@@ -60,8 +64,25 @@ impl SimPlaces {
 }
 
 impl TargetPlaces for SimPlaces {
-    fn first(&self) -> Result<Rows> {
-        Ok(first(&self.space))
+    fn written_down(&self) -> Result<Vec<TargetConfig>> {
+        self.pause("read the targets of the descriptor");
+        let row = |id: &u32| TargetConfig { id: Some(*id), ..TargetConfig::at(String::new()) };
+        Ok(lock(&self.written_down).iter().map(row).collect())
+    }
+
+    fn first(&self, written_down: &[TargetConfig]) -> Result<Rows> {
+        let rows = first(&self.space);
+        self.seen(rows.clone(), written_down)?;
+        Ok(rows)
+    }
+
+    fn seen(&self, rows: Rows, written_down: &[TargetConfig]) -> Result<Vec<TargetConfig>> {
+        match written_down.iter().find(|row| row.id.is_some_and(|id| id >= rows.next_id)) {
+            None => Ok(rows.targets),
+            Some(row) => {
+                Err(Error::invalid(format!("{row:?} is written down and not in {rows:?}")))
+            }
+        }
     }
 
     fn open(&self, row: &TargetConfig, _: bool) -> Result<OpenTarget> {
@@ -90,6 +111,12 @@ impl TargetPlaces for SimPlaces {
 
     fn prepare(&self, row: &TargetConfig, _: &[TargetConfig]) -> Result<()> {
         self.mark(row)
+    }
+
+    fn write_down(&self, rows: &[TargetConfig]) -> Result<()> {
+        self.pause("write the targets into the descriptor");
+        lock(&self.written_down).extend(rows.iter().filter_map(|row| row.id));
+        Ok(())
     }
 
     fn is_ours(&self, row: &TargetConfig) -> bool {

@@ -6,7 +6,7 @@ use crate::blows::Harm;
 use crate::leases::Leases;
 use crate::luck::{Luck, lock};
 use crate::space::Space;
-use crate::table::{Markers, markers_of};
+use crate::table::{Markers, WrittenDown, markers_of};
 use crate::truth::Truth;
 use outlive_target::{CutMode, DirectoryLog, FaultProcess, FaultWorld, Target};
 use outlive_types::sync::pause;
@@ -43,6 +43,8 @@ pub struct PoolWorld {
     pub(crate) space: Space,
     /// Which target is in which place.
     pub(crate) markers: Markers,
+    /// Which targets its descriptor names, or has named.
+    pub(crate) written_down: WrittenDown,
     /// The log, if it is not that of `world`.
     pub(crate) directory: Option<Arc<(DirectoryLog, TempDir)>>,
     /// Records that somebody cannot read: the program, the job, the number.
@@ -74,13 +76,14 @@ impl PoolWorld {
         let (unreadable, luck) = (Arc::default(), luck.clone());
         let space = space.clone();
         let markers = markers_of(&space);
-        let (leases, places, harm) = Default::default();
+        let (written_down, leases, places, harm) = Default::default();
         PoolWorld {
             name,
             world,
             truth,
             space,
             markers,
+            written_down,
             directory,
             unreadable,
             leases,

@@ -53,7 +53,7 @@ struct Places {
 }
 
 impl TargetPlaces for Places {
-    fn first(&self) -> Result<Rows> {
+    fn first(&self, _: &[TargetConfig]) -> Result<Rows> {
         let host = Some("one".to_owned());
         let row = TargetConfig { id: Some(1), host, ..TargetConfig::at("memory") }.in_memory()?;
         Ok(Rows { next_id: 2, targets: vec![row] })

@@ -63,7 +63,7 @@ fn place_of(row: &TargetConfig) -> Result<usize> {
 }
 
 impl TargetPlaces for Places {
-    fn first(&self) -> Result<Rows> {
+    fn first(&self, _: &[TargetConfig]) -> Result<Rows> {
         let row = |place: usize| TargetConfig {
             id: Some(place as u32 + 1),
             ..TargetConfig::at(place.to_string())

@@ -34,17 +34,27 @@ pub enum FoundPlace {
 
 /// Where the targets of a table are: directories, buckets, markers, `pool.toml`.
 pub trait TargetPlaces: Send + Sync + fmt::Debug {
-    /// The table of a pool whose targets were never changed.
+    /// The targets that are written down where a person looks for them. A process reads them before the table: a
+    /// command puts a row into the table first and then writes it down, so the table has all that are found here.
+    ///
+    /// # Errors
+    /// What the medium reports.
+    fn written_down(&self) -> Result<Vec<TargetConfig>> {
+        Ok(Vec::new())
+    }
+
+    /// The table of a pool whose targets were never changed. `written_down` was read before.
     ///
     /// # Errors
     /// `Invalid` for a table that cannot be; what the medium reports.
-    fn first(&self) -> Result<Rows>;
+    fn first(&self, written_down: &[TargetConfig]) -> Result<Rows>;
 
-    /// The rows as this process sees them: other hosts may have other names for a place.
+    /// The rows as this process sees them: other hosts may have other names for a place. `written_down` was read
+    /// before the rows.
     ///
     /// # Errors
-    /// `Invalid` for rows that do not fit what is written here.
-    fn seen(&self, rows: Rows) -> Result<Vec<TargetConfig>> {
+    /// `Invalid` for rows that do not fit what is written down.
+    fn seen(&self, rows: Rows, _written_down: &[TargetConfig]) -> Result<Vec<TargetConfig>> {
         Ok(rows.targets)
     }
 
@@ -203,6 +213,13 @@ struct Written {
     text: Option<TableText>,
 }
 
+/// The table at a moment, and the targets that were written down before that moment.
+struct Look {
+    written_down: Vec<TargetConfig>,
+    written: Written,
+    rows: Rows,
+}
+
 /// The table of targets of a pool, for all programs that use it.
 pub struct TargetTable {
     log: Arc<dyn ManifestLog>,
@@ -248,7 +265,7 @@ impl TargetTable {
     /// # Errors
     /// `Invalid` for a table that cannot be; `Damaged` if its record is; what the log reports.
     pub fn read(&self) -> Result<Rows> {
-        self.rows_of(&self.written()?)
+        self.look().map(|look| look.rows)
     }
 
     /// The targets as this process sees them.
@@ -264,11 +281,10 @@ impl TargetTable {
     /// # Errors
     /// As [`TargetTable::read`].
     pub(crate) fn seen(&self) -> Result<Rows> {
-        let written = self.written()?;
-        let rows = self.rows_of(&written)?;
+        let Look { written_down, written, rows } = self.look()?;
         // Before there is a record, they are as this process sees them.
         Ok(match written.text {
-            Some(_) => Rows { targets: self.places.seen(rows.clone())?, ..rows },
+            Some(_) => Rows { targets: self.places.seen(rows.clone(), &written_down)?, ..rows },
             None => rows,
         })
     }
@@ -281,8 +297,7 @@ impl TargetTable {
     /// again; what the log reports, and then the change was made or not.
     pub fn change(&self, change: &mut dyn FnMut(&mut Rows) -> Result<()>) -> Result<Rows> {
         for _ in 0..ATTEMPTS {
-            let written = self.written()?;
-            let before = self.rows_of(&written)?;
+            let Look { written, rows: before, .. } = self.look()?;
             let mut rows = before.clone();
             change(&mut rows)?;
             if rows == before {
@@ -299,11 +314,15 @@ impl TargetTable {
         Err(too_busy())
     }
 
-    fn rows_of(&self, written: &Written) -> Result<Rows> {
-        Ok(match &written.text {
-            None => self.places.first()?,
+    /// Reads what is written down, and then the newest record.
+    fn look(&self) -> Result<Look> {
+        let written_down = self.places.written_down()?;
+        let written = self.written()?;
+        let rows = match &written.text {
+            None => self.places.first(&written_down)?,
             Some(text) => text.clone().rows(),
-        })
+        };
+        Ok(Look { written_down, written, rows })
     }
 
     /// The newest record.
@@ -403,8 +422,7 @@ impl TargetTable {
         let claim = format!("{:016x}", u64::from_le_bytes(random));
         let ours = Holder { process: ProcessMark::of_this(), claim };
         for _ in 0..ATTEMPTS {
-            let written = self.written()?;
-            let rows = self.rows_of(&written)?;
+            let Look { written, rows, .. } = self.look()?;
             let holder = written.text.and_then(|text| text.changed_by);
             if let Some(holder) = holder.filter(|holder| self.is_at_work(holder)) {
                 return Err(Error::retry(format!(

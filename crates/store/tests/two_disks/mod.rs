@@ -52,7 +52,7 @@ impl fmt::Debug for Places {
 }
 
 impl TargetPlaces for Places {
-    fn first(&self) -> Result<Rows> {
+    fn first(&self, _: &[TargetConfig]) -> Result<Rows> {
         let row = |id: u32| TargetConfig { id: Some(id), ..TargetConfig::at(id.to_string()) };
         let targets = vec![row(1), row(2).on_tier(Tier::Slow)];
         Ok(Rows { next_id: 3, targets })
