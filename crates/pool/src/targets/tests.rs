@@ -1,4 +1,5 @@
 use super::*;
+use crate::marker::Marker;
 use crate::redundancy::Writes;
 use crate::{FormatConfig, Tuning};
 use outlive_io::AlignedBuf;
@@ -274,4 +275,76 @@ fn the_listing_of_a_target_that_vanishes_does_not_count() {
     assert!(set.list().unwrap_err().is_away());
     assert!(set.unfinished().unwrap_err().is_away());
     assert!(set.list_there().is_empty());
+}
+
+/// Places that write down what is added, as `pool.toml` does; another process adds a target while this one reads that.
+#[derive(Debug, Default)]
+struct Adding {
+    written_down: Mutex<Vec<TargetConfig>>,
+    /// The table of the other process.
+    other: Mutex<Option<Arc<TargetTable>>>,
+}
+
+impl TargetPlaces for Adding {
+    fn written_down(&self) -> Result<Vec<TargetConfig>> {
+        let other = self.other.lock().unwrap().take();
+        if let Some(other) = other {
+            other.change(&mut |rows| {
+                let id = rows.next_id;
+                rows.targets.push(TargetConfig { id: Some(id), ..TargetConfig::at("new") });
+                rows.next_id += 1;
+                Ok(())
+            })?;
+        }
+        Ok(self.written_down.lock().unwrap().clone())
+    }
+
+    fn write_down(&self, rows: &[TargetConfig]) -> Result<()> {
+        *self.written_down.lock().unwrap() = rows.to_vec();
+        Ok(())
+    }
+
+    fn first(&self, written_down: &[TargetConfig]) -> Result<Rows> {
+        let first = TargetConfig { id: Some(1), ..TargetConfig::at(".") };
+        let rows = Rows { next_id: 2, targets: vec![first] };
+        Ok(Rows { targets: self.seen(rows.clone(), written_down)?, ..rows })
+    }
+
+    fn seen(&self, rows: Rows, written_down: &[TargetConfig]) -> Result<Vec<TargetConfig>> {
+        let format = FormatConfig::new([7; 16]);
+        let marker = Marker::bare(format);
+        let marker = Marker { next_target: Some(rows.next_id), target: rows.targets, ..marker };
+        crate::marker::targets_of(written_down, &marker)
+    }
+
+    fn open(&self, _: &TargetConfig, _: bool) -> Result<OpenTarget> {
+        Err(Error::bug("nothing is opened"))
+    }
+
+    fn find(&self, _: &TargetConfig) -> Result<FoundPlace> {
+        Ok(FoundPlace::Free)
+    }
+
+    fn prepare(&self, _: &TargetConfig, _: &[TargetConfig]) -> Result<()> {
+        Ok(())
+    }
+
+    fn mark(&self, _: &TargetConfig) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// The first target that is added, and a further one: the table has no record before the first.
+#[test]
+fn a_target_that_comes_while_the_table_is_read_is_one_of_the_pool() {
+    let places = Arc::new(Adding::default());
+    let log = FaultWorld::new().log();
+    let table = || {
+        let rng = Arc::new(outlive_types::SeededRng::new(1));
+        Arc::new(TargetTable::new(log.clone(), places.clone(), rng))
+    };
+    for count in 2..=3 {
+        *places.other.lock().unwrap() = Some(table());
+        assert_eq!(table().rows().unwrap().len(), count);
+    }
 }
