@@ -10,13 +10,14 @@ use crate::layout::Layout;
 use crate::memory::Memory;
 use crate::track::Refusal;
 use crate::tracker::Changes;
-use crate::way::{self, Dirty};
+use crate::way::{self, Dirty, ToHold};
 use crate::{ChangeTracker, Region, lazy, runs};
 use outlive_chunk::Diff;
 use outlive_types::{
     Error, FreezeMode, FreezeReport, FreezeRequest, Frozen, PageRange, PageSource, RegionDesc,
     Result, Run, pages_of, shown_bytes,
 };
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -187,27 +188,29 @@ impl MemorySource {
         let mut plan = HoldPlan::new(layout, all, arena_bytes_max, holders);
         let bytes = plan.copied_bytes + plan.live_bytes + ahead_bytes;
         let dirty = Dirty { bytes, unfrozen_bytes: 0, bytes_max };
-        let unfrozen = |mappings: &Mappings| unfrozen_bytes(layout, all, mappings);
         let mut with_child = None;
+        let mut in_place = None;
+        let to_hold = |mappings: &Mappings| {
+            // The child will hold all that was written; what was copied is not needed.
+            let holders = Holders { fork: Some(mappings), ahead: None };
+            let plan = with_child.insert(HoldPlan::new(layout, all, bytes_max, holders));
+            let ranges = forked(all, &plan.holds, layout);
+            ToHold { ranges, unfrozen_bytes: unfrozen_bytes(layout, all, mappings) }
+        };
         // Armed before the child has its image, as always: a write between the two would be neither in
         // the image nor noted for the next.
-        let arm = |mappings: &Mappings| {
-            // The child will hold all there is; what was copied is not needed.
-            let holders = Holders { fork: Some(mappings), ahead: None };
-            let plan = HoldPlan::new(layout, all, bytes_max, holders);
-            let in_place = self.tracker.guard(forked(all, &plan.holds, layout));
-            with_child = Some((plan, in_place));
-        };
-        let way::ForkOutcome { fork, why } = way::take(request.freeze, dirty, unfrozen, arm);
+        let arm = |held: &[Range<usize>]| in_place = self.tracker.guard(held.to_vec());
+        let way::ForkOutcome { fork, why } = way::take(request.freeze, dirty, to_hold, arm);
         let (fork, mappings) = fork.unzip();
-        let mut in_place = None;
         match with_child {
             Some(planned) if fork.is_some() => {
-                (plan, in_place) = planned;
+                plan = planned;
                 self.tracker.keep_ahead(ahead.take());
             }
-            Some(_) => self.tracker.end_guard(),
-            None => {}
+            _ => {
+                in_place = None;
+                self.tracker.end_guard();
+            }
         }
         let mut suffix = match in_place {
             Some(_) => "; what is not written meanwhile is read in place",
@@ -215,7 +218,7 @@ impl MemorySource {
         };
         if !arena.make_room_for(&plan.sources, bytes_max) {
             suffix = "; there is no memory for copies, so the program waits until all is written";
-            let holders = Holders { fork: mappings.as_ref(), ahead: ahead.as_ref() };
+            let holders = Holders { fork: mappings.as_deref(), ahead: ahead.as_ref() };
             plan = HoldPlan::new(layout, all, 0, holders);
         }
         arena.fill(&plan.sources, self.threads);

@@ -1,15 +1,12 @@
 //! Which way a freeze takes, and why: by dirty bytes, budget, and what a fork would cost.
 
-use crate::fork::{ForkImage, Mappings, available_bytes};
+use crate::fork::{Filled, ForkImage, KeptFrom, Mappings, available_bytes};
 use crate::track::Refusal;
 use outlive_types::{FreezeMode, shown_bytes};
+use std::ops::Range;
+use std::sync::Arc;
 
-/// What a fork costs while the program stands, in seconds a GiB of the process's memory (all of it,
-/// dirty or not): of 4 KiB pages, and of huge ones. `outlive bench freeze` measures both; to arm what is
-/// then read in place adds too little to be told apart (docs/design/011-tracking.md).
-const FORK_SMALL_S_PER_GIB: f64 = 0.034;
-const FORK_HUGE_S_PER_GIB: f64 = 0.0008;
-/// What it costs beside: a thread, a process.
+/// What a fork costs while the program stands beside the memory that the child gets: a thread, a process.
 const FORK_S: f64 = 0.001;
 /// What it costs while the program stands to write a GiB, by and large: that depends on the disk.
 const DRAIN_S_PER_GIB: f64 = 0.35;
@@ -28,10 +25,8 @@ pub(crate) struct Dirty {
 /// What is known of the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Process {
-    /// Anonymous memory in 4 KiB pages.
-    pub small_bytes: u64,
-    /// In huge pages.
-    pub huge_bytes: u64,
+    /// Anonymous memory that a child would get.
+    pub forked: Filled,
     /// Memory left to it, if that is known.
     pub available_bytes: Option<u64>,
 }
@@ -85,14 +80,12 @@ pub(crate) fn choose(mode: FreezeMode, dirty: Dirty, process: Process) -> Choice
         ));
     }
     let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
-    let fork_s = FORK_S
-        + gib(process.small_bytes) * FORK_SMALL_S_PER_GIB
-        + gib(process.huge_bytes) * FORK_HUGE_S_PER_GIB;
+    let fork_s = FORK_S + process.forked.fork_s();
     let drain_s = gib(dirty.bytes - dirty.bytes_max.min(dirty.bytes)) * DRAIN_S_PER_GIB;
     let memory = format!(
-        "{} of 4 KiB pages and {} of huge ones",
-        shown_bytes(process.small_bytes),
-        shown_bytes(process.huge_bytes)
+        "{} in 4 KiB pages and {} in huge ones",
+        shown_bytes(process.forked.bytes.saturating_sub(process.forked.huge_bytes)),
+        shown_bytes(process.forked.huge_bytes)
     );
     if fork_s > drain_s {
         return Choice::Copy(format!(
@@ -100,24 +93,33 @@ pub(crate) fn choose(mode: FreezeMode, dirty: Dirty, process: Process) -> Choice
              freeze_bytes_max = {budget}"
         ));
     }
-    Choice::Fork(format!("{bytes} exceed freeze_bytes_max = {budget}; the process has {memory}"))
+    Choice::Fork(format!("{bytes} exceed freeze_bytes_max = {budget}; the child gets {memory}"))
 }
 
 /// A fork, if it was chosen and done, with what it freezes.
 pub(crate) struct ForkOutcome {
     /// The image and the mappings that it was taken of.
-    pub fork: Option<(ForkImage, Mappings)>,
+    pub fork: Option<(ForkImage, Arc<Mappings>)>,
     /// The way and why, for the report.
     pub why: String,
 }
 
-/// Chooses, and forks if that was chosen. `unfrozen_bytes` counts what mappings would not freeze;
-/// `before_fork` is called with them just before.
+/// What a child is to hold.
+#[derive(Debug, Default)]
+pub(crate) struct ToHold {
+    /// Addresses, sorted and apart.
+    pub ranges: Vec<Range<usize>>,
+    /// Dirty bytes beside them, which a fork would not freeze.
+    pub unfrozen_bytes: u64,
+}
+
+/// Chooses, and forks if that was chosen. `to_hold` plans it by the mappings; `before_fork` is called
+/// with what the child is to hold, just before.
 pub(crate) fn take(
     mode: FreezeMode,
     mut dirty: Dirty,
-    unfrozen_bytes: impl FnOnce(&Mappings) -> u64,
-    before_fork: impl FnOnce(&Mappings),
+    to_hold: impl FnOnce(&Mappings) -> ToHold,
+    before_fork: impl FnOnce(&[Range<usize>]),
 ) -> ForkOutcome {
     let copy = |why: String| ForkOutcome { fork: None, why: format!("copy: {why}") };
     if let Some(Choice::Copy(why)) = at_once(mode, dirty) {
@@ -125,20 +127,19 @@ pub(crate) fn take(
     }
     let refused = |Refusal(why)| copy(format!("no fork: {why}"));
     let mappings = match Mappings::read() {
-        Ok(mappings) => mappings,
+        Ok(mappings) => Arc::new(mappings),
         Err(refusal) => return refused(refusal),
     };
-    dirty.unfrozen_bytes = unfrozen_bytes(&mappings);
-    let process = Process {
-        small_bytes: mappings.anonymous_bytes.saturating_sub(mappings.huge_bytes),
-        huge_bytes: mappings.huge_bytes,
-        available_bytes: available_bytes(),
-    };
+    let ToHold { ranges, unfrozen_bytes } = to_hold(&mappings);
+    dirty.unfrozen_bytes = unfrozen_bytes;
+    let KeptFrom { filled: kept_from, .. } = mappings.kept_from(&ranges);
+    let forked = mappings.filled.less(kept_from);
+    let process = Process { forked, available_bytes: available_bytes() };
     match choose(mode, dirty, process) {
         Choice::Copy(why) => copy(why),
         Choice::Fork(why) => {
-            before_fork(&mappings);
-            match ForkImage::take() {
+            before_fork(&ranges);
+            match ForkImage::take(&mappings, &ranges) {
                 Ok(image) => {
                     ForkOutcome { fork: Some((image, mappings)), why: format!("fork: {why}") }
                 }
@@ -160,7 +161,8 @@ mod tests {
     }
 
     fn process(small_bytes: u64, huge_bytes: u64) -> Process {
-        Process { small_bytes, huge_bytes, available_bytes: Some(8 * GIB) }
+        let forked = Filled { bytes: small_bytes + huge_bytes, huge_bytes };
+        Process { forked, available_bytes: Some(8 * GIB) }
     }
 
     #[test]

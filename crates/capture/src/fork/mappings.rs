@@ -1,7 +1,19 @@
-//! Which memory a fork freezes, and which it does not.
+//! Which memory a fork freezes, which it does not, and which the child can do without.
 
 use crate::track::Refusal;
+use outlive_types::BLOCK_BYTES;
 use std::ops::Range;
+
+/// What a fork costs while the program stands, in seconds a GiB: of 4 KiB pages, and of huge ones.
+/// `outlive bench freeze` measures both; to arm what is then read in place adds too little to be told
+/// apart (docs/design/011-tracking.md).
+pub(crate) const FORK_SMALL_S_PER_GIB: f64 = 0.034;
+pub(crate) const FORK_HUGE_S_PER_GIB: f64 = 0.0008;
+/// Memory is kept from the child if that saves so much: four times what the calls of the kernel for it take.
+const KEPT_FROM_S: f64 = 20e-6;
+/// Each range that is kept from the child may split a mapping in three for a moment, of which the system
+/// allows 65,530.
+const KEPT_MAX: usize = 1024;
 
 /// The mappings of this process, as `/proc/self/smaps` lists them.
 #[derive(Debug, Default)]
@@ -9,15 +21,60 @@ pub(crate) struct Mappings {
     /// Sorted, apart.
     list: Vec<Mapping>,
     /// Anonymous memory that is there, in all mappings.
-    pub anonymous_bytes: u64,
-    /// Part of it that lies in huge pages.
-    pub huge_bytes: u64,
+    pub filled: Filled,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 struct Mapping {
     range: Range<usize>,
     frozen: bool,
+    filled: Filled,
+}
+
+/// Anonymous memory that is there.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Filled {
+    /// Bytes of it.
+    pub bytes: u64,
+    /// Part of them that lies in huge pages.
+    pub huge_bytes: u64,
+}
+
+impl Filled {
+    /// What it costs to fork it, in seconds.
+    pub fn fork_s(self) -> f64 {
+        let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+        let small_bytes = self.bytes.saturating_sub(self.huge_bytes);
+        gib(small_bytes) * FORK_SMALL_S_PER_GIB + gib(self.huge_bytes) * FORK_HUGE_S_PER_GIB
+    }
+
+    /// What the part of it would be that is in `part` of `whole` bytes, if it were spread evenly.
+    fn share(self, part: usize, whole: usize) -> Filled {
+        let of = |bytes: u64| (bytes as f64 * part as f64 / whole.max(1) as f64) as u64;
+        Filled { bytes: of(self.bytes), huge_bytes: of(self.huge_bytes) }
+    }
+
+    /// What is left of it without `other`.
+    pub fn less(self, other: Filled) -> Filled {
+        Filled {
+            bytes: self.bytes.saturating_sub(other.bytes),
+            huge_bytes: self.huge_bytes.saturating_sub(other.huge_bytes),
+        }
+    }
+
+    fn add(&mut self, other: Filled) {
+        self.bytes += other.bytes;
+        self.huge_bytes += other.huge_bytes;
+    }
+}
+
+/// Memory that a child does without.
+#[derive(Debug, Default)]
+pub(crate) struct KeptFrom {
+    /// Whole blocks (2 MiB), apart.
+    pub ranges: Vec<Range<usize>>,
+    /// What is there, as far as the mappings tell.
+    pub filled: Filled,
 }
 
 impl Mappings {
@@ -47,10 +104,16 @@ impl Mappings {
                     // Permissions, offset, device, inode: private, and no file behind it.
                     let private = words.next().is_some_and(|word| word.ends_with('p'));
                     plain = private && words.nth(2) == Some("0");
-                    found.list.push(Mapping { range, frozen: false });
+                    found.list.push(Mapping { range, frozen: false, filled: Filled::default() });
                 }
-                Some("Anonymous") => found.anonymous_bytes += kib(words.next()),
-                Some("AnonHugePages") => found.huge_bytes += kib(words.next()),
+                Some("Anonymous") => {
+                    let bytes = kib(words.next());
+                    found.fill(Filled { bytes, huge_bytes: 0 });
+                }
+                Some("AnonHugePages") => {
+                    let huge_bytes = kib(words.next());
+                    found.fill(Filled { bytes: 0, huge_bytes });
+                }
                 Some("VmFlags") => {
                     // Not copied; wiped; of a device; in any case not frozen.
                     let mut flags = words;
@@ -64,6 +127,45 @@ impl Mappings {
             }
         }
         found
+    }
+
+    /// Adds to what is in the last mapping.
+    fn fill(&mut self, filled: Filled) {
+        self.filled.add(filled);
+        if let Some(last) = self.list.last_mut() {
+            last.filled.add(filled);
+        }
+    }
+
+    /// The frozen memory that holds nothing of `needed` (sorted, apart), where it saves time to keep it from the
+    /// child: in whole blocks, as a huge page that is cut in two is split.
+    pub fn kept_from(&self, needed: &[Range<usize>]) -> KeptFrom {
+        let mut found: Vec<(Range<usize>, Filled)> = Vec::new();
+        for mapping in self.list.iter().filter(|mapping| mapping.frozen) {
+            let whole = mapping.range.len();
+            let first = needed.partition_point(|range| range.end <= mapping.range.start);
+            let inside = needed[first..].iter().take_while(|it| it.start < mapping.range.end);
+            let mut at = mapping.range.start;
+            let ends = mapping.range.end..mapping.range.end;
+            for next in inside.chain([&ends]) {
+                let start = at.checked_next_multiple_of(BLOCK_BYTES);
+                let end = next.start / BLOCK_BYTES * BLOCK_BYTES;
+                at = at.max(next.end);
+                if let Some(start) = start.filter(|start| *start < end) {
+                    let filled = mapping.filled.share(end - start, whole);
+                    found.push((start..end, filled));
+                }
+            }
+        }
+        found.retain(|(_, filled)| filled.fork_s() >= KEPT_FROM_S);
+        found.sort_by(|(_, one), (_, other)| other.fork_s().total_cmp(&one.fork_s()));
+        found.truncate(KEPT_MAX);
+        let mut kept = KeptFrom::default();
+        for (range, filled) in found {
+            kept.ranges.push(range);
+            kept.filled.add(filled);
+        }
+        kept
     }
 
     /// True if a fork freezes all of `range`: private memory without a file, which the program has
@@ -120,7 +222,7 @@ mod tests {
         ]
         .concat();
         let found = Mappings::parse(&text);
-        assert_eq!((found.anonymous_bytes, found.huge_bytes), (8192, 4096));
+        assert_eq!(found.filled, Filled { bytes: 8192, huge_bytes: 4096 });
         for (range, frozen) in [
             (0x1000..0x4000, true),
             (0x1fff..0x3001, true),
@@ -140,5 +242,39 @@ mod tests {
         }
         let empty = Mappings::parse("Rubbish\n\nVmFlags: rd\n1-\n");
         assert!(!empty.is_frozen(0..1));
+    }
+
+    #[test]
+    fn a_child_does_without_whole_blocks_of_which_nothing_is_needed() {
+        const MIB: usize = 1 << 20;
+        let mapping = |mib: Range<usize>, bytes: usize, huge_bytes: usize, frozen| Mapping {
+            range: mib.start * MIB + 4096..mib.end * MIB + 4096,
+            frozen,
+            filled: Filled { bytes: bytes as u64, huge_bytes: huge_bytes as u64 },
+        };
+        let list = vec![
+            mapping(0..100, 100 * MIB, 0, true),
+            mapping(100..200, 100 * MIB, 0, false),
+            // Next to nothing is there.
+            mapping(200..300, 4096, 0, true),
+            mapping(300..400, 100 * MIB, 100 * MIB, true),
+        ];
+        let mappings = Mappings { list, ..Mappings::default() };
+        let needed = [5 * MIB..5 * MIB + 1, 10 * MIB..11 * MIB, 80 * MIB..120 * MIB];
+        let kept = mappings.kept_from(&needed);
+        let ranges = [302..400, 12..80, 6..10, 2..4].map(|it| it.start * MIB..it.end * MIB);
+        let mut found = kept.ranges.clone();
+        found.sort_by_key(|range| std::cmp::Reverse(range.len()));
+        assert_eq!(found, ranges);
+        let mib = |bytes: u64| bytes >> 20;
+        assert_eq!((mib(kept.filled.bytes), mib(kept.filled.huge_bytes)), (172, 98));
+        // Most is saved first.
+        assert_eq!(kept.ranges[0], ranges[1]);
+        let all = 0..usize::MAX;
+        assert!(mappings.kept_from(std::slice::from_ref(&all)).ranges.is_empty());
+        let many: Vec<_> =
+            (0..2 * KEPT_MAX).map(|at| mapping(4 * at..4 * at + 4, 4 * MIB, 0, true)).collect();
+        let mappings = Mappings { list: many, ..Mappings::default() };
+        assert_eq!(mappings.kept_from(&[]).ranges.len(), KEPT_MAX);
     }
 }

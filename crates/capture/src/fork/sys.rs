@@ -3,7 +3,10 @@
 #![allow(unsafe_code)]
 
 use rustix::io::Errno;
+use std::cell::UnsafeCell;
+use std::ops::Range;
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::OnceLock;
 
 /// Flags of clone(2): no new thread, no signal at its end, so memory is copied on write, and a
 /// `wait` of the program does not see the child.
@@ -53,6 +56,97 @@ pub fn clone_sleeper() -> Result<(i32, OwnedFd), Errno> {
     }
     // SAFETY: the kernel made this descriptor for us.
     Ok((pid as i32, unsafe { OwnedFd::from_raw_fd(pidfd) }))
+}
+
+/// A mutex of libc, which a thread may lock in one callback and unlock in another, also in a child.
+struct Lock(UnsafeCell<libc::pthread_mutex_t>);
+
+// SAFETY: a mutex is there for several threads.
+unsafe impl Sync for Lock {}
+
+impl Lock {
+    const fn new() -> Lock {
+        Lock(UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER))
+    }
+
+    fn lock(&self) {
+        // SAFETY: the mutex is initialised and never moves; no thread locks it twice.
+        unsafe { libc::pthread_mutex_lock(self.0.get()) };
+    }
+
+    fn try_lock(&self) -> bool {
+        // SAFETY: as above.
+        unsafe { libc::pthread_mutex_trylock(self.0.get()) == 0 }
+    }
+
+    fn unlock(&self) {
+        // SAFETY: the calling thread has locked it; in a child, the thread of which it is the copy.
+        unsafe { libc::pthread_mutex_unlock(self.0.get()) };
+    }
+}
+
+/// Held by each thread of the program while it forks, and while memory is kept from children: so that the
+/// program's own get all.
+static FORKS: Lock = Lock::new();
+/// Held while we clone: one clone must not lack what another one keeps from its child.
+static CLONES: Lock = Lock::new();
+
+extern "C" fn before_fork() {
+    FORKS.lock();
+}
+
+extern "C" fn after_fork() {
+    FORKS.unlock();
+}
+
+extern "C" fn after_fork_in_child() {
+    FORKS.unlock();
+    // The thread that may have held it is not there.
+    // SAFETY: the only thread of this process is here, and nothing waits for the mutex.
+    unsafe { CLONES.0.get().write(libc::PTHREAD_MUTEX_INITIALIZER) };
+}
+
+/// Whether threads of the program that fork take the lock.
+fn forks_are_seen() -> bool {
+    static SEEN: OnceLock<bool> = OnceLock::new();
+    // SAFETY: the functions are there for as long as the process.
+    *SEEN.get_or_init(|| unsafe {
+        libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork_in_child)) == 0
+    })
+}
+
+/// Calls `clone`, and keeps these ranges, whole pages, from the child; unless a thread of the program forks just now,
+/// which may wait for anything. Threads that fork by libc meanwhile wait. `clone` must neither allocate nor wait.
+pub fn without<T>(ranges: &[Range<usize>], clone: impl FnOnce() -> T) -> T {
+    let is_seen = forks_are_seen();
+    CLONES.lock();
+    let cloned = if is_seen && FORKS.try_lock() {
+        for range in ranges {
+            // What is not kept from the child costs time, and nothing else.
+            let _ = advise(range, libc::MADV_DONTFORK);
+        }
+        let cloned = clone();
+        for range in ranges {
+            // The kernel may lack memory for its own tables; it frees some for that.
+            while advise(range, libc::MADV_DOFORK) == Err(Errno::AGAIN) {}
+        }
+        FORKS.unlock();
+        cloned
+    } else {
+        clone()
+    };
+    CLONES.unlock();
+    cloned
+}
+
+/// Advises the kernel; of a range that is partly gone it hears of the rest.
+fn advise(range: &Range<usize>, advice: i32) -> Result<(), Errno> {
+    let start = std::ptr::without_provenance_mut(range.start);
+    // SAFETY: neither advice changes what is in memory, or who may use it.
+    match unsafe { libc::madvise(start, range.len(), advice) } {
+        0 => Ok(()),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+    }
 }
 
 /// What the child does. Only system calls that take numbers, or a constant.

@@ -31,6 +31,12 @@ pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
     turn
 }
 
+/// An image of all memory.
+pub(crate) fn take() -> std::result::Result<ForkImage, Refusal> {
+    let all = 0..usize::MAX;
+    ForkImage::take(&Arc::new(Mappings::read().unwrap()), &[all])
+}
+
 #[test]
 fn a_child_keeps_what_was_there() {
     let _turn = alone();
@@ -38,7 +44,7 @@ fn a_child_keeps_what_was_there() {
         let mut memory = AlignedBuf::zeroed(length);
         memory.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 777) as u8);
         let then = memory.to_vec();
-        let image = ForkImage::take().unwrap();
+        let image = take().unwrap();
         memory.fill(0xEE);
         let mut seen = vec![0; length];
         image.read(memory.as_ptr().addr(), &mut seen).unwrap();
@@ -57,7 +63,7 @@ fn a_child_keeps_what_was_there() {
 #[test]
 fn nothing_is_left_of_a_child() {
     let _turn = alone();
-    let image = ForkImage::take().unwrap();
+    let image = take().unwrap();
     let pid = image.pid();
     wait_until("the child's name", || {
         fs::read_to_string(format!("/proc/{pid}/comm")).unwrap().trim() == "outlive-frozen"
@@ -72,7 +78,7 @@ fn nothing_is_left_of_a_child() {
 #[test]
 fn a_wait_of_the_program_does_not_see_it() {
     let _turn = alone();
-    let image = ForkImage::take().unwrap();
+    let image = take().unwrap();
     let mut other = Command::new("true").spawn().unwrap();
     let own = other.id();
     // SAFETY: wait(2) without a place for the status.
@@ -90,7 +96,7 @@ fn a_wait_of_the_program_does_not_see_it() {
 fn descriptors_are_shared_and_not_kept_open() {
     let _turn = alone();
     let (reader, writer) = std::io::pipe().unwrap();
-    let image = ForkImage::take().unwrap();
+    let image = take().unwrap();
     drop(writer);
     // With a copy of the writing end in the child this would wait for ever.
     assert_eq!(std::io::read_to_string(reader).unwrap(), "");
@@ -101,7 +107,7 @@ fn descriptors_are_shared_and_not_kept_open() {
 fn a_killed_child_is_named_and_none_is_forked_for_a_while() {
     let _turn = alone();
     let memory = [7u8; 100];
-    let image = ForkImage::take().unwrap();
+    let image = take().unwrap();
     // SAFETY: a signal to our own child.
     unsafe { libc::kill(image.pid(), libc::SIGKILL) };
     wait_until("its end", || state(image.pid()) == Some('Z'));
@@ -112,17 +118,17 @@ fn a_killed_child_is_named_and_none_is_forked_for_a_while() {
     }
     drop(image);
     for _ in 0..PAUSE_FREEZES {
-        let refusal = ForkImage::take().unwrap_err();
+        let refusal = take().unwrap_err();
         assert!(refusal.0.contains("an earlier child"), "{refusal}");
     }
-    ForkImage::take().unwrap();
+    take().unwrap();
 }
 
 #[test]
 fn a_child_that_somebody_waited_for_is_lost_and_nothing_else_is_read() {
     let _turn = alone();
     let memory = [7u8; 100];
-    let image = ForkImage::take().unwrap();
+    let image = take().unwrap();
     // SAFETY: a signal to our own child; a wait without a place for the status.
     unsafe {
         libc::kill(image.pid(), libc::SIGKILL);
@@ -135,7 +141,7 @@ fn a_child_that_somebody_waited_for_is_lost_and_nothing_else_is_read() {
 #[test]
 fn memory_that_is_not_there_is_an_error() {
     let _turn = alone();
-    let image = ForkImage::take().unwrap();
+    let image = take().unwrap();
     assert!(image.read(PAGE_BYTES, &mut [0; 10]).is_err());
 }
 
@@ -166,12 +172,12 @@ fn a_fork_freezes_what_mappings_say_it_does() {
     let range = |memory: &[u8]| memory.as_ptr().addr()..memory.as_ptr().addr() + memory.len();
     let mappings = Mappings::read().unwrap();
     assert!(mappings.is_frozen(range(plain)));
-    assert!(mappings.anonymous_bytes >= length as u64);
+    assert!(mappings.filled.bytes >= length as u64);
     let mut seen = vec![0; length];
     for other in others {
         other.fill(1);
         assert!(!mappings.is_frozen(range(other)));
-        let image = ForkImage::take().unwrap();
+        let image = take().unwrap();
         (other[5], plain[5]) = (2, 2);
         let read = image.read(other.as_ptr().addr(), &mut seen);
         assert!(read.is_err() || seen[5] != 1, "and indeed it is not");
@@ -181,11 +187,91 @@ fn a_fork_freezes_what_mappings_say_it_does() {
     }
 }
 
+/// Memory in small pages, of which each tells its number; three quarters of it a child may do without.
+fn big() -> (AlignedBuf, Range<usize>) {
+    let mut memory = AlignedBuf::zeroed(16 * BLOCK_BYTES);
+    // SAFETY: advice about memory of our own.
+    unsafe { libc::madvise(memory.as_mut_ptr().cast(), memory.len(), libc::MADV_NOHUGEPAGE) };
+    for (number, page) in memory.chunks_mut(PAGE_BYTES).enumerate() {
+        page[..8].copy_from_slice(&number.to_le_bytes());
+    }
+    let start = memory.as_ptr().addr();
+    (memory, start..start + 4 * BLOCK_BYTES)
+}
+
+#[test]
+fn a_child_gets_what_is_needed_and_little_else() {
+    let _turn = alone();
+    let (memory, needed) = big();
+    let mappings = Arc::new(Mappings::read().unwrap());
+    let kept = mappings.kept_from(std::slice::from_ref(&needed));
+    assert!(kept.filled.bytes > 0 && kept.filled.bytes < mappings.filled.bytes);
+    let image = ForkImage::take(&mappings, std::slice::from_ref(&needed)).unwrap();
+    let mut seen = vec![0; needed.len()];
+    image.read(needed.start, &mut seen).unwrap();
+    assert!(seen == memory[..needed.len()]);
+    let end = memory.as_ptr().addr() + memory.len();
+    assert!(image.read(end - 2 * BLOCK_BYTES, &mut [0; 8]).is_err(), "it was not needed");
+    // The next one, and children of the program, get all.
+    assert!(Mappings::read().unwrap().is_frozen(needed.start..end));
+    let mut seen = vec![0; memory.len()];
+    take().unwrap().read(needed.start, &mut seen).unwrap();
+    assert!(seen == memory[..]);
+}
+
+/// What of a child that the program makes is wrong, by its exit code.
+fn fork_and_look(memory: &[u8]) -> i32 {
+    // SAFETY: the child reads memory, calls nothing that allocates, and ends.
+    unsafe {
+        let pid = libc::fork();
+        if pid == 0 {
+            let is_there = |page: usize| memory[page * PAGE_BYTES..][..8] == page.to_le_bytes();
+            let is_whole = (0..memory.len() / PAGE_BYTES).all(is_there);
+            // A freeze of the child must not wait for a thread of its parent.
+            sys::without(&[], || ());
+            libc::_exit(i32::from(!is_whole));
+        }
+        let mut status = 0;
+        assert_eq!(libc::waitpid(pid, &raw mut status, 0), pid);
+        status
+    }
+}
+
+#[test]
+fn a_child_of_the_program_gets_all_also_while_images_are_taken() {
+    let _turn = alone();
+    let (memory, needed) = big();
+    let end = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        let (memory, needed, end) = (&memory[..], &needed, &end);
+        for at in 0..2 {
+            scope.spawn(move || {
+                // One needs the first quarter, the other one the last.
+                let start = needed.start + at * (memory.len() - needed.len());
+                let needed = start..start + needed.len();
+                let mut seen = vec![0; needed.len()];
+                let mut count = 0;
+                while end.load(Ordering::Relaxed) == 0 || count < 20 {
+                    let mappings = Arc::new(Mappings::read().unwrap());
+                    let needed = std::slice::from_ref(&needed);
+                    let image = ForkImage::take(&mappings, needed).unwrap();
+                    image.read(start, &mut seen).unwrap();
+                    assert!(seen == memory[start - memory.as_ptr().addr()..][..seen.len()]);
+                    count += 1;
+                }
+            });
+        }
+        let ends: Vec<i32> = (0..100).map(|_| fork_and_look(memory)).collect();
+        end.store(1, Ordering::Relaxed);
+        assert_eq!(ends, [0; 100]);
+    });
+}
+
 #[test]
 fn many_threads_read_one_child() {
     let _turn = alone();
     let memory: Vec<u8> = (0..1 << 20).map(|at| (at / 4096) as u8).collect();
-    let image = ForkImage::take().unwrap();
+    let image = take().unwrap();
     std::thread::scope(|scope| {
         for thread in 0..4 {
             let (image, memory) = (&image, &memory);

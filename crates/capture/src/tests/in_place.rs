@@ -300,9 +300,9 @@ const DEEDS: &[Deed] = &[
         unsafe { rustix::mm::mprotect(mapping.at(0), 4 * MIB, MprotectFlags::empty()) }.unwrap();
     }),
     ("forks and writes", |mapping| {
-        let child = crate::fork::ForkImage::take().unwrap();
+        let child = crate::fork::tests::take().unwrap();
         mapping.bytes()[..2 * MIB].fill(3);
-        let other = crate::fork::ForkImage::take().unwrap();
+        let other = crate::fork::tests::take().unwrap();
         mapping.bytes()[MIB..3 * MIB].fill(4);
         drop((child, other));
     }),

@@ -35,7 +35,7 @@ fn a_role() {
     let Ok(role) = std::env::var(ROLE) else { return };
     match role.as_str() {
         "waits" | "executes" => {
-            let image = ForkImage::take().unwrap();
+            let image = take().unwrap();
             println!("CHILD {}", image.pid());
             if role == "executes" {
                 let error = Command::new("sleep").arg("60").exec();
@@ -44,7 +44,7 @@ fn a_role() {
             std::thread::sleep(Duration::from_secs(60));
         }
         "leaves" => {
-            let image = ForkImage::take().unwrap();
+            let image = take().unwrap();
             println!("CHILD {}", image.pid());
             std::mem::forget(image);
             std::process::exit(0);
@@ -220,7 +220,7 @@ fn signals_and_threads_come_and_go_meanwhile() {
         for round in 0..60u8 {
             let mut memory = vec![round; 100_000];
             // The thread that asks for the image ends; the image stays.
-            let image = std::thread::spawn(|| ForkImage::take().unwrap()).join().unwrap();
+            let image = std::thread::spawn(|| take().unwrap()).join().unwrap();
             memory.fill(255);
             let before = SIGNALS.load(Ordering::Relaxed);
             wait_until("a signal", || SIGNALS.load(Ordering::Relaxed) > before + 2);
