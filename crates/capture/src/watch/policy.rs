@@ -59,9 +59,10 @@ impl Filter {
 const SAMPLED: u64 = 64;
 
 /// Whether blocks that were dense once will be so again. A program that sweeps through its memory once
-/// leaves each behind, and to make it coarse costs a comparison of all of it.
+/// leaves each behind, and to make it coarse costs a comparison of all of it. All regions of a job teach
+/// it: of many regions, each may be written just once.
 #[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Patience {
+pub(crate) struct Patience {
     /// Blocks that were made coarse, and those of them that were quiet right after; older ones count
     /// less.
     coarsened: u32,

@@ -123,7 +123,6 @@ pub(crate) struct Watch {
     /// Freezes so far; moves the canaries.
     freezes: u64,
     filter: Filter,
-    patience: Patience,
     front: Front,
     /// Written pages that this freeze compares.
     judged: Vec<PageRange>,
@@ -168,7 +167,6 @@ impl Watch {
             dense_pages,
             freezes: 0,
             filter: Filter::default(),
-            patience: Patience::default(),
             front: Front::default(),
             judged: Vec::new(),
             healed: 0,
@@ -270,10 +268,10 @@ impl Watch {
     }
 
     /// At this freeze nothing was asked of it, since nearly all of it has changed: all of it is coarse.
-    pub fn pass(&mut self) {
+    pub fn pass(&mut self, patience: &mut Patience) {
         for at in 0..self.blocks.len() {
             if !self.blocks[at].armed {
-                self.stayed_coarse(at, false);
+                self.stayed_coarse(at, false, patience);
                 self.blocks[at].wait = self.blocks[at].wait.saturating_sub(1);
             }
         }
@@ -291,6 +289,7 @@ impl Watch {
         hashes: &PageHashes,
         bytes: &[u8],
         ahead: Option<&mut Ahead>,
+        patience: &mut Patience,
         threads: usize,
     ) -> Result<Look, Refusal> {
         self.freezes += 1;
@@ -326,11 +325,11 @@ impl Watch {
             dirty.extend(without(&mostly, &sampled));
         }
         look.extend(written_pages);
-        let mut dense = self.coarsen(tracker, &written)?;
+        let mut dense = self.coarsen(tracker, &written, patience)?;
         for group in coarse {
             for at in group.clone() {
                 let changed = self.changed_canaries(at, hashes, bytes);
-                self.stayed_coarse(at, changed == 0);
+                self.stayed_coarse(at, changed == 0, patience);
                 self.judge_coarse(tracker, at, changed)?;
                 dense[at] = changed * 2 >= CANARIES;
                 if self.blocks[at].taken {
@@ -452,6 +451,7 @@ impl Watch {
         &mut self,
         tracker: &dyn PageTracker,
         written: &[Pages],
+        patience: &Patience,
     ) -> Result<Vec<bool>, Refusal> {
         let mut dense = vec![false; self.blocks.len()];
         for (at, count) in self.counts(&self.all(), written).into_iter().enumerate() {
@@ -460,7 +460,7 @@ impl Watch {
             }
             let is_dense = count >= self.dense_pages;
             dense[at] = is_dense;
-            if is_dense && (self.blocks[at].was_dense || !self.patience.pays()) {
+            if is_dense && (self.blocks[at].was_dense || !patience.pays()) {
                 self.make_coarse(tracker, at)?;
             } else {
                 let block = &mut self.blocks[at];
@@ -499,12 +499,12 @@ impl Watch {
     }
 
     /// One more freeze at which a block is coarse, and was written since the last or not.
-    fn stayed_coarse(&mut self, at: usize, quiet: bool) {
+    fn stayed_coarse(&mut self, at: usize, quiet: bool, patience: &mut Patience) {
         let block = &mut self.blocks[at];
         block.age = block.age.saturating_add(1);
         // (One that is coarse from the start was never made so.)
         if block.age == 1 && block.next_wait > 0 && !block.expected {
-            self.patience.learn(quiet);
+            patience.learn(quiet);
         }
     }
 

@@ -2,6 +2,7 @@ use super::*;
 use crate::ahead::Ahead;
 use crate::ahead::tests::Told;
 use crate::track::*;
+use crate::watch::policy::Patience;
 use crate::{ChangeTracker, MemorySource, Region};
 use outlive_chunk::PageHashes;
 use outlive_io::AlignedBuf;
@@ -19,6 +20,8 @@ struct Program {
     /// Where the region lies in the memory.
     offset: usize,
     length: usize,
+    /// Regions side by side of which it consists: x0, x1 and so on.
+    regions: usize,
     tracker: Arc<ChangeTracker>,
     image: Vec<u8>,
     epoch: Epoch,
@@ -35,6 +38,7 @@ impl Program {
             memory,
             offset,
             length,
+            regions: 1,
             tracker,
             image: vec![0; length],
             epoch: 0,
@@ -50,10 +54,14 @@ impl Program {
     /// Saves, and checks that the image is what the memory is. Answers how many pages were saved.
     #[allow(unsafe_code)]
     fn save(&mut self, commit: bool) -> u64 {
-        let (start, length) = (self.bytes().as_ptr(), self.length);
+        let each = self.length / self.regions;
+        let parts = self.bytes().chunks_exact(each).map(<[u8]>::as_ptr).enumerate();
         // SAFETY: the buffer lives as long as this value, and nobody writes it during the call.
-        let region = unsafe { Region::from_raw("x", "|u1", vec![length as u64], start, length) };
-        let mut source = MemorySource::new(self.tracker.clone(), vec![region], Vec::new(), 2);
+        let region = |(number, start)| unsafe {
+            Region::from_raw(format!("x{number}"), "|u1", vec![each as u64], start, each)
+        };
+        let regions = parts.map(region).collect();
+        let mut source = MemorySource::new(self.tracker.clone(), regions, Vec::new(), 2);
         let baseline = (self.epoch > 0).then_some(self.epoch);
         let freeze = self.freeze;
         let freeze_bytes_max = 1 << 30;
@@ -63,7 +71,8 @@ impl Program {
         for (number, run) in frozen.runs().iter().enumerate() {
             let mut scratch = Vec::new();
             let bytes = frozen.bytes(number, &mut scratch).unwrap();
-            image[run.first_page as usize * PAGE_BYTES..][..bytes.len()].copy_from_slice(bytes);
+            let start = run.stream as usize * each + run.first_page as usize * PAGE_BYTES;
+            image[start..][..bytes.len()].copy_from_slice(bytes);
         }
         let changed = frozen.changed_pages();
         self.report = frozen.report();
@@ -223,6 +232,27 @@ fn a_sweep_that_leaves_its_blocks_behind_makes_them_coarse_no_more() {
 }
 
 #[test]
+fn regions_that_are_written_once_each_are_made_coarse_no_more() {
+    if !works_here() {
+        return;
+    }
+    let mut program = Program { regions: 8, ..Program::new(0, 32 * MIB) };
+    program.save(true);
+    program.save(true);
+    let coarse: Vec<usize> = (0..8)
+        .map(|region| {
+            (region * 1024..(region + 1) * 1024).for_each(|page| program.write(page));
+            assert_eq!(program.save(true), 1024);
+            32 * MIB - program.tracker.lock().watches.armed_bytes()
+        })
+        .collect();
+    // That of the first round is armed again in the second, and by then it is known.
+    let edges = coarse[7];
+    assert!(edges < MIB, "{coarse:?}");
+    assert_eq!(coarse, [4 * MIB, edges, edges, edges, edges, edges, edges, edges]);
+}
+
+#[test]
 fn canaries_that_are_mistaken_arm_nothing_for_long() {
     if !works_here() {
         return;
@@ -234,7 +264,7 @@ fn canaries_that_are_mistaken_arm_nothing_for_long() {
     // Only what the next freeze looks at first stays as it was.
     let canaries: Vec<usize> = {
         let state = program.tracker.lock();
-        state.watches.watch_of("x").canaries(1, 1).map(|page| page as usize).collect()
+        state.watches.watch_of("x0").canaries(1, 1).map(|page| page as usize).collect()
     };
     let written: Vec<usize> = (512..1024).filter(|page| !canaries.contains(page)).collect();
     assert!((504..512).contains(&written.len()), "{canaries:?}");
@@ -498,7 +528,9 @@ fn copies_of_memory_that_was_given_up_since_do_not_count() {
     memory.fill(0);
     told.give_up();
     ahead.finish(&told).unwrap();
-    let look = watch.collect(&told, &hashes, &memory, Some(&mut ahead), 1).unwrap();
+    let look = watch
+        .collect(&told, &hashes, &memory, Some(&mut ahead), &mut Patience::default(), 1)
+        .unwrap();
     assert_eq!(ahead.page(copy), None, "the page is zero now");
     let all = PageRange { first: 0, count: PAGES as u64 };
     assert_eq!((look.compare, look.dirty), (vec![all], vec![]));
@@ -548,7 +580,7 @@ fn arrays_off_page_boundaries_are_not_compared_where_all_is_changed() {
             }
             assert_eq!(program.save(true), 100, "offset {offset}");
         }
-        let compares = program.tracker.lock().watches.watch_of("x").compares_written();
+        let compares = program.tracker.lock().watches.watch_of("x0").compares_written();
         assert!(!compares, "offset {offset}");
     }
 }

@@ -1,5 +1,6 @@
 //! The watched regions of a job.
 
+use super::policy::Patience;
 use super::region::{Look, RegionSpan, Watch};
 use crate::ahead::{self, Ahead};
 use crate::in_place::{Guard, InPlace};
@@ -22,6 +23,7 @@ pub(crate) struct Watches {
     tracker: Option<Arc<dyn PageTracker>>,
     dense_pages: usize,
     by_name: HashMap<String, Watch>,
+    patience: Patience,
     /// Bytes of regions that are only compared, by reason. Of the last freeze.
     refused: BTreeMap<String, u64>,
     /// Of memory that is read in place while an image drains.
@@ -149,10 +151,10 @@ impl Watches {
         if let Some(watch) = self.by_name.get_mut(name) {
             let Some(old) = old else {
                 // What is not collected now stays noted until it is.
-                watch.pass();
+                watch.pass(&mut self.patience);
                 return None;
             };
-            match watch.collect(&*tracker, old, bytes, ahead, threads) {
+            match watch.collect(&*tracker, old, bytes, ahead, &mut self.patience, threads) {
                 Ok(pages) => return Some(pages),
                 Err(_) => self.drop_watch(name),
             }
@@ -167,7 +169,7 @@ impl Watches {
             }
         };
         // All of it is compared now. What is quiet already needs no second time.
-        let look = watch.collect(&*tracker, old?, bytes, None, threads);
+        let look = watch.collect(&*tracker, old?, bytes, None, &mut self.patience, threads);
         if look.is_err() {
             self.drop_watch(name);
         }
