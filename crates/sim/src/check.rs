@@ -1,6 +1,6 @@
 //! What must hold when all programs have ended.
 
-use crate::settle::{replace_lost, settle};
+use crate::settle::{empty_what_leaves, replace_lost, settle};
 use crate::whole::{checkpoints, whole};
 use crate::world::PoolWorld;
 use outlive_pool::Pool;
@@ -39,6 +39,7 @@ pub fn check(place: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
         return Ok(());
     }
     replace_lost(&pool, place).map_err(at)?;
+    empty_what_leaves(&pool, place).map_err(at)?;
     let jobs = pool.jobs().map_err(|error| at(error.to_string()))?;
     let fence: Vec<JobName> = jobs.clone();
     let lost = lost(&pool, place).map_err(at)?;

@@ -43,6 +43,22 @@ pub(crate) fn replace_lost(pool: &Pool, place: &PoolWorld) -> Result<(), String>
     Ok(())
 }
 
+/// Repairs, which must empty the fast targets that are to leave: also of packs that no checkpoint names, as no gc has
+/// come yet. A slow one may have to wait for a scrub.
+pub(crate) fn empty_what_leaves(pool: &Pool, place: &PoolWorld) -> Result<(), String> {
+    if !place.space.operated {
+        return Ok(());
+    }
+    let report = commanded(pool, place, || repair(pool, RepairOptions::default()));
+    let report = report.map_err(|error| format!("a quiet repair before the gcs: {error}"))?;
+    let is_fast =
+        |id: &u32| place.rows().iter().any(|row| row.id == Some(*id) && row.tier == Tier::Fast);
+    match report.left.keys().any(is_fast) {
+        false => Ok(()),
+        true => Err(format!("a quiet repair leaves shards where none are to be: {report:?}")),
+    }
+}
+
 /// Scrubs and repairs until nothing is left to do, and checks what there is then.
 pub(crate) fn settle(pool: &Pool, place: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
     let scrubs_first = rng.below(2) == 0;

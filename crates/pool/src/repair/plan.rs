@@ -84,7 +84,11 @@ pub(crate) fn plan(
                 false => Fate::Rests,
             },
             None if allowed.tidy || !on.iter().any(stays) => Fate::Moves { from: on.clone() },
-            None => Fate::Rests,
+            // Another shard has the seat. Copies that are on targets that leave go all the same.
+            None => {
+                let (stay, surplus): (Vec<usize>, Vec<usize>) = on.iter().partition(|on| stays(on));
+                Fate::Stays { on: stay[0], surplus }
+            }
         }
     };
     copies.iter().zip(seats).map(fate).collect()
@@ -188,7 +192,7 @@ mod tests {
         // Two on one host: one moves. Not while its writer counts on it.
         let together = [(0, 0), (1, 2), (2, 3)];
         assert_eq!(fast(&together, ALL), [stays(0, &[]), stays(2, &[]), moves(&[3])]);
-        assert_eq!(fast(&together, NONE), [stays(0, &[]), stays(2, &[]), Fate::Rests]);
+        assert_eq!(fast(&together, NONE), [stays(0, &[]), stays(2, &[]), stays(3, &[])]);
         // One is missing.
         assert_eq!(fast(&[(0, 0), (2, 2)], ALL)[1], moves(&[]));
         assert_eq!(fast(&[(0, 0), (2, 2)], NONE)[1], Fate::Rests);
@@ -201,6 +205,10 @@ mod tests {
             let copies = [(0, 0), (1, 0), (1, 1), (2, 2)];
             let fates = plan(&all, Tier::Fast, 3, &copies, NONE);
             assert_eq!(fates, [moves(&[0]), stays(1, &[0]), stays(2, &[])], "{state:?}");
+            // Also if a copy is left beside another shard.
+            let copies = [(0, 1), (1, 0), (1, 1), (2, 2)];
+            let fates = plan(&all, Tier::Fast, 3, &copies, NONE);
+            assert_eq!(fates, [stays(1, &[]), stays(1, &[0]), stays(2, &[])], "{state:?}");
         }
     }
 }
