@@ -65,7 +65,7 @@ lint: setup ## Check formatting, clippy, ruff, mypy, and that no files import ea
 	cargo clippy --workspace --all-targets --quiet $(LOCKED) -- -D warnings
 
 header: setup ## Write the C header from bindings/c/src
-	OUTLIVE_WRITE_HEADER=1 cargo test --quiet -p outlive-c --test header
+	OUTLIVE_WRITE_HEADER=1 cargo test --quiet -p outlive-c --test it header
 
 fmt: setup ## Format all Rust and Python sources
 	cargo fmt --all

@@ -5,7 +5,7 @@
 //! seeds there and ends.
 #![no_main]
 
-#[path = "../../crates/format/tests/samples/mod.rs"]
+#[path = "../../crates/format/tests/it/samples/mod.rs"]
 mod samples;
 
 use libfuzzer_sys::fuzz_target;

@@ -1,7 +1,7 @@
 //! How long the requests of a log take, and a listing of 100,000 records:
 //! `cargo bench -p outlive-etcd --bench throughput`.
 
-#[path = "../tests/support/mod.rs"]
+#[path = "../tests/it/support/mod.rs"]
 mod support;
 
 use outlive_target::{LogMedium, Put};

@@ -1,7 +1,7 @@
 //! How fast 64 MiB shards are put and got, beside plain requests of 8 MiB to the same server in the same
 //! run: `cargo bench -p outlive-s3 --bench throughput`.
 
-#[path = "../tests/support/mod.rs"]
+#[path = "../tests/it/support/mod.rs"]
 mod support;
 
 use futures_util::StreamExt;

@@ -2,9 +2,9 @@
 //!
 //!     cargo bench -p outlive-store --bench group_scale -- 64 256 1024
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../tests/it/common/mod.rs"]
 mod common;
-#[path = "../tests/many_ranks/mod.rs"]
+#[path = "../tests/it/many_ranks/mod.rs"]
 mod many_ranks;
 
 use many_ranks::{Measured, measure};

@@ -1,7 +1,9 @@
 //! What is read from the page cache, and what is not. The only test of this program: it counts what the whole process
 //! reads.
 
+#[path = "it/common/mod.rs"]
 mod common;
+#[path = "it/mounted/mod.rs"]
 mod mounted;
 
 use common::{Program, State, noise, small_config};

@@ -283,17 +283,21 @@ impl LogHead {
 
     fn open_new(&mut self, pool: &Pool) -> Result<(SessionId, bool)> {
         self.check_place(pool)?;
-        // The same one after a failure: its record may be there.
-        let session = *self.opening.get_or_insert_with(|| {
-            let mut id = [0; 12];
-            pool.env().rng.fill(&mut id);
-            SessionId(id)
-        });
         for _ in 0..ATTEMPTS {
             let now = self.look(pool, None)?;
-            // The newest session is this writer's own: the one that it opens, or one whose end is uncertain.
-            let is_own =
-                now.session == Some(session) || now.session.is_some() && now.session == self.ending;
+            // Its record is there, although the append has not said so. A gc may have ended it since, as its lease had
+            // ended: so another one follows it, with a new lease.
+            if now.session.is_some() && now.session == self.opening {
+                (self.ending, self.lease) = (self.opening.take(), None);
+            }
+            // The same one after a failure: its record may be there.
+            let session = *self.opening.get_or_insert_with(|| {
+                let mut id = [0; 12];
+                pool.env().rng.fill(&mut id);
+                SessionId(id)
+            });
+            // The newest session is this writer's own, and its end is uncertain.
+            let is_own = now.session.is_some() && now.session == self.ending;
             if !is_own {
                 let checked = self.check_position(pool, now);
                 self.is_stale = checked.is_err();

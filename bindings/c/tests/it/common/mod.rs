@@ -1,0 +1,114 @@
+//! Compiles programs with the system's compilers against the library that cargo has just built, and runs
+//! them.
+
+#[path = "../commands/mod.rs"]
+mod commands;
+
+pub use commands::{is_here, text_of};
+use std::env;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
+use tempfile::TempDir;
+
+/// The version in the library's soname.
+const ABI: u32 = 0;
+
+/// `bindings/c`.
+pub fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The library under the names by which it is linked and loaded.
+struct Library(TempDir);
+
+static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
+    let test = env::current_exe().unwrap();
+    let built = test.parent().unwrap().join("liboutlive.so");
+    assert!(built.exists(), "cargo has built no {}", built.display());
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["liboutlive.so".to_owned(), format!("liboutlive.so.{ABI}")] {
+        std::os::unix::fs::symlink(&built, dir.path().join(name)).unwrap();
+    }
+    Library(dir)
+});
+
+/// The static library of this build.
+pub fn archive() -> PathBuf {
+    env::current_exe().unwrap().parent().unwrap().join("liboutlive.a")
+}
+
+/// Where the library is.
+pub fn library() -> &'static Path {
+    LIBRARY.0.path()
+}
+
+/// A language, with its compiler and the flags under which a program must compile without a warning.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Language {
+    C,
+    Cpp,
+    Fortran,
+}
+
+impl Language {
+    fn compiler(self) -> (&'static str, &'static [&'static str]) {
+        match self {
+            Language::C => (
+                "cc",
+                &[
+                    "-std=c99",
+                    "-Wall",
+                    "-Wextra",
+                    "-Werror",
+                    "-pedantic",
+                    "-D_POSIX_C_SOURCE=200809L",
+                ],
+            ),
+            Language::Cpp => ("g++", &["-std=c++17", "-Wall", "-Wextra", "-Werror", "-pedantic"]),
+            Language::Fortran => {
+                ("gfortran", &["-std=f2018", "-Wall", "-Wextra", "-Werror", "-pedantic"])
+            }
+        }
+    }
+
+    /// Whether its compiler is here. Tests that need it are skipped where it is not, but not in CI.
+    pub fn is_here(self) -> bool {
+        let (compiler, _) = self.compiler();
+        is_here(compiler)
+    }
+}
+
+/// Compiles sources into a program in `dir`.
+pub fn compile(language: Language, dir: &Path, sources: &[PathBuf], more: &[&str]) -> PathBuf {
+    let (compiler, flags) = language.compiler();
+    let program = dir.join(sources.last().unwrap().file_stem().unwrap());
+    let mut command = Command::new(compiler);
+    command.args(flags).args(["-O1", "-g", "-pthread"]).args(more).arg("-o").arg(&program);
+    if language == Language::Fortran {
+        command.arg("-J").arg(dir);
+    }
+    command.arg("-I").arg(root().join("include")).args(sources).arg("-L").arg(library());
+    let rpath = format!("-Wl,-rpath,{}", library().display());
+    let built = command.args(["-loutlive", "-lm", &rpath]).output().unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    program
+}
+
+/// Compiles a C program of `tests/it/programs`.
+pub fn program(dir: &Path, name: &str) -> PathBuf {
+    compile(Language::C, dir, &[root().join("tests/it/programs").join(name)], &[])
+}
+
+/// Runs a program; what it has written, if it ends well.
+pub fn run<S: AsRef<OsStr>>(program: &Path, args: &[S]) -> String {
+    let done = Command::new(program).args(args).output().unwrap();
+    text_of(&done)
+}
+
+/// Text of a file of this repository.
+pub fn text(path: &str) -> String {
+    fs::read_to_string(root().join("../..").join(path)).unwrap()
+}

@@ -1,0 +1,8 @@
+//! All tests of this crate that see it from outside: one program, as each takes long to link.
+
+mod common;
+mod documents;
+mod header;
+mod languages;
+mod mpi;
+mod programs;

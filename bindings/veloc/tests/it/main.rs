@@ -1,0 +1,5 @@
+//! All tests of this crate that see it from outside: one program, as each takes long to link.
+
+mod common;
+mod mpi;
+mod programs;

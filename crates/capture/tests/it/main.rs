@@ -1,0 +1,4 @@
+//! All tests of this crate that see it from outside: one program, as each takes long to link.
+
+mod ground_truth;
+mod page_trackers;

@@ -1,0 +1,216 @@
+//! Pools in buckets of real S3 servers, as an operator meets them.
+
+use crate::place;
+
+use place::{ACCESS, BUCKET, Place, Running, Server};
+use std::fs;
+use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
+
+const POOL: &str = "s3://ckpt/runs/a";
+
+#[test]
+fn a_whole_pool_is_in_a_bucket() {
+    let Some(server) = Server::versitygw() else { return };
+    let mut place = Place::new(server);
+    place.init(POOL, &[]);
+    let descriptor = fs::read_to_string(place.server.bucket_dir().join("runs/a/pool.toml"));
+    assert!(
+        descriptor.unwrap().contains("staging_bytes = 134217728"),
+        "twice as much as on a disk"
+    );
+    for epoch in 1..=3 {
+        assert_eq!(place.put(POOL, "job", epoch).code, 0);
+    }
+    (1..=3).for_each(|epoch| place.check(POOL, "job", epoch));
+    assert_eq!(place.json(&["--json", "pool", "status", POOL])["jobs"], 1);
+    place.done(&["prune", POOL, "job", "--keep", "last 2"]);
+    for words in [["verify", POOL], ["scrub", POOL], ["gc", POOL]] {
+        place.done(&words);
+    }
+    (2..=3).for_each(|epoch| place.check(POOL, "job", epoch));
+
+    // What is there already is no place for another pool, a target or a log.
+    for taken in [POOL, "s3://ckpt/runs/a/packs", "s3://ckpt/runs/a/log/x"] {
+        for words in [vec![taken], vec!["other", "--target", taken], vec!["other", "--log", taken]]
+        {
+            let refused = place.run(&[&["pool", "init"], &words[..]].concat());
+            assert_eq!(refused.code, 2, "{words:?}: {refused:?}");
+            assert!(refused.err.contains("pool"), "{refused:?}");
+        }
+    }
+    assert!(!place.path("other").join("pool.toml").exists());
+    // Nor is a directory beside it that does not exist.
+    let refused = place.run(&["pool", "init", "s3://ckpt/b", "--target", "../relative"]);
+    assert!(refused.code == 2 && refused.err.contains("absolute"), "{refused:?}");
+
+    // Whoever has the wrong keys does not take the pool for an empty one.
+    for access in ["somebody", ""] {
+        let refused = place.run_with(&["ls", POOL], access);
+        assert_eq!(refused.code, 2, "{refused:?}");
+        assert!(refused.err.contains("AWS_ACCESS_KEY_ID"), "{refused:?}");
+    }
+    // The server is down, and comes back.
+    place.server.stop();
+    let failed = place.put(POOL, "job", 4);
+    assert!(failed.code == 6 && failed.err.contains("try again"), "{failed:?}");
+    place.server.start();
+    assert_eq!(place.put(POOL, "job", 4).code, 0);
+    place.check(POOL, "job", 4);
+
+    // The bucket vanishes, and comes back.
+    let (bucket, away) = (place.server.bucket_dir(), place.path("away"));
+    fs::rename(&bucket, &away).unwrap();
+    let failed = place.put(POOL, "job", 5);
+    assert!(failed.code == 2 && failed.err.contains(BUCKET), "{failed:?}");
+    fs::rename(&away, &bucket).unwrap();
+    assert_eq!(place.put(POOL, "job", 5).code, 0);
+    (2..=5).for_each(|epoch| place.check(POOL, "job", epoch));
+
+    // The descriptor vanishes: nothing is made in its place.
+    let (descriptor, away) = (bucket.join("runs/a/pool.toml"), place.path("pool.toml"));
+    fs::rename(&descriptor, &away).unwrap();
+    for words in [&["pool", "init", POOL][..], &["ls", POOL]] {
+        let refused = place.run(words);
+        assert!(refused.code == 2 && refused.err.contains("put it back"), "{refused:?}");
+    }
+    fs::rename(&away, &descriptor).unwrap();
+    place.check(POOL, "job", 5);
+}
+
+#[test]
+fn a_directory_and_a_bucket_keep_the_same() {
+    let Some(server) = Server::versitygw() else { return };
+    let mut place = Place::new(server);
+    let targets = ["--target", "../disk", "--target", "s3://ckpt/b", "--mirror", "2"];
+    place.init("pool", &targets);
+    assert_eq!(place.put("pool", "job", 1).code, 0);
+
+    // Without the bucket it goes on, and says so.
+    place.server.stop();
+    let degraded = place.put("pool", "job", 2);
+    assert_eq!(degraded.code, 0, "{degraded:?}");
+    assert!(degraded.err.contains("less redundancy"), "{degraded:?}");
+    (1..=2).for_each(|epoch| place.check("pool", "job", epoch));
+    place.server.start();
+    let status = place.json(&["--json", "pool", "status", "pool"]);
+    // The newest is told first.
+    assert_eq!(status["redundancy"][0]["survives"], 0, "{status}");
+    assert_eq!(status["redundancy"][1]["survives"], 1, "{status}");
+    place.done(&["pool", "repair", "pool"]);
+    place.done(&["pool", "status", "pool"]);
+
+    // Without the directory all is in the bucket; another bucket takes its place.
+    fs::rename(place.path("disk"), place.path("gone")).unwrap();
+    (1..=2).for_each(|epoch| place.check("pool", "job", epoch));
+    place.done(&["pool", "replace", "pool", "1", "s3://ckpt/c"]);
+    place.done(&["pool", "repair", "pool"]);
+    place.done(&["verify", "pool"]);
+    fs::remove_dir_all(place.server.bucket_dir().join("b/packs")).unwrap();
+    (1..=2).for_each(|epoch| place.check("pool", "job", epoch));
+}
+
+#[test]
+fn a_log_in_a_bucket_serves_several_hosts() {
+    let Some(server) = Server::versitygw() else { return };
+    let place = Place::new(server);
+    let bucket = ["--log", "s3://ckpt/log", "--target", "s3://ckpt/packs"];
+    place.init("here", &bucket);
+    // Another host needs the descriptor only.
+    fs::create_dir(place.path("there")).unwrap();
+    fs::copy(place.path("here/pool.toml"), place.path("there/pool.toml")).unwrap();
+    assert_eq!(place.put("here", "a", 1).code, 0);
+    assert_eq!(place.put("there", "a", 2).code, 0);
+    for pool in ["here", "there"] {
+        (1..=2).for_each(|epoch| place.check(pool, "a", epoch));
+    }
+    // A target that one adds is used by the other.
+    place.done(&["pool", "add", "here", "s3://ckpt/more"]);
+    assert_eq!(place.put("there", "a", 3).code, 0);
+    place.done(&["verify", "there"]);
+    place.check("here", "a", 3);
+
+    // Two commands do not move shards at once. The next one takes over the claim of a killed one.
+    let table = place.server.bucket_dir().join("log/log/%2Etargets");
+    let is_claimed = || {
+        let records = fs::read_dir(&table).into_iter().flatten().flatten();
+        records
+            .map(|record| fs::read_to_string(record.path()).unwrap_or_default())
+            .any(|text| text.contains("changed_by"))
+    };
+    assert!(!is_claimed());
+    let mut slow = place.command(&["pool", "remove", "here", "1", "--rate", "1KiB"], ACCESS);
+    let mut slow = Running(slow.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    while !is_claimed() {
+        assert!(slow.0.try_wait().unwrap().is_none(), "it is slow");
+        thread::sleep(Duration::from_millis(2));
+    }
+    let refused = place.run(&["pool", "remove", "there", "1"]);
+    assert_eq!(refused.code, 6, "{refused:?}");
+    for told in [&format!("process {}", slow.0.id()), "outlive pool release"] {
+        assert!(refused.err.contains(told), "{refused:?}");
+    }
+    // Its process is dead, as can be seen on the same machine.
+    slow.kill();
+    place.done(&["pool", "remove", "there", "1"]);
+    assert!(!is_claimed());
+    // Its descriptor knows only a target that has left; the table knows better.
+    (1..=3).for_each(|epoch| place.check("there", "a", epoch));
+    place.done(&["verify", "there"]);
+}
+
+#[test]
+fn puts_and_collections_overlap_in_a_bucket() {
+    const PUTS: u64 = 8;
+    let Some(server) = Server::versitygw() else { return };
+    let place = Place::new(server);
+    place.init(POOL, &[]);
+    thread::scope(|scope| {
+        for job in ["a", "b"] {
+            let place = &place;
+            scope.spawn(move || {
+                for epoch in 1..=PUTS {
+                    assert_eq!(place.put(POOL, job, epoch).code, 0);
+                }
+            });
+        }
+        for words in
+            [&["prune", POOL, "a", "--keep", "last 3"][..], &["gc", POOL], &["scrub", POOL]]
+        {
+            let place = &place;
+            scope.spawn(move || {
+                for _ in 0..PUTS {
+                    let run = place.run(words);
+                    // Before the first checkpoint there is no job; two that collect at once may get
+                    // into each other's way.
+                    let begins = run.code == 2 && run.err.contains("no job");
+                    assert!(begins || matches!(run.code, 0 | 5 | 6), "{words:?}: {run:?}");
+                }
+            });
+        }
+    });
+    place.done(&["verify", POOL]);
+    for job in ["a", "b"] {
+        (PUTS - 2..=PUTS).for_each(|epoch| place.check(POOL, job, epoch));
+    }
+}
+
+#[test]
+fn a_store_with_a_broken_conditional_put_keeps_packs_and_no_log() {
+    let Some(server) = Server::s3s_fs() else { return };
+    let place = Place::new(server);
+    for words in [&["pool", "init", POOL][..], &["pool", "init", "x", "--log", POOL]] {
+        let refused = place.run(words);
+        assert_eq!(refused.code, 2, "{refused:?}");
+        for told in ["cannot keep a pool's log", "only its packs"] {
+            assert!(refused.err.contains(told), "{refused:?}");
+        }
+    }
+    place.init("pool", &["--target", "s3://ckpt/packs"]);
+    for epoch in 1..=2 {
+        assert_eq!(place.put("pool", "job", epoch).code, 0);
+    }
+    place.done(&["verify", "pool"]);
+    (1..=2).for_each(|epoch| place.check("pool", "job", epoch));
+}

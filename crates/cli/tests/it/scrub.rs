@@ -1,0 +1,86 @@
+//! `outlive scrub` as a person or a program meets it.
+
+use crate::common;
+
+use common::{damage_array, files, json, outlive, pool_with_job};
+use serde_json::{Value, json};
+use std::path::Path;
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn damage_is_found_and_shut_in() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool_with_job(dir.path());
+    let before = files(&pool);
+    let whole = outlive(&["scrub", text(&pool), "--rate", "1GiB"]);
+    assert_eq!(whole.code, 0, "{whole:?}");
+    assert!(whole.out.contains("Everything that is needed is whole"), "{}", whole.out);
+    let sampled = outlive(&["scrub", text(&pool), "--sample", "50%"]);
+    assert_eq!(sampled.code, 0, "{sampled:?}");
+    assert_eq!(files(&pool), before, "nothing was wrong and nothing was written");
+
+    damage_array(&pool, 3);
+    let damaged = files(&pool);
+    let dry = outlive(&["--json", "scrub", text(&pool), "--dry-run"]);
+    assert_eq!(dry.code, 3, "{dry:?}");
+    let told: Value = serde_json::from_str(&dry.out).unwrap();
+    assert_eq!(told["hurt"], json!([{ "job": "gray scott", "epochs": [3] }]));
+    assert_eq!(files(&pool), damaged, "a dry run writes nothing");
+
+    let run = outlive(&["scrub", text(&pool)]);
+    assert_eq!(run.code, 3, "{run:?}");
+    for part in ["DAMAGED", "HURT checkpoints of job gray scott: 3", "outlive gc"] {
+        assert!(run.out.contains(part), "{part}: {}", run.out);
+    }
+    assert_eq!(outlive(&["gc", text(&pool)]).code, 0);
+    let verify = json_of(&["verify", text(&pool), "--json"], 3);
+    assert_eq!(verify["jobs"][0]["damaged_epochs"], json!([3]));
+    // What is lost still has a name, and everybody is told of it.
+    let verified = outlive(&["verify", text(&pool), "gray scott"]).out;
+    assert!(verified.contains("DAMAGED checkpoint 3: region \"u"), "{verified}");
+    let listed = outlive(&["ls", text(&pool), "gray scott"]).out;
+    let marked: Vec<bool> = listed.lines().skip(1).map(|line| line.ends_with("hurt")).collect();
+    assert_eq!(marked, [false, false, true], "{listed}");
+    let newest = outlive(&["show", text(&pool), "gray scott"]);
+    assert!(newest.code == 0 && newest.out.starts_with("Checkpoint 2 "), "{newest:?}");
+    assert!(newest.err.contains("checkpoint 3") && newest.err.contains("hurt"), "{newest:?}");
+    let shown = json(&["show", text(&pool), "gray scott", "--json"]);
+    assert_eq!(
+        (&shown["manifest"]["epoch"], &shown["skipped"][0]["epoch"]),
+        (&json!(2), &json!(3))
+    );
+    let third = outlive(&["show", text(&pool), "gray scott", "3"]);
+    assert!(third.code == 0 && third.out.contains("\nhurt "), "{third:?}");
+    assert_eq!(json(&["show", text(&pool), "gray scott", "3", "--json"])["manifest"]["hurt"], true);
+    let to = dir.path().join("to");
+    let taken = outlive(&["export", text(&pool), "gray scott", "3", "--to", text(&to)]);
+    assert_eq!(taken.code, 3, "{taken:?}");
+    for part in ["checkpoint 3 of job gray scott is damaged: ", "without known damage is 2"] {
+        assert!(taken.err.contains(part), "{part}: {}", taken.err);
+    }
+    // What is advised can be run as it is.
+    let advised = format!("prune {} 'gray scott' --drop 3`", text(&pool));
+    assert!(run.out.contains(&advised), "{advised}: {}", run.out);
+    let prune = outlive(&["prune", text(&pool), "gray scott", "--drop", "3"]);
+    assert_eq!(prune.code, 0, "{prune:?}");
+    assert_eq!(json(&["scrub", text(&pool), "--json"])["whole"], json!(true));
+    assert_eq!(outlive(&["verify", text(&pool)]).code, 0);
+}
+
+fn json_of(words: &[&str], code: i32) -> Value {
+    let run = outlive(words);
+    assert_eq!(run.code, code, "{run:?}");
+    serde_json::from_str(&run.out).unwrap()
+}
+
+#[test]
+fn an_empty_pool_is_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = dir.path().join("pool");
+    assert_eq!(outlive(&["pool", "init", text(&pool)]).code, 0);
+    assert_eq!(outlive(&["scrub", text(&pool)]).code, 0);
+    assert_eq!(outlive(&["scrub", text(&dir.path().join("nowhere"))]).code, 2);
+}

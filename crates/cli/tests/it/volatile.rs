@@ -1,0 +1,394 @@
+//! Pools with a fast tier in memory, as a program meets them behind a restart of its host: directories on a
+//! tmpfs that are emptied.
+
+use crate::common;
+
+use common::{Run, command, files};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn noise(seed: u64) -> Vec<u8> {
+    let word = |n: u64| (n ^ seed << 40).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let mixed = |word: u64| word.rotate_left(17).wrapping_mul(seed | 1).to_le_bytes();
+    (0..40_000).map(word).flat_map(mixed).collect()
+}
+
+/// A pool on disk, whose targets are in memory, and a slow one on disk, if there is one.
+struct Place {
+    dir: tempfile::TempDir,
+    memory: tempfile::TempDir,
+    pool: PathBuf,
+}
+
+impl Place {
+    fn new(more: &[&str]) -> (Place, Run) {
+        let dir = tempfile::tempdir().unwrap();
+        let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let place = Place { pool: dir.path().join("pool"), dir, memory };
+        let ram = place.ram(1);
+        let mut words = vec!["pool", "init", text(&place.pool), "--volatile", text(&ram)];
+        words.extend(["--container-bytes", "64KiB", "--pack-bytes", "128KiB"]);
+        words.extend(more);
+        let made = place.on("one", &words);
+        (place, made)
+    }
+
+    fn with_slow() -> Place {
+        let (place, made) = Place::new(&["--slow", "../slow"]);
+        assert_eq!(made.code, 0, "{made:?}");
+        place
+    }
+
+    fn ram(&self, number: usize) -> PathBuf {
+        self.memory.path().join(format!("ram {number}"))
+    }
+
+    /// What a restart of the host leaves.
+    fn restart(&self) {
+        for entry in fs::read_dir(self.memory.path()).unwrap() {
+            fs::remove_dir_all(entry.unwrap().path()).unwrap();
+        }
+    }
+
+    /// A command on a host.
+    fn on(&self, host: &str, words: &[&str]) -> Run {
+        let output = command(words).env("OUTLIVE_HOST", host).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        let code = output.status.code().expect("it was not killed");
+        Run { code, out: text(output.stdout), err: text(output.stderr) }
+    }
+
+    fn run(&self, command: &[&str]) -> Run {
+        let (verb, more) = command.split_at(if command[0] == "pool" { 2 } else { 1 });
+        self.on("one", &[verb, &[text(&self.pool)], more].concat())
+    }
+
+    fn good(&self, command: &[&str]) -> Run {
+        let run = self.run(command);
+        assert_eq!(run.code, 0, "{command:?}: {run:?}");
+        run
+    }
+
+    fn put_from(&self, host: &str, seed: u64) -> Run {
+        let from = self.dir.path().join("from");
+        fs::create_dir_all(&from).unwrap();
+        fs::write(from.join("data"), noise(seed)).unwrap();
+        self.on(host, &["put", text(&self.pool), "job", text(&from)])
+    }
+
+    fn put(&self, seed: u64) -> Run {
+        let put = self.put_from("one", seed);
+        assert_eq!(put.code, 0, "{put:?}");
+        put
+    }
+
+    fn get(&self, host: &str, more: &[&str]) -> (Run, Option<Vec<u8>>) {
+        let to = tempfile::tempdir().unwrap();
+        let into = to.path().join("x");
+        let mut words = vec!["get", text(&self.pool), "job", "--to", text(&into)];
+        words.extend(more);
+        let got = self.on(host, &words);
+        let data = files(to.path()).into_iter().find(|(path, _)| path.ends_with("data"));
+        (got, data.map(|(_, bytes)| bytes))
+    }
+
+    fn check(&self, epoch: u64, seed: u64) {
+        let (got, data) = self.get("one", &["--epoch", &epoch.to_string()]);
+        assert_eq!(got.code, 0, "{got:?}");
+        assert!(data.unwrap() == noise(seed), "epoch {epoch}");
+    }
+
+    fn epochs(&self) -> Vec<(u64, Vec<String>)> {
+        let status = self.good(&["pool", "status", "--json"]);
+        let status: serde_json::Value = serde_json::from_str(&status.out).unwrap();
+        let one = |one: &serde_json::Value| {
+            let tiers = one["tiers"].as_array().unwrap().iter();
+            let tiers = tiers.map(|tier| tier.as_str().unwrap().to_owned());
+            (one["epoch"].as_u64().unwrap(), tiers.collect())
+        };
+        status["redundancy"].as_array().unwrap().iter().map(one).collect()
+    }
+}
+
+#[test]
+fn a_program_goes_on_from_the_slow_tier_when_memory_is_lost() {
+    let place = Place::with_slow();
+    place.put(1);
+    place.put(2);
+    let config = place.pool.join("pool.toml");
+    let filled = fs::read_to_string(&config).unwrap();
+    fs::write(&config, format!("{filled}\n[tiers]\nfill = false\n")).unwrap();
+    // Shares everything with the one before, and is not on the slow tier, nor is what comes behind it.
+    place.put(3);
+    place.put(1);
+    place.restart();
+
+    // Nothing is written by whoever only looks.
+    let (got, data) = place.get("one", &[]);
+    assert_eq!(got.code, 0, "{got:?}");
+    assert!(data.unwrap() == noise(2), "{got:?}");
+    assert!(got.err.contains("in memory"), "{got:?}");
+    assert!(!place.ram(1).exists());
+
+    // The same bytes again: what was stored of them is gone.
+    let put = place.put(3);
+    assert!(put.err.contains("made anew as target 3"), "{put:?}");
+    assert!(put.err.contains("lost with the memory that they were in: checkpoints 3"), "{put:?}");
+    place.check(1, 1);
+    place.check(2, 2);
+    place.check(5, 3);
+    let scrub = place.run(&["scrub"]);
+    assert_eq!(scrub.code, 3, "{scrub:?}");
+    let told = place.get("one", &["--epoch", "3"]).0;
+    assert_eq!(told.code, 3, "{told:?}");
+    let put = place.put(1);
+    assert!(!put.err.contains("anew"), "{put:?}");
+    place.check(6, 1);
+    // What is lost can be pruned, and the rest filled.
+    place.good(&["prune", "job", "--keep-last", "2"]);
+    place.good(&["pool", "fill"]);
+    let safe = |tiers: &[String]| tiers.contains(&"slow".to_owned());
+    assert!(place.epochs().iter().all(|(_, tiers)| safe(tiers)), "{:?}", place.epochs());
+    place.restart();
+    place.put(4);
+    place.check(6, 1);
+    place.check(5, 3);
+    place.check(7, 4);
+    place.good(&["scrub"]);
+}
+
+#[test]
+fn a_pool_in_memory_alone_says_what_is_lost_and_begins_anew() {
+    let (place, made) = Place::new(&[]);
+    assert_eq!(made.code, 0, "{made:?}");
+    assert!(made.out.contains("Every checkpoint is LOST when one is started anew"), "{made:?}");
+    place.put(1);
+    place.check(1, 1);
+    place.restart();
+    let looked = place.run(&["ls", "job"]);
+    assert!(looked.err.contains("it is in memory"), "{looked:?}");
+    let (got, data) = place.get("one", &[]);
+    assert_ne!(got.code, 0, "{got:?}");
+    assert!(data.is_none());
+    // The same bytes: nothing of them is left.
+    let put = place.put(1);
+    assert!(put.err.contains("checkpoints 1; none is left"), "{put:?}");
+    place.check(2, 1);
+}
+
+#[test]
+fn only_the_host_whose_memory_it_was_makes_it_anew() {
+    let place = Place::with_slow();
+    place.put(1);
+    // Another host sees no memory of the first one, even where a directory has the same name.
+    let put = place.put_from("two", 2);
+    assert_eq!(put.code, 2, "{put:?}");
+    assert!(put.err.contains("in the memory of the host one"), "{put:?}");
+    let (got, data) = place.get("two", &[]);
+    assert_eq!(got.code, 0, "{got:?}");
+    assert!(data.unwrap() == noise(1));
+    place.restart();
+    let put = place.put_from("two", 2);
+    assert_eq!(put.code, 2, "{put:?}");
+    assert!(!place.ram(1).exists());
+    place.put(2);
+    place.check(2, 2);
+    // A second target in memory must be in that of the same host.
+    let added =
+        place.on("two", &["pool", "add", text(&place.pool), text(&place.ram(2)), "--volatile"]);
+    assert_eq!(added.code, 2, "{added:?}");
+    place.good(&["pool", "add", text(&place.ram(2)), "--volatile"]);
+    let on_disk = place.dir.path().join("disk");
+    let added = place.run(&["pool", "add", text(&on_disk), "--volatile"]);
+    assert_eq!(added.code, 2, "{added:?}");
+    assert!(added.err.contains("not in memory"), "{added:?}");
+}
+
+/// What has to outlive the memory of the host is not in it.
+#[test]
+fn a_target_in_memory_is_refused_while_the_log_or_a_slow_target_is() {
+    let (place, made) = Place::new(&[]);
+    assert_eq!(made.code, 0, "{made:?}");
+    for (more, says) in [("--log", "the log has to move"), ("--slow", "slow target 2")] {
+        let pool = place.dir.path().join(more);
+        let there = place.ram(if more == "--log" { 2 } else { 3 });
+        let made = place.on("one", &["pool", "init", text(&pool), more, text(&there)]);
+        assert_eq!(made.code, 0, "{made:?}");
+        let ram = place.ram(4);
+        let added = place.on("one", &["pool", "add", text(&pool), text(&ram), "--volatile"]);
+        assert_eq!(added.code, 2, "{added:?}");
+        assert!(added.err.contains(says) && added.err.contains("is in memory"), "{added:?}");
+        assert!(!ram.join("packs").exists());
+    }
+}
+
+#[test]
+fn what_comes_back_by_halves_is_no_target_and_two_programs_make_it_anew_once() {
+    let place = Place::with_slow();
+    place.put(1);
+    let copy = place.memory.path().join("copy");
+    let copied = std::process::Command::new("cp").arg("-a").arg(place.ram(1)).arg(&copy).status();
+    assert!(copied.unwrap().success());
+    fs::remove_dir_all(place.ram(1)).unwrap();
+    // Packs without what says whose they are: somebody has to look at that.
+    fs::create_dir(place.ram(1)).unwrap();
+    fs::rename(copy.join("packs"), place.ram(1).join("packs")).unwrap();
+    let marker = place.ram(1).join("packs/.pool.toml");
+    let old = fs::read(&marker).unwrap();
+    fs::remove_file(&marker).unwrap();
+    assert_eq!(place.put_from("one", 2).code, 6);
+    fs::remove_dir_all(place.ram(1)).unwrap();
+
+    let put = |job: &str, seed: u64| {
+        let from = place.dir.path().join(job);
+        fs::create_dir_all(&from).unwrap();
+        fs::write(from.join("data"), noise(seed)).unwrap();
+        let mut put = command(&["put", text(&place.pool), job, text(&from)]);
+        put.env("OUTLIVE_HOST", "one").spawn().unwrap()
+    };
+    let mut both = [put("job", 2), put("other", 3)];
+    assert!(both.iter_mut().all(|put| put.wait().unwrap().success()));
+    let config = fs::read_to_string(place.pool.join("pool.toml")).unwrap();
+    assert!(config.contains("id = 3") && !config.contains("id = 4"), "{config}");
+    assert!(!config.contains("unsettled"), "{config}");
+    place.check(1, 1);
+    place.check(2, 2);
+    // The old one in its place is not the new one.
+    fs::write(&marker, old).unwrap();
+    assert_eq!(place.put_from("one", 4).code, 2);
+}
+
+#[test]
+fn the_fast_tier_is_trimmed_of_what_the_slow_one_has() {
+    let place = Place::with_slow();
+    let config = place.pool.join("pool.toml");
+    let text_of = fs::read_to_string(&config).unwrap();
+    assert_eq!(place.run(&["pool", "trim"]).code, 2);
+    fs::write(&config, format!("{text_of}\n[tiers]\nfill = false\nkeep_fast = 1\n")).unwrap();
+    for seed in 1..=4 {
+        place.put(seed);
+    }
+    let shards = |at: &Path| {
+        let is_shard = |path: &Path| path.extension().is_some_and(|end| end == "shard");
+        files(at).into_iter().filter(|(path, _)| is_shard(path)).count()
+    };
+    let all = shards(&place.ram(1));
+    // The slow tier has nothing: everything stays.
+    let trimmed = place.good(&["pool", "trim"]);
+    assert!(trimmed.out.contains("stay, as the slow tier lacks them"), "{trimmed:?}");
+    assert_eq!(shards(&place.ram(1)), all);
+    place.good(&["pool", "fill"]);
+    // A damaged copy is none.
+    let slow = place.dir.path().join("slow");
+    let is_shard = |path: &Path| path.extension().is_some_and(|end| end == "shard");
+    let copies = files(&slow).into_iter().filter(|(path, _)| is_shard(path));
+    for (path, mut bytes) in copies {
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        fs::write(path, bytes).unwrap();
+    }
+    let trimmed = place.run(&["pool", "trim"]);
+    assert_eq!(trimmed.code, 3, "{trimmed:?}");
+    assert_eq!(shards(&place.ram(1)), all);
+    place.run(&["scrub"]);
+    place.good(&["pool", "fill"]);
+
+    let dry = place.good(&["pool", "trim", "--dry-run"]);
+    assert!(dry.out.contains("would be deleted"), "{dry:?}");
+    assert_eq!(shards(&place.ram(1)), all);
+    place.good(&["pool", "trim"]);
+    let left = shards(&place.ram(1));
+    assert!(left > 0 && left < all, "{left} of {all}");
+    let (tiers, slow_only) = (place.epochs(), vec!["slow".to_owned()]);
+    assert!(tiers.iter().filter(|(_, tiers)| *tiers == slow_only).count() >= 3, "{tiers:?}");
+    // What the newest needs is here, whatever its lists name.
+    let away = place.dir.path().join("away");
+    fs::rename(&slow, &away).unwrap();
+    place.check(4, 4);
+    assert_ne!(place.get("one", &["--epoch", "1"]).0.code, 0);
+    fs::rename(&away, &slow).unwrap();
+    (1..=4).for_each(|epoch| place.check(epoch, epoch));
+
+    // Nobody brings it back, nor calls it missing; and saves share what is on the slow tier only.
+    let repaired = place.good(&["pool", "repair"]);
+    assert!(repaired.out.contains("trimmed"), "{repaired:?}");
+    place.good(&["scrub"]);
+    assert_eq!(shards(&place.ram(1)), left);
+    place.put(1);
+    place.check(5, 1);
+    place.good(&["prune", "job", "--keep-last", "3"]);
+    (3..=4).for_each(|epoch| place.check(epoch, epoch));
+    place.check(5, 1);
+    place.good(&["pool", "fill"]);
+    place.good(&["pool", "trim"]);
+    place.restart();
+    place.put(6);
+    (3..=4).for_each(|epoch| place.check(epoch, epoch));
+    place.check(5, 1);
+    place.check(6, 6);
+    // What the newest needs is brought back.
+    place.good(&["pool", "repair"]);
+}
+
+#[test]
+fn programs_trim_behind_their_fills() {
+    let place = Place::with_slow();
+    let config = place.pool.join("pool.toml");
+    let text_of = fs::read_to_string(&config).unwrap();
+    fs::write(&config, format!("{text_of}\n[tiers]\nkeep_fast = 1\n")).unwrap();
+    for seed in 1..=3 {
+        let put = place.put(seed);
+        assert!(!put.err.contains("cannot be trimmed"), "{put:?}");
+    }
+    let slow_only = |(epoch, tiers): &(u64, Vec<String>)| *epoch < 3 && tiers == &["slow"];
+    assert_eq!(place.epochs().iter().filter(|it| slow_only(it)).count(), 2, "{:?}", place.epochs());
+    (1..=3).for_each(|epoch| place.check(epoch, epoch));
+}
+
+/// What has to outlive a restart of the host is not put into its memory: logs, and what a slow tier has.
+#[test]
+fn what_has_to_stay_is_not_put_into_memory() {
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    // The directory of temporary files may be in memory.
+    let disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let at = |name: &str| text(&memory.path().join(name)).to_owned();
+    let pool = disk.path().join("pool");
+    let run = |words: &[&str]| {
+        let output = command(words).env("OUTLIVE_HOST", "one").output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (fast, slow, log) = (at("fast"), at("slow"), at("log"));
+    let init = ["pool", "init", text(&pool), "--volatile", &fast];
+    for (more, told) in [
+        (["--slow", &slow, "--log", "."], "a slow target is to keep"),
+        (["--slow", "../slow", "--log", &log], "without the log"),
+    ] {
+        let (code, err) = run(&[&init[..], &more].concat());
+        assert!(code == Some(2) && err.contains(told), "{more:?}: {err}");
+    }
+    let (code, err) = run(&[&init[..], &["--slow", "../slow"]].concat());
+    assert_eq!(code, Some(0), "{err}");
+    let before = fs::read_to_string(pool.join("pool.toml")).unwrap();
+    for (words, told) in [
+        (&["pool", "add", text(&pool), &slow, "--tier", "slow"][..], "a slow target is to keep"),
+        (&["pool", "move-log", text(&pool), "--log", &log], "without the log"),
+        (&["pool", "move-log", text(&pool), "--log", &fast], "without the log"),
+    ] {
+        let (code, err) = run(words);
+        assert!(code == Some(2) && err.contains(told), "{words:?}: {err}");
+    }
+    assert_eq!(fs::read_to_string(pool.join("pool.toml")).unwrap(), before);
+    assert!(!Path::new(&slow).exists() && !Path::new(&log).exists());
+    let (code, err) = run(&["pool", "move-log", text(&pool), "--log", "../log"]);
+    assert_eq!(code, Some(0), "{err}");
+
+    // A pool that is in memory itself may have all of it there, and says so.
+    let words = ["pool", "init", &at("pool"), "--volatile", &at("other"), "--slow", &slow];
+    let output = command(&words).env("OUTLIVE_HOST", "one").output().unwrap();
+    let out = String::from_utf8(output.stdout).unwrap();
+    assert!(out.contains("The log is in memory, too"), "{out}");
+}

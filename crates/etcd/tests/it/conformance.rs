@@ -1,0 +1,158 @@
+//! What every medium and log must do, on a real server: directly, and over a bad network.
+
+use crate::support;
+
+use outlive_etcd::EtcdMedium;
+use outlive_target::conformance::{check_log, check_medium};
+use outlive_target::{LogMedium, Put, RecordLog, RetryLog, RetryPolicy};
+use std::sync::Arc;
+use std::thread;
+use support::proxy::{Fault, Proxy};
+use support::{Cluster, encode, job, place_at, place_with, post, until};
+
+#[test]
+fn a_cluster_is_a_medium() {
+    let cluster = Cluster::of(1);
+    check_medium(move || Arc::new(cluster.place().open_medium().unwrap()));
+}
+
+#[test]
+fn a_cluster_keeps_a_log() {
+    let cluster = Cluster::of(1);
+    check_log(false, move || Arc::new(RecordLog::over(cluster.place().open_medium().unwrap())));
+}
+
+#[test]
+fn a_cluster_behind_a_bad_network_keeps_a_log() {
+    let cluster = Cluster::of(1);
+    let proxy = Proxy::before(cluster.address());
+    let mut count = 0;
+    // Spoils every seventh request, each time in another way.
+    proxy.spoil(move |_, _| {
+        count += 1;
+        let fault =
+            [Fault::LoseReply, Fault::LoseRequest, Fault::Refuse(503), Fault::CutReply(150)];
+        if count % 7 == 0 { fault[count / 7 % fault.len()] } else { Fault::None }
+    });
+    check_log(false, move || {
+        let _ = &cluster;
+        let medium: Arc<EtcdMedium> = Arc::new(place_at(&[proxy.address()]).open_medium().unwrap());
+        Arc::new(RetryLog::new(medium, RetryPolicy::default()))
+    });
+}
+
+/// More records than one request lists, and keys beside them that are none of theirs.
+#[test]
+fn a_long_log_is_listed_whole_and_by_itself() {
+    const RECORDS: u64 = 1001;
+    let cluster = Cluster::of(1);
+    let medium = place_with(&cluster.addresses(), "p", &[]).open_medium().unwrap();
+    thread::scope(|scope| {
+        for thread in 0..8 {
+            let medium = &medium;
+            scope.spawn(move || {
+                for number in (1..=RECORDS).filter(|number| number % 8 == thread) {
+                    assert_eq!(medium.put_new(&job(), number, b"x").unwrap(), Put::Made);
+                }
+            });
+        }
+    });
+    for key in
+        ["p", "p/log", "p/log/.pool.toml", "p/log/x", "p/log/x/1.record", "p/log/x/y", "p0/log/x/y"]
+            .into_iter()
+            .chain([
+                "p/log/x-y/0000000000000001.record",
+                "p/log/x.z/y",
+                "p-/log/z/y",
+                "p/log0",
+                "p/lo",
+            ])
+    {
+        post(cluster.address(), "kv/put", &format!(r#"{{"key":"{}"}}"#, encode(key)));
+    }
+    assert_eq!(medium.list(&job()).unwrap(), (1..=RECORDS).collect::<Vec<_>>());
+    let jobs: Vec<String> = medium.jobs().unwrap().iter().map(ToString::to_string).collect();
+    assert_eq!(jobs, ["x-y", "x.z", "x"]);
+}
+
+/// A listing is of one moment. If the cluster clears that moment away, another is taken.
+#[test]
+fn a_listing_begins_anew_if_its_moment_is_cleared_away() {
+    let cluster = Cluster::of(1);
+    let proxy = Proxy::before(cluster.address());
+    let prefix = place_with(&[proxy.address()], "p", &[]);
+    let (medium, address) = (prefix.open_medium().unwrap(), cluster.address());
+    for number in 1..=502 {
+        medium.put_new(&job(), number, b"x").unwrap();
+    }
+    let mut lists = 0;
+    proxy.spoil(move |_, target| {
+        lists += u32::from(target == "/v3/kv/range");
+        if lists == 2 {
+            let body = format!(r#"{{"key":"{}"}}"#, encode("p/log/x/0000000000000001.record"));
+            let answer: serde_json::Value =
+                serde_json::from_str(&post(address, "kv/deleterange", &body)).unwrap();
+            let revision = answer["header"]["revision"].as_str().unwrap();
+            post(
+                address,
+                "kv/compaction",
+                &format!(r#"{{"revision":"{revision}","physical":true}}"#),
+            );
+        }
+        Fault::None
+    });
+    assert_eq!(medium.list(&job()).unwrap(), (2..=502).collect::<Vec<_>>());
+}
+
+#[test]
+fn files_are_written_read_and_removed() {
+    let cluster = Cluster::of(1);
+    let place = cluster.place();
+    place.check().unwrap();
+    let files = place.open_files().unwrap();
+    assert_eq!(files.read("log/.pool.toml").unwrap(), None);
+    assert!(files.write_new("log/.pool.toml", b"one").unwrap());
+    assert!(!files.write_new("log/.pool.toml", b"two").unwrap());
+    assert_eq!(files.read("log/.pool.toml").unwrap().unwrap(), b"one");
+    files.write("log/.pool.toml", b"").unwrap();
+    assert_eq!(files.read("log/.pool.toml").unwrap().unwrap(), b"");
+    files.write("log/.changing", b"me").unwrap();
+    assert_eq!(files.names("log").unwrap(), [".changing", ".pool.toml"]);
+    assert!(place.open_medium().unwrap().jobs().unwrap().is_empty());
+    files.delete("log/.pool.toml").unwrap();
+    files.delete("log/.pool.toml").unwrap();
+    assert_eq!(files.names("log").unwrap(), [".changing"]);
+    assert_eq!(cluster.place().open_files().unwrap().names("log").unwrap(), Vec::<String>::new());
+}
+
+/// A lease in the cluster ends some seconds after its last renewal. A lease that has ended is granted again: the program
+/// was only held up, and a gc may not have looked meanwhile.
+#[test]
+fn a_lease_is_renewed_until_its_holder_ends() {
+    let cluster = Cluster::of(1);
+    let variables = [("OUTLIVE_LEASE_S", "10")];
+    let medium = place_with(&cluster.addresses(), "leases", &variables).open_medium().unwrap();
+    let lease = medium.lease().unwrap().unwrap();
+    let token = lease.token.clone();
+    let id = token.split_once(' ').unwrap().1;
+    let asked = format!(r#"{{"ID":"{id}"}}"#);
+    let left = || -> i64 {
+        let answer = post(cluster.address(), "lease/timetolive", &asked);
+        // Zeros are left out.
+        let Some((_, rest)) = answer.split_once(r#""TTL":""#) else { return 0 };
+        rest.split_once('"').unwrap().0.parse().unwrap()
+    };
+    let mut least = left();
+    until("it is renewed", || {
+        let (now, before) = (left(), least);
+        least = least.min(now);
+        now > before
+    });
+    post(cluster.address(), "lease/revoke", &asked);
+    until("it begins anew", || medium.has_lease_ended(&token).unwrap() == Some(false));
+    drop(lease);
+    until("it ends", || medium.has_lease_ended(&token).unwrap() == Some(true));
+    // Another cluster knows nothing of it.
+    let other = Cluster::of(1);
+    assert_eq!(other.place().open_medium().unwrap().has_lease_ended(&token).unwrap(), None);
+}

@@ -1,0 +1,231 @@
+//! Replies that are lost, requests that are refused, and endpoints that are wrong.
+
+use crate::support;
+
+use outlive_etcd::EtcdPlace;
+use outlive_target::{Append, LogMedium, ManifestLog, Previous, Put, RecordLog};
+use outlive_types::{ErrorKind, Result};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::thread;
+use std::time::{Duration, Instant};
+use support::proxy::{Fault, Proxy};
+use support::{Cluster, job, place_at};
+
+fn is_put(_: &str, target: &str) -> bool {
+    target == "/v3/kv/txn"
+}
+
+/// A put whose reply is lost is an error, and is not made twice.
+#[test]
+fn a_put_whose_reply_is_lost_is_not_known() {
+    let cluster = Cluster::of(1);
+    let proxy = Proxy::before(cluster.address());
+    let medium = place_at(&[proxy.address()]).open_medium().unwrap();
+    for (number, fault, is_there) in [
+        (1, Fault::LoseReply, true),
+        (2, Fault::CutReply(20), true),
+        (3, Fault::CutReply(150), true),
+        (4, Fault::LoseRequest, false),
+        (5, Fault::Refuse(502), false),
+    ] {
+        let spoiled = proxy.spoil_once(fault, is_put);
+        let error = medium.put_new(&job(), number, b"mine").unwrap_err();
+        assert!(*spoiled.lock().unwrap());
+        assert_eq!(error.kind(), ErrorKind::Retry, "{fault:?}: {error}");
+        assert!(error.message().contains("writing 4 bytes to etcd://"), "{error}");
+        assert_eq!(medium.has(&job(), number).unwrap(), is_there, "{fault:?}");
+        let again = medium.put_new(&job(), number, b"mine").unwrap();
+        assert_eq!(again, if is_there { Put::Taken } else { Put::Made }, "{fault:?}");
+    }
+}
+
+/// An append whose reply is lost is done, once.
+#[test]
+fn no_reply_that_is_lost_forks_a_log() {
+    let cluster = Cluster::of(1);
+    let proxy = Proxy::before(cluster.address());
+    let log = RecordLog::over(place_at(&[proxy.address()]).open_medium().unwrap());
+    let mut previous = Previous::NONE;
+    for fault in [Fault::LoseReply, Fault::CutReply(20), Fault::None] {
+        let record = format!("{fault:?}").into_bytes();
+        proxy.spoil_once(fault, is_put);
+        assert_eq!(log.append_if(&job(), previous, &record).unwrap(), Append::Done, "{fault:?}");
+        previous = Previous::of(previous.number + 1, &record);
+        assert_eq!(log.append_if(&job(), Previous::NONE, b"other").unwrap(), Append::Lost);
+    }
+    proxy.spoil_once(Fault::LoseRequest, is_put);
+    log.append_if(&job(), previous, b"last").unwrap_err();
+    assert_eq!(log.append_if(&job(), previous, b"last").unwrap(), Append::Done);
+    assert_eq!(log.numbers(&job()).unwrap(), [1, 2, 3, 4]);
+}
+
+#[test]
+fn a_read_whose_reply_is_lost_is_repeated() {
+    let cluster = Cluster::of(1);
+    let proxy = Proxy::before(cluster.address());
+    let medium = place_at(&[proxy.address()]).open_medium().unwrap();
+    medium.put_new(&job(), 1, &[7; 100_000]).unwrap();
+    for fault in [
+        Fault::LoseReply,
+        Fault::LoseRequest,
+        Fault::CutReply(20),
+        Fault::CutReply(50_000),
+        Fault::Refuse(503),
+    ] {
+        let spoiled = proxy.spoil_once(fault, |_, target| target == "/v3/kv/range");
+        assert_eq!(medium.get(&job(), 1).unwrap().unwrap(), [7; 100_000], "{fault:?}");
+        assert!(*spoiled.lock().unwrap());
+    }
+}
+
+#[test]
+fn a_record_that_is_too_long_is_refused_with_what_to_raise() {
+    let cluster = Cluster::of(1);
+    let medium = cluster.place().open_medium().unwrap();
+    // Of the second the server reads only the length.
+    for bytes in [1_677_722, 6 << 20] {
+        let error = medium.put_new(&job(), 1, &vec![1; bytes]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert!(error.message().contains("raise --max-request-bytes"), "{error}");
+        assert!(error.message().contains(&format!("writing {bytes} bytes to etcd://")), "{error}");
+        assert!(!medium.has(&job(), 1).unwrap());
+    }
+    let cluster = Cluster::with(1, &["--max-request-bytes", "8388608"], None);
+    let medium = cluster.place().open_medium().unwrap();
+    let record: Vec<u8> = (0..6 << 20).map(|at: u32| (at / 7) as u8).collect();
+    assert_eq!(medium.put_new(&job(), 1, &record).unwrap(), Put::Made);
+    assert!(medium.get(&job(), 1).unwrap().unwrap() == record, "what can be put can be read");
+}
+
+#[test]
+fn a_full_database_is_told_as_such() {
+    let cluster = Cluster::with(1, &["--quota-backend-bytes", "1048576"], None);
+    let medium = cluster.place().open_medium().unwrap();
+    let puts = (1..100).map(|number| medium.put_new(&job(), number, &[1; 100_000]));
+    let error = puts.filter_map(Result::err).next().expect("it gets full");
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    assert!(error.message().contains("--quota-backend-bytes"), "{error}");
+    assert!(!medium.list(&job()).unwrap().is_empty(), "it can be read");
+}
+
+/// What each kind of call says.
+fn calls(place: &EtcdPlace) -> Vec<(&'static str, Result<()>)> {
+    let (medium, files) = (place.open_medium().unwrap(), place.open_files().unwrap());
+    vec![
+        ("check", place.check()),
+        ("jobs", medium.jobs().map(drop)),
+        ("numbers", medium.list(&job()).map(drop)),
+        ("get", medium.get(&job(), 1).map(drop)),
+        ("has", medium.has(&job(), 1).map(drop)),
+        ("put", medium.put_new(&job(), 1, b"one").map(drop)),
+        ("delete", medium.delete(&job(), 1)),
+        ("read", files.read("x").map(drop)),
+        ("write", files.write("x", b"x")),
+    ]
+}
+
+fn all_are(kind: ErrorKind, told: &str, calls: Vec<(&'static str, Result<()>)>) {
+    for (call, outcome) in calls {
+        let error = outcome.expect_err(call);
+        assert_eq!(error.kind(), kind, "{call}: {error}");
+        assert!(error.message().contains(told), "{call}: {error}");
+        assert!(error.message().contains("etcd://"), "{call}: {error}");
+    }
+}
+
+/// Nobody listens there.
+#[test]
+fn a_cluster_that_is_not_there_is_told_soon() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    drop(taken);
+    let place = place_at(&[address]);
+    let since = Instant::now();
+    let error = place.check().unwrap_err();
+    assert!(since.elapsed() < Duration::from_secs(30), "{:?}", since.elapsed());
+    assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
+    for told in ["looking into etcd://", &address.to_string(), "refused", "more than half"] {
+        assert!(error.message().contains(told), "{error}");
+    }
+    let error = place.open_medium().unwrap().put_new(&job(), 1, b"one").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
+    let unknown = EtcdPlace::parse("etcd://no-such-host.invalid/x").unwrap();
+    let error = unknown.check().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
+    assert!(error.message().contains("no-such-host.invalid:2379"), "{error}");
+}
+
+/// A member that takes connections and says nothing, as one that hangs.
+#[test]
+fn a_member_that_says_nothing_is_passed_over() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = silent.local_addr().map(|address| (address, silent)).unwrap();
+    let cluster = Cluster::of(1);
+    let medium = place_at(&[silent.0, cluster.address()]).open_medium().unwrap();
+    assert!(!medium.has(&job(), 1).unwrap(), "a read is repeated elsewhere");
+    assert_eq!(
+        medium.put_new(&job(), 1, b"one").unwrap(),
+        Put::Made,
+        "who answered is asked first"
+    );
+    let medium = place_at(&[silent.0, cluster.address()]).open_medium().unwrap();
+    let error = medium.put_new(&job(), 2, b"two").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
+    assert!(error.message().contains("no answer in time"), "{error}");
+    assert_eq!(
+        medium.put_new(&job(), 2, b"two").unwrap(),
+        Put::Made,
+        "the next call goes elsewhere"
+    );
+}
+
+/// A web server that has `answer` for everything.
+fn stranger(answer: &'static str) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            // What is not read would reset the connection, and the answer with it.
+            let (mut request, mut chunk) = (Vec::new(), [0; 4096]);
+            while !request.ends_with(b"}") {
+                match client.read(&mut chunk) {
+                    Ok(0) | Err(_) => break,
+                    Ok(got) => request.extend_from_slice(&chunk[..got]),
+                }
+            }
+            let _ = client.write_all(answer.as_bytes());
+        }
+    });
+    address
+}
+
+#[test]
+fn what_is_not_etcd_is_told_as_such() {
+    for answer in [
+        "HTTP/1.0 404 Not Found\r\n\r\nno such page",
+        "HTTP/1.0 200 OK\r\n\r\n<html>hello</html>",
+        // Without a header no answer is believed: it would say that a record is not there.
+        "HTTP/1.0 200 OK\r\n\r\n{}",
+        "HTTP/1.0 302 Found\r\nLocation: http://127.0.0.1:1/\r\n\r\n",
+    ] {
+        let place = place_at(&[stranger(answer)]);
+        all_are(ErrorKind::Invalid, "is not etcd: correct the location", calls(&place));
+    }
+}
+
+/// Two programs that ask one each would keep a log each.
+#[test]
+fn members_of_two_clusters_are_told_apart() {
+    let (one, mut other) = (Cluster::of(1), Cluster::of(1));
+    let place = place_at(&[other.address(), one.address()]);
+    let error = place.check().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert!(error.message().contains("belongs to another cluster"), "{error}");
+    // Whoever does not check learns of it as soon as he meets both.
+    let medium = place.open_medium().unwrap();
+    assert_eq!(medium.put_new(&job(), 1, b"one").unwrap(), Put::Made);
+    other.stop(0);
+    let error = medium.get(&job(), 1).unwrap_err();
+    assert!(error.message().contains("belongs to another cluster"), "{error}");
+}

@@ -1,0 +1,16 @@
+//! All tests of this crate that see it from outside: one program, as each takes long to link.
+
+#[path = "../../../store/tests/it/common/mod.rs"]
+mod common;
+mod files;
+mod files_again;
+mod files_choice;
+mod files_crash;
+mod files_epochs;
+mod files_faults;
+mod files_gc;
+mod files_model;
+mod files_ranges;
+#[path = "../../../store/tests/it/stepped/mod.rs"]
+mod stepped;
+mod trees;

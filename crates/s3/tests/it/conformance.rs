@@ -1,0 +1,68 @@
+//! What every target, medium and log must do, on a real server: directly, and over a bad network.
+
+use crate::support;
+
+use outlive_s3::S3Medium;
+use outlive_target::conformance::{check_log, check_medium, check_target};
+use outlive_target::{RecordLog, RetryLog, RetryPolicy, RetryTarget};
+use std::sync::Arc;
+use support::proxy::{Fault, Proxy};
+use support::{Server, place_at};
+
+#[test]
+fn a_bucket_is_a_target() {
+    let Some(server) = Server::versitygw() else { return };
+    check_target(move || Arc::new(server.place().open_target().unwrap()));
+}
+
+#[test]
+fn a_bucket_is_a_medium() {
+    let Some(server) = Server::versitygw() else { return };
+    check_medium(move || Arc::new(server.place().open_medium().unwrap()));
+}
+
+#[test]
+fn a_bucket_keeps_a_log() {
+    let Some(server) = Server::versitygw() else { return };
+    check_log(false, move || Arc::new(RecordLog::over(server.place().open_medium().unwrap())));
+}
+
+/// Spoils every seventh request, each time in another way.
+fn spoil_some(proxy: &Proxy) {
+    let mut count = 0;
+    proxy.spoil(move |_, _| {
+        count += 1;
+        let fault = [
+            Fault::LoseReply,
+            Fault::LoseRequest,
+            Fault::Refuse(503),
+            Fault::CutReply(300),
+            Fault::Refuse(429),
+        ];
+        if count % 7 == 0 { fault[count / 7 % fault.len()] } else { Fault::None }
+    });
+}
+
+#[test]
+fn a_bucket_behind_a_bad_network_is_a_target() {
+    let Some(server) = Server::versitygw() else { return };
+    let proxy = Proxy::before(server.address());
+    spoil_some(&proxy);
+    check_target(move || {
+        let _ = &server;
+        let target = Arc::new(place_at(proxy.address()).open_target().unwrap());
+        Arc::new(RetryTarget::new(target, RetryPolicy::default()))
+    });
+}
+
+#[test]
+fn a_bucket_behind_a_bad_network_keeps_a_log() {
+    let Some(server) = Server::versitygw() else { return };
+    let proxy = Proxy::before(server.address());
+    spoil_some(&proxy);
+    check_log(false, move || {
+        let _ = &server;
+        let medium: Arc<S3Medium> = Arc::new(place_at(proxy.address()).open_medium().unwrap());
+        Arc::new(RetryLog::new(medium, RetryPolicy::default()))
+    });
+}

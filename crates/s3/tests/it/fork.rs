@@ -1,0 +1,68 @@
+//! A forked child has threads and connections of its own, and leaves those of its parent alone.
+#![allow(unsafe_code)]
+
+use crate::support;
+
+use outlive_target::Target;
+use outlive_types::{ErrorKind, Result};
+use support::{PAGE, Server, buffer_of, content, get, name, put, write_all};
+
+const PART: usize = 8 << 20;
+
+/// Whether `work` succeeds in a forked child.
+fn succeeds_in_a_child(work: impl FnOnce() -> Result<()>) -> bool {
+    // SAFETY: the child does `work` and ends, without what Rust does at the end of a program.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: it is killed if it waits for ever.
+        unsafe { libc::alarm(60) };
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        let status = match outcome {
+            Ok(Ok(())) => 0,
+            Ok(Err(error)) => {
+                eprintln!("in the child: {error}");
+                1
+            }
+            Err(_) => 2,
+        };
+        // SAFETY: it ends the process.
+        unsafe { libc::_exit(status) };
+    }
+    let mut status = -1;
+    // SAFETY: the status may be written.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+}
+
+#[test]
+fn parent_and_child_use_one_target() {
+    let Some(server) = Server::versitygw() else { return };
+    let target = server.place().open_target().unwrap();
+    let bytes = content(1, 3 * PART);
+    put(&target, name(1), &bytes).unwrap();
+    let mut writer = target.create(name(2), bytes.len() as u64).unwrap();
+    let (first, rest) = bytes.split_at(PART + PAGE);
+    writer.write(0, buffer_of(first)).wait().unwrap();
+    let mut inherited = Some(writer);
+    let done = succeeds_in_a_child(|| {
+        assert!(get(&target, name(1), 0, bytes.len())? == bytes);
+        put(&target, name(3), &bytes)?;
+        // What the parent has begun is the parent's.
+        let mut writer = inherited.take().expect("it was inherited");
+        let fault = writer.write(first.len() as u64, buffer_of(rest)).wait().unwrap_err();
+        assert_eq!(fault.error.kind(), ErrorKind::Invalid);
+        assert!(fault.error.message().contains("before a fork"));
+        drop(writer);
+        let mut writer = target.create(name(4), bytes.len() as u64)?;
+        write_all(&mut *writer, &bytes, PART)?;
+        writer.finish(bytes.len() as u64).wait()
+    });
+    assert!(done);
+    let mut writer = inherited.take().expect("the child took its own");
+    writer.write(first.len() as u64, buffer_of(rest)).wait().unwrap();
+    writer.finish(bytes.len() as u64).wait().unwrap();
+    for pack in 1..=4 {
+        assert!(get(&target, name(pack), 0, bytes.len()).unwrap() == bytes, "{pack}");
+    }
+    assert_eq!(target.unfinished().unwrap(), []);
+}

@@ -1,0 +1,344 @@
+//! Fills and trims that keep a pace: a fill is over with its last pack, no other program waits during a rest, and a
+//! warning says what keeps the fast tier from being trimmed.
+
+use crate::common;
+use crate::two_disks;
+
+use common::{Program, State, Warnings, noise};
+use outlive_pool::{Environment, Pool, TiersConfig};
+use outlive_store::gc::{GcOptions, Thoroughness, collect};
+use outlive_store::retention::Rules;
+use outlive_store::{FillOptions, Select, TrimOptions, fill, trim};
+use outlive_target::{Append, FaultWorld, Lock, Previous, ShardName};
+use outlive_types::sync::{Scheduler, scheduled};
+use outlive_types::{ErrorKind, JobName, PAGE_BYTES};
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+use two_disks::Disks;
+
+/// Nothing here takes as long.
+const HOUR: Duration = Duration::from_secs(3600);
+
+struct Place {
+    world: FaultWorld,
+    warnings: Arc<Warnings>,
+}
+
+impl Place {
+    fn new(world: FaultWorld) -> Place {
+        Place { world, warnings: Arc::default() }
+    }
+
+    /// The pool as a process has it.
+    fn pool(&self, tiers: TiersConfig) -> Pool {
+        Disks::new(self.world.clone()).pool(tiers, Environment::observed(self.warnings.clone()))
+    }
+
+    /// Has a process of another host hold the claim, or no process.
+    fn claim_by(&self, process: Option<u32>) {
+        let (_, log, _) = self.world.process_with(2);
+        let job = JobName::targets();
+        let number = log.latest(&job).unwrap();
+        let newest = log.read(&job, number).unwrap();
+        let text = String::from_utf8(newest.clone()).unwrap();
+        // The claim is a table of its own, before those of the targets.
+        let (top, targets) = text.split_at(text.find("[[target]]").unwrap());
+        let top = top.split("[changed_by]").next().unwrap();
+        let claim = process.map_or(String::new(), |process| {
+            format!(
+                "[changed_by]\nprocess = {process}\nstarted = 1\nhost = \"elsewhere\"\nsystem = \"other\"\n\
+                 claim = \"0123456789abcdef\"\n\n"
+            )
+        });
+        let record = format!("{top}{claim}{targets}");
+        let behind = Previous::of(number, &newest);
+        assert_eq!(log.append_if(&job, behind, record.as_bytes()).unwrap(), Append::Done);
+    }
+
+    /// Packs on a target.
+    fn packs(&self, target: usize) -> BTreeSet<String> {
+        let (targets, ..) = self.world.process_with(2);
+        targets[target].list().unwrap().iter().map(|shard| shard.pack.to_string()).collect()
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        std::mem::take(&mut self.warnings.0.lock().unwrap())
+    }
+
+    fn is_free(&self) -> bool {
+        let (_, log, _) = self.world.process_with(2);
+        matches!(log.lock_collecting().unwrap(), Lock::Taken(_))
+    }
+
+    /// A job of twelve checkpoints, of a pack each, which was closed. The newest needs the last four packs.
+    fn with_checkpoints(world: FaultWorld) -> (Place, Pool) {
+        let place = Place::new(world);
+        let pool = place.pool(TiersConfig { fill: false, ..TiersConfig::default() });
+        let program = Program::start(&pool, "job");
+        for seed in 1..=12 {
+            program.save(&state(seed)).unwrap();
+        }
+        program.job.close().unwrap();
+        assert_eq!(place.packs(0).len(), 12);
+        (place, pool)
+    }
+}
+
+/// What fits into one pack.
+fn state(seed: u64) -> State {
+    State::from([("a".to_owned(), noise(seed, 100_000))])
+}
+
+/// A byte a second: neither a rest nor a close that waits for one ends by itself.
+fn paced(keep_fast: u64) -> TiersConfig {
+    TiersConfig { bytes_per_s: 1, finish_s: 1 << 20, keep_fast, ..TiersConfig::default() }
+}
+
+/// Does something when a thread rests for its pace, instead of resting.
+struct Rests<'a>(Mutex<Box<dyn FnMut() + Send + 'a>>);
+
+impl Scheduler for Rests<'_> {
+    fn pause(&self, _: &str) {}
+    fn sleep(&self, time: Duration) {
+        // Shorter ones let others have the lock.
+        if time > Duration::from_secs(1) {
+            (self.0.lock().unwrap())();
+        }
+    }
+    fn wait(&self, _: usize) {
+        thread::yield_now();
+    }
+    fn wait_for(&self, _: usize, _: Duration) -> bool {
+        thread::yield_now();
+        false
+    }
+    fn wake(&self, _: usize) {}
+    fn spawn(&self, _: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+        thread::spawn(work);
+        Ok(())
+    }
+}
+
+/// Does `work`, and `deed` at each of its rests, in a thread of another process.
+fn at_rests<T>(deed: impl FnMut(usize) + Send + 'static, work: impl FnOnce() -> T) -> (T, usize) {
+    let count = Arc::new(Mutex::new(0));
+    let (counts, deed) = (count.clone(), Arc::new(Mutex::new(deed)));
+    let rest = move || {
+        let mut count = counts.lock().unwrap();
+        *count += 1;
+        let (number, deed) = (*count, deed.clone());
+        thread::spawn(move || (deed.lock().unwrap())(number)).join().unwrap();
+    };
+    let done = scheduled(Arc::new(Rests(Mutex::new(Box::new(rest)))), work);
+    let count = *count.lock().unwrap();
+    (done, count)
+}
+
+#[test]
+fn a_paced_fill_is_over_with_its_last_pack() {
+    let place = Place::new(FaultWorld::with_locks());
+    let pool = place.pool(paced(0));
+    let program = Program::start(&pool, "job");
+    program.save(&state(1)).unwrap();
+    assert!(program.job.finish_fill().wait(HOUR));
+    assert_eq!(place.warnings(), [""; 0]);
+    assert_eq!(place.packs(1), place.packs(0));
+    // The pause for the first one comes before the second one is copied, and a close ends it.
+    program.save(&state(2)).unwrap();
+    assert_eq!(place.packs(0).len(), 2);
+    program.job.close().unwrap();
+    assert_eq!(place.warnings(), [""; 0]);
+    assert_eq!(place.packs(1), place.packs(0));
+}
+
+#[test]
+fn a_close_waits_for_no_rest_of_a_trim_and_misses_nothing_on_the_slow_tier() {
+    let (place, pool) = Place::with_checkpoints(FaultWorld::with_locks());
+    fill(&pool, FillOptions::default()).unwrap();
+    let program = Program::start(&place.pool(paced(1)), "job");
+    program.restore(Select::Newest).unwrap();
+    program.save(&state(13)).unwrap();
+    program.job.close().unwrap();
+    assert_eq!(place.warnings(), [""; 0]);
+    assert_eq!((place.packs(0).len(), place.packs(1).len()), (12, 13), "one pack was trimmed");
+    assert!(place.is_free());
+}
+
+#[test]
+fn a_trim_rests_without_the_lock_and_looks_again() {
+    let (place, pool) = Place::with_checkpoints(FaultWorld::with_locks());
+    fill(&pool, FillOptions::default()).unwrap();
+    let place = Arc::new(place);
+    let all: Vec<String> = place.packs(0).into_iter().collect();
+    let here = place.clone();
+    let deed = move |rest| {
+        assert!(here.is_free(), "others may have the lock during rest {rest}");
+        if rest == 1 {
+            // The newest checkpoint will need a pack that was to be trimmed.
+            assert_eq!(here.packs(0).len(), 11);
+            let pool = here.pool(TiersConfig { fill: false, ..TiersConfig::default() });
+            let program = Program::start(&pool, "job");
+            let (_, old) = program.restore(Select::Epoch(2)).unwrap().unwrap();
+            program.job.take_over();
+            program.save(&common::changed(old, 3, 99)).unwrap();
+            program.job.close().unwrap();
+        }
+    };
+    let trims = place.pool(TiersConfig { keep_fast: 1, ..TiersConfig::default() });
+    let options = TrimOptions { bytes_per_s: Some(1), dry_run: false };
+    let (report, rests) = at_rests(deed, || trim(&trims, options));
+    let report = report.unwrap();
+    assert_eq!((report.packs, report.trimmed, report.kept), (13, 11, 2));
+    assert_eq!(report.failed, []);
+    assert_eq!(rests, 10, "there is no rest behind the last pack");
+    let left = place.packs(0);
+    assert!(left.len() == 2 && left.contains(&all[1]), "what the newest needs stays");
+}
+
+/// What a damaged checkpoint needs is not known, so all that it names stays.
+#[test]
+fn a_trim_leaves_all_packs_that_a_damaged_checkpoint_names() {
+    let (place, pool) = Place::with_checkpoints(FaultWorld::new());
+    fill(&pool, FillOptions::default()).unwrap();
+    let trims = place.pool(TiersConfig { keep_fast: 1, ..TiersConfig::default() });
+    let dry_run = TrimOptions { dry_run: true, ..TrimOptions::default() };
+    let whole = trim(&trims, dry_run).unwrap();
+    assert!(whole.kept < 12, "{whole:?}");
+    // Its own pack holds its page tree.
+    let newest = *pool.packs().unwrap().iter().max().unwrap();
+    let shard = ShardName { pack: newest, shard: 0 };
+    let (targets, ..) = place.world.process_with(2);
+    for (number, target) in targets.iter().enumerate() {
+        let pages = target.length(shard).unwrap() / PAGE_BYTES as u64;
+        (1..pages).for_each(|page| place.world.corrupt_on(number, shard, page * 4096, 1));
+    }
+    let trims = place.pool(TiersConfig { keep_fast: 1, ..TiersConfig::default() });
+    let damaged = trim(&trims, dry_run).unwrap();
+    assert_eq!((damaged.packs, damaged.kept, damaged.trimmed), (12, 12, 0), "{damaged:?}");
+}
+
+#[test]
+fn a_paced_fill_of_a_command_rests_without_the_lock_and_looks_again() {
+    for prunes in [false, true] {
+        let (place, pool) = Place::with_checkpoints(FaultWorld::with_locks());
+        let place = Arc::new(place);
+        let here = place.clone();
+        let deed = move |rest| {
+            assert!(here.is_free(), "others may have the lock during rest {rest}");
+            assert_eq!(here.packs(1).len(), rest);
+            if prunes && rest == 1 {
+                let drop = [(JobName::new("job").unwrap(), (1..=11).collect())].into();
+                let pool = here.pool(TiersConfig::default());
+                let report = collect(&pool, &GcOptions { drop, ..GcOptions::default() }).unwrap();
+                assert!(report.deleted > 0);
+            }
+        };
+        let options = FillOptions { bytes_per_s: Some(1), dry_run: false };
+        let (report, rests) = at_rests(deed, || fill(&pool, options));
+        let report = report.unwrap();
+        assert_eq!((report.failed, report.left), (vec![], 0), "what is gone is not missed");
+        // A gc copies what the job needs from then on.
+        let (copied, rested) = if prunes { (1, 1) } else { (12, 11) };
+        assert_eq!((report.incomplete, rests), (copied, rested), "none behind the last pack");
+        assert_eq!(place.packs(1), place.packs(0));
+    }
+}
+
+/// Where the log has no locks, a killed program of another host may have left a claim.
+#[test]
+fn a_program_warns_once_of_what_keeps_it_from_trimming() {
+    let (place, pool) = Place::with_checkpoints(FaultWorld::new());
+    fill(&pool, FillOptions::default()).unwrap();
+    // A claim that was given back is a first record of the table.
+    let all = place.pool(TiersConfig { keep_fast: 100, ..TiersConfig::default() });
+    assert_eq!(trim(&all, TrimOptions::default()).unwrap().trimmed, 0);
+    let pool = place.pool(TiersConfig { keep_fast: 1, ..TiersConfig::default() });
+    let program = Program::start(&pool, "job");
+    program.restore(Select::Newest).unwrap();
+    let mut seed = 12;
+    let mut told_of = |holder: Option<u32>| {
+        place.claim_by(holder);
+        seed += 1;
+        program.save(&state(seed)).unwrap();
+        assert!(program.job.finish_fill().wait(HOUR));
+        place.warnings()
+    };
+    let before = place.packs(0).len();
+    for holder in [1, 2, 3] {
+        assert_eq!(told_of(Some(holder)), [""; 0], "each may just have been faster");
+    }
+    assert_eq!(place.packs(0).len(), before + 3);
+    assert_eq!(told_of(None), [""; 0]);
+    assert!(place.packs(0).len() < before, "it is trimmed");
+    // Until there is something to trim again.
+    while trim(&pool, TrimOptions { dry_run: true, ..TrimOptions::default() }).unwrap().trimmed == 0
+    {
+        told_of(Some(4));
+    }
+    for holder in [7, 8] {
+        assert_eq!(told_of(Some(holder)), [""; 0]);
+        assert_eq!(told_of(Some(holder)), [""; 0]);
+        let told = told_of(Some(holder));
+        assert!(told.len() == 1 && told[0].contains("cannot be trimmed"), "{told:?}");
+        assert!(told[0].contains(&format!("process {holder} on elsewhere")), "{told:?}");
+        assert_eq!(told_of(Some(holder)), [""; 0], "once");
+    }
+    let before = place.packs(0).len();
+    assert_eq!(told_of(None), [""; 0]);
+    assert!(place.packs(0).len() < before, "it is trimmed again");
+}
+
+/// The slow tier lags behind: the newest checkpoint that it has whole is all that is left if the fast tier goes.
+#[test]
+fn rules_leave_the_newest_checkpoint_of_the_slow_tier() {
+    let place = Place::new(FaultWorld::with_locks());
+    let pool = place.pool(TiersConfig { fill: false, ..TiersConfig::default() });
+    let program = Program::start(&pool, "job");
+    let epochs =
+        || -> Vec<_> { program.job.epochs().unwrap().iter().map(|info| info.epoch).collect() };
+    program.save(&state(1)).unwrap();
+    fill(&pool, FillOptions::default()).unwrap();
+    program.job.keep(Rules { last: Some(1), ..Rules::default() }).unwrap();
+    for seed in 2..=5 {
+        program.save(&state(seed)).unwrap();
+    }
+    program.job.close().unwrap();
+    assert_eq!(epochs(), [1, 5]);
+    fill(&pool, FillOptions::default()).unwrap();
+    program.save(&state(6)).unwrap();
+    program.job.close().unwrap();
+    assert_eq!(epochs(), [5, 6]);
+}
+
+/// The slow tier has no room for what a gc writes. So the gc moves nothing, and what was safe there stays safe.
+#[test]
+fn a_gc_moves_nothing_that_the_slow_tier_has_no_room_for() {
+    let place = Place::new(FaultWorld::new());
+    let disks = Disks::new(place.world.clone());
+    let tiers = TiersConfig { fill: false, ..TiersConfig::default() };
+    let pool = disks.pool(tiers.clone(), Environment::system());
+    let program = Program::start(&pool, "job");
+    program.save(&state(1)).unwrap();
+    let second = common::changed(state(1), 3, 99);
+    program.save(&second).unwrap();
+    program.job.close().unwrap();
+    fill(&pool, FillOptions::default()).unwrap();
+    // A shard is created on the fast tier first, and then on the slow one.
+    let fast = Mutex::new(BTreeSet::new());
+    place.world.fail_when(move |_, op| {
+        let is_slow = op.starts_with("create ") && !fast.lock().unwrap().insert(op.to_owned());
+        is_slow.then_some(ErrorKind::Full)
+    });
+    let drop = [(JobName::new("job").unwrap(), [1].into())].into();
+    let thoroughness = Thoroughness { unused_max: 0.0, ..Thoroughness::default() };
+    let collected = collect(&pool, &GcOptions { drop, thoroughness, ..GcOptions::default() });
+    disks.set_away(true);
+    let left = disks.pool(tiers, Environment::system());
+    let restored = Program::start(&left, "job").restore(Select::Newest).unwrap().unwrap();
+    assert!(restored == (2, second));
+    let error = collected.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+}
