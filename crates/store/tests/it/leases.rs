@@ -66,7 +66,7 @@ impl ManifestLog for Leased {
             let number = decoded.number + 1;
             let (previous, body) =
                 (fingerprint(record), Body::Close(Close { session: session.session }));
-            let close = Record { number, previous, body, ..decoded.clone() }.encode()?;
+            let close = Record { number, previous, body }.encode()?;
             self.inner.append_if(job, Previous::of(decoded.number, record), &close)?;
             return Ok(Append::Lost);
         }
