@@ -116,10 +116,10 @@ impl Pool {
             let is_draining =
                 |id: &&u32| row_of(**id).is_some_and(|row| row.state == TargetState::Draining);
             let gone = pack.iter().filter(|id| has_left(id)).count();
-            // What was on one that is being emptied may be on another by now, which may have left.
-            let elsewhere = left.iter().filter(|id| pack.binary_search(id).is_err());
-            let moved = pack.iter().filter(is_draining).count().min(elsewhere.clone().count());
-            let first = pack.iter().find(|id| has_left(id)).or(elsewhere.clone().next());
+            // What was on one that is being emptied may be on another by now, which may have left; it may be another one
+            // of this pack.
+            let moved = pack.iter().filter(is_draining).count().min(left.len());
+            let first = pack.iter().find(|id| has_left(id)).or(left.first());
             let is_refused = pack.len() - gone - moved < needed || needs_all && gone > 0;
             if let Some(id) = first.filter(|_| is_refused) {
                 return Err(Error::retry(format!(

@@ -66,6 +66,8 @@ const NOT_READABLE: &str = "the child may not be read: it needs the right to tra
 
 /// Stack of the holder, which does next to nothing.
 const HOLDER_STACK_BYTES: usize = 64 << 10;
+/// Its stack, and the variables of threads that a program may have, lie within so much on either side of a frame.
+const AROUND_STACK_BYTES: usize = 8 << 20;
 
 impl ForkImage {
     /// Forks. The child gets at least `needed` (sorted, apart) of these mappings.
@@ -240,9 +242,10 @@ fn hold(
     ended: &Receiver<()>,
 ) {
     sys::block_signals();
-    // The child stands on a copy of this thread's stack, which libc may have put where memory was.
+    // The child stands on a copy of this thread's stack, which libc may have put where memory was; the thread's own
+    // variables, to which the kernel writes, lie behind it.
     let here = (&raw const tell).addr();
-    let stack = here.saturating_sub(HOLDER_STACK_BYTES)..here.saturating_add(HOLDER_STACK_BYTES);
+    let stack = here.saturating_sub(AROUND_STACK_BYTES)..here.saturating_add(AROUND_STACK_BYTES);
     let kept = mappings.kept_from(&with_range(needed, stack)).ranges;
     let (pid, pidfd) = match sys::without(&kept, sys::clone_sleeper) {
         Ok(cloned) => cloned,

@@ -2,11 +2,12 @@
 //! unsafe code of this room.
 #![allow(unsafe_code)]
 
+use outlive_types::BLOCK_BYTES;
 use rustix::io::Errno;
 use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Flags of clone(2): no new thread, no signal at its end, so memory is copied on write, and a
 /// `wait` of the program does not see the child.
@@ -106,13 +107,19 @@ extern "C" fn after_fork_in_child() {
     unsafe { CLONES.0.get().write(libc::PTHREAD_MUTEX_INITIALIZER) };
 }
 
-/// Whether threads of the program that fork take the lock.
+/// Whether threads of the program that fork take the lock. Not at the first call, which sees to it: a thread may be in
+/// a fork that began before. It never waits, as a child may be a copy of this process at any moment.
 fn forks_are_seen() -> bool {
-    static SEEN: OnceLock<bool> = OnceLock::new();
+    static ASKED: AtomicBool = AtomicBool::new(false);
+    static SEEN: AtomicBool = AtomicBool::new(false);
+    if ASKED.swap(true, Ordering::Relaxed) {
+        return SEEN.load(Ordering::Acquire);
+    }
+    let (before, after, in_child) = (before_fork, after_fork, after_fork_in_child);
     // SAFETY: the functions are there for as long as the process.
-    *SEEN.get_or_init(|| unsafe {
-        libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork_in_child)) == 0
-    })
+    let set = unsafe { libc::pthread_atfork(Some(before), Some(after), Some(in_child)) };
+    SEEN.store(set == 0, Ordering::Release);
+    false
 }
 
 /// Calls `clone`, and keeps these ranges, whole pages, from the child; unless a thread of the program forks just now,
@@ -126,10 +133,7 @@ pub fn without<T>(ranges: &[Range<usize>], clone: impl FnOnce() -> T) -> T {
             let _ = advise(range, libc::MADV_DONTFORK);
         }
         let cloned = clone();
-        for range in ranges {
-            // The kernel may lack memory for its own tables; it frees some for that.
-            while advise(range, libc::MADV_DOFORK) == Err(Errno::AGAIN) {}
-        }
+        ranges.iter().for_each(give_back);
         FORKS.unlock();
         cloned
     } else {
@@ -137,6 +141,23 @@ pub fn without<T>(ranges: &[Range<usize>], clone: impl FnOnce() -> T) -> T {
     };
     CLONES.unlock();
     cloned
+}
+
+/// Children get a range again. What other threads have put there meanwhile may refuse that; the rest is given back.
+fn give_back(range: &Range<usize>) {
+    loop {
+        match advise(range, libc::MADV_DOFORK) {
+            // Gaps do no harm.
+            Ok(()) | Err(Errno::NOMEM) => return,
+            // The kernel lacks memory for its own tables, and frees some for that.
+            Err(Errno::AGAIN) => std::thread::yield_now(),
+            Err(_) if range.len() > BLOCK_BYTES => {
+                let starts = range.clone().step_by(BLOCK_BYTES);
+                return starts.for_each(|at| give_back(&(at..range.end.min(at + BLOCK_BYTES))));
+            }
+            Err(_) => return,
+        }
+    }
 }
 
 /// Advises the kernel; of a range that is partly gone it hears of the rest.

@@ -203,6 +203,8 @@ fn big() -> (AlignedBuf, Range<usize>) {
 fn a_child_gets_what_is_needed_and_little_else() {
     let _turn = alone();
     let (memory, needed) = big();
+    // From then on forks of the program are seen.
+    drop(take().unwrap());
     let mappings = Arc::new(Mappings::read().unwrap());
     let kept = mappings.kept_from(std::slice::from_ref(&needed));
     assert!(kept.filled.bytes > 0 && kept.filled.bytes < mappings.filled.bytes);

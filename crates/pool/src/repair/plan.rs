@@ -87,7 +87,10 @@ pub(crate) fn plan(
             // Another shard has the seat. Copies that are on targets that leave go all the same.
             None => {
                 let (stay, surplus): (Vec<usize>, Vec<usize>) = on.iter().partition(|on| stays(on));
-                Fate::Stays { on: stay[0], surplus }
+                match surplus.is_empty() {
+                    true => Fate::Rests,
+                    false => Fate::Stays { on: stay[0], surplus },
+                }
             }
         }
     };
@@ -192,7 +195,7 @@ mod tests {
         // Two on one host: one moves. Not while its writer counts on it.
         let together = [(0, 0), (1, 2), (2, 3)];
         assert_eq!(fast(&together, ALL), [stays(0, &[]), stays(2, &[]), moves(&[3])]);
-        assert_eq!(fast(&together, NONE), [stays(0, &[]), stays(2, &[]), stays(3, &[])]);
+        assert_eq!(fast(&together, NONE), [stays(0, &[]), stays(2, &[]), Fate::Rests]);
         // One is missing.
         assert_eq!(fast(&[(0, 0), (2, 2)], ALL)[1], moves(&[]));
         assert_eq!(fast(&[(0, 0), (2, 2)], NONE)[1], Fate::Rests);

@@ -215,7 +215,7 @@ struct Written {
 
 /// The table at a moment, and the targets that were written down before that moment.
 struct Look {
-    written_down: Vec<TargetConfig>,
+    written_down: Result<Vec<TargetConfig>>,
     written: Written,
     rows: Rows,
 }
@@ -284,7 +284,7 @@ impl TargetTable {
         let Look { written_down, written, rows } = self.look()?;
         // Before there is a record, they are as this process sees them.
         Ok(match written.text {
-            Some(_) => Rows { targets: self.places.seen(rows.clone(), &written_down)?, ..rows },
+            Some(_) => Rows { targets: self.places.seen(rows.clone(), &written_down?)?, ..rows },
             None => rows,
         })
     }
@@ -314,12 +314,12 @@ impl TargetTable {
         Err(too_busy())
     }
 
-    /// Reads what is written down, and then the newest record.
+    /// Reads what is written down, and then the newest record, which alone tells all once there is one.
     fn look(&self) -> Result<Look> {
-        let written_down = self.places.written_down()?;
+        let written_down = self.places.written_down();
         let written = self.written()?;
         let rows = match &written.text {
-            None => self.places.first(&written_down)?,
+            None => self.places.first(written_down.as_ref().map_err(Clone::clone)?)?,
             Some(text) => text.clone().rows(),
         };
         Ok(Look { written_down, written, rows })

@@ -584,7 +584,9 @@ impl LogHead {
     }
 
     fn end_in_log(&mut self, pool: &Pool) -> Result<()> {
-        let Some(session) = self.session.take().or(self.ending) else { return Ok(()) };
+        // While it is not known whether another one was opened behind it, a gc finds out once this process is gone.
+        let ending = self.ending.filter(|_| self.opening.is_none());
+        let Some(session) = self.session.take().or(ending) else { return Ok(()) };
         if self.fenced.is_some() {
             return Ok(());
         }
