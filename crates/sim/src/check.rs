@@ -1,17 +1,14 @@
 //! What must hold when all programs have ended.
 
-use crate::settle::{empty_what_leaves, replace_lost, settle};
+use crate::settle::{collect_all, empty_what_leaves, replace_lost, settle};
 use crate::whole::{checkpoints, whole};
 use crate::world::PoolWorld;
 use outlive_pool::Pool;
-use outlive_store::gc::{GcOptions, GcReport, collect};
+use outlive_store::gc::{GcOptions, collect};
 use outlive_store::{Job, JobOptions, make_anew};
 use outlive_types::{Epoch, JobName, PackId, SeededRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
-
-/// Gcs after which nothing may be left to do.
-const QUIET_GCS_MAX: u32 = 3;
 
 /// Checks a pool. Nobody is at work any more, and whoever comes now is not disturbed.
 pub fn check(place: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
@@ -79,25 +76,6 @@ fn lost(pool: &Pool, place: &PoolWorld) -> Result<BTreeMap<JobName, BTreeSet<Epo
         }
     }
     Ok(lost)
-}
-
-/// Collects until nothing is left to do. What a gc rewrites makes the segments of earlier ones superfluous: these go
-/// with the next.
-pub(crate) fn collect_all(pool: &Pool) -> Result<(), String> {
-    for _ in 0..=QUIET_GCS_MAX {
-        let report = collect(pool, &GcOptions::default());
-        if is_idle(&report.map_err(|error| format!("a quiet gc: {error}"))?) {
-            return Ok(());
-        }
-    }
-    Err(format!("{} quiet gcs in a row all found something to do", QUIET_GCS_MAX + 1))
-}
-
-/// Whether there is no garbage any more.
-fn is_idle(report: &GcReport) -> bool {
-    let plan = &report.plan;
-    let is_idle = plan.dead.is_empty() && plan.rewritten.is_empty() && plan.leftovers == 0;
-    is_idle && report.deleted == 0 && report.held == 0
 }
 
 /// Everything that is there must have been read by somebody who has read all checkpoints.

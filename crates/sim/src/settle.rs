@@ -2,12 +2,12 @@
 //! pool must be as its table says, and survive what it promises.
 
 use crate::blows::place_of;
-use crate::check::collect_all;
 use crate::disks::some_of;
 use crate::luck::lock;
 use crate::whole::checkpoints;
 use crate::world::PoolWorld;
 use outlive_pool::{Pool, RepairOptions, TargetState, Tier};
+use outlive_store::gc::{GcOptions, GcReport, collect};
 use outlive_store::scrub::{ScrubOptions, ScrubReport, scrub};
 use outlive_store::{Sample, Uses, named_packs, repair};
 use outlive_types::{Error, ErrorKind, PackId, SeededRng};
@@ -15,6 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Scrubs and repairs after which nothing may be left to do.
 const ROUNDS_MAX: u32 = 4;
+/// Gcs after which nothing may be left to do.
+const QUIET_GCS_MAX: u32 = 3;
 /// Sets of targets that are taken away.
 const SETS: u64 = 4;
 
@@ -215,4 +217,23 @@ fn survives(place: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Collects until nothing is left to do. What a gc rewrites makes the segments of earlier ones superfluous: these go
+/// with the next.
+pub(crate) fn collect_all(pool: &Pool) -> Result<(), String> {
+    for _ in 0..=QUIET_GCS_MAX {
+        let report = collect(pool, &GcOptions::default());
+        if is_idle(&report.map_err(|error| format!("a quiet gc: {error}"))?) {
+            return Ok(());
+        }
+    }
+    Err(format!("{} quiet gcs in a row all found something to do", QUIET_GCS_MAX + 1))
+}
+
+/// Whether there is no garbage any more.
+fn is_idle(report: &GcReport) -> bool {
+    let plan = &report.plan;
+    let is_idle = plan.dead.is_empty() && plan.rewritten.is_empty() && plan.leftovers == 0;
+    is_idle && report.deleted == 0 && report.held == 0
 }
