@@ -218,7 +218,7 @@ impl MemorySource {
         };
         if !arena.make_room_for(&plan.sources, bytes_max) {
             suffix = "; there is no memory for copies, so the program waits until all is written";
-            let holders = Holders { fork: mappings.as_deref(), ahead: ahead.as_ref() };
+            let holders = Holders { fork: mappings.as_ref(), ahead: ahead.as_ref() };
             plan = HoldPlan::new(layout, all, 0, holders);
         }
         arena.fill(&plan.sources, self.threads);

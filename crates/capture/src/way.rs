@@ -4,7 +4,6 @@ use crate::fork::{Filled, ForkImage, KeptFrom, Mappings, available_bytes};
 use crate::track::Refusal;
 use outlive_types::{FreezeMode, shown_bytes};
 use std::ops::Range;
-use std::sync::Arc;
 
 /// What a fork costs while the program stands beside the memory that the child gets: a thread, a process.
 const FORK_S: f64 = 0.001;
@@ -99,7 +98,7 @@ pub(crate) fn choose(mode: FreezeMode, dirty: Dirty, process: Process) -> Choice
 /// A fork, if it was chosen and done, with what it freezes.
 pub(crate) struct ForkOutcome {
     /// The image and the mappings that it was taken of.
-    pub fork: Option<(ForkImage, Arc<Mappings>)>,
+    pub fork: Option<(ForkImage, Mappings)>,
     /// The way and why, for the report.
     pub why: String,
 }
@@ -127,19 +126,19 @@ pub(crate) fn take(
     }
     let refused = |Refusal(why)| copy(format!("no fork: {why}"));
     let mappings = match Mappings::read() {
-        Ok(mappings) => Arc::new(mappings),
+        Ok(mappings) => mappings,
         Err(refusal) => return refused(refusal),
     };
     let ToHold { ranges, unfrozen_bytes } = to_hold(&mappings);
     dirty.unfrozen_bytes = unfrozen_bytes;
-    let KeptFrom { filled: kept_from, .. } = mappings.kept_from(&ranges);
-    let forked = mappings.filled.less(kept_from);
+    let KeptFrom { ranges: kept_from, filled } = mappings.kept_from(&ranges);
+    let forked = mappings.filled.less(filled);
     let process = Process { forked, available_bytes: available_bytes() };
     match choose(mode, dirty, process) {
         Choice::Copy(why) => copy(why),
         Choice::Fork(why) => {
             before_fork(&ranges);
-            match ForkImage::take(&mappings, &ranges) {
+            match ForkImage::take(kept_from) {
                 Ok(image) => {
                     ForkOutcome { fork: Some((image, mappings)), why: format!("fork: {why}") }
                 }

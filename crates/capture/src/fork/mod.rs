@@ -5,6 +5,7 @@
 //! GiB of huge ones, and 2 to 5 µs for each page that the program writes while the child lives. Of memory
 //! that the image does not need the child gets nothing, and it costs nothing.
 
+mod apart;
 mod mappings;
 mod room;
 mod sys;
@@ -15,8 +16,9 @@ pub(crate) use mappings::{Filled, KeptFrom, Mappings};
 pub(crate) use room::available_bytes;
 
 use crate::track::Refusal;
+use apart::Turn;
 use outlive_io::AlignedBuf;
-use outlive_types::{Error, PAGE_BYTES, Result};
+use outlive_types::{BLOCK_BYTES, Error, PAGE_BYTES, Result};
 use rustix::io::Errno;
 use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use std::fs::File;
@@ -70,14 +72,11 @@ const HOLDER_STACK_BYTES: usize = 64 << 10;
 const AROUND_STACK_BYTES: usize = 8 << 20;
 
 impl ForkImage {
-    /// Forks. The child gets at least `needed` (sorted, apart) of these mappings.
+    /// Forks. The child does without `kept_from` where that is possible: whole blocks, apart.
     ///
     /// # Errors
     /// A sentence that says why that is not possible here or now.
-    pub fn take(
-        mappings: &Arc<Mappings>,
-        needed: &[Range<usize>],
-    ) -> std::result::Result<ForkImage, Refusal> {
+    pub fn take(kept_from: Vec<Range<usize>>) -> std::result::Result<ForkImage, Refusal> {
         let paused = |left: u32| left.checked_sub(1);
         if PAUSE.fetch_update(Ordering::Relaxed, Ordering::Relaxed, paused).is_ok() {
             return refuse("an earlier child was killed, so none is forked for some saves");
@@ -86,14 +85,13 @@ impl ForkImage {
         let mut proof = AlignedBuf::zeroed(PAGE_BYTES);
         black_box(&mut proof)[..8].copy_from_slice(b"as then\0");
         let proof_at = proof.as_ptr().addr();
-        let needed = with_range(needed, proof_at..proof_at + PAGE_BYTES);
-        let mappings = Arc::clone(mappings);
+        let kept_from = without_range(kept_from, proof_at..proof_at + PAGE_BYTES);
         let (tell, told) = sync_channel(1);
         let (end, ended) = channel();
         let holder = std::thread::Builder::new()
             .name("outlive-fork".to_owned())
             .stack_size(HOLDER_STACK_BYTES)
-            .spawn(move || hold(&mappings, &needed, &tell, &ended))
+            .spawn(move || hold(kept_from, &tell, &ended))
             .map_err(|error| Refusal(format!("no thread could be started: {error}")))?;
         let forked = told.recv().unwrap_or(Err(Errno::NOTRECOVERABLE));
         let child = match forked {
@@ -221,23 +219,18 @@ impl Child {
 /// `__WALL`: also children that end without a signal. rustix has no name for it.
 const ALL: WaitIdOptions = WaitIdOptions::from_bits_retain(libc::__WALL as u32);
 
-/// These ranges (sorted, apart) and another one, of which neighbours may be joined.
-fn with_range(ranges: &[Range<usize>], new: Range<usize>) -> Vec<Range<usize>> {
-    let mut joined = new.clone();
-    let (touched, mut apart): (Vec<_>, Vec<_>) =
-        ranges.iter().cloned().partition(|it| it.start <= new.end && new.start <= it.end);
-    for range in touched {
-        joined = joined.start.min(range.start)..joined.end.max(range.end);
-    }
-    let at = apart.partition_point(|range| range.start < joined.start);
-    apart.insert(at, joined);
-    apart
+/// The blocks of these ranges that hold nothing of another one.
+fn without_range(ranges: Vec<Range<usize>>, other: Range<usize>) -> Vec<Range<usize>> {
+    let end = other.start / BLOCK_BYTES * BLOCK_BYTES;
+    let start = other.end.checked_next_multiple_of(BLOCK_BYTES).unwrap_or(usize::MAX);
+    let parts =
+        |range: Range<usize>| [range.start..range.end.min(end), range.start.max(start)..range.end];
+    ranges.into_iter().flat_map(parts).filter(|part| part.start < part.end).collect()
 }
 
 /// The holder's life: forks, waits for the end of the image, ends the child and its remains.
 fn hold(
-    mappings: &Mappings,
-    needed: &[Range<usize>],
+    kept_from: Vec<Range<usize>>,
     tell: &SyncSender<std::result::Result<Arc<Child>, Errno>>,
     ended: &Receiver<()>,
 ) {
@@ -246,8 +239,14 @@ fn hold(
     // variables, to which the kernel writes, lie behind it.
     let here = (&raw const tell).addr();
     let stack = here.saturating_sub(AROUND_STACK_BYTES)..here.saturating_add(AROUND_STACK_BYTES);
-    let kept = mappings.kept_from(&with_range(needed, stack)).ranges;
-    let (pid, pidfd) = match sys::without(&kept, sys::clone_sleeper) {
+    let kept_from = without_range(kept_from, stack);
+    let turn = Turn::wait();
+    let cloned = match turn.hold_forks() {
+        Some(_held) => sys::without(&kept_from, sys::clone_sleeper),
+        None => sys::clone_sleeper(),
+    };
+    drop(turn);
+    let (pid, pidfd) = match cloned {
         Ok(cloned) => cloned,
         Err(errno) => {
             let _ = tell.send(Err(errno));

@@ -4,10 +4,8 @@
 
 use outlive_types::BLOCK_BYTES;
 use rustix::io::Errno;
-use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Flags of clone(2): no new thread, no signal at its end, so memory is copied on write, and a
 /// `wait` of the program does not see the child.
@@ -59,87 +57,25 @@ pub fn clone_sleeper() -> Result<(i32, OwnedFd), Errno> {
     Ok((pid as i32, unsafe { OwnedFd::from_raw_fd(pidfd) }))
 }
 
-/// A mutex of libc, which a thread may lock in one callback and unlock in another, also in a child.
-struct Lock(UnsafeCell<libc::pthread_mutex_t>);
-
-// SAFETY: a mutex is there for several threads.
-unsafe impl Sync for Lock {}
-
-impl Lock {
-    const fn new() -> Lock {
-        Lock(UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER))
-    }
-
-    fn lock(&self) {
-        // SAFETY: the mutex is initialised and never moves; no thread locks it twice.
-        unsafe { libc::pthread_mutex_lock(self.0.get()) };
-    }
-
-    fn try_lock(&self) -> bool {
-        // SAFETY: as above.
-        unsafe { libc::pthread_mutex_trylock(self.0.get()) == 0 }
-    }
-
-    fn unlock(&self) {
-        // SAFETY: the calling thread has locked it; in a child, the thread of which it is the copy.
-        unsafe { libc::pthread_mutex_unlock(self.0.get()) };
-    }
-}
-
-/// Held by each thread of the program while it forks, and while memory is kept from children: so that the
-/// program's own get all.
-static FORKS: Lock = Lock::new();
-/// Held while we clone: one clone must not lack what another one keeps from its child.
-static CLONES: Lock = Lock::new();
-
-extern "C" fn before_fork() {
-    FORKS.lock();
-}
-
-extern "C" fn after_fork() {
-    FORKS.unlock();
-}
-
-extern "C" fn after_fork_in_child() {
-    FORKS.unlock();
-    // The thread that may have held it is not there.
-    // SAFETY: the only thread of this process is here, and nothing waits for the mutex.
-    unsafe { CLONES.0.get().write(libc::PTHREAD_MUTEX_INITIALIZER) };
-}
-
-/// Whether threads of the program that fork take the lock. Not at the first call, which sees to it: a thread may be in
-/// a fork that began before. It never waits, as a child may be a copy of this process at any moment.
-fn forks_are_seen() -> bool {
-    static ASKED: AtomicBool = AtomicBool::new(false);
-    static SEEN: AtomicBool = AtomicBool::new(false);
-    if ASKED.swap(true, Ordering::Relaxed) {
-        return SEEN.load(Ordering::Acquire);
-    }
-    let (before, after, in_child) = (before_fork, after_fork, after_fork_in_child);
+/// Has libc call these at each fork of this process, by the thread that forks: before, after, and in the child.
+pub fn at_forks(
+    before: extern "C" fn(),
+    after: extern "C" fn(),
+    in_child: extern "C" fn(),
+) -> bool {
     // SAFETY: the functions are there for as long as the process.
-    let set = unsafe { libc::pthread_atfork(Some(before), Some(after), Some(in_child)) };
-    SEEN.store(set == 0, Ordering::Release);
-    false
+    unsafe { libc::pthread_atfork(Some(before), Some(after), Some(in_child)) == 0 }
 }
 
-/// Calls `clone`, and keeps these ranges, whole pages, from the child; unless a thread of the program forks just now,
-/// which may wait for anything. Threads that fork by libc meanwhile wait. `clone` must neither allocate nor wait.
+/// Calls `clone`, which must neither allocate nor wait. Its child lacks these ranges, whole pages. Other children of
+/// this process that are made meanwhile lack them, too.
 pub fn without<T>(ranges: &[Range<usize>], clone: impl FnOnce() -> T) -> T {
-    let is_seen = forks_are_seen();
-    CLONES.lock();
-    let cloned = if is_seen && FORKS.try_lock() {
-        for range in ranges {
-            // What is not kept from the child costs time, and nothing else.
-            let _ = advise(range, libc::MADV_DONTFORK);
-        }
-        let cloned = clone();
-        ranges.iter().for_each(give_back);
-        FORKS.unlock();
-        cloned
-    } else {
-        clone()
-    };
-    CLONES.unlock();
+    for range in ranges {
+        // What is not kept from the child costs time, and nothing else.
+        let _ = advise(range, libc::MADV_DONTFORK);
+    }
+    let cloned = clone();
+    ranges.iter().for_each(give_back);
     cloned
 }
 
