@@ -1,12 +1,13 @@
 //! What a commit is told of targets that have left.
 
 use crate::{
-    AllNamed, Container, Environment, FormatConfig, PackWriter, Pool, PoolConfig, Redundancy,
-    Spread, TargetConfig, Tier, Tuning, Writes, create, open,
+    AllNamed, Container, Environment, FormatConfig, Named, PackUses, PackWriter, Pool, PoolConfig,
+    Redundancy, Spread, TargetConfig, Tier, Tuning, Writes, create, open,
 };
 use outlive_format::{EntryKind, fingerprint};
 use outlive_io::AlignedBuf;
-use outlive_types::{ErrorKind, Event, Observer, PackId};
+use outlive_types::{ErrorKind, Event, Observer, PackId, Result};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -181,6 +182,48 @@ fn what_was_moved_before_the_commit_may_be_lost_elsewhere() {
 }
 
 /// A pool of some directories, `1` to `targets`, to which another one was added: its table has a record.
+/// Logs in which no checkpoint names a pack.
+struct NoneNamed;
+
+impl PackUses for NoneNamed {
+    fn named(&self, _: &Pool) -> Result<Option<Named>> {
+        Ok(Some(Named::default()))
+    }
+
+    fn trimmed(&self, _: &Pool) -> Result<BTreeSet<PackId>> {
+        Ok(BTreeSet::new())
+    }
+}
+
+/// A drain leaves the copy of a shard that is beside another one of the pack, and both may be lost then.
+#[test]
+fn what_a_drain_left_beside_another_shard_may_be_lost_with_it() {
+    let (dir, place) = pool_of(5, Redundancy::erasure(2, 1));
+    let pool = another(dir.path());
+    let then = pool.targets_now().unwrap().unwrap();
+    put_pack(&pool, 1);
+    let on = then.spread().first().unwrap().clone();
+    let shards = |id: u32| {
+        let packs = Path::new(&place(id)).join("packs");
+        let group = fs::read_dir(packs).unwrap().map(|entry| entry.unwrap().path());
+        let group = group.filter(|path| path.is_dir()).collect::<Vec<_>>();
+        let files = group.iter().flat_map(|group| fs::read_dir(group).unwrap());
+        files.map(|file| file.unwrap().path()).collect::<Vec<_>>()
+    };
+    let [shard] = &shards(on[0])[..] else { panic!("{:?}", shards(on[0])) };
+    let beside = shards(on[1])[0].with_file_name(shard.file_name().unwrap());
+    fs::copy(shard, &beside).unwrap();
+    another(dir.path()).drain_target(on[0], None, &NoneNamed).unwrap();
+    assert_eq!((shards(on[0]).len(), shards(on[1]).len()), (0, 2));
+    pool.check_targets(&then, &Spread::new()).unwrap();
+    fs::remove_dir_all(place(on[1])).unwrap();
+    another(dir.path()).remove_target(on[1], true, None, &NoneNamed).unwrap();
+    let left = another(dir.path()).redundancy().unwrap()[&PackId([1; 20])];
+    assert!(left.spare < 0, "it cannot be read: {left:?}");
+    let error = pool.check_targets(&then, &Spread::new()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
+}
+
 fn pool_of(targets: u32, redundancy: Redundancy) -> (TempDir, impl Fn(u32) -> String) {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().to_owned();

@@ -29,6 +29,8 @@ struct Leased {
     loses_close: AtomicBool,
     /// The writer is held up while its next session is appended, and a gc ends that meanwhile.
     ends_session: AtomicBool,
+    /// The reply to the next session that is not ended so gets lost.
+    loses_session: AtomicBool,
 }
 
 struct Held(Arc<AtomicUsize>);
@@ -69,6 +71,10 @@ impl ManifestLog for Leased {
             let close = Record { number, previous, body }.encode()?;
             self.inner.append_if(job, Previous::of(decoded.number, record), &close)?;
             return Ok(Append::Lost);
+        }
+        let is_session = matches!(decoded.body, Body::Session(_));
+        if is_session && !job.is_gc() && self.loses_session.swap(false, Ordering::SeqCst) {
+            return Err(Error::retry("the reply was lost"));
         }
         let is_close = matches!(decoded.body, Body::Close(_));
         if is_close && !job.is_gc() && self.loses_close.swap(false, Ordering::SeqCst) {
@@ -238,6 +244,21 @@ fn a_session_that_was_ended_while_it_was_opened_is_not_used() {
     };
     assert_ne!(first.session, second.session);
     assert_eq!(saved.session, second.session);
+    program.save(&state(2)).unwrap();
+}
+
+/// It cannot know whether the second session is in the log when it is closed.
+#[test]
+fn a_writer_is_not_fenced_by_a_session_of_its_own_of_which_it_was_not_told() {
+    let world = World::new(elsewhere);
+    let program = Program::start(&world.theirs, "job");
+    world.log.ends_session.store(true, Ordering::SeqCst);
+    world.log.loses_session.store(true, Ordering::SeqCst);
+    assert_eq!(program.save(&state(1)).unwrap_err().kind(), ErrorKind::Retry);
+    let is_session = |body: &&Body| matches!(body, Body::Session(_));
+    assert_eq!(world.bodies().iter().filter(is_session).count(), 2, "both are in the log");
+    let _ = program.job.close();
+    program.save(&state(1)).unwrap();
     program.save(&state(2)).unwrap();
 }
 
