@@ -10,11 +10,11 @@ use crate::index::{FingerprintRange, Locator, Pages, read_segment};
 use crate::read::files::{listing_chunks, walk_files};
 use crate::read::{Live, Lost, Needs, Once, Subtree, read_catalog, walk_live};
 use outlive_format::{
-    Directory, DirectoryEntry, EntryKind, ImageKind, ImageRef, InFrame, Manifest, PageRef, PageSet,
-    SegmentKind, SegmentRef, TreeRef,
+    DirectoryEntry, EntryKind, ImageKind, ImageRef, Manifest, PageRef, PageSet, SegmentKind,
+    SegmentRef, TreeRef,
 };
 use outlive_pool::{Place, Pool};
-use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, PackId, Rank, Result};
+use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, PackId, Result};
 use std::collections::{HashMap, HashSet};
 
 /// Marks of the whole pool, and what each job names.
@@ -26,9 +26,6 @@ pub struct Marks {
     pub unreadable: Vec<(PackId, Error)>,
     /// Packs that jobs' segments name or lie in.
     pub named: HashMap<JobName, HashSet<PackId>>,
-    visited: HashSet<Subtree>,
-    /// The job and rank that `visited` is of, and the archive that says where their chunks are.
-    visited_of: Option<(JobName, u64, Option<Rank>)>,
     /// Who needs what; only if somebody wants to know.
     pub shares: Option<Shares>,
     /// Of jobs that get new segments whatever is condemned: bytes of the old ones.
@@ -87,25 +84,7 @@ impl Marks {
     /// Marks what one rank needs.
     fn line(&mut self, pool: &Pool, job: &JobState, line: &RankLine) -> Result<()> {
         let parts = FingerprintRange::of(&line.segments, pool.config().tuning.index_bytes_max);
-        for part in &parts {
-            // Another job or rank may have the same subtree at other places, and so has this one once
-            // an earlier gc, fenced or not, has moved it. A job that is read again since it has saved
-            // meanwhile costs only what is new.
-            let of = Some((job.name.clone(), job.archive, line.rank));
-            if parts.len() > 1 || self.visited_of != of {
-                self.visited.clear();
-                self.visited_of = of;
-            }
-            if let Err(error) = self.part(pool, job, line, *part) {
-                // What was visited may not be marked.
-                self.visited_of = None;
-                return Err(error);
-            }
-        }
-        if parts.len() > 1 {
-            self.visited_of = None;
-        }
-        Ok(())
+        parts.iter().try_for_each(|part| self.part(pool, job, line, *part))
     }
 
     /// Marks all nodes, and the chunks of one part. What any of the line's segments names is found: a
@@ -132,12 +111,15 @@ impl Marks {
             }
         })?;
         self.named.entry(job.name.clone()).or_default().extend(locator.packs());
+        // Nothing of it outlives this: another job may have the same subtree at other places; so has this one when it is
+        // read again, as it has saved or was pruned meanwhile.
+        let mut visited = HashSet::new();
         for (epoch, image) in &line.images {
             // Of a hurt checkpoint what cannot be found keeps nothing alive.
             let is_hurt = job.hurt.contains(epoch);
             let mut lost = |_: Fingerprint| ();
             let lost: Lost<'_> = is_hurt.then_some(&mut lost);
-            let Marks { packs, visited, shares, .. } = self;
+            let Marks { packs, shares, .. } = self;
             let mut each = |live: Live| {
                 match live {
                     Live::Node(node) => mark(packs, shares, node.place, Pages::Whole),
@@ -151,7 +133,8 @@ impl Marks {
                 }
                 Ok(())
             };
-            live_of(pool, &locator, image, &mut Once { visited, each: &mut each }, lost)
+            let mut needs = Once { visited: &mut visited, each: &mut each };
+            live_of(pool, &locator, image, &mut needs, lost)
                 .map_err(|error| at_fault(pool, job, *epoch, error))?;
         }
         Ok(())
@@ -167,7 +150,6 @@ impl Marks {
     /// what was.
     pub fn next_unit(&mut self) {
         self.packs.values_mut().for_each(PackMarks::next_unit);
-        self.visited_of = None;
         if let Some(shares) = &mut self.shares {
             shares.next_unit();
         }
@@ -321,82 +303,24 @@ pub fn load(
 pub fn live_entries(
     pool: &Pool,
     marks: &Marks,
-    condemned: &HashSet<PackId>,
     segments: &[SegmentRef],
     part: FingerprintRange,
 ) -> Result<Vec<(DirectoryEntry, PackId)>> {
-    let mut live = Vec::new();
+    let mut live: Vec<(DirectoryEntry, PackId)> = Vec::new();
+    // Of equal chunks one; of slices each, for each may have pages that another one lacks.
     let mut seen = HashSet::new();
     for segment in segments {
         let directory = read_segment(pool, segment)?;
-        live.extend(live_of_directory(&directory, marks, condemned, part, &mut seen));
+        let listed = directory.entries.iter().filter(|e| e.kind.is_resolved());
+        for entry in listed.filter(|entry| part.holds(&entry.fp)) {
+            let pack = directory.packs[entry.pack as usize];
+            // A pack that is new, or cannot be read, has no marks; what is in it stays named.
+            let live_there = |marks: &PackMarks| marks.is_live(entry);
+            let place = entry.kind.slice().map(|_| (pack, entry.offset, entry.frame));
+            if marks.packs.get(&pack).is_none_or(live_there) && seen.insert((entry.fp, place)) {
+                live.push((*entry, pack));
+            }
+        }
     }
     Ok(live)
-}
-
-/// An entry that is kept once: a chunk or node, or one place of it.
-type KeptOnce = (Fingerprint, Option<(PackId, u32, Option<InFrame>)>);
-
-/// Those of one directory that were not `seen`. Of equal chunks that stay one is kept; of slices each, and of chunks
-/// that are cut to slices: another one may have been marked for other pages, as a checkpoint that was saved meanwhile
-/// may list first what was not the first before.
-fn live_of_directory(
-    directory: &Directory,
-    marks: &Marks,
-    condemned: &HashSet<PackId>,
-    part: FingerprintRange,
-    seen: &mut HashSet<KeptOnce>,
-) -> Vec<(DirectoryEntry, PackId)> {
-    let listed = directory.entries.iter().filter(|entry| entry.kind.is_resolved());
-    let mut live = Vec::new();
-    for entry in listed.filter(|entry| part.holds(&entry.fp)) {
-        let pack = directory.packs[entry.pack as usize];
-        // A pack that is new, or cannot be read, has no marks; what is in it stays named.
-        let live_there = |marks: &PackMarks| marks.is_live(entry);
-        let is_part =
-            entry.kind.slice().is_some() || entry.kind.is_content() && condemned.contains(&pack);
-        let place = is_part.then_some((pack, entry.offset, entry.frame));
-        if marks.packs.get(&pack).is_none_or(live_there) && seen.insert((entry.fp, place)) {
-            live.push((*entry, pack));
-        }
-    }
-    live
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use outlive_format::EntryKind;
-
-    /// A checkpoint that was saved while a gc marked may list a chunk of another job first, of which that job needs
-    /// other pages.
-    #[test]
-    fn each_chunk_that_is_cut_counts_by_its_own_marks() {
-        let packs = [PackId([1; 20]), PackId([2; 20])];
-        let entry = |pack| DirectoryEntry {
-            fp: Fingerprint([7; 32]),
-            pack,
-            offset: 0,
-            length: 16 << 12,
-            kind: EntryKind::Chunk,
-            frame: None,
-        };
-        let directory = Directory::new(packs.to_vec(), vec![entry(0), entry(1)]);
-        let mut marks = Marks::default();
-        for (pack, first) in packs.into_iter().zip([0, 8]) {
-            let mut of_pack = PackMarks::new(&[entry(0)], 1 << 20, 0);
-            of_pack.mark(&Place::of(pack, &entry(0)), Pages::From(first, 4)).unwrap();
-            marks.packs.insert(pack, of_pack);
-        }
-        let live = |condemned: &[PackId]| {
-            let condemned = condemned.iter().copied().collect();
-            let all = FingerprintRange::of(&[], 1 << 20)[0];
-            let live = live_of_directory(&directory, &marks, &condemned, all, &mut HashSet::new());
-            live.into_iter().map(|(_, pack)| pack).collect::<Vec<_>>()
-        };
-        assert_eq!(live(&packs), packs);
-        assert_eq!(live(&packs[..1]), packs, "one that is cut, and one that has all of it");
-        assert_eq!(live(&packs[1..]), packs);
-        assert_eq!(live(&[]), packs[..1], "each has all pages");
-    }
 }

@@ -212,7 +212,7 @@ impl Gc<'_> {
         part: FingerprintRange,
         work: &mut Work,
     ) -> Result<()> {
-        let live = live_entries(self.pool, &work.marks, &work.condemned, segments, part)?;
+        let live = live_entries(self.pool, &work.marks, segments, part)?;
         let copied = self.copied(work, part)?;
         let condemned = live.iter().filter(|(_, pack)| work.condemned.contains(pack));
         let all = condemned.map(|(entry, pack)| ToCopy::new(*pack, entry, &work.marks));
@@ -283,8 +283,7 @@ impl Gc<'_> {
             let mut packs: Vec<PackId> = Vec::new();
             let mut numbers: HashMap<PackId, u32> = HashMap::new();
             let mut entries = Vec::new();
-            let live = live_entries(self.pool, &work.marks, &work.condemned, segments, part)?;
-            for (entry, pack) in live {
+            for (entry, pack) in live_entries(self.pool, &work.marks, segments, part)? {
                 let now =
                     match work.condemned.contains(&pack) {
                         true => ToCopy::new(pack, &entry, &work.marks).find(copied).ok_or_else(

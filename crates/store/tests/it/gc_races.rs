@@ -5,7 +5,7 @@ use crate::stepped;
 
 use common::{Program, State, changed, noise};
 use outlive_format::{Body, SegmentRef};
-use outlive_pool::{Pool, StoredShard};
+use outlive_pool::{Pool, StoredShard, Tuning};
 use outlive_store::commit::history;
 use outlive_store::gc::{GcOptions, GcReport, Thoroughness, collect};
 use outlive_store::index::read_segment;
@@ -111,6 +111,44 @@ fn conclude(world: &World, expected: &Expected, what: &str) {
     let report = gc(&pool).unwrap();
     assert_eq!((report.deleted, report.held, report.plan.copied_bytes), (0, 0, 0), "{what}");
     assert!(report.plan.live_bytes * 10 > report.plan.total_bytes * 7, "{what}: {report:?}");
+}
+
+/// Two checkpoints of the same state, each in a pack of its own: a gc finds what both need in the newest, which is dropped
+/// at each of its steps in turn.
+#[test]
+fn the_newest_is_dropped_at_every_step_of_a_gc() {
+    let steps = Steps::default();
+    let mut number = 0;
+    loop {
+        let world = World::new();
+        let pool = world.pool();
+        // One that does not know what is stored already.
+        let forgetful = Tuning { index_bytes_max: 0, ..pool.config().tuning.clone() };
+        let forgetful = pool.with_tuning(forgetful);
+        for _ in 1..=2 {
+            Program::start(&forgetful, "a").save(&state(1)).unwrap();
+        }
+        assert_eq!(pool.packs().unwrap().len(), 2);
+        let dropped = Arc::new(AtomicBool::new(false));
+        let (other, is_dropped) = (world.pool(), dropped.clone());
+        let stepped = world.stepped(&steps);
+        steps.hook(move |at, _| {
+            if at == number && !is_dropped.swap(true, Ordering::SeqCst) {
+                let drop = [(JobName::new("a").unwrap(), [2].into())].into();
+                let only = Thoroughness { collect: false, ..thorough() };
+                let options = GcOptions { drop, thoroughness: only, ..GcOptions::default() };
+                collect(&other, &options).unwrap();
+            }
+        });
+        gc(&stepped).unwrap();
+        if !dropped.load(Ordering::SeqCst) {
+            assert!(number > 20, "{number} steps");
+            break;
+        }
+        let expected = Expected::from([("a", [(1, state(1))].into())]);
+        conclude(&world, &expected, &format!("step {number}"));
+        number += 1;
+    }
 }
 
 #[test]
