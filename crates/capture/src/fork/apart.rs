@@ -74,14 +74,14 @@ fn forks_are_seen() -> bool {
     false
 }
 
-extern "C" fn before_fork() {
+pub(super) extern "C" fn before_fork() {
     FORKING.fetch_add(1, Ordering::SeqCst);
     while KEEPING.load(Ordering::SeqCst) == std::process::id() {
         yield_now();
     }
 }
 
-extern "C" fn after_fork() {
+pub(super) extern "C" fn after_fork() {
     FORKING.fetch_sub(1, Ordering::SeqCst);
 }
 

@@ -240,6 +240,21 @@ fn fork_and_look(memory: &[u8]) -> i32 {
     }
 }
 
+/// The kernel may copy the program's memory for its child at any moment until its fork is over.
+#[test]
+fn while_the_program_forks_nothing_is_kept_back() {
+    let _turn = alone();
+    let (memory, needed) = big();
+    drop(take().unwrap());
+    let kept = Mappings::read().unwrap().kept_from(std::slice::from_ref(&needed)).ranges;
+    apart::before_fork();
+    let image = ForkImage::take(kept).unwrap();
+    apart::after_fork();
+    let mut seen = vec![0; memory.len()];
+    image.read(needed.start, &mut seen).unwrap();
+    assert!(seen == memory[..]);
+}
+
 #[test]
 fn a_child_of_the_program_gets_all_also_while_images_are_taken() {
     let _turn = alone();
