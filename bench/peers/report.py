@@ -88,9 +88,11 @@ class Page:
             "commit": self._commit(),
             "scale": _scale(save),
             "busy": self._busy(),
-            "versions": ", ".join(f"{name} {version}" for name, version in one["versions"].items()),
+            "versions": ", ".join(
+                f"`{name} {version}`" for name, version in one["versions"].items()
+            ),
             "programs": ", ".join(
-                f"{name} {version}"
+                f"`{name} {version}`"
                 for name, version in one["programs"].items()
                 if name not in ("outlive", "cp")
             ),
@@ -109,7 +111,7 @@ class Page:
             "kills": str(max((sum(c.values()) for c in self.kills.values()), default=0)),
             "slowdown_table": self._slowdown_table(),
             "cores": str(cores),
-            "cores_note": "a drain that uses more than one takes time from the thread"
+            "cores_note": "a save that uses more than one core takes time from the thread"
             if cores <= 2
             else "there is room for both",
             "tree": tree,
@@ -154,13 +156,13 @@ class Page:
             return ""
         return (
             f"Others used up to {percent(max(shares))} of the processors meanwhile, so times are "
-            "worse than this machine's own. "
+            "worse than on an idle machine. "
         )
 
     def _raw(self) -> str:
         write, read = self.raw.get("write"), self.raw.get("read")
         if write is None or read is None:
-            return "it was not measured"
+            return "a time that was not measured"
         return (
             f"{seconds(write)} s/GiB to write ({GIB / write / 1e9:.2f} GB/s), "
             f"{seconds(read)} s/GiB to read ({GIB / read / 1e9:.2f} GB/s)"
@@ -279,7 +281,7 @@ class Page:
         names = {"idle": "nothing", "copy": "a copy of memory", "write": "raw writes"}
         for name, found in self.beside.items():
             rows.append([f"*beside {names[name]}*", *cells(found, columns)])
-        return table(["", "in cache", "in memory", "drain, s"], rows)
+        return table(["", "in cache", "in memory", "persist, s"], rows)
 
     def _files_table(self) -> str:
         if not self.files:
@@ -361,8 +363,8 @@ def _scale(one: Result) -> str:
     if one["gib"] >= 4 or (one["gib"] >= 1 and one["rounds"] >= 3):
         return ""
     return (
-        "**This was a small run, to show the form: its figures say little**, since at this size "
-        "fixed costs and caches count for more than the device. "
+        "**This was a small run, to show the form: its figures mean little.** At this size, fixed "
+        "costs and caches count for more than the device. "
     )
 
 
@@ -372,10 +374,9 @@ def _tree(files: Result) -> tuple[str, str]:
         return "not measured in this run", "none"
     releases = tree["upgrade"]
     upgrade = f"one package from {' to '.join(releases)}" if releases else "no package upgraded"
-    text = (
-        f"{tree['files']} files, {mib(tree['bytes'])} MiB: Python packages, its standard library, "
-    )
-    return text + "one file of random bytes and one smooth array", upgrade
+    size = f"{tree['files']} files, {mib(tree['bytes'])} MiB"
+    what = "packages and standard library of Python, one file of random bytes and one smooth array"
+    return f"{size}: {what}", upgrade
 
 
 def _flips_in_words(counts: dict[str, int] | None) -> str:

@@ -15,14 +15,14 @@ _MARGIN = 0.02
 
 # What is measured of peers that save memory; less is better.
 _SAVES: tuple[tuple[str, str, Written], ...] = (
-    ("first_blocked_s", "a first save holds the program up, s/GiB", seconds),
+    ("first_blocked_s", "a first save blocks the program, s/GiB", seconds),
     ("first_durable_s", "a first save is durable, s/GiB", seconds),
     ("first_cpu_s", "processor time of a first save, s/GiB", seconds),
     ("first_memory_bytes", "memory beyond the state, share of the state", percent),
     ("first_bytes", "bytes of a first save by state", ratio),
-    ("all_blocked_s", "a save of everything changed holds the program up, s/GiB", seconds),
+    ("all_blocked_s", "a save of everything changed blocks the program, s/GiB", seconds),
     ("all_durable_s", "a save of everything changed is durable, s/GiB", seconds),
-    ("part_blocked_s", "a save of 2 of 16 arrays holds the program up, s/GiB", seconds),
+    ("part_blocked_s", "a save of 2 of 16 arrays blocks the program, s/GiB", seconds),
     ("part_durable_s", "a save of 2 of 16 arrays is durable, s/GiB", seconds),
     ("part_bytes", "bytes of a second save by state", ratio),
     ("cold_s", "cold restore, s/GiB", seconds),
@@ -43,14 +43,14 @@ def goals(save: Found, slow: Found, files: Found) -> str:
     ours, copy = save.get("outlive", {}), save.get("outlive-copy", {})
     rows = [
         _goal("first save, checksums on: share of raw", ours.get("first_share"), 0.95, percent),
-        _goal("everything changed: held up, s/GiB", ours.get("all_blocked_s"), 0.08),
+        _goal("everything changed: program blocked, s/GiB", ours.get("all_blocked_s"), 0.08),
         _goal("the same, memory for a whole copy", copy.get("all_blocked_s"), 0.08),
         _goal("warm verified restore, s/GiB", ours.get("warm_s"), 0.13),
         _goal("the same, into arrays in use", ours.get("into_s"), 0.13),
     ]
     for name, words in (("outlive", "defaults"), ("outlive-copy", "memory for a whole copy")):
         slowed = slow.get(name, {}).get("cache")
-        what = f"computing in cache slowed while draining, {words}"
+        what = f"computing in cache slowed while a save is persisted, {words}"
         rows.append(_goal(what, slowed, 0.03, fine_percent))
     rows += [
         _file_goal(files, "files: first put, s", "first_took_s", ("rustic", "restic")),
@@ -97,11 +97,12 @@ def losses(save: Found, slow: Found, files: Found) -> str:
         return ABSENT
     lines = [_loss(save, key, what, written) for key, what, written in _SAVES]
     for key in ("cache", "memory"):
-        lines.append(_loss(slow, key, f"computing in {key} slowed while draining", fine_percent))
+        what = f"computing in {key} slowed while a save is persisted"
+        lines.append(_loss(slow, key, what, fine_percent))
     for part, word in _PARTS.items():
         for key, unit, written in _OF_PARTS:
             lines.append(_loss(files, f"{part}_{key}", f"files, {word}: {unit}", written))
-    return "\n".join(line for line in lines if line is not None) or "- nowhere."
+    return "\n".join(line for line in lines if line is not None) or "- none."
 
 
 def _loss(found: Found, key: str, what: str, written: Written) -> str | None:

@@ -12,8 +12,8 @@ from striped import chart
 MB = 1e6
 PLACES = {
     "central": "one device",
-    "pool": "a pool of eight devices",
-    "arm": "one disk with an arm",
+    "pool": "pool",
+    "arm": "arm",
 }
 FIGURES = {"central": "Central server", "pool": "Pool of eight devices", "arm": "Disk with an arm"}
 BOUND = "device bound"
@@ -152,7 +152,7 @@ def write(found: dict[str, Any], docs: Path) -> None:
                 part += f"\n![{title}: {what}](striped/{name}-{what}.svg)"
         page = page.replace(f"{{{name}}}", part)
     lines = [f"- {line}" for line in verdict(found)]
-    beside = "with HPL beside it" if found["hpl"] else "with nothing beside it"
+    beside = "while HPL runs beside it" if found["hpl"] else "while nothing runs beside it"
     page = page.replace("{verdict}", "\n".join(lines)).replace("{beside}", beside)
     page = page.replace("{mbps}", f"{found['mbps']:g}")
     (docs / "striped.md").write_text(page)

@@ -56,7 +56,7 @@ impl Core {
     ///
     /// # Errors
     /// `Invalid` if another thread has closed the job meanwhile.
-    pub fn turn(&self) -> std::result::Result<Turn<'_>, Failure> {
+    pub fn turn(&self) -> std::result::Result<CallGuard<'_>, Failure> {
         let is_closed = locked(&self.turn);
         if *is_closed {
             return Err(invalid(format!(
@@ -64,7 +64,7 @@ impl Core {
                 self.job().name()
             )));
         }
-        Ok(Turn { is_closed })
+        Ok(CallGuard { is_closed })
     }
 
     /// What the program protects, in the order in which it was first named.
@@ -89,9 +89,9 @@ impl Core {
 
     /// What was found wrong before a save or restore began: in a group the other ranks, which begin it, are
     /// told. This rank is told its own.
-    pub fn declined(&self, _turn: &Turn<'_>, failure: Failure) -> Failure {
+    pub fn declined(&self, _turn: &CallGuard<'_>, failure: Failure) -> Failure {
         if self.job().is_group() {
-            drop(self.job().decline(failure.to_error()));
+            drop(self.job().abort_collective(failure.to_error()));
         }
         failure
     }
@@ -105,11 +105,11 @@ impl Core {
 }
 
 /// Held by the thread whose turn it is.
-pub(crate) struct Turn<'a> {
+pub(crate) struct CallGuard<'a> {
     is_closed: MutexGuard<'a, bool>,
 }
 
-impl Turn<'_> {
+impl CallGuard<'_> {
     /// It is the last one: nobody has a turn any more.
     pub fn close(&mut self) {
         *self.is_closed = true;

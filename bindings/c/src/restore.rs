@@ -6,7 +6,7 @@ use crate::call::{Failure, call, invalid};
 use crate::core::{Core, JOBS, outlive_job};
 use crate::save::chosen;
 use crate::status::outlive_status;
-use outlive_client::{Leave, Offer, Target, Wish, wish_for};
+use outlive_client::{Destination, NamedMemory, Offer, WritePermit, wish_for};
 use outlive_store::Select;
 use outlive_types::{Epoch, Error, RegionDesc};
 use std::cell::Cell;
@@ -46,11 +46,11 @@ pub unsafe extern "C" fn outlive_restore(
             return Err(core.declined(&turn, nothing_protected(&core)));
         }
         // What is known of the memory will be void.
-        core.client.let_go();
-        let leave = Arc::new(Leave::default());
+        core.client.detach();
+        let permit = Arc::new(WritePermit::default());
         let mut targets = || memory.iter().map(target).collect();
-        let outcome = core.client.restore_named(select(epoch), &leave, &mut targets);
-        leave.withdraw();
+        let outcome = core.client.restore_named(select(epoch), &permit, &mut targets);
+        permit.withdraw();
         let taken = outcome?.ok_or_else(|| no_checkpoint(&core))?;
         out.set(taken.epoch);
         Ok(())
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn outlive_restore_some(
         if memory.is_empty() {
             return Err(core.declined(&turn, nothing_protected(&core)));
         }
-        core.client.let_go();
+        core.client.detach();
         out.set(fill(&core, epoch, &memory, true)?);
         Ok(())
     })
@@ -113,16 +113,17 @@ pub unsafe extern "C" fn outlive_copy_region(
     })
 }
 
-fn target(memory: &Memory) -> Target {
+fn target(memory: &Memory) -> NamedMemory {
     let Memory { name, dtype, shape, distribution, .. } = memory.clone();
-    Target { name, dtype, shape, memory: memory.to_fill(), distribution }
+    NamedMemory { name, dtype, shape, memory: memory.to_fill(), distribution }
 }
 
 /// Fills some regions. `is_same`: dtype and shape must be those of the checkpoint, and not only the length.
 fn fill(core: &Core, epoch: u64, wanted: &[Memory], is_same: bool) -> Result<Epoch, Failure> {
     let lacks = Cell::new(None);
-    let mut ask = |offer: Offer| -> outlive_types::Result<Vec<Wish>> {
-        let mut wishes: Vec<Wish> = offer.regions.iter().map(|_| Wish::Nothing).collect();
+    let mut ask = |offer: Offer| -> outlive_types::Result<Vec<Destination>> {
+        let mut destinations: Vec<Destination> =
+            offer.regions.iter().map(|_| Destination::Nothing).collect();
         for memory in wanted {
             let Some(at) = offer.regions.iter().position(|region| region.name == memory.name)
             else {
@@ -144,22 +145,22 @@ fn fill(core: &Core, epoch: u64, wanted: &[Memory], is_same: bool) -> Result<Epo
                     offer.ranks, region.name, offer.epoch
                 )));
             }
-            if !matches!(wishes[at], Wish::Nothing) {
+            if !matches!(destinations[at], Destination::Nothing) {
                 return Err(Error::invalid(format!(
                     "the region {:?} is named twice: name each once",
                     memory.name
                 )));
             }
-            wishes[at] = match is_same {
+            destinations[at] = match is_same {
                 true => wish_for(&offer, region, target(memory))?,
-                false => Wish::Into(memory.to_fill()),
+                false => Destination::Into(memory.to_fill()),
             };
         }
-        Ok(wishes)
+        Ok(destinations)
     };
-    let leave = Arc::new(Leave::default());
-    let outcome = core.client.restore(select(epoch), &leave, &mut ask);
-    leave.withdraw();
+    let permit = Arc::new(WritePermit::default());
+    let outcome = core.client.restore(select(epoch), &permit, &mut ask);
+    permit.withdraw();
     match (outcome, lacks.take()) {
         (Err(_), Some(text)) => Err(Failure::Nothing(text)),
         (outcome, _) => Ok(outcome?.ok_or_else(|| no_checkpoint(core))?.restored.epoch),

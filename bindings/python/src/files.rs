@@ -6,7 +6,7 @@ use crate::named::named;
 use crate::shared::Core;
 use crate::wait::in_a_thread;
 use outlive_files::{
-    Choice, GetFiles, GetOptions, PutFiles, PutOptions, PutReport, PutSource, Troubles,
+    GetFiles, GetOptions, PutFiles, PutOptions, PutReport, PutSource, Selection, Troubles,
 };
 use outlive_store::Select;
 use pyo3::prelude::*;
@@ -59,7 +59,7 @@ pub fn get<'py>(
     let py = tick.py();
     core.check_process(py)?;
     let stop = Arc::new(AtomicBool::new(false));
-    let choice = Choice::new(paths).or_raise(py)?;
+    let choice = Selection::new(paths).or_raise(py)?;
     let options = GetOptions { to, choice, overwrite, stop: stop.clone() };
     let inside = core.enter(tick)?;
     core.settle_last(tick)?;

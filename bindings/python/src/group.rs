@@ -183,10 +183,10 @@ impl Coordinator for PyCoordinator {
         }
     }
 
-    fn at_work(&self) -> Option<Box<dyn Any + Send>> {
+    fn keepalive(&self) -> Option<Box<dyn Any + Send>> {
         match &self.means {
             Means::Object(_) => None,
-            Means::Pool(ranks) => ranks.at_work(),
+            Means::Pool(ranks) => ranks.keepalive(),
         }
     }
 }

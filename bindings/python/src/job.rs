@@ -92,12 +92,12 @@ impl Job {
 
     /// Takes part, with an error, in the save or restore that the other ranks begin; raises what all are
     /// told. Without a group that is the error itself.
-    fn decline(&self, tick: &Bound<'_, PyAny>, message: &str) -> PyResult<()> {
+    fn abort_collective(&self, tick: &Bound<'_, PyAny>, message: &str) -> PyResult<()> {
         let py = tick.py();
         self.core.check_process(py)?;
         let inside = self.core.enter(tick)?;
         let error = Error::invalid(message);
-        let told = py.detach(|| self.core.job().decline(error));
+        let told = py.detach(|| self.core.job().abort_collective(error));
         drop(inside);
         Err(to_py(py, &told))
     }
@@ -111,14 +111,14 @@ impl Job {
     /// stays frozen.
     fn unwatch(&self, py: Python<'_>) -> PyResult<()> {
         self.core.check_process(py)?;
-        self.core.client.let_go();
+        self.core.client.detach();
         Ok(())
     }
 
     /// True while a save is under way or memory is being filled, or if a save has failed and nobody has been told.
     fn unfinished(&self, py: Python<'_>) -> PyResult<bool> {
         self.core.check_process(py)?;
-        Ok(self.core.let_go() || self.core.client.has_unheard())
+        Ok(self.core.detach() || self.core.client.has_unheard())
     }
 
     /// True while a save is under way or being started. Never waits.
@@ -321,13 +321,13 @@ impl Job {
         core.check_process(py)?;
         let inside = core.enter(tick)?;
         // Others may wait for this rank already.
-        let at_work = core.job().at_work();
+        let keepalive = core.job().keepalive();
         core.settle_last(tick)?;
         if !at_exit {
             core.settle_fill(tick)?;
         }
         core.settle_slow_tier(tick)?;
-        drop(at_work);
+        drop(keepalive);
         let end = match (at_exit, together) {
             (true, _) => End::Exit,
             (false, true) => End::Together,

@@ -12,7 +12,9 @@ use crate::shared::Core;
 use crate::values;
 use crate::wait;
 use outlive_capture::fill::MutRegion;
-use outlive_client::{Filled, Lazily, LazyRestore, Leave, MemoryFill, Offer, Wish, interrupted};
+use outlive_client::{
+    Destination, Filled, Lazily, LazyRestore, MemoryFill, Offer, WritePermit, interrupted,
+};
 use outlive_store::{Restored, Select};
 use outlive_types::{Epoch, Error, Part, RegionDesc, Result};
 use pyo3::prelude::*;
@@ -34,7 +36,7 @@ enum Message {
 
 struct Question {
     offer: Offer,
-    reply: SyncSender<Result<Vec<Wish>>>,
+    reply: SyncSender<Result<Vec<Destination>>>,
 }
 
 struct Reply {
@@ -46,11 +48,11 @@ struct Reply {
 /// The regions of the checkpoint that is being restored, and where they go.
 struct Destinations {
     regions: Vec<RegionDesc>,
-    targets: Vec<Target>,
+    targets: Vec<LeafDestination>,
 }
 
 /// Where a region goes.
-enum Target {
+enum LeafDestination {
     Nowhere,
     Value,
     Array(Buffer),
@@ -62,20 +64,22 @@ impl Destinations {
     /// The program's memory.
     fn buffers(self) -> Vec<Buffer> {
         let buffer = |target| match target {
-            Target::Array(buffer) | Target::Part(_, buffer) => Some(buffer),
-            Target::Nowhere | Target::Value => None,
+            LeafDestination::Array(buffer) | LeafDestination::Part(_, buffer) => Some(buffer),
+            LeafDestination::Nowhere | LeafDestination::Value => None,
         };
         self.targets.into_iter().filter_map(buffer).collect()
     }
 
-    fn wishes(&self) -> Vec<Wish> {
-        let wish = |target: &Target| match target {
-            Target::Nowhere => Wish::Nothing,
-            Target::Value => Wish::Copy,
-            Target::Array(buffer) => Wish::Into(to_fill(buffer.raw())),
-            Target::Part(part, buffer) => Wish::Part(part.clone(), to_fill(buffer.raw())),
+    fn destinations(&self) -> Vec<Destination> {
+        let destination = |target: &LeafDestination| match target {
+            LeafDestination::Nowhere => Destination::Nothing,
+            LeafDestination::Value => Destination::Copy,
+            LeafDestination::Array(buffer) => Destination::Into(to_fill(buffer.raw())),
+            LeafDestination::Part(part, buffer) => {
+                Destination::Part(part.clone(), to_fill(buffer.raw()))
+            }
         };
-        self.targets.iter().map(wish).collect()
+        self.targets.iter().map(destination).collect()
     }
 }
 
@@ -91,23 +95,24 @@ pub fn restore<'py>(
     core.check_process(py)?;
     let inside = core.enter(tick)?;
     let settle = || {
-        let _at_work = core.job().at_work();
+        let _keepalive = core.job().keepalive();
         core.settle_last(tick)?;
         // Memory that a tracker watches cannot be filled lazily, and what it knows will be void.
-        core.client.let_go();
+        core.client.detach();
         core.settle_fill(tick)
     };
     settle().map_err(|raised| core.declined(py, raised))?;
     let started = Instant::now();
     let (sender, receiver) = channel();
-    let leave = Arc::new(Leave::default());
+    let permit = Arc::new(WritePermit::default());
     let lazily = user_only.map(|user_only| Lazily { user_only, ..Lazily::default() });
-    let (core_too, leave_too) = (core.clone(), leave.clone());
+    let (core_too, leave_too) = (core.clone(), permit.clone());
     if let Some(coordinator) = &core.coordinator {
         let sender = sender.clone();
         coordinator.set_relay(Some(Box::new(move |call| sender.send(Message::Call(call)).is_ok())));
     }
-    let reader = Reader { core: core_too, epoch, sender, leave: leave_too, lazily: lazily.clone() };
+    let reader =
+        Reader { core: core_too, epoch, sender, permit: leave_too, lazily: lazily.clone() };
     let reading =
         std::thread::Builder::new().name("outlive-restore".to_owned()).spawn(move || reader.run());
     let reading = match reading {
@@ -124,7 +129,7 @@ pub fn restore<'py>(
     // Only this thread receives; the lock is for the compiler.
     let outcome = serve(core, &Mutex::new(receiver), plan, tick, &mut chosen);
     // Also when all went well: the buffers go away now.
-    py.detach(|| leave.withdraw());
+    py.detach(|| permit.withdraw());
     if let Some(coordinator) = &core.coordinator {
         // After an interruption it may still read. It must never call the communicator itself.
         coordinator.set_relay(Some(Box::new(|_| false)));
@@ -211,7 +216,7 @@ fn serve(
                 let answer = match ask(plan, &offer) {
                     Ok(targets) => {
                         let regions = offer.regions;
-                        Ok(chosen.insert(Destinations { regions, targets }).wishes())
+                        Ok(chosen.insert(Destinations { regions, targets }).destinations())
                     }
                     Err(error) => {
                         let told = Error::invalid(error.value(py).to_string());
@@ -236,7 +241,7 @@ fn serve(
 }
 
 /// Asks Python what it wants of a checkpoint.
-fn ask(plan: &Bound<'_, PyAny>, offer: &Offer) -> PyResult<Vec<Target>> {
+fn ask(plan: &Bound<'_, PyAny>, offer: &Offer) -> PyResult<Vec<LeafDestination>> {
     let py = plan.py();
     let Offer { epoch, ranks, regions, attachment } = offer;
     let names = PyList::new(py, regions.iter().map(|region| region.name.as_str()))?;
@@ -271,19 +276,19 @@ fn ask(plan: &Bound<'_, PyAny>, offer: &Offer) -> PyResult<Vec<Target>> {
         return Err(to_py(py, &Error::bug("the plan has another number of regions")));
     }
     let mut targets = Vec::with_capacity(regions.len());
-    for (wish, region) in answer.iter().zip(regions) {
-        targets.push(if wish.is_none() {
-            Target::Nowhere
-        } else if wish.is_exact_instance_of::<PyBool>() {
-            Target::Value
-        } else if let Ok(part) = wish.cast::<PyTuple>() {
+    for (destination, region) in answer.iter().zip(regions) {
+        targets.push(if destination.is_none() {
+            LeafDestination::Nowhere
+        } else if destination.is_exact_instance_of::<PyBool>() {
+            LeafDestination::Value
+        } else if let Ok(part) = destination.cast::<PyTuple>() {
             let (memory, said, shape) = part.extract::<(Bound<'_, PyAny>, _, Vec<u64>)>()?;
             let part = distribution(&said)?
                 .part(&shape)
                 .ok_or_else(|| to_py(py, &Error::bug("the plan names no part")))?;
-            Target::Part(part, Buffer::write(&memory)?)
+            LeafDestination::Part(part, Buffer::write(&memory)?)
         } else {
-            let buffer = Buffer::write(&wish)?;
+            let buffer = Buffer::write(&destination)?;
             if buffer.length() as u64 != region.bytes {
                 return Err(invalid(
                     py,
@@ -295,7 +300,7 @@ fn ask(plan: &Bound<'_, PyAny>, offer: &Offer) -> PyResult<Vec<Target>> {
                     ),
                 ));
             }
-            Target::Array(buffer)
+            LeafDestination::Array(buffer)
         });
     }
     Ok(targets)
@@ -310,7 +315,7 @@ fn hand_out<'py>(
     let out = PyList::empty(py);
     let none = py.None();
     for (region, target) in chosen.regions.iter().zip(&chosen.targets) {
-        if !matches!(target, Target::Value) {
+        if !matches!(target, LeafDestination::Value) {
             out.append(&none)?;
             continue;
         }
@@ -327,20 +332,20 @@ struct Reader {
     core: Arc<Core>,
     epoch: Option<Epoch>,
     sender: Sender<Message>,
-    leave: Arc<Leave>,
+    permit: Arc<WritePermit>,
     lazily: Option<Lazily>,
 }
 
 impl Reader {
     fn run(self) {
         let select = self.epoch.map_or(Select::Newest, Select::Epoch);
-        let (client, leave) = (&self.core.client, &self.leave);
+        let (client, permit) = (&self.core.client, &self.permit);
         let mut ask = |offer: Offer| self.ask(offer);
         let outcome = match &self.lazily {
             None => client
-                .restore(select, leave, &mut ask)
+                .restore(select, permit, &mut ask)
                 .map(|filled| filled.map(|filled| Reply { filled, rest: None })),
-            Some(lazily) => client.restore_lazily(select, leave, lazily, &mut ask).map(|begun| {
+            Some(lazily) => client.restore_lazily(select, permit, lazily, &mut ask).map(|begun| {
                 begun.map(|LazyRestore { filled, rest }| Reply { filled, rest: Some(rest) })
             }),
         };
@@ -349,7 +354,7 @@ impl Reader {
     }
 
     /// Asks the calling thread what goes where.
-    fn ask(&self, offer: Offer) -> Result<Vec<Wish>> {
+    fn ask(&self, offer: Offer) -> Result<Vec<Destination>> {
         let (reply, answer) = sync_channel(1);
         let question = Question { offer, reply };
         self.sender.send(Message::Plan(Box::new(question))).map_err(|_| interrupted())?;

@@ -140,7 +140,7 @@ pub fn save(
     let inside = core.enter(tick)?;
     let begun = Cell::new(Instant::now());
     let take = || {
-        let _at_work = core.job().at_work();
+        let _keepalive = core.job().keepalive();
         core.settle_last(tick)?;
         core.settle_fill(tick)?;
         // An earlier save is no part of this one.
@@ -155,12 +155,12 @@ pub fn save(
     let regions = std::mem::take(&mut leaves.regions);
     let mut source = core.client.source(regions, attachment);
     // Another job's lazy restore may still fill some of it.
-    let at_work = core.job().at_work();
+    let keepalive = core.job().keepalive();
     let filled = wait::wait(&core.events, tick, None, &mut |limit| {
         source.wait_filled(Some(limit)).map_or_else(|e| Some(Err(e)), |done| done.then_some(Ok(())))
     });
     let filled = filled.and_then(|filled| filled.transpose().or_raise(py));
-    drop(at_work);
+    drop(keepalive);
     filled.map_err(|raised| core.declined(py, raised))?;
     let saved = py.detach(|| core.client.save_source(&mut source, notes));
     // Its regions point into what goes now.

@@ -6,7 +6,7 @@ use crate::events::Events;
 use crate::group::{GroupArguments, PyCoordinator};
 use crate::process::Opener;
 use crate::remembered::Remembered;
-use crate::wait::{self, Entry, Inside, Turn};
+use crate::wait::{self, Entry, Inside, TimedLock};
 use outlive_client::Client;
 use outlive_pool::Pool;
 use outlive_store::{Job, JobOptions, OnFailure};
@@ -22,7 +22,7 @@ pub struct Core {
     pub client: Client,
     /// Events of the job's pool.
     pub events: Arc<Events>,
-    turn: Turn,
+    turn: TimedLock,
     /// Buffers that lazy restores fill, each with whether it is over. Threads of the fill do not hold
     /// them: to let go of a buffer takes the GIL.
     kept: Mutex<Vec<(Vec<Buffer>, Arc<AtomicBool>)>>,
@@ -71,7 +71,7 @@ impl Core {
             )?,
             coordinator,
             events,
-            turn: Turn::default(),
+            turn: TimedLock::default(),
             kept: Mutex::default(),
             constants: Mutex::default(),
             remembered: Mutex::default(),
@@ -95,7 +95,7 @@ impl Core {
         if self.coordinator.is_some() {
             let error = Error::invalid(raised.value(py).to_string());
             // This rank raises its own.
-            drop(py.detach(|| self.job().decline(error)));
+            drop(py.detach(|| self.job().abort_collective(error)));
         }
         raised
     }
@@ -146,7 +146,7 @@ impl Core {
             wait::wait(&self.events, tick, None, &mut |limit| fill.wait(Some(limit)).map(drop))?;
             self.client.filling_is_over();
         }
-        self.let_go();
+        self.detach();
         Ok(())
     }
 
@@ -160,11 +160,11 @@ impl Core {
     /// Keeps what a lazy restore fills until it is `over`.
     pub fn keep(&self, buffers: Vec<Buffer>, over: Arc<AtomicBool>) {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).push((buffers, over));
-        self.let_go();
+        self.detach();
     }
 
     /// Lets go of buffers that nobody fills any more. Answers whether there are others.
-    pub fn let_go(&self) -> bool {
+    pub fn detach(&self) -> bool {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let all = std::mem::take(&mut *kept);
         let (over, still): (Vec<_>, Vec<_>) =

@@ -90,21 +90,21 @@ pub fn in_a_thread<T: Send + 'static>(
 
 /// Lets one in at a time. Unlike a mutex it can be waited for with a timeout.
 #[derive(Debug, Default)]
-pub struct Turn {
+pub struct TimedLock {
     taken: Mutex<bool>,
     freed: Condvar,
 }
 
 /// Whoever holds this is in; it stays with the thread that entered.
 #[derive(Debug)]
-pub struct Inside<'a>(&'a Turn, PhantomData<*const ()>);
+pub struct Inside<'a>(&'a TimedLock, PhantomData<*const ()>);
 
 thread_local! {
     /// How many turns this thread has taken.
     static HELD: Cell<u32> = const { Cell::new(0) };
 }
 
-impl Turn {
+impl TimedLock {
     /// Enters, if that is possible within `timeout`. Does not wait where that might never end.
     ///
     /// While a thread is in, Python may call it away: signal handlers, the progress callback and
@@ -124,7 +124,7 @@ impl Turn {
         Some(Entry::Entered)
     }
 
-    /// What this thread holds after [`Turn::enter`] has let it in.
+    /// What this thread holds after [`TimedLock::enter`] has let it in.
     pub fn entered(&self) -> Inside<'_> {
         HELD.set(HELD.get() + 1);
         Inside(self, PhantomData)

@@ -25,8 +25,7 @@ job: outlive.Job
 state: dict[str, Any]
 """
 GIVEN = {
-    ("README.md", "from typing import Any"): "def advance(state: 'dict[str, Any]') -> None: ...",
-    ("README.md", "save = job.save(state, force=True)  # now, whatever every_s says"): TYPES,
+    ("README.md", "from typing import Any"): "",
     ("docs/capture.md", "report = job.restore(into=state, lazy=True)"): TYPES,
     ("docs/groups.md", "from typing import Any"): "def advance(cells: object) -> None: ...",
     ("docs/groups.md", 'job = outlive.open("ckpt").job("heat")  # no group'): (
@@ -34,6 +33,7 @@ GIVEN = {
     ),
     ("docs/groups.md", "import numpy as np"): "",
     ("docs/groups.md", "import os"): "",
+    ("docs/python.md", "save = job.save(state, force=True)  # now, whatever every_s says"): TYPES,
     ("docs/python.md", "import signal"): TYPES,
     (
         "docs/python.md",
@@ -83,16 +83,20 @@ def some(step: int) -> dict[str, Any]:
     return {"model": {"layer": {"weights": outlive.zeros(50_000)}}, "step": step}
 
 
-def test_the_first_loop_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def advance(state: dict[str, Any]) -> None:
-        state["step"] += 4_999
-
+def test_the_quick_start_of_the_readme(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # It begins near its end, where a run that was killed would have left it.
+    state = {"u": outlive.zeros((2048, 2048)) + 4_990.0, "step": 4_990}
     monkeypatch.chdir(tmp_path)
-    names = run("README.md", "from typing import Any", advance=advance)
-    assert names["job"].restore(only="step") == {"step": 10_000}
+    with outlive.open("ckpt").job("count") as job:
+        job.save(state, wait=True)
+    names = run("README.md", "from typing import Any")
+    assert names["job"].restore(only="step") == {"step": 5_000}
+    assert capsys.readouterr().out == "starting at step 4990\ndone: 5000.0\n"
 
 
-def test_the_other_calls_of_the_readme(
+def test_the_calls_of_the_manual(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -103,7 +107,7 @@ def test_the_other_calls_of_the_readme(
     for step in range(7):
         job.save(some(step), wait=True)
     first_line = "save = job.save(state, force=True)  # now, whatever every_s says"
-    run("README.md", first_line, pool=pool, job=job, state=some(8))
+    run("docs/python.md", first_line, pool=pool, job=job, state=some(8))
     assert "SaveStats(epoch=8" in capsys.readouterr().out
     assert (tmp_path / "restored" / "data").read_text() == "data"
 

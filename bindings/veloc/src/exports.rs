@@ -5,7 +5,7 @@
 #![allow(clippy::missing_safety_doc)] // what a caller must do is said in veloc.h
 
 use crate::config::Config;
-use crate::session::{Choice, Memory, Session, say};
+use crate::session::{IdSelection, Memory, VelocSession, say};
 use outlive_connect::{Functions, outlive_comm};
 use outlive_io::PerProcess;
 use outlive_types::{Coordinator, Error, Result};
@@ -22,7 +22,7 @@ const FAILURE: c_int = -1;
 const MAX_NAME: usize = 1024;
 
 /// Of this process; a forked child has none.
-static SESSION: PerProcess<Option<Session>> = PerProcess::new(|_| None);
+static SESSION: PerProcess<Option<VelocSession>> = PerProcess::new(|_| None);
 static IS_HOOKED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
@@ -48,11 +48,11 @@ fn answer<T>(name: &str, failure: T, work: impl FnOnce() -> Result<T>) -> T {
 }
 
 /// The status of a call that needs a session.
-fn status(name: &str, work: impl FnOnce(&mut Session) -> Result<()>) -> c_int {
+fn status(name: &str, work: impl FnOnce(&mut VelocSession) -> Result<()>) -> c_int {
     answer(name, FAILURE, || with(work).map(|()| SUCCESS))
 }
 
-fn with<T>(work: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
+fn with<T>(work: impl FnOnce(&mut VelocSession) -> Result<T>) -> Result<T> {
     let mut session = SESSION.lock();
     let session = session.as_mut().ok_or_else(|| {
         Error::invalid("VELOC was not initialised in this process: call VELOC_Init, or VELOC_Init_single, first")
@@ -73,7 +73,7 @@ unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<&'a str> {
 
 /// # Safety
 /// `ids` is NULL, or points to `count` numbers.
-unsafe fn choice(mode: c_int, ids: *const c_int, count: c_int) -> Result<Choice> {
+unsafe fn choice(mode: c_int, ids: *const c_int, count: c_int) -> Result<IdSelection> {
     let list = || {
         let count = usize::try_from(count)
             .map_err(|_| Error::invalid(format!("there cannot be {count} ids: give 0 or more")))?;
@@ -87,9 +87,9 @@ unsafe fn choice(mode: c_int, ids: *const c_int, count: c_int) -> Result<Choice>
         Ok(unsafe { std::slice::from_raw_parts(ids, count) }.to_vec())
     };
     match mode {
-        0 => Ok(Choice::All),
-        1 => list().map(Choice::Some),
-        2 => list().map(Choice::Rest),
+        0 => Ok(IdSelection::All),
+        1 => list().map(IdSelection::Some),
+        2 => list().map(IdSelection::Rest),
         _ => Err(Error::invalid(format!("mode {mode}: must be 0 (all), 1 (some) or 2 (rest)"))),
     }
 }
@@ -135,7 +135,7 @@ unsafe fn init(id: c_uint, config: *const c_char, group: Option<Functions>) -> R
         return Err(Error::invalid("VELOC is initialised already: call VELOC_Finalize first"));
     }
     if session.is_none() {
-        *session = Some(Session::open(id, config, group)?);
+        *session = Some(VelocSession::open(id, config, group)?);
         if !IS_HOOKED.swap(true, Ordering::Relaxed) {
             // SAFETY: the function takes nothing, lets no panic out, and stays loaded (scripts/link-shared).
             unsafe { libc::atexit(at_exit) };
@@ -289,7 +289,7 @@ pub unsafe extern "C" fn VELOC_Checkpoint_selective(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn VELOC_Checkpoint_mem() -> c_int {
-    status("VELOC_Checkpoint_mem", |session| session.checkpoint_choose(Choice::All))
+    status("VELOC_Checkpoint_mem", |session| session.checkpoint_choose(IdSelection::All))
 }
 
 #[unsafe(no_mangle)]
@@ -299,7 +299,7 @@ pub extern "C" fn VELOC_Checkpoint_end(success: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn VELOC_Checkpoint_wait() -> c_int {
-    status("VELOC_Checkpoint_wait", Session::wait)
+    status("VELOC_Checkpoint_wait", VelocSession::wait)
 }
 
 #[unsafe(no_mangle)]
@@ -348,7 +348,7 @@ pub unsafe extern "C" fn VELOC_Recover_selective(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn VELOC_Recover_mem() -> c_int {
-    status("VELOC_Recover_mem", |session| session.recover(&Choice::All))
+    status("VELOC_Recover_mem", |session| session.recover(&IdSelection::All))
 }
 
 #[unsafe(no_mangle)]
@@ -363,7 +363,7 @@ pub extern "C" fn VELOC_Recover_size(id: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn VELOC_Restart_end(_success: c_int) -> c_int {
-    status("VELOC_Restart_end", Session::restart_end)
+    status("VELOC_Restart_end", VelocSession::restart_end)
 }
 
 #[unsafe(no_mangle)]

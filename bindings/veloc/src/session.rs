@@ -7,7 +7,7 @@ use crate::files::{self, FILE, forget};
 use crate::versions::{notes, versions};
 use outlive_capture::Region;
 use outlive_capture::fill::MutRegion;
-use outlive_client::{Client, End, Leave, Offer, Wish};
+use outlive_client::{Client, Destination, End, Offer, WritePermit};
 use outlive_connect::Functions;
 use outlive_pool::{Environment, Pool, open_or_create};
 use outlive_store::gc::GcOptions;
@@ -56,32 +56,32 @@ impl Memory {
 
 /// Which of the protected regions a call means.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Choice {
+pub(crate) enum IdSelection {
     All,
     Some(Vec<i32>),
     Rest(Vec<i32>),
 }
 
-impl Choice {
+impl IdSelection {
     fn has(&self, id: i32) -> bool {
         match self {
-            Choice::All => true,
-            Choice::Some(ids) => ids.contains(&id),
-            Choice::Rest(ids) => !ids.contains(&id),
+            IdSelection::All => true,
+            IdSelection::Some(ids) => ids.contains(&id),
+            IdSelection::Rest(ids) => !ids.contains(&id),
         }
     }
 }
 
 /// What was begun.
 #[derive(Debug, Default)]
-enum Begun {
+enum PendingOperation {
     #[default]
     Nothing,
     Checkpoint {
         name: String,
         version: i32,
         /// Once the program has said what of its memory is to be saved.
-        choice: Option<Choice>,
+        choice: Option<IdSelection>,
         /// The program was told where to write a file.
         is_routed: bool,
     },
@@ -112,24 +112,24 @@ pub(crate) fn say(level: &str, text: &str) {
 }
 
 /// A process between its init and its finalize.
-pub(crate) struct Session {
+pub(crate) struct VelocSession {
     id: u32,
     config: Config,
     pool: Pool,
     /// By the name of checkpoints that they are for; "" is for all.
     memory: HashMap<String, BTreeMap<i32, Memory>>,
     clients: HashMap<String, Client>,
-    begun: Begun,
+    begun: PendingOperation,
     /// What connects the ranks of the program, if it has several.
     group: Option<Functions>,
 }
 
-impl Session {
+impl VelocSession {
     /// Opens the pool.
     ///
     /// # Errors
     /// What the pool reports; `Invalid` for a scratch directory that cannot be made.
-    pub fn open(id: u32, config: Config, group: Option<Functions>) -> Result<Session> {
+    pub fn open(id: u32, config: Config, group: Option<Functions>) -> Result<VelocSession> {
         config.warnings.iter().for_each(|text| say("note", text));
         fs::create_dir_all(&config.scratch)
             .map_err(|e| Error::io_named("making", &config.scratch, &e))?;
@@ -139,7 +139,15 @@ impl Session {
         }
         let pool = open_or_create(&location, Environment::observed(Arc::new(Notices)))?;
         let (memory, clients) = (HashMap::new(), HashMap::new());
-        Ok(Session { id, config, pool, memory, clients, begun: Begun::Nothing, group })
+        Ok(VelocSession {
+            id,
+            config,
+            pool,
+            memory,
+            clients,
+            begun: PendingOperation::Nothing,
+            group,
+        })
     }
 
     /// The memory of a checkpoint: what was protected for its name, or else for all names.
@@ -182,10 +190,10 @@ impl Session {
 
     fn nothing_begun(&self, what: &str) -> Result<()> {
         match &self.begun {
-            Begun::Checkpoint { name, version, .. } => Err(Error::invalid(format!(
+            PendingOperation::Checkpoint { name, version, .. } => Err(Error::invalid(format!(
                 "{what}: checkpoint {name} {version} was begun: first call VELOC_Checkpoint_end"
             ))),
-            Begun::Nothing | Begun::Restart { .. } => Ok(()),
+            PendingOperation::Nothing | PendingOperation::Restart { .. } => Ok(()),
         }
     }
 
@@ -204,7 +212,7 @@ impl Session {
             self.checkpoint_begin(name, version)
         });
         begun.map_err(|error| self.declined(version, error))?;
-        let chosen = self.checkpoint_choose(Choice::All);
+        let chosen = self.checkpoint_choose(IdSelection::All);
         let ended = self.checkpoint_end(chosen.is_ok());
         chosen.and(ended)
     }
@@ -212,13 +220,17 @@ impl Session {
     pub fn checkpoint_begin(&mut self, name: &str, version: i32) -> Result<()> {
         self.nothing_begun("VELOC_Checkpoint_begin")?;
         check_name(name, version)?;
-        self.begun =
-            Begun::Checkpoint { name: name.to_owned(), version, choice: None, is_routed: false };
+        self.begun = PendingOperation::Checkpoint {
+            name: name.to_owned(),
+            version,
+            choice: None,
+            is_routed: false,
+        };
         Ok(())
     }
 
-    pub fn checkpoint_choose(&mut self, chosen: Choice) -> Result<()> {
-        let Begun::Checkpoint { name, .. } = &self.begun else {
+    pub fn checkpoint_choose(&mut self, chosen: IdSelection) -> Result<()> {
+        let PendingOperation::Checkpoint { name, .. } = &self.begun else {
             return Err(Error::invalid("no checkpoint was begun: call VELOC_Checkpoint_begin"));
         };
         if !self.memory_of(name).keys().any(|id| chosen.has(*id)) {
@@ -227,7 +239,7 @@ impl Session {
             ));
         }
         // As in VELOC, the last choice counts.
-        if let Begun::Checkpoint { choice, .. } = &mut self.begun {
+        if let PendingOperation::Checkpoint { choice, .. } = &mut self.begun {
             *choice = Some(chosen);
         }
         Ok(())
@@ -236,7 +248,7 @@ impl Session {
     /// Saves what was begun. A checkpoint that the program calls failed is dropped, which is an error on all ranks.
     pub fn checkpoint_end(&mut self, is_good: bool) -> Result<()> {
         let begun = std::mem::take(&mut self.begun);
-        let Begun::Checkpoint { name, version, choice, is_routed } = begun else {
+        let PendingOperation::Checkpoint { name, version, choice, is_routed } = begun else {
             self.begun = begun;
             let nothing = Error::invalid("no checkpoint was begun: call VELOC_Checkpoint_begin");
             return Err(self.declined(0, nothing));
@@ -285,7 +297,7 @@ impl Session {
         &self,
         name: &str,
         version: i32,
-        choice: Option<&Choice>,
+        choice: Option<&IdSelection>,
         file: Option<&Path>,
     ) -> Result<Vec<Region>> {
         let memory = self.memory_of(name);
@@ -337,14 +349,14 @@ impl Session {
                  VELOC_Restart_test says which there are"
             ))
         })?;
-        self.begun = Begun::Restart { name: name.to_owned(), version, epoch, regions };
+        self.begun = PendingOperation::Restart { name: name.to_owned(), version, epoch, regions };
         Ok(())
     }
 
     /// Fills all protected memory from a version.
     pub fn restart(&mut self, name: Result<&str>, version: i32) -> Result<()> {
         self.restart_begin(name, version)?;
-        let recovered = self.recover(&Choice::All);
+        let recovered = self.recover(&IdSelection::All);
         recovered.and(self.restart_end())
     }
 
@@ -403,7 +415,7 @@ impl Session {
 
     /// Bytes that the checkpoint has of a region; `None` if it has no such region.
     pub fn recover_size(&self, id: i32) -> Result<Option<u64>> {
-        let Begun::Restart { regions, .. } = &self.begun else {
+        let PendingOperation::Restart { regions, .. } = &self.begun else {
             return Err(Error::invalid("no restart was begun: call VELOC_Restart_begin"));
         };
         let name = id.to_string();
@@ -411,26 +423,26 @@ impl Session {
     }
 
     /// Fills protected memory from the checkpoint.
-    pub fn recover(&mut self, choice: &Choice) -> Result<()> {
-        let Begun::Restart { name, epoch, .. } = &self.begun else {
+    pub fn recover(&mut self, choice: &IdSelection) -> Result<()> {
+        let PendingOperation::Restart { name, epoch, .. } = &self.begun else {
             return Err(Error::invalid("no restart was begun: call VELOC_Restart_begin"));
         };
         let (name, epoch) = (name.clone(), *epoch);
         let memory = self.memory_of(&name);
         let client = self.client(&name)?;
-        client.let_go();
+        client.detach();
         let mut ask = |offer: Offer| {
-            offer.regions.iter().map(|region| wish(region, choice, &memory)).collect()
+            offer.regions.iter().map(|region| destination(region, choice, &memory)).collect()
         };
-        let leave = Arc::new(Leave::default());
-        let outcome = client.restore_own(epoch, &leave, &mut ask);
-        leave.withdraw();
+        let permit = Arc::new(WritePermit::default());
+        let outcome = client.restore_own(epoch, &permit, &mut ask);
+        permit.withdraw();
         outcome?.map(drop).ok_or_else(|| Error::bug("a checkpoint that was opened is not there"))
     }
 
     pub fn restart_end(&mut self) -> Result<()> {
         match std::mem::take(&mut self.begun) {
-            Begun::Restart { .. } => Ok(()),
+            PendingOperation::Restart { .. } => Ok(()),
             begun => {
                 self.begun = begun;
                 Err(Error::invalid("no restart was begun: call VELOC_Restart_begin"))
@@ -442,15 +454,15 @@ impl Session {
     pub fn route(&mut self) -> Result<PathBuf> {
         let (scratch, id) = (&self.config.scratch, self.id);
         match &mut self.begun {
-            Begun::Nothing => Err(Error::invalid(
+            PendingOperation::Nothing => Err(Error::invalid(
                 "neither a checkpoint nor a restart was begun: call VELOC_Checkpoint_begin or \
                  VELOC_Restart_begin first",
             )),
-            Begun::Checkpoint { name, version, is_routed, .. } => {
+            PendingOperation::Checkpoint { name, version, is_routed, .. } => {
                 *is_routed = true;
                 Ok(files::place(scratch, name, id, *version))
             }
-            Begun::Restart { name, version, epoch, .. } => {
+            PendingOperation::Restart { name, version, epoch, .. } => {
                 let (name, epoch) = (name.clone(), *epoch);
                 let place = files::place(scratch, &name, id, *version);
                 self.bring(&name, epoch, &place)?;
@@ -464,16 +476,16 @@ impl Session {
         let mut regions = Vec::new();
         let mut ask = |offer: Offer| {
             regions = offer.regions;
-            let wish = |region: &RegionDesc| match region.name == FILE {
-                true => Wish::Copy,
-                false => Wish::Nothing,
+            let destination = |region: &RegionDesc| match region.name == FILE {
+                true => Destination::Copy,
+                false => Destination::Nothing,
             };
-            Ok(regions.iter().map(wish).collect())
+            Ok(regions.iter().map(destination).collect())
         };
         let client = self.client(name)?;
-        let leave = Arc::new(Leave::default());
-        let filled = client.restore_own(epoch, &leave, &mut ask);
-        leave.withdraw();
+        let permit = Arc::new(WritePermit::default());
+        let filled = client.restore_own(epoch, &permit, &mut ask);
+        permit.withdraw();
         let filled =
             filled?.ok_or_else(|| Error::bug("a checkpoint that was opened is not there"))?;
         let region = regions.iter().find(|region| region.name == FILE);
@@ -571,9 +583,13 @@ fn look(client: &Client, epoch: Epoch, is_checked: bool) -> Result<Vec<RegionDes
 }
 
 /// What is wanted of a region of a checkpoint.
-fn wish(region: &RegionDesc, choice: &Choice, memory: &BTreeMap<i32, Memory>) -> Result<Wish> {
+fn destination(
+    region: &RegionDesc,
+    choice: &IdSelection,
+    memory: &BTreeMap<i32, Memory>,
+) -> Result<Destination> {
     if region.name == FILE {
-        return Ok(Wish::Nothing);
+        return Ok(Destination::Nothing);
     }
     let Ok(id) = region.name.parse::<i32>() else {
         return Err(Error::invalid(format!(
@@ -582,7 +598,7 @@ fn wish(region: &RegionDesc, choice: &Choice, memory: &BTreeMap<i32, Memory>) ->
         )));
     };
     if !choice.has(id) {
-        return Ok(Wish::Nothing);
+        return Ok(Destination::Nothing);
     }
     let Some(memory) = memory.get(&id) else {
         return Err(Error::invalid(format!(
@@ -592,7 +608,7 @@ fn wish(region: &RegionDesc, choice: &Choice, memory: &BTreeMap<i32, Memory>) ->
     };
     let (there, here) = (region.bytes, memory.bytes());
     match usize::try_from(there).ok().filter(|bytes| *bytes <= here) {
-        Some(bytes) => Ok(Wish::Into(memory.to_fill(bytes))),
+        Some(bytes) => Ok(Destination::Into(memory.to_fill(bytes))),
         None => Err(Error::invalid(format!(
             "region {id} has {there} bytes in the checkpoint, and {here} are protected for it: protect \
              as many (VELOC_Recover_size tells)"

@@ -44,7 +44,7 @@ fn large_region(threads: usize, kind: TrackerKind) {
         let mut source = MemorySource::new(Arc::clone(&tracker), vec![region], vec![], threads);
         let what = format!("{kind}: freeze of 1 GiB, {dirty_percent} % dirty");
         let frozen = timed(&what, || source.freeze(&request(&tracker))).expect("valid region");
-        frozen.settle(Some(epoch));
+        frozen.commit_baseline(Some(epoch));
     }
 }
 
@@ -56,7 +56,7 @@ fn small_regions(threads: usize) {
     for epoch in 1..4 {
         let what = "freeze of a million regions of 24 bytes";
         let frozen = timed(what, || source.freeze(&request(&tracker))).expect("valid regions");
-        frozen.settle(Some(epoch));
+        frozen.commit_baseline(Some(epoch));
     }
 }
 
@@ -105,7 +105,7 @@ fn fork(state: &[u8], kind: TrackerKind, threads: usize, what: &str) {
         black_box(frozen.read(run, at..end, scratch).expect("the child lives"));
     });
     println!("{kind}: all that was forked read and hashed, {what}: {read:.0} ms of processor time");
-    frozen.settle(None);
+    frozen.commit_baseline(None);
 }
 
 /// Does `work` with each of the pieces on `threads` threads, each of which has a buffer; milliseconds of

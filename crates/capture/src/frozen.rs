@@ -3,11 +3,11 @@
 use crate::ChangeTracker;
 use crate::ahead::Ahead;
 use crate::fork::ForkImage;
-use crate::hold::{HeldPiece, Hold, gather};
 use crate::in_place::InPlace;
 use crate::layout::Layout;
 use crate::memory::Memory;
 use crate::runs;
+use crate::snapshot_source::{HeldPiece, SnapshotSource, gather};
 use crate::tracker::{Change, FreezeId, Spare};
 use outlive_chunk::{Diff, PageHashes, hash_pages};
 use outlive_types::{
@@ -31,7 +31,7 @@ pub(crate) struct FrozenMemory {
     /// Runs before this one may be live.
     pub live_runs: usize,
     /// For each run, where its bytes are.
-    pub holds: Vec<Hold>,
+    pub holds: Vec<SnapshotSource>,
     /// Of those that were partly copied ahead.
     pub pieces: Vec<HeldPiece>,
     /// The copies.
@@ -117,7 +117,7 @@ impl Frozen for FrozenMemory {
         self.released.store(true, Ordering::Release);
     }
 
-    fn settle(&self, committed: Option<Epoch>) {
+    fn commit_baseline(&self, committed: Option<Epoch>) {
         self.release_live();
         let diffs = self.diffs.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(diffs) = diffs else { return };
@@ -146,11 +146,11 @@ impl FrozenMemory {
         let part = start..length.min(pages.end as usize * PAGE_BYTES);
         let memory = self.layout.memory(stream);
         let (bytes, offset) = match self.holds[run] {
-            Hold::Lent => match memory {
+            SnapshotSource::Immutable => match memory {
                 Some(memory) => (memory.bytes(), offset),
                 None => (&self.spare.packed[..], offset),
             },
-            Hold::Live => {
+            SnapshotSource::Live => {
                 // The program may be writing there by now, so its bytes must not be looked at.
                 assert!(
                     !self.released.load(Ordering::Acquire),
@@ -158,8 +158,8 @@ impl FrozenMemory {
                 );
                 (memory.map_or(&[][..], Memory::bytes), offset)
             }
-            Hold::Copied(at) => (self.spare.arena.bytes(), at),
-            Hold::Pieces(from, to) => {
+            SnapshotSource::Copied(at) => (self.spare.arena.bytes(), at),
+            SnapshotSource::Pieces(from, to) => {
                 let pieces = &self.pieces[from as usize..to as usize];
                 let (Some(ahead), Some(first)) = (&self.ahead, pieces.first()) else {
                     return Err(Error::bug("a run was copied ahead, and there is no copy"));
@@ -170,7 +170,7 @@ impl FrozenMemory {
                 gather(pieces, addresses, self.spare.arena.bytes(), ahead, scratch);
                 return Ok(scratch);
             }
-            Hold::Forked(at) => {
+            SnapshotSource::Forked(at) => {
                 let Some(fork) = &self.fork else {
                     return Err(Error::bug("a run is held by a child, and none was forked"));
                 };
@@ -265,7 +265,7 @@ impl FrozenMemory {
             if self.is_learnt(run) {
                 continue;
             }
-            if self.holds[run] == Hold::Live {
+            if self.holds[run] == SnapshotSource::Live {
                 return None;
             }
             self.bytes(run, &mut scratch).ok()?;
@@ -277,7 +277,7 @@ impl FrozenMemory {
 
 impl Drop for FrozenMemory {
     fn drop(&mut self) {
-        self.settle(None);
+        self.commit_baseline(None);
         let mut spare = std::mem::take(&mut self.spare);
         if spare.packed.capacity() as u64 > self.freeze_bytes_max {
             spare.packed = Vec::new();

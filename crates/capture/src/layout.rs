@@ -3,7 +3,7 @@
 use crate::Region;
 use crate::memory::Memory;
 use outlive_types::{
-    Error, PACKED_BELOW_BYTES, PACKED_STREAM, RegionDesc, RegionPlace, Result, StreamDesc,
+    Error, PACKED_BELOW_BYTES, PACKED_STREAM, RegionDesc, RegionLocation, Result, StreamDesc,
 };
 use std::collections::HashSet;
 use std::ops::Range;
@@ -52,17 +52,17 @@ impl Layout {
         for Region { name, dtype, shape, memory, distribution } in regions {
             let length = memory.length();
             let bytes = length as u64;
-            let place = if length < PACKED_BELOW_BYTES {
+            let location = if length < PACKED_BELOW_BYTES {
                 let offset = packed_end.next_multiple_of(PACKED_ALIGN_BYTES);
                 packed_end = offset + length;
                 layout.packed.push((offset, memory));
-                RegionPlace::Packed { offset: offset as u64 }
+                RegionLocation::Packed { offset: offset as u64 }
             } else {
                 layout.streams.push(StreamDesc { name: name.clone(), bytes });
                 layout.own.push(memory);
-                RegionPlace::Own
+                RegionLocation::Own
             };
-            layout.regions.push(RegionDesc { name, dtype, shape, bytes, place, distribution });
+            layout.regions.push(RegionDesc { name, dtype, shape, bytes, location, distribution });
         }
         if layout.has_packed() {
             let packed = StreamDesc { name: PACKED_STREAM.into(), bytes: packed_end as u64 };
@@ -90,7 +90,8 @@ impl Layout {
 
     /// The small regions, with their memory.
     pub fn packed(&self) -> impl Iterator<Item = (&RegionDesc, &Memory)> {
-        let is_packed = |region: &&RegionDesc| matches!(region.place, RegionPlace::Packed { .. });
+        let is_packed =
+            |region: &&RegionDesc| matches!(region.location, RegionLocation::Packed { .. });
         self.regions.iter().filter(is_packed).zip(self.packed.iter().map(|(_, memory)| memory))
     }
 

@@ -132,8 +132,8 @@ impl Frozen for OwnedFrozen {
         self.inner.release_live();
     }
 
-    fn settle(&self, committed: Option<Epoch>) {
-        self.inner.settle(committed);
+    fn commit_baseline(&self, committed: Option<Epoch>) {
+        self.inner.commit_baseline(committed);
     }
 }
 
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(held(&*frozen, 0)[7], 9);
         frozen.release_live();
         assert!(source.edit().is_none(), "slices of live runs may still be in use");
-        frozen.settle(Some(1));
+        frozen.commit_baseline(Some(1));
         drop(frozen);
         source.edit().unwrap()[PAGE_BYTES] = 1;
 

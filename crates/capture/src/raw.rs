@@ -19,7 +19,7 @@ impl Region {
     /// At other times the memory is not touched.
     ///
     /// [`release_live`]: outlive_types::Frozen::release_live
-    /// [`settle`]: outlive_types::Frozen::settle
+    /// [`settle`]: outlive_types::Frozen::commit_baseline
     pub unsafe fn from_raw(
         name: impl Into<String>,
         dtype: impl Into<String>,

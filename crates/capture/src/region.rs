@@ -1,7 +1,7 @@
 //! What the program hands over: a name and where its bytes are.
 
 use crate::memory::Memory;
-use outlive_types::{Distribution, RegionDesc, RegionPlace};
+use outlive_types::{Distribution, RegionDesc, RegionLocation};
 use std::sync::Arc;
 
 /// A named array or byte string of the program. See also [`Region::from_raw`].
@@ -51,8 +51,8 @@ impl Region {
     /// What a catalog would say of it, but for its place.
     pub(crate) fn description(&self) -> RegionDesc {
         let Region { name, dtype, shape, memory, distribution } = self.clone();
-        let (bytes, place) = (memory.length() as u64, RegionPlace::Own);
-        RegionDesc { name, dtype, shape, bytes, place, distribution }
+        let (bytes, location) = (memory.length() as u64, RegionLocation::Own);
+        RegionDesc { name, dtype, shape, bytes, location, distribution }
     }
 
     /// Its name.

@@ -3,14 +3,14 @@
 use crate::ahead::Ahead;
 use crate::arena::Arena;
 use crate::fork::{ForkImage, Mappings};
+use crate::freeze_method::{self, Dirty, ToHold};
 use crate::frozen::FrozenMemory;
-use crate::hold::{HoldPlan, Holders, forked, unfrozen_bytes};
 use crate::in_place::InPlace;
 use crate::layout::Layout;
 use crate::memory::Memory;
+use crate::snapshot_source::{HoldPlan, Holders, forked, unfrozen_bytes};
 use crate::track::Refusal;
 use crate::tracker::Changes;
-use crate::way::{self, Dirty, ToHold};
 use crate::{ChangeTracker, Region, lazy, runs};
 use outlive_chunk::Diff;
 use outlive_types::{
@@ -200,7 +200,8 @@ impl MemorySource {
         // Armed before the child has its image, as always: a write between the two would be neither in
         // the image nor noted for the next.
         let arm = |held: &[Range<usize>]| in_place = self.tracker.guard(held.to_vec());
-        let way::ForkOutcome { fork, why } = way::take(request.freeze, dirty, to_hold, arm);
+        let freeze_method::ForkOutcome { fork, why } =
+            freeze_method::take(request.freeze, dirty, to_hold, arm);
         let (fork, mappings) = fork.unzip();
         match with_child {
             Some(planned) if fork.is_some() => {

@@ -55,7 +55,7 @@ fn a_second_save_holds_only_what_changed() {
     assert_eq!(first.live_runs(), 0);
     assert_eq!(held(&*first, 2), [1; 100]);
     assert_eq!(first.attachment(), b"attached");
-    first.settle(Some(1));
+    first.commit_baseline(Some(1));
     drop(first);
     assert_eq!(tracker.baseline(), Some(1));
     assert_eq!(tracker.memory_bytes(), 16 * 1025);
@@ -73,7 +73,7 @@ fn a_second_save_holds_only_what_changed() {
 fn another_baseline_means_everything() {
     let tracker = Arc::new(ChangeTracker::new());
     let big = vec![1u8; 100 * PAGE_BYTES];
-    freeze(&tracker, vec![raw("big", &big)], &since(None)).unwrap().settle(Some(7));
+    freeze(&tracker, vec![raw("big", &big)], &since(None)).unwrap().commit_baseline(Some(7));
     for (baseline, pages) in [(Some(7), 0), (Some(6), 100), (None, 100)] {
         let frozen = freeze(&tracker, vec![raw("big", &big)], &since(baseline)).unwrap();
         assert_eq!(frozen.runs().iter().map(|run| run.pages).sum::<u32>(), pages, "{baseline:?}");
@@ -87,8 +87,10 @@ fn another_baseline_means_everything() {
 fn a_full_save_on_top_of_hashes_replaces_them() {
     let tracker = Arc::new(ChangeTracker::new());
     let (a, b) = (vec![1u8; 100 * PAGE_BYTES], vec![2u8; 100 * PAGE_BYTES]);
-    freeze(&tracker, vec![raw("a", &a), raw("b", &b)], &since(None)).unwrap().settle(Some(1));
-    freeze(&tracker, vec![raw("a", &a)], &since(None)).unwrap().settle(Some(2));
+    freeze(&tracker, vec![raw("a", &a), raw("b", &b)], &since(None))
+        .unwrap()
+        .commit_baseline(Some(1));
+    freeze(&tracker, vec![raw("a", &a)], &since(None)).unwrap().commit_baseline(Some(2));
     assert_eq!(tracker.memory_bytes(), 1600);
     let frozen = freeze(&tracker, vec![raw("b", &b), raw("a", &a)], &since(Some(2))).unwrap();
     assert_eq!(frozen.runs(), [run(0, 0, 100)], "b is unknown again, a is clean");
@@ -98,7 +100,7 @@ fn a_full_save_on_top_of_hashes_replaces_them() {
 fn wanted_clean_pages_are_added() {
     let tracker = Arc::new(ChangeTracker::new());
     let mut big = vec![1u8; 1200 * PAGE_BYTES];
-    freeze(&tracker, vec![raw("big", &big)], &since(None)).unwrap().settle(Some(1));
+    freeze(&tracker, vec![raw("big", &big)], &since(None)).unwrap().commit_baseline(Some(1));
     big[100 * PAGE_BYTES] = 2;
     let request = FreezeRequest {
         also: vec![
@@ -117,7 +119,7 @@ fn wanted_clean_pages_are_added() {
     let want = [run(0, 100, 3), run(0, 500, 12), run(0, 512, 18), run(0, 1199, 1)];
     assert_eq!(frozen.runs(), want);
     assert_eq!(held(&*frozen, 0), &big[100 * PAGE_BYTES..103 * PAGE_BYTES]);
-    frozen.settle(Some(2));
+    frozen.commit_baseline(Some(2));
     let after = freeze(&tracker, vec![raw("big", &big)], &since(Some(2))).unwrap();
     assert_eq!(after.runs(), []);
 }
@@ -153,14 +155,14 @@ fn one_freeze_at_a_time() {
     let first = source.freeze(&since(None)).unwrap();
     let Err(error) = source.freeze(&since(None)) else { panic!("two freezes at once") };
     assert_eq!(error.kind(), ErrorKind::Bug);
-    first.settle(None);
+    first.commit_baseline(None);
     let second = source.freeze(&since(None)).unwrap();
-    first.settle(Some(1));
+    first.commit_baseline(Some(1));
     drop(first);
     assert_eq!(tracker.baseline(), None, "the first was settled already");
     assert!(source.freeze(&since(None)).is_err(), "the first's end is not the second's");
-    second.settle(Some(2));
-    second.settle(Some(3));
+    second.commit_baseline(Some(2));
+    second.commit_baseline(Some(3));
     assert_eq!(tracker.baseline(), Some(2));
     assert!(source.freeze(&since(None)).is_ok(), "settled is enough, though it is still there");
 }
@@ -207,14 +209,14 @@ fn what_has_nearly_all_changed_is_not_compared_but_learnt() {
         for run in 0..frozen.runs().len() {
             held(&*frozen, run);
         }
-        frozen.settle(Some(epoch));
+        frozen.commit_baseline(Some(epoch));
     };
     settle(freeze(&tracker, vec![raw("big", &big)], &since(None)).unwrap(), 1);
     big.chunks_mut(PAGE_BYTES).skip(1).for_each(|page| page[9] = 2);
     let second = freeze(&tracker, vec![raw("big", &big)], &since(Some(1))).unwrap();
     assert_eq!(second.changed_pages(), pages as u64, "the page that is the same counts as well");
     // A save that fails leaves the hashes as they were.
-    second.settle(None);
+    second.commit_baseline(None);
     drop(second);
     let again = freeze(&tracker, vec![raw("big", &big)], &since(Some(1))).unwrap();
     assert_eq!(again.changed_pages(), pages as u64);

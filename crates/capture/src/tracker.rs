@@ -44,7 +44,7 @@ pub(crate) struct State {
     spare: Spare,
     pub watches: Watches,
     /// The tracker that was asked for; without one, changes are found by hashes alone. A freeze opens it, and
-    /// [`ChangeTracker::let_go`] closes it: it has two descriptors.
+    /// [`ChangeTracker::detach`] closes it: it has two descriptors.
     asked: Option<Asked>,
     /// Why the tracker that was asked for is not used.
     fallback: Option<Refusal>,
@@ -174,7 +174,7 @@ impl ChangeTracker {
 
     /// Lets go of all memory that is watched, and closes the tracker: another job is to have that memory, or the
     /// program saves no more. The next freeze compares everything, opens the tracker again, and watches anew.
-    pub fn let_go(&self) {
+    pub fn detach(&self) {
         self.copies().thread = None;
         self.lock().watches = Watches::default();
     }

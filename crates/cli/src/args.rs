@@ -1,15 +1,17 @@
 //! What can be said on the command line.
 
 mod bench;
-mod care;
 mod files;
+mod maintenance;
 
 pub use bench::{
     BenchChurnArgs, BenchCommand, BenchFreezeArgs, BenchIoArgs, BenchLazyArgs, BenchMemoryArgs,
     BenchPlanArgs, BenchSaveArgs, BenchSteadyArgs, BenchTrackArgs,
 };
-pub use care::{CollectArgs, CopyArgs, DiffArgs, DuArgs, GcArgs, NoteArgs, PruneArgs, ScrubArgs};
 pub use files::{GetArgs, PutArgs};
+pub use maintenance::{
+    CollectArgs, CopyArgs, DiffArgs, DuArgs, GcArgs, NoteArgs, PruneArgs, ScrubArgs,
+};
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use outlive_pool::{Erasure, Tier, Writes};
@@ -238,7 +240,7 @@ pub struct RemoveArgs {
 pub struct ReplaceArgs {
     #[command(flatten)]
     pub drain: DrainArgs,
-    /// Place that takes over: a directory (a relative path starts at the pool's directory) or s3://BUCKET/PREFIX, new,
+    /// PackExtent that takes over: a directory (a relative path starts at the pool's directory) or s3://BUCKET/PREFIX, new,
     /// empty, or a target that the pool has or had
     pub location: String,
     /// Give up the old target even if it is away and has shards that are nowhere else; what can still be read is moved

@@ -53,9 +53,9 @@ pub fn select_sound(epoch: Option<Epoch>) -> Select {
 }
 
 /// Whether a scrub has recorded that something of a checkpoint is lost.
-pub fn is_hurt(job: &Job, epoch: Epoch) -> Result<bool> {
+pub fn is_incomplete(job: &Job, epoch: Epoch) -> Result<bool> {
     let of = |entry: &Entry| entry.manifest().is_some_and(|manifest| manifest.epoch == epoch);
-    Ok(history(job.pool(), job.name())?.find(of).is_some_and(|entry| entry.hurt))
+    Ok(history(job.pool(), job.name())?.find(of).is_some_and(|entry| entry.incomplete))
 }
 
 /// Which checkpoint a command's EPOCH stands for.
@@ -77,7 +77,7 @@ pub fn skipped_json(skipped: &[(Epoch, Error)]) -> Value {
 pub fn head_text(
     job: &Job,
     manifest: &Manifest,
-    hurt: bool,
+    incomplete: bool,
     tiers: Option<&[Tier]>,
     noun: &str,
 ) -> String {
@@ -135,9 +135,9 @@ pub fn head_text(
             "a restore or `verify` found damage; lazy restores pass over it".to_owned(),
         );
     }
-    if hurt {
+    if incomplete {
         line(
-            "hurt",
+            "incomplete",
             "a scrub found that something of it is lost; restores pass over it".to_owned(),
         );
     }

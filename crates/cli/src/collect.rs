@@ -2,7 +2,7 @@
 
 use crate::args::{CollectArgs, GcArgs, PruneArgs};
 use crate::chosen::number_of;
-use crate::output::{Answer, Teller, bytes, count, shown};
+use crate::output::{Answer, Reporter, bytes, count, shown};
 use crate::{EXIT_DAMAGED, interrupt, pool};
 use outlive_pool::Pool;
 use outlive_store::gc::{Collecting, GcOptions, GcPlan, GcReport, Thoroughness, collect};
@@ -15,16 +15,16 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 /// `outlive gc`.
-pub fn gc(args: &GcArgs, teller: &Arc<Teller>) -> Result<Answer> {
-    let pool = pool::open_to_change(&args.pool, args.collect.dry_run, teller)?;
+pub fn gc(args: &GcArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
+    let pool = pool::open_to_change(&args.pool, args.collect.dry_run, reporter)?;
     let report = collect(&pool, &options(&pool, &args.collect, true)?)?;
-    teller.finish();
+    reporter.finish();
     Ok(answer(&pool, &report, args.collect.dry_run, String::new(), Value::Null))
 }
 
 /// `outlive prune`.
-pub fn prune(args: &PruneArgs, teller: &Arc<Teller>) -> Result<Answer> {
-    let pool = pool::open_to_change(&args.pool, args.collect.dry_run, teller)?;
+pub fn prune(args: &PruneArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
+    let pool = pool::open_to_change(&args.pool, args.collect.dry_run, reporter)?;
     let name = pool::known_job(&pool, &args.job)?;
     let best = args.keep_best.iter().map(|text| Best::parse(text)).collect::<Result<_>>()?;
     let mut rules = Rules {
@@ -47,7 +47,7 @@ pub fn prune(args: &PruneArgs, teller: &Arc<Teller>) -> Result<Answer> {
     options.drop.insert(name.clone(), plan.dropped());
     options.keep_one = plan.keeps_any();
     let report = collect(&pool, &options)?;
-    teller.finish();
+    reporter.finish();
     let text = retention_text(&name, &plan);
     let decisions: Vec<Value> =
         plan.decisions.iter().map(|d| json!({ "epoch": d.epoch, "kept": d.kept })).collect();

@@ -2,7 +2,7 @@
 
 use crate::args::CopyArgs;
 use crate::chosen::{job_at, number_of};
-use crate::output::{Answer, Teller, bytes, count, shown};
+use crate::output::{Answer, Reporter, bytes, count, shown};
 use crate::{EXIT_DAMAGED, exit_code, pool};
 use outlive_pool::Pool;
 use outlive_store::copy::{CopyOptions, CopyReport, JobCopied, copy as run, plan};
@@ -13,9 +13,9 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 /// `outlive copy`.
-pub fn copy(args: &CopyArgs, teller: &Arc<Teller>) -> Result<Answer> {
-    let from = pool::open(&args.from, teller)?;
-    let to = pool::open(&args.to, teller)?;
+pub fn copy(args: &CopyArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
+    let from = pool::open(&args.from, reporter)?;
+    let to = pool::open(&args.to, reporter)?;
     let (jobs, epochs) = chosen(&from, args)?;
     let options = CopyOptions {
         jobs,
@@ -28,7 +28,7 @@ pub fn copy(args: &CopyArgs, teller: &Arc<Teller>) -> Result<Answer> {
         true => CopyReport::planned(plan(&from, &to, &options)?, &options),
         false => run(&from, &to, &options)?,
     };
-    teller.finish();
+    reporter.finish();
     Ok(answer(&report, args.dry_run))
 }
 

@@ -2,7 +2,7 @@
 
 use crate::args::DiffArgs;
 use crate::chosen::{job_at, select, skipped_json};
-use crate::output::{Answer, Table, Teller, bytes, count, path_json, shown};
+use crate::output::{Answer, Reporter, Table, bytes, count, path_json, shown};
 use crate::pool;
 use crate::region::shape;
 use crate::show::region_json;
@@ -19,12 +19,12 @@ use std::sync::Arc;
 const EXIT_DIFFERS: i32 = 1;
 
 /// `outlive diff`.
-pub fn diff(args: &DiffArgs, teller: &Arc<Teller>) -> Result<Answer> {
-    let pool = pool::open(&args.pool, teller)?;
+pub fn diff(args: &DiffArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
+    let pool = pool::open(&args.pool, reporter)?;
     let (a, b) = (chosen(&pool, &args.before, args.rank)?, chosen(&pool, &args.after, args.rank)?);
-    teller.busy("comparing");
+    reporter.busy("comparing");
     let diff = compare(&pool, [&a, &b], args.pages)?;
-    teller.finish();
+    reporter.finish();
     let mut answer = answer(&[a.job, b.job], &diff, args.pages);
     if let Some(rank) = args.rank {
         answer.json["rank"] = json!(rank);

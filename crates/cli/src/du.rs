@@ -3,7 +3,7 @@
 use crate::args::DuArgs;
 use crate::chosen::{job_at, number_of};
 use crate::collect::{holders, holders_json, savers};
-use crate::output::{Answer, Table, Teller, bytes, count, shown};
+use crate::output::{Answer, Reporter, Table, bytes, count, shown};
 use crate::{EXIT_DAMAGED, pool};
 use outlive_pool::Pool;
 use outlive_store::gc::{GcPlan, Usage, UsageOf, UsageRow, usage};
@@ -13,8 +13,8 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 /// `outlive du`.
-pub fn du(args: &DuArgs, teller: &Arc<Teller>) -> Result<Answer> {
-    let pool = pool::open(&args.pool, teller)?;
+pub fn du(args: &DuArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
+    let pool = pool::open(&args.pool, reporter)?;
     let of = match args.job.as_deref().map(|text| job_at(&pool, text, None)).transpose()? {
         None => UsageOf::Jobs,
         Some((job, None)) if args.epochs.is_empty() => UsageOf::Checkpoints(job),
@@ -24,9 +24,9 @@ pub fn du(args: &DuArgs, teller: &Arc<Teller>) -> Result<Answer> {
             UsageOf::Some(job, epochs)
         }
     };
-    teller.busy("reading what checkpoints need");
+    reporter.busy("reading what checkpoints need");
     let usage = usage(&pool, &of)?;
-    teller.finish();
+    reporter.finish();
     Ok(answer(&args.pool.display().to_string(), &of, &usage))
 }
 

@@ -8,7 +8,7 @@ mod sink;
 
 use crate::args::ExportArgs;
 use crate::chosen::{job_at, select, skipped_json};
-use crate::output::{Answer, Table, Teller, bytes, count, shortened, shown};
+use crate::output::{Answer, Reporter, Table, bytes, count, shortened, shown};
 use crate::show::{chosen_rank, no_checkpoint, open_checkpoint, packed_slice, region_json};
 use crate::tree::TREE;
 use crate::{npy, pool, region};
@@ -16,7 +16,7 @@ use names::{file_name, matches};
 use outlive_files::make_dir;
 use outlive_pool::check_outside;
 use outlive_store::{Job, JobOptions, MemoryImage, RestoreSink};
-use outlive_types::{Epoch, Error, PACKED_STREAM, RegionDesc, RegionPlace, Result};
+use outlive_types::{Epoch, Error, PACKED_STREAM, RegionDesc, RegionLocation, Result};
 use serde_json::{Value, json};
 use sink::FileSink;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -124,15 +124,15 @@ fn fortran_regions(attachment: &[u8]) -> HashSet<usize> {
 
 /// Name of the stream that holds a region.
 fn stream_name(region: &RegionDesc) -> &str {
-    match region.place {
-        RegionPlace::Own => &region.name,
-        RegionPlace::Packed { .. } => PACKED_STREAM,
+    match region.location {
+        RegionLocation::Own => &region.name,
+        RegionLocation::Packed { .. } => PACKED_STREAM,
     }
 }
 
 /// `outlive export`.
-pub fn export(args: &ExportArgs, teller: &Arc<Teller>) -> Result<Answer> {
-    let pool = pool::open(&args.pool, teller)?;
+pub fn export(args: &ExportArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
+    let pool = pool::open(&args.pool, reporter)?;
     let (name, epoch) = job_at(&pool, &args.job, args.epoch)?;
     check_outside(&args.to)?;
     let job = Job::open(&pool, name.as_str(), JobOptions::default())?;

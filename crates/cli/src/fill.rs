@@ -1,7 +1,7 @@
 //! `outlive pool fill`.
 
 use crate::args::RepairArgs;
-use crate::output::{Answer, Teller, bytes, count, shown};
+use crate::output::{Answer, Reporter, bytes, count, shown};
 use crate::{exit_code, pool};
 use outlive_pool::Pool;
 use outlive_store::{FillOptions, FillReport};
@@ -14,12 +14,12 @@ use std::sync::Arc;
 const SHOWN_MAX: usize = 20;
 
 /// `outlive pool fill`.
-pub fn fill(args: &RepairArgs, teller: &Arc<Teller>) -> Result<Answer> {
-    let pool = pool::open_to_change(&args.pool, args.dry_run, teller)?;
-    teller.busy("looking for what the slow tier lacks");
+pub fn fill(args: &RepairArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
+    let pool = pool::open_to_change(&args.pool, args.dry_run, reporter)?;
+    reporter.busy("looking for what the slow tier lacks");
     let options = FillOptions { bytes_per_s: args.rate, dry_run: args.dry_run };
     let report = outlive_store::fill(&pool, options)?;
-    teller.finish();
+    reporter.finish();
     let failures = || {
         let unread = report.unread.iter().map(|(_, _, error)| error.kind());
         report.failed.iter().map(|(_, error)| error.kind()).chain(unread)
@@ -38,15 +38,15 @@ pub fn fill(args: &RepairArgs, teller: &Arc<Teller>) -> Result<Answer> {
 }
 
 fn text(pool: &Pool, args: &RepairArgs, report: &FillReport) -> String {
-    let FillReport { checkpoints, packs, incomplete, shards, copied_bytes, left, .. } = report;
+    let FillReport { checkpoints, packs, degraded, shards, copied_bytes, left, .. } = report;
     let mut text = format!("{}, {}: ", count(*checkpoints, "checkpoint"), count(*packs, "pack"));
-    let _ = match (*incomplete, args.dry_run) {
+    let _ = match (*degraded, args.dry_run) {
         (0, _) => writeln!(text, "the slow tier has them all"),
         (_, true) => writeln!(
             text,
             "the slow tier lacks {} of {}",
             count(*left, "shard"),
-            count(*incomplete, "pack")
+            count(*degraded, "pack")
         ),
         _ => writeln!(
             text,
@@ -81,7 +81,7 @@ fn json_of(args: &RepairArgs, report: &FillReport) -> serde_json::Value {
         "dry_run": args.dry_run,
         "checkpoints": report.checkpoints,
         "packs": report.packs,
-        "incomplete": report.incomplete,
+        "degraded": report.degraded,
         "shards_copied": report.shards,
         "copied_bytes": report.copied_bytes,
         "shards_left": report.left,

@@ -3,11 +3,11 @@
 use crate::args::GetArgs;
 use crate::chosen::{job_at, select, skipped_json};
 use crate::items::{kind_of, no_files};
-use crate::output::{Answer, Teller, bytes, count, path_json, shown};
+use crate::output::{Answer, Reporter, bytes, count, path_json, shown};
 use crate::put::{code_of, troubles_json, troubles_text};
 use crate::{EXIT_CUT, EXIT_DAMAGED, interrupt, pool, stdout_error};
 use outlive_files::{
-    Choice, GetFiles, GetOptions, GetPlan, GetReport, InOrder, PathMatch, TroubleKind,
+    FileErrorKind, GetFiles, GetOptions, GetPlan, GetReport, InOrder, PathMatch, Selection,
 };
 use outlive_format::ItemKind;
 use outlive_store::FilesImage;
@@ -25,13 +25,13 @@ const STREAM_BYTES: u64 = 64 << 20;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// `outlive get`.
-pub fn get(args: &GetArgs, teller: &Arc<Teller>) -> Result<Answer> {
-    let pool = pool::open(&args.pool, teller)?;
+pub fn get(args: &GetArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
+    let pool = pool::open(&args.pool, reporter)?;
     let (name, epoch) = job_at(&pool, &args.job, args.epoch)?;
     let job = Job::open(&pool, name.as_str(), JobOptions::default())?;
     let paths = args.paths.iter().map(|path| path.as_os_str().as_bytes().to_vec());
     let (checkpoint, skipped) = job.files(select(epoch))?.ok_or_else(|| no_files(&job))?;
-    let choice = Choice::new(meant(&checkpoint, paths.collect())?)?;
+    let choice = Selection::new(meant(&checkpoint, paths.collect())?)?;
     let options = GetOptions {
         to: args.to.clone(),
         choice,
@@ -47,10 +47,10 @@ pub fn get(args: &GetArgs, teller: &Arc<Teller>) -> Result<Answer> {
         return Ok(Answer::new(plan_text(&plan), json));
     }
     if args.to == Path::new("-") {
-        return to_stdout(&checkpoint, &options, args.memory.unwrap_or(STREAM_BYTES), teller);
+        return to_stdout(&checkpoint, &options, args.memory.unwrap_or(STREAM_BYTES), reporter);
     }
     let report = checkpoint.get(&options)?;
-    teller.finish();
+    reporter.finish();
     Ok(answer(&checkpoint, args, &report, skipped_json(&skipped)))
 }
 
@@ -115,7 +115,7 @@ fn answer(checkpoint: &FilesImage, args: &GetArgs, report: &GetReport, skipped: 
         "troubles": troubles_json(troubles),
         "skipped": skipped,
     });
-    let damaged = troubles.count(TroubleKind::Damaged) > 0;
+    let damaged = troubles.count(FileErrorKind::Damaged) > 0;
     Answer { text, json, code: if damaged { EXIT_DAMAGED } else { code_of(troubles) } }
 }
 
@@ -124,7 +124,7 @@ fn to_stdout(
     checkpoint: &FilesImage,
     options: &GetOptions,
     memory_bytes: u64,
-    teller: &Teller,
+    reporter: &Reporter,
 ) -> Result<Answer> {
     let plan = checkpoint.plan_get(&GetOptions { to: "/dev/null".into(), ..options.clone() })?;
     if plan.files == 0 {
@@ -155,7 +155,7 @@ fn to_stdout(
         })?;
         done += length;
         if length > 0 {
-            teller.progress("get", done, plan.bytes);
+            reporter.progress("get", done, plan.bytes);
         }
         Ok(())
     });
@@ -174,7 +174,7 @@ fn to_stdout(
 }
 
 /// The error for a choice in which there is no file: what it is instead.
-fn no_file(checkpoint: &FilesImage, choice: &Choice) -> Result<Error> {
+fn no_file(checkpoint: &FilesImage, choice: &Selection) -> Result<Error> {
     let mut items = checkpoint.items();
     let (mut first, mut chosen) = (None, 0);
     while let Some(item) = items.next_item()? {

@@ -1,6 +1,6 @@
 //! What `outlive show` says of a checkpoint of files.
 
-use crate::chosen::{head_text, is_hurt, select_sound, skipped_json};
+use crate::chosen::{head_text, is_incomplete, select_sound, skipped_json};
 use crate::ls::manifest_json;
 use crate::output::{Answer, Table, bytes, count, path_json, when};
 use crate::tiers::Tiers;
@@ -18,9 +18,9 @@ pub fn show(job: &Job, epoch: Option<Epoch>, limit: Option<usize>) -> Result<Ans
     let (checkpoint, skipped) = job.files(select_sound(epoch))?.ok_or_else(|| no_files(job))?;
     let manifest = checkpoint.manifest();
     let total = manifest.regions();
-    let hurt = is_hurt(job, manifest.epoch)?;
-    let tiers = Tiers::of(job.pool())?.at(job.name(), manifest, hurt);
-    let mut text = head_text(job, manifest, hurt, tiers.as_deref(), "item");
+    let incomplete = is_incomplete(job, manifest.epoch)?;
+    let tiers = Tiers::of(job.pool())?.at(job.name(), manifest, incomplete);
+    let mut text = head_text(job, manifest, incomplete, tiers.as_deref(), "item");
     text.push('\n');
     let mut table = Table::new(&["MODE", ">OWNER", ">BYTES", "CHANGED", "PATH"]);
     let (limit, text_limit) = (limit.unwrap_or(usize::MAX), limit.unwrap_or(ITEMS_SHOWN));
@@ -41,7 +41,7 @@ pub fn show(job: &Job, epoch: Option<Epoch>, limit: Option<usize>) -> Result<Ans
     }
     let json = json!({
         "job": job.name().as_str(),
-        "manifest": manifest_json(manifest, hurt, 0, tiers.as_deref()),
+        "manifest": manifest_json(manifest, incomplete, 0, tiers.as_deref()),
         "items": listed,
         "skipped": skipped_json(&skipped),
     });

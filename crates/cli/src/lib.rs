@@ -41,7 +41,7 @@ use args::{Args, Command, PoolCommand};
 use clap::Parser;
 use clap::error::ContextKind;
 use outlive_types::{Error, ErrorKind, Result};
-use output::{Answer, Teller, complain};
+use output::{Answer, Reporter, complain};
 use serde_json::json;
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -142,36 +142,36 @@ fn stdout_error(error: &io::Error) -> Error {
 }
 
 fn execute(command: Command, words: &[OsString]) -> Result<Answer> {
-    let teller = Arc::new(Teller::default());
+    let reporter = Arc::new(Reporter::default());
     let answer = match command {
-        Command::Pool(PoolCommand::Init(args)) => pool::init(&args, &teller),
-        Command::Pool(PoolCommand::Add(args)) => targets::add(&args, &teller),
-        Command::Pool(PoolCommand::Drain(args)) => targets::drain(&args, &teller),
-        Command::Pool(PoolCommand::Remove(args)) => targets::remove(&args, &teller),
-        Command::Pool(PoolCommand::Release(args)) => targets::release(&args, &teller),
-        Command::Pool(PoolCommand::Replace(args)) => targets::replace(&args, &teller),
-        Command::Pool(PoolCommand::MoveLog(args)) => move_log::move_log(&args, &teller),
-        Command::Pool(PoolCommand::Repair(args)) => repair::repair(&args, &teller),
-        Command::Pool(PoolCommand::Fill(args)) => fill::fill(&args, &teller),
-        Command::Pool(PoolCommand::Trim(args)) => trim::trim(&args, &teller),
-        Command::Pool(PoolCommand::Status(args)) => pool::status(&args, &teller),
+        Command::Pool(PoolCommand::Init(args)) => pool::init(&args, &reporter),
+        Command::Pool(PoolCommand::Add(args)) => targets::add(&args, &reporter),
+        Command::Pool(PoolCommand::Drain(args)) => targets::drain(&args, &reporter),
+        Command::Pool(PoolCommand::Remove(args)) => targets::remove(&args, &reporter),
+        Command::Pool(PoolCommand::Release(args)) => targets::release(&args, &reporter),
+        Command::Pool(PoolCommand::Replace(args)) => targets::replace(&args, &reporter),
+        Command::Pool(PoolCommand::MoveLog(args)) => move_log::move_log(&args, &reporter),
+        Command::Pool(PoolCommand::Repair(args)) => repair::repair(&args, &reporter),
+        Command::Pool(PoolCommand::Fill(args)) => fill::fill(&args, &reporter),
+        Command::Pool(PoolCommand::Trim(args)) => trim::trim(&args, &reporter),
+        Command::Pool(PoolCommand::Status(args)) => pool::status(&args, &reporter),
         Command::Pool(PoolCommand::Probe) => probe::probe(),
-        Command::Ls(args) => ls::ls(&args, &teller),
-        Command::Show(args) => show::show(&args, &teller),
-        Command::Verify(args) => verify::verify(&args, &teller),
-        Command::Export(args) => export::export(&args, &teller),
-        Command::Put(args) => put::put(&args, &teller),
-        Command::Get(args) => get::get(&args, &teller),
-        Command::Note(args) => note::note(&args, &teller),
-        Command::Prune(args) => collect::prune(&args, &teller),
-        Command::Gc(args) => collect::gc(&args, &teller),
-        Command::Du(args) => du::du(&args, &teller),
-        Command::Diff(args) => diff::diff(&args, &teller),
-        Command::Copy(args) => copy::copy(&args, &teller),
-        Command::Scrub(args) => scrub::scrub(&args, &teller),
-        Command::Bench(command) => bench::bench(command, words, &teller),
+        Command::Ls(args) => ls::ls(&args, &reporter),
+        Command::Show(args) => show::show(&args, &reporter),
+        Command::Verify(args) => verify::verify(&args, &reporter),
+        Command::Export(args) => export::export(&args, &reporter),
+        Command::Put(args) => put::put(&args, &reporter),
+        Command::Get(args) => get::get(&args, &reporter),
+        Command::Note(args) => note::note(&args, &reporter),
+        Command::Prune(args) => collect::prune(&args, &reporter),
+        Command::Gc(args) => collect::gc(&args, &reporter),
+        Command::Du(args) => du::du(&args, &reporter),
+        Command::Diff(args) => diff::diff(&args, &reporter),
+        Command::Copy(args) => copy::copy(&args, &reporter),
+        Command::Scrub(args) => scrub::scrub(&args, &reporter),
+        Command::Bench(command) => bench::bench(command, words, &reporter),
     };
-    teller.finish();
+    reporter.finish();
     answer
 }
 

@@ -1,7 +1,7 @@
 //! `outlive ls`: the jobs of a pool, the checkpoints of a job.
 
 use crate::args::LsArgs;
-use crate::output::{Answer, Table, Teller, age, bytes, count, quoted, shown, when};
+use crate::output::{Answer, Reporter, Table, age, bytes, count, quoted, shown, when};
 use crate::pool;
 use crate::tiers::{Tiers, tiers_json, tiers_text};
 use outlive_format::Manifest;
@@ -18,7 +18,7 @@ struct CheckpointRow {
     /// Length of its record.
     record_bytes: u64,
     /// A scrub has recorded that something of it is lost.
-    hurt: bool,
+    incomplete: bool,
 }
 
 /// A job's checkpoints, oldest first, and what could not be read.
@@ -35,10 +35,13 @@ impl Listing {
             match &entry.record {
                 Err(error) => listing.unreadable.push(error.message().to_owned()),
                 Ok(_) => {
-                    let (record_bytes, hurt) = (entry.bytes, entry.hurt);
+                    let (record_bytes, incomplete) = (entry.bytes, entry.incomplete);
                     let manifest = entry.manifest().cloned();
-                    let listed =
-                        manifest.map(|manifest| CheckpointRow { manifest, record_bytes, hurt });
+                    let listed = manifest.map(|manifest| CheckpointRow {
+                        manifest,
+                        record_bytes,
+                        incomplete,
+                    });
                     listing.epochs.extend(listed);
                 }
             }
@@ -66,7 +69,7 @@ impl Listing {
 
 /// What sets a checkpoint apart: files instead of memory, a pin, known damage, saves that failed before it, a label,
 /// metrics.
-fn remarks(manifest: &Manifest, hurt: bool) -> String {
+fn remarks(manifest: &Manifest, incomplete: bool) -> String {
     let mut remarks = Vec::new();
     if manifest.is_of_files() {
         remarks.push("files".to_owned());
@@ -77,8 +80,8 @@ fn remarks(manifest: &Manifest, hurt: bool) -> String {
     if manifest.remarks.suspect {
         remarks.push("suspect".to_owned());
     }
-    if hurt {
-        remarks.push("hurt".to_owned());
+    if incomplete {
+        remarks.push("incomplete".to_owned());
     }
     if let failed @ 1.. = manifest.failed_before {
         let or_more = if failed == u16::MAX { " or more" } else { "" };
@@ -94,7 +97,7 @@ fn remarks(manifest: &Manifest, hurt: bool) -> String {
 /// A manifest as JSON, with the length of its record and the tiers that it is on, where there are two.
 pub fn manifest_json(
     manifest: &Manifest,
-    hurt: bool,
+    incomplete: bool,
     record_bytes: u64,
     tiers: Option<&[Tier]>,
 ) -> Value {
@@ -118,7 +121,7 @@ pub fn manifest_json(
         "label": manifest.remarks.label,
         "pinned": manifest.remarks.pinned,
         "suspect": manifest.remarks.suspect,
-        "hurt": hurt,
+        "incomplete": incomplete,
         "failed_before": manifest.failed_before,
         "tiers": tiers_json(tiers),
         "metrics": manifest.metrics.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
@@ -129,8 +132,8 @@ pub fn manifest_json(
 }
 
 /// `outlive ls`.
-pub fn ls(args: &LsArgs, teller: &Arc<Teller>) -> Result<Answer> {
-    let pool = pool::open(&args.pool, teller)?;
+pub fn ls(args: &LsArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
+    let pool = pool::open(&args.pool, reporter)?;
     match &args.job {
         None => jobs(&pool, args),
         Some(name) => epochs(&pool, &pool::known_job(&pool, name)?),
@@ -207,8 +210,8 @@ fn epochs(pool: &Pool, job: &JobName) -> Result<Answer> {
     headings.extend(safe_on);
     headings.push("REMARKS");
     let (mut table, mut epochs) = (Table::new(&headings), Vec::new());
-    for CheckpointRow { manifest, record_bytes, hurt } in &listing.epochs {
-        let tiers = tiers.at(job, manifest, *hurt);
+    for CheckpointRow { manifest, record_bytes, incomplete } in &listing.epochs {
+        let tiers = tiers.at(job, manifest, *incomplete);
         let mut cells = vec![
             manifest.epoch.to_string(),
             when(manifest.frozen_ns),
@@ -221,9 +224,9 @@ fn epochs(pool: &Pool, job: &JobName) -> Result<Answer> {
             manifest.regions().to_string(),
         ];
         cells.extend(tiers.as_deref().map(tiers_text));
-        cells.push(remarks(manifest, *hurt));
+        cells.push(remarks(manifest, *incomplete));
         table.row(cells);
-        epochs.push(manifest_json(manifest, *hurt, *record_bytes, tiers.as_deref()));
+        epochs.push(manifest_json(manifest, *incomplete, *record_bytes, tiers.as_deref()));
     }
     let mut text = match listing.epochs.is_empty() {
         true => format!("Job {job} has no checkpoint yet.\n"),

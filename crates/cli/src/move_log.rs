@@ -1,18 +1,18 @@
 //! `outlive pool move-log`.
 
 use crate::args::MoveLogArgs;
-use crate::output::{Answer, Teller, shown};
+use crate::output::{Answer, Reporter, shown};
 use crate::{exit_code, pool};
 use outlive_types::{Error, Result};
 use serde_json::json;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-pub fn move_log(args: &MoveLogArgs, teller: &Arc<Teller>) -> Result<Answer> {
-    let pool = pool::open(&args.pool, teller)?;
+pub fn move_log(args: &MoveLogArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
+    let pool = pool::open(&args.pool, reporter)?;
     let moved = pool.move_log(&args.log)?;
-    teller.finish();
-    let names: Vec<String> = moved.places.iter().map(|(place, _)| shown(place)).collect();
+    reporter.finish();
+    let names: Vec<String> = moved.replicas.iter().map(|(replica, _)| shown(replica)).collect();
     let names = names.join(", ");
     let mut text = match moved.was_there {
         true => format!("The log is in {names}.\n"),
@@ -23,24 +23,23 @@ pub fn move_log(args: &MoveLogArgs, teller: &Arc<Teller>) -> Result<Answer> {
         ),
     };
     let mut code = 0;
-    for (place, why) in &moved.places {
+    for (replica, why) in &moved.replicas {
         if let Some(why) = why {
             code = exit_code(why.kind());
             let _ = writeln!(
                 text,
                 "{} does not take part: {}; give the command again when it can",
-                shown(place),
+                shown(replica),
                 shown(why.message())
             );
         }
     }
-    let places = moved
-        .places
-        .iter()
-        .map(|(place, why)| json!({ "place": place, "away": why.as_ref().map(Error::message) }));
+    let replicas = moved.replicas.iter().map(
+        |(replica, why)| json!({ "place": replica, "away": why.as_ref().map(Error::message) }),
+    );
     let json = json!({
         "pool": args.pool.display().to_string(),
-        "log_places": places.collect::<Vec<_>>(),
+        "log_replicas": replicas.collect::<Vec<_>>(),
         "was_there": moved.was_there,
     });
     Ok(Answer { text, json, code })

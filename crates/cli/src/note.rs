@@ -2,7 +2,7 @@
 
 use crate::args::NoteArgs;
 use crate::chosen::job_at;
-use crate::output::{Answer, Teller, quoted};
+use crate::output::{Answer, Reporter, quoted};
 use crate::pool;
 use outlive_store::{Job, JobOptions};
 use outlive_types::{EPOCH_FORMS, Error, Result};
@@ -10,11 +10,11 @@ use serde_json::json;
 use std::sync::Arc;
 
 /// `outlive note`.
-pub fn note(args: &NoteArgs, teller: &Arc<Teller>) -> Result<Answer> {
+pub fn note(args: &NoteArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     if args.label.is_none() && !args.pin && !args.unpin {
         return Err(Error::invalid("nothing to note: give --label TEXT, --pin or --unpin"));
     }
-    let pool = pool::open(&args.pool, teller)?;
+    let pool = pool::open(&args.pool, reporter)?;
     let (name, epoch) = job_at(&pool, &args.job, args.epoch)?;
     let epoch = epoch.ok_or_else(|| {
         Error::invalid(format!("no checkpoint is named: write {name}@EPOCH; {EPOCH_FORMS}"))

@@ -90,7 +90,7 @@ fn structured(region: &RegionDesc) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outlive_types::{Distribution, RegionPlace};
+    use outlive_types::{Distribution, RegionLocation};
 
     fn region(dtype: &str, shape: &[u64], bytes: u64) -> RegionDesc {
         let (name, dtype) = ("r".to_owned(), dtype.to_owned());
@@ -99,7 +99,7 @@ mod tests {
             dtype,
             shape: shape.to_vec(),
             bytes,
-            place: RegionPlace::Own,
+            location: RegionLocation::Own,
             distribution: Distribution::Local,
         }
     }

@@ -28,7 +28,7 @@ impl Answer {
 
 /// Tells of events on standard error: warnings as lines, progress as a bar where a person watches.
 #[derive(Default)]
-pub struct Teller {
+pub struct Reporter {
     bar: Mutex<Option<ProgressBar>>,
     /// When the last step was told by a line.
     last_step: Mutex<Option<Instant>>,
@@ -37,7 +37,7 @@ pub struct Teller {
 /// Least time from one line about a step to the next.
 const STEPS_APART: Duration = Duration::from_secs(1);
 
-impl Teller {
+impl Reporter {
     fn bar(&self) -> MutexGuard<'_, Option<ProgressBar>> {
         self.bar.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -79,7 +79,7 @@ impl Teller {
         bar.enable_steady_tick(Duration::from_millis(200));
     }
 
-    /// Says which step of long work begins: where a person watches as [`Teller::busy`] does, else by a
+    /// Says which step of long work begins: where a person watches as [`Reporter::busy`] does, else by a
     /// line, but not of each of many short ones.
     pub fn step(&self, work: &str, what: &str) {
         if io::stderr().is_terminal() {
@@ -100,7 +100,7 @@ impl Teller {
     }
 }
 
-impl Observer for Teller {
+impl Observer for Reporter {
     fn event(&self, event: Event) {
         match event {
             Event::Info(_) => {}

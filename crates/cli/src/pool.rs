@@ -1,14 +1,14 @@
 //! `outlive pool init` and `outlive pool status`.
 
 use crate::args::{InitArgs, StatusArgs};
-use crate::output::{Answer, Table, Teller, bytes, count, shown};
+use crate::output::{Answer, Reporter, Table, bytes, count, shown};
 use crate::tiers::tiers_json;
 use outlive_pool::{
     Environment, FormatConfig, LogConfig, Pool, PoolConfig, PoolUsage, Redundancy, TargetConfig,
     TargetState, TargetUsage, Tier, Tuning,
 };
 use outlive_store::retention::check_keep;
-use outlive_store::{CheckpointRedundancy, checkpoint_redundancy, make_anew};
+use outlive_store::{CheckpointRedundancy, checkpoint_redundancy, recreate_lost};
 use outlive_types::{EPOCH_FORMS, EpochName, Error, JobName, Result};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -53,8 +53,8 @@ const MEANINGS: [(&str, &str); 21] = [
 const SHOWN_MAX: usize = 20;
 
 /// Opens a pool whose warnings and progress go to `teller`. Commands do what they can if too many targets are away.
-pub fn open(path: &Path, teller: &Arc<Teller>) -> Result<Pool> {
-    let pool = outlive_pool::open_degraded(path, Environment::observed(teller.clone()))?;
+pub fn open(path: &Path, reporter: &Arc<Reporter>) -> Result<Pool> {
+    let pool = outlive_pool::open_degraded(path, Environment::observed(reporter.clone()))?;
     check_keep(&pool).map_err(|e| e.context(path.display()))?;
     Ok(pool)
 }
@@ -95,8 +95,8 @@ pub fn known_job(pool: &Pool, name: &str) -> Result<JobName> {
 }
 
 /// `outlive pool init`.
-pub fn init(args: &InitArgs, teller: &Arc<Teller>) -> Result<Answer> {
-    let env = Environment::observed(teller.clone());
+pub fn init(args: &InitArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
+    let env = Environment::observed(reporter.clone());
     let mut id = [0; 16];
     env.rng.fill(&mut id);
     let defaults = FormatConfig::new(id);
@@ -180,17 +180,17 @@ fn volatile_text(pool: &Pool, args: &InitArgs) -> String {
 }
 
 /// Opens a pool to collect or repair: what was lost with memory is recorded before.
-pub fn open_to_change(path: &Path, dry_run: bool, teller: &Arc<Teller>) -> Result<Pool> {
-    let pool = open(path, teller)?;
+pub fn open_to_change(path: &Path, dry_run: bool, reporter: &Arc<Reporter>) -> Result<Pool> {
+    let pool = open(path, reporter)?;
     if !dry_run {
-        make_anew(&pool)?;
+        recreate_lost(&pool)?;
     }
     Ok(pool)
 }
 
 /// `outlive pool status`.
-pub fn status(args: &StatusArgs, teller: &Arc<Teller>) -> Result<Answer> {
-    let pool = open(&args.pool, teller)?;
+pub fn status(args: &StatusArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
+    let pool = open(&args.pool, reporter)?;
     let usage = pool.usage()?;
     let jobs = pool.jobs()?.len() as u64;
     let path = args.pool.display().to_string();
@@ -212,7 +212,7 @@ pub fn status(args: &StatusArgs, teller: &Arc<Teller>) -> Result<Answer> {
     if pool.has_slow_tier() {
         text.push_str(&tiers_text(&pool, &redundancy));
     }
-    let places = pool.log_places();
+    let places = pool.log_replicas();
     text.push_str(&log_text(&pool, &places));
     let config = json!(pool.config());
     for (section, note) in [("format", "fixed"), ("tuning", "may change at any time")] {
@@ -225,7 +225,7 @@ pub fn status(args: &StatusArgs, teller: &Arc<Teller>) -> Result<Answer> {
         "meanings": MEANINGS.iter().copied().collect::<std::collections::BTreeMap<_, _>>(),
         "targets": usage.targets.iter().map(target_json).collect::<Vec<_>>(),
         "log": pool.log().describe(),
-        "log_places": places.iter().map(place_json).collect::<Vec<_>>(),
+        "log_replicas": places.iter().map(place_json).collect::<Vec<_>>(),
         "packs": usage.packs,
         "stored_bytes": usage.stored_bytes,
         "jobs": jobs,
@@ -339,7 +339,7 @@ fn tiers_text(pool: &Pool, found: &[CheckpointRedundancy]) -> String {
     let lacking: Vec<&CheckpointRedundancy> = found.iter().filter(|one| !on_slow(one)).collect();
     for one in lacking.iter().take(SHOWN_MAX) {
         let what = match (&one.spare, one.tiers.contains(&Tier::Fast)) {
-            _ if one.hurt => "is hurt: something of it is lost".to_owned(),
+            _ if one.incomplete => "is incomplete: something of it is lost".to_owned(),
             (Err(error), _) => format!("not known: {}", shown(error.message())),
             (_, true) => "is on the fast tier only".to_owned(),
             (_, false) if one.is_there => "each tier has a part of it".to_owned(),
@@ -350,7 +350,7 @@ fn tiers_text(pool: &Pool, found: &[CheckpointRedundancy]) -> String {
     if lacking.len() > SHOWN_MAX {
         let _ = writeln!(text, "  and {} more", lacking.len() - SHOWN_MAX);
     }
-    if lacking.iter().any(|one| !one.hurt) {
+    if lacking.iter().any(|one| !one.incomplete) {
         let fill = pool.command("pool fill", &[]);
         let _ = writeln!(text, "`{fill}` copies those that [tiers] in pool.toml chooses.");
     }
@@ -364,8 +364,8 @@ fn redundancy_json(one: &CheckpointRedundancy) -> Value {
         "epoch": one.epoch,
         "survives": spare.ok(),
         "error": spare.err().map(Error::message),
-        "incomplete_packs": one.incomplete,
-        "hurt": one.hurt,
+        "degraded_packs": one.degraded,
+        "incomplete": one.incomplete,
         "tiers": tiers_json(Some(&one.tiers)),
     })
 }

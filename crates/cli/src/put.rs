@@ -1,7 +1,7 @@
 //! `outlive put`: files, directories or standard input as a checkpoint.
 
 use crate::args::PutArgs;
-use crate::output::{Answer, Teller, bytes, count, path_json, shown};
+use crate::output::{Answer, Reporter, bytes, count, path_json, shown};
 use crate::{EXIT_INCOMPLETE, interrupt, pool};
 use outlive_files::{Patterns, PutFiles, PutOptions, PutPlan, PutReport, PutSource, Troubles};
 use outlive_format::Remarks;
@@ -22,7 +22,7 @@ const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 const TROUBLES_SHOWN: usize = 20;
 
 /// `outlive put`.
-pub fn put(args: &PutArgs, teller: &Arc<Teller>) -> Result<Answer> {
+pub fn put(args: &PutArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     let options = options(args)?;
     let is_stream = args.paths.iter().any(|path| path == Path::new("-"));
     if is_stream && args.paths.len() > 1 {
@@ -36,7 +36,7 @@ pub fn put(args: &PutArgs, teller: &Arc<Teller>) -> Result<Answer> {
             "--name works only with standard input: give - as the only path",
         ));
     }
-    let pool = pool::open(&args.pool, teller)?;
+    let pool = pool::open(&args.pool, reporter)?;
     // What a put makes is new, and a new job of such a name would be taken for a checkpoint.
     if let Some((job, _)) = EpochName::split(&args.job)
         && !pool.jobs()?.iter().any(|there| there.as_str() == args.job)
@@ -67,7 +67,7 @@ pub fn put(args: &PutArgs, teller: &Arc<Teller>) -> Result<Answer> {
     };
     let report = job.put(source, &options)?;
     job.close()?;
-    teller.finish();
+    reporter.finish();
     Ok(answer(&job, &report))
 }
 

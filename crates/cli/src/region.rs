@@ -79,7 +79,7 @@ pub fn extent(region: &RegionDesc) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outlive_types::RegionPlace;
+    use outlive_types::RegionLocation;
 
     #[test]
     fn scalars_are_understood() {
@@ -111,7 +111,7 @@ mod tests {
                 dtype: "<f8".to_owned(),
                 shape: vec![2, 3],
                 bytes: 48,
-                place: RegionPlace::Own,
+                location: RegionLocation::Own,
                 distribution,
             })
         };

@@ -1,7 +1,7 @@
 //! `outlive pool repair`.
 
 use crate::args::RepairArgs;
-use crate::output::{Answer, Teller, bytes, count, shown};
+use crate::output::{Answer, Reporter, bytes, count, shown};
 use crate::{EXIT_DAMAGED, exit_code, pool};
 use outlive_pool::{Pool, RepairOptions, RepairReport};
 use outlive_types::{Error, ErrorKind, PackId, Result};
@@ -10,12 +10,12 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 /// `outlive pool repair`.
-pub fn repair(args: &RepairArgs, teller: &Arc<Teller>) -> Result<Answer> {
-    let pool = pool::open_to_change(&args.pool, args.dry_run, teller)?;
+pub fn repair(args: &RepairArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
+    let pool = pool::open_to_change(&args.pool, args.dry_run, reporter)?;
     let options = RepairOptions { bytes_per_s: args.rate, dry_run: args.dry_run };
-    teller.busy("looking for what is missing");
+    reporter.busy("looking for what is missing");
     let report = outlive_store::repair(&pool, options)?;
-    teller.finish();
+    reporter.finish();
     let code = if args.dry_run { 0 } else { ends_with(&report) };
     let text = text(&pool, args, &report);
     Ok(Answer { text, json: json_of(args, &report), code })
@@ -83,18 +83,18 @@ pub fn done_text(pool: &Pool, report: &RepairReport) -> String {
 }
 
 fn text(pool: &Pool, args: &RepairArgs, report: &RepairReport) -> String {
-    let RepairReport { packs, incomplete, unfinished, missing, unneeded, .. } = report;
+    let RepairReport { packs, degraded, unfinished, missing, unneeded, .. } = report;
     let mut text = format!("{}: ", count(*packs, "pack"));
-    let _ = match (*incomplete, args.dry_run) {
+    let _ = match (*degraded, args.dry_run) {
         (0, _) => {
             writeln!(text, "no shard of them is missing, and every shard is where it should be")
         }
         (_, true) => writeln!(
             text,
-            "{incomplete} lack something or are not where they should be; {} in all are missing",
+            "{degraded} lack something or are not where they should be; {} in all are missing",
             count(*missing, "shard")
         ),
-        _ => writeln!(text, "{incomplete} lacked something or were not where they should be"),
+        _ => writeln!(text, "{degraded} lacked something or were not where they should be"),
     };
     if !args.dry_run {
         text.push_str(&done_text(pool, report));
@@ -145,7 +145,7 @@ fn json_of(args: &RepairArgs, report: &RepairReport) -> Value {
         "pool": args.pool.display().to_string(),
         "dry_run": args.dry_run,
         "packs": report.packs,
-        "incomplete": report.incomplete,
+        "degraded": report.degraded,
         "unfinished": report.unfinished,
         "trimmed": report.trimmed,
         "shards_written": report.shards,

@@ -1,7 +1,7 @@
 //! `outlive scrub`: finds damage at leisure, and keeps it from spreading.
 
 use crate::args::ScrubArgs;
-use crate::output::{Answer, Teller, bytes, count, shown};
+use crate::output::{Answer, Reporter, bytes, count, shown};
 use crate::{EXIT_DAMAGED, exit_code, pool};
 use outlive_pool::{Pool, ShardFault};
 use outlive_store::scrub::{HealReport, ScrubOptions, ScrubReport, scrub as run};
@@ -13,17 +13,17 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 /// `outlive scrub`.
-pub fn scrub(args: &ScrubArgs, teller: &Arc<Teller>) -> Result<Answer> {
-    let pool = pool::open_to_change(&args.pool, args.dry_run, teller)?;
+pub fn scrub(args: &ScrubArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
+    let pool = pool::open_to_change(&args.pool, args.dry_run, reporter)?;
     let sample = match args.sample {
         Some(percent) => Sample::new(percent / 100.0, &*pool.env().rng),
         None => Sample::ALL,
     };
     let options = ScrubOptions { sample, bytes_per_s: args.rate, dry_run: args.dry_run };
     let report = run(&pool, &options)?;
-    teller.finish();
+    reporter.finish();
     let code = match &report.blocked {
-        _ if report.is_hurt() => EXIT_DAMAGED,
+        _ if report.is_incomplete() => EXIT_DAMAGED,
         Some(error) => exit_code(error.kind()),
         None => 0,
     };
@@ -31,20 +31,20 @@ pub fn scrub(args: &ScrubArgs, teller: &Arc<Teller>) -> Result<Answer> {
 }
 
 fn text(pool: &Pool, args: &ScrubArgs, report: &ScrubReport) -> String {
-    let ScrubReport { packs, read_bytes, incomplete, copies, damaged, heal, blocked, .. } = report;
+    let ScrubReport { packs, read_bytes, degraded, copies, damaged, heal, blocked, .. } = report;
     let mut text = format!(
         "packs: {} of {packs} whole, {} read\n",
         packs.saturating_sub(damaged.len() as u64),
         bytes(*read_bytes)
     );
-    for (what, faults) in [("SHARD", incomplete), ("SLOW COPY", copies)] {
+    for (what, faults) in [("SHARD", degraded), ("SLOW COPY", copies)] {
         for (pack, fault) in faults {
             let on = fault.target.map_or(String::new(), |id| format!(" on target {id}"));
             let (shard, why) = (fault.shard, shown(fault.error.message()));
             let _ = writeln!(text, "  {what} {shard} of pack {pack}{on}: {why}");
         }
     }
-    let faults = (incomplete.len() + copies.len()) as u64;
+    let faults = (degraded.len() + copies.len()) as u64;
     if faults > 0 {
         let _ = writeln!(
             text,
@@ -74,9 +74,9 @@ fn text(pool: &Pool, args: &ScrubArgs, report: &ScrubReport) -> String {
     } else {
         heal_text(pool, heal, args.dry_run, &mut text);
     }
-    for (job, epochs) in &heal.hurt {
+    for (job, epochs) in &heal.incomplete {
         let epochs: Vec<String> = epochs.iter().map(u64::to_string).collect();
-        let _ = writeln!(text, "HURT checkpoints of job {job}: {}", epochs.join(" "));
+        let _ = writeln!(text, "INCOMPLETE checkpoints of job {job}: {}", epochs.join(" "));
         let mut words = vec![job.as_str()];
         let verify = pool.command("verify", &words);
         match is_all_of(pool, job, epochs.len()) {
@@ -86,7 +86,7 @@ fn text(pool: &Pool, args: &ScrubArgs, report: &ScrubReport) -> String {
         let prune = pool.command("prune", &words);
         let _ = writeln!(text, "  `{verify}` names regions or files; `{prune}` gives them up");
     }
-    if !heal.hurt.is_empty() {
+    if !heal.incomplete.is_empty() {
         text.push_str(
             "Something that these need is lost; restores pass over them. What is left of one comes \
              out with `outlive export --only` or, of files, with `outlive get`.\n",
@@ -141,7 +141,7 @@ fn json_of(args: &ScrubArgs, report: &ScrubReport) -> Value {
     let ScrubReport {
         packs,
         read_bytes,
-        incomplete,
+        degraded,
         repaired,
         unmended,
         copies,
@@ -167,7 +167,7 @@ fn json_of(args: &ScrubArgs, report: &ScrubReport) -> Value {
             "pack": pack.to_string(),
             "message": error.message(),
         })).collect::<Vec<_>>(),
-        "incomplete": incomplete.iter().map(fault).collect::<Vec<_>>(),
+        "degraded": degraded.iter().map(fault).collect::<Vec<_>>(),
         "slow_copies": copies.iter().map(fault).collect::<Vec<_>>(),
         "unmended": unmended.iter().map(|(pack, why)| json!({
             "pack": pack.to_string(),
@@ -183,7 +183,7 @@ fn json_of(args: &ScrubArgs, report: &ScrubReport) -> Value {
         "mended": heal.mended,
         "lost": heal.lost,
         "unreadable_segments": heal.segments,
-        "hurt": heal.hurt.iter().map(|(job, epochs)| json!({
+        "incomplete": heal.incomplete.iter().map(|(job, epochs)| json!({
             "job": job.as_str(),
             "epochs": epochs,
         })).collect::<Vec<_>>(),

@@ -1,13 +1,13 @@
 //! `outlive show`: one checkpoint and what is in it.
 
 use crate::args::ShowArgs;
-use crate::chosen::{head_text, is_hurt, job_at, select_sound, skipped_json};
+use crate::chosen::{head_text, is_incomplete, job_at, select_sound, skipped_json};
 use crate::ls::manifest_json;
-use crate::output::{Answer, Table, Teller, bytes, count, shortened, shown};
+use crate::output::{Answer, Reporter, Table, bytes, count, shortened, shown};
 use crate::tiers::Tiers;
 use crate::{items, pool, region};
 use outlive_store::{EpochInfo, Job, JobOptions, MemoryImage};
-use outlive_types::{Distribution, Epoch, Error, Rank, RegionDesc, RegionPlace, Result};
+use outlive_types::{Distribution, Epoch, Error, Rank, RegionDesc, RegionLocation, Result};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -20,9 +20,9 @@ const CELL_CHARS_MAX: usize = 60;
 
 /// The bytes of a packed region.
 pub fn packed_slice<'a>(region: &RegionDesc, packed: &'a [u8]) -> Option<&'a [u8]> {
-    match region.place {
-        RegionPlace::Own => None,
-        RegionPlace::Packed { offset } => {
+    match region.location {
+        RegionLocation::Own => None,
+        RegionLocation::Packed { offset } => {
             let start = usize::try_from(offset).ok()?;
             packed.get(start..start.checked_add(usize::try_from(region.bytes).ok()?)?)
         }
@@ -97,8 +97,8 @@ fn shows_files(job: &Job, epoch: Option<Epoch>) -> Result<bool> {
 }
 
 /// `outlive show`.
-pub fn show(args: &ShowArgs, teller: &Arc<Teller>) -> Result<Answer> {
-    let pool = pool::open(&args.pool, teller)?;
+pub fn show(args: &ShowArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
+    let pool = pool::open(&args.pool, reporter)?;
     let (name, epoch) = job_at(&pool, &args.job, args.epoch)?;
     if let Some(file) = &args.plot {
         if let Some(epoch) = epoch {
@@ -123,9 +123,9 @@ pub fn show(args: &ShowArgs, teller: &Arc<Teller>) -> Result<Answer> {
         })
         .collect();
 
-    let hurt = is_hurt(&job, manifest.epoch)?;
-    let tiers = Tiers::of(job.pool())?.at(job.name(), manifest, hurt);
-    let mut text = head_text(&job, manifest, hurt, tiers.as_deref(), "region");
+    let incomplete = is_incomplete(&job, manifest.epoch)?;
+    let tiers = Tiers::of(job.pool())?.at(job.name(), manifest, incomplete);
+    let mut text = head_text(&job, manifest, incomplete, tiers.as_deref(), "region");
     if manifest.world_size > 1 {
         let _ = writeln!(text, "{:<13}{}", "this rank", checkpoint.image().rank);
     }
@@ -161,7 +161,7 @@ pub fn show(args: &ShowArgs, teller: &Arc<Teller>) -> Result<Answer> {
     let attachment = checkpoint.attachment();
     let json = json!({
         "job": name.as_str(),
-        "manifest": manifest_json(manifest, hurt, 0, tiers.as_deref()),
+        "manifest": manifest_json(manifest, incomplete, 0, tiers.as_deref()),
         "rank": checkpoint.image().rank,
         "regions": listed,
         "attachment_bytes": attachment.len(),

@@ -1,7 +1,7 @@
 //! `outlive pool add`, `drain`, `remove` and `replace`.
 
 use crate::args::{AddArgs, DrainArgs, RemoveArgs, ReplaceArgs, StatusArgs};
-use crate::output::{Answer, Teller, shown};
+use crate::output::{Answer, Reporter, shown};
 use crate::repair::{done_text, ends_with};
 use crate::{exit_code, pool};
 use outlive_pool::{Pool, TargetChange, Tier};
@@ -12,8 +12,8 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 /// `outlive pool add`.
-pub fn add(args: &AddArgs, teller: &Arc<Teller>) -> Result<Answer> {
-    let pool = pool::open(&args.pool, teller)?;
+pub fn add(args: &AddArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
+    let pool = pool::open(&args.pool, reporter)?;
     let host = args.host.as_deref();
     let id = match args.volatile {
         true => pool.add_volatile(&args.location, host)?,
@@ -38,10 +38,10 @@ pub fn add(args: &AddArgs, teller: &Arc<Teller>) -> Result<Answer> {
 }
 
 /// `outlive pool drain`.
-pub fn drain(args: &DrainArgs, teller: &Arc<Teller>) -> Result<Answer> {
-    let pool = pool::open(&args.pool, teller)?;
+pub fn drain(args: &DrainArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
+    let pool = pool::open(&args.pool, reporter)?;
     let change = pool.drain_target(args.id, args.rate, &Uses)?;
-    teller.finish();
+    reporter.finish();
     let mut text = done_text(&pool, &change.repair);
     if change.why.is_none() {
         let remove = pool.command("pool remove", &[&args.id.to_string()]);
@@ -51,11 +51,11 @@ pub fn drain(args: &DrainArgs, teller: &Arc<Teller>) -> Result<Answer> {
 }
 
 /// `outlive pool remove`.
-pub fn remove(args: &RemoveArgs, teller: &Arc<Teller>) -> Result<Answer> {
-    let pool = pool::open(&args.drain.pool, teller)?;
+pub fn remove(args: &RemoveArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
+    let pool = pool::open(&args.drain.pool, reporter)?;
     let id = args.drain.id;
     let change = pool.remove_target(id, args.lost, args.drain.rate, &Uses)?;
-    teller.finish();
+    reporter.finish();
     let mut text = done_text(&pool, &change.repair);
     text.push_str(&left_text(&pool, id, &change));
     if args.lost {
@@ -65,8 +65,8 @@ pub fn remove(args: &RemoveArgs, teller: &Arc<Teller>) -> Result<Answer> {
 }
 
 /// `outlive pool release`.
-pub fn release(args: &StatusArgs, teller: &Arc<Teller>) -> Result<Answer> {
-    let pool = pool::open(&args.pool, teller)?;
+pub fn release(args: &StatusArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
+    let pool = pool::open(&args.pool, reporter)?;
     let path = args.pool.display().to_string();
     let holder = pool.release_targets()?;
     let text = match &holder {
@@ -77,12 +77,12 @@ pub fn release(args: &StatusArgs, teller: &Arc<Teller>) -> Result<Answer> {
 }
 
 /// `outlive pool replace`.
-pub fn replace(args: &ReplaceArgs, teller: &Arc<Teller>) -> Result<Answer> {
-    let pool = pool::open(&args.drain.pool, teller)?;
+pub fn replace(args: &ReplaceArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
+    let pool = pool::open(&args.drain.pool, reporter)?;
     let id = args.drain.id;
     let (new, was_there, change) =
         pool.replace_target(id, &args.location, args.lost, args.drain.rate, &Uses)?;
-    teller.finish();
+    reporter.finish();
     let mut text = done_text(&pool, &change.repair);
     let _ =
         writeln!(text, "Target {new}, {}, takes the place of target {id}.", shown(&args.location));

@@ -25,8 +25,13 @@ impl<'a> Tiers<'a> {
     }
 
     /// Those from which alone a checkpoint can be read now; `None` where there is only one.
-    pub fn at(&mut self, job: &JobName, manifest: &Manifest, hurt: bool) -> Option<Vec<Tier>> {
-        self.0.as_mut().map(|look| look.at(job, manifest, hurt).tiers)
+    pub fn at(
+        &mut self,
+        job: &JobName,
+        manifest: &Manifest,
+        incomplete: bool,
+    ) -> Option<Vec<Tier>> {
+        self.0.as_mut().map(|look| look.at(job, manifest, incomplete).tiers)
     }
 }
 

@@ -1,7 +1,7 @@
 //! `outlive pool trim`.
 
 use crate::args::TrimArgs;
-use crate::output::{Answer, Teller, bytes, count, shown};
+use crate::output::{Answer, Reporter, bytes, count, shown};
 use crate::{exit_code, pool};
 use outlive_store::{TrimOptions, TrimReport};
 use outlive_types::Result;
@@ -13,12 +13,12 @@ use std::sync::Arc;
 const SHOWN_MAX: usize = 20;
 
 /// `outlive pool trim`.
-pub fn trim(args: &TrimArgs, teller: &Arc<Teller>) -> Result<Answer> {
-    let pool = pool::open_to_change(&args.pool, args.dry_run, teller)?;
-    teller.busy("looking for what the fast tier need not have");
+pub fn trim(args: &TrimArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
+    let pool = pool::open_to_change(&args.pool, args.dry_run, reporter)?;
+    reporter.busy("looking for what the fast tier need not have");
     let options = TrimOptions { bytes_per_s: args.rate, dry_run: args.dry_run };
     let report = outlive_store::trim(&pool, options)?;
-    teller.finish();
+    reporter.finish();
     let code = report.failed.first().map_or(0, |(_, error)| exit_code(error.kind()));
     let TrimReport { packs, kept, unfilled, trimmed, freed_bytes, failed } = &report;
     let mut text = format!(

@@ -2,7 +2,7 @@
 
 use crate::args::VerifyArgs;
 use crate::chosen::job_at;
-use crate::output::{Answer, Teller, bytes, count};
+use crate::output::{Answer, Reporter, bytes, count};
 use crate::{EXIT_DAMAGED, pool};
 use outlive_format::Body;
 use outlive_pool::{Pool, StoredShard};
@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 struct JobCheck {
     name: JobName,
     report: VerifyReport,
-    /// Checkpoints that are hurt.
-    hurt: BTreeSet<Epoch>,
+    /// Checkpoints that are incomplete.
+    incomplete: BTreeSet<Epoch>,
     /// The same of memory, which a restore takes, and of files, which a get does.
     kinds: [KindCheck; 2],
     /// Checkpoints that were suspect and are whole: they are suspect no more.
@@ -33,8 +33,8 @@ struct JobCheck {
 /// What was found in a job's checkpoints of one kind.
 #[derive(Default)]
 struct KindCheck {
-    /// The newest that is hurt.
-    newest_hurt: Option<Epoch>,
+    /// The newest that is incomplete.
+    newest_incomplete: Option<Epoch>,
     /// The newest that was looked at and is whole.
     newest_whole: Option<Epoch>,
 }
@@ -54,8 +54,8 @@ struct ShardCheck {
 }
 
 /// `outlive verify`.
-pub fn verify(args: &VerifyArgs, teller: &Arc<Teller>) -> Result<Answer> {
-    let pool = pool::open(&args.pool, teller)?;
+pub fn verify(args: &VerifyArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
+    let pool = pool::open(&args.pool, reporter)?;
     let only = args.job.as_deref().map(|text| job_at(&pool, text, args.epoch)).transpose()?;
     let (only, epoch) = only.map_or((None, None), |(name, epoch)| (Some(name), epoch));
     let names = match &only {
@@ -68,13 +68,13 @@ pub fn verify(args: &VerifyArgs, teller: &Arc<Teller>) -> Result<Answer> {
     };
     let mut jobs = Vec::with_capacity(names.len());
     for name in names {
-        teller.busy(&format!("reading the checkpoints of job {name}"));
+        reporter.busy(&format!("reading the checkpoints of job {name}"));
         jobs.push(check_job(&pool, name, epoch, sample)?);
     }
-    teller.finish();
+    reporter.finish();
     let shards = match args.quick {
         true => None,
-        false => Some(check_shards(&pool, only.as_ref(), sample, teller)?),
+        false => Some(check_shards(&pool, only.as_ref(), sample, reporter)?),
     };
     Ok(answer(&pool, (&args.job, epoch), args.sample, &jobs, shards.as_ref()))
 }
@@ -82,20 +82,26 @@ pub fn verify(args: &VerifyArgs, teller: &Arc<Teller>) -> Result<Answer> {
 fn check_job(pool: &Pool, name: JobName, only: Option<Epoch>, sample: Sample) -> Result<JobCheck> {
     let job = Job::open(pool, name.as_str(), JobOptions::default())?;
     let report = job.verify_sample(only, sample)?;
-    let hurt: BTreeSet<Epoch> = report.findings.iter().filter_map(|f| f.epoch).collect();
+    let incomplete: BTreeSet<Epoch> = report.findings.iter().filter_map(|f| f.epoch).collect();
     let epochs = job.epochs()?;
-    let is_whole = |epoch: Epoch| only.is_none_or(|only| only == epoch) && !hurt.contains(&epoch);
+    let is_whole =
+        |epoch: Epoch| only.is_none_or(|only| only == epoch) && !incomplete.contains(&epoch);
     let whole = epochs.iter().filter(|info| is_whole(info.epoch));
     let kind_of = |files: bool| {
         let of_kind = |info: &&EpochInfo| info.manifest.is_of_files() == files;
-        let is_hurt = |info: &&EpochInfo| hurt.contains(&info.epoch);
+        let is_incomplete = |info: &&EpochInfo| incomplete.contains(&info.epoch);
         KindCheck {
-            newest_hurt: epochs.iter().filter(of_kind).filter(is_hurt).map(|i| i.epoch).max(),
+            newest_incomplete: epochs
+                .iter()
+                .filter(of_kind)
+                .filter(is_incomplete)
+                .map(|i| i.epoch)
+                .max(),
             newest_whole: whole.clone().filter(of_kind).map(|info| info.epoch).max(),
         }
     };
     let kinds = [false, true].map(kind_of);
-    for epoch in &hurt {
+    for epoch in &incomplete {
         // Verification must also work on a read-only pool.
         let _ = job.mark_suspect(*epoch);
     }
@@ -105,7 +111,7 @@ fn check_job(pool: &Pool, name: JobName, only: Option<Epoch>, sample: Sample) ->
             .map_err(|e| e.context(format!("taking the mark off checkpoint {}", info.epoch)))?;
         cleared.push(info.epoch);
     }
-    Ok(JobCheck { name, report, hurt, kinds, cleared })
+    Ok(JobCheck { name, report, incomplete, kinds, cleared })
 }
 
 /// Reads whole shards, of one job's writers or all, every byte of them.
@@ -113,7 +119,7 @@ fn check_shards(
     pool: &Pool,
     job: Option<&JobName>,
     sample: Sample,
-    teller: &Teller,
+    reporter: &Reporter,
 ) -> Result<ShardCheck> {
     let mut shards = pool.shards()?;
     if let Some(job) = job {
@@ -132,10 +138,10 @@ fn check_shards(
         let outcome = pool.verify_shard(shard);
         let length = pool.shard_bytes(shard).unwrap_or(0);
         let done = done_bytes.fetch_add(length, Ordering::Relaxed) + length;
-        teller.progress("checking packs", done, total_bytes.max(done));
+        reporter.progress("checking packs", done, total_bytes.max(done));
         (shard, outcome)
     });
-    teller.finish();
+    reporter.finish();
     let mut check = ShardCheck::default();
     for (shard, outcome) in outcomes {
         match outcome {
@@ -246,7 +252,7 @@ fn job_text(job: &JobCheck, text: &mut String) {
         count(report.checkpoints, "checkpoint"),
         bytes(report.read_bytes)
     );
-    for epoch in &job.hurt {
+    for epoch in &job.incomplete {
         let mut of_it = report.findings.iter().filter(|finding| finding.epoch == Some(*epoch));
         let first = of_it.next().map_or("", |finding| finding.error.message());
         // The message says the checkpoint itself.
@@ -285,7 +291,7 @@ fn job_advice(pool: &Pool, job: &JobCheck, only: Option<Epoch>) -> Vec<String> {
         return Vec::new();
     }
     let name = &job.name;
-    if job.hurt.is_empty() {
+    if job.incomplete.is_empty() {
         return vec![format!(
             "Job {name}: a record of the log is damaged. If it was a checkpoint, that one is lost; {}.",
             match job.newest_whole() {
@@ -301,10 +307,10 @@ fn job_advice(pool: &Pool, job: &JobCheck, only: Option<Epoch>) -> Vec<String> {
         )];
     }
     // A restore takes a checkpoint of memory, a get one of files; a job may have both.
-    let is_mixed = job.kinds.iter().all(|k| k.newest_hurt.or(k.newest_whole).is_some());
+    let is_mixed = job.kinds.iter().all(|k| k.newest_incomplete.or(k.newest_whole).is_some());
     let mut advice = Vec::new();
     for (kind, is_files) in job.kinds.iter().zip([false, true]) {
-        let Some(newest_hurt) = kind.newest_hurt else { continue };
+        let Some(newest_incomplete) = kind.newest_incomplete else { continue };
         let (verb, of) = match (is_files, is_mixed) {
             (true, true) => ("get", " of files"),
             (true, false) => ("get", ""),
@@ -312,7 +318,7 @@ fn job_advice(pool: &Pool, job: &JobCheck, only: Option<Epoch>) -> Vec<String> {
             (false, false) => ("restore", ""),
         };
         advice.push(match (kind.newest_whole, is_files) {
-            (Some(whole), _) if whole > newest_hurt => format!(
+            (Some(whole), _) if whole > newest_incomplete => format!(
                 "Job {name}: nothing. Its newest checkpoint{of}, {whole}, is whole and is what a \
                  {verb} takes."
             ),
@@ -349,7 +355,7 @@ fn job_json(job: &JobCheck) -> Value {
         "checkpoints": job.report.checkpoints,
         "whole": job.report.whole,
         "read_bytes": job.report.read_bytes,
-        "damaged_epochs": job.hurt,
+        "damaged_epochs": job.incomplete,
         "newest_whole_epoch": job.newest_whole(),
         "newest_whole_memory_epoch": job.kinds[0].newest_whole,
         "newest_whole_files_epoch": job.kinds[1].newest_whole,

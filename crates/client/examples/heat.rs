@@ -5,7 +5,7 @@
 #![allow(unsafe_code)] // it hands over its own memory
 
 use outlive_capture::{Region, fill::MutRegion};
-use outlive_client::{Client, End, Leave, Target};
+use outlive_client::{Client, End, NamedMemory, WritePermit};
 use outlive_pool::{Environment, open_or_create};
 use outlive_store::{JobOptions, SaveNotes, Select};
 use outlive_types::{Distribution, Result};
@@ -29,13 +29,13 @@ pub fn run(dir: &Path, until: u64) -> Result<(u64, Vec<f64>)> {
         let (name, dtype, shape) = (name.to_owned(), dtype.to_owned(), vec![length as u64]);
         // SAFETY: the vectors are initialised, and nobody uses them before `restore_named` has returned.
         let memory = unsafe { MutRegion::from_raw(start, bytes) };
-        Target { name, dtype, shape, memory, distribution: Distribution::Local }
+        NamedMemory { name, dtype, shape, memory, distribution: Distribution::Local }
     };
-    let leave = Arc::new(Leave::default());
-    client.restore_named(Select::Newest, &leave, &mut || {
+    let permit = Arc::new(WritePermit::default());
+    client.restore_named(Select::Newest, &permit, &mut || {
         vec![target("cells", "<f8", CELLS, cells_at, bytes), target("step", "<u8", 1, step_at, 8)]
     })?;
-    leave.withdraw();
+    permit.withdraw();
 
     let begun = step[0];
     while step[0] < until {

@@ -136,8 +136,8 @@ impl Client {
 
     /// Nobody saves by this client any more, or what its tracker knows will be void: others may track
     /// the memory. What a save under way has frozen stays frozen.
-    pub fn let_go(&self) {
-        self.tracker.let_go();
+    pub fn detach(&self) {
+        self.tracker.detach();
     }
 
     /// Collects garbage of the pool. First ends the sessions that this process has open in it. In a group, ends only this
@@ -163,7 +163,7 @@ impl Client {
             End::Alone => self.job.leave(),
             End::Exit => self.job.close_at_exit(),
         };
-        self.tracker.let_go();
+        self.tracker.detach();
         self.last().take();
         closed
     }

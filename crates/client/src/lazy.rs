@@ -1,9 +1,9 @@
 //! Restores that return before memory is there: it follows while the program runs.
 
 use crate::client::Client;
-use crate::leave::{Leave, interrupted};
-use crate::plan::{FillPlan, Offer, Wish};
+use crate::plan::{Destination, FillPlan, Offer};
 use crate::restore::{Filled, FilledImage};
+use crate::write_permit::{WritePermit, interrupted};
 use outlive_capture::fill::MutRegion;
 use outlive_capture::lazy::{How, LazyMemory, LazyOptions, end_program};
 use outlive_store::{LazyEnds, LazyFill, LazySink, MemoryImage, RestoreSink, Select};
@@ -80,7 +80,7 @@ impl MemoryFill {
 struct Sink {
     memory: Arc<LazyMemory>,
     /// Whether what is not lazy may still be written.
-    leave: Arc<Leave>,
+    permit: Arc<WritePermit>,
     /// Name of each stream.
     names: Vec<String>,
     /// Every region was asked for.
@@ -92,7 +92,7 @@ impl RestoreSink for Sink {
         if self.memory.is_lazy(stream) {
             self.memory.write(stream, offset, bytes);
         } else {
-            self.leave.with(|| self.memory.write(stream, offset, bytes));
+            self.permit.with(|| self.memory.write(stream, offset, bytes));
         }
     }
 
@@ -100,7 +100,7 @@ impl RestoreSink for Sink {
         if self.memory.is_lazy(stream) {
             self.memory.zero(stream, offset, length);
         } else {
-            self.leave.with(|| self.memory.zero(stream, offset, length));
+            self.permit.with(|| self.memory.zero(stream, offset, length));
         }
     }
 }
@@ -115,7 +115,7 @@ impl LazySink for Sink {
     }
 
     fn write_edge(&self, stream: usize, offset: u64, bytes: &[u8]) {
-        self.leave.with(|| self.memory.write_edge(stream, offset, bytes));
+        self.permit.with(|| self.memory.write_edge(stream, offset, bytes));
     }
 
     fn next_missing(&self) -> Option<Missing> {
@@ -167,9 +167,9 @@ impl Client {
     pub fn restore_lazily(
         &self,
         select: Select,
-        leave: &Arc<Leave>,
+        permit: &Arc<WritePermit>,
         lazily: &Lazily,
-        ask: &mut dyn FnMut(Offer) -> Result<Vec<Wish>>,
+        ask: &mut dyn FnMut(Offer) -> Result<Vec<Destination>>,
     ) -> Result<Option<LazyRestore>> {
         if self.job.is_group() {
             lazily.over.store(true, Ordering::Release);
@@ -195,7 +195,7 @@ impl Client {
             let FillPlan { whole, later, .. } = plan;
             let later = Mutex::new(later);
             chosen = Some(LazyState { memory: memory.clone(), names: names.clone(), ours, later });
-            Ok((selected, Sink { memory, leave: leave.clone(), names, whole }))
+            Ok((selected, Sink { memory, permit: permit.clone(), names, whole }))
         };
         let begun = self.job.restore_lazily(select, &mut prepare, self.ends(lazily));
         let (restored, fill, LazyState { memory, names, ours, later }) = match (begun, chosen) {
@@ -213,7 +213,7 @@ impl Client {
         let streams = names.iter().cloned().enumerate().map(|(at, name)| (name, at)).collect();
         let image = FilledImage::new(ours, names);
         let later = later.into_inner().unwrap_or_else(PoisonError::into_inner);
-        leave.with(|| image.fill_later(later)).ok_or_else(interrupted)??;
+        permit.with(|| image.fill_later(later)).ok_or_else(interrupted)??;
         let filled = Filled { restored, image, common: None };
         let rest = MemoryFill { fill, memory, streams: Arc::new(streams) };
         Ok(Some(LazyRestore { filled, rest }))

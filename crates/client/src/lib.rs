@@ -3,23 +3,23 @@
 //! of several ranks has one client in each, and they save and restore together.
 //!
 //! [`Client`] opens a job and saves. A restore asks for each region of a checkpoint what is wanted of
-//! it ([`Wish`]), makes a plan of the answers, fills memory by it, at once or lazily, and primes the
+//! it ([`Destination`]), makes a plan of the answers, fills memory by it, at once or lazily, and primes the
 //! tracker with what it has filled.
 
 mod client;
 mod lazy;
-mod leave;
 mod named;
 mod parts;
 mod plan;
 mod restore;
 mod sessions;
 mod together;
+mod write_permit;
 
 pub use client::{Client, End};
 pub use lazy::{Lazily, LazyRestore, MemoryFill};
-pub use leave::{Leave, interrupted};
-pub use named::{Target, wish_for};
-pub use plan::{Offer, Wish};
+pub use named::{NamedMemory, wish_for};
+pub use plan::{Destination, Offer};
 pub use restore::Filled;
 pub use sessions::collect_and_let_go;
+pub use write_permit::{WritePermit, interrupted};

@@ -1,8 +1,8 @@
 //! Restores into memory that the program names: what programs in C and MPI do at their start.
 
 use crate::client::Client;
-use crate::leave::Leave;
-use crate::plan::{Offer, Wish};
+use crate::plan::{Destination, Offer};
+use crate::write_permit::WritePermit;
 use outlive_capture::fill::MutRegion;
 use outlive_store::{Restored, Select};
 use outlive_types::{Distribution, Error, Rank, RegionDesc, Result};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Memory of the program for one region.
 #[derive(Debug)]
-pub struct Target {
+pub struct NamedMemory {
     /// The region's name.
     pub name: String,
     /// Type of its elements, as it was saved.
@@ -35,24 +35,25 @@ impl Client {
     pub fn restore_named(
         &self,
         select: Select,
-        leave: &Arc<Leave>,
-        targets: &mut dyn FnMut() -> Vec<Target>,
+        permit: &Arc<WritePermit>,
+        targets: &mut dyn FnMut() -> Vec<NamedMemory>,
     ) -> Result<Option<Restored>> {
-        let filled =
-            self.restore(select, leave, &mut |offer| wishes(self.job.rank(), &offer, targets()))?;
+        let filled = self.restore(select, permit, &mut |offer| {
+            destinations(self.job.rank(), &offer, targets())
+        })?;
         Ok(filled.map(|filled| filled.restored))
     }
 }
 
 /// Each region's memory.
-fn wishes(rank: Rank, offer: &Offer, targets: Vec<Target>) -> Result<Vec<Wish>> {
+fn destinations(rank: Rank, offer: &Offer, targets: Vec<NamedMemory>) -> Result<Vec<Destination>> {
     let mut named = HashMap::with_capacity(targets.len());
     for target in targets {
-        if let Some(Target { name, .. }) = named.insert(target.name.clone(), target) {
+        if let Some(NamedMemory { name, .. }) = named.insert(target.name.clone(), target) {
             return Err(Error::invalid(format!("the program names the region {name:?} twice")));
         }
     }
-    let mut wishes = Vec::with_capacity(offer.regions.len());
+    let mut destinations = Vec::with_capacity(offer.regions.len());
     for region in &offer.regions {
         let target = named.remove(&region.name).ok_or_else(|| {
             Error::invalid(format!(
@@ -61,12 +62,12 @@ fn wishes(rank: Rank, offer: &Offer, targets: Vec<Target>) -> Result<Vec<Wish>> 
                 offer.epoch, region.name
             ))
         })?;
-        wishes.push(wish_for(offer, region, target)?);
+        destinations.push(wish_for(offer, region, target)?);
     }
     let mut missing: Vec<&str> = named.keys().map(String::as_str).collect();
     missing.sort_unstable();
     match missing.first() {
-        None => Ok(wishes),
+        None => Ok(destinations),
         Some(first) if rank >= offer.ranks => Err(Error::invalid(format!(
             "checkpoint {} was saved by {} ranks, so rank {rank} has no region {first:?} in it that is each \
              rank's own: declare it as part of a global array or as the same on all ranks when it is saved, \
@@ -89,19 +90,19 @@ fn wishes(rank: Rank, offer: &Offer, targets: Vec<Target>) -> Result<Vec<Wish>> 
 ///
 /// # Errors
 /// `Invalid` if the memory for it is not like it.
-pub fn wish_for(offer: &Offer, region: &RegionDesc, target: Target) -> Result<Wish> {
+pub fn wish_for(offer: &Offer, region: &RegionDesc, target: NamedMemory) -> Result<Destination> {
     let global = |distribution: &Distribution| distribution.global_shape().map(<[_]>::to_vec);
     let (there, here) = (global(&region.distribution), global(&target.distribution));
     if there.is_some() && there == here && region.dtype == target.dtype {
         let part = target.distribution.part(&target.shape);
         if let Some(part) = part {
-            return Ok(Wish::Part(part, target.memory));
+            return Ok(Destination::Part(part, target.memory));
         }
     }
     let is_like = (&region.dtype, &region.shape) == (&target.dtype, &target.shape)
         && target.memory.length() as u64 == region.bytes;
     if is_like && there.is_none() && here.is_none() {
-        return Ok(Wish::Into(target.memory));
+        return Ok(Destination::Into(target.memory));
     }
     let array = |global: Option<Vec<u64>>| {
         global.map_or(String::new(), |shape| format!(", part of an array of shape {shape:?}"))

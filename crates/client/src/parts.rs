@@ -1,7 +1,7 @@
 //! Parts of global arrays that other ranks have saved: which bytes of which images they are, and their
 //! way into the program's memory. Only the chunks are read that hold some of them.
 
-use crate::leave::Leave;
+use crate::write_permit::WritePermit;
 use outlive_capture::fill::{MutRegion, Scatter};
 use outlive_store::{RankImages, RankRegions, RestoreSink, RestoreStats};
 use outlive_types::{Error, Overlap, Part, RegionDesc, Result, shown_bytes, uncovered};
@@ -27,7 +27,7 @@ pub struct PartWish {
 /// What an image has for a wish.
 struct Source {
     /// Index of the wish.
-    wish: usize,
+    destination: usize,
     region: RegionDesc,
     overlap: Overlap,
 }
@@ -40,7 +40,7 @@ struct ImageSources {
 
 /// What of which images goes where.
 pub struct PartsPlan {
-    wishes: Vec<PartWish>,
+    destinations: Vec<PartWish>,
     images_with: Vec<ImageSources>,
 }
 
@@ -49,9 +49,9 @@ pub struct PartsPlan {
 /// # Errors
 /// `Invalid` for a part that is not in the checkpoint as a whole, or memory of another length; `Damaged`
 /// if a catalog is missing or wrong.
-pub fn plan_parts(images: &RankImages<'_>, wishes: Vec<PartWish>) -> Result<PartsPlan> {
-    let images_with = find(images, &wishes)?;
-    Ok(PartsPlan { wishes, images_with })
+pub fn plan_parts(images: &RankImages<'_>, destinations: Vec<PartWish>) -> Result<PartsPlan> {
+    let images_with = find(images, &destinations)?;
+    Ok(PartsPlan { destinations, images_with })
 }
 
 /// Reads them.
@@ -61,12 +61,13 @@ pub fn plan_parts(images: &RankImages<'_>, wishes: Vec<PartWish>) -> Result<Part
 pub fn read_parts(
     images: &RankImages<'_>,
     plan: PartsPlan,
-    leave: &Arc<Leave>,
+    permit: &Arc<WritePermit>,
     stats: &mut RestoreStats,
 ) -> Result<()> {
-    let PartsPlan { wishes, images_with } = plan;
-    let memory: Vec<MutRegion> = wishes.into_iter().map(|wish| wish.memory).collect();
-    let scatter = leave.scatter(|| Scatter::new(memory))?;
+    let PartsPlan { destinations, images_with } = plan;
+    let memory: Vec<MutRegion> =
+        destinations.into_iter().map(|destination| destination.memory).collect();
+    let scatter = permit.scatter(|| Scatter::new(memory))?;
     for ImageSources { of, sources } in images_with {
         let image = images.open_regions(&of)?;
         let mut ranges = Vec::new();
@@ -81,27 +82,28 @@ pub fn read_parts(
             placed.push(Placed { stream, begin, source });
         }
         ranges.sort_by_key(|(stream, range)| (*stream, range.start));
-        let sink = Sink { placed, scatter: &scatter, leave };
+        let sink = Sink { placed, scatter: &scatter, permit };
         stats.add(image.read_ranges(&ranges, &sink)?);
     }
     Ok(())
 }
 
 /// Which images have something for the wishes.
-fn find(images: &RankImages<'_>, wishes: &[PartWish]) -> Result<Vec<ImageSources>> {
+fn find(images: &RankImages<'_>, destinations: &[PartWish]) -> Result<Vec<ImageSources>> {
     let mut found = Vec::new();
-    let mut parts: Vec<Vec<Part>> = wishes.iter().map(|_| Vec::new()).collect();
-    wishes.iter().try_for_each(|wish| check(images, wish))?;
+    let mut parts: Vec<Vec<Part>> = destinations.iter().map(|_| Vec::new()).collect();
+    destinations.iter().try_for_each(|destination| check(images, destination))?;
     images.each(&mut |of| {
         let mut sources = Vec::new();
-        for (number, wish) in wishes.iter().enumerate() {
-            let Some(region) = of.regions.iter().find(|it| it.name == wish.region.name) else {
+        for (number, destination) in destinations.iter().enumerate() {
+            let Some(region) = of.regions.iter().find(|it| it.name == destination.region.name)
+            else {
                 continue;
             };
             let global =
                 |region: &RegionDesc| region.distribution.global_shape().map(<[_]>::to_vec);
-            let is_same = region.dtype == wish.region.dtype
-                && global(region).is_some_and(|shape| Some(shape) == global(&wish.region));
+            let is_same = region.dtype == destination.region.dtype
+                && global(region).is_some_and(|shape| Some(shape) == global(&destination.region));
             let part = region.distribution.part(&region.shape).filter(|_| is_same);
             let elements = part.as_ref().and_then(Part::elements).filter(|count| *count > 0);
             let (Some(part), Some(elements)) = (part, elements) else { continue };
@@ -109,20 +111,21 @@ fn find(images: &RankImages<'_>, wishes: &[PartWish]) -> Result<Vec<ImageSources
             if !region.bytes.is_multiple_of(elements) {
                 return Err(Error::damaged(format!(
                     "{} has {elements} elements in {} bytes on one rank",
-                    words(images, wish),
+                    words(images, destination),
                     region.bytes
                 )));
             }
-            let wanted = wish.part.elements().and_then(|wanted| wanted.checked_mul(element_bytes));
-            if wanted != Some(wish.memory.length() as u64) {
+            let wanted =
+                destination.part.elements().and_then(|wanted| wanted.checked_mul(element_bytes));
+            if wanted != Some(destination.memory.length() as u64) {
                 return Err(Error::invalid(format!(
                     "{} has elements of {element_bytes} bytes, and the memory for it has {}",
-                    words(images, wish),
-                    shown_bytes(wish.memory.length() as u64)
+                    words(images, destination),
+                    shown_bytes(destination.memory.length() as u64)
                 )));
             }
-            if let Some(overlap) = Overlap::new(&part, &wish.part, element_bytes) {
-                sources.push(Source { wish: number, region: region.clone(), overlap });
+            if let Some(overlap) = Overlap::new(&part, &destination.part, element_bytes) {
+                sources.push(Source { destination: number, region: region.clone(), overlap });
             }
             parts[number].push(part);
         }
@@ -131,11 +134,11 @@ fn find(images: &RankImages<'_>, wishes: &[PartWish]) -> Result<Vec<ImageSources
         }
         Ok(())
     })?;
-    for (wish, parts) in wishes.iter().zip(&parts) {
-        if let Some(missing) = uncovered(&wish.part, parts) {
+    for (destination, parts) in destinations.iter().zip(&parts) {
+        if let Some(missing) = uncovered(&destination.part, parts) {
             return Err(Error::invalid(format!(
                 "{} is not whole in the checkpoint: no rank has saved the {:?} elements from {:?} on",
-                words(images, wish),
+                words(images, destination),
                 missing.shape(),
                 missing.offset()
             )));
@@ -145,20 +148,24 @@ fn find(images: &RankImages<'_>, wishes: &[PartWish]) -> Result<Vec<ImageSources
 }
 
 /// The array that a region is part of, for people.
-fn words(images: &RankImages<'_>, wish: &PartWish) -> String {
-    format!("the array \"{}\" of checkpoint {}", wish.region.name.escape_debug(), images.epoch())
+fn words(images: &RankImages<'_>, destination: &PartWish) -> String {
+    format!(
+        "the array \"{}\" of checkpoint {}",
+        destination.region.name.escape_debug(),
+        images.epoch()
+    )
 }
 
-fn check(images: &RankImages<'_>, wish: &PartWish) -> Result<()> {
-    let Some(global_shape) = wish.region.distribution.global_shape() else {
+fn check(images: &RankImages<'_>, destination: &PartWish) -> Result<()> {
+    let Some(global_shape) = destination.region.distribution.global_shape() else {
         return Err(Error::invalid(format!(
             "{} was saved by each rank as its own, and a part of it is wanted: declare it as part of a \
              global array when it is saved",
-            words(images, wish)
+            words(images, destination)
         )));
     };
-    wish.part.check(global_shape).map_err(|why| {
-        Error::invalid(format!("{} cannot give what is wanted, {why}", words(images, wish)))
+    destination.part.check(global_shape).map_err(|why| {
+        Error::invalid(format!("{} cannot give what is wanted, {why}", words(images, destination)))
     })
 }
 
@@ -173,7 +180,7 @@ struct Placed {
 struct Sink<'a> {
     placed: Vec<Placed>,
     scatter: &'a Scatter,
-    leave: &'a Leave,
+    permit: &'a WritePermit,
 }
 
 impl Sink<'_> {
@@ -189,7 +196,7 @@ impl Sink<'_> {
             let before = (inside.start - range.start) as usize;
             let of_region = inside.start - begin..inside.end - begin;
             placed.source.overlap.place(of_region, &mut |to, of| {
-                put(placed.source.wish, to, before + of.start..before + of.end);
+                put(placed.source.destination, to, before + of.start..before + of.end);
             });
         }
     }
@@ -197,16 +204,18 @@ impl Sink<'_> {
 
 impl RestoreSink for Sink<'_> {
     fn write(&self, stream: usize, offset: u64, bytes: &[u8]) {
-        self.leave.with(|| {
+        self.permit.with(|| {
             let range = offset..offset + bytes.len() as u64;
-            self.each(stream, range, &|wish, to, of| self.scatter.write(wish, to, &bytes[of]));
+            self.each(stream, range, &|destination, to, of| {
+                self.scatter.write(destination, to, &bytes[of])
+            });
         });
     }
 
     fn zero(&self, stream: usize, offset: u64, length: u64) {
-        self.leave.with(|| {
-            self.each(stream, offset..offset + length, &|wish, to, of| {
-                self.scatter.zero(wish, to, of.len() as u64);
+        self.permit.with(|| {
+            self.each(stream, offset..offset + length, &|destination, to, of| {
+                self.scatter.zero(destination, to, of.len() as u64);
             });
         });
     }

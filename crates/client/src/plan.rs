@@ -2,7 +2,7 @@
 
 use outlive_capture::fill::MutRegion;
 use outlive_store::MemoryImage;
-use outlive_types::{Epoch, Error, PACKED_STREAM, Part, RegionDesc, RegionPlace, Result};
+use outlive_types::{Epoch, Error, PACKED_STREAM, Part, RegionDesc, RegionLocation, Result};
 
 /// A checkpoint that can be restored.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -32,7 +32,7 @@ impl Offer {
 
 /// What is wanted of one region.
 #[derive(Debug)]
-pub enum Wish {
+pub enum Destination {
     /// Nothing: it is left out.
     Nothing,
     /// Its bytes, in memory of the restore's own: see [`Filled::bytes`](crate::Filled::bytes).
@@ -68,35 +68,38 @@ impl FillPlan {
     ///
     /// # Errors
     /// `Bug` for another number of wishes; `Invalid` for memory of another length.
-    pub fn new(checkpoint: &MemoryImage, wishes: Vec<Wish>) -> Result<FillPlan> {
+    pub fn new(checkpoint: &MemoryImage, destinations: Vec<Destination>) -> Result<FillPlan> {
         let regions = checkpoint.regions();
-        if wishes.len() != regions.len() {
+        if destinations.len() != regions.len() {
             return Err(Error::bug("the plan has another number of regions"));
         }
         let numbers = checkpoint.stream_of();
-        let whole = wishes.iter().all(|wish| !matches!(wish, Wish::Nothing));
+        let whole =
+            destinations.iter().all(|destination| !matches!(destination, Destination::Nothing));
         let mut plan = FillPlan {
             streams: checkpoint.streams().iter().map(|_| StreamFill::Not).collect(),
             later: Vec::new(),
             whole,
         };
-        let overlap = overlapping(&wishes);
-        for ((region, wish), overlaps) in regions.iter().zip(wishes).zip(overlap) {
-            let wish = match wish {
-                Wish::Part(part, memory) if is_part(region, &part) => Wish::Into(memory),
-                wish => wish,
+        let overlap = overlapping(&destinations);
+        for ((region, destination), overlaps) in regions.iter().zip(destinations).zip(overlap) {
+            let destination = match destination {
+                Destination::Part(part, memory) if is_part(region, &part) => {
+                    Destination::Into(memory)
+                }
+                destination => destination,
             };
             let stream = numbers.get(stream_name(region)).copied();
-            match (wish, region.place, stream) {
-                (Wish::Nothing, _, _) => {}
-                (Wish::Part(..), ..) => {
+            match (destination, region.location, stream) {
+                (Destination::Nothing, _, _) => {}
+                (Destination::Part(..), ..) => {
                     return Err(Error::invalid(format!(
                         "of the array {:?} another part is wanted than was saved: that cannot be restored \
                          lazily",
                         region.name
                     )));
                 }
-                (Wish::Into(memory), ..) if memory.length() as u64 != region.bytes => {
+                (Destination::Into(memory), ..) if memory.length() as u64 != region.bytes => {
                     return Err(Error::invalid(format!(
                         "region {:?} has {} bytes in the checkpoint, the memory for it {}",
                         region.name,
@@ -106,14 +109,14 @@ impl FillPlan {
                 }
                 // Of all packed regions together there is no byte.
                 (_, _, None) => {}
-                (Wish::Into(memory), RegionPlace::Own, Some(at)) if !overlaps => {
+                (Destination::Into(memory), RegionLocation::Own, Some(at)) if !overlaps => {
                     plan.streams[at] = StreamFill::Theirs(memory);
                 }
-                (Wish::Into(memory), _, Some(at)) => {
+                (Destination::Into(memory), _, Some(at)) => {
                     plan.streams[at] = StreamFill::Ours;
                     plan.later.push((region.clone(), memory));
                 }
-                (Wish::Copy, _, Some(at)) => plan.streams[at] = StreamFill::Ours,
+                (Destination::Copy, _, Some(at)) => plan.streams[at] = StreamFill::Ours,
             }
         }
         Ok(plan)
@@ -170,17 +173,17 @@ pub(crate) fn is_part(region: &RegionDesc, part: &Part) -> bool {
 }
 
 /// For each wish whether its memory overlaps that of another one.
-fn overlapping(wishes: &[Wish]) -> Vec<bool> {
+fn overlapping(destinations: &[Destination]) -> Vec<bool> {
     let mut lent: Vec<(usize, usize, usize)> = Vec::new();
-    for (at, wish) in wishes.iter().enumerate() {
-        if let Wish::Into(memory) | Wish::Part(_, memory) = wish
+    for (at, destination) in destinations.iter().enumerate() {
+        if let Destination::Into(memory) | Destination::Part(_, memory) = destination
             && memory.length() > 0
         {
             lent.push((memory.address(), memory.address() + memory.length(), at));
         }
     }
     lent.sort_unstable();
-    let mut overlaps = vec![false; wishes.len()];
+    let mut overlaps = vec![false; destinations.len()];
     // What reaches furthest so far, and whose it is.
     let (mut end, mut last) = (0, None);
     for (from, to, at) in lent {
@@ -198,8 +201,8 @@ fn overlapping(wishes: &[Wish]) -> Vec<bool> {
 /// Name of the stream that holds a region's bytes. There is none if all packed regions together have no
 /// byte.
 pub(crate) fn stream_name(region: &RegionDesc) -> &str {
-    match region.place {
-        RegionPlace::Packed { .. } => PACKED_STREAM,
-        RegionPlace::Own => &region.name,
+    match region.location {
+        RegionLocation::Packed { .. } => PACKED_STREAM,
+        RegionLocation::Own => &region.name,
     }
 }

@@ -1,12 +1,12 @@
 //! Restores that fill memory at once.
 
 use crate::client::Client;
-use crate::leave::{Leave, interrupted};
-use crate::plan::{FillPlan, Offer, Wish, stream_name};
+use crate::plan::{Destination, FillPlan, Offer, stream_name};
+use crate::write_permit::{WritePermit, interrupted};
 use outlive_capture::fill::{MutRegion, Scatter};
 use outlive_io::AlignedBuf;
 use outlive_store::{MemoryImage, RestoreSink, Restored, Select};
-use outlive_types::{Distribution, Epoch, Error, Event, RegionDesc, RegionPlace, Result};
+use outlive_types::{Distribution, Epoch, Error, Event, RegionDesc, RegionLocation, Result};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -51,9 +51,9 @@ impl FilledImage {
             return Some(&[]);
         }
         let ours = self.ours.get(self.streams.get(stream_name(region))?)?;
-        match region.place {
-            RegionPlace::Own => Some(&ours[..]),
-            RegionPlace::Packed { offset } => {
+        match region.location {
+            RegionLocation::Own => Some(&ours[..]),
+            RegionLocation::Packed { offset } => {
                 let (offset, length) =
                     (usize::try_from(offset).ok()?, usize::try_from(region.bytes).ok()?);
                 ours.get(offset..)?.get(..length)
@@ -75,7 +75,7 @@ impl FilledImage {
 /// What a restore fills at once.
 pub(crate) struct Sink {
     scatter: Scatter,
-    leave: Arc<Leave>,
+    permit: Arc<WritePermit>,
     /// By stream.
     names: Vec<String>,
     pub whole: bool,
@@ -86,11 +86,11 @@ pub(crate) struct Sink {
 
 impl RestoreSink for Sink {
     fn write(&self, stream: usize, offset: u64, bytes: &[u8]) {
-        self.leave.with(|| self.scatter.write(stream, offset, bytes));
+        self.permit.with(|| self.scatter.write(stream, offset, bytes));
     }
 
     fn zero(&self, stream: usize, offset: u64, length: u64) {
-        self.leave.with(|| self.scatter.zero(stream, offset, length));
+        self.permit.with(|| self.scatter.zero(stream, offset, length));
     }
 }
 
@@ -109,12 +109,12 @@ impl Client {
     pub fn restore(
         &self,
         select: Select,
-        leave: &Arc<Leave>,
-        ask: &mut dyn FnMut(Offer) -> Result<Vec<Wish>>,
+        permit: &Arc<WritePermit>,
+        ask: &mut dyn FnMut(Offer) -> Result<Vec<Destination>>,
     ) -> Result<Option<Filled>> {
         match self.job.is_group() {
-            true => self.restore_together(select, leave, ask),
-            false => self.restore_alone(select, leave, ask),
+            true => self.restore_together(select, permit, ask),
+            false => self.restore_alone(select, permit, ask),
         }
     }
 
@@ -124,7 +124,7 @@ impl Client {
         &self,
         sink: Sink,
         follows: Option<Epoch>,
-        leave: &Leave,
+        permit: &WritePermit,
     ) -> Result<FilledImage> {
         let Sink { scatter, names, whole, ours, later, .. } = sink;
         self.tell_memory(scatter.fresh_report());
@@ -132,7 +132,7 @@ impl Client {
             let named = names.iter().enumerate();
             let hashes =
                 named.filter_map(|(at, name)| Some((name.clone(), scatter.take_hashes(at)?)));
-            leave
+            permit
                 .with(|| self.tracker.prime_hashes(epoch, hashes.collect()))
                 .ok_or_else(interrupted)?;
         }
@@ -141,7 +141,7 @@ impl Client {
         let ours = ours.filter_map(|(at, memory)| Some((at, memory.into_bytes()?))).collect();
         let image = FilledImage::new(ours, names);
         let later = later.into_inner().unwrap_or_else(PoisonError::into_inner);
-        leave.with(|| image.fill_later(later)).ok_or_else(interrupted)??;
+        permit.with(|| image.fill_later(later)).ok_or_else(interrupted)??;
         Ok(image)
     }
 
@@ -157,10 +157,10 @@ impl Client {
 pub(crate) fn sink(
     checkpoint: &MemoryImage,
     mut plan: FillPlan,
-    leave: &Arc<Leave>,
+    permit: &Arc<WritePermit>,
 ) -> Result<(Vec<usize>, Sink)> {
     let (mut selected, ours) = (Vec::new(), plan.ours());
-    let scatter = leave.scatter(|| {
+    let scatter = permit.scatter(|| {
         let memory;
         (selected, memory) = plan.take_memory(checkpoint)?;
         if plan.whole { Scatter::learning(memory) } else { Scatter::new(memory) }
@@ -169,6 +169,6 @@ pub(crate) fn sink(
     let FillPlan { whole, later, .. } = plan;
     Ok((
         selected,
-        Sink { scatter, leave: leave.clone(), names, whole, ours, later: Mutex::new(later) },
+        Sink { scatter, permit: permit.clone(), names, whole, ours, later: Mutex::new(later) },
     ))
 }

@@ -2,10 +2,10 @@
 //! of global arrays from whichever ranks have saved them; and of one process, for which it is the same.
 
 use crate::client::Client;
-use crate::leave::{Leave, interrupted};
 use crate::parts::{PartWish, PartsPlan, plan_parts, read_parts};
-use crate::plan::{FillPlan, Offer, Wish, is_part};
+use crate::plan::{Destination, FillPlan, Offer, is_part};
 use crate::restore::{Filled, FilledImage, Sink, sink};
+use crate::write_permit::{WritePermit, interrupted};
 use outlive_store::{
     MemoryImage, RankImages, RankRegions, RestoreStats, Restored, Select, Skipped,
 };
@@ -52,8 +52,8 @@ impl Client {
     pub(crate) fn restore_together(
         &self,
         select: Select,
-        leave: &Arc<Leave>,
-        ask: &mut dyn FnMut(Offer) -> Result<Vec<Wish>>,
+        permit: &Arc<WritePermit>,
+        ask: &mut dyn FnMut(Offer) -> Result<Vec<Destination>>,
     ) -> Result<Option<Filled>> {
         let (rank, ranks) = (self.job.rank(), self.job.ranks());
         let (pool, name) = (self.job.pool(), self.job.name());
@@ -75,11 +75,11 @@ impl Client {
                 // Chunks may have been moved since, or this is a second attempt.
                 _ => plan(&images)?,
             };
-            planned.read(&images, leave)
+            planned.read(&images, permit)
         };
         let done = self.job.restore_together(select, &mut look, &mut attempt)?;
         let Some(done) = done else { return Ok(None) };
-        self.finish(done.value, done.skipped, leave).map(Some)
+        self.finish(done.value, done.skipped, permit).map(Some)
     }
 
     /// As [`Client::restore`], without a group: what one process has of a checkpoint, however many ranks
@@ -90,32 +90,32 @@ impl Client {
     pub(crate) fn restore_alone(
         &self,
         select: Select,
-        leave: &Arc<Leave>,
-        ask: &mut dyn FnMut(Offer) -> Result<Vec<Wish>>,
+        permit: &Arc<WritePermit>,
+        ask: &mut dyn FnMut(Offer) -> Result<Vec<Destination>>,
     ) -> Result<Option<Filled>> {
         let (pool, name) = (self.job.pool(), self.job.name());
         let done = self.job.restore_alone(select, &mut |manifest, as_of| {
             let images = RankImages::new(pool, name, manifest, as_of);
-            Found::look(&images, 0)?.plan(&images, 0, 1, ask)?.read(&images, leave)
+            Found::look(&images, 0)?.plan(&images, 0, 1, ask)?.read(&images, permit)
         })?;
         let Some((attempt, skipped)) = done else { return Ok(None) };
-        self.finish(attempt, skipped, leave).map(Some)
+        self.finish(attempt, skipped, permit).map(Some)
     }
 
     /// A checkpoint was read.
-    fn finish(&self, attempt: Attempt, skipped: Skipped, leave: &Leave) -> Result<Filled> {
+    fn finish(&self, attempt: Attempt, skipped: Skipped, permit: &WritePermit) -> Result<Filled> {
         let Attempt { epoch, own, common, local, follows, stats } = attempt;
         if let (Some((of, _)), Some(region), 0) = (&own, local, self.job.rank()) {
             self.tell_of_fewer(of, &region);
         }
         let mut image = FilledImage::default();
         if let Some((of, sink)) = own {
-            image = self.conclude(sink, follows.then_some(epoch), leave)?;
+            image = self.conclude(sink, follows.then_some(epoch), permit)?;
             if follows {
                 self.job.follow_restored(&of);
             }
         }
-        let common = common.map(|sink| self.conclude(sink, None, leave)).transpose()?;
+        let common = common.map(|sink| self.conclude(sink, None, permit)).transpose()?;
         Ok(Filled { restored: Restored { epoch, stats, skipped }, image, common })
     }
 }
@@ -142,8 +142,8 @@ impl Client {
     pub fn restore_own(
         &self,
         epoch: Epoch,
-        leave: &Arc<Leave>,
-        ask: &mut dyn FnMut(Offer) -> Result<Vec<Wish>>,
+        permit: &Arc<WritePermit>,
+        ask: &mut dyn FnMut(Offer) -> Result<Vec<Destination>>,
     ) -> Result<Option<Filled>> {
         let (rank, select) = (self.job.rank(), Select::Epoch(epoch));
         self.job.settle()?;
@@ -151,13 +151,13 @@ impl Client {
         let found = self.job.attempt_rank(select, rank, &mut |image| {
             let plan = FillPlan::new(image, ask(Offer::of(image))?)?;
             let mut stats = RestoreStats::default();
-            read_image(image, plan, leave, &mut stats).map(|sink| (sink, stats))
+            read_image(image, plan, permit, &mut stats).map(|sink| (sink, stats))
         })?;
         let Some((of, (sink, stats), skipped)) = found else { return Ok(None) };
         self.job.note_restored(epoch);
-        leave.with(|| ()).ok_or_else(interrupted)?;
+        permit.with(|| ()).ok_or_else(interrupted)?;
         let follows = sink.whole && of.manifest().world_size == self.job.ranks();
-        let image = self.conclude(sink, follows.then_some(epoch), leave)?;
+        let image = self.conclude(sink, follows.then_some(epoch), permit)?;
         if follows {
             self.job.follow_restored(&of);
         }
@@ -213,7 +213,7 @@ impl Found {
         images: &RankImages<'_>,
         rank: Rank,
         ranks: u32,
-        ask: &mut dyn FnMut(Offer) -> Result<Vec<Wish>>,
+        ask: &mut dyn FnMut(Offer) -> Result<Vec<Destination>>,
     ) -> Result<Planned> {
         let offer = self.offer(images, rank);
         let Found { own, first } = self;
@@ -221,25 +221,29 @@ impl Found {
         let count = own_regions.len();
         // There may be a million of its own.
         let more = offer.regions[count..].to_vec();
-        let wishes = ask(offer)?;
+        let destinations = ask(offer)?;
         let regions = own_regions.iter().chain(&more);
         let (mut mine, mut common, mut parts) = (Vec::new(), Vec::new(), Vec::new());
         let mut local = None;
-        for (at, (wish, region)) in wishes.into_iter().zip(regions).enumerate() {
-            let wish = match wish {
+        for (at, (destination, region)) in destinations.into_iter().zip(regions).enumerate() {
+            let destination = match destination {
                 // As this rank has saved it, it is in its own image.
-                Wish::Part(part, memory) if at >= count || !is_part(region, &part) => {
+                Destination::Part(part, memory) if at >= count || !is_part(region, &part) => {
                     parts.push(PartWish { region: region.clone(), part, memory });
-                    Wish::Nothing
+                    Destination::Nothing
                 }
-                wish => wish,
+                destination => destination,
             };
-            if region.distribution == Distribution::Local && !matches!(wish, Wish::Nothing) {
+            if region.distribution == Distribution::Local
+                && !matches!(destination, Destination::Nothing)
+            {
                 local.get_or_insert_with(|| region.name.clone());
             }
             match (at < count, &region.distribution) {
-                (true, _) => mine.push(wish),
-                (false, Distribution::Replicated) => common.push((&more[at - count].name, wish)),
+                (true, _) => mine.push(destination),
+                (false, Distribution::Replicated) => {
+                    common.push((&more[at - count].name, destination))
+                }
                 // No element is there for a rank that is new.
                 (false, _) => {}
             }
@@ -252,18 +256,24 @@ impl Found {
             }
             None => None,
         };
-        let is_wanted = common.iter().any(|(_, wish)| !matches!(wish, Wish::Nothing));
+        let is_wanted =
+            common.iter().any(|(_, destination)| !matches!(destination, Destination::Nothing));
         let common = match first.filter(|_| is_wanted) {
             Some(first) => {
                 let image = images.open_regions(&first)?;
                 let mut common = common.into_iter().peekable();
                 let mut of = |region: &RegionDesc| match common.peek() {
-                    Some((name, _)) if **name == region.name => common.next().map(|(_, wish)| wish),
+                    Some((name, _)) if **name == region.name => {
+                        common.next().map(|(_, destination)| destination)
+                    }
                     _ => None,
                 };
-                let wishes =
-                    image.regions().iter().map(|it| of(it).unwrap_or(Wish::Nothing)).collect();
-                let plan = FillPlan::new(&image, wishes)?;
+                let destinations = image
+                    .regions()
+                    .iter()
+                    .map(|it| of(it).unwrap_or(Destination::Nothing))
+                    .collect();
+                let plan = FillPlan::new(&image, destinations)?;
                 Some((image, plan))
             }
             None => None,
@@ -274,23 +284,23 @@ impl Found {
 }
 
 impl Planned {
-    fn read(self, images: &RankImages<'_>, leave: &Arc<Leave>) -> Result<Attempt> {
+    fn read(self, images: &RankImages<'_>, permit: &Arc<WritePermit>) -> Result<Attempt> {
         let Planned { own, common, parts, local, follows } = self;
         let stats = RestoreStats::default();
         let epoch = images.epoch();
         let mut attempt = Attempt { epoch, own: None, common: None, local, follows, stats };
         if let Some((own, plan)) = own {
-            let sink = read_image(&own, plan, leave, &mut attempt.stats)?;
+            let sink = read_image(&own, plan, permit, &mut attempt.stats)?;
             attempt.follows &= sink.whole;
             attempt.own = Some((own, sink));
         }
         if let Some((image, plan)) = common {
-            attempt.common = Some(read_image(&image, plan, leave, &mut attempt.stats)?);
+            attempt.common = Some(read_image(&image, plan, permit, &mut attempt.stats)?);
         }
         if let Some(parts) = parts {
-            read_parts(images, parts, leave, &mut attempt.stats)?;
+            read_parts(images, parts, permit, &mut attempt.stats)?;
         }
-        leave.with(|| ()).ok_or_else(interrupted)?;
+        permit.with(|| ()).ok_or_else(interrupted)?;
         Ok(attempt)
     }
 }
@@ -298,10 +308,10 @@ impl Planned {
 fn read_image(
     image: &MemoryImage,
     plan: FillPlan,
-    leave: &Arc<Leave>,
+    permit: &Arc<WritePermit>,
     stats: &mut RestoreStats,
 ) -> Result<Sink> {
-    let (selected, sink) = sink(image, plan, leave)?;
+    let (selected, sink) = sink(image, plan, permit)?;
     stats.add(image.read(&selected, &sink)?);
     Ok(sink)
 }

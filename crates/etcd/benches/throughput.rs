@@ -7,7 +7,7 @@ mod support;
 use outlive_target::{LogMedium, Put};
 use std::thread;
 use std::time::{Duration, Instant};
-use support::{Cluster, job, place_with};
+use support::{Cluster, job, url_with};
 
 const RECORDS: u64 = 100_000;
 const MANIFEST: usize = 20_000;
@@ -30,7 +30,7 @@ fn median(numbers: impl Iterator<Item = u64>, mut work: impl FnMut(u64)) -> Dura
 fn main() {
     for members in [1, 3] {
         let cluster = Cluster::of(members);
-        let medium = place_with(&cluster.addresses(), "p", &[]).open_medium().unwrap();
+        let medium = url_with(&cluster.addresses(), "p", &[]).open_medium().unwrap();
         let put = |number: u64, bytes: usize| {
             assert_eq!(medium.put_new(&job(), number, &vec![7; bytes]).unwrap(), Put::Made);
         };

@@ -2,7 +2,7 @@
 //! if it does not answer.
 
 use crate::errors::{Fault, Next};
-use crate::gateway::{Reply, Request, Session, Streamed};
+use crate::gateway::{AuthToken, Reply, Request, Streamed};
 use crate::runtime;
 use crate::settings::{Settings, Tls};
 use outlive_io::PerProcess;
@@ -34,7 +34,7 @@ const IDLE_MAX: Duration = Duration::from_secs(20);
 /// Where keys are kept.
 pub(crate) struct Cluster {
     /// As a location, for messages.
-    place: String,
+    url: String,
     /// Hosts with ports.
     addresses: Vec<String>,
     /// Begins every key; empty, or without a slash at its end.
@@ -67,13 +67,13 @@ impl Ours {
 
 impl Cluster {
     pub(crate) fn new(
-        place: String,
+        url: String,
         addresses: Vec<String>,
         prefix: &str,
         settings: Settings,
     ) -> Cluster {
         Cluster {
-            place,
+            url,
             addresses,
             prefix: prefix.to_owned(),
             settings,
@@ -89,7 +89,7 @@ impl Cluster {
 
     /// Where it is, for messages.
     pub(crate) fn describe(&self) -> &str {
-        &self.place
+        &self.url
     }
 
     /// Has a request carried out by the members in turn, until one has done it.
@@ -153,7 +153,7 @@ impl Cluster {
     /// Finds out which members are there, whether they are of one cluster, and whether a put would do.
     pub(crate) async fn check(&self) -> Result<()> {
         let greeting = Request::greet(&self.key("log/"), &self.key("log0"));
-        let doing = format!("looking into {}", self.place);
+        let doing = format!("looking into {}", self.url);
         for (at, address) in self.addresses.iter().enumerate() {
             match self.ask(address, &greeting, CONNECT_MAX).await {
                 // Others may be a majority.
@@ -208,7 +208,7 @@ impl Cluster {
             return Ok(token.clone());
         }
         let request = Request::authenticate(&user.name, &user.password);
-        let token = match self.send::<Session>(address, &request, "", limit).await {
+        let token = match self.send::<AuthToken>(address, &request, "", limit).await {
             Ok(session) => session.token,
             // It does not know users.
             Err(fault) if fault.says_no_users() => String::new(),
@@ -316,6 +316,6 @@ impl Cluster {
 
 impl fmt::Debug for Cluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Cluster({})", self.place)
+        write!(f, "Cluster({})", self.url)
     }
 }

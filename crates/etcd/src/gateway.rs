@@ -57,7 +57,7 @@ pub(crate) struct KeyValue {
 
 /// The answer to a user's name and password.
 #[derive(Deserialize)]
-pub(crate) struct Session {
+pub(crate) struct AuthToken {
     pub token: String,
 }
 

@@ -1,12 +1,12 @@
 //! An etcd cluster as a [`LogMedium`](outlive_target::LogMedium) that keeps records, named by an
-//! [`EtcdPlace`]. It keeps no shards.
+//! [`EtcdUrl`]. It keeps no shards.
 //!
 //! ```no_run
-//! use outlive_etcd::EtcdPlace;
+//! use outlive_etcd::EtcdUrl;
 //! use outlive_target::RecordLog;
 //!
 //! # fn main() -> outlive_types::Result<()> {
-//! let place = EtcdPlace::parse("etcd://node1,node2,node3/ckpt/gray-scott")?;
+//! let place = EtcdUrl::parse("etcd://node1,node2,node3/ckpt/gray-scott")?;
 //! place.check()?; // is it there, and may it be used?
 //! let log = RecordLog::over(place.open_medium()?);
 //! # Ok(())
@@ -21,10 +21,10 @@ mod gateway;
 mod keys;
 mod leases;
 mod medium;
-mod place;
 mod runtime;
 mod settings;
+mod url;
 
 pub use files::EtcdFiles;
 pub use medium::EtcdMedium;
-pub use place::EtcdPlace;
+pub use url::EtcdUrl;

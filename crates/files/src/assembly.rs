@@ -1,12 +1,12 @@
 //! Puts the listing of a put together, in its order, from what its readers tell in theirs.
 
 use super::content::{Change, change};
+use super::file_error::{FileError, FileErrorKind, Troubles};
 use super::listing::ListingWriter;
 use super::plan::PutPlan;
 use super::putter::Putter;
 use super::reading::restless;
 use super::recipe::{Emit, RecipeBuilder};
-use super::trouble::{Trouble, TroubleKind, Troubles};
 use super::work::{Backlog, Large, Message, Queue, Task};
 use outlive_chunk::fingerprint;
 use outlive_format::{Content, ITEM_PIECES_MAX, Item, ItemKind, Piece, Recipe};
@@ -249,7 +249,7 @@ impl<'m, 'a> Assembly<'m, 'a> {
         }
     }
 
-    fn drop_file(&mut self, seq: u64, trouble: Trouble) {
+    fn drop_file(&mut self, seq: u64, trouble: FileError) {
         self.dropped.insert(trouble.path.clone());
         self.troubles.add(trouble);
         self.set(seq, Slot::Nothing);
@@ -263,7 +263,7 @@ impl<'m, 'a> Assembly<'m, 'a> {
     }
 
     /// A file was read whole; its pieces may be too many for its item.
-    fn file(&mut self, seq: u64, mut item: Item, troubles: Vec<Trouble>) -> Result<()> {
+    fn file(&mut self, seq: u64, mut item: Item, troubles: Vec<FileError>) -> Result<()> {
         troubles.into_iter().for_each(|trouble| self.troubles.add(trouble));
         if let Content::Pieces(pieces) = &mut item.content
             && pieces.len() > ITEM_PIECES_MAX
@@ -310,7 +310,7 @@ impl<'m, 'a> Assembly<'m, 'a> {
         let path = parts.large.item.path.clone();
         match pieces {
             Err(error) => {
-                self.drop_file(seq, Trouble::reading(&path, error));
+                self.drop_file(seq, FileError::reading(&path, error));
                 return Ok(());
             }
             Ok(pieces) => drop(parts.early.insert(number, pieces)),
@@ -333,7 +333,7 @@ impl<'m, 'a> Assembly<'m, 'a> {
         let change = match fstat(&large.file) {
             Ok(after) => change(&large.stat, &after),
             Err(error) => {
-                self.drop_file(seq, Trouble::reading(&path, error));
+                self.drop_file(seq, FileError::reading(&path, error));
                 return Ok(());
             }
         };
@@ -372,7 +372,7 @@ impl<'m, 'a> Assembly<'m, 'a> {
     pub fn list(&mut self, item: Item) -> Result<()> {
         if item.kind == ItemKind::HardLink && self.dropped.contains(&item.target) {
             let why = "its content was to come under another name of it, where it was not read";
-            self.troubles.add(Trouble::new(&item.path, TroubleKind::Unreadable, why));
+            self.troubles.add(FileError::new(&item.path, FileErrorKind::Unreadable, why));
             return Ok(());
         }
         let meta = self.meta;
@@ -387,7 +387,8 @@ impl<'m, 'a> Assembly<'m, 'a> {
                 Ok(())
             }
             Err(error) if error.kind() == ErrorKind::Invalid => {
-                let trouble = Trouble::new(&item.path, TroubleKind::Unreadable, error.message());
+                let trouble =
+                    FileError::new(&item.path, FileErrorKind::Unreadable, error.message());
                 self.dropped.insert(item.path);
                 self.troubles.add(trouble);
                 Ok(())

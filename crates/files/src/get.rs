@@ -1,12 +1,12 @@
 //! Gets files back: in container order, as much at a time as a window of memory describes.
 
-use super::choice::{Choice, ChosenItems};
 use super::describe::Refusals;
+use super::file_error::{FileErrorKind, Troubles};
 use super::in_order::{InOrder, InOrderStats, in_order};
-use super::making::{Making, Shared, Simple, in_the_way, lock, make_dir};
-use super::place::Placer;
+use super::output_files::{Making, Shared, Simple, in_the_way, lock, make_dir};
+use super::placer::Placer;
+use super::selection::{ChosenItems, Selection};
 use super::there::{FurtherNames, Looker};
-use super::trouble::{TroubleKind, Troubles};
 use outlive_chunk::parallel;
 use outlive_format::{Content, Item, ItemKind, Piece};
 use outlive_pool::check_outside;
@@ -36,7 +36,7 @@ pub struct GetOptions {
     /// The directory to get files into; made if it is missing.
     pub to: PathBuf,
     /// What is wanted.
-    pub choice: Choice,
+    pub choice: Selection,
     /// Replace files that are there and differ.
     pub overwrite: bool,
     /// Set it to end the get early.
@@ -105,7 +105,7 @@ pub trait GetFiles {
     /// reports.
     fn in_order(
         &self,
-        choice: &Choice,
+        choice: &Selection,
         memory_bytes: u64,
         take: &mut dyn FnMut(InOrder<'_>) -> Result<()>,
     ) -> Result<InOrderStats>;
@@ -183,7 +183,7 @@ impl GetFiles for FilesImage {
         report.items -= lost.len() as u64;
         report.troubles = shared.troubles.into_inner().unwrap_or_else(PoisonError::into_inner);
         report.troubles.sort();
-        if report.troubles.count(TroubleKind::Damaged) > 0 {
+        if report.troubles.count(FileErrorKind::Damaged) > 0 {
             // A pool that cannot be written to is read all the same.
             let _ = mark_suspect(self.pool(), self.job(), self.epoch());
         }
@@ -192,7 +192,7 @@ impl GetFiles for FilesImage {
 
     fn in_order(
         &self,
-        choice: &Choice,
+        choice: &Selection,
         memory_bytes: u64,
         take: &mut dyn FnMut(InOrder<'_>) -> Result<()>,
     ) -> Result<InOrderStats> {
@@ -230,7 +230,7 @@ impl Window {
 }
 
 /// What is known of the place of an item before its turn comes.
-enum Place {
+enum Existing {
     /// It has to be made.
     Free,
     /// It is there as it is to be; what was refused of it.
@@ -273,7 +273,7 @@ impl Getter<'_> {
 
     /// The next items. Makes their directories, and finds out which of the others are there as they are
     /// to be.
-    fn look_ahead(&self, items: &mut ChosenItems) -> Result<Vec<(Item, Place)>> {
+    fn look_ahead(&self, items: &mut ChosenItems) -> Result<Vec<(Item, Existing)>> {
         let placer = &self.shared.placer;
         let mut ahead = Vec::new();
         while ahead.len() < AHEAD_ITEMS
@@ -286,10 +286,10 @@ impl Getter<'_> {
             };
             let place = match item.kind {
                 ItemKind::Directory => {
-                    Place::Entered(above.and_then(|()| placer.directory(&item.path)))
+                    Existing::Entered(above.and_then(|()| placer.directory(&item.path)))
                 }
-                _ if above.is_err() => Place::Entered(above),
-                _ => Place::Free,
+                _ if above.is_err() => Existing::Entered(above),
+                _ => Existing::Free,
             };
             ahead.push((item, place));
         }
@@ -297,11 +297,10 @@ impl Getter<'_> {
             return Ok(ahead);
         }
         let (checkpoint, names) = (self.checkpoint, &self.names);
-        let looker =
-            Looker { beneath: &placer.beneath, checkpoint, names, is_root: placer.is_root };
+        let looker = Looker { root: &placer.root, checkpoint, names, is_root: placer.is_root };
         let threads = checkpoint.pool().config().tuning.threads();
-        let look = |(item, place): (Item, Place)| {
-            if !matches!(place, Place::Free) || self.options.stop.load(Ordering::Relaxed) {
+        let look = |(item, place): (Item, Existing)| {
+            if !matches!(place, Existing::Free) || self.options.stop.load(Ordering::Relaxed) {
                 return (item, place);
             }
             let there = match item.kind {
@@ -309,12 +308,12 @@ impl Getter<'_> {
                 ItemKind::HardLink | ItemKind::Directory => None,
                 _ => looker.special(&item),
             };
-            (item, there.map_or(Place::Free, Place::There))
+            (item, there.map_or(Existing::Free, Existing::There))
         };
         Ok(parallel(ahead, threads, look))
     }
 
-    fn item(&mut self, item: Item, place: Place) -> Result<()> {
+    fn item(&mut self, item: Item, place: Existing) -> Result<()> {
         if self.window.is_full() {
             self.flush()?;
             if self.in_order {
@@ -323,22 +322,22 @@ impl Getter<'_> {
         }
         let is_device = matches!(item.kind, ItemKind::CharDevice | ItemKind::BlockDevice);
         match (item.kind, place) {
-            (ItemKind::Directory, Place::Entered(Ok(()))) => {
+            (ItemKind::Directory, Existing::Entered(Ok(()))) => {
                 self.directories.push(item);
                 self.window.directories += 1;
             }
-            (_, Place::Entered(Err(error))) => self.shared.cannot_make(&item.path, error)?,
-            (ItemKind::File | ItemKind::Stream, Place::There(refusals)) => {
+            (_, Existing::Entered(Err(error))) => self.shared.cannot_make(&item.path, error)?,
+            (ItemKind::File | ItemKind::Stream, Existing::There(refusals)) => {
                 self.shared.kept(&item, refusals);
             }
             (ItemKind::File | ItemKind::Stream, _) => self.file(item)?,
             (ItemKind::HardLink, _) => self.window.links.push(item),
-            (_, Place::There(refusals)) => self.shared.refusals(&item.path, refusals),
+            (_, Existing::There(refusals)) => self.shared.refusals(&item.path, refusals),
             _ => match self.shared.placer.special(&item) {
                 Ok(refusals) => self.shared.refusals(&item.path, refusals),
                 Err(Errno::PERM) if is_device => {
                     let why = "only root can make devices";
-                    self.shared.lose(&item.path, TroubleKind::Incomplete, why);
+                    self.shared.lose(&item.path, FileErrorKind::Incomplete, why);
                 }
                 Err(error) => self.shared.cannot_make(&item.path, error)?,
             },
@@ -409,7 +408,7 @@ impl Getter<'_> {
 
     fn damaged(&self, file: &Making, error: &Error) {
         self.shared.give_up(file);
-        self.shared.lose(&file.item.path, TroubleKind::Damaged, error.message());
+        self.shared.lose(&file.item.path, FileErrorKind::Damaged, error.message());
     }
 
     /// Does what has gathered.

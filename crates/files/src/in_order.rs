@@ -2,8 +2,8 @@
 //! before its first byte is read, so `planner` decides which container is read when and what
 //! of it is kept until it is due; a thread reads ahead by a bounded number of bytes.
 
-use super::choice::{Choice, ChosenItems};
 use super::planner::{Item as Use, Memory, StreamPlan, best};
+use super::selection::{ChosenItems, Selection};
 use outlive_format::{Content, Item, Piece};
 use outlive_store::FilesImage;
 use outlive_store::index::ReadItem;
@@ -62,7 +62,7 @@ struct Batch {
 /// As told there.
 pub fn in_order(
     checkpoint: &FilesImage,
-    choice: &Choice,
+    choice: &Selection,
     memory_bytes: u64,
     take: &mut dyn FnMut(InOrder<'_>) -> Result<()>,
 ) -> Result<InOrderStats> {
@@ -124,7 +124,7 @@ struct Ahead<'a> {
 type Ended = std::result::Result<(), Option<Error>>;
 
 impl Ahead<'_> {
-    fn run(&mut self, choice: &Choice) -> Ended {
+    fn run(&mut self, choice: &Selection) -> Ended {
         let checkpoint = self.checkpoint;
         let mut items = ChosenItems::new(checkpoint, choice)?;
         while let Some((mut item, _)) = items.next()? {
@@ -241,7 +241,7 @@ impl Ahead<'_> {
         plan: &StreamPlan,
         uses: &[Use],
     ) -> Result<Vec<(Key, Vec<u8>)>> {
-        let piece = |ReadItem { fp, place }: ReadItem| Piece { fp, bytes: place.length.into() };
+        let piece = |ReadItem { fp, extent }: ReadItem| Piece { fp, bytes: extent.length.into() };
         let pieces: Vec<Piece> = chunks.iter().map(|at| piece(wanted[*at])).collect();
         let out = self.checkpoint.read(&pieces)?;
         Ok(chunks.iter().map(|at| (plan.from[*at], uses[*at])).zip(out).collect())
@@ -254,13 +254,13 @@ fn uses_of(wanted: &[ReadItem], container_bytes: u64) -> Vec<Use> {
     let mut containers = HashMap::new();
     let mut places = HashMap::new();
     let mut uses = Vec::with_capacity(wanted.len());
-    for ReadItem { place, .. } in wanted {
-        let container = (place.pack, u64::from(place.offset) / container_bytes);
+    for ReadItem { extent, .. } in wanted {
+        let container = (extent.pack, u64::from(extent.offset) / container_bytes);
         let new = containers.len() as u32;
         let container = *containers.entry(container).or_insert(new);
         let new = places.len() as u32;
-        let offset = *places.entry(*place).or_insert(new);
-        uses.push(Use { container, offset, length: place.length });
+        let offset = *places.entry(*extent).or_insert(new);
+        uses.push(Use { container, offset, length: extent.length });
     }
     uses
 }

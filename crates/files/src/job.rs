@@ -1,11 +1,11 @@
 //! Puts as a job offers them.
 
+use super::file_error::{FileError, Troubles};
 use super::patterns::Patterns;
 use super::plan::{Planner, PutPlan, stopped};
 use super::put::{Source, StoredFiles};
 use super::putter::Putter;
 use super::scan::{Selection, identity, open_roots};
-use super::trouble::{Trouble, Troubles};
 use outlive_pool::Pool;
 use outlive_store::{Content, FilesImage, Job, SaveNotes, SaveStats};
 use outlive_types::{Error, Result};
@@ -131,7 +131,7 @@ impl PutFiles for Job {
             };
             let image = putter.run(source)?;
             if image.items == 0 {
-                let first = image.troubles.kept.first().map(Trouble::to_string);
+                let first = image.troubles.kept.first().map(FileError::to_string);
                 return Err(Error::invalid(format!(
                     "there is nothing to put: {}",
                     first.unwrap_or_else(|| "no path is named".to_owned())

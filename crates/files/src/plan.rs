@@ -1,7 +1,7 @@
 //! The plan of a put: what there is, what can be taken over from the put before, what must be read.
 
+use super::file_error::Troubles;
 use super::scan::{Root, Scan, Selection};
-use super::trouble::Troubles;
 use outlive_format::{Content, Item, ItemKind, Piece, path_cmp};
 use outlive_pool::Pool;
 use outlive_store::read::files::Items;

@@ -3,11 +3,11 @@
 
 use super::assembly::{Assembly, ContentBuilder, Metadata};
 use super::content::ContentReader;
+use super::file_error::Troubles;
 use super::plan::{Planner, PutPlan, Step, Work, stopped};
 use super::putter::Putter;
 use super::reading::Worker;
 use super::scan::{Root, Selection};
-use super::trouble::Troubles;
 use super::work::{Backlog, Message, Queue, Task};
 use outlive_format::{Item, ItemKind, Recipe, TreeRef};
 use outlive_types::{Error, Event, Progress, Result};

@@ -6,10 +6,10 @@ use super::content::{
     Change, ContentReader, PART_BYTES, Range, ReadFailure, change, is_unsettled, parts_of,
     ranges_of,
 };
+use super::file_error::{FileError, FileErrorKind};
 use super::plan::stopped;
 use super::putter::Putter;
 use super::scan::{Root, described, no_attributes};
-use super::trouble::{Trouble, TroubleKind};
 use super::work::{Large, Message, Queue, Task};
 use outlive_format::{Content, INLINE_BYTES_MAX, Item, ItemKind, RECIPE_BYTES_MAX};
 use outlive_types::Result;
@@ -119,7 +119,7 @@ impl Worker<'_> {
             };
             let change = match after {
                 Ok(after) => change(&stat, &after),
-                Err(error) => return trouble(Trouble::reading(path, error)),
+                Err(error) => return trouble(FileError::reading(path, error)),
             };
             if let Some(is_steady) = attempts.end(change, &item) {
                 item.unsettled |= change != Change::No;
@@ -160,19 +160,19 @@ impl Worker<'_> {
         path: &[u8],
         root: usize,
         now_ns: u64,
-    ) -> std::result::Result<OpenFile, Trouble> {
-        let fault = |error| Trouble::reading(path, error);
+    ) -> std::result::Result<OpenFile, FileError> {
+        let fault = |error| FileError::reading(path, error);
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let root = &self.roots[root];
-        let file = root.beneath.get(root.local(path), flags).map_err(fault)?;
+        let file = root.root.get(root.local(path), flags).map_err(fault)?;
         let stat = fstat(&file).map_err(fault)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             let why = "it is no longer a file";
-            return Err(Trouble::new(path, TroubleKind::Unreadable, why));
+            return Err(FileError::new(path, FileErrorKind::Unreadable, why));
         }
         if stat.st_size.cast_unsigned() > RECIPE_BYTES_MAX {
             let why = "it is longer than 2^62 bytes";
-            return Err(Trouble::new(path, TroubleKind::Unreadable, why));
+            return Err(FileError::new(path, FileErrorKind::Unreadable, why));
         }
         let mut item = described(path.to_vec(), ItemKind::File, &stat);
         let mut without = None;
@@ -194,17 +194,17 @@ struct OpenFile {
     stat: Stat,
     item: Item,
     ranges: Vec<Range>,
-    without: Option<Trouble>,
+    without: Option<FileError>,
 }
 
 /// The trouble with a file that says it is empty, and goes on and on.
-fn cut(path: &[u8]) -> Trouble {
+fn cut(path: &[u8]) -> FileError {
     let why = format!("it says that it is empty; its first {PART_BYTES} bytes are kept");
-    Trouble::new(path, TroubleKind::Incomplete, why)
+    FileError::new(path, FileErrorKind::Incomplete, why)
 }
 
 /// The trouble with a file that does not hold still.
-pub fn restless(path: &[u8]) -> Trouble {
+pub fn restless(path: &[u8]) -> FileError {
     let why = format!("it changed each of the {ATTEMPTS} times it was read; the last is kept");
-    Trouble::new(path, TroubleKind::Changed, why)
+    FileError::new(path, FileErrorKind::Changed, why)
 }

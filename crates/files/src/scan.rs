@@ -1,11 +1,11 @@
 //! Walks directory trees in the order of a listing, one directory's names in memory at a time.
 
 use super::attributes;
-use super::beneath::Beneath;
+use super::file_error::{FileError, FileErrorKind, Troubles};
 use super::leftovers::is_temporary;
 use super::names::read_names;
 use super::patterns::Patterns;
-use super::trouble::{Trouble, TroubleKind, Troubles};
+use super::root_dir::RootDir;
 use outlive_format::{FileTime, Item, ItemKind, path_cmp};
 use outlive_types::{Error, Result, shown_path};
 use rustix::fs::{AtFlags, FileType, OFlags, Stat, fstat, openat, readlinkat, statat};
@@ -29,7 +29,7 @@ const OPEN_DEPTH_MAX: usize = 128;
 #[derive(Debug)]
 pub struct Root {
     /// Where it is.
-    pub beneath: Beneath,
+    pub root: RootDir,
     /// Its path in the listing; `.` for the only directory.
     path: Vec<u8>,
     /// Its name in `beneath`, if it is not a directory.
@@ -75,8 +75,8 @@ pub fn open_roots(paths: &[PathBuf]) -> Result<Vec<Root>> {
                 (whole.parent().unwrap_or(Path::new("/")), name)
             }
         };
-        let beneath = Beneath::open(dir).map_err(|e| io(e.into()))?;
-        roots.push(Root { beneath, path: path_in_listing, file });
+        let root = RootDir::open(dir).map_err(|e| io(e.into()))?;
+        roots.push(Root { root, path: path_in_listing, file });
     }
     roots.sort_by(|a, b| path_cmp(&a.path, &b.path));
     if let Some(twice) = roots.windows(2).find(|pair| pair[0].path == pair[1].path) {
@@ -169,24 +169,24 @@ impl<'a> Scan<'a> {
 
     fn root(&mut self, root: &Root) -> Option<Item> {
         let Some(file) = &root.file else {
-            let opened = root.beneath.get(b".", OFlags::RDONLY | OFlags::DIRECTORY);
+            let opened = root.root.get(b".", OFlags::RDONLY | OFlags::DIRECTORY);
             let stat = opened.as_ref().map_err(|e| *e).and_then(fstat);
-            let Ok(stat) = stat.map_err(|e| self.trouble(Trouble::reading(&root.path, e))) else {
+            let Ok(stat) = stat.map_err(|e| self.trouble(FileError::reading(&root.path, e))) else {
                 return None;
             };
             self.device = stat.st_dev;
             return self.enter(root.path.clone(), &stat, opened);
         };
-        let stat = root.beneath.stat(file);
-        let Ok(stat) = stat.map_err(|e| self.trouble(Trouble::reading(&root.path, e))) else {
+        let stat = root.root.stat(file);
+        let Ok(stat) = stat.map_err(|e| self.trouble(FileError::reading(&root.path, e))) else {
             return None;
         };
         self.device = stat.st_dev;
-        let dir = root.beneath.dir();
+        let dir = root.root.dir();
         self.other(root.path.clone(), file, dir, &stat)
     }
 
-    fn trouble(&mut self, trouble: Trouble) {
+    fn trouble(&mut self, trouble: FileError) {
         self.troubles.add(trouble);
     }
 
@@ -202,7 +202,7 @@ impl<'a> Scan<'a> {
             None => {
                 let (root, flags) =
                     (&self.roots[self.next_root - 1], OFlags::RDONLY | OFlags::DIRECTORY);
-                root.beneath.get(root.local(&frame.path), flags).map(Arc::new)
+                root.root.get(root.local(&frame.path), flags).map(Arc::new)
             }
         };
         let looked = looked.and_then(|dir| {
@@ -212,7 +212,7 @@ impl<'a> Scan<'a> {
         let (dir, stat) = match looked {
             Ok(looked) => looked,
             Err(error) => {
-                self.trouble(Trouble::reading(&path, error));
+                self.trouble(FileError::reading(&path, error));
                 return None;
             }
         };
@@ -272,8 +272,8 @@ impl<'a> Scan<'a> {
                 (names, dir)
             }
             Err(error) => {
-                let trouble = Trouble::reading(&item.path, error);
-                let is_gone = trouble.kind == TroubleKind::Vanished;
+                let trouble = FileError::reading(&item.path, error);
+                let is_gone = trouble.kind == FileErrorKind::Vanished;
                 self.trouble(trouble);
                 // One that cannot be read is still known to be there.
                 return (!is_gone).then_some(item);
@@ -287,7 +287,7 @@ impl<'a> Scan<'a> {
             Some(Err(error)) => {
                 let path = [&item.path, &b"/"[..], IGNORE_FILE].concat();
                 let why = error.message();
-                self.trouble(Trouble::new(&path, TroubleKind::Incomplete, why));
+                self.trouble(FileError::new(&path, FileErrorKind::Incomplete, why));
                 None
             }
             Some(Ok(patterns)) => Some(patterns),
@@ -315,7 +315,7 @@ impl<'a> Scan<'a> {
             FileType::Socket => ItemKind::Socket,
             other => {
                 let why = format!("{other:?} is no kind of file that can be kept");
-                self.trouble(Trouble::new(&path, TroubleKind::Unreadable, why));
+                self.trouble(FileError::new(&path, FileErrorKind::Unreadable, why));
                 return None;
             }
         };
@@ -331,7 +331,7 @@ impl<'a> Scan<'a> {
             match readlinkat(dir, name, Vec::new()) {
                 Ok(target) => item.target = target.into_bytes(),
                 Err(error) => {
-                    self.trouble(Trouble::reading(&item.path, error));
+                    self.trouble(FileError::reading(&item.path, error));
                     return None;
                 }
             }
@@ -375,9 +375,9 @@ impl<'a> Scan<'a> {
 }
 
 /// The trouble with a file whose attributes could not be read.
-pub fn no_attributes(path: &[u8], error: Errno) -> Trouble {
+pub fn no_attributes(path: &[u8], error: Errno) -> FileError {
     let why = format!("its extended attributes: {}", std::io::Error::from(error));
-    Trouble::new(path, TroubleKind::Incomplete, why)
+    FileError::new(path, FileErrorKind::Incomplete, why)
 }
 
 /// An item as `stat` describes it.

@@ -5,9 +5,9 @@
 //! has lost a bit does not change it.
 
 use super::attributes::{is_as_wanted, of_open};
-use super::beneath::{Beneath, name_of};
 use super::content::{Change, Range, change, ranges_of};
 use super::describe::{Refusals, SET_ID, describe_name, describe_open};
+use super::root_dir::{RootDir, name_of};
 use outlive_chunk::{fingerprint, is_zero};
 use outlive_format::{Content, Item, ItemKind, Piece};
 use outlive_store::FilesImage;
@@ -40,9 +40,9 @@ impl FurtherNames {
 
     /// Whether every name of something there is one that this item is to have. Otherwise it would be
     /// changed under names that have nothing to do with it.
-    fn are_all(&self, beneath: &Beneath, item: &Item, there: &Stat) -> bool {
+    fn are_all(&self, root: &RootDir, item: &Item, there: &Stat) -> bool {
         let is_same = |path: &[u8]| {
-            let other = beneath.stat(path);
+            let other = root.stat(path);
             other.is_ok_and(|o| (o.st_dev, o.st_ino) == (there.st_dev, there.st_ino))
         };
         let further = self.of.get(&item.path).into_iter().flatten();
@@ -54,7 +54,7 @@ impl FurtherNames {
 /// What a look at the place of an item needs.
 pub struct Looker<'a> {
     /// Where.
-    pub beneath: &'a Beneath,
+    pub root: &'a RootDir,
     /// What is to be there.
     pub checkpoint: &'a FilesImage,
     /// Its files' further names.
@@ -82,15 +82,15 @@ impl Looker<'_> {
                 && stat.st_size.cast_unsigned() == item.bytes
                 && self.has_owner(item, stat)
         };
-        if !is_it(&self.beneath.stat(&item.path)?) {
+        if !is_it(&self.root.stat(&item.path)?) {
             return Ok(None);
         }
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = self.beneath.get(&item.path, flags)?;
+        let file = self.root.get(&item.path, flags)?;
         let stat = fstat(&file)?;
         let is_it = is_it(&stat)
             && is_as_wanted(&of_open(&file)?, &item.attributes, self.is_root)
-            && self.names.are_all(self.beneath, item, &stat);
+            && self.names.are_all(self.root, item, &stat);
         Ok(is_it.then_some((file, stat)))
     }
 
@@ -134,7 +134,7 @@ impl Looker<'_> {
 
     /// The same for a symbolic link, a pipe, a socket or a device.
     pub fn special(&self, item: &Item) -> Option<Refusals> {
-        let dir = self.beneath.parent(&item.path).ok()?;
+        let dir = self.root.parent(&item.path).ok()?;
         let name = name_of(&item.path);
         let there = statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         let is_kind = match (FileType::from_raw_mode(there.st_mode), item.kind) {
@@ -145,9 +145,8 @@ impl Looker<'_> {
             (FileType::Fifo, ItemKind::Fifo) | (FileType::Socket, ItemKind::Socket) => true,
             _ => false,
         };
-        let is_there = is_kind
-            && self.has_owner(item, &there)
-            && self.names.are_all(self.beneath, item, &there);
+        let is_there =
+            is_kind && self.has_owner(item, &there) && self.names.are_all(self.root, item, &there);
         is_there.then(|| describe_name(dir.as_fd(), name, item, self.is_root))
     }
 }

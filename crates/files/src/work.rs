@@ -2,8 +2,8 @@
 
 use super::attempts::Attempts;
 use super::content::Range;
+use super::file_error::{FileError, Troubles};
 use super::plan::PutPlan;
-use super::trouble::{Trouble, Troubles};
 use outlive_format::{Item, Piece};
 use outlive_types::Error;
 use rustix::fs::Stat;
@@ -54,7 +54,7 @@ pub struct Large {
     /// How it was read before.
     pub attempts: Attempts,
     /// What is missing of it anyway.
-    pub without: Option<Trouble>,
+    pub without: Option<FileError>,
 }
 
 /// What planner and readers tell. A reader speaks only of steps that were announced.
@@ -82,14 +82,14 @@ pub enum Message {
         /// It is another file than the one that was listed.
         replaced: bool,
         /// What is wrong with it.
-        troubles: Vec<Trouble>,
+        troubles: Vec<FileError>,
     },
     /// A file that could not be read.
     Dropped {
         /// Number of its step.
         seq: u64,
         /// Why.
-        trouble: Trouble,
+        trouble: FileError,
     },
     /// A file whose parts will follow.
     Large {

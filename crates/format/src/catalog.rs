@@ -2,7 +2,7 @@
 
 use crate::codec::{Check, Reader, Writer, checksum, demand};
 use crate::tree::TreeRef;
-use outlive_types::{Distribution, Error, Fingerprint, RegionDesc, RegionPlace, Result};
+use outlive_types::{Distribution, Error, Fingerprint, RegionDesc, RegionLocation, Result};
 use std::collections::HashSet;
 
 const WHAT: &str = "catalog";
@@ -32,29 +32,29 @@ pub struct CatalogRegion {
 impl CatalogRegion {
     /// The region's page tree if it has a stream of its own.
     pub fn tree(&self) -> Option<TreeRef> {
-        match self.desc.place {
-            RegionPlace::Packed { .. } => None,
-            RegionPlace::Own => Some(TreeRef { bytes: self.desc.bytes, root: self.root }),
+        match self.desc.location {
+            RegionLocation::Packed { .. } => None,
+            RegionLocation::Own => Some(TreeRef { bytes: self.desc.bytes, root: self.root }),
         }
     }
 
     fn check(&self) -> Check {
-        let RegionDesc { name, dtype, shape, bytes, place, distribution } = &self.desc;
+        let RegionDesc { name, dtype, shape, bytes, location, distribution } = &self.desc;
         let shown = || name.chars().take(40).collect::<String>();
         demand!(!name.is_empty(), "a region has no name");
         demand!(name.len() <= TEXT_BYTES_MAX, "the name {:?}… is too long", shown());
         demand!(dtype.len() <= TEXT_BYTES_MAX, "region {:?} has a too long dtype", shown());
         demand!(shape.len() <= DIMENSIONS_MAX, "region {:?} has too many dimensions", shown());
         distribution.check(shape).map_err(|why| format!("region {:?} is {why}", shown()))?;
-        match place {
-            RegionPlace::Packed { offset } => demand!(
+        match location {
+            RegionLocation::Packed { offset } => demand!(
                 self.root.is_zero()
                     && offset % PACKED_ALIGN_BYTES == 0
                     && offset.checked_add(*bytes).is_some(),
                 "region {:?} is at a wrong place, {offset}",
                 shown()
             ),
-            RegionPlace::Own => {
+            RegionLocation::Own => {
                 let tree = TreeRef { bytes: *bytes, root: self.root };
                 tree.check().map_err(|why| format!("region {:?}: {why}", shown()))?;
             }
@@ -91,12 +91,14 @@ impl Catalog {
             out.u32(desc.name.len() as u32);
             out.u16(desc.dtype.len() as u16);
             out.u8(desc.shape.len() as u8);
-            let place = u8::from(desc.place == RegionPlace::Own);
-            out.u8(place | distribution_code(&desc.distribution) << DISTRIBUTION_SHIFT);
+            let location = u8::from(desc.location == RegionLocation::Own);
+            out.u8(location | distribution_code(&desc.distribution) << DISTRIBUTION_SHIFT);
             out.u64(desc.bytes);
-            match desc.place {
-                RegionPlace::Packed { offset } => out.u64(offset),
-                RegionPlace::Own => TreeRef { bytes: desc.bytes, root: *root }.write_rest(&mut out),
+            match desc.location {
+                RegionLocation::Packed { offset } => out.u64(offset),
+                RegionLocation::Own => {
+                    TreeRef { bytes: desc.bytes, root: *root }.write_rest(&mut out)
+                }
             }
             for extent in
                 desc.shape.iter().chain(lists_of(&desc.distribution).into_iter().flatten())
@@ -135,7 +137,7 @@ impl Catalog {
     fn encoded_len(&self) -> usize {
         let of = |region: &CatalogRegion| {
             let desc = &region.desc;
-            let root = if desc.place == RegionPlace::Own { 32 } else { 0 };
+            let root = if desc.location == RegionLocation::Own { 32 } else { 0 };
             let lists = lists_of(&desc.distribution);
             let extents = desc.shape.len() + lists.iter().map(|list| list.len()).sum::<usize>();
             REGION_BYTES_MIN + root + 8 * extents + desc.name.len() + desc.dtype.len()
@@ -147,9 +149,9 @@ impl Catalog {
 fn read_region(from: &mut Reader<'_>) -> Result<CatalogRegion> {
     let (name_bytes, dtype_bytes) = (from.u32()?, from.u16()?);
     let (dimensions, code, bytes) = (from.u8()?, from.u8()?, from.u64()?);
-    let (place, root) = match code & PLACE_MASK {
-        0 => (RegionPlace::Packed { offset: from.u64()? }, Fingerprint::ZERO),
-        _ => (RegionPlace::Own, TreeRef::read_rest(bytes, from)?.root),
+    let (location, root) = match code & PLACE_MASK {
+        0 => (RegionLocation::Packed { offset: from.u64()? }, Fingerprint::ZERO),
+        _ => (RegionLocation::Own, TreeRef::read_rest(bytes, from)?.root),
     };
     let shape = extents(from, dimensions)?;
     let distribution = match code >> DISTRIBUTION_SHIFT {
@@ -169,7 +171,10 @@ fn read_region(from: &mut Reader<'_>) -> Result<CatalogRegion> {
     };
     let name = from.text(name_bytes as usize)?.to_owned();
     let dtype = from.text(dtype_bytes.into())?.to_owned();
-    Ok(CatalogRegion { desc: RegionDesc { name, dtype, shape, bytes, place, distribution }, root })
+    Ok(CatalogRegion {
+        desc: RegionDesc { name, dtype, shape, bytes, location, distribution },
+        root,
+    })
 }
 
 /// A list with an entry for each dimension.

@@ -6,22 +6,23 @@
 //! memory only in proportion to its input. An encoder refuses, as `Bug` or (where a program's own
 //! words are at fault) as `Invalid`, whatever its decoder would refuse.
 
+mod call_message;
 mod catalog;
 mod codec;
 mod directory;
 mod item;
 mod leaf;
 mod listing;
-mod message;
 mod node;
 mod plain;
 mod recipe;
 mod record;
+mod save_message;
 mod shard;
 mod slice;
 mod tree;
-mod word;
 
+pub use call_message::{CallMessage, Payload, RUN_BYTES_MAX, Token};
 pub use catalog::{Catalog, CatalogRegion, DIMENSIONS_MAX, TEXT_BYTES_MAX};
 pub use codec::{Checksum, checksum, fingerprint};
 pub use directory::{Directory, DirectoryEntry, EntryKind, InFrame, LENGTH_MAX};
@@ -33,7 +34,6 @@ pub use leaf::{CHAIN_MAX, Leaf, LeafExtent, LeafKind, Lookup, PageExtent};
 pub use listing::{
     LISTING_END_BYTES, LISTING_HEAD_BYTES, Listing, ListingReader, listing_end, listing_head,
 };
-pub use message::{Changes, Committed, Envelope, Message, Moved, Opened, RankImage};
 pub use node::InnerNode;
 pub use outlive_types::Codec;
 pub use plain::{Numbers, PLAIN_DEPTH_MAX, Plain, PlainKind, PlainReader, PlainWriter};
@@ -43,12 +43,12 @@ pub use record::{
     Manifest, Note, PageRef, Prune, Record, Remarks, SaveFigures, SegmentKind, SegmentLists,
     SegmentRef, Session, Sweep, TablePage, page_of,
 };
+pub use save_message::{Changes, Committed, Envelope, Moved, Opened, RankImage, SaveMessage};
 pub use shard::{
     FOOTER_BYTES, FRAGMENTS_MAX, Footer, Fragment, Geometry, SHARD_HEADER_BYTES, ShardHeader, Tail,
 };
 pub use slice::{PAGE_GROUPS_MAX, PageSet, Slice, SliceForm, cut_chunk};
 pub use tree::{LEVEL_MAX, NODE_CHILDREN, STREAM_BYTES_MAX, TreeRef, tree_level};
-pub use word::{RUN_BYTES_MAX, Said, Token, Word};
 
 /// The format version that this build writes and reads.
 pub const VERSION: u16 = 0;

@@ -18,16 +18,16 @@ use std::sync::{Arc, Weak};
 /// A fixed number of bytes that starts at a multiple of 4096, as O_DIRECT demands; its holder is the only
 /// one who reads or writes them. The memory of one that was taken from a [`StagingPool`](crate::StagingPool)
 /// goes back there when the buffer and all its parts are dropped, on whichever thread.
-pub struct AlignedBuf(Part);
+pub struct AlignedBuf(BufferRange);
 
 /// Bytes of a buffer that nobody writes any more. Clones and slices share its memory.
 #[derive(Clone)]
-pub struct SharedBuf(Part);
+pub struct SharedBuf(BufferRange);
 
 /// A range of a buffer's memory. Those of different [`AlignedBuf`]s never overlap, nor do one of an
 /// `AlignedBuf` and one of a [`SharedBuf`].
 #[derive(Clone)]
-struct Part {
+struct BufferRange {
     whole: Arc<Whole>,
     start: usize,
     length: usize,
@@ -36,12 +36,12 @@ struct Part {
 /// Memory and its way home.
 struct Whole {
     memory: Memory,
-    home: Option<Weak<dyn Home>>,
+    home: Option<Weak<dyn BufferOwner>>,
     is_written_off: AtomicBool,
 }
 
 /// Where the memory of a buffer goes when that is dropped.
-pub(crate) trait Home: Send + Sync {
+pub(crate) trait BufferOwner: Send + Sync {
     fn put_back(&self, memory: Memory);
 
     /// Counts a buffer that is out as written off. Returns false if the pool may write off no more.
@@ -52,9 +52,9 @@ pub(crate) trait Home: Send + Sync {
 }
 
 /// A weak reference to a buffer that is used by work that may hang. It does not keep the buffer alive.
-pub struct Hold(Weak<Whole>);
+pub struct WeakBuffer(Weak<Whole>);
 
-impl Hold {
+impl WeakBuffer {
     /// Says that the buffer may stay out for long, since the work that has it hangs: its pool hands out
     /// another one instead. A pool does so for as many buffers as it has; so the memory is at most twice
     /// what the pool was given. Does nothing if the buffer is back, or written off already.
@@ -67,9 +67,9 @@ impl Hold {
     }
 }
 
-impl fmt::Debug for Hold {
+impl fmt::Debug for WeakBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Hold")
+        f.write_str("WeakBuffer")
     }
 }
 
@@ -91,19 +91,19 @@ impl AlignedBuf {
         Some(AlignedBuf::of(Memory::try_not_inherited(length)?, None))
     }
 
-    pub(crate) fn pooled(memory: Memory, home: Weak<dyn Home>) -> AlignedBuf {
+    pub(crate) fn pooled(memory: Memory, home: Weak<dyn BufferOwner>) -> AlignedBuf {
         AlignedBuf::of(memory, Some(home))
     }
 
-    fn of(memory: Memory, home: Option<Weak<dyn Home>>) -> AlignedBuf {
+    fn of(memory: Memory, home: Option<Weak<dyn BufferOwner>>) -> AlignedBuf {
         let length = memory.length();
         let whole = Whole { memory, home, is_written_off: AtomicBool::new(false) };
-        AlignedBuf(Part { whole: Arc::new(whole), start: 0, length })
+        AlignedBuf(BufferRange { whole: Arc::new(whole), start: 0, length })
     }
 
     /// To be kept while work that may hang has the buffer.
-    pub fn hold(&self) -> Hold {
-        Hold(Arc::downgrade(&self.0.whole))
+    pub fn hold(&self) -> WeakBuffer {
+        WeakBuffer(Arc::downgrade(&self.0.whole))
     }
 
     /// Asks for 4 KiB pages instead: to be called before the buffer is used, for measurements.
@@ -116,13 +116,13 @@ impl AlignedBuf {
     /// # Panics
     /// If `at` is neither a multiple of 4096 nor the length, or beyond it.
     pub fn split_off(&mut self, at: usize) -> AlignedBuf {
-        let Part { whole, start, length } = &mut self.0;
+        let BufferRange { whole, start, length } = &mut self.0;
         assert!(at <= *length, "a buffer of {length} bytes cannot be split at {at}");
         assert!(
             at.is_multiple_of(PAGE_BYTES) || at == *length,
             "a buffer cannot be split at {at}: the rest would not start at a page"
         );
-        let rest = Part { whole: whole.clone(), start: *start + at, length: *length - at };
+        let rest = BufferRange { whole: whole.clone(), start: *start + at, length: *length - at };
         *length = at;
         AlignedBuf(rest)
     }
@@ -149,8 +149,8 @@ impl AlignedBuf {
 
 impl SharedBuf {
     /// To be kept while work that may hang has the buffer.
-    pub fn hold(&self) -> Hold {
-        Hold(Arc::downgrade(&self.0.whole))
+    pub fn hold(&self) -> WeakBuffer {
+        WeakBuffer(Arc::downgrade(&self.0.whole))
     }
 
     /// Some of the bytes, without a copy.
@@ -158,12 +158,16 @@ impl SharedBuf {
     /// # Panics
     /// If they are not within.
     pub fn slice(&self, range: Range<usize>) -> SharedBuf {
-        let Part { whole, start, length } = &self.0;
+        let BufferRange { whole, start, length } = &self.0;
         assert!(
             range.start <= range.end && range.end <= *length,
             "a buffer of {length} bytes has no bytes {range:?}"
         );
-        SharedBuf(Part { whole: whole.clone(), start: start + range.start, length: range.len() })
+        SharedBuf(BufferRange {
+            whole: whole.clone(),
+            start: start + range.start,
+            length: range.len(),
+        })
     }
 
     /// The whole buffer, of which these bytes are a part, to write it again.
@@ -174,7 +178,7 @@ impl SharedBuf {
         match Arc::get_mut(&mut self.0.whole) {
             Some(whole) => {
                 let length = whole.memory.length();
-                Ok(AlignedBuf(Part { start: 0, length, ..self.0 }))
+                Ok(AlignedBuf(BufferRange { start: 0, length, ..self.0 }))
             }
             None => Err(self),
         }
@@ -187,7 +191,7 @@ impl From<AlignedBuf> for SharedBuf {
     }
 }
 
-impl Part {
+impl BufferRange {
     fn first(&self) -> *mut u8 {
         // SAFETY: a part lies within its memory.
         unsafe { self.whole.memory.start().add(self.start).as_ptr() }

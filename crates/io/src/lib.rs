@@ -27,7 +27,7 @@ mod ticket;
 mod timer;
 
 pub use blocking::{StandIn, blocking, stand_in};
-pub use buffer::{AlignedBuf, Hold, SharedBuf};
+pub use buffer::{AlignedBuf, SharedBuf, WeakBuffer};
 pub use completions::Completions;
 pub use copy::{copy_past_cache, gather_past_cache};
 pub use direct::DirectFile;

@@ -1,6 +1,6 @@
 //! A bounded supply of equal buffers: the back-pressure between filling and writing.
 
-use crate::buffer::{AlignedBuf, Home};
+use crate::buffer::{AlignedBuf, BufferOwner};
 use crate::memory::Memory;
 use std::fmt;
 use std::process;
@@ -168,12 +168,12 @@ impl StagingPool {
         if memory.is_none() {
             self.lock().made -= 1;
         }
-        let home: Weak<dyn Home> = Arc::<Self>::downgrade(self);
+        let home: Weak<dyn BufferOwner> = Arc::<Self>::downgrade(self);
         Some(AlignedBuf::pooled(memory?, home))
     }
 }
 
-impl Home for StagingPool {
+impl BufferOwner for StagingPool {
     fn put_back(&self, memory: Memory) {
         // In a forked child the lock may have been inherited from a thread that is not there.
         if process::id() == self.pid {

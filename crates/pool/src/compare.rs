@@ -1,9 +1,9 @@
 //! Whether a marker is this pool's.
 
 use crate::config::FormatConfig;
-use crate::home::Home;
 use crate::location::Location;
 use crate::marker::Marker;
+use crate::paths::PoolPaths;
 use outlive_types::{Error, Result};
 
 /// The text of a marker or a descriptor.
@@ -24,7 +24,7 @@ pub(crate) fn look_for(place: &Location) -> &'static str {
 
 /// Compares a descriptor's `[format]` with that of the marker of this name, which is in `what`.
 pub(crate) fn compare(
-    home: &Home,
+    paths: &PoolPaths,
     format: &FormatConfig,
     name: &str,
     marker: &Marker,
@@ -44,7 +44,7 @@ pub(crate) fn compare(
     Err(Error::invalid(format!(
         "{} does not belong to the pool's {what}: its [format] says {}, that of {name} says {}; put it \
          right",
-        home.descriptor(),
+        paths.descriptor(),
         named(format),
         named(made)
     )))

@@ -3,23 +3,23 @@
 use crate::config::{FormatConfig, LogConfig, PoolConfig, Tuning};
 use crate::descriptor::make_copy;
 use crate::environment::Environment;
-use crate::home::{COPY, DESCRIPTOR, Home, MARKER};
 use crate::home_targets::HomeTargets;
+use crate::init_check::{
+    LOG_STAYS, SLOW_STAYS, check_in_memory, check_log_replica, check_outside,
+    check_outside_prefixes, holds_something, keeps_no_packs, make_target, refuse_memory,
+    refuse_used, refuse_used_log, write_target,
+};
 use crate::location::{Location, as_if_made};
 use crate::log_open::{check_log, open_log};
-use crate::log_places::{check_place, marker_in};
+use crate::log_replicas::{check_replica, marker_in};
 use crate::marker::Marker;
+use crate::marker_check::{TARGET_MARKER, check_target, descriptor_is_missing, read_descriptor};
 use crate::membership::staying;
-use crate::place::{TARGET_MARKER, check_target, descriptor_is_missing, read_descriptor};
-use crate::places::{
-    LOG_STAYS, SLOW_STAYS, check_in_memory, check_log_place, check_outside, check_outside_prefixes,
-    holds_something, keeps_no_packs, make_target, refuse_memory, refuse_used, refuse_used_log,
-    write_target,
-};
+use crate::paths::{COPY, DESCRIPTOR, MARKER, PoolPaths};
 use crate::pool::Pool;
 use crate::redundancy::{TargetConfig, Tier};
 use crate::targets::{Member, TargetSet, TargetTable};
-use outlive_s3::S3Place;
+use outlive_s3::S3Url;
 use outlive_target::{LogMedium, ManifestLog, Target, sync_dir};
 use outlive_types::{Error, Result, Rng};
 use std::fs;
@@ -45,24 +45,24 @@ pub fn create(dir: &Path, mut config: PoolConfig, env: Environment) -> Result<Po
         return Err(Error::invalid(format!("{root} is a pool already")));
     }
     refuse_strangers(&root)?;
-    let home = Home::of(root.clone(), &config)?;
-    let mut places = Vec::new();
-    for log in &home.log().at {
-        if home.is_elsewhere(log) {
+    let paths = PoolPaths::of(root.clone(), &config)?;
+    let mut locations = Vec::new();
+    for log in &paths.log().at {
+        if paths.is_elsewhere(log) {
             refuse_used_log(log, &config)?;
             if is_volatile {
                 refuse_memory(&root, log, LOG_STAYS)?;
             }
         }
-        let place = as_if_made(&root, log.clone()).real();
-        if place.is_some() && places.contains(&place) {
+        let location = as_if_made(&root, log.clone()).real();
+        if location.is_some() && locations.contains(&location) {
             return Err(Error::invalid(format!(
                 "{log} is named twice as a place of the log: name each place once"
             )));
         }
-        places.push(place);
+        locations.push(location);
     }
-    places.clear();
+    locations.clear();
     for (number, target) in config.locations(&root)?.into_iter().enumerate() {
         let row = config.target.get(number);
         if is_volatile && row.is_some_and(|row| row.tier == Tier::Slow) {
@@ -79,17 +79,17 @@ pub fn create(dir: &Path, mut config: PoolConfig, env: Environment) -> Result<Po
         }
         let target = as_if_made(&root, target);
         if !target.is_same(&root) {
-            refuse_used(&home, &target)?;
+            refuse_used(&paths, &target)?;
         }
-        let place = target.real();
-        if place.is_some() && places.contains(&place) {
+        let location = target.real();
+        if location.is_some() && locations.contains(&location) {
             return Err(Error::invalid(format!(
                 "{target} is named twice as a target: name each place once"
             )));
         }
-        places.push(place);
+        locations.push(location);
     }
-    if !write_descriptor(&home, config, &*env.rng)? {
+    if !write_descriptor(&paths, config, &*env.rng)? {
         return Err(Error::invalid(format!(
             "another program has just made a pool in {root}, so this command has made none; delete the markers that it \
              has left in its places of the log and its targets ({MARKER}, {TARGET_MARKER})"
@@ -124,21 +124,21 @@ fn open_if(
 ) -> Result<Pool> {
     let root = Location::of_pool(dir, DESCRIPTOR)?;
     let mut config = read_descriptor(&root)?;
-    let home = Home::of(root.clone(), &config)?;
-    let (marker, away) = check_log(&home, &config.format)?;
+    let paths = PoolPaths::of(root.clone(), &config)?;
+    let (marker, away) = check_log(&paths, &config.format)?;
     if config.redundancy.geometry(0) != marker.redundancy.geometry(0) {
         return Err(Error::invalid(format!(
             "{}: redundancy is {}, and the pool was made with {}: put it right; to change it, copy the \
              checkpoints to a new pool",
-            home.descriptor(),
+            paths.descriptor(),
             config.redundancy.describe(),
             marker.redundancy.describe()
         )));
     }
-    let log = open_log(&home, &config.format)?;
-    let targets = table_of(&home, &config.format, &log, &env).rows()?;
+    let log = open_log(&paths, &config.format)?;
+    let targets = table_of(&paths, &config.format, &log, &env).rows()?;
     let fits = config.redundancy.check_targets(&staying(&targets));
-    fits.map_err(|error| error.context(home.descriptor()))?;
+    fits.map_err(|error| error.context(paths.descriptor()))?;
     // A pool's only target needs no number.
     let own = |row: &TargetConfig| TargetConfig { id: row.id, ..TargetConfig::at(".") };
     let named = |row: &TargetConfig| match &config.target[..] {
@@ -151,29 +151,29 @@ fn open_if(
     }
     // A program may change its directory between now and its saves.
     let named = root.to_string();
-    let (moved, then) = (home.has_moved(), home.log().clone());
-    let home = Home::of(root.absolute(), &config)?;
+    let (moved, then) = (paths.has_moved(), paths.log().clone());
+    let paths = PoolPaths::of(root.absolute(), &config)?;
     if moved {
-        check_log(&home, &config.format)?;
+        check_log(&paths, &config.format)?;
     }
-    let log = open_log(&home, &config.format)?;
-    let table = Arc::new(table_of(&home, &config.format, &log, &env));
-    let own = |row: &&TargetConfig| config.target.len() > 1 && table.places().is_own(row);
+    let log = open_log(&paths, &config.format)?;
+    let table = Arc::new(table_of(&paths, &config.format, &log, &env));
+    let own = |row: &&TargetConfig| config.target.len() > 1 && table.locations().is_own(row);
     if config.target.iter().filter(own).count() > 1 {
         return Err(Error::invalid(format!(
             "{}: two targets are the pool's own place: put the locations right",
-            home.descriptor()
+            paths.descriptor()
         )));
     }
     let pool = Pool::of(Vec::new(), config, log, env);
-    let pool = pool.at(Path::new(&named)).in_home(home);
+    let pool = pool.at(Path::new(&named)).in_home(paths);
     let pool = pool.with_table(table)?;
     let readable = match check(&pool.targets()) {
         // All that is lost is what was in memory: programs go on without it.
-        Err(_) if pool.wants_anew()? => Ok(None),
+        Err(_) if pool.wants_recreate()? => Ok(None),
         readable => readable,
     };
-    if readable?.is_some() && !pool.wants_anew().unwrap_or(false) {
+    if readable?.is_some() && !pool.wants_recreate().unwrap_or(false) {
         pool.warn(format!(
             "more than {} of {} targets are away: nothing can be saved, and only what is on the others can be read; \
              bring back what is away, or put a new target in its place with: {}",
@@ -187,7 +187,7 @@ fn open_if(
             "the log was moved to {}: so that the old places can go, set [log] to that, and to number = {}, in {}",
             then.describe(),
             then.number,
-            pool.home().map_or_else(String::new, Home::descriptor)
+            pool.paths().map_or_else(String::new, PoolPaths::descriptor)
         ));
     }
     for away in away {
@@ -201,13 +201,13 @@ fn open_if(
 
 /// The table of a pool's targets.
 fn table_of(
-    home: &Home,
+    paths: &PoolPaths,
     format: &FormatConfig,
     log: &Arc<dyn ManifestLog>,
     env: &Environment,
 ) -> TargetTable {
-    let places = Arc::new(HomeTargets::new(home, format, env));
-    TargetTable::new(log.clone(), places, env.rng.clone())
+    let locations = Arc::new(HomeTargets::new(paths, format, env));
+    TargetTable::new(log.clone(), locations, env.rng.clone())
 }
 
 /// Opens the pool in `dir`, or makes one there if that is empty or missing.
@@ -226,17 +226,17 @@ pub fn open_or_create(dir: &Path, env: Environment) -> Result<Pool> {
             _ => Tuning::default(),
         };
         let config = PoolConfig::new(FormatConfig::new(id), tuning);
-        write_descriptor(&Home::of(root, &config)?, config, &*env.rng)?;
+        write_descriptor(&PoolPaths::of(root, &config)?, config, &*env.rng)?;
     }
     open(dir, env)
 }
 
 /// Somebody has begun to make a pool here, with other places for its log.
-fn another_log(place: &Location, made: &Marker) -> Error {
+fn another_log(location: &Location, made: &Marker) -> Error {
     let log = made.log.as_ref().map_or_else(Vec::new, LogConfig::all);
     let there: Vec<String> = log.into_iter().map(|location| format!("--log {location}")).collect();
     Error::invalid(format!(
-        "{place} holds the beginning of a pool whose log is {}: give the same places, in that order, or name \
+        "{location} holds the beginning of a pool whose log is {}: give the same places, in that order, or name \
          other ones",
         if there.is_empty() { "in one place".to_owned() } else { there.join(" ") }
     ))
@@ -247,7 +247,7 @@ fn another_log(place: &Location, made: &Marker) -> Error {
 fn refuse_strangers(root: &Location) -> Result<()> {
     match root {
         Location::Directory(dir) => refuse_strangers_in(dir),
-        Location::Bucket(place) => refuse_shards_in(root, place),
+        Location::Bucket(location) => refuse_shards_in(root, location),
         Location::Etcd(_) => Err(keeps_no_packs(root)),
     }
 }
@@ -299,19 +299,19 @@ fn refuse_strangers_in(dir: &Path) -> Result<()> {
 }
 
 /// In a bucket only what is ours counts: other objects are in nobody's way.
-fn refuse_shards_in(root: &Location, place: &S3Place) -> Result<()> {
-    place.check()?;
+fn refuse_shards_in(root: &Location, location: &S3Url) -> Result<()> {
+    location.check()?;
     refuse_lost_descriptor(root)?;
     // Another may have made this very pool meanwhile, or have begun to.
     let is_made = || Ok::<bool, Error>(root.has(MARKER)? || root.has(DESCRIPTOR)?);
     if !is_made()?
-        && let Err(error) = check_outside_prefixes(place)
+        && let Err(error) = check_outside_prefixes(location)
         && !is_made()?
     {
         return Err(error);
     }
     let is_empty =
-        place.open_medium()?.jobs()?.is_empty() && place.open_target()?.list()?.is_empty();
+        location.open_medium()?.jobs()?.is_empty() && location.open_target()?.list()?.is_empty();
     // Looked at last, as above.
     if is_empty || root.has(DESCRIPTOR)? { Ok(()) } else { Err(descriptor_is_missing(root)) }
 }
@@ -328,13 +328,13 @@ fn refuse_lost_descriptor(root: &Location) -> Result<()> {
 /// Marker and descriptor appear whole or not at all, in this order, and the first of two makers wins: who
 /// finds a marker makes that pool, with its target unless another is asked for. Returns whether the pool that is there
 /// now is this one: a maker whose log is in other places may have been faster.
-fn write_descriptor(home: &Home, config: PoolConfig, rng: &dyn Rng) -> Result<bool> {
-    let root = &home.root;
-    for log in &home.log().at {
+fn write_descriptor(paths: &PoolPaths, config: PoolConfig, rng: &dyn Rng) -> Result<bool> {
+    let root = &paths.root;
+    for log in &paths.log().at {
         if !log.has(MARKER)? {
-            check_log_place(log)?;
+            check_log_replica(log)?;
         }
-        match home.is_elsewhere(log) {
+        match paths.is_elsewhere(log) {
             true => log.make(&["log"])?,
             false => root.make(&["packs", "log"])?,
         }
@@ -346,19 +346,19 @@ fn write_descriptor(home: &Home, config: PoolConfig, rng: &dyn Rng) -> Result<bo
     }
     // The first place decides whose pool it is; the others must agree.
     let mut wanted = Marker::of(&config);
-    let of_set = home.log().number;
-    for (number, (log, place)) in home.log_places().enumerate() {
-        log.publish(MARKER, &wanted.in_place(place).to_text()?, rng)?;
+    let of_set = paths.log().number;
+    for (number, (log, location)) in paths.log_replicas().enumerate() {
+        log.publish(MARKER, &wanted.in_place(location).to_text()?, rng)?;
         match number {
             0 => {
-                let made = marker_in(home, log, place)?;
+                let made = marker_in(paths, log, location)?;
                 if made.log != wanted.log {
                     return Err(another_log(log, &made));
                 }
                 wanted = made;
-                check_place(home, &wanted.format, log, of_set, place)?;
+                check_replica(paths, &wanted.format, log, of_set, location)?;
             }
-            _ => drop(check_place(home, &wanted.format, log, of_set, place)?),
+            _ => drop(check_replica(paths, &wanted.format, log, of_set, location)?),
         }
         log.sync("log")?;
     }
@@ -374,7 +374,7 @@ fn write_descriptor(home: &Home, config: PoolConfig, rng: &dyn Rng) -> Result<bo
         if !target.is_same(root) {
             let id = config.target.get(number).and_then(|row| row.id);
             write_target(&target, &made.on(id), rng)?;
-            check_target(home, &config.format, &target, id)?;
+            check_target(paths, &config.format, &target, id)?;
         }
     }
     root.publish(DESCRIPTOR, &config.to_text()?, rng)?;
@@ -384,7 +384,7 @@ fn write_descriptor(home: &Home, config: PoolConfig, rng: &dyn Rng) -> Result<bo
     }
     // Last: without the descriptor it says that this is lost, and not that the maker has died. The next save makes
     // one that is missing.
-    let _ = make_copy(home, rng);
+    let _ = make_copy(paths, rng);
     // Of `.` and of a link the path does not name the parent. If that cannot be synced, the pool relies
     // on whoever made the directory.
     let dir = root.as_directory().and_then(|dir| dir.canonicalize().ok());

@@ -1,11 +1,11 @@
 //! Rewrites `pool.toml`, and keeps what a person wrote in it.
 
 use crate::config::{FormatConfig, PoolConfig};
-use crate::home::{COPY, DESCRIPTOR, Home};
 use crate::location::Location;
+use crate::log_configuration::LogConfiguration;
 use crate::log_open::check_log;
-use crate::log_set::LogSet;
-use crate::place::read_text;
+use crate::marker_check::read_text;
+use crate::paths::{COPY, DESCRIPTOR, PoolPaths};
 use outlive_types::{Error, Result, Rng};
 
 /// Writes of one rewrite, before it gives way to the processes that rewrite the file at the same time.
@@ -26,20 +26,20 @@ const ATTEMPTS: usize = 16;
 /// `Invalid` if the file is no descriptor; `Retry` if the log cannot be asked where it is, or if other processes
 /// rewrite the file all the time; what the place reports.
 pub(crate) fn rewrite(
-    home: &Home,
+    paths: &PoolPaths,
     format: &FormatConfig,
     rng: &dyn Rng,
     change: &dyn Fn(PoolConfig) -> Result<PoolConfig>,
-) -> Result<LogSet> {
+) -> Result<LogConfiguration> {
     for _ in 0..ATTEMPTS {
-        let text = read_text(&home.root)?;
-        let there = PoolConfig::parse(&text, &home.descriptor())?;
-        let named = LogSet::of(&home.root, there.log.as_ref())?;
+        let text = read_text(&paths.root)?;
+        let there = PoolConfig::parse(&text, &paths.descriptor())?;
+        let named = LogConfiguration::of(&paths.root, there.log.as_ref())?;
         // Of a newer set than ours the places of ours may be gone.
-        if named.number <= home.log().number {
-            check_log(home, format)?;
+        if named.number <= paths.log().number {
+            check_log(paths, format)?;
         }
-        let newest = home.log();
+        let newest = paths.log();
         let log = match named.number < newest.number {
             true => Some(newest.config()),
             false => there.log.clone(),
@@ -47,14 +47,14 @@ pub(crate) fn rewrite(
         let wanted = PoolConfig { log, ..change(there.clone())? };
         if wanted == there {
             // An older one will do: its seals lead on, and the log has the targets.
-            let _ = keep_copy(&home.root, rng);
+            let _ = keep_copy(&paths.root, rng);
             return Ok(named);
         }
-        home.root.replace(DESCRIPTOR, &edited(&text, &there, &wanted)?, rng)?;
+        paths.root.replace(DESCRIPTOR, &edited(&text, &there, &wanted)?, rng)?;
     }
     Err(Error::retry(format!(
         "other processes keep rewriting {}: look at it, and give the command again if something is missing there",
-        home.descriptor()
+        paths.descriptor()
     )))
 }
 
@@ -79,9 +79,9 @@ pub(crate) fn keep_copy(root: &Location, rng: &dyn Rng) -> Result<()> {
 ///
 /// # Errors
 /// What the place reports.
-pub(crate) fn make_copy(home: &Home, rng: &dyn Rng) -> Result<()> {
-    if home.is_log_elsewhere() && !home.root.has(COPY)? {
-        keep_copy(&home.root, rng)
+pub(crate) fn make_copy(paths: &PoolPaths, rng: &dyn Rng) -> Result<()> {
+    if paths.is_log_elsewhere() && !paths.root.has(COPY)? {
+        keep_copy(&paths.root, rng)
     } else {
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Copies shards from the fast tier to the slow one, behind the saves.
 
 use crate::Pool;
-use crate::alone::Alone;
+use crate::exclusive::Exclusive;
 use crate::redundancy::Tier;
 use crate::stripe::{Breadth, NewShard, Scan, shard_bytes, write_shards};
 use crate::targets::{Copies, Member, TargetSet, rather};
@@ -261,7 +261,7 @@ impl Pool {
     ///
     /// # Errors
     /// `Retry` while another is at work; what the log reports.
-    pub fn lock_trimming(&self) -> Result<Alone> {
+    pub fn lock_trimming(&self) -> Result<Exclusive> {
         self.changing().map(|(_, alone)| alone)
     }
 

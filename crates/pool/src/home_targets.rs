@@ -5,20 +5,20 @@ use crate::compare::{compare, text};
 use crate::config::{FormatConfig, PoolConfig};
 use crate::descriptor::rewrite;
 use crate::environment::Environment;
-use crate::home::{DESCRIPTOR, Home};
 use crate::host::this_host;
-use crate::location::Location;
-use crate::log_open::check_log;
-use crate::marker::{Marker, This, targets_of};
-use crate::place::{TARGET_MARKER, check_target, read_descriptor};
-use crate::places::{
+use crate::init_check::{
     LOG_STAYS, SLOW_STAYS, check_in_memory, holds_something, make_target, refuse_memory,
     refuse_used, write_target,
 };
+use crate::location::Location;
+use crate::log_open::check_log;
+use crate::marker::{Marker, This, targets_of};
+use crate::marker_check::{TARGET_MARKER, check_target, read_descriptor};
+use crate::paths::{DESCRIPTOR, PoolPaths};
 use crate::redundancy::{TargetConfig, Tier};
-use crate::targets::{FoundPlace, OpenTarget, Rows, TargetPlaces};
+use crate::targets::{FoundTarget, OpenTarget, Rows, TargetLocations};
 use outlive_io::PerProcess;
-use outlive_target::{Bounds, Watch, Work};
+use outlive_target::{Bounds, TargetWatch, Work};
 use outlive_types::{Error, ErrorKind, Result};
 use std::collections::HashMap;
 use std::fmt;
@@ -30,7 +30,7 @@ const FIRST: u32 = 1;
 /// The places of the targets of a pool.
 #[derive(Clone)]
 pub(crate) struct HomeTargets {
-    home: Home,
+    paths: PoolPaths,
     format: FormatConfig,
     env: Environment,
     /// By number and location. They outlive the sets of targets that are made anew when the table changes: what was
@@ -38,27 +38,27 @@ pub(crate) struct HomeTargets {
     watches: Arc<PerProcess<Watches>>,
 }
 
-type Watches = HashMap<(Option<u32>, String), Arc<Watch>>;
+type Watches = HashMap<(Option<u32>, String), Arc<TargetWatch>>;
 
 impl fmt::Debug for HomeTargets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the targets of {}", self.home.root)
+        write!(f, "the targets of {}", self.paths.root)
     }
 }
 
 impl HomeTargets {
-    pub fn new(home: &Home, format: &FormatConfig, env: &Environment) -> HomeTargets {
+    pub fn new(paths: &PoolPaths, format: &FormatConfig, env: &Environment) -> HomeTargets {
         let watches = Arc::new(PerProcess::new(|_| Watches::new()));
-        HomeTargets { home: home.clone(), format: format.clone(), env: env.clone(), watches }
+        HomeTargets { paths: paths.clone(), format: format.clone(), env: env.clone(), watches }
     }
 
     fn location(&self, row: &TargetConfig) -> Result<Location> {
-        row.seen_from(&self.home.root)
+        row.seen_from(&self.paths.root)
     }
 
     /// Whether a target is in the pool's own place. One that does not answer is not: the pool is open.
-    fn is_own_place(&self, location: &Location, watch: Option<&Arc<Watch>>) -> bool {
-        let (root, location) = (self.home.root.clone(), location.clone());
+    fn is_own_location(&self, location: &Location, watch: Option<&Arc<TargetWatch>>) -> bool {
+        let (root, location) = (self.paths.root.clone(), location.clone());
         match watch {
             Some(_) if location == root => true,
             Some(watch) => {
@@ -70,7 +70,7 @@ impl HomeTargets {
 
     /// The log's marker, of which each target has a copy.
     fn marker(&self) -> Result<Marker> {
-        Ok(check_log(&self.home, &self.format)?.0)
+        Ok(check_log(&self.paths, &self.format)?.0)
     }
 
     fn targets_of(
@@ -79,7 +79,7 @@ impl HomeTargets {
         marker: &Marker,
     ) -> Result<Vec<TargetConfig>> {
         let mut rows = targets_of(written_down, marker)
-            .map_err(|error| error.context(self.home.descriptor()))?;
+            .map_err(|error| error.context(self.paths.descriptor()))?;
         if rows.is_empty() {
             rows.push(TargetConfig::at("."));
         }
@@ -91,8 +91,8 @@ impl HomeTargets {
 
     /// Makes sure that the host may lose its memory, and log and slow targets are still there.
     fn check_outlives_memory(&self, rows: &[TargetConfig]) -> Result<()> {
-        let root = &self.home.root;
-        for log in &self.home.log().named {
+        let root = &self.paths.root;
+        for log in &self.paths.log().named {
             refuse_memory(root, log, LOG_STAYS).map_err(|error| {
                 error.context("the log has to move before a target in memory is added")
             })?;
@@ -116,8 +116,8 @@ impl HomeTargets {
         }
         let is_there = |row: &TargetConfig, at: &TargetConfig| {
             let Ok(location) = self.location(at) else { return false };
-            let (home, format, id) = (self.home.clone(), self.format.clone(), row.id);
-            let look = move || check_target(&home, &format, &location, id);
+            let (paths, format, id) = (self.paths.clone(), self.format.clone(), row.id);
+            let look = move || check_target(&paths, &format, &location, id);
             self.watch(at)
                 .map_or_else(&look, |watch| watch.ask(Work::Question, look.clone()))
                 .is_ok()
@@ -149,9 +149,9 @@ impl HomeTargets {
     }
 }
 
-impl TargetPlaces for HomeTargets {
+impl TargetLocations for HomeTargets {
     fn written_down(&self) -> Result<Vec<TargetConfig>> {
-        Ok(read_descriptor(&self.home.root)?.target)
+        Ok(read_descriptor(&self.paths.root)?.target)
     }
 
     fn first(&self, written_down: &[TargetConfig]) -> Result<Rows> {
@@ -173,9 +173,9 @@ impl TargetPlaces for HomeTargets {
 
     fn open(&self, row: &TargetConfig, is_only: bool) -> Result<OpenTarget> {
         let location = self.location(row)?;
-        let probe = self.home.root.as_directory().map(|dir| dir.join(DESCRIPTOR));
+        let probe = self.paths.root.as_directory().map(|dir| dir.join(DESCRIPTOR));
         let watch = (!is_only).then(|| self.watch(row)).flatten();
-        let is_own = self.is_own_place(&location, watch.as_ref());
+        let is_own = self.is_own_location(&location, watch.as_ref());
         let target = location.open_target(probe, is_own, watch.as_ref(), &self.env)?;
         if is_own {
             return Ok((target, None)); // the descriptor is beside it
@@ -191,35 +191,35 @@ impl TargetPlaces for HomeTargets {
             };
             return Ok((target, Some(Box::new(elsewhere))));
         }
-        let (home, format, is_volatile) = (self.home.clone(), self.format.clone(), row.volatile);
+        let (paths, format, is_volatile) = (self.paths.clone(), self.format.clone(), row.volatile);
         let still_there = move || {
-            let found = check_target(&home, &format, &location, id);
+            let found = check_target(&paths, &format, &location, id);
             found.map_err(|error| if is_volatile { in_memory(error) } else { error })
         };
         Ok((target, Some(Box::new(still_there))))
     }
 
-    fn watch(&self, row: &TargetConfig) -> Option<Arc<Watch>> {
+    fn watch(&self, row: &TargetConfig) -> Option<Arc<TargetWatch>> {
         let (id, location) = (row.id.unwrap_or(FIRST), self.location(row).ok()?);
         let mut watches = self.watches.lock();
         let made = || {
             let name = format!("target {id} ({location})");
             // Whether the marker is there does not matter, if only it is known.
             let look = move || location.read(TARGET_MARKER).map(drop);
-            Watch::new(name, Bounds::default(), self.env.observer.clone(), Arc::new(look))
+            TargetWatch::new(name, Bounds::default(), self.env.observer.clone(), Arc::new(look))
         };
         Some(watches.entry((row.id, row.location.clone())).or_insert_with(made).clone())
     }
 
     fn is_own(&self, row: &TargetConfig) -> bool {
         let watch = self.watch(row);
-        self.location(row).is_ok_and(|location| self.is_own_place(&location, watch.as_ref()))
+        self.location(row).is_ok_and(|location| self.is_own_location(&location, watch.as_ref()))
     }
 
-    fn find(&self, row: &TargetConfig) -> Result<FoundPlace> {
+    fn find(&self, row: &TargetConfig) -> Result<FoundTarget> {
         let location = self.location(row)?;
-        if location.is_same(&self.home.root) {
-            return Ok(FoundPlace::Free);
+        if location.is_same(&self.paths.root) {
+            return Ok(FoundTarget::Free);
         }
         let marker = match &location {
             Location::Etcd(_) => None,
@@ -229,16 +229,16 @@ impl TargetPlaces for HomeTargets {
         let marker = marker.map(|bytes| Marker::parse(&text(bytes, &name)?, &name)).transpose()?;
         match marker {
             Some(marker) if marker.format.pool_id == self.format.pool_id => {
-                compare(&self.home, &self.format, &name, &marker, "target")?;
+                compare(&self.paths, &self.format, &name, &marker, "target")?;
                 let id = marker.this.map_or(FIRST, |This { id }| id);
-                Ok(FoundPlace::Own { id, holds_shards: self.holds_shards(&location)? })
+                Ok(FoundTarget::Own { id, holds_shards: self.holds_shards(&location)? })
             }
-            _ => refuse_used(&self.home, &location).map(|()| FoundPlace::Free),
+            _ => refuse_used(&self.paths, &location).map(|()| FoundTarget::Free),
         }
     }
 
     fn prepare(&self, row: &TargetConfig, rows: &[TargetConfig]) -> Result<()> {
-        let root = &self.home.root;
+        let root = &self.paths.root;
         let location = self.location(row)?;
         if location.is_same(root) {
             return Ok(());
@@ -251,10 +251,10 @@ impl TargetPlaces for HomeTargets {
             refuse_memory(root, &location, SLOW_STAYS)?;
         }
         match self.find(row)? {
-            FoundPlace::Free => self.mark(row),
-            FoundPlace::Own { id, .. } if row.id == Some(id) => Ok(()),
+            FoundTarget::Free => self.mark(row),
+            FoundTarget::Own { id, .. } if row.id == Some(id) => Ok(()),
             // It was to become another target, and was none yet.
-            FoundPlace::Own { .. } => {
+            FoundTarget::Own { .. } => {
                 let marker = self.marker()?.on(row.id).to_text()?;
                 location.replace(TARGET_MARKER, &marker, &*self.env.rng)?;
                 location.sync("packs")
@@ -266,11 +266,11 @@ impl TargetPlaces for HomeTargets {
         let change =
             |there: PoolConfig| Ok(PoolConfig { target: self.named(&there, rows), ..there });
         // Programs ignore a removed target that the descriptor names still, and find a new one in the table.
-        let written = rewrite(&self.home, &self.format, &*self.env.rng, &change);
+        let written = rewrite(&self.paths, &self.format, &*self.env.rng, &change);
         written.map(drop).map_err(|error| {
             error.context(format!(
                 "the table of targets is changed, and {} does not say so yet",
-                self.home.descriptor()
+                self.paths.descriptor()
             ))
         })
     }
@@ -302,7 +302,7 @@ impl TargetPlaces for HomeTargets {
         Ok(location.read(TARGET_MARKER)?.is_none() && !holds_something(&dir.join("packs"))?)
     }
 
-    fn make_place(&self, row: &TargetConfig) -> Result<()> {
+    fn make_location(&self, row: &TargetConfig) -> Result<()> {
         let location = self.location(row)?;
         check_in_memory(&location)?;
         make_target(&location)

@@ -2,11 +2,11 @@
 //! locations is one entry of [`SCHEMES`] and one [`Location`].
 
 use crate::environment::Environment;
-use outlive_etcd::EtcdPlace;
-use outlive_s3::S3Place;
+use outlive_etcd::EtcdUrl;
+use outlive_s3::S3Url;
 use outlive_target::{
     DirectoryMedium, DirectoryOptions, DirectoryTarget, LogMedium, ManifestLog, RecordLog,
-    RetryMedium, RetryPolicy, RetryTarget, Target, Watch, Work,
+    RetryMedium, RetryPolicy, RetryTarget, Target, TargetWatch, Work,
 };
 use outlive_types::{Error, Result};
 use std::fmt;
@@ -59,9 +59,9 @@ pub(crate) enum Location {
     /// A directory; a relative path counts from the pool's own.
     Directory(PathBuf),
     /// A bucket, or a prefix in one.
-    Bucket(S3Place),
+    Bucket(S3Url),
     /// A prefix in an etcd cluster, which keeps records and no shards.
-    Etcd(EtcdPlace),
+    Etcd(EtcdUrl),
 }
 
 impl fmt::Display for Location {
@@ -174,11 +174,9 @@ impl Location {
             _ if number == 1 => Ok(self.clone()),
             Location::Directory(path) => Ok(Location::Directory(path.join(name))),
             Location::Bucket(place) => {
-                S3Place::parse(&format!("{place}/{name}")).map(Location::Bucket)
+                S3Url::parse(&format!("{place}/{name}")).map(Location::Bucket)
             }
-            Location::Etcd(place) => {
-                EtcdPlace::parse(&format!("{place}/{name}")).map(Location::Etcd)
-            }
+            Location::Etcd(place) => EtcdUrl::parse(&format!("{place}/{name}")).map(Location::Etcd),
         }
     }
 
@@ -227,7 +225,7 @@ impl Location {
         &self,
         probe: Option<PathBuf>,
         own: bool,
-        watch: Option<&Arc<Watch>>,
+        watch: Option<&Arc<TargetWatch>>,
         env: &Environment,
     ) -> Result<Arc<dyn Target>> {
         // A network mount may drop a request, and another program may close files.
@@ -263,7 +261,7 @@ impl Location {
             Location::Bucket(place) => {
                 Ok(Arc::new(RetryTarget::new(Arc::new(place.open_target()?), of_clients())))
             }
-            Location::Etcd(_) => Err(crate::places::keeps_no_packs(self)),
+            Location::Etcd(_) => Err(crate::init_check::keeps_no_packs(self)),
         }
     }
 
@@ -353,11 +351,11 @@ fn parse_file(text: &str) -> Result<Location> {
 }
 
 fn parse_bucket(text: &str) -> Result<Location> {
-    S3Place::parse(&format!("s3:{text}")).map(Location::Bucket)
+    S3Url::parse(&format!("s3:{text}")).map(Location::Bucket)
 }
 
 fn parse_etcd(scheme: &str, text: &str) -> Result<Location> {
-    EtcdPlace::parse(&format!("{scheme}:{text}")).map(Location::Etcd)
+    EtcdUrl::parse(&format!("{scheme}:{text}")).map(Location::Etcd)
 }
 
 fn directory(path: &str) -> Result<Location> {

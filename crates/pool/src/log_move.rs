@@ -3,19 +3,19 @@
 use crate::Pool;
 use crate::config::{FormatConfig, LogConfig};
 use crate::descriptor::rewrite;
-use crate::home::{Home, MARKER};
-use crate::location::Location;
-use crate::log_open::{check_log, finish, follow};
-use crate::log_places::{ASKING, Lasting, find_set, is_there, open_places};
-use crate::log_room::{check_room, check_writable, needed_bytes};
-use crate::log_set::LogSet;
-use crate::marker::{Marker, Moved};
-use crate::place::TARGET_MARKER;
-use crate::places::{
-    LOG_STAYS, check_log_place, check_outside, check_outside_prefixes, refuse_memory,
+use crate::init_check::{
+    LOG_STAYS, check_log_replica, check_outside, check_outside_prefixes, refuse_memory,
 };
+use crate::location::Location;
+use crate::log_configuration::LogConfiguration;
+use crate::log_open::{check_log, finish, follow};
+use crate::log_replicas::{ASKING, Lasting, find_set, is_there, open_replicas};
+use crate::log_room::{check_room, check_writable, needed_bytes};
+use crate::marker::{Marker, Moved};
+use crate::marker_check::TARGET_MARKER;
+use crate::paths::{MARKER, PoolPaths};
 use outlive_target::Lock;
-use outlive_target::places::{forget, succeed};
+use outlive_target::replicas::{forget, succeed};
 use outlive_types::{Error, Result};
 use std::fs;
 
@@ -23,7 +23,7 @@ use std::fs;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogMoved {
     /// The places of the log now, in their order, and of each why it does not take part, if it does not.
-    pub places: Vec<(String, Option<Error>)>,
+    pub replicas: Vec<(String, Option<Error>)>,
     /// The log was there already.
     pub was_there: bool,
 }
@@ -35,26 +35,26 @@ impl Pool {
     /// # Errors
     /// `Invalid` for places that cannot be used; `Retry` if less than a majority of the old or of the new
     /// places answer, or if others are at work that must not be overtaken.
-    pub fn move_log(&self, places: &[String]) -> Result<LogMoved> {
-        let home = self.home().ok_or_else(|| {
+    pub fn move_log(&self, replicas: &[String]) -> Result<LogMoved> {
+        let paths = self.paths().ok_or_else(|| {
             Error::invalid("the log of this pool cannot be moved: nothing says where it is")
         })?;
         let format = &self.config().format;
-        check_log(home, format)?; // what others have begun comes first
-        let old = home.log().clone();
-        let new = new_set(home, &old, places)?;
+        check_log(paths, format)?; // what others have begun comes first
+        let old = paths.log().clone();
+        let new = new_set(paths, &old, replicas)?;
         if old.is_same(&new) {
-            let found = find_set(home, format, &old, Lasting::Durably);
+            let found = find_set(paths, format, &old, Lasting::Durably);
             if found.iter().all(is_there) {
-                let named = self.write_down(home)?;
-                return moved(&old, &named, vec![None; places.len()], true);
+                let named = self.write_down(paths)?;
+                return moved(&old, &named, vec![None; replicas.len()], true);
             }
         }
-        check_writable(home)?;
-        prepare(home, format, &old, || {
+        check_writable(paths)?;
+        prepare(paths, format, &old, || {
             let bytes = needed_bytes(&**self.log())?;
             new.named.iter().zip(&new.at).try_for_each(|(named, at)| {
-                prepare_place(home, format, named, at)?;
+                prepare_replica(paths, format, named, at)?;
                 check_room(at, bytes, &*self.env().rng)
             })
         })?;
@@ -72,15 +72,15 @@ impl Pool {
             ));
         }
         let wanted = old.moved_to(&new);
-        let from = open_places(home, format, &old)?;
+        let from = open_replicas(paths, format, &old)?;
         let decided = Moved::parse(&succeed(&from, ASKING, &wanted.to_bytes()?)?)?;
         if decided != wanted {
-            follow(home, format, &decided)?;
-            return Err(overtaken(home.log()));
+            follow(paths, format, &decided)?;
+            return Err(overtaken(paths.log()));
         }
-        let trouble = finish(home, format, &old, &new, &wanted, true)?;
-        home.log_moved(new.clone());
-        let named = self.write_down(home)?;
+        let trouble = finish(paths, format, &old, &new, &wanted, true)?;
+        paths.log_moved(new.clone());
+        let named = self.write_down(paths)?;
         if trouble.iter().all(Option::is_none) {
             // What stays of it is in nobody's way.
             let _ = forget(&from, ASKING, &wanted.to_bytes()?);
@@ -90,15 +90,15 @@ impl Pool {
 
     /// Writes down where the log is, for the next program that opens the pool. Returns what `pool.toml` says then:
     /// another command may have moved the log on meanwhile.
-    fn write_down(&self, home: &Home) -> Result<LogSet> {
-        let written = rewrite(home, &self.config().format, &*self.env().rng, &Ok);
+    fn write_down(&self, paths: &PoolPaths) -> Result<LogConfiguration> {
+        let written = rewrite(paths, &self.config().format, &*self.env().rng, &Ok);
         written.map_err(|error| {
-            let set = home.log();
+            let set = paths.log();
             error.context(format!(
                 "the log is in {} now, and {} does not say so yet: set [log] there to that, and to number = {}, or \
                  give the command again",
                 set.describe(),
-                home.descriptor(),
+                paths.descriptor(),
                 set.number
             ))
         })
@@ -110,8 +110,8 @@ impl Pool {
 /// # Errors
 /// `Retry` if another command has moved the log on.
 fn moved(
-    set: &LogSet,
-    named: &LogSet,
+    set: &LogConfiguration,
+    named: &LogConfiguration,
     trouble: Vec<Option<Error>>,
     was_there: bool,
 ) -> Result<LogMoved> {
@@ -119,27 +119,31 @@ fn moved(
         return Err(overtaken(named));
     }
     let names = set.named.iter().map(Location::to_string);
-    Ok(LogMoved { places: names.zip(trouble).collect(), was_there })
+    Ok(LogMoved { replicas: names.zip(trouble).collect(), was_there })
 }
 
-fn new_set(home: &Home, old: &LogSet, places: &[String]) -> Result<LogSet> {
-    let config = LogConfig::numbered(places, old.number + 1)
+fn new_set(
+    paths: &PoolPaths,
+    old: &LogConfiguration,
+    replicas: &[String],
+) -> Result<LogConfiguration> {
+    let config = LogConfig::numbered(replicas, old.number + 1)
         .ok_or_else(|| Error::invalid("name the places that the log is to be moved to"))?;
     config.check()?;
-    let new = LogSet::of(&home.root, Some(&config))?;
-    for (number, place) in new.named.iter().enumerate() {
+    let new = LogConfiguration::of(&paths.root, Some(&config))?;
+    for (number, replica) in new.named.iter().enumerate() {
         if new.named[..number].iter().any(|other| {
-            other.is_same(place) || other.real().is_some() && other.real() == place.real()
+            other.is_same(replica) || other.real().is_some() && other.real() == replica.real()
         }) {
             return Err(Error::invalid(format!(
-                "{place} is named twice as a place of the log: name each place once"
+                "{replica} is named twice as a place of the log: name each place once"
             )));
         }
     }
     Ok(new)
 }
 
-fn overtaken(log: &LogSet) -> Error {
+fn overtaken(log: &LogConfiguration) -> Error {
     Error::retry(format!(
         "another command has moved the log to {}: look at `outlive pool status`, and give this command again if it \
          is still wanted",
@@ -150,19 +154,19 @@ fn overtaken(log: &LogSet) -> Error {
 /// Prepares the new places by `each`. What is wrong with them may come of another mover, who takes them for his own
 /// set of the same number: then that is said, and not that the places hold records.
 fn prepare(
-    home: &Home,
+    paths: &PoolPaths,
     format: &FormatConfig,
-    old: &LogSet,
+    old: &LogConfiguration,
     each: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     let Err(error) = each() else { return Ok(()) };
-    check_log(home, format)?;
-    Err(if home.log().number == old.number { error } else { overtaken(home.log()) })
+    check_log(paths, format)?;
+    Err(if paths.log().number == old.number { error } else { overtaken(paths.log()) })
 }
 
 /// Sees to it that a place can take a new set, before anything is decided.
-fn prepare_place(
-    home: &Home,
+fn prepare_replica(
+    paths: &PoolPaths,
     format: &FormatConfig,
     named: &Location,
     at: &Location,
@@ -173,14 +177,14 @@ fn prepare_place(
             dir.display()
         )));
     }
-    refuse_memory(&home.root, named, LOG_STAYS)?;
-    let own = home.log().at.iter().chain([&home.root]);
+    refuse_memory(&paths.root, named, LOG_STAYS)?;
+    let own = paths.log().at.iter().chain([&paths.root]);
     if let Some(own) = own.into_iter().find(|own| named.is_within(own, &["log", "packs"])) {
         return Err(Error::invalid(format!(
             "{named} is within the `log` or `packs` of the pool itself ({own}): choose a place outside of it"
         )));
     }
-    let mut is_ours = named.is_same(&home.root);
+    let mut is_ours = named.is_same(&paths.root);
     for own in places_in(named)? {
         is_ours |= refuse_foreign(format, &own, MARKER)?;
     }
@@ -188,8 +192,8 @@ fn prepare_place(
     match named {
         _ if is_ours => {}
         Location::Directory(dir) => check_outside(dir)?,
-        Location::Bucket(place) => check_outside_prefixes(place)?,
-        Location::Etcd(place) => place.check()?,
+        Location::Bucket(replica) => check_outside_prefixes(replica)?,
+        Location::Etcd(replica) => replica.check()?,
     }
     if at.has(MARKER)? || !at.open_medium()?.jobs()?.is_empty() {
         return Err(Error::invalid(format!(
@@ -197,37 +201,37 @@ fn prepare_place(
              another place"
         )));
     }
-    check_log_place(at)?;
+    check_log_replica(at)?;
     at.make(&["log"])
 }
 
 /// A place, and where sets of places of any log may be in it.
 fn places_in(named: &Location) -> Result<Vec<Location>> {
-    let mut places = vec![named.clone()];
-    let Some(dir) = named.as_directory() else { return Ok(places) };
+    let mut replicas = vec![named.clone()];
+    let Some(dir) = named.as_directory() else { return Ok(replicas) };
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(places),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(replicas),
         Err(error) => return Err(Error::io("listing", dir, &error)),
     };
     for entry in entries {
         let name = entry.map_err(|error| Error::io("listing", dir, &error))?.file_name();
         if name.to_str().is_some_and(|name| name.starts_with("log-")) {
-            places.push(Location::Directory(dir.join(name)));
+            replicas.push(Location::Directory(dir.join(name)));
         }
     }
-    Ok(places)
+    Ok(replicas)
 }
 
 /// Whether a marker is there, of this pool.
-fn refuse_foreign(format: &FormatConfig, place: &Location, marker: &str) -> Result<bool> {
-    let Some(bytes) = place.read(marker)? else { return Ok(false) };
-    let name = place.name(marker);
+fn refuse_foreign(format: &FormatConfig, replica: &Location, marker: &str) -> Result<bool> {
+    let Some(bytes) = replica.read(marker)? else { return Ok(false) };
+    let name = replica.name(marker);
     let owner = Marker::parse(&String::from_utf8_lossy(&bytes), &name)?.format.pool_id;
     match owner == format.pool_id {
         true => Ok(true),
         false => Err(Error::invalid(format!(
-            "{place} belongs to another pool ({name} says {owner}): name another place for the log"
+            "{replica} belongs to another pool ({name} says {owner}): name another place for the log"
         ))),
     }
 }

@@ -1,14 +1,14 @@
 //! A pool's log as it is opened, wherever it has been moved to.
 
 use crate::config::FormatConfig;
-use crate::home::{Home, MARKER};
 use crate::location::Location;
-use crate::log_places::{
-    ASKING, Found, Lasting, LogPlace, check_place, find_set, is_there, open_places,
+use crate::log_configuration::LogConfiguration;
+use crate::log_replicas::{
+    ASKING, Found, Lasting, PoolReplica, check_replica, find_set, is_there, open_replicas,
 };
-use crate::log_set::LogSet;
-use crate::marker::{Marker, Moved, ThisPlace};
-use outlive_target::places::{NewPlace, move_to};
+use crate::marker::{Marker, Moved, ThisReplica};
+use crate::paths::{MARKER, PoolPaths};
+use outlive_target::replicas::{NewReplica, move_to};
 use outlive_target::{ManifestLog, Movable, RecordLog};
 use outlive_types::{Error, Result, SystemRng};
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use std::sync::Arc;
 ///
 /// # Errors
 /// `Invalid` if its only place cannot be used.
-pub(crate) fn open_log(home: &Home, format: &FormatConfig) -> Result<Arc<dyn ManifestLog>> {
-    let (now, then) = (home.clone(), format.clone());
+pub(crate) fn open_log(paths: &PoolPaths, format: &FormatConfig) -> Result<Arc<dyn ManifestLog>> {
+    let (now, then) = (paths.clone(), format.clone());
     let follow = move |successor: &[u8]| {
         follow(&now, &then, &Moved::parse(successor)?)?;
-        open_places(&now, &then, now.log())
+        open_replicas(&now, &then, now.log())
     };
-    let places = open_places(home, format, home.log())?;
-    Ok(Arc::new(RecordLog::over(Movable::new(&places, ASKING, Box::new(follow))?)))
+    let replicas = open_replicas(paths, format, paths.log())?;
+    Ok(Arc::new(RecordLog::over(Movable::new(&replicas, ASKING, Box::new(follow))?)))
 }
 
 /// The marker of a log, and why places of it are away. Refuses a log that is not this pool's. If the log was moved, it
@@ -33,10 +33,10 @@ pub(crate) fn open_log(home: &Home, format: &FormatConfig) -> Result<Arc<dyn Man
 /// # Errors
 /// `Damaged` if it is missing; `Retry` if it has several places, and less than a majority are there;
 /// `Invalid` if it, or a place of it, is another.
-pub(crate) fn check_log(home: &Home, format: &FormatConfig) -> Result<(Marker, Vec<Error>)> {
-    let set = home.log();
+pub(crate) fn check_log(paths: &PoolPaths, format: &FormatConfig) -> Result<(Marker, Vec<Error>)> {
+    let set = paths.log();
     let (mut marker, mut away, mut moved) = (None, Vec::new(), None);
-    for found in find_set(home, format, set, Lasting::Now) {
+    for found in find_set(paths, format, set, Lasting::Now) {
         match found {
             Found::There(there) => {
                 moved = moved.or(there.moved.clone());
@@ -47,8 +47,8 @@ pub(crate) fn check_log(home: &Home, format: &FormatConfig) -> Result<(Marker, V
         }
     }
     if let Some(moved) = moved {
-        follow(home, format, &moved)?;
-        return check_log(home, format);
+        follow(paths, format, &moved)?;
+        return check_log(paths, format);
     }
     if away.len() > set.at.len() / 2 {
         let why: Vec<&str> = away.iter().map(Error::message).collect();
@@ -66,24 +66,24 @@ pub(crate) fn check_log(home: &Home, format: &FormatConfig) -> Result<(Marker, V
 ///
 /// # Errors
 /// Why that cannot be: `Retry` if too few places are there.
-pub(crate) fn follow(home: &Home, format: &FormatConfig, moved: &Moved) -> Result<()> {
-    let old = home.log();
+pub(crate) fn follow(paths: &PoolPaths, format: &FormatConfig, moved: &Moved) -> Result<()> {
+    let old = paths.log();
     if moved.number <= old.number {
         return Ok(()); // another thread has
     }
-    let new = old.then(&home.root, moved)?;
-    let finished = finish(home, format, old, &new, moved, false);
+    let new = old.then(&paths.root, moved)?;
+    let finished = finish(paths, format, old, &new, moved, false);
     finished.map_err(|error| {
         error.context(format!(
             "the log of {} was moved to {}; if these places have other names on this machine, set number = {} \
              and the places in [log] of {}",
-            home.root,
+            paths.root,
             new.describe(),
             new.number,
-            home.descriptor()
+            paths.descriptor()
         ))
     })?;
-    home.log_moved(new);
+    paths.log_moved(new);
     Ok(())
 }
 
@@ -93,20 +93,20 @@ pub(crate) fn follow(home: &Home, format: &FormatConfig, moved: &Moved) -> Resul
 /// # Errors
 /// `Retry` if too few places, old or new, are there.
 pub(crate) fn finish(
-    home: &Home,
+    paths: &PoolPaths,
     format: &FormatConfig,
-    old: &LogSet,
-    new: &LogSet,
+    old: &LogConfiguration,
+    new: &LogConfiguration,
     moved: &Moved,
     all: bool,
 ) -> Result<Vec<Option<Error>>> {
-    let found = find_set(home, format, new, Lasting::Durably);
+    let found = find_set(paths, format, new, Lasting::Durably);
     let open = found.iter().filter(|found| is_there(found)).count();
     if open == found.len() || !all && open > found.len() / 2 {
         return Ok(found.iter().map(|_| None).collect());
     }
     let there =
-        find_set(home, format, old, Lasting::Now).into_iter().find_map(|found| match found {
+        find_set(paths, format, old, Lasting::Now).into_iter().find_map(|found| match found {
             Found::There(marker) => Some(*marker),
             Found::Away(_) | Found::Another(_) => None,
         });
@@ -116,33 +116,38 @@ pub(crate) fn finish(
             old.describe()
         ))
     })?;
-    let place = |((location, place), found): ((&Location, Option<ThisPlace>), Found)| {
-        let marker = marker.in_set(new.config(), place);
-        NewPlace {
-            medium: Arc::new(LogPlace::unguarded(home, format, location, new.number)),
+    let replica = |((location, replica), found): ((&Location, Option<ThisReplica>), Found)| {
+        let marker = marker.in_set(new.config(), replica);
+        NewReplica {
+            medium: Arc::new(PoolReplica::unguarded(paths, format, location, new.number)),
             is_open: is_there(&found),
-            open: open_with(home, format, location, new.number, &marker),
+            open: open_with(paths, format, location, new.number, &marker),
         }
     };
-    let look =
-        || Ok(new.places().zip(find_set(home, format, new, Lasting::Durably)).map(place).collect());
-    move_to(&open_places(home, format, old)?, ASKING, &moved.to_bytes()?, &look)
+    let look = || {
+        Ok(new
+            .replicas()
+            .zip(find_set(paths, format, new, Lasting::Durably))
+            .map(replica)
+            .collect())
+    };
+    move_to(&open_replicas(paths, format, old)?, ASKING, &moved.to_bytes()?, &look)
 }
 
 /// What opens a place: its marker.
 fn open_with(
-    home: &Home,
+    paths: &PoolPaths,
     format: &FormatConfig,
     location: &Location,
     number: u32,
     marker: &Marker,
 ) -> Box<dyn Fn() -> Result<()> + Send + Sync> {
-    let (home, format, location, marker) =
-        (home.clone(), format.clone(), location.clone(), marker.clone());
-    let place: Option<ThisPlace> = marker.place;
+    let (paths, format, location, marker) =
+        (paths.clone(), format.clone(), location.clone(), marker.clone());
+    let replica: Option<ThisReplica> = marker.replica;
     Box::new(move || {
         location.publish(MARKER, &marker.to_text()?, &SystemRng)?;
         location.sync("log")?;
-        check_place(&home, &format, &location, number, place).map(drop)
+        check_replica(&paths, &format, &location, number, replica).map(drop)
     })
 }

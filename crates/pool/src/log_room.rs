@@ -1,9 +1,9 @@
 //! Whether a place has room for a log that is to be moved there. It is found out before the move is decided, as
 //! a decision cannot be taken back: a log whose new place is full would wait until somebody makes room.
 
-use crate::home::Home;
 use crate::host::is_in_memory;
 use crate::location::Location;
+use crate::paths::PoolPaths;
 use outlive_target::ManifestLog;
 use outlive_types::{Error, JobName, Result, Rng};
 use rustix::fs::{Access, FallocateFlags, access, fallocate};
@@ -38,8 +38,8 @@ pub(crate) fn needed_bytes(log: &dyn ManifestLog) -> Result<u64> {
 ///
 /// # Errors
 /// `Full`; or what keeps this user from writing there.
-pub(crate) fn check_room(place: &Location, bytes: u64, rng: &dyn Rng) -> Result<()> {
-    let Some(dir) = place.as_directory() else { return Ok(()) };
+pub(crate) fn check_room(location: &Location, bytes: u64, rng: &dyn Rng) -> Result<()> {
+    let Some(dir) = location.as_directory() else { return Ok(()) };
     let dir = dir.join("log");
     let mut word = [0; 8];
     rng.fill(&mut word);
@@ -69,16 +69,16 @@ fn reserve(mut file: &File, bytes: u64) -> io::Result<()> {
 ///
 /// # Errors
 /// What the system reports.
-pub(crate) fn check_writable(home: &Home) -> Result<()> {
-    let Some(dir) = home.root.as_directory() else { return Ok(()) };
+pub(crate) fn check_writable(paths: &PoolPaths) -> Result<()> {
+    let Some(dir) = paths.root.as_directory() else { return Ok(()) };
     let may = access(dir, Access::WRITE_OK).map_err(io::Error::from);
     may.map_err(|error| Error::io("rewriting pool.toml, to say where the log is, in", dir, &error))
 }
 
 /// Whether a log is in the memory of this host.
-pub(crate) fn is_log_in_memory(home: &Home) -> bool {
-    let is_memory = |place: &Location| place.as_directory().is_some_and(is_in_memory);
-    home.log().named.iter().all(is_memory)
+pub(crate) fn is_log_in_memory(paths: &PoolPaths) -> bool {
+    let is_memory = |location: &Location| location.as_directory().is_some_and(is_in_memory);
+    paths.log().named.iter().all(is_memory)
 }
 
 #[cfg(test)]
@@ -90,15 +90,15 @@ mod tests {
     #[test]
     fn room_is_asked_for_and_given_back() {
         let dir = tempfile::tempdir().unwrap();
-        let place = Location::Directory(dir.path().to_owned());
+        let location = Location::Directory(dir.path().to_owned());
         let log = dir.path().join("log");
         fs::create_dir(&log).unwrap();
-        check_room(&place, 1 << 20, &SystemRng).unwrap();
-        let full = check_room(&place, 1 << 60, &SystemRng).unwrap_err();
+        check_room(&location, 1 << 20, &SystemRng).unwrap();
+        let full = check_room(&location, 1 << 60, &SystemRng).unwrap_err();
         assert!(matches!(full.kind(), ErrorKind::Full | ErrorKind::Invalid), "{full}");
         assert!(full.message().contains("for the log in"), "{full}");
         assert_eq!(fs::read_dir(&log).unwrap().count(), 0);
         fs::remove_dir(&log).unwrap();
-        check_room(&place, 1, &SystemRng).unwrap_err();
+        check_room(&location, 1, &SystemRng).unwrap_err();
     }
 }

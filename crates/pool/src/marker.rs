@@ -19,7 +19,7 @@ pub(crate) struct Marker {
     pub this: Option<This>,
     /// The place of the log that this marker is in, if there are several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub place: Option<ThisPlace>,
+    pub replica: Option<ThisReplica>,
     /// Where the log was when the pool was made, so that the marker may serve as a descriptor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<LogConfig>,
@@ -36,7 +36,7 @@ pub(crate) struct Marker {
 
 /// `[place]`: which place of the log a marker is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct ThisPlace {
+pub(crate) struct ThisReplica {
     /// Its number, from 1. Which place is which must not change.
     pub number: u32,
     /// So many there are.
@@ -56,12 +56,12 @@ pub(crate) struct Moved {
     /// The number of the new set.
     pub number: u32,
     /// Its places, in their order.
-    pub place: Vec<MovedPlace>,
+    pub replica: Vec<MovedReplica>,
 }
 
 /// One of them.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct MovedPlace {
+pub(crate) struct MovedReplica {
     /// As it is called where the log was moved from.
     pub location: String,
     /// Which place of the old set this is: others may have another name for it.
@@ -94,33 +94,33 @@ impl Moved {
 impl Marker {
     /// One that says nothing but whose it is.
     pub fn bare(format: FormatConfig) -> Marker {
-        let (this, place, log, moved, next_target) = Default::default();
+        let (this, replica, log, moved, next_target) = Default::default();
         let (redundancy, target) = Default::default();
-        Marker { format, redundancy, this, place, log, moved, next_target, target }
+        Marker { format, redundancy, this, replica, log, moved, next_target, target }
     }
 
     /// That of a pool's log.
     pub fn of(config: &PoolConfig) -> Marker {
         let PoolConfig { format, redundancy, target, log, .. } = config.clone();
         let log = log.filter(|log| !log.locations.is_empty());
-        let (this, place, moved, next_target) = (None, None, None, None);
-        Marker { format, redundancy, this, place, log, moved, next_target, target }
+        let (this, replica, moved, next_target) = (None, None, None, None);
+        Marker { format, redundancy, this, replica, log, moved, next_target, target }
     }
 
     /// The same in one of several places of the log.
-    pub fn in_place(&self, place: Option<ThisPlace>) -> Marker {
-        Marker { place, ..self.clone() }
+    pub fn in_place(&self, replica: Option<ThisReplica>) -> Marker {
+        Marker { replica, ..self.clone() }
     }
 
     /// The same on a target.
     pub fn on(&self, id: Option<u32>) -> Marker {
         let this = id.map(|id| This { id });
-        Marker { this, place: None, log: None, moved: None, ..self.clone() }
+        Marker { this, replica: None, log: None, moved: None, ..self.clone() }
     }
 
     /// The same in a place of a newer set, at `log`.
-    pub fn in_set(&self, log: LogConfig, place: Option<ThisPlace>) -> Marker {
-        Marker { log: Some(log), place, moved: None, ..self.clone() }
+    pub fn in_set(&self, log: LogConfig, replica: Option<ThisReplica>) -> Marker {
+        Marker { log: Some(log), replica, moved: None, ..self.clone() }
     }
 
     /// The number of the set of places that it is in.

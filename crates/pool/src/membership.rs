@@ -3,10 +3,10 @@
 //! docs/faults.md why nothing is lost.
 
 use crate::Pool;
-use crate::alone::Alone;
+use crate::exclusive::Exclusive;
 use crate::redundancy::{TargetConfig, TargetState, Tier, Writes};
 use crate::repair::{PackUses, RepairOptions, RepairReport};
-use crate::targets::{FoundPlace, Rows, TargetSet, TargetTable, members};
+use crate::targets::{FoundTarget, Rows, TargetSet, TargetTable, members};
 use crate::written::{Growing, Spread};
 use outlive_types::{Error, ErrorKind, Result};
 use std::collections::BTreeSet;
@@ -142,8 +142,8 @@ impl Pool {
 
     /// Refuses rows that do not fit the pool's redundancy, as programs see them: `pool.toml` may have other hosts.
     fn fits(&self, table: &TargetTable, rows: &Rows) -> Result<()> {
-        let places = table.places();
-        let staying = staying(&places.seen(rows.clone(), &places.written_down()?)?);
+        let locations = table.locations();
+        let staying = staying(&locations.seen(rows.clone(), &locations.written_down()?)?);
         if staying.iter().all(|row| row.tier == Tier::Slow) {
             return Err(Error::invalid(
                 "a pool needs a fast target to save to: add another one first",
@@ -201,16 +201,16 @@ impl Pool {
 
     /// Puts a row into the table for the place that it names, which is made ready. Returns its number.
     fn put_row(&self, table: &TargetTable, rows: &mut Rows, row: &TargetConfig) -> Result<u32> {
-        let places = table.places();
+        let locations = table.locations();
         let here = table.rows()?;
-        let own = here.iter().find(|other| places.is_same(other, row));
+        let own = here.iter().find(|other| locations.is_same(other, row));
         if let Some(own) = own.and_then(|own| rows.get(own.id.unwrap_or(1))) {
             let id = own.id.unwrap_or(1);
             return self.take_back(table, rows, id, row);
         }
-        match places.find(row)? {
+        match locations.find(row)? {
             // An empty one with the number of another that is there was left by a command that was killed.
-            FoundPlace::Own { id, holds_shards }
+            FoundTarget::Own { id, holds_shards }
                 if rows.get(id).is_some_and(|own| own.state.counts())
                     && (holds_shards || self.look_at(id).is_err()) =>
             {
@@ -220,11 +220,11 @@ impl Pool {
                     row.location
                 )))
             }
-            FoundPlace::Own { id, .. } if rows.get(id).is_some_and(|own| !own.state.counts()) => {
+            FoundTarget::Own { id, .. } if rows.get(id).is_some_and(|own| !own.state.counts()) => {
                 self.take_back(table, rows, id, row)
             }
             // It was given up, or removed, and has what it had.
-            FoundPlace::Own { id, holds_shards: true } if id < rows.next_id => {
+            FoundTarget::Own { id, holds_shards: true } if id < rows.next_id => {
                 let since = table.version()? + 1;
                 rows.targets.push(TargetConfig { id: Some(id), since, ..row.clone() });
                 self.fits(table, rows)?;
@@ -234,7 +234,7 @@ impl Pool {
                 let id = rows.push(row.clone());
                 self.fits(table, rows)?;
                 let new = TargetConfig { id: Some(id), ..row.clone() };
-                places.prepare(&new, &rows.targets)?;
+                locations.prepare(&new, &rows.targets)?;
                 Ok(id)
             }
         }
@@ -256,8 +256,9 @@ impl Pool {
                 row.location
             )));
         }
-        let is_its = |found| matches!(found, FoundPlace::Own { id: its, .. } if its == id);
-        if !own.state.counts() && self.look_at(id).is_err() && !is_its(table.places().find(row)?) {
+        let is_its = |found| matches!(found, FoundTarget::Own { id: its, .. } if its == id);
+        if !own.state.counts() && self.look_at(id).is_err() && !is_its(table.locations().find(row)?)
+        {
             return Err(Error::invalid(format!(
                 "target {id} was at {} and is to leave the pool, and it is not there now: run `{}`, and add {} again",
                 own.location,
@@ -356,7 +357,7 @@ impl Pool {
                 // It is gone already, if this very command was interrupted behind that.
                 None => self.replaced(table, rows, id, location)?,
             };
-            if table.places().is_same(&old, &TargetConfig::at(location)) {
+            if table.locations().is_same(&old, &TargetConfig::at(location)) {
                 return Err(Error::invalid(format!(
                     "{location} is target {id} itself: name another place"
                 )));
@@ -384,7 +385,7 @@ impl Pool {
     ) -> Result<TargetConfig> {
         let here = table.rows()?;
         let wanted = TargetConfig::at(location);
-        let own = here.iter().find(|row| table.places().is_same(row, &wanted));
+        let own = here.iter().find(|row| table.locations().is_same(row, &wanted));
         let new = own.and_then(|own| rows.get(own.id.unwrap_or(1)));
         let new = new.filter(|new| id < rows.next_id && new.id != Some(id));
         new.map(|new| TargetConfig { location: String::new(), ..new.clone() })
@@ -428,7 +429,7 @@ impl Pool {
     /// Repairs behind a change.
     fn bring(
         &self,
-        alone: &Alone,
+        alone: &Exclusive,
         id: u32,
         bytes_per_s: Option<u64>,
         uses: &dyn PackUses,
@@ -445,7 +446,7 @@ impl Pool {
     /// The same for a target that is to leave.
     fn end(
         &self,
-        alone: &Alone,
+        alone: &Exclusive,
         id: u32,
         lost: bool,
         bytes_per_s: Option<u64>,

@@ -8,7 +8,7 @@ use outlive_types::{Error, Fingerprint, PAGE_BYTES, PackId, Result};
 
 /// Where a chunk, node or segment lies.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
-pub struct Place {
+pub struct PackExtent {
     /// The pack.
     pub pack: PackId,
     /// Logical offset in it: of the bytes themselves, or of the frame that they are compressed in.
@@ -21,16 +21,16 @@ pub struct Place {
     pub slice: Option<SliceForm>,
 }
 
-impl Place {
+impl PackExtent {
     /// Where something lies that a directory lists; `pack` is the one that its entry names.
-    pub fn of(pack: PackId, entry: &DirectoryEntry) -> Place {
+    pub fn of(pack: PackId, entry: &DirectoryEntry) -> PackExtent {
         let DirectoryEntry { offset, length, kind, frame, .. } = *entry;
-        Place { pack, offset, length, frame, slice: kind.slice() }
+        PackExtent { pack, offset, length, frame, slice: kind.slice() }
     }
 
     /// The entry of a directory that says so; `pack` is the number of its pack there.
     pub fn entry(&self, fp: Fingerprint, pack: u32, kind: EntryKind) -> DirectoryEntry {
-        let Place { offset, length, frame, slice, .. } = *self;
+        let PackExtent { offset, length, frame, slice, .. } = *self;
         let kind = slice.map_or(kind, EntryKind::Slice);
         DirectoryEntry { fp, pack, offset, length, kind, frame }
     }
@@ -178,12 +178,12 @@ impl PackWriter {
     ///
     /// # Errors
     /// `Bug` without room.
-    pub fn append(&mut self, bytes: &[u8], fp: Fingerprint, kind: EntryKind) -> Result<Place> {
+    pub fn append(&mut self, bytes: &[u8], fp: Fingerprint, kind: EntryKind) -> Result<PackExtent> {
         match &mut self.container {
             Some(open) if !bytes.is_empty() && open.fits(bytes.len(), 1) => {
                 let offset = self.base as u32 + open.push(bytes, fp, kind);
                 let (pack, length, slice) = (self.id, bytes.len() as u32, kind.slice());
-                Ok(Place { pack, offset, length, frame: None, slice })
+                Ok(PackExtent { pack, offset, length, frame: None, slice })
             }
             _ => Err(Error::bug(format!("{} bytes do not fit pack {}", bytes.len(), self.id))),
         }

@@ -4,11 +4,11 @@ use crate::PoolConfig;
 use crate::command::command;
 use crate::descriptor::make_copy;
 use crate::environment::Environment;
-use crate::home::Home;
 use crate::layout::Layout;
 use crate::location::Location;
-use crate::log_places::{Found, Lasting, find_set};
-use crate::place::{check, packs_elsewhere};
+use crate::log_replicas::{Found, Lasting, find_set};
+use crate::marker_check::{check, packs_elsewhere};
+use crate::paths::PoolPaths;
 use crate::targets::{Member, TargetSet, TargetTable};
 use crate::written::Written;
 use outlive_chunk::Policy;
@@ -48,7 +48,7 @@ pub struct Pool {
     /// Where a person finds it.
     location: Option<Arc<str>>,
     /// Where descriptor and log are, if it has such.
-    home: Option<Arc<Home>>,
+    paths: Option<Arc<PoolPaths>>,
     /// Who asks on which targets packs are written.
     written: Arc<Written>,
     /// The warning about redundancy that was given last.
@@ -102,7 +102,7 @@ impl Pool {
         // As many as there are containers.
         let parity = StagingPool::new(staging_bytes / container_bytes * parity_bytes, parity_bytes);
         let (policy, layouts) = (Arc::new(Mutex::new(Policy::default())), Arc::default());
-        let (config, location, home) = (Arc::new(config), None, None);
+        let (config, location, paths) = (Arc::new(config), None, None);
         Pool {
             config,
             targets,
@@ -113,7 +113,7 @@ impl Pool {
             layouts,
             env,
             location,
-            home,
+            paths,
             written: Arc::default(),
             said: Arc::default(),
             progress: Arc::default(),
@@ -171,14 +171,14 @@ impl Pool {
         Ok(pool)
     }
 
-    /// The same pool, which lies in a directory: see [`Pool::check_place`].
+    /// The same pool, which lies in a directory: see [`Pool::check_markers`].
     #[must_use]
     pub fn in_directory(self, directory: &Path) -> Pool {
-        self.in_home(Home::directory(directory))
+        self.in_home(PoolPaths::directory(directory))
     }
 
-    pub(crate) fn in_home(self, home: Home) -> Pool {
-        Pool { home: Some(Arc::new(home)), ..self }
+    pub(crate) fn in_home(self, paths: PoolPaths) -> Pool {
+        Pool { paths: Some(Arc::new(paths)), ..self }
     }
 
     /// Makes sure that the pool is still where it was opened. Whoever opens a session asks before
@@ -187,52 +187,54 @@ impl Pool {
     /// # Errors
     /// `Retry` if the log or the target has vanished, `Invalid` if the descriptor or the pool has, or is
     /// another's.
-    pub fn check_place(&self) -> Result<()> {
+    pub fn check_markers(&self) -> Result<()> {
         let targets = || {
             self.refresh_targets()?;
             self.targets().check()
         };
-        let Some(home) = &self.home else { return targets() };
-        check(home, &self.config, targets)?;
-        if home.wants_copy() {
+        let Some(paths) = &self.paths else { return targets() };
+        check(paths, &self.config, targets)?;
+        if paths.wants_copy() {
             // Pools of older builds have no copy. If this process may not write there, it saves all the same.
-            let _ = make_copy(home, &*self.env.rng);
+            let _ = make_copy(paths, &*self.env.rng);
         }
         Ok(())
     }
 
     /// The places of its log, and of each why it is away, if it is.
-    pub fn log_places(&self) -> Vec<(String, Option<Error>)> {
-        let Some(home) = &self.home else { return vec![(self.log.describe(), None)] };
-        let found = find_set(home, &self.config.format, home.log(), Lasting::Now).into_iter().map(
-            |found| match found {
+    pub fn log_replicas(&self) -> Vec<(String, Option<Error>)> {
+        let Some(paths) = &self.paths else { return vec![(self.log.describe(), None)] };
+        let found = find_set(paths, &self.config.format, paths.log(), Lasting::Now)
+            .into_iter()
+            .map(|found| match found {
                 Found::There(_) => None,
                 Found::Away(error) | Found::Another(error) => Some(error),
-            },
-        );
-        home.log().named.iter().map(Location::to_string).zip(found).collect()
+            });
+        paths.log().named.iter().map(Location::to_string).zip(found).collect()
     }
 
     /// The pool's id and its place, which together differ from those of every other pool and copy.
     pub fn identity(&self) -> (String, String) {
-        let place = self.home().map_or_else(|| self.log.describe(), |home| home.root.resolved());
+        let place = self.paths().map_or_else(|| self.log.describe(), |paths| paths.root.resolved());
         (self.config.format.pool_id.clone(), place)
     }
 
-    pub(crate) fn home(&self) -> Option<&Home> {
-        self.home.as_deref()
+    pub(crate) fn paths(&self) -> Option<&PoolPaths> {
+        self.paths.as_deref()
     }
 
     /// The same without its targets: why they cannot be asked for.
     pub(crate) fn place_says(&self) -> Result<()> {
-        self.home.as_ref().map_or(Ok(()), |home| check(home, &self.config, || Ok(())))
+        self.paths.as_ref().map_or(Ok(()), |paths| check(paths, &self.config, || Ok(())))
     }
 
     /// The directories of its packs that are on this machine and outside of the pool's own: what is put
     /// into the pool leaves them out.
     pub fn packs_elsewhere(&self) -> Vec<PathBuf> {
         let table = self.table.as_deref();
-        self.home.as_ref().map_or_else(Vec::new, |home| packs_elsewhere(home, &self.config, table))
+        self.paths
+            .as_ref()
+            .map_or_else(Vec::new, |paths| packs_elsewhere(paths, &self.config, table))
     }
 
     /// A command of `outlive` about this pool, for messages: `words` follow the pool's place.
@@ -241,7 +243,7 @@ impl Pool {
     }
 
     /// Makes sure that the logs know what was lost with targets in memory: a program that saves before may
-    /// share what is lost. To be asked behind [`Pool::check_place`].
+    /// share what is lost. To be asked behind [`Pool::check_markers`].
     ///
     /// # Errors
     /// `Retry` if they do not know yet.
@@ -259,10 +261,10 @@ impl Pool {
     pub fn with_tuning(&self, tuning: crate::Tuning) -> Pool {
         let config = PoolConfig { tuning, ..PoolConfig::clone(&self.config) };
         let pool = Pool::of(Vec::new(), config, self.log.clone(), self.env.clone());
-        let (location, home) = (self.location.clone(), self.home.clone());
+        let (location, paths) = (self.location.clone(), self.paths.clone());
         let (targets, table) = (self.targets.clone(), self.table.clone());
         let written = self.written.clone();
-        Pool { location, home, targets, table, written, ..pool }
+        Pool { location, paths, targets, table, written, ..pool }
     }
 
     /// Where shards are kept.

@@ -122,7 +122,7 @@ fn main() {
     let Some(server) = Server::fast() else { return };
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let target = server.place().open_target().unwrap();
+    let target = server.pool_url().open_target().unwrap();
     // The first request chooses the cryptography of TLS, for all clients of a process.
     assert_eq!(target.list().unwrap(), []);
     let (runtime, store): (Runtime, AmazonS3) = (runtime.unwrap(), raw(&server));

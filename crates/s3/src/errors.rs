@@ -99,10 +99,10 @@ const DENIED: &str = ": check the credentials (AWS_ACCESS_KEY_ID, AWS_SECRET_ACC
                       and that they may list, read, write and delete in this bucket";
 
 /// The error for what failed while `doing` at `place`.
-pub(crate) fn explain(doing: &str, place: &str, error: &StoreError) -> Error {
+pub(crate) fn explain(doing: &str, url: &str, error: &StoreError) -> Error {
     let answer = Answer::of(error);
     let (kind, advice) = answer.kind_and_advice();
-    Error::new(kind, format!("{doing} {place}: {}{advice}", answer.text))
+    Error::new(kind, format!("{doing} {url}: {}{advice}", answer.text))
 }
 
 /// Whether the object is not there, though the bucket is.

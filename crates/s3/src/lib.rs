@@ -1,12 +1,12 @@
 //! S3 and its like: a bucket as a [`Target`](outlive_target::Target) that keeps shards, and as a
-//! [`LogMedium`](outlive_target::LogMedium) that keeps records. A bucket is named by an [`S3Place`].
+//! [`LogMedium`](outlive_target::LogMedium) that keeps records. A bucket is named by an [`S3Url`].
 //!
 //! ```no_run
-//! use outlive_s3::S3Place;
+//! use outlive_s3::S3Url;
 //! use outlive_target::RecordLog;
 //!
 //! # fn main() -> outlive_types::Result<()> {
-//! let place = S3Place::parse("s3://ckpt/gray-scott")?;
+//! let place = S3Url::parse("s3://ckpt/gray-scott")?;
 //! place.check()?; // is it there, and may it be used?
 //! let target = place.open_target()?;
 //! let medium = place.open_medium()?;
@@ -23,7 +23,6 @@ mod flow;
 mod medium;
 mod objects;
 mod parts;
-mod place;
 mod probe;
 mod profiles;
 mod queue;
@@ -32,9 +31,10 @@ mod runtime;
 mod settings;
 mod target;
 mod upload;
+mod url;
 mod writer;
 
 pub use files::S3Files;
 pub use medium::S3Medium;
-pub use place::S3Place;
 pub use target::S3Target;
+pub use url::S3Url;

@@ -6,16 +6,16 @@ use outlive_io::{AlignedBuf, SharedBuf};
 use std::ops::Range;
 
 /// A part that is being filled, in any order.
-pub(crate) struct Part {
+pub(crate) struct UploadPart {
     /// What it was used for before is still in it.
     buffer: AlignedBuf,
     written: Vec<Range<usize>>,
     written_bytes: usize,
 }
 
-impl Part {
-    pub(crate) fn new(buffer: AlignedBuf) -> Part {
-        Part { buffer, written: Vec::new(), written_bytes: 0 }
+impl UploadPart {
+    pub(crate) fn new(buffer: AlignedBuf) -> UploadPart {
+        UploadPart { buffer, written: Vec::new(), written_bytes: 0 }
     }
 
     /// Copies bytes to their place. No byte is written twice.
@@ -61,13 +61,13 @@ fn payload(bytes: SharedBuf) -> PutPayload {
 mod tests {
     use super::*;
 
-    fn used() -> Part {
+    fn used() -> UploadPart {
         let mut buffer = AlignedBuf::zeroed(5 * 4096);
         buffer.fill(0xEE);
-        Part::new(buffer)
+        UploadPart::new(buffer)
     }
 
-    fn first_of_pages(part: Part, length: usize) -> Vec<u8> {
+    fn first_of_pages(part: UploadPart, length: usize) -> Vec<u8> {
         let payload = part.into_payload(length);
         assert_eq!(payload.content_length(), length);
         let bytes: Vec<u8> = payload.iter().flatten().copied().collect();

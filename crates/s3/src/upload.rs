@@ -13,7 +13,7 @@
 use crate::bucket::{Bucket, Clients, PART_BYTES};
 use crate::flow::{Open, Sending, Waits};
 use crate::objects::{end_upload, name, new_marker};
-use crate::parts::Part;
+use crate::parts::UploadPart;
 use crate::runtime;
 use futures_util::future::{join, join_all, try_join_all};
 use object_store::multipart::{MultipartStore, PartId};
@@ -60,7 +60,7 @@ struct Started {
 
 #[derive(Default)]
 struct State {
-    filling: BTreeMap<usize, Part>,
+    filling: BTreeMap<usize, UploadPart>,
     /// Parts that are being sent or were.
     whole: BTreeSet<usize>,
     sent: BTreeMap<usize, PartId>,
@@ -151,7 +151,7 @@ impl Upload {
                 return Err(Error::bug(what));
             }
             if let Entry::Vacant(place) = state.filling.entry(number) {
-                place.insert(Part::new(self.memory(number)?));
+                place.insert(UploadPart::new(self.memory(number)?));
             }
             pieces.push((number, start, &bytes[at..at + length]));
             at += length;
@@ -279,7 +279,7 @@ impl Upload {
             }
             let part = match state.filling.remove(&number) {
                 Some(part) => part,
-                None => Part::new(self.memory(number)?),
+                None => UploadPart::new(self.memory(number)?),
             };
             let left = length - number as u64 * self.part_bytes as u64;
             let payload = part.into_payload(left.min(self.part_bytes as u64) as usize);

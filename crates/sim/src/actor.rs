@@ -1,8 +1,8 @@
 //! A program at work, and how its errors are judged.
 
-use crate::luck::Luck;
+use crate::chance::Chance;
+use crate::oracle::Oracle;
 use crate::state::{RestoredRegions, State};
-use crate::truth::Truth;
 use crate::world::PoolWorld;
 use outlive_pool::Pool;
 use outlive_store::Job;
@@ -20,11 +20,11 @@ pub(crate) type Done<T = ()> = std::result::Result<T, End>;
 pub(crate) struct Actor {
     pub number: usize,
     pub place: PoolWorld,
-    pub truth: Truth,
+    pub oracle: Oracle,
     pub pool: Pool,
     pub process: FaultProcess,
     pub rng: SeededRng,
-    pub luck: Arc<Luck>,
+    pub dice: Arc<Chance>,
 }
 
 impl Actor {
@@ -40,17 +40,17 @@ impl Actor {
 
     /// Whether the pool promises nothing any more: it is damaged beyond its redundancy, or all has crashed.
     pub fn is_over(&self) -> bool {
-        let is_damaged = self.truth.is_damaged() || self.truth.is_rolled_back();
+        let is_damaged = self.oracle.is_damaged() || self.oracle.is_rolled_back();
         is_damaged || self.place.world.crashed()
     }
 
     /// Whether checkpoints may be damaged: by more than redundancy makes up for, or by a loss of memory or of records.
     pub fn may_be_damaged(&self) -> bool {
-        self.truth.is_damaged() || self.truth.is_rolled_back() || self.truth.is_wiped()
+        self.oracle.is_damaged() || self.oracle.is_rolled_back() || self.oracle.is_wiped()
     }
 
     pub fn violate(&self, what: String) -> End {
-        self.truth.violate(format!("program {}: {what}", self.number));
+        self.oracle.violate(format!("program {}: {what}", self.number));
         End
     }
 
@@ -66,23 +66,23 @@ impl Actor {
             Ok(value) => return Ok(value),
             Err(error) => error,
         };
-        self.luck.turns().remark(|| format!("{what} ended: {error}"));
-        self.truth.met(format!("{what} ended: {error}"));
-        let is_damaged = self.truth.is_damaged() || self.truth.is_rolled_back();
+        self.dice.turns().remark(|| format!("{what} ended: {error}"));
+        self.oracle.met(format!("{what} ended: {error}"));
+        let is_damaged = self.oracle.is_damaged() || self.oracle.is_rolled_back();
         let is_expected = match error.kind() {
             _ if self.is_dead() => true,
-            ErrorKind::Fenced => is_damaged || self.truth.is_fenced(self.number, job),
+            ErrorKind::Fenced => is_damaged || self.oracle.is_fenced(self.number, job),
             // A save that has written to a target that leaves begins again.
             ErrorKind::Retry if self.place.space.operated && has_left(&error) => true,
-            ErrorKind::Retry => self.luck.has_failed(),
+            ErrorKind::Retry => self.dice.has_failed(),
             ErrorKind::Damaged => self.may_be_damaged(),
-            ErrorKind::Invalid => self.truth.is_rolled_back(),
+            ErrorKind::Invalid => self.oracle.is_rolled_back(),
             _ => false,
         };
         match is_expected || also.contains(&error.kind()) {
             true => {
                 if error.kind() == ErrorKind::Fenced {
-                    self.luck.achieved("fence");
+                    self.dice.achieved("fence");
                 }
                 Err(End)
             }
@@ -100,9 +100,9 @@ impl Actor {
 
     /// What a restored epoch must hold; the state, if it does.
     pub fn check(&self, job: &JobName, epoch: Epoch, restored: &RestoredRegions) -> Done<State> {
-        match self.truth.committed(job).remove(&epoch) {
+        match self.oracle.committed(job).remove(&epoch) {
             Some(committed) if committed.is(restored) => Ok(committed.ranks[0].clone()),
-            _ if self.truth.is_rolled_back() => Err(End),
+            _ if self.oracle.is_rolled_back() => Err(End),
             Some(committed) => Err(self.violate(format!(
                 "epoch {epoch} of {job} came back as {restored:?} and was {:?}",
                 committed.ranks

@@ -1,8 +1,8 @@
 //! Who has tried to append which record, where a log has several places: whoever does the last step for a record
 //! need not be its author.
 
-use crate::luck::lock;
-use crate::truth::Pending;
+use crate::chance::lock;
+use crate::oracle::Pending;
 use outlive_format::fingerprint;
 use outlive_types::{Fingerprint, JobName};
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +10,7 @@ use std::sync::Mutex;
 
 /// What is known of a log's places beside what they hold.
 #[derive(Default)]
-pub(crate) struct PlacesTruth {
+pub(crate) struct ReplicasOracle {
     /// Places that nobody reaches now.
     pub away: Mutex<BTreeSet<usize>>,
     /// Places that are sealed, and with what.
@@ -23,7 +23,7 @@ pub(crate) struct PlacesTruth {
     authors: Mutex<BTreeMap<Fingerprint, (usize, Option<Pending>)>>,
 }
 
-impl PlacesTruth {
+impl ReplicasOracle {
     /// The program is about to append this.
     pub fn will_append(&self, program: usize, record: &[u8], pending: Option<Pending>) {
         lock(&self.authors).insert(fingerprint(record), (program, pending));

@@ -1,10 +1,10 @@
 //! A case: which programs meet, and what may go wrong. All of it follows from a family and a seed.
 
+use crate::chance::{Chances, Lie};
 use crate::group::RANKS;
-use crate::luck::{Chances, Lie};
 use crate::roles::{A, B, G, Group, Role};
+use crate::scheduler::{Moment, Suspension, Until};
 use crate::space::Space;
-use crate::turns::{Moment, Suspension, Until};
 use crate::world::LogKind;
 use outlive_store::group::Schedule;
 use outlive_types::{Error, Rank, Result, SeededRng};
@@ -284,7 +284,7 @@ impl Case {
             }
         }
         if log == LogKind::Places && (name.seed / 5).is_multiple_of(2) {
-            roles.push(Role::PlaceAway);
+            roles.push(Role::ReplicaAway);
         }
         if log == LogKind::Places && name.seed / 5 % 4 >= 2 {
             roles.push(Role::LogMover);

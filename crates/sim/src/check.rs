@@ -5,7 +5,7 @@ use crate::whole::{checkpoints, whole};
 use crate::world::PoolWorld;
 use outlive_pool::Pool;
 use outlive_store::gc::{GcOptions, collect};
-use outlive_store::{Job, JobOptions, make_anew};
+use outlive_store::{Job, JobOptions, recreate_lost};
 use outlive_types::{Epoch, JobName, PackId, SeededRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
@@ -22,17 +22,17 @@ pub fn check(place: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
     // Of a program that was killed while it moved shards.
     pool.release_targets().map_err(|error| at(format!("a claim: {error}")))?;
     // Of a host whose memory was lost before there was anything to go on with.
-    make_anew(&pool).map_err(|error| at(format!("memory made anew: {error}")))?;
+    recreate_lost(&pool).map_err(|error| at(format!("memory made anew: {error}")))?;
     // More has come together than the pool can know of.
-    if place.space.operated && place.truth.is_damaged() {
-        place.luck.came_about("the end goes unchecked");
-        place.luck.turns().remark(|| format!("pool {} is not checked at the end", place.name));
+    if place.space.operated && place.oracle.is_damaged() {
+        place.dice.came_about("the end goes unchecked");
+        place.dice.turns().remark(|| format!("pool {} is not checked at the end", place.name));
         return Ok(());
     }
     checkpoints(&pool, place, false).map_err(at)?;
     // Records or shards were damaged for which nothing makes up.
-    if place.truth.is_damaged() {
-        place.luck.came_about("only what is left is checked");
+    if place.oracle.is_damaged() {
+        place.dice.came_about("only what is left is checked");
         return Ok(());
     }
     replace_lost(&pool, place).map_err(at)?;
@@ -63,10 +63,10 @@ pub fn check(place: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
 /// The checkpoints that were lost with memory: they go first, as some of their packs may be left.
 fn lost(pool: &Pool, place: &PoolWorld) -> Result<BTreeMap<JobName, BTreeSet<Epoch>>, String> {
     let mut lost: BTreeMap<JobName, BTreeSet<Epoch>> = BTreeMap::new();
-    for name in place.truth.jobs() {
+    for name in place.oracle.jobs() {
         let job = Job::open(pool, name.as_str(), JobOptions::default());
         let job = job.map_err(|error| error.to_string())?;
-        let committed = place.truth.committed(&name);
+        let committed = place.oracle.committed(&name);
         for info in job.epochs().map_err(|error| error.to_string())? {
             let there = committed.get(&info.epoch).filter(|committed| committed.frail);
             let there = there.map(|committed| whole(&job, info.epoch, committed, false));

@@ -2,7 +2,7 @@
 
 use crate::actor::{Actor, Done};
 use crate::blows::{Blow, place_of};
-use crate::luck::lock;
+use crate::chance::lock;
 use crate::one_step::in_one_step;
 use crate::whole::whole_ranks;
 use crate::world::PoolWorld;
@@ -41,8 +41,8 @@ impl Actor {
                 let blow = Blow::Flip { shard: *shard, offset, mask: 1 << self.rng.below(8) };
                 if self.place.strike(*place, &blow) {
                     let what = || format!("a bit of {shard} on place {place} flips at {offset}");
-                    self.luck.turns().remark(what);
-                    self.luck.achieved("a bit flips");
+                    self.dice.turns().remark(what);
+                    self.dice.achieved("a bit flips");
                 }
             }
         }
@@ -59,7 +59,8 @@ impl Actor {
             if self.place.world.crashed() {
                 return Ok(());
             }
-            let places: Vec<usize> = in_one_step(|| self.place.good_places()).into_keys().collect();
+            let places: Vec<usize> =
+                in_one_step(|| self.place.good_targets()).into_keys().collect();
             if places.is_empty() {
                 return Ok(());
             }
@@ -78,8 +79,8 @@ impl Actor {
                         let now = lock(&self.place.markers).get(&place).copied();
                         let blow = Blow::RolledBack(old);
                         if marker == now && self.place.strike(place, &blow) {
-                            self.luck.turns().remark(|| format!("place {place} is as it was"));
-                            self.luck.achieved("a disk is as it was");
+                            self.dice.turns().remark(|| format!("place {place} is as it was"));
+                            self.dice.achieved("a disk is as it was");
                         }
                         continue;
                     }
@@ -93,16 +94,16 @@ impl Actor {
             if !self.place.strike(place, &blow) {
                 continue;
             }
-            self.luck.turns().remark(|| format!("place {place}: {blow:?}"));
+            self.dice.turns().remark(|| format!("place {place}: {blow:?}"));
             match blow {
                 Blow::Away => {
                     (0..self.rng.below(80)).for_each(|_| pause("a disk is away"));
                     self.place.world.set_away(place, false);
-                    self.luck.turns().remark(|| format!("place {place} is back"));
-                    self.luck.achieved("a disk is back");
+                    self.dice.turns().remark(|| format!("place {place} is back"));
+                    self.dice.achieved("a disk is back");
                 }
-                Blow::Cut(_) => self.luck.achieved("a disk loses its power"),
-                _ => self.luck.achieved("a disk is empty"),
+                Blow::Cut(_) => self.dice.achieved("a disk loses its power"),
+                _ => self.dice.achieved("a disk is empty"),
             }
         }
         Ok(())
@@ -119,7 +120,7 @@ impl Actor {
             let (place, rng) = (&self.place, SeededRng::new(self.rng.next_u64()));
             match in_one_step(|| place.at_its_word(&rng)) {
                 Ok(0) => {}
-                Ok(_) => self.luck.achieved("targets are taken away"),
+                Ok(_) => self.dice.achieved("targets are taken away"),
                 Err(what) => return Err(self.violate(what)),
             }
         }
@@ -133,7 +134,7 @@ impl PoolWorld {
     pub(crate) fn domains(&self) -> Domains {
         let mut domains: BTreeMap<String, Vec<usize>> = BTreeMap::new();
         if !self.space.has_table() {
-            return self.good_places().into_keys().map(|place| vec![place]).collect();
+            return self.good_targets().into_keys().map(|place| vec![place]).collect();
         }
         let markers = lock(&self.markers).clone();
         for row in self.rows() {
@@ -150,7 +151,7 @@ impl PoolWorld {
     }
 
     /// The places of slow targets.
-    pub(crate) fn slow_places(&self) -> Vec<usize> {
+    pub(crate) fn slow_targets(&self) -> Vec<usize> {
         if !self.space.has_table() {
             return Vec::new();
         }
@@ -168,8 +169,8 @@ impl PoolWorld {
         let is_clean = is_fast_clean && (is_fast_enough || self.is_clean(Tier::Slow));
         let spared = found.into_iter().filter_map(|one| {
             let spare = one.spare.ok().filter(|spare| *spare >= 0)?;
-            let committed = self.truth.committed(&one.job).remove(&one.epoch)?;
-            let is_sure = !one.hurt && !committed.doomed;
+            let committed = self.oracle.committed(&one.job).remove(&one.epoch)?;
+            let is_sure = !one.incomplete && !committed.doomed;
             is_sure.then_some((one.job, one.epoch, spare as usize))
         });
         let spared: Vec<(JobName, Epoch, usize)> = spared.collect();
@@ -182,7 +183,7 @@ impl PoolWorld {
         let mut lost = some_of(&self.domains(), spare, rng);
         let count = lost.len();
         if is_fast_enough {
-            lost.extend(self.slow_places());
+            lost.extend(self.slow_targets());
         }
         self.restored_without(&lost, job, *epoch, rng).map_err(|what| {
             format!("{spare} more fast targets may be lost, and {lost:?} are away: {what}")
@@ -198,7 +199,7 @@ impl PoolWorld {
         epoch: Epoch,
         rng: &SeededRng,
     ) -> Result<(), String> {
-        let Some(committed) = self.truth.committed(job).remove(&epoch) else { return Ok(()) };
+        let Some(committed) = self.oracle.committed(job).remove(&epoch) else { return Ok(()) };
         let taken: Vec<usize> =
             places.iter().copied().filter(|place| !self.world.set_away(*place, true)).collect();
         let (pool, _) = self.quiet_pool(rng.next_u64());

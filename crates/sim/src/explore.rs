@@ -1,12 +1,12 @@
 //! Runs one schedule, and judges what it has left.
 
 use crate::case::{Case, Family, Name, group};
+use crate::chance::Chance;
 use crate::check::check;
-use crate::luck::Luck;
 use crate::policy::Policy;
 use crate::programs::Program;
 use crate::roles::{A, B, G, Group, Role};
-use crate::turns::{self, Start, Turns};
+use crate::scheduler::{self, SeededScheduler, Start};
 use crate::world::PoolWorld;
 use outlive_store::{FillOptions, fill};
 use outlive_types::{JobName, SeededRng};
@@ -42,12 +42,12 @@ pub fn run_case(case: Case, keep_trace: bool) -> Outcome {
     let seed = case.name.seed;
     let policy = Policy::of(seed);
     let shown = policy.to_string();
-    let turns = Turns::new(policy, keep_trace);
-    let luck = Luck::new(seed, case.chances, case.lie, turns.clone());
-    let pool = |name| PoolWorld::new(name, case.log, &case.space, &luck);
+    let turns = SeededScheduler::new(policy, keep_trace);
+    let dice = Chance::new(seed, case.chances, case.lie, turns.clone());
+    let pool = |name| PoolWorld::new(name, case.log, &case.space, &dice);
     let (here, there) = (pool("here"), pool("there"));
     let rng = SeededRng::new(seed ^ 0xBE61);
-    prepare(case.name.family, &here, &there, &rng, &luck);
+    prepare(case.name.family, &here, &there, &rng, &dice);
     if case.space.slow && seed.is_multiple_of(2) {
         let filled = fill(&here.quiet_pool(seed).0, FillOptions::default());
         filled.expect("nothing goes wrong before the programs begin");
@@ -63,12 +63,12 @@ pub fn run_case(case: Case, keep_trace: bool) -> Outcome {
             place: here.clone(),
             other: there.clone(),
             rng: SeededRng::new(rng.next_u64()),
-            luck: luck.clone(),
+            dice: dice.clone(),
         };
         (format!("{number}"), Box::new(move || program.run()))
     };
     let programs: Vec<Start> = programs.map(start).collect();
-    luck.set_active(true);
+    dice.set_active(true);
     if case.name.family == Family::Group {
         turns.keep_time();
     }
@@ -77,19 +77,22 @@ pub fn run_case(case: Case, keep_trace: bool) -> Outcome {
         turns.come_late(*program, *suspensions);
     }
     let ran = turns.run(programs);
-    luck.set_active(false);
-    let wrong =
-        ran.failure.clone().or_else(|| here.truth.violation()).or_else(|| there.truth.violation());
+    dice.set_active(false);
+    let wrong = ran
+        .failure
+        .clone()
+        .or_else(|| here.oracle.violation())
+        .or_else(|| there.oracle.violation());
     let goes_on = |place: &PoolWorld| match case.space.volatile && wrong.is_none() {
-        true => go_on(place, &here, &there, &rng, &luck),
+        true => go_on(place, &here, &there, &rng, &dice),
         false => Ok(()),
     };
     let stuck = goes_on(&here).err();
-    let wrong = wrong.or(stuck).or_else(|| here.truth.violation());
+    let wrong = wrong.or(stuck).or_else(|| here.oracle.violation());
     let failure =
         wrong.or_else(|| [&here, &there].into_iter().find_map(|place| check(place, &rng).err()));
-    let achieved = luck.achievements();
-    let turns::Ran { steps, digest, trace, .. } = ran;
+    let achieved = dice.achievements();
+    let scheduler::Ran { steps, digest, trace, .. } = ran;
     Outcome { case, policy: shown, steps, digest, trace, achieved, failure }
 }
 
@@ -102,16 +105,16 @@ fn go_on(
     here: &PoolWorld,
     there: &PoolWorld,
     rng: &SeededRng,
-    luck: &Arc<Luck>,
+    dice: &Arc<Chance>,
 ) -> Result<(), String> {
-    let truth = &place.truth;
-    if !truth.is_wiped() || truth.is_damaged() || truth.is_rolled_back() {
+    let oracle = &place.oracle;
+    if !oracle.is_wiped() || oracle.is_damaged() || oracle.is_rolled_back() {
         return Ok(());
     }
     place.world.reboot();
     for (number, job) in (AFTER..).zip([A, B, G]) {
         let name = JobName::new(job).expect("a name");
-        if !truth.jobs().contains(&name) {
+        if !oracle.jobs().contains(&name) {
             continue;
         }
         let role = match job == G {
@@ -119,18 +122,18 @@ fn go_on(
             false => Role::Saver { job, saves: 3, restores: true, waits: true },
         };
         let is_group = matches!(role, Role::Group(_));
-        let before = truth.last_epoch(&name);
+        let before = oracle.last_epoch(&name);
         let (rng, place) = (SeededRng::new(rng.next_u64()), here.clone());
-        let (other, luck) = (there.clone(), luck.clone());
-        run_alone(Program { number, role, place, other, rng, luck: luck.clone() });
+        let (other, dice) = (there.clone(), dice.clone());
+        run_alone(Program { number, role, place, other, rng, dice: dice.clone() });
         // Some ranks of a group die by themselves.
-        if truth.last_epoch(&name) < before + 3 && !is_group && truth.violation().is_none() {
+        if oracle.last_epoch(&name) < before + 3 && !is_group && oracle.violation().is_none() {
             return Err(format!(
                 "nobody can save {job} any more behind a loss of memory: {}",
-                truth.last_met()
+                oracle.last_met()
             ));
         }
-        luck.came_about("go on without what was in memory");
+        dice.came_about("go on without what was in memory");
     }
     Ok(())
 }
@@ -139,13 +142,19 @@ fn go_on(
 const BEFORE: usize = 1_000;
 
 /// What is in the pools before anybody meets.
-fn prepare(family: Family, here: &PoolWorld, there: &PoolWorld, rng: &SeededRng, luck: &Arc<Luck>) {
+fn prepare(
+    family: Family,
+    here: &PoolWorld,
+    there: &PoolWorld,
+    rng: &SeededRng,
+    dice: &Arc<Chance>,
+) {
     let mut number = BEFORE;
     let mut run = |role: Role| {
         number += 1;
         let rng = SeededRng::new(rng.next_u64());
-        let (place, other, luck) = (here.clone(), there.clone(), luck.clone());
-        run_alone(Program { number, role, place, other, rng, luck });
+        let (place, other, dice) = (here.clone(), there.clone(), dice.clone());
+        run_alone(Program { number, role, place, other, rng, dice });
     };
     let saver = |job, saves| Role::Saver { job, saves, restores: true, waits: true };
     run(saver("a", 1 + rng.below(3)));
@@ -186,11 +195,11 @@ fn run_alone(program: Program) {
         return program.run();
     }
     // Its ranks are threads, which shall do the same each time.
-    let (number, truth) = (program.number, program.place.truth.clone());
-    let turns = Turns::new(Policy::of(number as u64), false);
+    let (number, oracle) = (program.number, program.place.oracle.clone());
+    let turns = SeededScheduler::new(Policy::of(number as u64), false);
     turns.keep_time();
     let ran = turns.run(vec![(number.to_string(), Box::new(move || program.run()))]);
     if let Some(failure) = ran.failure {
-        truth.violate(format!("a program by itself: {failure}"));
+        oracle.violate(format!("a program by itself: {failure}"));
     }
 }

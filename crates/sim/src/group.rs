@@ -3,11 +3,11 @@
 //! of it are still at work.
 
 use crate::actor::{Actor, Done, End};
+use crate::chance::{Chances, lock};
 use crate::hold::{Source, also};
-use crate::luck::{Chances, lock};
+use crate::oracle::Pending;
 use crate::roles::Group;
 use crate::state::{Memory, State};
-use crate::truth::Pending;
 use crate::wire::Wire;
 use crate::world::Me;
 use outlive_capture::{ChangeTracker, MemorySource};
@@ -97,7 +97,7 @@ impl Actor {
                 break;
             }
             group = Group { restores: true, kill: None, ..group };
-            self.luck.achieved("group that starts again");
+            self.dice.achieved("group that starts again");
         }
         Ok(())
     }
@@ -115,7 +115,7 @@ impl Actor {
         };
         let opened: Option<Vec<_>> = (0..RANKS).map(process).collect();
         let Some(processes) = opened else { return Err(End) };
-        let is_safe = self.luck.chances() == Chances::default()
+        let is_safe = self.dice.chances() == Chances::default()
             && group.kill.is_none()
             && self.place.never_fails();
         let states: Vec<State> = (0..RANKS).map(|_| State::random(&self.rng, 6)).collect();
@@ -130,10 +130,10 @@ impl Actor {
             ended: Default::default(),
         });
         if group.meets_in_log {
-            self.truth.meets(&run.name);
+            self.oracle.meets(&run.name);
         }
         if let Some((rank, after)) = group.kill {
-            self.luck.kill();
+            self.dice.kill();
             run.members[rank as usize].process.kill_after(after);
         }
         let ranks = ThreadRank::group(RANKS).into_iter().zip(processes).zip(states);
@@ -160,11 +160,11 @@ impl Actor {
             let actor = Actor {
                 number,
                 place: self.place.clone(),
-                truth: self.truth.clone(),
+                oracle: self.oracle.clone(),
                 pool,
                 process: me.process.clone(),
                 rng: SeededRng::new(self.rng.next_u64()),
-                luck: self.luck.clone(),
+                dice: self.dice.clone(),
             };
             let tracker = Arc::new(ChangeTracker::new());
             let mut member = Member { actor, me, rank, run: run.clone(), job, tracker, state };
@@ -230,11 +230,11 @@ impl Member {
     /// What a save or restore may end with, as things stand.
     fn also(&self) -> Vec<ErrorKind> {
         let mut also = also(&self.actor, &self.run.name);
-        if self.run.group.meets_in_log && self.actor.truth.have_several_met(&self.run.name) {
+        if self.run.group.meets_in_log && self.actor.oracle.have_several_met(&self.run.name) {
             also.extend([ErrorKind::Fenced, ErrorKind::Retry]);
         }
         // It is told that others are no more, or are held up for longer than it has patience.
-        if self.run.has_lost() || self.run.patience == SHORT && self.actor.luck.turns().have_held()
+        if self.run.has_lost() || self.run.patience == SHORT && self.actor.dice.turns().have_held()
         {
             also.push(ErrorKind::Retry);
         }
@@ -243,14 +243,14 @@ impl Member {
 
     fn restore(&mut self) -> Done {
         let (actor, name) = (&self.actor, &self.run.name);
-        let (truth, rank) = (&actor.truth, self.rank);
-        let (at_least, mut seen) = (truth.newest_told(name), truth.last_epoch(name));
+        let (oracle, rank) = (&actor.oracle, self.rank);
+        let (at_least, mut seen) = (oracle.newest_told(name), oracle.last_epoch(name));
         let mut prepared = 0;
         let restored = self.job.restore_together(
             Select::Newest,
             &mut |_, _| Ok(()),
             &mut |manifest, as_of| {
-                prepared = truth.last_epoch(name);
+                prepared = oracle.last_epoch(name);
                 pause("prepare a restore");
                 let image = RankImages::new(&actor.pool, name, manifest, as_of).open(rank)?;
                 let memory = Memory::of(&image);
@@ -267,17 +267,17 @@ impl Member {
             return Err(actor.violate(what));
         }
         seen = match epoch {
-            _ if truth.is_damaged() => prepared,
-            None if truth.is_wiped() => seen.max(truth.newest_lost(name)),
-            _ if truth.is_wiped() => seen.max(prepared),
+            _ if oracle.is_damaged() => prepared,
+            None if oracle.is_wiped() => seen.max(oracle.newest_lost(name)),
+            _ if oracle.is_wiped() => seen.max(prepared),
             Some(epoch) => seen.max(epoch),
             None => seen,
         };
         if rank == 0 {
-            truth.restored(self.run.number, name, seen);
+            oracle.restored(self.run.number, name, seen);
         }
-        let is_old = epoch.unwrap_or(0) < at_least && truth.must_find(name, at_least);
-        if is_old && !truth.is_damaged() {
+        let is_old = epoch.unwrap_or(0) < at_least && oracle.must_find(name, at_least);
+        if is_old && !oracle.is_damaged() {
             return Err(actor.violate(format!(
                 "epoch {epoch:?} of {name} was found as the newest, and epoch {at_least} was committed"
             )));
@@ -285,7 +285,7 @@ impl Member {
         let Some(restored) = restored else { return Ok(()) };
         let (image, memory) = restored.value;
         let found = memory.restored(&image);
-        let committed = truth.committed(name).remove(&restored.epoch);
+        let committed = oracle.committed(name).remove(&restored.epoch);
         let state = committed.and_then(|committed| committed.ranks.get(rank as usize).cloned());
         let Some(state) = state.filter(|state| state.is(&found)) else {
             return Err(actor.violate(format!(
@@ -301,7 +301,7 @@ impl Member {
         pause("restored");
         self.job.follow_restored(&image);
         self.state = state;
-        actor.luck.achieved("restore of ranks");
+        actor.dice.achieved("restore of ranks");
         Ok(())
     }
 
@@ -320,21 +320,21 @@ impl Member {
                 told.states[*rank as usize].clone_from(state);
                 told.states.clone()
             };
-            actor.luck.turns().remark(|| format!("save {number} of {} is {states:?}", run.name));
-            actor.truth.will_commit(run.number, &run.name, Pending::Ranks(states));
+            actor.dice.turns().remark(|| format!("save {number} of {} is {states:?}", run.name));
+            actor.oracle.will_commit(run.number, &run.name, Pending::Ranks(states));
         };
         self.job.save(&mut Source { inner, asked })
     }
 
     fn wait(&self, number: u64, handle: &SaveHandle) -> Done {
         let outcome = handle.wait(None).expect("a wait without limit ends with the save");
-        let Actor { truth, luck, .. } = &self.actor;
+        let Actor { oracle, dice, .. } = &self.actor;
         let (name, epoch) = (&self.run.name, handle.epoch());
-        let is_there = || truth.has_committed(self.run.number, name, epoch);
+        let is_there = || oracle.has_committed(self.run.number, name, epoch);
         if self.rank == 0
             && let Err(error) = &outcome
             && !self.actor.is_dead()
-            && !luck.has_failed()
+            && !dice.has_failed()
             && is_there()
         {
             return Err(self.actor.violate(format!(
@@ -350,18 +350,18 @@ impl Member {
         self.compare(number, &outcome)?;
         let error = match outcome {
             Ok(stats) => {
-                actor.truth.told(self.run.number, name, stats.epoch);
-                actor.luck.achieved("save of ranks");
+                actor.oracle.told(self.run.number, name, stats.epoch);
+                actor.dice.achieved("save of ranks");
                 return Ok(());
             }
             Err(error) => error,
         };
         let is_over = error.kind() == ErrorKind::Fenced || has_left(&error);
         let _ = actor.met("a save of ranks", name, Err::<(), _>(error), &self.also());
-        match is_over || actor.is_dead() || actor.truth.violation().is_some() {
+        match is_over || actor.is_dead() || actor.oracle.violation().is_some() {
             true => Err(End),
             false => {
-                actor.luck.achieved("group goes on after a failure");
+                actor.dice.achieved("group goes on after a failure");
                 Ok(())
             }
         }
@@ -401,8 +401,8 @@ impl Member {
             || text.contains("only rank 0 knows")
             || has_left(error);
         let has_failed = self.me.has_failed.load(Ordering::Relaxed)
-            || !self.actor.place.never_fails() && self.actor.luck.has_failed();
-        is_unheard || self.me.is_dead() || has_failed || self.actor.truth.is_damaged()
+            || !self.actor.place.never_fails() && self.actor.dice.has_failed();
+        is_unheard || self.me.is_dead() || has_failed || self.actor.oracle.is_damaged()
     }
 }
 

@@ -4,7 +4,7 @@
 use crate::blows::{
     Blow, Damage, ShardCopy, claim_of, container_at, containers_of, damage_of, place_of,
 };
-use crate::luck::lock;
+use crate::chance::lock;
 use crate::one_step::in_one_step;
 use crate::world::PoolWorld;
 use outlive_pool::{TargetConfig, Tier};
@@ -27,14 +27,14 @@ impl PoolWorld {
 
     /// The fast targets and the slow ones that are there and count: each place with its tier. Without a table all
     /// of the first ones are.
-    pub(crate) fn good_places(&self) -> BTreeMap<usize, Tier> {
-        let mut places = self.own_places();
+    pub(crate) fn good_targets(&self) -> BTreeMap<usize, Tier> {
+        let mut places = self.own_targets();
         places.retain(|place, _| !self.world.is_away(*place));
         places
     }
 
     /// The same, and those that cannot be reached now.
-    fn own_places(&self) -> BTreeMap<usize, Tier> {
+    fn own_targets(&self) -> BTreeMap<usize, Tier> {
         match self.space.has_table() {
             false => (0..self.space.targets).map(|place| (place, Tier::Fast)).collect(),
             true => {
@@ -51,7 +51,7 @@ impl PoolWorld {
 
     /// All copies on targets of the pool, and how they are damaged.
     fn copies(&self) -> Vec<ShardCopy> {
-        let (own, mut facts) = (self.own_places(), lock(&self.harm.facts));
+        let (own, mut facts) = (self.own_targets(), lock(&self.harm.facts));
         let mut copies = Vec::new();
         for (place, shard, bytes) in self.world.stored() {
             let whole = facts.whole.entry(shard).or_insert_with(|| bytes.clone());
@@ -142,7 +142,7 @@ impl PoolWorld {
         let (k, m) = (usize::from(self.geometry().0), self.space.survives());
         let mut named = None;
         let hit = lock(&self.harm.facts).hit.clone();
-        let (stored, begun, own) = (self.world.stored(), self.world.begun(), self.own_places());
+        let (stored, begun, own) = (self.world.stored(), self.world.begun(), self.own_targets());
         let packs: BTreeSet<PackId> =
             before.keys().copied().chain(begun.iter().map(|(_, shard)| shard.pack)).collect();
         packs.iter().all(|pack| {
@@ -215,7 +215,7 @@ impl PoolWorld {
     fn fall(&self, place: usize, blow: &Blow) {
         match blow {
             Blow::Flip { shard, offset, mask } => {
-                self.truth.is_bruised();
+                self.oracle.is_bruised();
                 self.world.corrupt_on(place, *shard, *offset, *mask);
                 return;
             }
@@ -230,22 +230,22 @@ impl PoolWorld {
             Blow::Cut(mode) => self.world.cut_target(place, *mode),
             Blow::GivenUp => {}
         }
-        self.truth.is_struck();
-        self.luck.fail();
+        self.oracle.is_struck();
+        self.dice.fail();
     }
 
     /// Of every pack that a checkpoint names, enough must be on targets of the table, whether it can be reached and
     /// read now or not: `what` has just changed that.
     pub(crate) fn check_named(&self, what: &str) {
-        if !self.space.operated || self.truth.is_damaged() || self.world.crashed() {
+        if !self.space.operated || self.oracle.is_damaged() || self.world.crashed() {
             return;
         }
         let found = in_one_step(|| self.gone());
         if let Some((pack, is_excused)) = found {
             match is_excused {
                 // More has come together than the pool can know of.
-                true => self.truth.is_flipped(),
-                false => self.truth.violate(format!(
+                true => self.oracle.is_flipped(),
+                false => self.oracle.violate(format!(
                     "{what}: too little of pack {pack}, which a checkpoint names, is on targets of the pool"
                 )),
             }
@@ -317,7 +317,7 @@ impl PoolWorld {
             let holder = lock(&self.harm.facts).claims.get(&claim).cloned();
             if holder.is_some_and(|holder| holder.is_killed()) {
                 let _ = self.quiet_pool(0).0.release_targets();
-                self.luck.achieved("a dead program's claim is ended");
+                self.dice.achieved("a dead program's claim is ended");
             }
         });
     }

@@ -1,8 +1,8 @@
 //! A program's hold on a job: its saves and restores, and what must come of them.
 
 use crate::actor::{Actor, Done};
+use crate::oracle::Pending;
 use crate::state::{Memory, State};
-use crate::truth::Pending;
 use outlive_capture::{ChangeTracker, MemorySource};
 use outlive_store::{Job, MemoryImage, SaveHandle, Select};
 use outlive_types::sync::pause;
@@ -18,28 +18,28 @@ pub(crate) struct Saving<'a> {
 
 impl Saving<'_> {
     pub fn save(&self, state: &State) -> Done<SaveHandle> {
-        let Actor { number, truth, .. } = self.actor;
+        let Actor { number, oracle, .. } = self.actor;
         let name = self.job.name();
         let inner = MemorySource::new(self.tracker.clone(), state.regions(), Vec::new(), 1);
-        let asked = || truth.will_commit(*number, name, Pending::State(state.clone()));
+        let asked = || oracle.will_commit(*number, name, Pending::State(state.clone()));
         let saved = self.job.save(&mut Source { inner, asked });
         let also = self.also();
         let handle = self.actor.met("a save", name, saved, &also)?;
         self.actor
-            .luck
+            .dice
             .turns()
             .remark(|| format!("epoch {} of {name} will be {state:?}", handle.epoch()));
         Ok(handle)
     }
 
     pub fn wait(&self, handle: &SaveHandle) -> Done {
-        let Actor { number, truth, luck, .. } = self.actor;
+        let Actor { number, oracle, dice, .. } = self.actor;
         let (name, epoch) = (self.job.name(), handle.epoch());
         let outcome = handle.wait(None).expect("a wait without limit ends with the save");
         if outcome.is_err()
             && !self.actor.is_dead()
-            && !luck.has_failed()
-            && truth.has_committed(*number, name, epoch)
+            && !dice.has_failed()
+            && oracle.has_committed(*number, name, epoch)
         {
             let error = outcome.err();
             return Err(self.actor.violate(format!(
@@ -48,8 +48,8 @@ impl Saving<'_> {
         }
         let also = self.also();
         let stats = self.actor.met("a save", name, outcome, &also)?;
-        truth.told(*number, name, stats.epoch);
-        luck.achieved("save");
+        oracle.told(*number, name, stats.epoch);
+        dice.achieved("save");
         Ok(())
     }
 
@@ -76,7 +76,7 @@ impl Saving<'_> {
     pub fn end(&self) -> Done {
         match self.actor.rng.below(8) {
             0 => {
-                self.actor.luck.kill();
+                self.actor.dice.kill();
                 self.actor.process.kill_after(0);
             }
             1 => {}
@@ -92,12 +92,12 @@ impl Saving<'_> {
 /// Errors that a save may end with, as things stand.
 pub(crate) fn also(actor: &Actor, job: &JobName) -> Vec<ErrorKind> {
     let mut also = Vec::new();
-    if actor.truth.is_stale(actor.number, job) {
+    if actor.oracle.is_stale(actor.number, job) {
         also.push(ErrorKind::Fenced);
     }
     // What it builds on may be pruned, or given up as damaged: it says so, and the next one starts
     // anew.
-    if actor.truth.is_pruned(job) || actor.truth.is_damaged() {
+    if actor.oracle.is_pruned(job) || actor.oracle.is_damaged() {
         also.push(ErrorKind::Retry);
     }
     // Operators may have removed too many of the targets that it has written to.
@@ -120,13 +120,13 @@ impl Looking<'_> {
         primed: &mut dyn FnMut(&MemoryImage, &Memory),
     ) -> Done<Option<(Epoch, State)>> {
         let (actor, name) = (self.actor, self.job.name());
-        let at_least = actor.truth.newest_told(name);
-        let (mut seen, mut prepared) = (actor.truth.last_epoch(name), 0);
+        let at_least = actor.oracle.newest_told(name);
+        let (mut seen, mut prepared) = (actor.oracle.last_epoch(name), 0);
         let mut found = None;
         let restored = self.job.restore(
             select,
             &mut |checkpoint| {
-                prepared = actor.truth.last_epoch(name);
+                prepared = actor.oracle.last_epoch(name);
                 pause("prepare a restore");
                 let all = (0..checkpoint.streams().len()).collect();
                 Ok((all, Memory::of(checkpoint)))
@@ -145,33 +145,33 @@ impl Looking<'_> {
         // was there when he found it.
         seen = match (select, &restored) {
             (Select::Epoch(_), _) => prepared,
-            _ if actor.truth.is_damaged() => prepared,
+            _ if actor.oracle.is_damaged() => prepared,
             // What was lost with memory it knows of, whether it has found something or not. If nothing was found,
             // all that was there is lost, and the log says so.
-            (_, None) if actor.truth.is_wiped() => seen.max(actor.truth.newest_lost(name)),
-            _ if actor.truth.is_wiped() => seen.max(prepared),
+            (_, None) if actor.oracle.is_wiped() => seen.max(actor.oracle.newest_lost(name)),
+            _ if actor.oracle.is_wiped() => seen.max(prepared),
             (_, Some(restored)) => seen.max(restored.epoch),
             (_, None) => seen,
         };
-        actor.truth.restored(actor.number, name, seen);
+        actor.oracle.restored(actor.number, name, seen);
         let (Some(restored), Some(found)) = (restored, found) else {
             // It may have been lost with memory meanwhile.
-            let is_there = actor.truth.must_find(name, at_least);
-            return match is_there && !actor.truth.is_damaged() && !actor.truth.is_rolled_back() {
+            let is_there = actor.oracle.must_find(name, at_least);
+            return match is_there && !actor.oracle.is_damaged() && !actor.oracle.is_rolled_back() {
                 true => Err(actor.violate(format!("nothing of {name} was found"))),
                 false => Ok(None),
             };
         };
         let is_old =
-            select == Select::Newest && restored.epoch < at_least && !actor.truth.is_rolled_back();
-        if is_old && !actor.truth.is_damaged() && actor.truth.must_find(name, at_least) {
+            select == Select::Newest && restored.epoch < at_least && !actor.oracle.is_rolled_back();
+        if is_old && !actor.oracle.is_damaged() && actor.oracle.must_find(name, at_least) {
             return Err(actor.violate(format!(
                 "epoch {} of {name} was restored as the newest, and epoch {at_least} was committed",
                 restored.epoch
             )));
         }
         let state = actor.check(name, restored.epoch, &found)?;
-        actor.luck.achieved("restore");
+        actor.dice.achieved("restore");
         Ok(Some((restored.epoch, state)))
     }
 
@@ -179,7 +179,7 @@ impl Looking<'_> {
         let name = self.job.name();
         let is_dropped = match select {
             Select::Epoch(epoch) => {
-                let committed = self.actor.truth.committed(name).remove(&epoch);
+                let committed = self.actor.oracle.committed(name).remove(&epoch);
                 committed.is_none_or(|committed| committed.doomed)
             }
             _ => false,

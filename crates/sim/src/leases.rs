@@ -1,7 +1,7 @@
 //! Leases in a pool's log, in some schedules: they end with their program, or while it runs, as they do where its host
 //! is cut off.
 
-use crate::luck::{Luck, lock};
+use crate::chance::{Chance, lock};
 use outlive_target::{Lease, LockGuard};
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -37,14 +37,14 @@ impl Leases {
     }
 
     /// Whether a lease has ended; perhaps it ends now.
-    pub fn has_ended(&self, token: &str, luck: &Luck) -> Option<bool> {
+    pub fn has_ended(&self, token: &str, dice: &Chance) -> Option<bool> {
         let at: usize = token.parse().ok()?;
         let Some(holder) = lock(&self.0).get(at)?.clone() else { return Some(true) };
         let is_dead = (holder.is_dead)();
-        let ends = is_dead || luck.rng.below(EARLY) == 0;
+        let ends = is_dead || dice.rng.below(EARLY) == 0;
         if ends && !is_dead {
-            luck.turns().remark(|| format!("the lease of {holder:?} ends"));
-            luck.achieved("a lease ends early");
+            dice.turns().remark(|| format!("the lease of {holder:?} ends"));
+            dice.achieved("a lease ends early");
         }
         if ends {
             lock(&self.0)[at] = None;

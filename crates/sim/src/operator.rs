@@ -44,24 +44,24 @@ impl Actor {
                 self.place.release_dead();
                 let Some(program) = self.anew() else { return Err(End) };
                 if self.rng.below(2) == 0 {
-                    self.luck.kill();
+                    self.dice.kill();
                     program.process.kill_after(1 + self.rng.below(STEPS_MAX));
                 }
-                self.luck.turns().remark(|| format!("the operator's command: {command:?}"));
+                self.dice.turns().remark(|| format!("the operator's command: {command:?}"));
                 let done = program.obey(&command, is_alone);
                 if !program.process.is_killed() {
                     if matches!(done, Ok(Obeyed::Done)) {
-                        self.luck.achieved(command.name());
+                        self.dice.achieved(command.name());
                     }
                     break;
                 }
-                self.luck.achieved("a command is killed");
+                self.dice.achieved("a command is killed");
                 // A repair goes on with what the table says.
                 if self.rng.below(3) == 0 {
                     command = Command::Repair;
                 }
             }
-            if self.truth.violation().is_some() {
+            if self.oracle.violation().is_some() {
                 return Err(End);
             }
         }
@@ -71,10 +71,10 @@ impl Actor {
     /// A new program of the same person.
     fn anew(&self) -> Option<Actor> {
         let (pool, process) = self.place.pool(self.number, self.rng.next_u64())?;
-        let Actor { number, place, truth, luck, .. } = self;
+        let Actor { number, place, oracle, dice, .. } = self;
         let rng = SeededRng::new(self.rng.next_u64());
-        let (place, truth, luck) = (place.clone(), truth.clone(), luck.clone());
-        Some(Actor { number: *number, place, truth, pool, process, rng, luck })
+        let (place, oracle, dice) = (place.clone(), oracle.clone(), dice.clone());
+        Some(Actor { number: *number, place, oracle, pool, process, rng, dice })
     }
 
     fn command(&self) -> Command {
@@ -149,7 +149,7 @@ impl Actor {
     /// A command that has ended well says that the target is out of the pool. Another operator may have taken it back
     /// since.
     fn must_be_gone(&self, id: u32, is_alone: bool) -> Done {
-        self.luck.turns().remark(|| format!("target {id} is out of the pool"));
+        self.dice.turns().remark(|| format!("target {id} is out of the pool"));
         if !is_alone || self.is_dead() {
             return Ok(());
         }
@@ -163,12 +163,12 @@ impl Actor {
     fn judged<T: std::fmt::Debug>(&self, what: &str, outcome: Result<T>) -> Done {
         // The others may be too few, or busy, or full.
         let mut also = vec![ErrorKind::Invalid, ErrorKind::Retry, ErrorKind::Full];
-        if self.truth.has_bruises() || self.luck.has_failed() {
+        if self.oracle.has_bruises() || self.dice.has_failed() {
             // What was left behind of packs that no checkpoint names.
             also.push(ErrorKind::Damaged);
         }
         let done = self.met(what, &JobName::gc(), outcome, &also)?;
-        self.luck.turns().remark(|| format!("{what}: {done:?}"));
+        self.dice.turns().remark(|| format!("{what}: {done:?}"));
         Ok(())
     }
 }

@@ -1,9 +1,9 @@
 //! The pool of a [`PoolWorld`], as a program sees it, and as somebody does who comes afterwards.
 
-use crate::luck::Luck;
-use crate::places::log_of;
-use crate::seen::{noted, seen, seen_log};
-use crate::table::{SimPlaces, is_settled};
+use crate::chance::Chance;
+use crate::faulty_view::{noted, seen, seen_log};
+use crate::replicas::log_of;
+use crate::table::{SimLocations, is_settled};
 use crate::world::{Me, PoolWorld};
 use outlive_pool::{
     Environment, FormatConfig, Pool, PoolConfig, ProcessMark, TargetConfig, TargetTable,
@@ -20,7 +20,7 @@ impl PoolWorld {
     pub fn log(&self) -> Arc<dyn ManifestLog> {
         match &self.directory {
             Some(directory) => Arc::new(DirectoryLog::open(directory.1.path())),
-            None if self.has_places() => log_of(self, None),
+            None if self.has_replicas() => log_of(self, None),
             None => self.world.log(),
         }
     }
@@ -44,7 +44,7 @@ impl PoolWorld {
         }
         let (who, place, has_failed) = (who.to_owned(), self.clone(), AtomicBool::default());
         let me = Arc::new(Me { number, who, place, process, has_failed });
-        if self.has_places() {
+        if self.has_replicas() {
             log = log_of(self, Some(&me));
         }
         let targets = targets.into_iter().map(|target| seen(target, &me)).collect();
@@ -60,15 +60,15 @@ impl PoolWorld {
 
     /// A program cannot open its pool: something must explain that.
     fn judge_opening(&self, me: &Me, error: &Error) {
-        self.luck.turns().remark(|| format!("the pool cannot be opened: {error}"));
+        self.dice.turns().remark(|| format!("the pool cannot be opened: {error}"));
         let is_expected = match error.kind() {
-            _ if me.is_dead() || self.truth.is_damaged() || self.truth.is_rolled_back() => true,
-            ErrorKind::Retry => self.luck.has_failed(),
+            _ if me.is_dead() || self.oracle.is_damaged() || self.oracle.is_rolled_back() => true,
+            ErrorKind::Retry => self.dice.has_failed(),
             _ => false,
         };
         if !is_expected {
             let (who, kind) = (&me.who, error.kind().name());
-            self.truth.violate(format!(
+            self.oracle.violate(format!(
                 "program {who}: the pool cannot be opened, and nothing explains that: {kind}: {error}"
             ));
         }
@@ -84,9 +84,9 @@ impl PoolWorld {
 
     fn env(&self, seed: u64) -> Environment {
         Environment {
-            clock: self.luck.clone(),
+            clock: self.dice.clone(),
             rng: Arc::new(SeededRng::new(seed)),
-            observer: Arc::new(Remarks(self.luck.clone())),
+            observer: Arc::new(Remarks(self.dice.clone())),
             process: match self.space.leases {
                 true => on_a_host_of_its_own,
                 false => ProcessMark::of_this,
@@ -121,7 +121,7 @@ impl PoolWorld {
         let redundancy = self.space.redundancy.clone();
         // Threads that no schedule knows of would not repeat themselves.
         let tiers = TiersConfig {
-            fill: self.luck.is_active(),
+            fill: self.dice.is_active(),
             keep_fast: self.space.keeps,
             ..TiersConfig::default()
         };
@@ -140,14 +140,14 @@ impl PoolWorld {
     /// recorded of what was lost.
     pub(crate) fn table_is_seen(&self, record: &[u8]) {
         if is_settled(record, &self.markers) {
-            self.truth.settled();
+            self.oracle.settled();
         }
     }
 
-    fn places_of(&self, targets: Vec<Arc<dyn Target>>, pauses: bool) -> SimPlaces {
+    fn places_of(&self, targets: Vec<Arc<dyn Target>>, pauses: bool) -> SimLocations {
         let (space, markers) = (self.space.clone(), self.markers.clone());
         let written_down = self.written_down.clone();
-        SimPlaces { space, targets, markers, written_down, pauses }
+        SimLocations { space, targets, markers, written_down, pauses }
     }
 
     /// The rows of the table now, read without letting other programs go on; none if there is no table.
@@ -159,7 +159,7 @@ impl PoolWorld {
 }
 
 /// Writes warnings into the trace.
-struct Remarks(Arc<Luck>);
+struct Remarks(Arc<Chance>);
 
 impl Observer for Remarks {
     fn event(&self, event: Event) {

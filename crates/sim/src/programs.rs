@@ -1,13 +1,13 @@
 //! The programs of a schedule: what each of them does, and which errors it may meet.
 
 use crate::actor::{Actor, Done, End};
+use crate::chance::{Chance, lock};
 use crate::hold::{Looking, Saving};
-use crate::luck::{Luck, lock};
-use crate::places::{PLACES, move_log};
+use crate::oracle::Pending;
+use crate::replicas::{REPLICAS, move_log};
 use crate::roles::{A, B, G, Role};
 use crate::space::Space;
 use crate::state::State;
-use crate::truth::Pending;
 use crate::world::{Me, PoolWorld};
 use outlive_capture::ChangeTracker;
 use outlive_pool::RepairOptions;
@@ -35,16 +35,16 @@ pub struct Program {
     /// What it decides by.
     pub rng: SeededRng,
     /// What goes wrong.
-    pub luck: Arc<Luck>,
+    pub dice: Arc<Chance>,
 }
 
 impl Program {
     /// Does it.
     pub fn run(self) {
-        let Program { number, role, place, other, rng, luck } = self;
+        let Program { number, role, place, other, rng, dice } = self;
         let Some((pool, process)) = place.pool(number, rng.next_u64()) else { return };
-        let truth = place.truth.clone();
-        let actor = Actor { number, place, truth, pool, process, rng, luck };
+        let oracle = place.oracle.clone();
+        let actor = Actor { number, place, oracle, pool, process, rng, dice };
         let _ = match role {
             Role::Saver { job, saves, restores, waits } => actor.saver(job, saves, restores, waits),
             Role::Returner { job } => actor.returner(job),
@@ -68,7 +68,7 @@ impl Program {
             Role::Loser => actor.loser(),
             Role::Wiper { rounds } => actor.wiper(rounds),
             Role::Absence => actor.absence(),
-            Role::PlaceAway => actor.place_away(),
+            Role::ReplicaAway => actor.place_away(),
             Role::LogMover => actor.log_mover(),
             Role::Mover => actor.mover(),
             Role::Copy => actor.copy(&other),
@@ -78,9 +78,10 @@ impl Program {
                 let Some((pool, process)) = other.pool(number, actor.rng.next_u64()) else {
                     return;
                 };
-                let (truth, luck) = (other.truth.clone(), actor.luck.clone());
-                let done = Actor { pool, process, truth, place: other, ..actor }.gc(2, false, true);
-                done.inspect(|()| luck.achieved("gc there"))
+                let (oracle, dice) = (other.oracle.clone(), actor.dice.clone());
+                let done =
+                    Actor { pool, process, oracle, place: other, ..actor }.gc(2, false, true);
+                done.inspect(|()| dice.achieved("gc there"))
             }
         };
     }
@@ -133,7 +134,7 @@ impl Actor {
             state.change(&self.rng);
             let handle = saving.save(&state)?;
             saving.wait(&handle)?;
-            self.luck.achieved("return");
+            self.dice.achieved("return");
         }
         saving.end()
     }
@@ -161,7 +162,7 @@ impl Actor {
         let spawned = outlive_types::sync::spawn("look", move || {
             let looking = Looking { actor: &there, job: &looked };
             if looking.look(Select::Epoch(epoch), &mut |_, _| ()).is_ok() {
-                there.luck.achieved("look back");
+                there.dice.achieved("look back");
             }
             *ends.0.lock().unwrap_or_else(PoisonError::into_inner) = false;
             ends.1.notify_all();
@@ -208,27 +209,27 @@ impl Actor {
             },
         };
         let name = saving.job.name().clone();
-        let mut seen = actor.truth.last_epoch(&name);
-        let newest = || actor.truth.last_epoch(&name);
+        let mut seen = actor.oracle.last_epoch(&name);
+        let newest = || actor.oracle.last_epoch(&name);
         let begun = crate::lazy::restore(&saving.job, &saving.tracker, select, &actor.rng, &newest);
         let looking = Looking { actor: &actor, job: &saving.job };
         let Some((epoch, prepared, filling)) = looking.judge(select, begun)? else { return Ok(()) };
         seen = match select {
             Select::Epoch(_) => prepared,
-            _ if actor.truth.is_damaged() => prepared,
-            _ if actor.truth.is_wiped() => seen.max(prepared),
+            _ if actor.oracle.is_damaged() => prepared,
+            _ if actor.oracle.is_wiped() => seen.max(prepared),
             _ => seen.max(epoch),
         };
-        actor.truth.restored(actor.number, &name, seen);
+        actor.oracle.restored(actor.number, &name, seen);
         if prunes {
             actor.prune(&name, 1, true)?;
         }
         let filled = filling.wait();
         // Without locks nobody keeps a gc from deleting what was dropped and is still read.
-        let is_cut_off = !actor.place.has_locks() && actor.truth.is_pruned(&name);
+        let is_cut_off = !actor.place.has_locks() && actor.oracle.is_pruned(&name);
         let also: &[ErrorKind] = if is_cut_off { &[ErrorKind::Retry] } else { &[] };
         let restored = actor.met("a fill", &name, filled, also)?;
-        actor.luck.achieved("lazy restore");
+        actor.dice.achieved("lazy restore");
         let mut state = actor.check(&name, epoch, &restored)?;
         state.change(&actor.rng);
         let handle = saving.save(&state)?;
@@ -244,7 +245,7 @@ impl Actor {
                 Err(self.violate(format!("verify found in {}: {finding:?}", job.name())))
             }
             None => {
-                self.luck.achieved("verify");
+                self.dice.achieved("verify");
                 Ok(())
             }
         }
@@ -258,13 +259,13 @@ impl Actor {
             (Some(_), ErrorKind::Damaged) => self.may_be_damaged(),
             (Some(_), _) => self.is_excused(),
             // What hurts no checkpoint may be found where targets were harmed.
-            (None, _) => self.is_excused() || self.truth.has_bruises(),
+            (None, _) => self.is_excused() || self.oracle.has_bruises(),
         }
     }
 
     /// Whether it is nobody's fault if something cannot be read.
     fn is_excused(&self) -> bool {
-        self.truth.is_damaged() || self.luck.has_failed() || self.is_dead()
+        self.oracle.is_damaged() || self.dice.has_failed() || self.is_dead()
     }
 
     /// Errors that a collector may end with: another may hold the lock.
@@ -284,8 +285,8 @@ impl Actor {
             let options = GcOptions { thoroughness, forget_damaged, ..GcOptions::default() };
             let collected = collect(&self.pool, &options);
             match self.met("a gc", &JobName::gc(), collected, self.busy()) {
-                Ok(report) if report.deleted > 0 => self.luck.achieved("gc that deletes"),
-                Ok(_) => self.luck.achieved("gc"),
+                Ok(report) if report.deleted > 0 => self.dice.achieved("gc that deletes"),
+                Ok(_) => self.dice.achieved("gc"),
                 Err(End) => {}
             }
             if self.is_dead() {
@@ -296,7 +297,7 @@ impl Actor {
     }
 
     fn prune(&self, job: &JobName, keep_last: u64, collects: bool) -> Done {
-        if !self.truth.jobs().contains(job) {
+        if !self.oracle.jobs().contains(job) {
             return Ok(());
         }
         let opened = Job::open(&self.pool, job.as_str(), JobOptions::default());
@@ -304,8 +305,8 @@ impl Actor {
         let rules = Rules { last: Some(keep_last), ..Rules::default() };
         let plan = self.met("a prune's plan", job, opened.retention(&rules), &[])?;
         let dropped = plan.dropped();
-        self.luck.turns().remark(|| format!("a prune drops {dropped:?} of {job}"));
-        self.truth.doom(job, &dropped);
+        self.dice.turns().remark(|| format!("a prune drops {dropped:?} of {job}"));
+        self.oracle.doom(job, &dropped);
         let dropped_none = dropped.is_empty();
         let drop = [(job.clone(), dropped)].into();
         let thoroughness =
@@ -313,7 +314,7 @@ impl Actor {
         let options = GcOptions { drop, thoroughness, ..GcOptions::default() };
         self.met("a prune", &JobName::gc(), collect(&self.pool, &options), &[])?;
         if !dropped_none {
-            self.luck.achieved("prune");
+            self.dice.achieved("prune");
         }
         Ok(())
     }
@@ -322,16 +323,16 @@ impl Actor {
         let options = ScrubOptions { sample: Sample::ALL, bytes_per_s: None, dry_run: false };
         let report =
             self.met("a scrub", &JobName::gc(), scrub(&self.pool, &options), self.busy())?;
-        if !report.heal.hurt.is_empty() && !self.may_be_damaged() && !self.is_dead() {
-            return Err(self.violate(format!("a scrub finds checkpoints hurt: {report:?}")));
+        if !report.heal.incomplete.is_empty() && !self.may_be_damaged() && !self.is_dead() {
+            return Err(self.violate(format!("a scrub finds checkpoints incomplete: {report:?}")));
         }
         // Others at work keep it from mending what it has found.
         let is_blocked =
             report.blocked.as_ref().is_some_and(|why| self.busy().contains(&why.kind()));
-        let is_left = is_blocked || self.truth.has_bruises();
-        match report.is_whole() || is_left || self.truth.has_scratches() || self.is_excused() {
+        let is_left = is_blocked || self.oracle.has_bruises();
+        match report.is_whole() || is_left || self.oracle.has_scratches() || self.is_excused() {
             true => {
-                self.luck.achieved("scrub");
+                self.dice.achieved("scrub");
                 Ok(())
             }
             false => Err(self.violate(format!("a scrub found damage: {report:?}"))),
@@ -342,9 +343,9 @@ impl Actor {
         for _ in 0..rounds {
             let repaired = repair(&self.pool, RepairOptions::default());
             let report = self.met("a repair", &JobName::gc(), repaired, self.busy())?;
-            self.luck.turns().remark(|| format!("a repair: {report:?}"));
+            self.dice.turns().remark(|| format!("a repair: {report:?}"));
             if report.shards > 0 {
-                self.luck.achieved("repair");
+                self.dice.achieved("repair");
             }
         }
         Ok(())
@@ -357,10 +358,10 @@ impl Actor {
             self.let_time_pass(40);
             pause("lose a target");
             let target = (first + number) % targets;
-            self.luck.turns().remark(|| format!("target {target} is lost"));
-            self.luck.fail();
+            self.dice.turns().remark(|| format!("target {target} is lost"));
+            self.dice.fail();
             self.place.world.lose_target(target);
-            self.luck.achieved("lose a target");
+            self.dice.achieved("lose a target");
         }
         Ok(())
     }
@@ -371,30 +372,30 @@ impl Actor {
             let target = self.rng.below(targets as u64) as usize;
             self.let_time_pass(40);
             pause("a target goes");
-            self.luck.turns().remark(|| format!("target {target} is away"));
-            self.luck.fail();
+            self.dice.turns().remark(|| format!("target {target} is away"));
+            self.dice.fail();
             self.place.world.set_away(target, true);
             (0..self.rng.below(60)).for_each(|_| pause("a target is away"));
-            self.luck.turns().remark(|| format!("target {target} is back"));
+            self.dice.turns().remark(|| format!("target {target} is back"));
             self.place.world.set_away(target, false);
-            self.luck.achieved("a target is back");
+            self.dice.achieved("a target is back");
         }
         Ok(())
     }
 
     fn place_away(&self) -> Done {
         for _ in 0..1 + self.rng.below(3) {
-            let number = self.rng.below(PLACES as u64) as usize;
+            let number = self.rng.below(REPLICAS as u64) as usize;
             self.let_time_pass(60);
             pause("a place of the log goes");
-            self.luck.turns().remark(|| format!("place {number} is away"));
+            self.dice.turns().remark(|| format!("place {number} is away"));
             // Who asks one after the other may meet one that is away after another.
-            self.luck.fail();
+            self.dice.fail();
             lock(&self.place.places.away).insert(number);
             (0..self.rng.below(400)).for_each(|_| pause("a place of the log is away"));
-            self.luck.turns().remark(|| format!("place {number} is back"));
+            self.dice.turns().remark(|| format!("place {number} is back"));
             lock(&self.place.places.away).clear();
-            self.luck.achieved("a place of the log is back");
+            self.dice.achieved("a place of the log is back");
         }
         Ok(())
     }
@@ -409,7 +410,7 @@ impl Actor {
             let count = [1, 3, 3][self.rng.below(3) as usize];
             let moved = move_log(&self.place, &me, count, self.rng.below(2) == 0);
             self.met("a move of the log", &JobName::gc(), moved, &[])?;
-            self.luck.achieved("move the log");
+            self.dice.achieved("move the log");
         }
         Ok(())
     }
@@ -417,22 +418,22 @@ impl Actor {
     fn mover(&self) -> Done {
         let oldest = 1 + self.rng.below(self.place.space.targets as u64) as u32;
         self.let_time_pass(60);
-        let new = self.place.space.new_place().to_string();
+        let new = self.place.space.new_replica().to_string();
         let added = self.pool.add_target(&new, None, outlive_pool::Tier::Fast);
         self.met("a target that comes", &JobName::gc(), added, self.busy())?;
-        self.luck.achieved("a target comes");
+        self.dice.achieved("a target comes");
         self.let_time_pass(60);
         // What others have begun with an old table may stay behind: then the target stays.
         // And who has saved there since the last look at the table saves again.
-        self.luck.fail();
+        self.dice.fail();
         let removed = self.pool.remove_target(oldest, false, None, &Uses);
         let mut also: Vec<ErrorKind> = self.busy().to_vec();
         also.push(ErrorKind::Retry);
-        if self.truth.has_scratches() {
+        if self.oracle.has_scratches() {
             also.push(ErrorKind::Damaged); // a scrub comes first
         }
         self.met("a target that goes", &JobName::gc(), removed, &also)?;
-        self.luck.achieved("a target goes");
+        self.dice.achieved("a target goes");
         Ok(())
     }
 
@@ -441,14 +442,14 @@ impl Actor {
         let Some((pool, process)) = opened else { return Err(End) };
         // All that there may be: one may begin just before the copy asks which there are.
         for job in [A, B, G].map(|job| JobName::new(job).expect("a job's name")) {
-            to.truth.will_commit(self.number, &job, Pending::CopyOf(self.truth.clone()));
+            to.oracle.will_commit(self.number, &job, Pending::CopyOf(self.oracle.clone()));
         }
         let copied = copy(&self.pool, &pool, &CopyOptions::default());
         if process.is_killed() || to.world.crashed() {
             return Err(End);
         }
-        let is_fenced = self.truth.jobs().iter().any(|job| to.truth.is_fenced(self.number, job));
-        let is_damaged = to.truth.is_damaged() || to.truth.is_rolled_back();
+        let is_fenced = self.oracle.jobs().iter().any(|job| to.oracle.is_fenced(self.number, job));
+        let is_damaged = to.oracle.is_damaged() || to.oracle.is_rolled_back();
         let mut also = vec![ErrorKind::Invalid];
         if is_fenced || is_damaged {
             also.push(ErrorKind::Fenced);
@@ -459,8 +460,8 @@ impl Actor {
         let report = self.met("a copy", &JobName::gc(), copied, &also)?;
         for job in &report.jobs {
             for copied in &job.copied {
-                self.luck.achieved("copy");
-                to.truth.told(self.number, &job.plan.to, copied.epoch);
+                self.dice.achieved("copy");
+                to.oracle.told(self.number, &job.plan.to, copied.epoch);
             }
         }
         match report.is_whole() || is_damaged || self.is_excused() {
@@ -498,9 +499,9 @@ impl Actor {
                 None => return Ok(()),
             }
         }
-        self.luck.turns().remark(|| format!("the log of {job} ends at {epochs:?} again"));
-        self.truth.rolled_back(&job, &epochs, session);
-        self.luck.achieved("rollback");
+        self.dice.turns().remark(|| format!("the log of {job} ends at {epochs:?} again"));
+        self.oracle.rolled_back(&job, &epochs, session);
+        self.dice.achieved("rollback");
         Ok(())
     }
 }

@@ -123,7 +123,7 @@ pub enum Role {
     /// Targets are away for a while, one at a time, and come back as they were.
     Absence,
     /// Places of the log are away for a while, one at a time, and come back as they were.
-    PlaceAway,
+    ReplicaAway,
     /// Moves the log to other places.
     LogMover,
     /// Adds a target, and removes another.

@@ -2,8 +2,8 @@
 //! pool must be as its table says, and survive what it promises.
 
 use crate::blows::place_of;
+use crate::chance::lock;
 use crate::disks::some_of;
-use crate::luck::lock;
 use crate::whole::checkpoints;
 use crate::world::PoolWorld;
 use outlive_pool::{Pool, RepairOptions, TargetState, Tier};
@@ -39,7 +39,7 @@ pub(crate) fn replace_lost(pool: &Pool, place: &PoolWorld) -> Result<(), String>
                 return Err(format!("target {id}, which is lost, is not replaced: {error}"));
             }
             Err(_) => {}
-            Ok(_) => place.luck.came_about("replace what is lost"),
+            Ok(_) => place.dice.came_about("replace what is lost"),
         }
     }
     Ok(())
@@ -94,7 +94,7 @@ fn commanded<T>(
     place: &PoolWorld,
     command: impl Fn() -> Result<T, Error>,
 ) -> Result<T, Error> {
-    let may_be_claimed = place.luck.has_failed() || place.luck.has_killed();
+    let may_be_claimed = place.dice.has_failed() || place.dice.has_killed();
     match command() {
         Err(error) if error.kind() == ErrorKind::Retry && may_be_claimed => {
             pool.release_targets()?;
@@ -117,14 +117,14 @@ fn scrubbed(pool: &Pool, place: &PoolWorld) -> Result<bool, String> {
     let report = commanded(pool, place, command);
     let mut report = report.map_err(|error| format!("a quiet scrub: {error}"))?;
     // What was whole in packs whose headers are scratched lies in others now, and a gc deletes them.
-    if place.truth.has_scratches() && !report.damaged.is_empty() {
+    if place.oracle.has_scratches() && !report.damaged.is_empty() {
         report.damaged.clear();
         collect_all(pool)?;
         report.heal.condemned.clear();
         return is_mended(&report).map(|()| false);
     }
     is_mended(&report)?;
-    Ok(report.incomplete.is_empty() && report.copies.is_empty())
+    Ok(report.degraded.is_empty() && report.copies.is_empty())
 }
 
 fn is_mended(report: &ScrubReport) -> Result<(), String> {
@@ -206,10 +206,10 @@ fn survives(place: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
         let mut lost = some_of(&domains, count, rng);
         // Nothing is on the slow tier alone, so the fast one must do.
         if place.space.keeps == 0 {
-            lost.extend(place.slow_places());
+            lost.extend(place.slow_targets());
         }
-        for job in place.truth.jobs() {
-            for (epoch, _) in place.truth.must_be(&job) {
+        for job in place.oracle.jobs() {
+            for (epoch, _) in place.oracle.must_be(&job) {
                 place.restored_without(&lost, &job, epoch, rng).map_err(|what| {
                     format!("{count} targets may be lost of a pool that is whole, and {lost:?} were: {what}")
                 })?;

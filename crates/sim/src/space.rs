@@ -98,7 +98,7 @@ impl Space {
     }
 
     /// Where a target is put that comes.
-    pub fn new_place(&self) -> usize {
+    pub fn new_replica(&self) -> usize {
         self.targets + usize::from(self.slow)
     }
 

@@ -3,7 +3,7 @@
 
 use outlive_capture::Region;
 use outlive_store::{MemoryImage, RestoreSink};
-use outlive_types::{PACKED_STREAM, PAGE_BYTES, RegionPlace, Rng, SeededRng};
+use outlive_types::{PACKED_STREAM, PAGE_BYTES, RegionLocation, Rng, SeededRng};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -145,9 +145,9 @@ impl Memory {
         let streams = self.streams();
         let number = checkpoint.stream_of();
         let region = |region: &outlive_types::RegionDesc| {
-            let bytes = match region.place {
-                RegionPlace::Own => streams[number[region.name.as_str()]].clone(),
-                RegionPlace::Packed { offset } => {
+            let bytes = match region.location {
+                RegionLocation::Own => streams[number[region.name.as_str()]].clone(),
+                RegionLocation::Packed { offset } => {
                     number.get(PACKED_STREAM).map_or(Vec::new(), |at| {
                         streams[*at][offset as usize..][..region.bytes as usize].to_vec()
                     })

@@ -1,10 +1,10 @@
 //! The places of the targets of a [`PoolWorld`]. The table itself is the pool's own, in the schedule's log.
 
 use crate::blows::place_of;
-use crate::luck::lock;
+use crate::chance::lock;
 use crate::space::Space;
 use outlive_pool::{
-    FoundPlace, OpenTarget, Rows, StillThere, TargetConfig, TargetPlaces, TargetState, Tier,
+    FoundTarget, OpenTarget, Rows, StillThere, TargetConfig, TargetLocations, TargetState, Tier,
 };
 use outlive_target::Target;
 use outlive_types::sync::pause;
@@ -40,7 +40,7 @@ pub(crate) fn markers_of(space: &Space) -> Markers {
 
 /// The places as one program sees them.
 #[derive(Debug)]
-pub(crate) struct SimPlaces {
+pub(crate) struct SimLocations {
     pub space: Space,
     /// By place, those to come too.
     pub targets: Vec<Arc<dyn Target>>,
@@ -50,7 +50,7 @@ pub(crate) struct SimPlaces {
     pub pauses: bool,
 }
 
-impl SimPlaces {
+impl SimLocations {
     fn pause(&self, what: &str) {
         if self.pauses {
             pause(what);
@@ -63,7 +63,7 @@ impl SimPlaces {
     }
 }
 
-impl TargetPlaces for SimPlaces {
+impl TargetLocations for SimLocations {
     fn written_down(&self) -> Result<Vec<TargetConfig>> {
         self.pause("read the targets of the descriptor");
         let row = |id: &u32| TargetConfig { id: Some(*id), ..TargetConfig::at(String::new()) };
@@ -100,12 +100,12 @@ impl TargetPlaces for SimPlaces {
         Ok((target, Some(still_there)))
     }
 
-    fn find(&self, row: &TargetConfig) -> Result<FoundPlace> {
+    fn find(&self, row: &TargetConfig) -> Result<FoundTarget> {
         let (place, target) = self.target(row)?;
         let marker = lock(&self.markers).get(&place).copied();
         Ok(match marker {
-            None => FoundPlace::Free,
-            Some(id) => FoundPlace::Own { id, holds_shards: !target.list()?.is_empty() },
+            None => FoundTarget::Free,
+            Some(id) => FoundTarget::Own { id, holds_shards: !target.list()?.is_empty() },
         })
     }
 

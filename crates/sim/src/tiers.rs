@@ -2,7 +2,7 @@
 
 use crate::actor::{Actor, Done};
 use crate::blows::place_of;
-use crate::luck::lock;
+use crate::chance::lock;
 use crate::one_step::in_one_step;
 use crate::whole::whole_ranks;
 use crate::world::PoolWorld;
@@ -19,9 +19,9 @@ impl Actor {
             self.let_time_pass(40);
             let filled = fill(&self.pool, FillOptions::default());
             let report = self.met("a fill", &JobName::gc(), filled, &self.without_slow())?;
-            self.luck.turns().remark(|| format!("a fill: {report:?}"));
+            self.dice.turns().remark(|| format!("a fill: {report:?}"));
             if report.shards > 0 {
-                self.luck.achieved("fill");
+                self.dice.achieved("fill");
             }
         }
         Ok(())
@@ -32,9 +32,9 @@ impl Actor {
             self.let_time_pass(80);
             let trimmed = trim(&self.pool, TrimOptions::default());
             let report = self.met("a trim", &JobName::gc(), trimmed, &self.without_slow())?;
-            self.luck.turns().remark(|| format!("a trim: {report:?}"));
+            self.dice.turns().remark(|| format!("a trim: {report:?}"));
             if report.trimmed > 0 {
-                self.luck.achieved("trim");
+                self.dice.achieved("trim");
             }
         }
         Ok(())
@@ -52,15 +52,15 @@ impl Actor {
             }
             let (place, seed) = (&self.place, self.rng.next_u64());
             // What is damaged on the slow tier is safe again when it was mended.
-            if place.space.operated || self.truth.is_hit() {
+            if place.space.operated || self.oracle.is_hit() {
                 safe.clear();
             }
-            if self.truth.has_bruises() && !in_one_step(|| place.slow_is_whole()) {
+            if self.oracle.has_bruises() && !in_one_step(|| place.slow_is_whole()) {
                 continue;
             }
             safe.extend(in_one_step(|| place.safe_on_slow(seed)));
             if !safe.is_empty() {
-                self.luck.achieved("safe on the slow tier");
+                self.dice.achieved("safe on the slow tier");
             }
             safe.retain(|(job, epoch)| !self.is_doomed(job, *epoch));
             if let Err(what) = in_one_step(|| place.slow_alone(&safe, seed)) {
@@ -80,7 +80,7 @@ impl Actor {
     }
 
     fn is_doomed(&self, job: &JobName, epoch: Epoch) -> bool {
-        self.truth.committed(job).get(&epoch).is_none_or(|committed| committed.doomed)
+        self.oracle.committed(job).get(&epoch).is_none_or(|committed| committed.doomed)
     }
 }
 
@@ -95,15 +95,15 @@ impl Actor {
             // The slow tier may lose its power at the same time.
             let safe = || place.world.as_after_a_cut(|| place.safe_on_slow(seed));
             let safe = in_one_step(safe);
-            self.luck.turns().remark(|| format!("memory is lost; safe are {safe:?}"));
-            self.luck.fail();
-            place.truth.wiped(&safe);
+            self.dice.turns().remark(|| format!("memory is lost; safe are {safe:?}"));
+            self.dice.fail();
+            place.oracle.wiped(&safe);
             for target in 0..place.space.targets {
                 place.world.lose_target(target);
             }
             lock(&place.markers).retain(|there, _| *there >= place.space.targets);
             if !is_away {
-                self.luck.achieved("lose the memory of the host");
+                self.dice.achieved("lose the memory of the host");
             }
         }
         Ok(())
@@ -113,7 +113,7 @@ impl Actor {
 impl PoolWorld {
     /// Whether all slow targets are there, and whole.
     fn slow_is_whole(&self) -> bool {
-        let good = self.good_places();
+        let good = self.good_targets();
         let rows = self.rows().into_iter().filter(|row| row.tier == Tier::Slow);
         let mut places = rows.filter_map(|row| place_of(&row));
         places.all(|place| good.contains_key(&place)) && self.is_clean(Tier::Slow)
@@ -151,7 +151,7 @@ impl PoolWorld {
         let taken: Vec<usize> = fast.filter(|number| !self.world.set_away(*number, true)).collect();
         let (pool, _) = self.quiet_pool(seed);
         let restored = checkpoints.iter().try_for_each(|(name, epoch)| {
-            let committed = self.truth.committed(name);
+            let committed = self.oracle.committed(name);
             let committed = committed.get(epoch).ok_or("a checkpoint that nobody has committed")?;
             let job = Job::open(&pool, name.as_str(), JobOptions::default());
             let job = job.map_err(|error| error.to_string())?;

@@ -1,7 +1,7 @@
 //! Whether the checkpoints of a pool are those that were saved.
 
+use crate::oracle::Committed;
 use crate::state::{Memory, RestoredRegions};
-use crate::truth::Committed;
 use crate::world::PoolWorld;
 use outlive_pool::Pool;
 use outlive_store::{Finding, Job, JobOptions, Select};
@@ -10,7 +10,7 @@ use outlive_types::{Epoch, Error, ErrorKind, Rank};
 /// All checkpoints of a pool are there and whole, and no others. Once it `is_settled`, nothing excuses what a
 /// verification finds.
 pub(crate) fn checkpoints(pool: &Pool, place: &PoolWorld, is_settled: bool) -> Result<(), String> {
-    for name in place.truth.jobs() {
+    for name in place.oracle.jobs() {
         let job = Job::open(pool, name.as_str(), JobOptions::default());
         let job = job.map_err(|error| error.to_string())?;
         let there: Vec<Epoch> = match job.epochs() {
@@ -18,17 +18,17 @@ pub(crate) fn checkpoints(pool: &Pool, place: &PoolWorld, is_settled: bool) -> R
             Err(error) => return Err(format!("the log of {name} cannot be read: {error}")),
         };
         // Behind that: a program that reads a record which only some places have completes it.
-        let committed = place.truth.committed(&name);
+        let committed = place.oracle.committed(&name);
         for epoch in &there {
             let Some(committed) = committed.get(epoch) else {
                 return Err(format!("epoch {epoch} of {name} was never committed"));
             };
-            whole(&job, *epoch, committed, place.truth.is_damaged() || committed.frail)?;
+            whole(&job, *epoch, committed, place.oracle.is_damaged() || committed.frail)?;
         }
-        if place.truth.is_damaged() {
+        if place.oracle.is_damaged() {
             continue;
         }
-        let mut must_be = place.truth.must_be(&name).into_iter();
+        let mut must_be = place.oracle.must_be(&name).into_iter();
         if let Some((epoch, lost)) = must_be.find(|(epoch, _)| !there.contains(epoch)) {
             return Err(format!("epoch {epoch} of {name} is lost: {lost:?}; there are {there:?}"));
         }
@@ -36,7 +36,7 @@ pub(crate) fn checkpoints(pool: &Pool, place: &PoolWorld, is_settled: bool) -> R
             continue;
         }
         let report = job.verify(None).map_err(|error| format!("verify: {error}"))?;
-        let is_excused = place.truth.has_bruises() && !is_settled;
+        let is_excused = place.oracle.has_bruises() && !is_settled;
         let counts = |finding: &&Finding| finding.epoch.is_some() || !is_excused;
         if let Some(finding) = report.findings.iter().find(counts) {
             return Err(format!("verify finds in {name}: {finding:?}"));

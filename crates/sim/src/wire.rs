@@ -47,7 +47,7 @@ impl Coordinator for Wire {
         }
     }
 
-    fn at_work(&self) -> Option<Box<dyn Any + Send>> {
-        self.inner.at_work()
+    fn keepalive(&self) -> Option<Box<dyn Any + Send>> {
+        self.inner.keepalive()
     }
 }

@@ -1,13 +1,13 @@
 //! A pool of a schedule, and what goes wrong there, as the schedule's seed says. Beneath lies a
 //! [`FaultWorld`].
 
-use crate::authors::PlacesTruth;
+use crate::authors::ReplicasOracle;
 use crate::blows::Harm;
+use crate::chance::{Chance, lock};
 use crate::leases::Leases;
-use crate::luck::{Luck, lock};
+use crate::oracle::Oracle;
 use crate::space::Space;
 use crate::table::{Markers, WrittenDown, markers_of};
-use crate::truth::Truth;
 use outlive_target::{CutMode, DirectoryLog, FaultProcess, FaultWorld, Target};
 use outlive_types::sync::pause;
 use outlive_types::{Error, JobName, Result, SeededRng};
@@ -38,7 +38,7 @@ pub struct PoolWorld {
     /// What is stored.
     pub world: FaultWorld,
     /// What must be.
-    pub truth: Truth,
+    pub oracle: Oracle,
     /// Its targets.
     pub(crate) space: Space,
     /// Which target is in which place.
@@ -52,16 +52,16 @@ pub struct PoolWorld {
     /// The leases of its log.
     pub(crate) leases: Leases,
     /// Of its log's places, if it has several.
-    pub(crate) places: Arc<PlacesTruth>,
+    pub(crate) places: Arc<ReplicasOracle>,
     /// What was done to single targets.
     pub(crate) harm: Arc<Harm>,
     kind: LogKind,
-    pub(crate) luck: Arc<Luck>,
+    pub(crate) dice: Arc<Chance>,
 }
 
 impl PoolWorld {
     /// An empty pool.
-    pub fn new(name: &'static str, kind: LogKind, space: &Space, luck: &Arc<Luck>) -> PoolWorld {
+    pub fn new(name: &'static str, kind: LogKind, space: &Space, dice: &Arc<Chance>) -> PoolWorld {
         let world = match kind {
             LogKind::Locks => FaultWorld::with_locks(),
             LogKind::Plain | LogKind::Directory | LogKind::Places => FaultWorld::new(),
@@ -72,15 +72,15 @@ impl PoolWorld {
             let dir = dir.expect("a directory for a log can be made");
             Arc::new((DirectoryLog::open(dir.path()), dir))
         });
-        let truth = Truth::default();
-        let (unreadable, luck) = (Arc::default(), luck.clone());
+        let oracle = Oracle::default();
+        let (unreadable, dice) = (Arc::default(), dice.clone());
         let space = space.clone();
         let markers = markers_of(&space);
         let (written_down, leases, places, harm) = Default::default();
         PoolWorld {
             name,
             world,
-            truth,
+            oracle,
             space,
             markers,
             written_down,
@@ -90,7 +90,7 @@ impl PoolWorld {
             places,
             harm,
             kind,
-            luck,
+            dice,
         }
     }
 
@@ -105,7 +105,7 @@ impl PoolWorld {
     }
 
     /// Whether its log has several places.
-    pub fn has_places(&self) -> bool {
+    pub fn has_replicas(&self) -> bool {
         self.kind == LogKind::Places
     }
 
@@ -117,7 +117,7 @@ impl PoolWorld {
     /// Whether operations fail only where that is drawn for each.
     pub fn never_fails(&self) -> bool {
         let Space { moves, slow, operated, .. } = self.space;
-        !(moves || slow || operated || self.space.survives() > 0 || self.has_places())
+        !(moves || slow || operated || self.space.survives() > 0 || self.has_replicas())
     }
 
     /// Whether a person puts it in order when all programs have ended: redundancy makes up for whatever was harmed.
@@ -133,7 +133,7 @@ impl PoolWorld {
         for shard in shards.filter(|_| rng.below(2) == 0) {
             self.world.corrupt(shard, 16 + rng.below(8), 1 << rng.below(8));
         }
-        self.truth.is_scratched();
+        self.oracle.is_scratched();
     }
 }
 
@@ -185,40 +185,40 @@ impl Me {
     /// An operation of this one fails.
     pub fn fail(&self) {
         self.has_failed.store(true, Ordering::Relaxed);
-        self.place.luck.fail();
+        self.place.dice.fail();
     }
 
     fn try_luck<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        let (luck, world) = (&self.place.luck, &self.place.world);
-        let chances = luck.chances();
+        let (dice, world) = (&self.place.dice, &self.place.world);
+        let chances = dice.chances();
         if self.is_dead() {
             return work();
         }
-        let tell = |what: &str| luck.turns().remark(|| what.to_owned());
-        if luck.has(chances.hold) {
-            let steps = 1 << luck.rng.below(12);
+        let tell = |what: &str| dice.turns().remark(|| what.to_owned());
+        if dice.has(chances.hold) {
+            let steps = 1 << dice.rng.below(12);
             tell("this program is held up");
-            luck.turns().hold(&self.who, steps);
+            dice.turns().hold(&self.who, steps);
             pause("held up");
         }
-        if luck.has(chances.kill) {
+        if dice.has(chances.kill) {
             tell("this program will be killed");
-            luck.kill();
-            self.process.kill_after(1 + luck.rng.below(3));
+            dice.kill();
+            self.process.kill_after(1 + dice.rng.below(3));
         }
-        if luck.has(chances.power_cut) {
+        if dice.has(chances.power_cut) {
             tell("the power is cut");
-            luck.kill();
-            self.place.truth.power_is_cut();
-            world.cut_now(CutMode::ALL[luck.rng.below(3) as usize]);
+            dice.kill();
+            self.place.oracle.power_is_cut();
+            world.cut_now(CutMode::ALL[dice.rng.below(3) as usize]);
         }
-        if luck.has(chances.error) {
+        if dice.has(chances.error) {
             tell("this fails");
             self.fail();
             return Err(Error::retry("simulated: the medium does not answer"));
         }
         let done = work()?;
-        if luck.has(chances.lost_reply) {
+        if dice.has(chances.lost_reply) {
             tell("the reply to this is lost");
             self.fail();
             return Err(Error::retry("simulated: the reply was lost"));
@@ -261,7 +261,7 @@ impl Me {
         move || {
             let log = self.place.log();
             if !is_mail(&job) && log.latest(&job).is_ok_and(|latest| latest == number) {
-                self.place.truth.appended(self.number, &job, &record, &*log);
+                self.place.oracle.appended(self.number, &job, &record, &*log);
             }
             noted.store(true, Ordering::Relaxed);
         }

@@ -1,7 +1,7 @@
 //! The images of a checkpoint, wherever they stand: in its manifest, or in the pages of an image
 //! table, of which whoever wants one rank reads one.
 
-use crate::place::read_at;
+use crate::read_at::read_at;
 use outlive_format::{
     Image, ImageTable, Images, Manifest, PageRef, SegmentLists, SegmentRef, TablePage, page_of,
 };

@@ -8,7 +8,6 @@
 //! The store takes a program's memory as an `impl PageSource` and a [`Pool`](outlive_pool::Pool);
 //! it knows nothing of kernels, file systems or networks.
 
-mod anew;
 pub mod commit;
 pub mod copy;
 pub mod diff;
@@ -18,8 +17,10 @@ pub mod group;
 pub mod images;
 pub mod index;
 mod job;
-mod place;
+mod paced_lock;
 pub mod read;
+mod read_at;
+mod recreate;
 mod redundancy;
 mod restore;
 pub mod retention;
@@ -27,12 +28,10 @@ pub mod save;
 pub mod scrub;
 pub mod tree;
 mod trim;
-mod turns;
 mod verify;
 
-pub use anew::make_anew;
 pub use commit::mark_suspect;
-pub use fill::{FillBehind, FillOptions, FillReport, FinishFill, fill};
+pub use fill::{BackgroundFill, FillOptions, FillReport, FinishFill, fill};
 pub use job::{
     Content, ContentLane, ContentStore, EpochInfo, Job, JobHealth, JobOptions, OnFailure, Prepared,
     Restored, SaveHandle, WeakJob,
@@ -42,8 +41,9 @@ pub use read::{
     MemoryImage, RangeReader, RankImages, RankRegions, RestorePlan, RestoreSink, RestoreStats,
     Select, Skipped,
 };
+pub use recreate::recreate_lost;
 pub use redundancy::{CheckpointRedundancy, RedundancyLook, checkpoint_redundancy};
 pub use restore::{LazyEnds, LazyFill, LazySink};
-pub use save::{CommitEvent, CommitEvents, SaveNotes, SavePlan, SaveStats, Watch};
+pub use save::{CommitEvent, CommitEvents, CommitSubscription, SaveNotes, SavePlan, SaveStats};
 pub use trim::{TrimOptions, TrimReport, Uses, repair, trim};
 pub use verify::{Finding, Sample, VerifyReport, is_damage, named_packs, without_collected};

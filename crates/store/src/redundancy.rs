@@ -67,12 +67,12 @@ pub struct CheckpointRedundancy {
     /// Or why that is not known.
     pub spare: std::result::Result<i64, Error>,
     /// Packs that it names and that have less than the pool's rule asks for.
-    pub incomplete: usize,
+    pub degraded: usize,
     /// The log says that something of it is lost. What it names is what is left.
-    pub hurt: bool,
+    pub incomplete: bool,
     /// All that it names is on one of the tiers, if not on the same one.
     pub is_there: bool,
-    /// The tiers from which alone it can be read now; none if that is not known, or if it is hurt.
+    /// The tiers from which alone it can be read now; none if that is not known, or if it is incomplete.
     pub tiers: Vec<Tier>,
 }
 
@@ -84,7 +84,8 @@ pub fn checkpoint_redundancy(pool: &Pool) -> Result<Vec<CheckpointRedundancy>> {
     let (mut look, mut found) = (RedundancyLook::new(pool)?, Vec::new());
     for job in pool.jobs()? {
         for entry in history(pool, &job)? {
-            found.extend(entry.manifest().map(|manifest| look.at(&job, manifest, entry.hurt)));
+            found
+                .extend(entry.manifest().map(|manifest| look.at(&job, manifest, entry.incomplete)));
         }
     }
     Ok(found)
@@ -106,10 +107,15 @@ impl<'a> RedundancyLook<'a> {
         Ok(RedundancyLook { pool, there: pool.redundancy()?, known: KnownSegments::new() })
     }
 
-    /// What one has, which the log may say to be `hurt`.
-    pub fn at(&mut self, job: &JobName, manifest: &Manifest, hurt: bool) -> CheckpointRedundancy {
+    /// What one has, which the log may say to be `incomplete`.
+    pub fn at(
+        &mut self,
+        job: &JobName,
+        manifest: &Manifest,
+        incomplete: bool,
+    ) -> CheckpointRedundancy {
         let full = self.pool.config().redundancy.survives() as i64;
-        let (mut spare, mut slow_spare, mut incomplete) = (Ok(full), full, 0);
+        let (mut spare, mut slow_spare, mut degraded) = (Ok(full), full, 0);
         let (mut is_on_fast, mut is_there, is_trimming) =
             (true, true, self.pool.config().tiers.keep_fast > 0);
         match packs_of(self.pool, manifest, &mut self.known) {
@@ -123,7 +129,7 @@ impl<'a> RedundancyLook<'a> {
                     if is_trimming && there.is_some_and(PackRedundancy::is_slow_only) {
                         continue; // on purpose
                     }
-                    incomplete += usize::from(left < full);
+                    degraded += usize::from(left < full);
                     spare = spare.map(|spare| spare.min(left));
                 }
             }
@@ -131,12 +137,12 @@ impl<'a> RedundancyLook<'a> {
         }
         let is_safe = |tier: &Tier| match (tier, &spare) {
             (_, Err(_)) => false,
-            _ if hurt => false,
+            _ if incomplete => false,
             (Tier::Fast, Ok(_)) => is_on_fast,
             (Tier::Slow, Ok(_)) => slow_spare >= 0 && self.pool.has_slow_tier(),
         };
         let tiers = [Tier::Fast, Tier::Slow].into_iter().filter(is_safe).collect();
         let (job, epoch) = (job.clone(), manifest.epoch);
-        CheckpointRedundancy { job, epoch, spare, incomplete, hurt, is_there, tiers }
+        CheckpointRedundancy { job, epoch, spare, degraded, incomplete, is_there, tiers }
     }
 }

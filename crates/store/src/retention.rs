@@ -1,7 +1,7 @@
 //! Which checkpoints of a job are kept: rules, and the plan they make.
 
 use crate::commit::history;
-use lines::EarlierLines;
+use chains::EarlierLines;
 use outlive_format::Manifest;
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, JobName, Result};
@@ -11,10 +11,10 @@ use std::time::Duration;
 use times::ages_ns;
 
 mod behind;
-mod lines;
+mod chains;
 mod times;
 
-pub(crate) use behind::{Freed, Freeing, RetainBehind};
+pub(crate) use behind::{BackgroundRetention, Freed, Freeing};
 
 /// Rules; a checkpoint that any of them keeps is kept. Pinned and labelled checkpoints are kept
 /// whatever they say, and so are the newest of memory and the newest of files. If a program began with an
@@ -150,15 +150,15 @@ impl fmt::Display for RetentionPlan {
 /// # Errors
 /// Those of [`Rules::plan`], and what the log reports.
 pub fn plan_of(pool: &Pool, job: &JobName, rules: &Rules) -> Result<RetentionPlan> {
-    let (mut manifests, mut hurt) = (Vec::new(), BTreeSet::new());
+    let (mut manifests, mut incomplete) = (Vec::new(), BTreeSet::new());
     for entry in history(pool, job)? {
         let entry = entry.unless_unread()?;
         if let Some(manifest) = entry.manifest() {
-            hurt.extend(entry.hurt.then_some(manifest.epoch));
+            incomplete.extend(entry.incomplete.then_some(manifest.epoch));
             manifests.push(manifest.clone());
         }
     }
-    rules.plan(&manifests, &hurt, pool.env().clock.unix_ns())
+    rules.plan(&manifests, &incomplete, pool.env().clock.unix_ns())
 }
 
 /// Refuses a pool whose `pool.toml` has a `keep` that says nothing, before anybody relies on it.
@@ -213,7 +213,7 @@ impl Rules {
         *self == Rules::default()
     }
 
-    /// Applies the rules to a job's checkpoints, newest first; of those that are `hurt` a scrub has
+    /// Applies the rules to a job's checkpoints, newest first; of those that are `incomplete` a scrub has
     /// recorded that something is lost. `now_ns` tells times that are from the future.
     ///
     /// # Errors
@@ -222,7 +222,7 @@ impl Rules {
     pub fn plan(
         &self,
         manifests: &[Manifest],
-        hurt: &BTreeSet<Epoch>,
+        incomplete: &BTreeSet<Epoch>,
         now_ns: u64,
     ) -> Result<RetentionPlan> {
         let is_left = |m: &&Manifest| !self.drop.contains(&m.epoch);
@@ -230,7 +230,7 @@ impl Rules {
         self.check(manifests, &left)?;
         let times_ns: Vec<u64> = left.iter().map(|m| m.frozen_ns).collect();
         let mut ages_ns = ages_ns(&times_ns, now_ns).into_iter();
-        let is_sound = |m: &Manifest| !m.remarks.suspect && !hurt.contains(&m.epoch);
+        let is_sound = |m: &Manifest| !m.remarks.suspect && !incomplete.contains(&m.epoch);
         let sound =
             [false, true].map(|files| left.iter().any(|m| is_sound(m) && m.is_of_files() == files));
         let counts = |m: &&Manifest| is_sound(m) || !sound[usize::from(m.is_of_files())];
@@ -411,7 +411,7 @@ mod tests {
             [2, 3, 8, 9, 13, 15, 19, 20],
             "13 is the newest of its line now"
         );
-        // 12 is hurt, so a restore passes over it, and it is not the newest of its line.
+        // 12 is incomplete, so a restore passes over it, and it is not the newest of its line.
         set(&mut manifests, 13, 5);
         set(&mut manifests, 15, 14);
         assert_eq!(kept_of(&last, &manifests), [2, 3, 8, 9, 11, 13, 19, 20]);
@@ -447,7 +447,7 @@ mod tests {
         let last = kept(&rules(|r| r.last = Some(1)), 21);
         assert_eq!(last, [2, 3, 20, 21], "21 is suspect, so 20 must stay to fall back on");
         let last = kept(&rules(|r| r.last = Some(1)), 12);
-        assert_eq!(last, [2, 3, 11, 12], "12 is hurt, so 11 must stay to fall back on");
+        assert_eq!(last, [2, 3, 11, 12], "12 is incomplete, so 11 must stay to fall back on");
         assert_eq!(kept(&rules(|r| r.every = Some(7)), 20), [2, 3, 7, 14, 20]);
         assert_eq!(
             kept(&rules(|r| r.within = Some(Duration::from_secs(7200))), 20),
@@ -485,7 +485,7 @@ mod tests {
         assert!(all.unwrap_err().message().contains("--all"));
         let none = Rules { none: true, ..Rules::default() };
         assert!(kept(&none, 5).is_empty(), "an explicit word");
-        // 12 is hurt: with 11 gone 10 is what to fall back on; and the best of the rest is kept.
+        // 12 is incomplete: with 11 gone 10 is what to fall back on; and the best of the rest is kept.
         assert_eq!(kept(&drop(&[11]), 12), [2, 3, 10, 12]);
         let best = Rules { best: vec![Best::parse("loss").unwrap()], ..drop(&[5]) };
         assert_eq!(kept(&best, 9), [2, 3, 6, 9]);

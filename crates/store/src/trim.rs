@@ -5,9 +5,9 @@ use crate::commit::history;
 use crate::gc::live_of;
 use crate::images::each_image;
 use crate::index::Locator;
+use crate::paced_lock::{Held, LockTurn, PacedLock, Rest, sleep};
 use crate::read::{Live, Logs, Once, while_moving};
 use crate::redundancy::{KnownSegments, packs_of};
-use crate::turns::{Held, Rest, Turn, Turns, sleep};
 use crate::verify::named_packs;
 use outlive_format::{Image, Manifest};
 use outlive_pool::{FillNeed, Named, PackUses, Pool, RepairOptions, RepairReport};
@@ -56,7 +56,7 @@ pub fn trim(pool: &Pool, options: TrimOptions) -> Result<TrimReport> {
     if options.dry_run {
         return Ok(Look::at(pool)?.report(pool));
     }
-    trim_in_turns(pool, None, &mut Turns::new(options.bytes_per_s), &sleep)
+    trim_in_turns(pool, None, &mut PacedLock::new(options.bytes_per_s), &sleep)
 }
 
 /// The same behind the fill of a program, if there is something to trim. What others are at work on is left to the
@@ -64,7 +64,7 @@ pub fn trim(pool: &Pool, options: TrimOptions) -> Result<TrimReport> {
 ///
 /// # Errors
 /// As [`trim`]; why a copy is not whole.
-pub(crate) fn trim_behind(pool: &Pool, turns: &mut Turns, rest: Rest<'_>) -> Result<()> {
+pub(crate) fn trim_behind(pool: &Pool, turns: &mut PacedLock, rest: Rest<'_>) -> Result<()> {
     if pool.config().tiers.keep_fast == 0 || !pool.has_slow_tier() {
         return Ok(());
     }
@@ -84,7 +84,7 @@ pub(crate) fn trim_behind(pool: &Pool, turns: &mut Turns, rest: Rest<'_>) -> Res
 fn trim_in_turns(
     pool: &Pool,
     mut known: Option<Look>,
-    turns: &mut Turns,
+    turns: &mut PacedLock,
     rest: Rest<'_>,
 ) -> Result<TrimReport> {
     let mut report = TrimReport::default();
@@ -106,11 +106,11 @@ fn trim_in_turns(
         };
         let taken = turns.take(pool, rest, lock).and_then(|turn| {
             let is_old = |look: &Look| look.is_current(pool).map(|is| !is);
-            let looks = turn == Turn::New && known.as_ref().map_or(Ok(true), is_old)?;
+            let looks = turn == LockTurn::New && known.as_ref().map_or(Ok(true), is_old)?;
             Ok((turn, if looks { Some(Look::at(pool)?) } else { None }))
         });
         match taken {
-            Ok((Turn::Over, _)) => break,
+            Ok((LockTurn::Over, _)) => break,
             Ok((_, None)) => {}
             Ok((_, Some(look))) => report.sees(known.insert(look)),
             // The report says all the same what was done before.
@@ -265,7 +265,7 @@ impl Wanted {
                     Err(error) if error.kind() == ErrorKind::Damaged => continue,
                     Err(error) => return Err(error),
                 }
-                if newest < keep && !entry.hurt {
+                if newest < keep && !entry.incomplete {
                     newest += 1;
                     needed(pool, manifest, &mut known, &mut kept)?;
                 }
@@ -300,11 +300,11 @@ fn needed_by(pool: &Pool, image: &Image, kept: &mut BTreeSet<PackId>) -> Result<
     kept.extend(image.segments.iter().map(|segment| segment.pack));
     let locator = Locator::load(pool, &image.segments)?;
     let mut each = |live: Live| {
-        let place = match live {
-            Live::Node(node) => node.place,
+        let extent = match live {
+            Live::Node(node) => node.extent,
             Live::Chunk(fp, pages) => locator.find_pages(&fp, pages)?,
         };
-        kept.insert(place.pack);
+        kept.insert(extent.pack);
         Ok(())
     };
     let mut visited = HashSet::new();

@@ -256,7 +256,7 @@ impl FaultWorld {
 
     /// `count` places of a log, each of which keeps records of its own, as a program sees them; without
     /// `process` as the machine does that runs now.
-    pub fn log_places(
+    pub fn log_replicas(
         &self,
         count: usize,
         process: Option<&FaultProcess>,

@@ -22,13 +22,13 @@ pub use durable::{make_dir_durable, publish, sync_dir, sync_file};
 pub use fault::{CutMode, DiskCopy, FaultProcess, FaultWorld};
 pub use log::{
     Asking, DirectoryLog, DirectoryMedium, LogMedium, MemoryLog, MemoryMedium, Movable, NUMBER_MAX,
-    Places, Put, RecordLog, places,
+    Put, RecordLog, ReplicatedLog, replicas,
 };
 pub use memory::MemoryTarget;
 pub use owner::adopt_file;
 pub use retry::{RetryLog, RetryMedium, RetryPolicy, RetryTarget};
 pub use throttle::{Throttle, ThrottledLog, ThrottledTarget};
-pub use watch::{Bounds, Look, SLOW_TO_FAIL, Watch, WatchedTarget, Work};
+pub use watch::{Bounds, Look, SLOW_TO_FAIL, TargetWatch, WatchedTarget, Work};
 pub use wrapped::read_one;
 
 use outlive_format::fingerprint;

@@ -52,7 +52,7 @@ pub trait Coordinator: Send + Sync + fmt::Debug {
 
     /// Until what this returns is dropped, this rank is at work inside of a call of outlive's, which may take
     /// long: others must not take it for dead. Only for who waits with a limit; usually nothing has to be done.
-    fn at_work(&self) -> Option<Box<dyn Any + Send>> {
+    fn keepalive(&self) -> Option<Box<dyn Any + Send>> {
         None
     }
 }

@@ -31,7 +31,7 @@ pub use path_text::{path_of, shown_path};
 pub use scalar::Scalar;
 pub use source::{
     FreezeMode, FreezeReport, FreezeRequest, Frozen, PACKED_STREAM, PageRange, PageSource,
-    RegionDesc, RegionPlace, Run, StreamDesc,
+    RegionDesc, RegionLocation, Run, StreamDesc,
 };
 pub use threads::ThreadRank;
 pub use tracking::{TrackerChoice, TrackerKind};

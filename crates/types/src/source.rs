@@ -24,7 +24,7 @@ pub struct RegionDesc {
     /// Length of its bytes.
     pub bytes: u64,
     /// Where the bytes are.
-    pub place: RegionPlace,
+    pub location: RegionLocation,
     /// What other ranks of the checkpoint have of it.
     pub distribution: Distribution,
 }
@@ -52,7 +52,7 @@ impl RegionDesc {
 
 /// Where a region's bytes are within its image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum RegionPlace {
+pub enum RegionLocation {
     /// At `offset` of the packed stream.
     Packed {
         /// Bytes from the stream's start.
@@ -235,5 +235,5 @@ pub trait Frozen: Send + Sync {
 
     /// Ends this freeze: with the epoch that was committed, which becomes the source's baseline, or
     /// with `None` after a failure, which leaves the baseline as it was.
-    fn settle(&self, committed: Option<Epoch>);
+    fn commit_baseline(&self, committed: Option<Epoch>);
 }

@@ -212,7 +212,7 @@ class Job:
         except BaseException as error:
             if self._is_group:
                 with contextlib.suppress(Error):
-                    self._core.decline(self._tick, str(error) or type(error).__name__)
+                    self._core.abort_collective(self._tick, str(error) or type(error).__name__)
             raise
 
     def _distributions(self, flat: Flat) -> dict[int, Any]:

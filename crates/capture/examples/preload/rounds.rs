@@ -119,7 +119,7 @@ impl Rounds {
         drop(standing);
         self.epoch += 1;
         let cpu_s = seconds(libc::CLOCK_THREAD_CPUTIME_ID);
-        frozen.settle(Some(self.epoch));
+        frozen.commit_baseline(Some(self.epoch));
         drain_cpu_s += seconds(libc::CLOCK_THREAD_CPUTIME_ID) - cpu_s;
         let report = frozen.report();
         self.how = report.tracker;

@@ -17,11 +17,11 @@ static FORKING: AtomicU32 = AtomicU32::new(0);
 
 /// One thread clones, or reads mappings, until this is dropped.
 #[derive(Debug)]
-pub(super) struct Turn(());
+pub(super) struct CloneGuard(());
 
-impl Turn {
+impl CloneGuard {
     /// Waits for the turn: others take it for milliseconds.
-    pub fn wait() -> Turn {
+    pub fn wait() -> CloneGuard {
         let own = std::process::id();
         let mut there = 0;
         while let Err(holder) =
@@ -31,7 +31,7 @@ impl Turn {
             there = if holder == own { 0 } else { holder };
             yield_now();
         }
-        Turn(())
+        CloneGuard(())
     }
 
     /// Has threads of the program that begin to fork wait until this is dropped; `None` if one is forking already, which
@@ -46,7 +46,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for CloneGuard {
     fn drop(&mut self) {
         CLONING.store(0, Ordering::SeqCst);
     }

@@ -1,6 +1,6 @@
 //! Which memory a fork freezes, which it does not, and which the child can do without.
 
-use super::apart::Turn;
+use super::apart::CloneGuard;
 use crate::track::Refusal;
 use outlive_types::BLOCK_BYTES;
 use std::ops::Range;
@@ -86,7 +86,7 @@ impl Mappings {
     /// If they may not be read.
     pub fn read() -> Result<Mappings, Refusal> {
         // What another freeze keeps from its child would seem to be kept from all.
-        let _turn = Turn::wait();
+        let _turn = CloneGuard::wait();
         match std::fs::read_to_string("/proc/self/smaps") {
             Ok(text) => Ok(Mappings::parse(&text)),
             Err(error) => Err(Refusal(format!(

@@ -16,7 +16,7 @@ pub(crate) use mappings::{Filled, KeptFrom, Mappings};
 pub(crate) use room::available_bytes;
 
 use crate::track::Refusal;
-use apart::Turn;
+use apart::CloneGuard;
 use outlive_io::AlignedBuf;
 use outlive_types::{BLOCK_BYTES, Error, PAGE_BYTES, Result};
 use rustix::io::Errno;
@@ -240,7 +240,7 @@ fn hold(
     let here = (&raw const tell).addr();
     let stack = here.saturating_sub(AROUND_STACK_BYTES)..here.saturating_add(AROUND_STACK_BYTES);
     let kept_from = without_range(kept_from, stack);
-    let turn = Turn::wait();
+    let turn = CloneGuard::wait();
     let cloned = match turn.hold_forks() {
         Some(_held) => sys::without(&kept_from, sys::clone_sleeper),
         None => sys::clone_sleeper(),

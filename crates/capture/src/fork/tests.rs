@@ -231,7 +231,7 @@ fn fork_and_look(memory: &[u8]) -> i32 {
             let is_there = |page: usize| memory[page * PAGE_BYTES..][..8] == page.to_le_bytes();
             let is_whole = (0..memory.len() / PAGE_BYTES).all(is_there);
             // A freeze of the child must not wait for a thread of its parent.
-            drop(Turn::wait());
+            drop(CloneGuard::wait());
             libc::_exit(i32::from(!is_whole));
         }
         let mut status = 0;

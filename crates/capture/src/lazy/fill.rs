@@ -5,7 +5,7 @@
 //! program, huge ones in one go; nobody copies them a second time, and nothing is in memory twice.
 #![allow(unsafe_code)]
 
-use super::places::{At, Origin, Places};
+use super::address_map::{AddressMap, At, Origin};
 use super::sys::{self, Notice, Placed, Shadow, Uffd};
 use super::unit::{Unit, WINDOW_BYTES, windows};
 use outlive_types::{BLOCK_BYTES, Error, Missing, PAGE_BYTES};
@@ -99,7 +99,7 @@ pub struct MemoryFill {
     /// Where they are. Whoever places pages reads it, and holds it until they are placed; whoever reads
     /// what the kernel says holds it alone. So nothing is placed by a table that is not true any more,
     /// nor in a region that is whole: another fill may have its memory.
-    places: RwLock<Places>,
+    addresses: RwLock<AddressMap>,
     pub(super) counts: Counts,
     state: Mutex<State>,
     changed: Condvar,
@@ -122,13 +122,13 @@ impl MemoryFill {
         fillings.iter_mut().enumerate().for_each(|(number, filling)| filling.number = number);
         let state = State { left: fillings.len(), ..State::default() };
         let by_stream = fillings.iter().enumerate().map(|(at, f)| (f.stream, at)).collect();
-        let places = Places::new(fillings.iter().map(|filling| filling.interior.clone()));
+        let addresses = AddressMap::new(fillings.iter().map(|filling| filling.interior.clone()));
         let fill = MemoryFill {
             uffd,
             fillings,
             by_stream,
             process_id: std::process::id(),
-            places: RwLock::new(places),
+            addresses: RwLock::new(addresses),
             counts: Counts::default(),
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -145,38 +145,38 @@ impl MemoryFill {
         all.fold([0; 2], |[small, huge], [s, h]| [small + s, huge + h])
     }
 
-    fn places(&self) -> RwLockReadGuard<'_, Places> {
-        self.places.read().unwrap_or_else(PoisonError::into_inner)
+    fn addresses(&self) -> RwLockReadGuard<'_, AddressMap> {
+        self.addresses.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn places_alone(&self) -> RwLockWriteGuard<'_, Places> {
-        self.places.write().unwrap_or_else(PoisonError::into_inner)
+    fn places_alone(&self) -> RwLockWriteGuard<'_, AddressMap> {
+        self.addresses.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_whole(&self, filling: &Filling) -> bool {
-        self.places().is_over(filling.number)
+        self.addresses().is_over(filling.number)
     }
 
     // --- What the kernel says -----------------------------------------------------------------------
 
     /// Takes account of a notice. Answers for which page of which region a thread waits, if one does.
-    fn heed(&self, places: &mut Places, notice: Notice) -> Option<(usize, usize)> {
+    fn heed(&self, addresses: &mut AddressMap, notice: Notice) -> Option<(usize, usize)> {
         match notice {
-            Notice::Fault(address) => match places.known(address) {
+            Notice::Fault(address) => match addresses.known(address) {
                 Origin::Home(region, home) => return Some((region, home)),
                 Origin::Zero => self.zero(address),
             },
             Notice::Moved(from, to) => {
-                places.moved(&from, to);
+                addresses.moved(&from, to);
                 self.uffd.wake(&from);
             }
             Notice::Dropped(range) => {
-                places.dropped(&range);
+                addresses.dropped(&range);
                 // Whoever waits there is served by what was true before, and may not be. It faults again.
                 self.uffd.wake(&range);
             }
             Notice::Unmapped(range) => {
-                places.unmapped(&range);
+                addresses.unmapped(&range);
                 self.uffd.wake(&range);
             }
         }
@@ -194,23 +194,23 @@ impl MemoryFill {
     /// Reads until no notice is under way.
     fn heed_all<'a>(
         &'a self,
-        mut places: RwLockWriteGuard<'a, Places>,
-    ) -> RwLockWriteGuard<'a, Places> {
+        mut addresses: RwLockWriteGuard<'a, AddressMap>,
+    ) -> RwLockWriteGuard<'a, AddressMap> {
         while self.uffd.is_changing() {
-            if !self.heed_one(&mut places) {
-                drop(places);
+            if !self.heed_one(&mut addresses) {
+                drop(addresses);
                 std::thread::yield_now();
-                places = self.places_alone();
+                addresses = self.places_alone();
             }
         }
-        places
+        addresses
     }
 
     /// False if the kernel says nothing at the moment.
-    fn heed_one(&self, places: &mut Places) -> bool {
+    fn heed_one(&self, addresses: &mut AddressMap) -> bool {
         match self.uffd.read() {
             Some(Notice::Fault(address)) => self.uffd.wake(&(address..address + PAGE_BYTES)),
-            Some(notice) => drop(self.heed(places, notice)),
+            Some(notice) => drop(self.heed(addresses, notice)),
             None => return false,
         }
         true
@@ -281,7 +281,7 @@ impl MemoryFill {
         }
     }
 
-    /// Places what faults have not placed of a unit that is whole in the shadow. True if it was the
+    /// AddressMap what faults have not placed of a unit that is whole in the shadow. True if it was the
     /// last.
     fn place_unit(&self, filling: &Filling, number: usize, unit: &mut Unit) -> bool {
         let range = filling.range_of(number);
@@ -348,11 +348,11 @@ impl MemoryFill {
         let mut bytes_max = range.len();
         while done < range.len() {
             let home = range.start + done;
-            let places = self.places();
-            if places.is_over(filling.number) {
+            let addresses = self.addresses();
+            if addresses.is_over(filling.number) {
                 return false;
             }
-            let (to, bytes) = match places.at(&(home..range.end.min(home + bytes_max))) {
+            let (to, bytes) = match addresses.at(&(home..range.end.min(home + bytes_max))) {
                 At::Here(to, bytes) => (to, bytes),
                 At::Nowhere(bytes) => {
                     (done, whole) = (done + bytes, false);
@@ -376,7 +376,7 @@ impl MemoryFill {
                     done += PAGE_BYTES;
                 }
                 Placed::NotNow(_) => {
-                    drop(places);
+                    drop(addresses);
                     self.heed_next();
                 }
                 Placed::NotOne(_) if bytes - step > PAGE_BYTES => {
@@ -388,7 +388,7 @@ impl MemoryFill {
                     whole = false;
                 }
                 Placed::Refused(_, error) => {
-                    drop(places);
+                    drop(addresses);
                     attempts += 1;
                     let again = step > 0 || error.raw_os_error() == Some(libc::ENOMEM);
                     if !again || attempts > MEMORY_ATTEMPTS {
@@ -412,8 +412,8 @@ impl MemoryFill {
             }
             let fault = {
                 // What is read is heeded before anybody places a page by what was true before.
-                let mut places = self.places_alone();
-                self.uffd.read().and_then(|notice| self.heed(&mut places, notice))
+                let mut addresses = self.places_alone();
+                self.uffd.read().and_then(|notice| self.heed(&mut addresses, notice))
             };
             let Some((region, home)) = fault else { continue };
             let filling = &self.fillings[region];
@@ -449,10 +449,10 @@ impl MemoryFill {
 
     /// Wakes who waits for what has these homes; who finds a page missing faults again.
     fn wake(&self, filling: &Filling, range: &Range<usize>) {
-        let places = self.places();
+        let addresses = self.addresses();
         let mut home = range.start;
-        while home < range.end && !places.is_over(filling.number) {
-            home += match places.at(&(home..range.end)) {
+        while home < range.end && !addresses.is_over(filling.number) {
+            home += match addresses.at(&(home..range.end)) {
                 At::Nowhere(bytes) => bytes,
                 At::Here(at, bytes) => {
                     self.uffd.wake(&(at..at + bytes));
@@ -487,7 +487,7 @@ impl MemoryFill {
         }
     }
 
-    /// Places the window of a fault, unless the background came first. Without `bytes` it takes them from the shadow.
+    /// AddressMap the window of a fault, unless the background came first. Without `bytes` it takes them from the shadow.
     pub(super) fn deliver(&self, missing: &Missing, bytes: Option<&[u8]>) {
         let Some(filling) = self.filling(missing.stream) else { return };
         let address = filling.start + missing.offset as usize;
@@ -525,24 +525,24 @@ impl MemoryFill {
     fn end(&self, filling: &Filling) {
         // Without a notice under way, all pieces are where the table says. With one, something else may
         // be there, another region perhaps, and what has moved would stay registered.
-        let mut places = self.heed_all(self.places_alone());
+        let mut addresses = self.heed_all(self.places_alone());
         loop {
-            let pieces = places.of(filling.number);
+            let pieces = addresses.of(filling.number);
             let refusals = pieces.filter_map(|at| self.uffd.unregister(at).err());
             // EINVAL: something else is mapped there, or nothing.
             let refusal =
                 refusals.filter(|error| error.raw_os_error() != Some(libc::EINVAL)).last();
             if let Some(error) = refusal {
-                drop(places);
+                drop(addresses);
                 return self.fail(refused(&error));
             }
             if !self.uffd.is_changing() {
                 break;
             }
-            places = self.heed_all(places);
+            addresses = self.heed_all(addresses);
         }
-        places.set_over(filling.number);
-        drop(places);
+        addresses.set_over(filling.number);
+        drop(addresses);
         self.state().left -= 1;
         self.changed.notify_all();
     }
@@ -597,7 +597,7 @@ impl MemoryFill {
         timeout: Option<Duration>,
     ) -> Option<outlive_types::Result<()>> {
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let regions = self.places().overlapping(parts);
+        let regions = self.addresses().overlapping(parts);
         for filling in regions.into_iter().map(|region| &self.fillings[region]) {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             if !self.wait_for(Some(filling.stream), left) {
@@ -664,7 +664,7 @@ impl MemoryFill {
     }
 
     /// The memory goes: nobody waits for it, nor for being heard, even if others still know this fill.
-    pub(super) fn let_go(&self) {
+    pub(super) fn detach(&self) {
         self.uffd.close();
     }
 }
@@ -672,9 +672,9 @@ impl MemoryFill {
 impl Drop for MemoryFill {
     /// Regions that never became whole are the program's again, with whatever they hold.
     fn drop(&mut self) {
-        let places = self.places();
-        for filling in self.fillings.iter().filter(|filling| !places.is_over(filling.number)) {
-            for at in places.of(filling.number) {
+        let addresses = self.addresses();
+        for filling in self.fillings.iter().filter(|filling| !addresses.is_over(filling.number)) {
+            for at in addresses.of(filling.number) {
                 let _ = self.uffd.unregister(at);
             }
         }

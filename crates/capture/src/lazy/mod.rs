@@ -5,9 +5,9 @@
 //! what is waited for ([`LazyMemory::next_missing`]) and brings everything else meanwhile
 //! ([`LazyMemory::write`]). Why this way: `docs/design/012-lazy-restore.md`.
 
+mod address_map;
 mod fill;
 mod maps;
-mod places;
 mod sys;
 mod under_way;
 mod unit;
@@ -103,7 +103,7 @@ impl Drop for Owner {
         if !self.0.is_over() {
             self.0.give_up();
         }
-        self.0.let_go();
+        self.0.detach();
     }
 }
 

@@ -183,7 +183,7 @@ impl Uffd {
         let _ = self.ioctl(UFFDIO_WAKE, &mut span(range));
     }
 
-    /// Places copies of `bytes`, whole pages.
+    /// AddressMap copies of `bytes`, whole pages.
     pub fn copy(&self, to: usize, bytes: &[u8]) -> Placed {
         let mut place = PlaceRequest {
             to: to as u64,
@@ -195,7 +195,7 @@ impl Uffd {
         self.place(UFFDIO_COPY, &mut place)
     }
 
-    /// Places the pages at `from` themselves, which are missing there afterwards. Where none is, none
+    /// AddressMap the pages at `from` themselves, which are missing there afterwards. Where none is, none
     /// is placed.
     ///
     /// # Safety
@@ -220,7 +220,7 @@ impl Uffd {
         asked.is_err_and(|error| error.raw_os_error() == Some(libc::EAGAIN))
     }
 
-    /// Places zero pages where pages are missing.
+    /// AddressMap zero pages where pages are missing.
     pub fn zero(&self, range: &Range<usize>) -> Placed {
         let mut zero = Zero { span: span(range), mode: 0, done: 0 };
         let Err(error) = self.ioctl(UFFDIO_ZEROPAGE, &mut zero) else { return Placed::All };

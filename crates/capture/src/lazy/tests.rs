@@ -417,7 +417,7 @@ fn who_has_the_memory_already_is_named() {
     // SAFETY: as above, and nobody writes it.
     let region = unsafe { Region::from_raw("x", "|u1", shape, start, mapping.1) };
     let mut source = MemorySource::new(tracker.clone(), vec![region], Vec::new(), 1);
-    source.freeze(&FreezeRequest::default()).unwrap().settle(Some(1));
+    source.freeze(&FreezeRequest::default()).unwrap().commit_baseline(Some(1));
     if tracker.report().starts_with("wp-async") {
         let said = because();
         assert!(said.contains("job \"finetune\" of this process tracks it (wp-async)"), "{said}");

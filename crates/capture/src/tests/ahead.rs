@@ -24,7 +24,7 @@ fn copies_ahead_and_at_the_freeze_make_one_image() {
         memory.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 100) as u8);
         let end = PAGES * PAGE_BYTES - 77;
         let first = freeze(&tracker, vec![raw("r", &memory[shift..end])], &since(None)).unwrap();
-        first.settle(Some(1));
+        first.commit_baseline(Some(1));
         drop(first);
         let told = Arc::new(Told::new(memory.as_ptr().addr()));
         let write = |memory: &mut AlignedBuf, pages: std::ops::Range<usize>, value: u8| {

@@ -36,7 +36,7 @@ fn what_exceeds_the_budget_is_forked_and_the_program_goes_on() {
     assert_eq!(frozen.live_runs(), 0);
     memory.fill(0xEE);
     assert!(is_held(&*frozen, &then));
-    frozen.settle(Some(1));
+    frozen.commit_baseline(Some(1));
     drop(frozen);
     // What was read of the child is the baseline: all of it has changed since.
     let next = freeze(&tracker, vec![raw("big", &memory)], &since(Some(1))).unwrap();
@@ -51,7 +51,7 @@ fn a_stream_that_was_not_read_is_learnt_from_the_child() {
     let mut memory = AlignedBuf::zeroed(4 * MIB);
     let frozen = freeze(&tracker, vec![raw("a", &memory)], &request(FreezeMode::Fork, 0)).unwrap();
     memory[9] = 1;
-    frozen.settle(Some(1));
+    frozen.commit_baseline(Some(1));
     drop(frozen);
     let next = freeze(&tracker, vec![raw("a", &memory)], &since(Some(1))).unwrap();
     assert_eq!(next.runs(), [run(0, 0, 1)]);
@@ -98,7 +98,7 @@ fn a_child_that_is_killed_fails_the_save_and_the_next_one_copies() {
     let asked = request(FreezeMode::Fork, 0);
     let frozen = freeze(&tracker, vec![raw("a", &memory)], &asked).unwrap();
     assert_eq!(child_killed(&*frozen).kind(), ErrorKind::Retry);
-    frozen.settle(None);
+    frozen.commit_baseline(None);
     drop(frozen);
     let frozen = freeze(&tracker, vec![raw("a", &memory)], &asked).unwrap();
     assert!(frozen.report().freeze.starts_with("copy: no fork: an earlier child"));
@@ -115,7 +115,7 @@ fn what_the_store_has_read_is_not_read_again_when_the_save_settles() {
     let frozen = freeze(&tracker, vec![raw("a", &memory)], &asked).unwrap();
     assert!(is_held(&*frozen, &memory));
     child_killed(&*frozen);
-    frozen.settle(Some(1));
+    frozen.commit_baseline(Some(1));
     drop(frozen);
     let next = freeze(&tracker, vec![raw("a", &memory)], &since(Some(1))).unwrap();
     assert_eq!(next.runs(), [], "its hashes were there, without the child");

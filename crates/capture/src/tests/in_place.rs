@@ -206,9 +206,9 @@ fn whatever_arms_anew_or_lets_go_ends_it_first() {
     let _turn = alone();
     type Deed = (&'static str, fn(&Arc<ChangeTracker>, &dyn Frozen, &[u8]));
     let deeds: [Deed; 8] = [
-        ("commits", |_, frozen, _| frozen.settle(Some(1))),
-        ("fails", |_, frozen, _| frozen.settle(None)),
-        ("lets go", |tracker, _, _| tracker.let_go()),
+        ("commits", |_, frozen, _| frozen.commit_baseline(Some(1))),
+        ("fails", |_, frozen, _| frozen.commit_baseline(None)),
+        ("lets go", |tracker, _, _| tracker.detach()),
         ("forgets", |tracker, _, _| tracker.forget()),
         ("primes", |tracker, _, bytes| tracker.prime(1, &[("a", bytes)], 1)),
         ("primes with hashes", |tracker, _, _| tracker.prime_hashes(1, Vec::new())),
@@ -238,12 +238,12 @@ fn no_page_is_copied_ahead_of_a_freeze_that_has_begun() {
     for (epoch, before) in [(1, None), (2, Some(1))] {
         let frozen = freeze(&tracker, vec![raw("a", mapping.bytes())], &since(before)).unwrap();
         image(&*frozen, 16, &[0; LENGTH]);
-        frozen.settle(Some(epoch));
+        frozen.commit_baseline(Some(epoch));
     }
     mapping.bytes()[5] ^= 1;
     let precopy = FreezeRequest { freeze: FreezeMode::Precopy, ..since(Some(2)) };
     let first = freeze(&tracker, vec![raw("a", mapping.bytes())], &precopy).unwrap();
-    first.settle(Some(3));
+    first.commit_baseline(Some(3));
     mapping.bytes().iter_mut().step_by(9 * PAGE_BYTES).for_each(|byte| *byte ^= 5);
     let then = mapping.bytes().to_vec();
     let next = by_fork(&tracker, mapping.bytes(), Some(3));
@@ -346,7 +346,7 @@ fn an_image_stands_whatever_the_program_does() {
                     let asked = since(before);
                     let frozen = freeze(&tracker, vec![raw("a", mapping.bytes())], &asked).unwrap();
                     base = image(&*frozen, 16, &base);
-                    frozen.settle(Some(epoch));
+                    frozen.commit_baseline(Some(epoch));
                 }
                 assert!(tracker.report().contains(&format!("{LENGTH} of them page by page")));
                 mapping.bytes().iter_mut().step_by(9 * PAGE_BYTES).for_each(|byte| *byte ^= 5);
@@ -372,7 +372,7 @@ fn a_settled_image_does_not_take_what_was_armed_since() {
     let base = vec![0; LENGTH];
     let old = by_fork(&tracker, mapping.bytes(), None);
     assert!(image(&*old, 16, &base) == then);
-    old.settle(Some(1));
+    old.commit_baseline(Some(1));
     mapping.bytes().iter_mut().step_by(PAGE_BYTES).for_each(|byte| *byte ^= 0xFF);
     // All of it is armed once more, with other bytes.
     let next = by_fork(&tracker, mapping.bytes(), Some(1));
@@ -403,7 +403,7 @@ fn what_is_written_while_it_drains_is_not_armed_afterwards() {
         assert_eq!(armed(), whole.count());
         image(&*frozen, 16, &[0; LENGTH]);
         mapping.bytes().iter_mut().step_by(PAGE_BYTES).for_each(|byte| *byte ^= 0xFF);
-        frozen.settle(commit.then_some(epoch));
+        frozen.commit_baseline(commit.then_some(epoch));
         assert_eq!(armed(), 0);
     }
 }
@@ -413,7 +413,7 @@ fn what_is_armed_for_a_drain_that_fails_is_not_armed_afterwards() {
     let _turn = alone();
     let Some(tracker) = tracked() else { return };
     let mapping = Mapping::new();
-    by_fork(&tracker, mapping.bytes(), None).settle(None);
+    by_fork(&tracker, mapping.bytes(), None).commit_baseline(None);
     assert_eq!(tracker.lock().watches.armed_bytes(), 0);
 }
 
@@ -545,7 +545,7 @@ fn what_is_quiet_while_the_first_image_drains_is_never_compared() {
     mapping.bytes()[block..block + 2 * MIB].fill(0xEE);
     mapping.bytes()[block + 3 * MIB] ^= 0xFF;
     assert!(image(&*frozen, 512, &vec![0; LENGTH]) == then);
-    frozen.settle(Some(1));
+    frozen.commit_baseline(Some(1));
     drop(frozen);
     assert_eq!(tracker.lock().watches.armed_bytes(), LENGTH - 2 * MIB);
     mapping.bytes()[100] ^= 0xFF;
@@ -554,7 +554,7 @@ fn what_is_quiet_while_the_first_image_drains_is_never_compared() {
     let looked_at = tracker.lock().watches.watch_of("a").pending_pages();
     assert_eq!(looked_at, 512 + 2, "the block that was swept, and two pages");
     assert!(image(&*frozen, 512, &then) == *region);
-    frozen.settle(Some(2));
+    frozen.commit_baseline(Some(2));
 }
 
 #[test]
@@ -573,7 +573,7 @@ fn what_is_quiet_from_a_restore_to_the_first_save_is_compared_once() {
         let frozen = freeze(&tracker, vec![raw("a", region)], &request).unwrap();
         assert_eq!(tracker.lock().watches.watch_of("a").pending_pages(), pages as u64);
         assert_eq!(frozen.changed_pages(), 3 - baseline);
-        frozen.settle(Some(baseline + 1));
+        frozen.commit_baseline(Some(baseline + 1));
     }
 }
 
@@ -683,11 +683,11 @@ fn what_is_written_during_a_forked_freeze_is_in_one_of_two_images() {
         let frozen = by_fork(&tracker, region, baseline);
         assert!(unruly.before_arm.lock().unwrap().is_none(), "something was armed");
         then = image(&*frozen, 512, &then);
-        frozen.settle(Some(2));
+        frozen.commit_baseline(Some(2));
         drop(frozen);
         let request = FreezeRequest { freeze: FreezeMode::Copy, ..since(Some(2)) };
         let frozen = freeze(&tracker, vec![raw("a", region)], &request).unwrap();
         assert!(image(&*frozen, 512, &then) == *region, "saved whole first: {is_first}");
-        frozen.settle(Some(3));
+        frozen.commit_baseline(Some(3));
     }
 }

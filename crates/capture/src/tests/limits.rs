@@ -56,7 +56,7 @@ fn a_settled_image_can_still_be_read() {
     let tracker = Arc::new(ChangeTracker::new());
     let bytes = vec![3u8; 5 << 20];
     let first = budgeted(&tracker, &bytes, u64::MAX);
-    first.settle(Some(1));
+    first.commit_baseline(Some(1));
     let other = vec![4u8; 5 << 20];
     let second = budgeted(&tracker, &other, u64::MAX);
     assert!(held(&*first, 3).iter().all(|byte| *byte == 3), "its buffers are not reused yet");
@@ -122,13 +122,13 @@ fn priming_ends_a_freeze_without_effect() {
     let (old, new) = (vec![1u8; 100_000], vec![2u8; 100_000]);
     let frozen = freeze(&tracker, vec![raw("a", &old)], &since(None)).unwrap();
     tracker.prime(5, &[("a", &new[..])], 1);
-    frozen.settle(Some(9));
+    frozen.commit_baseline(Some(9));
     assert_eq!(tracker.baseline(), Some(5));
     drop(frozen);
     assert!(freeze(&tracker, vec![raw("a", &new)], &since(Some(5))).unwrap().runs().is_empty());
     let frozen = freeze(&tracker, vec![raw("a", &new)], &since(Some(5))).unwrap();
     tracker.forget();
-    frozen.settle(Some(6));
+    frozen.commit_baseline(Some(6));
     assert_eq!(tracker.baseline(), None);
 }
 
@@ -143,7 +143,7 @@ fn a_million_small_regions_take_little_time() {
     let frozen = source.freeze(&since(None)).unwrap();
     let first = worked() - start;
     assert_eq!(frozen.streams()[0].bytes, 32 * 1_000_000 - 8);
-    frozen.settle(Some(1));
+    frozen.commit_baseline(Some(1));
     drop(frozen);
     let start = worked();
     assert_eq!(source.freeze(&since(Some(1))).unwrap().runs(), []);

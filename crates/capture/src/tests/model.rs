@@ -191,10 +191,10 @@ impl Program {
         check_bytes(&*frozen, &now, frozen.live_runs());
         self.epoch += 1;
         if settle {
-            frozen.settle(Some(self.epoch));
+            frozen.commit_baseline(Some(self.epoch));
             self.baseline = Some((self.epoch, now));
         } else if self.epoch.is_multiple_of(2) {
-            frozen.settle(None);
+            frozen.commit_baseline(None);
         }
         drop(frozen);
         scribble(self);

@@ -32,7 +32,7 @@ impl Pins {
     }
 
     /// Why these pages cannot be trusted to a tracker, if so.
-    pub fn hurt(&self, pages: Pages) -> Option<String> {
+    pub fn incomplete(&self, pages: Pages) -> Option<String> {
         match self {
             Pins::Known(pinned) => {
                 let overlaps = |pin: &Pages| pin.start < pages.end && pages.start < pin.end;
@@ -103,8 +103,8 @@ mod tests {
     fn pins_hurt_what_they_overlap() {
         let pin = Pages { start: 0x2000, end: 0x4000 };
         let pins = Pins::Known(vec![pin]);
-        assert_eq!(pins.hurt(Pages { start: 0x1000, end: 0x2000 }), None);
-        assert!(pins.hurt(Pages { start: 0x3000, end: 0x9000 }).is_some());
-        assert!(Pins::Somewhere(7).hurt(Pages { start: 0x1000, end: 0x2000 }).is_some());
+        assert_eq!(pins.incomplete(Pages { start: 0x1000, end: 0x2000 }), None);
+        assert!(pins.incomplete(Pages { start: 0x3000, end: 0x9000 }).is_some());
+        assert!(Pins::Somewhere(7).incomplete(Pages { start: 0x1000, end: 0x2000 }).is_some());
     }
 }

@@ -111,7 +111,7 @@ thread_local! {
 
 /// A watched region.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct RegionWatch {
     pub place: RegionSpan,
     inner: Pages,
     blocks: Vec<Block>,
@@ -130,7 +130,7 @@ pub(crate) struct Watch {
     healed: usize,
 }
 
-impl Watch {
+impl RegionWatch {
     /// Begins to watch a region. Large ones start coarse: a program that allocates much at once mostly
     /// sweeps over it, and arming what is swept costs a fault a page (the paper's a-priori hint).
     ///
@@ -144,7 +144,7 @@ impl Watch {
         tracker: &dyn PageTracker,
         place: RegionSpan,
         dense_pages: usize,
-    ) -> Result<Watch, Refusal> {
+    ) -> Result<RegionWatch, Refusal> {
         let too_small = || Refusal("it has no page of its own".into());
         let inner = place.inner().ok_or_else(too_small)?;
         // SAFETY: passed on to the caller.
@@ -159,7 +159,7 @@ impl Watch {
         let blocks = vec![block; blocks];
         // This freeze compares all of it. Should its save fail, so must the next.
         let pending = vec![PageRange { first: 0, count: pages_of(place.length as u64) }];
-        Ok(Watch {
+        Ok(RegionWatch {
             place,
             inner,
             blocks,

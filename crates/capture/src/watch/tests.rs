@@ -78,11 +78,11 @@ impl Program {
         self.report = frozen.report();
         if commit {
             self.epoch += 1;
-            frozen.settle(Some(self.epoch));
+            frozen.commit_baseline(Some(self.epoch));
             assert!(image == self.bytes(), "epoch {}: a change was missed", self.epoch);
             self.image = image;
         } else {
-            frozen.settle(None);
+            frozen.commit_baseline(None);
         }
         changed
     }
@@ -487,7 +487,7 @@ fn what_was_let_go_is_compared_and_watched_anew() {
     program.save(true);
     program.save(true);
     program.write(700);
-    program.tracker.let_go();
+    program.tracker.detach();
     program.write(3);
     // Somebody else may have it now.
     let other = WpAsync::open().unwrap();
@@ -516,7 +516,7 @@ fn copies_of_memory_that_was_given_up_since_do_not_count() {
     let told = Told::new(memory.as_ptr().addr());
     let place = RegionSpan { start: memory.as_ptr().addr(), length: memory.len() };
     // SAFETY: the tracker is told what happens; it does nothing to the memory.
-    let mut watch = unsafe { region::Watch::begin(&told, place, PAGES) }.unwrap();
+    let mut watch = unsafe { region::RegionWatch::begin(&told, place, PAGES) }.unwrap();
     watch.settle();
     let mut ahead = Ahead::new(&[told.pages(0..PAGES)], &[], 1 << 20, Ahead::default());
     memory[5 * PAGE_BYTES..6 * PAGE_BYTES].fill(9);
@@ -546,7 +546,7 @@ fn what_stays_armed_is_asked_in_proportion() {
     let told = Told::new(start);
     let place = RegionSpan { start, length: BLOCKS * BLOCK };
     // SAFETY: nothing looks at the memory.
-    let mut watch = unsafe { region::Watch::begin(&told, place, 100) }.unwrap();
+    let mut watch = unsafe { region::RegionWatch::begin(&told, place, 100) }.unwrap();
     let area = |at: usize| Pages { start: start + at * BLOCK, end: start + (at + 1) * BLOCK };
     let areas: Vec<Pages> = (0..BLOCKS).step_by(2).map(area).collect();
     told.write(512 * 4 + 9);

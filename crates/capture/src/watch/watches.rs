@@ -1,7 +1,7 @@
 //! The watched regions of a job.
 
 use super::policy::Patience;
-use super::region::{Look, RegionSpan, Watch};
+use super::region::{Look, RegionSpan, RegionWatch};
 use crate::ahead::{self, Ahead};
 use crate::in_place::{Guard, InPlace};
 use crate::track::{OpenTracker, PageTracker, Pages, Pins, Refusal, TrackerKind};
@@ -22,7 +22,7 @@ const WATCHES_MAX: usize = 4096;
 pub(crate) struct Watches {
     tracker: Option<Arc<dyn PageTracker>>,
     dense_pages: usize,
-    by_name: HashMap<String, Watch>,
+    by_name: HashMap<String, RegionWatch>,
     patience: Patience,
     /// Bytes of regions that are only compared, by reason. Of the last freeze.
     refused: BTreeMap<String, u64>,
@@ -65,7 +65,7 @@ impl Watches {
         self.end_guard();
         let tracker = self.tracker.clone().filter(|tracker| tracker.tells_untouched())?;
         let mut areas = Vec::new();
-        for (part, is_armed) in self.by_name.values().flat_map(Watch::parts) {
+        for (part, is_armed) in self.by_name.values().flat_map(RegionWatch::parts) {
             for area in blocks_of(&forked, part) {
                 if !is_armed {
                     self.guarded.push(area);
@@ -115,7 +115,7 @@ impl Watches {
         let pins = self.pins();
         self.by_name.retain(|name, watch| {
             let stays = places.get(&name[..]) == Some(&watch.place)
-                && pins.as_ref().is_none_or(|pins| pins.hurt(watch.inner()).is_none());
+                && pins.as_ref().is_none_or(|pins| pins.incomplete(watch.inner()).is_none());
             if !stays {
                 tracker.unwatch(watch.inner());
             }
@@ -185,19 +185,24 @@ impl Watches {
     /// As [`PageTracker::watch`].
     #[allow(unsafe_code)]
     // SAFETY (of callers): see above.
-    unsafe fn watch(&self, tracker: &dyn PageTracker, place: RegionSpan) -> Result<Watch, Refusal> {
+    unsafe fn watch(
+        &self,
+        tracker: &dyn PageTracker,
+        place: RegionSpan,
+    ) -> Result<RegionWatch, Refusal> {
         if place.length < WATCHED_FROM_BYTES {
             return Err(Refusal(format!("smaller than {} KiB", WATCHED_FROM_BYTES >> 10)));
         }
         if self.by_name.len() >= WATCHES_MAX {
             return Err(Refusal(format!("more than {WATCHES_MAX} regions")));
         }
-        let pinned = self.pins().zip(place.inner()).and_then(|(pins, inner)| pins.hurt(inner));
+        let pinned =
+            self.pins().zip(place.inner()).and_then(|(pins, inner)| pins.incomplete(inner));
         if let Some(why) = pinned {
             return Err(Refusal(why));
         }
         // SAFETY: passed on to the caller.
-        unsafe { Watch::begin(tracker, place, self.dense_pages) }
+        unsafe { RegionWatch::begin(tracker, place, self.dense_pages) }
     }
 
     /// Tells the watch of a region how it differed.
@@ -224,13 +229,13 @@ impl Watches {
                 watch.keep_armed(&**tracker, &areas, &forked);
             }
         }
-        self.by_name.values_mut().for_each(Watch::settle);
+        self.by_name.values_mut().for_each(RegionWatch::settle);
     }
 
-    /// A block to be collapsed, and what does it ([`Watch::next_split`]).
+    /// A block to be collapsed, and what does it ([`RegionWatch::next_split`]).
     pub fn next_split(&mut self) -> Option<(Arc<dyn PageTracker>, Pages)> {
         let tracker = self.tracker.as_ref()?;
-        let block = self.by_name.values_mut().find_map(Watch::next_split)?;
+        let block = self.by_name.values_mut().find_map(RegionWatch::next_split)?;
         Some((Arc::clone(tracker), block))
     }
 
@@ -241,7 +246,7 @@ impl Watches {
 
     /// The watch of a region.
     #[cfg(test)]
-    pub fn watch_of(&self, name: &str) -> &Watch {
+    pub fn watch_of(&self, name: &str) -> &RegionWatch {
         &self.by_name[name]
     }
 
@@ -254,12 +259,16 @@ impl Watches {
 
     /// Bytes whose writes are noted page by page.
     pub fn armed_bytes(&self) -> usize {
-        self.by_name.values().flat_map(Watch::armed).map(|pages| pages.end - pages.start).sum()
+        self.by_name
+            .values()
+            .flat_map(RegionWatch::armed)
+            .map(|pages| pages.end - pages.start)
+            .sum()
     }
 
     /// What copying ahead needs: the tracker, and the memory that it has armed.
     pub fn armed(&self) -> Option<(Arc<dyn PageTracker>, Vec<Pages>)> {
-        Some((self.tracker.clone()?, self.by_name.values().flat_map(Watch::armed).collect()))
+        Some((self.tracker.clone()?, self.by_name.values().flat_map(RegionWatch::armed).collect()))
     }
 
     /// How changes are found, for people.

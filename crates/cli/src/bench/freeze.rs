@@ -143,7 +143,7 @@ fn measure(bench: &Bench, way: &Way, total_bytes: u64, runs: u32) -> Result<WayF
         // The second freeze by copy has its buffer; programs stand for many more than one.
         let warm_ups = u32::from(way.mode == FreezeMode::Copy);
         for _ in 0..warm_ups {
-            freeze(&mut source, way.mode)?.settle(None);
+            freeze(&mut source, way.mode)?.commit_baseline(None);
         }
         let started = Instant::now();
         let frozen = freeze(&mut source, way.mode)?;
@@ -161,7 +161,7 @@ fn measure(bench: &Bench, way: &Way, total_bytes: u64, runs: u32) -> Result<WayF
         if first[0] != 2 {
             return Err(Error::bug("the image did not stand still"));
         }
-        frozen.settle(None);
+        frozen.commit_baseline(None);
     }
     Ok(found)
 }

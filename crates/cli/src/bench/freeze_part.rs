@@ -92,7 +92,7 @@ fn rounds(
         }
         let report = frozen.report();
         (found.tracker, found.freeze) = (report.tracker, report.freeze);
-        frozen.settle(Some(epoch));
+        frozen.commit_baseline(Some(epoch));
     }
     Ok(found)
 }

@@ -19,7 +19,7 @@ mod steady;
 mod track;
 
 use crate::args::BenchCommand;
-use crate::output::{Answer, Teller, shown};
+use crate::output::{Answer, Reporter, shown};
 use outlive_types::Result;
 use report::Report;
 use scratch::Scratch;
@@ -32,7 +32,7 @@ struct Bench {
     /// Directory of its own on the device.
     scratch: Scratch,
     report: Report,
-    teller: Arc<Teller>,
+    reporter: Arc<Reporter>,
 }
 
 impl Bench {
@@ -40,23 +40,27 @@ impl Bench {
         name: &'static str,
         dir: &Path,
         words: &[OsString],
-        teller: &Arc<Teller>,
+        reporter: &Arc<Reporter>,
     ) -> Result<Bench> {
         let scratch = Scratch::new(dir)?;
         let words: Vec<String> = words.iter().map(|word| shown(&word.to_string_lossy())).collect();
         let report = Report::new(name, words.join(" "), machine::describe(scratch.path()));
-        Ok(Bench { scratch, report, teller: teller.clone() })
+        Ok(Bench { scratch, report, reporter: reporter.clone() })
     }
 
     /// Tells a person who waits what is being done.
     fn step(&self, what: &str) {
-        self.teller.step(&format!("bench {}", self.report.name()), what);
+        self.reporter.step(&format!("bench {}", self.report.name()), what);
     }
 }
 
 /// `outlive bench`.
-pub fn bench(command: BenchCommand, words: &[OsString], teller: &Arc<Teller>) -> Result<Answer> {
-    let start = |name: &'static str, dir: &Path| Bench::new(name, dir, words, teller);
+pub fn bench(
+    command: BenchCommand,
+    words: &[OsString],
+    reporter: &Arc<Reporter>,
+) -> Result<Answer> {
+    let start = |name: &'static str, dir: &Path| Bench::new(name, dir, words, reporter);
     let report = match command {
         BenchCommand::Save(args) => save::run(start("save", &args.io.dir)?, &args),
         BenchCommand::Restore(args) => restore::run(start("restore", &args.dir)?, &args),
@@ -66,10 +70,10 @@ pub fn bench(command: BenchCommand, words: &[OsString], teller: &Arc<Teller>) ->
         BenchCommand::Freeze(args) => freeze::run(start("freeze", &args.dir)?, &args),
         BenchCommand::Memory(args) => memory::run(start("memory", &args.dir)?, &args),
         BenchCommand::Pool(args) => pool::run(start("pool", &args.dir)?, &args),
-        BenchCommand::Plan(args) => return plan::run(&args, teller),
-        BenchCommand::Track(args) => return track::run(&args, words, teller),
+        BenchCommand::Plan(args) => return plan::run(&args, reporter),
+        BenchCommand::Track(args) => return track::run(&args, words, reporter),
     }?;
-    teller.finish();
+    reporter.finish();
     Ok(report.answer())
 }
 

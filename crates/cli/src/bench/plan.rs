@@ -1,7 +1,7 @@
 //! `outlive bench plan`: how many containers each planner of a stream's restore reads.
 
 use crate::args::{BenchPlanArgs, size};
-use crate::output::{Answer, Table, Teller, bytes, shown};
+use crate::output::{Answer, Reporter, Table, bytes, shown};
 use crate::plot;
 use outlive_files::planner::{
     Item, Memory, StreamPlan, Trace, Version, asm, best, bytes_of, dasm, lru,
@@ -29,7 +29,7 @@ struct Row {
 }
 
 /// `outlive bench plan`.
-pub fn run(args: &BenchPlanArgs, teller: &Teller) -> Result<Answer> {
+pub fn run(args: &BenchPlanArgs, reporter: &Reporter) -> Result<Answer> {
     let text = std::fs::read_to_string(&args.trace)
         .map_err(|e| Error::io_named("reading the trace", &args.trace, &e))?;
     let trace = Trace::parse(&text).map_err(|e| e.context(args.trace.display().to_string()))?;
@@ -43,12 +43,12 @@ pub fn run(args: &BenchPlanArgs, teller: &Teller) -> Result<Answer> {
     for version in &trace.versions[from..] {
         for memory in &memories {
             let memory_shown = bytes(memory.bytes);
-            teller
+            reporter
                 .step("bench plan", &format!("{}, {memory_shown} of memory", shown(&version.name)));
             rows.push(row(version, *memory));
         }
     }
-    teller.finish();
+    reporter.finish();
     let mut text = table(&rows);
     let last: Vec<&Row> =
         rows.iter().rev().take(memories.len()).collect::<Vec<_>>().into_iter().rev().collect();

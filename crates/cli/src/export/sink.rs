@@ -6,7 +6,7 @@ use crate::tree::{self, TREE};
 use outlive_io::write_all_at;
 use outlive_store::MemoryImage;
 use outlive_target::publish;
-use outlive_types::{Error, PACKED_STREAM, RegionPlace, Result, Rng, SystemRng};
+use outlive_types::{Error, PACKED_STREAM, RegionLocation, Result, Rng, SystemRng};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -48,14 +48,14 @@ impl FileSink {
                 }
                 return Err(missing());
             };
-            match (&places[*stream], item.region.place) {
-                (RegionOutput::Nowhere, RegionPlace::Packed { .. }) => {
+            match (&places[*stream], item.region.location) {
+                (RegionOutput::Nowhere, RegionLocation::Packed { .. }) => {
                     debug_assert_eq!(name, PACKED_STREAM);
                     let bytes = checkpoint.streams()[*stream].tree.bytes;
                     places[*stream] = RegionOutput::Memory(Mutex::new(zeros(bytes)?));
                 }
-                (RegionOutput::Nowhere, RegionPlace::Own) => {
-                    places[*stream] = file_place(dir, number, item)?;
+                (RegionOutput::Nowhere, RegionLocation::Own) => {
+                    places[*stream] = file_destination(dir, number, item)?;
                 }
                 _ => {}
             }
@@ -124,7 +124,7 @@ impl FileSink {
             }
         }
         for item in &plan.items {
-            if matches!(item.region.place, RegionPlace::Packed { .. }) {
+            if matches!(item.region.location, RegionLocation::Packed { .. }) {
                 let bytes = packed_slice(&item.region, &packed)
                     .ok_or_else(|| Error::bug("a region lies beyond the packed stream"))?;
                 if item.region.dtype == TREE {
@@ -164,7 +164,7 @@ impl Trees<'_> {
     }
 }
 
-fn file_place(dir: &Path, number: usize, item: &Item) -> Result<RegionOutput> {
+fn file_destination(dir: &Path, number: usize, item: &Item) -> Result<RegionOutput> {
     let (temporary, mut file) = Temporary::create(dir)?;
     let header_bytes = item.header.len() as u64;
     file.write_all(&item.header)

@@ -2,7 +2,7 @@
 
 use crate::place;
 
-use place::{ACCESS, BUCKET, Place, Running, Server};
+use place::{ACCESS, BUCKET, Fixture, Running, Server};
 use std::fs;
 use std::process::Stdio;
 use std::thread;
@@ -13,126 +13,126 @@ const POOL: &str = "s3://ckpt/runs/a";
 #[test]
 fn a_whole_pool_is_in_a_bucket() {
     let Some(server) = Server::versitygw() else { return };
-    let mut place = Place::new(server);
-    place.init(POOL, &[]);
-    let descriptor = fs::read_to_string(place.server.bucket_dir().join("runs/a/pool.toml"));
+    let mut fixture = Fixture::new(server);
+    fixture.init(POOL, &[]);
+    let descriptor = fs::read_to_string(fixture.server.bucket_dir().join("runs/a/pool.toml"));
     assert!(
         descriptor.unwrap().contains("staging_bytes = 134217728"),
         "twice as much as on a disk"
     );
     for epoch in 1..=3 {
-        assert_eq!(place.put(POOL, "job", epoch).code, 0);
+        assert_eq!(fixture.put(POOL, "job", epoch).code, 0);
     }
-    (1..=3).for_each(|epoch| place.check(POOL, "job", epoch));
-    assert_eq!(place.json(&["--json", "pool", "status", POOL])["jobs"], 1);
-    place.done(&["prune", POOL, "job", "--keep", "last 2"]);
+    (1..=3).for_each(|epoch| fixture.check(POOL, "job", epoch));
+    assert_eq!(fixture.json(&["--json", "pool", "status", POOL])["jobs"], 1);
+    fixture.done(&["prune", POOL, "job", "--keep", "last 2"]);
     for words in [["verify", POOL], ["scrub", POOL], ["gc", POOL]] {
-        place.done(&words);
+        fixture.done(&words);
     }
-    (2..=3).for_each(|epoch| place.check(POOL, "job", epoch));
+    (2..=3).for_each(|epoch| fixture.check(POOL, "job", epoch));
 
     // What is there already is no place for another pool, a target or a log.
     for taken in [POOL, "s3://ckpt/runs/a/packs", "s3://ckpt/runs/a/log/x"] {
         for words in [vec![taken], vec!["other", "--target", taken], vec!["other", "--log", taken]]
         {
-            let refused = place.run(&[&["pool", "init"], &words[..]].concat());
+            let refused = fixture.run(&[&["pool", "init"], &words[..]].concat());
             assert_eq!(refused.code, 2, "{words:?}: {refused:?}");
             assert!(refused.err.contains("pool"), "{refused:?}");
         }
     }
-    assert!(!place.path("other").join("pool.toml").exists());
+    assert!(!fixture.path("other").join("pool.toml").exists());
     // Nor is a directory beside it that does not exist.
-    let refused = place.run(&["pool", "init", "s3://ckpt/b", "--target", "../relative"]);
+    let refused = fixture.run(&["pool", "init", "s3://ckpt/b", "--target", "../relative"]);
     assert!(refused.code == 2 && refused.err.contains("absolute"), "{refused:?}");
 
     // Whoever has the wrong keys does not take the pool for an empty one.
     for access in ["somebody", ""] {
-        let refused = place.run_with(&["ls", POOL], access);
+        let refused = fixture.run_with(&["ls", POOL], access);
         assert_eq!(refused.code, 2, "{refused:?}");
         assert!(refused.err.contains("AWS_ACCESS_KEY_ID"), "{refused:?}");
     }
     // The server is down, and comes back.
-    place.server.stop();
-    let failed = place.put(POOL, "job", 4);
+    fixture.server.stop();
+    let failed = fixture.put(POOL, "job", 4);
     assert!(failed.code == 6 && failed.err.contains("try again"), "{failed:?}");
-    place.server.start();
-    assert_eq!(place.put(POOL, "job", 4).code, 0);
-    place.check(POOL, "job", 4);
+    fixture.server.start();
+    assert_eq!(fixture.put(POOL, "job", 4).code, 0);
+    fixture.check(POOL, "job", 4);
 
     // The bucket vanishes, and comes back.
-    let (bucket, away) = (place.server.bucket_dir(), place.path("away"));
+    let (bucket, away) = (fixture.server.bucket_dir(), fixture.path("away"));
     fs::rename(&bucket, &away).unwrap();
-    let failed = place.put(POOL, "job", 5);
+    let failed = fixture.put(POOL, "job", 5);
     assert!(failed.code == 2 && failed.err.contains(BUCKET), "{failed:?}");
     fs::rename(&away, &bucket).unwrap();
-    assert_eq!(place.put(POOL, "job", 5).code, 0);
-    (2..=5).for_each(|epoch| place.check(POOL, "job", epoch));
+    assert_eq!(fixture.put(POOL, "job", 5).code, 0);
+    (2..=5).for_each(|epoch| fixture.check(POOL, "job", epoch));
 
     // The descriptor vanishes: nothing is made in its place.
-    let (descriptor, away) = (bucket.join("runs/a/pool.toml"), place.path("pool.toml"));
+    let (descriptor, away) = (bucket.join("runs/a/pool.toml"), fixture.path("pool.toml"));
     fs::rename(&descriptor, &away).unwrap();
     for words in [&["pool", "init", POOL][..], &["ls", POOL]] {
-        let refused = place.run(words);
+        let refused = fixture.run(words);
         assert!(refused.code == 2 && refused.err.contains("put it back"), "{refused:?}");
     }
     fs::rename(&away, &descriptor).unwrap();
-    place.check(POOL, "job", 5);
+    fixture.check(POOL, "job", 5);
 }
 
 #[test]
 fn a_directory_and_a_bucket_keep_the_same() {
     let Some(server) = Server::versitygw() else { return };
-    let mut place = Place::new(server);
+    let mut fixture = Fixture::new(server);
     let targets = ["--target", "../disk", "--target", "s3://ckpt/b", "--mirror", "2"];
-    place.init("pool", &targets);
-    assert_eq!(place.put("pool", "job", 1).code, 0);
+    fixture.init("pool", &targets);
+    assert_eq!(fixture.put("pool", "job", 1).code, 0);
 
     // Without the bucket it goes on, and says so.
-    place.server.stop();
-    let degraded = place.put("pool", "job", 2);
+    fixture.server.stop();
+    let degraded = fixture.put("pool", "job", 2);
     assert_eq!(degraded.code, 0, "{degraded:?}");
     assert!(degraded.err.contains("less redundancy"), "{degraded:?}");
-    (1..=2).for_each(|epoch| place.check("pool", "job", epoch));
-    place.server.start();
-    let status = place.json(&["--json", "pool", "status", "pool"]);
+    (1..=2).for_each(|epoch| fixture.check("pool", "job", epoch));
+    fixture.server.start();
+    let status = fixture.json(&["--json", "pool", "status", "pool"]);
     // The newest is told first.
     assert_eq!(status["redundancy"][0]["survives"], 0, "{status}");
     assert_eq!(status["redundancy"][1]["survives"], 1, "{status}");
-    place.done(&["pool", "repair", "pool"]);
-    place.done(&["pool", "status", "pool"]);
+    fixture.done(&["pool", "repair", "pool"]);
+    fixture.done(&["pool", "status", "pool"]);
 
     // Without the directory all is in the bucket; another bucket takes its place.
-    fs::rename(place.path("disk"), place.path("gone")).unwrap();
-    (1..=2).for_each(|epoch| place.check("pool", "job", epoch));
-    place.done(&["pool", "replace", "pool", "1", "s3://ckpt/c"]);
-    place.done(&["pool", "repair", "pool"]);
-    place.done(&["verify", "pool"]);
-    fs::remove_dir_all(place.server.bucket_dir().join("b/packs")).unwrap();
-    (1..=2).for_each(|epoch| place.check("pool", "job", epoch));
+    fs::rename(fixture.path("disk"), fixture.path("gone")).unwrap();
+    (1..=2).for_each(|epoch| fixture.check("pool", "job", epoch));
+    fixture.done(&["pool", "replace", "pool", "1", "s3://ckpt/c"]);
+    fixture.done(&["pool", "repair", "pool"]);
+    fixture.done(&["verify", "pool"]);
+    fs::remove_dir_all(fixture.server.bucket_dir().join("b/packs")).unwrap();
+    (1..=2).for_each(|epoch| fixture.check("pool", "job", epoch));
 }
 
 #[test]
 fn a_log_in_a_bucket_serves_several_hosts() {
     let Some(server) = Server::versitygw() else { return };
-    let place = Place::new(server);
+    let fixture = Fixture::new(server);
     let bucket = ["--log", "s3://ckpt/log", "--target", "s3://ckpt/packs"];
-    place.init("here", &bucket);
+    fixture.init("here", &bucket);
     // Another host needs the descriptor only.
-    fs::create_dir(place.path("there")).unwrap();
-    fs::copy(place.path("here/pool.toml"), place.path("there/pool.toml")).unwrap();
-    assert_eq!(place.put("here", "a", 1).code, 0);
-    assert_eq!(place.put("there", "a", 2).code, 0);
+    fs::create_dir(fixture.path("there")).unwrap();
+    fs::copy(fixture.path("here/pool.toml"), fixture.path("there/pool.toml")).unwrap();
+    assert_eq!(fixture.put("here", "a", 1).code, 0);
+    assert_eq!(fixture.put("there", "a", 2).code, 0);
     for pool in ["here", "there"] {
-        (1..=2).for_each(|epoch| place.check(pool, "a", epoch));
+        (1..=2).for_each(|epoch| fixture.check(pool, "a", epoch));
     }
     // A target that one adds is used by the other.
-    place.done(&["pool", "add", "here", "s3://ckpt/more"]);
-    assert_eq!(place.put("there", "a", 3).code, 0);
-    place.done(&["verify", "there"]);
-    place.check("here", "a", 3);
+    fixture.done(&["pool", "add", "here", "s3://ckpt/more"]);
+    assert_eq!(fixture.put("there", "a", 3).code, 0);
+    fixture.done(&["verify", "there"]);
+    fixture.check("here", "a", 3);
 
     // Two commands do not move shards at once. The next one takes over the claim of a killed one.
-    let table = place.server.bucket_dir().join("log/log/%2Etargets");
+    let table = fixture.server.bucket_dir().join("log/log/%2Etargets");
     let is_claimed = || {
         let records = fs::read_dir(&table).into_iter().flatten().flatten();
         records
@@ -140,48 +140,48 @@ fn a_log_in_a_bucket_serves_several_hosts() {
             .any(|text| text.contains("changed_by"))
     };
     assert!(!is_claimed());
-    let mut slow = place.command(&["pool", "remove", "here", "1", "--rate", "1KiB"], ACCESS);
+    let mut slow = fixture.command(&["pool", "remove", "here", "1", "--rate", "1KiB"], ACCESS);
     let mut slow = Running(slow.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
     while !is_claimed() {
         assert!(slow.0.try_wait().unwrap().is_none(), "it is slow");
         thread::sleep(Duration::from_millis(2));
     }
-    let refused = place.run(&["pool", "remove", "there", "1"]);
+    let refused = fixture.run(&["pool", "remove", "there", "1"]);
     assert_eq!(refused.code, 6, "{refused:?}");
     for told in [&format!("process {}", slow.0.id()), "outlive pool release"] {
         assert!(refused.err.contains(told), "{refused:?}");
     }
     // Its process is dead, as can be seen on the same machine.
     slow.kill();
-    place.done(&["pool", "remove", "there", "1"]);
+    fixture.done(&["pool", "remove", "there", "1"]);
     assert!(!is_claimed());
     // Its descriptor knows only a target that has left; the table knows better.
-    (1..=3).for_each(|epoch| place.check("there", "a", epoch));
-    place.done(&["verify", "there"]);
+    (1..=3).for_each(|epoch| fixture.check("there", "a", epoch));
+    fixture.done(&["verify", "there"]);
 }
 
 #[test]
 fn puts_and_collections_overlap_in_a_bucket() {
     const PUTS: u64 = 8;
     let Some(server) = Server::versitygw() else { return };
-    let place = Place::new(server);
-    place.init(POOL, &[]);
+    let fixture = Fixture::new(server);
+    fixture.init(POOL, &[]);
     thread::scope(|scope| {
         for job in ["a", "b"] {
-            let place = &place;
+            let fixture = &fixture;
             scope.spawn(move || {
                 for epoch in 1..=PUTS {
-                    assert_eq!(place.put(POOL, job, epoch).code, 0);
+                    assert_eq!(fixture.put(POOL, job, epoch).code, 0);
                 }
             });
         }
         for words in
             [&["prune", POOL, "a", "--keep", "last 3"][..], &["gc", POOL], &["scrub", POOL]]
         {
-            let place = &place;
+            let fixture = &fixture;
             scope.spawn(move || {
                 for _ in 0..PUTS {
-                    let run = place.run(words);
+                    let run = fixture.run(words);
                     // Before the first checkpoint there is no job; two that collect at once may get
                     // into each other's way.
                     let begins = run.code == 2 && run.err.contains("no job");
@@ -190,27 +190,27 @@ fn puts_and_collections_overlap_in_a_bucket() {
             });
         }
     });
-    place.done(&["verify", POOL]);
+    fixture.done(&["verify", POOL]);
     for job in ["a", "b"] {
-        (PUTS - 2..=PUTS).for_each(|epoch| place.check(POOL, job, epoch));
+        (PUTS - 2..=PUTS).for_each(|epoch| fixture.check(POOL, job, epoch));
     }
 }
 
 #[test]
 fn a_store_with_a_broken_conditional_put_keeps_packs_and_no_log() {
     let Some(server) = Server::s3s_fs() else { return };
-    let place = Place::new(server);
+    let fixture = Fixture::new(server);
     for words in [&["pool", "init", POOL][..], &["pool", "init", "x", "--log", POOL]] {
-        let refused = place.run(words);
+        let refused = fixture.run(words);
         assert_eq!(refused.code, 2, "{refused:?}");
         for told in ["cannot keep a pool's log", "only its packs"] {
             assert!(refused.err.contains(told), "{refused:?}");
         }
     }
-    place.init("pool", &["--target", "s3://ckpt/packs"]);
+    fixture.init("pool", &["--target", "s3://ckpt/packs"]);
     for epoch in 1..=2 {
-        assert_eq!(place.put("pool", "job", epoch).code, 0);
+        assert_eq!(fixture.put("pool", "job", epoch).code, 0);
     }
-    place.done(&["verify", "pool"]);
-    (1..=2).for_each(|epoch| place.check("pool", "job", epoch));
+    fixture.done(&["verify", "pool"]);
+    (1..=2).for_each(|epoch| fixture.check("pool", "job", epoch));
 }

@@ -12,7 +12,7 @@ mod epochs;
 #[path = "../../../etcd/tests/it/support/mod.rs"]
 mod etcd;
 mod files;
-mod log_places;
+mod log_replicas;
 mod move_log;
 #[path = "common/bucket.rs"]
 mod place;

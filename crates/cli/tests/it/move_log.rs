@@ -21,21 +21,21 @@ fn text(path: &Path) -> &str {
 }
 
 /// A pool, directories for its log, and files that are put into it.
-struct Place {
+struct Fixture {
     dir: tempfile::TempDir,
 }
 
-impl Place {
+impl Fixture {
     /// One whose log is in these places; none: beside `pool.toml`.
-    fn with_log(places: &[&str]) -> Place {
-        let place = Place { dir: tempfile::tempdir().unwrap() };
-        fs::create_dir(place.path("from")).unwrap();
-        let pool = place.path("a pool");
+    fn with_log(places: &[&str]) -> Fixture {
+        let fixture = Fixture { dir: tempfile::tempdir().unwrap() };
+        fs::create_dir(fixture.path("from")).unwrap();
+        let pool = fixture.path("a pool");
         let mut words = vec!["pool", "init", text(&pool)];
-        words.extend(places.iter().flat_map(|place| ["--log", place]));
+        words.extend(places.iter().flat_map(|fixture| ["--log", fixture]));
         let made = outlive(&words);
         assert_eq!(made.code, 0, "{made:?}");
-        place
+        fixture
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -95,12 +95,12 @@ impl Place {
         String::from_utf8(found.unwrap().1).unwrap()
     }
 
-    fn away(&self, place: &str) {
-        fs::rename(self.path(place), self.path(&format!("{place} away"))).unwrap();
+    fn away(&self, fixture: &str) {
+        fs::rename(self.path(fixture), self.path(&format!("{fixture} away"))).unwrap();
     }
 
-    fn back(&self, place: &str) {
-        fs::rename(self.path(&format!("{place} away")), self.path(place)).unwrap();
+    fn back(&self, fixture: &str) {
+        fs::rename(self.path(&format!("{fixture} away")), self.path(fixture)).unwrap();
     }
 
     fn descriptor(&self) -> String {
@@ -114,7 +114,7 @@ impl Place {
 
 fn move_words<'a>(places: &[&'a str]) -> Vec<&'a str> {
     let mut words = vec!["pool", "move-log", "POOL"];
-    words.extend(places.iter().flat_map(|place| ["--log", *place]));
+    words.extend(places.iter().flat_map(|fixture| ["--log", *fixture]));
     words
 }
 
@@ -125,120 +125,123 @@ const ABD: [&str; 3] = ["../a", "../b", "../d"];
 /// `pool.toml` follow each time.
 #[test]
 fn a_log_is_moved_from_place_to_place() {
-    let place = Place::with_log(&[]);
-    assert_eq!(place.put(1).code, 0);
-    let first = place.descriptor();
-    let moved = place.moved(&ABC);
+    let fixture = Fixture::with_log(&[]);
+    assert_eq!(fixture.put(1).code, 0);
+    let first = fixture.descriptor();
+    let moved = fixture.moved(&ABC);
     assert!(moved.out.contains("The log was moved to"), "{moved:?}");
-    assert!(place.descriptor().contains("locations = [\"../a\", \"../b\", \"../c\"]"));
-    assert!(place.descriptor().starts_with(first.lines().next().unwrap()), "what was there stays");
-    assert_eq!(place.put(2).code, 0);
-    place.holds(1, 2);
+    assert!(fixture.descriptor().contains("locations = [\"../a\", \"../b\", \"../c\"]"));
+    assert!(
+        fixture.descriptor().starts_with(first.lines().next().unwrap()),
+        "what was there stays"
+    );
+    assert_eq!(fixture.put(2).code, 0);
+    fixture.holds(1, 2);
 
-    fs::remove_dir_all(place.path("c")).unwrap();
-    assert!(place.put(3).err.contains("the log does without a place"));
-    place.moved(&ABD);
-    assert_eq!(place.put(4).err, "", "nothing is away any more");
-    place.away("a");
-    place.holds(1, 4);
-    place.back("a");
+    fs::remove_dir_all(fixture.path("c")).unwrap();
+    assert!(fixture.put(3).err.contains("the log does without a place"));
+    fixture.moved(&ABD);
+    assert_eq!(fixture.put(4).err, "", "nothing is away any more");
+    fixture.away("a");
+    fixture.holds(1, 4);
+    fixture.back("a");
 
     let five = ["../e", "../b", "../f", "../a", "../g"];
-    place.moved(&five);
+    fixture.moved(&five);
     for away in ["a", "b"] {
-        place.away(away);
+        fixture.away(away);
     }
-    assert_eq!(place.put(5).code, 0);
-    place.holds(1, 5);
+    assert_eq!(fixture.put(5).code, 0);
+    fixture.holds(1, 5);
     for away in ["a", "b"] {
-        place.back(away);
+        fixture.back(away);
     }
-    place.done(&["prune", "POOL", "job", "--keep-last", "3"]);
-    place.moved(&["."]);
-    let status = json(&["pool", "status", text(&place.path("a pool")), "--json"]);
-    assert_eq!(status["log_places"].as_array().unwrap().len(), 1, "{status}");
-    assert_eq!(place.put(6).code, 0);
+    fixture.done(&["prune", "POOL", "job", "--keep-last", "3"]);
+    fixture.moved(&["."]);
+    let status = json(&["pool", "status", text(&fixture.path("a pool")), "--json"]);
+    assert_eq!(status["log_replicas"].as_array().unwrap().len(), 1, "{status}");
+    assert_eq!(fixture.put(6).code, 0);
 
-    place.set_descriptor(&first);
-    place.holds(3, 6);
-    let put = place.put(7);
+    fixture.set_descriptor(&first);
+    fixture.holds(3, 6);
+    let put = fixture.put(7);
     assert!(put.code == 0 && put.err.contains("the log was moved to"), "{put:?}");
     assert!(put.err.contains("number = 5"), "{put:?}");
-    place.done(&["gc", "POOL"]);
-    place.done(&["scrub", "POOL"]);
-    place.done(&["pool", "add", "POOL", "../disk"]);
-    place.done(&["verify", "POOL"]);
-    let again = place.moved(&["."]);
+    fixture.done(&["gc", "POOL"]);
+    fixture.done(&["scrub", "POOL"]);
+    fixture.done(&["pool", "add", "POOL", "../disk"]);
+    fixture.done(&["verify", "POOL"]);
+    let again = fixture.moved(&["."]);
     assert!(again.out.contains("The log is in"), "{again:?}");
-    assert!(place.descriptor().contains("number = 5"));
-    assert_eq!(place.put(8).err, "", "pool.toml is right again");
-    place.holds(5, 8);
+    assert!(fixture.descriptor().contains("number = 5"));
+    assert_eq!(fixture.put(8).err, "", "pool.toml is right again");
+    fixture.holds(5, 8);
 }
 
 /// A place of an old set that was away while the log was moved, and all who have an old `pool.toml`, change
 /// nothing any more.
 #[test]
 fn an_old_place_that_returns_does_not_count() {
-    let place = Place::with_log(&ABC);
-    assert_eq!(place.put(1).code, 0);
-    let old = place.descriptor();
-    place.away("c");
-    place.moved(&ABD);
-    assert_eq!(place.put(2).code, 0);
-    place.back("c");
-    place.set_descriptor(&old);
+    let fixture = Fixture::with_log(&ABC);
+    assert_eq!(fixture.put(1).code, 0);
+    let old = fixture.descriptor();
+    fixture.away("c");
+    fixture.moved(&ABD);
+    assert_eq!(fixture.put(2).code, 0);
+    fixture.back("c");
+    fixture.set_descriptor(&old);
     // The one that was away, and one that is sealed: they say where the log is.
     let mut last = 2;
     for (away, left) in [("a", "b"), ("b", "a")] {
-        place.away(away);
-        let put = place.put(last + 1);
+        fixture.away(away);
+        let put = fixture.put(last + 1);
         assert!(put.code == 0 && put.err.contains("the log was moved to"), "{left}: {put:?}");
-        place.back(away);
+        fixture.back(away);
         last += 1;
     }
     // The one that was away alone: no majority.
-    place.away("a");
-    place.away("b");
-    let put = place.put(last + 1);
+    fixture.away("a");
+    fixture.away("b");
+    let put = fixture.put(last + 1);
     assert!(put.code == 6 && put.err.contains("less than a majority"), "{put:?}");
-    place.back("a");
-    place.back("b");
-    place.holds(1, last);
+    fixture.back("a");
+    fixture.back("b");
+    fixture.holds(1, last);
     // Only what is of the newest set has it all.
-    fs::remove_dir_all(place.path("c")).unwrap();
-    place.moved(&ABD);
-    place.holds(1, last);
+    fs::remove_dir_all(fixture.path("c")).unwrap();
+    fixture.moved(&ABD);
+    fixture.holds(1, last);
 }
 
 /// The same paths again: one of the disks is a new one.
 #[test]
 fn a_place_is_replaced_by_a_new_disk_in_its_place() {
-    let place = Place::with_log(&ABC);
-    assert_eq!(place.put(1).code, 0);
-    fs::remove_dir_all(place.path("b")).unwrap();
-    fs::create_dir(place.path("b")).unwrap();
-    assert!(place.put(2).err.contains("the log does without a place"));
-    place.moved(&ABC);
-    assert_eq!(place.put(3).err, "");
-    place.away("a");
-    place.holds(1, 3);
-    let again =
-        place.run(&["pool", "move-log", "POOL", "--log", "../a", "--log", "../b", "--log", "../c"]);
+    let fixture = Fixture::with_log(&ABC);
+    assert_eq!(fixture.put(1).code, 0);
+    fs::remove_dir_all(fixture.path("b")).unwrap();
+    fs::create_dir(fixture.path("b")).unwrap();
+    assert!(fixture.put(2).err.contains("the log does without a place"));
+    fixture.moved(&ABC);
+    assert_eq!(fixture.put(3).err, "");
+    fixture.away("a");
+    fixture.holds(1, 3);
+    let again = fixture
+        .run(&["pool", "move-log", "POOL", "--log", "../a", "--log", "../b", "--log", "../c"]);
     assert_eq!(again.code, 0, "a directory that is away is made anew: {again:?}");
-    place.holds(1, 3);
+    fixture.holds(1, 3);
 }
 
 #[test]
 fn impossible_places_are_refused_and_nothing_is_changed() {
-    let place = Place::with_log(&ABC);
-    assert_eq!(place.put(1).code, 0);
-    let other = Place::with_log(&["."]);
+    let fixture = Fixture::with_log(&ABC);
+    assert_eq!(fixture.put(1).code, 0);
+    let other = Fixture::with_log(&["."]);
     other.moved(&["../x", "../y", "../z"]);
     let (root, moved) = (other.path("a pool"), other.path("x"));
     let target = other.path("target");
     other.done(&["pool", "add", "POOL", text(&target)]);
-    fs::write(place.path("file"), "x").unwrap();
-    let before = place.descriptor();
+    fs::write(fixture.path("file"), "x").unwrap();
+    let before = fixture.descriptor();
     for (places, told) in [
         (&["../a", "../b"][..], "2 locations"),
         (&["../a", "../b", "../a"], "named twice"),
@@ -252,20 +255,20 @@ fn impossible_places_are_refused_and_nothing_is_changed() {
         (&["../a", "../b", "packs/log"], "outside"),
         (&["../a", "../b", "../c/log/x"], "outside"),
     ] {
-        let run = place.move_log(places);
+        let run = fixture.move_log(places);
         assert!(run.code == 2 && run.err.contains(told), "{places:?}: {run:?}");
-        assert_eq!(place.descriptor(), before);
-        assert_eq!(place.put(0).err, "", "{places:?}");
+        assert_eq!(fixture.descriptor(), before);
+        assert_eq!(fixture.put(0).err, "", "{places:?}");
     }
-    let none = place.run(&["pool", "move-log", "POOL"]);
+    let none = fixture.run(&["pool", "move-log", "POOL"]);
     assert_eq!(none.code, 2, "{none:?}");
-    place.away("a");
-    place.away("b");
-    let run = place.move_log(&ABD);
-    assert!(run.code == 6 && !place.path("d").exists(), "{run:?}");
-    place.back("a");
-    place.back("b");
-    assert_eq!(place.got("job", 1), "1");
+    fixture.away("a");
+    fixture.away("b");
+    let run = fixture.move_log(&ABD);
+    assert!(run.code == 6 && !fixture.path("d").exists(), "{run:?}");
+    fixture.back("a");
+    fixture.back("b");
+    assert_eq!(fixture.got("job", 1), "1");
     other.done(&["verify", "POOL"]);
 }
 
@@ -273,29 +276,29 @@ fn impossible_places_are_refused_and_nothing_is_changed() {
 #[test]
 fn a_mover_that_is_killed_is_given_again() {
     for (number, again) in (0..12).map(|number| (number, number % 2 == 0)) {
-        let place = Place::with_log(&[]);
-        assert_eq!(place.put(1).code, 0);
-        let words = place.words(&move_words(&ABC));
+        let fixture = Fixture::with_log(&[]);
+        assert_eq!(fixture.put(1).code, 0);
+        let words = fixture.words(&move_words(&ABC));
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         // It stands still before one of its calls that change something, for ever.
         let mut mover = command(&words).stderr(std::process::Stdio::null()).spawn().unwrap();
         let wanted = ["a", "b", "c", "a/log-2", "c/log-2/log", "a/log-2/log/.pool.toml"];
-        let until = place.path(wanted[number / 2]);
+        let until = fixture.path(wanted[number / 2]);
         while !until.exists() && mover.try_wait().unwrap().is_none() {
             thread::yield_now();
         }
         let _ = mover.kill();
         mover.wait().unwrap();
         if again {
-            place.moved(&ABC);
-            assert!(place.descriptor().contains("../c"));
+            fixture.moved(&ABC);
+            assert!(fixture.descriptor().contains("../c"));
         }
-        assert_eq!(place.put(2).code, 0);
-        place.holds(1, 2);
-        place.moved(&ABC);
-        assert_eq!(place.put(3).err, "");
-        place.away("b");
-        place.holds(1, 3);
+        assert_eq!(fixture.put(2).code, 0);
+        fixture.holds(1, 2);
+        fixture.moved(&ABC);
+        assert_eq!(fixture.put(3).err, "");
+        fixture.away("b");
+        fixture.holds(1, 3);
     }
 }
 
@@ -303,73 +306,73 @@ fn a_mover_that_is_killed_is_given_again() {
 #[test]
 fn movers_and_savers_at_once() {
     const PUTS: u64 = 6;
-    let place = Place::with_log(&[]);
+    let fixture = Fixture::with_log(&[]);
     let sets: [&[&str]; 3] = [&ABC, &ABD, &["../e"]];
     thread::scope(|scope| {
         for job in ["x", "y"] {
-            let place = &place;
+            let fixture = &fixture;
             scope.spawn(move || {
-                let from = place.path(job);
+                let from = fixture.path(job);
                 fs::create_dir(&from).unwrap();
                 for epoch in 1..=PUTS {
                     fs::write(from.join("data"), epoch.to_string()).unwrap();
-                    let mut done = place.run(&["put", "POOL", job, text(&from)]);
+                    let mut done = fixture.run(&["put", "POOL", job, text(&from)]);
                     while done.code == 6 {
-                        done = place.run(&["put", "POOL", job, text(&from)]);
+                        done = fixture.run(&["put", "POOL", job, text(&from)]);
                     }
                     assert_eq!(done.code, 0, "{done:?}");
                 }
             });
         }
         for set in sets {
-            let place = &place;
+            let fixture = &fixture;
             scope.spawn(move || {
                 for _ in 0..3 {
-                    let run = place.move_log(set);
+                    let run = fixture.move_log(set);
                     assert!(matches!(run.code, 0 | 6), "{set:?}: {run:?}");
                 }
             });
         }
-        let place = &place;
+        let fixture = &fixture;
         scope.spawn(move || {
             for _ in 0..3 {
-                let run = place.run(&["gc", "POOL"]);
+                let run = fixture.run(&["gc", "POOL"]);
                 assert!(matches!(run.code, 0 | 6), "{run:?}");
             }
         });
     });
-    place.moved(&ABC);
+    fixture.moved(&ABC);
     for job in ["x", "y"] {
-        (1..=PUTS).for_each(|epoch| assert_eq!(place.got(job, epoch), epoch.to_string()));
+        (1..=PUTS).for_each(|epoch| assert_eq!(fixture.got(job, epoch), epoch.to_string()));
     }
-    place.done(&["verify", "POOL"]);
+    fixture.done(&["verify", "POOL"]);
 }
 
 /// Another host has other paths for the places: it follows as far as it knows them, and is told what to do.
 #[test]
 fn another_host_is_told_where_the_log_is() {
-    let place = Place::with_log(&[]);
-    assert_eq!(place.put(1).code, 0);
-    let there = place.path("there");
+    let fixture = Fixture::with_log(&[]);
+    assert_eq!(fixture.put(1).code, 0);
+    let there = fixture.path("there");
     fs::create_dir(&there).unwrap();
     for part in ["packs", "log"] {
-        std::os::unix::fs::symlink(place.path("a pool").join(part), there.join(part)).unwrap();
+        std::os::unix::fs::symlink(fixture.path("a pool").join(part), there.join(part)).unwrap();
     }
-    fs::copy(place.path("a pool/pool.toml"), there.join("pool.toml")).unwrap();
+    fs::copy(fixture.path("a pool/pool.toml"), there.join("pool.toml")).unwrap();
     for name in ["one", "two", "three"] {
-        fs::create_dir(place.path(name)).unwrap();
+        fs::create_dir(fixture.path(name)).unwrap();
     }
-    let at = |name: &str| text(&place.path(name)).to_owned();
+    let at = |name: &str| text(&fixture.path(name)).to_owned();
     let places = ["one", "two", "three"].map(at);
-    place.moved(&places.each_ref().map(String::as_str));
-    assert_eq!(place.put(2).code, 0);
+    fixture.moved(&places.each_ref().map(String::as_str));
+    assert_eq!(fixture.put(2).code, 0);
     // The same names: it just follows.
     let ls = outlive(&["ls", text(&there), "job"]);
     assert!(ls.code == 0 && ls.err.contains("the log was moved to"), "{ls:?}");
     // Other names: one place can be done without, two cannot.
-    place.away("one");
+    fixture.away("one");
     assert_eq!(outlive(&["ls", text(&there), "job"]).code, 0);
-    place.away("two");
+    fixture.away("two");
     let ls = outlive(&["ls", text(&there), "job"]);
     assert!(ls.code == 6 && ls.err.contains("set number = 2"), "{ls:?}");
     assert!(ls.err.contains(&at("two")), "{ls:?}");
@@ -383,9 +386,9 @@ fn another_host_is_told_where_the_log_is() {
     fs::write(there.join("pool.toml"), format!("{toml}{log}")).unwrap();
     let ls = outlive(&["ls", text(&there), "job"]);
     assert!(ls.code == 0 && ls.err.is_empty(), "{ls:?}");
-    place.back("one");
-    place.back("two");
-    place.holds(1, 2);
+    fixture.back("one");
+    fixture.back("two");
+    fixture.holds(1, 2);
 }
 
 /// Into an etcd cluster and out of it, with a place in it.
@@ -394,21 +397,21 @@ fn a_log_is_moved_into_etcd_and_out_of_it() {
     let cluster = Cluster::of(1);
     let hosts: Vec<String> = cluster.addresses().iter().map(ToString::to_string).collect();
     let location = |prefix: &str| format!("etcd://{}/{prefix}", hosts.join(","));
-    let place = Place::with_log(&[]);
-    assert_eq!(place.put(1).code, 0);
-    let old = place.descriptor();
-    place.moved(&[&location("x")]);
-    assert_eq!(place.put(2).code, 0);
-    place.moved(&["../a", &location("x"), "../b"]);
-    assert_eq!(place.put(3).code, 0);
-    place.away("a");
-    place.holds(1, 3);
-    place.back("a");
-    place.moved(&["../c"]);
-    place.set_descriptor(&old);
-    assert_eq!(place.put(4).code, 0);
-    place.holds(1, 4);
-    place.done(&["verify", "POOL"]);
+    let fixture = Fixture::with_log(&[]);
+    assert_eq!(fixture.put(1).code, 0);
+    let old = fixture.descriptor();
+    fixture.moved(&[&location("x")]);
+    assert_eq!(fixture.put(2).code, 0);
+    fixture.moved(&["../a", &location("x"), "../b"]);
+    assert_eq!(fixture.put(3).code, 0);
+    fixture.away("a");
+    fixture.holds(1, 3);
+    fixture.back("a");
+    fixture.moved(&["../c"]);
+    fixture.set_descriptor(&old);
+    assert_eq!(fixture.put(4).code, 0);
+    fixture.holds(1, 4);
+    fixture.done(&["verify", "POOL"]);
 }
 
 /// Memory; something happens before it is frozen.
@@ -434,12 +437,12 @@ impl<F: FnMut()> PageSource for Source<F> {
 fn a_save_of_ranks_goes_on_while_the_log_is_moved() {
     for (from, to) in [(vec![], vec!["a", "b", "c"]), (vec!["a", "b", "c"], vec!["d"])] {
         let from: Vec<&str> = from;
-        let place = Place::with_log(&[]);
+        let fixture = Fixture::with_log(&[]);
         if !from.is_empty() {
-            place.moved(&from);
+            fixture.moved(&from);
         }
         let work = |rank: Rank| {
-            let pool = open(&place.path("a pool"), Environment::system()).unwrap();
+            let pool = open(&fixture.path("a pool"), Environment::system()).unwrap();
             let patience = Duration::from_secs(300);
             let coordinator = PoolRanks::new(&pool, "job", rank, 3, "run", patience).unwrap();
             let group = GroupOptions::new(Arc::new(coordinator));
@@ -457,7 +460,7 @@ fn a_save_of_ranks_goes_on_while_the_log_is_moved() {
                         while [1, 2].map(said).iter().zip(before).any(|(now, then)| *now <= then) {
                             thread::yield_now();
                         }
-                        place.moved(&to);
+                        fixture.moved(&to);
                     }
                 };
                 let saved = job.save(&mut Source { inner, before }).unwrap();
@@ -467,6 +470,6 @@ fn a_save_of_ranks_goes_on_while_the_log_is_moved() {
         };
         let work = &work;
         thread::scope(|scope| (0..3).for_each(|rank| drop(scope.spawn(move || work(rank)))));
-        place.done(&["verify", "POOL"]);
+        fixture.done(&["verify", "POOL"]);
     }
 }

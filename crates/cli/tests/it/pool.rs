@@ -11,7 +11,7 @@ fn text(path: &Path) -> &str {
 }
 
 /// A pool of six directories, and files that are put into it.
-struct Place {
+struct Fixture {
     dir: tempfile::TempDir,
     pool: PathBuf,
     from: PathBuf,
@@ -23,8 +23,8 @@ fn noise(seed: u64, words: u64) -> Vec<u8> {
     (0..words).map(word).flat_map(mixed).collect()
 }
 
-impl Place {
-    fn new(rule: &[&str]) -> Place {
+impl Fixture {
+    fn new(rule: &[&str]) -> Fixture {
         let dir = tempfile::tempdir().unwrap();
         let (pool, from) = (dir.path().join("a pool"), dir.path().join("from"));
         fs::create_dir(&from).unwrap();
@@ -36,7 +36,7 @@ impl Place {
         words.extend(rule);
         let made = outlive(&words);
         assert_eq!(made.code, 0, "{made:?}");
-        Place { dir, pool, from }
+        Fixture { dir, pool, from }
     }
 
     fn disk(&self, number: usize) -> PathBuf {
@@ -70,9 +70,9 @@ impl Place {
 
 #[test]
 fn two_of_six_directories_may_be_lost() {
-    let place = Place::new(&["--erasure", "4+2"]);
-    assert_eq!(place.put(1).code, 0);
-    let status = json(&["pool", "status", text(&place.pool), "--json"]);
+    let fixture = Fixture::new(&["--erasure", "4+2"]);
+    assert_eq!(fixture.put(1).code, 0);
+    let status = json(&["pool", "status", text(&fixture.pool), "--json"]);
     assert_eq!(
         (status["survives"].as_u64(), status["redundancy"][0]["survives"].as_u64()),
         (Some(2), Some(2))
@@ -84,63 +84,65 @@ fn two_of_six_directories_may_be_lost() {
 
     // Two are away. All goes on, and says so.
     for number in [2, 5] {
-        fs::rename(place.disk(number), place.dir.path().join(format!("away {number}"))).unwrap();
+        fs::rename(fixture.disk(number), fixture.dir.path().join(format!("away {number}")))
+            .unwrap();
     }
-    let put = place.put(2);
+    let put = fixture.put(2);
     assert_eq!(put.code, 0, "{put:?}");
     assert!(
         put.err.contains("does without a target") && put.err.contains("less redundancy"),
         "{}",
         put.err
     );
-    assert!(!place.disk(2).exists(), "nothing is made in its place");
-    assert!(place.got("1") == noise(1, 40_000) && place.got("2") == noise(2, 40_000));
+    assert!(!fixture.disk(2).exists(), "nothing is made in its place");
+    assert!(fixture.got("1") == noise(1, 40_000) && fixture.got("2") == noise(2, 40_000));
     for command in [&["ls"][..], &["gc"], &["scrub"], &["verify"]] {
-        let run = place.run(command);
+        let run = fixture.run(command);
         assert_eq!(run.code, 0, "{command:?}: {run:?}");
     }
-    let status = place.run(&["pool", "status"]);
+    let status = fixture.run(&["pool", "status"]);
     assert!(
         status.out.contains("AWAY") && status.out.contains("no target more may be lost"),
         "{}",
         status.out
     );
-    let repair = place.run(&["pool", "repair"]);
+    let repair = fixture.run(&["pool", "repair"]);
     assert_eq!(repair.code, 6, "{repair:?}");
     assert!(repair.out.contains("there is no target for them"), "{}", repair.out);
 
     // A third: no pack can be read without it, and nothing is called lost.
-    fs::rename(place.disk(1), place.dir.path().join("away 1")).unwrap();
+    fs::rename(fixture.disk(1), fixture.dir.path().join("away 1")).unwrap();
     for (command, code) in [(&["ls"][..], 0), (&["gc"], 6), (&["scrub"], 6), (&["verify"], 6)] {
-        let run = place.run(command);
+        let run = fixture.run(command);
         assert_eq!(run.code, code, "{command:?}: {run:?}");
         assert!(run.err.contains("more than 2 of 6 targets are away"), "{}", run.err);
     }
-    assert_eq!(place.put(3).code, 6);
+    assert_eq!(fixture.put(3).code, 6);
     for number in [1, 2, 5] {
-        fs::rename(place.dir.path().join(format!("away {number}")), place.disk(number)).unwrap();
+        fs::rename(fixture.dir.path().join(format!("away {number}")), fixture.disk(number))
+            .unwrap();
     }
     // What the gc has deleted meanwhile is on them still.
-    let repair = place.run(&["pool", "repair"]);
+    let repair = fixture.run(&["pool", "repair"]);
     assert_eq!(repair.code, 0, "{repair:?}");
-    assert_eq!(place.run(&["gc"]).code, 0);
-    let status = place.run(&["pool", "status"]);
+    assert_eq!(fixture.run(&["gc"]).code, 0);
+    let status = fixture.run(&["pool", "status"]);
     assert!(status.out.contains("all 2 checkpoints have it"), "{}", status.out);
-    assert!(place.run(&["pool", "repair"]).out.contains("no shard of them is missing"));
-    assert!(place.run(&["scrub"]).out.contains("Everything that is needed is whole"));
+    assert!(fixture.run(&["pool", "repair"]).out.contains("no shard of them is missing"));
+    assert!(fixture.run(&["scrub"]).out.contains("Everything that is needed is whole"));
 }
 
 #[test]
 fn what_is_elsewhere_survives_the_loss_of_too_many_targets() {
-    let place = Place::new(&[]);
+    let fixture = Fixture::new(&[]);
     let put = |seed: u64| {
-        fs::write(place.from.join("data"), noise(seed, 2000)).unwrap();
-        outlive(&["put", text(&place.pool), &format!("job {seed}"), text(&place.from)])
+        fs::write(fixture.from.join("data"), noise(seed, 2000)).unwrap();
+        outlive(&["put", text(&fixture.pool), &format!("job {seed}"), text(&fixture.from)])
     };
     let get = |seed: u64| {
         let (to, job) = (tempfile::tempdir().unwrap(), format!("job {seed}"));
         let at = to.path().join("x");
-        let got = outlive(&["get", text(&place.pool), &job, "--to", text(&at)]);
+        let got = outlive(&["get", text(&fixture.pool), &job, "--to", text(&at)]);
         let found = files(to.path()).into_iter().find(|(path, _)| path.ends_with("data"));
         if got.code == 0 {
             assert!(found.unwrap().1 == noise(seed, 2000));
@@ -150,12 +152,12 @@ fn what_is_elsewhere_survives_the_loss_of_too_many_targets() {
     (1..=8).for_each(|seed| assert_eq!(put(seed).code, 0));
     let is_used = |disk: &usize| {
         let is_shard = |path: &Path| path.extension().is_some_and(|e| e == "shard");
-        files(&place.disk(*disk)).iter().any(|(path, _)| is_shard(path))
+        files(&fixture.disk(*disk)).iter().any(|(path, _)| is_shard(path))
     };
     // Which of the disks have the packs of 8 saves is chosen at random.
     let used: Vec<usize> = (1..=6).filter(is_used).collect();
     let lost = used[0].to_string();
-    fs::remove_dir_all(place.disk(used[0])).unwrap();
+    fs::remove_dir_all(fixture.disk(used[0])).unwrap();
 
     // What was on it may come back, so nothing is called lost.
     let codes: Vec<i32> = (1..=8).map(|seed| get(seed).code).collect();
@@ -163,18 +165,18 @@ fn what_is_elsewhere_survives_the_loss_of_too_many_targets() {
     assert!(codes.contains(&6), "{codes:?}");
     assert!(codes.iter().all(|code| [0, 6].contains(code)), "{codes:?}");
     assert_eq!(put(9).code, 6);
-    assert_eq!(place.run(&["scrub"]).code, 6);
-    let status = place.run(&["pool", "status"]);
+    assert_eq!(fixture.run(&["scrub"]).code, 6);
+    let status = fixture.run(&["pool", "status"]);
     assert!(status.code == 0 && status.out.contains("AWAY"), "{status:?}");
-    let refused = outlive(&["pool", "remove", text(&place.pool), &lost]);
+    let refused = outlive(&["pool", "remove", text(&fixture.pool), &lost]);
     assert_eq!(refused.code, 6, "{refused:?}");
 
     // Given up, it leaves what is on the others.
     for _ in 0..2 {
-        let removed = outlive(&["pool", "remove", text(&place.pool), &lost, "--lost"]);
+        let removed = outlive(&["pool", "remove", text(&fixture.pool), &lost, "--lost"]);
         assert_eq!(removed.code, 0, "{removed:?}");
     }
-    assert_eq!(place.run(&["scrub"]).code, 3);
+    assert_eq!(fixture.run(&["scrub"]).code, 3);
     let there: Vec<i32> = (1..=8).map(|seed| get(seed).code).collect();
     let expected: Vec<i32> = codes.iter().map(|code| if *code == 0 { 0 } else { 3 }).collect();
     assert_eq!(there, expected);
@@ -184,32 +186,32 @@ fn what_is_elsewhere_survives_the_loss_of_too_many_targets() {
 
 #[test]
 fn a_mirror_s_copies_are_each_enough() {
-    let place = Place::new(&["--mirror", "3"]);
-    assert_eq!(place.put(1).code, 0);
+    let fixture = Fixture::new(&["--mirror", "3"]);
+    assert_eq!(fixture.put(1).code, 0);
     for lost in [[1, 2], [3, 4], [5, 6]] {
         for number in lost {
-            for (path, _) in files(&place.disk(number)) {
+            for (path, _) in files(&fixture.disk(number)) {
                 if path.extension().is_some_and(|e| e == "shard") {
-                    fs::remove_file(place.disk(number).join(path)).unwrap();
+                    fs::remove_file(fixture.disk(number).join(path)).unwrap();
                 }
             }
         }
-        assert!(place.got("1") == noise(1, 40_000), "{lost:?}");
-        let repair = place.run(&["pool", "repair"]);
+        assert!(fixture.got("1") == noise(1, 40_000), "{lost:?}");
+        let repair = fixture.run(&["pool", "repair"]);
         assert_eq!(repair.code, 0, "{repair:?}");
     }
-    assert!(place.got("1") == noise(1, 40_000));
+    assert!(fixture.got("1") == noise(1, 40_000));
 }
 
 #[test]
 fn a_save_may_refuse_to_go_on_with_less() {
-    let place = Place::new(&["--erasure", "4+2", "--writes", "full"]);
-    assert_eq!(place.put(1).code, 0);
-    fs::rename(place.disk(6), place.dir.path().join("away")).unwrap();
-    let put = place.put(2);
+    let fixture = Fixture::new(&["--erasure", "4+2", "--writes", "full"]);
+    assert_eq!(fixture.put(1).code, 0);
+    fs::rename(fixture.disk(6), fixture.dir.path().join("away")).unwrap();
+    let put = fixture.put(2);
     assert_eq!(put.code, 6, "{put:?}");
     assert!(put.err.contains("target 6") && put.err.contains("is missing"), "{}", put.err);
-    assert!(place.got("1") == noise(1, 40_000));
+    assert!(fixture.got("1") == noise(1, 40_000));
 }
 
 #[test]
@@ -237,15 +239,15 @@ fn a_pool_that_cannot_be_is_refused_before_anything_is_made() {
 /// Who edits `pool.toml` cannot lose a target.
 #[test]
 fn targets_are_those_of_the_log() {
-    let place = Place::new(&["--erasure", "4+2"]);
-    assert_eq!(place.put(1).code, 0);
-    let descriptor = place.pool.join("pool.toml");
+    let fixture = Fixture::new(&["--erasure", "4+2"]);
+    assert_eq!(fixture.put(1).code, 0);
+    let descriptor = fixture.pool.join("pool.toml");
     let text = fs::read_to_string(&descriptor).unwrap();
     let at = text.find("[[target]]\nid = 3").unwrap();
     let end = at + text[at + 1..].find("[[target]]").unwrap() + 1;
     let without = format!("{}{}", &text[..at], &text[end..]);
     fs::write(&descriptor, &without).unwrap();
-    let status = json(&["pool", "status", place.pool.to_str().unwrap(), "--json"]);
+    let status = json(&["pool", "status", fixture.pool.to_str().unwrap(), "--json"]);
     assert_eq!(status["targets"].as_array().unwrap().len(), 6, "left out, and there all the same");
     for (wrong, told) in [
         (text.replace("id = 3", "id = 9"), "the pool has no target 9"),
@@ -258,24 +260,24 @@ fn targets_are_those_of_the_log() {
         ),
     ] {
         fs::write(&descriptor, wrong).unwrap();
-        let run = place.run(&["ls"]);
+        let run = fixture.run(&["ls"]);
         let warned = run.code == 0 && run.err.contains(told);
         assert!(warned || run.code == 2 && run.err.contains(told), "{told}: {run:?}");
     }
     // One that was moved is found where the descriptor says it is.
-    fs::rename(place.disk(3), place.dir.path().join("moved")).unwrap();
+    fs::rename(fixture.disk(3), fixture.dir.path().join("moved")).unwrap();
     fs::write(&descriptor, text.replace("../disk 3", "../moved")).unwrap();
-    assert_eq!(place.run(&["verify"]).code, 0);
-    assert!(!place.run(&["pool", "status"]).out.contains("AWAY"));
+    assert_eq!(fixture.run(&["verify"]).code, 0);
+    assert!(!fixture.run(&["pool", "status"]).out.contains("AWAY"));
 }
 
 /// Targets come and go, and a program of an older view of them finds everything.
 #[test]
 fn targets_are_added_drained_removed_and_replaced() {
     for rule in [&["--erasure", "4+2"][..], &[]] {
-        let place = Place::new(rule);
-        assert_eq!(place.put(1).code, 0);
-        let pool = place.pool.clone();
+        let fixture = Fixture::new(rule);
+        assert_eq!(fixture.put(1).code, 0);
+        let pool = fixture.pool.clone();
         let run = |words: &[&str]| {
             let mut words: Vec<&str> = words.to_vec();
             words.insert(2, text(&pool));
@@ -283,7 +285,7 @@ fn targets_are_added_drained_removed_and_replaced() {
         };
         let shards = |number: usize| {
             let is_shard = |path: &Path| path.extension().is_some_and(|e| e == "shard");
-            files(&place.disk(number)).iter().filter(|(path, _)| is_shard(path)).count()
+            files(&fixture.disk(number)).iter().filter(|(path, _)| is_shard(path)).count()
         };
         fs::write(pool.join("pool.toml"), {
             let text = fs::read_to_string(pool.join("pool.toml")).unwrap();
@@ -322,13 +324,13 @@ fn targets_are_added_drained_removed_and_replaced() {
         assert_eq!(shards(full), 0);
         assert!(shards(7) > 0 || rule.is_empty());
         // Nothing new goes there.
-        assert_eq!(place.put(2).code, 0);
+        assert_eq!(fixture.put(2).code, 0);
         assert_eq!(shards(full), 0);
         let removed = run(&["pool", "remove", &number]);
         assert_eq!(removed.code, 0, "{removed:?}");
         assert_eq!(run(&["pool", "remove", &number]).code, 0, "it has left");
         assert_eq!(run(&["pool", "remove", "99"]).code, 2, "there never was such a target");
-        assert!(place.got("1") == noise(1, 40_000) && place.got("2") == noise(2, 40_000));
+        assert!(fixture.got("1") == noise(1, 40_000) && fixture.got("2") == noise(2, 40_000));
         let toml = fs::read_to_string(pool.join("pool.toml")).unwrap();
         assert!(
             toml.contains("# mine")
@@ -352,7 +354,7 @@ fn targets_are_added_drained_removed_and_replaced() {
         // Should the descriptor be lost, the log's marker may serve as one.
         fs::copy(pool.join("log/.pool.toml"), pool.join("pool.toml")).unwrap();
         assert_eq!(outlive(&["verify", text(&pool)]).code, 0);
-        fs::rename(place.disk(5), place.dir.path().join("gone")).unwrap();
+        fs::rename(fixture.disk(5), fixture.dir.path().join("gone")).unwrap();
         let replaced = run(&["pool", "replace", "5", "../disk 9"]);
         match rule.is_empty() {
             true => assert!(replaced.code != 0, "{replaced:?}"),
@@ -362,7 +364,7 @@ fn targets_are_added_drained_removed_and_replaced() {
                 assert_eq!(run(&["pool", "repair"]).code, 0);
                 let status = run(&["pool", "status"]);
                 assert!(status.out.contains("all 2 checkpoints have it"), "{}", status.out);
-                assert!(place.got("1") == noise(1, 40_000));
+                assert!(fixture.got("1") == noise(1, 40_000));
             }
         }
     }

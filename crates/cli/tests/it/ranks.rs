@@ -6,7 +6,7 @@ use common::{json, outlive};
 use outlive_capture::{ChangeTracker, MemorySource, Region};
 use outlive_pool::{Environment, FormatConfig, PoolConfig, Tuning, create};
 use outlive_store::commit::Commit;
-use outlive_store::save::{Committer, Draft, Order, RankWriter};
+use outlive_store::save::{CheckpointHeader, Committer, RankWriter, SaveRequest};
 use outlive_types::{Epoch, JobName, Rank, Rng, SeededRng};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -51,18 +51,18 @@ fn pool_of(dir: &Path, seed: u32) -> PathBuf {
             let packs = writer.begin(&pool, &opened).unwrap();
             let mut source = MemorySource::new(tracker.clone(), regions, b"{}".to_vec(), 1);
             let (frozen, plan) = writer.freeze(&pool, epoch, &mut source).unwrap();
-            let order = Order::default();
+            let order = SaveRequest::default();
             let stored = writer.store(&pool, &packs, &plan, &*frozen, &order, &|| ()).unwrap();
             made.push((stored, frozen));
         }
         let images: Vec<_> = made.iter().map(|(stored, _)| stored.image().clone()).collect();
-        let draft = Draft { epoch, ..Draft::default() };
+        let draft = CheckpointHeader { epoch, ..CheckpointHeader::default() };
         let Commit::Done(committed) = committer.commit(&pool, &draft, &images).unwrap() else {
             panic!("nobody else is at work")
         };
         for ((writer, _), (stored, frozen)) in ranks.iter_mut().zip(made) {
             writer.follow(&pool, stored, &committed);
-            frozen.settle(Some(epoch));
+            frozen.commit_baseline(Some(epoch));
         }
     }
     committer.head.close(&pool).unwrap();

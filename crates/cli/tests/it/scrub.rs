@@ -27,12 +27,12 @@ fn damage_is_found_and_shut_in() {
     let dry = outlive(&["--json", "scrub", text(&pool), "--dry-run"]);
     assert_eq!(dry.code, 3, "{dry:?}");
     let told: Value = serde_json::from_str(&dry.out).unwrap();
-    assert_eq!(told["hurt"], json!([{ "job": "gray scott", "epochs": [3] }]));
+    assert_eq!(told["incomplete"], json!([{ "job": "gray scott", "epochs": [3] }]));
     assert_eq!(files(&pool), damaged, "a dry run writes nothing");
 
     let run = outlive(&["scrub", text(&pool)]);
     assert_eq!(run.code, 3, "{run:?}");
-    for part in ["DAMAGED", "HURT checkpoints of job gray scott: 3", "outlive gc"] {
+    for part in ["DAMAGED", "INCOMPLETE checkpoints of job gray scott: 3", "outlive gc"] {
         assert!(run.out.contains(part), "{part}: {}", run.out);
     }
     assert_eq!(outlive(&["gc", text(&pool)]).code, 0);
@@ -42,11 +42,12 @@ fn damage_is_found_and_shut_in() {
     let verified = outlive(&["verify", text(&pool), "gray scott"]).out;
     assert!(verified.contains("DAMAGED checkpoint 3: region \"u"), "{verified}");
     let listed = outlive(&["ls", text(&pool), "gray scott"]).out;
-    let marked: Vec<bool> = listed.lines().skip(1).map(|line| line.ends_with("hurt")).collect();
+    let marked: Vec<bool> =
+        listed.lines().skip(1).map(|line| line.ends_with("incomplete")).collect();
     assert_eq!(marked, [false, false, true], "{listed}");
     let newest = outlive(&["show", text(&pool), "gray scott"]);
     assert!(newest.code == 0 && newest.out.starts_with("Checkpoint 2 "), "{newest:?}");
-    assert!(newest.err.contains("checkpoint 3") && newest.err.contains("hurt"), "{newest:?}");
+    assert!(newest.err.contains("checkpoint 3") && newest.err.contains("incomplete"), "{newest:?}");
     let shown = json(&["show", text(&pool), "gray scott", "--json"]);
     assert_eq!(
         (&shown["manifest"]["epoch"], &shown["skipped"][0]["epoch"]),
@@ -54,7 +55,10 @@ fn damage_is_found_and_shut_in() {
     );
     let third = outlive(&["show", text(&pool), "gray scott", "3"]);
     assert!(third.code == 0 && third.out.contains("\nhurt "), "{third:?}");
-    assert_eq!(json(&["show", text(&pool), "gray scott", "3", "--json"])["manifest"]["hurt"], true);
+    assert_eq!(
+        json(&["show", text(&pool), "gray scott", "3", "--json"])["manifest"]["incomplete"],
+        true
+    );
     let to = dir.path().join("to");
     let taken = outlive(&["export", text(&pool), "gray scott", "3", "--to", text(&to)]);
     assert_eq!(taken.code, 3, "{taken:?}");

@@ -19,21 +19,21 @@ fn noise(seed: u64) -> Vec<u8> {
 }
 
 /// A pool with `fast 1`, `fast 2` … and `slow 1`, `slow 2` … beside it.
-struct Place {
+struct Fixture {
     dir: tempfile::TempDir,
     pool: PathBuf,
 }
 
-impl Place {
+impl Fixture {
     /// One that is filled by the command only.
-    fn new(fast: usize, slow: usize, rule: &[&str]) -> Place {
-        let place = Place::filling(fast, slow, rule);
-        place.set("fill = false");
-        place
+    fn new(fast: usize, slow: usize, rule: &[&str]) -> Fixture {
+        let fixture = Fixture::filling(fast, slow, rule);
+        fixture.set("fill = false");
+        fixture
     }
 
     /// One that programs fill.
-    fn filling(fast: usize, slow: usize, rule: &[&str]) -> Place {
+    fn filling(fast: usize, slow: usize, rule: &[&str]) -> Fixture {
         let dir = tempfile::tempdir().unwrap();
         let pool = dir.path().join("a pool");
         let named = |option: &'static str, name: &'static str, count: usize| {
@@ -47,7 +47,7 @@ impl Place {
         words.extend(rule);
         let made = outlive(&words);
         assert_eq!(made.code, 0, "{made:?}");
-        Place { dir, pool }
+        Fixture { dir, pool }
     }
 
     fn at(&self, name: &str) -> PathBuf {
@@ -143,68 +143,74 @@ fn what_was_filled_outlives_the_fast_tier() {
         (3, 1, &["--erasure", "2+1"]),
         (3, 3, &["--erasure", "2+1"]),
     ] {
-        let place = Place::new(fast, slow, rule);
-        assert_eq!(place.put(1).code, 0);
-        assert_eq!(place.put(2).code, 0);
-        assert!(place.shards("slow 1").is_empty(), "saves go to the fast tier only");
-        assert_eq!(place.tiers(), [["fast"], ["fast"]]);
-        let dry = place.good(&["pool", "fill", "--dry-run"]);
+        let fixture = Fixture::new(fast, slow, rule);
+        assert_eq!(fixture.put(1).code, 0);
+        assert_eq!(fixture.put(2).code, 0);
+        assert!(fixture.shards("slow 1").is_empty(), "saves go to the fast tier only");
+        assert_eq!(fixture.tiers(), [["fast"], ["fast"]]);
+        let dry = fixture.good(&["pool", "fill", "--dry-run"]);
         assert!(dry.out.contains("the slow tier lacks"), "{}", dry.out);
-        assert!(place.shards("slow 1").is_empty());
-        let filled = place.good(&["pool", "fill"]);
+        assert!(fixture.shards("slow 1").is_empty());
+        let filled = fixture.good(&["pool", "fill"]);
         assert!(filled.out.contains("copied to the slow tier"), "{}", filled.out);
-        assert!(place.good(&["pool", "fill"]).out.contains("has them all"));
-        assert_eq!(place.tiers(), [["fast", "slow"], ["fast", "slow"]]);
+        assert!(fixture.good(&["pool", "fill"]).out.contains("has them all"));
+        assert_eq!(fixture.tiers(), [["fast", "slow"], ["fast", "slow"]]);
         // Nothing is surplus, and nothing is called damaged.
-        assert!(place.good(&["pool", "repair"]).out.contains("no shard of them is missing"));
-        place.good(&["scrub"]);
+        assert!(fixture.good(&["pool", "repair"]).out.contains("no shard of them is missing"));
+        fixture.good(&["scrub"]);
         // What a gc rewrites goes to the slow tier before it deletes what was there.
-        place.good(&["gc"]);
-        assert_eq!(place.tiers(), [["fast", "slow"], ["fast", "slow"]]);
-        place.good(&["verify"]);
-        assert_eq!(place.put(3).code, 0);
-        assert_eq!(place.tiers(), [&["fast"][..], &["fast", "slow"], &["fast", "slow"]]);
+        fixture.good(&["gc"]);
+        assert_eq!(fixture.tiers(), [["fast", "slow"], ["fast", "slow"]]);
+        fixture.good(&["verify"]);
+        assert_eq!(fixture.put(3).code, 0);
+        assert_eq!(fixture.tiers(), [&["fast"][..], &["fast", "slow"], &["fast", "slow"]]);
 
         // The fast tier is away: what is only there is passed over, and not lost.
         for number in 1..=fast {
-            fs::rename(place.at(&format!("fast {number}")), place.at(&format!("away {number}")))
-                .unwrap();
+            fs::rename(
+                fixture.at(&format!("fast {number}")),
+                fixture.at(&format!("away {number}")),
+            )
+            .unwrap();
         }
         for epoch in [1, 2] {
-            place.check(epoch);
+            fixture.check(epoch);
         }
-        let (got, data) = place.get(&[]);
+        let (got, data) = fixture.get(&[]);
         assert_eq!(got.code, 0, "{got:?}");
         assert!(data.unwrap() == noise(2));
         assert!(got.err.contains("passed over checkpoint 3"), "{}", got.err);
-        let (got, _) = place.get(&["--epoch", "3"]);
+        let (got, _) = fixture.get(&["--epoch", "3"]);
         assert_eq!(got.code, 6, "{got:?}");
-        assert!(place.tiers()[0].is_empty());
+        assert!(fixture.tiers()[0].is_empty());
         for refused in [&["gc"][..], &["scrub"], &["pool", "repair"], &["pool", "fill"]] {
-            let run = place.run(refused);
+            let run = fixture.run(refused);
             assert!(run.code != 0 && run.err.contains("is missing"), "{refused:?}: {run:?}");
         }
-        let put = place.put(4);
+        let put = fixture.put(4);
         assert!(put.code != 0, "{put:?}");
 
         // It comes back, and nothing is wrong.
         for number in 1..=fast {
-            fs::rename(place.at(&format!("away {number}")), place.at(&format!("fast {number}")))
-                .unwrap();
+            fs::rename(
+                fixture.at(&format!("away {number}")),
+                fixture.at(&format!("fast {number}")),
+            )
+            .unwrap();
         }
-        place.good(&["scrub"]);
-        place.check(3);
-        place.good(&["pool", "fill"]);
+        fixture.good(&["scrub"]);
+        fixture.check(3);
+        fixture.good(&["pool", "fill"]);
 
         // It is lost for good, and others take its place.
         for number in 1..=fast {
-            fs::remove_dir_all(place.at(&format!("fast {number}"))).unwrap();
+            fs::remove_dir_all(fixture.at(&format!("fast {number}"))).unwrap();
         }
         for number in 1..=fast {
-            place.good(&["pool", "add", &format!("../new {number}")]);
+            fixture.good(&["pool", "add", &format!("../new {number}")]);
         }
         let remove = |number: usize| {
-            let removed = place.run(&["pool", "remove", &number.to_string(), "--lost"]);
+            let removed = fixture.run(&["pool", "remove", &number.to_string(), "--lost"]);
             // The repair waits for others, as long as more are away than may be lost.
             let waits = fast - number > 1;
             assert_eq!(removed.code, if waits { 6 } else { 0 }, "{removed:?}");
@@ -213,37 +219,37 @@ fn what_was_filled_outlives_the_fast_tier() {
         };
         let removed: String = (1..=fast).map(remove).collect();
         assert!(removed.contains("written anew"), "{removed}");
-        place.check(3);
-        let repaired = place.good(&["pool", "repair"]);
+        fixture.check(3);
+        let repaired = fixture.good(&["pool", "repair"]);
         assert!(repaired.out.contains("no shard of them is missing"), "{}", repaired.out);
-        assert_eq!(place.tiers(), [["fast", "slow"], ["fast", "slow"], ["fast", "slow"]]);
-        assert_eq!(place.put(4).code, 0);
-        (1..=4).for_each(|epoch| place.check(epoch));
-        place.good(&["scrub"]);
-        place.good(&["verify"]);
+        assert_eq!(fixture.tiers(), [["fast", "slow"], ["fast", "slow"], ["fast", "slow"]]);
+        assert_eq!(fixture.put(4).code, 0);
+        (1..=4).for_each(|epoch| fixture.check(epoch));
+        fixture.good(&["scrub"]);
+        fixture.good(&["verify"]);
     }
 }
 
 #[test]
 fn one_slow_target_has_the_data_and_enough_of_them_have_all() {
-    let place = Place::new(3, 1, &["--erasure", "2+1"]);
-    assert_eq!(place.put(1).code, 0);
-    place.good(&["pool", "fill"]);
+    let fixture = Fixture::new(3, 1, &["--erasure", "2+1"]);
+    assert_eq!(fixture.put(1).code, 0);
+    fixture.good(&["pool", "fill"]);
     let names = |name: &str| -> Vec<String> {
-        let names = place.shards(name).into_iter();
+        let names = fixture.shards(name).into_iter();
         names.map(|(path, _)| path.file_name().unwrap().to_str().unwrap().to_owned()).collect()
     };
     assert!(names("slow 1").iter().all(|name| !name.ends_with(".2.shard")));
     for number in 2..=3 {
-        place.good(&["pool", "add", &format!("../slow {number}"), "--tier", "slow"]);
+        fixture.good(&["pool", "add", &format!("../slow {number}"), "--tier", "slow"]);
     }
-    assert_eq!(place.put(2).code, 0);
-    place.good(&["pool", "fill"]);
+    assert_eq!(fixture.put(2).code, 0);
+    fixture.good(&["pool", "fill"]);
     let parity = (1..=3).flat_map(|n| names(&format!("slow {n}")));
     assert!(parity.filter(|name| name.ends_with(".2.shard")).count() > 0);
     // Each is the same as on the fast tier.
     let all = |tier: &str| -> Vec<(PathBuf, Vec<u8>)> {
-        (1..=3).flat_map(|n| place.shards(&format!("{tier} {n}"))).collect()
+        (1..=3).flat_map(|n| fixture.shards(&format!("{tier} {n}"))).collect()
     };
     let fast = all("fast");
     for (path, bytes) in all("slow") {
@@ -252,27 +258,27 @@ fn one_slow_target_has_the_data_and_enough_of_them_have_all() {
         assert!(same.is_some_and(|(_, other)| *other == bytes), "{}", path.display());
     }
     // A slow target may go, and what another one can take goes there.
-    place.good(&["pool", "remove", "4"]);
-    assert!(place.shards("slow 1").is_empty());
-    assert_eq!(place.tiers(), [["fast", "slow"], ["fast", "slow"]]);
+    fixture.good(&["pool", "remove", "4"]);
+    assert!(fixture.shards("slow 1").is_empty());
+    assert_eq!(fixture.tiers(), [["fast", "slow"], ["fast", "slow"]]);
     for id in ["5", "6"] {
-        place.good(&["pool", "remove", id]);
+        fixture.good(&["pool", "remove", id]);
     }
-    assert!(place.good(&["pool", "repair"]).out.contains("no shard of them is missing"));
-    let refused = place.run(&["pool", "fill"]);
+    assert!(fixture.good(&["pool", "repair"]).out.contains("no shard of them is missing"));
+    let refused = fixture.run(&["pool", "fill"]);
     assert!(refused.code == 2 && refused.err.contains("--tier slow"), "{refused:?}");
-    let removed = place.run(&["pool", "remove", "1"]);
+    let removed = fixture.run(&["pool", "remove", "1"]);
     assert_eq!(removed.code, 2, "{removed:?}");
 }
 
 #[test]
 fn damage_on_the_fast_tier_is_read_from_the_slow_one_and_mended() {
-    let place = Place::new(1, 1, &[]);
-    assert_eq!(place.put(1).code, 0);
-    place.good(&["pool", "fill"]);
-    let whole = place.shards("fast 1");
+    let fixture = Fixture::new(1, 1, &[]);
+    assert_eq!(fixture.put(1).code, 0);
+    fixture.good(&["pool", "fill"]);
+    let whole = fixture.shards("fast 1");
     for (number, (path, bytes)) in whole.iter().enumerate() {
-        let path = place.at("fast 1").join(path);
+        let path = fixture.at("fast 1").join(path);
         match number % 2 {
             0 => fs::remove_file(path).unwrap(),
             _ => {
@@ -284,34 +290,34 @@ fn damage_on_the_fast_tier_is_read_from_the_slow_one_and_mended() {
             }
         }
     }
-    place.check(1);
-    let scrub = place.good(&["scrub"]);
+    fixture.check(1);
+    let scrub = fixture.good(&["scrub"]);
     assert!(scrub.out.contains("whole"), "{}", scrub.out);
-    assert!(place.shards("fast 1") == whole, "the same bytes again");
+    assert!(fixture.shards("fast 1") == whole, "the same bytes again");
 
     // What is damaged on the slow tier is written anew where it is.
-    let copies = place.shards("slow 1");
+    let copies = fixture.shards("slow 1");
     let (path, mut bytes) = copies[0].clone();
     bytes[5000] ^= 1;
-    fs::write(place.at("slow 1").join(&path), bytes).unwrap();
-    assert_eq!(place.run(&["verify"]).code, 3);
-    let scrub = place.good(&["scrub"]);
+    fs::write(fixture.at("slow 1").join(&path), bytes).unwrap();
+    assert_eq!(fixture.run(&["verify"]).code, 3);
+    let scrub = fixture.good(&["scrub"]);
     assert!(scrub.out.contains("SLOW COPY "), "{}", scrub.out);
-    assert!(place.shards("slow 1") == copies);
-    place.check(1);
-    place.good(&["verify"]);
+    assert!(fixture.shards("slow 1") == copies);
+    fixture.check(1);
+    fixture.good(&["verify"]);
 }
 
 #[test]
 fn the_rule_says_what_the_slow_tier_gets() {
-    let place = Place::new(1, 1, &[]);
-    place.set("every = 2");
+    let fixture = Fixture::new(1, 1, &[]);
+    fixture.set("every = 2");
     for epoch in 1..=5 {
-        assert_eq!(place.put(epoch).code, 0);
+        assert_eq!(fixture.put(epoch).code, 0);
     }
-    let filled = place.good(&["pool", "fill"]);
+    let filled = fixture.good(&["pool", "fill"]);
     assert!(filled.out.starts_with("2 checkpoints"), "{}", filled.out);
-    let tiers = place.tiers();
+    let tiers = fixture.tiers();
     assert_eq!(
         (&tiers[0], &tiers[1]),
         (&vec!["fast".to_owned()], &vec!["fast".into(), "slow".into()])
@@ -324,12 +330,12 @@ fn the_rule_says_what_the_slow_tier_gets() {
         ("finish_s = -1", "finish_s"),
         ("bytes_per_s = \"fast\"", "bytes_per_s"),
     ] {
-        let place = Place::new(1, 1, &[]);
-        place.set(wrong);
-        let run = place.run(&["ls"]);
+        let fixture = Fixture::new(1, 1, &[]);
+        fixture.set(wrong);
+        let run = fixture.run(&["ls"]);
         assert!(run.code == 2 && run.err.contains(said), "{run:?}");
     }
-    let old = Place::new(1, 1, &[]);
+    let old = Fixture::new(1, 1, &[]);
     old.set("older_than_s = 1000000");
     assert_eq!(old.put(1).code, 0);
     assert!(old.good(&["pool", "fill"]).out.starts_with("0 checkpoints"));
@@ -347,45 +353,45 @@ fn the_rule_says_what_the_slow_tier_gets() {
 
 #[test]
 fn a_fill_that_was_killed_is_repeated() {
-    let place = Place::new(3, 1, &["--erasure", "2+1"]);
+    let fixture = Fixture::new(3, 1, &["--erasure", "2+1"]);
     for epoch in 1..=3 {
-        assert_eq!(place.put(epoch).code, 0);
+        assert_eq!(fixture.put(epoch).code, 0);
     }
     // After its first packs it would wait for days.
-    let mut fill = command(&["pool", "fill", text(&place.pool), "--rate", "1"])
+    let mut fill = command(&["pool", "fill", text(&fixture.pool), "--rate", "1"])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    while place.shard_count("slow 1") == 0 {
+    while fixture.shard_count("slow 1") == 0 {
         assert!(fill.try_wait().unwrap().is_none(), "it has ended");
         std::thread::yield_now();
     }
     // Nor does it keep saves and restores waiting.
-    assert_eq!(place.put(4).code, 0);
-    place.check(4);
+    assert_eq!(fixture.put(4).code, 0);
+    fixture.check(4);
     fill.kill().unwrap();
     fill.wait().unwrap();
-    place.good(&["pool", "fill"]);
-    assert_eq!(place.tiers(), vec![["fast", "slow"]; 4]);
-    place.good(&["gc"]);
+    fixture.good(&["pool", "fill"]);
+    assert_eq!(fixture.tiers(), vec![["fast", "slow"]; 4]);
+    fixture.good(&["gc"]);
     for number in 1..=3 {
-        fs::remove_dir_all(place.at(&format!("fast {number}"))).unwrap();
+        fs::remove_dir_all(fixture.at(&format!("fast {number}"))).unwrap();
     }
-    (1..=4).for_each(|epoch| place.check(epoch));
+    (1..=4).for_each(|epoch| fixture.check(epoch));
 }
 
 #[test]
 fn fills_run_beside_saves_and_gcs() {
-    let place = Place::new(2, 1, &["--mirror", "2"]);
-    assert_eq!(place.put(1).code, 0);
+    let fixture = Fixture::new(2, 1, &["--mirror", "2"]);
+    assert_eq!(fixture.put(1).code, 0);
     let done = std::sync::atomic::AtomicBool::new(false);
     let order = std::sync::atomic::Ordering::SeqCst;
     std::thread::scope(|scope| {
-        let (place, done) = (&place, &done);
+        let (fixture, done) = (&fixture, &done);
         let others = move |command: &'static [&'static str]| {
             while !done.load(order) {
-                let run = place.run(command);
+                let run = fixture.run(command);
                 // Another collects just then.
                 assert!(matches!(run.code, 0 | 6), "{command:?}: {run:?}");
             }
@@ -395,8 +401,8 @@ fn fills_run_beside_saves_and_gcs() {
         scope.spawn(|| {
             let saves = || {
                 for seed in 2..=8 {
-                    assert_eq!(place.put(seed).code, 0);
-                    assert_eq!(place.put_job("another", 100 + seed).code, 0);
+                    assert_eq!(fixture.put(seed).code, 0);
+                    assert_eq!(fixture.put_job("another", 100 + seed).code, 0);
                 }
             };
             let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(saves));
@@ -404,92 +410,92 @@ fn fills_run_beside_saves_and_gcs() {
             outcome.unwrap();
         });
     });
-    place.good(&["prune", "job", "--keep-last", "2"]);
-    place.good(&["pool", "fill"]);
-    place.good(&["verify"]);
-    assert!(place.tiers().iter().all(|tiers| tiers.len() == 2), "{:?}", place.tiers());
+    fixture.good(&["prune", "job", "--keep-last", "2"]);
+    fixture.good(&["pool", "fill"]);
+    fixture.good(&["verify"]);
+    assert!(fixture.tiers().iter().all(|tiers| tiers.len() == 2), "{:?}", fixture.tiers());
     // What a gc deletes, it deletes everywhere.
     let named = |name: &str| -> Vec<PathBuf> {
-        place.shards(name).into_iter().map(|(path, _)| path.file_name().unwrap().into()).collect()
+        fixture.shards(name).into_iter().map(|(path, _)| path.file_name().unwrap().into()).collect()
     };
     let fast: Vec<PathBuf> = ["fast 1", "fast 2"].into_iter().flat_map(named).collect();
     assert!(named("slow 1").iter().all(|shard| fast.contains(shard)));
-    place.good(&["prune", "job", "--all"]);
-    place.good(&["prune", "another", "--all"]);
-    place.good(&["gc"]);
-    assert!(place.shards("slow 1").is_empty() && place.shards("fast 1").is_empty());
+    fixture.good(&["prune", "job", "--all"]);
+    fixture.good(&["prune", "another", "--all"]);
+    fixture.good(&["gc"]);
+    assert!(fixture.shards("slow 1").is_empty() && fixture.shards("fast 1").is_empty());
 }
 
 #[test]
 fn programs_fill_the_slow_tier_behind_their_commits() {
-    let place = Place::filling(3, 1, &["--erasure", "2+1"]);
+    let fixture = Fixture::filling(3, 1, &["--erasure", "2+1"]);
     for epoch in 1..=3 {
-        let put = place.put(epoch);
+        let put = fixture.put(epoch);
         assert_eq!((put.code, put.err.as_str()), (0, ""), "{put:?}");
     }
-    assert_eq!(place.tiers(), vec![["fast", "slow"]; 3]);
-    assert!(place.good(&["pool", "fill"]).out.contains("has them all"));
-    let listed = place.good(&["ls", "job"]);
+    assert_eq!(fixture.tiers(), vec![["fast", "slow"]; 3]);
+    assert!(fixture.good(&["pool", "fill"]).out.contains("has them all"));
+    let listed = fixture.good(&["ls", "job"]);
     assert!(listed.out.contains("SAFE ON") && listed.out.contains("fast + slow"), "{}", listed.out);
-    let shown = place.good(&["show", "job"]);
+    let shown = fixture.good(&["show", "job"]);
     assert!(shown.out.contains("\nsafe on      fast + slow\n"), "{}", shown.out);
-    let listed = json(&["ls", text(&place.pool), "job", "--json"]);
+    let listed = json(&["ls", text(&fixture.pool), "job", "--json"]);
     let tiers = &listed["checkpoints"][0]["tiers"];
     assert_eq!(*tiers, serde_json::json!(["fast", "slow"]), "{listed}");
     // What packs a gc writes, it has copied; the next save goes on from there.
-    place.good(&["prune", "job", "--keep-last", "1"]);
-    place.good(&["gc"]);
-    assert_eq!(place.put(4).code, 0);
-    assert_eq!(place.tiers(), vec![["fast", "slow"]; 2]);
+    fixture.good(&["prune", "job", "--keep-last", "1"]);
+    fixture.good(&["gc"]);
+    assert_eq!(fixture.put(4).code, 0);
+    assert_eq!(fixture.tiers(), vec![["fast", "slow"]; 2]);
 
     // The slow tier is away: that is said once, and costs nothing but its copies.
-    fs::rename(place.at("slow 1"), place.at("away")).unwrap();
-    let put = place.put(5);
+    fs::rename(fixture.at("slow 1"), fixture.at("away")).unwrap();
+    let put = fixture.put(5);
     assert_eq!(put.code, 0, "{put:?}");
     assert!(put.err.contains("the slow tier lacks"), "{}", put.err);
     assert!(put.err.contains("slow 1"), "{}", put.err);
-    fs::rename(place.at("away"), place.at("slow 1")).unwrap();
+    fs::rename(fixture.at("away"), fixture.at("slow 1")).unwrap();
     // The next save makes up for it.
-    assert_eq!(place.put(6).code, 0);
-    assert_eq!(place.tiers(), vec![["fast", "slow"]; 4]);
+    assert_eq!(fixture.put(6).code, 0);
+    assert_eq!(fixture.tiers(), vec![["fast", "slow"]; 4]);
     for number in 1..=3 {
-        fs::remove_dir_all(place.at(&format!("fast {number}"))).unwrap();
+        fs::remove_dir_all(fixture.at(&format!("fast {number}"))).unwrap();
     }
-    (3..=6).for_each(|epoch| place.check(epoch));
+    (3..=6).for_each(|epoch| fixture.check(epoch));
 }
 
 #[test]
 fn a_program_that_ends_waits_no_longer_for_the_slow_tier_than_it_is_told() {
-    let place = Place::filling(1, 1, &[]);
-    place.set("bytes_per_s = 1");
-    place.set("finish_s = 0");
-    let put = place.put(1);
+    let fixture = Fixture::filling(1, 1, &[]);
+    fixture.set("bytes_per_s = 1");
+    fixture.set("finish_s = 0");
+    let put = fixture.put(1);
     assert_eq!(put.code, 0, "{put:?}");
     assert!(put.err.contains("was closed before the slow tier had all of it"), "{}", put.err);
     assert!(put.err.contains("pool fill"), "{}", put.err);
     // Nor does a program that is killed while it copies leave anything but work.
-    place.set("finish_s = 1000");
-    let path = place.pool.join("pool.toml");
+    fixture.set("finish_s = 1000");
+    let path = fixture.pool.join("pool.toml");
     let slowly = fs::read_to_string(&path).unwrap().replace("finish_s = 0\n", "");
     fs::write(&path, &slowly).unwrap();
-    let from = place.at("from job");
+    let from = fixture.at("from job");
     fs::write(from.join("data"), noise(2)).unwrap();
-    let before = place.shard_count("slow 1");
-    let mut put = command(&["put", text(&place.pool), "job", text(&from)])
+    let before = fixture.shard_count("slow 1");
+    let mut put = command(&["put", text(&fixture.pool), "job", text(&from)])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    while place.shard_count("slow 1") == before {
+    while fixture.shard_count("slow 1") == before {
         assert!(put.try_wait().unwrap().is_none(), "it has ended");
         std::thread::yield_now();
     }
     // Meanwhile it stands in nobody's way.
-    place.good(&["pool", "repair"]);
+    fixture.good(&["pool", "repair"]);
     put.kill().unwrap();
     put.wait().unwrap();
     fs::write(&path, slowly.replace("bytes_per_s = 1\n", "")).unwrap();
-    assert_eq!(place.tiers(), [["fast"], ["fast"]]);
-    assert_eq!(place.put(3).code, 0);
-    assert_eq!(place.tiers(), vec![["fast", "slow"]; 3]);
+    assert_eq!(fixture.tiers(), [["fast"], ["fast"]]);
+    assert_eq!(fixture.put(3).code, 0);
+    assert_eq!(fixture.tiers(), vec![["fast", "slow"]; 3]);
 }

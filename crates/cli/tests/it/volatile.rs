@@ -18,29 +18,29 @@ fn noise(seed: u64) -> Vec<u8> {
 }
 
 /// A pool on disk, whose targets are in memory, and a slow one on disk, if there is one.
-struct Place {
+struct Fixture {
     dir: tempfile::TempDir,
     memory: tempfile::TempDir,
     pool: PathBuf,
 }
 
-impl Place {
-    fn new(more: &[&str]) -> (Place, Run) {
+impl Fixture {
+    fn new(more: &[&str]) -> (Fixture, Run) {
         let dir = tempfile::tempdir().unwrap();
         let memory = tempfile::tempdir_in("/dev/shm").unwrap();
-        let place = Place { pool: dir.path().join("pool"), dir, memory };
-        let ram = place.ram(1);
-        let mut words = vec!["pool", "init", text(&place.pool), "--volatile", text(&ram)];
+        let fixture = Fixture { pool: dir.path().join("pool"), dir, memory };
+        let ram = fixture.ram(1);
+        let mut words = vec!["pool", "init", text(&fixture.pool), "--volatile", text(&ram)];
         words.extend(["--container-bytes", "64KiB", "--pack-bytes", "128KiB"]);
         words.extend(more);
-        let made = place.on("one", &words);
-        (place, made)
+        let made = fixture.on("one", &words);
+        (fixture, made)
     }
 
-    fn with_slow() -> Place {
-        let (place, made) = Place::new(&["--slow", "../slow"]);
+    fn with_slow() -> Fixture {
+        let (fixture, made) = Fixture::new(&["--slow", "../slow"]);
         assert_eq!(made.code, 0, "{made:?}");
-        place
+        fixture
     }
 
     fn ram(&self, number: usize) -> PathBuf {
@@ -116,94 +116,94 @@ impl Place {
 
 #[test]
 fn a_program_goes_on_from_the_slow_tier_when_memory_is_lost() {
-    let place = Place::with_slow();
-    place.put(1);
-    place.put(2);
-    let config = place.pool.join("pool.toml");
+    let fixture = Fixture::with_slow();
+    fixture.put(1);
+    fixture.put(2);
+    let config = fixture.pool.join("pool.toml");
     let filled = fs::read_to_string(&config).unwrap();
     fs::write(&config, format!("{filled}\n[tiers]\nfill = false\n")).unwrap();
     // Shares everything with the one before, and is not on the slow tier, nor is what comes behind it.
-    place.put(3);
-    place.put(1);
-    place.restart();
+    fixture.put(3);
+    fixture.put(1);
+    fixture.restart();
 
     // Nothing is written by whoever only looks.
-    let (got, data) = place.get("one", &[]);
+    let (got, data) = fixture.get("one", &[]);
     assert_eq!(got.code, 0, "{got:?}");
     assert!(data.unwrap() == noise(2), "{got:?}");
     assert!(got.err.contains("in memory"), "{got:?}");
-    assert!(!place.ram(1).exists());
+    assert!(!fixture.ram(1).exists());
 
     // The same bytes again: what was stored of them is gone.
-    let put = place.put(3);
+    let put = fixture.put(3);
     assert!(put.err.contains("made anew as target 3"), "{put:?}");
     assert!(put.err.contains("lost with the memory that they were in: checkpoints 3"), "{put:?}");
-    place.check(1, 1);
-    place.check(2, 2);
-    place.check(5, 3);
-    let scrub = place.run(&["scrub"]);
+    fixture.check(1, 1);
+    fixture.check(2, 2);
+    fixture.check(5, 3);
+    let scrub = fixture.run(&["scrub"]);
     assert_eq!(scrub.code, 3, "{scrub:?}");
-    let told = place.get("one", &["--epoch", "3"]).0;
+    let told = fixture.get("one", &["--epoch", "3"]).0;
     assert_eq!(told.code, 3, "{told:?}");
-    let put = place.put(1);
+    let put = fixture.put(1);
     assert!(!put.err.contains("anew"), "{put:?}");
-    place.check(6, 1);
+    fixture.check(6, 1);
     // What is lost can be pruned, and the rest filled.
-    place.good(&["prune", "job", "--keep-last", "2"]);
-    place.good(&["pool", "fill"]);
+    fixture.good(&["prune", "job", "--keep-last", "2"]);
+    fixture.good(&["pool", "fill"]);
     let safe = |tiers: &[String]| tiers.contains(&"slow".to_owned());
-    assert!(place.epochs().iter().all(|(_, tiers)| safe(tiers)), "{:?}", place.epochs());
-    place.restart();
-    place.put(4);
-    place.check(6, 1);
-    place.check(5, 3);
-    place.check(7, 4);
-    place.good(&["scrub"]);
+    assert!(fixture.epochs().iter().all(|(_, tiers)| safe(tiers)), "{:?}", fixture.epochs());
+    fixture.restart();
+    fixture.put(4);
+    fixture.check(6, 1);
+    fixture.check(5, 3);
+    fixture.check(7, 4);
+    fixture.good(&["scrub"]);
 }
 
 #[test]
 fn a_pool_in_memory_alone_says_what_is_lost_and_begins_anew() {
-    let (place, made) = Place::new(&[]);
+    let (fixture, made) = Fixture::new(&[]);
     assert_eq!(made.code, 0, "{made:?}");
     assert!(made.out.contains("Every checkpoint is LOST when one is started anew"), "{made:?}");
-    place.put(1);
-    place.check(1, 1);
-    place.restart();
-    let looked = place.run(&["ls", "job"]);
+    fixture.put(1);
+    fixture.check(1, 1);
+    fixture.restart();
+    let looked = fixture.run(&["ls", "job"]);
     assert!(looked.err.contains("it is in memory"), "{looked:?}");
-    let (got, data) = place.get("one", &[]);
+    let (got, data) = fixture.get("one", &[]);
     assert_ne!(got.code, 0, "{got:?}");
     assert!(data.is_none());
     // The same bytes: nothing of them is left.
-    let put = place.put(1);
+    let put = fixture.put(1);
     assert!(put.err.contains("checkpoints 1; none is left"), "{put:?}");
-    place.check(2, 1);
+    fixture.check(2, 1);
 }
 
 #[test]
 fn only_the_host_whose_memory_it_was_makes_it_anew() {
-    let place = Place::with_slow();
-    place.put(1);
+    let fixture = Fixture::with_slow();
+    fixture.put(1);
     // Another host sees no memory of the first one, even where a directory has the same name.
-    let put = place.put_from("two", 2);
+    let put = fixture.put_from("two", 2);
     assert_eq!(put.code, 2, "{put:?}");
     assert!(put.err.contains("in the memory of the host one"), "{put:?}");
-    let (got, data) = place.get("two", &[]);
+    let (got, data) = fixture.get("two", &[]);
     assert_eq!(got.code, 0, "{got:?}");
     assert!(data.unwrap() == noise(1));
-    place.restart();
-    let put = place.put_from("two", 2);
+    fixture.restart();
+    let put = fixture.put_from("two", 2);
     assert_eq!(put.code, 2, "{put:?}");
-    assert!(!place.ram(1).exists());
-    place.put(2);
-    place.check(2, 2);
+    assert!(!fixture.ram(1).exists());
+    fixture.put(2);
+    fixture.check(2, 2);
     // A second target in memory must be in that of the same host.
-    let added =
-        place.on("two", &["pool", "add", text(&place.pool), text(&place.ram(2)), "--volatile"]);
+    let added = fixture
+        .on("two", &["pool", "add", text(&fixture.pool), text(&fixture.ram(2)), "--volatile"]);
     assert_eq!(added.code, 2, "{added:?}");
-    place.good(&["pool", "add", text(&place.ram(2)), "--volatile"]);
-    let on_disk = place.dir.path().join("disk");
-    let added = place.run(&["pool", "add", text(&on_disk), "--volatile"]);
+    fixture.good(&["pool", "add", text(&fixture.ram(2)), "--volatile"]);
+    let on_disk = fixture.dir.path().join("disk");
+    let added = fixture.run(&["pool", "add", text(&on_disk), "--volatile"]);
     assert_eq!(added.code, 2, "{added:?}");
     assert!(added.err.contains("not in memory"), "{added:?}");
 }
@@ -211,15 +211,15 @@ fn only_the_host_whose_memory_it_was_makes_it_anew() {
 /// What has to outlive the memory of the host is not in it.
 #[test]
 fn a_target_in_memory_is_refused_while_the_log_or_a_slow_target_is() {
-    let (place, made) = Place::new(&[]);
+    let (fixture, made) = Fixture::new(&[]);
     assert_eq!(made.code, 0, "{made:?}");
     for (more, says) in [("--log", "the log has to move"), ("--slow", "slow target 2")] {
-        let pool = place.dir.path().join(more);
-        let there = place.ram(if more == "--log" { 2 } else { 3 });
-        let made = place.on("one", &["pool", "init", text(&pool), more, text(&there)]);
+        let pool = fixture.dir.path().join(more);
+        let there = fixture.ram(if more == "--log" { 2 } else { 3 });
+        let made = fixture.on("one", &["pool", "init", text(&pool), more, text(&there)]);
         assert_eq!(made.code, 0, "{made:?}");
-        let ram = place.ram(4);
-        let added = place.on("one", &["pool", "add", text(&pool), text(&ram), "--volatile"]);
+        let ram = fixture.ram(4);
+        let added = fixture.on("one", &["pool", "add", text(&pool), text(&ram), "--volatile"]);
         assert_eq!(added.code, 2, "{added:?}");
         assert!(added.err.contains(says) && added.err.contains("is in memory"), "{added:?}");
         assert!(!ram.join("packs").exists());
@@ -228,62 +228,62 @@ fn a_target_in_memory_is_refused_while_the_log_or_a_slow_target_is() {
 
 #[test]
 fn what_comes_back_by_halves_is_no_target_and_two_programs_make_it_anew_once() {
-    let place = Place::with_slow();
-    place.put(1);
-    let copy = place.memory.path().join("copy");
-    let copied = std::process::Command::new("cp").arg("-a").arg(place.ram(1)).arg(&copy).status();
+    let fixture = Fixture::with_slow();
+    fixture.put(1);
+    let copy = fixture.memory.path().join("copy");
+    let copied = std::process::Command::new("cp").arg("-a").arg(fixture.ram(1)).arg(&copy).status();
     assert!(copied.unwrap().success());
-    fs::remove_dir_all(place.ram(1)).unwrap();
+    fs::remove_dir_all(fixture.ram(1)).unwrap();
     // Packs without what says whose they are: somebody has to look at that.
-    fs::create_dir(place.ram(1)).unwrap();
-    fs::rename(copy.join("packs"), place.ram(1).join("packs")).unwrap();
-    let marker = place.ram(1).join("packs/.pool.toml");
+    fs::create_dir(fixture.ram(1)).unwrap();
+    fs::rename(copy.join("packs"), fixture.ram(1).join("packs")).unwrap();
+    let marker = fixture.ram(1).join("packs/.pool.toml");
     let old = fs::read(&marker).unwrap();
     fs::remove_file(&marker).unwrap();
-    assert_eq!(place.put_from("one", 2).code, 6);
-    fs::remove_dir_all(place.ram(1)).unwrap();
+    assert_eq!(fixture.put_from("one", 2).code, 6);
+    fs::remove_dir_all(fixture.ram(1)).unwrap();
 
     let put = |job: &str, seed: u64| {
-        let from = place.dir.path().join(job);
+        let from = fixture.dir.path().join(job);
         fs::create_dir_all(&from).unwrap();
         fs::write(from.join("data"), noise(seed)).unwrap();
-        let mut put = command(&["put", text(&place.pool), job, text(&from)]);
+        let mut put = command(&["put", text(&fixture.pool), job, text(&from)]);
         put.env("OUTLIVE_HOST", "one").spawn().unwrap()
     };
     let mut both = [put("job", 2), put("other", 3)];
     assert!(both.iter_mut().all(|put| put.wait().unwrap().success()));
-    let config = fs::read_to_string(place.pool.join("pool.toml")).unwrap();
+    let config = fs::read_to_string(fixture.pool.join("pool.toml")).unwrap();
     assert!(config.contains("id = 3") && !config.contains("id = 4"), "{config}");
     assert!(!config.contains("unsettled"), "{config}");
-    place.check(1, 1);
-    place.check(2, 2);
+    fixture.check(1, 1);
+    fixture.check(2, 2);
     // The old one in its place is not the new one.
     fs::write(&marker, old).unwrap();
-    assert_eq!(place.put_from("one", 4).code, 2);
+    assert_eq!(fixture.put_from("one", 4).code, 2);
 }
 
 #[test]
 fn the_fast_tier_is_trimmed_of_what_the_slow_one_has() {
-    let place = Place::with_slow();
-    let config = place.pool.join("pool.toml");
+    let fixture = Fixture::with_slow();
+    let config = fixture.pool.join("pool.toml");
     let text_of = fs::read_to_string(&config).unwrap();
-    assert_eq!(place.run(&["pool", "trim"]).code, 2);
+    assert_eq!(fixture.run(&["pool", "trim"]).code, 2);
     fs::write(&config, format!("{text_of}\n[tiers]\nfill = false\nkeep_fast = 1\n")).unwrap();
     for seed in 1..=4 {
-        place.put(seed);
+        fixture.put(seed);
     }
     let shards = |at: &Path| {
         let is_shard = |path: &Path| path.extension().is_some_and(|end| end == "shard");
         files(at).into_iter().filter(|(path, _)| is_shard(path)).count()
     };
-    let all = shards(&place.ram(1));
+    let all = shards(&fixture.ram(1));
     // The slow tier has nothing: everything stays.
-    let trimmed = place.good(&["pool", "trim"]);
+    let trimmed = fixture.good(&["pool", "trim"]);
     assert!(trimmed.out.contains("stay, as the slow tier lacks them"), "{trimmed:?}");
-    assert_eq!(shards(&place.ram(1)), all);
-    place.good(&["pool", "fill"]);
+    assert_eq!(shards(&fixture.ram(1)), all);
+    fixture.good(&["pool", "fill"]);
     // A damaged copy is none.
-    let slow = place.dir.path().join("slow");
+    let slow = fixture.dir.path().join("slow");
     let is_shard = |path: &Path| path.extension().is_some_and(|end| end == "shard");
     let copies = files(&slow).into_iter().filter(|(path, _)| is_shard(path));
     for (path, mut bytes) in copies {
@@ -291,62 +291,67 @@ fn the_fast_tier_is_trimmed_of_what_the_slow_one_has() {
         bytes[middle] ^= 1;
         fs::write(path, bytes).unwrap();
     }
-    let trimmed = place.run(&["pool", "trim"]);
+    let trimmed = fixture.run(&["pool", "trim"]);
     assert_eq!(trimmed.code, 3, "{trimmed:?}");
-    assert_eq!(shards(&place.ram(1)), all);
-    place.run(&["scrub"]);
-    place.good(&["pool", "fill"]);
+    assert_eq!(shards(&fixture.ram(1)), all);
+    fixture.run(&["scrub"]);
+    fixture.good(&["pool", "fill"]);
 
-    let dry = place.good(&["pool", "trim", "--dry-run"]);
+    let dry = fixture.good(&["pool", "trim", "--dry-run"]);
     assert!(dry.out.contains("would be deleted"), "{dry:?}");
-    assert_eq!(shards(&place.ram(1)), all);
-    place.good(&["pool", "trim"]);
-    let left = shards(&place.ram(1));
+    assert_eq!(shards(&fixture.ram(1)), all);
+    fixture.good(&["pool", "trim"]);
+    let left = shards(&fixture.ram(1));
     assert!(left > 0 && left < all, "{left} of {all}");
-    let (tiers, slow_only) = (place.epochs(), vec!["slow".to_owned()]);
+    let (tiers, slow_only) = (fixture.epochs(), vec!["slow".to_owned()]);
     assert!(tiers.iter().filter(|(_, tiers)| *tiers == slow_only).count() >= 3, "{tiers:?}");
     // What the newest needs is here, whatever its lists name.
-    let away = place.dir.path().join("away");
+    let away = fixture.dir.path().join("away");
     fs::rename(&slow, &away).unwrap();
-    place.check(4, 4);
-    assert_ne!(place.get("one", &["--epoch", "1"]).0.code, 0);
+    fixture.check(4, 4);
+    assert_ne!(fixture.get("one", &["--epoch", "1"]).0.code, 0);
     fs::rename(&away, &slow).unwrap();
-    (1..=4).for_each(|epoch| place.check(epoch, epoch));
+    (1..=4).for_each(|epoch| fixture.check(epoch, epoch));
 
     // Nobody brings it back, nor calls it missing; and saves share what is on the slow tier only.
-    let repaired = place.good(&["pool", "repair"]);
+    let repaired = fixture.good(&["pool", "repair"]);
     assert!(repaired.out.contains("trimmed"), "{repaired:?}");
-    place.good(&["scrub"]);
-    assert_eq!(shards(&place.ram(1)), left);
-    place.put(1);
-    place.check(5, 1);
-    place.good(&["prune", "job", "--keep-last", "3"]);
-    (3..=4).for_each(|epoch| place.check(epoch, epoch));
-    place.check(5, 1);
-    place.good(&["pool", "fill"]);
-    place.good(&["pool", "trim"]);
-    place.restart();
-    place.put(6);
-    (3..=4).for_each(|epoch| place.check(epoch, epoch));
-    place.check(5, 1);
-    place.check(6, 6);
+    fixture.good(&["scrub"]);
+    assert_eq!(shards(&fixture.ram(1)), left);
+    fixture.put(1);
+    fixture.check(5, 1);
+    fixture.good(&["prune", "job", "--keep-last", "3"]);
+    (3..=4).for_each(|epoch| fixture.check(epoch, epoch));
+    fixture.check(5, 1);
+    fixture.good(&["pool", "fill"]);
+    fixture.good(&["pool", "trim"]);
+    fixture.restart();
+    fixture.put(6);
+    (3..=4).for_each(|epoch| fixture.check(epoch, epoch));
+    fixture.check(5, 1);
+    fixture.check(6, 6);
     // What the newest needs is brought back.
-    place.good(&["pool", "repair"]);
+    fixture.good(&["pool", "repair"]);
 }
 
 #[test]
 fn programs_trim_behind_their_fills() {
-    let place = Place::with_slow();
-    let config = place.pool.join("pool.toml");
+    let fixture = Fixture::with_slow();
+    let config = fixture.pool.join("pool.toml");
     let text_of = fs::read_to_string(&config).unwrap();
     fs::write(&config, format!("{text_of}\n[tiers]\nkeep_fast = 1\n")).unwrap();
     for seed in 1..=3 {
-        let put = place.put(seed);
+        let put = fixture.put(seed);
         assert!(!put.err.contains("cannot be trimmed"), "{put:?}");
     }
     let slow_only = |(epoch, tiers): &(u64, Vec<String>)| *epoch < 3 && tiers == &["slow"];
-    assert_eq!(place.epochs().iter().filter(|it| slow_only(it)).count(), 2, "{:?}", place.epochs());
-    (1..=3).for_each(|epoch| place.check(epoch, epoch));
+    assert_eq!(
+        fixture.epochs().iter().filter(|it| slow_only(it)).count(),
+        2,
+        "{:?}",
+        fixture.epochs()
+    );
+    (1..=3).for_each(|epoch| fixture.check(epoch, epoch));
 }
 
 /// What has to outlive a restart of the host is not put into its memory: logs, and what a slow tier has.

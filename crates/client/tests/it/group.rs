@@ -3,7 +3,7 @@
 #![allow(unsafe_code)] // they hand over their own memory
 
 use outlive_capture::{Region, fill::MutRegion};
-use outlive_client::{Client, End, Leave, Target};
+use outlive_client::{Client, End, NamedMemory, WritePermit};
 use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, Tuning, create, open};
 use outlive_store::group::{GroupOptions, Schedule};
 use outlive_store::{JobOptions, Restored, SaveNotes, SaveStats, Select};
@@ -126,11 +126,17 @@ impl Memory {
         regions
     }
 
-    fn targets(&mut self) -> Vec<Target> {
+    fn targets(&mut self) -> Vec<NamedMemory> {
         let target = |name: &str, dtype: &str, shape, start, bytes, distribution| {
             // SAFETY: every test keeps its memory, and does not look at it, until the restore is over.
             let memory = unsafe { MutRegion::from_raw(start, bytes) };
-            Target { name: name.to_owned(), dtype: dtype.to_owned(), shape, memory, distribution }
+            NamedMemory {
+                name: name.to_owned(),
+                dtype: dtype.to_owned(),
+                shape,
+                memory,
+                distribution,
+            }
         };
         let (array, shape) = (self.part.distribution(), self.part.shape.to_vec());
         let bytes = self.cells.len() * 8;
@@ -234,9 +240,9 @@ fn save(client: &Client, memory: &Memory) -> Result<SaveStats> {
 }
 
 fn restore(client: &Client, into: &mut Memory) -> Result<Option<Restored>> {
-    let leave = Arc::new(Leave::default());
-    let restored = client.restore_named(Select::Newest, &leave, &mut || into.targets());
-    leave.withdraw();
+    let permit = Arc::new(WritePermit::default());
+    let restored = client.restore_named(Select::Newest, &permit, &mut || into.targets());
+    permit.withdraw();
     restored
 }
 

@@ -4,7 +4,7 @@
 use crate::heat;
 
 use outlive_capture::{Region, fill::MutRegion};
-use outlive_client::{Client, End, Lazily, Leave, Target, Wish};
+use outlive_client::{Client, Destination, End, Lazily, NamedMemory, WritePermit};
 use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, Tuning, create, open};
 use outlive_store::gc::{GcOptions, collect};
 use outlive_store::retention::Rules;
@@ -51,10 +51,10 @@ impl Memory {
         parts.into_iter().map(region).collect()
     }
 
-    fn targets(&mut self) -> Vec<Target> {
+    fn targets(&mut self) -> Vec<NamedMemory> {
         let parts: [(&str, &mut [u8]); 3] =
             [("grid", &mut self.grid), ("small", &mut self.small), ("step", &mut self.step)];
-        let target = |(name, bytes): (&str, &mut [u8])| Target {
+        let target = |(name, bytes): (&str, &mut [u8])| NamedMemory {
             name: name.to_owned(),
             dtype: "|u1".to_owned(),
             shape: vec![bytes.len() as u64],
@@ -94,9 +94,9 @@ fn save(client: &Client, memory: &Memory) -> SaveStats {
 }
 
 fn restore(client: &Client, into: &mut Memory) -> Result<Option<Restored>> {
-    let leave = Arc::new(Leave::default());
-    let restored = client.restore_named(Select::Newest, &leave, &mut || into.targets());
-    leave.withdraw();
+    let permit = Arc::new(WritePermit::default());
+    let restored = client.restore_named(Select::Newest, &permit, &mut || into.targets());
+    permit.withdraw();
     restored
 }
 
@@ -175,13 +175,13 @@ fn a_lazy_restore_fills_while_the_program_runs_and_primes_the_next_save() {
     save(&client(dir.path()), &saved);
     let client = client(dir.path());
     let mut found = empty();
-    let (leave, lazily) = (Arc::new(Leave::default()), Lazily::default());
-    let begun = client.restore_lazily(Select::Newest, &leave, &lazily, &mut |offer| {
-        let wish = |target: Target| Wish::Into(target.memory);
+    let (permit, lazily) = (Arc::new(WritePermit::default()), Lazily::default());
+    let begun = client.restore_lazily(Select::Newest, &permit, &lazily, &mut |offer| {
+        let destination = |target: NamedMemory| Destination::Into(target.memory);
         assert_eq!(offer.regions.len(), 3);
-        Ok(found.targets().into_iter().map(wish).collect())
+        Ok(found.targets().into_iter().map(destination).collect())
     });
-    leave.withdraw();
+    permit.withdraw();
     let begun = begun.unwrap().unwrap();
     assert_eq!(begun.filled.restored.epoch, 1);
     // What is packed with others is there at once.
@@ -203,15 +203,15 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
     let mut memory_of = empty();
     assert_eq!(restore(&client, &mut memory_of).unwrap(), None);
     save(&client, &memory(3));
-    let refused = |change: &dyn Fn(&mut Vec<Target>)| {
+    let refused = |change: &dyn Fn(&mut Vec<NamedMemory>)| {
         let mut found = empty();
-        let leave = Arc::new(Leave::default());
-        let error = client.restore_named(Select::Newest, &leave, &mut || {
+        let permit = Arc::new(WritePermit::default());
+        let error = client.restore_named(Select::Newest, &permit, &mut || {
             let mut targets = found.targets();
             change(&mut targets);
             targets
         });
-        leave.withdraw();
+        permit.withdraw();
         let error = error.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
         assert!(found == empty(), "nothing was written");
@@ -231,7 +231,7 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
         let memory = other_at.take().expect("asked once");
         let (name, dtype) = ("other".to_owned(), "|u1".to_owned());
         let distribution = Distribution::Local;
-        targets.push(Target { name, dtype, shape: vec![10], memory, distribution });
+        targets.push(NamedMemory { name, dtype, shape: vec![10], memory, distribution });
     });
     assert!(message.contains("a region that checkpoint 1 does not have, \"other\""), "{message}");
 }
@@ -242,24 +242,24 @@ fn parts_copies_and_memory_that_overlaps() {
     let saved = memory(4);
     save(&client(dir.path()), &saved);
     let client = client(dir.path());
-    let leave = Arc::new(Leave::default());
+    let permit = Arc::new(WritePermit::default());
     // One region as a copy, one into the same memory as another, one not at all.
     let mut shared = vec![0; GRID_BYTES];
     let mut regions = Vec::new();
-    let filled = client.restore(Select::Newest, &leave, &mut |offer| {
+    let filled = client.restore(Select::Newest, &permit, &mut |offer| {
         regions = offer.regions;
         let first = region_of(&mut shared);
         let overlapping = region_of(&mut shared[..3000]);
-        Ok(vec![Wish::Into(first), Wish::Into(overlapping), Wish::Copy])
+        Ok(vec![Destination::Into(first), Destination::Into(overlapping), Destination::Copy])
     });
-    leave.withdraw();
+    permit.withdraw();
     let filled = filled.unwrap().unwrap();
     assert_eq!(filled.bytes(&regions[2]), Some(&saved.step[..]));
     assert!(shared[..3000] == saved.small && shared[3000..] == saved.grid[3000..]);
     // What is known of the program's memory stays if only part of a checkpoint is read.
-    let leave = Arc::new(Leave::default());
-    let part = &mut |_| Ok(vec![Wish::Nothing, Wish::Copy, Wish::Nothing]);
-    let filled = client.restore(Select::Newest, &leave, part).unwrap().unwrap();
+    let permit = Arc::new(WritePermit::default());
+    let part = &mut |_| Ok(vec![Destination::Nothing, Destination::Copy, Destination::Nothing]);
+    let filled = client.restore(Select::Newest, &permit, part).unwrap().unwrap();
     assert!(filled.bytes(&regions[0]).is_none() && filled.bytes(&regions[1]).is_some());
     assert_eq!(save(&client, &saved).changed_bytes, 0);
 }
@@ -270,9 +270,9 @@ fn who_takes_its_leave_back_keeps_its_memory() {
     let client = client(dir.path());
     save(&client, &memory(5));
     let mut found = empty();
-    let leave = Arc::new(Leave::default());
-    let error = client.restore_named(Select::Newest, &leave, &mut || {
-        leave.withdraw();
+    let permit = Arc::new(WritePermit::default());
+    let error = client.restore_named(Select::Newest, &permit, &mut || {
+        permit.withdraw();
         found.targets()
     });
     assert_eq!(error.unwrap_err().kind(), ErrorKind::Retry);

@@ -6,7 +6,7 @@ use outlive_target::{Append, LogMedium, ManifestLog, Previous, RetryLog, RetryPo
 use outlive_types::{ErrorKind, Result};
 use std::sync::Arc;
 use std::thread;
-use support::{Cluster, job, place_with, until};
+use support::{Cluster, job, until, url_with};
 
 /// Appends `record` as a program does: what failed and may be done again is done again.
 fn append(log: &dyn ManifestLog, previous: Previous, record: &[u8]) -> Previous {
@@ -42,10 +42,10 @@ fn again<T>(mut read: impl FnMut() -> Result<T>) -> T {
 #[test]
 fn a_majority_goes_on_and_less_loses_nothing() {
     let mut cluster = Cluster::of(3);
-    let place = place_with(&cluster.addresses(), "ckpt", &[]);
-    again(|| place.check());
+    let pool_url = url_with(&cluster.addresses(), "ckpt", &[]);
+    again(|| pool_url.check());
     let policy = RetryPolicy { attempts_max: 2, ..RetryPolicy::default() };
-    let log = RetryLog::new(Arc::new(place.open_medium().unwrap()), policy);
+    let log = RetryLog::new(Arc::new(pool_url.open_medium().unwrap()), policy);
     let (mut previous, mut records) = (Previous::NONE, vec![]);
     let mut add = |log: &dyn ManifestLog, count: usize| {
         for _ in 0..count {
@@ -61,16 +61,16 @@ fn a_majority_goes_on_and_less_loses_nothing() {
         cluster.stop(number);
         add(&log, 3);
         assert_eq!(again(|| log.latest(&job())), 6 + 3 * number as u64);
-        again(|| place.check());
+        again(|| pool_url.check());
         cluster.start(&[number]);
     }
     let (previous, records) = add(&log, 1);
     cluster.stop(2);
     cluster.stop(0);
     // All at once: each takes as long as etcd may take to find a majority.
-    let (medium, log) = (place.open_medium().unwrap(), &log);
+    let (medium, log) = (pool_url.open_medium().unwrap(), &log);
     let calls: [&(dyn Fn() -> Result<()> + Sync); 5] = [
-        &|| place.check(),
+        &|| pool_url.check(),
         &|| log.latest(&job()).map(drop),
         &|| log.jobs().map(drop),
         &|| log.append_if(&job(), previous, b"too few").map(drop),

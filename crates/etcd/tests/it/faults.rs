@@ -2,7 +2,7 @@
 
 use crate::support;
 
-use outlive_etcd::EtcdPlace;
+use outlive_etcd::EtcdUrl;
 use outlive_target::{Append, LogMedium, ManifestLog, Previous, Put, RecordLog};
 use outlive_types::{ErrorKind, Result};
 use std::io::{Read, Write};
@@ -10,7 +10,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::thread;
 use std::time::{Duration, Instant};
 use support::proxy::{Fault, Proxy};
-use support::{Cluster, job, place_at};
+use support::{Cluster, job, url_at};
 
 fn is_put(_: &str, target: &str) -> bool {
     target == "/v3/kv/txn"
@@ -21,7 +21,7 @@ fn is_put(_: &str, target: &str) -> bool {
 fn a_put_whose_reply_is_lost_is_not_known() {
     let cluster = Cluster::of(1);
     let proxy = Proxy::before(cluster.address());
-    let medium = place_at(&[proxy.address()]).open_medium().unwrap();
+    let medium = url_at(&[proxy.address()]).open_medium().unwrap();
     for (number, fault, is_there) in [
         (1, Fault::LoseReply, true),
         (2, Fault::CutReply(20), true),
@@ -45,7 +45,7 @@ fn a_put_whose_reply_is_lost_is_not_known() {
 fn no_reply_that_is_lost_forks_a_log() {
     let cluster = Cluster::of(1);
     let proxy = Proxy::before(cluster.address());
-    let log = RecordLog::over(place_at(&[proxy.address()]).open_medium().unwrap());
+    let log = RecordLog::over(url_at(&[proxy.address()]).open_medium().unwrap());
     let mut previous = Previous::NONE;
     for fault in [Fault::LoseReply, Fault::CutReply(20), Fault::None] {
         let record = format!("{fault:?}").into_bytes();
@@ -64,7 +64,7 @@ fn no_reply_that_is_lost_forks_a_log() {
 fn a_read_whose_reply_is_lost_is_repeated() {
     let cluster = Cluster::of(1);
     let proxy = Proxy::before(cluster.address());
-    let medium = place_at(&[proxy.address()]).open_medium().unwrap();
+    let medium = url_at(&[proxy.address()]).open_medium().unwrap();
     medium.put_new(&job(), 1, &[7; 100_000]).unwrap();
     for fault in [
         Fault::LoseReply,
@@ -82,7 +82,7 @@ fn a_read_whose_reply_is_lost_is_repeated() {
 #[test]
 fn a_record_that_is_too_long_is_refused_with_what_to_raise() {
     let cluster = Cluster::of(1);
-    let medium = cluster.place().open_medium().unwrap();
+    let medium = cluster.pool_url().open_medium().unwrap();
     // Of the second the server reads only the length.
     for bytes in [1_677_722, 6 << 20] {
         let error = medium.put_new(&job(), 1, &vec![1; bytes]).unwrap_err();
@@ -92,7 +92,7 @@ fn a_record_that_is_too_long_is_refused_with_what_to_raise() {
         assert!(!medium.has(&job(), 1).unwrap());
     }
     let cluster = Cluster::with(1, &["--max-request-bytes", "8388608"], None);
-    let medium = cluster.place().open_medium().unwrap();
+    let medium = cluster.pool_url().open_medium().unwrap();
     let record: Vec<u8> = (0..6 << 20).map(|at: u32| (at / 7) as u8).collect();
     assert_eq!(medium.put_new(&job(), 1, &record).unwrap(), Put::Made);
     assert!(medium.get(&job(), 1).unwrap().unwrap() == record, "what can be put can be read");
@@ -101,7 +101,7 @@ fn a_record_that_is_too_long_is_refused_with_what_to_raise() {
 #[test]
 fn a_full_database_is_told_as_such() {
     let cluster = Cluster::with(1, &["--quota-backend-bytes", "1048576"], None);
-    let medium = cluster.place().open_medium().unwrap();
+    let medium = cluster.pool_url().open_medium().unwrap();
     let puts = (1..100).map(|number| medium.put_new(&job(), number, &[1; 100_000]));
     let error = puts.filter_map(Result::err).next().expect("it gets full");
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
@@ -110,10 +110,10 @@ fn a_full_database_is_told_as_such() {
 }
 
 /// What each kind of call says.
-fn calls(place: &EtcdPlace) -> Vec<(&'static str, Result<()>)> {
-    let (medium, files) = (place.open_medium().unwrap(), place.open_files().unwrap());
+fn calls(pool_url: &EtcdUrl) -> Vec<(&'static str, Result<()>)> {
+    let (medium, files) = (pool_url.open_medium().unwrap(), pool_url.open_files().unwrap());
     vec![
-        ("check", place.check()),
+        ("check", pool_url.check()),
         ("jobs", medium.jobs().map(drop)),
         ("numbers", medium.list(&job()).map(drop)),
         ("get", medium.get(&job(), 1).map(drop)),
@@ -140,17 +140,17 @@ fn a_cluster_that_is_not_there_is_told_soon() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     drop(taken);
-    let place = place_at(&[address]);
+    let pool_url = url_at(&[address]);
     let since = Instant::now();
-    let error = place.check().unwrap_err();
+    let error = pool_url.check().unwrap_err();
     assert!(since.elapsed() < Duration::from_secs(30), "{:?}", since.elapsed());
     assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
     for told in ["looking into etcd://", &address.to_string(), "refused", "more than half"] {
         assert!(error.message().contains(told), "{error}");
     }
-    let error = place.open_medium().unwrap().put_new(&job(), 1, b"one").unwrap_err();
+    let error = pool_url.open_medium().unwrap().put_new(&job(), 1, b"one").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
-    let unknown = EtcdPlace::parse("etcd://no-such-host.invalid/x").unwrap();
+    let unknown = EtcdUrl::parse("etcd://no-such-host.invalid/x").unwrap();
     let error = unknown.check().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
     assert!(error.message().contains("no-such-host.invalid:2379"), "{error}");
@@ -162,14 +162,14 @@ fn a_member_that_says_nothing_is_passed_over() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = silent.local_addr().map(|address| (address, silent)).unwrap();
     let cluster = Cluster::of(1);
-    let medium = place_at(&[silent.0, cluster.address()]).open_medium().unwrap();
+    let medium = url_at(&[silent.0, cluster.address()]).open_medium().unwrap();
     assert!(!medium.has(&job(), 1).unwrap(), "a read is repeated elsewhere");
     assert_eq!(
         medium.put_new(&job(), 1, b"one").unwrap(),
         Put::Made,
         "who answered is asked first"
     );
-    let medium = place_at(&[silent.0, cluster.address()]).open_medium().unwrap();
+    let medium = url_at(&[silent.0, cluster.address()]).open_medium().unwrap();
     let error = medium.put_new(&job(), 2, b"two").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
     assert!(error.message().contains("no answer in time"), "{error}");
@@ -209,8 +209,8 @@ fn what_is_not_etcd_is_told_as_such() {
         "HTTP/1.0 200 OK\r\n\r\n{}",
         "HTTP/1.0 302 Found\r\nLocation: http://127.0.0.1:1/\r\n\r\n",
     ] {
-        let place = place_at(&[stranger(answer)]);
-        all_are(ErrorKind::Invalid, "is not etcd: correct the location", calls(&place));
+        let pool_url = url_at(&[stranger(answer)]);
+        all_are(ErrorKind::Invalid, "is not etcd: correct the location", calls(&pool_url));
     }
 }
 
@@ -218,12 +218,12 @@ fn what_is_not_etcd_is_told_as_such() {
 #[test]
 fn members_of_two_clusters_are_told_apart() {
     let (one, mut other) = (Cluster::of(1), Cluster::of(1));
-    let place = place_at(&[other.address(), one.address()]);
-    let error = place.check().unwrap_err();
+    let pool_url = url_at(&[other.address(), one.address()]);
+    let error = pool_url.check().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     assert!(error.message().contains("belongs to another cluster"), "{error}");
     // Whoever does not check learns of it as soon as he meets both.
-    let medium = place.open_medium().unwrap();
+    let medium = pool_url.open_medium().unwrap();
     assert_eq!(medium.put_new(&job(), 1, b"one").unwrap(), Put::Made);
     other.stop(0);
     let error = medium.get(&job(), 1).unwrap_err();

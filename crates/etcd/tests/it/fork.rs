@@ -35,7 +35,7 @@ fn succeeds_in_a_child(work: impl FnOnce() -> Result<()>) -> bool {
 #[test]
 fn parent_and_child_use_one_medium() {
     let cluster = Cluster::of(1);
-    let medium = cluster.place().open_medium().unwrap();
+    let medium = cluster.pool_url().open_medium().unwrap();
     assert_eq!(medium.put_new(&job(), 1, b"one").unwrap(), Put::Made);
     for number in 2..6 {
         let done = succeeds_in_a_child(|| {

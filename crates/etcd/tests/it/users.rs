@@ -7,7 +7,7 @@ use outlive_types::ErrorKind;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use support::{Cluster, Tls, encode, job, named_place, place_with, post};
+use support::{Cluster, Tls, encode, job, named_url, post, url_with};
 
 /// Has the cluster ask for users: "root", and "me", who may use what is below "ckpt/".
 fn introduce_users(cluster: &Cluster) {
@@ -27,7 +27,7 @@ fn introduce_users(cluster: &Cluster) {
 fn users_are_known_by_their_passwords() {
     let mut cluster = Cluster::of(1);
     let addresses = cluster.addresses();
-    let me = place_with(&addresses, "ckpt", &[("ETCDCTL_USER", "me:me:secret")]);
+    let me = url_with(&addresses, "ckpt", &[("ETCDCTL_USER", "me:me:secret")]);
     // A user that is told and not asked for does no harm.
     let medium = me.open_medium().unwrap();
     assert_eq!(medium.put_new(&job(), 1, b"one").unwrap(), Put::Made);
@@ -35,17 +35,17 @@ fn users_are_known_by_their_passwords() {
     assert_eq!(medium.put_new(&job(), 2, b"two").unwrap(), Put::Made, "a token is asked for now");
     me.check().unwrap();
     let apart = [("ETCDCTL_USER", "me"), ("ETCDCTL_PASSWORD", "me:secret")];
-    place_with(&addresses, "ckpt/x", &apart).check().unwrap();
+    url_with(&addresses, "ckpt/x", &apart).check().unwrap();
     for (prefix, user, told) in [
         ("ckpt", "me:wrong", "correct the user and the password (ETCDCTL_USER"),
         ("ckpt", "nobody:secret", "correct the user and the password (ETCDCTL_USER"),
         ("ckpt", "", "set ETCDCTL_USER"),
         ("other", "me:me:secret", "needs a role"),
     ] {
-        let place = place_with(&addresses, prefix, &[("ETCDCTL_USER", user)]);
-        let medium = place.open_medium().unwrap();
+        let pool_url = url_with(&addresses, prefix, &[("ETCDCTL_USER", user)]);
+        let medium = pool_url.open_medium().unwrap();
         for outcome in [
-            place.check(),
+            pool_url.check(),
             medium.jobs().map(drop),
             medium.list(&job()).map(drop),
             medium.get(&job(), 1).map(drop),
@@ -115,9 +115,9 @@ fn certificates_are_checked_on_both_sides() {
     let dir = tempfile::tempdir().unwrap();
     let tls = make_certificates(dir.path());
     let cluster = Cluster::with(1, &[], Some(tls.clone()));
-    let place = tls.place(cluster.address());
-    assert!(place.to_string().starts_with("etcds://"));
-    let medium = place.open_medium().unwrap();
+    let pool_url = tls.pool_url(cluster.address());
+    assert!(pool_url.to_string().starts_with("etcds://"));
+    let medium = pool_url.open_medium().unwrap();
     assert_eq!(medium.put_new(&job(), 1, b"one").unwrap(), Put::Made);
     assert_eq!(medium.get(&job(), 1).unwrap().unwrap(), b"one");
     let (roots, key) = (tls.roots.to_str().unwrap(), tls.key.to_str().unwrap());
@@ -129,8 +129,8 @@ fn certificates_are_checked_on_both_sides() {
         ("etcds", &[("ETCDCTL_CACERT", key)], "ETCDCTL_CACERT"),
         ("etcd", &[], "etcds://"),
     ] {
-        let place = named_place(scheme, &cluster.addresses(), "ckpt", variables);
-        let error = place.check().unwrap_err();
+        let pool_url = named_url(scheme, &cluster.addresses(), "ckpt", variables);
+        let error = pool_url.check().unwrap_err();
         // One that is cut off may be so by the network.
         let kind = if scheme == "etcd" { ErrorKind::Retry } else { ErrorKind::Invalid };
         assert_eq!(error.kind(), kind, "{error}");

@@ -5,7 +5,7 @@ use crate::trees;
 
 use common::noise;
 use outlive_files::{
-    Choice, GetFiles, GetOptions, InOrder, PutFiles, PutOptions, PutSource, TroubleKind,
+    FileErrorKind, GetFiles, GetOptions, InOrder, PutFiles, PutOptions, PutSource, Selection,
 };
 use outlive_types::ErrorKind;
 use std::collections::BTreeMap;
@@ -118,7 +118,7 @@ fn streams_come_back() {
         let mut back = Vec::new();
         let mut items = 0;
         checkpoint(&job, epoch)
-            .in_order(&Choice::default(), 1 << 20, &mut |next| {
+            .in_order(&Selection::default(), 1 << 20, &mut |next| {
                 match next {
                     InOrder::Item(item) => {
                         assert_eq!((&item.path[..], item.bytes), (&b"stdin"[..], length as u64));
@@ -166,7 +166,7 @@ fn in_order_gives_everything_once_and_in_order() {
     let mut files: BTreeMap<Vec<u8>, (u64, u64)> = BTreeMap::new();
     let mut paths = Vec::new();
     checkpoint(&job, 1)
-        .in_order(&Choice::default(), 1 << 20, &mut |next| {
+        .in_order(&Selection::default(), 1 << 20, &mut |next| {
             if let InOrder::Item(item) = next {
                 paths.push(item.path.clone());
                 files.insert(item.path.clone(), (item.bytes, 0));
@@ -185,7 +185,7 @@ fn in_order_gives_everything_once_and_in_order() {
     assert!(paths.is_sorted() && paths.len() == snapshot(&source).len());
     // The receiver may stop.
     let mut left = 5;
-    let error = checkpoint(&job, 1).in_order(&Choice::default(), 1 << 20, &mut |_| {
+    let error = checkpoint(&job, 1).in_order(&Selection::default(), 1 << 20, &mut |_| {
         left -= 1;
         if left == 0 { Err(outlive_types::Error::invalid("enough")) } else { Ok(()) }
     });
@@ -217,7 +217,7 @@ fn what_the_kernel_makes_up_is_read_whole() {
     let report = put(&job, Path::new("/proc/self/limits")).unwrap();
     let to = world.directory("to");
     checkpoint(&job, 1).get(&into(&to)).unwrap();
-    assert_eq!(report.troubles.count(TroubleKind::Unreadable), 0);
+    assert_eq!(report.troubles.count(FileErrorKind::Unreadable), 0);
     let found = fs::read_to_string(to.join("limits")).unwrap();
     assert!(found.len() > 512 && found.contains("Max open files"), "{} bytes", found.len());
 }

@@ -5,7 +5,7 @@ use crate::common;
 use crate::trees;
 
 use common::{noise, small_config, until};
-use outlive_files::{GetFiles, GetOptions, GetReport, TroubleKind};
+use outlive_files::{FileErrorKind, GetFiles, GetOptions, GetReport};
 use outlive_pool::{Environment, create};
 use outlive_store::Job;
 use rustix::fs::{XattrFlags, lsetxattr};
@@ -263,7 +263,7 @@ fn times_that_do_not_fit_are_told() {
         let kept = &report.troubles.kept;
         let told: Vec<_> =
             kept.iter().map(|trouble| (trouble.path.clone(), trouble.kind)).collect();
-        let incomplete = |(path, _): &(Vec<u8>, i64)| (path.clone(), TroubleKind::Incomplete);
+        let incomplete = |(path, _): &(Vec<u8>, i64)| (path.clone(), FileErrorKind::Incomplete);
         assert_eq!(told, bent.iter().map(incomplete).collect::<Vec<_>>());
         for ((path, stored), trouble) in bent.iter().zip(kept) {
             let path = String::from_utf8_lossy(path);

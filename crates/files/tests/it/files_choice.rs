@@ -5,7 +5,7 @@ use crate::common;
 use crate::trees;
 
 use common::noise;
-use outlive_files::{Choice, GetFiles, GetOptions, InOrder, PutFiles, PutOptions};
+use outlive_files::{GetFiles, GetOptions, InOrder, PutFiles, PutOptions, Selection};
 use outlive_format::ItemKind;
 use outlive_types::{ErrorKind, Rng, SeededRng};
 use rustix::fs::FileType;
@@ -36,7 +36,7 @@ fn some_paths_of_it() {
     let choose = |paths: &[&str]| {
         let paths = paths.iter().map(|path| path.as_bytes().to_vec());
         let to = world.directory(&format!("to {}", rand_name()));
-        let choice = Choice::new(paths).unwrap();
+        let choice = Selection::new(paths).unwrap();
         let options = GetOptions { choice, ..into(&to) };
         let plan = checkpoint(&job, 1).plan_get(&options).unwrap();
         let report = checkpoint(&job, 1).get(&options).unwrap();
@@ -64,7 +64,7 @@ fn some_paths_of_it() {
     let mut right = expected(&["d", "d/third"]);
     right.get_mut(&b"d/third"[..]).unwrap().same_as = None;
     same(&found, &right, "one link alone");
-    let choice = Choice::new([b"a/nothing".to_vec()]).unwrap();
+    let choice = Selection::new([b"a/nothing".to_vec()]).unwrap();
     let options = GetOptions { choice, ..into(&world.directory("none")) };
     let error = checkpoint(&job, 1).get(&options).unwrap_err();
     assert!(error.kind() == ErrorKind::Invalid && error.message().contains("a/nothing"), "{error}");
@@ -314,7 +314,7 @@ fn patterns_are_those_of_git() {
         put_whole(&job, &source);
         let mut ours = Vec::new();
         checkpoint(&job, 1)
-            .in_order(&Choice::default(), 1 << 20, &mut |next| {
+            .in_order(&Selection::default(), 1 << 20, &mut |next| {
                 if let InOrder::Item(item) = next
                     && item.kind == ItemKind::File
                 {

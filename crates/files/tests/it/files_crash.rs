@@ -4,7 +4,7 @@ use crate::common;
 use crate::trees;
 
 use common::{noise, stored};
-use outlive_files::{Choice, GetFiles, GetOptions, InOrder, TroubleKind};
+use outlive_files::{FileErrorKind, GetFiles, GetOptions, InOrder, Selection};
 use outlive_store::Select;
 use outlive_target::{CutMode, FaultWorld};
 use outlive_types::ErrorKind;
@@ -162,7 +162,7 @@ fn every_flip_is_found_and_hurts_only_what_it_hits() {
     let world = world_on(&faulty, "none");
     put_whole(&world.job(), &source);
     let target = faulty.target();
-    let (mut lost, mut gone, mut unhurt) = (0, 0, 0);
+    let (mut lost, mut gone, mut whole) = (0, 0, 0);
     for shard in target.list().unwrap() {
         let length = target.length(shard).unwrap();
         // Each byte of metadata, and of contents some.
@@ -190,18 +190,18 @@ fn every_flip_is_found_and_hurts_only_what_it_hits() {
                     assert_eq!(is_found, !report.troubles.is_empty(), "{what}");
                     let mut left = expected.clone();
                     for trouble in &report.troubles.kept {
-                        assert_eq!(trouble.kind, TroubleKind::Damaged, "{what}: {trouble}");
+                        assert_eq!(trouble.kind, FileErrorKind::Damaged, "{what}: {trouble}");
                         left.remove(&trouble.path).unwrap();
                         lost += 1;
                     }
-                    unhurt += u64::from(!is_found);
+                    whole += u64::from(!is_found);
                     same(&found, &left, &what);
                 }
             }
             faulty.corrupt(shard, offset, 1 << (offset % 8));
         }
     }
-    assert!(lost > 50 && gone > 50 && unhurt > 50, "{lost} {gone} {unhurt}");
+    assert!(lost > 50 && gone > 50 && whole > 50, "{lost} {gone} {whole}");
     assert_eq!(world.job().verify(None).unwrap().findings, vec![]);
 }
 
@@ -223,7 +223,7 @@ fn further_names_of_a_lost_file_are_lost_with_it() {
     fs::write(to.join("a"), "older").unwrap();
     let options = GetOptions { overwrite: true, ..into(&to) };
     let report = checkpoint(&world.job(), 1).get(&options).unwrap();
-    assert_eq!(report.troubles.count(TroubleKind::Damaged), 2, "{:?}", report.troubles);
+    assert_eq!(report.troubles.count(FileErrorKind::Damaged), 2, "{:?}", report.troubles);
     assert_eq!((report.items, report.files), (1, 0));
     assert_eq!(fs::read(to.join("a")).unwrap(), b"older");
     assert!(!to.join("b").exists());
@@ -245,7 +245,7 @@ fn a_stream_of_damaged_files_ends_at_the_damage() {
                 world.corrupt(shard, offset, 1);
                 let mut got = Vec::new();
                 let ended = checkpoint(&world_on(&world, compression).job(), 1).in_order(
-                    &Choice::default(),
+                    &Selection::default(),
                     64 << 20,
                     &mut |next| {
                         if let InOrder::Bytes(bytes) = next {

@@ -6,7 +6,7 @@ use crate::stepped;
 use crate::trees;
 
 use common::{noise, small_config};
-use outlive_files::{GetFiles, GetOptions, PutFiles, PutOptions, PutSource, TroubleKind};
+use outlive_files::{FileErrorKind, GetFiles, GetOptions, PutFiles, PutOptions, PutSource};
 use outlive_pool::{Environment, create};
 use outlive_store::{Job, Select};
 use outlive_target::{MemoryLog, MemoryTarget};
@@ -85,9 +85,9 @@ fn what_vanishes_is_told_and_left_out() {
     let troubles: Vec<_> =
         report.troubles.kept.iter().map(|trouble| (&trouble.path[..], trouble.kind)).collect();
     let expected = [
-        (&b"b"[..], TroubleKind::Vanished),
-        (b"c", TroubleKind::Vanished),
-        (b"d", TroubleKind::Unreadable),
+        (&b"b"[..], FileErrorKind::Vanished),
+        (b"c", FileErrorKind::Vanished),
+        (b"d", FileErrorKind::Unreadable),
     ];
     assert_eq!(troubles, expected);
     assert!(!report.troubles.is_whole());
@@ -116,7 +116,7 @@ fn a_further_name_never_gets_what_another_file_holds() {
         let report = put(&job, dir.path()).unwrap();
         let troubles: Vec<_> =
             report.troubles.kept.iter().map(|trouble| (&trouble.path[..], trouble.kind)).collect();
-        assert_eq!(troubles, [(&b"d"[..], TroubleKind::Unreadable)]);
+        assert_eq!(troubles, [(&b"d"[..], FileErrorKind::Unreadable)]);
         let (mut found, mut there) = (got(&job, 1, world.dir.path()), snapshot(dir.path()));
         there.remove(&b"d"[..]);
         // The directory has changed since it was looked at.
@@ -202,7 +202,7 @@ fn a_file_that_never_holds_still_is_told() {
         over.store(true, Ordering::Relaxed);
         restless.join().unwrap();
         let report = report.unwrap();
-        assert_eq!(report.troubles.count(TroubleKind::Changed), 1, "{:?}", report.troubles);
+        assert_eq!(report.troubles.count(FileErrorKind::Changed), 1, "{:?}", report.troubles);
         assert_eq!(report.troubles.len(), 1);
         let found = got(&job, 1, world.dir.path());
         assert_eq!(found.len(), 3);
@@ -302,7 +302,7 @@ fn as_other_user(dir: &Path) {
     let report = checkpoint(&job, 1).get(&into(&to)).unwrap();
     let troubles: Vec<_> =
         report.troubles.kept.iter().map(|trouble| (&trouble.path[..], trouble.kind)).collect();
-    assert_eq!(troubles, [(&b"null"[..], TroubleKind::Incomplete)], "{:?}", report.troubles);
+    assert_eq!(troubles, [(&b"null"[..], FileErrorKind::Incomplete)], "{:?}", report.troubles);
     let found = snapshot(&to);
     let mode = |name: &str| found[name.as_bytes()].mode;
     // With the bits a program would run with the rights of this user instead of its owner's.
@@ -316,7 +316,7 @@ fn as_other_user(dir: &Path) {
     let troubles: Vec<_> =
         report.troubles.kept.iter().map(|trouble| (&trouble.path[..], trouble.kind)).collect();
     let expected = [&b"locked"[..], b"locked dir", b"plain"];
-    assert_eq!(troubles, expected.map(|path| (path, TroubleKind::Unreadable)));
+    assert_eq!(troubles, expected.map(|path| (path, FileErrorKind::Unreadable)));
     assert!(!report.troubles.is_whole());
 
     // If that is all, there is no checkpoint.

@@ -5,7 +5,7 @@ use crate::stepped;
 use crate::trees;
 
 use common::noise;
-use outlive_files::{Choice, GetFiles, InOrder};
+use outlive_files::{GetFiles, InOrder, Selection};
 use outlive_store::gc::{GcOptions, collect};
 use outlive_target::{ManifestLog, MemoryLog, MemoryTarget, Target};
 use outlive_types::{Epoch, ErrorKind};
@@ -168,7 +168,7 @@ fn a_gc_at_any_step_of_a_get_hurts_nothing() {
                 };
                 Ok(())
             };
-            checkpoint(&world.job(), 2).in_order(&Choice::default(), 1 << 20, each).unwrap();
+            checkpoint(&world.job(), 2).in_order(&Selection::default(), 1 << 20, each).unwrap();
             assert_eq!(bytes, expected.values().map(|item| item.bytes).sum::<u64>());
         }
         if !done.load(Ordering::SeqCst) {

@@ -25,7 +25,7 @@ pub struct Archive {
     /// Pages with the segments of each rank, of all checkpoints that have an image table.
     pub lists: Vec<PageRef>,
     /// Epochs of the manifests of which something is lost, ascending.
-    pub hurt: Vec<Epoch>,
+    pub incomplete: Vec<Epoch>,
     /// What was kept, epochs ascending. Images in them have no segments of their own; those that an
     /// image table lists are replaced by `lists`.
     pub manifests: Vec<Manifest>,
@@ -39,7 +39,7 @@ impl Archive {
             + PackId::BYTES * self.condemned.len()
             + SEGMENT_BYTES * self.segments.len()
             + PAGE_REF_BYTES * self.lists.len()
-            + 8 * self.hurt.len()
+            + 8 * self.incomplete.len()
             + manifests
     }
 
@@ -54,7 +54,7 @@ impl Archive {
         out.u32(self.condemned.len() as u32);
         out.u32(self.segments.len() as u32);
         out.u32(self.manifests.len() as u32);
-        out.u32(self.hurt.len() as u32);
+        out.u32(self.incomplete.len() as u32);
         out.u32(self.lists.len() as u32);
         out.reserved(4);
         if let Some((session, _)) = &self.session {
@@ -63,7 +63,7 @@ impl Archive {
         self.condemned.iter().for_each(|pack| out.bytes(&pack.0));
         self.segments.iter().for_each(|segment| segment.write(out));
         write_pages(&self.lists, out);
-        self.hurt.iter().for_each(|epoch| out.u64(*epoch));
+        self.incomplete.iter().for_each(|epoch| out.u64(*epoch));
         for manifest in &self.manifests {
             out.u32(manifest.encoded_len() as u32);
             manifest.write(out);
@@ -73,7 +73,7 @@ impl Archive {
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Archive> {
         let (gc, state, last_epoch) = (from.session()?, from.u32()?, from.u64()?);
         let (pack_count, segment_count, manifest_count) = (from.u32()?, from.u32()?, from.u32()?);
-        let (hurt_count, list_count) = (from.u32()?, from.u32()?);
+        let (incomplete_count, list_count) = (from.u32()?, from.u32()?);
         from.reserved(4)?;
         let session = match state {
             0 => None,
@@ -86,9 +86,9 @@ impl Archive {
         }
         let segments = read_segments(segment_count, from)?;
         let lists = read_pages(list_count, from)?;
-        let mut hurt = Vec::with_capacity(from.count(hurt_count.into(), 8)?);
-        for _ in 0..hurt_count {
-            hurt.push(from.u64()?);
+        let mut incomplete = Vec::with_capacity(from.count(incomplete_count.into(), 8)?);
+        for _ in 0..incomplete_count {
+            incomplete.push(from.u64()?);
         }
         let mut manifests = Vec::with_capacity(from.count(manifest_count.into(), 4)?);
         for _ in 0..manifest_count {
@@ -100,7 +100,7 @@ impl Archive {
             }
             manifests.push(manifest);
         }
-        Ok(Archive { gc, session, last_epoch, condemned, segments, lists, hurt, manifests })
+        Ok(Archive { gc, session, last_epoch, condemned, segments, lists, incomplete, manifests })
     }
 
     pub(super) fn check(&self) -> Check {
@@ -111,7 +111,10 @@ impl Archive {
         }
         check_segments(&self.segments)?;
         check_pages(&self.lists)?;
-        demand!(self.hurt.windows(2).all(|pair| pair[0] < pair[1]), "hurt epochs do not ascend");
+        demand!(
+            self.incomplete.windows(2).all(|pair| pair[0] < pair[1]),
+            "incomplete epochs do not ascend"
+        );
         let mut before = 0;
         for manifest in &self.manifests {
             manifest.check()?;
@@ -131,7 +134,10 @@ impl Archive {
         // Both ascend by now: the counts come from outside, and a log may be long.
         let is_kept =
             |epoch: &Epoch| self.manifests.binary_search_by_key(epoch, |m| m.epoch).is_ok();
-        demand!(self.hurt.iter().all(is_kept), "a hurt epoch is not among its manifests");
+        demand!(
+            self.incomplete.iter().all(is_kept),
+            "a incomplete epoch is not among its manifests"
+        );
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! What is written is what is read, for any value.
 
 use outlive_format::*;
-use outlive_types::{Distribution, Fingerprint, PackId, RegionDesc, RegionPlace, SessionId};
+use outlive_types::{Distribution, Fingerprint, PackId, RegionDesc, RegionLocation, SessionId};
 use proptest::collection::{btree_map, btree_set, hash_set, vec};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -115,12 +115,12 @@ fn region() -> impl Strategy<Value = CatalogRegion> {
         (tree(), "[<>|][a-z][0-9]", vec(any::<u64>(), 0..4), (0..1_u64 << 40).prop_map(Some));
     prop_oneof![own, packed]
         .prop_map(|(tree, dtype, shape, offset)| {
-            let (place, root) = match offset {
-                Some(offset) => (RegionPlace::Packed { offset: offset * 16 }, Fingerprint::ZERO),
-                None => (RegionPlace::Own, tree.root),
+            let (location, root) = match offset {
+                Some(offset) => (RegionLocation::Packed { offset: offset * 16 }, Fingerprint::ZERO),
+                None => (RegionLocation::Own, tree.root),
             };
             let (name, distribution) = (String::new(), Distribution::Local);
-            let desc = RegionDesc { name, dtype, shape, bytes: tree.bytes, place, distribution };
+            let desc = RegionDesc { name, dtype, shape, bytes: tree.bytes, location, distribution };
             CatalogRegion { desc, root }
         })
         .prop_flat_map(|region| {
@@ -320,8 +320,9 @@ fn archive() -> impl Strategy<Value = Archive> {
             let manifests: Vec<Manifest> = kept.into_values().collect();
             let newest = manifests.last().map_or(0, |manifest| manifest.epoch);
             let last_epoch = last_epoch.max(newest);
-            let hurt = manifests.iter().map(|m| m.epoch).filter(|epoch| epoch % 2 == 1).collect();
-            Archive { gc, session, last_epoch, condemned, segments, lists, hurt, manifests }
+            let incomplete =
+                manifests.iter().map(|m| m.epoch).filter(|epoch| epoch % 2 == 1).collect();
+            Archive { gc, session, last_epoch, condemned, segments, lists, incomplete, manifests }
         },
     )
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::place::TARGET_MARKER;
+use crate::marker_check::TARGET_MARKER;
 use crate::{Container, PackWriter, TargetConfig};
 use outlive_format::{EntryKind, fingerprint};
 use outlive_io::AlignedBuf;
@@ -71,22 +71,23 @@ fn a_pool_s_own_places_take_nothing_else() {
     let path = dir.path().join("p");
     open_or_create(&path, Environment::system()).unwrap();
     std::os::unix::fs::symlink(path.join("log"), dir.path().join("link")).unwrap();
-    for place in ["p", "p/", "p/log", "p/log/new/deep", "p/packs/aa", "link/new", "p/packs/../log"]
+    for location in
+        ["p", "p/", "p/log", "p/log/new/deep", "p/packs/aa", "link/new", "p/packs/../log"]
     {
-        let place = dir.path().join(place);
-        let error = check_outside(&place).unwrap_err();
+        let location = dir.path().join(location);
+        let error = check_outside(&location).unwrap_err();
         assert!(error.kind() == Kind::Invalid && error.message().contains("outside"), "{error}");
     }
-    for place in ["", "q", "p/restored", "p/restored/log", "log/new", "packs"] {
-        check_outside(&dir.path().join(place)).unwrap();
+    for location in ["", "q", "p/restored", "p/restored/log", "log/new", "packs"] {
+        check_outside(&dir.path().join(location)).unwrap();
     }
-    for place in ["p/log/q", "p/packs/q", "link/q"] {
-        let place = dir.path().join(place);
-        let error = open_or_create(&place, Environment::system()).unwrap_err();
+    for location in ["p/log/q", "p/packs/q", "link/q"] {
+        let location = dir.path().join(location);
+        let error = open_or_create(&location, Environment::system()).unwrap_err();
         assert!(error.message().contains("outside"), "{error}");
         let config = open(&path, Environment::system()).unwrap().config().clone();
-        assert_eq!(create(&place, config, Environment::system()).unwrap_err(), error);
-        assert!(!place.exists());
+        assert_eq!(create(&location, config, Environment::system()).unwrap_err(), error);
+        assert!(!location.exists());
     }
 }
 
@@ -96,16 +97,16 @@ fn a_pool_that_has_gone_is_noticed() {
     let (path, away) = (dir.path().join("p"), dir.path().join("away"));
     let pool = open_or_create(&path, Environment::system()).unwrap();
     let tuned = pool.with_tuning(Tuning { threads: 1, ..Tuning::default() });
-    pool.check_place().unwrap();
+    pool.check_markers().unwrap();
     for (part, kind) in
         [("log", Kind::Retry), ("log/.pool.toml", Kind::Retry), (DESCRIPTOR, Kind::Invalid)]
     {
         fs::rename(path.join(part), &away).unwrap();
-        let error = pool.check_place().unwrap_err();
-        assert_eq!((error.kind(), tuned.check_place().unwrap_err()), (kind, error.clone()));
+        let error = pool.check_markers().unwrap_err();
+        assert_eq!((error.kind(), tuned.check_markers().unwrap_err()), (kind, error.clone()));
         assert!(error.message().contains("nothing is saved"), "{error}");
         fs::rename(&away, path.join(part)).unwrap();
-        pool.check_place().unwrap();
+        pool.check_markers().unwrap();
     }
     // Somebody edits it: those that run go on, nobody new begins.
     let text = fs::read_to_string(path.join(DESCRIPTOR)).unwrap();
@@ -113,14 +114,14 @@ fn a_pool_that_has_gone_is_noticed() {
     let wrong = text.replace("threads = 0", "threads = ???").into_bytes();
     for mistaken in [wrong, commented, Vec::new()] {
         fs::write(path.join(DESCRIPTOR), mistaken).unwrap();
-        pool.check_place().unwrap();
+        pool.check_markers().unwrap();
         assert_eq!(refusal(&path).kind(), Kind::Invalid);
     }
     fs::write(path.join(DESCRIPTOR), text).unwrap();
     fs::rename(&path, &away).unwrap();
-    assert_eq!(pool.check_place().unwrap_err().kind(), Kind::Invalid);
+    assert_eq!(pool.check_markers().unwrap_err().kind(), Kind::Invalid);
     open_or_create(&path, Environment::system()).unwrap();
-    let error = pool.check_place().unwrap_err();
+    let error = pool.check_markers().unwrap_err();
     assert!(error.message().contains("another pool"), "{error}");
 }
 
@@ -170,7 +171,7 @@ fn packs_are_kept_where_the_target_is() {
         assert_eq!(path.join(&name).exists(), root == path);
         assert_eq!(open(&path, Environment::system()).unwrap().packs().unwrap(), [pack]);
         assert_eq!(made.packs_elsewhere().is_empty(), root == path);
-        let is_taken = |place: &Path| check_outside(place).is_err();
+        let is_taken = |location: &Path| check_outside(location).is_err();
         assert!(is_taken(&root.join("packs/x")) && is_taken(&path.join("packs")));
         assert!(!is_taken(&root.join("x")));
 
@@ -181,7 +182,7 @@ fn packs_are_kept_where_the_target_is() {
                 let error = refusal(&path);
                 assert_eq!(error.kind(), Kind::Damaged);
                 assert!(error.message().contains("mount that"), "{error}");
-                let error = made.check_place().unwrap_err();
+                let error = made.check_markers().unwrap_err();
                 assert_eq!(error.kind(), Kind::Retry);
                 assert!(error.message().contains("nothing is saved"), "{error}");
                 fs::create_dir_all(root.join("packs")).unwrap();
@@ -197,7 +198,7 @@ fn packs_are_kept_where_the_target_is() {
             );
             fs::remove_dir_all(&root).unwrap();
             fs::rename(&away, &root).unwrap();
-            made.check_place().unwrap();
+            made.check_markers().unwrap();
         }
         // The marker knows where the packs are, should the descriptor be lost.
         fs::copy(path.join(MARKER), path.join(DESCRIPTOR)).unwrap();
@@ -318,7 +319,7 @@ fn packs_are_moved_as_the_message_says() {
     fs::copy(path.join(MARKER), root.join(TARGET_MARKER)).unwrap();
     let pool = open(&path, Environment::system()).unwrap();
     assert_eq!(pool.packs().unwrap(), [pack]);
-    pool.check_place().unwrap();
+    pool.check_markers().unwrap();
     assert_eq!(pool.with_tuning(Tuning::default()).config().target.len(), 1);
 }
 
@@ -421,13 +422,13 @@ fn a_pool_of_which_all_is_elsewhere_is_not_forgotten_with_its_descriptor() {
         assert_eq!(open_or_create(&path, Environment::system()).unwrap_err(), error);
         let config = PoolConfig::new(FormatConfig::new([9; 16]), Tuning::default());
         assert_eq!(create(&path, config, Environment::system()).unwrap_err(), error);
-        assert_eq!(made.check_place().unwrap_err().kind(), Kind::Invalid);
+        assert_eq!(made.check_markers().unwrap_err().kind(), Kind::Invalid);
     }
     // As the message says.
     fs::copy(path.join(COPY), path.join(DESCRIPTOR)).unwrap();
     let back = open(&path, Environment::system()).unwrap();
     assert_eq!((back.config(), back.config().log.is_some()), (made.config(), true));
-    made.check_place().unwrap();
+    made.check_markers().unwrap();
 }
 
 /// A pool of an older build gets the copy from a program that saves, not from one that only reads.
@@ -439,11 +440,11 @@ fn a_pool_without_a_copy_of_its_descriptor_gets_one_from_a_program_that_saves() 
     let pool = open(&path, Environment::system()).unwrap();
     pool.packs().unwrap();
     assert!(!path.join(COPY).exists());
-    pool.check_place().unwrap();
+    pool.check_markers().unwrap();
     assert!(path.join(COPY).exists());
     // The marker of a log that is there says as much.
     let beside = dir.path().join("q");
-    open_or_create(&beside, Environment::system()).unwrap().check_place().unwrap();
+    open_or_create(&beside, Environment::system()).unwrap().check_markers().unwrap();
     assert!(!beside.join(COPY).exists());
 }
 
@@ -466,7 +467,7 @@ fn the_copy_of_a_descriptor_says_where_the_log_was_moved_to() {
     assert!(copy.ends_with(&text) && copy.lines().count() == text.lines().count() + 1, "{copy}");
     let back = open(&path, Environment::system()).unwrap();
     // No title is added to one that has it.
-    back.check_place().unwrap();
+    back.check_markers().unwrap();
     assert_eq!(fs::read_to_string(path.join(COPY)).unwrap(), copy);
 }
 

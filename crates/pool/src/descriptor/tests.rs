@@ -1,7 +1,7 @@
 //! Descriptors that a person has edited, and that others rewrite at the same moment.
 
 use super::*;
-use crate::home::MARKER;
+use crate::paths::MARKER;
 use crate::redundancy::TargetConfig;
 use crate::{Environment, Pool, open, open_or_create};
 use outlive_types::{ErrorKind, SystemRng};
@@ -14,8 +14,8 @@ fn made(dir: &Path) -> Pool {
     open_or_create(&dir.join("pool"), Environment::system()).unwrap()
 }
 
-fn home_of(pool: &Pool) -> (&Home, &FormatConfig) {
-    (pool.home().unwrap(), &pool.config().format)
+fn home_of(pool: &Pool) -> (&PoolPaths, &FormatConfig) {
+    (pool.paths().unwrap(), &pool.config().format)
 }
 
 fn descriptor(dir: &Path) -> String {
@@ -54,10 +54,10 @@ fn parts_are_rewritten_one_by_one() {
     let pool = made(dir.path());
     let before = format!("# mine\n{}", descriptor(dir.path()));
     fs::write(dir.path().join("pool").join(DESCRIPTOR), &before).unwrap();
-    let (home, format) = home_of(&pool);
+    let (paths, format) = home_of(&pool);
     let rows = vec![TargetConfig::at("."), TargetConfig::at("../a")];
     let change = |there| Ok(PoolConfig { target: rows.clone(), ..there });
-    assert_eq!(rewrite(home, format, &SystemRng, &change).unwrap().number, 1);
+    assert_eq!(rewrite(paths, format, &SystemRng, &change).unwrap().number, 1);
     let with_targets = descriptor(dir.path());
     assert!(with_targets.starts_with(before.trim_end()), "{with_targets}");
     let copy = || fs::read_to_string(dir.path().join("pool").join(COPY)).unwrap();
@@ -68,7 +68,7 @@ fn parts_are_rewritten_one_by_one() {
     let with_log = descriptor(dir.path());
     assert!(with_log.starts_with(before.trim_end()), "{with_log}");
     assert!(with_log.ends_with(&with_targets[with_targets.find("[[").unwrap()..]), "{with_log}");
-    assert_eq!(rewrite(home, format, &SystemRng, &Ok).unwrap().number, 2);
+    assert_eq!(rewrite(paths, format, &SystemRng, &Ok).unwrap().number, 2);
     assert_eq!(descriptor(dir.path()), with_log);
     assert_eq!(copy(), format!("{TITLE}{with_log}"));
 }
@@ -81,7 +81,7 @@ fn a_late_writer_leaves_no_older_log() {
         let dir = tempfile::tempdir().unwrap();
         let late = made(dir.path());
         let other = open(&dir.path().join("pool"), Environment::system()).unwrap();
-        let (home, format) = home_of(&late);
+        let (paths, format) = home_of(&late);
         let looked = Cell::new(0);
         let rows = vec![TargetConfig::at("../a")];
         let change = |there| {
@@ -94,7 +94,7 @@ fn a_late_writer_leaves_no_older_log() {
             }
             Ok(PoolConfig { target: rows.clone(), ..there })
         };
-        assert_eq!(rewrite(home, format, &SystemRng, &change).unwrap().number, moves + 1);
+        assert_eq!(rewrite(paths, format, &SystemRng, &change).unwrap().number, moves + 1);
         let there = PoolConfig::parse(&descriptor(dir.path()), "x").unwrap();
         assert_eq!((there.log.unwrap().number, there.target), (moves + 1, rows));
         // It took a write to find that out, and another one to put it right.
@@ -110,8 +110,8 @@ fn a_newer_log_needs_none_of_the_older_places() {
     let text = format!("{}\n[log]\nnumber = 5\nlocation = \"/far\"\n", descriptor(dir.path()));
     fs::write(dir.path().join("pool").join(DESCRIPTOR), &text).unwrap();
     fs::remove_dir_all(dir.path().join("pool/log")).unwrap();
-    let (home, format) = home_of(&late);
-    assert_eq!(rewrite(home, format, &SystemRng, &Ok).unwrap().number, 5);
+    let (paths, format) = home_of(&late);
+    assert_eq!(rewrite(paths, format, &SystemRng, &Ok).unwrap().number, 5);
     assert_eq!(descriptor(dir.path()), text);
 }
 
@@ -119,13 +119,13 @@ fn a_newer_log_needs_none_of_the_older_places() {
 fn writers_that_never_agree_end() {
     let dir = tempfile::tempdir().unwrap();
     let pool = made(dir.path());
-    let (home, format) = home_of(&pool);
+    let (paths, format) = home_of(&pool);
     let turn = Cell::new(0);
     let change = |there| {
         turn.set(turn.get() + 1);
         Ok(PoolConfig { target: vec![TargetConfig::at(format!("../{}", turn.get()))], ..there })
     };
-    let error = rewrite(home, format, &SystemRng, &change).unwrap_err();
+    let error = rewrite(paths, format, &SystemRng, &change).unwrap_err();
     assert!(error.kind() == ErrorKind::Retry && turn.get() == ATTEMPTS, "{error}");
 }
 

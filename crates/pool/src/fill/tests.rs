@@ -4,7 +4,7 @@
 use crate::redundancy::Tier;
 use crate::targets::Member;
 use crate::{AllNamed, Redundancy, ShardFault, Span, Tuning};
-use crate::{Container, Environment, FormatConfig, PackWriter, Place, Pool, PoolConfig};
+use crate::{Container, Environment, FormatConfig, PackExtent, PackWriter, Pool, PoolConfig};
 use outlive_format::{EntryKind, fingerprint};
 use outlive_io::AlignedBuf;
 use outlive_target::{FaultWorld, MemoryLog, ReadRange, ShardName, read_one};
@@ -48,7 +48,7 @@ fn chunks() -> Vec<Vec<u8>> {
     (1..=12u8).map(|n| (0..15_000).map(|at: u32| (at as u8).wrapping_mul(n)).collect()).collect()
 }
 
-fn write(pool: &Pool) -> Vec<Place> {
+fn write(pool: &Pool) -> Vec<PackExtent> {
     let mut writer = PackWriter::new(pool, pack(), 4 * CONTAINER as u64).unwrap();
     let append = |chunk: Vec<u8>| {
         if writer.needs_buffer(chunk.len()) {
@@ -56,13 +56,13 @@ fn write(pool: &Pool) -> Vec<Place> {
         }
         writer.append(&chunk, fingerprint(&chunk), EntryKind::Chunk).unwrap()
     };
-    let places = chunks().into_iter().map(append).collect();
+    let locations = chunks().into_iter().map(append).collect();
     writer.finish().unwrap().wait().unwrap();
-    places
+    locations
 }
 
-fn check(pool: &Pool, places: &[Place], what: &str) {
-    for (place, chunk) in places.iter().zip(chunks()) {
+fn check(pool: &Pool, locations: &[PackExtent], what: &str) {
+    for (place, chunk) in locations.iter().zip(chunks()) {
         let span = Span { pack: place.pack, offset: place.offset, length: place.length };
         let read = pool.read(span, AlignedBuf::zeroed(CONTAINER)).wait();
         let is_whole = read.as_ref().is_ok_and(|read| read[..] == chunk[..]);
@@ -99,7 +99,7 @@ fn the_slow_tier_alone_is_enough_and_the_fast_one_is_made_of_it() {
     for (fast, slow, rule) in cases() {
         let what = format!("{fast} fast, {slow} slow, {}", rule.describe());
         let Fixture { fast, slow, pool } = fixture(fast, slow, rule);
-        let places = write(&pool);
+        let locations = write(&pool);
         let before = numbers(&fast);
         assert!(numbers(&slow).iter().all(BTreeSet::is_empty), "{what}");
         let need = pool.fill_need().unwrap();
@@ -120,15 +120,15 @@ fn the_slow_tier_alone_is_enough_and_the_fast_one_is_made_of_it() {
             (redundancy.shards, redundancy.slow_spare),
             (all, (missing - usize::from(geometry.k)) as i64)
         );
-        assert_eq!(pool.repair(Default::default(), &AllNamed).unwrap().incomplete, 0, "{what}");
+        assert_eq!(pool.repair(Default::default(), &AllNamed).unwrap().degraded, 0, "{what}");
         lose(&fast);
-        check(&pool, &places, &what);
+        check(&pool, &locations, &what);
         let report = pool.repair(Default::default(), &AllNamed).unwrap();
         assert_eq!((report.shards, report.missing), (all as u64, 0), "{what}");
         let sum = |numbers: &[BTreeSet<u8>]| numbers.iter().flatten().count();
         assert_eq!(sum(&numbers(&fast)), sum(&before), "{what}");
         lose(&slow);
-        check(&pool, &places, &what);
+        check(&pool, &locations, &what);
         pool.fill_pack(pack(), &pool.fill_need().unwrap()).unwrap();
         pool.delete_pack(pack()).unwrap();
         assert!(numbers(&slow).iter().chain(&numbers(&fast)).all(BTreeSet::is_empty), "{what}");
@@ -140,7 +140,7 @@ fn whatever_is_damaged_on_the_fast_tier_is_read_from_the_slow_one() {
     for (fast, slow, rule) in cases() {
         let what = format!("{fast} fast, {slow} slow, {}", rule.describe());
         let Fixture { fast, slow: _slow, pool } = fixture(fast, slow, rule);
-        let places = write(&pool);
+        let locations = write(&pool);
         pool.fill_pack(pack(), &pool.fill_need().unwrap()).unwrap();
         for world in &fast {
             for shard in world.target().list().unwrap() {
@@ -148,7 +148,7 @@ fn whatever_is_damaged_on_the_fast_tier_is_read_from_the_slow_one() {
                 (4096 + 7..length - 8192).step_by(9000).for_each(|at| world.corrupt(shard, at, 1));
             }
         }
-        check(&pool, &places, &what);
+        check(&pool, &locations, &what);
         let faults = pool.check_pack(pack(), &mut |_, _, _| Ok(())).unwrap().faults;
         assert!(!faults.is_empty(), "{what}");
         let repaired = pool.mend_pack(pack(), true, &faults).unwrap();
@@ -195,7 +195,7 @@ fn a_fill_may_fail_at_any_step_and_be_repeated() {
         loop {
             let what = format!("{}, step {step}", rule.describe());
             let Fixture { fast, slow, pool } = fixture(fast, slow, rule.clone());
-            let places = write(&pool);
+            let locations = write(&pool);
             let need = pool.fill_need().unwrap();
             slow[0].fail_at(slow[0].ops() + step, ErrorKind::Retry);
             let first = pool.fill_pack(pack(), &need).unwrap();
@@ -207,7 +207,7 @@ fn a_fill_may_fail_at_any_step_and_be_repeated() {
             assert_eq!((again.left, again.why), (0, None), "{what}");
             assert_eq!(faults(&pool), [], "{what}");
             lose(&fast);
-            check(&pool, &places, &what);
+            check(&pool, &locations, &what);
             if is_over {
                 break;
             }

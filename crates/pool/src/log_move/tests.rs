@@ -1,8 +1,8 @@
 //! Movers, and threads of one process that follow a move, at the same time.
 
 use super::*;
-use crate::log_places::Found;
-use crate::place::read_descriptor;
+use crate::log_replicas::Found;
+use crate::marker_check::read_descriptor;
 use crate::{Environment, open, open_or_create};
 use outlive_target::{Lock, Previous};
 use outlive_types::sync::{Scheduler, scheduled};
@@ -109,7 +109,7 @@ fn a_mover_that_is_overtaken_writes_no_older_places_down() {
         assert_eq!(told.kind(), ErrorKind::Retry, "{told}");
         let there = dir.path().join("d");
         assert!(told.message().contains(there.to_str().unwrap()), "{what}: {told}");
-        let named = read_descriptor(&late.home().unwrap().root).unwrap();
+        let named = read_descriptor(&late.paths().unwrap().root).unwrap();
         assert_eq!(named.log.as_ref().map(|log| log.number), Some(3), "{what}");
         open(&root, Environment::system()).unwrap();
     }
@@ -137,9 +137,9 @@ fn what_others_have_left_is_made_durable_first() {
     assert!(new.iter().all(|dir| synced(dir).is_some()), "{seen:?}");
 
     // A mover that finds a seal.
-    let (home, format) = (Home::directory(&root), &pool.config().format);
-    let place = open_places(&home, format, home.log()).unwrap().remove(0);
-    place.seal(b"another place").unwrap();
+    let (paths, format) = (PoolPaths::directory(&root), &pool.config().format);
+    let replica = open_replicas(&paths, format, paths.log()).unwrap().remove(0);
+    replica.seal(b"another place").unwrap();
     let seen = watch.seen();
     assert!(seen.contains(&(true, old)), "{seen:?}");
 }
@@ -150,19 +150,19 @@ fn what_others_have_left_is_made_durable_first() {
 fn a_thread_that_another_overtakes_seals_no_new_place() {
     let dir = tempfile::tempdir().unwrap();
     let pool = open_or_create(&dir.path().join("pool"), Environment::system()).unwrap();
-    let (home, format) = (pool.home().unwrap(), &pool.config().format);
-    let old = home.log().clone();
-    let places = ["a", "b", "c"].map(|name| dir.path().join(name).display().to_string());
-    pool.move_log(&places).unwrap();
-    let new = home.log().clone();
+    let (paths, format) = (pool.paths().unwrap(), &pool.config().format);
+    let old = paths.log().clone();
+    let replicas = ["a", "b", "c"].map(|name| dir.path().join(name).display().to_string());
+    pool.move_log(&replicas).unwrap();
+    let new = paths.log().clone();
     assert_eq!((old.number, new.number), (1, 2));
     // As the first one saw them.
-    for place in &new.at[..2] {
-        fs::remove_file(place.as_directory().unwrap().join(MARKER)).unwrap();
+    for replica in &new.at[..2] {
+        fs::remove_file(replica.as_directory().unwrap().join(MARKER)).unwrap();
     }
-    let finished = finish(home, format, &old, &new, &old.moved_to(&new), false);
+    let finished = finish(paths, format, &old, &new, &old.moved_to(&new), false);
     assert_eq!(finished.unwrap_err().kind(), ErrorKind::Retry);
-    match find_set(home, format, &new, Lasting::Now).pop() {
+    match find_set(paths, format, &new, Lasting::Now).pop() {
         Some(Found::There(marker)) => assert_eq!(marker.moved, None),
         _ => panic!("the third place is gone"),
     }
@@ -175,14 +175,14 @@ fn a_mover_that_another_overtakes_is_told_so() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("pool");
     let [first, late] = [(); 2].map(|()| open_or_create(&root, Environment::system()).unwrap());
-    let places = |names: [&str; 3]| names.map(|name| dir.path().join(name).display().to_string());
-    let (home, format) = (late.home().unwrap(), &late.config().format);
-    let old = home.log().clone();
-    let new = new_set(home, &old, &places(["a", "b", "d"])).unwrap();
+    let replicas = |names: [&str; 3]| names.map(|name| dir.path().join(name).display().to_string());
+    let (paths, format) = (late.paths().unwrap(), &late.config().format);
+    let old = paths.log().clone();
+    let new = new_set(paths, &old, &replicas(["a", "b", "d"])).unwrap();
     let look = || {
-        prepare(home, format, &old, || {
-            let mut places = new.named.iter().zip(&new.at);
-            places.try_for_each(|(named, at)| prepare_place(home, format, named, at))
+        prepare(paths, format, &old, || {
+            let mut replicas = new.named.iter().zip(&new.at);
+            replicas.try_for_each(|(named, at)| prepare_replica(paths, format, named, at))
         })
     };
     // Records of nobody's move are another matter.
@@ -192,11 +192,11 @@ fn a_mover_that_another_overtakes_is_told_so() {
     fs::remove_dir_all(strange.parent().unwrap()).unwrap();
     look().unwrap();
 
-    first.move_log(&places(["a", "b", "c"])).unwrap();
+    first.move_log(&replicas(["a", "b", "c"])).unwrap();
     let told = look().unwrap_err();
     assert_eq!(told.kind(), ErrorKind::Retry, "{told}");
     assert!(told.message().contains("another command has moved the log to"), "{told}");
-    assert_eq!(late.home().unwrap().log().number, 2);
+    assert_eq!(late.paths().unwrap().log().number, 2);
 }
 
 /// Before each step of a mover another one decides on other places, and is killed behind that: the decision counts, not
@@ -208,17 +208,17 @@ fn a_mover_follows_what_another_one_has_decided() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("pool");
         let [late, other] = [(); 2].map(|()| open_or_create(&root, Environment::system()).unwrap());
-        let places = names(dir.path(), &["d"]);
+        let replicas = names(dir.path(), &["d"]);
         let decided = Arc::new(Mutex::new(None));
         let (count, decision) = (Arc::new(AtomicUsize::new(0)), decided.clone());
         let steps = count.clone();
         let decide = move || {
-            let (home, format) = (other.home().unwrap(), &other.config().format);
-            let old = home.log().clone();
-            let new = new_set(home, &old, &places).unwrap();
-            prepare_place(home, format, &new.named[0], &new.at[0]).unwrap();
+            let (paths, format) = (other.paths().unwrap(), &other.config().format);
+            let old = paths.log().clone();
+            let new = new_set(paths, &old, &replicas).unwrap();
+            prepare_replica(paths, format, &new.named[0], &new.at[0]).unwrap();
             let wanted = old.moved_to(&new).to_bytes().unwrap();
-            let asked = open_places(home, format, &old)
+            let asked = open_replicas(paths, format, &old)
                 .and_then(|from| Moved::parse(&succeed(&from, ASKING, &wanted)?));
             *decision.lock().unwrap() = asked.ok();
         };
@@ -237,9 +237,10 @@ fn a_mover_follows_what_another_one_has_decided() {
         }
         let found = open(&root, Environment::system()).unwrap();
         if let Some(decided) = decided.lock().unwrap().take() {
-            let log = found.home().unwrap().log();
+            let log = found.paths().unwrap().log();
             let there: Vec<String> = log.named.iter().map(Location::to_string).collect();
-            let wanted: Vec<String> = decided.place.iter().map(|it| it.location.clone()).collect();
+            let wanted: Vec<String> =
+                decided.replica.iter().map(|it| it.location.clone()).collect();
             // One that begins behind the decision moves the log on.
             let is_it = log.number == decided.number;
             assert!(there == wanted || !is_it, "step {at}: {there:?}, {wanted:?}, {told:?}");
@@ -272,7 +273,7 @@ fn a_log_stays_while_a_command_or_a_reader_is_at_work() {
         "{refused}"
     );
     drop(reader);
-    assert_eq!(pool.home().unwrap().log().number, 1);
+    assert_eq!(pool.paths().unwrap().log().number, 1);
 }
 
 /// A mover is overtaken before each step: the log is where one of the two moved it, and the descriptor says so.
@@ -301,14 +302,14 @@ fn a_mover_may_be_overtaken_at_every_step() {
             move || drop(other.move_log(&third)),
             || late.move_log(&to(dir.path())),
         );
-        let named = read_descriptor(&late.home().unwrap().root).unwrap().log.unwrap();
+        let named = read_descriptor(&late.paths().unwrap().root).unwrap().log.unwrap();
         let is_third = named.location.as_deref() == Some(&there);
         overtaken += usize::from(is_third);
         // After its last copy a mover only tidies up.
         let has_moved = at > last_copy;
         assert_eq!(told.is_err(), is_third && !has_moved, "step {at}, {step}: {told:?}, {named:?}");
         let found = open(&root, Environment::system()).unwrap();
-        assert_eq!(found.home().unwrap().log().number, named.number, "step {at}, {step}");
+        assert_eq!(found.paths().unwrap().log().number, named.number, "step {at}, {step}");
     }
     assert!(overtaken > 3, "{overtaken} of {steps:?}");
 }
@@ -319,12 +320,12 @@ fn an_answer_of_a_place_that_went_meanwhile_does_not_count() {
     let dir = tempfile::tempdir().unwrap();
     let pool = open_or_create(&dir.path().join("pool"), Environment::system()).unwrap();
     pool.move_log(&names(dir.path(), &["a", "b", "c"])).unwrap();
-    let home = pool.home().unwrap();
-    let place = open_places(home, &pool.config().format, home.log()).unwrap().remove(0);
+    let paths = pool.paths().unwrap();
+    let replica = open_replicas(paths, &pool.config().format, paths.log()).unwrap().remove(0);
     let job = JobName::new("job").unwrap();
-    let put = |number: u64| place.put_new(&job, number << 16, b"a record");
+    let put = |number: u64| replica.put_new(&job, number << 16, b"a record");
     put(1).unwrap();
-    let marker = home.log().at[0].as_directory().unwrap().join(MARKER);
+    let marker = paths.log().at[0].as_directory().unwrap().join(MARKER);
     let aside = dir.path().join("aside");
     let went = (marker.clone(), aside.clone());
     let work = move || fs::rename(&went.0, &went.1).unwrap();

@@ -16,12 +16,12 @@ use tempfile::TempDir;
 /// A pool of six directories, four shards of data and two of parity, two of the directories away.
 fn degraded() -> (TempDir, Pool) {
     let dir = tempfile::tempdir().unwrap();
-    let place = |id: u32| dir.path().join(id.to_string()).to_str().unwrap().to_owned();
-    let target = (1..=6).map(|id| TargetConfig::at(place(id))).collect();
+    let location = |id: u32| dir.path().join(id.to_string()).to_str().unwrap().to_owned();
+    let target = (1..=6).map(|id| TargetConfig::at(location(id))).collect();
     let config = PoolConfig::new(FormatConfig::new([7; 16]), Tuning::default());
     let config = PoolConfig { target, redundancy: Redundancy::erasure(4, 2), ..config };
     drop(create(&dir.path().join("pool"), config, Environment::system()).unwrap());
-    [1, 2].iter().for_each(|id| fs::remove_dir_all(place(*id)).unwrap());
+    [1, 2].iter().for_each(|id| fs::remove_dir_all(location(*id)).unwrap());
     let pool = another(dir.path());
     (dir, pool)
 }
@@ -95,7 +95,7 @@ impl Observer for Warnings {
 /// Seven directories for four shards of data and two of parity, and a process that hears warnings.
 fn seven(writes: Writes) -> (TempDir, Pool, Arc<Warnings>) {
     let dir = tempfile::tempdir().unwrap();
-    let target = (1..=7).map(|id| TargetConfig::at(place(&dir, id))).collect();
+    let target = (1..=7).map(|id| TargetConfig::at(location(&dir, id))).collect();
     let redundancy = Redundancy { writes, ..Redundancy::erasure(4, 2) };
     let config = PoolConfig::new(FormatConfig::new([7; 16]), Tuning::default());
     let config = PoolConfig { target, redundancy, ..config };
@@ -105,7 +105,7 @@ fn seven(writes: Writes) -> (TempDir, Pool, Arc<Warnings>) {
     (dir, pool, warnings)
 }
 
-fn place(dir: &TempDir, id: u32) -> String {
+fn location(dir: &TempDir, id: u32) -> String {
     dir.path().join(id.to_string()).to_str().unwrap().to_owned()
 }
 
@@ -121,7 +121,7 @@ fn a_commit_with_less_redundancy_warns() {
     let check = || (0..2).for_each(|_| pool.check_targets(&then, &Spread::new()).unwrap());
     let said = || std::mem::take(&mut *warnings.0.lock().unwrap());
     for id in [8, 9] {
-        another(dir.path()).add_target(&place(&dir, id), None, Tier::Fast).unwrap();
+        another(dir.path()).add_target(&location(&dir, id), None, Tier::Fast).unwrap();
     }
     remove(off).unwrap();
     check();
@@ -142,10 +142,10 @@ fn where_saves_need_all_redundancy_a_commit_with_less_is_refused() {
     let on = then.spread().first().unwrap().clone();
     let off = (1..=7).find(|id| !on.contains(id)).unwrap();
     let remove = |id| another(dir.path()).remove_target(id, true, None, &AllNamed).map(drop);
-    another(dir.path()).add_target(&place(&dir, 8), None, Tier::Fast).unwrap();
+    another(dir.path()).add_target(&location(&dir, 8), None, Tier::Fast).unwrap();
     remove(off).unwrap();
     pool.check_targets(&then, &Spread::new()).unwrap();
-    another(dir.path()).add_target(&place(&dir, 9), None, Tier::Fast).unwrap();
+    another(dir.path()).add_target(&location(&dir, 9), None, Tier::Fast).unwrap();
     remove(on[0]).unwrap();
     let error = pool.check_targets(&then, &Spread::new()).unwrap_err();
     assert!(error.kind() == ErrorKind::Retry && error.message().contains("save again"), "{error}");
@@ -160,8 +160,8 @@ fn where_saves_need_all_redundancy_a_commit_with_less_is_refused() {
 #[test]
 fn what_was_moved_before_the_commit_may_be_lost_elsewhere() {
     let dir = tempfile::tempdir().unwrap();
-    let place = |id: u32| dir.path().join(id.to_string()).to_str().unwrap().to_owned();
-    let target = (1..=2).map(|id| TargetConfig::at(place(id))).collect();
+    let location = |id: u32| dir.path().join(id.to_string()).to_str().unwrap().to_owned();
+    let target = (1..=2).map(|id| TargetConfig::at(location(id))).collect();
     let config = PoolConfig::new(FormatConfig::new([7; 16]), Tuning::default());
     let config = PoolConfig { target, ..config };
     let pool = create(&dir.path().join("pool"), config, Environment::system()).unwrap();
@@ -172,9 +172,9 @@ fn what_was_moved_before_the_commit_may_be_lost_elsewhere() {
     let other = another(dir.path());
     assert_eq!(other.drain_target(on, None, &AllNamed).unwrap().repair.moved, 1);
     pool.check_targets(&then, &Spread::new()).unwrap();
-    other.add_target(&place(3), None, Tier::Fast).unwrap();
+    other.add_target(&location(3), None, Tier::Fast).unwrap();
     pool.check_targets(&then, &Spread::new()).unwrap();
-    fs::remove_dir_all(place(3 - on)).unwrap();
+    fs::remove_dir_all(location(3 - on)).unwrap();
     other.remove_target(3 - on, true, None, &AllNamed).unwrap();
     assert!(another(dir.path()).directory_of(PackId([1; 20])).is_err());
     let error = pool.check_targets(&then, &Spread::new()).unwrap_err();
@@ -198,13 +198,13 @@ impl PackUses for NoneNamed {
 /// A drain leaves the copy of a shard that is beside another one of the pack, and both may be lost then.
 #[test]
 fn what_a_drain_left_beside_another_shard_may_be_lost_with_it() {
-    let (dir, place) = pool_of(5, Redundancy::erasure(2, 1));
+    let (dir, location) = pool_of(5, Redundancy::erasure(2, 1));
     let pool = another(dir.path());
     let then = pool.targets_now().unwrap().unwrap();
     put_pack(&pool, 1);
     let on = then.spread().first().unwrap().clone();
     let shards = |id: u32| {
-        let packs = Path::new(&place(id)).join("packs");
+        let packs = Path::new(&location(id)).join("packs");
         let group = fs::read_dir(packs).unwrap().map(|entry| entry.unwrap().path());
         let group = group.filter(|path| path.is_dir()).collect::<Vec<_>>();
         let files = group.iter().flat_map(|group| fs::read_dir(group).unwrap());
@@ -216,7 +216,7 @@ fn what_a_drain_left_beside_another_shard_may_be_lost_with_it() {
     another(dir.path()).drain_target(on[0], None, &NoneNamed).unwrap();
     assert_eq!((shards(on[0]).len(), shards(on[1]).len()), (0, 2));
     pool.check_targets(&then, &Spread::new()).unwrap();
-    fs::remove_dir_all(place(on[1])).unwrap();
+    fs::remove_dir_all(location(on[1])).unwrap();
     another(dir.path()).remove_target(on[1], true, None, &NoneNamed).unwrap();
     let left = another(dir.path()).redundancy().unwrap()[&PackId([1; 20])];
     assert!(left.spare < 0, "it cannot be read: {left:?}");
@@ -227,27 +227,27 @@ fn what_a_drain_left_beside_another_shard_may_be_lost_with_it() {
 fn pool_of(targets: u32, redundancy: Redundancy) -> (TempDir, impl Fn(u32) -> String) {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().to_owned();
-    let place = move |id: u32| root.join(id.to_string()).to_str().unwrap().to_owned();
-    let target = (1..targets).map(|id| TargetConfig::at(place(id))).collect();
+    let location = move |id: u32| root.join(id.to_string()).to_str().unwrap().to_owned();
+    let target = (1..targets).map(|id| TargetConfig::at(location(id))).collect();
     let config = PoolConfig::new(FormatConfig::new([7; 16]), Tuning::default());
     let config = PoolConfig { target, redundancy, ..config };
     let pool = create(&dir.path().join("pool"), config, Environment::system()).unwrap();
-    assert_eq!(pool.add_target(&place(targets), None, Tier::Fast).unwrap(), targets);
-    (dir, place)
+    assert_eq!(pool.add_target(&location(targets), None, Tier::Fast).unwrap(), targets);
+    (dir, location)
 }
 
 /// The table calls a target that a person has moved by its old place.
 #[test]
 fn the_old_place_of_a_target_that_was_moved_is_free() {
-    let (dir, place) = pool_of(2, Redundancy::default());
-    fs::rename(place(1), place(8)).unwrap();
+    let (dir, location) = pool_of(2, Redundancy::default());
+    fs::rename(location(1), location(8)).unwrap();
     let descriptor = dir.path().join("pool/pool.toml");
     let text = fs::read_to_string(&descriptor).unwrap();
-    fs::write(&descriptor, text.replace(&place(1), &place(8))).unwrap();
-    fs::create_dir(place(1)).unwrap();
+    fs::write(&descriptor, text.replace(&location(1), &location(8))).unwrap();
+    fs::create_dir(location(1)).unwrap();
     let pool = another(dir.path());
-    assert_eq!(pool.add_target(&place(1), None, Tier::Fast).unwrap(), 3);
-    assert_eq!(pool.add_target(&place(8), None, Tier::Fast).unwrap(), 1);
+    assert_eq!(pool.add_target(&location(1), None, Tier::Fast).unwrap(), 3);
+    assert_eq!(pool.add_target(&location(8), None, Tier::Fast).unwrap(), 1);
     let pool = another(dir.path());
     put_pack(&pool, 1);
     pool.check_targets(&pool.targets_now().unwrap().unwrap(), &Spread::new()).unwrap();
@@ -258,11 +258,11 @@ fn the_old_place_of_a_target_that_was_moved_is_free() {
 /// Programs open a pool by the hosts that `pool.toml` names, so a change has to fit these.
 #[test]
 fn a_change_that_does_not_fit_the_hosts_of_the_descriptor_is_refused() {
-    let (dir, place) = pool_of(4, Redundancy::mirror(2));
+    let (dir, location) = pool_of(4, Redundancy::mirror(2));
     let descriptor = dir.path().join("pool/pool.toml");
     let mut text = fs::read_to_string(&descriptor).unwrap();
     for id in 1..=2 {
-        let location = format!("location = \"{}\"\n", place(id));
+        let location = format!("location = \"{}\"\n", location(id));
         assert!(text.contains(&location), "{text}");
         text = text.replace(&location, &format!("{location}host = \"a\"\n"));
     }

@@ -11,7 +11,7 @@ pub use bring::PackRepair;
 use bring::{Bring, Listed};
 
 use crate::Pool;
-use crate::alone::Alone;
+use crate::exclusive::Exclusive;
 use crate::redundancy::{TargetState, Tier};
 use crate::stripe::ShardFault;
 use crate::targets::{Member, TargetSet};
@@ -89,7 +89,7 @@ pub struct RepairReport {
     /// Packs looked at.
     pub packs: u64,
     /// Of these, packs of which something was missing, or where it should not be.
-    pub incomplete: u64,
+    pub degraded: u64,
     /// Packs of which nothing was made, since a shard of them is still being written, or was left behind: a gc
     /// removes those.
     pub unfinished: u64,
@@ -251,7 +251,7 @@ impl Pool {
     /// The same for a command that has the lock.
     pub(crate) fn repair_alone(
         &self,
-        _alone: &Alone,
+        _alone: &Exclusive,
         options: RepairOptions,
         uses: &dyn PackUses,
     ) -> Result<RepairReport> {
@@ -268,7 +268,7 @@ impl Pool {
             report.moved += before.moved;
             report.moved_bytes += before.moved_bytes;
             report.surplus += before.surplus;
-            report.incomplete = report.incomplete.max(before.incomplete);
+            report.degraded = report.degraded.max(before.degraded);
             report.removed = before.removed;
         }
         Ok(report)
@@ -309,7 +309,7 @@ impl Pool {
             report.trimmed += u64::from(is_trimmed);
             report.unfinished += u64::from(is_begun && allowed == careful && rests);
             if fates.iter().any(Fate::is_work) {
-                report.incomplete += 1;
+                report.degraded += 1;
                 let missing = |fate: &&Fate| **fate == Fate::Moves { from: Vec::new() };
                 report.missing += fates.iter().filter(missing).count() as u64;
                 work.push((pack, listed, allowed));

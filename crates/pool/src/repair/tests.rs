@@ -8,7 +8,7 @@ mod given_up;
 mod looks;
 mod slow;
 
-use crate::targets::{FoundPlace, OpenTarget, Rows, TargetPlaces, TargetTable};
+use crate::targets::{FoundTarget, OpenTarget, Rows, TargetLocations, TargetTable};
 use crate::{Container, Environment, FormatConfig, Named, PackWriter, Pool, PoolConfig};
 use crate::{Redundancy, RepairOptions, Spread, TargetConfig, TargetState, Tier, Tuning};
 use outlive_format::{EntryKind, fingerprint};
@@ -62,7 +62,7 @@ fn place_of(row: &TargetConfig) -> Result<usize> {
     row.location.parse().map_err(|_| Error::invalid("a place is a number"))
 }
 
-impl TargetPlaces for Places {
+impl TargetLocations for Places {
     fn first(&self, _: &[TargetConfig]) -> Result<Rows> {
         let row = |place: usize| TargetConfig {
             id: Some(place as u32 + 1),
@@ -85,14 +85,14 @@ impl TargetPlaces for Places {
         Ok((self.targets[place].clone(), Some(Box::new(look))))
     }
 
-    fn find(&self, row: &TargetConfig) -> Result<FoundPlace> {
+    fn find(&self, row: &TargetConfig) -> Result<FoundTarget> {
         let place = place_of(row)?;
         let marker = self.markers.lock().unwrap().get(&place).copied();
         Ok(match marker {
-            None => FoundPlace::Free,
+            None => FoundTarget::Free,
             Some(id) => {
                 let holds_shards = !self.targets[place].list()?.is_empty();
-                FoundPlace::Own { id, holds_shards }
+                FoundTarget::Own { id, holds_shards }
             }
         })
     }
@@ -142,9 +142,9 @@ impl Fixture {
     fn process_that(&self, looks: Looks) -> (Pool, FaultProcess) {
         let (targets, log, process) = self.world.process_with(PLACES);
         let (markers, first) = (self.markers.clone(), self.first);
-        let places = Places { targets, markers, first, looks };
+        let locations = Places { targets, markers, first, looks };
         let env = Environment::system();
-        let table = TargetTable::new(log.clone(), Arc::new(places), env.rng.clone());
+        let table = TargetTable::new(log.clone(), Arc::new(locations), env.rng.clone());
         let format = FormatConfig {
             container_bytes: CONTAINER as u64,
             pack_bytes: 2 * CONTAINER as u64,

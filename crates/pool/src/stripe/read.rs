@@ -36,7 +36,12 @@ pub(crate) fn read_pieces(
             piece.shard = (targets.count() as usize % layout.shards()) as u8;
         }
         let rest = buffer.split_off(piece.length);
-        parts.push(Part { piece, bytes: Bytes::None, extra: Vec::new(), room: Some(buffer) });
+        parts.push(RequestedPiece {
+            piece,
+            bytes: Bytes::None,
+            extra: Vec::new(),
+            room: Some(buffer),
+        });
         buffer = rest;
     }
     let (promise, ticket) = Ticket::pair();
@@ -57,7 +62,7 @@ struct Reading {
 }
 
 struct State {
-    parts: Vec<Part>,
+    parts: Vec<RequestedPiece>,
     /// Shards that gave nothing.
     unusable: Vec<bool>,
     /// Why, of one of them. That something cannot be read now comes before that it is damaged.
@@ -66,7 +71,7 @@ struct State {
 }
 
 /// One of the pieces.
-struct Part {
+struct RequestedPiece {
     piece: Piece,
     bytes: Bytes,
     /// The same range of other fragments, to make this one of them.
@@ -94,14 +99,14 @@ struct Extra {
 }
 
 /// A read to be started: of a part's own fragment, or of another one.
-struct Order {
+struct FragmentRead {
     part: usize,
     shard: u8,
     offset: u64,
     buffer: AlignedBuf,
 }
 
-impl Part {
+impl RequestedPiece {
     fn bytes(&self) -> Option<&AlignedBuf> {
         match &self.bytes {
             Bytes::Here(bytes) | Bytes::Apart(bytes) => Some(bytes),
@@ -144,7 +149,7 @@ impl Reading {
                 }
                 let Some(buffer) = state.parts[number].room.take() else { continue };
                 state.parts[number].bytes = Bytes::Awaited;
-                orders.push(Order { part: number, shard, offset, buffer });
+                orders.push(FragmentRead { part: number, shard, offset, buffer });
             }
         }
         if can_go_around && self.targets.reads_around() {
@@ -196,8 +201,8 @@ impl Reading {
     }
 
     /// Starts reads. Their outcomes may be there before this returns.
-    fn submit(self: Arc<Self>, orders: Vec<Order>) {
-        for Order { part, shard, offset, buffer } in orders {
+    fn submit(self: Arc<Self>, orders: Vec<FragmentRead>) {
+        for FragmentRead { part, shard, offset, buffer } in orders {
             let this = self.clone();
             let range = ReadRange { offset, buffer, mode: self.mode };
             let read = self.targets.read(self.name(shard), range);
@@ -306,8 +311,9 @@ impl Reading {
 
     /// Whether anything is being read.
     fn can_come(&self, state: &State) -> bool {
-        let is_awaited =
-            |part: &Part| part.is_awaited() || part.extra.iter().any(|extra| extra.bytes.is_none());
+        let is_awaited = |part: &RequestedPiece| {
+            part.is_awaited() || part.extra.iter().any(|extra| extra.bytes.is_none())
+        };
         state.parts.iter().any(is_awaited)
     }
 
@@ -350,7 +356,7 @@ impl Reading {
     }
 
     /// Asks for as many other fragments as a part needs beyond what is there or on its way.
-    fn ask(&self, state: &mut State, number: usize, orders: &mut Vec<Order>) {
+    fn ask(&self, state: &mut State, number: usize, orders: &mut Vec<FragmentRead>) {
         let piece = state.parts[number].piece;
         let mut used = vec![false; state.unusable.len()];
         used[usize::from(piece.shard)] = true;
@@ -384,13 +390,18 @@ impl Reading {
         {
             // It was not asked since it is lost or its target slow; the others are not enough.
             own.bytes = Bytes::Awaited;
-            orders.push(Order { part: number, shard: piece.shard, offset: piece.offset, buffer });
+            orders.push(FragmentRead {
+                part: number,
+                shard: piece.shard,
+                offset: piece.offset,
+                buffer,
+            });
         }
         for shard in candidates.into_iter().take(needed) {
             let shard = shard as u8;
             state.parts[number].extra.push(Extra { shard, bytes: None });
             let buffer = self.targets.fragment(piece.length);
-            orders.push(Order { part: number, shard, offset: piece.offset, buffer });
+            orders.push(FragmentRead { part: number, shard, offset: piece.offset, buffer });
         }
     }
 }
@@ -402,12 +413,12 @@ fn within<'a>(bytes: &'a [u8], there: &Piece, piece: &Piece) -> Option<&'a [u8]>
 }
 
 /// What is read of other shards, with the part that it is read for.
-fn extras(parts: &[Part]) -> impl Iterator<Item = (&Part, &Extra)> {
+fn extras(parts: &[RequestedPiece]) -> impl Iterator<Item = (&RequestedPiece, &Extra)> {
     parts.iter().flat_map(|part| part.extra.iter().map(move |extra| (part, extra)))
 }
 
 /// One buffer of all parts.
-fn together(parts: Vec<Part>) -> Result<AlignedBuf> {
+fn together(parts: Vec<RequestedPiece>) -> Result<AlignedBuf> {
     let total: usize = parts.iter().map(|part| part.piece.length).sum();
     if parts.iter().any(|part| matches!(part.bytes, Bytes::Apart(_))) {
         let mut whole = AlignedBuf::zeroed(total);

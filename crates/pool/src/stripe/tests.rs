@@ -3,7 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "what is read first is looked at, too")]
 
 use crate::{Container, Environment, FormatConfig, PackWriter, Pool, PoolConfig, Redundancy};
-use crate::{Place, Span, Tuning};
+use crate::{PackExtent, Span, Tuning};
 use outlive_format::{EntryKind, fingerprint};
 use outlive_io::{AlignedBuf, Ticket};
 use outlive_target::{
@@ -54,7 +54,7 @@ fn pack(number: u32) -> PackId {
 }
 
 /// Writes a pack of such chunks, and answers where they are.
-fn write(pool: &Pool, pack: PackId, chunks: &[Vec<u8>]) -> Result<Vec<Place>> {
+fn write(pool: &Pool, pack: PackId, chunks: &[Vec<u8>]) -> Result<Vec<PackExtent>> {
     let mut writer = PackWriter::new(pool, pack, 4 * CONTAINER as u64)?;
     let mut places = Vec::new();
     for chunk in chunks {
@@ -86,7 +86,7 @@ fn chunks(seed: u64, bytes: usize) -> Vec<Vec<u8>> {
     chunks
 }
 
-fn check(pool: &Pool, places: &[Place], chunks: &[Vec<u8>], what: &str) {
+fn check(pool: &Pool, places: &[PackExtent], chunks: &[Vec<u8>], what: &str) {
     for (place, chunk) in places.iter().zip(chunks) {
         let span = Span { pack: place.pack, offset: place.offset, length: place.length };
         let read = pool.read(span, AlignedBuf::zeroed(CONTAINER)).wait();
@@ -385,7 +385,7 @@ fn a_target_that_never_answers_is_gone_around() {
                 lost.iter().for_each(|lost| moody[*lost].1.store(HAS_NOTHING, Ordering::Relaxed));
                 moody[silent].1.store(KEEPS_SILENT, Ordering::Relaxed);
                 for (place, chunk) in places.iter().zip(&chunks) {
-                    let Place { pack, offset, length, .. } = *place;
+                    let PackExtent { pack, offset, length, .. } = *place;
                     let span = Span { pack, offset, length };
                     let read = pool.read(span, AlignedBuf::zeroed(CONTAINER)).wait();
                     let what = format!("{rule:?}, {silent} is silent, without {lost:?}");

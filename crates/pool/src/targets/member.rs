@@ -3,7 +3,7 @@
 use super::table::StillThere;
 use crate::redundancy::{TargetState, Tier};
 use outlive_io::{Ticket, blocking};
-use outlive_target::{ReadRange, ReadTicket, ShardName, Target, Watch, WatchedTarget, Work};
+use outlive_target::{ReadRange, ReadTicket, ShardName, Target, TargetWatch, WatchedTarget, Work};
 use outlive_types::{Error, ErrorKind, Result};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,7 +21,7 @@ pub(crate) struct Member {
     target: Arc<dyn Target>,
     still_there: Option<Arc<StillThere>>,
     /// What leaves it alone while it does not answer.
-    watch: Option<Arc<Watch>>,
+    watch: Option<Arc<TargetWatch>>,
     /// What is to become of it.
     pub state: TargetState,
     /// Whether saves write there.
@@ -170,7 +170,7 @@ impl Member {
     }
 
     /// The same, left alone while it does not answer.
-    pub fn watched(mut self, watch: Option<Arc<Watch>>) -> Member {
+    pub fn watched(mut self, watch: Option<Arc<TargetWatch>>) -> Member {
         if let Some(watch) = watch {
             self.target = Arc::new(WatchedTarget::new(self.target, watch.clone()));
             self.watch = Some(watch);

@@ -8,7 +8,7 @@ mod table;
 mod tests;
 
 pub(crate) use member::{Member, UnderWay};
-pub use table::{Claim, FoundPlace, OpenTarget, Rows, StillThere, TargetPlaces, TargetTable};
+pub use table::{Claim, FoundTarget, OpenTarget, Rows, StillThere, TargetLocations, TargetTable};
 
 use crate::PoolConfig;
 use crate::redundancy::{Redundancy, TargetConfig, Tier};
@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The targets of a table.
 pub(crate) fn members(table: &TargetTable, rows: &[TargetConfig]) -> Result<Vec<Member>> {
     let member = |row: &TargetConfig| {
-        let (target, still_there) = table.places().open(row, rows.len() == 1)?;
+        let (target, still_there) = table.locations().open(row, rows.len() == 1)?;
         let member = Member::new(row.id.unwrap_or(1), target).on(row.host.as_deref());
         let member = member.on_tier(row.tier).in_memory(row.volatile, row.unsettled);
         let member = member.in_state(row.state);
@@ -33,7 +33,7 @@ pub(crate) fn members(table: &TargetTable, rows: &[TargetConfig]) -> Result<Vec<
         // Nothing goes on without the only one.
         Ok(match rows.len() {
             1 => member,
-            _ => member.watched(table.places().watch(row)),
+            _ => member.watched(table.locations().watch(row)),
         })
     };
     rows.iter().map(member).collect()
@@ -286,11 +286,11 @@ impl TargetSet {
             return Ok(tiers.contains(&self.members[0].tier).then_some(0));
         }
         if let Ok(homes) = self.homes.try_lock()
-            && let Some(home) = homes.get(&shard)
-            && tiers.contains(&self.members[*home].tier)
-            && self.members[*home].away().is_none()
+            && let Some(paths) = homes.get(&shard)
+            && tiers.contains(&self.members[*paths].tier)
+            && self.members[*paths].away().is_none()
         {
-            return Ok(Some(*home));
+            return Ok(Some(*paths));
         }
         let mut unknown = None;
         for tier in tiers {

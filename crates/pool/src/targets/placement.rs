@@ -93,13 +93,13 @@ pub(super) fn preferred(members: &[Member], tier: Tier, pack: PackId) -> Vec<usi
 /// Where in a circle of so many places the packs of a rank begin: as far from those of the ranks before it
 /// as may be, as each rank may write several packs, one place after the other. No place is a second
 /// rank's before each is one's. (The sequence of van der Corput, 1935: 0, 1/2, 1/4, 3/4, 1/8, ...)
-fn first_place(rank: u32, places: usize) -> usize {
-    let part = |n: u64| ((u128::from(n.reverse_bits()) * places as u128) >> 64) as usize;
-    let mut is_taken = vec![false; places];
-    (0..places.next_power_of_two() as u64)
+fn first_place(rank: u32, locations: usize) -> usize {
+    let part = |n: u64| ((u128::from(n.reverse_bits()) * locations as u128) >> 64) as usize;
+    let mut is_taken = vec![false; locations];
+    (0..locations.next_power_of_two() as u64)
         .map(part)
-        .filter(|place| !std::mem::replace(&mut is_taken[*place], true))
-        .nth(rank as usize % places)
+        .filter(|location| !std::mem::replace(&mut is_taken[*location], true))
+        .nth(rank as usize % locations)
         .unwrap_or_default()
 }
 

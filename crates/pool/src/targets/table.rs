@@ -3,7 +3,7 @@
 
 use crate::host::ProcessMark;
 use crate::redundancy::TargetConfig;
-use outlive_target::{Append, ManifestLog, Previous, Target, Watch};
+use outlive_target::{Append, ManifestLog, Previous, Target, TargetWatch};
 use outlive_types::{Error, ErrorKind, JobName, Result, Rng};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -20,7 +20,7 @@ pub type OpenTarget = (Arc<dyn Target>, Option<Box<StillThere>>);
 
 /// What is found in a place that is to become a target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum FoundPlace {
+pub enum FoundTarget {
     /// Nothing: it can become a new target.
     Free,
     /// The target of this pool with this number, and whether it holds shards.
@@ -33,7 +33,7 @@ pub enum FoundPlace {
 }
 
 /// Where the targets of a table are: directories, buckets, markers, `pool.toml`.
-pub trait TargetPlaces: Send + Sync + fmt::Debug {
+pub trait TargetLocations: Send + Sync + fmt::Debug {
     /// The targets that are written down where a person looks for them. A process reads them before the table: a
     /// command puts a row into the table first and then writes it down, so the table has all that are found here.
     ///
@@ -65,8 +65,8 @@ pub trait TargetPlaces: Send + Sync + fmt::Debug {
     fn open(&self, row: &TargetConfig, is_only: bool) -> Result<OpenTarget>;
 
     /// What leaves a target alone while it does not answer, if anything does: the same for each target
-    /// that [`TargetPlaces::open`] opens for the row.
-    fn watch(&self, _row: &TargetConfig) -> Option<Arc<Watch>> {
+    /// that [`TargetLocations::open`] opens for the row.
+    fn watch(&self, _row: &TargetConfig) -> Option<Arc<TargetWatch>> {
         None
     }
 
@@ -79,7 +79,7 @@ pub trait TargetPlaces: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// `Invalid` if something else is there.
-    fn find(&self, row: &TargetConfig) -> Result<FoundPlace>;
+    fn find(&self, row: &TargetConfig) -> Result<FoundTarget>;
 
     /// Makes a free place, or one of this pool, the target that a row describes, before the table names it.
     /// `rows` are those of the table.
@@ -120,7 +120,7 @@ pub trait TargetPlaces: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// `Invalid` if the place is not in memory; what the medium reports.
-    fn make_place(&self, _row: &TargetConfig) -> Result<()> {
+    fn make_location(&self, _row: &TargetConfig) -> Result<()> {
         Ok(())
     }
 
@@ -223,7 +223,7 @@ struct Look {
 /// The table of targets of a pool, for all programs that use it.
 pub struct TargetTable {
     log: Arc<dyn ManifestLog>,
-    places: Arc<dyn TargetPlaces>,
+    locations: Arc<dyn TargetLocations>,
     rng: Arc<dyn Rng>,
     /// The claim of this process, while it has one.
     claimed: Mutex<Option<Holder>>,
@@ -233,7 +233,7 @@ pub struct TargetTable {
 
 impl fmt::Debug for TargetTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the table of {:?}", self.places)
+        write!(f, "the table of {:?}", self.locations)
     }
 }
 
@@ -241,15 +241,15 @@ impl TargetTable {
     /// The table in a log, of targets that are in these places.
     pub fn new(
         log: Arc<dyn ManifestLog>,
-        places: Arc<dyn TargetPlaces>,
+        locations: Arc<dyn TargetLocations>,
         rng: Arc<dyn Rng>,
     ) -> TargetTable {
-        TargetTable { log, places, rng, claimed: Mutex::default(), unreturned: Mutex::default() }
+        TargetTable { log, locations, rng, claimed: Mutex::default(), unreturned: Mutex::default() }
     }
 
     /// Where the targets are.
-    pub fn places(&self) -> &dyn TargetPlaces {
-        &*self.places
+    pub fn locations(&self) -> &dyn TargetLocations {
+        &*self.locations
     }
 
     /// A number that is another one whenever the table is.
@@ -284,7 +284,7 @@ impl TargetTable {
         let Look { written_down, written, rows } = self.look()?;
         // Before there is a record, they are as this process sees them.
         Ok(match written.text {
-            Some(_) => Rows { targets: self.places.seen(rows.clone(), &written_down?)?, ..rows },
+            Some(_) => Rows { targets: self.locations.seen(rows.clone(), &written_down?)?, ..rows },
             None => rows,
         })
     }
@@ -302,12 +302,12 @@ impl TargetTable {
             change(&mut rows)?;
             if rows == before {
                 // A command that was killed may have left that to this one.
-                let _ = self.places.write_down(&rows.targets);
+                let _ = self.locations.write_down(&rows.targets);
                 return Ok(rows);
             }
             let changed_by = self.still_claimed(&written)?;
             if self.append(written.previous, &TableText::of(rows.clone(), changed_by))? {
-                self.places.write_down(&rows.targets)?;
+                self.locations.write_down(&rows.targets)?;
                 return Ok(rows);
             }
         }
@@ -316,10 +316,10 @@ impl TargetTable {
 
     /// Reads what is written down, and then the newest record, which alone tells all once there is one.
     fn look(&self) -> Result<Look> {
-        let written_down = self.places.written_down();
+        let written_down = self.locations.written_down();
         let written = self.written()?;
         let rows = match &written.text {
-            None => self.places.first(written_down.as_ref().map_err(Clone::clone)?)?,
+            None => self.locations.first(written_down.as_ref().map_err(Clone::clone)?)?,
             Some(text) => text.clone().rows(),
         };
         Ok(Look { written_down, written, rows })

@@ -285,7 +285,7 @@ struct Adding {
     other: Mutex<Option<Arc<TargetTable>>>,
 }
 
-impl TargetPlaces for Adding {
+impl TargetLocations for Adding {
     fn written_down(&self) -> Result<Vec<TargetConfig>> {
         let other = self.other.lock().unwrap().take();
         if let Some(other) = other {
@@ -321,8 +321,8 @@ impl TargetPlaces for Adding {
         Err(Error::bug("nothing is opened"))
     }
 
-    fn find(&self, _: &TargetConfig) -> Result<FoundPlace> {
-        Ok(FoundPlace::Free)
+    fn find(&self, _: &TargetConfig) -> Result<FoundTarget> {
+        Ok(FoundTarget::Free)
     }
 
     fn prepare(&self, _: &TargetConfig, _: &[TargetConfig]) -> Result<()> {
@@ -337,14 +337,14 @@ impl TargetPlaces for Adding {
 /// The first target that is added, and a further one: the table has no record before the first.
 #[test]
 fn a_target_that_comes_while_the_table_is_read_is_one_of_the_pool() {
-    let places = Arc::new(Adding::default());
+    let locations = Arc::new(Adding::default());
     let log = FaultWorld::new().log();
     let table = || {
         let rng = Arc::new(outlive_types::SeededRng::new(1));
-        Arc::new(TargetTable::new(log.clone(), places.clone(), rng))
+        Arc::new(TargetTable::new(log.clone(), locations.clone(), rng))
     };
     for count in 2..=3 {
-        *places.other.lock().unwrap() = Some(table());
+        *locations.other.lock().unwrap() = Some(table());
         assert_eq!(table().rows().unwrap().len(), count);
     }
 }

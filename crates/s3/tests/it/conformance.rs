@@ -7,24 +7,24 @@ use outlive_target::conformance::{check_log, check_medium, check_target};
 use outlive_target::{RecordLog, RetryLog, RetryPolicy, RetryTarget};
 use std::sync::Arc;
 use support::proxy::{Fault, Proxy};
-use support::{Server, place_at};
+use support::{Server, url_at};
 
 #[test]
 fn a_bucket_is_a_target() {
     let Some(server) = Server::versitygw() else { return };
-    check_target(move || Arc::new(server.place().open_target().unwrap()));
+    check_target(move || Arc::new(server.pool_url().open_target().unwrap()));
 }
 
 #[test]
 fn a_bucket_is_a_medium() {
     let Some(server) = Server::versitygw() else { return };
-    check_medium(move || Arc::new(server.place().open_medium().unwrap()));
+    check_medium(move || Arc::new(server.pool_url().open_medium().unwrap()));
 }
 
 #[test]
 fn a_bucket_keeps_a_log() {
     let Some(server) = Server::versitygw() else { return };
-    check_log(false, move || Arc::new(RecordLog::over(server.place().open_medium().unwrap())));
+    check_log(false, move || Arc::new(RecordLog::over(server.pool_url().open_medium().unwrap())));
 }
 
 /// Spoils every seventh request, each time in another way.
@@ -50,7 +50,7 @@ fn a_bucket_behind_a_bad_network_is_a_target() {
     spoil_some(&proxy);
     check_target(move || {
         let _ = &server;
-        let target = Arc::new(place_at(proxy.address()).open_target().unwrap());
+        let target = Arc::new(url_at(proxy.address()).open_target().unwrap());
         Arc::new(RetryTarget::new(target, RetryPolicy::default()))
     });
 }
@@ -62,7 +62,7 @@ fn a_bucket_behind_a_bad_network_keeps_a_log() {
     spoil_some(&proxy);
     check_log(false, move || {
         let _ = &server;
-        let medium: Arc<S3Medium> = Arc::new(place_at(proxy.address()).open_medium().unwrap());
+        let medium: Arc<S3Medium> = Arc::new(url_at(proxy.address()).open_medium().unwrap());
         Arc::new(RetryLog::new(medium, RetryPolicy::default()))
     });
 }

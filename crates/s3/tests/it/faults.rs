@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use support::proxy::{Fault, Proxy};
 use support::{
-    BUCKET, PAGE, SECRET, Server, content, get, name, named_place, place_at, put, until, write_all,
+    BUCKET, PAGE, SECRET, Server, content, get, name, named_url, put, until, url_at, write_all,
 };
 
 const PART: usize = 8 << 20;
@@ -37,7 +37,7 @@ fn is(method: &'static str, what: &'static str) -> impl Fn(&str, &str) -> bool +
 fn ranges_that_share_a_request_fail_one_by_one() {
     let Some(server) = Server::versitygw() else { return };
     let proxy = Proxy::before(server.address());
-    let target = place_at(proxy.address()).open_target().unwrap();
+    let target = url_at(proxy.address()).open_target().unwrap();
     let bytes = content(5, 2 * PAGE);
     for pack in 0..16 {
         put(&target, name(pack), &content(u64::from(pack), 1 << 20)).unwrap();
@@ -92,7 +92,7 @@ fn ranges_that_share_a_request_fail_one_by_one() {
 fn no_reply_that_is_lost_loses_a_shard() {
     let Some(server) = Server::versitygw() else { return };
     let proxy = Proxy::before(server.address());
-    let target = place_at(proxy.address()).open_target().unwrap();
+    let target = url_at(proxy.address()).open_target().unwrap();
     let mut pack = 0;
     for fault in [Fault::LoseReply, Fault::LoseRequest, Fault::Refuse(503), Fault::CutReply(60)] {
         for (method, what, length) in [
@@ -120,13 +120,13 @@ fn no_reply_that_is_lost_loses_a_shard() {
 fn what_a_read_calls_back_may_ask_the_bucket_again() {
     const READS: usize = 40;
     let Some(server) = Server::versitygw() else { return };
-    let place = server.place();
-    let target = place.open_target().unwrap();
+    let pool_url = server.pool_url();
+    let target = pool_url.open_target().unwrap();
     put(&target, name(1), &content(1, PAGE)).unwrap();
-    place.open_files().unwrap().write("text", b"there").unwrap();
+    pool_url.open_files().unwrap().write("text", b"there").unwrap();
     let (told, asked) = channel();
     for _ in 0..READS {
-        let (told, files) = (told.clone(), place.open_files().unwrap());
+        let (told, files) = (told.clone(), pool_url.open_files().unwrap());
         let range = ReadRange::new(0, AlignedBuf::zeroed(PAGE));
         read_one(&target, name(1), range).on_done(move |read| {
             assert!(read.is_ok_and(|read| read.is_ok()));
@@ -142,7 +142,7 @@ fn what_a_read_calls_back_may_ask_the_bucket_again() {
 fn no_reply_that_is_cut_spoils_a_read() {
     let Some(server) = Server::versitygw() else { return };
     let proxy = Proxy::before(server.address());
-    let target = place_at(proxy.address()).open_target().unwrap();
+    let target = url_at(proxy.address()).open_target().unwrap();
     let bytes = content(1, PART);
     put(&target, name(1), &bytes).unwrap();
     for fault in
@@ -159,7 +159,7 @@ fn no_reply_that_is_cut_spoils_a_read() {
 fn no_reply_that_is_lost_forks_a_log() {
     let Some(server) = Server::versitygw() else { return };
     let proxy = Proxy::before(server.address());
-    let log = RecordLog::over(place_at(proxy.address()).open_medium().unwrap());
+    let log = RecordLog::over(url_at(proxy.address()).open_medium().unwrap());
     let mut previous = Previous::NONE;
     for fault in [Fault::LoseReply, Fault::CutReply(20), Fault::None] {
         let record = format!("{fault:?}").into_bytes();
@@ -182,7 +182,7 @@ fn no_reply_that_is_lost_forks_a_log() {
 fn a_finish_that_nobody_knows_about_says_so() {
     let Some(server) = Server::versitygw() else { return };
     let proxy = Proxy::before(server.address());
-    let target = place_at(proxy.address()).open_target().unwrap();
+    let target = url_at(proxy.address()).open_target().unwrap();
     let mut is_gone = false;
     proxy.spoil(move |method, target| {
         let completes = method == "POST" && target.contains("uploadId=");
@@ -200,7 +200,7 @@ fn a_finish_that_nobody_knows_about_says_so() {
 #[test]
 fn a_server_may_be_started_again_in_the_middle() {
     let Some(mut server) = Server::versitygw() else { return };
-    let inner = Arc::new(server.place().open_target().unwrap());
+    let inner = Arc::new(server.pool_url().open_target().unwrap());
     let policy = RetryPolicy { attempts_max: 200, ..RetryPolicy::default() };
     let target = RetryTarget::new(inner, policy);
     let bytes = content(1, 4 * PART);
@@ -222,10 +222,10 @@ fn a_server_may_be_started_again_in_the_middle() {
 }
 
 /// What each kind of call says.
-fn calls(place: &outlive_s3::S3Place) -> Vec<(&'static str, Result<()>)> {
-    let (target, medium) = (place.open_target().unwrap(), place.open_medium().unwrap());
+fn calls(pool_url: &outlive_s3::S3Url) -> Vec<(&'static str, Result<()>)> {
+    let (target, medium) = (pool_url.open_target().unwrap(), pool_url.open_medium().unwrap());
     vec![
-        ("check", place.check()),
+        ("check", pool_url.check()),
         ("create", target.create(name(7), 4096).map(drop)),
         ("read", get(&target, name(1), 0, 4096).map(drop)),
         ("length", target.length(name(1)).map(drop)),
@@ -253,9 +253,9 @@ fn all_are(kind: ErrorKind, told: &str, calls: Vec<(&'static str, Result<()>)>) 
 fn wrong_keys_and_missing_buckets_are_told_as_such() {
     let Some(server) = Server::versitygw() else { return };
     let url = server.url();
-    let wrong = named_place(&format!("s3://{BUCKET}/x"), &url, "wrong");
+    let wrong = named_url(&format!("s3://{BUCKET}/x"), &url, "wrong");
     all_are(ErrorKind::Invalid, "AWS_SECRET_ACCESS_KEY", calls(&wrong));
-    let missing = named_place("s3://no-such-bucket/x", &url, SECRET);
+    let missing = named_url("s3://no-such-bucket/x", &url, SECRET);
     all_are(ErrorKind::Invalid, "create the bucket", calls(&missing));
 }
 
@@ -263,8 +263,8 @@ fn wrong_keys_and_missing_buckets_are_told_as_such() {
 #[test]
 fn a_bucket_that_vanishes_is_not_one_without_shards() {
     let Some(mut server) = Server::versitygw() else { return };
-    let place = server.place();
-    let target = place.open_target().unwrap();
+    let pool_url = server.pool_url();
+    let target = pool_url.open_target().unwrap();
     put(&target, name(1), &content(1, 4096)).unwrap();
     let mut writer = target.create(name(2), 4 * PART as u64).unwrap();
     write_all(&mut *writer, &content(2, 2 * PART), 4 << 20).unwrap();
@@ -272,7 +272,7 @@ fn a_bucket_that_vanishes_is_not_one_without_shards() {
     server.stop();
     std::fs::rename(server.bucket_dir(), server.bucket_dir().with_extension("gone")).unwrap();
     server.start();
-    all_are(ErrorKind::Invalid, "create the bucket", calls(&place));
+    all_are(ErrorKind::Invalid, "create the bucket", calls(&pool_url));
     writer.finish(2 * PART as u64).wait().unwrap_err();
     std::fs::rename(server.bucket_dir().with_extension("gone"), server.bucket_dir()).unwrap();
     assert_eq!(target.list().unwrap(), [name(1)]);
@@ -282,8 +282,8 @@ fn a_bucket_that_vanishes_is_not_one_without_shards() {
 #[test]
 fn a_dead_server_is_told_soon() {
     let Some(mut server) = Server::versitygw() else { return };
-    let place = server.place();
-    let target = place.open_target().unwrap();
+    let pool_url = server.pool_url();
+    let target = pool_url.open_target().unwrap();
     let mut writer = target.create(name(1), PART as u64).unwrap();
     write_all(&mut *writer, &content(1, 4096), 4096).unwrap();
     server.stop();
@@ -305,7 +305,7 @@ fn a_dead_server_is_told_soon() {
 #[test]
 fn a_server_that_says_nothing_is_told_soon() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let target = place_at(silent.local_addr().unwrap()).open_target().unwrap();
+    let target = url_at(silent.local_addr().unwrap()).open_target().unwrap();
     let since = Instant::now();
     let error = target.list().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Retry, "{error}");

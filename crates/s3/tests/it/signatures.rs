@@ -2,7 +2,7 @@
 
 use crate::support;
 
-use outlive_s3::S3Place;
+use outlive_s3::S3Url;
 use outlive_target::Target;
 use outlive_target::conformance::check_target;
 use std::fs;
@@ -15,17 +15,17 @@ use tempfile::TempDir;
 const PART: usize = 8 << 20;
 
 /// A place on the server at `url`, for a profile that has bodies signed or not.
-fn place(url: &str, prefix: usize, signed: bool) -> (S3Place, TempDir) {
+fn pool_url(url: &str, prefix: usize, signed: bool) -> (S3Url, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("config");
     fs::write(&config, format!("[default]\ns3 =\n  payload_signing_enabled = {signed}\n")).unwrap();
-    let place = S3Place::parse(&format!("s3://{BUCKET}/p{prefix}")).unwrap().with_variables([
+    let pool_url = S3Url::parse(&format!("s3://{BUCKET}/p{prefix}")).unwrap().with_variables([
         ("AWS_ENDPOINT_URL", url),
         ("AWS_ACCESS_KEY_ID", ACCESS),
         ("AWS_SECRET_ACCESS_KEY", SECRET),
         ("AWS_CONFIG_FILE", config.to_str().unwrap()),
     ]);
-    (place, dir)
+    (pool_url, dir)
 }
 
 #[test]
@@ -33,8 +33,8 @@ fn a_bucket_is_a_target_without_signed_bodies() {
     let Some(server) = Server::versitygw() else { return };
     let next = AtomicUsize::new(0);
     check_target(move || {
-        let (place, _dir) = place(&server.url(), next.fetch_add(1, Ordering::Relaxed), false);
-        Arc::new(place.open_target().unwrap())
+        let (pool_url, _dir) = pool_url(&server.url(), next.fetch_add(1, Ordering::Relaxed), false);
+        Arc::new(pool_url.open_target().unwrap())
     });
 }
 
@@ -43,8 +43,8 @@ fn a_body_that_was_changed_on_its_way_is_refused() {
     let Some(server) = Server::versitygw() else { return };
     let proxy = Proxy::before(server.address());
     for (prefix, signed, told) in [(1, true, "ContentSHA256Mismatch"), (2, false, "BadDigest")] {
-        let (place, _dir) = place(&format!("http://{}", proxy.address()), prefix, signed);
-        let target = place.open_target().unwrap();
+        let (pool_url, _dir) = pool_url(&format!("http://{}", proxy.address()), prefix, signed);
+        let target = pool_url.open_target().unwrap();
         for (pack, length, part) in [(1, PART / 2, false), (2, 3 * PART, true)] {
             let bytes = content(1, length);
             let spoiled = proxy.spoil_once(Fault::FlipBit, move |method, target| {

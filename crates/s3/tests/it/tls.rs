@@ -68,9 +68,9 @@ fn a_server_is_trusted_if_its_certificate_is() {
 const TRUSTED: &str = "the server was trusted";
 
 fn puts_and_gets(url: &str) {
-    let place = place_at_url(url);
-    place.check().unwrap();
-    let target = place.open_target().unwrap();
+    let pool_url = place_at_url(url);
+    pool_url.check().unwrap();
+    let target = pool_url.open_target().unwrap();
     let bytes = content(1, (8 << 20) + PAGE);
     put(&target, name(1), &bytes).unwrap();
     assert!(get(&target, name(1), 0, bytes.len()).unwrap() == bytes);

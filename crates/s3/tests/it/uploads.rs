@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use support::proxy::{Fault, Proxy};
 use support::{
-    BUCKET, PAGE, SECRET, Server, buffer_of, content, get, name, named_place, place_at, put, until,
+    BUCKET, PAGE, SECRET, Server, buffer_of, content, get, name, named_url, put, until, url_at,
     write_all,
 };
 
@@ -28,7 +28,7 @@ fn check(target: &S3Target, pack: u32, bytes: &[u8]) {
 #[test]
 fn shards_of_all_lengths_are_what_was_written() {
     let Some(server) = Server::versitygw() else { return };
-    let target = server.place().open_target().unwrap();
+    let target = server.pool_url().open_target().unwrap();
     let lengths =
         [0, PAGE, PART - PAGE, PART, PART + PAGE, 2 * PART, 2 * PART + 5 * PAGE, 5 * PART];
     for (pack, length) in (0..).zip(lengths) {
@@ -43,7 +43,7 @@ fn shards_of_all_lengths_are_what_was_written() {
 #[test]
 fn writes_in_any_order_make_whole_parts_and_what_is_not_written_is_zero() {
     let Some(server) = Server::versitygw() else { return };
-    let target = server.place().open_target().unwrap();
+    let target = server.pool_url().open_target().unwrap();
     let rng = SeededRng::new(11);
     let mut bytes = content(8, 5 * PART / 2);
     // Pieces of all lengths, shuffled; two are left out.
@@ -76,7 +76,7 @@ fn writes_in_any_order_make_whole_parts_and_what_is_not_written_is_zero() {
 #[test]
 fn a_small_supply_of_buffers_feeds_many_shards() {
     let Some(server) = Server::versitygw() else { return };
-    let target = server.place().open_target().unwrap();
+    let target = server.pool_url().open_target().unwrap();
     let pool = StagingPool::new(4 * MIB, MIB);
     let bytes = content(9, 20 * MIB);
     let mut writers: Vec<_> =
@@ -132,7 +132,7 @@ fn waiting(tickets: &[WriteTicket]) -> usize {
 fn shards_share_the_parts_that_a_bucket_sends_at_once() {
     let Some(server) = Server::versitygw() else { return };
     let proxy = Proxy::before(server.address());
-    let target = place_at(proxy.address()).open_target().unwrap();
+    let target = url_at(proxy.address()).open_target().unwrap();
     let bytes = content(4, 8 * PART);
     let (writers, tickets) = three_held_shards(&proxy, &target, &bytes);
     // The first two have seven whole parts each, the third has the other two: five writes, as the first
@@ -157,7 +157,7 @@ fn shards_share_the_parts_that_a_bucket_sends_at_once() {
 fn a_shard_that_is_given_up_lets_others_go_on() {
     let Some(server) = Server::versitygw() else { return };
     let proxy = Proxy::before(server.address());
-    let target = place_at(proxy.address()).open_target().unwrap();
+    let target = url_at(proxy.address()).open_target().unwrap();
     let bytes = content(5, 8 * PART);
     let (mut writers, tickets) = three_held_shards(&proxy, &target, &bytes);
     until("as many as allowed are sent", || proxy.held() == PARTS_MAX);
@@ -179,7 +179,7 @@ fn a_shard_that_is_given_up_lets_others_go_on() {
 fn a_finish_sends_the_rest_beside_what_is_under_way() {
     let Some(server) = Server::versitygw() else { return };
     let proxy = Proxy::before(server.address());
-    let target = place_at(proxy.address()).open_target().unwrap();
+    let target = url_at(proxy.address()).open_target().unwrap();
     let bytes = content(6, 3 * PART);
     proxy.spoil(|_, target| match target.contains("partNumber") {
         true => Fault::Hold,
@@ -211,7 +211,7 @@ fn uploads(server: &Server) -> usize {
 #[test]
 fn an_upload_that_is_given_up_leaves_nothing() {
     let Some(server) = Server::versitygw() else { return };
-    let target = server.place().open_target().unwrap();
+    let target = server.pool_url().open_target().unwrap();
     let mut writer = target.create(name(1), 8 * PART as u64).unwrap();
     write_all(&mut *writer, &content(1, 3 * PART), 4 * MIB).unwrap();
     until("the upload is named", || target.unfinished().unwrap() == [name(1)]);
@@ -228,12 +228,12 @@ fn an_upload_that_is_given_up_leaves_nothing() {
 #[test]
 fn an_upload_whose_program_died_is_found_and_ended() {
     let Some(server) = Server::versitygw() else { return };
-    let place = server.place();
-    let target = place.open_target().unwrap();
+    let pool_url = server.pool_url();
+    let target = pool_url.open_target().unwrap();
     let mut writer = target.create(name(1), 8 * PART as u64).unwrap();
     write_all(&mut *writer, &content(1, 3 * PART), 4 * MIB).unwrap();
     until("its parts are there", || uploads(&server) >= 3);
-    let gc = place.open_target().unwrap();
+    let gc = pool_url.open_target().unwrap();
     assert_eq!(gc.unfinished().unwrap(), [name(1)]);
     gc.delete_unfinished(name(2)).unwrap();
     assert_eq!(gc.unfinished().unwrap(), [name(1)]);
@@ -251,8 +251,8 @@ fn an_upload_whose_program_died_is_found_and_ended() {
 fn a_finished_shard_stays_when_it_is_deleted_as_an_unfinished_one() {
     let Some(server) = Server::versitygw() else { return };
     let proxy = Proxy::before(server.address());
-    let place = place_at(proxy.address());
-    let target = place.open_target().unwrap();
+    let pool_url = url_at(proxy.address());
+    let target = pool_url.open_target().unwrap();
     // What names the upload cannot be removed after the finish.
     proxy.spoil(|method, target| match method == "DELETE" && target.contains(".part/") {
         true => Fault::Refuse(400),
@@ -277,8 +277,8 @@ fn replace(target: &S3Target, pack: u32, bytes: &[u8]) -> Result<()> {
 #[test]
 fn a_long_shard_is_replaced_and_its_upload_is_found_meanwhile() {
     let Some(server) = Server::versitygw() else { return };
-    let place = server.place();
-    let (target, gc) = (place.open_target().unwrap(), place.open_target().unwrap());
+    let pool_url = server.pool_url();
+    let (target, gc) = (pool_url.open_target().unwrap(), pool_url.open_target().unwrap());
     let (old, new) = (content(1, 3 * PART), content(2, 2 * PART + PAGE));
     put(&target, name(1), &old).unwrap();
     let begin = || {
@@ -310,8 +310,8 @@ fn a_long_shard_is_replaced_and_its_upload_is_found_meanwhile() {
 fn a_shard_survives_a_replacement_of_which_nothing_is_known() {
     let Some(server) = Server::versitygw() else { return };
     let proxy = Proxy::before(server.address());
-    let place = place_at(proxy.address());
-    let (target, reader) = (place.open_target().unwrap(), place.open_target().unwrap());
+    let pool_url = url_at(proxy.address());
+    let (target, reader) = (pool_url.open_target().unwrap(), pool_url.open_target().unwrap());
     for (pack, length) in [(1, PART / 2), (2, 2 * PART)] {
         let (old, new) = (content(1, length), content(2, length));
         put(&target, name(pack), &old).unwrap();
@@ -360,7 +360,7 @@ fn count(proxy: &Proxy) -> Arc<Mutex<BTreeMap<String, usize>>> {
 fn a_shard_of_one_part_is_one_put() {
     let Some(server) = Server::versitygw() else { return };
     let proxy = Proxy::before(server.address());
-    let target = place_at(proxy.address()).open_target().unwrap();
+    let target = url_at(proxy.address()).open_target().unwrap();
     let counts = count(&proxy);
     let mut writer = target.create(name(1), 64 * MIB as u64).unwrap();
     write_all(&mut *writer, &content(1, MIB), 4 * MIB).unwrap();
@@ -385,7 +385,7 @@ fn a_shard_of_one_part_is_one_put() {
 #[test]
 fn what_cannot_be_a_shard_is_told() {
     let Some(server) = Server::versitygw() else { return };
-    let target = server.place().open_target().unwrap();
+    let target = server.pool_url().open_target().unwrap();
     let mut writer = target.create(name(1), 4 * PART as u64).unwrap();
     write_all(&mut *writer, &content(1, 2 * PART), 4 * MIB).unwrap();
     let again = writer.write(0, AlignedBuf::zeroed(PAGE).share()).wait().unwrap_err();
@@ -402,8 +402,8 @@ fn what_cannot_be_a_shard_is_told() {
 #[test]
 fn a_whole_bucket_is_a_place_too() {
     let Some(server) = Server::versitygw() else { return };
-    let place = named_place(&format!("s3://{BUCKET}"), &server.url(), SECRET);
-    let (target, medium) = (place.open_target().unwrap(), place.open_medium().unwrap());
+    let pool_url = named_url(&format!("s3://{BUCKET}"), &server.url(), SECRET);
+    let (target, medium) = (pool_url.open_target().unwrap(), pool_url.open_medium().unwrap());
     let bytes = content(1, 2 * PART);
     put(&target, name(1), &bytes).unwrap();
     check(&target, 1, &bytes);
@@ -411,7 +411,7 @@ fn a_whole_bucket_is_a_place_too() {
     let job = JobName::new("a job").unwrap();
     assert_eq!(medium.put_new(&job, 1, b"one").unwrap(), Put::Made);
     assert_eq!((medium.jobs().unwrap(), medium.list(&job).unwrap()), (vec![job], vec![1]));
-    let files = place.open_files().unwrap();
+    let files = pool_url.open_files().unwrap();
     assert_eq!(files.read("packs/.pool.toml").unwrap(), None);
     assert!(files.write_new("packs/.pool.toml", b"x").unwrap());
     assert!(!files.write_new("packs/.pool.toml", b"y").unwrap());
@@ -427,7 +427,7 @@ fn a_whole_bucket_is_a_place_too() {
 fn listings_are_complete() {
     const MANY: u32 = 2345;
     let Some(server) = Server::versitygw() else { return };
-    let place = named_place(&format!("s3://{BUCKET}/p"), &server.url(), SECRET);
+    let pool_url = named_url(&format!("s3://{BUCKET}/p"), &server.url(), SECRET);
     let dir = server.bucket_dir().join("p");
     let object = |path: String| {
         let path = dir.join(path);
@@ -439,7 +439,7 @@ fn listings_are_complete() {
         object(format!("log/job-{number}/{:016x}.record", 1));
         object(format!("packs/{:02x}/{}.shard", number % 256, name(number)));
     }
-    let (target, medium) = (place.open_target().unwrap(), place.open_medium().unwrap());
+    let (target, medium) = (pool_url.open_target().unwrap(), pool_url.open_medium().unwrap());
     let numbers = medium.list(&JobName::new("one").unwrap()).unwrap();
     assert_eq!(numbers, (1..=u64::from(MANY)).collect::<Vec<_>>());
     assert_eq!(medium.jobs().unwrap().len(), MANY as usize + 1);

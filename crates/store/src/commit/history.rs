@@ -18,7 +18,7 @@ pub struct Entry {
     /// Fingerprint of its bytes, whole or not; zero for a manifest in an archive, or if it is missing.
     pub fp: Fingerprint,
     /// An archive says that something of this checkpoint is lost.
-    pub hurt: bool,
+    pub incomplete: bool,
 }
 
 impl Entry {
@@ -175,7 +175,7 @@ impl History<'_> {
         let bytes = read.as_ref().map_or(0, |bytes| bytes.len() as u64);
         let fp = read.as_ref().map_or(Fingerprint::ZERO, |bytes| fingerprint(bytes));
         let record = read.and_then(|bytes| decode(&bytes, number));
-        Entry { number, record, bytes, fp, hurt: false }
+        Entry { number, record, bytes, fp, incomplete: false }
     }
 
     /// The archive that has replaced a record since the log was listed, if that is why it is gone.
@@ -200,7 +200,7 @@ impl History<'_> {
                         record,
                         bytes: length,
                         fp,
-                        hurt: false,
+                        incomplete: false,
                     }));
                 }
             }
@@ -222,7 +222,7 @@ pub fn manifests_of(archive: &Archive) -> impl Iterator<Item = Manifest> {
 /// The manifests of an archive that are older than `below`, newest first.
 fn unpack(number: u64, archive: &Archive, below: Epoch) -> VecDeque<Entry> {
     let entry = |manifest: &Manifest| {
-        let hurt = archive.hurt.binary_search(&manifest.epoch).is_ok();
+        let incomplete = archive.incomplete.binary_search(&manifest.epoch).is_ok();
         let mut manifest = manifest.clone();
         match &mut manifest.images {
             Images::One(image) => image.segments.clone_from(&archive.segments),
@@ -230,7 +230,7 @@ fn unpack(number: u64, archive: &Archive, below: Epoch) -> VecDeque<Entry> {
         }
         let body = Body::Manifest(manifest);
         let record = Record { number, previous: Fingerprint::ZERO, body };
-        Entry { number, record: Ok(record), bytes: 0, fp: Fingerprint::ZERO, hurt }
+        Entry { number, record: Ok(record), bytes: 0, fp: Fingerprint::ZERO, incomplete }
     };
     let older = archive.manifests.iter().rev().filter(|manifest| manifest.epoch < below);
     older.map(entry).collect()

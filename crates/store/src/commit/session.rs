@@ -275,14 +275,14 @@ impl LogHead {
     }
 
     /// The pool is where it was, and whoever saves knows what was lost with targets in memory.
-    fn check_place(&self, pool: &Pool) -> Result<()> {
-        pool.check_place()?;
+    fn check_markers(&self, pool: &Pool) -> Result<()> {
+        pool.check_markers()?;
         // A collector is who finds that out.
         if self.job.is_gc() { Ok(()) } else { pool.check_settled() }
     }
 
     fn open_new(&mut self, pool: &Pool) -> Result<(SessionId, bool)> {
-        self.check_place(pool)?;
+        self.check_markers(pool)?;
         for _ in 0..ATTEMPTS {
             let now = self.look(pool, None)?;
             // Its record is there, although the append has not said so. A gc may have ended it since, as its lease had
@@ -320,7 +320,7 @@ impl LogHead {
             if self.append(pool, body)? == Append::Done {
                 // In the log it is open, whatever comes of the next look.
                 self.ending = Some(session);
-                self.check_place(pool)?; // nobody has taken it away meanwhile
+                self.check_markers(pool)?; // nobody has taken it away meanwhile
                 (self.session, self.opened) = (Some(session), self.number);
                 (self.expected, self.opening, self.ending) = (None, None, None);
                 return Ok((session, true));
@@ -399,7 +399,8 @@ impl LogHead {
                         let ended = archive.session.as_ref().filter(|(_, is_open)| !is_open);
                         is_closed |= ended.is_some_and(|(ended, _)| mine == Some(ended.session));
                         since.condemned.extend(archive.condemned);
-                        let is_whole = |epoch: &Epoch| archive.hurt.binary_search(epoch).is_err();
+                        let is_whole =
+                            |epoch: &Epoch| archive.incomplete.binary_search(epoch).is_err();
                         let kept = archive.manifests.iter().map(|m| m.epoch);
                         let epochs = kept.filter(is_whole).collect();
                         let number = entry.number;
@@ -498,9 +499,9 @@ impl LogHead {
     /// `Fenced` if another writer has taken over; after any other error the checkpoint may or may
     /// not exist, and the next `open` finds out.
     pub fn commit(&mut self, pool: &Pool, manifest: &Manifest, written: &Spread) -> Result<Commit> {
-        self.check_place(pool)?;
+        self.check_markers(pool)?;
         for _ in 0..ATTEMPTS {
-            // Again behind every append that was lost: who has made a target anew calls us back so.
+            // Reload behind every append that was lost: who has made a target anew calls us back so.
             self.check_targets(pool, written)?;
             let record = self.record(Body::Manifest(manifest.clone()));
             let record_bytes = record.encode()?.len() as u64;

@@ -13,7 +13,8 @@ use outlive_types::{Epoch, JobName, Result};
 pub fn mark_suspect(pool: &Pool, job: &JobName, epoch: Epoch) -> Result<()> {
     let is_it = |entry: &Entry| entry.manifest().is_some_and(|found| found.epoch == epoch);
     let Some(entry) = history(pool, job)?.find(is_it) else { return Ok(()) };
-    let Some(manifest) = entry.manifest().filter(|it| !it.remarks.suspect && !entry.hurt) else {
+    let Some(manifest) = entry.manifest().filter(|it| !it.remarks.suspect && !entry.incomplete)
+    else {
         return Ok(());
     };
     let mut remarks = manifest.remarks.clone();

@@ -81,11 +81,11 @@ struct Finder<'a> {
 
 impl Finder<'_> {
     fn chunk(&mut self, fp: Fingerprint, pages: Pages) -> Result<()> {
-        let place = self.locator.find_pages(&fp, pages)?;
+        let extent = self.locator.find_pages(&fp, pages)?;
         let next = self.needs.chunks.len();
-        let at = *self.chunks.entry((fp, place.slice)).or_insert(next);
+        let at = *self.chunks.entry((fp, extent.slice)).or_insert(next);
         if at == next {
-            let item = ReadItem { fp, place };
+            let item = ReadItem { fp, extent };
             self.needs.chunks.push(NeededChunk { item, pages: PageSet::default() });
         }
         let needed = &mut self.needs.chunks[at].pages;
@@ -95,7 +95,7 @@ impl Finder<'_> {
 
     fn node(&mut self, fp: Fingerprint) -> Result<()> {
         if self.seen.insert(fp) {
-            self.needs.nodes.push(ReadItem { fp, place: self.locator.find(&fp)? });
+            self.needs.nodes.push(ReadItem { fp, extent: self.locator.find(&fp)? });
         }
         Ok(())
     }

@@ -5,7 +5,6 @@ use super::needs::{NeededChunk, NodeSet, needs};
 use super::plan::{CopyOptions, CopyPlan, JobCopy, plan, plan_job};
 use super::store::{Store, elsewhere};
 use crate::Job;
-use crate::anew::make_anew;
 use crate::commit::{Changes, Opened};
 use crate::gc::JobState;
 use crate::images::images_of;
@@ -14,6 +13,7 @@ use crate::index::{Rolling, SharedChunks};
 use crate::read::AnyImage;
 use crate::read::files::FilesImage;
 use crate::read::{Kind, Select, first_manifest};
+use crate::recreate::recreate_lost;
 use crate::save::{
     Base, ChunkSink, Committer, CopiedImage, NewImage, PackNumbers, Packer, RankWriter, SaveStats,
     StoredImage,
@@ -220,7 +220,7 @@ impl Copier<'_> {
 
     /// Every rank there hears of what others have done.
     fn begin(&mut self) -> Result<()> {
-        make_anew(self.to)?;
+        recreate_lost(self.to)?;
         let opened = self.committer.open(self.to)?;
         for rank in &mut self.ranks {
             rank.begin(self.to, &opened).map_err(|error| self.committer.blame(self.to, error))?;
@@ -230,7 +230,7 @@ impl Copier<'_> {
 
     /// Takes the newest checkpoint there as base, if its metadata is whole.
     fn start_from(&mut self, state: &JobState) {
-        let is_whole = |manifest: &&Manifest| !state.hurt.contains(&manifest.epoch);
+        let is_whole = |manifest: &&Manifest| !state.incomplete.contains(&manifest.epoch);
         let Some(manifest) = state.manifests.iter().find(is_whole) else { return };
         if let Err(error) = self.base_of(state, manifest) {
             self.to.warn(format!(
@@ -367,9 +367,9 @@ impl Copier<'_> {
         rank.here.step(from, &image.segments)?;
         let (needs, nodes) = needs(from, rank.here.locator(), files, &reference, &rank.nodes)?;
         let bytes = |wanted: &[ReadItem]| -> u64 {
-            wanted.iter().map(|wanted| u64::from(wanted.place.length)).sum()
+            wanted.iter().map(|wanted| u64::from(wanted.extent.length)).sum()
         };
-        let asked = needs.chunks.iter().map(|one| u64::from(one.item.place.length)).sum();
+        let asked = needs.chunks.iter().map(|one| u64::from(one.item.extent.length)).sum();
         let RankWriter { shared, condemned, .. } = &mut rank.writer;
         if let Err(error) = SharedChunks::refresh(shared, to, asked, condemned) {
             self.fault = Some(error);
@@ -383,7 +383,7 @@ impl Copier<'_> {
         let group_log2 = PageSet::group_log2(from.config().format.chunk_bytes_max);
         let is_lacking = |one: &&NeededChunk| {
             let NeededChunk { item, pages } = **one;
-            !sink.has(item.fp, item.place.length) && !sink.has_pages(&item, pages, group_log2)
+            !sink.has(item.fp, item.extent.length) && !sink.has_pages(&item, pages, group_log2)
         };
         let lacking = needs.chunks.iter().filter(is_lacking).map(|one| one.item);
         let lacking: Vec<ReadItem> = lacking.collect();
@@ -412,7 +412,7 @@ impl Copier<'_> {
             node_bytes: bytes(&needs.nodes),
             ..SaveStats::default()
         };
-        let lent = sink.lent();
+        let shared_segments = sink.shared_segments();
         let hits = sink.hits.into_inner().unwrap_or_else(PoisonError::into_inner);
         // It stays the writer's until the copy is committed.
         let parent = writer.base.as_ref().map(|base| Base {
@@ -428,7 +428,7 @@ impl Copier<'_> {
             &mut |stats: &mut SaveStats| SaveFigures { new_bytes: stats.new_bytes, ..like };
         let shared = writer.shared.take();
         self.ranks[0].writer.shared = shared;
-        let image = NewImage { reference, parent, hits, lent, stats };
+        let image = NewImage { reference, parent, hits, shared_segments, stats };
         let stored = image.store(to, &packs, packer, (manifest.epoch, manifest.parent), figures);
         match stored {
             Ok((stored, _)) => Ok(SentImage { packs, stored, nodes }),

@@ -2,7 +2,7 @@
 
 use crate::index::ReadItem;
 use crate::read::{ReadPlan, Take, Verified};
-use crate::save::{ChunkSink, Lane, Packer, Squeezing};
+use crate::save::{ChunkSink, FrameCompression, Lane, Packer};
 use outlive_format::EntryKind;
 use outlive_io::Pace;
 use outlive_pool::Pool;
@@ -50,12 +50,12 @@ impl Store<'_, '_> {
             // One for each thread, in the end.
             let idle = lock().pop();
             let mut lane = idle.unwrap_or_else(|| self.packer.lane());
-            let ReadItem { fp, place } = wanted[at];
+            let ReadItem { fp, extent } = wanted[at];
             // What was worth compressing there is so here.
-            let codec = place.frame.map(|frame| frame.codec);
+            let codec = extent.frame.map(|frame| frame.codec);
             let stored = lane
-                .set_squeezing(Squeezing::as_before(self.to.config(), codec))
-                .and_then(|()| match place.slice {
+                .set_squeezing(FrameCompression::as_before(self.to.config(), codec))
+                .and_then(|()| match extent.slice {
                     None => self.sink.store(&mut lane, bytes, fp),
                     Some(form) => self.sink.store_slice(&mut lane, bytes, fp, form),
                 });

@@ -6,7 +6,7 @@ use crate::index::Locator;
 use crate::read::{read_catalog, read_stream};
 use outlive_format::{Catalog, CatalogRegion, Image, ImageRef, Manifest};
 use outlive_pool::Pool;
-use outlive_types::{Error, PAGE_BYTES, Rank, RegionDesc, RegionPlace, Result, pages_of};
+use outlive_types::{Error, PAGE_BYTES, Rank, RegionDesc, RegionLocation, Result, pages_of};
 use std::collections::HashMap;
 
 /// An image of which only the catalog has been read.
@@ -126,7 +126,7 @@ impl Packed<'_> {
     fn compare(&mut self, a: &RegionDesc, b: &RegionDesc, ranges: bool) -> Result<PageDiff> {
         let bytes = a.bytes.min(b.bytes);
         let mut diff = PageDiff { pages: pages_of(bytes), ..PageDiff::default() };
-        if self.images[0].image.packed == self.images[1].image.packed && a.place == b.place {
+        if self.images[0].image.packed == self.images[1].image.packed && a.location == b.location {
             return Ok(diff);
         }
         if self.bytes.is_none() {
@@ -148,7 +148,7 @@ impl Packed<'_> {
 }
 
 fn part<'s>(stream: &'s [u8], region: &RegionDesc) -> Result<&'s [u8]> {
-    let RegionPlace::Packed { offset } = region.place else {
+    let RegionLocation::Packed { offset } = region.location else {
         return Err(Error::bug("a region of its own is not in the packed stream"));
     };
     let end = offset.checked_add(region.bytes);

@@ -1,8 +1,8 @@
 //! Fills the slow tier behind the commits of one job, in a thread that ends when nothing is left to copy.
 
-use super::choice::Choice;
 use super::lock_filling;
-use crate::turns::{Rest, Turn, Turns};
+use super::selection::FillSelection;
+use crate::paced_lock::{LockTurn, PacedLock, Rest};
 use outlive_io::make_way;
 use outlive_pool::{FillNeed, Pool};
 use outlive_types::sync::{self, Condvar, Mutex, MutexGuard};
@@ -23,7 +23,7 @@ const UNTRIMMED_MAX: u32 = 3;
 /// There is no state but what lies on the targets: a program that is killed, or gives up, leaves work to its
 /// next commit, to its successor, or to `pool fill`.
 #[derive(Clone)]
-pub struct FillBehind(Arc<Shared>);
+pub struct BackgroundFill(Arc<Shared>);
 
 struct Shared {
     job: JobName,
@@ -35,7 +35,7 @@ struct Shared {
 }
 
 /// Something to be done with a pool, in turns.
-type Then = fn(&Pool, &mut Turns, Rest<'_>) -> Result<()>;
+type Then = fn(&Pool, &mut PacedLock, Rest<'_>) -> Result<()>;
 
 #[derive(Default)]
 struct State {
@@ -62,14 +62,14 @@ struct State {
 
 /// Fill and trim move so many bytes a second, whatever a round ends with.
 struct Paces {
-    fill: Turns,
-    then: Turns,
+    fill: PacedLock,
+    then: PacedLock,
 }
 
 impl Paces {
     fn of(pool: &Pool) -> Paces {
         let limit = Some(pool.config().tiers.bytes_per_s).filter(|limit| *limit > 0);
-        Paces { fill: Turns::new(limit), then: Turns::new(limit) }
+        Paces { fill: PacedLock::new(limit), then: PacedLock::new(limit) }
     }
 }
 
@@ -102,16 +102,22 @@ enum Work {
 /// What is known of the slow tier, and of the checkpoints.
 struct Memory {
     need: FillNeed,
-    choice: Choice,
+    choice: FillSelection,
     /// The newest record of collectors then: whoever moves packs appends one.
     collections: u64,
 }
 
-impl FillBehind {
+impl BackgroundFill {
     /// Of a job of which nothing is known yet.
-    pub fn new(job: JobName) -> FillBehind {
+    pub fn new(job: JobName) -> BackgroundFill {
         let (state, changed, then) = Default::default();
-        FillBehind(Arc::new(Shared { job, process_id: std::process::id(), state, changed, then }))
+        BackgroundFill(Arc::new(Shared {
+            job,
+            process_id: std::process::id(),
+            state,
+            changed,
+            then,
+        }))
     }
 
     /// Has something done with the fast tier whenever the slow one has what it should.
@@ -162,7 +168,7 @@ impl FillBehind {
 
 /// A wait until what `[tiers]` chooses of a job is on the slow tier, but no longer than that allows.
 pub struct Finish {
-    behind: FillBehind,
+    behind: BackgroundFill,
     pool: Pool,
     begun: Duration,
     /// What failed before is tried once more.
@@ -302,7 +308,7 @@ impl Shared {
     }
 
     /// Has the rest done, such as a trim of the fast tier.
-    fn end(&self, pool: &Pool, commits: u64, turns: &mut Turns) {
+    fn end(&self, pool: &Pool, commits: u64, turns: &mut PacedLock) {
         let Some(then) = self.then.get() else { return };
         let rest = |time| self.rest(pool, commits, time, Work::Trim);
         let work = AssertUnwindSafe(|| then(pool, turns, &rest));
@@ -349,7 +355,7 @@ impl Shared {
         pool: &Pool,
         commits: u64,
         memory: &mut Option<Memory>,
-        turns: &mut Turns,
+        turns: &mut PacedLock,
     ) -> Result<()> {
         for _ in 0..ROUNDS {
             match self.round(pool, commits, memory, turns)? {
@@ -368,7 +374,7 @@ impl Shared {
         pool: &Pool,
         commits: u64,
         memory: &mut Option<Memory>,
-        turns: &mut Turns,
+        turns: &mut PacedLock,
     ) -> Result<Round> {
         pool.refresh_targets()?;
         // Before anything is looked at: what is moved behind this is noticed.
@@ -378,7 +384,7 @@ impl Shared {
                 memory.insert(known)
             }
             _ => {
-                let (need, choice) = (pool.fill_need()?, Choice::default());
+                let (need, choice) = (pool.fill_need()?, FillSelection::default());
                 memory.insert(Memory { need, choice, collections })
             }
         };
@@ -395,8 +401,8 @@ impl Shared {
                     return failed.map_or(Ok(Round::Done), Err);
                 }
                 match turns.take(pool, &rest, || lock_filling(pool))? {
-                    Turn::Same => {}
-                    Turn::New => {
+                    LockTurn::Same => {}
+                    LockTurn::New => {
                         pool.refresh_targets()?;
                         let collections = pool.log().latest(&JobName::gc())?;
                         if collections != memory.collections || !memory.need.is_of(pool) {
@@ -404,7 +410,7 @@ impl Shared {
                         }
                     }
                     // The newest goes first.
-                    Turn::Over => return failed.map_or(Ok(Round::Done), Err),
+                    LockTurn::Over => return failed.map_or(Ok(Round::Done), Err),
                 }
                 let fill = pool.fill_pack(pack, &memory.need)?;
                 memory.need.add(pack, &fill);
@@ -456,8 +462,8 @@ impl Untrimmed {
     }
 }
 
-impl fmt::Debug for FillBehind {
+impl fmt::Debug for BackgroundFill {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FillBehind").field("job", &self.0.job).finish()
+        f.debug_struct("BackgroundFill").field("job", &self.0.job).finish()
     }
 }

@@ -1,22 +1,22 @@
 //! Fills the slow tier behind the saves: which packs it lacks of the checkpoints that it should have.
 
 use crate::commit::manifests_of;
+use crate::paced_lock::{Held, LockTurn, PacedLock, sleep};
 use crate::redundancy::{KnownSegments, packs_of};
-use crate::turns::{Held, Turn, Turns, sleep};
-use choice::Choice;
 use outlive_chunk::parallel;
 use outlive_format::Archive;
 use outlive_pool::{FillNeed, PackFill, Pool};
 use outlive_target::Lock;
 use outlive_types::{Epoch, Error, ErrorKind, Event, JobName, PackId, Progress, Result, SessionId};
+use selection::FillSelection;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub use behind::{FillBehind, Finish as FinishFill};
+pub use behind::{BackgroundFill, Finish as FinishFill};
 
 mod behind;
-mod choice;
+mod selection;
 
 /// How to fill.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -35,7 +35,7 @@ pub struct FillReport {
     /// Packs that these need.
     pub packs: u64,
     /// Of these, packs that the slow tier lacked, or lacked a part of.
-    pub incomplete: u64,
+    pub degraded: u64,
     /// Shards copied.
     pub shards: u64,
     /// Bytes of these.
@@ -60,7 +60,7 @@ pub fn fill(pool: &Pool, options: FillOptions) -> Result<FillReport> {
         let left = found.lacking.iter().map(|pack| found.need.missing(*pack) as u64).sum();
         return Ok(FillReport { left, ..found.report });
     }
-    let mut turns = Turns::new(options.bytes_per_s);
+    let mut turns = PacedLock::new(options.bytes_per_s);
     let mut known: Option<Found> = None;
     let (mut met, mut outcomes) = (HashSet::<PackId>::new(), Vec::new());
     loop {
@@ -70,7 +70,7 @@ pub fn fill(pool: &Pool, options: FillOptions) -> Result<FillReport> {
         };
         let taken = turns.take(pool, &sleep, lock).and_then(|turn| {
             let is_old = |found: &Found| found.is_current(pool).map(|is| !is);
-            let looks = turn == Turn::New && known.as_ref().map_or(Ok(true), is_old)?;
+            let looks = turn == LockTurn::New && known.as_ref().map_or(Ok(true), is_old)?;
             if looks { Found::look(pool).map(Some) } else { Ok(None) }
         });
         match (taken, &known) {
@@ -102,7 +102,7 @@ pub fn fill(pool: &Pool, options: FillOptions) -> Result<FillReport> {
     }
     let found = known.ok_or_else(|| Error::bug("a fill has looked at nothing"))?;
     let mut report = found.report;
-    report.incomplete = outcomes.len() as u64;
+    report.degraded = outcomes.len() as u64;
     for (pack, outcome) in outcomes {
         match outcome {
             Ok(fill) => {
@@ -169,7 +169,7 @@ impl Found {
         report.packs = packs.len() as u64;
         let lacking: Vec<PackId> =
             packs.into_iter().filter(|pack| need.missing(*pack) > 0).collect();
-        report.incomplete = lacking.len() as u64;
+        report.degraded = lacking.len() as u64;
         Ok(Found { report, need, lacking, collections })
     }
 
@@ -255,7 +255,7 @@ impl FillSession {
         for manifest in manifests_of(archive) {
             match packs_of(pool, &manifest, &mut segments) {
                 Ok(packs) => named.extend(packs),
-                // It is hurt, and safe nowhere.
+                // It is incomplete, and safe nowhere.
                 Err(error) if error.kind() == ErrorKind::Damaged => {}
                 Err(error) => return Err(error),
             }
@@ -288,7 +288,7 @@ impl FillSession {
 
 /// The packs of the checkpoints that `[tiers]` chooses, those of the newest checkpoint first.
 fn chosen_packs(pool: &Pool, report: &mut FillReport) -> Result<Vec<PackId>> {
-    let (mut choice, mut chosen) = (Choice::default(), Vec::new());
+    let (mut choice, mut chosen) = (FillSelection::default(), Vec::new());
     for job in pool.jobs()? {
         let left = choice.left(pool, &job)?.into_iter();
         chosen.extend(left.map(|manifest| (job.clone(), manifest)));

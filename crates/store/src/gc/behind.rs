@@ -72,7 +72,7 @@ fn newest_on_slow(pool: &Pool, job: &JobName) -> Result<Option<Epoch>> {
     for entry in history(pool, job)? {
         let entry = entry.unless_unread()?;
         if let Some(manifest) = entry.manifest()
-            && look.at(job, manifest, entry.hurt).tiers.contains(&Tier::Slow)
+            && look.at(job, manifest, entry.incomplete).tiers.contains(&Tier::Slow)
         {
             return Ok(Some(manifest.epoch));
         }

@@ -3,8 +3,8 @@
 //! A lease may end while its program runs: the host is cut off, or the program was stopped for long. So the gc ends the
 //! session by a record. Behind that record every append of the program is lost: the program finds it, and is fenced.
 
+use super::report::{ATTEMPTS, append_behind};
 use super::survey::{JobState, Survey};
-use super::tell::{ATTEMPTS, append_behind};
 use outlive_format::{Body, Close};
 use outlive_pool::Pool;
 use outlive_types::{Result, SessionId};

@@ -1,7 +1,7 @@
 //! Marks what checkpoints need: a bit for each entry of each pack. Fingerprints are resolved part by
 //! part, so that the memory for that stays below the bound of the pool's index.
 
-use super::lines::{RankLine, at_fault_of, lines};
+use super::chains::{RankLine, at_fault_of, lines};
 use super::pack_marks::PackMarks;
 use super::share::Shares;
 use super::survey::JobState;
@@ -13,7 +13,7 @@ use outlive_format::{
     DirectoryEntry, EntryKind, ImageKind, ImageRef, Manifest, PageRef, PageSet, SegmentKind,
     SegmentRef, TreeRef,
 };
-use outlive_pool::{Place, Pool};
+use outlive_pool::{PackExtent, Pool};
 use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, PackId, Result};
 use std::collections::{HashMap, HashSet};
 
@@ -65,15 +65,15 @@ impl Marks {
         // A job that has lost checkpoints gets new segments.
         let is_whole = kept.len() == job.manifests.len() && job.damaged == 0 && !job.pruned;
         if self.shares.is_some() || is_whole {
-            for place in stored_apart(segments()) {
-                mark(&mut self.packs, &mut self.shares, place, Pages::Whole);
+            for extent in stored_apart(segments()) {
+                mark(&mut self.packs, &mut self.shares, extent, Pages::Whole);
             }
         } else {
             let bytes = segments().map(|segment| u64::from(segment.length)).sum();
             self.relisted.insert(job.name.clone(), bytes);
         }
         for page in pages() {
-            mark(&mut self.packs, &mut self.shares, place_of(page), Pages::Whole);
+            mark(&mut self.packs, &mut self.shares, extent_of(page), Pages::Whole);
         }
         for line in &lines {
             self.line(pool, job, line)?;
@@ -115,18 +115,18 @@ impl Marks {
         // read again, as it has saved or was pruned meanwhile.
         let mut visited = HashSet::new();
         for (epoch, image) in &line.images {
-            // Of a hurt checkpoint what cannot be found keeps nothing alive.
-            let is_hurt = job.hurt.contains(epoch);
+            // Of a incomplete checkpoint what cannot be found keeps nothing alive.
+            let is_incomplete = job.incomplete.contains(epoch);
             let mut lost = |_: Fingerprint| ();
-            let lost: Lost<'_> = is_hurt.then_some(&mut lost);
+            let lost: Lost<'_> = is_incomplete.then_some(&mut lost);
             let Marks { packs, shares, .. } = self;
             let mut each = |live: Live| {
                 match live {
-                    Live::Node(node) => mark(packs, shares, node.place, Pages::Whole),
+                    Live::Node(node) => mark(packs, shares, node.extent, Pages::Whole),
                     Live::Chunk(fp, pages) if part.holds(&fp) => {
                         match locator.find_pages(&fp, pages) {
-                            Err(_) if is_hurt => {}
-                            place => mark(packs, shares, place?, pages),
+                            Err(_) if is_incomplete => {}
+                            extent => mark(packs, shares, extent?, pages),
                         }
                     }
                     Live::Chunk(..) => {}
@@ -174,28 +174,34 @@ impl Marks {
 fn mark(
     packs: &mut HashMap<PackId, PackMarks>,
     shares: &mut Option<Shares>,
-    place: Place,
+    extent: PackExtent,
     pages: Pages,
 ) {
-    if let Some(pack) = packs.get_mut(&place.pack)
-        && let Some((at, bytes)) = pack.mark(&place, pages)
+    if let Some(pack) = packs.get_mut(&extent.pack)
+        && let Some((at, bytes)) = pack.mark(&extent, pages)
         && let Some(shares) = shares
     {
-        shares.add(place.pack, pack.entries(), at, bytes);
+        shares.add(extent.pack, pack.entries(), at, bytes);
     }
 }
 
-fn place_of(page: &PageRef) -> Place {
-    Place { pack: page.pack, offset: page.offset, length: page.length, frame: None, slice: None }
+fn extent_of(page: &PageRef) -> PackExtent {
+    PackExtent {
+        pack: page.pack,
+        offset: page.offset,
+        length: page.length,
+        frame: None,
+        slice: None,
+    }
 }
 
 /// Where segments are that lie in packs as entries of their own.
 pub fn stored_apart<'a>(
     segments: impl IntoIterator<Item = &'a SegmentRef>,
-) -> impl Iterator<Item = Place> {
+) -> impl Iterator<Item = PackExtent> {
     segments.into_iter().filter(|segment| segment.kind == SegmentKind::Segment).map(|segment| {
         let SegmentRef { pack, offset, length, .. } = *segment;
-        Place { pack, offset, length, frame: None, slice: None }
+        PackExtent { pack, offset, length, frame: None, slice: None }
     })
 }
 
@@ -250,7 +256,7 @@ pub fn at_fault(pool: &Pool, job: &JobState, epoch: Epoch, error: Error) -> Erro
     let give_up = pool.command("prune", &[job.name.as_str(), "--drop", &epoch.to_string()]);
     error.context(format!(
         "{what}; run `{scrub}` first, which mends what other copies make up for; if it then says that the \
-         checkpoint is hurt, `{give_up}` gives it up"
+         checkpoint is incomplete, `{give_up}` gives it up"
     ))
 }
 
@@ -271,10 +277,10 @@ pub fn load(
     let mut catalogs: HashSet<Fingerprint> = HashSet::new();
     let mut visited = HashSet::new();
     for (epoch, image) in &line.images {
-        let is_hurt = job.hurt.contains(epoch);
+        let is_incomplete = job.incomplete.contains(epoch);
         if image.kind == ImageKind::Files {
             match listing_chunks(pool, &nodes, image.catalog) {
-                Err(error) if is_hurt && error.kind() == ErrorKind::Damaged => {}
+                Err(error) if is_incomplete && error.kind() == ErrorKind::Damaged => {}
                 chunks => catalogs.extend(chunks?),
             }
             continue;
@@ -286,7 +292,7 @@ pub fn load(
             Ok(())
         };
         let mut lost = |_: Fingerprint| ();
-        let lost: Lost<'_> = is_hurt.then_some(&mut lost);
+        let lost: Lost<'_> = is_incomplete.then_some(&mut lost);
         let mut needs = Once { visited: &mut visited, each: &mut each };
         walk_live(pool, &nodes, &[(image.catalog, None)], &mut needs, lost)?;
     }
@@ -316,8 +322,8 @@ pub fn live_entries(
             let pack = directory.packs[entry.pack as usize];
             // A pack that is new, or cannot be read, has no marks; what is in it stays named.
             let live_there = |marks: &PackMarks| marks.is_live(entry);
-            let place = entry.kind.slice().map(|_| (pack, entry.offset, entry.frame));
-            if marks.packs.get(&pack).is_none_or(live_there) && seen.insert((entry.fp, place)) {
+            let extent = entry.kind.slice().map(|_| (pack, entry.offset, entry.frame));
+            if marks.packs.get(&pack).is_none_or(live_there) && seen.insert((entry.fp, extent)) {
                 live.push((*entry, pack));
             }
         }

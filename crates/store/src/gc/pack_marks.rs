@@ -2,7 +2,7 @@
 
 use crate::index::Pages;
 use outlive_format::{DirectoryEntry, PAGE_GROUPS_MAX, PageSet};
-use outlive_pool::Place;
+use outlive_pool::PackExtent;
 use outlive_types::PAGE_BYTES;
 use std::collections::HashMap;
 
@@ -105,19 +105,19 @@ impl PackMarks {
 
     /// Marks pages of what is at a place. Returns which entry it is and its bytes, if nothing of it was
     /// marked yet.
-    pub fn mark(&mut self, place: &Place, pages: Pages) -> Option<(usize, u64)> {
-        let (at, bytes) = self.mark_for_any(place, pages)?;
-        self.in_use.add(at, place, pages, self.group_log2).then_some((at, bytes))
+    pub fn mark(&mut self, extent: &PackExtent, pages: Pages) -> Option<(usize, u64)> {
+        let (at, bytes) = self.mark_for_any(extent, pages)?;
+        self.in_use.add(at, extent, pages, self.group_log2).then_some((at, bytes))
     }
 
     /// Marks them as what some unit needs, and not as what the one at work needs. Returns which entry it is,
     /// and its bytes.
-    pub fn mark_for_any(&mut self, place: &Place, pages: Pages) -> Option<(usize, u64)> {
-        let at = self.find(place.offset, place.frame.map_or(0, |frame| frame.first))?;
+    pub fn mark_for_any(&mut self, extent: &PackExtent, pages: Pages) -> Option<(usize, u64)> {
+        let at = self.find(extent.offset, extent.frame.map_or(0, |frame| frame.first))?;
         if let Some(all) = &mut self.by_any {
-            all.add(at, place, pages, self.group_log2);
+            all.add(at, extent, pages, self.group_log2);
         }
-        Some((at, stored_bytes(place, place.length.into())))
+        Some((at, stored_bytes(extent, extent.length.into())))
     }
 
     /// Bytes that would become free if the rest were copied, with `of_pages` the rest of the pages. What
@@ -150,30 +150,30 @@ impl InUse {
     }
 
     /// True if nothing of the entry was in use yet.
-    fn add(&mut self, at: usize, place: &Place, pages: Pages, group_log2: u8) -> bool {
+    fn add(&mut self, at: usize, extent: &PackExtent, pages: Pages, group_log2: u8) -> bool {
         let before = self.pages[at];
         let now = before.with(pages.set(group_log2));
         if now == before {
             return false;
         }
-        let (bytes_before, was_whole) = bytes_of(place, before, group_log2);
-        let (bytes, is_whole) = bytes_of(place, now, group_log2);
+        let (bytes_before, was_whole) = bytes_of(extent, before, group_log2);
+        let (bytes, is_whole) = bytes_of(extent, now, group_log2);
         self.pages[at] = now;
         self.page_bytes += bytes - bytes_before;
         self.whole_entries += usize::from(is_whole && !was_whole);
         if before.is_empty() {
             self.entries += 1;
-            self.entry_bytes += stored_bytes(place, place.length.into());
+            self.entry_bytes += stored_bytes(extent, extent.length.into());
         }
         before.is_empty()
     }
 }
 
 /// Bytes of some pages of what is at a place, and whether that is all of it.
-fn bytes_of(place: &Place, pages: PageSet, group_log2: u8) -> (u64, bool) {
-    let length = u64::from(place.length);
+fn bytes_of(extent: &PackExtent, pages: PageSet, group_log2: u8) -> (u64, bool) {
+    let length = u64::from(extent.length);
     let group_bytes = (PAGE_BYTES as u64) << group_log2;
-    let is_whole = match place.slice {
+    let is_whole = match extent.slice {
         // Of another pool, with other groups: it is in use as a whole.
         Some(form) if form.group_log2() != group_log2 => !pages.is_empty(),
         Some(form) => pages.holds(form.pages()),
@@ -183,12 +183,12 @@ fn bytes_of(place: &Place, pages: PageSet, group_log2: u8) -> (u64, bool) {
         },
     };
     let page_bytes = u64::from(pages.groups()) * group_bytes;
-    (stored_bytes(place, if is_whole { length } else { length.min(page_bytes) }), is_whole)
+    (stored_bytes(extent, if is_whole { length } else { length.min(page_bytes) }), is_whole)
 }
 
 /// Of so many bytes of an entry what they take as it is stored.
-fn stored_bytes(place: &Place, bytes: u64) -> u64 {
-    match place.frame {
+fn stored_bytes(extent: &PackExtent, bytes: u64) -> u64 {
+    match extent.frame {
         None => bytes,
         Some(frame) => bytes * u64::from(frame.stored_bytes) / u64::from(frame.raw_bytes),
     }
@@ -205,8 +205,8 @@ mod tests {
         DirectoryEntry { fp, pack: 0, offset, length, kind: EntryKind::Chunk, frame }
     }
 
-    fn place(entry: &DirectoryEntry) -> Place {
-        Place::of(PackId([0; 20]), entry)
+    fn extent(entry: &DirectoryEntry) -> PackExtent {
+        PackExtent::of(PackId([0; 20]), entry)
     }
 
     #[test]
@@ -218,9 +218,9 @@ mod tests {
         for entries in [plain.clone(), [plain, framed].concat()] {
             let mut marks = PackMarks::new(&entries, 1 << 20, 0);
             for chosen in entries.iter().step_by(3).chain(entries.iter().step_by(3)) {
-                marks.mark(&place(chosen), Pages::Whole);
+                marks.mark(&extent(chosen), Pages::Whole);
             }
-            marks.mark(&place(&entry(3, 7, None)), Pages::Whole);
+            marks.mark(&extent(&entry(3, 7, None)), Pages::Whole);
             for (at, entry) in entries.iter().enumerate() {
                 assert_eq!(marks.is_live(entry), at % 3 == 0, "{entry:?}");
             }
@@ -229,7 +229,7 @@ mod tests {
             assert_eq!((marks.live_bytes(), marks.live_page_bytes()), (live, live));
             assert_eq!(marks.unused_bytes(true), (1 << 20) - live.next_multiple_of(4096));
             for entry in &entries {
-                marks.mark(&place(entry), Pages::Whole);
+                marks.mark(&extent(entry), Pages::Whole);
             }
             assert_eq!(marks.unused_bytes(true), 0, "nothing to gain where all is in use");
         }
@@ -246,7 +246,7 @@ mod tests {
         let length = form.length();
         let mut marks = PackMarks::new(&[chunk, slice], 1 << 20, 0);
         let mut figures = |entry, first, pages| {
-            marks.mark(&place(entry), Pages::From(first, pages));
+            marks.mark(&extent(entry), Pages::From(first, pages));
             (marks.live_bytes(), marks.live_page_bytes(), marks.unused_bytes(true) == 0)
         };
         let whole = 15 * 4096 + 10;
@@ -265,11 +265,11 @@ mod tests {
         let entries = [entry(0, 8192, None), entry(8192, 8192, None)];
         let mut marks = PackMarks::new(&entries, 1 << 14, 0);
         marks.tell_units_apart();
-        assert_eq!(marks.mark(&place(&entries[0]), Pages::From(0, 1)), Some((0, 8192)));
-        assert_eq!(marks.mark(&place(&entries[0]), Pages::From(1, 1)), None, "it is marked");
+        assert_eq!(marks.mark(&extent(&entries[0]), Pages::From(0, 1)), Some((0, 8192)));
+        assert_eq!(marks.mark(&extent(&entries[0]), Pages::From(1, 1)), None, "it is marked");
         marks.next_unit();
         assert!(!marks.is_live(&entries[0]));
-        marks.mark_for_any(&place(&entries[1]), Pages::From(1, 1));
+        marks.mark_for_any(&extent(&entries[1]), Pages::From(1, 1));
         assert!(!marks.is_live(&entries[1]));
         marks.unite();
         assert_eq!((marks.live_bytes(), marks.live_page_bytes()), (1 << 14, 12288));

@@ -1,6 +1,6 @@
 //! The plan of a gc: which packs go, which are copied first, which stay.
 
-use super::lines::inline_segments;
+use super::chains::inline_segments;
 use super::mark::Marks;
 use super::survey::Survey;
 use outlive_format::{Images, Manifest, SegmentKind};

@@ -3,8 +3,8 @@
 
 use super::collection::GcOptions;
 use super::leases::end_if_lost;
+use super::report::{ATTEMPTS, append_behind};
 use super::survey::JobState;
-use super::tell::{ATTEMPTS, append_behind};
 use outlive_format::{Body, Prune};
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, JobName, Result};

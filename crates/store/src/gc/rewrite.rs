@@ -1,19 +1,19 @@
 //! Copies what is in use of packs that go, and stores the segments that say where it is now.
 
+use super::chains::{RankLine, at_fault_of, inline_segments, lines};
 use super::collection::Gc;
-use super::lines::{RankLine, at_fault_of, inline_segments, lines};
 use super::mark::{Marks, live_entries};
 use super::pack_marks::PackMarks;
+use super::report::Relisted;
 use super::survey::{JobState, Survey};
-use super::tell::Relisted;
 use crate::fill::FillSession;
 use crate::images::read_page;
 use crate::index::{ByFingerprint, FingerprintRange, Locator, ReadItem};
 use crate::read::{ReadPlan, Verified};
-use crate::save::{Packer, Squeezing, store_lists, store_page, store_segments};
+use crate::save::{FrameCompression, Packer, store_lists, store_page, store_segments};
 use crate::verify::is_damage;
 use outlive_format::{Directory, DirectoryEntry, EntryKind, Manifest, PageSet, SegmentRef};
-use outlive_pool::Place;
+use outlive_pool::PackExtent;
 use outlive_types::{Error, Event, Fingerprint, JobName, PackId, Progress, Result};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -107,7 +107,7 @@ impl Gc<'_> {
         copied: &mut Vec<SegmentRef>,
     ) -> Result<Vec<(ReadItem, Error)>> {
         let split = live.partition_point(|one| one.kind.is_content());
-        let total_bytes: u64 = live.iter().map(|one| u64::from(one.item.place.length)).sum();
+        let total_bytes: u64 = live.iter().map(|one| u64::from(one.item.extent.length)).sum();
         let pool = self.pool;
         let packer = Packer::new(pool, &self.packs, total_bytes);
         let mut done_bytes = 0;
@@ -135,12 +135,12 @@ impl Gc<'_> {
                 let stored = match is_node {
                     true => packer.append(bytes, fp, EntryKind::Node).map(|_| ()),
                     false => {
-                        let codec = wanted[at].place.frame.map(|frame| frame.codec);
+                        let codec = wanted[at].extent.frame.map(|frame| frame.codec);
                         let (kind, bytes) = match &cut {
                             Some((form, bytes)) => (EntryKind::Slice(*form), &bytes[..]),
                             None => (kind, bytes),
                         };
-                        lane.set_squeezing(Squeezing::as_before(pool.config(), codec))
+                        lane.set_squeezing(FrameCompression::as_before(pool.config(), codec))
                             .and_then(|()| lane.append_as(bytes, fp, kind))
                     }
                 };
@@ -289,7 +289,7 @@ impl Gc<'_> {
                         true => ToCopy::new(pack, &entry, &work.marks).find(copied).ok_or_else(
                             || Error::bug(format!("{:?} was condemned and not copied", entry.fp)),
                         )?,
-                        false => Place::of(pack, &entry),
+                        false => PackExtent::of(pack, &entry),
                     };
                 let pack = *numbers.entry(now.pack).or_insert_with(|| {
                     packs.push(now.pack);
@@ -322,24 +322,24 @@ impl Gc<'_> {
 
 impl ToCopy {
     fn new(pack: PackId, entry: &DirectoryEntry, marks: &Marks) -> ToCopy {
-        let item = ReadItem { fp: entry.fp, place: Place::of(pack, entry) };
+        let item = ReadItem { fp: entry.fp, extent: PackExtent::of(pack, entry) };
         let (pages, group_log2) = (marks.live_pages(&pack, entry), marks.group_log2);
         ToCopy { item, kind: entry.kind, pages, group_log2 }
     }
 
     /// Whether it is a slice of another pool, with other groups of pages: it is copied as it is.
     fn is_foreign(&self) -> bool {
-        self.item.place.slice.is_some_and(|form| form.group_log2() != self.group_log2)
+        self.item.extent.slice.is_some_and(|form| form.group_log2() != self.group_log2)
     }
 
     /// Chunks before nodes, each in the order of their places.
-    fn order(&self) -> (bool, Place) {
-        (!self.kind.is_content(), self.item.place)
+    fn order(&self) -> (bool, PackExtent) {
+        (!self.kind.is_content(), self.item.extent)
     }
 
     /// Where its pages are in what was copied.
-    fn find(&self, copied: &Locator) -> Option<Place> {
-        copied.forms(&self.item.fp).find(|place| match (place.slice, self.item.place.slice) {
+    fn find(&self, copied: &Locator) -> Option<PackExtent> {
+        copied.forms(&self.item.fp).find(|extent| match (extent.slice, self.item.extent.slice) {
             (None, _) => true,
             (there, here) if there == here => true,
             (Some(there), _) => !self.is_foreign() && there.holds(self.pages, self.group_log2),

@@ -6,9 +6,9 @@ use super::leases::end_lost_sessions;
 use super::mark::Marks;
 use super::plan::{GcPlan, is_leftover, packs_written};
 use super::prune::{check_drop, drop_checkpoints};
+use super::report::{archive_of, tell, tell_all};
 use super::rewrite::Work;
 use super::survey::{FirstPacks, JobState, Survey};
-use super::tell::{archive_of, tell, tell_all};
 use crate::commit::LogHead;
 use crate::fill::FillSession;
 use crate::save::PackNumbers;
@@ -312,7 +312,7 @@ impl Gc<'_> {
             // would follow on that one. And after the last pack is stored: its target may have left.
             self.head.check(pool)?;
             // Nor of copies that lie where a target was until somebody unmounted it.
-            pool.check_place()?;
+            pool.check_markers()?;
             Ok((state, anew, archive))
         })
     }
@@ -335,7 +335,7 @@ impl Gc<'_> {
             self.pool.log().sync(name)?;
         }
         self.head.check(self.pool)?;
-        self.pool.check_place()?;
+        self.pool.check_markers()?;
         if collect {
             // One that was finished after all is no left-over: an earlier gc, fenced since, may have
             // told a job of it.

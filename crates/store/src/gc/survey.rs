@@ -34,7 +34,7 @@ pub struct JobState {
     /// Whether checkpoints were dropped since its archive: it gets a new one, and new segments.
     pub pruned: bool,
     /// Those of its checkpoints of which something is lost.
-    pub hurt: BTreeSet<Epoch>,
+    pub incomplete: BTreeSet<Epoch>,
     /// Packs that were condemned before its writer appended something: it no longer needs them.
     pub released: HashSet<PackId>,
     /// Packs that were condemned since its writer last appended something.
@@ -72,7 +72,7 @@ impl JobState {
             last_epoch: 0,
             damaged: 0,
             pruned: false,
-            hurt: BTreeSet::new(),
+            incomplete: BTreeSet::new(),
             released: HashSet::new(),
             held: HashSet::new(),
         };
@@ -105,7 +105,7 @@ impl JobState {
                     )));
                 }
             };
-            state.add(record.body, (entry.number, entry.hurt), &mut seen);
+            state.add(record.body, (entry.number, entry.incomplete), &mut seen);
         }
         state.set_session(None, &seen);
         if let Some((session, open)) = &mut state.session {
@@ -118,7 +118,7 @@ impl JobState {
     }
 
     /// Adds what a record says, which is older than all that were added before.
-    fn add(&mut self, body: Body, (number, hurt): (u64, bool), seen: &mut NewerRecords) {
+    fn add(&mut self, body: Body, (number, incomplete): (u64, bool), seen: &mut NewerRecords) {
         let condemn = |packs: Vec<PackId>, state: &mut JobState| match seen.writer {
             true => state.released.extend(packs),
             false => state.held.extend(packs),
@@ -129,8 +129,8 @@ impl JobState {
                     seen.writer = true;
                     seen.named.get_or_insert(manifest.session);
                 }
-                if hurt {
-                    self.hurt.insert(manifest.epoch);
+                if incomplete {
+                    self.incomplete.insert(manifest.epoch);
                 }
                 self.manifests.push(manifest);
             }

@@ -1,13 +1,13 @@
 //! What occupies a pool, and what deleting some of it would free: gc's marking, for one unit after
 //! the other. A reading of one moment; nothing is written.
 
+use super::chain::line;
 use super::leases::end_lost_sessions;
-use super::line::line;
 use super::mark::Marks;
 use super::plan::{GcPlan, Thoroughness, packs_written};
 use super::share::Share;
 use super::survey::{FirstPacks, JobState, Survey};
-use crate::read::{Again, Logs};
+use crate::read::{Logs, Reload};
 use outlive_format::Manifest;
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, JobName, Result, SessionId};
@@ -62,7 +62,7 @@ pub struct Usage {
 /// `Invalid` for a job or epoch that is not there; `Damaged` if the whole log is missing; what target
 /// and log report. Damaged checkpoints are told in the answer.
 pub fn usage(pool: &Pool, of: &UsageOf) -> Result<Usage> {
-    let mut again = Again::new(pool, Logs::All)?;
+    let mut again = Reload::new(pool, Logs::All)?;
     loop {
         // Nobody need know of this session.
         let mut survey = Survey::new(pool, (SessionId([0xFF; 12]), FirstPacks::default()), true)?;

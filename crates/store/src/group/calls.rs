@@ -5,11 +5,11 @@
 //! later carries the number that rank 0 has drawn for the meeting. So nothing that an earlier run has
 //! left can be taken for a word of this one, whatever that run was called.
 
+use super::call_messages::{Receiver, Sender};
 use super::mail::least_pause;
 use super::pulse::Pulse;
 use super::watch::Looks;
-use super::words::{Ear, Mouth};
-use outlive_format::{RUN_BYTES_MAX, Said, Token, Word};
+use outlive_format::{CallMessage, Payload, RUN_BYTES_MAX, Token};
 use outlive_pool::Pool;
 use outlive_types::sync::{Mutex, MutexGuard, sleep};
 use outlive_types::{Coordinator, Error, ErrorKind, JobName, Rank, Result};
@@ -27,7 +27,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(250);
 /// After so many calls what all have read is removed.
 const TIDY_EVERY: u64 = 8;
 /// Ranks that are patient for longer than this need no sign that others are at work.
-const FOR_EVER: Duration = Duration::from_secs(7 * 24 * 3600);
+const KEEPALIVE_PATIENCE_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Called while a rank waits; an error ends the wait.
 pub type GoOn<'a> = &'a dyn Fn() -> Result<()>;
@@ -38,7 +38,7 @@ pub struct PoolRanks {
     size: u32,
     job: JobName,
     patience: Duration,
-    mouth: Arc<Mouth>,
+    mouth: Arc<Sender>,
     state: Mutex<State>,
 }
 
@@ -48,7 +48,7 @@ struct State {
     calls: u64,
     meeting: Option<Token>,
     /// Of rank 0: all others. Of others: rank 0.
-    ears: Vec<Ear>,
+    ears: Vec<Receiver>,
     /// Why this rank takes part no more.
     failed: Option<Error>,
 }
@@ -87,7 +87,7 @@ impl PoolRanks {
             )));
         }
         let job = JobName::new(job)?;
-        let mouth = Arc::new(Mouth::new(pool, &job, rank, size, run));
+        let mouth = Arc::new(Sender::new(pool, &job, rank, size, run));
         Ok(PoolRanks { rank, size, job, patience, mouth, state: Mutex::default() })
     }
 
@@ -162,32 +162,32 @@ impl PoolRanks {
         }
     }
 
-    fn say(&self, said: Said) -> Result<()> {
+    fn say(&self, said: Payload) -> Result<()> {
         let now = self.mouth.pool().env().clock.monotonic();
         self.mouth.say(said, now.saturating_add(self.patience))
     }
 
     fn meet(&self, state: &mut State, go_on: GoOn<'_>) -> Result<Token> {
-        self.say(Said::Here)?;
+        self.say(Payload::Here)?;
         // What earlier runs have left nobody needs.
         self.mouth.tidy();
         let now = self.mouth.pool().env().clock.monotonic();
         let others = if self.rank == FIRST { 1..self.size } else { FIRST..FIRST + 1 };
-        state.ears = others.map(|rank| Ear::new(&self.job, rank, now)).collect();
+        state.ears = others.map(|rank| Receiver::new(&self.job, rank, now)).collect();
         if self.rank != FIRST {
-            let mut is_met = |word: &Word| match &word.said {
-                Said::Met { meeting, speakers } if self.is_in(speakers) => Ok(Some(*meeting)),
+            let mut is_met = |word: &CallMessage| match &word.said {
+                Payload::Met { meeting, speakers } if self.is_in(speakers) => Ok(Some(*meeting)),
                 _ => Ok(None),
             };
             let met = self.listen(&mut state.ears, go_on, "has not met the others", &mut is_met)?;
             return met.first().copied().ok_or_else(|| Error::bug("nobody was met"));
         }
         let mut has_come =
-            |word: &Word| Ok(matches!(word.said, Said::Here).then_some(word.speaker));
+            |word: &CallMessage| Ok(matches!(word.said, Payload::Here).then_some(word.speaker));
         let others = self.listen(&mut state.ears, go_on, "has not come", &mut has_come)?;
         let speakers = std::iter::once(self.mouth.speaker()).chain(others).collect();
         let meeting = self.mouth.draw();
-        self.say(Said::Met { meeting, speakers }).map(|()| meeting)
+        self.say(Payload::Met { meeting, speakers }).map(|()| meeting)
     }
 
     fn is_in(&self, speakers: &[Token]) -> bool {
@@ -202,8 +202,8 @@ impl PoolRanks {
         now: u64,
         go_on: GoOn<'_>,
     ) -> Result<Vec<Vec<u8>>> {
-        let mut given = |word: &Word| match &word.said {
-            Said::Call { meeting, number, bytes } if *meeting == here && *number >= now => {
+        let mut given = |word: &CallMessage| match &word.said {
+            Payload::Call { meeting, number, bytes } if *meeting == here && *number >= now => {
                 match *number == now {
                     true => Ok(Some(bytes.clone())),
                     false => Err(Error::retry(format!(
@@ -220,10 +220,10 @@ impl PoolRanks {
     /// Waits for one word of each of the others, and answers what `take` makes of them.
     fn listen<T>(
         &self,
-        ears: &mut [Ear],
+        ears: &mut [Receiver],
         go_on: GoOn<'_>,
         missing: &str,
-        take: &mut dyn FnMut(&Word) -> Result<Option<T>>,
+        take: &mut dyn FnMut(&CallMessage) -> Result<Option<T>>,
     ) -> Result<Vec<T>> {
         let pool = self.mouth.pool();
         let clock = &pool.env().clock;
@@ -232,7 +232,7 @@ impl PoolRanks {
         ears.iter_mut().for_each(|ear| ear.expect(began));
         let mut looks = Looks::begin(began, self.patience);
         // Others wait for rank 0 as long as it waits, so that it can tell them who is missing.
-        let _at_work = (self.rank == FIRST).then(|| self.at_work());
+        let _keepalive = (self.rank == FIRST).then(|| self.keepalive());
         loop {
             for (ear, taken) in ears.iter_mut().zip(&mut taken).filter(|(_, taken)| taken.is_none())
             {
@@ -249,7 +249,7 @@ impl PoolRanks {
             }
             let now = clock.monotonic();
             let lacking = ears.iter_mut().zip(&taken).filter(|(_, taken)| taken.is_none());
-            let mut lacking: Vec<&mut Ear> = lacking.map(|(ear, _)| ear).collect();
+            let mut lacking: Vec<&mut Receiver> = lacking.map(|(ear, _)| ear).collect();
             if lacking.iter().any(|ear| ear.silent_for(now) >= self.patience) {
                 return Err(self.missed(&mut lacking, now, missing));
             }
@@ -264,7 +264,7 @@ impl PoolRanks {
         }
     }
 
-    fn missed(&self, lacking: &mut [&mut Ear], now: Duration, missing: &str) -> Error {
+    fn missed(&self, lacking: &mut [&mut Receiver], now: Duration, missing: &str) -> Error {
         let mut silent = lacking.iter_mut().filter(|ear| ear.silent_for(now) >= self.patience);
         let (mut ranks, mut trouble) = (Vec::new(), None);
         for ear in &mut silent {
@@ -296,8 +296,8 @@ impl PoolRanks {
     }
 }
 
-fn call(meeting: Token, number: u64, bytes: &[u8]) -> Said {
-    Said::Call { meeting, number, bytes: bytes.to_vec() }
+fn call(meeting: Token, number: u64, bytes: &[u8]) -> Payload {
+    Payload::Call { meeting, number, bytes: bytes.to_vec() }
 }
 
 impl Coordinator for PoolRanks {
@@ -329,8 +329,8 @@ impl Coordinator for PoolRanks {
         }
     }
 
-    fn at_work(&self) -> Option<Box<dyn Any + Send>> {
-        if self.patience > FOR_EVER {
+    fn keepalive(&self) -> Option<Box<dyn Any + Send>> {
+        if self.patience > KEEPALIVE_PATIENCE_MAX {
             return None;
         }
         let mouth = self.mouth.clone();

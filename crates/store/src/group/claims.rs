@@ -142,11 +142,18 @@ pub fn are_equal(digests: &[Vec<u8>]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outlive_types::{ErrorKind, RegionPlace};
+    use outlive_types::{ErrorKind, RegionLocation};
 
     fn region(name: &str, dtype: &str, distribution: Distribution) -> RegionDesc {
-        let (shape, place) = (vec![2], RegionPlace::Own);
-        RegionDesc { name: name.into(), dtype: dtype.into(), shape, bytes: 16, place, distribution }
+        let (shape, location) = (vec![2], RegionLocation::Own);
+        RegionDesc {
+            name: name.into(),
+            dtype: dtype.into(),
+            shape,
+            bytes: 16,
+            location,
+            distribution,
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! the log, since the pool is all that their background threads have in common. Each rank has a chain of
 //! records of its own, and only it appends there.
 
-use outlive_format::{Envelope, Message};
+use outlive_format::{Envelope, SaveMessage};
 use outlive_pool::Pool;
 use outlive_target::{Append, Previous};
 use outlive_types::sync::{Mutex, sleep};
@@ -22,7 +22,7 @@ const FOR_EACH_RANK: Duration = Duration::from_micros(100);
 
 /// Which save a message is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ticket {
+pub struct SaveId {
     /// Its session.
     pub session: SessionId,
     /// Its number in that session.
@@ -46,8 +46,8 @@ impl Outbox {
     ///
     /// # Errors
     /// What the log reports; then it is not known whether the message is there.
-    pub fn post(&self, pool: &Pool, ticket: Ticket, message: Message) -> Result<()> {
-        let Ticket { session, save } = ticket;
+    pub fn post(&self, pool: &Pool, save_id: SaveId, message: SaveMessage) -> Result<()> {
+        let SaveId { session, save } = save_id;
         let bytes = Envelope { session, save, message }.encode()?;
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         for _ in 0..ATTEMPTS {
@@ -70,14 +70,14 @@ impl Outbox {
     ///
     /// # Errors
     /// As [`Outbox::post`].
-    pub fn insist(&self, pool: &Pool, ticket: Ticket, message: &Message) -> Result<()> {
+    pub fn insist(&self, pool: &Pool, save_id: SaveId, message: &SaveMessage) -> Result<()> {
         for _ in 1..LAST_WORDS {
-            match self.post(pool, ticket, message.clone()) {
+            match self.post(pool, save_id, message.clone()) {
                 Err(error) if error.kind() == ErrorKind::Retry => sleep(PAUSES[1]),
                 posted => return posted,
             }
         }
-        self.post(pool, ticket, message.clone())
+        self.post(pool, save_id, message.clone())
     }
 
     /// Removes all messages but the newest: nobody needs what is about earlier saves.
@@ -154,15 +154,15 @@ impl Inbox {
     pub fn next(
         &mut self,
         pool: &Pool,
-        ticket: Ticket,
+        save_id: SaveId,
         patience: Duration,
-    ) -> Result<Option<Message>> {
-        let found = self.look(pool, ticket);
+    ) -> Result<Option<SaveMessage>> {
+        let found = self.look(pool, save_id);
         let now = pool.env().clock.monotonic();
         match found {
             Ok(Some(message)) => {
                 (self.heard, self.trouble) = (now, None);
-                if message != Message::Alive {
+                if message != SaveMessage::Alive {
                     return Ok(Some(message));
                 }
             }
@@ -187,8 +187,8 @@ impl Inbox {
     fn look(
         &mut self,
         pool: &Pool,
-        ticket: Ticket,
-    ) -> std::result::Result<Option<Message>, Unheard> {
+        save_id: SaveId,
+    ) -> std::result::Result<Option<SaveMessage>, Unheard> {
         let numbers = pool.log().numbers(&self.chain)?;
         // The newest message is never removed, so this is another chain than the one that was read.
         if numbers.last().is_none_or(|newest| *newest < self.seen) {
@@ -213,10 +213,10 @@ impl Inbox {
             let envelope =
                 Envelope::decode(&bytes).map_err(|error| self.damaged(number, &error))?;
             let Envelope { session, save, message } = envelope;
-            if (Ticket { session, save }) == ticket {
+            if (SaveId { session, save }) == save_id {
                 match message {
                     // What is waited for may lie behind signs of life.
-                    Message::Alive => alive = Some(message),
+                    SaveMessage::Alive => alive = Some(message),
                     message => return Ok(Some(message)),
                 }
             }

@@ -17,23 +17,23 @@
 //! - `restore`: one epoch for all ranks.
 
 mod agree;
+mod call_messages;
 mod calls;
 mod claims;
 mod mail;
-mod part;
+mod member;
 mod pulse;
 mod restore;
-mod turns;
 mod watch;
-mod words;
+mod write_scheduler;
 
 pub use agree::{agree, unless_failed};
 pub use calls::{GoOn, PoolRanks};
-pub use mail::Ticket;
-pub(crate) use part::{Begun, Part};
+pub use mail::SaveId;
+pub(crate) use member::{GroupMember, GroupSave};
 pub(crate) use restore::Together;
 pub use restore::TogetherRestored;
-pub use turns::Schedule;
+pub use write_scheduler::Schedule;
 
 use outlive_types::Coordinator;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! One epoch for all ranks: the newest that every rank can restore.
 
 use super::agree::of_rank;
-use super::part::Part;
+use super::member::GroupMember;
 use crate::commit::history;
 use crate::commit::mark_suspect;
 use crate::read::{Kind, Select, Skipped, find_manifest};
@@ -49,7 +49,7 @@ enum Outcome<T> {
 
 /// A restore of all ranks.
 pub(crate) struct Together<'a> {
-    pub part: &'a Part,
+    pub member: &'a GroupMember,
     pub pool: &'a Pool,
     pub name: &'a JobName,
     pub select: Select,
@@ -75,10 +75,10 @@ impl Together<'_> {
         let (mut skipped, mut below, mut ready) = (Skipped::new(), Epoch::MAX, ready);
         let mut gone = (0, 0);
         let what = self.what();
-        self.part.settle(self.pool, &what)?;
+        self.member.settle(self.pool, &what)?;
         loop {
             let ready = std::mem::replace(&mut ready, Ok(()));
-            let choice = self.part.decide(&what, ready, &mut || {
+            let choice = self.member.decide(&what, ready, &mut || {
                 Ok(match self.choose(below, &mut skipped)? {
                     Some(epoch) => [&[TRY][..], &epoch.to_le_bytes()].concat(),
                     None => vec![NONE],
@@ -116,7 +116,7 @@ impl Together<'_> {
                     if let Select::Epoch(_) = self.select {
                         return Err(why);
                     }
-                    if self.part.rank() == 0 {
+                    if self.member.rank() == 0 {
                         self.pool.warn(format!("all ranks pass over checkpoint {epoch}: {why}"));
                         // A pool that cannot be written to is read all the same.
                         let _ = mark_suspect(self.pool, self.name, epoch);
@@ -146,9 +146,9 @@ impl Together<'_> {
         step: &mut dyn FnMut(&Manifest, u64) -> Result<T>,
     ) -> Result<Outcome<T>> {
         let mut value = None;
-        let at_work = self.part.coordinator.at_work();
+        let keepalive = self.member.coordinator.keepalive();
         let tried = self.attempt(epoch, step);
-        drop(at_work);
+        drop(keepalive);
         let tried = tried.map(|done| match done {
             Some(done) => {
                 value = Some(done);
@@ -156,7 +156,7 @@ impl Together<'_> {
             }
             None => vec![GONE],
         });
-        let verdict = self.part.agree(what, tried, &mut |all| self.judge(all))?;
+        let verdict = self.member.agree(what, tried, &mut |all| self.judge(all))?;
         match (verdict.split_first(), value) {
             (Some((&DONE, _)), Some(value)) => Ok(Outcome::Done(value)),
             (Some((&GONE, _)), _) => Ok(Outcome::Gone),

@@ -2,7 +2,7 @@
 //! nobody may ever answer: ranks of the same numbers leave their messages in the same places, and remove
 //! what is older.
 
-use super::mail::Ticket;
+use super::mail::SaveId;
 use crate::commit::history;
 use outlive_format::Body;
 use outlive_pool::Pool;
@@ -38,17 +38,22 @@ impl Looks {
 
 /// A rank that waits.
 #[derive(Debug)]
-pub struct Watch<'a> {
+pub struct FenceWatch<'a> {
     job: &'a JobName,
     session: SessionId,
     looks: Looks,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> FenceWatch<'a> {
     /// One that waits from now on.
-    pub fn begin(pool: &Pool, job: &'a JobName, ticket: Ticket, patience: Duration) -> Watch<'a> {
+    pub fn begin(
+        pool: &Pool,
+        job: &'a JobName,
+        save_id: SaveId,
+        patience: Duration,
+    ) -> FenceWatch<'a> {
         let looks = Looks::begin(pool.env().clock.monotonic(), patience);
-        Watch { job, session: ticket.session, looks }
+        FenceWatch { job, session: save_id.session, looks }
     }
 
     /// Looks, if it is time to. A log that cannot be read just now tells nothing.

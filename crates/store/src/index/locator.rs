@@ -2,7 +2,7 @@
 
 use super::{ByFingerprint, read_segment};
 use outlive_format::{Directory, DirectoryEntry, InFrame, PageSet, SegmentRef, SliceForm};
-use outlive_pool::{Place, Pool};
+use outlive_pool::{PackExtent, Pool};
 use outlive_types::{Error, Fingerprint, PAGE_BYTES, PackId, Result};
 use std::collections::hash_map::Entry::{Occupied, Vacant};
 
@@ -12,7 +12,7 @@ pub struct ReadItem {
     /// Fingerprint its bytes must have.
     pub fp: Fingerprint,
     /// Where it is.
-    pub place: Place,
+    pub extent: PackExtent,
 }
 
 /// Which pages of a chunk are needed.
@@ -41,8 +41,8 @@ impl Pages {
     }
 
     /// Whether what is at `place` has them.
-    pub fn are_at(self, place: &Place) -> bool {
-        match (self, place.slice) {
+    pub fn are_at(self, extent: &PackExtent) -> bool {
+        match (self, extent.slice) {
             (_, None) => true,
             (Pages::Whole, Some(_)) => false,
             (Pages::From(first, pages), Some(form)) => form.covers(first, pages),
@@ -55,7 +55,7 @@ impl Pages {
 pub struct Locator {
     packs: Vec<PackId>,
     /// Whole chunks and nodes; of a chunk that is there in slices only, the first.
-    places: ByFingerprint<Entry>,
+    extents: ByFingerprint<Entry>,
     /// Further slices of chunks.
     slices: ByFingerprint<Vec<Entry>>,
     /// Frames of chunks that lie in one.
@@ -107,17 +107,17 @@ impl Locator {
         &mut self,
         directory: &Directory,
         keep: &dyn Fn(&DirectoryEntry) -> bool,
-    ) -> Vec<(Fingerprint, Place)> {
+    ) -> Vec<(Fingerprint, PackExtent)> {
         let first = self.packs.len() as u32;
         self.packs.extend_from_slice(&directory.packs);
         let wanted = |entry: &&DirectoryEntry| entry.kind.is_resolved() && keep(entry);
         let mut others = Vec::new();
-        self.places.reserve(directory.entries.iter().filter(wanted).count());
+        self.extents.reserve(directory.entries.iter().filter(wanted).count());
         for entry in directory.entries.iter().filter(wanted) {
             if !self.add(first, entry) {
-                let place = Place::of(directory.packs[entry.pack as usize], entry);
-                if self.forms(&entry.fp).any(|known| known != place) {
-                    others.push((entry.fp, place));
+                let extent = PackExtent::of(directory.packs[entry.pack as usize], entry);
+                if self.forms(&entry.fp).any(|known| known != extent) {
+                    others.push((entry.fp, extent));
                 }
             }
         }
@@ -127,7 +127,7 @@ impl Locator {
     /// What one directory lists.
     pub fn of(directory: &Directory) -> Locator {
         let mut locator = Locator { packs: directory.packs.clone(), ..Locator::default() };
-        locator.places.reserve(directory.entries.len());
+        locator.extents.reserve(directory.entries.len());
         for entry in &directory.entries {
             locator.add(0, entry);
         }
@@ -136,7 +136,7 @@ impl Locator {
 
     /// Adds an entry, unless its chunk has a place already. False if it had one before.
     fn add(&mut self, first_pack: u32, listed: &DirectoryEntry) -> bool {
-        let Locator { places, slices, frames, .. } = self;
+        let Locator { extents, slices, frames, .. } = self;
         let slice = listed.kind.slice();
         let mut entry_of = || {
             let (pack, offset) = (first_pack + listed.pack, listed.offset);
@@ -148,7 +148,7 @@ impl Locator {
             }
             entry
         };
-        match (places.entry(listed.fp), slice) {
+        match (extents.entry(listed.fp), slice) {
             (Vacant(vacant), _) => {
                 vacant.insert(entry_of());
                 true
@@ -175,7 +175,7 @@ impl Locator {
     ///
     /// # Errors
     /// `Damaged` if no segment names it, or nothing but slices of it.
-    pub fn find(&self, fp: &Fingerprint) -> Result<Place> {
+    pub fn find(&self, fp: &Fingerprint) -> Result<PackExtent> {
         self.find_pages(fp, Pages::Whole)
     }
 
@@ -183,8 +183,8 @@ impl Locator {
     ///
     /// # Errors
     /// `Damaged` if no segment names them.
-    pub fn find_pages(&self, fp: &Fingerprint, pages: Pages) -> Result<Place> {
-        self.forms(fp).find(|place| pages.are_at(place)).ok_or_else(|| {
+    pub fn find_pages(&self, fp: &Fingerprint, pages: Pages) -> Result<PackExtent> {
+        self.forms(fp).find(|extent| pages.are_at(extent)).ok_or_else(|| {
             let what = match self.forms(fp).next() {
                 None => format!("chunk or node {fp:?} is"),
                 Some(_) => format!("pages of chunk {fp:?} are"),
@@ -194,12 +194,12 @@ impl Locator {
     }
 
     /// The chunk or node, or its slices, in the order in which they serve.
-    pub fn forms(&self, fp: &Fingerprint) -> impl Iterator<Item = Place> {
+    pub fn forms(&self, fp: &Fingerprint) -> impl Iterator<Item = PackExtent> {
         let further = self.slices.get(fp).into_iter().flatten();
-        self.places.get(fp).into_iter().chain(further).map(|entry| self.place(entry))
+        self.extents.get(fp).into_iter().chain(further).map(|entry| self.extent(entry))
     }
 
-    fn place(&self, entry: &Entry) -> Place {
+    fn extent(&self, entry: &Entry) -> PackExtent {
         let (offset, frame) = match entry.length & FRAMED {
             0 => (entry.offset, None),
             _ => {
@@ -208,7 +208,7 @@ impl Locator {
             }
         };
         let (pack, length) = (self.packs[entry.pack as usize], entry.length & !FRAMED);
-        Place { pack, offset, length, frame, slice: entry.slice }
+        PackExtent { pack, offset, length, frame, slice: entry.slice }
     }
 
     /// The packs that the segments name.
@@ -218,11 +218,11 @@ impl Locator {
 
     /// Number of chunks and nodes known.
     pub fn len(&self) -> usize {
-        self.places.len()
+        self.extents.len()
     }
 
     /// True if nothing is known.
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.extents.is_empty()
     }
 }

@@ -13,7 +13,7 @@ mod survey;
 
 pub use fingerprint_range::FingerprintRange;
 pub use locator::{Locator, Pages, ReadItem};
-pub use pool_index::{LentSegment, PoolIndex};
+pub use pool_index::{PoolIndex, SharedSegment};
 pub use restore_locator::RestoreLocator;
 pub use rolling::{Rolling, Stepped};
 pub use segments::{MERGE_AT, choose_merge, merge, read_segment};

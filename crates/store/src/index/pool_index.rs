@@ -11,7 +11,7 @@
 use super::read_segment;
 use super::survey::Survey;
 use outlive_format::{Directory, EntryKind, SegmentKind, SegmentRef};
-use outlive_pool::{Place, Pool};
+use outlive_pool::{PackExtent, Pool};
 use outlive_types::{Fingerprint, PackId};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,20 +36,20 @@ const LENT_BYTES_PART: u64 = 1024;
 #[derive(Clone, Copy, Debug)]
 pub struct Stored {
     /// Where.
-    pub place: Place,
+    pub extent: PackExtent,
     /// Number of the segment that says so.
     pub segment: u32,
 }
 
 /// A segment of another checkpoint, which a manifest lists instead of places out of it.
 #[derive(Clone, Debug)]
-pub struct LentSegment {
+pub struct SharedSegment {
     /// The segment.
     pub segment: SegmentRef,
     directory: Arc<Directory>,
 }
 
-impl LentSegment {
+impl SharedSegment {
     /// Whether it says where a chunk is.
     pub fn lists(&self, fp: &Fingerprint) -> bool {
         self.directory.find(fp).iter().any(|entry| entry.kind == EntryKind::Chunk)
@@ -78,7 +78,7 @@ pub struct PoolIndex {
     recent_max: usize,
     /// Bytes of segments that may still be read: each once, and then as much as pays for what was found.
     credit_bytes: AtomicU64,
-    lent_bytes_min: u64,
+    shared_bytes_min: u64,
 }
 
 impl PoolIndex {
@@ -98,7 +98,7 @@ impl PoolIndex {
             recent: Mutex::default(),
             recent_max: (rest / segment_bytes).max(2) as usize,
             credit_bytes: AtomicU64::new(credit_bytes),
-            lent_bytes_min: pool.config().format.container_bytes / LENT_BYTES_PART,
+            shared_bytes_min: pool.config().format.container_bytes / LENT_BYTES_PART,
         };
         for number in 0..index.segments.len() {
             let segment = index.segments[number];
@@ -168,21 +168,21 @@ impl PoolIndex {
         let from = self.slots.partition_point(|slot| slot.prefix < prefix);
         self.slots[from..].iter().take_while(|slot| slot.prefix == prefix).find_map(|slot| {
             let directory = self.recent(slot.segment).or_else(|| self.pay_for(slot.segment))?;
-            let place = self.place(&directory, fp)?;
-            let earned_bytes = u64::from(place.length) / PAYS_FROM;
+            let extent = self.extent(&directory, fp)?;
+            let earned_bytes = u64::from(extent.length) / PAYS_FROM;
             self.credit_bytes.fetch_add(earned_bytes, Ordering::Relaxed);
-            Some(Stored { place, segment: slot.segment })
+            Some(Stored { extent, segment: slot.segment })
         })
     }
 
     /// Which segments a manifest had better list whole, of which a save needs so many chunks each.
-    pub fn lend(&self, needed: &HashMap<u32, usize>) -> Vec<LentSegment> {
-        let mut lent: Vec<LentSegment> = Vec::new();
+    pub fn lend(&self, needed: &HashMap<u32, usize>) -> Vec<SharedSegment> {
+        let mut shared_segments: Vec<SharedSegment> = Vec::new();
         let mut numbers: Vec<&u32> = needed.keys().collect();
         numbers.sort_unstable();
         for number in numbers {
             let segment = self.segments[*number as usize];
-            if u64::from(segment.length) < self.lent_bytes_min {
+            if u64::from(segment.length) < self.shared_bytes_min {
                 continue;
             }
             let Some(directory) = self.recent(*number).or_else(|| self.read(*number)) else {
@@ -193,26 +193,26 @@ impl PoolIndex {
             let is_sound =
                 !is_condemned(&segment.pack) && !directory.packs.iter().any(is_condemned);
             if is_sound && needed[number] * LENT_PART >= directory.entries.len() {
-                lent.push(LentSegment { segment, directory });
+                shared_segments.push(SharedSegment { segment, directory });
             }
         }
-        lent
+        shared_segments
     }
 
     fn find_recent(&self, fp: &Fingerprint) -> Option<Stored> {
         let recent: Vec<(u32, Arc<Directory>)> = self.lock().iter().rev().cloned().collect();
         recent.iter().find_map(|(segment, directory)| {
-            let place = self.place(directory, fp)?;
-            Some(Stored { place, segment: *segment })
+            let extent = self.extent(directory, fp)?;
+            Some(Stored { extent, segment: *segment })
         })
     }
 
     /// A place of a chunk that is not condemned.
-    fn place(&self, directory: &Directory, fp: &Fingerprint) -> Option<Place> {
+    fn extent(&self, directory: &Directory, fp: &Fingerprint) -> Option<PackExtent> {
         let listed = directory.find(fp).iter();
         listed.filter(|entry| entry.kind == EntryKind::Chunk).find_map(|entry| {
             let pack = *directory.packs.get(entry.pack as usize)?;
-            (!self.condemned.contains(&pack)).then(|| Place::of(pack, entry))
+            (!self.condemned.contains(&pack)).then(|| PackExtent::of(pack, entry))
         })
     }
 

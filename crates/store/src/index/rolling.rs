@@ -20,7 +20,7 @@ pub struct Rolling {
 #[derive(Debug)]
 pub enum Stepped {
     /// Everything may have other places, or none any more.
-    Anew,
+    Recreated,
     /// All that was there has the places that it had. These have got further ones.
     Further(Vec<ReadItem>),
 }
@@ -38,18 +38,18 @@ impl Rolling {
         // What has gone was merged, or this is another line of checkpoints.
         let merged = |segment: &SegmentRef| {
             let was = read_segment(pool, segment);
-            was.is_ok_and(|was| places(&was).all(|(pack, entry)| is_in(&added, pack, entry)))
+            was.is_ok_and(|was| extents(&was).all(|(pack, entry)| is_in(&added, pack, entry)))
         };
         let mut gone = self.held.iter().filter(|segment| !next.contains(segment));
         if self.held.is_empty() || !gone.all(merged) {
             self.locator = Locator::load(pool, segments)?;
             self.held = segments.to_vec();
-            return Ok(Stepped::Anew);
+            return Ok(Stepped::Recreated);
         }
         let mut further = Vec::new();
         for directory in &added {
             let known = self.locator.extend(directory, &|_| true);
-            further.extend(known.into_iter().map(|(fp, place)| ReadItem { fp, place }));
+            further.extend(known.into_iter().map(|(fp, extent)| ReadItem { fp, extent }));
         }
         self.held = segments.to_vec();
         Ok(Stepped::Further(further))
@@ -62,7 +62,7 @@ impl Rolling {
 }
 
 /// What a directory lists, but for segments, and the packs where it is.
-fn places(directory: &Directory) -> impl Iterator<Item = (PackId, &DirectoryEntry)> {
+fn extents(directory: &Directory) -> impl Iterator<Item = (PackId, &DirectoryEntry)> {
     let listed = directory.entries.iter().filter(|entry| entry.kind.is_resolved());
     listed.map(|entry| (directory.packs[entry.pack as usize], entry))
 }

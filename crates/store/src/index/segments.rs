@@ -2,7 +2,7 @@
 //! [`MERGE_AT`] of one level are merged into one of the next (O'Neil et al., "The log-structured
 //! merge-tree", 1996), up to the size of a container.
 
-use crate::place::read_at;
+use crate::read_at::read_at;
 use outlive_chunk::fingerprint;
 use outlive_format::{Directory, DirectoryEntry, SegmentKind, SegmentRef};
 use outlive_pool::Pool;

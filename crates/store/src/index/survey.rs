@@ -134,7 +134,7 @@ impl<'a> Lines<'a> {
             match entry.record {
                 // What was found damaged before would only be spread.
                 Ok(Record { body: Body::Manifest(manifest), .. })
-                    if !is_dropped && !entry.hurt && !manifest.remarks.suspect =>
+                    if !is_dropped && !entry.incomplete && !manifest.remarks.suspect =>
                 {
                     self.followed.insert(manifest.parent);
                     if !self.followed.contains(&manifest.epoch)

@@ -3,10 +3,10 @@
 //! checkpoint. What such a checkpoint shares with others is found as for memory.
 
 use super::Job;
-use crate::anew::make_anew;
 use crate::index::{SharedChunks, StoredChunks};
 use crate::read::files::FilesImage;
-use crate::save::{Base, ChunkSink, Lane, NewImage, Order, Packer, SaveNotes, SaveStats};
+use crate::recreate::recreate_lost;
+use crate::save::{Base, ChunkSink, Lane, NewImage, Packer, SaveNotes, SaveRequest, SaveStats};
 use outlive_format::{ImageKind, ImageRef, TreeRef};
 use outlive_pool::Pool;
 use outlive_types::{Error, Fingerprint, Result};
@@ -112,7 +112,7 @@ impl Job {
         self.wait_for_turn(|inner| {
             let pool = &inner.pool();
             let started = pool.env().clock.monotonic();
-            make_anew(pool)?;
+            recreate_lost(pool)?;
             let mut writer = inner.writer();
             let writer = &mut *writer;
             let packs = writer.begin(pool)?;
@@ -123,9 +123,9 @@ impl Job {
             // It takes what it knows from its parent's segments.
             let known = StoredChunks::new(0);
             let shared = writer.rank.shared.as_ref().and_then(SharedChunks::index);
-            let places = parent.as_ref().map(FilesImage::places);
+            let extents = parent.as_ref().map(FilesImage::extents);
             let sink =
-                ChunkSink::new(&known, places.as_ref().map(|places| &places.locator), shared);
+                ChunkSink::new(&known, extents.as_ref().map(|extents| &extents.locator), shared);
             let into = ContentStore { pool, packer: &packer, sink: &sink };
             let stored = store(&into, parent.as_ref());
             let epoch = writer.committer.head.last_epoch + 1;
@@ -134,8 +134,8 @@ impl Job {
             let stored = stored.map_err(|error| writer.committer.blame(pool, error));
             let (content, told) = stored.inspect_err(failed)?;
             let image = new_image(&content, sink, parent);
-            let order = Order { started, notes: notes.clone(), failed_before: 0 };
-            let committed = writer.commit_content(pool, &packs, packer, image, &order);
+            let request = SaveRequest { started, notes: notes.clone(), failed_before: 0 };
+            let committed = writer.commit_content(pool, &packs, packer, image, &request);
             Ok((committed.inspect_err(failed)?, told))
         })
     }
@@ -151,7 +151,7 @@ fn new_image(content: &Content, sink: ChunkSink<'_>, parent: Option<FilesImage>)
         node_bytes: content.node_bytes,
         ..SaveStats::default()
     };
-    let lent = sink.lent();
+    let shared_segments = sink.shared_segments();
     let hits = sink.hits.into_inner().unwrap_or_else(PoisonError::into_inner);
     NewImage {
         reference: ImageRef {
@@ -169,7 +169,7 @@ fn new_image(content: &Content, sink: ChunkSink<'_>, parent: Option<FilesImage>)
             ..Base::default()
         }),
         hits,
-        lent,
+        shared_segments,
         stats,
     }
 }

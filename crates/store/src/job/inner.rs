@@ -2,13 +2,13 @@
 
 use super::handle::SaveHandle;
 use super::health::{Health, may_pass};
-use crate::anew::make_anew;
 use crate::commit::{Position, Reached};
 use crate::gc::free_behind;
-use crate::group::{Begun, Part};
+use crate::group::{GroupMember, GroupSave};
 use crate::read::MemoryImage;
+use crate::recreate::recreate_lost;
 use crate::restore::LazyFill;
-use crate::retention::RetainBehind;
+use crate::retention::BackgroundRetention;
 use crate::save::{CommitEvents, PackNumbers, SavePlan, Writer};
 use crate::trim::trim_behind;
 use outlive_pool::Pool;
@@ -20,16 +20,16 @@ use std::sync::{Arc, PoisonError, RwLock};
 pub(crate) struct FrozenSave {
     pub frozen: Box<dyn Frozen>,
     pub plan: SavePlan,
-    pub way: Way,
+    pub mode: SaveMode,
 }
 
 /// How a save goes on after the freeze.
 #[derive(Clone)]
-pub(crate) enum Way {
+pub(crate) enum SaveMode {
     /// Into these packs; this process commits.
     Alone(PackNumbers),
     /// As a rank's part in the save of a group.
-    Together(Arc<Part>, Begun),
+    Together(Arc<GroupMember>, GroupSave),
 }
 
 /// A job, opened.
@@ -44,13 +44,13 @@ pub(crate) struct Inner {
     /// Of the writer, for those who cannot wait for it.
     pub events: CommitEvents,
     /// Shared with the writer.
-    pub retain: RetainBehind,
+    pub retain: BackgroundRetention,
     /// What it has restored and saved. Shared with the writer.
     pub reached: Reached,
     /// Counts its saves that were committed, and that have failed.
     pub health: Health,
     /// This rank's part, if the program has several.
-    pub part: Option<Arc<Part>>,
+    pub member: Option<Arc<GroupMember>>,
     /// Held while a save is being started: saves start one after the other.
     pub starting: Mutex<Option<SaveHandle>>,
     /// The lazy restore that still fills memory.
@@ -58,8 +58,13 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    pub fn new(pool: &Pool, name: JobName, part: Option<Arc<Part>>, reached: Reached) -> Inner {
-        let rank = part.as_ref().map_or(0, |part| part.rank());
+    pub fn new(
+        pool: &Pool,
+        name: JobName,
+        member: Option<Arc<GroupMember>>,
+        reached: Reached,
+    ) -> Inner {
+        let rank = member.as_ref().map_or(0, |member| member.rank());
         let mut writer = Writer::of_rank(pool, name.clone(), rank);
         writer.committer.head.share_reached(reached.clone());
         writer.committer.behind.then(trim_behind);
@@ -74,7 +79,7 @@ impl Inner {
             events,
             retain,
             reached,
-            part,
+            member,
             starting: Mutex::new(None),
             filling: Mutex::new(None),
         }
@@ -133,7 +138,7 @@ impl Inner {
 
     /// Whether this process decides for all ranks of its group; also without one.
     pub fn decides(&self) -> bool {
-        self.part.as_ref().is_none_or(|part| part.rank() == 0)
+        self.member.as_ref().is_none_or(|member| member.rank() == 0)
     }
 
     /// Waits for an earlier save.
@@ -177,7 +182,7 @@ impl Inner {
         }
         self.health.failed(&error);
         // In a group rank 0 has judged, or judges as the next save begins, so that all ranks do the same.
-        self.health.judge(error.clone(), self.part.is_none())?;
+        self.health.judge(error.clone(), self.member.is_none())?;
         let writer = self.writer();
         let epoch = writer.committer.head.last_epoch.max(writer.rank.parent()) + 1;
         drop(writer);
@@ -196,28 +201,29 @@ impl Inner {
     pub fn freeze(&self, source: &mut dyn PageSource, ready: Result<()>) -> Result<FrozenSave> {
         let pool = self.pool();
         // Of a group one rank does it for all.
-        let is_first = self.part.as_ref().is_none_or(|part| part.rank() == 0);
-        let anew = || if is_first { make_anew(&pool).map(drop) } else { Ok(()) };
+        let is_first = self.member.as_ref().is_none_or(|member| member.rank() == 0);
+        let anew = || if is_first { recreate_lost(&pool).map(drop) } else { Ok(()) };
         let ready = ready.and_then(|()| anew());
         let mut writer = self.writer();
         let writer = &mut *writer;
-        let Some(part) = &self.part else {
+        let Some(member) = &self.member else {
             ready?;
             let packs = writer.begin(&pool)?;
             let epoch = writer.committer.head.last_epoch + 1;
             let (frozen, plan) = writer.rank.freeze(&pool, epoch, source)?;
-            return Ok(FrozenSave { frozen, plan, way: Way::Alone(packs) });
+            return Ok(FrozenSave { frozen, plan, mode: SaveMode::Alone(packs) });
         };
-        let begun = part.begin(
+        let group_save = member.begin(
             &pool,
             writer,
             source,
             ready,
             (self.health.says(), &|error| self.health.judge_for_all(error)),
         )?;
-        let frozen = writer.rank.freeze(&pool, begun.epoch, source);
-        let (frozen, plan) = frozen.map_err(|error| part.give_up(&pool, begun.ticket, error))?;
-        Ok(FrozenSave { frozen, plan, way: Way::Together(part.clone(), begun) })
+        let frozen = writer.rank.freeze(&pool, group_save.epoch, source);
+        let (frozen, plan) =
+            frozen.map_err(|error| member.give_up(&pool, group_save.save_id, error))?;
+        Ok(FrozenSave { frozen, plan, mode: SaveMode::Together(member.clone(), group_save) })
     }
 
     /// Dropped checkpoints make room for the next save, if the last one met a full disk, or is faster than the retention

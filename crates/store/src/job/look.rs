@@ -110,7 +110,7 @@ impl Job {
     }
 
     /// The tiers from which alone a checkpoint, the newest without an epoch, can be read now; none of one that is
-    /// hurt. Every target is asked what it has.
+    /// incomplete. Every target is asked what it has.
     ///
     /// # Errors
     /// `Invalid` if there is no such checkpoint; what log and targets report.
@@ -120,7 +120,7 @@ impl Job {
             let entry = entry.unless_unread()?;
             let is_it = |manifest: &&Manifest| epoch.is_none_or(|epoch| manifest.epoch == epoch);
             if let Some(manifest) = entry.manifest().filter(is_it) {
-                return Ok(look.at(self.name(), manifest, entry.hurt).tiers);
+                return Ok(look.at(self.name(), manifest, entry.incomplete).tiers);
             }
         }
         Err(match epoch {

@@ -1,11 +1,11 @@
 //! A job: the handle through which a program saves, and restores.
 
 mod content;
-mod drain;
 mod handle;
 mod health;
 mod inner;
 mod look;
+mod persist;
 mod restore;
 
 pub use content::{Content, ContentLane, ContentStore};
@@ -16,15 +16,15 @@ pub use restore::{Prepared, Restored};
 
 use crate::commit::Reached;
 use crate::fill::FinishFill;
-use crate::group::{GroupOptions, Part};
+use crate::group::{GroupMember, GroupOptions};
 use crate::retention::Rules;
-use crate::save::{CommitEvents, Order, SaveNotes};
-use drain::Drain;
+use crate::save::{CommitEvents, SaveNotes, SaveRequest};
 use health::is_mistake;
 use inner::{FrozenSave, Inner};
 use outlive_pool::Pool;
 use outlive_types::sync;
 use outlive_types::{Epoch, Error, ErrorKind, Frozen, JobName, PageSource, Rank, Result};
+use persist::Persist;
 use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -104,8 +104,8 @@ impl Job {
     pub fn open(pool: &Pool, name: &str, options: JobOptions) -> Result<Job> {
         let name = JobName::new(name)?;
         let JobOptions { every, group, on_failure, reached } = options;
-        let part = group.map(|group| Arc::new(Part::new(&name, group)));
-        let inner = Arc::new(Inner::new(pool, name, part, reached));
+        let member = group.map(|group| Arc::new(GroupMember::new(&name, group)));
+        let inner = Arc::new(Inner::new(pool, name, member, reached));
         let job = Job::of(inner, pool, every);
         on_failure.map_or(Ok(()), |on_failure| job.on_failure(on_failure))?;
         Ok(job)
@@ -182,38 +182,39 @@ impl Job {
 
     /// Whether the program is a group of ranks, so that saves and restores are collective.
     pub fn is_group(&self) -> bool {
-        self.inner.part.is_some()
+        self.inner.member.is_some()
     }
 
     /// Takes part, with an error, in the save or restore that the other ranks of the group begin: nothing
     /// is begun then. Answers what all ranks are told. Without a group that is the error itself.
-    pub fn decline(&self, error: Error) -> Error {
-        let Some(part) = &self.inner.part else { return error };
+    pub fn abort_collective(&self, error: Error) -> Error {
+        let Some(member) = &self.inner.member else { return error };
         let nothing = &mut || Err(Error::bug("a rank has declined, and nobody was told"));
-        part.decide("", Err(error), nothing)
+        member
+            .decide("", Err(error), nothing)
             .err()
             .unwrap_or_else(|| Error::bug("nobody has declined"))
     }
 
     /// This process's rank; 0 for a program of one.
     pub fn rank(&self) -> Rank {
-        self.inner.part.as_ref().map_or(0, |part| part.rank())
+        self.inner.member.as_ref().map_or(0, |member| member.rank())
     }
 
     /// How many ranks the program has.
     pub fn ranks(&self) -> u32 {
-        self.inner.part.as_ref().map_or(1, |part| part.coordinator.size())
+        self.inner.member.as_ref().map_or(1, |member| member.coordinator.size())
     }
 
     /// Whoever waits for something inside of a call that the other ranks may make already holds this meanwhile,
     /// so that they do not take this rank for dead.
-    pub fn at_work(&self) -> Option<Box<dyn Any + Send>> {
-        self.inner.part.as_ref().and_then(|part| part.coordinator.at_work())
+    pub fn keepalive(&self) -> Option<Box<dyn Any + Send>> {
+        self.inner.member.as_ref().and_then(|member| member.coordinator.keepalive())
     }
 
     /// What an adaptive schedule has learnt, the best first; known on rank 0.
     pub fn schedule_learnt(&self) -> Vec<String> {
-        self.inner.part.as_ref().map_or_else(Vec::new, |part| part.learnt())
+        self.inner.member.as_ref().map_or_else(Vec::new, |member| member.learnt())
     }
 
     /// True if a save is due: always without an interval, else once it has passed since the last
@@ -224,9 +225,9 @@ impl Job {
     /// # Errors
     /// Those of the coordinator.
     pub fn due(&self) -> Result<bool> {
-        match (&self.inner.part, self.every) {
-            (Some(part), Some(_)) => {
-                let decided = part.decide(
+        match (&self.inner.member, self.every) {
+            (Some(member), Some(_)) => {
+                let decided = member.decide(
                     "the question whether a save is due (every_s)",
                     Ok(()),
                     &mut || Ok(vec![u8::from(self.is_due())]),
@@ -272,7 +273,7 @@ impl Job {
         // What all ranks of a group do alike is decided as the next save begins.
         match save.unseen_failure() {
             Some(error) => {
-                let judged = self.inner.health.judge(error, self.inner.part.is_none());
+                let judged = self.inner.health.judge(error, self.inner.member.is_none());
                 judged.inspect_err(|_| save.see())
             }
             None => Ok(()),
@@ -299,21 +300,22 @@ impl Job {
         let inner = &self.inner;
         inner.check_process()?;
         let mut current = inner.starting();
-        let at_work = self.at_work();
+        let keepalive = self.keepalive();
         let filled = inner.wait_filled().map_err(Error::for_program);
         let ready = filled.and_then(|()| inner.over(current.as_ref()));
-        drop(at_work);
+        drop(keepalive);
         if !self.is_group() {
             ready.clone()?;
         }
-        let begun = self.begin(source, notes, ready);
-        let handle = begun.or_else(|error| inner.failed_at_once(error)).inspect_err(|error| {
-            // The program gets this error, so the next call tries a save and does not repeat an older one. A mistake of
-            // the program says nothing of the older save.
-            if !is_mistake(error) {
-                current.iter().for_each(SaveHandle::see);
-            }
-        })?;
+        let group_save = self.begin(source, notes, ready);
+        let handle =
+            group_save.or_else(|error| inner.failed_at_once(error)).inspect_err(|error| {
+                // The program gets this error, so the next call tries a save and does not repeat an older one. A mistake of
+                // the program says nothing of the older save.
+                if !is_mistake(error) {
+                    current.iter().for_each(SaveHandle::see);
+                }
+            })?;
         *current = Some(handle.clone());
         Ok(handle)
     }
@@ -331,18 +333,18 @@ impl Job {
         let now_ns = u64::try_from(started.as_nanos()).unwrap_or(u64::MAX - 1);
         self.last_start_ns.store(now_ns + 1, Ordering::Relaxed);
 
-        let begun = inner.freeze(source, ready);
-        let full = begun.as_ref().err().filter(|error| error.kind() == ErrorKind::Full);
+        let group_save = inner.freeze(source, ready);
+        let full = group_save.as_ref().err().filter(|error| error.kind() == ErrorKind::Full);
         if let Some(error) = full {
             inner.make_room(&inner.pool(), Some(error));
         }
-        let FrozenSave { frozen, plan, way } = begun?;
+        let FrozenSave { frozen, plan, mode } = group_save?;
         let frozen: Arc<dyn Frozen> = Arc::from(frozen);
         let handle = SaveHandle::new(plan.epoch);
-        let order = Order { started, notes, failed_before: inner.health.failed_before() };
-        let (on, of) = (way.clone(), inner.pool());
+        let request = SaveRequest { started, notes, failed_before: inner.health.failed_before() };
+        let (on, of) = (mode.clone(), inner.pool());
         let drain =
-            Drain { inner: inner.clone(), frozen, plan, way, handle: handle.clone(), order };
+            Persist { inner: inner.clone(), frozen, plan, mode, handle: handle.clone(), request };
         if drain.plan.live_blocks == 0 {
             drain.frozen.release_live();
             handle.set_live_done();
@@ -458,16 +460,16 @@ impl Job {
         // Held to the end: a save that began now would be committed in a session that is over, and a
         // gc would not know of it.
         let current = self.inner.starting();
-        let at_work = together.then(|| self.at_work());
+        let keepalive = together.then(|| self.keepalive());
         let told = current.as_ref().map_or(Ok(()), |handle| {
             handle.wait_done(None);
             self.inner.tell_last(handle)
         });
-        drop(at_work);
-        let told = match &self.inner.part {
-            Some(part) if together => part.close(told),
-            Some(part) => {
-                part.leave();
+        drop(keepalive);
+        let told = match &self.inner.member {
+            Some(member) if together => member.close(told),
+            Some(member) => {
+                member.leave();
                 told
             }
             None => told,

@@ -1,12 +1,12 @@
 //! Restores: at once, or lazily.
 
 use super::Job;
-use crate::anew::make_anew;
 use crate::commit::{Entry, history};
 use crate::group::{Together, TogetherRestored};
 use crate::read::{
     MemoryImage, RestoreSink, RestoreStats, Select, Skipped, first_good, first_with_rank,
 };
+use crate::recreate::recreate_lost;
 use crate::restore::{LazyEnds, LazyFill, LazySink, Runner, refuse_suspect};
 use outlive_format::Manifest;
 use outlive_types::{Epoch, Error, ErrorKind, Result};
@@ -42,21 +42,21 @@ impl Job {
         attempt: &mut dyn FnMut(&Manifest, u64) -> Result<T>,
     ) -> Result<Option<TogetherRestored<T>>> {
         self.inner.check_process()?;
-        let Some(part) = &self.inner.part else {
+        let Some(member) = &self.inner.member else {
             return Err(Error::bug("a job without a group cannot restore together"));
         };
         let ready = || {
-            let _at_work = self.at_work();
+            let _keepalive = self.keepalive();
             self.settle()?;
             self.wait_filled()?;
-            if part.rank() == 0 {
+            if member.rank() == 0 {
                 self.go_on_without_memory();
             }
             Ok(())
         };
         // Not before all ranks have come: an earlier run may commit until then, and what is restored is newer.
         let note = &|| self.inner.note_position();
-        let together = Together { part, pool: self.pool(), name: self.name(), select, note };
+        let together = Together { member, pool: self.pool(), name: self.name(), select, note };
         let mut found = together.restore(ready(), look, attempt);
         self.distrust(found.as_mut().map(|found| found.as_ref().map(|it| &it.skipped)));
         if let Ok(Some(found)) = &found {
@@ -132,7 +132,7 @@ impl Job {
     /// A program that restores goes on from there. If what was lost with a target in memory cannot be recorded
     /// now, there may be something to restore all the same.
     fn go_on_without_memory(&self) {
-        if let Err(error) = make_anew(self.pool()) {
+        if let Err(error) = recreate_lost(self.pool()) {
             self.pool().warn(error.to_string());
         }
     }
@@ -192,8 +192,8 @@ impl Job {
             let is_it = |entry: &Entry| {
                 entry.manifest().is_some_and(|manifest| manifest.epoch == checkpoint.epoch())
             };
-            let hurt = history(pool, name)?.find(is_it).is_some_and(|entry| entry.hurt);
-            refuse_suspect(checkpoint, hurt, select)?;
+            let incomplete = history(pool, name)?.find(is_it).is_some_and(|entry| entry.incomplete);
+            refuse_suspect(checkpoint, incomplete, select)?;
             let (selected, sink) = prepare(checkpoint)?;
             let stats = Runner::read_eager(checkpoint, &selected, &sink)?;
             Ok((selected, sink, stats))

@@ -9,7 +9,7 @@ use super::verified::Verified;
 use crate::index::ReadItem;
 use outlive_chunk::{Decompressor, on_threads};
 use outlive_io::{AlignedBuf, Completions, Ticket};
-use outlive_pool::{Place, Pool, Span, SpanBytes};
+use outlive_pool::{PackExtent, Pool, Span, SpanBytes};
 use outlive_types::{Error, Fingerprint, PAGE_BYTES, PackId, Result};
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -85,15 +85,15 @@ impl ReadPlan {
             order.into_iter().map(|at| (at, wanted[at as usize])).collect();
         let mut steps: Vec<Step> = Vec::new();
         for (at, (_, w)) in sorted.iter().enumerate() {
-            let place = w.place;
-            let end = u64::from(place.offset) + u64::from(place.stored_bytes());
+            let extent = w.extent;
+            let end = u64::from(extent.offset) + u64::from(extent.stored_bytes());
             if let Some(last) = steps.last_mut() {
                 let last_end = u64::from(last.span.offset) + u64::from(last.span.length);
-                let same_container = last.span.pack == place.pack
+                let same_container = last.span.pack == extent.pack
                     && u64::from(last.span.offset) / container == (end - 1) / container;
                 let span_bytes = last_end.max(end) - u64::from(last.span.offset);
                 if same_container
-                    && u64::from(place.offset) <= last_end + gap_max
+                    && u64::from(extent.offset) <= last_end + gap_max
                     && (span_bytes <= span_bytes_max || end <= last_end)
                 {
                     last.span.length = span_bytes as u32;
@@ -102,7 +102,7 @@ impl ReadPlan {
                 }
             }
             let span =
-                Span { pack: place.pack, offset: place.offset, length: place.stored_bytes() };
+                Span { pack: extent.pack, offset: extent.offset, length: extent.stored_bytes() };
             steps.push(Step { span, items: at..at + 1 });
         }
         let read_bytes = steps.iter().map(|s| u64::from(s.span.length)).sum();
@@ -306,11 +306,11 @@ struct Reads {
     queue: Completions<usize, Result<SpanBytes>>,
     /// For who takes them in order. Anybody else takes them as they come: what is late holds up nothing
     /// else.
-    order: Option<Order>,
+    order: Option<InOrder>,
 }
 
 /// The numbers of the reads that were not taken yet, and what has come before its turn.
-type Order = (VecDeque<usize>, HashMap<usize, Result<SpanBytes>>);
+type InOrder = (VecDeque<usize>, HashMap<usize, Result<SpanBytes>>);
 
 impl Reads {
     fn new(in_order: bool) -> Reads {
@@ -431,8 +431,8 @@ impl Worker<'_> {
     }
 
     fn hand_on(&self, step: &Step, mut read: Result<SpanBytes>, frame: &mut Frame) {
-        frame.place = None;
-        let mut verified: Option<(Place, Fingerprint)> = None;
+        frame.extent = None;
+        let mut verified: Option<(PackExtent, Fingerprint)> = None;
         let mut may_read_again = true;
         let (items, mut pages) = (&self.plan.sorted[step.items.clone()], VerifiedPages::default());
         for (at, (number, wanted)) in items.iter().enumerate() {
@@ -441,11 +441,11 @@ impl Worker<'_> {
             }
             let outcome = loop {
                 // The same chunk wanted for several destinations is verified once.
-                let is_known = verified == Some((wanted.place, wanted.fp))
+                let is_known = verified == Some((wanted.extent, wanted.fp))
                     || read.as_ref().is_ok_and(|read| pages.knows(items, at, (read, &step.span)));
                 match frame.verified(&read, &step.span, wanted, is_known) {
                     Ok(there) => {
-                        verified = Some((wanted.place, wanted.fp));
+                        verified = Some((wanted.extent, wanted.fp));
                         break (self.take)(*number as usize, there);
                     }
                     Err(error) if !may_read_again => break Err(error),
@@ -454,7 +454,7 @@ impl Worker<'_> {
                         may_read_again = false;
                         match self.pool.read_checked(step.span) {
                             Ok(again) => {
-                                (read, frame.place, verified) = (Ok(again), None, None);
+                                (read, frame.extent, verified) = (Ok(again), None, None);
                                 pages.forget();
                             }
                             // What cannot be read just now may be whole.
@@ -478,7 +478,7 @@ impl Worker<'_> {
 /// The frame decompressed last: its chunks are wanted one after the other.
 #[derive(Default)]
 struct Frame {
-    place: Option<u32>,
+    extent: Option<u32>,
     decompressor: Decompressor,
 }
 
@@ -493,10 +493,10 @@ impl Frame {
         is_known: bool,
     ) -> Result<Verified<'a>> {
         let read = read.as_ref().map_err(Error::clone)?;
-        let bytes = self.chunk(read, span, &wanted.place)?;
+        let bytes = self.chunk(read, span, &wanted.extent)?;
         let there = match is_known {
-            true => Verified::known(bytes, wanted.place.slice).map(Some),
-            false => Verified::new(bytes, wanted.place.slice, &wanted.fp),
+            true => Verified::known(bytes, wanted.extent.slice).map(Some),
+            false => Verified::new(bytes, wanted.extent.slice, &wanted.fp),
         };
         there
             .map_err(|error| error.context(mismatch(wanted).message()))?
@@ -504,35 +504,40 @@ impl Frame {
     }
 
     /// The bytes at `place`, which lies in what was read as `span`.
-    fn chunk<'a>(&'a mut self, read: &'a [u8], span: &Span, place: &Place) -> Result<&'a [u8]> {
-        let start = (place.offset - span.offset) as usize;
-        let stored = &read[start..start + place.stored_bytes() as usize];
-        let Some(frame) = place.frame else { return Ok(stored) };
-        if self.place != Some(place.offset) {
-            self.place = None;
+    fn chunk<'a>(
+        &'a mut self,
+        read: &'a [u8],
+        span: &Span,
+        extent: &PackExtent,
+    ) -> Result<&'a [u8]> {
+        let start = (extent.offset - span.offset) as usize;
+        let stored = &read[start..start + extent.stored_bytes() as usize];
+        let Some(frame) = extent.frame else { return Ok(stored) };
+        if self.extent != Some(extent.offset) {
+            self.extent = None;
             let raw_bytes = frame.raw_bytes as usize;
             self.decompressor
                 .decompress(frame.codec, stored, raw_bytes)
-                .map_err(|e| e.context(format!("at {} of pack {}", place.offset, place.pack)))?;
-            self.place = Some(place.offset);
+                .map_err(|e| e.context(format!("at {} of pack {}", extent.offset, extent.pack)))?;
+            self.extent = Some(extent.offset);
         }
         // Where chunks lie in their frame was checked when the directory was decoded.
-        Ok(&self.decompressor.last()[frame.first as usize..][..place.length as usize])
+        Ok(&self.decompressor.last()[frame.first as usize..][..extent.length as usize])
     }
 }
 
 /// Numbers of the wanted in the order of their places. Packs are few and their ids long, so these are compared
 /// once.
 fn in_container_order(wanted: &[ReadItem]) -> Vec<u32> {
-    let mut packs: HashMap<PackId, u32> = wanted.iter().map(|w| (w.place.pack, 0)).collect();
+    let mut packs: HashMap<PackId, u32> = wanted.iter().map(|w| (w.extent.pack, 0)).collect();
     let mut ids: Vec<PackId> = packs.keys().copied().collect();
     ids.sort_unstable();
     for (number, id) in ids.into_iter().enumerate() {
         packs.insert(id, number as u32);
     }
     let key = |(at, w): (usize, &ReadItem)| {
-        let first = w.place.frame.map_or(0, |frame| frame.first);
-        (packs[&w.place.pack], w.place.offset, first, at as u32)
+        let first = w.extent.frame.map_or(0, |frame| frame.first);
+        (packs[&w.extent.pack], w.extent.offset, first, at as u32)
     };
     let mut keys: Vec<(u32, u32, u32, u32)> = wanted.iter().enumerate().map(key).collect();
     keys.sort_unstable();
@@ -542,7 +547,7 @@ fn in_container_order(wanted: &[ReadItem]) -> Vec<u32> {
 fn mismatch(wanted: &ReadItem) -> Error {
     Error::damaged(format!(
         "{} bytes at {} of pack {} do not match their fingerprint {:?}",
-        wanted.place.length, wanted.place.offset, wanted.place.pack, wanted.fp
+        wanted.extent.length, wanted.extent.offset, wanted.extent.pack, wanted.fp
     ))
 }
 

@@ -1,7 +1,7 @@
 //! Finds the checkpoint to restore: the newest that is whole.
 
-use super::again::{Again, Logs};
 use super::image::MemoryImage;
+use super::reload::{Logs, Reload};
 use crate::commit::{Entry, history, mark_suspect};
 use crate::images::image_to_restore;
 use outlive_format::Manifest;
@@ -41,7 +41,7 @@ pub struct Kind<'a> {
 ///
 /// # Errors
 /// `Invalid` if the epoch asked for does not exist; `Damaged` if nothing whole was found, unless all is recorded
-/// as hurt in a pool with targets in memory: then there is nothing.
+/// as incomplete in a pool with targets in memory: then there is nothing.
 pub fn first_good<T>(
     pool: &Pool,
     name: &JobName,
@@ -142,13 +142,13 @@ fn search<T>(
     passed: &mut Skipped,
 ) -> Result<Option<Selection<T>>> {
     let jobs = [name];
-    let mut again: Option<Again<'_>> = None;
+    let mut again: Option<Reload<'_>> = None;
     loop {
         let (listed, as_of, newest, skipped) = Default::default();
         let lost = 0;
         let mut search = Search { pool, name, select, kind, listed, as_of, newest, skipped, lost };
         let found = search.run(attempt)?;
-        let since = || Again::since(pool, Logs::Of(&jobs), name, search.listed);
+        let since = || Reload::since(pool, Logs::Of(&jobs), name, search.listed);
         let is_over =
             search.skipped.is_empty() || !again.get_or_insert_with(since).is_worth_it()?;
         if is_over {
@@ -167,10 +167,10 @@ pub fn suspect(pool: &Pool, epoch: Epoch, job: &JobName) -> Error {
     ))
 }
 
-/// Why a checkpoint is passed over that a scrub has recorded as hurt.
-pub fn hurt(pool: &Pool, epoch: Epoch, job: &JobName) -> Error {
+/// Why a checkpoint is passed over that a scrub has recorded as incomplete.
+pub fn incomplete(pool: &Pool, epoch: Epoch, job: &JobName) -> Error {
     Error::damaged(format!(
-        "checkpoint {epoch} of job {job} is hurt: a scrub has found that something of it is lost; \
+        "checkpoint {epoch} of job {job} is incomplete: a scrub has found that something of it is lost; \
          `{}` says what",
         pool.command("verify", &[&format!("{}@{epoch}", job.as_str())])
     ))
@@ -188,7 +188,7 @@ struct Search<'a> {
     /// Newest epoch seen.
     newest: Epoch,
     skipped: Skipped,
-    /// Of these, how many the log says to be hurt.
+    /// Of these, how many the log says to be incomplete.
     lost: usize,
 }
 
@@ -212,12 +212,12 @@ impl Search<'_> {
                         Select::Newest | Select::Sound if !(kind.is)(manifest) => continue,
                         Select::Sound if manifest.remarks.suspect => {
                             let why = suspect(pool, manifest.epoch, name);
-                            self.lost += usize::from(entry.hurt);
+                            self.lost += usize::from(entry.incomplete);
                             self.skipped.push((manifest.epoch, why));
                             continue;
                         }
-                        Select::Sound if entry.hurt => {
-                            let why = hurt(pool, manifest.epoch, name);
+                        Select::Sound if entry.incomplete => {
+                            let why = incomplete(pool, manifest.epoch, name);
                             self.lost += 1;
                             self.skipped.push((manifest.epoch, why));
                             continue;
@@ -241,7 +241,7 @@ impl Search<'_> {
             match outcome {
                 Ok(found) => return Ok(Some(found)),
                 Err((epoch, error)) if error.kind() == ErrorKind::Damaged => {
-                    self.lost += usize::from(entry.hurt);
+                    self.lost += usize::from(entry.incomplete);
                     self.skipped.push((epoch, error));
                 }
                 // What is only on a target that is away is not lost. But whoever restores from the slow
@@ -289,7 +289,7 @@ impl Search<'_> {
             // As was to be expected when the host of such a pool is started anew: its programs begin anew.
             pool.warn(format!(
                 "job {name} has no checkpoint any more: all {} were lost with the memory that they were in, \
-                 and are recorded as hurt",
+                 and are recorded as incomplete",
                 skipped.len()
             ));
             return Ok(None);
@@ -318,7 +318,7 @@ impl Search<'_> {
         let asked = history(pool, name).ok().and_then(|mut entries| entries.find(is_asked));
         let kind = asked.as_ref().and_then(Entry::manifest).map(Manifest::is_of_files);
         let is_sound = |entry: &Entry, manifest: &Manifest| {
-            let is_marked = entry.hurt || manifest.remarks.suspect;
+            let is_marked = entry.incomplete || manifest.remarks.suspect;
             let is_kind = kind.is_none_or(|kind| manifest.is_of_files() == kind);
             let is_other = manifest.epoch != epoch && is_kind;
             is_other && !is_marked && (self.kind.opens)(manifest)

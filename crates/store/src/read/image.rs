@@ -8,7 +8,9 @@ use crate::index::{Locator, ReadItem, RestoreLocator};
 use crate::tree::PageTree;
 use outlive_format::{Catalog, Image, ImageKind, ImageRef, Manifest, SegmentRef, TreeRef};
 use outlive_pool::Pool;
-use outlive_types::{Epoch, Error, JobName, PACKED_STREAM, Rank, RegionDesc, RegionPlace, Result};
+use outlive_types::{
+    Epoch, Error, JobName, PACKED_STREAM, Rank, RegionDesc, RegionLocation, Result,
+};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -332,7 +334,7 @@ pub(crate) fn image_words(job: &JobName, manifest: &Manifest, rank: Rank) -> Str
 /// `Damaged` if one does not.
 pub fn check_packed(catalog: &Catalog, packed: TreeRef) -> Result<()> {
     for region in &catalog.regions {
-        if let RegionPlace::Packed { offset } = region.desc.place
+        if let RegionLocation::Packed { offset } = region.desc.location
             && offset.checked_add(region.desc.bytes).is_none_or(|end| end > packed.bytes)
         {
             return Err(Error::damaged(format!(

@@ -78,10 +78,10 @@ pub fn walk_live(
         wave.dedup();
         wave.retain(|(fp, level)| *level > 0 || !leaves.contains_key(fp));
         let mut next = Vec::new();
-        for (fp, level, place, raw) in read_what_is_there(pool, locator, &wave, &mut lost)? {
+        for (fp, level, extent, raw) in read_what_is_there(pool, locator, &wave, &mut lost)? {
             match raw {
                 Raw::Inner(inner) => {
-                    needs.add((fp, level), Live::Node(ReadItem { fp, place }))?;
+                    needs.add((fp, level), Live::Node(ReadItem { fp, extent }))?;
                     for child in inner.children.into_iter().filter(|child| !child.is_zero()) {
                         if needs.enter((child, level - 1), Some((fp, level))) {
                             next.push((child, level - 1));
@@ -106,7 +106,7 @@ pub fn walk_live(
         let top = (fp, 0);
         let mut link = Some(fp);
         while let Some((fp, leaf)) = link.and_then(|fp| Some((fp, leaves.get(&fp)?))) {
-            needs.add(top, Live::Node(ReadItem { fp, place: locator.find(&fp)? }))?;
+            needs.add(top, Live::Node(ReadItem { fp, extent: locator.find(&fp)? }))?;
             link = match leaf.kind {
                 LeafKind::Delta { base, .. } => Some(base),
                 LeafKind::Full => None,

@@ -6,7 +6,6 @@
 //! `streams` plans what goes where, `ranges` for parts, `ranks` for parts of other ranks' images; `chunks`
 //! reads, and hands on what is `verified`.
 
-mod again;
 mod any;
 mod chunks;
 pub mod files;
@@ -17,15 +16,15 @@ mod nodes;
 mod pages;
 mod ranges;
 mod ranks;
+mod reload;
 mod streams;
 mod trees;
 mod verified;
 
-pub(crate) use again::{Again, Current, Logs, while_moving};
 pub use any::AnyImage;
 pub use chunks::{ReadFault, ReadOrder, ReadPlan, Take};
 pub use find::{Kind, Select, Skipped, find_manifest, first_good, first_manifest, first_of_rank};
-pub(crate) use find::{first_with_rank, hurt, suspect};
+pub(crate) use find::{first_with_rank, incomplete, suspect};
 pub use image::{MemoryImage, Stream};
 pub(crate) use image::{check_packed, image_words, read_catalog, read_stream, stream_words};
 pub(crate) use live::{Live, Needs, Once, Subtree, walk_live};
@@ -33,6 +32,7 @@ pub(crate) use nodes::{Lost, read_inner, read_leaf_nodes, read_leaves, read_merg
 pub(crate) use ranges::Leaves;
 pub use ranges::RangeReader;
 pub use ranks::{RankImages, RankRegions};
+pub(crate) use reload::{Current, Logs, Reload, while_moving};
 pub use streams::{RestorePlan, RestoreSink, RestoreStats};
 pub(crate) use streams::{Transfer, Transfers};
 pub use verified::Verified;

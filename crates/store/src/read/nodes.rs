@@ -5,7 +5,7 @@ use super::verified::Verified;
 use crate::index::{Locator, ReadItem};
 use crate::tree::LeafNode;
 use outlive_format::{InnerNode, Leaf, LeafKind};
-use outlive_pool::{Place, Pool};
+use outlive_pool::{PackExtent, Pool};
 use outlive_types::{Error, ErrorKind, Fingerprint, Result};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -109,7 +109,7 @@ pub(super) fn read_wave(
     pool: &Pool,
     locator: &Locator,
     wave: &[(Fingerprint, u8)],
-) -> Result<Vec<(Fingerprint, u8, Place, Raw)>> {
+) -> Result<Vec<(Fingerprint, u8, PackExtent, Raw)>> {
     read_what_is_there(pool, locator, wave, &mut None)
 }
 
@@ -119,14 +119,14 @@ pub(super) fn read_what_is_there(
     locator: &Locator,
     wave: &[(Fingerprint, u8)],
     lost: &mut Lost<'_>,
-) -> Result<Vec<(Fingerprint, u8, Place, Raw)>> {
+) -> Result<Vec<(Fingerprint, u8, PackExtent, Raw)>> {
     let mut listed: Vec<(Fingerprint, u8)> = Vec::with_capacity(wave.len());
     let mut wanted: Vec<ReadItem> = Vec::with_capacity(wave.len());
     for (fp, level) in wave {
         match (locator.find(fp), &mut *lost) {
             (Err(_), Some(lost)) => lost(*fp),
-            (place, _) => {
-                wanted.push(ReadItem { fp: *fp, place: place? });
+            (extent, _) => {
+                wanted.push(ReadItem { fp: *fp, extent: extent? });
                 listed.push((*fp, *level));
             }
         }
@@ -149,8 +149,8 @@ pub(super) fn read_what_is_there(
                 Raw::Inner(inner)
             }
         };
-        let place = wanted[at].place;
-        out.lock().unwrap_or_else(PoisonError::into_inner).push((fp, level, place, raw));
+        let extent = wanted[at].extent;
+        out.lock().unwrap_or_else(PoisonError::into_inner).push((fp, level, extent, raw));
         Ok(())
     };
     let threads = pool.config().tuning.threads();
@@ -175,7 +175,7 @@ pub fn read_merged(pool: &Pool, leaves: &[&LeafNode]) -> Result<Vec<Leaf>> {
     let wanted: Vec<ReadItem> = leaves
         .iter()
         .flat_map(|leaf| &leaf.chain)
-        .map(|link| ReadItem { fp: link.fp, place: link.place })
+        .map(|link| ReadItem { fp: link.fp, extent: link.extent })
         .collect();
     let decoded: Mutex<HashMap<usize, Leaf>> = Mutex::default();
     let take = |at: usize, node: Verified<'_>| {

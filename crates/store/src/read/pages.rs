@@ -40,7 +40,7 @@ impl VerifiedPages {
         (read, span): (&[u8], &Span),
     ) {
         // An item that is wanted twice follows on itself.
-        let is_new = |at: usize| at == first || items[at].1.place != items[at - 1].1.place;
+        let is_new = |at: usize| at == first || items[at].1.extent != items[at - 1].1.extent;
         let pages = (first..items.len()).filter(|at| is_new(*at));
         let pages = pages.filter_map(|at| Some((at, page_in(&items[at].1, read, span)?)));
         let (numbers, pages): (Vec<usize>, Vec<&[u8; PAGE_BYTES]>) =
@@ -60,20 +60,20 @@ impl VerifiedPages {
 
 /// The bytes of an item, if they are one page as the program had it.
 fn page_in<'a>(item: &ReadItem, read: &'a [u8], span: &Span) -> Option<&'a [u8; PAGE_BYTES]> {
-    let place = &item.place;
+    let extent = &item.extent;
     let is_page =
-        place.length as usize == PAGE_BYTES && place.frame.is_none() && place.slice.is_none();
+        extent.length as usize == PAGE_BYTES && extent.frame.is_none() && extent.slice.is_none();
     if !is_page {
         return None;
     }
-    read.get((place.offset - span.offset) as usize..)?.first_chunk()
+    read.get((extent.offset - span.offset) as usize..)?.first_chunk()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use outlive_chunk::fingerprint;
-    use outlive_pool::Place;
+    use outlive_pool::PackExtent;
     use outlive_types::{PackId, SessionId};
 
     /// Twenty pages, of which one is wanted twice, one is wrong, and one is wanted with its neighbour.
@@ -86,7 +86,13 @@ mod tests {
             let (offset, length) =
                 ((4096 + first * PAGE_BYTES) as u32, (pages * PAGE_BYTES) as u32);
             let fp = fingerprint(&bytes[first * PAGE_BYTES..][..pages * PAGE_BYTES]);
-            (0, ReadItem { fp, place: Place { pack, offset, length, frame: None, slice: None } })
+            (
+                0,
+                ReadItem {
+                    fp,
+                    extent: PackExtent { pack, offset, length, frame: None, slice: None },
+                },
+            )
         };
         let mut items: Vec<_> = (0..18).map(|page| item(page, 1)).collect();
         items[3].1.fp = fingerprint(b"something else");

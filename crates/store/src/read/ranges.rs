@@ -1,16 +1,16 @@
 //! Parts of regions: bytes a to b, verified, without the rest.
 
-use super::again::Current;
 use super::chunks::ReadPlan;
 use super::find::{Select, first_of_rank};
 use super::image::MemoryImage;
 use super::nodes::read_merged;
+use super::reload::Current;
 use super::streams::Transfers;
 use super::verified::Verified;
 use crate::tree::Node;
 use outlive_format::Leaf;
 use outlive_pool::Pool;
-use outlive_types::{Epoch, Error, ErrorKind, RegionDesc, RegionPlace, Result};
+use outlive_types::{Epoch, Error, ErrorKind, RegionDesc, RegionLocation, Result};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -170,10 +170,10 @@ impl RangeReader {
         if into.is_empty() {
             return Ok(());
         }
-        let (stream, from) = match desc.place {
+        let (stream, from) = match desc.location {
             // The packed stream comes first.
-            RegionPlace::Packed { offset: from } => (0, from),
-            RegionPlace::Own => {
+            RegionLocation::Packed { offset: from } => (0, from),
+            RegionLocation::Own => {
                 let at = image.streams().iter().position(|stream| stream.name == region);
                 (at.ok_or_else(|| Error::bug("a region has no stream"))?, 0)
             }

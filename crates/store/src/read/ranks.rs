@@ -8,7 +8,7 @@ use crate::images::{each_image, image_to_restore};
 use crate::index::RestoreLocator;
 use outlive_format::{Catalog, Image, Manifest};
 use outlive_pool::Pool;
-use outlive_types::{Epoch, JobName, PACKED_STREAM, Rank, RegionDesc, RegionPlace, Result};
+use outlive_types::{Epoch, JobName, PACKED_STREAM, Rank, RegionDesc, RegionLocation, Result};
 use std::ops::Range;
 
 /// A checkpoint whose images are opened one by one.
@@ -101,9 +101,9 @@ impl MemoryImage {
     /// In which stream a region lies, and from which byte on. `None` if all packed regions together have no
     /// byte.
     pub fn stream_with(&self, region: &RegionDesc) -> Option<(usize, u64)> {
-        let (name, from) = match region.place {
-            RegionPlace::Packed { offset } => (PACKED_STREAM, offset),
-            RegionPlace::Own => (region.name.as_str(), 0),
+        let (name, from) = match region.location {
+            RegionLocation::Packed { offset } => (PACKED_STREAM, offset),
+            RegionLocation::Own => (region.name.as_str(), 0),
         };
         self.streams().iter().position(|stream| stream.name == name).map(|at| (at, from))
     }

@@ -248,17 +248,17 @@ impl Transfers {
             }
             let from = u32::from(extent.first) * PAGE_BYTES as u32 + (to - begin) as u32;
             let length = (end - to) as u32;
-            let place = part.locator.find_pages(&fp, Pages::of_bytes(from, length))?;
-            let is_short = |last| place.slice.is_none() && last > place.length;
+            let extent = part.locator.find_pages(&fp, Pages::of_bytes(from, length))?;
+            let is_short = |last| extent.slice.is_none() && last > extent.length;
             if from.checked_add(length).is_none_or(is_short) {
                 return Err(Error::damaged(format!(
                     "chunk {fp:?} has {} bytes, its leaf wants {length} from {from}",
-                    place.length
+                    extent.length
                 )));
             }
             self.zeros_until(part, to);
             part.range.start = end;
-            self.wanted.push(ReadItem { fp, place });
+            self.wanted.push(ReadItem { fp, extent });
             self.pieces.push(Transfer { stream: part.stream, from, length, to });
         }
         Ok(())

@@ -4,13 +4,13 @@ use super::nodes::{Raw, merge, misplaced, read_wave};
 use crate::index::Locator;
 use crate::tree::{Inner, LeafNode, Link, Node, PageTree};
 use outlive_format::{LeafKind, TreeRef};
-use outlive_pool::{Place, Pool};
+use outlive_pool::{PackExtent, Pool};
 use outlive_types::{Fingerprint, Result};
 use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Nodes by fingerprint. Equal subtrees are read once.
-type Nodes = HashMap<Fingerprint, (Place, Raw)>;
+type Nodes = HashMap<Fingerprint, (PackExtent, Raw)>;
 
 /// Reads whole trees.
 ///
@@ -27,7 +27,7 @@ pub fn read_trees(pool: &Pool, locator: &Locator, roots: &[TreeRef]) -> Result<V
         wave.retain(|(fp, _)| !nodes.contains_key(fp));
         let read = read_wave(pool, locator, &wave)?;
         let mut next = Vec::new();
-        for (fp, level, place, raw) in read {
+        for (fp, level, extent, raw) in read {
             match &raw {
                 Raw::Inner(inner) => {
                     let children = inner.children.iter().filter(|child| !child.is_zero());
@@ -39,7 +39,7 @@ pub fn read_trees(pool: &Pool, locator: &Locator, roots: &[TreeRef]) -> Result<V
                     }
                 }
             }
-            nodes.insert(fp, (place, raw));
+            nodes.insert(fp, (extent, raw));
         }
         wave = next;
     }
@@ -94,14 +94,14 @@ impl Builder<'_> {
         // A delta's chain is one longer than its base's, so this ends.
         let mut above: Option<u8> = None;
         while let Some(fp) = next {
-            let Some((place, Raw::Leaf(leaf))) = self.nodes.get(&fp) else {
+            let Some((extent, Raw::Leaf(leaf))) = self.nodes.get(&fp) else {
                 return Err(misplaced(fp));
             };
             if above.is_some_and(|above| leaf.chain() + 1 != above) {
                 return Err(misplaced(fp));
             }
             above = Some(leaf.chain());
-            chain.push(Link { fp, place: *place });
+            chain.push(Link { fp, extent: *extent });
             parts.push(leaf);
             next = match leaf.kind {
                 LeafKind::Delta { base, .. } => Some(base),

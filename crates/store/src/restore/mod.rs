@@ -1,15 +1,15 @@
 //! Restoring lazily: once the page tree is read, the program goes on; what it touches is fetched, the
 //! rest follows in container order.
 
-mod order;
+mod read_scheduler;
 mod run;
 
 pub(crate) use run::Runner;
 
-use crate::read::{MemoryImage, RestoreSink, RestoreStats, Select, hurt, suspect};
-use order::Order;
+use crate::read::{MemoryImage, RestoreSink, RestoreStats, Select, incomplete, suspect};
 use outlive_types::sync::{Condvar, Mutex, MutexGuard};
 use outlive_types::{Error, Missing, Result};
+use read_scheduler::ReadScheduler;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -64,7 +64,7 @@ struct Shared {
     done_bytes: AtomicU64,
     /// Bytes of all lazy streams, zeros included.
     total_bytes: u64,
-    order: Mutex<Option<Arc<Order>>>,
+    order: Mutex<Option<Arc<ReadScheduler>>>,
     stopping: AtomicBool,
 }
 
@@ -121,11 +121,11 @@ impl LazyFill {
     }
 
     /// The order of the current pass, if one reads.
-    fn order(&self) -> Option<Arc<Order>> {
+    fn order(&self) -> Option<Arc<ReadScheduler>> {
         self.0.order.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn set_order(&self, order: Option<Arc<Order>>) {
+    fn set_order(&self, order: Option<Arc<ReadScheduler>>) {
         *self.0.order.lock().unwrap_or_else(PoisonError::into_inner) = order;
     }
 
@@ -143,7 +143,7 @@ impl LazyFill {
 /// A checkpoint in which damage was found before is not to be relied on without reading all of it.
 pub(crate) fn refuse_suspect(
     checkpoint: &MemoryImage,
-    is_hurt: bool,
+    is_incomplete: bool,
     select: Select,
 ) -> Result<()> {
     let (pool, epoch, job) = (checkpoint.pool(), checkpoint.epoch(), checkpoint.job());
@@ -154,8 +154,8 @@ pub(crate) fn refuse_suspect(
             Select::Epoch(_) => error.context("it cannot be restored lazily"),
         });
     }
-    if is_hurt {
-        return Err(hurt(pool, epoch, job));
+    if is_incomplete {
+        return Err(incomplete(pool, epoch, job));
     }
     Ok(())
 }

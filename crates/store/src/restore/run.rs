@@ -1,6 +1,6 @@
 //! The threads of a lazy restore: some fetch what the program waits for, one brings the rest.
 
-use super::order::{Order, WhileWanted};
+use super::read_scheduler::{ReadScheduler, WhileWanted};
 use super::{LazyEnds, LazyFill, LazySink};
 use crate::index::ReadItem;
 use crate::read::{Current, Leaves, MemoryImage, ReadPlan, RestoreStats, Transfers, Verified};
@@ -276,7 +276,7 @@ impl<S: LazySink> Runner<S> {
         let numbers: Vec<u32> = (0..pieces.pieces.len() as u32).filter(left).collect();
         let wanted: Vec<ReadItem> = numbers.iter().map(|at| pieces.wanted[*at as usize]).collect();
         let reads = ReadPlan::within(pool, &wanted, SPAN_BYTES_MAX);
-        let order = Arc::new(Order::new(&reads, &pieces.pieces, &numbers, READS_IN_FLIGHT));
+        let order = Arc::new(ReadScheduler::new(&reads, &pieces.pieces, &numbers, READS_IN_FLIGHT));
         self.fill.set_order(Some(order.clone()));
         let take = |at: usize, chunk: Verified<'_>| {
             let number = numbers[at] as usize;
@@ -301,7 +301,7 @@ impl<S: LazySink> Runner<S> {
     // --- The end ------------------------------------------------------------------------------------
 
     /// Lets gcs delete again what was read.
-    fn let_go(&self) {
+    fn detach(&self) {
         drop(self.reading.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
@@ -316,7 +316,7 @@ impl<S: LazySink> Runner<S> {
         if self.whole {
             (self.follow)(&checkpoint);
         }
-        self.let_go();
+        self.detach();
         self.fill.end(Ok(stats));
         self.sink.stop();
     }
@@ -337,7 +337,7 @@ impl<S: LazySink> Runner<S> {
             };
         }
         let error = error.context(what);
-        self.let_go();
+        self.detach();
         (ends.failed)(&error);
         self.sink.give_up();
         self.fill.end(Err(error));

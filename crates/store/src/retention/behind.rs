@@ -69,7 +69,7 @@ pub type Free = fn(&Pool, Freeing<'_>) -> Result<Freed>;
 
 /// Applies a job's rules after commits, in a thread that ends when it is idle. Clones share their state.
 #[derive(Clone)]
-pub struct RetainBehind(Arc<Shared>);
+pub struct BackgroundRetention(Arc<Shared>);
 
 struct Shared {
     job: JobName,
@@ -125,12 +125,12 @@ impl State {
     }
 }
 
-impl RetainBehind {
+impl BackgroundRetention {
     /// Starts without rules.
-    pub fn new(job: JobName) -> RetainBehind {
+    pub fn new(job: JobName) -> BackgroundRetention {
         let (process_id, state, changed) = (std::process::id(), Mutex::default(), Condvar::new());
         let free = OnceLock::new();
-        RetainBehind(Arc::new(Shared { job, process_id, state, changed, free }))
+        BackgroundRetention(Arc::new(Shared { job, process_id, state, changed, free }))
     }
 
     /// Sets the function that drops and frees, which stands above this module.
@@ -323,8 +323,8 @@ impl Shared {
     }
 }
 
-impl fmt::Debug for RetainBehind {
+impl fmt::Debug for BackgroundRetention {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RetainBehind").field("job", &self.0.job).finish()
+        f.debug_struct("BackgroundRetention").field("job", &self.0.job).finish()
     }
 }

@@ -4,7 +4,7 @@ use super::lane::Lane;
 use super::packer::Packer;
 use super::plan::SavePlan;
 use super::segments::ReusedChunks;
-use crate::index::{Fingerprints, LentSegment, Locator, PoolIndex, ReadItem, StoredChunks};
+use crate::index::{Fingerprints, Locator, PoolIndex, ReadItem, SharedSegment, StoredChunks};
 use outlive_chunk::{PAGES_AT_ONCE, cut, fingerprint, fingerprint_pages, is_zero, on_threads};
 use outlive_format::{EntryKind, PageExtent, PageSet, SliceForm};
 use outlive_io::{SpareCores, make_way};
@@ -99,7 +99,7 @@ impl<'a> ChunkSink<'a> {
         let forms = self.parent.into_iter().flat_map(|parent| parent.forms(&wanted.fp));
         let mut slices = forms.filter_map(|there| there.slice);
         let Some(there) = slices.find(|form| form.holds(pages, group_log2)) else { return false };
-        self.counts.known_bytes.fetch_add(u64::from(wanted.place.length), Ordering::Relaxed);
+        self.counts.known_bytes.fetch_add(u64::from(wanted.extent.length), Ordering::Relaxed);
         self.hits.lock().unwrap_or_else(PoisonError::into_inner).slices.push((wanted.fp, there));
         true
     }
@@ -134,7 +134,7 @@ impl<'a> ChunkSink<'a> {
         drop(hits);
         let Some(found) = self.shared.and_then(|shared| shared.find(&fp)) else { return false };
         let mut hits = self.hits.lock().unwrap_or_else(PoisonError::into_inner);
-        if hits.chunks.insert(fp, Some(found.place)).is_none() {
+        if hits.chunks.insert(fp, Some(found.extent)).is_none() {
             let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
             *told.entry(found.segment).or_default() += 1;
         }
@@ -142,7 +142,7 @@ impl<'a> ChunkSink<'a> {
     }
 
     /// Segments that tell so much of what this save has found that it lists them whole.
-    pub fn lent(&self) -> Vec<LentSegment> {
+    pub fn shared_segments(&self) -> Vec<SharedSegment> {
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         self.shared.map_or_else(Vec::new, |shared| shared.lend(&told))
     }

@@ -4,8 +4,8 @@ use super::events::CommitEvents;
 use super::packer::{PackNumbers, Packer};
 use super::pages::store_table;
 use crate::commit::{Commit, LogHead, Opened};
-use crate::fill::FillBehind;
-use crate::retention::RetainBehind;
+use crate::fill::BackgroundFill;
+use crate::retention::BackgroundRetention;
 use outlive_format::{
     Image, ImageKind, ImageTable, Images, Manifest, RankImage, Remarks, SaveFigures,
 };
@@ -14,7 +14,7 @@ use outlive_types::{COMMITTER, Epoch, Error, JobName, Result};
 
 /// What a checkpoint says besides its images.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Draft {
+pub struct CheckpointHeader {
     /// Its epoch.
     pub epoch: Epoch,
     /// From which one its program went on, if that is not this writer's to say.
@@ -37,9 +37,9 @@ pub struct Committer {
     /// Tells what becomes of its checkpoints.
     pub events: CommitEvents,
     /// Copies them to the slow tier.
-    pub behind: FillBehind,
+    pub behind: BackgroundFill,
     /// Drops old checkpoints by the job's rules.
-    pub retain: RetainBehind,
+    pub retain: BackgroundRetention,
     /// Numbers of the packs with image tables.
     packs: Option<PackNumbers>,
     /// Whether this committer has made the reserve: one look at the capacity is enough, since gcs make it anew.
@@ -49,8 +49,8 @@ pub struct Committer {
 impl Committer {
     /// One that has looked at nothing yet.
     pub fn new(job: JobName) -> Committer {
-        let (events, behind) = (CommitEvents::new(job.clone()), FillBehind::new(job.clone()));
-        let retain = RetainBehind::new(job.clone());
+        let (events, behind) = (CommitEvents::new(job.clone()), BackgroundFill::new(job.clone()));
+        let retain = BackgroundRetention::new(job.clone());
         Committer {
             events,
             behind,
@@ -83,12 +83,17 @@ impl Committer {
     /// # Errors
     /// `Fenced` if another writer has taken over; `Invalid` for images that do not go together; what
     /// target and log report. The previous checkpoint stays as it was.
-    pub fn commit(&mut self, pool: &Pool, draft: &Draft, images: &[RankImage]) -> Result<Commit> {
-        let manifest = self.manifest(pool, draft, images)?;
+    pub fn commit(
+        &mut self,
+        pool: &Pool,
+        header: &CheckpointHeader,
+        images: &[RankImage],
+    ) -> Result<Commit> {
+        let manifest = self.manifest(pool, header, images)?;
         let written = images.iter().flat_map(|image| image.spread.clone()).collect();
         let outcome = self.head.commit(pool, &manifest, &written)?;
         if let Commit::Done(_) = outcome {
-            self.events.committed(pool, draft.epoch);
+            self.events.committed(pool, header.epoch);
             self.behind.committed(pool);
             self.retain.committed(pool, manifest.session, manifest.figures.new_bytes);
             if !std::mem::replace(&mut self.has_reserve, true) {
@@ -98,7 +103,12 @@ impl Committer {
         Ok(outcome)
     }
 
-    fn manifest(&mut self, pool: &Pool, draft: &Draft, images: &[RankImage]) -> Result<Manifest> {
+    fn manifest(
+        &mut self,
+        pool: &Pool,
+        header: &CheckpointHeader,
+        images: &[RankImage],
+    ) -> Result<Manifest> {
         let session = self.head.session().ok_or_else(|| Error::bug("no session is open"))?;
         let follow = images.iter().zip(0..).all(|(it, rank)| it.image.reference.rank == rank);
         let world_size = u32::try_from(images.len()).ok().filter(|size| *size < COMMITTER);
@@ -128,16 +138,16 @@ impl Committer {
         Ok(Manifest {
             session,
             world_size,
-            epoch: draft.epoch,
+            epoch: header.epoch,
             parent: parent_of(images),
-            predecessor: draft
+            predecessor: header
                 .predecessor
-                .unwrap_or_else(|| self.head.reached().before(draft.epoch)),
-            frozen_ns: draft.frozen_ns,
+                .unwrap_or_else(|| self.head.reached().before(header.epoch)),
+            frozen_ns: header.frozen_ns,
             figures,
-            failed_before: draft.failed_before,
-            remarks: draft.remarks.clone(),
-            metrics: draft.metrics.clone(),
+            failed_before: header.failed_before,
+            remarks: header.remarks.clone(),
+            metrics: header.metrics.clone(),
             images: images_there,
         })
     }

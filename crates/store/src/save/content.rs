@@ -1,15 +1,15 @@
 //! The last stages of a put or a copy: segments and commit, as those of a save.
 
-use super::committer::{Committer, Draft};
-use super::execute::Order;
-use super::mend::{BorrowedChunks, list_lent};
+use super::committer::{CheckpointHeader, Committer};
+use super::execute::SaveRequest;
 use super::packer::{LoadedSegment, PackNumbers, Packed, Packer};
+use super::rebase::{ForeignChunks, list_shared};
 use super::segments::{ImageSegments, ReusedChunks};
 use super::stats::SaveStats;
 use super::stored::StoredImage;
 use super::writer::{Base, RankWriter, Writer};
 use crate::commit::{Changes, Commit, Committed};
-use crate::index::LentSegment;
+use crate::index::SharedSegment;
 use outlive_format::{Image, ImageRef, Manifest, RankImage, SaveFigures, SegmentRef};
 use outlive_pool::{Pool, Spread};
 use outlive_types::{Epoch, Result};
@@ -23,7 +23,7 @@ pub struct NewImage {
     /// Chunks that it has from elsewhere.
     pub hits: ReusedChunks,
     /// Segments that list many of them.
-    pub lent: Vec<LentSegment>,
+    pub shared_segments: Vec<SharedSegment>,
     /// Figures so far.
     pub stats: SaveStats,
 }
@@ -40,23 +40,23 @@ impl Writer {
         packs: &PackNumbers,
         packer: Packer<'_>,
         image: NewImage,
-        order: &Order,
+        request: &SaveRequest,
     ) -> Result<SaveStats> {
-        let now = || pool.env().clock.monotonic().saturating_sub(order.started);
-        let draft = Draft {
+        let now = || pool.env().clock.monotonic().saturating_sub(request.started);
+        let header = CheckpointHeader {
             epoch: self.committer.head.last_epoch + 1,
             predecessor: None,
             frozen_ns: pool.env().clock.unix_ns(),
-            failed_before: order.failed_before,
-            remarks: order.notes.remarks.clone(),
-            metrics: order.notes.metrics.clone(),
+            failed_before: request.failed_before,
+            remarks: request.notes.remarks.clone(),
+            metrics: request.notes.metrics.clone(),
         };
         let figures = &mut |stats: &mut SaveStats| {
             stats.total = now();
             stats.figures()
         };
-        let draft = (&draft, image.parent.as_ref().map_or(0, |base| base.epoch));
-        let (mut stats, ..) = self.commit_image(pool, packs, packer, image, draft, figures)?;
+        let header = (&header, image.parent.as_ref().map_or(0, |base| base.epoch));
+        let (mut stats, ..) = self.commit_image(pool, packs, packer, image, header, figures)?;
         stats.total = now();
         Ok(stats)
     }
@@ -68,13 +68,13 @@ impl Writer {
         packs: &PackNumbers,
         packer: Packer<'_>,
         image: NewImage,
-        (draft, parent_epoch): (&Draft, Epoch),
+        (header, parent_epoch): (&CheckpointHeader, Epoch),
         figures: &mut dyn FnMut(&mut SaveStats) -> SaveFigures,
     ) -> Result<(SaveStats, Vec<SegmentRef>, Committed)> {
-        let stored = image.store(pool, packs, packer, (draft.epoch, parent_epoch), figures);
+        let stored = image.store(pool, packs, packer, (header.epoch, parent_epoch), figures);
         let (mut stored, parent) = stored.map_err(|error| self.committer.blame(pool, error))?;
         let memory = std::mem::replace(&mut self.rank.base, parent);
-        let committed = self.commit(pool, packs, draft, &mut stored);
+        let committed = self.commit(pool, packs, header, &mut stored);
         self.rank.base = memory;
         // What was mended here concerns the memory's checkpoint as well.
         self.committer.head.put_back(stored.seen);
@@ -98,15 +98,16 @@ impl NewImage {
         (epoch, parent_epoch): (Epoch, Epoch),
         figures: &mut dyn FnMut(&mut SaveStats) -> SaveFigures,
     ) -> Result<(StoredImage, Option<Base>)> {
-        let NewImage { reference, parent, hits, lent, mut stats } = self;
+        let NewImage { reference, parent, hits, shared_segments, mut stats } = self;
         let before = parent.as_ref().map(|base| base.segments.as_slice()).unwrap_or_default();
         let mut segments: Vec<LoadedSegment> =
             before.iter().map(|segment| (*segment, None)).collect();
-        list_lent(&mut segments, &lent);
-        let packed = BorrowedChunks::of(&hits, &lent).store(pool, &packer).and_then(|borrowed| {
-            segments.extend(borrowed);
-            packer.finish(segments)
-        });
+        list_shared(&mut segments, &shared_segments);
+        let packed =
+            ForeignChunks::of(&hits, &shared_segments).store(pool, &packer).and_then(|foreign| {
+                segments.extend(foreign);
+                packer.finish(segments)
+            });
         let (Packed { packs: count, stored_bytes, segments, own }, segment_bytes) = packed?;
         (stats.packs, stats.new_bytes, stats.segment_bytes) = (count, stored_bytes, segment_bytes);
         stats.epoch = epoch;
@@ -116,7 +117,7 @@ impl NewImage {
             base: Base::default(),
             named: ImageSegments { segments, own, hits },
             new: Default::default(),
-            wishes: Vec::new(),
+            candidates: Vec::new(),
             image: RankImage { image, parent: parent_epoch, figures, spread: Spread::new() },
             seen: Changes::default(),
             stats,
@@ -146,7 +147,7 @@ impl Committer {
         copies: &mut [CopiedImage<'_>],
         like: &Manifest,
     ) -> Result<Committed> {
-        let committed = self.commit_mending(pool, copies, like);
+        let committed = self.commit_rebasing(pool, copies, like);
         // What the next checkpoint follows must hear of what was mended, too.
         if let Some(first) = copies.first() {
             self.head.put_back(first.stored.seen.clone());
@@ -154,7 +155,7 @@ impl Committer {
         committed
     }
 
-    fn commit_mending(
+    fn commit_rebasing(
         &mut self,
         pool: &Pool,
         copies: &mut [CopiedImage<'_>],
@@ -163,17 +164,18 @@ impl Committer {
         let Manifest { epoch, predecessor, frozen_ns, failed_before, remarks, metrics, .. } =
             like.clone();
         let predecessor = Some(predecessor);
-        let draft = Draft { epoch, predecessor, frozen_ns, failed_before, remarks, metrics };
+        let header =
+            CheckpointHeader { epoch, predecessor, frozen_ns, failed_before, remarks, metrics };
         loop {
             let images: Vec<RankImage> =
                 copies.iter().map(|copy| copy.stored.image.clone()).collect();
-            let changes = match self.commit(pool, &draft, &images)? {
+            let changes = match self.commit(pool, &header, &images)? {
                 Commit::Done(committed) => return Ok(committed),
                 Commit::Changed(changes) => changes,
             };
             for CopiedImage { writer, packs, stored } in &mut *copies {
-                let mended = writer.mend(pool, packs, stored, changes.clone());
-                mended.map_err(|error| self.blame(pool, error))?;
+                let rebased = writer.rebase(pool, packs, stored, changes.clone());
+                rebased.map_err(|error| self.blame(pool, error))?;
             }
         }
     }

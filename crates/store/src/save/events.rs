@@ -54,7 +54,7 @@ struct State {
 }
 
 /// Events are told as long as this is kept. When it goes, one that is being told may still arrive.
-pub struct Watch {
+pub struct CommitSubscription {
     of: CommitEvents,
     number: u64,
 }
@@ -72,12 +72,15 @@ impl CommitEvents {
     /// thread that commits, before anybody who waits for the save is told: it must return quickly, and
     /// must not save, wait for saves or close the job.
     #[must_use = "events are told as long as the watch is kept"]
-    pub fn watch(&self, watcher: impl Fn(&CommitEvent) + Send + Sync + 'static) -> Watch {
+    pub fn watch(
+        &self,
+        watcher: impl Fn(&CommitEvent) + Send + Sync + 'static,
+    ) -> CommitSubscription {
         let mut state = self.state();
         let number = state.next;
         state.next += 1;
         state.watchers.push((number, Arc::new(watcher)));
-        Watch { of: self.clone(), number }
+        CommitSubscription { of: self.clone(), number }
     }
 
     /// A checkpoint exists.
@@ -120,13 +123,13 @@ impl fmt::Debug for CommitEvents {
     }
 }
 
-impl fmt::Debug for Watch {
+impl fmt::Debug for CommitSubscription {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watch").field("of", &self.of).finish()
+        f.debug_struct("CommitSubscription").field("of", &self.of).finish()
     }
 }
 
-impl Drop for Watch {
+impl Drop for CommitSubscription {
     fn drop(&mut self) {
         self.of.state().watchers.retain(|(number, _)| *number != self.number);
     }

@@ -1,18 +1,18 @@
 //! Carries out a plan: all stages in order, then the commit.
 
 use super::chunks::{BlockExtents, ChunkCounts, Chunker, Pages};
-use super::committer::Draft;
-use super::leaves::{LeafStage, Wish, within_budget};
-use super::mend::{BorrowedChunks, list_lent};
+use super::committer::CheckpointHeader;
+use super::leaves::{LeafStage, RewriteCandidate, within_budget};
 use super::notes::SaveNotes;
 use super::packer::{LoadedSegment, PackNumbers, Packed, Packer};
 use super::plan::SavePlan;
+use super::rebase::{ForeignChunks, list_shared};
 use super::segments::{ImageSegments, ReusedChunks};
 use super::stats::SaveStats;
 use super::stored::StoredImage;
 use super::writer::{Base, RankWriter, Writer};
 use crate::commit::{Changes, Commit, Committed};
-use crate::index::{Fingerprints, LentSegment, PoolIndex, SharedChunks, StoredChunks};
+use crate::index::{Fingerprints, PoolIndex, SharedChunks, SharedSegment, StoredChunks};
 use crate::tree::{PageTree, edit};
 use outlive_chunk::{Diff, PageHashes};
 use outlive_format::{
@@ -21,7 +21,7 @@ use outlive_format::{
 use outlive_pool::{Pool, Spread};
 use outlive_types::{
     BLOCK_BYTES, BLOCK_PAGES, Error, Event, Fingerprint, Frozen, PACKED_STREAM, PAGE_BYTES,
-    Progress, Rank, RegionPlace, Result,
+    Progress, Rank, RegionLocation, Result,
 };
 use std::collections::HashMap;
 use std::ops::Range;
@@ -30,14 +30,18 @@ use std::sync::{OnceLock, PoisonError};
 use std::time::Duration;
 
 /// What the checkpoint of a plan says besides its images.
-pub(crate) fn draft_of(pool: &Pool, plan: &SavePlan, order: &Order) -> Draft {
-    Draft {
+pub(crate) fn checkpoint_header(
+    pool: &Pool,
+    plan: &SavePlan,
+    request: &SaveRequest,
+) -> CheckpointHeader {
+    CheckpointHeader {
         epoch: plan.epoch,
         predecessor: None,
         frozen_ns: pool.env().clock.unix_ns(),
-        failed_before: order.failed_before,
-        remarks: order.notes.remarks.clone(),
-        metrics: order.notes.metrics.clone(),
+        failed_before: request.failed_before,
+        remarks: request.notes.remarks.clone(),
+        metrics: request.notes.metrics.clone(),
     }
 }
 
@@ -46,7 +50,7 @@ const CATALOG: &str = "\0catalog";
 
 /// What a save is asked for besides the image.
 #[derive(Clone, Debug, Default)]
-pub struct Order {
+pub struct SaveRequest {
     /// When the program asked for it.
     pub started: Duration,
     /// What it said about it.
@@ -75,13 +79,13 @@ impl Writer {
         packs: &PackNumbers,
         plan: &SavePlan,
         frozen: &dyn Frozen,
-        order: &Order,
+        request: &SaveRequest,
         live_done: &(dyn Fn() + Sync),
     ) -> Result<SaveStats> {
-        let stored = self.rank.store(pool, packs, plan, frozen, order, live_done);
+        let stored = self.rank.store(pool, packs, plan, frozen, request, live_done);
         let mut stored = stored.map_err(|error| self.committer.blame(pool, error))?;
-        let draft = draft_of(pool, plan, order);
-        let committed = self.commit(pool, packs, &draft, &mut stored);
+        let header = checkpoint_header(pool, plan, request);
+        let committed = self.commit(pool, packs, &header, &mut stored);
         // What this save could not deal with, the next one must.
         let committed =
             committed.inspect_err(|_| self.committer.head.put_back(stored.seen.clone()))?;
@@ -95,17 +99,17 @@ impl Writer {
         &mut self,
         pool: &Pool,
         packs: &PackNumbers,
-        draft: &Draft,
+        header: &CheckpointHeader,
         stored: &mut StoredImage,
     ) -> Result<Committed> {
         loop {
             let image = std::slice::from_ref(&stored.image);
-            match self.committer.commit(pool, draft, image)? {
+            match self.committer.commit(pool, header, image)? {
                 Commit::Done(committed) => return Ok(committed),
                 // Whoever has followed may have taken what the mending reads.
                 Commit::Changed(changes) => {
-                    let mended = self.rank.mend(pool, packs, stored, changes);
-                    mended.map_err(|error| self.committer.blame(pool, error))?;
+                    let rebased = self.rank.rebase(pool, packs, stored, changes);
+                    rebased.map_err(|error| self.committer.blame(pool, error))?;
                 }
             }
         }
@@ -124,14 +128,14 @@ impl RankWriter {
         packs: &PackNumbers,
         plan: &SavePlan,
         frozen: &dyn Frozen,
-        order: &Order,
+        request: &SaveRequest,
         live_done: &(dyn Fn() + Sync),
     ) -> Result<StoredImage> {
         let clock = pool.env().clock.clone();
         let since = |started: Duration| clock.monotonic().saturating_sub(started);
         let stall: OnceLock<Duration> = OnceLock::new();
         let live_done = &|| {
-            stall.get_or_init(|| since(order.started));
+            stall.get_or_init(|| since(request.started));
             live_done();
         };
         if plan.live_blocks == 0 {
@@ -153,7 +157,7 @@ impl RankWriter {
         live_done();
         let mut stored = stored?;
         stored.stats.stall = stall.get().copied().unwrap_or_default();
-        stored.stats.total = since(order.started);
+        stored.stats.total = since(request.started);
         stored.image.figures = stored.stats.figures();
         Ok(stored)
     }
@@ -169,20 +173,20 @@ impl RankWriter {
         stored.base.in_table = committed.in_table;
         self.known.extend(stored.new);
         self.base = Some(stored.base);
-        self.grant(pool, &stored.stats, stored.wishes);
+        self.grant(pool, &stored.stats, stored.candidates);
         stored.stats
     }
 
     /// Chooses what the next save rewrites. Changed bytes earn credit; what was granted is spent.
-    fn grant(&mut self, pool: &Pool, stats: &SaveStats, wishes: Vec<Wish>) {
+    fn grant(&mut self, pool: &Pool, stats: &SaveStats, candidates: Vec<RewriteCandidate>) {
         let percent = u64::from(pool.config().tuning.rewrite_percent_max);
         let earned = stats.changed_bytes / 100 * percent;
         let credit = (self.rewrite_credit_bytes + earned)
             .min(stats.state_bytes / CREDIT_PART_OF_STATE)
             .max(earned);
         let now = credit.min((stats.changed_bytes / CHANGED_PER_REWRITTEN).max(earned));
-        let (granted, granted_bytes) = within_budget(wishes, now);
-        self.wishes = granted;
+        let (granted, granted_bytes) = within_budget(candidates, now);
+        self.candidates = granted;
         self.rewrite_credit_bytes = credit - granted_bytes;
     }
 
@@ -205,8 +209,10 @@ impl RankWriter {
         let packed = stages.image(base, live_done).and_then(|image| {
             let mut segments: Vec<LoadedSegment> =
                 base.segments.iter().map(|s| (*s, None)).collect();
-            list_lent(&mut segments, &image.lent);
-            segments.extend(BorrowedChunks::of(&image.hits, &image.lent).store(pool, &packer)?);
+            list_shared(&mut segments, &image.shared_segments);
+            segments.extend(
+                ForeignChunks::of(&image.hits, &image.shared_segments).store(pool, &packer)?,
+            );
             Ok((image, packer.finish(segments)?))
         });
         let (mut written, (packed, segment_bytes)) = packed?;
@@ -225,7 +231,7 @@ impl RankWriter {
             base: written.base,
             named: ImageSegments { segments, own, hits: written.hits },
             new: written.new,
-            wishes: written.wishes,
+            candidates: written.candidates,
             image: RankImage { image, parent, figures, spread: Spread::new() },
             seen: Changes::default(),
             stats: written.stats,
@@ -249,8 +255,8 @@ struct Written {
     reference: ImageRef,
     new: Fingerprints,
     hits: ReusedChunks,
-    lent: Vec<LentSegment>,
-    wishes: Vec<Wish>,
+    shared_segments: Vec<SharedSegment>,
+    candidates: Vec<RewriteCandidate>,
     stats: SaveStats,
 }
 
@@ -277,7 +283,7 @@ impl Stages<'_> {
             pool,
             packer: self.packer,
             epoch: plan.epoch,
-            wishes: Vec::new(),
+            candidates: Vec::new(),
             stored_bytes: 0,
         };
         let mut node_bytes = 0;
@@ -287,7 +293,7 @@ impl Stages<'_> {
             Ok(self.packer.append_node(&bytes)?.fp)
         };
         let streams = self.trees(base, &blocks, &mut leaves, &mut emit)?;
-        let wishes = std::mem::take(&mut leaves.wishes);
+        let candidates = std::mem::take(&mut leaves.candidates);
 
         let catalog_bytes = self.catalog(&streams)?;
         let (mut old, mut catalog_hashes) = (base.catalog.clone(), base.catalog_hashes.clone());
@@ -323,10 +329,10 @@ impl Stages<'_> {
                 in_table: false,
                 as_of: 0,
             },
-            lent: chunker.sink.lent(),
+            shared_segments: chunker.sink.shared_segments(),
             hits: chunker.sink.hits.into_inner().unwrap_or_else(PoisonError::into_inner),
             new: chunker.sink.new.into_inner().unwrap_or_else(PoisonError::into_inner),
-            wishes,
+            candidates,
             stats,
         })
     }
@@ -372,9 +378,9 @@ impl Stages<'_> {
     fn catalog(&self, streams: &HashMap<String, PageTree>) -> Result<Vec<u8>> {
         let mut regions = Vec::with_capacity(self.frozen.regions().len());
         for desc in self.frozen.regions() {
-            let root = match desc.place {
-                RegionPlace::Packed { .. } => Fingerprint::ZERO,
-                RegionPlace::Own => {
+            let root = match desc.location {
+                RegionLocation::Packed { .. } => Fingerprint::ZERO,
+                RegionLocation::Own => {
                     streams
                         .get(&desc.name)
                         .ok_or_else(|| Error::bug(format!("region {:?} has no stream", desc.name)))?

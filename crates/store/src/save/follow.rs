@@ -16,7 +16,7 @@ impl RankWriter {
         self.base = None;
         self.known = StoredChunks::new(pool.config().tuning.index_bytes_max);
         self.shared = None;
-        self.wishes.clear();
+        self.candidates.clear();
     }
 
     /// Makes a restored checkpoint what the next save follows. If that cannot be, the next save shares

@@ -1,8 +1,8 @@
 //! One thread's way to the target: gathers new chunks into frames, compresses them where that is
 //! wished and pays, and fills containers.
 
+use super::frame_compression::FrameCompression;
 use super::packer::Packer;
-use super::squeezing::Squeezing;
 use outlive_chunk::{Compression, Compressor};
 use outlive_format::EntryKind;
 use outlive_pool::{Container, Pool};
@@ -21,7 +21,7 @@ pub struct Lane<'a> {
     packer: &'a Packer<'a>,
     pool: &'a Pool,
     container: Option<Container>,
-    squeezing: Squeezing,
+    compression: FrameCompression,
     compressor: Compressor,
     /// What is tried on the frame being gathered.
     codec: Option<Codec>,
@@ -56,18 +56,22 @@ impl Times {
 impl Packer<'_> {
     /// A way for one thread to store chunks without keeping the others waiting.
     pub fn lane(&self) -> Lane<'_> {
-        Lane::new(self, self.pool, self.squeezing)
+        Lane::new(self, self.pool, self.compression)
     }
 }
 
 impl<'a> Lane<'a> {
-    pub(super) fn new(packer: &'a Packer<'a>, pool: &'a Pool, squeezing: Squeezing) -> Lane<'a> {
+    pub(super) fn new(
+        packer: &'a Packer<'a>,
+        pool: &'a Pool,
+        compression: FrameCompression,
+    ) -> Lane<'a> {
         Lane {
             packer,
             pool,
             container: None,
-            squeezing,
-            compressor: Compressor::new(squeezing.level),
+            compression,
+            compressor: Compressor::new(compression.level),
             codec: None,
             raw: Vec::new(),
             chunks: Vec::new(),
@@ -80,13 +84,13 @@ impl<'a> Lane<'a> {
     ///
     /// # Errors
     /// What the target reports.
-    pub fn set_squeezing(&mut self, squeezing: Squeezing) -> Result<()> {
-        if squeezing != self.squeezing {
+    pub fn set_squeezing(&mut self, compression: FrameCompression) -> Result<()> {
+        if compression != self.compression {
             self.end_frame()?;
-            if squeezing.level != self.squeezing.level {
-                self.compressor = Compressor::new(squeezing.level);
+            if compression.level != self.compression.level {
+                self.compressor = Compressor::new(compression.level);
             }
-            (self.squeezing, self.plain_bytes) = (squeezing, 0);
+            (self.compression, self.plain_bytes) = (compression, 0);
         }
         Ok(())
     }
@@ -105,7 +109,7 @@ impl<'a> Lane<'a> {
     /// What the target reports.
     pub fn append_as(&mut self, bytes: &[u8], fp: Fingerprint, kind: EntryKind) -> Result<()> {
         self.times.raw_bytes += bytes.len() as u64;
-        if self.raw.len() + bytes.len() > self.squeezing.frame_bytes
+        if self.raw.len() + bytes.len() > self.compression.frame_bytes
             || self.chunks.len() >= FRAME_CHUNKS_MAX
         {
             self.end_frame()?;
@@ -117,7 +121,7 @@ impl<'a> Lane<'a> {
             self.plain_bytes = self.plain_bytes.saturating_sub(bytes.len());
             return self.plain(bytes, fp, kind);
         };
-        if self.chunks.is_empty() && bytes.len() >= self.squeezing.frame_bytes {
+        if self.chunks.is_empty() && bytes.len() >= self.compression.frame_bytes {
             return self.squeeze(codec, bytes, &[(fp, bytes.len() as u32, kind)]);
         }
         self.raw.extend_from_slice(bytes);
@@ -149,15 +153,15 @@ impl<'a> Lane<'a> {
         if self.plain_bytes > 0 {
             return;
         }
-        self.codec = match self.squeezing.compression {
+        self.codec = match self.compression.compression {
             Compression::None => None,
             Compression::Always(codec) => Some(codec),
             Compression::Auto => self.pool.policy().pick(self.packer.lanes()),
         };
         if self.codec.is_none() {
-            self.plain_bytes = match self.squeezing.compression {
+            self.plain_bytes = match self.compression.compression {
                 Compression::None => usize::MAX,
-                _ => self.squeezing.frame_bytes,
+                _ => self.compression.frame_bytes,
             };
         }
     }
@@ -184,7 +188,7 @@ impl<'a> Lane<'a> {
         raw: &[u8],
         chunks: &[(Fingerprint, u32, EntryKind)],
     ) -> Result<()> {
-        let auto = self.squeezing.compression == Compression::Auto;
+        let auto = self.compression.compression == Compression::Auto;
         if auto && chunks.len() == 1 && raw.len() <= LONE_BYTES_MAX {
             return self.all_plain(raw, chunks);
         }
@@ -244,7 +248,7 @@ impl<'a> Lane<'a> {
         let started = Instant::now();
         let sent = self.packer.send(full, std::mem::take(&mut self.times.untold));
         self.waited(started.elapsed());
-        if self.squeezing.compression == Compression::Auto && self.times.raw_bytes >= TELL_BYTES {
+        if self.compression.compression == Compression::Auto && self.times.raw_bytes >= TELL_BYTES {
             let Times { since, raw_bytes, waited, compressing, untold } = self.times;
             let other = since.elapsed().saturating_sub(waited + compressing);
             self.pool.policy().learn_other(raw_bytes, other.as_secs_f64());

@@ -20,7 +20,7 @@ const MERGE_BATCH: usize = 256;
 
 /// Clean pages to rewrite in the next save, so that a restore need not read a nearly dead chunk.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Wish {
+pub struct RewriteCandidate {
     /// Name of the stream.
     pub stream: String,
     /// The pages.
@@ -38,12 +38,12 @@ pub struct LeafStage<'a> {
     /// The epoch being made: decides whose turn it is to be merged.
     pub epoch: Epoch,
     /// Candidates for rewriting, gathered on the way.
-    pub wishes: Vec<Wish>,
+    pub candidates: Vec<RewriteCandidate>,
     /// Bytes of leaves stored.
     pub stored_bytes: u64,
 }
 
-enum Choice {
+enum LeafUpdate {
     /// Every page of the block is new: what was there does not matter.
     Fresh,
     /// A delta upon the old chain.
@@ -68,7 +68,7 @@ impl LeafStage<'_> {
         for batch in blocks.chunks(MERGE_BATCH) {
             let old_nodes: Vec<Option<&LeafNode>> =
                 batch.iter().map(|new| leaf_of(old, new.block)).collect();
-            let choices: Vec<Choice> = batch
+            let choices: Vec<LeafUpdate> = batch
                 .iter()
                 .zip(&old_nodes)
                 .map(|(new, old)| choose(new, *old, bytes, self.epoch))
@@ -77,16 +77,16 @@ impl LeafStage<'_> {
                 .iter()
                 .zip(&old_nodes)
                 .filter_map(|(choice, old)| match (choice, old) {
-                    (Choice::Merge, Some(old)) if old.kept.is_none() => Some(*old),
+                    (LeafUpdate::Merge, Some(old)) if old.kept.is_none() => Some(*old),
                     _ => None,
                 })
                 .collect();
             let mut read = read_merged(self.pool, &to_read)?.into_iter();
             for ((new, old), choice) in batch.iter().zip(&old_nodes).zip(choices) {
                 let leaf = match (choice, old) {
-                    (Choice::Fresh, _) | (_, None) => self.full(name, None, new)?,
-                    (Choice::Delta, Some(old)) => self.delta(old, new)?,
-                    (Choice::Merge, Some(old)) => {
+                    (LeafUpdate::Fresh, _) | (_, None) => self.full(name, None, new)?,
+                    (LeafUpdate::Delta, Some(old)) => self.delta(old, new)?,
+                    (LeafUpdate::Merge, Some(old)) => {
                         let merged = match &old.kept {
                             Some(kept) => kept.clone(),
                             None => Arc::new(
@@ -114,7 +114,7 @@ impl LeafStage<'_> {
             Some(old) => Leaf::overlay(old, [&upon_anything(new)?]),
         };
         if old.is_some() {
-            self.wish(name, new.block, &leaf);
+            self.candidate(name, new.block, &leaf);
         }
         if leaf.is_zero() {
             return Ok(None);
@@ -155,7 +155,7 @@ impl LeafStage<'_> {
     }
 
     /// Notes the pages of the merged leaf that are alone in large, mostly dead chunks.
-    fn wish(&mut self, name: &str, block: u64, leaf: &Leaf) {
+    fn candidate(&mut self, name: &str, block: u64, leaf: &Leaf) {
         // A leaf does not say how long its chunks are. The last page in use is a lower bound; most
         // chunks are cut at powers of two, and an estimate that is too short only misses some.
         let mut size = vec![0u16; leaf.chunks.len()];
@@ -170,7 +170,7 @@ impl LeafStage<'_> {
             let Some(chunk) = extent.chunk.map(usize::from) else { continue };
             if live[chunk] * EVACUATE_BELOW.1 <= size[chunk] * EVACUATE_BELOW.0 {
                 let first = block * BLOCK_PAGES as u64 + u64::from(extent.page);
-                self.wishes.push(Wish {
+                self.candidates.push(RewriteCandidate {
                     stream: name.to_owned(),
                     range: PageRange { first, count: u64::from(extent.pages) },
                     use_of_chunk: (live[chunk], size[chunk]),
@@ -187,19 +187,28 @@ fn leaf_of(tree: &PageTree, block: u64) -> Option<&LeafNode> {
     }
 }
 
-fn choose(new: &BlockExtents, old: Option<&LeafNode>, bytes: u64, epoch: Epoch) -> Result<Choice> {
-    let Some(old) = old else { return Ok(Choice::Fresh) };
+fn choose(
+    new: &BlockExtents,
+    old: Option<&LeafNode>,
+    bytes: u64,
+    epoch: Epoch,
+) -> Result<LeafUpdate> {
+    let Some(old) = old else { return Ok(LeafUpdate::Fresh) };
     let pages_here = (pages_of(bytes) - new.block * BLOCK_PAGES as u64).min(BLOCK_PAGES as u64);
     let covered: u64 = new.extents.iter().map(|e| u64::from(e.pages)).sum();
     if covered >= pages_here {
-        return Ok(Choice::Fresh);
+        return Ok(LeafUpdate::Fresh);
     }
     // A delta that is half as long as the merged leaf saves nothing in the long run.
     let delta_bytes = upon_anything(new)?.encoded_len() as u32;
     // Taking turns spreads the work: otherwise all blocks of a full save would be due at once.
     let is_due = old.chain.len() > usize::from(CHAIN_MAX)
         || old.chain.len() > 1 && (epoch + new.block).is_multiple_of(MERGE_PERIOD);
-    Ok(if is_due || delta_bytes * 2 > old.merged_bytes { Choice::Merge } else { Choice::Delta })
+    Ok(if is_due || delta_bytes * 2 > old.merged_bytes {
+        LeafUpdate::Merge
+    } else {
+        LeafUpdate::Delta
+    })
 }
 
 /// The extents as a delta leaf in memory, zero pages and all; its base is never looked at.
@@ -209,9 +218,12 @@ fn upon_anything(new: &BlockExtents) -> Result<Leaf> {
 }
 
 /// The wishes that fit into `budget_bytes`, worst chunks first, and how many bytes they take.
-pub fn within_budget(mut wishes: Vec<Wish>, budget_bytes: u64) -> (Vec<(String, PageRange)>, u64) {
+pub fn within_budget(
+    mut candidates: Vec<RewriteCandidate>,
+    budget_bytes: u64,
+) -> (Vec<(String, PageRange)>, u64) {
     // Compare live/size without division: a/b < c/d.
-    wishes.sort_by(|a, b| {
+    candidates.sort_by(|a, b| {
         let (a_live, a_size) = a.use_of_chunk;
         let (b_live, b_size) = b.use_of_chunk;
         let left = u32::from(a_live) * u32::from(b_size);
@@ -219,13 +231,13 @@ pub fn within_budget(mut wishes: Vec<Wish>, budget_bytes: u64) -> (Vec<(String, 
     });
     let mut granted_bytes = 0;
     let mut granted = Vec::new();
-    for wish in wishes {
-        let bytes = wish.range.count * PAGE_BYTES as u64;
+    for candidate in candidates {
+        let bytes = candidate.range.count * PAGE_BYTES as u64;
         if granted_bytes + bytes > budget_bytes {
             break;
         }
         granted_bytes += bytes;
-        granted.push((wish.stream, wish.range));
+        granted.push((candidate.stream, candidate.range));
     }
     (granted, granted_bytes)
 }

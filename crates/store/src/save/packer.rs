@@ -1,10 +1,10 @@
 //! Fills one pack after the other.
 
-use super::squeezing::Squeezing;
+use super::frame_compression::FrameCompression;
 use outlive_chunk::{Policy, fingerprint};
 use outlive_format::{Directory, EntryKind, SegmentKind, SegmentRef};
 use outlive_io::AlignedBuf;
-use outlive_pool::{Container, FinishedPack, PackWriter, Place, Pool};
+use outlive_pool::{Container, FinishedPack, PackExtent, PackWriter, Pool};
 use outlive_types::{Error, Fingerprint, PackId, Rank, Result, SessionId};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -63,7 +63,7 @@ impl PackNumbers {
 pub struct Packer<'a> {
     pub(super) pool: &'a Pool,
     numbers: PackNumbers,
-    pub(super) squeezing: Squeezing,
+    pub(super) compression: FrameCompression,
     /// How many lanes are filled side by side.
     lanes: AtomicUsize,
     state: Mutex<State>,
@@ -173,15 +173,15 @@ impl<'a> Packer<'a> {
             left_over: Vec::new(),
             meter: Meter::new(),
         };
-        let squeezing = Squeezing::of_saves(pool.config());
+        let compression = FrameCompression::of_saves(pool.config());
         let lanes = AtomicUsize::new(pool.config().tuning.threads());
         let numbers = numbers.clone();
-        Packer { pool, numbers, squeezing, lanes, state: Mutex::new(state) }
+        Packer { pool, numbers, compression, lanes, state: Mutex::new(state) }
     }
 
     /// The same for what files hold.
     pub fn for_files(mut self) -> Self {
-        self.squeezing = Squeezing::of_files(self.pool.config());
+        self.compression = FrameCompression::of_files(self.pool.config());
         self
     }
 
@@ -193,7 +193,7 @@ impl<'a> Packer<'a> {
     ///
     /// # Errors
     /// What the target reports.
-    pub fn append(&self, bytes: &[u8], fp: Fingerprint, kind: EntryKind) -> Result<Place> {
+    pub fn append(&self, bytes: &[u8], fp: Fingerprint, kind: EntryKind) -> Result<PackExtent> {
         let mut state = self.state();
         let length = bytes.len();
         self.current(&mut state, |pack| pack.fits(length))?;
@@ -288,7 +288,7 @@ impl<'a> Packer<'a> {
     /// What the target reports.
     pub fn append_node(&self, bytes: &[u8]) -> Result<Link> {
         let fp = fingerprint(bytes);
-        Ok(Link { fp, place: self.append(bytes, fp, EntryKind::Node)? })
+        Ok(Link { fp, extent: self.append(bytes, fp, EntryKind::Node)? })
     }
 
     /// A free buffer: one of the staging pool as soon as there is one, unless nothing of ours is on
@@ -400,12 +400,12 @@ impl<'a> Packer<'a> {
             let merged = merge(&parts);
             let bytes = merged.encode()?;
             let fp = fingerprint(&bytes);
-            let place = self.append(&bytes, fp, EntryKind::Segment)?;
+            let extent = self.append(&bytes, fp, EntryKind::Segment)?;
             written += bytes.len() as u64;
             let segment = SegmentRef {
-                pack: place.pack,
-                offset: place.offset,
-                length: place.length,
+                pack: extent.pack,
+                offset: extent.offset,
+                length: extent.length,
                 kind: SegmentKind::Segment,
                 level: level.saturating_add(1),
                 fp,

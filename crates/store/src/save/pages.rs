@@ -54,8 +54,8 @@ pub fn store_lists(
 /// What the target reports.
 pub fn store_page(packer: &Packer<'_>, first_rank: Rank, bytes: &[u8]) -> Result<PageRef> {
     let fp = fingerprint(bytes);
-    let place = packer.append(bytes, fp, EntryKind::Page)?;
-    let (pack, offset, length) = (place.pack, place.offset, place.length);
+    let extent = packer.append(bytes, fp, EntryKind::Page)?;
+    let (pack, offset, length) = (extent.pack, extent.offset, extent.length);
     Ok(PageRef { first_rank, pack, offset, length, fp })
 }
 

@@ -122,7 +122,7 @@ pub fn lack_of(
         opened => {
             let (wanted, faults) = opened?.map(|image| image.wanted()).unwrap_or_default();
             let is_there =
-                faults.is_empty() && !wanted.iter().any(|it| missing.contains(&it.place.pack));
+                faults.is_empty() && !wanted.iter().any(|it| missing.contains(&it.extent.pack));
             Ok(if is_there { Lack::Names } else { Lack::Needs })
         }
     }

@@ -2,14 +2,14 @@
 
 use crate::index::ByFingerprint;
 use outlive_format::{SegmentRef, SliceForm};
-use outlive_pool::Place;
+use outlive_pool::PackExtent;
 use outlive_types::Fingerprint;
 
 /// Chunks and slices that a save found stored already.
 #[derive(Debug, Default)]
 pub struct ReusedChunks {
     /// Chunks. `None`: where the segments of its base say.
-    pub chunks: ByFingerprint<Option<Place>>,
+    pub chunks: ByFingerprint<Option<PackExtent>>,
     /// Slices in the segments of its base. Only a copy relies on any: it knows which pages it needs.
     pub slices: Vec<(Fingerprint, SliceForm)>,
 }

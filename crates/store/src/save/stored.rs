@@ -1,6 +1,6 @@
 //! An image between its storing and its commit.
 
-use super::leaves::Wish;
+use super::leaves::RewriteCandidate;
 use super::segments::ImageSegments;
 use super::stats::SaveStats;
 use super::writer::Base;
@@ -14,7 +14,7 @@ pub struct StoredImage {
     pub(super) base: Base,
     pub(super) named: ImageSegments,
     pub(super) new: Fingerprints,
-    pub(super) wishes: Vec<Wish>,
+    pub(super) candidates: Vec<RewriteCandidate>,
     pub(super) image: RankImage,
     /// All changes of which it takes account.
     pub(super) seen: Changes,

@@ -45,7 +45,7 @@ pub struct RankWriter {
     /// Chunks that need not be written again.
     pub known: StoredChunks,
     /// Clean pages that the next save rewrites.
-    pub wishes: Vec<(String, PageRange)>,
+    pub candidates: Vec<(String, PageRange)>,
     /// Bytes that may be spent on rewriting: what earlier saves have earned and not spent.
     pub rewrite_credit_bytes: u64,
     /// Numbers of the rank's packs in a session, once it wrote in one.
@@ -71,7 +71,7 @@ impl RankWriter {
             rank,
             base: None,
             known: StoredChunks::new(index_bytes_max),
-            wishes: Vec::new(),
+            candidates: Vec::new(),
             rewrite_credit_bytes: 0,
             packs: None,
             shared: None,
@@ -112,7 +112,7 @@ impl RankWriter {
         let tuning = &pool.config().tuning;
         let request = FreezeRequest {
             baseline: self.base.as_ref().map(|base| base.epoch),
-            also: std::mem::take(&mut self.wishes),
+            also: std::mem::take(&mut self.candidates),
             freeze_bytes_max: tuning.freeze_bytes_max,
             freeze: tuning.freeze()?,
         };

@@ -21,9 +21,9 @@ pub fn check_pack(pool: &Pool, pack: PackId, pace: &Pace) -> Result<PackCheck> {
             entries.sort_unstable_by_key(|entry| (entry.offset, entry.frame.map(|f| f.first)));
             entries
         });
-        let place = |entry: &DirectoryEntry| u64::from(entry.offset);
-        let from = sorted.partition_point(|entry| place(entry) < offset);
-        let to = sorted.partition_point(|entry| place(entry) < offset + bytes.len() as u64);
+        let extent = |entry: &DirectoryEntry| u64::from(entry.offset);
+        let from = sorted.partition_point(|entry| extent(entry) < offset);
+        let to = sorted.partition_point(|entry| extent(entry) < offset + bytes.len() as u64);
         check_entries(&sorted[from..to], offset, bytes, &mut decompressor)
     };
     pool.check_pack(pack, &mut each)

@@ -2,7 +2,7 @@
 //! for just these packs; the protocol is that of docs/design/009-gc.md.
 
 use super::check::check_pack;
-use super::listed::{Form, Places, SegmentContents, add, directory_of};
+use super::listed::{Form, PackExtents, SegmentContents, add, directory_of};
 use crate::commit::LogHead;
 use crate::fill::FillSession;
 use crate::gc::{
@@ -11,12 +11,12 @@ use crate::gc::{
 };
 use crate::images::{each_image, read_page};
 use crate::index::{Locator, Pages};
-use crate::read::{Again, Live, Logs, Once, Subtree};
+use crate::read::{Live, Logs, Once, Reload, Subtree};
 use crate::save::{PackNumbers, Packer, store_lists, store_page, store_segments};
 use crate::verify::is_damage;
 use outlive_format::{ImageRef, Manifest, SegmentRef};
 use outlive_io::Pace;
-use outlive_pool::{Place, Pool};
+use outlive_pool::{PackExtent, Pool};
 use outlive_target::Lock;
 use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, PackId, Result, SessionId};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -44,7 +44,7 @@ pub struct HealReport {
     /// Segments that could not be read, and were made anew from directories.
     pub segments: u64,
     /// Checkpoints that need what is lost.
-    pub hurt: BTreeMap<JobName, BTreeSet<Epoch>>,
+    pub incomplete: BTreeMap<JobName, BTreeSet<Epoch>>,
 }
 
 /// Deals with `suspects`, packs in which something was found to be wrong, and with packs that are
@@ -125,7 +125,7 @@ fn look(
     pace: &Pace,
     dry_run: bool,
 ) -> Result<(bool, HealReport)> {
-    let mut again = Again::new(pool, Logs::All)?;
+    let mut again = Reload::new(pool, Logs::All)?;
     loop {
         let mut head = LogHead::new(JobName::gc());
         let suspects = (suspects, Missing::IsStrange);
@@ -171,16 +171,16 @@ fn bad_packs(
     Ok(bad)
 }
 
-/// The checkpoints of a job that were hurt and still miss something.
+/// The checkpoints of a job that were incomplete and still miss something.
 fn still_hurt(pool: &Pool, job: &JobState, listed: &SegmentContents) -> Result<BTreeSet<Epoch>> {
-    let locator = Locator::of(&directory_of(&listed.places));
-    let mut hurt = job.hurt.clone();
-    for manifest in job.manifests.iter().filter(|m| job.hurt.contains(&m.epoch)) {
+    let locator = Locator::of(&directory_of(&listed.extents));
+    let mut incomplete = job.incomplete.clone();
+    for manifest in job.manifests.iter().filter(|m| job.incomplete.contains(&m.epoch)) {
         if !walk(pool, manifest, &locator, &mut HashSet::new())? {
-            hurt.remove(&manifest.epoch);
+            incomplete.remove(&manifest.epoch);
         }
     }
-    Ok(hurt)
+    Ok(incomplete)
 }
 
 /// Packs that jobs name, and that are not there.
@@ -216,9 +216,9 @@ pub struct Heal<'a> {
     /// Packs that jobs name. Others may be deleted at any moment, by a gc that was held up.
     pub(super) named: BTreeSet<PackId>,
     /// Where things of bad packs are, or are now.
-    pub(super) found: HashMap<Form, Place>,
+    pub(super) found: HashMap<Form, PackExtent>,
     pub(super) lost: HashSet<Form>,
-    /// Jobs whose hurt checkpoints have found what they missed: a save has stored it anew.
+    /// Jobs whose incomplete checkpoints have found what they missed: a save has stored it anew.
     healed: BTreeSet<JobName>,
     has_work: bool,
     fills: FillSession,
@@ -242,12 +242,14 @@ impl<'a> Heal<'a> {
             let listed = SegmentContents::read(pool, &job.manifests, &bad)?;
             named.extend(&listed.packs);
             report.segments += listed.unreadable as u64;
-            if !job.hurt.is_empty() {
-                let hurt = still_hurt(pool, job, &listed)?;
-                if hurt != job.hurt {
+            if !job.incomplete.is_empty() {
+                let incomplete = still_hurt(pool, job, &listed)?;
+                if incomplete != job.incomplete {
                     healed.insert(job.name.clone());
                 }
-                report.hurt.extend((!hurt.is_empty()).then(|| (job.name.clone(), hurt)));
+                report
+                    .incomplete
+                    .extend((!incomplete.is_empty()).then(|| (job.name.clone(), incomplete)));
             }
         }
         report.missing = missing_packs(pool, &survey, &named)?;
@@ -291,7 +293,7 @@ impl<'a> Heal<'a> {
         })
     }
 
-    /// Finds out what is lost and who is hurt, without writing anything.
+    /// Finds out what is lost and who is incomplete, without writing anything.
     fn look(&mut self) -> Result<()> {
         for job in self.survey.jobs.clone() {
             let listed = SegmentContents::read(self.pool, &job.manifests, &self.bad)?;
@@ -302,17 +304,17 @@ impl<'a> Heal<'a> {
         for job in self.survey.jobs.clone() {
             let listed = SegmentContents::read(self.pool, &job.manifests, &self.bad)?;
             if listed.concerns(&self.bad) {
-                let (_, hurt) = self.resolve(&job, listed)?;
-                self.note_hurt(&job.name, &hurt);
+                let (_, incomplete) = self.resolve(&job, listed)?;
+                self.note_hurt(&job.name, &incomplete);
             }
         }
         Ok(())
     }
 
-    fn note_hurt(&mut self, job: &JobName, hurt: &BTreeSet<Epoch>) {
-        match hurt.is_empty() {
-            true => drop(self.report.hurt.remove(job)),
-            false => drop(self.report.hurt.insert(job.clone(), hurt.clone())),
+    fn note_hurt(&mut self, job: &JobName, incomplete: &BTreeSet<Epoch>) {
+        match incomplete.is_empty() {
+            true => drop(self.report.incomplete.remove(job)),
+            false => drop(self.report.incomplete.insert(job.clone(), incomplete.clone())),
         }
     }
 
@@ -340,35 +342,35 @@ impl<'a> Heal<'a> {
                 return Ok((state, anew, None));
             }
             self.save(&listed, true)?;
-            let (places, hurt) = self.resolve(&state, listed)?;
-            self.note_hurt(name, &hurt);
-            state.hurt = hurt;
-            let relisted = self.relist(&state, &places)?;
+            let (extents, incomplete) = self.resolve(&state, listed)?;
+            self.note_hurt(name, &incomplete);
+            state.incomplete = incomplete;
+            let relisted = self.relist(&state, &extents)?;
             let kept: Vec<&Manifest> = state.manifests.iter().collect();
             let archive = archive_of(session, &state, &kept, &self.bad, relisted);
             self.fills.fill(pool, &archive, &self.bad)?;
             // After the last pack is stored: the target that it is on may have left.
             self.head.check(pool)?;
-            pool.check_place()?;
+            pool.check_markers()?;
             Ok((state, anew, Some(archive)))
         })?;
         self.healed.remove(name);
         Ok(told)
     }
 
-    /// The places of everything that a job lists and that can be read, and its hurt checkpoints.
+    /// The places of everything that a job lists and that can be read, and its incomplete checkpoints.
     fn resolve(
         &mut self,
         state: &JobState,
         listed: SegmentContents,
-    ) -> Result<(Places, BTreeSet<Epoch>)> {
+    ) -> Result<(PackExtents, BTreeSet<Epoch>)> {
         let is_partial = listed.unreadable > 0;
-        let mut places = listed.places;
-        places.retain(|form, (_, place)| match self.bad.contains(&place.pack) {
+        let mut extents = listed.extents;
+        extents.retain(|form, (_, extent)| match self.bad.contains(&extent.pack) {
             false => true,
             true => match self.found.get(form) {
                 Some(now) => {
-                    *place = *now;
+                    *extent = *now;
                     true
                 }
                 None => false,
@@ -378,51 +380,51 @@ impl<'a> Heal<'a> {
             // What a segment listed stands in the directories of packs, too, with much besides.
             for pack in &self.good {
                 match self.pool.directory_of(*pack) {
-                    Ok((directory, _)) => add(&mut places, &directory, &self.bad),
+                    Ok((directory, _)) => add(&mut extents, &directory, &self.bad),
                     Err(error) if is_damage(&error) => {}
                     Err(error) => return Err(error),
                 }
             }
         }
-        if !is_partial && self.lost.is_empty() && state.hurt.is_empty() {
-            return Ok((places, BTreeSet::new()));
+        if !is_partial && self.lost.is_empty() && state.incomplete.is_empty() {
+            return Ok((extents, BTreeSet::new()));
         }
-        let locator = Locator::of(&directory_of(&places));
+        let locator = Locator::of(&directory_of(&extents));
         let mut needed: HashSet<Form> = HashSet::new();
-        let mut hurt = BTreeSet::new();
+        let mut incomplete = BTreeSet::new();
         for manifest in &state.manifests {
             if walk(self.pool, manifest, &locator, &mut needed)? {
-                hurt.insert(manifest.epoch);
+                incomplete.insert(manifest.epoch);
             }
         }
         if is_partial {
-            places.retain(|(fp, _), (_, place)| needed.contains(&(*fp, place.slice)));
+            extents.retain(|(fp, _), (_, extent)| needed.contains(&(*fp, extent.slice)));
         }
-        Ok((places, hurt))
+        Ok((extents, incomplete))
     }
 
     /// Stores new segments that list `places`: all of them for the checkpoints of one rank, and what
     /// it needs for each rank of the others.
-    fn relist(&mut self, state: &JobState, places: &Places) -> Result<Relisted> {
+    fn relist(&mut self, state: &JobState, extents: &PackExtents) -> Result<Relisted> {
         let mut relisted = Relisted::default();
-        let packer = Packer::new(self.pool, &self.packs, 64 * places.len() as u64);
-        let store = |places: &Places| -> Result<Vec<SegmentRef>> {
-            if places.is_empty() {
+        let packer = Packer::new(self.pool, &self.packs, 64 * extents.len() as u64);
+        let store = |extents: &PackExtents| -> Result<Vec<SegmentRef>> {
+            if extents.is_empty() {
                 return Ok(Vec::new());
             }
-            let stored = store_segments(self.pool, &packer, directory_of(places))?;
+            let stored = store_segments(self.pool, &packer, directory_of(extents))?;
             Ok(stored.into_iter().map(|(segment, _)| segment).collect())
         };
         let kept: Vec<&Manifest> = state.manifests.iter().collect();
-        // An image table that is lost is a hurt checkpoint's.
+        // An image table that is lost is a incomplete checkpoint's.
         let lines = lines(self.pool, state, &kept).map_err(|(_, error)| error)?;
         let mut lists = Vec::new();
         for line in lines {
             let Some(rank) = line.rank else {
-                relisted.segments = store(places)?;
+                relisted.segments = store(extents)?;
                 continue;
             };
-            let needed = self.needed_by(&line, places)?;
+            let needed = self.needed_by(&line, extents)?;
             lists.push((rank, store(&needed)?));
         }
         relisted.lists = store_lists(&packer, lists, &kept)?;
@@ -443,15 +445,15 @@ impl<'a> Heal<'a> {
     }
 
     /// The places of what one rank needs.
-    fn needed_by(&self, line: &RankLine, places: &Places) -> Result<Places> {
-        let locator = Locator::of(&directory_of(places));
+    fn needed_by(&self, line: &RankLine, extents: &PackExtents) -> Result<PackExtents> {
+        let locator = Locator::of(&directory_of(extents));
         let (mut needed, mut visited) = (HashSet::new(), HashSet::new());
         for (_, image) in &line.images {
             walk_image(self.pool, image, &locator, &mut needed, &mut visited)?;
         }
         // A slice may have been mended by its whole chunk.
-        let is_needed = |form: &Form, place: &Place| needed.contains(&(form.0, place.slice));
-        let there = places.iter().filter(|(form, (_, place))| is_needed(form, place));
+        let is_needed = |form: &Form, extent: &PackExtent| needed.contains(&(form.0, extent.slice));
+        let there = extents.iter().filter(|(form, (_, extent))| is_needed(form, extent));
         Ok(there.map(|(form, there)| (*form, *there)).collect())
     }
 }
@@ -463,14 +465,14 @@ fn walk(
     locator: &Locator,
     needed: &mut HashSet<Form>,
 ) -> Result<bool> {
-    let (mut is_hurt, mut visited) = (false, HashSet::new());
+    let (mut is_incomplete, mut visited) = (false, HashSet::new());
     let walked = each_image(pool, manifest, &mut |image| {
-        is_hurt |= walk_image(pool, &image.reference, locator, needed, &mut visited)?;
+        is_incomplete |= walk_image(pool, &image.reference, locator, needed, &mut visited)?;
         Ok(())
     });
     match walked {
         Err(error) if is_damage(&error) => Ok(true),
-        walked => walked.map(|()| is_hurt),
+        walked => walked.map(|()| is_incomplete),
     }
 }
 
@@ -489,7 +491,7 @@ fn walk_image(
             Live::Chunk(fp, pages) => (fp, pages),
         };
         match locator.find_pages(&fp, pages) {
-            Ok(place) => drop(needed.insert((fp, place.slice))),
+            Ok(extent) => drop(needed.insert((fp, extent.slice))),
             Err(_) => is_missing = true,
         }
         Ok(())

@@ -3,7 +3,7 @@
 use crate::images::{pages_of, segments_of_all};
 use crate::index::read_segment;
 use outlive_format::{Directory, DirectoryEntry, EntryKind, Manifest, SliceForm};
-use outlive_pool::{Place, Pool};
+use outlive_pool::{PackExtent, Pool};
 use outlive_types::{ErrorKind, Fingerprint, PackId, Result};
 use std::collections::{HashMap, HashSet};
 
@@ -12,13 +12,13 @@ pub type Form = (Fingerprint, Option<SliceForm>);
 
 /// Chunks, slices and nodes with one place each: about 100 bytes of memory for an entry. The kind of a slice
 /// is that of its chunk.
-pub type Places = HashMap<Form, (EntryKind, Place)>;
+pub type PackExtents = HashMap<Form, (EntryKind, PackExtent)>;
 
 /// What segments list.
 #[derive(Debug, Default)]
 pub struct SegmentContents {
     /// Where chunks and nodes are; in packs that are not bad, if there is a choice.
-    pub places: Places,
+    pub extents: PackExtents,
     /// All packs that are named.
     pub packs: HashSet<PackId>,
     /// Segments that cannot be read.
@@ -51,7 +51,7 @@ impl SegmentContents {
                 match read_segment(pool, segment) {
                     Ok(directory) => {
                         listed.packs.extend(&directory.packs);
-                        add(&mut listed.places, &directory, bad);
+                        add(&mut listed.extents, &directory, bad);
                     }
                     Err(error) if error.kind() == ErrorKind::Damaged => listed.unreadable += 1,
                     Err(error) => return Err(error),
@@ -68,14 +68,14 @@ impl SegmentContents {
 }
 
 /// Adds what a directory lists. A place in a bad pack gives way to another one.
-pub fn add(places: &mut Places, directory: &Directory, bad: &HashSet<PackId>) {
+pub fn add(extents: &mut PackExtents, directory: &Directory, bad: &HashSet<PackId>) {
     for entry in directory.entries.iter().filter(|entry| entry.kind.is_resolved()) {
         let pack = directory.packs[entry.pack as usize];
         let there = (
             if entry.kind.is_content() { EntryKind::Chunk } else { entry.kind },
-            Place::of(pack, entry),
+            PackExtent::of(pack, entry),
         );
-        let known = places.entry((entry.fp, entry.kind.slice())).or_insert(there);
+        let known = extents.entry((entry.fp, entry.kind.slice())).or_insert(there);
         if bad.contains(&known.1.pack) && !bad.contains(&pack) {
             *known = there;
         }
@@ -83,17 +83,17 @@ pub fn add(places: &mut Places, directory: &Directory, bad: &HashSet<PackId>) {
 }
 
 /// The same as a directory.
-pub fn directory_of(places: &Places) -> Directory {
+pub fn directory_of(extents: &PackExtents) -> Directory {
     let mut packs: Vec<PackId> = Vec::new();
     let mut numbers: HashMap<PackId, u32> = HashMap::new();
-    let entry = |((fp, _), (kind, place)): (&Form, &(EntryKind, Place))| {
-        let pack = *numbers.entry(place.pack).or_insert_with(|| {
-            packs.push(place.pack);
+    let entry = |((fp, _), (kind, extent)): (&Form, &(EntryKind, PackExtent))| {
+        let pack = *numbers.entry(extent.pack).or_insert_with(|| {
+            packs.push(extent.pack);
             packs.len() as u32 - 1
         });
-        place.entry(*fp, pack, *kind)
+        extent.entry(*fp, pack, *kind)
     };
-    let entries: Vec<DirectoryEntry> = places.iter().map(entry).collect();
+    let entries: Vec<DirectoryEntry> = extents.iter().map(entry).collect();
     let mut directory = Directory::new(packs, entries);
     // A slice and its chunk may have been mended by the same copy.
     directory.entries.dedup();

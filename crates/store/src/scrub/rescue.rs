@@ -2,13 +2,13 @@
 //! way is lost.
 
 use super::heal::Heal;
-use super::listed::{Form, Places, SegmentContents};
+use super::listed::{Form, PackExtents, SegmentContents};
 use crate::index::{Locator, ReadItem};
 use crate::read::{ReadPlan, Verified};
 use crate::save::{Lane, Packer};
 use crate::verify::is_damage;
 use outlive_format::EntryKind;
-use outlive_pool::Place;
+use outlive_pool::PackExtent;
 use outlive_types::{Error, Fingerprint, Result};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
@@ -22,28 +22,28 @@ struct Wanted {
 }
 
 impl Wanted {
-    fn new(form: Form, kind: EntryKind, place: Place) -> Wanted {
-        Wanted { form, kind, item: ReadItem { fp: form.0, place } }
+    fn new(form: Form, kind: EntryKind, extent: PackExtent) -> Wanted {
+        Wanted { form, kind, item: ReadItem { fp: form.0, extent } }
     }
 
     /// Chunks before nodes, each in the order of their places.
-    fn order(&self) -> (bool, Place) {
-        (self.kind != EntryKind::Chunk, self.item.place)
+    fn order(&self) -> (bool, PackExtent) {
+        (self.kind != EntryKind::Chunk, self.item.extent)
     }
 }
 
 impl Heal<'_> {
     /// Takes care of what is listed in bad packs: finds it elsewhere, or copies it if it is whole.
     pub(super) fn save(&mut self, listed: &SegmentContents, write: bool) -> Result<()> {
-        let is_new = |form: &Form, place: &Place| {
-            self.bad.contains(&place.pack)
+        let is_new = |form: &Form, extent: &PackExtent| {
+            self.bad.contains(&extent.pack)
                 && !self.found.contains_key(form)
                 && !self.lost.contains(form)
         };
-        let mut wanted: Places = listed
-            .places
+        let mut wanted: PackExtents = listed
+            .extents
             .iter()
-            .filter(|(form, (_, place))| is_new(form, place))
+            .filter(|(form, (_, extent))| is_new(form, extent))
             .map(|(form, there)| (*form, *there))
             .collect();
         if wanted.is_empty() {
@@ -52,12 +52,13 @@ impl Heal<'_> {
         let spare = self.find_elsewhere(&mut wanted)?;
         let mut entries: Vec<Wanted> = wanted
             .into_iter()
-            .map(|(form, (kind, place))| Wanted::new(form, kind, place))
+            .map(|(form, (kind, extent))| Wanted::new(form, kind, extent))
             .collect();
         entries.sort_by_key(Wanted::order);
         let mut lost = self.copy(&entries, write)?;
-        let place_of = |one: &Wanted| Some(Wanted::new(one.form, one.kind, *spare.get(&one.form)?));
-        let second: Vec<Wanted> = lost.iter().filter_map(place_of).collect();
+        let extent_of =
+            |one: &Wanted| Some(Wanted::new(one.form, one.kind, *spare.get(&one.form)?));
+        let second: Vec<Wanted> = lost.iter().filter_map(extent_of).collect();
         if !second.is_empty() {
             lost.retain(|one| !spare.contains_key(&one.form));
             lost.extend(self.copy(&second, write)?);
@@ -70,7 +71,7 @@ impl Heal<'_> {
     /// Looks into the directories of good packs, and makes sure that what they list is there. In a pack
     /// that a job names it can stay. Answers what lies in others: they may be deleted at any moment. A
     /// whole chunk serves for its slices.
-    fn find_elsewhere(&mut self, wanted: &mut Places) -> Result<HashMap<Form, Place>> {
+    fn find_elsewhere(&mut self, wanted: &mut PackExtents) -> Result<HashMap<Form, PackExtent>> {
         let mut forms: HashMap<Fingerprint, Vec<(Form, EntryKind)>> = HashMap::new();
         for (form, (kind, _)) in wanted.iter() {
             forms.entry(form.0).or_default().push((*form, *kind));
@@ -83,11 +84,11 @@ impl Heal<'_> {
                 Err(error) => return Err(error),
             };
             for entry in &directory.entries {
-                let place = Place::of(*pack, entry);
+                let extent = PackExtent::of(*pack, entry);
                 for (form, kind) in forms.get(&entry.fp).into_iter().flatten() {
                     let is_same = entry.kind.slice() == form.1 && entry.kind.is_resolved();
                     if entry.kind == *kind || is_same && entry.kind.is_content() {
-                        others.push(Wanted::new(*form, *kind, place));
+                        others.push(Wanted::new(*form, *kind, extent));
                     }
                 }
             }
@@ -103,19 +104,19 @@ impl Heal<'_> {
         other_than_damage(faults.into_iter().map(|fault| fault.error))?;
         let whole = whole.into_inner().unwrap_or_else(PoisonError::into_inner);
         let (stay, go): (Vec<Wanted>, Vec<Wanted>) =
-            whole.into_iter().partition(|other| self.named.contains(&other.item.place.pack));
+            whole.into_iter().partition(|other| self.named.contains(&other.item.extent.pack));
         for other in stay {
             if wanted.remove(&other.form).is_some() {
-                self.found.insert(other.form, other.item.place);
+                self.found.insert(other.form, other.item.extent);
                 self.report.mended += 1;
             }
         }
-        Ok(go.into_iter().map(|other| (other.form, other.item.place)).collect())
+        Ok(go.into_iter().map(|other| (other.form, other.item.extent)).collect())
     }
 
     /// Copies what is whole, chunks first. Answers the rest.
     fn copy(&mut self, entries: &[Wanted], write: bool) -> Result<Vec<Wanted>> {
-        let total_bytes: u64 = entries.iter().map(|one| u64::from(one.item.place.length)).sum();
+        let total_bytes: u64 = entries.iter().map(|one| u64::from(one.item.extent.length)).sum();
         let packer = Packer::new(self.pool, &self.packs, total_bytes);
         let split = entries.partition_point(|one| one.kind == EntryKind::Chunk);
         let mut lost = Vec::new();
@@ -127,8 +128,8 @@ impl Heal<'_> {
             let take = |at: usize, there: Verified<'_>| {
                 let bytes = there.stored;
                 self.pace.spend(bytes.len() as u64);
-                let ReadItem { fp, place } = wanted[at];
-                let kind = place.slice.map_or(part[at].kind, EntryKind::Slice);
+                let ReadItem { fp, extent } = wanted[at];
+                let kind = extent.slice.map_or(part[at].kind, EntryKind::Slice);
                 let mut sink = sink.lock().unwrap_or_else(PoisonError::into_inner);
                 let (lane, fault) = &mut *sink;
                 let stored = match lane {
@@ -159,17 +160,17 @@ impl Heal<'_> {
             }
         }
         let packed = packer.close()?;
-        let places = Locator::load(self.pool, &packed.own)?;
-        for Wanted { form, item: ReadItem { fp, place }, .. } in whole {
-            let is_bad = self.bad.contains(&place.pack);
-            let copy = || places.forms(&fp).find(|now| now.slice == place.slice);
-            let now = if write { copy().map_or_else(|| places.find(&fp), Ok)? } else { place };
+        let extents = Locator::load(self.pool, &packed.own)?;
+        for Wanted { form, item: ReadItem { fp, extent }, .. } in whole {
+            let is_bad = self.bad.contains(&extent.pack);
+            let copy = || extents.forms(&fp).find(|now| now.slice == extent.slice);
+            let now = if write { copy().map_or_else(|| extents.find(&fp), Ok)? } else { extent };
             self.found.insert(form, now);
             match is_bad {
                 true => self.report.moved += 1,
                 false => self.report.mended += 1,
             }
-            self.report.moved_bytes += u64::from(place.length);
+            self.report.moved_bytes += u64::from(extent.length);
         }
         Ok(lost)
     }

@@ -34,7 +34,7 @@ pub struct ScrubReport {
     pub read_bytes: u64,
     /// Faults of shards on the fast tier, of packs that can be read all the same: they are missing, damaged, or cannot
     /// be read just now.
-    pub incomplete: Vec<(PackId, ShardFault)>,
+    pub degraded: Vec<(PackId, ShardFault)>,
     /// The same of copies on slow targets.
     pub copies: Vec<(PackId, ShardFault)>,
     /// Shards of both kinds that were written anew.
@@ -53,18 +53,20 @@ pub struct ScrubReport {
 impl ScrubReport {
     /// True if nothing that a checkpoint needs is damaged or lacks redundancy, as far as could be found out.
     pub fn is_whole(&self) -> bool {
-        let mut faults = self.incomplete.iter().chain(&self.copies);
+        let mut faults = self.degraded.iter().chain(&self.copies);
         let is_unread = |fault: &ShardFault| fault.error.kind() != ErrorKind::Damaged;
-        self.blocked.is_none() && !self.is_hurt() && !faults.any(|(_, fault)| is_unread(fault))
+        self.blocked.is_none()
+            && !self.is_incomplete()
+            && !faults.any(|(_, fault)| is_unread(fault))
     }
 
     /// True if something is damaged still.
-    pub fn is_hurt(&self) -> bool {
-        let HealReport { condemned, pending, segments, hurt, .. } = &self.heal;
+    pub fn is_incomplete(&self) -> bool {
+        let HealReport { condemned, pending, segments, incomplete, .. } = &self.heal;
         !condemned.is_empty()
             || !pending.is_empty()
             || *segments > 0
-            || !hurt.is_empty()
+            || !incomplete.is_empty()
             || !self.unmended.is_empty()
     }
 }
@@ -76,7 +78,7 @@ fn clear_suspects(pool: &Pool, whole: &BTreeSet<PackId>) -> Result<()> {
         let mut suspects = Vec::new();
         for entry in history(pool, &job)? {
             let entry = entry.unless_unread()?;
-            let is_suspect = |it: &&Manifest| it.remarks.suspect && !entry.hurt;
+            let is_suspect = |it: &&Manifest| it.remarks.suspect && !entry.incomplete;
             suspects.extend(entry.manifest().filter(is_suspect).cloned());
         }
         for manifest in suspects {
@@ -137,7 +139,7 @@ pub fn scrub(pool: &Pool, options: &ScrubOptions) -> Result<ScrubReport> {
                     match fault.is_slow {
                         true => report.copies.push((pack, fault)),
                         false if fault.target.is_none() && trimmed.contains(&pack) => {}
-                        false => report.incomplete.push((pack, fault)),
+                        false => report.degraded.push((pack, fault)),
                     }
                 }
             }
@@ -170,7 +172,7 @@ pub fn scrub(pool: &Pool, options: &ScrubOptions) -> Result<ScrubReport> {
         }
         Err(error)
             if !report.damaged.is_empty()
-                || report.is_hurt()
+                || report.is_incomplete()
                 || error.kind() == ErrorKind::Damaged =>
         {
             Ok(ScrubReport { blocked: Some(error), ..report })
@@ -206,7 +208,7 @@ fn repair(
     report: &mut ScrubReport,
 ) -> Result<()> {
     let mut faults: BTreeMap<PackId, Vec<ShardFault>> = BTreeMap::new();
-    for (pack, fault) in report.incomplete.iter().chain(&report.copies) {
+    for (pack, fault) in report.degraded.iter().chain(&report.copies) {
         // What cannot be read just now may be whole.
         if fault.error.kind() == ErrorKind::Damaged {
             faults.entry(*pack).or_default().push(fault.clone());
@@ -223,7 +225,7 @@ fn repair(
         faults.retain(|fault| !is_unfinished(fault, pack));
     }
     faults.retain(|_, faults| !faults.is_empty());
-    report.incomplete.retain(|(pack, fault)| !is_unfinished(fault, pack));
+    report.degraded.retain(|(pack, fault)| !is_unfinished(fault, pack));
     let first = |faults: &[ShardFault]| faults.first().map(|fault| fault.error.clone());
     if dry_run {
         report.unmended =

@@ -7,7 +7,7 @@ mod edit;
 pub use edit::{BlockEdit, edit};
 
 use outlive_format::{Leaf, NODE_CHILDREN, TreeRef, tree_level};
-use outlive_pool::Place;
+use outlive_pool::PackExtent;
 use outlive_types::{Fingerprint, Result, blocks_of};
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ pub struct Link {
     /// Fingerprint of the stored leaf.
     pub fp: Fingerprint,
     /// Where it is.
-    pub place: Place,
+    pub extent: PackExtent,
 }
 
 /// A leaf: what is stored, and perhaps what it amounts to.
@@ -108,7 +108,10 @@ impl PageTree {
     ///
     /// # Errors
     /// Those of `find`.
-    pub fn relink(&self, find: &mut dyn FnMut(&Link) -> Result<Option<Place>>) -> Result<PageTree> {
+    pub fn relink(
+        &self,
+        find: &mut dyn FnMut(&Link) -> Result<Option<PackExtent>>,
+    ) -> Result<PageTree> {
         let root = match &self.root {
             Some(root) => Some(relink(root, find)?.unwrap_or_else(|| root.clone())),
             None => None,
@@ -145,15 +148,15 @@ impl PageTree {
 /// A node with relinked leaves; `None` if nothing below it has moved.
 fn relink(
     node: &Arc<Node>,
-    find: &mut dyn FnMut(&Link) -> Result<Option<Place>>,
+    find: &mut dyn FnMut(&Link) -> Result<Option<PackExtent>>,
 ) -> Result<Option<Arc<Node>>> {
     let mut moved = false;
     let relinked = match node.as_ref() {
         Node::Leaf(leaf) => {
             let mut chain = leaf.chain.clone();
             for link in &mut chain {
-                if let Some(place) = find(link)? {
-                    link.place = place;
+                if let Some(extent) = find(link)? {
+                    link.extent = extent;
                     moved = true;
                 }
             }

@@ -7,10 +7,10 @@ use crate::commit::history;
 use crate::images::{each_image, pages_of};
 use crate::index::ReadItem;
 use crate::read::ReadPlan;
-use crate::read::{Again, AnyImage, Logs, image_words};
+use crate::read::{AnyImage, Logs, Reload, image_words};
 use crate::redundancy::{KnownSegments, packs_of};
 use outlive_format::{Image, Manifest};
-use outlive_pool::{Named, Place, Pool, StoredShard};
+use outlive_pool::{Named, PackExtent, Pool, StoredShard};
 use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, Result, Rng};
 use passed::Passed;
 use std::collections::{HashMap, HashSet};
@@ -18,7 +18,7 @@ use std::collections::{HashMap, HashSet};
 /// Something wrong.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
-    /// The checkpoint that is hurt; `None` for damage outside any checkpoint's reach.
+    /// The checkpoint that is incomplete; `None` for damage outside any checkpoint's reach.
     pub epoch: Option<Epoch>,
     /// What and where.
     pub error: Error,
@@ -114,8 +114,8 @@ struct Look<'a> {
 impl Look<'_> {
     fn until_it_holds(self, only: Option<Epoch>) -> Result<VerifyReport> {
         let jobs = [self.job];
-        let mut again = Again::new(self.pool, Logs::Of(&jobs))?;
-        let mut verified: HashSet<Place> = HashSet::new();
+        let mut again = Reload::new(self.pool, Logs::Of(&jobs))?;
+        let mut verified: HashSet<PackExtent> = HashSet::new();
         let mut read_bytes = 0;
         loop {
             let looked = self.look(only, &mut verified);
@@ -132,7 +132,11 @@ impl Look<'_> {
         }
     }
 
-    fn look(&self, only: Option<Epoch>, verified: &mut HashSet<Place>) -> Result<VerifyReport> {
+    fn look(
+        &self,
+        only: Option<Epoch>,
+        verified: &mut HashSet<PackExtent>,
+    ) -> Result<VerifyReport> {
         let mut report = VerifyReport::default();
         // Each with its place in the log, newest first.
         let mut findings: Vec<(usize, Finding)> = Vec::new();
@@ -195,7 +199,7 @@ impl Look<'_> {
     fn look_at(
         &self,
         manifest: &Manifest,
-        verified: &mut HashSet<Place>,
+        verified: &mut HashSet<PackExtent>,
     ) -> Result<(u64, Vec<Finding>)> {
         let (mut all_bytes, mut all) = (0, Vec::new());
         let looked = each_image(self.pool, manifest, &mut |image| {
@@ -220,7 +224,7 @@ impl Look<'_> {
         &self,
         manifest: &Manifest,
         image: &Image,
-        verified: &mut HashSet<Place>,
+        verified: &mut HashSet<PackExtent>,
     ) -> Result<(u64, Vec<Finding>)> {
         let pool = self.pool;
         let epoch = manifest.epoch;
@@ -275,16 +279,16 @@ fn verify_chunks(
     pool: &Pool,
     mut wanted: Vec<ReadItem>,
     sample: Sample,
-    verified: &mut HashSet<Place>,
+    verified: &mut HashSet<PackExtent>,
 ) -> (u64, Vec<(Fingerprint, Error)>) {
-    wanted.sort_unstable_by_key(|w| w.place);
-    wanted.dedup_by_key(|w| (w.place, w.fp));
-    wanted.retain(|w| sample.holds(&w.fp) && !verified.contains(&w.place));
+    wanted.sort_unstable_by_key(|w| w.extent);
+    wanted.dedup_by_key(|w| (w.extent, w.fp));
+    wanted.retain(|w| sample.holds(&w.fp) && !verified.contains(&w.extent));
     let plan = ReadPlan::new(pool, &wanted);
     let faults = plan.execute_in_turns(pool, pool.config().tuning.threads(), true, &|_, _| Ok(()));
     let bad: HashSet<usize> = faults.iter().map(|fault| fault.wanted).collect();
     let good = wanted.iter().enumerate().filter(|(at, _)| !bad.contains(at));
-    verified.extend(good.map(|(_, w)| w.place));
+    verified.extend(good.map(|(_, w)| w.extent));
     (plan.read_bytes, faults.into_iter().map(|f| (wanted[f.wanted].fp, f.error)).collect())
 }
 

@@ -25,7 +25,7 @@ type NodeKey = (Fingerprint, u8, u64);
 /// One line of checkpoints, from the oldest on.
 #[derive(Debug, Default)]
 pub struct Passed {
-    places: Rolling,
+    extents: Rolling,
     seen: HashSet<NodeKey>,
 }
 
@@ -42,9 +42,9 @@ impl Passed {
         manifest: &Manifest,
     ) -> Result<Vec<ReadItem>> {
         let Image { reference: image, segments, .. } = only_image(manifest)?;
-        let mut wanted = match self.places.step(pool, segments)? {
-            Stepped::Further(places) => places,
-            Stepped::Anew => {
+        let mut wanted = match self.extents.step(pool, segments)? {
+            Stepped::Further(extents) => extents,
+            Stepped::Recreated => {
                 self.seen.clear();
                 Vec::new()
             }
@@ -85,7 +85,7 @@ impl Passed {
     }
 
     fn memory(&mut self, pool: &Pool, image: &ImageRef, wanted: &mut Vec<ReadItem>) -> Result<()> {
-        let locator = self.places.locator();
+        let locator = self.extents.locator();
         let catalog = (image.catalog.root, CATALOG, image.catalog.bytes);
         let packed = (image.catalog.root, CATALOG - 1, image.packed.bytes);
         let mut roots = vec![image.packed];
@@ -142,11 +142,11 @@ impl Passed {
             let Some(fp) = extent.chunk.filter(|_| from < to) else { continue };
             let first = u32::from(extent.first) * PAGE_BYTES as u32;
             let pages = Pages::of_bytes(first, (to - from) as u32);
-            let place = self.places.locator().find_pages(&fp, pages)?;
-            if place.slice.is_none() && u64::from(first) + (to - from) > u64::from(place.length) {
+            let extent = self.extents.locator().find_pages(&fp, pages)?;
+            if extent.slice.is_none() && u64::from(first) + (to - from) > u64::from(extent.length) {
                 return Err(Error::damaged(format!("chunk {fp:?} is too short for its leaf")));
             }
-            wanted.push(ReadItem { fp, place });
+            wanted.push(ReadItem { fp, extent });
         }
         Ok(())
     }

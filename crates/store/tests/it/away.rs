@@ -11,15 +11,15 @@ use outlive_target::FaultWorld;
 use outlive_types::{ErrorKind, Result};
 use two_disks::Disks;
 
-struct Place {
+struct Fixture {
     world: FaultWorld,
     disks: Disks,
 }
 
-impl Place {
-    fn new() -> Place {
+impl Fixture {
+    fn new() -> Fixture {
         let world = FaultWorld::new();
-        Place { world: world.clone(), disks: Disks::new(world) }
+        Fixture { world: world.clone(), disks: Disks::new(world) }
     }
 
     fn pool(&self) -> Pool {
@@ -41,63 +41,64 @@ impl Place {
 
 #[test]
 fn only_what_is_away_is_passed_over() {
-    let place = Place::new();
-    let pool = place.pool();
+    let fixture = Fixture::new();
+    let pool = fixture.pool();
     let program = Program::start(&pool, "job");
     let save = |seed| {
         program.save(&State::from([("a".to_owned(), noise(seed, 150_000))])).unwrap();
     };
     save(1);
     fill(&pool, FillOptions::default()).unwrap();
-    let first = place.shards();
+    let first = fixture.shards();
     save(2);
     fill(&pool, FillOptions::default()).unwrap();
-    place.disks.set_away(true);
-    assert_eq!(place.restore().unwrap(), Some(2));
+    fixture.disks.set_away(true);
+    assert_eq!(fixture.restore().unwrap(), Some(2));
     // The slow tier does not give what the newest has, however often it is asked: it may be whole all the same.
-    place.world.count_reads(true);
-    let second: Vec<String> = place.shards().into_iter().filter(|it| !first.contains(it)).collect();
+    fixture.world.count_reads(true);
+    let second: Vec<String> =
+        fixture.shards().into_iter().filter(|it| !first.contains(it)).collect();
     let is_second = move |op: &str| second.iter().any(|it| op.starts_with(&format!("read {it}")));
-    place.world.fail_when(move |_, op| is_second(op).then_some(ErrorKind::Retry));
-    let error = place.restore().unwrap_err();
+    fixture.world.fail_when(move |_, op| is_second(op).then_some(ErrorKind::Retry));
+    let error = fixture.restore().unwrap_err();
     assert!(error.kind() == ErrorKind::Retry && !error.is_away(), "{error}");
-    place.world.fail_when(|_, _| None);
-    assert_eq!(place.restore().unwrap(), Some(2));
+    fixture.world.fail_when(|_, _| None);
+    assert_eq!(fixture.restore().unwrap(), Some(2));
     // The newest is on the fast tier alone.
-    place.disks.set_away(false);
+    fixture.disks.set_away(false);
     save(3);
-    place.disks.set_away(true);
-    assert_eq!(place.restore().unwrap(), Some(2));
-    place.disks.set_away(false);
-    assert_eq!(place.restore().unwrap(), Some(3));
+    fixture.disks.set_away(true);
+    assert_eq!(fixture.restore().unwrap(), Some(2));
+    fixture.disks.set_away(false);
+    assert_eq!(fixture.restore().unwrap(), Some(3));
 }
 
 /// What a record names that cannot be read just now is not unneeded.
 #[test]
 fn what_is_named_is_not_known_while_a_record_cannot_be_read() {
-    let place = Place::new();
-    let pool = place.pool();
+    let fixture = Fixture::new();
+    let pool = fixture.pool();
     let program = Program::start(&pool, "job");
     for seed in 1..=2 {
         program.save(&State::from([("a".to_owned(), noise(seed, 150_000))])).unwrap();
     }
-    let all = named_packs(&place.pool()).unwrap();
+    let all = named_packs(&fixture.pool()).unwrap();
     assert!(!all.is_partial && all.packs.len() >= 2, "{all:?}");
-    place.world.count_reads(true);
+    fixture.world.count_reads(true);
     let mut failed = 0;
     for step in 0.. {
-        let first = place.world.ops() + step;
-        place.world.fail_when(move |op, what| {
+        let first = fixture.world.ops() + step;
+        fixture.world.fail_when(move |op, what| {
             (op == first && what.starts_with("read record")).then_some(ErrorKind::Retry)
         });
-        match named_packs(&place.pool()) {
+        match named_packs(&fixture.pool()) {
             Ok(named) => assert_eq!(named, all, "step {step}"),
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Retry, "step {step}: {error}");
                 failed += 1;
             }
         }
-        if place.world.ops() <= first {
+        if fixture.world.ops() <= first {
             break;
         }
     }

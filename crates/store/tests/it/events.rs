@@ -5,7 +5,7 @@ use crate::common;
 use common::{Program, State, Warnings, changed, memory_pool, noise, pool_of};
 use outlive_files::{PutFiles, PutOptions, PutSource};
 use outlive_pool::{Environment, Pool};
-use outlive_store::{CommitEvent, Watch};
+use outlive_store::{CommitEvent, CommitSubscription};
 use outlive_target::{FaultWorld, MemoryLog, MemoryTarget};
 use outlive_types::{Epoch, ErrorKind};
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 /// Epochs, with why they failed if they did.
 type Told = Arc<Mutex<Vec<(Epoch, Option<ErrorKind>)>>>;
 
-fn watched(program: &Program) -> (Told, Watch) {
+fn watched(program: &Program) -> (Told, CommitSubscription) {
     let told = Told::default();
     let into = told.clone();
     let watch = program.job.events().watch(move |event| {
@@ -104,7 +104,7 @@ fn a_watcher_that_panics_or_leaves_hurts_nobody() {
     let program = Program::start(&Pool::new(common::small_config(), target, log, env), "a");
     let _first = program.job.events().watch(|_| panic!("a watcher's own fault"));
     // One that has heard enough after the first.
-    let leaves: Arc<Mutex<Option<Watch>>> = Arc::default();
+    let leaves: Arc<Mutex<Option<CommitSubscription>>> = Arc::default();
     let (own, heard) = (leaves.clone(), Told::default());
     let into = heard.clone();
     *leaves.lock().unwrap() = Some(program.job.events().watch(move |event| {

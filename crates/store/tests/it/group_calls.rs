@@ -166,7 +166,7 @@ fn a_rank_that_is_at_work_is_not_missed() {
     run(&world, "run", 2, &[0, 1], SHORT, |ranks| {
         calls(&ranks, 1, 0);
         if ranks.rank() == 1 {
-            let at_work = ranks.at_work().unwrap();
+            let at_work = ranks.keepalive().unwrap();
             // Rank 0 waits for as long as it would, if it did not hear of this one.
             let seen = world.log();
             let chain = JobName::new("job").unwrap().calls_of(1);

@@ -185,7 +185,7 @@ fn what_rank_0_could_not_tell_in_a_save_it_tells_in_the_next() {
                 // In a page that no step of this test changes.
                 world.corrupt(bad, 20 * 4096, 1);
                 let all = ScrubOptions { sample: Sample::ALL, bytes_per_s: None, dry_run: false };
-                assert_eq!(scrub(&program.pool, &all).unwrap().heal.hurt.len(), 1);
+                assert_eq!(scrub(&program.pool, &all).unwrap().heal.incomplete.len(), 1);
                 fails.store(true, Ordering::Relaxed);
             }
         };

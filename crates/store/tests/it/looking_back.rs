@@ -143,7 +143,7 @@ fn damage_is_told_of_those_who_need_what_is_damaged() {
             let is_segment = is_in_a_segment(&pool, shard, at);
             world.corrupt(shard, at, 0x10);
             let program = Program::start(&pool, "job");
-            let hurt: BTreeSet<Epoch> = epochs
+            let incomplete: BTreeSet<Epoch> = epochs
                 .iter()
                 .copied()
                 .filter(|epoch| match program.restore(Select::Epoch(*epoch)) {
@@ -159,14 +159,14 @@ fn damage_is_told_of_those_who_need_what_is_damaged() {
             // A restore finds elsewhere what a segment lists.
             let what = format!("page {page} of {shard}, pruned: {after_a_prune}");
             assert!(
-                told == hurt || is_segment && hurt.is_subset(&told),
-                "{what}: {told:?} {hurt:?}"
+                told == incomplete || is_segment && incomplete.is_subset(&told),
+                "{what}: {told:?} {incomplete:?}"
             );
             assert_eq!(report.whole as usize, epochs.len() - told.len());
-            some += usize::from(!hurt.is_empty() && hurt.len() < epochs.len());
-            all += usize::from(hurt.len() == epochs.len());
+            some += usize::from(!incomplete.is_empty() && incomplete.len() < epochs.len());
+            all += usize::from(incomplete.len() == epochs.len());
         }
-        assert!(some > 5 && all > 0, "{some} pages hurt some, {all} all of them");
+        assert!(some > 5 && all > 0, "{some} pages incomplete some, {all} all of them");
     }
 }
 
@@ -194,11 +194,11 @@ fn needs_that_cannot_be_read_are_told_as_unknown() {
         assert_eq!(dry.is_err(), !unknown.is_empty(), "page {page} of {shard}: {dry:?}");
         match unknown.len() {
             0 => none += 1,
-            hurt if hurt == epochs.len() => all += 1,
+            incomplete if incomplete == epochs.len() => all += 1,
             _ => some += 1,
         }
     }
-    assert!(some > 3 && none > 3, "{some} pages hurt some, {all} all, {none} no needs");
+    assert!(some > 3 && none > 3, "{some} pages incomplete some, {all} all, {none} no needs");
 }
 
 fn prepare(pool: &Pool, after_a_prune: bool) -> BTreeSet<Epoch> {

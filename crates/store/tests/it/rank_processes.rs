@@ -5,11 +5,11 @@ use crate::common;
 
 use common::{State, Vectors, changed, noise, regions_of, small_config};
 use outlive_capture::{ChangeTracker, MemorySource, Region};
-use outlive_format::Message;
+use outlive_format::SaveMessage;
 use outlive_pool::{Environment, Pool, create, open};
 use outlive_store::commit::Commit;
 use outlive_store::gc::{GcOptions, collect};
-use outlive_store::save::{Committer, Draft, Order, RankImage, RankWriter};
+use outlive_store::save::{CheckpointHeader, Committer, RankImage, RankWriter, SaveRequest};
 use outlive_store::{Job, MemoryImage, Select};
 use outlive_types::{Epoch, JobName, Rank};
 use std::io::{Read, Write};
@@ -48,12 +48,12 @@ fn receive(from: &mut UnixStream) -> std::io::Result<(u8, Vec<u8>)> {
     Ok((order[0], bytes))
 }
 
-fn tell(to: &mut UnixStream, message: &Message) -> std::io::Result<()> {
+fn tell(to: &mut UnixStream, message: &SaveMessage) -> std::io::Result<()> {
     send(to, MESSAGE, &message.encode().unwrap())
 }
 
-fn hear(from: &mut UnixStream) -> std::io::Result<Message> {
-    receive(from).map(|(_, bytes)| Message::decode(&bytes).unwrap())
+fn hear(from: &mut UnixStream) -> std::io::Result<SaveMessage> {
+    receive(from).map(|(_, bytes)| SaveMessage::decode(&bytes).unwrap())
 }
 
 fn opened(pool: &Path) -> Pool {
@@ -80,21 +80,23 @@ fn the_process_of_a_rank() {
         };
         let regions = memory.iter().map(region).collect();
         let mut source = MemorySource::new(tracker.clone(), regions, Vec::new(), 1);
-        let Message::Session(session) = hear(&mut committer).unwrap() else { panic!("a session") };
+        let SaveMessage::Session(session) = hear(&mut committer).unwrap() else {
+            panic!("a session")
+        };
         let packs = writer.begin(&pool, &session).unwrap();
         let (frozen, plan) = writer.freeze(&pool, epoch, &mut source).unwrap();
-        let order = Order::default();
+        let order = SaveRequest::default();
         let mut stored = writer.store(&pool, &packs, &plan, &*frozen, &order, &|| ()).unwrap();
         loop {
-            tell(&mut committer, &Message::Image(stored.image().clone())).unwrap();
+            tell(&mut committer, &SaveMessage::Image(stored.image().clone())).unwrap();
             match hear(&mut committer) {
-                Ok(Message::Committed(committed)) => {
+                Ok(SaveMessage::Committed(committed)) => {
                     writer.follow(&pool, stored, &committed);
-                    frozen.settle(Some(epoch));
+                    frozen.commit_baseline(Some(epoch));
                     break;
                 }
-                Ok(Message::Changed(changes)) => {
-                    writer.mend(&pool, &packs, &mut stored, changes).unwrap();
+                Ok(SaveMessage::Changed(changes)) => {
+                    writer.rebase(&pool, &packs, &mut stored, changes).unwrap();
                 }
                 _ => return,
             }
@@ -140,7 +142,7 @@ impl Group {
 
     /// Has every rank store its image; answers them.
     fn images(&mut self, step: u64) -> (Epoch, Vec<RankImage>) {
-        let session = Message::Session(self.committer.open(&self.pool).unwrap());
+        let session = SaveMessage::Session(self.committer.open(&self.pool).unwrap());
         let epoch = self.committer.head.last_epoch + 1;
         for (stream, _) in &mut self.ranks {
             send(stream, SAVE, &[epoch.to_le_bytes(), step.to_le_bytes()].concat()).unwrap();
@@ -150,14 +152,14 @@ impl Group {
     }
 
     fn commit(&mut self, epoch: Epoch, mut images: Vec<RankImage>) -> usize {
-        let draft = Draft { epoch, ..Draft::default() };
+        let draft = CheckpointHeader { epoch, ..CheckpointHeader::default() };
         for round in 1.. {
             let message = match self.committer.commit(&self.pool, &draft, &images).unwrap() {
-                Commit::Done(committed) => Message::Committed(committed),
-                Commit::Changed(changes) => Message::Changed(changes),
+                Commit::Done(committed) => SaveMessage::Committed(committed),
+                Commit::Changed(changes) => SaveMessage::Changed(changes),
             };
             self.ranks.iter_mut().for_each(|(stream, _)| tell(stream, &message).unwrap());
-            if matches!(message, Message::Committed(_)) {
+            if matches!(message, SaveMessage::Committed(_)) {
                 return round;
             }
             images = self.ranks.iter_mut().map(|(stream, _)| image(stream)).collect();
@@ -175,7 +177,7 @@ impl Group {
 
 fn image(from: &mut UnixStream) -> RankImage {
     match hear(from).unwrap() {
-        Message::Image(image) => image,
+        SaveMessage::Image(image) => image,
         other => panic!("an image, not {other:?}"),
     }
 }

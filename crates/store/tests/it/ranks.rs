@@ -8,7 +8,7 @@ use common::{State, Vectors, changed, memory_pool, noise, pool_of, regions_of};
 use members::{Group, check, gc, job, prune, restored, states};
 use outlive_format::Images;
 use outlive_store::images::image_of;
-use outlive_store::save::{Draft, RankImage};
+use outlive_store::save::{CheckpointHeader, RankImage};
 use outlive_store::scrub::{ScrubOptions, scrub};
 use outlive_store::{Sample, Select};
 use outlive_target::{FaultWorld, MemoryLog, MemoryTarget};
@@ -140,7 +140,7 @@ fn a_rank_that_dies_before_the_commit_leaves_the_checkpoint_before() {
     // Without the image of rank 1 there is no checkpoint.
     made.remove(1);
     let images: Vec<RankImage> = made.iter().map(|m| m.stored.image().clone()).collect();
-    let draft = Draft { epoch, ..Draft::default() };
+    let draft = CheckpointHeader { epoch, ..CheckpointHeader::default() };
     let refused = group.committer.commit(&pool, &draft, &images).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Invalid);
     let begun: Vec<PackId> =
@@ -180,7 +180,7 @@ fn a_rank_that_dies_before_the_commit_leaves_the_checkpoint_before() {
     check(&pool, "job", &all, "after its successor");
 }
 
-/// Whatever page of whichever rank is damaged: a scrub says which checkpoints are hurt, all others are
+/// Whatever page of whichever rank is damaged: a scrub says which checkpoints are incomplete, all others are
 /// whole, and what the ranks save next needs nothing of what is lost.
 #[test]
 fn a_scrub_keeps_damage_of_one_rank_from_the_next_checkpoint_of_all() {
@@ -206,7 +206,7 @@ fn a_scrub_keeps_damage_of_one_rank_from_the_next_checkpoint_of_all() {
         let what = format!("page {page} of {shard}");
         world.corrupt(shard, page * PAGE_BYTES as u64 + 7, 1);
         let report = scrub(&pool, &options).unwrap();
-        let hurt = report.heal.hurt.get(&job_name).cloned().unwrap_or_default();
+        let incomplete = report.heal.incomplete.get(&job_name).cloned().unwrap_or_default();
         for (epoch, states) in &all {
             for (rank, state) in (0..).zip(states) {
                 let found = job(&pool, "job").image_of_rank(Select::Epoch(*epoch), rank);
@@ -221,12 +221,15 @@ fn a_scrub_keeps_damage_of_one_rank_from_the_next_checkpoint_of_all() {
                     Ok(read) => assert!(read == *state, "{what}: rank {rank} of {epoch}"),
                     Err(error) => {
                         assert_eq!(error.kind(), ErrorKind::Damaged, "{what}: {error}");
-                        assert!(hurt.contains(epoch), "{what}: rank {rank} of {epoch}: {error}");
+                        assert!(
+                            incomplete.contains(epoch),
+                            "{what}: rank {rank} of {epoch}: {error}"
+                        );
                     }
                 }
             }
         }
-        match hurt.is_empty() {
+        match incomplete.is_empty() {
             true => rescued += 1,
             false => lost += 1,
         }
@@ -269,7 +272,7 @@ fn images_that_do_not_go_together_are_refused() {
     let mut group = Group::new(&pool, "job", 2);
     let (epoch, made) = group.make(&states(2, 1)).unwrap();
     let images: Vec<RankImage> = made.iter().map(|m| m.stored.image().clone()).collect();
-    let draft = Draft { epoch, ..Draft::default() };
+    let draft = CheckpointHeader { epoch, ..CheckpointHeader::default() };
     let refuse = |group: &mut Group, images: &[RankImage]| -> Error {
         group.committer.commit(&pool, &draft, images).unwrap_err()
     };

@@ -14,16 +14,16 @@ use std::sync::Arc;
 
 const SCRUB: ScrubOptions = ScrubOptions { sample: Sample::ALL, bytes_per_s: None, dry_run: false };
 
-struct Place {
+struct Fixture {
     /// The log, and as many targets as there are.
     world: FaultWorld,
     targets: usize,
     rule: Redundancy,
 }
 
-impl Place {
-    fn new(targets: usize, rule: Redundancy) -> Place {
-        Place { world: FaultWorld::new(), targets, rule }
+impl Fixture {
+    fn new(targets: usize, rule: Redundancy) -> Fixture {
+        Fixture { world: FaultWorld::new(), targets, rule }
     }
 
     fn open(&self) -> (Vec<Arc<dyn Target>>, Pool) {
@@ -84,21 +84,22 @@ fn check(pool: &Pool, states: &[State], what: &str) {
 #[test]
 fn every_byte_of_a_shard_may_be_wrong_and_a_scrub_mends_it() {
     for (targets, rule) in rules() {
-        let place = Place::new(targets, rule.clone());
-        save(&place.pool(), &states());
-        let first = place.shards()[0].0.pack;
-        let shards: Vec<_> = place.shards().into_iter().filter(|one| one.0.pack == first).collect();
+        let fixture = Fixture::new(targets, rule.clone());
+        save(&fixture.pool(), &states());
+        let first = fixture.shards()[0].0.pack;
+        let shards: Vec<_> =
+            fixture.shards().into_iter().filter(|one| one.0.pack == first).collect();
         for (shard, _, length) in shards {
             for offset in (0..length).step_by(1009).chain([length - 1]) {
-                place.world.corrupt(shard, offset, 0x10);
+                fixture.world.corrupt(shard, offset, 0x10);
             }
             let what = format!("{rule:?}: {shard}");
-            check(&place.pool(), &states(), &what);
-            let report = scrub(&place.pool(), &SCRUB).unwrap();
+            check(&fixture.pool(), &states(), &what);
+            let report = scrub(&fixture.pool(), &SCRUB).unwrap();
             assert!(report.is_whole() && report.damaged.is_empty(), "{what}: {report:?}");
-            assert_eq!((report.incomplete.len(), report.repaired), (1, 1), "{what}");
-            let again = scrub(&place.pool(), &SCRUB).unwrap();
-            assert!(again.incomplete.is_empty() && again.is_whole(), "{what}: {again:?}");
+            assert_eq!((report.degraded.len(), report.repaired), (1, 1), "{what}");
+            let again = scrub(&fixture.pool(), &SCRUB).unwrap();
+            assert!(again.degraded.is_empty() && again.is_whole(), "{what}: {again:?}");
         }
     }
 }
@@ -108,22 +109,22 @@ fn every_byte_of_a_shard_may_be_wrong_and_a_scrub_mends_it() {
 #[test]
 fn what_a_killed_repair_has_left_behind_hides_no_damage() {
     for lost in [1, 2] {
-        let place = Place::new(3, Redundancy::erasure(2, 1));
-        save(&place.pool(), &states());
-        let first = place.shards()[0].0.pack;
-        let shards = place.shards().into_iter().filter(|(name, ..)| name.pack == first);
-        let (targets, _) = place.open();
+        let fixture = Fixture::new(3, Redundancy::erasure(2, 1));
+        save(&fixture.pool(), &states());
+        let first = fixture.shards()[0].0.pack;
+        let shards = fixture.shards().into_iter().filter(|(name, ..)| name.pack == first);
+        let (targets, _) = fixture.open();
         for (name, on, length) in shards.take(lost) {
             targets[on].delete(name).unwrap();
             // It was killed: nothing removes the part.
             std::mem::forget(targets[on].create(name, length).unwrap());
         }
-        let report = scrub(&place.pool(), &SCRUB).unwrap();
+        let report = scrub(&fixture.pool(), &SCRUB).unwrap();
         if lost == 1 {
             assert!(report.is_whole() && report.repaired == 1, "{report:?}");
-            let again = scrub(&place.pool(), &SCRUB).unwrap();
-            assert!(again.incomplete.is_empty() && again.is_whole(), "{again:?}");
-            check(&place.pool(), &states(), "mended");
+            let again = scrub(&fixture.pool(), &SCRUB).unwrap();
+            assert!(again.degraded.is_empty() && again.is_whole(), "{again:?}");
+            check(&fixture.pool(), &states(), "mended");
         } else {
             assert!(!report.is_whole() && report.heal.condemned.contains(&first), "{report:?}");
         }
@@ -137,23 +138,23 @@ fn a_scrub_finds_nothing_wrong_with_a_pack_that_is_being_written() {
     for (targets, rule) in rules() {
         let mut partly_finished = 0;
         for step in 1.. {
-            let place = Place::new(targets, rule.clone());
+            let fixture = Fixture::new(targets, rule.clone());
             let what = format!("{rule:?}, step {step}");
-            save(&place.pool(), &states()[..1]);
-            let (_, pool, process) = place.process();
+            save(&fixture.pool(), &states()[..1]);
+            let (_, pool, process) = fixture.process();
             let program = Program::start(&pool, "job");
             process.kill_after(step);
             let saved = program.save(&states()[1]);
             let is_over = !process.is_killed();
             assert_eq!(saved.is_ok(), is_over, "{what}");
-            let (_, other) = place.open();
+            let (_, other) = fixture.open();
             let unfinished = other.unfinished_packs().unwrap();
             let finished = other.packs().unwrap();
             partly_finished += unfinished.iter().filter(|pack| finished.contains(pack)).count();
             for dry_run in [true, false] {
-                let report = scrub(&place.pool(), &ScrubOptions { dry_run, ..SCRUB }).unwrap();
+                let report = scrub(&fixture.pool(), &ScrubOptions { dry_run, ..SCRUB }).unwrap();
                 assert!(report.is_whole() && report.repaired == 0, "{what}: {report:?}");
-                assert!(report.incomplete.is_empty(), "{what}: {report:?}");
+                assert!(report.degraded.is_empty(), "{what}: {report:?}");
             }
             if is_over {
                 break;
@@ -169,17 +170,17 @@ fn a_scrub_finds_nothing_wrong_with_a_pack_that_is_being_written() {
 fn work_goes_on_while_targets_are_away() {
     for (targets, rule) in rules() {
         let m = rule.survives();
-        let place = Place::new(targets, rule.clone());
+        let fixture = Fixture::new(targets, rule.clone());
         let what = format!("{rule:?}");
-        let pool = place.pool();
+        let pool = fixture.pool();
         let program = Program::start(&pool, "job");
         let states = states();
         program.save(&states[0]).unwrap();
         for target in 0..m {
-            place.world.set_away(target, true);
+            fixture.world.set_away(target, true);
         }
         program.save(&states[1]).unwrap();
-        check(&place.pool(), &states[..2], &what);
+        check(&fixture.pool(), &states[..2], &what);
         let spare = |pool: &Pool| -> Vec<i64> {
             let found = checkpoint_redundancy(pool).unwrap();
             found.iter().map(|one| one.spare.clone().unwrap()).collect()
@@ -189,33 +190,33 @@ fn work_goes_on_while_targets_are_away() {
         let left = if targets == usize::from(rule.geometry(0).k) + m { 0 } else { m as i64 - 1 };
         assert!(spare(&pool)[0] <= left, "{what}: m targets of all are away");
         // It is not whole, and nothing is damaged.
-        let report = scrub(&place.pool(), &SCRUB).unwrap();
-        assert!(!report.is_whole() && !report.is_hurt(), "{what}: {report:?}");
+        let report = scrub(&fixture.pool(), &SCRUB).unwrap();
+        assert!(!report.is_whole() && !report.is_incomplete(), "{what}: {report:?}");
         assert!(report.damaged.is_empty() && report.repaired == 0, "{what}: {report:?}");
-        collect(&place.pool(), &GcOptions::default()).unwrap();
+        collect(&fixture.pool(), &GcOptions::default()).unwrap();
         // One more than it survives: nothing is said to be lost, and nothing is done.
-        place.world.set_away(m, true);
-        match Program::start(&place.pool(), "job").restore(Select::Newest) {
+        fixture.world.set_away(m, true);
+        match Program::start(&fixture.pool(), "job").restore(Select::Newest) {
             Ok(restored) => assert!(restored.unwrap().1 == states[1], "{what}"),
             Err(error) => assert_eq!(error.kind(), ErrorKind::Retry, "{what}: {error}"),
         }
         for error in [
-            scrub(&place.pool(), &SCRUB).map(drop).unwrap_err(),
-            collect(&place.pool(), &GcOptions::default()).map(drop).unwrap_err(),
-            repair(&place.pool(), RepairOptions::default()).map(drop).unwrap_err(),
+            scrub(&fixture.pool(), &SCRUB).map(drop).unwrap_err(),
+            collect(&fixture.pool(), &GcOptions::default()).map(drop).unwrap_err(),
+            repair(&fixture.pool(), RepairOptions::default()).map(drop).unwrap_err(),
         ] {
             assert_eq!(error.kind(), ErrorKind::Retry, "{what}: {error}");
         }
         for target in 0..=m {
-            place.world.set_away(target, false);
+            fixture.world.set_away(target, false);
         }
-        check(&place.pool(), &states[..2], &what);
+        check(&fixture.pool(), &states[..2], &what);
         // What a gc has deleted meanwhile is seen on them again, and goes with the next.
-        collect(&place.pool(), &GcOptions::default()).unwrap();
-        let repaired = repair(&place.pool(), RepairOptions::default()).unwrap();
+        collect(&fixture.pool(), &GcOptions::default()).unwrap();
+        let repaired = repair(&fixture.pool(), RepairOptions::default()).unwrap();
         assert!(repaired.is_whole(), "{what}: {repaired:?}");
-        assert!(spare(&place.pool()).iter().all(|spare| *spare == m as i64), "{what}");
-        check(&place.pool(), &states[..2], &what);
+        assert!(spare(&fixture.pool()).iter().all(|spare| *spare == m as i64), "{what}");
+        check(&fixture.pool(), &states[..2], &what);
     }
 }
 
@@ -226,11 +227,11 @@ fn targets_may_be_lost_at_any_moment() {
         let m = rule.survives();
         let rule = Redundancy { writes: outlive_pool::Writes::Full, ..rule };
         for step in (0..).step_by(7) {
-            let place = Place::new(targets, rule.clone());
+            let fixture = Fixture::new(targets, rule.clone());
             let what = format!("{rule:?}, step {step}");
             let (states, mut committed) = (states(), Vec::new());
-            let world = place.world.clone();
-            save(&place.pool(), &states[..1]);
+            let world = fixture.world.clone();
+            save(&fixture.pool(), &states[..1]);
             committed.push(states[0].clone());
             // It goes while an operation is under way, from another thread's point of view.
             let at = world.ops() + step;
@@ -253,7 +254,7 @@ fn targets_may_be_lost_at_any_moment() {
                     is_due
                 })
             };
-            let pool = place.pool();
+            let pool = fixture.pool();
             let program = Program::start(&pool, "job");
             if program.save(&states[1]).is_ok() {
                 committed.push(states[1].clone());
@@ -262,11 +263,11 @@ fn targets_may_be_lost_at_any_moment() {
             let _ = repair(&pool, RepairOptions::default());
             world.fail_when(|_, _| None);
             let was_due = loser.join().unwrap();
-            check(&place.pool(), &committed, &what);
-            let report = repair(&place.pool(), RepairOptions::default()).unwrap();
+            check(&fixture.pool(), &committed, &what);
+            let report = repair(&fixture.pool(), RepairOptions::default()).unwrap();
             assert!(report.failed.is_empty() && report.missing == 0, "{what}: {report:?}");
-            check(&place.pool(), &committed, &what);
-            let report = scrub(&place.pool(), &SCRUB).unwrap();
+            check(&fixture.pool(), &committed, &what);
+            let report = scrub(&fixture.pool(), &SCRUB).unwrap();
             assert!(report.is_whole(), "{what}: {report:?}");
             if !was_due {
                 break;

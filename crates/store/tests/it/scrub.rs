@@ -54,13 +54,19 @@ fn past(pool: &Pool) -> Expected {
     expected
 }
 
-/// All that is not said to be hurt is whole. The rest is damaged, or whole again: a save may have
+/// All that is not said to be incomplete is whole. The rest is damaged, or whole again: a save may have
 /// stored anew what it had lost.
-fn check(pool: &Pool, expected: &Expected, hurt: &BTreeMap<JobName, BTreeSet<Epoch>>, what: &str) {
+fn check(
+    pool: &Pool,
+    expected: &Expected,
+    incomplete: &BTreeMap<JobName, BTreeSet<Epoch>>,
+    what: &str,
+) {
     for (job, states) in expected {
         let program = Program::start(pool, job);
         for (epoch, state) in states {
-            let is_hurt = hurt.get(&name(job)).is_some_and(|hurt| hurt.contains(epoch));
+            let is_incomplete =
+                incomplete.get(&name(job)).is_some_and(|incomplete| incomplete.contains(epoch));
             match program.restore(Select::Epoch(*epoch)) {
                 Ok(Some((_, restored))) => {
                     assert!(restored == *state, "{what}: epoch {epoch} of {job}");
@@ -69,7 +75,7 @@ fn check(pool: &Pool, expected: &Expected, hurt: &BTreeMap<JobName, BTreeSet<Epo
                 Err(error) => {
                     let kind = error.kind();
                     assert_eq!(kind, ErrorKind::Damaged, "{what}: {error}");
-                    assert!(is_hurt, "{what}: epoch {epoch} of {job}: {error}");
+                    assert!(is_incomplete, "{what}: epoch {epoch} of {job}: {error}");
                 }
             }
         }
@@ -132,7 +138,7 @@ fn what_is_missing_is_told_though_another_collects() {
     let Lock::Taken(_collecting) = pool.log().lock_collecting().unwrap() else { panic!() };
     let report = scrub(&pool, &options(false)).unwrap();
     assert!(report.damaged.is_empty() && report.heal.missing.contains(&gone.pack), "{report:?}");
-    assert!(report.is_hurt() && report.blocked.unwrap().kind() == ErrorKind::Retry);
+    assert!(report.is_incomplete() && report.blocked.unwrap().kind() == ErrorKind::Retry);
 }
 
 /// Wherever it fails, what was found and done by then is told.
@@ -158,11 +164,12 @@ fn what_a_scrub_did_is_told_though_it_fails() {
         // Whoever did the rest found the same.
         let again = scrub(&pool(&world), &options(false)).unwrap();
         assert!(again.blocked.is_none(), "{what}, {again:?}");
-        let hurt = |job| again.heal.hurt.get(job);
-        let is_known = |(job, epochs)| hurt(job).is_some_and(|known| known.is_superset(epochs));
-        assert!(report.heal.hurt.iter().all(is_known), "{what}, {again:?}");
+        let incomplete = |job| again.heal.incomplete.get(job);
+        let is_known =
+            |(job, epochs)| incomplete(job).is_some_and(|known| known.is_superset(epochs));
+        assert!(report.heal.incomplete.iter().all(is_known), "{what}, {again:?}");
         blocked += u32::from(report.blocked.is_some());
-        told += u32::from(report.blocked.is_some() && !report.heal.hurt.is_empty());
+        told += u32::from(report.blocked.is_some() && !report.heal.incomplete.is_empty());
     }
     assert!(blocked > 4 && told > 0, "{blocked} blocked, {told} told");
 }
@@ -174,7 +181,7 @@ fn whatever_page_is_damaged_the_next_saves_are_whole() {
     let expected = past(&pool(&calm));
     let number_of_pages = pages(&calm).len();
     assert!(number_of_pages > 30, "{number_of_pages}");
-    let (mut hurt, mut moved) = (0, 0);
+    let (mut incomplete, mut moved) = (0, 0);
     for number in 0..number_of_pages {
         let world = FaultWorld::new();
         let pool = pool(&world);
@@ -195,18 +202,18 @@ fn whatever_page_is_damaged_the_next_saves_are_whole() {
         assert_eq!(world.ops(), before, "{what}: a dry run writes nothing");
         let report = scrub(&pool, &options(false)).unwrap();
         assert_eq!(report.damaged.len(), 1, "{what}: {report:?}");
-        assert_eq!(told.heal.hurt, report.heal.hurt, "{what}");
+        assert_eq!(told.heal.incomplete, report.heal.incomplete, "{what}");
         assert_eq!(report.heal.condemned.len(), 1, "{what}: {report:?}");
-        hurt += usize::from(!report.heal.hurt.is_empty());
+        incomplete += usize::from(!report.heal.incomplete.is_empty());
         moved += report.heal.moved;
-        check(&pool, &expected, &report.heal.hurt, &what);
-        for (job, epochs) in &report.heal.hurt {
+        check(&pool, &expected, &report.heal.incomplete, &what);
+        for (job, epochs) in &report.heal.incomplete {
             for epoch in epochs {
                 let restored = Program::start(&pool, job.as_str()).restore(Select::Epoch(*epoch));
                 assert!(restored.is_err(), "{what}: epoch {epoch} of {job} is whole");
             }
         }
-        // A gc is not stopped by what is hurt, and nothing stands in the way of the next saves.
+        // A gc is not stopped by what is incomplete, and nothing stands in the way of the next saves.
         gc(&pool).unwrap_or_else(|e| panic!("{what}: {e}"));
         for (job, program) in &programs {
             let next = changed(expected[job].values().last().unwrap().clone(), 22, 6);
@@ -218,23 +225,26 @@ fn whatever_page_is_damaged_the_next_saves_are_whole() {
         fresh.save(&expected["a"][&1]).unwrap();
         drop(fresh);
         expected.insert("fresh", [(1, expected["a"][&1].clone())].into());
-        check(&pool, &expected, &report.heal.hurt, &format!("{what}, gone on"));
+        check(&pool, &expected, &report.heal.incomplete, &format!("{what}, gone on"));
         for _ in 0..2 {
             gc(&pool).unwrap_or_else(|e| panic!("{what}: {e}"));
-            check(&pool, &expected, &report.heal.hurt, &format!("{what}, after a gc"));
+            check(&pool, &expected, &report.heal.incomplete, &format!("{what}, after a gc"));
         }
         let again = scrub(&pool, &options(false)).unwrap();
         assert_eq!(again.damaged, [], "{what}");
-        check(&pool, &expected, &again.heal.hurt, &what);
-        for (job, epochs) in &again.heal.hurt {
-            assert!(epochs.is_subset(&report.heal.hurt[job]), "{what}: {again:?}");
+        check(&pool, &expected, &again.heal.incomplete, &what);
+        for (job, epochs) in &again.heal.incomplete {
+            assert!(epochs.is_subset(&report.heal.incomplete[job]), "{what}: {again:?}");
         }
         // Given up, nothing is left of it.
-        let drop = again.heal.hurt.clone();
+        let drop = again.heal.incomplete.clone();
         collect(&pool, &GcOptions { drop, ..GcOptions::default() }).unwrap();
         assert!(scrub(&pool, &options(false)).unwrap().is_whole(), "{what}");
     }
-    assert!(hurt > 10 && moved > 100, "{hurt} pages hurt a checkpoint, {moved} were moved");
+    assert!(
+        incomplete > 10 && moved > 100,
+        "{incomplete} pages incomplete a checkpoint, {moved} were moved"
+    );
     drop(expected);
 }
 
@@ -286,7 +296,7 @@ fn a_second_copy_mends() {
     let shards = world.target().list().unwrap();
     world.corrupt(shards[0], 5 * PAGE_BYTES as u64, 1);
     let report = scrub(&pool, &options(false)).unwrap();
-    assert_eq!((report.heal.lost, report.heal.hurt.len()), (0, 0), "{report:?}");
+    assert_eq!((report.heal.lost, report.heal.incomplete.len()), (0, 0), "{report:?}");
     assert!(report.heal.mended > 0, "{report:?}");
     let expected = [("a", [(1, state(1))].into()), ("b", [(1, state(1))].into())].into();
     check(&pool, &expected, &BTreeMap::new(), "mended");
@@ -307,9 +317,9 @@ fn a_missing_pack_is_damage_and_all_missing_are_none() {
     let report = scrub(&pool, &options(false)).unwrap();
     assert_eq!(report.heal.missing, [missing.pack].into(), "{report:?} {sessions:?}");
     assert!(!report.is_whole());
-    check(&pool, &expected, &report.heal.hurt, "one is missing");
+    check(&pool, &expected, &report.heal.incomplete, "one is missing");
     gc(&pool).unwrap();
-    check(&pool, &expected, &report.heal.hurt, "one is missing, after a gc");
+    check(&pool, &expected, &report.heal.incomplete, "one is missing, after a gc");
 
     let world = FaultWorld::new();
     let pool = pool_of(world.target(), world.log());
@@ -358,7 +368,7 @@ fn files_are_read_again() {
     world.corrupt(shard, 50 * PAGE_BYTES as u64, 1);
     let report = scrub(&pool, &options(false)).unwrap();
     assert_eq!(report.heal.lost, 1, "{report:?}");
-    assert_eq!(report.heal.hurt, [(name("files"), [1, 2].into())].into());
+    assert_eq!(report.heal.incomplete, [(name("files"), [1, 2].into())].into());
     // Nothing has changed, yet nothing may be taken over.
     assert_eq!(put(), 3);
     let verified = job.verify(Some(3)).unwrap();
@@ -413,19 +423,23 @@ fn scrub_within_a_save(job: &'static str, page: usize, at: u64) -> bool {
             stats.epoch
         }
     };
-    // A save that was over before the scrub had looked may be hurt; the next one is not.
+    // A save that was over before the scrub had looked may be incomplete; the next one is not.
     let again = changed(next, 14, 10);
     epoch = epoch.max(program.save(&again).unwrap_or_else(|e| panic!("{what}: {e}")).epoch);
     let pool = pool(&world);
     let report = scrub(&pool, &options(false)).unwrap();
     assert_eq!(report.heal.condemned.len(), 0, "{what}: {report:?}");
     expected.entry(job).or_default().insert(epoch, again);
-    check(&pool, &expected, &report.heal.hurt, &what);
-    let is_hurt = report.heal.hurt.get(&name(job)).is_some_and(|hurt| hurt.contains(&epoch));
-    assert!(!is_hurt, "{what}: the newest is hurt");
+    check(&pool, &expected, &report.heal.incomplete, &what);
+    let is_incomplete = report
+        .heal
+        .incomplete
+        .get(&name(job))
+        .is_some_and(|incomplete| incomplete.contains(&epoch));
+    assert!(!is_incomplete, "{what}: the newest is incomplete");
     drop(program);
     gc(&pool).unwrap_or_else(|e| panic!("{what}: {e}"));
-    check(&pool, &expected, &report.heal.hurt, &what);
+    check(&pool, &expected, &report.heal.incomplete, &what);
     true
 }
 
@@ -468,10 +482,10 @@ fn a_gc_within_a_scrub_at_every_step() {
         let pool = pool(&world);
         let report = scrub(&pool, &options(false)).unwrap();
         assert!(report.blocked.is_none(), "{what}: {report:?}");
-        check(&pool, &expected, &report.heal.hurt, &what);
+        check(&pool, &expected, &report.heal.incomplete, &what);
         for _ in 0..2 {
             gc(&pool).unwrap_or_else(|e| panic!("{what}: {e}"));
-            check(&pool, &expected, &report.heal.hurt, &what);
+            check(&pool, &expected, &report.heal.incomplete, &what);
         }
         if at >= steps.count() {
             break;
@@ -493,7 +507,7 @@ fn a_scrub_that_is_cut_anywhere_is_done_again() {
     prepare(&calm);
     let first = calm.ops();
     let whole = scrub(&pool(&calm), &options(false)).unwrap();
-    assert!(!whole.heal.hurt.is_empty());
+    assert!(!whole.heal.incomplete.is_empty());
     let last = calm.ops();
     assert!(last > first + 8, "{first} to {last}");
     for number in first..last {
@@ -506,10 +520,10 @@ fn a_scrub_that_is_cut_anywhere_is_done_again() {
             let (target, log) = world.reboot();
             let pool = pool_of(target, log);
             let report = scrub(&pool, &options(false)).unwrap_or_else(|e| panic!("{what}: {e}"));
-            check(&pool, &expected, &report.heal.hurt, &what);
+            check(&pool, &expected, &report.heal.incomplete, &what);
             for _ in 0..2 {
                 gc(&pool).unwrap_or_else(|e| panic!("{what}: {e}"));
-                check(&pool, &expected, &report.heal.hurt, &what);
+                check(&pool, &expected, &report.heal.incomplete, &what);
             }
             assert_eq!(scrub(&pool, &options(false)).unwrap().damaged, [], "{what}");
         }

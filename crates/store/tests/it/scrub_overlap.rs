@@ -150,7 +150,7 @@ fn an_archive_of_a_scrub_says_again_what_a_session_had_let_go() {
 }
 
 /// A prune has dropped the checkpoint that a save goes on from. So a scrub finds the damage in a pack that no checkpoint
-/// names, and calls no checkpoint hurt.
+/// names, and calls no checkpoint incomplete.
 #[test]
 fn a_save_that_goes_on_from_a_dropped_checkpoint_starts_anew() {
     let faults = FaultWorld::new();
@@ -162,7 +162,7 @@ fn a_save_that_goes_on_from_a_dropped_checkpoint_starts_anew() {
     damage(&faults, &state(1));
     prune(&world.pool(), "a", 1, false);
     let report = scrubbed(&world.pool());
-    assert_eq!((report.heal.unneeded.len(), report.heal.hurt.len()), (1, 0), "{report:?}");
+    assert_eq!((report.heal.unneeded.len(), report.heal.incomplete.len()), (1, 0), "{report:?}");
     check_that_it_starts_anew(&world, "a", saver.go_on(), &next);
 }
 
@@ -186,8 +186,8 @@ fn a_copy_takes_nothing_over_from_a_checkpoint_that_proves_damaged() {
         copy(&here.pool(), &there.pool(), &first).unwrap();
         damage(&faults, &state(1));
         let (steps, pool) = (Steps::default(), there.pool());
-        let hurt = Arc::new(Mutex::new(None));
-        let found = hurt.clone();
+        let incomplete = Arc::new(Mutex::new(None));
+        let found = incomplete.clone();
         steps.hook(move |number, _| {
             if number == at {
                 scrubbed(&pool);
@@ -198,7 +198,7 @@ fn a_copy_takes_nothing_over_from_a_checkpoint_that_proves_damaged() {
         let report = copy(&here.pool(), &there.stepped(&steps), &CopyOptions::default());
         let report = report.unwrap_or_else(|error| panic!("a scrub before step {at}: {error}"));
         assert!(report.is_whole(), "a scrub before step {at}: {report:?}");
-        let Some(newest) = hurt.lock().unwrap().take() else {
+        let Some(newest) = incomplete.lock().unwrap().take() else {
             assert!(at > 8, "{at} steps");
             break;
         };

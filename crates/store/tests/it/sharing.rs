@@ -196,10 +196,10 @@ fn damage_that_was_found_is_not_shared() {
         for seed in 1..=2 {
             Program::start(&pool, "first").save(&one(seed)).unwrap();
         }
-        let hurt = world.target().list().unwrap()[0];
+        let incomplete = world.target().list().unwrap()[0];
         match found_by {
             "a scrub" => {
-                world.corrupt(hurt, 5 * PAGE_BYTES as u64, 0x10);
+                world.corrupt(incomplete, 5 * PAGE_BYTES as u64, 0x10);
                 let sample = outlive_store::Sample::ALL;
                 scrub(&pool, &ScrubOptions { sample, bytes_per_s: None, dry_run: false }).unwrap();
             }

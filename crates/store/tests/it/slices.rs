@@ -329,7 +329,7 @@ fn a_damaged_slice_is_mended_by_its_whole_chunk() {
             check(&pool(), "job", &[(2, &second)]);
             check(&pool(), "other", &[(1, &first)]);
         } else {
-            assert_eq!((heal.lost, &heal.hurt[&name("job")]), (1, &[2].into()), "{heal:?}");
+            assert_eq!((heal.lost, &heal.incomplete[&name("job")]), (1, &[2].into()), "{heal:?}");
             // A save stores anew what was lost.
             let program = Program::start(&pool(), "job");
             program.save(&second).unwrap();

@@ -22,14 +22,14 @@ use two_disks::Disks;
 /// Nothing here takes as long.
 const HOUR: Duration = Duration::from_secs(3600);
 
-struct Place {
+struct Fixture {
     world: FaultWorld,
     warnings: Arc<Warnings>,
 }
 
-impl Place {
-    fn new(world: FaultWorld) -> Place {
-        Place { world, warnings: Arc::default() }
+impl Fixture {
+    fn new(world: FaultWorld) -> Fixture {
+        Fixture { world, warnings: Arc::default() }
     }
 
     /// The pool as a process has it.
@@ -74,16 +74,16 @@ impl Place {
     }
 
     /// A job of twelve checkpoints, of a pack each, which was closed. The newest needs the last four packs.
-    fn with_checkpoints(world: FaultWorld) -> (Place, Pool) {
-        let place = Place::new(world);
-        let pool = place.pool(TiersConfig { fill: false, ..TiersConfig::default() });
+    fn with_checkpoints(world: FaultWorld) -> (Fixture, Pool) {
+        let fixture = Fixture::new(world);
+        let pool = fixture.pool(TiersConfig { fill: false, ..TiersConfig::default() });
         let program = Program::start(&pool, "job");
         for seed in 1..=12 {
             program.save(&state(seed)).unwrap();
         }
         program.job.close().unwrap();
-        assert_eq!(place.packs(0).len(), 12);
-        (place, pool)
+        assert_eq!(fixture.packs(0).len(), 12);
+        (fixture, pool)
     }
 }
 
@@ -139,41 +139,41 @@ fn at_rests<T>(deed: impl FnMut(usize) + Send + 'static, work: impl FnOnce() -> 
 
 #[test]
 fn a_paced_fill_is_over_with_its_last_pack() {
-    let place = Place::new(FaultWorld::with_locks());
-    let pool = place.pool(paced(0));
+    let fixture = Fixture::new(FaultWorld::with_locks());
+    let pool = fixture.pool(paced(0));
     let program = Program::start(&pool, "job");
     program.save(&state(1)).unwrap();
     assert!(program.job.finish_fill().wait(HOUR));
-    assert_eq!(place.warnings(), [""; 0]);
-    assert_eq!(place.packs(1), place.packs(0));
+    assert_eq!(fixture.warnings(), [""; 0]);
+    assert_eq!(fixture.packs(1), fixture.packs(0));
     // The pause for the first one comes before the second one is copied, and a close ends it.
     program.save(&state(2)).unwrap();
-    assert_eq!(place.packs(0).len(), 2);
+    assert_eq!(fixture.packs(0).len(), 2);
     program.job.close().unwrap();
-    assert_eq!(place.warnings(), [""; 0]);
-    assert_eq!(place.packs(1), place.packs(0));
+    assert_eq!(fixture.warnings(), [""; 0]);
+    assert_eq!(fixture.packs(1), fixture.packs(0));
 }
 
 #[test]
 fn a_close_waits_for_no_rest_of_a_trim_and_misses_nothing_on_the_slow_tier() {
-    let (place, pool) = Place::with_checkpoints(FaultWorld::with_locks());
+    let (fixture, pool) = Fixture::with_checkpoints(FaultWorld::with_locks());
     fill(&pool, FillOptions::default()).unwrap();
-    let program = Program::start(&place.pool(paced(1)), "job");
+    let program = Program::start(&fixture.pool(paced(1)), "job");
     program.restore(Select::Newest).unwrap();
     program.save(&state(13)).unwrap();
     program.job.close().unwrap();
-    assert_eq!(place.warnings(), [""; 0]);
-    assert_eq!((place.packs(0).len(), place.packs(1).len()), (12, 13), "one pack was trimmed");
-    assert!(place.is_free());
+    assert_eq!(fixture.warnings(), [""; 0]);
+    assert_eq!((fixture.packs(0).len(), fixture.packs(1).len()), (12, 13), "one pack was trimmed");
+    assert!(fixture.is_free());
 }
 
 #[test]
 fn a_trim_rests_without_the_lock_and_looks_again() {
-    let (place, pool) = Place::with_checkpoints(FaultWorld::with_locks());
+    let (fixture, pool) = Fixture::with_checkpoints(FaultWorld::with_locks());
     fill(&pool, FillOptions::default()).unwrap();
-    let place = Arc::new(place);
-    let all: Vec<String> = place.packs(0).into_iter().collect();
-    let here = place.clone();
+    let fixture = Arc::new(fixture);
+    let all: Vec<String> = fixture.packs(0).into_iter().collect();
+    let here = fixture.clone();
     let deed = move |rest| {
         assert!(here.is_free(), "others may have the lock during rest {rest}");
         if rest == 1 {
@@ -187,35 +187,35 @@ fn a_trim_rests_without_the_lock_and_looks_again() {
             program.job.close().unwrap();
         }
     };
-    let trims = place.pool(TiersConfig { keep_fast: 1, ..TiersConfig::default() });
+    let trims = fixture.pool(TiersConfig { keep_fast: 1, ..TiersConfig::default() });
     let options = TrimOptions { bytes_per_s: Some(1), dry_run: false };
     let (report, rests) = at_rests(deed, || trim(&trims, options));
     let report = report.unwrap();
     assert_eq!((report.packs, report.trimmed, report.kept), (13, 11, 2));
     assert_eq!(report.failed, []);
     assert_eq!(rests, 10, "there is no rest behind the last pack");
-    let left = place.packs(0);
+    let left = fixture.packs(0);
     assert!(left.len() == 2 && left.contains(&all[1]), "what the newest needs stays");
 }
 
 /// What a damaged checkpoint needs is not known, so all that it names stays.
 #[test]
 fn a_trim_leaves_all_packs_that_a_damaged_checkpoint_names() {
-    let (place, pool) = Place::with_checkpoints(FaultWorld::new());
+    let (fixture, pool) = Fixture::with_checkpoints(FaultWorld::new());
     fill(&pool, FillOptions::default()).unwrap();
-    let trims = place.pool(TiersConfig { keep_fast: 1, ..TiersConfig::default() });
+    let trims = fixture.pool(TiersConfig { keep_fast: 1, ..TiersConfig::default() });
     let dry_run = TrimOptions { dry_run: true, ..TrimOptions::default() };
     let whole = trim(&trims, dry_run).unwrap();
     assert!(whole.kept < 12, "{whole:?}");
     // Its own pack holds its page tree.
     let newest = *pool.packs().unwrap().iter().max().unwrap();
     let shard = ShardName { pack: newest, shard: 0 };
-    let (targets, ..) = place.world.process_with(2);
+    let (targets, ..) = fixture.world.process_with(2);
     for (number, target) in targets.iter().enumerate() {
         let pages = target.length(shard).unwrap() / PAGE_BYTES as u64;
-        (1..pages).for_each(|page| place.world.corrupt_on(number, shard, page * 4096, 1));
+        (1..pages).for_each(|page| fixture.world.corrupt_on(number, shard, page * 4096, 1));
     }
-    let trims = place.pool(TiersConfig { keep_fast: 1, ..TiersConfig::default() });
+    let trims = fixture.pool(TiersConfig { keep_fast: 1, ..TiersConfig::default() });
     let damaged = trim(&trims, dry_run).unwrap();
     assert_eq!((damaged.packs, damaged.kept, damaged.trimmed), (12, 12, 0), "{damaged:?}");
 }
@@ -223,9 +223,9 @@ fn a_trim_leaves_all_packs_that_a_damaged_checkpoint_names() {
 #[test]
 fn a_paced_fill_of_a_command_rests_without_the_lock_and_looks_again() {
     for prunes in [false, true] {
-        let (place, pool) = Place::with_checkpoints(FaultWorld::with_locks());
-        let place = Arc::new(place);
-        let here = place.clone();
+        let (fixture, pool) = Fixture::with_checkpoints(FaultWorld::with_locks());
+        let fixture = Arc::new(fixture);
+        let here = fixture.clone();
         let deed = move |rest| {
             assert!(here.is_free(), "others may have the lock during rest {rest}");
             assert_eq!(here.packs(1).len(), rest);
@@ -242,37 +242,37 @@ fn a_paced_fill_of_a_command_rests_without_the_lock_and_looks_again() {
         assert_eq!((report.failed, report.left), (vec![], 0), "what is gone is not missed");
         // A gc copies what the job needs from then on.
         let (copied, rested) = if prunes { (1, 1) } else { (12, 11) };
-        assert_eq!((report.incomplete, rests), (copied, rested), "none behind the last pack");
-        assert_eq!(place.packs(1), place.packs(0));
+        assert_eq!((report.degraded, rests), (copied, rested), "none behind the last pack");
+        assert_eq!(fixture.packs(1), fixture.packs(0));
     }
 }
 
 /// Where the log has no locks, a killed program of another host may have left a claim.
 #[test]
 fn a_program_warns_once_of_what_keeps_it_from_trimming() {
-    let (place, pool) = Place::with_checkpoints(FaultWorld::new());
+    let (fixture, pool) = Fixture::with_checkpoints(FaultWorld::new());
     fill(&pool, FillOptions::default()).unwrap();
     // A claim that was given back is a first record of the table.
-    let all = place.pool(TiersConfig { keep_fast: 100, ..TiersConfig::default() });
+    let all = fixture.pool(TiersConfig { keep_fast: 100, ..TiersConfig::default() });
     assert_eq!(trim(&all, TrimOptions::default()).unwrap().trimmed, 0);
-    let pool = place.pool(TiersConfig { keep_fast: 1, ..TiersConfig::default() });
+    let pool = fixture.pool(TiersConfig { keep_fast: 1, ..TiersConfig::default() });
     let program = Program::start(&pool, "job");
     program.restore(Select::Newest).unwrap();
     let mut seed = 12;
     let mut told_of = |holder: Option<u32>| {
-        place.claim_by(holder);
+        fixture.claim_by(holder);
         seed += 1;
         program.save(&state(seed)).unwrap();
         assert!(program.job.finish_fill().wait(HOUR));
-        place.warnings()
+        fixture.warnings()
     };
-    let before = place.packs(0).len();
+    let before = fixture.packs(0).len();
     for holder in [1, 2, 3] {
         assert_eq!(told_of(Some(holder)), [""; 0], "each may just have been faster");
     }
-    assert_eq!(place.packs(0).len(), before + 3);
+    assert_eq!(fixture.packs(0).len(), before + 3);
     assert_eq!(told_of(None), [""; 0]);
-    assert!(place.packs(0).len() < before, "it is trimmed");
+    assert!(fixture.packs(0).len() < before, "it is trimmed");
     // Until there is something to trim again.
     while trim(&pool, TrimOptions { dry_run: true, ..TrimOptions::default() }).unwrap().trimmed == 0
     {
@@ -286,16 +286,16 @@ fn a_program_warns_once_of_what_keeps_it_from_trimming() {
         assert!(told[0].contains(&format!("process {holder} on elsewhere")), "{told:?}");
         assert_eq!(told_of(Some(holder)), [""; 0], "once");
     }
-    let before = place.packs(0).len();
+    let before = fixture.packs(0).len();
     assert_eq!(told_of(None), [""; 0]);
-    assert!(place.packs(0).len() < before, "it is trimmed again");
+    assert!(fixture.packs(0).len() < before, "it is trimmed again");
 }
 
 /// The slow tier lags behind: the newest checkpoint that it has whole is all that is left if the fast tier goes.
 #[test]
 fn rules_leave_the_newest_checkpoint_of_the_slow_tier() {
-    let place = Place::new(FaultWorld::with_locks());
-    let pool = place.pool(TiersConfig { fill: false, ..TiersConfig::default() });
+    let fixture = Fixture::new(FaultWorld::with_locks());
+    let pool = fixture.pool(TiersConfig { fill: false, ..TiersConfig::default() });
     let program = Program::start(&pool, "job");
     let epochs =
         || -> Vec<_> { program.job.epochs().unwrap().iter().map(|info| info.epoch).collect() };
@@ -316,8 +316,8 @@ fn rules_leave_the_newest_checkpoint_of_the_slow_tier() {
 /// The slow tier has no room for what a gc writes. So the gc moves nothing, and what was safe there stays safe.
 #[test]
 fn a_gc_moves_nothing_that_the_slow_tier_has_no_room_for() {
-    let place = Place::new(FaultWorld::new());
-    let disks = Disks::new(place.world.clone());
+    let fixture = Fixture::new(FaultWorld::new());
+    let disks = Disks::new(fixture.world.clone());
     let tiers = TiersConfig { fill: false, ..TiersConfig::default() };
     let pool = disks.pool(tiers.clone(), Environment::system());
     let program = Program::start(&pool, "job");
@@ -328,7 +328,7 @@ fn a_gc_moves_nothing_that_the_slow_tier_has_no_room_for() {
     fill(&pool, FillOptions::default()).unwrap();
     // A shard is created on the fast tier first, and then on the slow one.
     let fast = Mutex::new(BTreeSet::new());
-    place.world.fail_when(move |_, op| {
+    fixture.world.fail_when(move |_, op| {
         let is_slow = op.starts_with("create ") && !fast.lock().unwrap().insert(op.to_owned());
         is_slow.then_some(ErrorKind::Full)
     });

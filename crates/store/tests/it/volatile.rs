@@ -5,7 +5,7 @@ use crate::stepped;
 
 use common::{Program, State, noise, small_config};
 use outlive_pool::{
-    Environment, FoundPlace, OpenTarget, Pool, Rows, TargetConfig, TargetPlaces, TargetTable,
+    Environment, FoundTarget, OpenTarget, Pool, Rows, TargetConfig, TargetLocations, TargetTable,
 };
 use outlive_store::Select;
 use outlive_target::{FaultWorld, Target};
@@ -52,7 +52,7 @@ struct Places {
     marker: Arc<AtomicU32>,
 }
 
-impl TargetPlaces for Places {
+impl TargetLocations for Places {
     fn first(&self, _: &[TargetConfig]) -> Result<Rows> {
         let host = Some("one".to_owned());
         let row = TargetConfig { id: Some(1), host, ..TargetConfig::at("memory") }.in_memory()?;
@@ -68,8 +68,8 @@ impl TargetPlaces for Places {
         Ok((self.target.clone(), Some(Box::new(look))))
     }
 
-    fn find(&self, row: &TargetConfig) -> Result<FoundPlace> {
-        Ok(FoundPlace::Own { id: row.id.unwrap_or(1), holds_shards: true })
+    fn find(&self, row: &TargetConfig) -> Result<FoundTarget> {
+        Ok(FoundTarget::Own { id: row.id.unwrap_or(1), holds_shards: true })
     }
 
     fn prepare(&self, _: &TargetConfig, _: &[TargetConfig]) -> Result<()> {

@@ -3,13 +3,13 @@
 
 pub(crate) mod directory;
 mod memory;
-pub mod places;
 mod protocol;
+pub mod replicas;
 
 pub use directory::DirectoryMedium;
 pub use memory::MemoryMedium;
-pub use places::{Asking, Movable, Places};
 pub use protocol::RecordLog;
+pub use replicas::{Asking, Movable, ReplicatedLog};
 
 use crate::{Lease, Lock, LockGuard};
 use outlive_types::sync::pause;

@@ -1,7 +1,7 @@
 //! The thread that lets time pass for all watches of a process. Other threads that let time pass may wait
 //! for a target meanwhile, so they cannot tell that it is silent.
 
-use super::Watch;
+use super::TargetWatch;
 use outlive_io::PerProcess;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread;
@@ -13,7 +13,7 @@ const PULSE: Duration = Duration::from_secs(1);
 /// The watches that have something to see to.
 #[derive(Default)]
 struct Keeper {
-    watches: Mutex<Vec<Weak<Watch>>>,
+    watches: Mutex<Vec<Weak<TargetWatch>>>,
     arrived: Condvar,
 }
 
@@ -21,7 +21,7 @@ struct Keeper {
 static KEEPER: PerProcess<Option<Arc<Keeper>>> = PerProcess::new(|_| None);
 
 /// Ticks a watch until it has nothing to see to. Without a thread nothing is given up, as without a watch.
-pub(super) fn keep(watch: &Arc<Watch>) {
+pub(super) fn keep(watch: &Arc<TargetWatch>) {
     let keeper = {
         let mut known = KEEPER.lock();
         if known.is_none() {

@@ -84,7 +84,7 @@ pub enum Work {
 pub type Look = dyn Fn() -> Result<()> + Send + Sync;
 
 /// Watches one target.
-pub struct Watch {
+pub struct TargetWatch {
     /// Its name in messages.
     name: String,
     bounds: Bounds,
@@ -93,7 +93,7 @@ pub struct Watch {
     helpers: OwnEngine,
     /// Takes the looks: they must not wait for questions that hang.
     lookout: OwnEngine,
-    /// Whether a thread of this process calls [`Watch::tick`]; tests call it themselves.
+    /// Whether a thread of this process calls [`TargetWatch::tick`]; tests call it themselves.
     has_keeper: bool,
     /// A forked child begins anew: work under way is its parent's.
     state: PerProcess<State>,
@@ -137,25 +137,25 @@ struct Silent {
     looked: Option<Instant>,
 }
 
-impl Watch {
+impl TargetWatch {
     /// A watch over the target that messages call `name`. `look` asks it something small.
     pub fn new(
         name: impl Into<String>,
         bounds: Bounds,
         observer: Arc<dyn Observer>,
         look: Arc<Look>,
-    ) -> Arc<Watch> {
-        Watch::with(name.into(), bounds, observer, look, true)
+    ) -> Arc<TargetWatch> {
+        TargetWatch::with(name.into(), bounds, observer, look, true)
     }
 
-    /// The same for tests: time passes only when they call [`Watch::tick`].
+    /// The same for tests: time passes only when they call [`TargetWatch::tick`].
     pub fn ticked(
         name: impl Into<String>,
         bounds: Bounds,
         observer: Arc<dyn Observer>,
         look: Arc<Look>,
-    ) -> Arc<Watch> {
-        Watch::with(name.into(), bounds, observer, look, false)
+    ) -> Arc<TargetWatch> {
+        TargetWatch::with(name.into(), bounds, observer, look, false)
     }
 
     fn with(
@@ -164,10 +164,10 @@ impl Watch {
         observer: Arc<dyn Observer>,
         look: Arc<Look>,
         has_keeper: bool,
-    ) -> Arc<Watch> {
+    ) -> Arc<TargetWatch> {
         let (helpers, lookout) = (OwnEngine::new(HELPERS), OwnEngine::new(LOOKS));
         let state = PerProcess::new(|_| State::default());
-        Arc::new(Watch { name, bounds, look, observer, helpers, lookout, has_keeper, state })
+        Arc::new(TargetWatch { name, bounds, look, observer, helpers, lookout, has_keeper, state })
     }
 
     /// Why the target is left alone, if it is.
@@ -437,9 +437,9 @@ impl Watch {
 
 type Guard<'a> = MutexGuard<'a, State>;
 
-impl fmt::Debug for Watch {
+impl fmt::Debug for TargetWatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Watch({})", self.name)
+        write!(f, "TargetWatch({})", self.name)
     }
 }
 

@@ -1,13 +1,13 @@
 //! A target that is watched.
 
-use super::{Watch, Work};
+use super::{TargetWatch, Work};
 use crate::{Capacity, Fault, ReadRange, ReadTicket, ShardName, ShardWriter, Target, WriteTicket};
 use outlive_io::{AlignedBuf, SharedBuf, Ticket};
 use outlive_types::{Error, Result};
 use std::process;
 use std::sync::Arc;
 
-/// A target that is left alone while it does not answer: no call waits longer than its [`Watch`] says.
+/// A target that is left alone while it does not answer: no call waits longer than its [`TargetWatch`] says.
 ///
 /// Starting a write, a finish or a read must not wait; what they start may hang. `delete` and
 /// `delete_unfinished` are refused while the target is silent, and otherwise wait for as long as they take.
@@ -16,12 +16,12 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct WatchedTarget {
     inner: Arc<dyn Target>,
-    watch: Arc<Watch>,
+    watch: Arc<TargetWatch>,
 }
 
 impl WatchedTarget {
     /// Wraps `inner`.
-    pub fn new(inner: Arc<dyn Target>, watch: Arc<Watch>) -> WatchedTarget {
+    pub fn new(inner: Arc<dyn Target>, watch: Arc<TargetWatch>) -> WatchedTarget {
         WatchedTarget { inner, watch }
     }
 
@@ -71,7 +71,7 @@ impl Target for WatchedTarget {
             return ranges.into_iter().map(refused).collect();
         }
         let holds: Vec<_> = ranges.iter().map(|range| range.buffer.hold()).collect();
-        let follow = |(begun, hold): (ReadTicket, outlive_io::Hold)| {
+        let follow = |(begun, hold): (ReadTicket, outlive_io::WeakBuffer)| {
             let given_up = move |error| {
                 // The read that hangs has the buffer.
                 hold.write_off();
@@ -139,7 +139,7 @@ impl Target for WatchedTarget {
 /// A writer that is given up with its target.
 struct WatchedWriter {
     inner: Option<Box<dyn ShardWriter>>,
-    watch: Arc<Watch>,
+    watch: Arc<TargetWatch>,
     // The threads that could wait in its place are those of the process that began it.
     pid: u32,
 }

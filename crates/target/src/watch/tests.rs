@@ -53,7 +53,7 @@ impl Observer for Told {
 }
 
 struct Fixture {
-    watch: Arc<Watch>,
+    watch: Arc<TargetWatch>,
     /// Of questions, and of looks.
     gate: Arc<Gate>,
     looks: Arc<Gate>,
@@ -70,7 +70,8 @@ impl Fixture {
             through.pass();
             Ok(())
         };
-        let watch = Watch::ticked("target 3", Bounds::default(), told.clone(), Arc::new(look));
+        let watch =
+            TargetWatch::ticked("target 3", Bounds::default(), told.clone(), Arc::new(look));
         Fixture { watch, gate, looks, told, begun: Instant::now() }
     }
 
@@ -95,7 +96,7 @@ impl Fixture {
         asked.wait().unwrap_err()
     }
 
-    fn until(&self, is_so: impl Fn(&Watch) -> bool) {
+    fn until(&self, is_so: impl Fn(&TargetWatch) -> bool) {
         while !is_so(&self.watch) {
             std::thread::yield_now();
         }

@@ -3,8 +3,9 @@
 use outlive_target::conformance::{check_log, check_medium, check_target};
 use outlive_target::{
     Asking, Bounds, DirectoryLog, DirectoryMedium, DirectoryOptions, DirectoryTarget, FaultWorld,
-    LogMedium, MemoryLog, MemoryMedium, MemoryTarget, Places, RecordLog, RetryLog, RetryPolicy,
-    RetryTarget, Target, Throttle, ThrottledLog, ThrottledTarget, Watch, WatchedTarget,
+    LogMedium, MemoryLog, MemoryMedium, MemoryTarget, RecordLog, ReplicatedLog, RetryLog,
+    RetryPolicy, RetryTarget, Target, TargetWatch, Throttle, ThrottledLog, ThrottledTarget,
+    WatchedTarget,
 };
 use outlive_types::{ErrorKind, NoObserver};
 use std::path::{Path, PathBuf};
@@ -43,7 +44,7 @@ fn check_directory_target(base: &Path, direct_io: bool) {
 /// A target that is left alone while it does not answer.
 fn watched(inner: Arc<dyn Target>) -> Arc<dyn Target> {
     let look = Arc::new(|| Ok(()));
-    let watch = Watch::new("a target", Bounds::default(), Arc::new(NoObserver), look);
+    let watch = TargetWatch::new("a target", Bounds::default(), Arc::new(NoObserver), look);
     Arc::new(WatchedTarget::new(inner, watch))
 }
 
@@ -103,7 +104,7 @@ fn memory() {
 }
 
 #[test]
-fn several_places() {
+fn several_replicas() {
     let dirs = Arc::new(Dirs::new(&std::env::temp_dir()));
     for asking in [Asking::AtOnce, Asking::InTurn] {
         let memory = move |locks: bool| {
@@ -112,12 +113,12 @@ fn several_places() {
                 false => MemoryMedium::default(),
             };
             let media = (0..3).map(|_| Arc::new(medium()) as Arc<dyn LogMedium>).collect();
-            Places::new(media, asking).unwrap()
+            ReplicatedLog::new(media, asking).unwrap()
         };
         let (media, logs) = (dirs.clone(), dirs.clone());
         let directories = move |dirs: &Dirs| {
             let one = |_| Arc::new(DirectoryMedium::open(&dirs.next())) as Arc<dyn LogMedium>;
-            Places::new((0..3).map(one).collect(), asking).unwrap()
+            ReplicatedLog::new((0..3).map(one).collect(), asking).unwrap()
         };
         check_medium(move || Arc::new(memory(false)));
         check_medium(move || Arc::new(directories(&media)));

@@ -3,4 +3,4 @@
 mod conformance;
 mod fuse;
 mod open_files;
-mod places;
+mod replicas;

@@ -86,7 +86,7 @@ fn every_completed_write_is_in_the_next_image() {
                     ));
                     break;
                 }
-                frozen.settle(Some(epoch));
+                frozen.commit_baseline(Some(epoch));
                 last = image;
             }
             end.store(true, SeqCst);

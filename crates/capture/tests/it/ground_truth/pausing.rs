@@ -139,10 +139,10 @@ fn run(name: &str, choice: TrackerChoice, pattern: Pattern, changes: Change) {
                     frozen.report()
                 );
                 if rng.below(6) == 0 {
-                    frozen.settle(None);
+                    frozen.commit_baseline(None);
                 } else {
                     epoch += 1;
-                    frozen.settle(Some(epoch));
+                    frozen.commit_baseline(Some(epoch));
                     last = image;
                 }
             }
@@ -186,7 +186,7 @@ fn what_moved_is_found_again_if_its_save_failed() {
             assert_eq!(wrong, [], "{name}, step {step}");
             if step % 3 != 1 {
                 epoch += 1;
-                frozen.settle(Some(epoch));
+                frozen.commit_baseline(Some(epoch));
                 last = image;
             }
         }

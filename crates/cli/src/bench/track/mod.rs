@@ -5,7 +5,7 @@ mod pattern;
 mod policy;
 
 use super::report::{Goal, Report, Unit};
-use super::{Teller, gib_bytes, machine};
+use super::{Reporter, gib_bytes, machine};
 use crate::args::BenchTrackArgs;
 use crate::output::{Answer, Table, shown};
 use crate::plot;
@@ -45,7 +45,7 @@ impl Row {
 }
 
 /// `outlive bench track`.
-pub fn run(args: &BenchTrackArgs, words: &[OsString], teller: &Arc<Teller>) -> Result<Answer> {
+pub fn run(args: &BenchTrackArgs, words: &[OsString], reporter: &Arc<Reporter>) -> Result<Answer> {
     let bytes = usize::try_from(gib_bytes(args.gib))
         .map_err(|_| Error::invalid("the state is larger than memory can be"))?;
     let words: Vec<String> = words.iter().map(|word| shown(&word.to_string_lossy())).collect();
@@ -54,19 +54,19 @@ pub fn run(args: &BenchTrackArgs, words: &[OsString], teller: &Arc<Teller>) -> R
     let mut rows = Vec::new();
     for pattern in PATTERNS {
         let name = pattern.name();
-        teller.step("bench track", &format!("{name}: the program alone"));
+        reporter.step("bench track", &format!("{name}: the program alone"));
         let alone_s = alone(pattern, bytes, args.intervals)?;
         let mut of_pattern = Vec::new();
         for policy in POLICIES {
-            teller.step("bench track", &format!("{name}: {}", policy.name()));
+            reporter.step("bench track", &format!("{name}: {}", policy.name()));
             of_pattern.push(measure(pattern, policy, bytes, args.intervals, alone_s)?);
         }
         judge(&mut report, pattern, &of_pattern);
         rows.push((pattern, alone_s, of_pattern));
     }
-    teller.step("bench track", "programs at a fixed rate");
+    reporter.step("bench track", "programs at a fixed rate");
     slowdowns(&mut report, bytes, args.intervals)?;
-    teller.finish();
+    reporter.finish();
     report.others(machine::Cpu::now().since(used), started.elapsed().as_secs_f64());
     report.detail("rows", json(&rows));
     if let Some(file) = &args.plot {

@@ -178,7 +178,7 @@ impl Tracked {
                     frozen.bytes(run, &mut unused)?;
                 }
                 *epoch += 1;
-                frozen.settle(Some(*epoch));
+                frozen.commit_baseline(Some(*epoch));
                 (took.stall_s, took.drain_s) = (stalled - start, cpu_s() - stalled);
                 for (number, run) in frozen.runs().iter().enumerate() {
                     let bytes = frozen.bytes(number, &mut unused)?;

@@ -21,14 +21,14 @@ pub fn text(path: &Path) -> &str {
 }
 
 /// A server, and files that are put into pools.
-pub struct Place {
+pub struct Fixture {
     pub server: Server,
     pub dir: tempfile::TempDir,
 }
 
-impl Place {
-    pub fn new(server: Server) -> Place {
-        Place { server, dir: tempfile::tempdir().unwrap() }
+impl Fixture {
+    pub fn new(server: Server) -> Fixture {
+        Fixture { server, dir: tempfile::tempdir().unwrap() }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {

@@ -9,7 +9,7 @@ pub use server::{Cluster, Tls};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use outlive_etcd::EtcdPlace;
+use outlive_etcd::EtcdUrl;
 use outlive_types::JobName;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -18,26 +18,26 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// A place of its own on the members at `addresses`, each time.
-pub fn place_at(addresses: &[SocketAddr]) -> EtcdPlace {
+pub fn url_at(addresses: &[SocketAddr]) -> EtcdUrl {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let prefix = format!("a,b=c+d@e/p_{}.x", NEXT.fetch_add(1, Ordering::Relaxed));
-    place_with(addresses, &prefix, &[])
+    url_with(addresses, &prefix, &[])
 }
 
 /// The place with this prefix and these variables.
-pub fn place_with(addresses: &[SocketAddr], prefix: &str, variables: &[(&str, &str)]) -> EtcdPlace {
-    named_place("etcd", addresses, prefix, variables)
+pub fn url_with(addresses: &[SocketAddr], prefix: &str, variables: &[(&str, &str)]) -> EtcdUrl {
+    named_url("etcd", addresses, prefix, variables)
 }
 
-pub fn named_place(
+pub fn named_url(
     scheme: &str,
     addresses: &[SocketAddr],
     prefix: &str,
     variables: &[(&str, &str)],
-) -> EtcdPlace {
+) -> EtcdUrl {
     let hosts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-    let place = EtcdPlace::parse(&format!("{scheme}://{}/{prefix}", hosts.join(",")));
-    place.expect("a place").with_variables(variables.iter().copied())
+    let pool_url = EtcdUrl::parse(&format!("{scheme}://{}/{prefix}", hosts.join(",")));
+    pool_url.expect("a place").with_variables(variables.iter().copied())
 }
 
 pub fn job() -> JobName {

@@ -1,7 +1,7 @@
 //! Real etcd clusters on loopback.
 
-use super::{named_place, place_at, until};
-use outlive_etcd::EtcdPlace;
+use super::{named_url, until, url_at};
+use outlive_etcd::EtcdUrl;
 use std::env;
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -76,8 +76,8 @@ impl Cluster {
     }
 
     /// A place of its own in the cluster, each time.
-    pub fn place(&self) -> EtcdPlace {
-        place_at(&self.addresses())
+    pub fn pool_url(&self) -> EtcdUrl {
+        url_at(&self.addresses())
     }
 
     /// Ends a member as a power cut does.
@@ -172,21 +172,21 @@ impl Cluster {
 
 /// Whether a member takes part in its cluster, and asks for nothing but a user.
 fn answers(address: SocketAddr, tls: Option<&Tls>) -> bool {
-    let place = match tls {
-        None => place_at(&[address]),
-        Some(tls) => tls.place(address),
+    let pool_url = match tls {
+        None => url_at(&[address]),
+        Some(tls) => tls.pool_url(address),
     };
-    place.check().err().is_none_or(|error| error.message().contains("asks for a user"))
+    pool_url.check().err().is_none_or(|error| error.message().contains("asks for a user"))
 }
 
 impl Tls {
     /// A place on a member that is reached with these certificates.
-    pub fn place(&self, address: SocketAddr) -> EtcdPlace {
+    pub fn pool_url(&self, address: SocketAddr) -> EtcdUrl {
         let path = |path: &PathBuf| path.to_str().expect("a path that is text").to_owned();
         let (roots, cert, key) = (path(&self.roots), path(&self.cert), path(&self.key));
         let variables =
             [("ETCDCTL_CACERT", &*roots), ("ETCDCTL_CERT", &cert), ("ETCDCTL_KEY", &key)];
-        named_place("etcds", &[address], "ckpt", &variables)
+        named_url("etcds", &[address], "ckpt", &variables)
     }
 }
 

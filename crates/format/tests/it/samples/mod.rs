@@ -2,7 +2,9 @@
 #![allow(dead_code)] // each test file uses some of them
 
 use outlive_format::*;
-use outlive_types::{Distribution, Error, Fingerprint, PackId, RegionDesc, RegionPlace, SessionId};
+use outlive_types::{
+    Distribution, Error, Fingerprint, PackId, RegionDesc, RegionLocation, SessionId,
+};
 
 pub fn fp(byte: u8) -> Fingerprint {
     Fingerprint([byte; 32])
@@ -92,13 +94,13 @@ pub fn delta_leaf() -> Leaf {
 }
 
 pub fn catalog() -> Catalog {
-    let region = |name: &str, dtype: &str, shape: &[u64], bytes, place, root| CatalogRegion {
+    let region = |name: &str, dtype: &str, shape: &[u64], bytes, location, root| CatalogRegion {
         desc: RegionDesc {
             name: name.to_owned(),
             dtype: dtype.to_owned(),
             shape: shape.to_vec(),
             bytes,
-            place,
+            location,
             distribution: Distribution::Local,
         },
         root,
@@ -116,18 +118,18 @@ pub fn catalog() -> Catalog {
     };
     Catalog {
         regions: vec![
-            region("ü", "<f8", &[2, 3], 48, RegionPlace::Packed { offset: 32 }, fp(0)),
-            region("grid", "", &[], (2 << 20) + 1, RegionPlace::Own, fp(0x60)),
+            region("ü", "<f8", &[2, 3], 48, RegionLocation::Packed { offset: 32 }, fp(0)),
+            region("grid", "", &[], (2 << 20) + 1, RegionLocation::Own, fp(0x60)),
             distributed(
-                region("p", "|u1", &[2, 2], 4, RegionPlace::Packed { offset: 80 }, fp(0)),
+                region("p", "|u1", &[2, 2], 4, RegionLocation::Packed { offset: 80 }, fp(0)),
                 part,
             ),
             distributed(
-                region("r", "|i1", &[1], 1 << 20, RegionPlace::Own, fp(0x61)),
+                region("r", "|i1", &[1], 1 << 20, RegionLocation::Own, fp(0x61)),
                 Distribution::Replicated,
             ),
             distributed(
-                region("c", "|u1", &[3, 2], 6, RegionPlace::Packed { offset: 96 }, fp(0)),
+                region("c", "|u1", &[3, 2], 6, RegionLocation::Packed { offset: 96 }, fp(0)),
                 blocks,
             ),
         ],
@@ -304,7 +306,7 @@ pub fn records() -> Vec<Record> {
             condemned: vec![pack(1)],
             segments: vec![segment],
             lists: vec![page_ref(0, 0x2000)],
-            hurt: vec![kept.epoch],
+            incomplete: vec![kept.epoch],
             manifests: vec![kept, manifest_of_ranks()],
         }),
         Body::Note(Note {
@@ -406,7 +408,7 @@ pub const STRUCTURES: [Structure; 15] = [
     Structure {
         name: "message",
         samples: || messages().iter().map(|message| message.encode().unwrap()).collect(),
-        again: |bytes| Message::decode(bytes)?.encode(),
+        again: |bytes| SaveMessage::decode(bytes)?.encode(),
         seal: Some(seal_checksum),
     },
     Structure {
@@ -420,7 +422,7 @@ pub const STRUCTURES: [Structure; 15] = [
     Structure {
         name: "word",
         samples: || words().iter().map(|word| word.encode().unwrap()).collect(),
-        again: |bytes| Word::decode(bytes)?.encode(),
+        again: |bytes| CallMessage::decode(bytes)?.encode(),
         seal: Some(seal_checksum),
     },
     Structure {
@@ -508,26 +510,26 @@ fn plain_again(bytes: &[u8]) -> outlive_types::Result<Vec<u8>> {
 }
 
 /// One word of each kind.
-pub fn words() -> Vec<Word> {
+pub fn words() -> Vec<CallMessage> {
     let meeting = [0x3E; 16];
     let all = [
-        Said::Here,
-        Said::Met { meeting, speakers: vec![[0xA0; 16], [0xA1; 16]] },
-        Said::Call { meeting, number: 7, bytes: vec![1, 2, 3] },
-        Said::Alive,
-        Said::Left(Error::retry("no")),
+        Payload::Here,
+        Payload::Met { meeting, speakers: vec![[0xA0; 16], [0xA1; 16]] },
+        Payload::Call { meeting, number: 7, bytes: vec![1, 2, 3] },
+        Payload::Alive,
+        Payload::Left(Error::retry("no")),
     ];
-    let of = |said| Word { run: "r-1".to_owned(), ranks: 2, speaker: [0xA0; 16], said };
+    let of = |said| CallMessage { run: "r-1".to_owned(), ranks: 2, speaker: [0xA0; 16], said };
     all.into_iter().map(of).collect()
 }
 
 /// A message on its way.
-pub fn enveloped(message: Message) -> Envelope {
+pub fn enveloped(message: SaveMessage) -> Envelope {
     Envelope { session: session(), save: 3, message }
 }
 
 /// One message of each kind, and changes without anything.
-pub fn messages() -> Vec<Message> {
+pub fn messages() -> Vec<SaveMessage> {
     let moved = Moved {
         number: 9,
         segments: image(0).segments,
@@ -541,19 +543,19 @@ pub fn messages() -> Vec<Message> {
     };
     let figures = manifest().figures;
     vec![
-        Message::Session(Opened { session: session(), changes: changes.clone() }),
-        Message::Image(RankImage {
+        SaveMessage::Session(Opened { session: session(), changes: changes.clone() }),
+        SaveMessage::Image(RankImage {
             image: image(7),
             parent: 12,
             figures,
             spread: [vec![1, 2, 4], vec![3, 5, 6]].into(),
         }),
-        Message::Changed(changes),
-        Message::Changed(Changes::default()),
-        Message::Committed(Committed { number: 10, record_bytes: 0x234, in_table: true }),
-        Message::Failed(Error::full("no room in /ckpt")),
-        Message::Failed(Error::away("target 3 is not there")),
-        Message::Alive,
+        SaveMessage::Changed(changes),
+        SaveMessage::Changed(Changes::default()),
+        SaveMessage::Committed(Committed { number: 10, record_bytes: 0x234, in_table: true }),
+        SaveMessage::Failed(Error::full("no room in /ckpt")),
+        SaveMessage::Failed(Error::away("target 3 is not there")),
+        SaveMessage::Alive,
     ]
 }
 

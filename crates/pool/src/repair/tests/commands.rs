@@ -96,7 +96,7 @@ fn a_target_that_comes_back_leaves_no_two_shards_of_a_pack_on_one() {
             fixture.pool().repair(RepairOptions::default(), &All).unwrap();
             fixture.bring_back(first, id);
             let report = fixture.repair();
-            assert!(report.surplus > 0 || report.incomplete == 0, "{what}: {report:?}");
+            assert!(report.surplus > 0 || report.degraded == 0, "{what}: {report:?}");
             fixture.check(&what);
             let lost = (first + 1) % targets;
             let id = fixture.take(lost);

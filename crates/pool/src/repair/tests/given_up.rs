@@ -143,13 +143,13 @@ fn what_is_left_of_a_pack_that_nothing_names_is_no_damage() {
     let place = {
         write(&writer, PACKS).unwrap();
         let targets = writer.targets();
-        let places: Vec<usize> =
+        let locations: Vec<usize> =
             writer.shards_of(unneeded).iter().map(|name| targets.find(*name).unwrap()).collect();
-        for (shard, place) in (0..).zip(&places).skip(1) {
+        for (shard, place) in (0..).zip(&locations).skip(1) {
             let name = ShardName { pack: unneeded, shard };
             fixture.world.process_with(PLACES).0[*place].delete(name).unwrap();
         }
-        places[0]
+        locations[0]
     };
     let id = place as u32 + 1;
     let drained = fixture.pool().drain_target(id, None, &All).unwrap();

@@ -3,7 +3,7 @@
 use super::*;
 use crate::Writes;
 use crate::targets::Member;
-use outlive_target::{Bounds, Watch, WriteTicket};
+use outlive_target::{Bounds, TargetWatch, WriteTicket};
 use outlive_types::NoObserver;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Condvar, Mutex};
@@ -158,7 +158,7 @@ impl ShardWriter for RemoteWriter {
 
 struct Remotes {
     servers: Vec<Arc<Server>>,
-    watches: Vec<Arc<Watch>>,
+    watches: Vec<Arc<TargetWatch>>,
     pool: Pool,
 }
 
@@ -175,7 +175,7 @@ impl Remotes {
             let name = format!("target {id}");
             let (bounds, observer) = (Bounds::default(), Arc::new(NoObserver));
             // Only the time of those that hang passes: in no other way can one seem to be silent.
-            let watch = Watch::ticked(name, bounds, observer, Arc::new(look));
+            let watch = TargetWatch::ticked(name, bounds, observer, Arc::new(look));
             let world = FaultWorld::new();
             let member = Member::new(id, Arc::new(Remote(world.target(), server.clone())));
             let member = member.if_there(Box::new(move || {
@@ -196,7 +196,7 @@ impl Remotes {
     }
 
     /// Saves, as far as a pool has a part in it. Time passes for targets that are gone.
-    fn save(&self, number: u32) -> Result<(Vec<Place>, Vec<Vec<u8>>)> {
+    fn save(&self, number: u32) -> Result<(Vec<PackExtent>, Vec<Vec<u8>>)> {
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -213,7 +213,7 @@ impl Remotes {
             });
             let chunks = chunks(number.into(), 2 * CONTAINER + 9000);
             let saved =
-                self.pool.check_place().and_then(|()| write(&self.pool, pack(number), &chunks));
+                self.pool.check_markers().and_then(|()| write(&self.pool, pack(number), &chunks));
             is_over.store(true, Ordering::Relaxed);
             saved.map(|places| (places, chunks))
         })

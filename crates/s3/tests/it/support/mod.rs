@@ -7,7 +7,7 @@ mod server;
 pub use server::{ACCESS, BUCKET, SECRET, Server};
 
 use outlive_io::{AlignedBuf, SharedBuf};
-use outlive_s3::S3Place;
+use outlive_s3::S3Url;
 use outlive_target::{ReadRange, ShardName, ShardWriter, Target, read_one};
 use outlive_types::{PackId, Result, Rng, SeededRng, SessionId};
 use std::net::SocketAddr;
@@ -19,26 +19,26 @@ pub const PAGE: usize = 4096;
 
 impl Server {
     /// A place of its own in the bucket, each time.
-    pub fn place(&self) -> S3Place {
-        place_at(self.address())
+    pub fn pool_url(&self) -> S3Url {
+        url_at(self.address())
     }
 }
 
 /// A place of its own in the bucket of the server that is reached at `address`.
-pub fn place_at(address: SocketAddr) -> S3Place {
+pub fn url_at(address: SocketAddr) -> S3Url {
     place_at_url(&format!("http://{address}"))
 }
 
 /// The same by the server's URL.
-pub fn place_at_url(url: &str) -> S3Place {
+pub fn place_at_url(url: &str) -> S3Url {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let prefix = format!("a,b=c+d@e/p_{}.x", NEXT.fetch_add(1, Ordering::Relaxed));
-    named_place(&format!("s3://{BUCKET}/{prefix}"), url, SECRET)
+    named_url(&format!("s3://{BUCKET}/{prefix}"), url, SECRET)
 }
 
 /// The place `name` on the server at `url`, with the key `secret`.
-pub fn named_place(name: &str, url: &str, secret: &str) -> S3Place {
-    S3Place::parse(name).expect("a place").with_variables([
+pub fn named_url(name: &str, url: &str, secret: &str) -> S3Url {
+    S3Url::parse(name).expect("a place").with_variables([
         ("AWS_ENDPOINT_URL", url),
         ("AWS_ACCESS_KEY_ID", ACCESS),
         ("AWS_SECRET_ACCESS_KEY", secret),

@@ -2,7 +2,7 @@
 
 use super::listing::{Items, ListingChunks};
 use super::recipe::{Pieces, wrong_length};
-use super::whereabouts::{Places, Whereabouts};
+use super::whereabouts::{PackExtents, Whereabouts};
 use crate::commit::history;
 use crate::images::only_image;
 use crate::index::Locator;
@@ -58,7 +58,7 @@ impl FilesImage {
         }
         let whereabouts = Arc::new(Whereabouts::load(pool, job, &manifest, as_of)?);
         let listing =
-            ListingChunks::read(pool, &whereabouts.places().locator, image.reference.catalog)?;
+            ListingChunks::read(pool, &whereabouts.extents().locator, image.reference.catalog)?;
         let listing = Arc::new(listing);
         let job = job.clone();
         Ok(FilesImage { job, manifest, image, as_of, whereabouts, listing })
@@ -73,13 +73,13 @@ impl FilesImage {
         if let Some(newest) = FilesImage::newest_at_once(pool, job)? {
             return Ok(newest);
         }
-        // What a scrub has found hurt may open: the damage lies in chunks.
-        let hurt: HashSet<Epoch> = history(pool, job)?
-            .filter(|entry| entry.hurt)
+        // What a scrub has found incomplete may open: the damage lies in chunks.
+        let incomplete: HashSet<Epoch> = history(pool, job)?
+            .filter(|entry| entry.incomplete)
             .filter_map(|entry| entry.manifest().map(|manifest| manifest.epoch))
             .collect();
         let is_sound =
-            |manifest: &Manifest| manifest.is_of_files() && !hurt.contains(&manifest.epoch);
+            |manifest: &Manifest| manifest.is_of_files() && !incomplete.contains(&manifest.epoch);
         let opens = |manifest: &Manifest| FilesImage::opens(pool, job, manifest);
         let kind = Kind { is: &is_sound, opens: &opens };
         let newest = first_manifest(pool, job, Select::Newest, kind, &mut |found, as_of| {
@@ -103,7 +103,7 @@ impl FilesImage {
             if entry.record.is_err() {
                 return Ok(None);
             }
-            let is_sound = |manifest: &&Manifest| manifest.is_of_files() && !entry.hurt;
+            let is_sound = |manifest: &&Manifest| manifest.is_of_files() && !entry.incomplete;
             let Some(manifest) = entry.manifest().filter(is_sound) else { continue };
             return match FilesImage::open(pool, job, manifest.clone(), as_of) {
                 Ok(checkpoint) => Ok(Some(Some(checkpoint))),
@@ -149,8 +149,8 @@ impl FilesImage {
     }
 
     /// The places of chunks, as far as they are known.
-    pub(crate) fn places(&self) -> Arc<Places> {
-        self.whereabouts.places()
+    pub(crate) fn extents(&self) -> Arc<PackExtents> {
+        self.whereabouts.extents()
     }
 
     /// Fingerprints of the recipes above the chunks of the listing.
@@ -201,11 +201,11 @@ impl FilesImage {
     /// # Errors
     /// `Damaged` if it is in none of the segments, or not as long as its piece.
     pub fn wanted_of(&self, piece: &Piece) -> Result<ReadItem> {
-        let place = self.whereabouts.places().locator.find(&piece.fp)?;
-        if u64::from(place.length) != piece.bytes {
-            return Err(wrong_length(piece, place.length));
+        let extent = self.whereabouts.extents().locator.find(&piece.fp)?;
+        if u64::from(extent.length) != piece.bytes {
+            return Err(wrong_length(piece, extent.length));
         }
-        Ok(ReadItem { fp: piece.fp, place })
+        Ok(ReadItem { fp: piece.fp, extent })
     }
 
     /// The same chunk where a gc has put it since, if one has.
@@ -214,15 +214,15 @@ impl FilesImage {
     /// What the log reports.
     pub fn moved(&self, wanted: &ReadItem) -> Result<Option<ReadItem>> {
         let find = |locator: &Locator| {
-            let place = locator.find(&wanted.fp).ok().filter(|place| *place != wanted.place);
-            place.map(|place| ReadItem { fp: wanted.fp, place })
+            let extent = locator.find(&wanted.fp).ok().filter(|extent| *extent != wanted.extent);
+            extent.map(|extent| ReadItem { fp: wanted.fp, extent })
         };
-        let seen = self.whereabouts.places();
+        let seen = self.whereabouts.extents();
         if let Some(moved) = find(&seen.locator) {
             return Ok(Some(moved));
         }
         match self.whereabouts.moved_since(&seen)? {
-            true => Ok(find(&self.whereabouts.places().locator)),
+            true => Ok(find(&self.whereabouts.extents().locator)),
             false => Ok(None),
         }
     }

@@ -15,11 +15,11 @@ use std::sync::{Mutex, PoisonError};
 /// `Damaged` if one is missing, wrong, or not as long as `pieces` say (0: any length).
 pub fn read_pieces(pool: &Pool, locator: &Locator, pieces: &[Piece]) -> Result<Vec<Vec<u8>>> {
     let wanted = pieces.iter().map(|piece| {
-        let place = locator.find(&piece.fp)?;
-        if piece.bytes > 0 && u64::from(place.length) != piece.bytes {
-            return Err(wrong_length(piece, place.length));
+        let extent = locator.find(&piece.fp)?;
+        if piece.bytes > 0 && u64::from(extent.length) != piece.bytes {
+            return Err(wrong_length(piece, extent.length));
         }
-        Ok(ReadItem { fp: piece.fp, place })
+        Ok(ReadItem { fp: piece.fp, extent })
     });
     let wanted = wanted.collect::<Result<Vec<ReadItem>>>()?;
     let out = Mutex::new(vec![Vec::new(); wanted.len()]);

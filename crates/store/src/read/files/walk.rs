@@ -48,7 +48,7 @@ fn walk_listing(
     let of = (root.root, RECIPE);
     let listing = ListingChunks::read(pool, locator, root)?;
     for recipe in &listing.recipes {
-        needs.add(of, Live::Node(ReadItem { fp: *recipe, place: locator.find(recipe)? }))?;
+        needs.add(of, Live::Node(ReadItem { fp: *recipe, extent: locator.find(recipe)? }))?;
     }
     let mut reader = ListingReader::new();
     for batch in listing.chunks.chunks(64) {
@@ -99,7 +99,7 @@ fn content(
             needs.add(of, Live::Chunk(piece.fp, Pages::Whole))?;
         }
     }
-    let mut node = |fp| needs.add(of, Live::Node(ReadItem { fp, place: locator.find(&fp)? }));
+    let mut node = |fp| needs.add(of, Live::Node(ReadItem { fp, extent: locator.find(&fp)? }));
     recipes.into_iter().try_for_each(&mut node)
 }
 

@@ -5,7 +5,7 @@ use super::recipe::read_pieces;
 use crate::commit::history;
 use crate::images::only_image;
 use crate::index::Locator;
-use crate::read::again::Current;
+use crate::read::reload::Current;
 use outlive_format::{Manifest, Piece, SegmentRef};
 use outlive_pool::Pool;
 use outlive_types::{JobName, Result};
@@ -13,19 +13,19 @@ use std::sync::Arc;
 
 /// The places of one checkpoint.
 #[derive(Debug)]
-pub struct Whereabouts(Current<Places>);
+pub struct Whereabouts(Current<PackExtents>);
 
 /// The places as some record of the log had them.
 #[derive(Debug)]
-pub struct Places {
+pub struct PackExtents {
     segments: Vec<SegmentRef>,
     /// The same in memory.
     pub locator: Locator,
 }
 
-impl Places {
-    fn load(pool: &Pool, segments: Vec<SegmentRef>) -> Result<Places> {
-        Ok(Places { locator: Locator::load(pool, &segments)?, segments })
+impl PackExtents {
+    fn load(pool: &Pool, segments: Vec<SegmentRef>) -> Result<PackExtents> {
+        Ok(PackExtents { locator: Locator::load(pool, &segments)?, segments })
     }
 }
 
@@ -35,20 +35,20 @@ impl Whereabouts {
     /// # Errors
     /// `Damaged` if one is missing or wrong.
     pub fn load(pool: &Pool, job: &JobName, manifest: &Manifest, as_of: u64) -> Result<Self> {
-        let places = Places::load(pool, only_image(manifest)?.segments.clone())?;
+        let extents = PackExtents::load(pool, only_image(manifest)?.segments.clone())?;
         let (of, name, epoch) = (pool.clone(), job.clone(), manifest.epoch);
-        let reopen = move |seen: &Places| {
+        let reopen = move |seen: &PackExtents| {
             for entry in history(&of, &name)? {
                 let manifest = entry.manifest().filter(|manifest| manifest.epoch == epoch);
                 let Some(manifest) = manifest else { continue };
                 let there = &only_image(manifest)?.segments;
                 let has_moved = *there != seen.segments;
-                return has_moved.then(|| Places::load(&of, there.clone())).transpose();
+                return has_moved.then(|| PackExtents::load(&of, there.clone())).transpose();
             }
             // It was pruned.
             Ok(None)
         };
-        Ok(Whereabouts(Current::new(pool, job, as_of, places, Box::new(reopen))))
+        Ok(Whereabouts(Current::new(pool, job, as_of, extents, Box::new(reopen))))
     }
 
     /// The pool.
@@ -57,7 +57,7 @@ impl Whereabouts {
     }
 
     /// The places as far as they are known.
-    pub fn places(&self) -> Arc<Places> {
+    pub fn extents(&self) -> Arc<PackExtents> {
         self.0.get()
     }
 
@@ -66,14 +66,14 @@ impl Whereabouts {
     /// # Errors
     /// As [`read_pieces`].
     pub fn read(&self, pieces: &[Piece]) -> Result<Vec<Vec<u8>>> {
-        self.0.read(&mut |places| read_pieces(self.pool(), &places.locator, pieces))
+        self.0.read(&mut |extents| read_pieces(self.pool(), &extents.locator, pieces))
     }
 
     /// Whether there are other places than `seen` knows, after a look at the log.
     ///
     /// # Errors
     /// What the log reports.
-    pub fn moved_since(&self, seen: &Arc<Places>) -> Result<bool> {
+    pub fn moved_since(&self, seen: &Arc<PackExtents>) -> Result<bool> {
         self.0.moved_since(seen)
     }
 }

@@ -8,7 +8,7 @@ use outlive_store::{Job, JobOptions, MemoryImage, RestoreSink, SaveStats, Select
 use outlive_target::{ManifestLog, MemoryLog, MemoryTarget, ShardName, Target};
 use outlive_types::{
     Epoch, Event, FreezeRequest, Frozen, Observer, PACKED_STREAM, PAGE_BYTES, PageSource,
-    RegionDesc, RegionPlace, Result,
+    RegionDesc, RegionLocation, Result,
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -173,9 +173,9 @@ pub fn regions_of(checkpoint: &MemoryImage, streams: &[Vec<u8>]) -> State {
         .regions()
         .iter()
         .map(|region| {
-            let bytes = match region.place {
-                RegionPlace::Own => streams[number[region.name.as_str()]].clone(),
-                RegionPlace::Packed { offset } => {
+            let bytes = match region.location {
+                RegionLocation::Own => streams[number[region.name.as_str()]].clone(),
+                RegionLocation::Packed { offset } => {
                     let packed = number.get(PACKED_STREAM).map(|at| &streams[*at]);
                     match packed {
                         Some(packed) => packed[offset as usize..][..region.bytes as usize].to_vec(),

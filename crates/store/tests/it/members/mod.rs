@@ -6,7 +6,7 @@ use outlive_pool::Pool;
 use outlive_store::commit::Commit;
 use outlive_store::gc::{GcOptions, GcReport, Thoroughness, collect};
 use outlive_store::save::{
-    Committer, Draft, Order, PackNumbers, RankImage, RankWriter, StoredImage,
+    CheckpointHeader, Committer, PackNumbers, RankImage, RankWriter, SaveRequest, StoredImage,
 };
 use outlive_store::{Job, MemoryImage, Select};
 use outlive_types::{Epoch, Frozen, JobName, PAGE_BYTES, Rank, Result};
@@ -48,7 +48,7 @@ impl Member {
     ) -> Result<Made> {
         let mut source = self.source(state);
         let (frozen, plan) = self.writer.freeze(pool, epoch, &mut source)?;
-        let order = Order::default();
+        let order = SaveRequest::default();
         let stored = self.writer.store(pool, &packs, &plan, &*frozen, &order, &|| ())?;
         Ok(Made { packs, frozen, stored })
     }
@@ -80,7 +80,7 @@ impl Group {
 
     /// Commits what was made; each rank mends its image as often as something was moved.
     pub fn commit(&mut self, epoch: Epoch, mut made: Vec<Made>) -> Result<usize> {
-        let draft = Draft { epoch, frozen_ns: epoch, ..Draft::default() };
+        let draft = CheckpointHeader { epoch, frozen_ns: epoch, ..CheckpointHeader::default() };
         let mut rounds = 1;
         let committed = loop {
             let images: Vec<RankImage> = made.iter().map(|m| m.stored.image().clone()).collect();
@@ -90,7 +90,7 @@ impl Group {
                     for (member, Made { packs, stored, .. }) in
                         self.members.iter_mut().zip(&mut made)
                     {
-                        member.writer.mend(&self.pool, packs, stored, changes.clone())?;
+                        member.writer.rebase(&self.pool, packs, stored, changes.clone())?;
                     }
                 }
             }
@@ -98,7 +98,7 @@ impl Group {
         };
         for (member, made) in self.members.iter_mut().zip(made) {
             member.writer.follow(&self.pool, made.stored, &committed);
-            made.frozen.settle(Some(epoch));
+            made.frozen.commit_baseline(Some(epoch));
         }
         Ok(rounds)
     }

@@ -2,7 +2,7 @@
 
 use crate::common::small_config;
 use outlive_pool::{
-    Environment, FoundPlace, OpenTarget, Pool, PoolConfig, Rows, TargetConfig, TargetPlaces,
+    Environment, FoundTarget, OpenTarget, Pool, PoolConfig, Rows, TargetConfig, TargetLocations,
     TargetTable, Tier, TiersConfig,
 };
 use outlive_target::{FaultWorld, Target};
@@ -50,7 +50,7 @@ impl fmt::Debug for Places {
     }
 }
 
-impl TargetPlaces for Places {
+impl TargetLocations for Places {
     fn first(&self, _: &[TargetConfig]) -> Result<Rows> {
         let row = |id: u32| TargetConfig { id: Some(id), ..TargetConfig::at(id.to_string()) };
         let targets = vec![row(1), row(2).on_tier(Tier::Slow)];
@@ -66,8 +66,8 @@ impl TargetPlaces for Places {
         Ok((self.targets[number].clone(), Some(Box::new(look))))
     }
 
-    fn find(&self, row: &TargetConfig) -> Result<FoundPlace> {
-        Ok(FoundPlace::Own { id: row.id.unwrap_or(1), holds_shards: true })
+    fn find(&self, row: &TargetConfig) -> Result<FoundTarget> {
+        Ok(FoundTarget::Own { id: row.id.unwrap_or(1), holds_shards: true })
     }
 
     fn prepare(&self, _: &TargetConfig, _: &[TargetConfig]) -> Result<()> {

@@ -1,0 +1,214 @@
+//! Which way a freeze takes, and why: by dirty bytes, budget, and what a fork would cost.
+
+use crate::fork::{Filled, ForkImage, KeptFrom, Mappings, available_bytes};
+use crate::track::Refusal;
+use outlive_types::{FreezeMode, shown_bytes};
+use std::ops::Range;
+
+/// What a fork costs while the program stands beside the memory that the child gets: a thread, a process.
+const FORK_S: f64 = 0.001;
+/// What it costs while the program stands to write a GiB, by and large: that depends on the disk.
+const DRAIN_S_PER_GIB: f64 = 0.35;
+
+/// What is known of the memory to be held still.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Dirty {
+    /// Bytes that were written and lie in the program's memory.
+    pub bytes: u64,
+    /// Part of them that a fork does not freeze.
+    pub unfrozen_bytes: u64,
+    /// The budget for copies.
+    pub bytes_max: u64,
+}
+
+/// What is known of the process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Process {
+    /// Anonymous memory that a child would get.
+    pub forked: Filled,
+    /// Memory left to it, if that is known.
+    pub available_bytes: Option<u64>,
+}
+
+/// Whether to fork, and why or why not, as a sentence goes on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum FreezeMethod {
+    Copy(String),
+    Fork(String),
+}
+
+/// The part of the choice that needs no look at the process: `Err` if it would have to be looked at.
+pub(crate) fn at_once(mode: FreezeMode, dirty: Dirty) -> Option<FreezeMethod> {
+    let budget = shown_bytes(dirty.bytes_max);
+    let bytes = shown_bytes(dirty.bytes);
+    if dirty.bytes == 0 {
+        return Some(FreezeMethod::Copy(
+            "nothing of the program's own memory is to be held".to_owned(),
+        ));
+    }
+    match mode {
+        FreezeMode::Copy => Some(FreezeMethod::Copy("as freeze = \"copy\" asks".to_owned())),
+        FreezeMode::Fork => None,
+        FreezeMode::Auto | FreezeMode::Precopy => (dirty.bytes <= dirty.bytes_max)
+            .then(|| FreezeMethod::Copy(format!("{bytes} fit into freeze_bytes_max = {budget}"))),
+    }
+}
+
+/// The choice for what [`at_once`] leaves open. A fork that was asked for is only refused where it
+/// would not hold the memory still; one that was not must also pay, and have room: the program may
+/// rewrite all that is dirty while the child keeps the old pages.
+pub(crate) fn choose(mode: FreezeMode, dirty: Dirty, process: Process) -> FreezeMethod {
+    let budget = shown_bytes(dirty.bytes_max);
+    let bytes = shown_bytes(dirty.bytes);
+    if dirty.unfrozen_bytes > dirty.bytes_max {
+        return FreezeMethod::Copy(format!(
+            "of {bytes}, {} are shared, of files or kept from children, which a fork does not freeze, \
+             and exceed freeze_bytes_max = {budget}",
+            shown_bytes(dirty.unfrozen_bytes)
+        ));
+    }
+    if mode == FreezeMode::Fork {
+        return FreezeMethod::Fork("as freeze = \"fork\" asks".to_owned());
+    }
+    let held_bytes = dirty.bytes - dirty.unfrozen_bytes;
+    if let Some(available_bytes) = process.available_bytes
+        && available_bytes < held_bytes + held_bytes / 8
+    {
+        return FreezeMethod::Copy(format!(
+            "a fork could come to keep {} twice, and only {} of memory are left",
+            shown_bytes(held_bytes),
+            shown_bytes(available_bytes)
+        ));
+    }
+    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+    let fork_s = FORK_S + process.forked.fork_s();
+    let drain_s = gib(dirty.bytes - dirty.bytes_max.min(dirty.bytes)) * DRAIN_S_PER_GIB;
+    let memory = format!(
+        "{} in 4 KiB pages and {} in huge ones",
+        shown_bytes(process.forked.bytes.saturating_sub(process.forked.huge_bytes)),
+        shown_bytes(process.forked.huge_bytes)
+    );
+    if fork_s > drain_s {
+        return FreezeMethod::Copy(format!(
+            "to fork {memory} would take longer than to write what of {bytes} exceeds \
+             freeze_bytes_max = {budget}"
+        ));
+    }
+    FreezeMethod::Fork(format!(
+        "{bytes} exceed freeze_bytes_max = {budget}; the child gets {memory}"
+    ))
+}
+
+/// A fork, if it was chosen and done, with what it freezes.
+pub(crate) struct ForkOutcome {
+    /// The image and the mappings that it was taken of.
+    pub fork: Option<(ForkImage, Mappings)>,
+    /// The way and why, for the report.
+    pub why: String,
+}
+
+/// What a child is to hold.
+#[derive(Debug, Default)]
+pub(crate) struct ToHold {
+    /// Addresses, sorted and apart.
+    pub ranges: Vec<Range<usize>>,
+    /// Dirty bytes beside them, which a fork would not freeze.
+    pub unfrozen_bytes: u64,
+}
+
+/// Chooses, and forks if that was chosen. `to_hold` plans it by the mappings; `before_fork` is called
+/// with what the child is to hold, just before.
+pub(crate) fn take(
+    mode: FreezeMode,
+    mut dirty: Dirty,
+    to_hold: impl FnOnce(&Mappings) -> ToHold,
+    before_fork: impl FnOnce(&[Range<usize>]),
+) -> ForkOutcome {
+    let copy = |why: String| ForkOutcome { fork: None, why: format!("copy: {why}") };
+    if let Some(FreezeMethod::Copy(why)) = at_once(mode, dirty) {
+        return copy(why);
+    }
+    let refused = |Refusal(why)| copy(format!("no fork: {why}"));
+    let mappings = match Mappings::read() {
+        Ok(mappings) => mappings,
+        Err(refusal) => return refused(refusal),
+    };
+    let ToHold { ranges, unfrozen_bytes } = to_hold(&mappings);
+    dirty.unfrozen_bytes = unfrozen_bytes;
+    let KeptFrom { ranges: kept_from, filled } = mappings.kept_from(&ranges);
+    let forked = mappings.filled.less(filled);
+    let process = Process { forked, available_bytes: available_bytes() };
+    match choose(mode, dirty, process) {
+        FreezeMethod::Copy(why) => copy(why),
+        FreezeMethod::Fork(why) => {
+            before_fork(&ranges);
+            match ForkImage::take(kept_from) {
+                Ok(image) => {
+                    ForkOutcome { fork: Some((image, mappings)), why: format!("fork: {why}") }
+                }
+                Err(refusal) => refused(refusal),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const GIB: u64 = 1 << 30;
+
+    fn dirty(bytes: u64) -> Dirty {
+        Dirty { bytes, unfrozen_bytes: 0, bytes_max: 64 * MIB }
+    }
+
+    fn process(small_bytes: u64, huge_bytes: u64) -> Process {
+        let forked = Filled { bytes: small_bytes + huge_bytes, huge_bytes };
+        Process { forked, available_bytes: Some(8 * GIB) }
+    }
+
+    #[test]
+    fn a_small_change_is_copied_and_a_copy_that_is_asked_for() {
+        let fits = at_once(FreezeMode::Auto, dirty(64 * MIB));
+        let Some(FreezeMethod::Copy(why)) = fits else { panic!("{fits:?}") };
+        assert_eq!(why, "64.0 MiB fit into freeze_bytes_max = 64.0 MiB");
+        assert_eq!(at_once(FreezeMode::Auto, dirty(64 * MIB + 1)), None);
+        assert_eq!(at_once(FreezeMode::Fork, dirty(1)), None);
+        let none = |mode| matches!(at_once(mode, dirty(0)), Some(FreezeMethod::Copy(_)));
+        assert!(FreezeMode::ALL.into_iter().all(none));
+        assert!(matches!(at_once(FreezeMode::Copy, dirty(GIB)), Some(FreezeMethod::Copy(_))));
+    }
+
+    #[test]
+    fn a_large_change_is_forked_where_that_pays_and_has_room() {
+        let forked = |dirty, process| match choose(FreezeMode::Auto, dirty, process) {
+            FreezeMethod::Fork(_) => true,
+            FreezeMethod::Copy(why) => {
+                println!("{why}");
+                false
+            }
+        };
+        assert!(forked(dirty(GIB), process(0, 4 * GIB)));
+        assert!(forked(dirty(GIB), process(4 * GIB, 0)));
+        // 32 GiB of small pages take 0.8 s; half a GiB is written sooner.
+        assert!(!forked(dirty(GIB / 2), process(32 * GIB, 0)));
+        assert!(forked(dirty(GIB / 2), process(0, 32 * GIB)));
+        let tight = |available| Process { available_bytes: available, ..process(0, 4 * GIB) };
+        assert!(!forked(dirty(GIB), tight(Some(GIB))));
+        assert!(forked(dirty(GIB), tight(Some(GIB + GIB / 8))));
+        assert!(forked(dirty(GIB), tight(None)), "nothing speaks against it");
+        let shared = |unfrozen_bytes| Dirty { unfrozen_bytes, ..dirty(GIB) };
+        assert!(forked(shared(64 * MIB), process(0, GIB)));
+        assert!(!forked(shared(64 * MIB + 1), process(0, GIB)));
+    }
+
+    #[test]
+    fn a_fork_that_is_asked_for_is_only_refused_if_it_would_not_freeze() {
+        let asked = |dirty, process| {
+            matches!(choose(FreezeMode::Fork, dirty, process), FreezeMethod::Fork(_))
+        };
+        assert!(asked(dirty(MIB), Process { available_bytes: Some(0), ..process(GIB, 0) }));
+        assert!(!asked(Dirty { unfrozen_bytes: GIB, ..dirty(2 * GIB) }, process(0, GIB)));
+    }
+}

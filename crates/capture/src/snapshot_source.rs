@@ -1,0 +1,219 @@
+//! How each dirty run is held still: the plan of a freeze, once it is known what changed.
+
+use crate::ahead::Ahead;
+use crate::arena::Source;
+use crate::fork::Mappings;
+use crate::layout::Layout;
+use crate::runs;
+use outlive_types::{PAGE_BYTES, Run};
+use std::ops::Range;
+
+/// Where a run's bytes are until the image is dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SnapshotSource {
+    /// In bytes that nobody changes: immutable ones, or the packed stream.
+    Immutable,
+    /// In the program's memory, which waits until they are read.
+    Live,
+    /// Copied to this offset of the arena.
+    Copied(usize),
+    /// In a forked child, at this address.
+    Forked(usize),
+    /// Partly copied ahead: from the one to the other of the plan's pieces.
+    Pieces(u32, u32),
+}
+
+/// Part of a run, by its addresses in the program's memory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct HeldPiece {
+    pub addresses: Range<usize>,
+    /// Where the arena holds it; `None`: its pages were copied ahead.
+    pub copied: Option<usize>,
+}
+
+/// What holds memory still besides copies, if anything does.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Holders<'a> {
+    /// What a child freezes.
+    pub fork: Option<&'a Mappings>,
+    /// What was copied ahead.
+    pub ahead: Option<&'a Ahead>,
+}
+
+/// What is copied aside, and what stays where it is.
+#[derive(Debug, Default)]
+pub(crate) struct HoldPlan<'a> {
+    /// For each run.
+    pub holds: Vec<SnapshotSource>,
+    /// Of runs that are held in pieces; those of one run side by side and by address.
+    pub pieces: Vec<HeldPiece>,
+    /// Runs before this one may be live; none after.
+    pub live_runs: usize,
+    /// What goes to the arena, one behind another.
+    pub sources: Vec<Source<'a>>,
+    /// Bytes of `sources`.
+    pub copied_bytes: u64,
+    /// Bytes copied ahead.
+    pub ahead_bytes: u64,
+    /// Bytes of forked runs.
+    pub forked_bytes: u64,
+    /// Bytes of live runs.
+    pub live_bytes: u64,
+}
+
+impl<'a> HoldPlan<'a> {
+    /// Leaves to `holders` what they hold. Of the rest it takes the last runs aside, as many as fit
+    /// into `bytes_max`: the live ones, which the store reads first, stay.
+    pub fn new(
+        layout: &'a Layout,
+        runs: &[Run],
+        bytes_max: u64,
+        holders: Holders<'_>,
+    ) -> HoldPlan<'a> {
+        let holds = vec![SnapshotSource::Immutable; runs.len()];
+        let mut plan = HoldPlan { holds, ..HoldPlan::default() };
+        let mut left_bytes = bytes_max;
+        for (number, run) in runs.iter().enumerate().rev() {
+            let Some((source, at)) = in_program(layout, run) else { continue };
+            let bytes = source.length as u64;
+            if holders.fork.is_some_and(|fork| fork.is_frozen(at..at + source.length)) {
+                plan.forked_bytes += bytes;
+                plan.holds[number] = SnapshotSource::Forked(at);
+                continue;
+            }
+            let pieces = plan.pieces.len();
+            let ahead_bytes = plan.cut(at..at + source.length, holders.ahead);
+            let to_copy = bytes - ahead_bytes;
+            if plan.live_runs == 0 && to_copy <= left_bytes {
+                left_bytes -= to_copy;
+                plan.ahead_bytes += ahead_bytes;
+                plan.copied_bytes += to_copy;
+                plan.holds[number] = match ahead_bytes {
+                    0 => SnapshotSource::Copied(0),
+                    _ => SnapshotSource::Pieces(pieces as u32, plan.pieces.len() as u32),
+                };
+            } else {
+                plan.pieces.truncate(pieces);
+                plan.live_runs = plan.live_runs.max(number + 1);
+                plan.live_bytes += bytes;
+                plan.holds[number] = SnapshotSource::Live;
+            }
+        }
+        plan.place(layout, runs);
+        plan
+    }
+
+    /// Cuts a run into pieces, if some of it was copied ahead; answers how many bytes were.
+    fn cut(&mut self, run: Range<usize>, ahead: Option<&Ahead>) -> u64 {
+        let Some(ahead) = ahead.filter(|ahead| ahead.copied_bytes() > 0) else { return 0 };
+        let first = self.pieces.len();
+        let (mut at, mut found) = (run.start, 0);
+        while at < run.end {
+            let page = at - at % PAGE_BYTES;
+            let end = run.end.min(page + PAGE_BYTES);
+            let is_ahead = ahead.page(page).is_some();
+            // A piece to be copied gets its place later.
+            let copied = (!is_ahead).then_some(0);
+            match self.pieces[first..].last_mut() {
+                Some(last) if last.copied == copied => last.addresses.end = end,
+                _ => self.pieces.push(HeldPiece { addresses: at..end, copied }),
+            }
+            found += if is_ahead { (end - at) as u64 } else { 0 };
+            at = end;
+        }
+        if found == 0 {
+            self.pieces.truncate(first);
+        }
+        found
+    }
+
+    /// Gives what is to be copied its place in the arena, in the order of the runs.
+    fn place(&mut self, layout: &'a Layout, runs: &[Run]) {
+        let mut end = 0;
+        for (run, hold) in runs.iter().zip(&mut self.holds) {
+            let Some((source, at)) = in_program(layout, run) else { continue };
+            match hold {
+                SnapshotSource::Copied(place) => {
+                    *place = end;
+                    end += source.length;
+                    self.sources.push(source);
+                }
+                SnapshotSource::Pieces(from, to) => {
+                    for piece in &mut self.pieces[*from as usize..*to as usize] {
+                        let Some(place) = &mut piece.copied else { continue };
+                        let (offset, length) = (piece.addresses.start - at, piece.addresses.len());
+                        *place = end;
+                        end += length;
+                        let offset = source.offset + offset;
+                        self.sources.push(Source { offset, length, ..source });
+                    }
+                }
+                SnapshotSource::Immutable | SnapshotSource::Live | SnapshotSource::Forked(_) => {}
+            }
+        }
+    }
+}
+
+/// The addresses of runs that a child holds, sorted and apart: regions may overlap.
+pub(crate) fn forked(runs: &[Run], holds: &[SnapshotSource], layout: &Layout) -> Vec<Range<usize>> {
+    let mut found = Vec::new();
+    for (run, hold) in runs.iter().zip(holds) {
+        let &SnapshotSource::Forked(at) = hold else { continue };
+        let (_, length) = runs::extent(run, layout.streams[run.stream as usize].bytes);
+        found.push(at..at + length);
+    }
+    found.sort_unstable_by_key(|part| part.start);
+    let mut apart: Vec<Range<usize>> = Vec::new();
+    for part in found {
+        match apart.last_mut() {
+            Some(last) if part.start <= last.end => last.end = last.end.max(part.end),
+            _ => apart.push(part),
+        }
+    }
+    apart
+}
+
+/// Bytes of runs in the program's memory that a fork would not freeze.
+pub(crate) fn unfrozen_bytes(layout: &Layout, runs: &[Run], fork: &Mappings) -> u64 {
+    let sources = runs.iter().filter_map(|run| in_program(layout, run));
+    let unfrozen = sources.filter(|(source, at)| !fork.is_frozen(*at..at + source.length));
+    unfrozen.map(|(source, _)| source.length as u64).sum()
+}
+
+/// Where a run lies in the program's memory, if it does, and its address.
+fn in_program<'a>(layout: &'a Layout, run: &Run) -> Option<(Source<'a>, usize)> {
+    let memory = layout.memory(run.stream as usize)?;
+    let start = memory.place()?.start;
+    let (offset, length) = runs::extent(run, memory.length() as u64);
+    Some((Source { memory, offset, length }, start + offset))
+}
+
+/// Gathers `addresses` of a run that is held in `pieces`, from `arena` and from what was copied ahead,
+/// into `into`, which has their length.
+pub(crate) fn gather(
+    pieces: &[HeldPiece],
+    addresses: Range<usize>,
+    arena: &[u8],
+    ahead: &Ahead,
+    mut into: &mut [u8],
+) {
+    let first = pieces.partition_point(|piece| piece.addresses.end <= addresses.start);
+    for piece in &pieces[first..] {
+        let (start, end) =
+            (piece.addresses.start.max(addresses.start), piece.addresses.end.min(addresses.end));
+        let mut at = start;
+        while at < end {
+            let (from, length) = match piece.copied {
+                Some(place) => (&arena[place + at - piece.addresses.start..], end - at),
+                None => {
+                    let inside = at % PAGE_BYTES;
+                    let page = ahead.page(at - inside).expect("the plan saw this copy");
+                    (&page[inside..], (PAGE_BYTES - inside).min(end - at))
+                }
+            };
+            let (now, later) = std::mem::take(&mut into).split_at_mut(length);
+            now.copy_from_slice(&from[..length]);
+            (into, at) = (later, at + length);
+        }
+    }
+}

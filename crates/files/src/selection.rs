@@ -1,0 +1,179 @@
+//! Which items of a checkpoint are wanted.
+
+use outlive_format::{Item, ItemKind};
+use outlive_store::FilesImage;
+use outlive_store::read::files::Items;
+use outlive_types::{Error, Result, shown_path};
+use std::collections::HashMap;
+
+/// Paths, each with all below it; without any, everything.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Selection {
+    paths: Vec<Vec<u8>>,
+}
+
+/// What a choice says of an item.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PathMatch {
+    /// It is wanted.
+    Yes,
+    /// It is a directory on the way to something wanted.
+    OnTheWay,
+    /// It is not.
+    No,
+}
+
+impl Selection {
+    /// A choice of paths as a user writes them: `./` before and `/` behind do not matter.
+    ///
+    /// # Errors
+    /// `Invalid` for paths that are absolute or have `..` in them.
+    pub fn new(paths: impl IntoIterator<Item = Vec<u8>>) -> Result<Selection> {
+        let mut chosen = Vec::new();
+        for path in paths {
+            let parts = || path.split(|byte| *byte == b'/');
+            if path.is_empty() || path.starts_with(b"/") || parts().any(|part| part == b"..") {
+                return Err(Error::invalid(format!(
+                    "\"{}\" cannot be a path in a checkpoint: they are relative and go nowhere up",
+                    path.escape_ascii()
+                )));
+            }
+            let plain: Vec<&[u8]> = parts().filter(|p| !p.is_empty() && *p != b".").collect();
+            if plain.is_empty() {
+                return Ok(Selection::default());
+            }
+            chosen.push(plain.join(&b'/'));
+        }
+        Ok(Selection { paths: chosen })
+    }
+
+    /// True if everything is wanted.
+    pub fn is_all(&self) -> bool {
+        self.paths.is_empty()
+    }
+
+    /// What it says of an item.
+    pub fn of(&self, item: &Item) -> PathMatch {
+        let within = |inner: &[u8], outer: &[u8]| {
+            inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+        };
+        if self.is_all() || self.paths.iter().any(|path| within(&item.path, path)) {
+            return PathMatch::Yes;
+        }
+        let is_dir = item.kind == ItemKind::Directory;
+        match is_dir && self.paths.iter().any(|path| within(path, &item.path)) {
+            true => PathMatch::OnTheWay,
+            false => PathMatch::No,
+        }
+    }
+}
+
+/// The items that a choice wants, in the order of the listing but for files that are wanted only
+/// under another of their names.
+pub struct ChosenItems {
+    items: Items,
+    choice: Selection,
+    /// Files that are not wanted under their first name, and the first name that is.
+    moved: HashMap<Vec<u8>, Vec<u8>>,
+}
+
+impl ChosenItems {
+    /// The items of a checkpoint.
+    ///
+    /// # Errors
+    /// `Invalid` if one of the paths is not there; `Damaged` if the listing is.
+    pub fn new(checkpoint: &FilesImage, choice: &Selection) -> Result<ChosenItems> {
+        let mut moved = HashMap::new();
+        if !choice.is_all() {
+            let mut there = vec![false; choice.paths.len()];
+            let mut items = checkpoint.items();
+            while let Some(item) = items.next_item()? {
+                for (path, there) in choice.paths.iter().zip(&mut there) {
+                    *there |= *path == item.path;
+                }
+                let wanted = choice.of(&item) == PathMatch::Yes;
+                if wanted && item.kind == ItemKind::HardLink {
+                    let target = Item::new(item.target, ItemKind::File);
+                    if choice.of(&target) != PathMatch::Yes {
+                        moved.entry(target.path).or_insert(item.path);
+                    }
+                }
+            }
+            if let Some(missing) = there.iter().position(|there| !there) {
+                return Err(Error::invalid(format!(
+                    "it has no \"{}\"; `{}` lists what it has",
+                    shown_path(&choice.paths[missing]),
+                    checkpoint.pool().command(
+                        "show",
+                        &[&format!("{}@{}", checkpoint.job().as_str(), checkpoint.epoch())]
+                    )
+                )));
+            }
+        }
+        Ok(ChosenItems { items: checkpoint.items(), choice: choice.clone(), moved })
+    }
+
+    /// Whether items come in the order of the listing, each behind its directory.
+    pub fn is_in_order(&self) -> bool {
+        self.moved.is_empty()
+    }
+
+    /// The next item, and whether it is wanted for itself.
+    ///
+    /// # Errors
+    /// `Damaged` if the listing is.
+    pub fn next(&mut self) -> Result<Option<(Item, PathMatch)>> {
+        while let Some(mut item) = self.items.next_item()? {
+            let chosen = self.choice.of(&item);
+            match chosen {
+                PathMatch::OnTheWay => return Ok(Some((item, chosen))),
+                PathMatch::Yes => {
+                    if item.kind == ItemKind::HardLink
+                        && let Some(first) = self.moved.get(&item.target)
+                    {
+                        if *first == item.path {
+                            continue;
+                        }
+                        item.target.clone_from(first);
+                    }
+                    return Ok(Some((item, chosen)));
+                }
+                PathMatch::No => {
+                    if let Some(first) = self.moved.get(&item.path) {
+                        item.path.clone_from(first);
+                        return Ok(Some((item, PathMatch::Yes)));
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_choose_what_is_below_them() {
+        let paths = ["./a/b/", "c"].map(|path| path.as_bytes().to_vec());
+        let choice = Selection::new(paths).unwrap();
+        for (path, kind, chosen) in [
+            ("a", ItemKind::Directory, PathMatch::OnTheWay),
+            ("a", ItemKind::File, PathMatch::No),
+            ("a/b", ItemKind::Directory, PathMatch::Yes),
+            ("a/b/x", ItemKind::File, PathMatch::Yes),
+            ("a/bx", ItemKind::File, PathMatch::No),
+            ("c", ItemKind::File, PathMatch::Yes),
+            ("cc", ItemKind::File, PathMatch::No),
+            (".", ItemKind::Directory, PathMatch::No),
+        ] {
+            let item = Item::new(path.as_bytes().to_vec(), kind);
+            assert_eq!(choice.of(&item), chosen, "{path}");
+        }
+        for path in ["/etc", "a/../b", ".."] {
+            assert!(Selection::new([path.as_bytes().to_vec()]).is_err(), "{path}");
+        }
+        assert!(Selection::new([b"./".to_vec()]).unwrap().is_all());
+    }
+}

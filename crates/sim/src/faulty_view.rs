@@ -1,0 +1,398 @@
+//! Target and log as somebody sees them. To a program every operation is a moment at which others may
+//! go on, and may fail; whoever looks afterwards is not disturbed, and what he reads is noted.
+
+use crate::chance::{Lie, lock};
+use crate::leases::Holder;
+use crate::scheduler::{mortal, noticing};
+use crate::world::{Me, is_mail, killed};
+use outlive_format::{Body, Envelope, Record, SaveMessage};
+use outlive_io::{AlignedBuf, SharedBuf, Ticket};
+use outlive_target::{
+    Append, Capacity, Fault, Lease, Lock, LockGuard, ManifestLog, Previous, ReadRange, ReadTicket,
+    ShardName, ShardWriter, Target, WriteTicket, read_one,
+};
+use outlive_types::{Error, JobName, PackId, Result};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Target and log as a program sees them.
+pub(crate) fn seen(target: Arc<dyn Target>, me: &Arc<Me>) -> Arc<dyn Target> {
+    Arc::new(SeenTarget { inner: target, eyes: Eyes::Program(me.clone()) })
+}
+
+/// A log as a program sees it.
+pub(crate) fn seen_log(log: Arc<dyn ManifestLog>, me: &Arc<Me>) -> Arc<dyn ManifestLog> {
+    Arc::new(SeenLog { inner: log, me: me.clone() })
+}
+
+/// A target that notes which packs are read.
+pub(crate) fn noted(
+    target: Arc<dyn Target>,
+    read: &Arc<Mutex<BTreeSet<PackId>>>,
+) -> Arc<dyn Target> {
+    Arc::new(SeenTarget { inner: target, eyes: Eyes::Afterwards(read.clone()) })
+}
+
+/// Who looks.
+#[derive(Clone, Debug)]
+enum Eyes {
+    Program(Arc<Me>),
+    /// Somebody who comes when all is over, and the packs he has read.
+    Afterwards(Arc<Mutex<BTreeSet<PackId>>>),
+}
+
+impl Eyes {
+    fn step<T>(
+        &self,
+        what: impl FnOnce() -> String,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        match self {
+            Eyes::Program(me) => me.step(what, work),
+            Eyes::Afterwards(_) => work(),
+        }
+    }
+
+    fn reads(&self, shard: ShardName) {
+        if let Eyes::Afterwards(read) = self {
+            lock(read).insert(shard.pack);
+        }
+    }
+
+    /// A shard was finished: a bit of it may flip.
+    fn finished(&self, shard: ShardName, length: u64) {
+        let Eyes::Program(me) = self else { return };
+        let dice = &me.place.dice;
+        if dice.has(dice.chances().flip_shard) {
+            let offset = dice.rng.below(length);
+            // Another program may have deleted it meanwhile.
+            let stored = me.place.world.stored();
+            if !stored.iter().any(|(_, there, _)| *there == shard) {
+                return;
+            }
+            dice.turns().remark(|| format!("a bit of {shard} is flipped at {offset}"));
+            me.place.oracle.is_flipped();
+            me.place.world.corrupt(shard, offset, 1 << dice.rng.below(8));
+        }
+    }
+}
+
+#[derive(Debug)]
+struct SeenTarget {
+    inner: Arc<dyn Target>,
+    eyes: Eyes,
+}
+
+impl Target for SeenTarget {
+    fn describe(&self) -> String {
+        match &self.eyes {
+            Eyes::Program(me) => format!("the simulated target {}", me.place.name),
+            Eyes::Afterwards(_) => self.inner.describe(),
+        }
+    }
+
+    fn create(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>> {
+        let writer =
+            self.eyes.step(|| format!("create {shard}"), || self.inner.create(shard, bytes_max))?;
+        Ok(Box::new(SeenWriter { inner: writer, shard, eyes: self.eyes.clone() }))
+    }
+
+    fn replace(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>> {
+        let writer = self
+            .eyes
+            .step(|| format!("replace {shard}"), || self.inner.replace(shard, bytes_max))?;
+        Ok(Box::new(SeenWriter { inner: writer, shard, eyes: self.eyes.clone() }))
+    }
+
+    fn read_ranges(&self, shard: ShardName, ranges: Vec<ReadRange>) -> Vec<ReadTicket> {
+        self.eyes.reads(shard);
+        let one = |range: ReadRange| {
+            let what = format!("read {shard} at {}", range.offset);
+            let offset = range.offset;
+            // Here unless the step passes it on; there it comes back, whatever became of the step.
+            let mut buffer = Some(range.buffer);
+            let stepped = self.eyes.step(
+                || what,
+                || {
+                    let given = buffer.take().ok_or_else(|| Error::bug("a step taken twice"))?;
+                    let range = ReadRange::new(offset, given);
+                    match read_one(&*self.inner, shard, range).wait() {
+                        Ok(filled) => {
+                            buffer = Some(filled);
+                            Ok(())
+                        }
+                        Err(fault) => {
+                            buffer = Some(fault.buffer);
+                            Err(fault.error)
+                        }
+                    }
+                },
+            );
+            let buffer = buffer.unwrap_or_else(|| AlignedBuf::zeroed(0));
+            Ticket::done(match stepped {
+                Ok(()) => Ok(buffer),
+                Err(error) => Err(Fault { error, buffer }),
+            })
+        };
+        ranges.into_iter().map(one).collect()
+    }
+
+    fn length(&self, shard: ShardName) -> Result<u64> {
+        self.eyes.step(|| format!("length of {shard}"), || self.inner.length(shard))
+    }
+
+    fn list(&self) -> Result<Vec<ShardName>> {
+        self.eyes.step(|| "list shards".to_owned(), || self.inner.list())
+    }
+
+    fn sync(&self, shards: &[ShardName]) -> Result<()> {
+        self.eyes.step(|| "make shards durable".to_owned(), || self.inner.sync(shards))
+    }
+
+    fn unfinished(&self) -> Result<Vec<ShardName>> {
+        self.eyes.step(|| "list unfinished shards".to_owned(), || self.inner.unfinished())
+    }
+
+    fn delete_unfinished(&self, shard: ShardName) -> Result<()> {
+        self.eyes.step(
+            || format!("delete {shard} unless it is finished"),
+            || self.inner.delete_unfinished(shard),
+        )
+    }
+
+    fn delete(&self, shard: ShardName) -> Result<()> {
+        self.eyes.step(|| format!("delete {shard}"), || self.inner.delete(shard))
+    }
+
+    fn capacity(&self) -> Result<Capacity> {
+        self.inner.capacity()
+    }
+
+    fn close_files(&self, all: bool) {
+        self.inner.close_files(all);
+    }
+}
+
+struct SeenWriter {
+    inner: Box<dyn ShardWriter>,
+    shard: ShardName,
+    eyes: Eyes,
+}
+
+impl ShardWriter for SeenWriter {
+    fn write(&mut self, offset: u64, bytes: SharedBuf) -> WriteTicket {
+        // Nobody sees a part's bytes before it is finished: no turn is needed here.
+        self.inner.write(offset, bytes)
+    }
+
+    fn finish(self: Box<Self>, length: u64) -> Ticket<Result<()>> {
+        let SeenWriter { inner, shard, eyes } = *self;
+        let finished = eyes.step(|| format!("finish {shard}"), || inner.finish(length).wait());
+        if finished.is_ok() {
+            eyes.finished(shard, length);
+        }
+        // A disk does it at once, or only when it is waited for.
+        Ticket::done(finished)
+    }
+}
+
+#[derive(Debug)]
+struct SeenLog {
+    inner: Arc<dyn ManifestLog>,
+    me: Arc<Me>,
+}
+
+impl ManifestLog for SeenLog {
+    fn describe(&self) -> String {
+        format!("the simulated log {}", self.me.place.name)
+    }
+
+    fn jobs(&self) -> Result<Vec<JobName>> {
+        self.me.step(|| "list jobs".to_owned(), || self.inner.jobs())
+    }
+
+    fn numbers(&self, job: &JobName) -> Result<Vec<u64>> {
+        self.me.step(|| format!("list records of {job}"), || self.inner.numbers(job))
+    }
+
+    fn latest(&self, job: &JobName) -> Result<u64> {
+        self.me.step(|| format!("newest record of {job}"), || self.inner.latest(job))
+    }
+
+    fn read(&self, job: &JobName, number: u64) -> Result<Vec<u8>> {
+        self.me.step(
+            || format!("read record {number} of {job}"),
+            || {
+                let dice = &self.me.place.dice;
+                if dice.has(dice.chances().unreadable) {
+                    dice.turns().remark(|| "this program can never read this record".to_owned());
+                    self.me.hide(self.me.number, job, number);
+                }
+                match self.me.sees(job, number) {
+                    true if *job == JobName::targets() => {
+                        let read = self.inner.read(job, number);
+                        read.inspect(|record| self.me.place.table_is_seen(record))
+                    }
+                    true => self.inner.read(job, number).map(|bytes| self.lie_of(bytes)),
+                    false => Err(Error::retry("simulated: permission denied")),
+                }
+            },
+        )
+    }
+
+    fn append_if(&self, job: &JobName, previous: Previous, record: &[u8]) -> Result<Append> {
+        let number = previous.number + 1;
+        self.me.step(
+            || format!("append record {number} to {job}"),
+            || {
+                let place = &self.me.place;
+                if *job == JobName::targets() {
+                    let appended = self.alive(|| self.inner.append_if(job, previous, record));
+                    if place.log().read(job, number).is_ok_and(|there| there == record) {
+                        place.table_is_written(record, &self.me.process);
+                    }
+                    if matches!(appended, Ok(Append::Done)) {
+                        place.table_is_seen(record);
+                        place.check_named("a change of the targets");
+                    }
+                    return appended;
+                }
+                if is_mail(job) {
+                    let appended = self.alive(|| self.inner.append_if(job, previous, record));
+                    if matches!(appended, Ok(Append::Done)) {
+                        let said = Envelope::decode(record).map(|envelope| envelope.message);
+                        if matches!(said, Ok(SaveMessage::Changed(_))) {
+                            self.me.place.dice.achieved("mending of ranks");
+                        }
+                        self.flip(job, number, record, None);
+                    }
+                    return appended;
+                }
+                if place.has_replicas() {
+                    let pending = place.oracle.pending(self.me.number, job);
+                    place.places.will_append(self.me.number, record, pending);
+                    return self.inner.append_if(job, previous, record);
+                }
+                if place.dice.lies(Lie::AppendsReplace) {
+                    let numbers = place.log().numbers(job)?.into_iter();
+                    numbers.filter(|there| *there >= number).for_each(|there| {
+                        place.world.remove_record(job, there);
+                    });
+                }
+                let there = || place.log().read(job, number);
+                let holder = place.oracle.holder(job);
+                let was_there = there().is_ok();
+                let noted = Arc::new(AtomicBool::new(false));
+                let appended = noticing(
+                    "the record has its number",
+                    self.me.clone().note(job.clone(), number, record.to_vec(), noted.clone()),
+                    || self.alive(|| self.inner.append_if(job, previous, record)),
+                );
+                // Whatever it answers, as it may have been killed half-way.
+                let is_noted = noted.load(Ordering::Relaxed);
+                if !is_noted && !was_there && there().is_ok_and(|bytes| bytes == record) {
+                    place.oracle.appended(self.me.number, job, record, &*place.log());
+                }
+                if there().is_ok_and(|bytes| bytes == record) {
+                    if !job.is_reserved() && !was_there {
+                        place.check_named("a commit");
+                    }
+                    self.flip(job, number, record, holder);
+                }
+                appended
+            },
+        )
+    }
+
+    fn remove_before(&self, job: &JobName, number: u64) -> Result<()> {
+        self.me.step(
+            || format!("remove records of {job} before {number}"),
+            || self.alive(|| self.inner.remove_before(job, number)),
+        )
+    }
+
+    fn sync(&self, job: &JobName) -> Result<()> {
+        self.me.step(|| format!("sync the log of {job}"), || self.inner.sync(job))
+    }
+
+    fn lock_collecting(&self) -> Result<Lock> {
+        self.me.step(|| "lock for collecting".to_owned(), || self.inner.lock_collecting())
+    }
+
+    fn lock_reading(&self) -> Result<Option<LockGuard>> {
+        self.me.step(|| "lock for reading".to_owned(), || self.inner.lock_reading())
+    }
+
+    fn is_read(&self) -> Result<bool> {
+        self.me.step(|| "is somebody reading?".to_owned(), || self.inner.is_read())
+    }
+
+    fn lease(&self) -> Result<Option<Lease>> {
+        let place = &self.me.place;
+        match place.space.leases {
+            true => {
+                let me = Arc::downgrade(&self.me);
+                let is_dead = Arc::new(move || me.upgrade().is_none_or(|me| me.is_dead()));
+                let holder = Holder { number: self.me.number, is_dead };
+                let take = || self.alive(|| Ok(Some(place.leases.take(holder))));
+                self.me.step(|| "take a lease".to_owned(), take)
+            }
+            false => Ok(None),
+        }
+    }
+
+    fn has_lease_ended(&self, token: &str) -> Result<Option<bool>> {
+        let look = || Ok(self.me.place.leases.has_ended(token, &self.me.place.dice));
+        self.me.step(|| format!("has lease {token} ended?"), look)
+    }
+}
+
+impl SeenLog {
+    /// Does what takes several steps. Whoever is killed at one of them goes no further.
+    fn alive<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        if !self.me.writes_files() {
+            return work();
+        }
+        let me = self.me.clone();
+        mortal(move || me.dies(), work).unwrap_or_else(|| Err(killed()))
+    }
+
+    /// What is read instead, now and then, where the log lies about what it holds.
+    fn lie_of(&self, mut record: Vec<u8>) -> Vec<u8> {
+        let dice = &self.me.place.dice;
+        if dice.lies(Lie::ReadsWrongly) && dice.has(1 << 12) {
+            record[0] ^= 1;
+        }
+        record
+    }
+
+    /// A bit of a record that has just been appended may flip; and whoever has held the job may be
+    /// unable to read it, if it is a session.
+    fn flip(&self, job: &JobName, number: u64, record: &[u8], holder: Option<usize>) {
+        let (dice, chances) = (&self.me.place.dice, self.me.place.dice.chances());
+        let opens = || {
+            let body = Record::decode(record).map(|record| record.body);
+            matches!(body, Ok(Body::Session(_))) && !job.is_gc()
+        };
+        let is_session = chances.flip_session > 0 && opens() && dice.has(chances.flip_session);
+        if is_session || dice.has(chances.flip_record) {
+            dice.turns().remark(|| format!("a bit of record {number} is flipped"));
+            let offset = dice.rng.below(record.len() as u64);
+            self.me.place.oracle.is_flipped();
+            self.me.place.world.corrupt_record(job, number, offset, 1 << dice.rng.below(8));
+        }
+        if is_session {
+            dice.turns().remark(|| "and its writer is held up".to_owned());
+            dice.turns().hold(&self.me.who, u64::MAX);
+        }
+        if let Some(holder) = holder.filter(|holder| *holder != self.me.number)
+            && chances.hide_session > 0
+            && opens()
+            && dice.has(chances.hide_session)
+        {
+            dice.turns().remark(|| format!("{holder} can never read record {number}"));
+            self.me.hide(holder, job, number);
+        }
+    }
+}

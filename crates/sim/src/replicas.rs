@@ -1,0 +1,325 @@
+//! The log's places as programs see them, where it has several. A record is in the log from the moment in
+//! which a majority of the places hold it: the program that did the last step need not be its author.
+
+use crate::chance::lock;
+use crate::world::{Me, PoolWorld, killed};
+use outlive_target::replicas::{NewReplica, forget, move_to, succeed};
+use outlive_target::{
+    Asking, Lock, LockGuard, LogMedium, ManifestLog, Movable, Put, RecordLog, ReplicatedLog,
+};
+use outlive_types::sync::pause;
+use outlive_types::{Error, JobName, Result};
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Places of a log that has several.
+pub(crate) const REPLICAS: usize = 3;
+
+/// A set of places: those that the log had first, or was moved to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Set {
+    /// Counts the moves, from 1.
+    number: usize,
+    count: usize,
+    /// Of the places that it was moved from.
+    before: usize,
+}
+
+impl Set {
+    const FIRST: Set = Set { number: 1, count: REPLICAS, before: 0 };
+
+    fn text(self) -> String {
+        format!("{} {} {}", self.number, self.count, self.before)
+    }
+
+    fn parse(text: &[u8]) -> Set {
+        let words = String::from_utf8_lossy(text);
+        let mut words = words.split(' ').map(|word| word.parse().expect("a number of a set"));
+        let mut next = || words.next().expect("a set of places");
+        Set { number: next(), count: next(), before: next() }
+    }
+
+    /// The set that this one was moved from.
+    fn old(self) -> Set {
+        Set { number: self.number - 1, count: self.before, before: 0 }
+    }
+
+    /// Numbers of its places. Each has one of its own, and is away together with those at the same place.
+    fn places(self) -> Range<usize> {
+        let first = (self.number - 1) * REPLICAS;
+        first..first + self.count
+    }
+
+    /// Its media, as somebody sees them; without `me` nobody is in the way.
+    fn media(
+        self,
+        world: &PoolWorld,
+        me: Option<&Arc<Me>>,
+        is_guarded: bool,
+    ) -> Vec<Arc<dyn LogMedium>> {
+        let seen = |number: usize| -> Arc<dyn LogMedium> {
+            let all: Vec<Arc<dyn LogMedium>> =
+                world.world.log_replicas(number + 1, me.map(|me| &me.process));
+            let medium = all[number].clone();
+            let (world, me) = (world.clone(), me.cloned());
+            Arc::new(SeenReplica { set: self, number, medium, world, me, is_guarded })
+        };
+        self.places().map(seen).collect()
+    }
+
+    fn open(self, world: &PoolWorld) -> usize {
+        let open = lock(&world.places.open);
+        self.places().filter(|place| self.number == 1 || open.contains(place)).count()
+    }
+}
+
+/// The log of a pool whose log has several places; without `me` nobody is in its way.
+pub(crate) fn log_of(world: &PoolWorld, me: Option<&Arc<Me>>) -> Arc<dyn ManifestLog> {
+    let (there, who) = (world.clone(), me.cloned());
+    let follow = move |successor: &[u8]| {
+        let set = Set::parse(successor);
+        finish(&there, who.as_ref(), set, false)?;
+        Ok(set.media(&there, who.as_ref(), true))
+    };
+    let first = Set::FIRST.media(world, me, true);
+    let log = Movable::new(&first, Asking::InTurn, Box::new(follow));
+    Arc::new(RecordLog::over(log.expect("an odd number of places")))
+}
+
+/// Brings a move to its end, as far as that is to be done.
+fn finish(world: &PoolWorld, me: Option<&Arc<Me>>, set: Set, all: bool) -> Result<()> {
+    let open = set.open(world);
+    if open == set.count || !all && open > set.count / 2 {
+        return Ok(());
+    }
+    let place = |(number, medium): (usize, Arc<dyn LogMedium>)| {
+        let (there, who) = (world.clone(), me.cloned());
+        let open = move || {
+            step(
+                &there,
+                who.as_ref(),
+                number,
+                || "open".to_owned(),
+                || match who.as_ref().is_some_and(|me| me.is_dead()) {
+                    true => Err(killed()),
+                    false => {
+                        lock(&there.places.open).insert(number);
+                        Ok(())
+                    }
+                },
+            )
+        };
+        let is_open = lock(&world.places.open).contains(&number);
+        NewReplica { medium, is_open, open: Box::new(open) }
+    };
+    let look = || Ok(set.places().zip(set.media(world, me, false)).map(place).collect());
+    let old = set.old().media(world, me, true);
+    move_to(&old, Asking::InTurn, set.text().as_bytes(), &look).map(drop)
+}
+
+/// Moves the log to as many new places as `count`. `forgets`: the old ones are emptied then.
+pub(crate) fn move_log(world: &PoolWorld, me: &Arc<Me>, count: usize, forgets: bool) -> Result<()> {
+    let mut now = Set::FIRST;
+    loop {
+        let sealed = lock(&world.places.sealed);
+        let Some(next) = now.places().find_map(|place| sealed.get(&place).cloned()) else { break };
+        drop(sealed);
+        now = Set::parse(&next);
+        finish(world, Some(me), now, false)?;
+    }
+    let wanted = Set { number: now.number + 1, count, before: now.count };
+    let old = now.media(world, Some(me), true);
+    let decided = succeed(&old, Asking::InTurn, wanted.text().as_bytes())?;
+    finish(world, Some(me), Set::parse(&decided), true)?;
+    if forgets && Set::parse(&decided).open(world) == Set::parse(&decided).count {
+        forget(&old, Asking::InTurn, &decided)?;
+    }
+    Ok(())
+}
+
+struct SeenReplica {
+    set: Set,
+    number: usize,
+    medium: Arc<dyn LogMedium>,
+    world: PoolWorld,
+    me: Option<Arc<Me>>,
+    /// Whether it answers only if it is open.
+    is_guarded: bool,
+}
+
+impl fmt::Debug for SeenReplica {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "place {} of {}", self.number, self.world.name)
+    }
+}
+
+/// What is done at a place, unless it goes wrong.
+fn step<T>(
+    world: &PoolWorld,
+    me: Option<&Arc<Me>>,
+    number: usize,
+    what: impl FnOnce() -> String,
+    work: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    let Some(me) = me else { return work() };
+    pause(&format!("{} at place {number}", what()));
+    let dice = &world.dice;
+    let fails = |chance| !me.is_dead() && dice.has(chance);
+    let chances = dice.chances();
+    if lock(&world.places.away).contains(&(number % REPLICAS)) {
+        return Err(Error::retry("simulated: this place is away"));
+    }
+    if fails(chances.error) {
+        me.fail();
+        return Err(Error::retry("simulated: this place does not answer"));
+    }
+    let done = work()?;
+    if fails(chances.lost_reply) {
+        me.fail();
+        return Err(Error::retry("simulated: a place's reply was lost"));
+    }
+    Ok(done)
+}
+
+impl SeenReplica {
+    fn step<T>(
+        &self,
+        what: impl FnOnce() -> String,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        step(&self.world, self.me.as_ref(), self.number, what, || {
+            let is_open =
+                self.set.number == 1 || lock(&self.world.places.open).contains(&self.number);
+            match self.is_guarded && !is_open {
+                true => Err(Error::retry("simulated: this place is not open")),
+                false => work(),
+            }
+        })
+    }
+
+    fn is_dead(&self) -> bool {
+        self.me.as_ref().is_some_and(|me| me.is_dead())
+    }
+
+    /// Notes the record, if it is one, and this was the step that put it into the log. What gets to a place that
+    /// is sealed counts only if whoever moves the log finds it: then it is noted when it is copied.
+    fn note(&self, job: &JobName, register: u64, record: &[u8], put: &Result<Put>) {
+        let places = &self.world.places;
+        let at = (self.number, job.clone(), register);
+        if lock(&places.sealed).contains_key(&self.number) {
+            if matches!(put, Ok(Put::Made)) {
+                lock(&places.late).insert(at);
+            }
+            return;
+        }
+        let raw = self.world.world.log_replicas(self.set.places().end, None);
+        let raw = &raw[self.set.places()];
+        // One that comes to a single place when newer ones are there is taken back, as in a directory.
+        if let [only] = raw
+            && only.list(job).is_ok_and(|there| there.last().is_some_and(|last| *last > register))
+        {
+            return;
+        }
+        let holds = |number: usize, medium: &Arc<dyn LogMedium>| {
+            medium.get(job, register).is_ok_and(|there| there.is_some_and(|there| there == record))
+                && !lock(&places.late).contains(&(number, job.clone(), register))
+        };
+        let holding = self.set.places().zip(raw).filter(|(number, medium)| holds(*number, medium));
+        if holding.count() <= self.set.count / 2 {
+            return;
+        }
+        let author = places.author(record);
+        if let Some((program, pending)) = author {
+            let log: Arc<dyn ManifestLog> = match raw {
+                [only] => Arc::new(RecordLog::over(only.clone())),
+                several => {
+                    let log = ReplicatedLog::new(several.to_vec(), Asking::InTurn);
+                    Arc::new(RecordLog::over(log.expect("an odd number of places")))
+                }
+            };
+            self.world.oracle.appended_by(program, pending, job, record, &*log);
+        }
+    }
+}
+
+impl LogMedium for SeenReplica {
+    fn describe(&self) -> String {
+        format!("{self:?}")
+    }
+
+    fn jobs(&self) -> Result<Vec<JobName>> {
+        self.step(|| "list jobs".to_owned(), || self.medium.jobs())
+    }
+
+    fn list(&self, job: &JobName) -> Result<Vec<u64>> {
+        self.step(|| format!("list {job}"), || self.medium.list(job))
+    }
+
+    fn get(&self, job: &JobName, register: u64) -> Result<Option<Vec<u8>>> {
+        self.step(|| format!("read {register:x} of {job}"), || self.medium.get(job, register))
+    }
+
+    fn put_new(&self, job: &JobName, register: u64, record: &[u8]) -> Result<Put> {
+        self.step(
+            || format!("put {register:x} of {job}"),
+            || {
+                let put = self.medium.put_new(job, register, record);
+                if !job.is_reserved() || job.is_gc() {
+                    self.note(job, register, record, &put);
+                }
+                put
+            },
+        )
+    }
+
+    fn delete(&self, job: &JobName, register: u64) -> Result<()> {
+        self.step(|| format!("delete {register:x} of {job}"), || self.medium.delete(job, register))
+    }
+
+    fn sync(&self, job: &JobName) -> Result<()> {
+        self.step(|| format!("sync {job}"), || self.medium.sync(job))
+    }
+
+    fn lock_collecting(&self) -> Result<Lock> {
+        self.step(|| "lock for collecting".to_owned(), || self.medium.lock_collecting())
+    }
+
+    fn lock_reading(&self) -> Result<Option<LockGuard>> {
+        self.step(|| "lock for reading".to_owned(), || self.medium.lock_reading())
+    }
+
+    fn is_read(&self) -> Result<bool> {
+        self.step(|| "is somebody reading?".to_owned(), || self.medium.is_read())
+    }
+
+    fn sealed(&self) -> Result<Option<Vec<u8>>> {
+        self.step(
+            || "look for a seal".to_owned(),
+            || match self.is_dead() {
+                true => Err(killed()),
+                false => Ok(lock(&self.world.places.sealed).get(&self.number).cloned()),
+            },
+        )
+    }
+
+    fn seal(&self, successor: &[u8]) -> Result<()> {
+        if lock(&self.world.places.sealed).contains_key(&self.number) {
+            return Ok(());
+        }
+        self.step(
+            || "seal".to_owned(),
+            || match self.is_dead() {
+                true => Err(killed()),
+                false => {
+                    let mut sealed = lock(&self.world.places.sealed);
+                    let there = sealed.entry(self.number).or_insert_with(|| successor.to_vec());
+                    if there != successor {
+                        self.world.oracle.violate("a log has two successors".to_owned());
+                    }
+                    Ok(())
+                }
+            },
+        )
+    }
+}

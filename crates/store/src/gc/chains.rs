@@ -1,0 +1,79 @@
+//! The checkpoints of a job as its ranks have them. Each rank resolves what it needs by segments of its
+//! own, so what is marked and listed anew is marked and listed for each rank.
+
+use super::survey::JobState;
+use crate::images::each_image;
+use outlive_format::{ImageRef, Images, Manifest, SegmentRef};
+use outlive_pool::Pool;
+use outlive_types::{Epoch, ErrorKind, Rank, Result};
+use std::collections::{BTreeMap, HashSet};
+
+/// The images of one rank, newest first.
+#[derive(Debug, Default)]
+pub struct RankLine {
+    /// The rank, if the images stand in image tables; `None` for those that stand in manifests.
+    pub rank: Option<Rank>,
+    /// The images, and the checkpoints that they are of.
+    pub images: Vec<(Epoch, ImageRef)>,
+    /// The distinct segments of all of them.
+    pub segments: Vec<SegmentRef>,
+    seen: HashSet<SegmentRef>,
+}
+
+impl RankLine {
+    fn add(&mut self, epoch: Epoch, image: ImageRef, segments: &[SegmentRef]) {
+        self.images.push((epoch, image));
+        self.segments.extend(segments.iter().filter(|segment| self.seen.insert(**segment)));
+    }
+}
+
+/// The lines of some checkpoints of a job, newest first. Of a incomplete one the image table may be lost.
+///
+/// # Errors
+/// `Damaged` if an image table cannot be read, with the checkpoint that it is of.
+pub fn lines(
+    pool: &Pool,
+    job: &JobState,
+    kept: &[&Manifest],
+) -> std::result::Result<Vec<RankLine>, (Epoch, outlive_types::Error)> {
+    let mut ranks: BTreeMap<Option<Rank>, RankLine> = BTreeMap::new();
+    for manifest in kept {
+        let epoch = manifest.epoch;
+        let in_table = matches!(manifest.images, Images::Table(_));
+        let mut images = Vec::new();
+        let read = each_image(pool, manifest, &mut |image| {
+            images.push(image.clone());
+            Ok(())
+        });
+        match read {
+            Err(e) if e.kind() == ErrorKind::Damaged && job.incomplete.contains(&epoch) => continue,
+            read => read.map_err(|error| (epoch, error))?,
+        }
+        for image in images {
+            let rank = in_table.then_some(image.reference.rank);
+            let line = ranks.entry(rank).or_default();
+            line.rank = rank;
+            line.add(epoch, image.reference, &image.segments);
+        }
+    }
+    Ok(ranks.into_values().collect())
+}
+
+/// The distinct segments that stand in manifests themselves: of those of one rank.
+pub fn inline_segments(kept: &[&Manifest]) -> Vec<SegmentRef> {
+    let mut seen = HashSet::new();
+    let all = kept.iter().flat_map(|manifest| match &manifest.images {
+        Images::One(image) => &image.segments[..],
+        Images::Table(_) => &[],
+    });
+    all.filter(|segment| seen.insert(**segment)).copied().collect()
+}
+
+/// What of an error matters to a plan: nothing but damage is passed over.
+pub fn at_fault_of<T>(
+    pool: &Pool,
+    job: &JobState,
+    outcome: std::result::Result<T, (Epoch, outlive_types::Error)>,
+) -> Result<T> {
+    outcome.map_err(|(epoch, error)| super::mark::at_fault(pool, job, epoch, error))
+}

@@ -1,0 +1,106 @@
+//! The background half of a save: what goes on after the program was let go.
+
+use super::handle::SaveHandle;
+use super::inner::{Inner, SaveMode};
+use crate::save::{SavePlan, SaveRequest, SaveStats};
+use outlive_io::make_way;
+use outlive_pool::Pool;
+use outlive_types::{Error, ErrorKind, Frozen, Result};
+use std::sync::Arc;
+
+/// Everything that goes on after the program was let go.
+pub(crate) struct Persist {
+    pub inner: Arc<Inner>,
+    pub frozen: Arc<dyn Frozen>,
+    pub plan: SavePlan,
+    pub mode: SaveMode,
+    pub handle: SaveHandle,
+    pub request: SaveRequest,
+}
+
+impl SaveMode {
+    /// Nothing comes of the save here: other ranks are told.
+    pub fn give_up(&self, pool: &Pool, error: Error) -> Error {
+        match self {
+            SaveMode::Alone(_) => error,
+            SaveMode::Together(member, group_save) => {
+                member.give_up(pool, group_save.save_id, error)
+            }
+        }
+    }
+}
+
+impl Persist {
+    pub fn run(self) {
+        let Persist { inner, frozen, plan, mode, handle, request } = self;
+        // The save keeps this pool, even if another client sets a newer one.
+        let pool = inner.pool();
+        if plan.live_blocks == 0 {
+            make_way();
+        }
+        let live_done = || {
+            frozen.release_live();
+            handle.set_live_done();
+        };
+        let work = std::panic::AssertUnwindSafe(|| -> Result<SaveStats> {
+            let mut writer = inner.writer();
+            let (pool, writer) = (&pool, &mut *writer);
+            let stats = match &mode {
+                SaveMode::Alone(packs) => {
+                    writer.execute(pool, packs, &plan, &*frozen, &request, &live_done)
+                }
+                SaveMode::Together(member, group_save) => {
+                    member.execute(pool, writer, group_save, &plan, &*frozen, &request, &live_done)
+                }
+            };
+            let stats = stats?;
+            // The source's baseline and the store's base move together, under the writer's lock.
+            frozen.commit_baseline(Some(stats.epoch));
+            writer.rank.check_presence(pool, &inner.name, stats.epoch);
+            Ok(stats)
+        });
+        let outcome = std::panic::catch_unwind(work).unwrap_or_else(|panic| {
+            let what = panic
+                .downcast_ref::<String>()
+                .map(String::as_str)
+                .or_else(|| panic.downcast_ref::<&str>().copied())
+                .unwrap_or("no message");
+            let error = Error::bug(format!("the save panicked: {what}; please report this"));
+            Err(mode.give_up(&pool, error))
+        });
+        let is_damage = |error: &Error| error.kind() == ErrorKind::Damaged;
+        let outcome = outcome.map_err(|error| match is_damage(&error) {
+            true => {
+                error.context("the next save stores everything anew, since this one met damage")
+            }
+            false => error,
+        });
+        if outcome.is_err() {
+            live_done();
+            frozen.commit_baseline(None);
+        }
+        let total = pool.env().clock.monotonic().saturating_sub(request.started);
+        let outcome = outcome.map(|stats| SaveStats { total, ..stats });
+        if outcome.is_ok() {
+            inner.health.committed();
+        }
+        if let Err(error) = &outcome {
+            if is_damage(error) {
+                inner.writer().rank.begin_anew(&pool);
+            }
+            inner.health.failed(error);
+            pool.warn(format!("a save of job {} failed: {error}", inner.name));
+            inner.events.failed(&pool, handle.epoch(), error);
+        }
+        // The frozen image takes memory, and is not needed any more.
+        drop(frozen);
+        // Behind them the next save may begin, whose session must not end.
+        inner.make_room(&pool, outcome.as_ref().err());
+        // Collectors may have deleted packs that this program has read: their space is free once the files are closed.
+        pool.close_files(false);
+        // What this thread holds of the image and the job goes before anybody is told: who waited
+        // may free the memory, or count on the job's end.
+        drop(inner);
+        handle.settle(outcome);
+    }
+}

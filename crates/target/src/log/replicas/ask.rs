@@ -1,0 +1,147 @@
+//! Asks several places at once, and waits no longer for the slow ones than it must.
+
+use super::who::Asker;
+use crate::LogMedium;
+use outlive_types::{Error, Result};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long nothing is decided without a place that does not answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Once enough have answered, the others are given as long again, and at least this long: a place that is
+/// well is to have all records.
+const GRACE_MIN: Duration = Duration::from_millis(50);
+
+/// A place that takes so long to say that it cannot answer is left alone for a while.
+const SLOW_TO_FAIL: Duration = Duration::from_millis(200);
+const LEFT_ALONE: Duration = Duration::from_secs(5);
+
+/// How places are asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Asking {
+    /// All at once, by threads; one that hangs is left alone until it answers.
+    AtOnce,
+    /// One after the other, by the calling thread.
+    InTurn,
+}
+
+/// One place.
+#[derive(Clone)]
+pub(super) struct Replica {
+    pub medium: Arc<dyn LogMedium>,
+    asker: Asker,
+    /// Why it is not to be asked now. Only ever tried: a forked child may inherit it locked.
+    trouble: Arc<Mutex<Option<Alone>>>,
+}
+
+/// Why a place is not asked.
+enum Alone {
+    /// It has not answered a question for which nobody waits any more.
+    Until(Arc<AtomicBool>),
+    /// It has failed, slowly.
+    For(Instant),
+}
+
+/// Says that a question is over, however it has ended.
+struct Over(Arc<AtomicBool>);
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// What one place is asked.
+pub(super) type Question<T> = Box<dyn FnOnce(&dyn LogMedium) -> Result<T> + Send>;
+
+impl Replica {
+    pub fn new(medium: Arc<dyn LogMedium>, asker: Asker) -> Replica {
+        Replica { medium, asker, trouble: Arc::default() }
+    }
+
+    fn is_left_alone(&self) -> bool {
+        match self.trouble.try_lock().as_deref() {
+            Ok(Some(Alone::Until(over))) => !over.load(Ordering::Acquire),
+            Ok(Some(Alone::For(since))) => since.elapsed() < LEFT_ALONE,
+            Ok(None) | Err(_) => false,
+        }
+    }
+
+    fn leave_alone(&self, why: Alone) {
+        if let Ok(mut trouble) = self.trouble.try_lock() {
+            *trouble = Some(why);
+        }
+    }
+
+    fn hanging(&self) -> Error {
+        Error::retry(format!("{} does not answer", self.medium.describe()))
+    }
+}
+
+impl fmt::Debug for Replica {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.medium.fmt(f)
+    }
+}
+
+/// Asks places, each another question. `told` hears each answer, and says whether enough are in.
+pub(super) fn ask<T: Send + 'static>(
+    asking: Asking,
+    questions: Vec<(usize, &Replica, Question<T>)>,
+    told: &mut dyn FnMut(usize, Result<T>) -> bool,
+) {
+    if asking == Asking::InTurn {
+        for (number, replica, question) in questions {
+            told(number, replica.asker.ask(&*replica.medium, question));
+        }
+        return;
+    }
+    let (answers, answered) = mpsc::channel();
+    let mut waiting: Vec<(usize, &Replica, Arc<AtomicBool>)> = Vec::new();
+    for (number, replica, question) in questions {
+        if replica.is_left_alone() {
+            told(number, Err(replica.hanging()));
+            continue;
+        }
+        let (to, medium, asker) = (answers.clone(), replica.medium.clone(), replica.asker.clone());
+        let is_over: Arc<AtomicBool> = Arc::default();
+        let over = Over(is_over.clone());
+        let work = move || {
+            let answer = asker.ask(&*medium, question);
+            drop(over);
+            // Whoever has asked may have gone on.
+            let _ = to.send((number, answer));
+        };
+        match thread::Builder::new().name("outlive-log".to_owned()).spawn(work) {
+            Ok(_) => waiting.push((number, replica, is_over)),
+            Err(error) => {
+                told(number, Err(Error::no_thread("a place of the log", &error)));
+            }
+        }
+    }
+    drop(answers);
+    let begun = Instant::now();
+    let mut until = begun + PATIENCE;
+    while !waiting.is_empty() {
+        let left = until.saturating_duration_since(Instant::now());
+        let Ok((number, answer)) = answered.recv_timeout(left) else { break };
+        if answer.is_err()
+            && begun.elapsed() > SLOW_TO_FAIL
+            && let Some((_, replica, _)) = waiting.iter().find(|(other, ..)| *other == number)
+        {
+            replica.leave_alone(Alone::For(Instant::now()));
+        }
+        waiting.retain(|(other, ..)| *other != number);
+        if told(number, answer) {
+            until = until.min(Instant::now() + begun.elapsed().max(GRACE_MIN));
+        }
+    }
+    for (number, replica, is_over) in waiting {
+        replica.leave_alone(Alone::Until(is_over));
+        told(number, Err(replica.hanging()));
+    }
+}

@@ -1,0 +1,140 @@
+//! Places that were away: before one counts for a record, it has all records before that.
+
+use super::{Bytes, ROUND_BITS, ReplicatedLog, SETTLED, at};
+use crate::LogMedium;
+use crate::log::replicas::ask::{Question, ask};
+use outlive_types::{JobName, Result};
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+/// Up to which number each place is known to have a job's records, durably. Only ever tried: a forked child
+/// may inherit it locked, and to find out again does no harm.
+#[derive(Debug)]
+pub(super) struct Caught {
+    replicas: usize,
+    upto: Mutex<HashMap<JobName, Vec<u64>>>,
+}
+
+impl Caught {
+    pub fn new(replicas: usize) -> Caught {
+        Caught { replicas, upto: Mutex::default() }
+    }
+
+    fn of(&self, job: &JobName) -> Vec<u64> {
+        let upto = self.upto.try_lock().ok().and_then(|upto| upto.get(job).cloned());
+        upto.unwrap_or_else(|| vec![0; self.replicas])
+    }
+
+    /// These places have the records up to this one.
+    pub fn note(&self, job: &JobName, number: u64, replicas: impl IntoIterator<Item = usize>) {
+        let Ok(mut upto) = self.upto.try_lock() else { return };
+        let upto = upto.entry(job.clone()).or_insert_with(|| vec![0; self.replicas]);
+        replicas.into_iter().for_each(|replica| upto[replica] = upto[replica].max(number));
+    }
+}
+
+impl ReplicatedLog {
+    /// Sees to it that places have all records up to this number, durably, each of which has its number.
+    /// Answers which places do.
+    ///
+    /// # Errors
+    /// `Retry` if less than a majority of the places answer.
+    pub(super) fn catch_up(&self, job: &JobName, number: u64) -> Result<Vec<bool>> {
+        let mut have: Vec<bool> = self.caught.of(job).iter().map(|upto| *upto >= number).collect();
+        if have.iter().all(|have| *have) {
+            return Ok(have);
+        }
+        let mut numbers = self.begun(job)?;
+        numbers.retain(|there| *there <= number);
+        let unsure: Vec<usize> =
+            (0..self.replicas.len()).filter(|replica| !have[*replica]).collect();
+        let newest = match numbers.last() {
+            None => None,
+            // If it cannot be told without writing, everybody has to be looked at more closely.
+            Some(newest) => self.peek(job, *newest)?.map(|record| (*newest, record)),
+        };
+        let mut behind = Vec::new();
+        let question = |replica: usize| {
+            let (job, newest, is_empty) = (job.clone(), newest.clone(), numbers.is_empty());
+            let question: Question<bool> = Box::new(move |medium| match &newest {
+                Some((number, record)) => holds(medium, &job, *number, record),
+                // Nothing is there to be had; but is the place?
+                None => medium.list(&job).map(|_| is_empty),
+            });
+            (replica, &self.replicas[replica], question)
+        };
+        let asked = unsure.into_iter().map(question).collect();
+        let mut sure = have.iter().filter(|have| **have).count();
+        ask(self.asking, asked, &mut |replica, answer| {
+            match answer {
+                Ok(true) => {
+                    have[replica] = true;
+                    sure += 1;
+                }
+                Ok(false) => behind.push(replica),
+                Err(_) => {}
+            }
+            sure >= self.majority()
+        });
+        for replica in behind {
+            have[replica] = self.fill(job, replica, &numbers).is_ok();
+        }
+        let sure = (0..self.replicas.len()).filter(|replica| have[*replica]);
+        self.caught.note(job, number, sure);
+        Ok(have)
+    }
+
+    /// Gives a place those of the records that it lacks, oldest first. With one it has all before.
+    fn fill(&self, job: &JobName, replica: usize, numbers: &[u64]) -> Result<()> {
+        let mut lacks = numbers.len();
+        while lacks > 0 {
+            let number = numbers[lacks - 1];
+            if let Some(record) = self.peek(job, number)? {
+                let job = job.clone();
+                if self.one(replica, move |medium| holds(medium, &job, number, &record))? {
+                    break;
+                }
+            }
+            lacks -= 1;
+        }
+        for number in &numbers[lacks..] {
+            // Since a later one is begun, it has its record, or was removed.
+            let Some(record) = self.get(job, *number)? else { continue };
+            let (job_there, record) = (job.clone(), Bytes::from(record));
+            let register = at(*number, SETTLED);
+            self.one(replica, move |medium| {
+                medium.put_new(&job_there, register, &record)?;
+                medium.keep(&job_there, register)
+            })?;
+            self.caught.note(job, *number, [replica]);
+        }
+        Ok(())
+    }
+
+    /// Asks one place.
+    pub(super) fn one<T: Send + 'static>(
+        &self,
+        replica: usize,
+        question: impl FnOnce(&dyn LogMedium) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let mut answered = None;
+        let question: Question<T> = Box::new(question);
+        let questions = vec![(replica, &self.replicas[replica], question)];
+        ask(self.asking, questions, &mut |_, answer| {
+            answered = Some(answer);
+            true
+        });
+        answered.unwrap_or_else(|| Err(self.too_few(&[])))
+    }
+}
+
+/// Whether a place has this very record, and so all before it; then it has it for good.
+fn holds(medium: &dyn LogMedium, job: &JobName, number: u64, record: &Bytes) -> Result<bool> {
+    let registers = medium.list(job)?;
+    for register in registers.into_iter().filter(|register| register >> ROUND_BITS == number) {
+        if medium.get(job, register)?.is_some_and(|bytes| bytes == **record) {
+            return medium.keep(job, register).map(|()| true);
+        }
+    }
+    Ok(false)
+}

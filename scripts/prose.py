@@ -1,0 +1,223 @@
+"""Checks the English of documents and comments: subjects, lengths, the glossary's words.
+
+    python3 scripts/prose.py                  # all of it, as `make lint` does
+    python3 scripts/prose.py docs/pool.md crates/pool/src
+    python3 scripts/prose.py --count          # how many findings each file has
+
+Each finding is one line: file, line, what is wrong, what to write. Exits with 1 if there is one.
+Code, tables and quotations are not looked at; neither are the changelog and vendored texts.
+"""
+
+import argparse
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+WORDS_MAX = 30
+EVERYTHING = [
+    "*.md",
+    "docs/**/*.md",
+    "bench/**/*.md",
+    "crates/**/*.rs",
+    "bindings/**/*.rs",
+    "fuzz/**/*.rs",
+    "bindings/python/python/**/*.py",
+    "bindings/python/tests/**/*.py",
+    "bench/**/*.py",
+    "examples/**/*.py",
+    "scripts/*.py",
+]
+IGNORED = {"CHANGELOG.md"}
+
+
+class Finding(NamedTuple):
+    """One thing to mend."""
+
+    path: Path
+    line: int
+    what: str
+
+
+# What no sentence begins with: its subject would be a clause, not a thing.
+OPENINGS = [
+    (r"who(ever|so)?\b(?!.*\?$)", "name the program, command, rank or reader that acts"),
+    (r"what(ever)?\b(?!.*\?$)(?! follows:)", "name the thing instead of `what …`"),
+    (r"which(ever)? there\b", "say what lists them"),
+    (r"which(ever)?\b(?!.*\?$)", "name the thing instead of `which …`"),
+    (r"it is (told|looked|said|asked)\b", "say which thing acts"),
+]
+# What is written nowhere.
+PHRASES = [
+    (r"\b(some|no|any)(body|one)\b(?! (of|by))", "name the program, command, rank or user"),
+    (r"\bwho(ever|soever)\b", "name the program, command, rank or user"),
+    (r"(^|[,;:(] ?)(and |or |but |so |if |that |for )*who (\w+s|is|was|has|had)\b"
+     r"(?<!\bpeople who \w)", "name the program, command, rank or user"),
+    (r"\bis looked for\b", "say which thing looks"),
+    (r"\bfor ever\b", "forever"),
+    (r"\banew\b", "again, or `recreate`"),
+    (r"\bis not to be had\b|\bare not to be had\b", "cannot allocate, or is not available"),
+    (r"\bso many\b(?! that)", "say the number"),
+]  # fmt: skip
+# Words that the glossary replaced, and its own.
+SPELLINGS = [
+    (r"\blog places?\b|\bplaces? of (a|the) log\b", "log replica"),
+    (r"\bset of places\b", "configuration"),
+    (r"\b(make|makes|made|making) way\b", "yield"),
+    (r"\bsqueez(e|es|ed|ing)\b", "frame compression"),
+    (r"\bde-?dupe?(d|s)?\b", "deduplicate"),
+    (r"\bcheck-?points? ?file\b", "checkpoint"),
+    (r"\bhurt checkpoints?\b|\bcheckpoints? (is|are) hurt\b", "incomplete"),
+    (r"\bgarbage-collect(s|ed|ing)?\b", "a gc deletes"),
+    (r"\bfile-system\b", "file system"),
+    (r"\bmanifest-log\b", "log"),
+]
+
+SENTENCE_END = re.compile(r"(?<=[.!?])[\"')*\]]*\s+(?=[\"'(*\[`]*[A-Z0-9`\"'])")
+ABBREVIATION = re.compile(r"\b(e\.g|i\.e|cf|etc|vs|et al|approx)\.$")
+
+
+def plain(text: str) -> str:
+    """Markdown without its marks; code and links count as one word."""
+    text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    text = re.sub(r"``.+?``|`[^`]*`", "CODE", text)
+    text = re.sub(r"\$[^$\n]*\$", "MATH", text)
+    text = re.sub(r"<[^>\s]*>|https?://\S+", "LINK", text)
+    text = re.sub(r"\"[^\"]*\"|“[^”]*”", "QUOTE", text)
+    return text.replace("**", "").replace("*", "")
+
+
+def sentences(paragraph: list[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """The sentences of a paragraph's lines, each with the line that it begins in."""
+    text, starts = "", []
+    for number, line in paragraph:
+        starts.append((len(text), number))
+        text += line.strip() + " "
+    begin = 0
+    ends = [m.end() for m in SENTENCE_END.finditer(text)]
+    for end in [*ends, len(text)]:
+        piece = text[begin:end].strip()
+        if not piece or ABBREVIATION.search(piece):
+            continue
+        yield next(n for at, n in reversed(starts) if at <= begin), piece
+        begin = end
+
+
+def paragraphs(lines: list[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
+    """Paragraphs and list items of Markdown; no code, tables, headings."""
+    paragraph: list[tuple[int, str]] = []
+    fenced = False
+    for number, line in lines:
+        stripped = line.strip()
+        if stripped.startswith(("```", "~~~")):
+            fenced = not fenced
+        code = fenced or stripped.startswith(("```", "~~~"))
+        indented = line.startswith("    ") and not paragraph
+        if code or indented or not stripped or stripped.startswith(("#", "|", "<", ">")):
+            yield paragraph
+            paragraph = []
+        elif item := re.match(
+            r"\s*([-*+]|\d+\.) +|(\w+: )(?=[A-Z])|(Args|Attributes|Returns|Raises):$", line
+        ):
+            yield paragraph
+            paragraph = [(number, line[item.end() :])]
+        else:
+            paragraph.append((number, line))
+    yield paragraph
+
+
+COMMENT = {".rs": re.compile(r"^\s*//[/!]? ?(.*)$"), ".py": re.compile(r"^\s*#(?!!) ?(.*)$")}
+DIRECTIVE = re.compile(r"^(SAFETY:|type: |noqa|fmt: |ruff: |mypy: |pragma|shellcheck|!)")
+
+
+def prose(path: Path) -> Iterator[list[tuple[int, str]]]:
+    """The paragraphs of a document, or of the comments of a source."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    if path.suffix == ".md":
+        yield from paragraphs(list(enumerate(lines, 1)))
+        return
+    block: list[tuple[int, str]] = []
+    docstring = False
+    for number, line in enumerate(lines, 1):
+        comment = COMMENT[path.suffix].match(line)
+        if path.suffix == ".py" and (opens := re.match(r'^\s*[rf]?"""(.*)$', line)):
+            docstring = not docstring
+            text = opens.group(1).removesuffix('"""')
+            if docstring and opens.group(1).endswith('"""'):
+                docstring = False
+            block.append((number, text))
+        elif docstring:
+            if line.rstrip().endswith('"""'):
+                docstring = False
+                line = line.rstrip().removesuffix('"""')
+            block.append((number, line.strip()))
+        elif comment:
+            text = comment.group(1)
+            block.append((number, "" if DIRECTIVE.match(text) else text))
+        elif block:
+            yield from paragraphs(block)
+            block = []
+    yield from paragraphs(block)
+
+
+def findings(path: Path) -> Iterator[Finding]:
+    """All that is to be mended in one file."""
+    source = path.suffix != ".md"
+    for paragraph in prose(path):
+        if not paragraph:
+            continue
+        # Code stands for one word before the text is cut into sentences: it may hold full stops.
+        joined = plain("\n".join(line for _, line in paragraph)).split("\n")
+        numbers = [number for number, _ in paragraph]
+        if len(joined) != len(numbers):  # a quotation or link over a line's end
+            joined = [" ".join(joined)]
+            numbers = numbers[:1]
+        for number, sentence in sentences(list(zip(numbers, joined, strict=True))):
+            for pattern, advice in OPENINGS:
+                # A comment or list item may be a noun by itself: "What a reader sees".
+                if re.match(rf"[\"'(]*{pattern}", sentence, re.IGNORECASE) and (
+                    not source or sentence.rstrip().endswith((".", ";", ":"))
+                ):
+                    yield Finding(path, number, f"begins with {sentence.split()[0]!r}: {advice}")
+            for pattern, advice in [*PHRASES, *SPELLINGS]:
+                if found := re.search(pattern, sentence, re.IGNORECASE):
+                    yield Finding(path, number, f"{found.group(0).strip(' ,;:(')!r}: {advice}")
+            if (words := len(re.findall(r"[\w'-]+", sentence))) > WORDS_MAX:
+                yield Finding(path, number, f"{words} words in one sentence: {sentence[:50]}…")
+
+
+def main() -> int:
+    """Prints the findings; returns the exit code."""
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("paths", nargs="*", type=Path, help="files and folders (default: all)")
+    parser.add_argument("--count", action="store_true", help="findings of each file, not each one")
+    arguments = parser.parse_args()
+    if arguments.paths:
+        files = [
+            file
+            for path in arguments.paths
+            for file in ([path] if path.is_file() else sorted(path.rglob("*.*")))
+            if file.suffix in (".md", ".rs", ".py")
+        ]
+    else:
+        files = sorted({file for pattern in EVERYTHING for file in ROOT.glob(pattern)})
+    built = {ROOT / "target", ROOT / "fuzz" / "target"}
+    resolved = (file.resolve() for file in files)
+    files = [f for f in resolved if f.name not in IGNORED and not built & set(f.parents)]
+    found = [finding for file in files for finding in findings(file)]
+    if arguments.count:
+        for path, count in Counter(finding.path for finding in found).most_common():
+            print(f"{count:5}  {path.relative_to(ROOT)}")
+    else:
+        for path, line, what in found:
+            print(f"{path.relative_to(ROOT)}:{line}: {what}")
+    if found:
+        print(f"{len(found)} findings", file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
