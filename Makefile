@@ -5,7 +5,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 # Cargo uses all cores by itself; two cargos at once only wait for each other.
 .NOTPARALLEL:
-.PHONY: help demo test setup build lint header fmt test-rust test-python test-frameworks fuzz soak bugs mutants storm bench install clean
+.PHONY: help demo check test setup build lint header fmt test-rust test-python test-frameworks fuzz soak bugs mutants storm bench install clean
 
 # One interpreter for every build of the bindings, or cargo would build them anew for each.
 export PYO3_PYTHON := $(CURDIR)/.venv/bin/python
@@ -23,6 +23,8 @@ MINUTES ?= 60
 SCHEDULE ?=
 # Arguments for the demo, the bench, pytest and nextest: make demo ARGS="--kills 9".
 ARGS ?=
+
+export WHEEL ?=
 
 help: ## Show this list
 	@echo 'outlive: saves the state of a running program, and restores it after a crash.'
@@ -43,8 +45,14 @@ demo: build ## Kill programs again and again, delete parts of their pool; compar
 	@cargo build --quiet --release $(LOCKED) --package outlive-c
 	@.venv/bin/python examples/demo_mpi.py "$${CARGO_TARGET_DIR:-target}/release/liboutlive.so"
 
+check: lint ## Format, lint and run the quick tests: no servers, no kills (under two minutes, once built)
+	@printf '\n== Quick tests\n'
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" cargo nextest run --workspace --lib --profile quick
+
 # Cheap failures first.
-test: lint test-rust fuzz test-python ## Run all checks and tests, as CI does
+test: lint test-rust ## Run all checks and tests, as CI does
+	@scripts/fuzz '$(FUZZ_S)' --changed
+	@scripts/test-python $(ARGS)
 	@echo
 	@echo '== All checks passed'
 	@cat "$${CARGO_TARGET_DIR:-target}"/test-summary/{rust,python}
@@ -55,13 +63,14 @@ setup: ## Check the tools and fill .venv (done first by every target that needs 
 build: setup ## Build the Python package (into .venv) and target/release/outlive
 	@scripts/build
 
-lint: setup ## Check formatting, clippy, ruff, mypy, and that no files import each other in a circle
+lint: setup ## Check formatting, clippy, ruff, mypy, English, and that no files import each other in a circle
 	@printf '\n== Format and lint\n'
 	cargo fmt --all --check
 	.venv/bin/ruff check --quiet
 	.venv/bin/ruff format --check --quiet
 	.venv/bin/mypy
 	.venv/bin/python -B scripts/circles.py crates/*/src bindings/*/src
+	.venv/bin/python -B scripts/prose.py
 	cargo clippy --workspace --all-targets --quiet $(LOCKED) -- -D warnings
 
 header: setup ## Write the C header from bindings/c/src
@@ -75,15 +84,14 @@ fmt: setup ## Format all Rust and Python sources
 test-rust: setup ## Run the Rust tests (ARGS: arguments for nextest)
 	@scripts/test-rust $(ARGS)
 
-test-python: build ## Run the Python tests against the installed wheel (ARGS: arguments for pytest)
+test-python: setup ## Run the Python tests (ARGS: arguments for pytest; WHEEL=release: not the dev profile)
 	@scripts/test-python $(ARGS)
 
 test-frameworks: build ## Run the tests that need PyTorch and JAX (downloads 2.5 GB; not part of test)
 	@scripts/test-frameworks $(ARGS)
 
-fuzz: setup ## Fuzz each decoder for FUZZ_S seconds (default: 5)
-	@printf '\n== Fuzzing, %s s a target\n' '$(FUZZ_S)'
-	@fuzz/run $(FUZZ_S)
+fuzz: setup ## Fuzz each decoder for FUZZ_S seconds (default: 5); `test` does so only after a change
+	@scripts/fuzz '$(FUZZ_S)'
 
 soak: setup ## Explore interleavings for MINUTES of processor time (default: 60); SCHEDULE=NAME shows one
 	cargo run --quiet -p outlive-sim --bin outlive-explore -- \

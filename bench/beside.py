@@ -1,7 +1,7 @@
-"""How long a short read takes alone, and beside long ones: what a first touch may wait behind.
+"""Measures a short read alone, and beside long ones: the delay of a first touch.
 
 Threads read a file in long pieces, past the page cache. Meanwhile another thread reads 64 KiB at
-random places. It prints percentiles of these reads in milliseconds.
+random offsets. It prints percentiles of these reads in milliseconds.
 
     .venv/bin/python bench/beside.py DIR --gib 2 --reads 1000
 """
@@ -25,7 +25,7 @@ BESIDE = ((0, 0), (1, 512 << 10), (1, 1 << 20), (1, 2 << 20), (8, 2 << 20))
 
 @contextlib.contextmanager
 def reading(fd: int, size: int, threads: int, piece: int) -> Iterator[None]:
-    """Reads long pieces in order, each thread from a place of its own."""
+    """Reads long pieces in order, each thread from an offset of its own."""
     stop = threading.Event()
 
     def work(number: int) -> None:
@@ -47,7 +47,7 @@ def reading(fd: int, size: int, threads: int, piece: int) -> Iterator[None]:
 
 
 def short_reads_ms(fd: int, size: int, count: int) -> list[float]:
-    """Milliseconds of each short read, ascending."""
+    """Returns the milliseconds of each short read, ascending."""
     buffer, took_ms = mmap.mmap(-1, SHORT), []
     for _ in range(count):
         at = random.randrange((size - SHORT) // PAGE) * PAGE

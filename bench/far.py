@@ -1,4 +1,4 @@
-"""A proxy on loopback that makes a server far: requests come late, and each connection is slow."""
+"""A proxy on loopback that simulates a far server: late requests, slow connections."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ PIECE_BYTES = 256 << 10
 class Far:
     """Passes connections on to a port of this machine.
 
-    Each request comes `late_s` late, and a connection passes `bytes_per_s` at most, each way: so
-    the rate depends on how many requests are under way at once. Bytes are passed within the kernel,
-    so it takes little of the processor. Its threads end with the program.
+    Each request comes `late_s` late, and a connection passes at most `bytes_per_s` each way. So the
+    rate depends on the number of requests under way. The kernel passes the bytes on, so the proxy
+    takes little of the processor. Its threads end with the program.
     """
 
     def __init__(self, to_port: int, late_s: float, bytes_per_s: float) -> None:
-        """Begins to take connections, at `port`."""
+        """Starts to accept connections, at `port`."""
         self._to_port, self._late_s, self._bytes_per_s = to_port, late_s, bytes_per_s
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.port: int = self._listener.getsockname()[1]

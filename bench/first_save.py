@@ -1,7 +1,7 @@
-"""How long the first save of a large state holds its program up, run by run.
+"""Measures how long the first save of a large state holds its program up, run by run.
 
 Each run is a process of its own. It fills arrays of `outlive.empty` or of `numpy.empty`, and saves
-them once; what is told is how much of them is in huge pages, and the stall.
+them once. It prints the share of them in huge pages, and the stall.
 
     .venv/bin/python bench/first_save.py DIR --gib 4 --runs 6
 """

@@ -1,12 +1,12 @@
-"""HPL under a tracker: the program of Debian's package ``hpcc``, which nobody compiled for us.
+"""HPL under a tracker: the program of Debian's package ``hpcc``, in its compiled form.
 
-So what saves it has to get into its process: a library that is preloaded
-(``crates/capture/examples/preload``) does what a save does while the program runs, but writes
+So the code that saves it must enter its process: a preloaded library
+(``crates/capture/examples/preload``) does the work of a save while the program runs, but writes
 nothing. One process computes on one thread.
 
-Of the HPC Challenge only HPL is wanted, and that comes last, after minutes of other tests. These
-leave out what they get no memory for; so the library's ``malloc`` refuses blocks of an eighth of
-HPL's matrix up to just below all of it. (That is so without saves as well.)
+Of the HPC Challenge only HPL matters here, which comes last, after minutes of other tests. A test
+is skipped if it gets no memory. So the library's ``malloc`` refuses blocks from an eighth of HPL's
+matrix up to just below all of it, also in runs without saves.
 """
 
 import json
@@ -24,7 +24,7 @@ HOW_TO_GET_IT = "HPL is measured by hpcc, which is not here: apt-get install hpc
 WARM_UP_FREEZES = 6
 # Columns that HPL factors at once.
 BLOCK_COLUMNS = 64
-# Longer than any run that was asked for in earnest.
+# Longer than any realistic run.
 PATIENCE_S = 1800
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -75,10 +75,10 @@ def is_here() -> bool:
 
 
 def build_library(*, release: bool = True) -> Path:
-    """Builds the library that is preloaded, if need be, and says where it is.
+    """Builds the library that is preloaded, if necessary, and returns its path.
 
-    Together with the command, or with all that tests are made of, so that nothing that they have in
-    common is built anew.
+    It is built together with the command, or with all parts of the tests, so that cargo builds
+    shared parts only once.
     """
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     packages = ["--release", "-p", "outlive-cli", "-p", "outlive-capture"]
@@ -89,7 +89,7 @@ def build_library(*, release: bool = True) -> Path:
 
 
 def environment(library: Path, report: Path, **settings: object) -> dict[str, str]:
-    """What a program is started with to be saved; the library says which settings there are."""
+    """Returns the environment for a saved program; the library documents the settings."""
     names = {f"OUTLIVE_PRELOAD_{name.upper()}": str(value) for name, value in settings.items()}
     return {
         **os.environ,
@@ -105,8 +105,8 @@ def run(
     """Runs HPL once with a matrix of ``mib`` MiB, saved by ``tracker`` or not at all.
 
     ``step_s`` are the processor seconds of its thread from the matrix' allocation to its end,
-    ``step_system_s`` those in the kernel; of the saves, medians of one. ``result`` is what HPL
-    computed, as far as it prints it. Raises SystemExit if HPL or an image is wrong.
+    ``step_system_s`` those in the kernel. Figures of saves are medians of one save. ``result`` is
+    the printed result of HPL. Raises SystemExit if HPL or an image is wrong.
     """
     rows = math.isqrt((mib << 20) // 8)
     matrix_bytes = rows * rows * 8
@@ -120,7 +120,7 @@ def run(
     if tracker is not None:
         settings["tracker"] = tracker
     env = environment(library, report, **settings)
-    # One process, as root or not, without a daemon beside it; one thread, whichever BLAS it is.
+    # One process, possibly as root, without a daemon beside it; one thread with any BLAS.
     env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     env |= {"OMPI_MCA_ess_singleton_isolated": "1"}
     env |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -140,7 +140,7 @@ def run(
 
 
 def check_result(name: str, output: str) -> str:
-    """What HPL computed; raises SystemExit if HPL itself says that it is wrong."""
+    """Returns the result of HPL; raises SystemExit if HPL itself reports an error."""
     solved = re.search(r"\|\|Ax-b\|\|.*\.\.\. (\w+)", output)
     if solved is None or solved[1] != "PASSED":
         raise SystemExit(f"{name}: HPL's own check did not pass: {solved and solved[0]}")
@@ -148,7 +148,7 @@ def check_result(name: str, output: str) -> str:
 
 
 def figures(name: str, told: dict[str, Any]) -> dict[str, Any]:
-    """Medians of what the library measured; raises SystemExit if it found an image wrong."""
+    """Returns medians of the library's figures; raises SystemExit if it found an image wrong."""
     if told["error"] is not None:
         raise SystemExit(f"{name}: {told['error']}")
     if told["wrong_pages"] > 0 or told["checked_pages"] == 0:

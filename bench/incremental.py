@@ -1,8 +1,8 @@
 """Cost of incremental saves: stall, time, bytes and processor time.
 
-Sixteen arrays, saved whole once. Then two of them change before each save, others each time; then
-1 % of the pages of all, at random. At the end another job saves the state that was there two saves
-before, and finds in the pool what it can share.
+Sixteen arrays are saved whole once. Then two of them change before each save, others each time;
+then 1 % of the pages of all, at random. At the end another job saves the state of two saves before,
+and shares data that is in the pool.
 
     .venv/bin/python bench/incremental.py DIR --state 4GiB
 """
@@ -26,14 +26,14 @@ State = dict[str, np.ndarray]
 
 
 def processor_s() -> float:
-    """Seconds of this process and of those that it has waited for."""
+    """Returns the seconds of this process and of the children that it has waited for."""
     kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     used = [resource.getrusage(kind) for kind in kinds]
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def stored_bytes(folder: str) -> int:
-    """Bytes that the files of a pool take."""
+    """Returns the bytes that the files of a pool take."""
     return sum(file.stat().st_blocks * 512 for file in Path(folder).rglob("*"))
 
 
@@ -41,7 +41,7 @@ class Row:
     """Saves of one kind."""
 
     def __init__(self, what: str, folder: str) -> None:
-        """Of a pool in `folder`."""
+        """Opens a pool in `folder`."""
         self.what, self.folder = what, folder
         self.stall_ms: list[float] = []
         self.durable_s: list[float] = []
@@ -72,7 +72,7 @@ class Row:
 
 
 def fill(array: np.ndarray, rng: np.random.Generator) -> None:
-    """New random words, in parts that stay in the caches."""
+    """Fills an array with new random words, in parts that fit into the caches."""
     for part in np.array_split(array, max(1, array.nbytes >> 23)):
         part[:] = rng.integers(0, 1 << 63, len(part), dtype=np.uint64)
 

@@ -1,4 +1,4 @@
-"""How much space a job with `keep_last` takes while it saves, and at its end.
+"""Measures the space of a job with `keep_last` while it saves, and at its end.
 
 A program changes and saves all of its state as fast as it can. This prints, in MiB, the kept state,
 the largest of 200 samples of the pool's size, and its size at the end.

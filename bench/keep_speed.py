@@ -1,11 +1,13 @@
-"""How much of its speed a program keeps while it is saved again and again.
+"""Measures the speed that a program keeps while it is saved again and again.
 
-Three programs compute by themselves (on memory that the last save has armed, if it was tracked)
-and with saves, in turn, in windows of some seconds:
-Gray-Scott, in which everything changes in every step, saved every second; a program that changes
-one per cent of its pages a second, saved every second; and one that changes as much from save to
-save, saved five times a second. What is told is the ratio of steps a second with saves to those
-without, as the median over the rounds.
+Three programs compute without saves and with saves, in turn, in windows of some seconds. Without
+saves they use memory that the last save has armed, if it was tracked. The programs are:
+
+- Gray-Scott, which changes everything in every step, saved every second;
+- a program that changes one per cent of its pages a second, saved every second;
+- one that changes as much from save to save, saved five times a second.
+
+It prints the ratio of steps a second with saves to those without, as the median over the rounds.
 
     .venv/bin/python bench/keep_speed.py --dir DIR --state 1GiB --json
 """
@@ -22,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# The programs compute on one core, as far as it goes; the drain may have the others.
+# The programs compute on one core, as far as possible; the saver may have the others.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
@@ -31,7 +33,7 @@ import outlive
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 
-import gray_scott  # (its folder had to be made known first)
+import gray_scott  # (the path of its folder is set above)
 
 State = dict[str, Any]
 Step = Callable[[State], None]
@@ -41,7 +43,7 @@ UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 def size(text: str) -> int:
-    """Reads a number of bytes such as ``1GiB``."""
+    """Returns a number of bytes from a text such as ``1GiB``."""
     for unit, factor in UNITS.items():
         if text.endswith(unit):
             return int(float(text.removesuffix(unit)) * factor)
@@ -49,7 +51,7 @@ def size(text: str) -> int:
 
 
 def simulation(state_bytes: int) -> tuple[State, Step]:
-    """Gray-Scott on a square whose two fields have `state_bytes` bytes, a multiple of its rows."""
+    """Makes Gray-Scott on a square; its two fields have `state_bytes` bytes, in whole rows."""
     side = int((state_bytes / 16) ** 0.5) // gray_scott.BLOCK_ROWS * gray_scott.BLOCK_ROWS
     state: State = {
         "u": outlive.empty((side, side)),
@@ -58,7 +60,7 @@ def simulation(state_bytes: int) -> tuple[State, Step]:
         "step": 0,
     }
     gray_scott.seed(state)
-    # Fields of pure U would stay the same; every cell is to change in every step.
+    # Fields of pure U would stay the same, and every cell must change in every step.
     state["u"] *= 0.9 + 0.1 * state["rng"].random((side, side))
     state["v"] += 0.01 * state["rng"].random((side, side))
     stepper = gray_scott.Stepper(side)
@@ -71,7 +73,7 @@ def simulation(state_bytes: int) -> tuple[State, Step]:
 
 
 def sparse(state_bytes: int, pages_per_s: float) -> tuple[State, Step]:
-    """A program that multiplies matrices and writes to `pages_per_s` random pages a second."""
+    """Makes a program that multiplies matrices and writes `pages_per_s` random pages a second."""
     rng = np.random.default_rng(2)
     words = outlive.empty((state_bytes // 8,), dtype=np.uint64)
     words[:] = np.arange(len(words), dtype=np.uint64)
@@ -93,7 +95,7 @@ def sparse(state_bytes: int, pages_per_s: float) -> tuple[State, Step]:
 
 
 def window(state: State, step: Step, seconds: float, save: Callable[[], None]) -> float:
-    """Steps a second during at least `seconds` seconds."""
+    """Runs for at least `seconds` seconds; returns the steps a second."""
     steps, started = 0, time.monotonic()
     while True:
         step(state)
@@ -107,7 +109,7 @@ def window(state: State, step: Step, seconds: float, save: Callable[[], None]) -
 def measure(
     folder: Path, made: tuple[State, Step], every_s: float, seconds: float, rounds: int
 ) -> dict[str, Any]:
-    """Lets a program run with and without saves, in turn."""
+    """Runs a program with and without saves, in turn."""
     state, step = made
     state_bytes = sum(a.nbytes for a in state.values() if isinstance(a, np.ndarray))
     ratios = []
@@ -119,13 +121,13 @@ def measure(
             if made := job.save(state):  # (false between intervals)
                 saves.append(made)
 
-        # The first saves write everything, and tell the tracker what is cold.
+        # The first saves write everything, and show the tracker the cold memory.
         for _ in range(WARM_UP_SAVES):
             step(state)
             job.save(state, force=True).wait()
         for _ in range(rounds):
             alone = window(state, step, seconds, lambda: None)
-            # What piled up while nothing was saved is not what one interval changes.
+            # Save the changes of the pause, so that the next save has those of one interval.
             job.save(state, force=True).wait()
             saved = window(state, step, seconds, save)
             saves[-1].wait()
@@ -146,7 +148,7 @@ def measure(
 
 
 def draining(folder: Path, freeze: str, budget: int, state_bytes: int) -> dict[str, Any]:
-    """How fast a program that changes everything runs while its save drains, against alone."""
+    """Compares a program that changes everything while its save persists data, and alone."""
     state, step = simulation(state_bytes)
     ratios, report = [], ""
     with outlive.open(folder, freeze_bytes_max=budget, freeze=freeze) as pool:
@@ -165,7 +167,7 @@ def draining(folder: Path, freeze: str, budget: int, state_bytes: int) -> dict[s
 
 
 def main() -> int:
-    """Measures what was asked for and prints it."""
+    """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dir", help="directory for the pool, which is removed [a temporary one]")
     parser.add_argument("--state", type=size, default=1 << 30, help="size of the state [1GiB]")

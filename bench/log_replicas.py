@@ -1,7 +1,7 @@
-"""How long a commit takes with the log in one directory, in three, and in five.
+"""Measures a commit with the log in one directory, in three, and in five.
 
-Saves of a small array that has not changed, from the call to the commit, in turn for each pool.
-Told are the median times and their ratios to that of one directory. All is on the disk of DIR.
+It saves a small unchanged array, from the call to the commit, in turn for each pool. It prints the
+median times and their ratios to that of one directory. All is on the disk of DIR.
 
     .venv/bin/python bench/log_replicas.py --dir DIR --saves 60
 """
@@ -22,7 +22,7 @@ REPLICAS = (1, 3, 5)
 
 
 def make(folder: Path, replicas: int) -> Path:
-    """A pool whose log is in that number of replicas."""
+    """Makes a pool whose log has that number of replicas."""
     pool = folder / f"pool {replicas}"
     words = [sys.executable, "-m", "outlive", "pool", "init", str(pool)]
     for number in range(replicas if replicas > 1 else 0):
@@ -32,9 +32,11 @@ def make(folder: Path, replicas: int) -> Path:
 
 
 def measure(folder: Path, saves: int) -> dict[int, float]:
-    """The median seconds of a commit, by the number of replicas."""
+    """Returns the median seconds of a commit, by the number of replicas."""
     state = {"a": np.zeros(1000)}
-    jobs = {replicas: outlive.open(str(make(folder, replicas))).job("commits") for replicas in REPLICAS}
+    jobs = {
+        replicas: outlive.open(str(make(folder, replicas))).job("commits") for replicas in REPLICAS
+    }
     times: dict[int, list[float]] = {replicas: [] for replicas in REPLICAS}
     for job in jobs.values():
         job.save(state).wait()
@@ -49,7 +51,7 @@ def measure(folder: Path, saves: int) -> dict[int, float]:
 
 
 def main() -> None:
-    """Measures and tells."""
+    """Measures and prints."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--dir", type=Path, help="where the pools are made")
     parser.add_argument("--saves", type=int, default=60, help="so many of each pool")

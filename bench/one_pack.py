@@ -1,7 +1,8 @@
-"""How many kept checkpoints one damaged pack costs, in a pool without redundancy.
+"""Counts the kept checkpoints that one damaged pack costs, in a pool without redundancy.
 
 A program saves two arrays of 1 MiB, small values and a constant, and keeps the newest checkpoints.
-It changes both arrays before each save, one of them, or a few numbers. Then each pack in turn loses
+Before each save it changes both arrays, one of them, or a few numbers. Then each pack in turn loses
+all but its first pages, and each checkpoint is restored.
 all but its first pages, and each checkpoint is restored.
 
     .venv/bin/python bench/one_pack.py DIR
@@ -39,7 +40,7 @@ def saved(location: Path, change: str, saves: int, keep: int) -> None:
 
 
 def lost(location: Path) -> int:
-    """Checkpoints that do not restore."""
+    """Returns the checkpoints that do not restore."""
     with outlive.open(location) as pool:
         job = pool.job("job")
         count = 0
@@ -52,7 +53,7 @@ def lost(location: Path) -> int:
 
 
 def main() -> None:
-    """Damages each pack of each pool, and prints what it costs."""
+    """Damages each pack of each pool, and prints the lost checkpoints."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("dir", type=Path)
     parser.add_argument("--saves", type=int, default=30)

@@ -1,7 +1,7 @@
 """A million small values in containers: outlive beside pickle, in time, bytes and memory.
 
 Each figure comes from a process of its own. Times are seconds of processor time, since a save and
-`pickle.dump` with `fsync` both wait for the disk; the stall is wall-clock time.
+`pickle.dump` with `fsync` both wait for the disk. The stall is wall-clock time.
 
     .venv/bin/python bench/plain_values.py DIR --count 1000000
 """
@@ -24,7 +24,7 @@ MIB = 1 << 20
 
 
 def state_of(kind: str, count: int) -> dict[str, Any]:
-    """A state with one container of `count` entries."""
+    """Returns a state with one container of `count` entries."""
     if kind == "dict":
         return {"all": {f"key {i}": i if i % 2 else f"value {i}" for i in range(count)}}
     if kind == "floats":
@@ -33,19 +33,19 @@ def state_of(kind: str, count: int) -> dict[str, Any]:
 
 
 def peak_mib() -> float:
-    """Most memory that this process has had, in MiB."""
+    """Returns the peak memory of this process, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, float, Any]:
-    """Seconds of processor time, of the clock, and the outcome."""
+    """Returns seconds of processor time, of the clock, and the result."""
     cpu, wall = time.process_time(), time.perf_counter()
     done = work()
     return time.process_time() - cpu, time.perf_counter() - wall, done
 
 
 def pickled(place: Path, kind: str, count: int, step: str) -> dict[str, float]:
-    """One step of pickle."""
+    """Runs one step of pickle."""
     file = place / "state.pickle"
     if step == "restore":
         before = peak_mib()
@@ -66,7 +66,7 @@ def pickled(place: Path, kind: str, count: int, step: str) -> dict[str, float]:
 
 
 def outlived(place: Path, kind: str, count: int, step: str) -> dict[str, float]:
-    """One step of outlive."""
+    """Runs one step of outlive."""
     import outlive
 
     pool = outlive.open(place / "pool")

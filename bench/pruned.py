@@ -1,9 +1,9 @@
-"""What a pool takes after saves of scattered pages and a prune, and how long a restore takes.
+"""Measures a pool's size after saves of scattered pages and a prune, and the restore time.
 
 A program saves a state, then changes a share of its pages at random before each further save. It
 restores the first checkpoint, the newest one before the prune, and the newest one after a prune
-that keeps nothing else. Each restore reads from the device. The figures are ratios: of times to
-that of the first checkpoint, of bytes to the state.
+that keeps only that. Each restore reads from the device. The figures are ratios: of times to that
+of the first checkpoint, of bytes to the state.
 
     .venv/bin/python bench/pruned.py DIR --state-mib 1024 --saves 100 --share 0.01
 """
@@ -28,7 +28,7 @@ PAGE = 4096
 
 
 def written_bytes() -> int:
-    """Bytes that this process has sent to devices."""
+    """Returns the bytes that this process has sent to devices."""
     text = Path("/proc/self/io").read_text()
     return int(
         next(line for line in text.splitlines() if line.startswith("write_bytes")).split()[1]
@@ -36,11 +36,11 @@ def written_bytes() -> int:
 
 
 def restore_s(location: Path, epoch: int | None, into: np.ndarray, runs: int) -> float:
-    """Median seconds of an eager restore into an array, with cold caches."""
+    """Returns the median seconds of an eager restore into an array, with cold caches."""
     times = []
     for _ in range(runs):
         subprocess.run(["sync"], check=True)
-        # Without root reads bypass the page cache all the same.
+        # Without root it cannot drop caches, but reads bypass the page cache.
         with contextlib.suppress(OSError):
             Path("/proc/sys/vm/drop_caches").write_text("3")
         job = outlive.open(location).job("job")

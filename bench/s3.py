@@ -1,21 +1,22 @@
 """Saves to and restores from a real S3 server, against plain concurrent requests of 8 MiB to it.
 
-Starts versitygw on this machine, with its data in DIR, and takes turns: plain PUTs, a first save to
-a new pool, plain GETs, a restore. Prints the medians, and of the ratios those within a round.
+It starts versitygw on this machine, with its data in DIR, and takes turns: plain PUTs, a first save
+to a new pool, plain GETs, a restore. It prints the medians of the figures, and the medians of the
+ratios within a round.
 
     .venv/bin/python bench/s3.py DIR [--gib 1] [--rounds 5] [--threads 16]
 
-A server on the same cores takes most of the processor from whoever sends to it, which no server of
-one's own does. These show other limits than the processor:
+A server on the same cores takes most of the processor from its client, unlike a separate server.
+These options show other limits than the processor:
 
-    --apart       The server has the last core for itself; plain requests and outlive the others.
-    --mbit 2000   The network passes no more than 2000 Mbit/s (a network namespace, `tc`).
-    --far 20,25   Each request comes 20 ms late, and a connection passes 25 MB/s (bench/far.py).
+- `--apart`: the server has the last core for itself; plain requests and outlive the others.
+- `--mbit 2000`: the network passes no more than 2000 Mbit/s (a network namespace, `tc`).
+- `--far 20,25`: each request comes 20 ms late, and a connection passes 25 MB/s (bench/far.py).
 
-And these change the requests, outlive's and the plain ones alike:
+These options change the requests, outlive's and the plain ones alike:
 
-    --unsigned    No request is signed together with its body; outlive sends a CRC along instead.
-    --ranges      The plain GETs get ranges of 8 MiB of objects of 64 MiB, as a restore does.
+- `--unsigned`: no request is signed together with its body; outlive sends a CRC along instead.
+- `--ranges`: the plain GETs get ranges of 8 MiB of objects of 64 MiB, as a restore does.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ WITHIN = "OUTLIVE_BENCH_WITHIN"
 
 @contextlib.contextmanager
 def server(folder: Path, cores: set[int]) -> Iterator[tuple[int, int]]:
-    """A server with an empty bucket on these cores; its port, and its process."""
+    """Starts a server with an empty bucket on these cores; yields its port and its process."""
     program = subprocess.run(
         [ROOT / "scripts/versitygw"], stdout=subprocess.PIPE, text=True, check=True
     ).stdout.strip()
@@ -78,7 +79,7 @@ def server(folder: Path, cores: set[int]) -> Iterator[tuple[int, int]]:
 def headers(
     method: str, port: int, path: str, body: memoryview | bytes, unsigned: bool
 ) -> dict[str, str]:
-    """Of a request, signed as AWS describes (Signature Version 4), with its body or without."""
+    """Returns a request's headers, signed by AWS Signature Version 4, with its body or without."""
     body_digest = "UNSIGNED-PAYLOAD" if unsigned else hashlib.sha256(body).hexdigest()
     now = datetime.datetime.now(datetime.UTC)
     day, second = now.strftime("%Y%m%d"), now.strftime("%Y%m%dT%H%M%SZ")
@@ -96,21 +97,21 @@ def headers(
 
 
 class Plain(NamedTuple):
-    """How plain requests are made."""
+    """Form of the plain requests."""
 
     port: int
     requests: int
     threads: int
     unsigned: bool
-    # In how many objects; one request gets a range of one.
+    # Number of objects; one request gets a range of one.
     objects: int
 
     def path(self, number: int) -> str:
-        """Of the object that a request is about."""
+        """Path of the object of a request."""
         return f"/{BUCKET}/plain/{number * self.objects // self.requests}"
 
     def run(self, method: str, body: memoryview | None) -> None:
-        """All requests, each with a body of its own or for one, a connection for each thread."""
+        """Makes all requests, with a body each or one for all, and a connection for each thread."""
         numbers, lock, failed = iter(range(self.requests)), threading.Lock(), []
         each = self.requests // self.objects
 
@@ -147,13 +148,13 @@ class Plain(NamedTuple):
 
 
 def processor_s(process: int) -> float:
-    """Processor seconds that a process has used so far."""
+    """Returns the processor seconds that a process has used so far."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Took(NamedTuple):
-    """What one run took: seconds, and processor seconds of ours and of the server's."""
+    """Cost of one run: seconds, and processor seconds of this process and of the server."""
 
     wall: float
     ours: float
@@ -161,7 +162,7 @@ class Took(NamedTuple):
 
 
 def timed(server_process: int, work: Callable[[], object]) -> Took:
-    """What a call takes."""
+    """Measures a call."""
     servers, ours, started = processor_s(server_process), time.process_time(), time.perf_counter()
     work()
     wall = time.perf_counter() - started
@@ -169,7 +170,7 @@ def timed(server_process: int, work: Callable[[], object]) -> Took:
 
 
 def behind_a_slow_network(mbit: int) -> None:
-    """Starts this program again where loopback passes no more than so much."""
+    """Starts this program again in a network namespace whose loopback is limited."""
     limit = f"tc qdisc add dev lo root tbf rate {mbit}mbit burst 2mb latency 100ms"
     script = f'ip link set lo up && {limit} && exec "$@"'
     again = [sys.executable, *sys.argv]
@@ -178,7 +179,7 @@ def behind_a_slow_network(mbit: int) -> None:
 
 
 def main() -> None:
-    """Runs the rounds and prints what they took."""
+    """Runs the rounds and prints the figures."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("dir", type=Path, help="directory for the server's data")
     parser.add_argument("--gib", type=float, default=1.0, help="state size in GiB")
@@ -242,7 +243,8 @@ def main() -> None:
             took["plain GETs"].append(timed(process, partial(gets.run, "GET", None)))
             took["restores"].append(timed(process, partial(job.restore, into=state)))
             assert hashlib.blake2b(state["array"]).digest() == wanted
-            # So that both find the same memory for the server's files: some that was used before.
+            # Then both runs find the same memory for the server's files: memory that was used
+            # before.
             pool.close()
             for name in ("plain", f"pool-{number}"):
                 shutil.rmtree(bucket / name)

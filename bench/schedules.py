@@ -1,4 +1,4 @@
-"""When the ranks of a program should write: `python bench/schedules.py --help`."""
+"""Compares schedules for the writes of ranks: `python bench/schedules.py --help`."""
 
 from striped.main import main
 

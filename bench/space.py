@@ -1,10 +1,10 @@
-"""How much space files take on their device."""
+"""Space that files take on their device."""
 
 from pathlib import Path
 
 
 def used_bytes(location: Path) -> int:
-    """Bytes that the files below a folder take."""
+    """Returns the bytes that the files below a folder take."""
     total = 0
     for path in location.rglob("*"):
         try:

@@ -1,10 +1,10 @@
-"""How long `Job.save` holds a program up that has changed a few pages at random.
+"""Measures how long `Job.save` holds up a program that has changed a few pages at random.
 
-Two arrays in turn: one of `outlive.empty`, which begins with a page, and one of `numpy.empty`,
-which mostly does not. Each is saved whole once, then again and again with some of its pages
-changed. Beside each save the same pages are copied by NumPy; what is told is the median time of a
-save, and its ratio to such a copy. The first saves after the whole one are told apart: they copy
-into new memory, and find out what is cold.
+Two arrays are saved in turn. One of `outlive.empty` begins at a page boundary; one of `numpy.empty`
+mostly does not. Each is saved whole once, then again and again with some of its pages changed.
+Beside each save NumPy copies the same pages. It prints the median time of a save, and its ratio to
+such a copy. The first saves after the whole one are printed separately: they copy into new memory,
+and detect cold memory.
 
     .venv/bin/python bench/stall.py --dir DIR --state 4GiB
 """
@@ -26,14 +26,14 @@ WARM_UP_SAVES = 3
 
 
 def timed_ms(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Milliseconds that a call takes, and what it returns."""
+    """Returns the milliseconds that a call takes, and its result."""
     started = time.perf_counter()
     result = work()
     return (time.perf_counter() - started) * 1e3, result
 
 
 def measure(folder: str, words: np.ndarray, share: float, saves: int) -> dict[str, Any]:
-    """Saves an array of words (uint64) whenever `share` of its pages have changed."""
+    """Saves an array of words (uint64) each time after `share` of its pages have changed."""
     rng = np.random.default_rng(1)
     page_words = PAGE_BYTES // words.itemsize
     pages = words.reshape(-1, page_words)

@@ -1,17 +1,24 @@
-"""What finding changed pages costs real programs, by tracker.
+"""Measures what finding changed pages costs real programs, by tracker.
 
-Four programs of different patterns, each saved after every step: a sparse solver (conjugate
-gradients: dense sweeps of a few vectors, a matrix that stays), counting in a hash table (random
-pages of one large array), training by Adam (everything changes but the data), and a search through
-a graph (a few pages, then many, then none). Every way to find changes runs in a process of its own,
-all of them in turn in each round, and once without saves. Told are medians over the rounds: the
-processor seconds of a step beside those without saves (what tracking adds while the program
-computes), how long a save held the program up, and the processor seconds of the process a save.
+Four programs of different patterns are saved after every step:
 
-The fifth is HPL (dense LU: the part of a matrix that is not done yet is swept again and again), if
-Debian's package ``hpcc`` is installed. It is saved every ``--interval-ms`` from a library that is
-preloaded, with a cargo to build it (see ``hpl.py``). Its step is the whole run, from the matrix'
-allocation to its end; a save finds, copies and hashes what changed, and writes nothing.
+- a sparse solver by conjugate gradients: dense sweeps of a few vectors, a constant matrix;
+- counting in a hash table: random pages of one large array;
+- training by Adam: everything changes but the data;
+- a search through a graph: a few pages, then many, then none.
+
+Each tracker runs in a process of its own, all of them in turn in each round, and one process runs
+without saves. It prints medians over the rounds:
+
+- the processor seconds of a step beside those without saves, which is the cost of tracking;
+- the time for which a save held the program up;
+- the processor seconds of the process for a save.
+
+The fifth program is HPL, if Debian's package ``hpcc`` is installed. It computes a dense LU: it
+sweeps the unfinished part of a matrix again and again. A preloaded library saves it every
+``--interval-ms``; cargo must be there to build that (see ``hpl.py``). Its step is the whole run,
+from the matrix' allocation to its end. A save finds, copies and hashes the changes, and writes
+nothing.
 
     .venv/bin/python bench/track_programs.py --dir DIR --mib 256 --json
 """
@@ -29,7 +36,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# The programs compute on one core, as far as it goes; the drain may have the others.
+# The programs compute on one core, as far as possible; the saver may have the others.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
@@ -48,7 +55,7 @@ TRACKERS = ["hash", "mprotect", "wp-async", "auto"]
 def sparse_solver(mib: int) -> tuple[State, Step]:
     """Conjugate gradients (Hestenes and Stiefel, 1952) on a random symmetric matrix, by rows.
 
-    Two thirds of the state are the matrix, which stays.
+    Two thirds of the state are the matrix, which does not change.
     """
     rng = np.random.default_rng(1)
     per_row = 8
@@ -61,7 +68,7 @@ def sparse_solver(mib: int) -> tuple[State, Step]:
 
     def step(state: State) -> None:
         p, q, x, r = state["p"], state["q"], state["x"], state["r"]
-        # I + A + A' is diagonally dominant enough to converge, and made only by its product.
+        # I + A + A' is diagonally dominant enough to converge; only its product is computed.
         q[:] = p + np.einsum("ij,ij->i", state["values"], p[state["columns"]])
         old = r @ r
         alpha = old / (p @ q)
@@ -74,7 +81,7 @@ def sparse_solver(mib: int) -> tuple[State, Step]:
 
 
 def hash_table(mib: int) -> tuple[State, Step]:
-    """Counts keys in a table of counters: 2,000 words anywhere, and 20,000 that come often."""
+    """Counts keys in a table of counters: 2,000 words anywhere, and 20,000 frequent ones."""
     slots = (mib << 20) // 8
     state: State = {"table": np.zeros(slots, dtype=np.int64), "seen": 0}
     state["table"][:] = 1
@@ -117,9 +124,10 @@ def adam(mib: int) -> tuple[State, Step]:
 
 
 def graph_search(mib: int) -> tuple[State, Step]:
-    """Breadth-first search, level by level, through a random graph; begins anew when it is done.
+    """Breadth-first search, level by level, through a random graph; repeated when it is done.
 
-    Nearly all of the state are the edges, which stay; few vertices are reached at first, then most.
+    Nearly all of the state are the edges, which do not change. It reaches few vertices at first,
+    then most.
     """
     rng = np.random.default_rng(4)
     degree = 4
@@ -177,7 +185,7 @@ def run(program: str, tracker: str, args: argparse.Namespace) -> dict[str, Any]:
                 stall_s.append(figures.stall_s)
                 changed.append(figures.changed_bytes)
                 how = figures.tracker
-        # The last image is what the program holds, or the figures are worth nothing.
+        # The last image must be the program's content, or the figures mean nothing.
         back, _ = PROGRAMS[program](mib)
         job.restore(into=back)
         for name, value in state.items():
@@ -193,7 +201,7 @@ def run(program: str, tracker: str, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def timed(step: Step, state: State) -> float:
-    """Processor seconds of this thread for a step, page faults included."""
+    """Returns processor seconds of this thread for a step, page faults included."""
     before = time.thread_time()
     step(state)
     return time.thread_time() - before
@@ -225,7 +233,7 @@ def in_turn(args: argparse.Namespace) -> list[dict[str, Any]]:
         for key in ("step_s", "step_system_s", "stall_s", "save_cpu_s", "changed_bytes"):
             if key in measured[0]:
                 row[key] = statistics.median(one[key] for one in measured)
-        # How far they lie apart says what a difference is worth.
+        # Their spread shows which differences mean something.
         row["steps_s"] = sorted(one["step_s"] for one in measured)
         row["how"] = measured[-1].get("tracker", "")
         row |= {key: measured[-1][key] for key in ("saves", "checked_pages") if key in measured[-1]}
@@ -234,7 +242,7 @@ def in_turn(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The rows for people."""
+    """Returns the rows for people."""
     alone = {row["program"]: row["step_s"] for row in rows if row["tracker"] == ALONE}
     lines = [
         "| program | tracker | step, ms | slower | stall, ms | CPU a save, ms | changed, MiB |",
@@ -253,7 +261,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """The command."""
+    """Runs the command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--dir", default=tempfile.gettempdir(), help="directory for the pools")
     parser.add_argument("--mib", type=int, default=256, help="size of the states, in MiB")

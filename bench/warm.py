@@ -1,4 +1,4 @@
-"""How long a restore takes with a cold cache, and with all packs in the system's page cache.
+"""Measures a restore with a cold cache, and with all packs in the system's page cache.
 
 .venv/bin/python bench/warm.py DIR --gib 4 --rounds 3
 """
@@ -15,7 +15,7 @@ import outlive
 
 
 def restore_s(location: Path, into: np.ndarray) -> float:
-    """Seconds of an eager restore into an array in use."""
+    """Returns the seconds of an eager restore into an array in use."""
     job = outlive.open(location).job("job")
     started = time.perf_counter()
     job.restore(into={"a": into})

@@ -4,8 +4,8 @@
 
 First `gray_scott.py` runs from start to end without checkpoints: the reference. Then the same
 program runs with checkpoints and is killed by SIGKILL again and again: at random moments, in the
-middle of writing a checkpoint, and while it restores one. Each time it is started again with the
-same command. At the end every bit of both final states must be the same, random generator included.
+middle of writing a checkpoint, and during a restore. Each time it is started again with the same
+command. At the end every bit of both final states must be the same, random generator included.
 """
 
 import argparse
@@ -33,13 +33,13 @@ import numpy.typing as npt
 PROGRAM = Path(__file__).with_name("gray_scott.py")
 MIB = 1 << 20
 PICTURE_SIZE = 1024
-# The order in which the moments of death take turns.
+# The order of the moments of death.
 MOMENTS = ("any moment", "saving", "any moment", "restoring", "saving")
 Event = dict[str, Any]
 
 
 class DemoError(Exception):
-    """The demo cannot go on, or did not show what it should; the text says why."""
+    """The demo cannot continue, or its result is wrong; the text gives the reason."""
 
 
 # --- The simulation as a child process ------------------------------------------------------------
@@ -49,7 +49,7 @@ class Life:
     """One life of the simulation, from its start to its end or death, seen through its journal."""
 
     def __init__(self, folder: Path, name: str, arguments: list[str]) -> None:
-        """Starts the program; its journal and its output are kept in `folder`."""
+        """Starts the program; `folder` has its journal and its output."""
         self.journal = folder / f"{name}.jsonl"
         self.output = folder / f"{name}.txt"
         self.events: list[Event] = []
@@ -62,7 +62,7 @@ class Life:
             )
 
     def look(self) -> None:
-        """Reads what is new in the journal; a line cut off by a kill is left out."""
+        """Reads new lines of the journal, except one that a kill cut off."""
         if not self.journal.exists():
             return
         with self.journal.open("rb") as journal:
@@ -73,7 +73,7 @@ class Life:
         self.events += [json.loads(line) for line in whole.splitlines()]
 
     def all(self, kind: str) -> list[Event]:
-        """The events of one kind."""
+        """Returns the events of one kind."""
         return [event for event in self.events if event["event"] == kind]
 
     def watch(self, until: Callable[[], bool], show: "Progress") -> bool:
@@ -94,7 +94,7 @@ class Life:
             time.sleep(0.01)
 
     def kill(self) -> float:
-        """Kills the program at once, wherever it is; returns when, on the monotonic clock."""
+        """Kills the program at once, at any point; returns when, on the monotonic clock."""
         now_s = time.monotonic()
         self.child.send_signal(signal.SIGKILL)
         self.child.wait()
@@ -102,13 +102,13 @@ class Life:
         return now_s
 
     def seconds_to(self, kind: str) -> float:
-        """Seconds from the start of the process to the first event of a kind."""
+        """Returns the seconds from the start of the process to the first event of a kind."""
         return float(self.all(kind)[0]["t_s"]) - self.began_s
 
 
 @contextlib.contextmanager
 def living(folder: Path, name: str, arguments: list[str]) -> Iterator[Life]:
-    """A life that does not outlast this block, whatever happens."""
+    """Yields a life that ends with this block in any case."""
     life = Life(folder, name, arguments)
     try:
         yield life
@@ -123,21 +123,21 @@ def living(folder: Path, name: str, arguments: list[str]) -> Iterator[Life]:
 
 @dataclass
 class Death:
-    """How one life ended, and how the next one took over."""
+    """One death, and the restart after it."""
 
     moment: str
     at_s: float  # on the monotonic clock
     lived_s: float
-    at_step: int | None  # None: it had not come to its first step
-    safe_step: int  # of the newest checkpoint that the program knew to be safe; 0 for none
-    open_step: int | None  # of the one then being written, if there was one
+    at_step: int | None  # None: it died before its first step
+    safe_step: int  # of the newest checkpoint that was known to be safe; 0 for none
+    open_step: int | None  # of the one that was being written, if any
     from_step: int = 0
     lost_s: float = 0.0
     restart_s: float = 0.0
     restore_s: float = 0.0
 
     def row(self, number: int) -> list[str]:
-        """The death as a row of the table."""
+        """Returns the death as a row of the table."""
         newest = "-"
         if self.open_step is not None:
             newest = "just in time" if self.from_step >= self.open_step else "cut off"
@@ -161,7 +161,7 @@ class Death:
 def run_until_killed(
     life: Life, moment: str, delay_s: float, luck: random.Random, show: "Progress"
 ) -> Death | None:
-    """Lets one life go on until its moment has come; None if it came to its end before."""
+    """Runs one life until its moment of death; None if it ended before."""
     if moment == "restoring":
         reached = life.watch(lambda: bool(life.all("restore")), show)
         time.sleep(luck.uniform(0.0, 0.15))
@@ -208,13 +208,13 @@ def note_return(death: Death, reached_s: dict[int, float], life: Life) -> None:
     death.restart_s = life.seconds_to("loop")
     death.restore_s = float(loop["t_s"]) - float(life.all("restore")[0]["t_s"])
     if death.at_step is not None:
-        # What was computed after the restored step is computed again.
+        # The program computes the work after the restored step again.
         death.lost_s = death.at_s - reached_s.get(death.from_step, death.at_s - death.lived_s)
 
 
 @dataclass
 class Attack:
-    """The run under fire."""
+    """The run with kills."""
 
     deaths: list[Death]
     lives: list[Life]
@@ -222,19 +222,19 @@ class Attack:
 
 
 def attack(args: argparse.Namespace, work: Path, common: list[str], reference_s: float) -> Attack:
-    """Runs the simulation with checkpoints, killing it `args.kills` times."""
+    """Runs the simulation with checkpoints, and kills it `args.kills` times."""
     luck = random.Random(args.seed)
     arguments = [*common, "--dir", str(work / "checkpoints"), "--every", str(args.every)]
     arguments += ["--out", str(work / "attacked.npz")]
     moments = [MOMENTS[i % len(MOMENTS)] for i in range(args.kills)]
     looping = sum(moment != "restoring" for moment in moments)
-    # All kills must fit into the run, even if each comes as late as it can.
+    # All kills must fit into the run, even if each comes as late as possible.
     longest_s = 0.8 * reference_s / max(looping, 1)
     began_s = time.monotonic()
     deaths: list[Death] = []
     lives: list[Life] = []
     reached_s: dict[int, float] = {}  # when each step was last reached
-    waiting: list[Death] = []  # deaths that no later life has answered yet
+    waiting: list[Death] = []  # deaths without a later life so far
     while True:
         number = len(deaths)
         moment = moments[number] if number < args.kills else ""
@@ -264,7 +264,7 @@ def attack(args: argparse.Namespace, work: Path, common: list[str], reference_s:
     return Attack(deaths, lives, time.monotonic() - began_s)
 
 
-# --- What came of it ------------------------------------------------------------------------------
+# --- Results --------------------------------------------------------------------------------------
 
 
 def report(run: Attack, args: argparse.Namespace, work: Path, reference_s: float) -> None:
@@ -352,7 +352,7 @@ def print_table(head: list[str], rows: list[list[str]]) -> None:
 
 
 class Progress:
-    """A line that shows how far a run has come; silent where nobody could see it move."""
+    """A line that shows the progress of a run; silent if the output is no terminal."""
 
     def __init__(self, name: str, steps: int) -> None:
         """Shows a run of `steps` steps."""
@@ -367,7 +367,7 @@ class Progress:
             print(f"\r  {self.name:<10} [{bar}] step {step} of {self.steps}", end="", flush=True)
 
     def clear(self) -> None:
-        """Takes the line away."""
+        """Removes the line."""
         if self.shown >= 0:
             print("\r\x1b[K", end="", flush=True)
 
@@ -415,7 +415,7 @@ def demo(args: argparse.Namespace) -> None:
     work.mkdir(parents=True)
     state_bytes = 2 * 8 * args.size**2
     free_bytes = shutil.disk_usage(work).free
-    # Both final states, a first whole checkpoint, and what changes after it.
+    # Both final states, a first whole checkpoint, and the changes after it.
     needed_bytes = 20 * state_bytes
     if free_bytes < needed_bytes:
         raise DemoError(

@@ -2,9 +2,9 @@
 
     python examples/demo_mpi.py LIBRARY            (or: make demo)
 
-`heat_mpi.c` is compiled and runs from start to end without being disturbed: the reference. Then it
-runs again and is killed twice: first one rank by SIGKILL, which ends the others too, then all. It
-restarts on four ranks, and on three. At the end every bit must be as in the undisturbed run.
+`heat_mpi.c` is compiled and runs undisturbed from start to end: the reference. Then it runs again
+and is killed twice: first one rank by SIGKILL, which ends the others too, then all. It restarts on
+four ranks, and on three. At the end every bit must be as in the undisturbed run.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from demo import DemoError
 ROOT = Path(__file__).parents[1]
 ENVIRONMENT = {
     **os.environ,
-    # Open MPI: root may run it, and more ranks than cores, which then must not spin.
+    # Open MPI: root may run it, and there are more ranks than cores, so they must not spin.
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
@@ -44,12 +44,12 @@ def build(library: Path, work: Path) -> Path:
 
 
 def command(program: Path, ranks: int, *arguments: object) -> list[str]:
-    """The command that starts the ranks."""
+    """Returns the command that starts the ranks."""
     return ["mpirun", "-n", str(ranks), str(program), *map(str, arguments)]
 
 
 def run(program: Path, ranks: int, *arguments: object) -> list[str]:
-    """Runs the program to its end; what it says, line by line."""
+    """Runs the program to its end; returns its output, line by line."""
     words = command(program, ranks, *arguments)
     done = subprocess.run(words, capture_output=True, text=True, check=False, env=ENVIRONMENT)
     if done.returncode != 0:
@@ -58,7 +58,7 @@ def run(program: Path, ranks: int, *arguments: object) -> list[str]:
 
 
 def ranks_of(program: Path) -> list[int]:
-    """The processes of the program's ranks."""
+    """Returns the processes of the program's ranks."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -70,12 +70,12 @@ def ranks_of(program: Path) -> list[int]:
 
 
 def records(pool: Path) -> int:
-    """How many records the job's log has."""
+    """Returns the number of records in the job's log."""
     return len(list((pool / "log/heat").glob("*.record")))
 
 
 def kill(program: Path, pool: Path, ranks: int, victims: int, steps: int) -> None:
-    """Starts the ranks, waits for some checkpoints, and kills so many of them."""
+    """Starts the ranks, waits for some checkpoints, and kills `victims` ranks."""
     before = records(pool)
     child = subprocess.Popen(
         command(program, ranks, pool, steps, 0.1),
@@ -102,7 +102,7 @@ def kill(program: Path, pool: Path, ranks: int, victims: int, steps: int) -> Non
 
 
 def begun(lines: list[str]) -> int:
-    """The step from which a run went on."""
+    """Returns the step from which a run continued."""
     return int(lines[0].rpartition(" ")[2])
 
 

@@ -4,9 +4,9 @@
 
 `gray_scott.py` runs from start to end without checkpoints: the reference. Then it runs with
 checkpoints in a pool of six directories, any two of which may be lost. Two are deleted while it
-saves. It goes on, is killed by SIGKILL, and is started again: it restores from the four that are
-left. While it goes on, two new directories take the places of those that were lost, and get back
-what they missed. At the end every bit of the final state must be as in the undisturbed run.
+saves. It continues, is killed by SIGKILL, and is started again: it restores from the four that are
+left. While it runs, two new directories replace the lost ones, and get the missing data. At the
+end every bit of the final state must be as in the undisturbed run.
 """
 
 import argparse
@@ -24,7 +24,7 @@ TARGETS = 6
 
 
 def outlive(*words: str) -> str:
-    """Runs the command line; returns what it says, or raises `DemoError`."""
+    """Runs the command line; returns its output, or raises `DemoError`."""
     command = [str(OUTLIVE), *words]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -37,7 +37,7 @@ def outlive(*words: str) -> str:
 
 
 def durable(life: Life) -> int:
-    """How many checkpoints of this life are safe."""
+    """Returns the number of safe checkpoints of this life."""
     return len(life.all("durable"))
 
 

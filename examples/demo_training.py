@@ -3,7 +3,7 @@
     python examples/demo_training.py            (or: make demo)
 
 `train_digits.py` learns from start to end without checkpoints: the reference. Then it learns with
-checkpoints and is killed by SIGKILL at random moments, each time started again with the same
+checkpoints and is killed by SIGKILL at random moments; each time it is started again with the same
 command. Weights, both moments of Adam, the order of the data and the random generator must end the
 same to the last bit.
 """
@@ -24,11 +24,11 @@ PROGRAM = Path(__file__).with_name("train_digits.py")
 
 
 class DemoError(Exception):
-    """The demo did not show what it should; the text says why."""
+    """The result of the demo is wrong; the text gives the reason."""
 
 
 def run(arguments: list[str], kill_after_s: float | None) -> tuple[list[str], bool, float]:
-    """One life of the program: its lines, whether it was killed, and how long it lived."""
+    """Runs one life; returns its lines, whether it was killed, and how many seconds it lived."""
     began_s = time.monotonic()
     child = subprocess.Popen(
         [sys.executable, str(PROGRAM), *arguments], stdout=subprocess.PIPE, text=True
@@ -48,7 +48,7 @@ def run(arguments: list[str], kill_after_s: float | None) -> tuple[list[str], bo
 
 
 def number_after(word: str, lines: list[str]) -> float:
-    """The number behind a word, in the last line that begins with it; 0 if there is none."""
+    """Returns the number after a word, in the last line that begins with it; 0 if there is none."""
     found = [line for line in lines if line.startswith(word)]
     return float(found[-1].removeprefix(word).split()[0]) if found else 0.0
 

@@ -2,12 +2,12 @@
 
 Two substances react as U + 2 V -> 3 V and diffuse; U is fed in, V decays (J. E. Pearson, "Complex
 Patterns in a Simple System", Science 261, 1993). Drops of V fall at random while it runs, so the
-state is more than two arrays: the random numbers yet to come belong to it as well.
+state is more than two arrays: it includes the later random numbers.
 
     python examples/gray_scott.py --dir ckpt
 
-Kill it, start it again with the same command, and it goes on from its newest checkpoint. What
-outlive takes is marked with "outlive:" in `main`; the rest is an ordinary NumPy program.
+Kill it, start it again with the same command, and it continues from its newest checkpoint. Lines
+for outlive are marked with "outlive:" in `main`; the rest is an ordinary NumPy program.
 """
 
 import argparse
@@ -23,7 +23,7 @@ import numpy.typing as npt
 import outlive
 
 # Fractions of powers of two, so that a cell of pure U stays exactly 1 and its page unchanged.
-FEED, KILL = 1 / 32, 7 / 128  # rates per step at which U is fed in, and V taken out besides
+FEED, KILL = 1 / 32, 7 / 128  # rates per step at which U is fed in, and V is also taken out
 DIFFUSE_U, DIFFUSE_V = 27 / 128, 27 / 256  # cells^2 per step: Pearson's 2e-5 and 1e-5 on his grid
 DROPS_AT_START, STEPS_PER_DROP = 120, 4
 BLOCK_ROWS = 8  # rows treated at a time, so that the scratch below stays in the processor's cache
@@ -33,7 +33,7 @@ State = dict[str, Any]
 
 
 def drop(state: State) -> None:
-    """Lets one drop fall: a disc of V at a random place, rather in the middle than at the edge."""
+    """Drops V at a random place: a disc, more likely in the middle than at the edge."""
     u, v, rng = state["u"], state["v"], state["rng"]
     size = len(u)
     radius = int(rng.integers(4, 40))
@@ -48,7 +48,7 @@ def drop(state: State) -> None:
 
 
 def seed(state: State) -> None:
-    """Gives the state its beginning: U everywhere, V in the first drops only."""
+    """Sets the initial state: U everywhere, V only in the first drops."""
     state["u"].fill(1.0)
     state["v"].fill(0.0)
     for _ in range(DROPS_AT_START):
@@ -68,8 +68,8 @@ class Stepper:
         """Advances `state` by one step, and lets a drop fall on every `STEPS_PER_DROP`-th."""
         u, v = state["u"], state["v"]
         size = len(u)
-        # The square is a torus: above its first row lies its last. Blocks are overwritten on the
-        # way down, so the old rows that are still needed are kept: the first, and the one above.
+        # The square is a torus: its last row is above its first. Blocks are overwritten on the way
+        # down, so the old rows that are still needed are kept: the first, and the one above.
         first_u, first_v = u[0].copy(), v[0].copy()
         above_u, above_v = u[-1].copy(), v[-1].copy()
         for top in range(0, size, BLOCK_ROWS):
@@ -110,7 +110,7 @@ def add_neighbours(above: Field, block: Field, below: Field, *, out: Field) -> F
 
 
 class Journal:
-    """Appends what happened to a file, one JSON object a line, for the demo; the path "" is off."""
+    """Appends events to a file, one JSON object a line, for the demo; the path "" is off."""
 
     def __init__(self, path: str) -> None:
         """Opens the file at `path` for appending."""
@@ -128,7 +128,7 @@ def main() -> None:
     args = arguments()
     note = Journal(args.stats)
     note("start")
-    # Without --dir the program runs as it would without outlive, in ordinary memory.
+    # Without --dir the program does not use outlive, and its memory is ordinary.
     zeros = outlive.zeros if args.dir else np.zeros
     shape = (args.size, args.size)
     rng = np.random.default_rng(args.seed)
@@ -138,7 +138,7 @@ def main() -> None:
         pool = outlive.open(args.dir)  # outlive: a directory, made on first use
         job = pool.job("gray-scott", every_s=args.every)  # outlive: a series of checkpoints
         note("restore")
-        job.restore(into=state)  # outlive: the newest good checkpoint, if there is one
+        job.restore(into=state)  # outlive: the newest whole checkpoint, if there is one
     if state["step"] == 0:
         seed(state)
     note("loop", step=state["step"])
@@ -152,7 +152,7 @@ def main() -> None:
             began_s = time.perf_counter()
             saved = job.save(state)  # outlive: at most every `every_s`; goes on at once
             took_ms = (time.perf_counter() - began_s) * 1e3
-            # From here on, only bookkeeping for the demo.
+            # The rest of the loop only keeps records for the demo.
             if pending and pending.done():
                 note_durable(note, pending)
                 pending = None
@@ -173,7 +173,7 @@ def main() -> None:
 
 
 def note_durable(note: Journal, saved: Any) -> None:
-    """Notes that a checkpoint is safe, and what it cost."""
+    """Notes that a checkpoint is safe, and its cost."""
     note(
         "durable",
         epoch=saved.epoch,

@@ -1,13 +1,14 @@
-/* Heat spreads over a plate. Killed at any moment, this program goes on where it was; its result is the
-   same, bit for bit.
+/* Heat spreads over a plate. If you kill this program at any moment and start it again, it
+   continues where it was; its result is the same, bit for bit.
 
        make install PREFIX=$HOME/.local
        export PKG_CONFIG_PATH=$HOME/.local/lib/pkgconfig LD_LIBRARY_PATH=$HOME/.local/lib
        cc -std=c99 -O2 examples/heat.c -o heat $(pkg-config --cflags --libs outlive)
        ./heat ckpt 2000
 
-   The plate is `rows` x COLUMNS cells, with a row of neighbours above and below. One process has all rows;
-   several would each have some, and exchange those rows with their neighbours in `exchange`. */
+   The plate is `rows` x COLUMNS cells, with a row of neighbours above and below. One process has
+   all rows; several would each have some, and exchange those rows with their neighbours in
+   `exchange`. */
 #include <outlive.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +29,7 @@ static void stop_if(outlive_status status)
     }
 }
 
-/* The rows above and below the own ones: of the neighbours, or of the plate's edge, which is cold. */
+/* Fills the rows above and below the own ones: from neighbours, or with the cold of the edge. */
 static void exchange(plate *p)
 {
     size_t at;
@@ -97,7 +98,7 @@ int main(int argc, char **argv)
     while (p.step < last) {
         advance(&p);
         protect(job, &p);
-        stop_if(outlive_save(job, OUTLIVE_DUE, NULL)); /* goes on while it is written */
+        stop_if(outlive_save(job, OUTLIVE_DUE, NULL)); /* the program goes on while it is written */
     }
     stop_if(outlive_save(job, OUTLIVE_FORCE, NULL));
     stop_if(outlive_prune(job, 10, NULL));

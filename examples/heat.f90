@@ -1,5 +1,5 @@
-! Heat spreads over a plate. Killed at any moment, this program goes on where it was; its result is the
-! same, bit for bit. heat.c is the same program in C.
+! Heat spreads over a plate. If you kill this program at any moment and start it again, it continues
+! where it was; its result is the same, bit for bit. heat.c is the same program in C.
 !
 !     make install PREFIX=$HOME/.local
 !     gfortran -O2 $HOME/.local/include/outlive.f90 examples/heat.f90 -o heat \
@@ -10,7 +10,8 @@ program heat
     use, intrinsic :: iso_fortran_env
     implicit none
     integer, parameter :: rows = 1000, columns = 1000
-    ! A column of neighbours on either side: Fortran's columns lie side by side in memory, as rows do in C.
+    ! With a column of neighbours on either side: a column is contiguous in Fortran, as a row is in
+    ! C.
     real(real64), allocatable, target :: now(:, :), next(:, :)
     integer(int64), target :: step
     type(outlive_pool) :: pool
@@ -45,7 +46,7 @@ program heat
 
     do while (step < last)
         call advance()
-        call outlive_save(job, outlive_if_due, status)  ! goes on while it is written
+        call outlive_save(job, outlive_if_due, status)  ! the program goes on while it is written
         call stop_if(status)
     end do
     call outlive_save(job, outlive_force, status)
@@ -73,7 +74,7 @@ contains
                     + now(row, column + 1) - 4 * now(row, column))
             end do
         end do
-        ! Copied, and not swapped: what is protected stays where it is.
+        ! Copied, and not swapped: protected memory must keep its address.
         now(:, 1:columns) = next(:, 1:columns)
         step = step + 1
     end subroutine

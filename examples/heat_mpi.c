@@ -1,13 +1,14 @@
-/* Heat spreads over a plate that is divided among the ranks of MPI, in blocks of rows. Killed at any moment,
-   the program goes on where it was, on as many ranks as it is given then; its result is the same, bit for
-   bit.
+/* Heat spreads over a plate that is divided among the ranks of MPI, in blocks of rows. If you kill
+   the program at any moment and start it again, on any number of ranks, it continues where it was;
+   its result is the same, bit for bit.
 
        make install PREFIX=$HOME/.local
        export PKG_CONFIG_PATH=$HOME/.local/lib/pkgconfig LD_LIBRARY_PATH=$HOME/.local/lib
        mpicc -std=c99 -O2 examples/heat_mpi.c -o heat_mpi $(pkg-config --cflags --libs outlive)
        mpirun -n 4 ./heat_mpi ckpt 2000
 
-   What outlive takes: outlive_job_open_mpi, outlive_protect_sharded, outlive_restore and outlive_save. */
+   The calls for outlive: outlive_job_open_mpi, outlive_protect_sharded, outlive_restore and
+   outlive_save. */
 #include <outlive_mpi.h>
 #include <stdio.h>
 
@@ -28,7 +29,7 @@ static void stop_if(outlive_status status)
     }
 }
 
-/* The rows above and below the own ones: of the neighbours, or of the plate's edge, which is cold. */
+/* Fills the rows above and below the own ones: from neighbours, or with the cold of the edge. */
 static void exchange(plate *p)
 {
     int above = p->rank > 0 ? p->rank - 1 : MPI_PROC_NULL;
@@ -72,7 +73,7 @@ static void protect(outlive_job *job, plate *p)
     stop_if(outlive_protect_replicated(job, "step", &p->step, OUTLIVE_INT64, 0, NULL));
 }
 
-/* A sum that does not depend on how the plate is divided: by cell, in whole numbers. */
+/* Returns a sum that does not depend on the division of the plate: by cell, in whole numbers. */
 static unsigned long long digest(const plate *p)
 {
     unsigned long long mine = 0, all = 0, bits;

@@ -1,6 +1,6 @@
-! Heat spreads over a plate that is divided among the ranks of MPI, in blocks of columns. Killed at any moment,
-! the program goes on where it was, on as many ranks as it is given then; its result is the same, bit for bit.
-! heat_mpi.c is the same program in C.
+! Heat spreads over a plate that is divided among the ranks of MPI, in blocks of columns. If you
+! kill the program at any moment and start it again, on any number of ranks, it continues where it
+! was; its result is the same, bit for bit. heat_mpi.c is the same program in C.
 !
 !     make install PREFIX=$HOME/.local
 !     cd $HOME/.local/include && mpicc -c -I. outlive_mpi.c -o outlive_mpi_c.o && cd -
@@ -14,7 +14,7 @@ program heat_mpi
     use, intrinsic :: iso_fortran_env
     implicit none
     integer, parameter :: rows = 800, columns = 600
-    ! With a column of each neighbour: Fortran's columns lie side by side in memory, as rows do in C.
+    ! With a column of each neighbour: a column is contiguous in Fortran, as a row is in C.
     real(real64), allocatable, target :: now(:, :), next(:, :)
     integer(int64), target :: step
     type(outlive_pool) :: pool
@@ -78,7 +78,7 @@ program heat_mpi
 
 contains
 
-    ! The columns beside the own ones: of the neighbours, or of the plate's edge, which is cold.
+    ! Fills the columns beside the own ones: from neighbours, or with the cold of the edge.
     subroutine exchange()
         integer :: left, right
         left = merge(rank - 1, MPI_PROC_NULL, rank > 0)
@@ -102,12 +102,13 @@ contains
                     + now(row, column + 1) - 4 * now(row, column))
             end do
         end do
-        ! Copied, and not swapped: what is protected stays where it is.
+        ! Copied, and not swapped: protected memory must keep its address.
         now(:, 1:mine) = next(:, 1:mine)
         step = step + 1
     end subroutine
 
-    ! A digest that does not depend on how the plate is divided: bits of cells, joined by exclusive or.
+    ! Prints a digest that does not depend on the division of the plate: the exclusive or of all
+    ! cells.
     subroutine tell()
         integer(int64) :: digest, all
         integer :: row, column, turn

@@ -1,7 +1,7 @@
 """Heat in a plate, in blocks of rows over the ranks of MPI: saved as one checkpoint of all ranks.
 
-Killed at any moment, it goes on where it was, on as many ranks as it is given then, and ends with
-the same temperatures, bit for bit.
+If you kill it at any moment and start it again, it continues where it was, on any number of ranks,
+and ends with the same temperatures, bit for bit.
 
     mpirun -n 4 python examples/heat_mpi4py.py POOL [--rows 1024] [--columns 1024] [--steps 2000]
 """

@@ -1,14 +1,14 @@
 """A training run that outlives `kill -9`: a small neural network learns handwritten digits.
 
 The data are scikit-learn's digits (1797 pictures of 8 x 8 pixels; Alpaydin and Kaynak, 1998). Two
-layers, trained with Adam (Kingma and Ba, "Adam: a method for stochastic optimization", 2015). All
-that the next step depends on is in one state: weights, both moments of Adam, the order of the
-pictures in this epoch, the random generator that will draw the next order, and the counters.
+layers, trained with Adam (Kingma and Ba, "Adam: a method for stochastic optimization", 2015). One
+state has everything that the next step needs. It holds the weights, both moments of Adam, the order
+of the pictures in this epoch, the random generator that will draw the next order, and the counters.
 
     python examples/train_digits.py --dir ckpt
 
-Kill it, start it again with the same command, and it goes on from its newest checkpoint, to the
-same bits. What outlive takes is marked with "outlive:" in `main`.
+Kill it, start it again with the same command, and it continues from its newest checkpoint, to the
+same bits. Lines for outlive are marked with "outlive:" in `main`.
 """
 
 import argparse
@@ -36,11 +36,11 @@ State = dict[str, Any]
 
 
 def digits() -> tuple[Floats, npt.NDArray[np.int64]]:
-    """The pictures, one a row with values from 0 to 1, and what they show."""
+    """Returns the pictures, one a row with values from 0 to 1, and their digits."""
     package = importlib.util.find_spec("sklearn")
     if package is None or package.origin is None:
         sys.exit("The digits come with scikit-learn: pip install --no-deps scikit-learn")
-    # The package itself needs SciPy to be imported; its data do not.
+    # The package needs SciPy for its import; its data do not.
     path = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
     with gzip.open(path, "rt", encoding="ascii") as file:
         table = np.loadtxt(file, delimiter=",", dtype=np.float32)
@@ -49,7 +49,7 @@ def digits() -> tuple[Floats, npt.NDArray[np.int64]]:
 
 
 def fresh(seed: int) -> State:
-    """The state before the first step."""
+    """Returns the state before the first step."""
     rng = np.random.default_rng(seed)
     shapes = {"w1": (PIXELS, HIDDEN), "b1": (HIDDEN,), "w2": (HIDDEN, CLASSES), "b2": (CLASSES,)}
     weights: dict[str, Floats] = {}
@@ -70,7 +70,7 @@ def fresh(seed: int) -> State:
 
 
 def advance(state: State, pictures: Floats, shown: npt.NDArray[np.int64]) -> float:
-    """Learns from one batch, in place; returns the mean loss of it (cross-entropy, in nats)."""
+    """Learns from one batch, in place; returns its mean loss (cross-entropy, in nats)."""
     if state["at"] + BATCH > len(state["order"]):
         state["order"], state["at"] = state["rng"].permutation(len(pictures)), 0
     chosen = state["order"][state["at"] : state["at"] + BATCH]
@@ -103,7 +103,7 @@ def advance(state: State, pictures: Floats, shown: npt.NDArray[np.int64]) -> flo
 
 
 def accuracy(state: State, pictures: Floats, shown: npt.NDArray[np.int64]) -> float:
-    """Share of the pictures that the network reads right."""
+    """Returns the share of the pictures that the network reads right."""
     weights = state["weights"]
     hidden = np.maximum(pictures @ weights["w1"] + weights["b1"], 0)
     guessed = (hidden @ weights["w2"] + weights["b2"]).argmax(axis=1)
@@ -133,7 +133,7 @@ def main() -> None:
     print(f"end {right:.4f}", flush=True)
     if job:
         job.save(state, force=True, metrics={"accuracy": right})
-        job.prune(keep_last=1)  # outlive: what came before has served
+        job.prune(keep_last=1)  # outlive: drops the older checkpoints
         job.close()  # outlive: waits until the last checkpoint is safe
     if args.out:
         whole = {

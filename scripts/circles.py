@@ -1,7 +1,8 @@
-"""Finds files, and folders at the top, that import each other in a circle, in each Rust crate.
+"""Finds files, and folders at the top, that use each other in a circle, in each Rust crate.
 
-A file may use what its own folder's `mod` (or the file above it) defines: that is no circle. Tests
-are not looked at. Exits with 1 and names the files if there is a circle.
+Paths inside the code count like those of `use`.
+A file may use definitions of its own folder's `mod` (or of the file above it): that is no circle.
+It skips tests. Exits with 1 and names the files if there is a circle.
 
     python3 scripts/circles.py crates/*/src bindings/python/src
 """
@@ -20,8 +21,12 @@ IMPORT = re.compile(
 )
 
 
+# A path in the code itself: `crate::host::is_in_memory(…)`.
+INSIDE = re.compile(r"(?<![\w:$])((?:crate|self|super)(?:::\w+)+)")
+
+
 def modules(root: Path) -> dict[Module, str]:
-    """The text of each module of a crate, without comments and tests."""
+    """Returns the text of each module of a crate, without comments and tests."""
     found = {}
     for path in sorted(root.rglob("*.rs")):
         parts = path.relative_to(root).with_suffix("").parts
@@ -34,7 +39,7 @@ def modules(root: Path) -> dict[Module, str]:
 
 
 def paths(tree: str) -> Iterator[list[str]]:
-    """The paths that a `use` names: `a::{b, c::d}` are `a::b` and `a::c::d`."""
+    """Yields the paths that a `use` names: `a::{b, c::d}` are `a::b` and `a::c::d`."""
     depth, part, parts = 0, "", []
     for letter in tree:
         depth += {"{": 1, "}": -1}.get(letter, 0)
@@ -54,7 +59,7 @@ def paths(tree: str) -> Iterator[list[str]]:
 
 
 def absolute(module: Module, path: list[str], known: dict[Module, str]) -> Module | None:
-    """A path as counted from the crate's root; `None` if it leads to another crate."""
+    """Returns a path from the crate's root; `None` if it leads to another crate."""
     base, rest = list(module), list(path)
     if rest[0] == "crate":
         return tuple(rest[1:])
@@ -67,7 +72,7 @@ def absolute(module: Module, path: list[str], known: dict[Module, str]) -> Modul
 
 
 def imports(root: Path) -> Graph:
-    """Which module imports from which, through re-exports."""
+    """Returns, for each module, the modules that it imports from, through re-exports."""
     texts = modules(root)
     exported: dict[Module, Module] = {}
 
@@ -91,6 +96,10 @@ def imports(root: Path) -> Graph:
                     exported[(*module, path[-1])] = name
                 else:
                     found.append((module, name))
+        for path in INSIDE.findall(IMPORT.sub("", text)):
+            name = absolute(module, path.split("::"), texts)
+            if name is not None:
+                found.append((module, name))
     graph: Graph = {module: set() for module in texts}
     for module, name in found:
         target = owner(name)
@@ -100,7 +109,7 @@ def imports(root: Path) -> Graph:
 
 
 def floors(graph: Graph) -> Graph:
-    """What stands at the top of a crate, a folder or a file, and what each imports from."""
+    """Returns the folders and files at the top of a crate, and the ones that each imports from."""
     found: Graph = {module[:1]: set() for module in graph if module}
     for module, targets in graph.items():
         if module:
@@ -109,7 +118,7 @@ def floors(graph: Graph) -> Graph:
 
 
 def circles(graph: Graph) -> list[list[Module]]:
-    """Groups of modules each of which leads to each other (by walking from every one of them)."""
+    """Returns groups of modules that all reach each other, by a walk from every module."""
     reach: Graph = {}
     for start in graph:
         seen: set[Module] = set()
@@ -129,7 +138,7 @@ def circles(graph: Graph) -> list[list[Module]]:
 
 
 def main(roots: list[str]) -> int:
-    """Looks at each crate and tells what it finds."""
+    """Checks each crate and prints its circles."""
     found = 0
     for root in roots:
         graph = imports(Path(root))

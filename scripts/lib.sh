@@ -1,4 +1,4 @@
-# Shared by the scripts beside this file: where things are, and how to speak. Sourced, never run.
+# Shared by the scripts beside this file: paths and messages. Sourced, never run.
 # shellcheck shell=bash
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -8,10 +8,13 @@ venv="$root/.venv"
 # shellcheck disable=SC2034  # used by the scripts that source this file
 python="$venv/bin/python"
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$root/target}"
+# Where the package is installed that the Python tests run against.
+# shellcheck disable=SC2034
+test_site="$CARGO_TARGET_DIR/test-site"
 
 say() { printf '\n== %s\n' "$*"; }
 
-# Ends the script. The first line says what is wrong, the others what to do.
+# Ends the script. The first argument says what is wrong, the others what to do.
 die() {
     printf '\nerror: %s\n' "$1" >&2
     shift
@@ -24,7 +27,7 @@ have() { command -v "$1" >/dev/null 2>&1; }
 # version_at_least HAVE WANT
 version_at_least() { [ "$(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1)" = "$2" ]; }
 
-# One line that changes when any of the given files or folders does: names, sizes, times.
+# Prints a line that changes when any of the given files or folders does: names, sizes, times.
 state_of() {
     find "$@" \( -name __pycache__ -o -name '*.so' -o -name 'tests' \) -prune -o -type f -printf '%p %s %T@\n' |
         LC_ALL=C sort | sha256sum | cut -d ' ' -f 1

@@ -1,16 +1,21 @@
 """Checks the English of documents and comments: subjects, lengths, the glossary's words.
 
-    python3 scripts/prose.py                  # all of it, as `make lint` does
-    python3 scripts/prose.py docs/pool.md crates/pool/src
-    python3 scripts/prose.py --count          # how many findings each file has
+```
+python3 scripts/prose.py                  # all of it, as `make lint` does
+python3 scripts/prose.py docs/pool.md crates/pool/src
+python3 scripts/prose.py --count          # how many findings each file has
+```
 
 Each finding is one line: file, line, what is wrong, what to write. Exits with 1 if there is one.
-Code, tables and quotations are not looked at; neither are the changelog and vendored texts.
+It skips code, tables and quotations, the changelog and vendored texts.
 """
 
 import argparse
+import ast
+import io
 import re
 import sys
+import tokenize
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,14 +40,14 @@ IGNORED = {"CHANGELOG.md"}
 
 
 class Finding(NamedTuple):
-    """One thing to mend."""
+    """One problem in a text."""
 
     path: Path
     line: int
     what: str
 
 
-# What no sentence begins with: its subject would be a clause, not a thing.
+# Openings that make a clause the subject of a sentence, instead of a thing.
 OPENINGS = [
     (r"who(ever|so)?\b(?!.*\?$)", "name the program, command, rank or reader that acts"),
     (r"what(ever)?\b(?!.*\?$)(?! follows:)", "name the thing instead of `what …`"),
@@ -50,7 +55,7 @@ OPENINGS = [
     (r"which(ever)?\b(?!.*\?$)", "name the thing instead of `which …`"),
     (r"it is (told|looked|said|asked)\b", "say which thing acts"),
 ]
-# What is written nowhere.
+# Phrases that no sentence may contain.
 PHRASES = [
     (r"\b(some|no|any)(body|one)\b(?! (of|by))", "name the program, command, rank or user"),
     (r"\bwho(ever|soever)\b", "name the program, command, rank or user"),
@@ -81,7 +86,7 @@ ABBREVIATION = re.compile(r"\b(e\.g|i\.e|cf|etc|vs|et al|approx)\.$")
 
 
 def plain(text: str) -> str:
-    """Markdown without its marks; code and links count as one word."""
+    """Returns Markdown without its marks; code and links count as one word."""
     text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
     text = re.sub(r"``.+?``|`[^`]*`", "CODE", text)
     text = re.sub(r"\$[^$\n]*\$", "MATH", text)
@@ -91,7 +96,7 @@ def plain(text: str) -> str:
 
 
 def sentences(paragraph: list[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """The sentences of a paragraph's lines, each with the line that it begins in."""
+    """Yields the sentences of a paragraph's lines, each with the line that it begins in."""
     text, starts = "", []
     for number, line in paragraph:
         starts.append((len(text), number))
@@ -107,7 +112,7 @@ def sentences(paragraph: list[tuple[int, str]]) -> Iterator[tuple[int, str]]:
 
 
 def paragraphs(lines: list[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
-    """Paragraphs and list items of Markdown; no code, tables, headings."""
+    """Yields paragraphs and list items of Markdown; no code, tables, headings."""
     paragraph: list[tuple[int, str]] = []
     fenced = False
     for number, line in lines:
@@ -129,42 +134,54 @@ def paragraphs(lines: list[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
     yield paragraph
 
 
-COMMENT = {".rs": re.compile(r"^\s*//[/!]? ?(.*)$"), ".py": re.compile(r"^\s*#(?!!) ?(.*)$")}
 DIRECTIVE = re.compile(r"^(SAFETY:|type: |noqa|fmt: |ruff: |mypy: |pragma|shellcheck|!)")
+RUST_COMMENT = re.compile(r"^\s*//[/!]? ?(.*)$")
+Lines = list[tuple[int, str]]
 
 
-def prose(path: Path) -> Iterator[list[tuple[int, str]]]:
-    """The paragraphs of a document, or of the comments of a source."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    if path.suffix == ".md":
-        yield from paragraphs(list(enumerate(lines, 1)))
-        return
-    block: list[tuple[int, str]] = []
-    docstring = False
-    for number, line in enumerate(lines, 1):
-        comment = COMMENT[path.suffix].match(line)
-        if path.suffix == ".py" and (opens := re.match(r'^\s*[rf]?"""(.*)$', line)):
-            docstring = not docstring
-            text = opens.group(1).removesuffix('"""')
-            if docstring and opens.group(1).endswith('"""'):
-                docstring = False
-            block.append((number, text))
-        elif docstring:
-            if line.rstrip().endswith('"""'):
-                docstring = False
-                line = line.rstrip().removesuffix('"""')
-            block.append((number, line.strip()))
-        elif comment:
-            text = comment.group(1)
-            block.append((number, "" if DIRECTIVE.match(text) else text))
+def rust_comments(text: str) -> Iterator[Lines]:
+    """Blocks of lines that hold nothing but a comment."""
+    block: Lines = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if comment := RUST_COMMENT.match(line):
+            block.append((number, comment.group(1)))
         elif block:
-            yield from paragraphs(block)
+            yield block
             block = []
-    yield from paragraphs(block)
+    yield block
+
+
+def python_comments(text: str) -> Iterator[Lines]:
+    """The docstrings, and blocks of lines that hold nothing but a comment."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (
+            docstring := ast.get_docstring(node, clean=False)
+        ):
+            first = node.body[0].lineno
+            yield [(first + at, line.strip()) for at, line in enumerate(docstring.splitlines())]
+    block: Lines = []
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT and token.line.lstrip().startswith("#"):
+            if block and token.start[0] > block[-1][0] + 1:
+                yield block
+                block = []
+            block.append((token.start[0], token.string.lstrip("#").removeprefix(" ")))
+    yield block
+
+
+def prose(path: Path) -> Iterator[Lines]:
+    """The paragraphs of a document, or of the comments of a source."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".md":
+        yield from paragraphs(list(enumerate(text.splitlines(), 1)))
+        return
+    for block in (rust_comments if path.suffix == ".rs" else python_comments)(text):
+        words = [(number, "" if DIRECTIVE.match(line) else line) for number, line in block]
+        yield from paragraphs(words)
 
 
 def findings(path: Path) -> Iterator[Finding]:
-    """All that is to be mended in one file."""
+    """Yields all findings in one file."""
     source = path.suffix != ".md"
     for paragraph in prose(path):
         if not paragraph:

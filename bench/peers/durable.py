@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def files(root: Path) -> Iterator[Path]:
-    """All regular files below `root`, or `root` itself."""
+    """Yields all regular files below `root`, or `root` itself."""
     if root.is_file():
         yield root
         return
@@ -39,17 +39,17 @@ def _fsync(path: Path, flags: int) -> None:
 
 
 def size_bytes(root: Path) -> int:
-    """Bytes that the file system has allotted to all files below `root`."""
+    """Returns the bytes that the file system has allotted to all files below `root`."""
     return sum(path.stat().st_blocks * 512 for path in files(root))
 
 
 def largest(root: Path) -> Path:
-    """The largest file below `root`."""
+    """Returns the largest file below `root`."""
     return max(files(root), key=lambda path: path.stat().st_size)
 
 
 def make_cold(root: Path) -> None:
-    """Has the kernel forget what it cached of the files below `root`; they must be durable."""
+    """Drops the files below `root` from the kernel's cache; they must be durable."""
     for path in files(root):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -59,7 +59,7 @@ def make_cold(root: Path) -> None:
 
 
 def make_warm(root: Path) -> None:
-    """Reads all files below `root`, so that they lie in the page cache."""
+    """Reads all files below `root`, so that they are in the page cache."""
     buffer = bytearray(4 << 20)
     for path in files(root):
         with path.open("rb", buffering=0) as file:
@@ -78,7 +78,7 @@ def flip_bit(path: Path, at: int) -> None:
 
 
 def empty(folder: Path) -> Path:
-    """The folder, without anything in it."""
+    """Returns the folder, emptied."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return folder

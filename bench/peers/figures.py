@@ -1,4 +1,4 @@
-"""From measurements to figures: medians by peer. No figure is made anywhere else."""
+"""Figures from measurements: medians by peer. Only this module computes figures."""
 
 import statistics
 from collections.abc import Callable, Iterable
@@ -11,13 +11,13 @@ Figures = dict[str, float | None]
 
 
 def median(values: Iterable[float | None]) -> float | None:
-    """The middle one; None of none."""
+    """Returns the median; None of no values."""
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
 
 
 def by_name(rows: list[Result], key: str) -> dict[str, list[Result]]:
-    """The rows of each peer."""
+    """Returns the rows of each peer."""
     found: dict[str, list[Result]] = {}
     for row in rows:
         if key in row:
@@ -26,7 +26,7 @@ def by_name(rows: list[Result], key: str) -> dict[str, list[Result]]:
 
 
 def raw(result: Result) -> Figures:
-    """The device: seconds for each GiB."""
+    """Returns, for the device, seconds for each GiB."""
     devices = {row["round"]: row["raw"] for row in result["rows"]}.values()
     return {
         name: median(one[f"{name}_s"] * GIB / one["bytes"] for one in devices)
@@ -35,7 +35,7 @@ def raw(result: Result) -> Figures:
 
 
 def saves(result: Result) -> dict[str, Figures]:
-    """For each peer: times in seconds for each GiB of state, shares, bytes by bytes of state."""
+    """Returns, by peer, times in seconds for each GiB of state, shares, bytes by bytes of state."""
     found = {}
     for peer, rows in by_name(result["rows"], "peer").items():
         saved = [row for row in rows if "save" in row]
@@ -78,7 +78,7 @@ def _restores(rows: list[Result]) -> Figures:
 
 
 def wrong(result: Result) -> list[str]:
-    """Peers whose restore was not what had been saved, and such as failed."""
+    """Returns peers whose restore differed from the save, and peers that failed."""
     found = []
     for row in result["rows"]:
         if row.get("restore", {}).get("right") is False:
@@ -93,7 +93,7 @@ def wrong(result: Result) -> list[str]:
 
 
 def flips(result: Result) -> dict[str, dict[str, int]]:
-    """For each peer: how many flipped bits were detected, returned, or had no effect."""
+    """Returns, by peer, how many flipped bits were detected, returned, or had no effect."""
     return _count(result, _of_flip)
 
 
@@ -108,7 +108,7 @@ def _of_flip(row: Result) -> str | None:
 
 
 def kills(result: Result) -> dict[str, dict[str, int]]:
-    """For each peer: how many kills left the previous state, the new one, or neither."""
+    """Returns, by peer, how many kills left the previous state, the new one, or neither."""
     return _count(result, _of_kill)
 
 
@@ -132,7 +132,7 @@ def _count(result: Result, judge: Callable[[Result], str | None]) -> dict[str, d
 
 
 def slowdowns(result: Result, key: str) -> dict[str, Figures]:
-    """For each peer (or each baseline): how many times slower the thread was, less 1."""
+    """Returns, by peer or baseline, how many times slower the thread was, less 1."""
     found = {}
     for name, rows in by_name(result["rows"], key).items():
         figures: Figures = {}
@@ -147,7 +147,7 @@ def slowdowns(result: Result, key: str) -> dict[str, Figures]:
 
 
 def files(result: Result) -> dict[str, Figures]:
-    """For each program: seconds, processor seconds, memory, and bytes of the repository."""
+    """Returns, by program, seconds, processor seconds, memory, and bytes of the repository."""
     found = {}
     for program, rows in by_name(result["rows"], "program").items():
         whole = [row for row in rows if "get" in row]
@@ -162,7 +162,7 @@ def files(result: Result) -> dict[str, Figures]:
 
 
 def least(figures: dict[str, Figures], key: str, among: Iterable[str]) -> tuple[str, float] | None:
-    """Who has the least of it, and how much."""
+    """Returns the peer with the least of it, and how much."""
     known: list[tuple[float, str]] = []
     for name in among:
         value: Any = figures.get(name, {}).get(key)

@@ -1,6 +1,6 @@
-"""Runs one program and says what it used: `python -IS launch.py FILE COMMAND...`.
+"""Runs one program and reports its use of resources: `python -IS launch.py FILE COMMAND...`.
 
-A process of its own, and a small one: a child begins its life with its parent's peak of memory.
+It is a small process of its own, since a child begins with its parent's peak of memory.
 """
 
 import os
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-# Seconds after which a program is given up.
+# Seconds after which the program is ended.
 PATIENCE_S = 600
 
 

@@ -1,4 +1,4 @@
-"""What the figures were taken on."""
+"""The machine of the measurements."""
 
 import datetime
 import os
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    """Facts on the machine and on the file system of `folder`; nothing that names the machine."""
+    """Describes the machine and the file system of `folder`, without names of the machine."""
     file_system, device = _file_system(folder)
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -27,7 +27,7 @@ def describe(folder: Path) -> dict[str, Any]:
 
 
 def cpu_s() -> tuple[float, float, float]:
-    """Processor seconds so far: that everybody used, that we and our children used, in all."""
+    """Returns processor seconds so far: used by all, used by us and our children, and in total."""
     fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
     ticks = [int(field) / os.sysconf("SC_CLK_TCK") for field in fields]
     own = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
@@ -68,7 +68,7 @@ def _commit() -> str:
 
 
 def versions() -> dict[str, str]:
-    """What is installed of the peers that save memory; "not installed" where something lacks."""
+    """Returns versions of the peers that save memory; "not installed" if a package is missing."""
     from peers.adapters import PEERS
 
     found = {}

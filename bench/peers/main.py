@@ -23,17 +23,17 @@ GIB = 1 << 30
 
 
 def main() -> int:
-    """Measures what is asked for, then writes the page."""
+    """Measures the chosen parts, then writes the page."""
     args = _arguments().parse_args()
     if platform.system() != "Linux":
         print("error: the bench runs on Linux only", file=sys.stderr)
         return 2
     if args.quick or args.only:
-        # Never in the place of a whole run's figures, and never in the documentation.
+        # A partial run replaces neither the figures of a whole run nor the documentation.
         args.results /= "quick" if args.quick else "some"
         args.docs = None
     args.results.mkdir(parents=True, exist_ok=True)
-    # Ended by `kill`, it cleans up as after Ctrl-C.
+    # After a `kill` it cleans up as after Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         if not args.report_only:
@@ -160,7 +160,7 @@ def _say_missing(only: tuple[str, ...]) -> None:
 
 
 def _without_places(words: list[str]) -> list[str]:
-    """The options, less those that name directories."""
+    """Returns the options, without those that name directories."""
     kept, skip = [], False
     for word in words:
         if skip:

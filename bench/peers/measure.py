@@ -24,23 +24,23 @@ _PACKAGE = Path(__file__).parent
 
 
 class WorkerError(Exception):
-    """A measurement did not end well; the text says what the worker printed."""
+    """A measurement failed; the text is the output of the worker."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured, and how hard.
+    """A plan of measurements.
 
     Attributes:
         only: Names of the peers.
         folder: A directory of the bench's own, on the device to be measured.
-        size_bytes: Bytes of the state whose saves and restores are timed.
-        small_bytes: Bytes of the state of which bits are flipped and saves are killed.
+        size_bytes: Bytes of the state for timed saves and restores.
+        small_bytes: Bytes of the state for flipped bits and killed saves.
         kind: Kind of state: one of `state.KINDS`.
-        rounds: Times that everything is timed.
-        flips: Bits flipped, one at a time.
-        kills: Saves killed.
-        seed: Of the moments of death, and of the state.
+        rounds: Number of repetitions of each timed part.
+        flips: Number of bits to flip, one at a time.
+        kills: Number of saves to kill.
+        seed: Seed of the moments of the kills, and of the state.
     """
 
     only: tuple[str, ...]
@@ -54,16 +54,16 @@ class Plan:
     seed: int = 1
 
     def peers(self) -> list[type[Peer]]:
-        """Those that are wanted and installed."""
+        """Returns the peers that are wanted and installed."""
         return [peer for name, peer in PEERS.items() if name in self.only and peer.version()]
 
     def on_disk(self) -> list[type[Peer]]:
-        """One peer for each way of lying on disk."""
+        """Returns one peer for each format on disk."""
         return [peer for peer in self.peers() if peer.like not in self.only]
 
 
 class Worker:
-    """A worker process, as a context manager that never leaves it behind."""
+    """A worker process, as a context manager that always ends it."""
 
     def __init__(self, plan: Plan, **task: Any) -> None:
         """Starts it; its answers are read with `line`."""
@@ -83,7 +83,7 @@ class Worker:
             )
 
     def line(self) -> Result:
-        """Its next answer."""
+        """Returns its next answer."""
         out = _pipe(self.child.stdout)
         text = out.readline()
         if not text:
@@ -96,7 +96,7 @@ class Worker:
         return answer
 
     def go(self) -> None:
-        """Lets it go on."""
+        """Tells it to continue."""
         into = _pipe(self.child.stdin)
         into.write("\n")
         into.flush()
@@ -107,11 +107,11 @@ class Worker:
         self.child.wait()
 
     def __enter__(self) -> "Worker":
-        """Itself."""
+        """Returns itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ends it, if it is still there."""
+        """Ends it, if it still runs."""
         if self.child.poll() is None:
             self.kill()
         for pipe in (self.child.stdin, self.child.stdout):
@@ -126,7 +126,7 @@ def _pipe(pipe: IO[str] | None) -> IO[str]:
 
 
 def ask(plan: Plan, **task: Any) -> Result:
-    """One task with one answer."""
+    """Runs one task, and returns its one answer."""
     with Worker(plan, **task) as worker:
         answer = worker.line()
         worker.child.wait()
@@ -134,13 +134,13 @@ def ask(plan: Plan, **task: Any) -> Result:
 
 
 def say(what: str) -> None:
-    """Tells a person who waits what is being done."""
+    """Prints the current step for people who wait."""
     print(f"   {what}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
 def others() -> Iterator[Result]:
-    """Fills in the share of the processors that others than the bench used meanwhile."""
+    """Adds the share of the processors that other programs used meanwhile."""
     found: Result = {}
     before = machine.cpu_s()
     yield found
@@ -152,8 +152,8 @@ def save_and_restore(plan: Plan, keep: Callable[[Result], None]) -> Result:
     """Times saves and restores, and the raw device in the same rounds.
 
     Args:
-        plan: What is measured.
-        keep: Gets what is known after each round, in case a later one is interrupted.
+        plan: The plan of measurements.
+        keep: Gets the results after each round, in case a later one is interrupted.
     """
     raw = Raw(plan.folder / "raw", plan.size_bytes)
     rows: list[Result] = []
@@ -164,7 +164,7 @@ def save_and_restore(plan: Plan, keep: Callable[[Result], None]) -> Result:
             say(f"round {number + 1} of {plan.rounds}: the raw device")
             device = {**raw.best_s(), "bytes": raw.size_bytes}
             peers = plan.peers()
-            # Nobody shall always come after the same one.
+            # Shuffled, so that no peer always runs after the same one.
             random.Random(number).shuffle(peers)
             for peer in peers:
                 say(f"round {number + 1} of {plan.rounds}: {peer.name}")
@@ -225,7 +225,7 @@ def kills(plan: Plan) -> Result:
             hit = 0
             for _ in range(3 * plan.kills):
                 row = _killed(plan, peer, moments.uniform(0.02, 0.98) * took_s)
-                # One that came after the end says nothing.
+                # A kill after the end shows nothing.
                 if not row["ended"]:
                     rows.append(row)
                     hit += 1
@@ -239,7 +239,7 @@ def kills(plan: Plan) -> Result:
 
 
 def _killed(plan: Plan, peer: type[Peer], after_s: float | None) -> Result:
-    """One kill so long after the beginning; without a time, only how long the save takes."""
+    """Kills once, this long after the beginning; without a time, only times the save."""
     root = durable.empty(plan.folder / "checkpoints")
     task = {"peer": peer.name, "root": root, "bytes": plan.small_bytes, "seeds": [1, 2]}
     with Worker(plan, task="overwrite", **task) as worker:
@@ -258,10 +258,10 @@ def _killed(plan: Plan, peer: type[Peer], after_s: float | None) -> Result:
 
 
 def slowdowns(plan: Plan) -> Result:
-    """Slows a computing thread by a drain, and by what any drain must do at least."""
+    """Slows a computing thread by a save in the background, and by the least work of any save."""
     rows: list[Result] = []
     task = {"repeats": 1, "alone_s": 0.5 if plan.rounds > 1 else 0.1}
-    # Enough to drain for a while.
+    # Enough data for a save of some seconds.
     size = {"bytes": plan.size_bytes // 2}
     with others() as load:
         for number in range(plan.rounds):
@@ -285,7 +285,7 @@ def slowdowns(plan: Plan) -> Result:
 
 
 def _beside(plan: Plan, kind: str, task: Result) -> Result:
-    """The thread beside a process that does one thing only; stopped and continued by signals."""
+    """Times the thread beside a process that does one thing; signals stop and continue it."""
     with contextlib.ExitStack() as stack:
         load = None
         if kind != "idle":

@@ -18,20 +18,20 @@ _LAUNCH = Path(__file__).with_name("launch.py")
 
 
 class ProgramError(Exception):
-    """A program failed; the text says what it printed."""
+    """A program failed; the text is its output."""
 
 
 @dataclass(frozen=True)
 class FilePlan:
-    """What is measured.
+    """A plan of measurements.
 
     Attributes:
         only: Names of the programs.
         folder: A directory of the bench's own.
-        wheels: Where releases of a package are.
+        wheels: Directory with releases of a package.
         large_bytes: Bytes of the largest file.
-        small: Whether a small tree will do.
-        rounds: Times that everything is timed.
+        small: Whether a small tree is enough.
+        rounds: Number of repetitions of each timed part.
     """
 
     only: tuple[str, ...]
@@ -42,12 +42,12 @@ class FilePlan:
     rounds: int
 
     def backups(self) -> list[type[Backup]]:
-        """Those that are wanted and installed."""
+        """Returns the programs that are wanted and installed."""
         return [one for name, one in BACKUPS.items() if name in self.only and one.version()]
 
 
 def files(plan: FilePlan) -> Result:
-    """Every program in turn, round by round, each with a new tree and a new repository."""
+    """Measures every program in turn, round by round, each with a new tree and a new repository."""
     rows: list[Result] = []
     sizes: Result = {}
     with others() as load:
@@ -97,7 +97,7 @@ def _round(plan: FilePlan, backup: Backup, folder: Path, sizes: Result) -> Resul
 
 
 def _run(backup: Backup, command: Command, folder: Path) -> Result:
-    """One command until it has ended and everything it wrote is durable."""
+    """Times one command until it has ended and all that it wrote is durable."""
     log, used = folder / "program.log", folder / "program.used"
     with log.open("wb") as output:
         launched = subprocess.run(
@@ -109,7 +109,7 @@ def _run(backup: Backup, command: Command, folder: Path) -> Result:
             stderr=subprocess.STDOUT,
             check=False,
         )
-    # The same for all, whatever they sync themselves.
+    # The same for all programs, including those that sync.
     began = time.perf_counter()
     subprocess.run(["sync", "--file-system", str(folder)], check=True)
     sync_s = time.perf_counter() - began

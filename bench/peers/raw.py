@@ -1,7 +1,7 @@
-"""The device itself: the same bytes written and read with nothing around them.
+"""The device itself: the same bytes written and read without further work.
 
-O_DIRECT, several threads, each file preallocated and synced, then the directory: what
-`outlive bench` does, written again so that it can take turns with the peers. The best of a few
+O_DIRECT, several threads, each file preallocated and synced, then the directory: this does the work
+of `outlive bench`, written again so that it can take turns with the peers. The best of a few
 layouts counts.
 """
 
@@ -23,7 +23,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Layout:
-    """How the bytes lie, and how hard the device is driven.
+    """A layout of the bytes, and how hard it drives the device.
 
     Attributes:
         file_bytes: Bytes of each file; 0 means one file.
@@ -36,7 +36,7 @@ class Layout:
     depth: int
 
     def __str__(self) -> str:
-        """For people."""
+        """Returns the layout, for people."""
         files = f"{self.file_bytes // MIB} MiB files" if self.file_bytes else "one file"
         return f"{files}, {self.unit_bytes // MIB} MiB x {self.depth}"
 
@@ -53,16 +53,16 @@ class Raw:
     """Writes and reads `size_bytes` in `folder`."""
 
     def __init__(self, folder: Path, size_bytes: int) -> None:
-        """Makes the data: random, so that no device can make it smaller."""
+        """Makes the data: random, so that no device can compress it."""
         self.folder = folder
         self.size_bytes = -(-size_bytes // (4 * MIB)) * 4 * MIB
         self._data = _buffer(16 * MIB)
         self._data[:] = np.random.default_rng(1).bytes(16 * MIB)
 
     def write_s(self, layout: Layout) -> float:
-        """Seconds of writing everything once, syncs included."""
+        """Returns the seconds of writing everything once, syncs included."""
         durable.empty(self.folder)
-        # What was removed shall not be written about meanwhile.
+        # Sync first, so that earlier deletions cause no writes meanwhile.
         os.sync()
         view, unit = memoryview(self._data), layout.unit_bytes
         steps = (len(view) - unit) // 4096 + 1
@@ -80,7 +80,7 @@ class Raw:
         return time.perf_counter() - began
 
     def read_s(self, layout: Layout) -> float:
-        """Seconds of reading everything that `write_s` wrote."""
+        """Returns the seconds of reading everything that `write_s` wrote."""
         own = threading.local()
 
         def read(descriptor: int, number: int, at: int) -> None:
@@ -94,7 +94,7 @@ class Raw:
         return time.perf_counter() - began
 
     def best_s(self, layouts: tuple[Layout, ...] = LAYOUTS) -> dict[str, float]:
-        """Seconds of the fastest write and the fastest read among the layouts."""
+        """Returns the seconds of the fastest write and the fastest read among the layouts."""
         writes, reads = [], []
         for layout in layouts:
             writes.append(self.write_s(layout))
@@ -105,7 +105,7 @@ class Raw:
     def _each(
         self, layout: Layout, work: Callable[[int, int, int], None], *, writing: bool
     ) -> None:
-        """Does `work` at every place; who does a file's first opens it, its last syncs it."""
+        """Does `work` at every offset; a file's first call opens it, its last one syncs it."""
         file_bytes = layout.file_bytes or self.size_bytes
         files = [
             _File(self.folder / f"raw-{number}", min(file_bytes, self.size_bytes - begin), layout)
@@ -124,7 +124,7 @@ class Raw:
 
 
 class _File:
-    """A file while some of its writes or reads are still to be done."""
+    """A file while some of its writes or reads are missing."""
 
     def __init__(self, path: Path, length: int, layout: Layout) -> None:
         self.path, self.length = path, length
@@ -152,7 +152,7 @@ class _File:
 
 
 def _buffer(length: int) -> mmap.mmap:
-    # Private, so that huge pages are to be had: fewer pages to pin, and writes a quarter faster.
+    # Private, which allows huge pages: fewer pages to pin, and writes a quarter faster.
     memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_HUGEPAGE)
     memory[:] = bytes(length)

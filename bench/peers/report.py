@@ -1,4 +1,4 @@
-"""Writes `benchmarks.md` and its pictures from the measurements, and from nothing else."""
+"""Writes `benchmarks.md` and its pictures from the measurements alone."""
 
 import json
 import re
@@ -27,7 +27,7 @@ from peers.words import (
 
 
 def write(results: Path, docs: Path) -> list[Path]:
-    """Writes the page into `docs` and the pictures beside it; says what was written."""
+    """Writes the page into `docs` and the pictures beside it; returns the paths."""
     found = {
         path.stem: json.loads(path.read_text())
         for path in sorted(results.glob("*.json"))
@@ -52,10 +52,10 @@ def write(results: Path, docs: Path) -> list[Path]:
 
 
 class Page:
-    """The page, of whatever has been measured."""
+    """The page of all measurements."""
 
     def __init__(self, found: dict[str, Result]) -> None:
-        """With the results by the names of their files."""
+        """Takes the results by the names of their files."""
         self.found = found
         self.any = next(iter(found.values()))
         save = found.get("save")
@@ -69,7 +69,7 @@ class Page:
         self.files = figures.files(found["files"]) if "files" in found else {}
 
     def text(self) -> str:
-        """The page."""
+        """Returns the page."""
         template = Path(__file__).with_name("page.md").read_text()
         words = self._words()
         return re.sub(r"\{\{(\w+)\}\}", lambda match: words[match[1]], template)
@@ -129,9 +129,9 @@ class Page:
     # --- Summaries ---
 
     def _commands(self) -> str:
-        """The command, or the commands if parts were measured at several times."""
+        """Returns the command, or the commands if parts were measured at several times."""
         torch = "" if self._missing("torch") else " TORCH=1"
-        # A later run of a part takes the place of an earlier one: what is left of each is said.
+        # A later run of a part replaces an earlier one; this names the parts of each that are left.
         parts: dict[tuple[str, str], list[str]] = {}
         for name, one in self.found.items():
             parts.setdefault((one["options"], one["machine"]["outlive_commit"]), []).append(name)
@@ -150,7 +150,7 @@ class Page:
         return [one["machine"][key] for one in self.found.values()]
 
     def _busy(self) -> str:
-        """How much others used of the machine, where that must be said."""
+        """Returns the use of the machine by other programs, if it matters."""
         shares = [one["others_share"] for one in self.found.values() if "others_share" in one]
         if max(shares, default=0.0) < 0.05:
             return ""
@@ -179,7 +179,7 @@ class Page:
     def _rows(
         self, found: dict[str, Figures], columns: Sequence[tuple[str, Written]]
     ) -> list[list[str]]:
-        """One row for each peer, in the order of `PEERS`; those not installed say so."""
+        """Returns one row for each peer, in the order of `PEERS`, also for those not installed."""
         rows = []
         for name, peer in PEERS.items():
             if name in found:
@@ -314,7 +314,7 @@ class Page:
     # --- Pictures ---
 
     def pictures(self) -> dict[str, str]:
-        """The pictures by name."""
+        """Returns the pictures by name."""
         found = {}
         if self.save:
             write, read = self.raw["write"], self.raw["read"]

@@ -10,29 +10,29 @@ Arrays = dict[str, Array]
 Allocate = Callable[[int], Array]
 
 ARRAYS = 16
-# What `random` is: bits that no compressor makes smaller. `smooth`: a field as simulations have it.
+# `random`: bits that no compressor makes smaller. `smooth`: a field like that of a simulation.
 KINDS = ("random", "smooth")
 _PAGE_ITEMS = 1024
 
 
 def plain(length: int) -> Array:
-    """Memory as NumPy gives it."""
+    """Returns memory as NumPy allocates it."""
     return np.empty(length, np.float32)
 
 
 def length_of(total_bytes: int) -> int:
-    """Elements of each array: whole pages, at least one."""
+    """Returns the number of elements of each array: whole pages, at least one."""
     pages = max(1, round(total_bytes / ARRAYS / 4 / _PAGE_ITEMS))
     return pages * _PAGE_ITEMS
 
 
 def total_bytes(arrays: Mapping[str, Array]) -> int:
-    """Bytes of all arrays."""
+    """Returns the bytes of all arrays."""
     return sum(array.nbytes for array in arrays.values())
 
 
 def make(size_bytes: int, seed: int, kind: str = "random", allocate: Allocate = plain) -> Arrays:
-    """A state of about `size_bytes`. Other seeds give other bits everywhere."""
+    """Makes a state of about `size_bytes`. Other seeds give other bits everywhere."""
     arrays = {}
     for number in range(ARRAYS):
         array = allocate(length_of(size_bytes))
@@ -42,10 +42,10 @@ def make(size_bytes: int, seed: int, kind: str = "random", allocate: Allocate = 
 
 
 def fill(array: Array, seed: int, kind: str) -> None:
-    """Fills an array with what the seed says."""
+    """Fills an array with the values of a seed."""
     rng = np.random.Generator(np.random.SFC64(seed))
     if kind == "random":
-        # All bits are random, for compressors find what is not. NaNs are only copied.
+        # All bits are random, for compressors find others. NaNs are only copied.
         bits = array.view(np.uint32)
         for begin in range(0, bits.size, 1 << 20):
             some = bits[begin : begin + (1 << 20)]
@@ -56,7 +56,7 @@ def fill(array: Array, seed: int, kind: str) -> None:
         part = array[begin : begin + (1 << 20)]
         at = np.arange(begin, begin + part.size, dtype=np.float32)
         np.sin(at * np.float32(1e-4 * (1 + wave)) + np.float32(phase * 6), out=part)
-        # Steps of 2^-12, as a field has that hardly moves.
+        # Steps of 2^-12, as in a field that hardly moves.
         np.multiply(np.rint(part * 4096), np.float32(1 / 4096), out=part)
 
 

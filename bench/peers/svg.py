@@ -1,4 +1,4 @@
-"""Bars as SVG, written out: a picture needs no more than rectangles, lines and words."""
+"""Bars as SVG, written by hand: a picture needs only rectangles, lines and words."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,14 +29,14 @@ def bars(
     *,
     line: tuple[str, float] | None = None,
 ) -> str:
-    """Horizontal bars, one group for each peer.
+    """Draws horizontal bars, one group for each peer.
 
     Args:
-        title: Above the picture.
+        title: Title above the picture.
         series: Names of the bars of a group.
-        groups: From top to bottom.
-        written: Writes a value.
-        line: A value that all are compared with, and its name.
+        groups: Groups from top to bottom.
+        written: Formats a value.
+        line: A value to compare with, and its name.
     """
     values = [value for group in groups for value in group.values if value is not None]
     most = max([*values, *([line[1]] if line else [])], default=0.0) or 1.0

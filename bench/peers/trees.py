@@ -1,4 +1,4 @@
-"""The tree of files that is backed up: packages as installed, and large files; then an upgrade."""
+"""The tree of files to back up: packages as installed, and large files; then an upgrade."""
 
 import filecmp
 import os
@@ -19,13 +19,13 @@ UPGRADED = "transformers"
 
 
 def wheels(folder: Path) -> list[Path]:
-    """Two releases of the package that is upgraded, older first; none if they are not there."""
+    """Returns two releases of the upgraded package, older first; none if they are missing."""
     found = sorted(folder.glob(f"{UPGRADED}-*.whl"))
     return found[:2] if len(found) >= 2 else []
 
 
 def build(tree: Path, releases: list[Path], large_bytes: int, *, small: bool) -> None:
-    """Makes the tree as it is at first."""
+    """Makes the first version of the tree."""
     tree.mkdir(parents=True)
     site = Path(sysconfig.get_path("purelib"))
     for package in PACKAGES[: 1 if small else None]:
@@ -70,13 +70,13 @@ def change(tree: Path, releases: list[Path]) -> None:
 def _unpack(wheel: Path, into: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(into)
-    # The metadata directory carries the version in its name: not worth a new path each time.
+    # The metadata directory has the version in its name, which would make new paths each time.
     for folder in into.glob("*.dist-info"):
         folder.rename(into / "dist-info")
 
 
 def measure(tree: Path) -> tuple[int, int]:
-    """Files in the tree, and their bytes."""
+    """Returns the number of files in the tree, and their bytes."""
     sizes = [path.lstat().st_size for path in _entries(tree) if not path.is_dir()]
     return len(sizes), sum(sizes)
 
@@ -93,7 +93,7 @@ def same(one: Path, other: Path) -> bool:
                 return False
         elif a.is_file():
             x, y = a.stat(), b.stat()
-            # Borg and others keep times finer than microseconds, but not all do.
+            # Borg and others keep times finer than microseconds, but some programs do not.
             if x.st_mode != y.st_mode or x.st_mtime_ns // 1000 != y.st_mtime_ns // 1000:
                 return False
             if not filecmp.cmp(a, b, shallow=False):
@@ -102,7 +102,7 @@ def same(one: Path, other: Path) -> bool:
 
 
 def find(target: Path, name: str) -> Path | None:
-    """The directory `name` in `target`, at whatever depth a program has put it."""
+    """Returns the directory `name` in `target`, at any depth."""
     for folder, names, _ in os.walk(target):
         if name in names:
             return Path(folder, name)

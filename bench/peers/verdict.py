@@ -1,4 +1,4 @@
-"""What the figures say: which goals outlive meets, and where others are better."""
+"""Conclusions from the figures: which goals outlive meets, and where others are better."""
 
 from collections.abc import Sequence
 
@@ -10,10 +10,10 @@ from peers.words import ABSENT, NONE, Written, fine_percent, mib, percent, ratio
 
 Found = dict[str, Figures]
 OURS = ("outlive", "outlive-none", "outlive-copy")
-# What is better by less than this is no better.
+# A smaller advantage counts as none.
 _MARGIN = 0.02
 
-# What is measured of peers that save memory; less is better.
+# Figures of peers that save memory; less is better.
 _SAVES: tuple[tuple[str, str, Written], ...] = (
     ("first_blocked_s", "a first save blocks the program, s/GiB", seconds),
     ("first_durable_s", "a first save is durable, s/GiB", seconds),
@@ -39,7 +39,7 @@ _OF_PARTS: tuple[tuple[str, str, Written], ...] = (
 
 
 def goals(save: Found, slow: Found, files: Found) -> str:
-    """The goals as a table."""
+    """Returns the goals as a table."""
     ours, copy = save.get("outlive", {}), save.get("outlive-copy", {})
     rows = [
         _goal("first save, checksums on: share of raw", ours.get("first_share"), 0.95, percent),
@@ -64,7 +64,7 @@ def goals(save: Found, slow: Found, files: Found) -> str:
 
 
 def _goal(what: str, value: float | None, bound: float, written: Written = seconds) -> list[str]:
-    """One row; shares of the raw device are to be large, all else small."""
+    """Returns one row; shares of the raw device should be large, all else small."""
     large = written is percent
     wanted = f"{'>=' if large else '<='} {written(bound)}"
     if value is None:
@@ -92,7 +92,7 @@ def _file_goal(
 
 
 def losses(save: Found, slow: Found, files: Found) -> str:
-    """For each column in which somebody is better than outlive's defaults: who, and by how much."""
+    """Returns each column in which a peer beats outlive's defaults: the peer, and by how much."""
     if not save and not slow and not files:
         return ABSENT
     lines = [_loss(save, key, what, written) for key, what, written in _SAVES]

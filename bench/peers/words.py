@@ -1,4 +1,4 @@
-"""How figures are written, and tables in Markdown."""
+"""Formats of figures, and tables in Markdown."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -6,46 +6,46 @@ from collections.abc import Callable, Sequence
 from peers.figures import Figures
 
 Written = Callable[[float], str]
-# Where there is no figure.
+# Stands for a missing figure.
 NONE = "\N{EN DASH}"
 ABSENT = "*Not measured in this run.*"
 
 
 def seconds(value: float) -> str:
-    """Seconds with as many digits as say something."""
+    """Formats seconds with the significant digits."""
     if value >= 10:
         return f"{value:.1f}"
     return f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"
 
 
 def percent(value: float) -> str:
-    """A share."""
+    """Formats a share."""
     return f"{value * 100:.0f} %"
 
 
 def fine_percent(value: float) -> str:
-    """A small share."""
+    """Formats a small share."""
     return f"{value * 100:+.1f} %"
 
 
 def ratio(value: float) -> str:
-    """Bytes by bytes."""
+    """Formats bytes by bytes."""
     return f"{value:.3f}"
 
 
 def mib(value: float) -> str:
-    """Bytes as MiB."""
+    """Formats bytes as MiB."""
     return f"{value / (1 << 20):.1f}" if value < 100 << 20 else f"{value / (1 << 20):.0f}"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown; all columns but the first to the right."""
+    """Returns a table in Markdown; all columns but the first to the right."""
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def cells(found: Figures, columns: Sequence[tuple[str, Written]]) -> list[str]:
-    """The figures of one row; a dash where there is none."""
+    """Returns the figures of one row; a dash where there is none."""
     out = []
     for key, written in columns:
         value = found.get(key)
@@ -54,5 +54,5 @@ def cells(found: Figures, columns: Sequence[tuple[str, Written]]) -> list[str]:
 
 
 def plain(title: str) -> str:
-    """A title without its Markdown."""
+    """Returns a title without its Markdown."""
     return re.sub(r"[*`]", "", title)

@@ -2,7 +2,7 @@
 
     python -m peers.worker '{"task": "save", "peer": "outlive", "root": ..., ...}'
 
-Prints one JSON value a line. Whatever libraries print goes to stderr.
+It prints one JSON value a line. Output of libraries goes to stderr.
 """
 
 import gc
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def _own_stdout() -> TextIO:
-    """Standard output for us alone; others' prints go to stderr."""
+    """Keeps standard output for the results; prints of libraries go to stderr."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return out
@@ -56,7 +56,7 @@ def _state(task: Task, peer: Peer, seed: int) -> tuple[state.Arrays, Any]:
 
 
 def _warm_up(task: Task) -> None:
-    """A small save and restore elsewhere: imports and first calls are nobody's checkpoint."""
+    """Saves and restores a small state elsewhere, so that imports and first calls are not timed."""
     folder = durable.empty(Path(task["root"]).with_suffix(".warm-up"))
     peer = _peer(task, folder)
     held = peer.adopt(state.make(MIB, 0, "random", peer.allocate))
@@ -83,11 +83,11 @@ def _memory_bytes(key: str) -> int:
 
 
 def _timed_save(peer: Peer, held: Any, root: Path) -> dict[str, float]:
-    """One save until it is durable, and what it took."""
+    """Runs one save until it is durable, and returns its figures."""
     gc.collect()
     os.sync()
     before_bytes = durable.size_bytes(root)
-    # Has the peak be counted from now on.
+    # Counts the peak from now on.
     Path("/proc/self/clear_refs").write_text("5")
     memory = _memory_bytes("VmRSS")
     cpu, began = _cpu_s(), time.perf_counter()
@@ -98,7 +98,7 @@ def _timed_save(peer: Peer, held: Any, root: Path) -> dict[str, float]:
         durable.sync(root)
     done = time.perf_counter()
     return {
-        # Without a background the program itself has to see to the fsync.
+        # Without a background thread, the program itself has to call fsync.
         "blocked_s": (goes_on if peer.background else done) - began,
         "durable_s": done - began,
         "cpu_s": _cpu_s() - cpu,
@@ -108,7 +108,7 @@ def _timed_save(peer: Peer, held: Any, root: Path) -> dict[str, float]:
 
 
 def save(task: Task, say: Say) -> None:
-    """A first save; one with 14 of 16 arrays unchanged; one with all of them changed."""
+    """Runs a first save; one with 14 of 16 arrays unchanged; one with all of them changed."""
     _warm_up(task)
     root = Path(task["root"])
     peer = _peer(task)
@@ -123,7 +123,7 @@ def save(task: Task, say: Say) -> None:
 
 
 def _expected(task: Task, seed: int) -> state.Arrays:
-    """What `save` left as its newest checkpoint."""
+    """Returns the state of the newest checkpoint of `save`."""
     arrays = state.make(task["bytes"], seed, task["kind"])
     state.change(arrays, 2)
     state.change(arrays)
@@ -131,7 +131,7 @@ def _expected(task: Task, seed: int) -> state.Arrays:
 
 
 def restore(task: Task, say: Say) -> None:
-    """The newest checkpoint of `save`: from the device, from the page cache, and in place."""
+    """Restores the newest checkpoint of `save`: from the device, from the cache, and in place."""
     _warm_up(task)
     root = Path(task["root"])
     peer = _peer(task)
@@ -164,7 +164,7 @@ def restore(task: Task, say: Say) -> None:
 
 
 def keep_one(task: Task, say: Say) -> None:
-    """One durable checkpoint, for `flip`."""
+    """Makes one durable checkpoint, for `flip`."""
     root = Path(task["root"])
     peer = _peer(task)
     arrays, held = _state(task, peer, task["seed"])
@@ -175,11 +175,11 @@ def keep_one(task: Task, say: Say) -> None:
 
 
 def check(task: Task, say: Say) -> None:
-    """Restores, and says which of the states of `seeds` came back, or why none did."""
+    """Restores, and reports which of the states of `seeds` came back, or why none did."""
     try:
         peer = _peer(task, keep=task["keep"])
         got = peer.restore()
-    except Exception as error:  # whatever a peer raises is what is measured
+    except Exception as error:  # any exception of a peer is a result
         say({"refused": f"{type(error).__name__}: {str(error)[:300]}"})
         return
     for seed in task["seeds"]:
@@ -210,7 +210,7 @@ def overwrite(task: Task, say: Say) -> None:
 
 
 def _in_cache() -> Callable[[], None]:
-    """Arithmetic that stays in the cache of a core: 32 KiB of data."""
+    """Computes in the cache of a core: 32 KiB of data."""
     values = np.linspace(0.1, 1.0, 8192, dtype=np.float32)
     scratch = np.empty_like(values)
 
@@ -224,7 +224,7 @@ def _in_cache() -> Callable[[], None]:
 
 
 def _in_memory() -> Callable[[], None]:
-    """A sweep through 64 MiB, as fast as memory lets it."""
+    """Sweeps through 64 MiB, as fast as memory allows."""
     values = np.ones(16 * MIB, np.float32)
     parts = np.split(values, 32)
 
@@ -239,7 +239,7 @@ KERNELS = {"cache": _in_cache, "memory": _in_memory}
 
 
 def _rate(step: Callable[[], None], until: Callable[[], bool], least_s: float) -> float:
-    """Steps a second until the condition holds, and at least so long."""
+    """Returns the steps a second until the condition holds, for at least this time."""
     began, steps = time.perf_counter(), 0
     while True:
         step()
@@ -250,7 +250,7 @@ def _rate(step: Callable[[], None], until: Callable[[], bool], least_s: float) -
 
 
 def slowdown(task: Task, say: Say) -> None:
-    """How much slower a computing thread is while a save drains beside it."""
+    """Measures how much slower a computing thread is while a save writes beside it."""
     _warm_up(task)
     peer = _peer(task, keep=False)
     arrays, held = _state(task, peer, task["seed"])
@@ -273,7 +273,7 @@ def slowdown(task: Task, say: Say) -> None:
 
 
 def _rate_beside(peer: Peer, held: Any, step: Callable[[], None]) -> tuple[float, float]:
-    """Steps a second from when `save` has returned until all is durable, and that time."""
+    """Returns the steps a second from the return of `save` until all is durable, and that time."""
     over = threading.Event()
     wait = peer.save(held)
     began = time.perf_counter()
@@ -293,9 +293,9 @@ def _rate_beside(peer: Peer, held: Any, step: Callable[[], None]) -> tuple[float
 
 
 def beside(task: Task, say: Say) -> None:
-    """How much slower the same thread is beside another program: a baseline for `slowdown`.
+    """Measures how much slower the same thread is beside another program, as a baseline.
 
-    The parent process starts and stops what runs beside; `go` on standard input tells when.
+    The parent process starts and stops the other program; `go` on standard input tells when.
     """
     found: dict[str, list[float]] = {}
     for name, kernel in KERNELS.items():

@@ -2,9 +2,9 @@
 
     .venv/bin/python bench/plan/build_trace.py --to trace.txt
 
-Downloads the wheels with pip into a cache directory, unpacks them, and lets
-`crates/files/examples/trace_of.rs` cut and deduplicate them, oldest first. Any large package that
-changes slowly will do; the default is transformers, whose releases have some 45 MB each.
+It downloads the wheels with pip into a cache directory and unpacks them.
+`crates/files/examples/trace_of.rs` cuts and deduplicates them, oldest first. Any large package that
+changes slowly will do. The default is transformers, whose releases have some 45 MB each.
 """
 
 import argparse
@@ -18,7 +18,7 @@ VERSIONS = [f"4.{minor}.0" for minor in range(34, 47)]
 
 
 def unpacked(package: str, version: str, cache: Path) -> Path:
-    """The directory of one release, downloaded and unpacked if it is not there."""
+    """Returns the directory of one release, downloaded and unpacked if necessary."""
     tree = cache / f"{package}-{version}"
     if tree.is_dir():
         return tree
@@ -31,7 +31,7 @@ def unpacked(package: str, version: str, cache: Path) -> Path:
     part = tree.with_suffix(".part")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(part)
-    # The metadata directory carries the version in its name: not worth a new path each time.
+    # The metadata directory has the version in its name, which would make new paths each time.
     for directory in part.glob("*.dist-info"):
         directory.rename(part / "dist-info")
     part.rename(tree)

@@ -1,6 +1,7 @@
-/* A disk with one arm, for bench/striped: FUSE passes a directory on, and lets every read and write of data
-   wait for the arm. It serves them as they come, one at a time, at a given speed, and first moves if a request
-   is far from where the last one ended: a central server whose clients disturb each other.
+/* A disk with one arm, for bench/striped: FUSE passes a directory on, and every read and write of
+   data waits for the arm. The arm serves requests in their order, one at a time, at a given speed,
+   and first moves if a request is far from the end of the last one. This is a central server whose
+   clients disturb each other.
 
        arm MOUNTPOINT FOLDER BYTES_PER_S SEEK_MS      in the foreground, until it is unmounted */
 #define FUSE_USE_VERSION 31
@@ -18,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Requests this near to the last one need no move: a few containers that are on their way together. */
+/* Requests this near to the last one need no move: a few containers in flight together. */
 enum { NEAR_BYTES = 16 << 20 };
 
 static struct {
@@ -121,7 +122,7 @@ static int do_release(const char *path, struct fuse_file_info *open)
     return 0;
 }
 
-/* What was written has waited for the arm already; what the real disk below does is not asked. */
+/* Written data has waited for the arm already; the real disk below does not matter. */
 static int do_fsync(const char *path, int data_only, struct fuse_file_info *open)
 {
     (void)path, (void)data_only, (void)open;

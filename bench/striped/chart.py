@@ -12,7 +12,7 @@ Points = Sequence[tuple[float, float]]
 
 
 def _ceiling(value: float) -> float:
-    """A round number that is not below it."""
+    """Returns a round number that is at least `value`."""
     power = 10.0 ** (len(str(int(value))) - 1) if value >= 1 else 0.1
     while power > value > 0:
         power /= 10
@@ -23,14 +23,14 @@ def _ceiling(value: float) -> float:
 
 
 def lines(title: str, across: str, up: str, series: Mapping[str, Points], dashed: str) -> str:
-    """A picture of lines; that of the name ``dashed`` is a bound.
+    """Returns a picture of lines; the line ``dashed`` is a bound.
 
     Args:
-        title: Above the picture.
-        across: What is on the horizontal axis.
-        up: What is on the vertical one, which begins at 0.
-        series: The points of each line.
-        dashed: Name of the line that is dashed.
+        title: Title above the picture.
+        across: Label of the horizontal axis.
+        up: Label of the vertical axis, which begins at 0.
+        series: Points of each line.
+        dashed: Name of the dashed line.
     """
     xs = sorted({x for points in series.values() for x, _ in points})
     top = _ceiling(max(y for points in series.values() for _, y in points))

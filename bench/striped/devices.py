@@ -1,4 +1,4 @@
-"""Slow devices of our own: loop devices that the kernel throttles, and a disk with one arm."""
+"""Slow devices: loop devices that the kernel throttles, and a disk with one arm."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ HERE = Path(__file__).resolve().parent
 THROTTLE = Path("/sys/fs/cgroup/blkio")
 MIB = 1 << 20
 UNIT_BYTES = 4 * MIB
-# Sparse: only what is written takes room.
+# Sparse: only written parts take space.
 DEVICE_BYTES = 16 << 30
 
 
 def command(*words: object) -> str:
-    """What a command prints; SystemExit with what it says if it fails."""
+    """Returns the output of a command; raises SystemExit with it if the command fails."""
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(map(str, words))}: {done.stderr.strip() or done.stdout}")
@@ -28,7 +28,7 @@ def command(*words: object) -> str:
 
 
 def check() -> None:
-    """SystemExit unless devices can be made and throttled here."""
+    """Raises SystemExit unless devices can be made and throttled here."""
     if os.geteuid() != 0:
         raise SystemExit("bench/striped makes loop devices and throttles them: run it as root")
     if not (THROTTLE / "blkio.throttle.write_bps_device").exists():
@@ -40,7 +40,7 @@ def check() -> None:
 
 @contextlib.contextmanager
 def throttled(folder: Path, count: int, bytes_per_s: int) -> Iterator[list[Path]]:
-    """So many file systems, each on a loop device that reads and writes so fast; their folders."""
+    """Yields the folders of `count` file systems, each on a loop device with this limit."""
     with contextlib.ExitStack() as undo:
         folders = []
         for number in range(count):
@@ -52,7 +52,7 @@ def throttled(folder: Path, count: int, bytes_per_s: int) -> Iterator[list[Path]
             undo.callback(image.unlink)
             device = command("losetup", "--find", "--show", "--direct-io=on", image)
             undo.callback(command, "losetup", "--detach", device)
-            # Nothing shall be written later that nobody has asked for.
+            # Prevents later writes by the file system itself.
             command("mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", device)
             command("mount", "-o", "discard", device, mounted)
             undo.callback(command, "umount", mounted)
@@ -67,7 +67,7 @@ def throttled(folder: Path, count: int, bytes_per_s: int) -> Iterator[list[Path]
 
 @contextlib.contextmanager
 def one_arm(folder: Path, bytes_per_s: int, seek_ms: float) -> Iterator[Path]:
-    """The folder of a disk that does one thing after the other, and takes time to move its arm."""
+    """Yields the folder of a disk that serves one request at a time, and must move its arm."""
     program, front, back = folder / "arm", folder / "front", folder / "back"
     flags = command("pkg-config", "--cflags", "--libs", "fuse3").split()
     command("gcc", "-std=gnu11", "-O2", HERE / "arm.c", "-o", program, *flags)
@@ -82,17 +82,17 @@ def one_arm(folder: Path, bytes_per_s: int, seek_ms: float) -> Iterator[Path]:
                 time.sleep(0.01)
             yield front
         finally:
-            # Lazily: the program's end is waited for, and no open file may keep it. (fusermount3
-            # is not in libfuse3-dev.)
+            # Lazily: this waits for the program's end, and no open file may keep it. Package
+            # libfuse3-dev has no fusermount3.
             subprocess.run(["umount", "--lazy", str(front)], check=False)
     for path in (front, back, program):
         command("rm", "-rf", path)
 
 
 def bound(folders: Sequence[Path], seconds: float, bytes_per_s: int) -> float:
-    """Bytes per second that the devices of these folders take together, with nothing around them.
+    """Returns the bytes per second that the devices of these folders take together.
 
-    Each gets what it takes in about so many seconds at this speed, in writes past the cache.
+    Each gets as many bytes as it takes in about `seconds` at this speed, in writes past the cache.
     """
     data = mmap.mmap(-1, UNIT_BYTES)
     data.write(os.urandom(UNIT_BYTES))

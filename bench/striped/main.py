@@ -1,15 +1,19 @@
-"""When each rank of a program should write: the experiment of the paper on striped checkpointing.
+"""Measures when each rank should write: the experiment of a paper on striped checkpointing.
 
-Chang, Cho and Kim (2003) save a program of 16 ranks in problems of growing size, by a
-coordinated, a staggered and a striped schedule, on one server and on eight disks that are used as
-one. This does the same with outlive: eight loop devices, throttled alike, as the targets of one
-pool; one such device ("central server"); and a disk with one arm, which loses time when many write
-at a time. The program is a heat solver under MPI; HPL runs beside it.
+Chang, Cho and Kim (2003) save a program of 16 ranks in problems of growing size, by a coordinated,
+a staggered and a striped schedule. They use one server, and eight disks that form one. This does
+the same with outlive, on:
+
+- eight loop devices, throttled alike, as the targets of one pool;
+- one such device ("central server");
+- a disk with one arm, which loses time when many ranks write at once.
+
+The program is a heat solver under MPI; HPL runs beside it.
 
     .venv/bin/python bench/schedules.py DIR [--quick] [--no-hpl] [--mbps 25] [--docs docs]
 
-As root, with Open MPI, Debian's hpcc and libfuse3-dev. Devices and pools lie in DIR. What was
-measured is in DIR/striped.json; --docs writes pictures and a page from it.
+Run it as root, with Open MPI, Debian's hpcc and libfuse3-dev. DIR has the devices and pools.
+DIR/striped.json has the measurements; --docs writes pictures and a page from them.
 """
 
 from __future__ import annotations
@@ -30,21 +34,21 @@ from striped import devices, report, runs
 RANKS = 16
 DEVICES = 8
 FIXED = ("coordinated", "staggered", "striped(2)", "striped(4)", "striped(8)")
-# Saves that an adaptive schedule learns from, before those that count.
+# Saves that train the adaptive schedule, before those that count.
 LEARNING = 12
-# Saves for which the devices need less than so long vary more, and so many times as many are made.
+# Saves that need the devices for less than this vary more, so they are repeated more often.
 SHORT_S = 1.2
 SHORT_TIMES = 2
-# The disk with an arm is faster, but for the arm.
+# Without its arm, this disk would be faster.
 ARM_SPEED = 2
 SEEK_MS = 12.0
 ARM_SIDES = (2000, 4000)
-# One device takes its time.
+# One device is slow.
 CENTRAL_SIDES = (1000, 3000, 5000)
 
 
 class Bench:
-    """All that is measured."""
+    """All measurements."""
 
     def __init__(self, args: argparse.Namespace, folder: Path) -> None:
         """Builds the load."""
@@ -61,7 +65,7 @@ class Bench:
             self.forget(args.only)
 
     def pool(self, targets: Sequence[Path]) -> Path:
-        """A new pool on these targets; its log is elsewhere, as on a server of its own."""
+        """Makes a new pool on these targets; its log is elsewhere, as on a server of its own."""
         pool = self.folder / "pool"
         for folder in [pool, *(target / "packs" for target in targets)]:
             shutil.rmtree(folder, ignore_errors=True)
@@ -74,7 +78,7 @@ class Bench:
     def saves(
         self, pool: Path, rows: int, schedule: str, rounds: int, learning: int = 0
     ) -> dict[str, Any]:
-        """Medians of saves, without the first, which makes everything."""
+        """Returns medians of saves, without the first, which creates everything."""
         skipped = 1 + learning
         saves = skipped + rounds
         lines = self.load.run(RANKS, pool, "heat", rows, schedule, saves)[skipped:]
@@ -87,7 +91,7 @@ class Bench:
         }
 
     def schedules(self, name: str, targets: Sequence[Path], sides: Sequence[int]) -> None:
-        """Every schedule at every size."""
+        """Measures every schedule at every size."""
         for rows in sides:
             bound_s = 8 * rows**2 / report.bound_of(self.found, name)
             rounds = self.rounds * (SHORT_TIMES if bound_s < SHORT_S else 1)
@@ -98,27 +102,27 @@ class Bench:
                     self.keep("schedules", {"on": name, "rows": rows, "by": schedule, **saved})
 
     def forget(self, part: str) -> None:
-        """Drops what was measured of a part, which is measured anew."""
+        """Drops the measurements of a part, which will be measured again."""
         if part in ("large", "rollback"):
             self.found[part] = []
         rows = self.found.get("schedules", [])
         self.found["schedules"] = [row for row in rows if row["on"] != part]
 
     def keep(self, part: str, row: dict[str, Any]) -> None:
-        """Notes a row, so that nothing is lost if the next one fails."""
+        """Stores a row, so that it survives a failure of the next one."""
         self.found.setdefault(part, []).append(row)
         print(part, {key: value for key, value in row.items() if key != "each_s"}, flush=True)
         self.path.write_text(json.dumps(self.found, indent=1) + "\n")
 
     def large(self, targets: Sequence[Path], each_bytes: int) -> None:
-        """All ranks with much state: how fast it is written, and how long they stand still."""
+        """Saves large states on all ranks: measures the speed and the stall."""
         rows = runs.plate_rows(RANKS * each_bytes)
         for schedule in ("alone", "coordinated", "striped(8)"):
             saved = self.saves(self.pool(targets), rows, schedule, self.rounds)
             self.keep("large", {"rows": rows, "by": schedule, **saved})
 
     def rollback(self, targets: Sequence[Path], each_bytes: int) -> None:
-        """Restores by 1 to 16 ranks, of so much state each, and of so much in all."""
+        """Restores by 1 to 16 ranks, with this state each, and with this state in total."""
         for what, bytes_of in ROLLBACKS.items():
             for ranks in (1, 2, 4, 8, 16):
                 rows = runs.plate_rows(bytes_of(ranks, each_bytes))
@@ -139,7 +143,7 @@ ROLLBACKS: dict[str, Callable[[int, int], int]] = {
 
 
 def main() -> None:
-    """Measures, and writes about it."""
+    """Measures, and writes the page."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -162,7 +166,7 @@ def main() -> None:
     parser.add_argument("--docs", type=Path, help="folder to write striped.md and pictures to")
     args = parser.parse_args()
     devices.check()
-    # Devices are taken down again, also then.
+    # Then the devices are removed again, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     sides = (1000, 2000) if args.quick else (1000, 2000, 3000, 4000, 5000)
     with tempfile.TemporaryDirectory(dir=args.dir) as name:

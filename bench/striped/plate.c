@@ -1,12 +1,13 @@
-/* The load of bench/striped: heat on a plate of N x N cells that ranks of MPI divide in blocks of rows, as
-   examples/heat_mpi.c has it, with a clock around each save and restore. Every step changes every cell.
+/* The load of bench/striped: heat on a plate of N x N cells that ranks of MPI divide in blocks of
+   rows, as in examples/heat_mpi.c, with a clock around each save and restore. Every step changes
+   every cell.
 
-       plate POOL JOB N SCHEDULE SAVES    saves so often, a step between, and prints a line for each
+       plate POOL JOB N SCHEDULE SAVES    makes SAVES saves, a step between, and prints a line each
        plate POOL JOB N alone SAVES       the same, but each rank for itself, as a program of one
        plate POOL JOB N restore           restores the newest checkpoint, and prints how long that took
 
-   One line of rank 0 for each: seconds until the states of all ranks are durable or restored, bytes of
-   state, the longest that a rank stood still, and the longest that a barrier took just before. */
+   Rank 0 prints one line for each: seconds until the states of all ranks are durable or restored,
+   bytes of state, the longest stall of a rank, and the longest barrier just before. */
 #define _POSIX_C_SOURCE 199309L /* nanosleep */
 #include <outlive_mpi.h>
 #include <stdio.h>
@@ -88,8 +89,8 @@ static void save(outlive_job *job, plate *p)
     outlive_saving *saving;
     outlive_figures figures;
     double began, barrier, stood, took;
-    /* Time passes between checkpoints, so that each finds the devices idle: the kernel lets an idle one take some
-       bytes at once, and what the last save has left of these would decide about a small one. */
+    /* Pause between checkpoints, so that each finds the devices idle. The kernel lets an idle
+       device take some bytes at once, and the last save could use up that credit of a small one. */
     struct timespec pause = {0, 300 * 1000 * 1000};
     nanosleep(&pause, NULL);
     MPI_Barrier(MPI_COMM_WORLD);
@@ -134,7 +135,7 @@ int main(int argc, char **argv)
     p.next = (double *)calloc((p.rows + 2) * p.side, sizeof *p.next);
     if (p.now == NULL || p.next == NULL)
         MPI_Abort(MPI_COMM_WORLD, 1);
-    /* Cells of which no two are alike, in no order that a device could make smaller. */
+    /* Cells that all differ, in an order that no device can compress. */
     for (at = 0; at < (p.rows + 2) * p.side; at++)
         p.now[at] = (double)(((p.first * p.side + at) * 2654435761u) & 0xFFFFFFFFu) / 7.0;
 

@@ -1,4 +1,4 @@
-"""From measurements to figures, words and pictures."""
+"""Figures, words and pictures from measurements."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ BOUND = "device bound"
 
 
 def rows_of(found: dict[str, Any], name: str) -> dict[tuple[str, int], dict[str, Any]]:
-    """What was measured on a place: by schedule and size."""
+    """Returns the measurements of a setup, by schedule and size."""
     rows = (row for row in found.get("schedules", []) if row["on"] == name)
     return {(row["by"], row["rows"]): row for row in rows}
 
 
 def bound_of(found: dict[str, Any], name: str) -> float:
-    """Bytes per second that the devices of a place take: the most that was measured."""
+    """Returns the highest measured bytes per second of the devices of a setup."""
     return max(float(row["bytes_per_s"]) for row in found["bounds"] if row["on"] == name)
 
 
 def sides_of(rows: dict[tuple[str, int], Any]) -> list[int]:
-    """The sizes that were measured."""
+    """Returns the measured sizes."""
     return sorted({side for _, side in rows})
 
 
 def fixed_of(rows: dict[tuple[str, int], Any]) -> list[str]:
-    """The schedules that were measured but for the adaptive one."""
+    """Returns the measured schedules except the adaptive one."""
     return [by for by in dict.fromkeys(by for by, _ in rows) if by != "adaptive"]
 
 
 def verdict(found: dict[str, Any]) -> Iterable[str]:
-    """One line for each goal that was measured."""
+    """Returns one line for each measured goal."""
     for name, words in PLACES.items():
         rows = rows_of(found, name)
         for side in sides_of(rows):
@@ -67,7 +67,7 @@ def verdict(found: dict[str, Any]) -> Iterable[str]:
 
 
 def size_verdict(found: dict[str, Any], name: str, side: int) -> str:
-    """How the schedules compare at one size of one place."""
+    """Returns the comparison of the schedules at one size of one setup."""
     rows = rows_of(found, name)
     seconds = {by: rows[by, side]["seconds"] for by, other in rows if other == side}
     fixed = {by: took for by, took in seconds.items() if by != "adaptive"}
@@ -82,21 +82,21 @@ def size_verdict(found: dict[str, Any], name: str, side: int) -> str:
 
 
 def times(found: dict[str, Any], name: str) -> str:
-    """The picture of how long saves take."""
+    """Returns the picture of the times of saves."""
     return picture(
         found, name, "Checkpoint time", "seconds until durable", lambda row: row["seconds"]
     )
 
 
 def throughputs(found: dict[str, Any], name: str) -> str:
-    """The picture of how much is written in a second."""
+    """Returns the picture of the bytes written in a second."""
     return picture(
         found, name, "Throughput", "MB/s", lambda row: row["bytes"] / row["seconds"] / MB
     )
 
 
 def picture(found: dict[str, Any], name: str, what: str, unit: str, value: Any) -> str:
-    """A line for each schedule, and the bound that the devices set."""
+    """Returns a line for each schedule, and the bound that the devices set."""
     rows = rows_of(found, name)
     series = {
         by: [(float(side), float(value(rows[by, side]))) for side in sides_of(rows)]
@@ -113,7 +113,7 @@ def picture(found: dict[str, Any], name: str, what: str, unit: str, value: Any) 
 
 
 def table(found: dict[str, Any], name: str) -> list[str]:
-    """Seconds by schedule and size, as Markdown."""
+    """Returns seconds by schedule and size, as Markdown."""
     rows = rows_of(found, name)
     sides, by_all = sides_of(rows), list(dict.fromkeys(by for by, _ in rows))
     heads = [f"{side} ({side * side * 8 / MB:.0f} MB)" for side in sides]
@@ -128,7 +128,7 @@ def table(found: dict[str, Any], name: str) -> list[str]:
 
 
 def summary(found: dict[str, Any], name: str) -> str:
-    """How much the best schedule gains on a place, over all sizes."""
+    """Compares the adaptive schedule with the best fixed one on a setup, over all sizes."""
     rows = rows_of(found, name)
     sides = sides_of(rows)
     adaptive = geometric_mean(

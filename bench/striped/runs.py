@@ -19,7 +19,7 @@ import hpl
 from striped.devices import HERE, command
 
 ROOT = HERE.parent.parent
-# Open MPI: more ranks than cores, which wait without using one up; root may start it here.
+# Open MPI: there are more ranks than cores, so they must not spin; root may start it here.
 MPI = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -31,14 +31,14 @@ PATIENCE_S = 1800
 
 @dataclass(frozen=True)
 class Load:
-    """The program that is saved: its ranks, and how it is started."""
+    """The program that is saved: its ranks, and its command."""
 
     ranks: int
     program: Path
     libraries: Path
 
     def run(self, ranks: int, *words: object) -> list[dict[str, Any]]:
-        """What each of its saves, or its restore, has measured."""
+        """Runs it, and returns the measurements of each of its saves, or of its restore."""
         call = ["mpirun", "-n", str(ranks), str(self.program), *map(str, words)]
         env = {**os.environ, **MPI, "LD_LIBRARY_PATH": str(self.libraries)}
         done = subprocess.run(call, env=env, capture_output=True, text=True, timeout=PATIENCE_S)
@@ -48,7 +48,7 @@ class Load:
 
 
 def build(folder: Path, ranks: int, prefix: Path | None) -> tuple[Load, Path]:
-    """Installs outlive, unless it is, and builds the load; also says where the command is."""
+    """Installs outlive, unless it is, and builds the load; returns the path of the command, too."""
     program = folder / "plate"
     if prefix is None:
         prefix = folder / "prefix"
@@ -62,7 +62,7 @@ def build(folder: Path, ranks: int, prefix: Path | None) -> tuple[Load, Path]:
 
 @contextlib.contextmanager
 def hpl_beside(rows: int, wanted: bool) -> Iterator[None]:
-    """HPL with a matrix of so many rows, again and again, on one core beside what is measured."""
+    """Runs HPL with a matrix of `rows` rows, again and again, on a core beside the measurement."""
     if not wanted:
         yield
         return
@@ -101,5 +101,5 @@ def hpl_beside(rows: int, wanted: bool) -> Iterator[None]:
 
 
 def plate_rows(state_bytes: int) -> int:
-    """Rows and columns of a plate with at least so many bytes."""
+    """Returns the rows and columns of a plate with at least this many bytes."""
     return math.isqrt((state_bytes + 7) // 8 - 1) + 1

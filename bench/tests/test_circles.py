@@ -8,7 +8,7 @@ SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "circles.py"
 
 
 def check(root: Path, files: dict[str, str]) -> tuple[int, str]:
-    """Exit code and output for a crate of these files."""
+    """Returns exit code and output for a crate of these files."""
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
@@ -48,7 +48,7 @@ def test_what_is_no_circle_is_none(tmp_path: Path) -> None:
     code, out = check(
         tmp_path,
         {
-            # A file may use what the file above it defines; tests may use anything.
+            # A file may use definitions of the file above it; tests may use anything.
             "lib.rs": "mod a;\nmod b;\n",
             "a.rs": "mod part;\nuse part::Part;\npub struct A;\n",
             "a/part.rs": "use super::A;\n// use crate::b::B;\n",

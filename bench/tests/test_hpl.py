@@ -1,4 +1,4 @@
-"""Saving a program from a preloaded library, and what is made of its figures."""
+"""Saves of a program by a preloaded library, and its figures."""
 
 import json
 import os
@@ -15,8 +15,8 @@ import track_programs
 BLOCK_BYTES = 8 << 20
 FREEZES_MIN = 6
 
-# Two arrays: of one a page in 64 is written again and again, the other is left alone until the end.
-# Then a page of that is written, by the program itself or in a way that leaves no fault.
+# Two arrays. Of one, a page in 64 is written again and again; the other stays unchanged until the
+# end. Then one page of that is written, by the program itself or in a way that leaves no fault.
 PROGRAM = """
 import ctypes, pathlib, sys, time
 gate, report = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
@@ -50,7 +50,7 @@ def library() -> Path:
 
 
 def saved(library: Path, folder: Path, tracker: str | None, how: str) -> dict[str, Any]:
-    """Runs the program until there were enough freezes: on a busy machine that takes longer."""
+    """Runs the program until there are enough freezes, which takes longer on a busy machine."""
     seconds = 0.6
     while True:
         told = run(library, folder, tracker, how, seconds)
@@ -67,7 +67,7 @@ def run(
     settings: dict[str, Any] = {"while": gate, "interval_ms": 20, "from_bytes": BLOCK_BYTES}
     if tracker is not None:
         settings["tracker"] = tracker
-    # The interpreter itself: a starter of a virtual environment would be the one that is saved.
+    # The real interpreter: the starter of a virtual environment would be saved instead.
     program = [os.path.realpath(sys.executable), "-I", "-c", PROGRAM]
     program += [str(gate), str(report), str(BLOCK_BYTES), how, str(seconds)]
     env = hpl.environment(library, report, **settings)
@@ -76,7 +76,7 @@ def run(
     return found
 
 
-# Without what the Rust tests have built, that takes a while.
+# Without the builds of the Rust tests, this takes a while.
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("tracker", track_programs.TRACKERS)
 def test_a_program_is_saved_from_within(library: Path, tracker: str, tmp_path: Path) -> None:
@@ -85,15 +85,15 @@ def test_a_program_is_saved_from_within(library: Path, tracker: str, tmp_path: P
     # An older kernel has no wp-async.
     expected = {"wp-async": ("wp-async:", "hash ("), "auto": ("wp-async:", "hash (")}
     assert told["tracker"].startswith(expected.get(tracker, (tracker,)))
-    # (A byte array has a byte more than it says.)
+    # A byte array has one byte more than its length.
     assert told["region_bytes"] == 2 * (BLOCK_BYTES + 1)
     first, *middle, last = told["freezes"]
     assert len(middle) > 1
     pages = BLOCK_BYTES // 4096 + 1
     assert first["changed_bytes"] == 2 * pages * 4096
-    # A page in 64, and at most the next one: a page of the array lies in two of the hardware.
+    # A page in 64, and at most the next one: a page of the array spans two of the hardware.
     assert all(one["changed_bytes"] <= 2 * pages // 64 * 4096 for one in middle)
-    # The page of the end; a freeze may have come between its write and the end.
+    # The page of the end; there may be a freeze between its write and the end.
     assert last["changed_bytes"] + middle[-1]["changed_bytes"] > middle[-2]["changed_bytes"]
     for one in told["freezes"]:
         assert 0 < one["stall_s"] < 10

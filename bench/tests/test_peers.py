@@ -1,4 +1,4 @@
-"""The harness of `make bench`, small: states, adapters, files, figures, the page."""
+"""Tests of the harness of `make bench`, small: states, adapters, files, figures, the page."""
 
 import json
 import sys
@@ -100,12 +100,12 @@ def test_a_small_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     found = {path.stem: json.loads(path.read_text()) for path in results.glob("*.json")}
     flips = figures.flips(found["flip"])
     assert flips == {"outlive": {"detected": 1}, "pickle": {"silent": 1}}
-    # So small a save may be over before it is killed, each time; then nothing is counted.
+    # Such a small save may end before each kill; then nothing is counted.
     assert set(figures.kills(found["kill"]).get("outlive", {})) <= {"previous", "new"}
     save = figures.saves(found["save"])
     assert save["outlive"]["part_bytes"] < 0.2
     assert save["pickle"]["part_bytes"] >= 1
-    # Nothing is left behind.
+    # No other file stays.
     assert [path.name for path in tmp_path.iterdir()] == ["results"]
 
 
@@ -129,7 +129,7 @@ def test_files_are_put_and_got(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (row,) = measure_files.files(plan)["rows"]
     assert row["right"]
     assert row["again"]["repository_bytes"] == 2 * row["first"]["repository_bytes"]
-    # A program's memory is its own, not that of the interpreter that started it.
+    # The memory of a program does not include that of the interpreter that started it.
     assert row["first"]["memory_bytes"] < 20 * MIB
     assert not list(tmp_path.iterdir())
 
@@ -155,7 +155,7 @@ def test_trees_are_compared(tmp_path: Path) -> None:
     assert not trees.same(one, other)
 
 
-# --- The page, from measurements that were made up ------------------------------------------------
+# --- The page, from invented measurements ---------------------------------------------------------
 
 
 def _saved(scale: float) -> dict[str, Any]:

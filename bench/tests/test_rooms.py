@@ -8,7 +8,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def crates() -> dict[str, list[str]]:
-    """Folder of each crate, and the folders of those that it depends on."""
+    """Returns the folder of each crate, and the folders of its dependencies."""
     manifests = [*ROOT.glob("crates/*/Cargo.toml"), *ROOT.glob("bindings/*/Cargo.toml")]
     tables = {path.parent: tomllib.loads(path.read_text()) for path in manifests}
     folder = {table["package"]["name"]: path for path, table in tables.items()}

@@ -1,4 +1,4 @@
-"""What bench/schedules.py makes of its measurements."""
+"""Figures and pages that bench/schedules.py makes of measurements."""
 
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -12,7 +12,7 @@ SCHEDULES = {"coordinated": 1.1, "staggered": 6.0, "striped(8)": 1.0, "adaptive"
 
 
 def found() -> dict[str, Any]:
-    """Measurements on devices that take 100 MB/s in all."""
+    """Returns measurements on devices that take 100 MB/s together."""
     rows = [
         {
             "on": name,

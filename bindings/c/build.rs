@@ -1,7 +1,7 @@
-//! Names the version of the interface in the shared library, and keeps it loaded: its threads must not
-//! lose their code to a `dlclose`.
+//! Sets the version of the interface in the shared library, and keeps the library loaded: its
+//! threads must not lose their code to a `dlclose`.
 
-/// Raised whenever a program that was compiled before would no longer work.
+/// Number of the binary interface; raised with each change that breaks compiled programs.
 const ABI: u32 = 0;
 
 fn main() {

@@ -1,8 +1,8 @@
-//! Fuzzes the decoders of `crates/format`: they never panic, and what they accept encodes to the
-//! same bytes. One binary holds all targets, so that it is built once; `fuzz/run` drives it.
+//! Fuzzes the decoders of `crates/format`: they never panic, and accepted bytes encode to the same
+//! bytes. One binary holds all targets, so that it is built once; `fuzz/run` starts it.
 //!
-//! `OUTLIVE_FUZZ` names the target. With `OUTLIVE_SEEDS` (a directory) it writes that target's
-//! seeds there and ends.
+//! `OUTLIVE_FUZZ` names the target. With `OUTLIVE_SEEDS` (a directory) the binary writes that
+//! target's seeds there and ends.
 #![no_main]
 
 #[path = "../../crates/format/tests/it/samples/mod.rs"]
@@ -37,7 +37,7 @@ fn write_seeds() {
 
 fuzz_target!(init: write_seeds(), |data: &[u8]| {
     canonical(data);
-    // The fuzzer cannot guess checksums, nor keep to the lengths that the format prescribes.
+    // The fuzzer can neither guess checksums nor keep to the lengths that the format prescribes.
     if let Some(seal) = TARGET.seal {
         let mut sealed = data.to_vec();
         match TARGET.name {
@@ -53,7 +53,7 @@ fuzz_target!(init: write_seeds(), |data: &[u8]| {
     }
 });
 
-/// Panics if `bytes` decode to something else than they say.
+/// Panics if `bytes` decode to a value that encodes differently.
 fn canonical(bytes: &[u8]) {
     let Ok(again) = (TARGET.again)(bytes) else { return };
     assert!(again == bytes, "accepted, but encoded as {again:02x?}");
@@ -69,7 +69,7 @@ fn canonical(bytes: &[u8]) {
 
 fn leaf_operations(leaf: &Leaf) {
     assert_eq!(&Leaf::overlay(leaf, [leaf]), leaf);
-    // Over one extent, every extent of the leaf splits it.
+    // The leaf lies over one extent, so every extent of the leaf splits it.
     let below = Fingerprint([0xB0; 32]);
     let whole = PageExtent { page: 0, pages: 512, first: 0, chunk: Some(below) };
     let whole = Leaf::build(LeafKind::Full, [whole]).expect("one extent");

@@ -1,4 +1,4 @@
-"""The protocol that each peer's adapter keeps."""
+"""The protocol of each peer's adapter."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -12,18 +12,18 @@ Wait = Callable[[], None]
 
 
 class Peer(ABC):
-    """A way to save a state into `root` and to get it back; used within one process.
+    """Saves a state into `root` and restores it; used within one process.
 
     Attributes:
-        name: What the command line calls it.
-        title: What tables call it.
+        name: Name on the command line.
+        title: Name in tables.
         packages: Distributions that it needs, the first being the peer's own.
         background: Whether a save goes on after `save` has returned.
-        syncs: Whether a save, once waited for, is durable by the peer's own doing. Otherwise the
-            bench calls fsync for every file and directory, and counts the time.
+        syncs: Whether the peer itself makes a save durable before the wait for it ends. Otherwise
+            the bench calls fsync for every file and directory, and counts the time.
         in_place: Whether a restore can fill the arrays that the program has.
-        like: The peer that leaves the same on disk; what only depends on that is measured there.
-        note: What a reader must know of how it was used.
+        like: The peer with the same format on disk; figures of the format are measured there.
+        note: A note for readers on how it was used.
     """
 
     name: ClassVar[str]
@@ -39,16 +39,16 @@ class Peer(ABC):
         """Opens `root`, a directory, for saving or restoring.
 
         Args:
-            root: Where checkpoints are. Other objects may have saved there before.
-            keep: Whether each save is kept beside the ones before. Otherwise it replaces the one
-                before in the way in which users of the peer usually do that.
+            root: Directory of checkpoints. Other objects may have saved there before.
+            keep: Whether to keep each save beside the ones before. Otherwise it replaces the one
+                before, as users of the peer usually do.
         """
         self.root = root
         self.keep = keep
 
     @classmethod
     def version(cls) -> str | None:
-        """The version installed; None if something that it needs is not installed."""
+        """Returns the installed version; None if a package that it needs is missing."""
         try:
             found = [metadata.version(package) for package in cls.packages]
         except metadata.PackageNotFoundError:
@@ -56,15 +56,15 @@ class Peer(ABC):
         return found[0]
 
     def allocate(self, length: int) -> Any:
-        """Memory for an array, as the peer's documentation tells its users to get it."""
+        """Allocates an array, as the peer's documentation recommends."""
         return plain(length)
 
     def adopt(self, arrays: Arrays) -> Any:
-        """The state in the form in which the peer's users have it."""
+        """Returns the state in the form that the peer's users have."""
         return arrays
 
     def changed(self, state: Any, arrays: Arrays, names: list[str]) -> Any:
-        """The state again, after the named arrays have changed in place."""
+        """Returns the state again, after the named arrays have changed in place."""
         del arrays, names
         return state
 
@@ -73,7 +73,7 @@ class Peer(ABC):
         """Begins to save, and returns when the state may be changed again.
 
         Returns:
-            What waits until the peer says that the checkpoint is complete.
+            A function that waits until the peer reports the checkpoint complete.
         """
 
     @abstractmethod
@@ -81,11 +81,11 @@ class Peer(ABC):
         """Reads the newest checkpoint, into `into` if the peer can, with every byte in memory.
 
         Raises:
-            Exception: Whatever the peer says of a damaged or missing checkpoint.
+                Exception: Any error of the peer for a damaged or missing checkpoint.
         """
 
     def close(self) -> None:
-        """Lets go of what it holds; nothing, unless a peer says otherwise."""
+        """Frees its resources; none, unless a peer overrides this."""
         return
 
 
@@ -93,19 +93,19 @@ class FilePeer(Peer):
     """A peer that writes one path for each checkpoint.
 
     Attributes:
-        suffix: How the path's name ends.
+            suffix: Suffix of the path's name.
     """
 
     suffix: ClassVar[str] = ""
 
     def next_path(self) -> Path:
-        """Where the next checkpoint goes: a new name, or the same again."""
+        """Returns the path of the next checkpoint: a new name, or the same again."""
         if not self.keep:
             return self.root / f"checkpoint{self.suffix}"
         return self.root / f"checkpoint-{len(self._kept()):03}{self.suffix}"
 
     def newest_path(self) -> Path:
-        """Where the newest checkpoint is."""
+        """Returns the path of the newest checkpoint."""
         return self._kept()[-1] if self.keep else self.root / f"checkpoint{self.suffix}"
 
     def _kept(self) -> list[Path]:
@@ -116,10 +116,10 @@ class FilePeer(Peer):
         """Writes the state."""
 
     def save(self, state: Any) -> Wait:
-        """Writes, while the program stands still."""
+        """Writes, while the program waits."""
         self.write(state, self.next_path())
         return _nothing
 
 
 def _nothing() -> None:
-    """Nothing is left to wait for."""
+    """Returns at once, since the save is complete."""

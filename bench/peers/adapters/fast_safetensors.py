@@ -17,7 +17,7 @@ class FastSafetensors(FilePeer):
     suffix: ClassVar[str] = ".shards"
 
     def adopt(self, arrays: Arrays) -> Any:
-        """Tensors in the same memory."""
+        """Returns tensors in the same memory."""
         import torch
 
         return {name: torch.from_numpy(array) for name, array in arrays.items()}

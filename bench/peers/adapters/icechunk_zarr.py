@@ -17,7 +17,7 @@ class Icechunk(Peer):
     compressors: ClassVar[Any] = "auto"
 
     def __init__(self, root: Path, *, keep: bool) -> None:
-        """Opens the repository, and makes it first if there is none."""
+        """Opens the repository, or creates it."""
         super().__init__(root, keep=keep)
         import icechunk
 
@@ -51,7 +51,7 @@ class Icechunk(Peer):
 
 
 class IcechunkRaw(Icechunk):
-    """The same without zstd."""
+    """Icechunk without zstd."""
 
     name = "icechunk-raw"
     title = "Zarr in Icechunk, without zstd"
@@ -60,4 +60,4 @@ class IcechunkRaw(Icechunk):
 
 
 def _nothing() -> None:
-    """A commit is complete when it returns."""
+    """Returns at once, since a commit is complete when it returns."""

@@ -38,11 +38,11 @@ class OrbaxAsync(Peer):
         self._manager = ocp.CheckpointManager(root, options=options, item_handlers=handler)
 
     def adopt(self, arrays: Arrays) -> Any:
-        """JAX arrays with the same bits, in memory of their own."""
+        """Returns JAX arrays with the same bits, in memory of their own."""
         return {name: self._jax(array) for name, array in arrays.items()}
 
     def changed(self, state: Any, arrays: Arrays, names: list[str]) -> Any:
-        """New arrays for what has changed."""
+        """Makes new arrays for the changed ones."""
         return {**state, **{name: self._jax(arrays[name]) for name in names}}
 
     def save(self, state: Any) -> Wait:

@@ -7,7 +7,7 @@ from peers.state import Arrays
 
 
 class ModelStreamer(Safetensors):
-    """`safetensors.numpy.save_file`, since it only reads, and `SafetensorsStreamer`."""
+    """`SafetensorsStreamer`, which only reads; `safetensors.numpy.save_file` writes."""
 
     name = "model-streamer"
     title = "Run:ai model streamer"

@@ -19,12 +19,12 @@ class Outlive(Peer):
     syncs = True
     in_place = True
     compression: ClassVar[str | None] = None
-    # Whether all of the state may be copied before the program goes on, as other asynchronous
-    # peers do.
+    # Whether the whole state may be copied before the program goes on, as other asynchronous peers
+    # do.
     copy_all: ClassVar[bool] = False
 
     def __init__(self, root: Path, *, keep: bool) -> None:
-        """Opens the pool, and makes it first if there is none."""
+        """Opens the pool, or creates it."""
         super().__init__(root, keep=keep)
         if self.compression is not None:
             outlive.open(root).close()
@@ -37,7 +37,7 @@ class Outlive(Peer):
         self._job = outlive.open(root, freeze_bytes_max=freeze).job("bench")
 
     def allocate(self, length: int) -> Any:
-        """Memory on pages of its own, as the README has it."""
+        """Allocates page-aligned memory, as in the README."""
         return outlive.empty(length, "float32")
 
     def save(self, state: Any) -> Wait:
@@ -59,7 +59,7 @@ class Outlive(Peer):
         return arrays
 
     def close(self) -> None:
-        """Waits for what is under way."""
+        """Waits for a save under way."""
         self._job.close()
 
 

@@ -1,4 +1,4 @@
-"""safetensors: a header and the bare bytes."""
+"""safetensors: a header and the raw bytes."""
 
 from pathlib import Path
 from typing import ClassVar

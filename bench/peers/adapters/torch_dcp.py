@@ -17,7 +17,7 @@ class Dcp(FilePeer):
     in_place = True
 
     def adopt(self, arrays: Arrays) -> Any:
-        """Tensors in the same memory."""
+        """Returns tensors in the same memory."""
         import torch
 
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
@@ -31,7 +31,7 @@ class Dcp(FilePeer):
             dcp.save(state, checkpoint_id=path, no_dist=True)
 
     def restore(self, into: Any = None) -> Arrays:
-        """Reads into tensors of the program's, or else into empty ones that it makes first."""
+        """Reads into tensors of the program, or else into empty ones that it makes first."""
         import torch
         import torch.distributed.checkpoint as dcp
 

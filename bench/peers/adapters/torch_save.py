@@ -16,7 +16,7 @@ class TorchSave(FilePeer):
     suffix: ClassVar[str] = ".pt"
 
     def adopt(self, arrays: Arrays) -> Any:
-        """Tensors in the same memory."""
+        """Returns tensors in the same memory."""
         import torch
 
         return {name: torch.from_numpy(array) for name, array in arrays.items()}

@@ -1,4 +1,4 @@
-"""The protocol that each backup program's adapter keeps."""
+"""The protocol of each backup program's adapter."""
 
 import os
 import shutil
@@ -16,12 +16,12 @@ class Backup(ABC):
     """A program that puts a tree of files into a repository and gets it back.
 
     Attributes:
-        name: What the command line calls it.
-        title: What tables call it.
+        name: Name on the command line.
+        title: Name in tables.
         program: Its executable.
-        version_arguments: What makes it print its version.
+        version_arguments: Arguments that print its version.
         needs: Another subcommand that the program must have.
-        note: What a reader must know of how it was used.
+        note: A note for readers on how it was used.
     """
 
     name: ClassVar[str]
@@ -32,21 +32,21 @@ class Backup(ABC):
     note: ClassVar[str] = ""
 
     def __init__(self, folder: Path) -> None:
-        """With a repository in `folder`, which also takes its caches and settings."""
+        """Uses a repository in `folder`, which also takes its caches and settings."""
         self.folder = folder
         self.repository = folder / "repository"
         self.puts = 0
 
     @classmethod
     def find(cls) -> str | None:
-        """Its executable: as built here, beside the interpreter, or in `PATH`."""
+        """Returns its executable's path: as built here, beside the interpreter, or in `PATH`."""
         built = Path(os.environ.get("CARGO_TARGET_DIR", _ROOT / "target"), "release")
         places = [str(built), str(Path(sys.executable).parent), os.environ.get("PATH", "")]
         return shutil.which(cls.program, path=os.pathsep.join(places))
 
     @classmethod
     def version(cls) -> str | None:
-        """Its version; None if it is not installed, or lacks what is needed."""
+        """Returns its version; None if it is not installed, or a needed part is missing."""
         found = cls.find()
         if found is None or (cls.needs and not _runs([found, cls.needs, "--help"])):
             return None
@@ -57,24 +57,24 @@ class Backup(ABC):
         return next((word.lstrip("v") for word in words if word.lstrip("v")[:1].isdigit()), "?")
 
     def environment(self) -> dict[str, str]:
-        """Variables for its commands."""
+        """Returns variables for its commands."""
         homes = {"HOME": "home", "XDG_CACHE_HOME": "cache", "XDG_CONFIG_HOME": "config"}
         return dict(os.environ) | {name: str(self.folder / path) for name, path in homes.items()}
 
     @abstractmethod
     def init(self) -> Command | None:
-        """Makes the repository; None if the first put does."""
+        """Returns the command that creates the repository; None if the first put does."""
 
     @abstractmethod
     def put(self, tree: str) -> Command:
-        """Puts the tree of that name in the current directory."""
+        """Returns the command that puts the tree of that name in the current directory."""
 
     @abstractmethod
     def get(self, target: Path) -> Command:
-        """Gets what was put last into `target`, an empty directory."""
+        """Returns the command that gets the newest tree into `target`, an empty directory."""
 
     def run(self, *arguments: str | Path) -> Command:
-        """Its command line."""
+        """Returns its command line."""
         return [self.find() or self.program, *map(str, arguments)]
 
 

@@ -1,4 +1,4 @@
-"""The backup programs, each as its documentation begins."""
+"""The backup programs, each used as its documentation begins."""
 
 from pathlib import Path
 from typing import ClassVar
@@ -21,11 +21,11 @@ class OutlivePut(Backup):
         return self.run("pool", "init", self.repository)
 
     def put(self, tree: str) -> Command:
-        """One more version of the job."""
+        """Adds a version to the job."""
         return self.run("put", self.repository, "bench", tree)
 
     def get(self, target: Path) -> Command:
-        """The newest version; what is in the directory that was put, not the directory."""
+        """Gets the newest version; the content of the directory that was put, not the directory."""
         return self.run("get", self.repository, "bench", "--to", target / "tree")
 
 
@@ -48,11 +48,11 @@ class Restic(Backup):
         return self.run("init", "--repository-version", "2")
 
     def put(self, tree: str) -> Command:
-        """One more snapshot."""
+        """Adds a snapshot."""
         return self.run("backup", "--quiet", tree)
 
     def get(self, target: Path) -> Command:
-        """The newest snapshot."""
+        """Gets the newest snapshot."""
         return self.run("restore", "--quiet", "latest", "--target", target)
 
 
@@ -74,11 +74,11 @@ class Rustic(Backup):
         return self.run("init")
 
     def put(self, tree: str) -> Command:
-        """One more snapshot."""
+        """Adds a snapshot."""
         return self.run("backup", tree)
 
     def get(self, target: Path) -> Command:
-        """The newest snapshot."""
+        """Gets the newest snapshot."""
         return self.run("restore", "latest", target)
 
 
@@ -103,12 +103,12 @@ class Borg(Backup):
         return self.run("init", "--encryption", "none")
 
     def put(self, tree: str) -> Command:
-        """One more archive."""
+        """Adds an archive."""
         self.puts += 1
         return self.run("create", f"::{self.puts}", tree)
 
     def get(self, target: Path) -> Command:
-        """The newest archive; Borg extracts into the current directory only."""
+        """Gets the newest archive; Borg extracts only into the current directory."""
         shell = 'cd "$1" && exec "$2" extract "::$3"'
         return ["sh", "-c", shell, "sh", str(target), *self.run(str(self.puts))]
 
@@ -125,12 +125,12 @@ class Casync(Backup):
         """The first put makes the store."""
 
     def put(self, tree: str) -> Command:
-        """One more index."""
+        """Adds an index."""
         self.puts += 1
         return self.run("make", self._store(), self._index(), tree)
 
     def get(self, target: Path) -> Command:
-        """The newest index."""
+        """Gets the newest index."""
         return self.run("extract", self._store(), self._index(), target / "tree")
 
     def _store(self) -> str:
@@ -142,7 +142,7 @@ class Casync(Backup):
 
 
 class Copy(Backup):
-    """`cp -a`, to compare with: every put is a whole copy."""
+    """`cp -a`, for comparison: every put is a whole copy."""
 
     name = "cp"
     title = "`cp -a`, for comparison"
@@ -154,7 +154,7 @@ class Copy(Backup):
         self.repository.mkdir()
 
     def put(self, tree: str) -> Command:
-        """One more copy."""
+        """Adds a copy."""
         self.puts += 1
         (self.repository / str(self.puts)).mkdir()
         return self.run(*self.options, tree, self.repository / str(self.puts))

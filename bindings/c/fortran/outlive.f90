@@ -1,12 +1,14 @@
 ! outlive for Fortran: saves the state of a running program, and restores it after a crash.
 !
-! It stands on outlive.h, which says more about each call; docs/c.md has examples. Every subroutine has a
-! `status`: outlive_ok (0), or why it did nothing; outlive_error_text() says more.
+! It uses outlive.h, which describes each call in full; docs/c.md has examples. Every subroutine has
+! a `status`: outlive_ok (0), or the kind of error after which it did nothing; outlive_error_text()
+! returns the text.
 !
 ! It needs a compiler for Fortran 2018: arrays of any rank are assumed-rank arguments.
 !
-! Arrays are contiguous, have the attribute `target`, and stay where they are while they are protected. A
-! checkpoint describes them in C's order: an array a(3, 4) has the shape (4, 3) there, with the same bytes.
+! Arrays are contiguous, have the attribute `target`, and keep their address while they are
+! protected. A checkpoint describes them in C's order: an array a(3, 4) has the shape (4, 3) there,
+! with the same bytes.
 module outlive
     use, intrinsic :: iso_c_binding
     use, intrinsic :: iso_fortran_env, only: int8, int16, int32, int64, real32, real64
@@ -23,14 +25,14 @@ module outlive
     ! Policies for saves that fail.
     integer(c_int), parameter, public :: outlive_raise = 0, outlive_warn = 1
 
-    ! How the saves of a job did, in this process: see outlive_health in outlive.h.
+    ! Figures of the saves of a job, in this process: see outlive_health in outlive.h.
     type, bind(c), public :: outlive_health
         integer(c_int64_t) :: failed_in_a_row, failed, committed
         real(c_double) :: since_commit_s
         integer(c_int) :: last_failure
     end type
 
-    ! An open pool, an open job, and a save under way or over.
+    ! Handles of a pool, of a job, and of a save that is under way or over.
     type, public :: outlive_pool
         private
         type(c_ptr) :: handle = c_null_ptr
@@ -61,9 +63,10 @@ module outlive
             protect_text
     end interface
 
-    ! Protects a part of a global array: outlive_protect_sharded(job, name, array, global_shape, offset,
-    ! status, block, stride), in the order of Fortran's dimensions. `offset` counts from 0. With `block` and
-    ! `stride` the part is block-cyclic, as in ScaLAPACK: see outlive_protect_cyclic() in outlive.h.
+    ! Protects a part of a global array: outlive_protect_sharded(job, name, array, global_shape,
+    ! offset, status, block, stride), in the order of Fortran's dimensions. `offset` counts from 0.
+    ! With `block` and `stride` the part is block-cyclic, as in ScaLAPACK: see
+    ! outlive_protect_cyclic() in outlive.h.
     interface outlive_protect_sharded
         module procedure protect_sharded_int8, protect_sharded_int16, protect_sharded_int32, &
             protect_sharded_int64, protect_sharded_real32, protect_sharded_real64, &
@@ -400,7 +403,7 @@ module outlive
 
 contains
 
-    ! The text of the last error of this thread.
+    ! Returns the text of the last error of this thread.
     function outlive_error_text() result(text)
         character(:), allocatable :: text
         character(kind=c_char), pointer :: letters(:)
@@ -414,7 +417,8 @@ contains
         end do
     end function
 
-    ! Opens a pool: a directory, its pool.toml, or s3://BUCKET/PREFIX. It is made if it does not exist.
+    ! Opens a pool: a directory, its pool.toml, or s3://BUCKET/PREFIX. Creates it if it does not
+    ! exist.
     subroutine outlive_open(location, pool, status)
         character(*), intent(in) :: location
         type(outlive_pool), intent(out) :: pool
@@ -440,14 +444,14 @@ contains
         status = c_job_open(pool%handle, c_text(name), every_s, job%handle)
     end subroutine
 
-    ! For the module outlive_mpi: what C calls a pool.
+    ! For the module outlive_mpi: returns the C handle of a pool.
     function outlive_handle(pool) result(handle)
         type(outlive_pool), intent(in) :: pool
         type(c_ptr) :: handle
         handle = pool%handle
     end function
 
-    ! For the module outlive_mpi: makes a job of what C calls one.
+    ! For the module outlive_mpi: makes a job of its C handle.
     subroutine outlive_adopt(job, handle)
         type(outlive_job), intent(out) :: job
         type(c_ptr), intent(in) :: handle
@@ -462,7 +466,7 @@ contains
         job%handle = c_null_ptr
     end subroutine
 
-    ! The same for a rank that ends early: it waits for no other rank of its group.
+    ! Closes the job of a rank that ends early: it waits for no other rank of its group.
     subroutine outlive_job_leave(job, status)
         type(outlive_job), intent(inout) :: job
         integer(c_int), intent(out) :: status
@@ -477,14 +481,14 @@ contains
         status = c_job_wait(job%handle)
     end subroutine
 
-    ! Lets the next save leave behind what another program has saved.
+    ! Lets the next save continue from this state, although another program has saved since.
     subroutine outlive_job_take_over(job, status)
         type(outlive_job), intent(in) :: job
         integer(c_int), intent(out) :: status
         status = c_job_take_over(job%handle)
     end subroutine
 
-    ! Protects nothing any more.
+    ! Ends the protection of all regions.
     subroutine outlive_clear(job, status)
         type(outlive_job), intent(in) :: job
         integer(c_int), intent(out) :: status
@@ -823,7 +827,7 @@ contains
             block, stride)
     end subroutine
 
-    ! A text, as bytes.
+    ! Protects a text, as bytes.
     subroutine protect_text(job, name, array, status)
         type(outlive_job), intent(in) :: job
         character(*), intent(in) :: name
@@ -833,7 +837,7 @@ contains
             [int(len(array), c_size_t)])
     end subroutine
 
-    ! Protects a region no more; then its memory may go.
+    ! Ends the protection of a region; then its memory may go.
     subroutine outlive_unprotect(job, name, status)
         type(outlive_job), intent(in) :: job
         character(*), intent(in) :: name
@@ -841,8 +845,8 @@ contains
         status = c_unprotect(job%handle, c_text(name))
     end subroutine
 
-    ! Saves all that is protected, if a save is due. `saving` is the handle of the save, to be freed with
-    ! outlive_save_free.
+    ! Saves all protected regions, if a save is due. `saving` is the handle of the save; free it
+    ! with outlive_save_free.
     subroutine outlive_save(job, flags, status, saving)
         type(outlive_job), intent(in) :: job
         integer(c_int), intent(in) :: flags
@@ -886,7 +890,7 @@ contains
         done = answer /= 0
     end subroutine
 
-    ! The epoch that a save's checkpoint has once it is committed.
+    ! Returns the epoch that a save's checkpoint has once it is committed.
     subroutine outlive_save_epoch(saving, epoch, status)
         type(outlive_saving), intent(in) :: saving
         integer(int64), intent(out) :: epoch
@@ -903,7 +907,7 @@ contains
         saving%handle = c_null_ptr
     end subroutine
 
-    ! Gives the next checkpoint a label, which makes it due.
+    ! Gives the next checkpoint a label. The next save is due then.
     subroutine outlive_next_label(job, label, status)
         type(outlive_job), intent(in) :: job
         character(*), intent(in) :: label
@@ -911,7 +915,7 @@ contains
         status = c_next_label(job%handle, c_text(label))
     end subroutine
 
-    ! Keeps a figure with the next checkpoint.
+    ! Stores a number with the next checkpoint.
     subroutine outlive_next_metric(job, name, number, status)
         type(outlive_job), intent(in) :: job
         character(*), intent(in) :: name
@@ -920,8 +924,8 @@ contains
         status = c_next_metric(job%handle, c_text(name), number)
     end subroutine
 
-    ! Fills all that is protected from the newest checkpoint that is whole (`epoch` 0), or from this one.
-    ! `restored` is the epoch that was taken. The status is outlive_nothing if there is no checkpoint.
+    ! Fills all protected regions from the newest whole checkpoint (`epoch` 0), or from this one.
+    ! `restored` is its epoch. The status is outlive_nothing if there is no checkpoint.
     subroutine outlive_restore(job, epoch, restored, status)
         type(outlive_job), intent(in) :: job
         integer(int64), intent(in) :: epoch
@@ -943,7 +947,7 @@ contains
         status = c_restore_some(job%handle, epoch, addresses(letters), size(names, kind=c_size_t), restored)
     end subroutine
 
-    ! The epoch of the newest checkpoint.
+    ! Returns the epoch of the newest checkpoint.
     subroutine outlive_newest(job, epoch, status)
         type(outlive_job), intent(in) :: job
         integer(int64), intent(out) :: epoch
@@ -951,8 +955,8 @@ contains
         status = c_newest(job%handle, epoch)
     end subroutine
 
-    ! The shape of a region of a checkpoint (`epoch` 0: the newest), in Fortran's order, to allocate memory
-    ! before a restore.
+    ! Returns the shape of a region of a checkpoint (`epoch` 0: the newest), in Fortran's order, to
+    ! allocate memory before a restore.
     subroutine outlive_region_shape(job, epoch, name, extents, status)
         type(outlive_job), intent(in) :: job
         integer(int64), intent(in) :: epoch
@@ -974,8 +978,8 @@ contains
         if (status == outlive_ok) status = closed
     end subroutine
 
-    ! Keeps only what these rules keep, such as "last 10 | every 100", behind each commit from the next save on. Of a
-    ! group of ranks the rules of rank 0 count.
+    ! Drops, after each commit from the next save on, the checkpoints that no rule keeps. The rules
+    ! are a text such as "last 10 | every 100"; in a group those of rank 0 count.
     subroutine outlive_job_keep(job, rules, status)
         type(outlive_job), intent(in) :: job
         character(*), intent(in) :: rules
@@ -983,8 +987,8 @@ contains
         status = c_job_keep(job%handle, c_text(rules))
     end subroutine
 
-    ! Sets the policy for saves that fail: outlive_raise, or outlive_warn until nothing was committed for
-    ! `fail_after_s` seconds. See outlive_job_on_failure() in outlive.h.
+    ! Sets the policy for saves that fail: outlive_raise, or outlive_warn until nothing was
+    ! committed for `fail_after_s` seconds. See outlive_job_on_failure() in outlive.h.
     subroutine outlive_job_on_failure(job, on_failure, fail_after_s, status)
         type(outlive_job), intent(in) :: job
         integer(c_int), intent(in) :: on_failure
@@ -993,7 +997,7 @@ contains
         status = c_job_on_failure(job%handle, on_failure, fail_after_s)
     end subroutine
 
-    ! How the saves of a job did, in this process.
+    ! Returns figures of the saves of a job, in this process.
     subroutine outlive_job_health(job, health, status)
         type(outlive_job), intent(in) :: job
         type(outlive_health), intent(out) :: health
@@ -1001,7 +1005,8 @@ contains
         status = c_job_health(job%handle, health)
     end subroutine
 
-    ! Keeps the newest checkpoints, and those with a label or a pin; `dropped` is how many went.
+    ! Keeps the newest checkpoints, and those with a label or a pin; `dropped` is the number of
+    ! dropped ones.
     subroutine outlive_prune(job, keep_last, dropped, status)
         type(outlive_job), intent(in) :: job
         integer(int64), intent(in) :: keep_last
@@ -1010,7 +1015,7 @@ contains
         status = c_prune(job%handle, keep_last, dropped)
     end subroutine
 
-    ! A text as C has it: without blanks at its end, and with a zero.
+    ! Converts a text to C: without blanks at its end, and with a zero.
     pure function c_text(text) result(letters)
         character(*), intent(in) :: text
         character(kind=c_char) :: letters(len_trim(text) + 1)
@@ -1021,7 +1026,7 @@ contains
         letters(size(letters)) = c_null_char
     end function
 
-    ! Texts, one a column.
+    ! Converts texts to C, one a column.
     pure function c_texts(texts) result(letters)
         character(*), intent(in) :: texts(:)
         character(kind=c_char) :: letters(len(texts) + 1, size(texts))
@@ -1032,7 +1037,7 @@ contains
         end do
     end function
 
-    ! Where each column begins.
+    ! Returns the address of each column.
     function addresses(letters) result(pointers)
         character(kind=c_char), intent(in), target :: letters(:, :)
         type(c_ptr) :: pointers(size(letters, 2))
@@ -1048,7 +1053,7 @@ contains
         reversed = extents(size(extents):1:-1)
     end function
 
-    ! What is not contiguous has no memory of its own to be restored into.
+    ! Refuses an array that is not contiguous: a restore would fill a copy of it.
     function contiguous(is_it) result(status)
         logical, intent(in) :: is_it
         integer(c_int) :: status
@@ -1088,7 +1093,7 @@ contains
         end if
     end function
 
-    ! A logical is as long as a default integer.
+    ! Returns the dtype of a logical, which is as long as a default integer.
     pure function logical_dtype() result(dtype)
         character(2) :: dtype
         write (dtype, "(a, i1)") "i", storage_size(.true.) / 8

@@ -1,5 +1,5 @@
-! Jobs of the ranks of an MPI program, beside the module outlive. Compile it and outlive_mpi.c with the
-! program's own MPI. docs/c.md describes how.
+! Jobs of the ranks of an MPI program, beside the module outlive. Compile it and outlive_mpi.c with
+! the program's own MPI. docs/c.md is the manual.
 module outlive_mpi
     use, intrinsic :: iso_c_binding
     use, intrinsic :: iso_fortran_env, only: real64
@@ -25,10 +25,10 @@ module outlive_mpi
 
 contains
 
-    ! Opens a job of all ranks of `comm` (of mpi_f08: comm%mpi_val): every rank calls it, and saves and
-    ! restores become collective. Saves are due once every `every_s` seconds; 0: always. `patience_s`: seconds
-    ! without a word of a rank after which a save fails; 120 if absent. `schedule`: when the ranks write;
-    ! "coordinated" if absent.
+    ! Opens a job of all ranks of `comm` (of mpi_f08: comm%mpi_val): every rank calls it, and saves
+    ! and restores become collective. Saves are due once every `every_s` seconds; 0: always.
+    ! `patience_s`: seconds without a message of a rank after which a save fails; 120 if absent.
+    ! `schedule`: when the ranks write; "coordinated" if absent.
     subroutine outlive_job_open_mpi(pool, name, every_s, comm, job, status, patience_s, schedule)
         type(outlive_pool), intent(in) :: pool
         character(*), intent(in) :: name

@@ -1,5 +1,5 @@
-// outlive for C++17: header only, on top of outlive.h, which says more about each call. docs/c.md has
-// examples.
+// outlive for C++17: header only, on top of outlive.h, which describes each call in full. docs/c.md
+// has examples.
 //
 // Pools, jobs and saves close themselves. Errors are exceptions, one class for each thing that the
 // caller can do next.
@@ -25,7 +25,7 @@
 
 namespace outlive {
 
-// What all errors of outlive are.
+// Base class of all errors of outlive.
 class Error : public std::runtime_error {
 public:
     Error(outlive_status status, const std::string &text)
@@ -48,13 +48,13 @@ OUTLIVE_ERROR_CLASS(RetryError);
 OUTLIVE_ERROR_CLASS(InvalidError);
 // Stored bytes are missing or wrong: take an older checkpoint, or repair the pool.
 OUTLIVE_ERROR_CLASS(DamagedError);
-// No room for it: free some.
+// No room: free some.
 OUTLIVE_ERROR_CLASS(FullError);
 // Another process has taken over this job.
 OUTLIVE_ERROR_CLASS(FencedError);
 // outlive contradicts itself: please report it.
 OUTLIVE_ERROR_CLASS(BugError);
-// There is nothing of that kind.
+// The requested thing does not exist.
 OUTLIVE_ERROR_CLASS(NothingError);
 #undef OUTLIVE_ERROR_CLASS
 
@@ -73,7 +73,8 @@ inline void check(outlive_status status) {
     }
 }
 
-// The dtype of a C++ type, in NumPy's notation. Trivially copyable structures are bytes: "V24".
+// Returns the dtype of a C++ type, in NumPy's notation. Trivially copyable structures are bytes:
+// "V24".
 template <typename T> std::string dtype() {
     static_assert(std::is_trivially_copyable_v<T>, "its bytes are not all there is to it");
     static_assert(!std::is_pointer_v<T> && !std::is_member_pointer_v<T>,
@@ -96,7 +97,7 @@ template <typename T> std::string dtype() {
     }
 }
 
-// An array that somebody else owns: its first element, and its extents, the slowest first.
+// An array in memory that it does not own: the first element, and the extents, the slowest first.
 template <typename T> struct View {
     T *data;
     std::vector<std::size_t> shape;
@@ -107,7 +108,7 @@ template <typename T> View<T> view(T *data, std::initializer_list<std::size_t> s
     return {data, std::vector<std::size_t>(shape)};
 }
 
-// A vector's elements, as long as it is neither resized nor moved from.
+// A view of a vector's elements, valid until the vector is resized or moved from.
 template <typename T> View<T> view(std::vector<T> &vector) {
     static_assert(!std::is_same_v<T, bool>, "std::vector<bool> has no elements in memory");
     return {vector.data(), {vector.size()}};
@@ -141,13 +142,13 @@ View<T> view(T &value) {
     return {&value, {}};
 }
 
-// A save under way, or over. It is false if none was due.
+// A save that is under way or over. It is false if none was due.
 class Save {
 public:
     Save() = default;
     explicit Save(outlive_saving *saving) : saving_(saving) {}
     Save(Save &&other) noexcept : saving_(std::exchange(other.saving_, nullptr)) {}
-    // Closes what it overwrites.
+    // Frees the handle that it overwrites.
     Save &operator=(Save &&other) noexcept {
         Save taken(std::move(other));
         std::swap(saving_, taken.saving_);
@@ -188,19 +189,19 @@ struct RegionInfo {
     std::size_t bytes;
     // OUTLIVE_LOCAL, OUTLIVE_SHARDED, OUTLIVE_REPLICATED or OUTLIVE_CYCLIC.
     int distribution;
-    // Of a part of a global array: the array's extents, and where the part begins in it. Else empty.
+    // For a part of a global array: the array's extents, and the part's offset. Else empty.
     std::vector<std::size_t> global_shape, offset;
-    // Of a part in blocks: see outlive_protect_cyclic(). Else empty.
+    // For a part in blocks: see outlive_protect_cyclic(). Else empty.
     std::vector<std::size_t> block, stride;
 };
 
-// What a checkpoint has.
+// A checkpoint's contents.
 struct Checkpoint {
     std::uint64_t epoch;
     std::string label;
     std::vector<RegionInfo> regions;
 
-    // The region of that name; nullptr if there is none.
+    // Returns the region of that name; nullptr if there is none.
     const RegionInfo *find(const std::string &name) const {
         for (const RegionInfo &region : regions)
             if (region.name == name) return &region;
@@ -212,19 +213,19 @@ inline constexpr unsigned due = OUTLIVE_DUE;
 inline constexpr unsigned force = OUTLIVE_FORCE;
 inline constexpr unsigned wait = OUTLIVE_WAIT;
 
-// A job: a named series of checkpoints, and the memory that is protected.
+// A job: a named series of checkpoints, and the memory that the program protects.
 class Job {
 public:
     explicit Job(outlive_job *job) : job_(job) {}
     Job(Job &&other) noexcept : job_(std::exchange(other.job_, nullptr)) {}
-    // Closes what it overwrites.
+    // Closes the job that it overwrites.
     Job &operator=(Job &&other) noexcept {
         Job taken(std::move(other));
         std::swap(job_, taken.job_);
         return *this;
     }
-    // Waits for the last save. Call close() before to get its failure as an exception. While an exception is
-    // thrown, a rank of a group waits for no other one.
+    // Waits for the last save. Call close() before to get its failure as an exception. While an
+    // exception is thrown, a rank of a group waits for no other one.
     ~Job() {
         if (job_ == nullptr) return;
         const outlive_status status =
@@ -246,7 +247,7 @@ public:
     template <typename T> void protect(const std::string &name, T &memory) {
         protect(name, view(memory));
     }
-    // A part of a global array that begins at `offset` in it: memory as for protect().
+    // Protects a part of a global array that begins at `offset` in it: memory as for protect().
     template <typename T>
     void protect_sharded(const std::string &name, T &memory,
                          const std::vector<std::size_t> &global_shape,
@@ -263,7 +264,7 @@ public:
                                       memory.shape.size(), memory.shape.data(),
                                       global_shape.data(), offset.data()));
     }
-    // A part of a global array in blocks, as in ScaLAPACK: see outlive_protect_cyclic().
+    // Protects a part of a global array in blocks, as in ScaLAPACK: see outlive_protect_cyclic().
     template <typename T>
     void protect_cyclic(const std::string &name, T &memory,
                         const std::vector<std::size_t> &global_shape,
@@ -286,7 +287,7 @@ public:
                                      memory.shape.size(), memory.shape.data(), global_shape.data(),
                                      offset.data(), block.data(), stride.data()));
     }
-    // An array or a value of which every rank has the same bytes.
+    // Protects an array or a value of which every rank has the same bytes.
     template <typename T> void protect_replicated(const std::string &name, T &memory) {
         protect_replicated(name, view(memory));
     }
@@ -297,13 +298,13 @@ public:
     void unprotect(const std::string &name) { check(outlive_unprotect(job_, name.c_str())); }
     void clear() { check(outlive_clear(job_)); }
 
-    // Saves all that is protected.
+    // Saves all protected regions.
     Save save(unsigned flags = OUTLIVE_DUE) {
         outlive_saving *saving = nullptr;
         check(outlive_save(job_, flags, &saving));
         return Save(saving);
     }
-    // Saves some of it.
+    // Saves the protected regions with these names.
     Save save_some(const std::vector<std::string> &names, unsigned flags = OUTLIVE_DUE) {
         outlive_saving *saving = nullptr;
         const std::vector<const char *> texts = pointers(names);
@@ -324,7 +325,7 @@ public:
         check(outlive_next_metric(job_, name.c_str(), value));
     }
 
-    // Fills all that is protected; returns the epoch, or nothing if there is no checkpoint.
+    // Fills all protected regions; returns the epoch, or nothing if there is no checkpoint.
     std::optional<std::uint64_t> restore(std::uint64_t epoch = 0) {
         std::uint64_t restored = 0;
         return taken(outlive_restore(job_, epoch, &restored), restored);
@@ -349,7 +350,8 @@ public:
         if (count < epochs.size()) epochs.resize(count);
         return epochs;
     }
-    // What a checkpoint has, to allocate memory before a restore; nothing if there is none.
+    // Returns a checkpoint's contents, to allocate memory before a restore; nothing if there is
+    // none.
     std::optional<Checkpoint> look(std::uint64_t epoch = 0) const {
         outlive_checkpoint *handle = nullptr;
         const outlive_status status = outlive_checkpoint_open(job_, epoch, &handle);
@@ -381,21 +383,22 @@ public:
         return found;
     }
 
-    // From the next save on, drops behind each commit what these rules do not keep: see outlive_job_keep().
+    // Drops, after each commit from the next save on, the checkpoints that no rule keeps: see
+    // outlive_job_keep().
     void keep(const std::string &rules) { check(outlive_job_keep(job_, rules.c_str())); }
 
     // Sets the policy for saves that fail: OUTLIVE_RAISE or OUTLIVE_WARN. See outlive_job_on_failure().
     void on_failure(int what, double fail_after_s = 3600) {
         check(outlive_job_on_failure(job_, what, fail_after_s));
     }
-    // How its saves did, in this process.
+    // Returns figures of its saves, in this process.
     outlive_health health() const {
         outlive_health health{};
         check(outlive_job_health(job_, &health));
         return health;
     }
 
-    // Returns how many checkpoints went.
+    // Returns the number of dropped checkpoints.
     std::uint64_t prune(std::uint64_t keep_last) {
         std::uint64_t dropped = 0;
         check(outlive_prune(job_, keep_last, &dropped));
@@ -422,12 +425,12 @@ private:
     outlive_job *job_;
 };
 
-// A pool: a directory, its pool.toml, or s3://BUCKET/PREFIX. It is made if it does not exist.
+// A pool: a directory, its pool.toml, or s3://BUCKET/PREFIX. Created if it does not exist.
 class Pool {
 public:
     explicit Pool(const std::string &location) { check(outlive_open(location.c_str(), &pool_)); }
     Pool(Pool &&other) noexcept : pool_(std::exchange(other.pool_, nullptr)) {}
-    // Closes what it overwrites.
+    // Closes the pool that it overwrites.
     Pool &operator=(Pool &&other) noexcept {
         Pool taken(std::move(other));
         std::swap(pool_, taken.pool_);
@@ -441,8 +444,8 @@ public:
         check(outlive_job_open(pool_, name.c_str(), every_s, &job));
         return Job(job);
     }
-    // Opens a job of processes that have only the pool in common: see outlive_job_open_ranks(). For ranks of MPI,
-    // see outlive_mpi.hpp.
+    // Opens a job of processes that share only the pool: see outlive_job_open_ranks(). For ranks of
+    // MPI, see outlive_mpi.hpp.
     Job job_of_ranks(const std::string &name, int rank, int size, const std::string &run,
                      double every_s = 0, double patience_s = 0,
                      const std::string &schedule = "coordinated") const {

@@ -1,5 +1,5 @@
-/* Jobs of the ranks of an MPI program. This header is compiled with the program's own MPI, so outlive's
-   library works with each. docs/c.md describes how. */
+/* Jobs of the ranks of an MPI program. The program compiles this header with its own MPI, so
+   outlive's library works with each. docs/c.md is the manual. */
 #ifndef OUTLIVE_MPI_H
 #define OUTLIVE_MPI_H
 
@@ -15,7 +15,7 @@ extern "C" {
 #endif
 
 typedef struct outlive_mpi_group {
-    MPI_Comm comm; /* a duplicate: outlive's messages never meet the program's */
+    MPI_Comm comm; /* a duplicate: outlive's messages never mix with the program's */
     int rank, size;
 } outlive_mpi_group;
 
@@ -44,7 +44,7 @@ static inline int outlive_mpi_gatherv(void *user, const void *mine, size_t bytes
         }
         fits = fits && counts != NULL;
     }
-    /* What does not fit into MPI's integers no rank sends. */
+    /* If a length exceeds MPI's integers, no rank sends. */
     status = MPI_Bcast(&fits, 1, MPI_INT, 0, group->comm);
     if (status == MPI_SUCCESS)
         status = fits ? MPI_Gatherv((void *)mine, (int)bytes, MPI_BYTE, all, counts, places, MPI_BYTE,
@@ -95,13 +95,13 @@ static inline void outlive_mpi_functions(outlive_mpi_group *group, outlive_comm 
     functions->user = group;
 }
 
-/* MPI_Finalize calls this first, while MPI still works. It closes a job that the program has left open: other ranks
-   may be in a save, which waits for this one. */
+/* MPI_Finalize calls this first, while MPI still works. It closes a job that the program has left
+   open: other ranks may be in a save, which waits for this one. */
 static inline int outlive_mpi_at_finalize(MPI_Comm self, int key, void *value, void *extra)
 {
     outlive_job **job = (outlive_job **)value;
     (void)self, (void)key, (void)extra;
-    /* A closed handle is refused. */
+    /* outlive_clear() refuses a handle that the program has closed. */
     if (outlive_clear(*job) == OUTLIVE_OK && outlive_job_close(*job) != OUTLIVE_OK)
         fprintf(stderr, "outlive: error: MPI_Finalize has closed a job: %s\n", outlive_error_message());
     free(job);
@@ -124,11 +124,11 @@ static inline void outlive_mpi_watch(outlive_job *job)
         free(kept);
 }
 
-/* Opens a job of all ranks of `comm`: every rank calls it, and saves and restores become collective. Call
-   it after MPI_Init, and outlive_job_close before MPI_Finalize, which does so otherwise; both are collective.
-   `patience_s` and
-   `schedule` as for outlive_job_open_group(); 0 and NULL for the usual. Of MPI nothing but MPI_THREAD_SINGLE is
-   asked: it is called only on the thread that calls outlive. */
+/* Opens a job of all ranks of `comm`: every rank calls it, and saves and restores become
+   collective. Call it after MPI_Init, and outlive_job_close before MPI_Finalize; both are
+   collective. MPI_Finalize closes a job that is still open. `patience_s` and `schedule` as for
+   outlive_job_open_group(); 0 and NULL mean the defaults. MPI_THREAD_SINGLE is enough: outlive
+   calls MPI only on the thread that calls outlive. */
 static inline outlive_status outlive_job_open_mpi(outlive_pool *pool, const char *name, double every_s,
                                                   MPI_Comm comm, double patience_s,
                                                   const char *schedule, outlive_job **job)
@@ -156,7 +156,7 @@ static inline outlive_status outlive_job_open_mpi(outlive_pool *pool, const char
     }
     outlive_mpi_functions(group, &functions);
     opened = outlive_job_open_group(pool, name, every_s, &functions, patience_s, schedule, job);
-    /* A job that one rank could not open no rank has. */
+    /* If one rank could not open the job, no rank keeps it. */
     if (MPI_Allreduce(&opened, &worst, 1, MPI_INT, MPI_MAX, group->comm) != MPI_SUCCESS)
         worst = opened;
     if (worst == OUTLIVE_OK) {

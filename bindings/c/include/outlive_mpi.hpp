@@ -10,8 +10,8 @@
 
 namespace outlive {
 
-// Opens a job of all ranks of `comm`: see outlive_job_open_mpi(). Collective, and so is its close. Close the job, or let
-// it go out of scope, before MPI_Finalize.
+// Opens a job of all ranks of `comm`: see outlive_job_open_mpi(). Collective, and so is its close.
+// Close the job, or let it go out of scope, before MPI_Finalize.
 inline Job job_of_mpi(const Pool &pool, const std::string &name, MPI_Comm comm, double every_s = 0,
                       double patience_s = 0, const std::string &schedule = "coordinated") {
     outlive_job *job = nullptr;

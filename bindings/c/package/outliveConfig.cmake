@@ -1,5 +1,5 @@
-# find_package(outlive): the target outlive::outlive, for C and C++. Fortran programs compile
-# ${outlive_FORTRAN_SOURCE} with their own compiler besides, whose module files fit no other.
+# find_package(outlive): the target outlive::outlive, for C and C++. Fortran programs also compile
+# ${outlive_FORTRAN_SOURCE} with their own compiler, since its module files fit no other.
 get_filename_component(_outlive_prefix "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
 if(NOT TARGET outlive::outlive)
   add_library(outlive::outlive SHARED IMPORTED)

@@ -1,4 +1,4 @@
-//! What C hands over: texts, lists, places for results, and memory.
+//! Arguments from C: texts, lists, addresses for results, and memory.
 #![allow(unsafe_code)]
 
 use crate::call::{Failure, invalid};
@@ -14,7 +14,7 @@ const DIMENSIONS_MAX: usize = 64;
 /// A text; `what` names the argument in messages.
 ///
 /// # Safety
-/// `text` is NULL, or ends with a zero and stays as it is while the result is used.
+/// `text` is NULL, or ends with a zero and stays unchanged while the result is used.
 pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<&'a str, Failure> {
     // SAFETY: passed on to the caller.
     let bytes = unsafe { bytes(text, what)? };
@@ -51,7 +51,7 @@ unsafe fn bytes<'a>(text: *const c_char, what: &str) -> Result<&'a [u8], Failure
 /// A list of `count` entries.
 ///
 /// # Safety
-/// `first` is NULL, or points to as many entries that stay as they are while the result is used.
+/// `first` is NULL, or points to `count` entries that stay unchanged while the result is used.
 pub(crate) unsafe fn list<'a, T>(
     first: *const T,
     count: usize,
@@ -85,12 +85,12 @@ pub(crate) unsafe fn texts(
     entries.iter().map(|entry| Ok(unsafe { text(*entry, what)? }.to_owned())).collect()
 }
 
-/// A place for a result.
+/// The address for a result.
 #[derive(Debug)]
 pub(crate) struct Out<T>(*mut T);
 
 impl<T> Out<T> {
-    /// A place that the caller must give.
+    /// An address that the caller must give.
     ///
     /// # Safety
     /// `place` is NULL, or may be written until the call returns.
@@ -103,7 +103,7 @@ impl<T> Out<T> {
         Ok(Out(place))
     }
 
-    /// A place that may be NULL: then nobody wants to know.
+    /// An address that may be NULL, if the caller does not need the result.
     ///
     /// # Safety
     /// As for [`Out::new`].
@@ -111,7 +111,7 @@ impl<T> Out<T> {
         Out(place)
     }
 
-    /// Whether somebody wants to know.
+    /// Whether the caller wants the result.
     pub fn is_wanted(&self) -> bool {
         !self.0.is_null()
     }
@@ -119,15 +119,15 @@ impl<T> Out<T> {
     /// Writes the result.
     pub fn set(&self, value: T) {
         if self.is_wanted() {
-            // SAFETY: it is not NULL, and whoever made this promised the rest. C's place need not hold
-            // anything yet, and what we write there needs no drop.
+            // SAFETY: it is not NULL, and the caller of `new` or `optional` promised the rest. The
+            // variable in C may be uninitialised, and the value that we write there needs no drop.
             unsafe { self.0.write_unaligned(value) }
         }
     }
 }
 
-/// Memory of the program, with what it holds. It is touched only inside calls for which the program has
-/// promised that it is there.
+/// Memory of the program, with the description of its contents. Code touches it only inside calls
+/// for which the program promises that the memory is there.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Memory {
     pub name: String,
@@ -197,7 +197,7 @@ impl Memory {
         Ok(Memory { bytes, ..self })
     }
 
-    /// The same, of which other ranks have something.
+    /// The same memory, as the part of this rank of a distributed region.
     pub fn distributed(self, distribution: Distribution) -> Result<Memory, Failure> {
         match distribution.check(&self.shape) {
             Ok(()) => Ok(Memory { distribution, ..self }),

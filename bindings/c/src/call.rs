@@ -1,4 +1,5 @@
-//! The border: how a call from C becomes a call of the engine, and an error a status and a text.
+//! The boundary: turns a call from C into a call of the engine, and an error into a status and a
+//! text.
 #![allow(unsafe_code)]
 
 use crate::status::{OUTLIVE_BUG, OUTLIVE_INVALID, OUTLIVE_NOTHING, OUTLIVE_OK};
@@ -9,17 +10,17 @@ use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Why a call did not do what was asked.
+/// The reason why a call failed.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
     /// An error.
     Error(Error),
-    /// There is nothing of that kind.
+    /// The requested thing does not exist.
     Nothing(String),
 }
 
 impl Failure {
-    /// As the other ranks of a group are told.
+    /// The error that the other ranks of a group get.
     pub fn to_error(&self) -> Error {
         match self {
             Failure::Error(error) => error.clone(),
@@ -34,7 +35,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// What a call does.
+/// Result of a call.
 pub(crate) type Outcome = Result<(), Failure>;
 
 /// The error of a caller who must correct the call.
@@ -43,20 +44,20 @@ pub(crate) fn invalid(message: impl Into<String>) -> Failure {
 }
 
 thread_local! {
-    /// Of the last call of this thread that failed.
+    /// Message of the last call of this thread that failed.
     static MESSAGE: RefCell<CString> = RefCell::new(CString::default());
     /// Whether this thread is in a call, or in the log callback.
     static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// While it is held, this thread's calls are refused: it is inside one already.
+/// Marks this thread as inside a call; while it is held, further calls of the thread are refused.
 #[derive(Debug)]
 pub(crate) struct Inside(());
 
 impl Inside {
-    /// Enters; `None` if this thread is inside already, or at its very end.
+    /// Marks the thread; `None` if it is inside a call already, or at its very end.
     pub fn enter() -> Option<Inside> {
-        // Not made where it is not wanted: its drop ends the stay.
+        // `Inside` is created only on success, since its drop clears the mark.
         IS_INSIDE.try_with(|inside| (!inside.replace(true)).then(|| Inside(()))).ok()?
     }
 }
@@ -67,8 +68,8 @@ impl Drop for Inside {
     }
 }
 
-/// Does what a function of the interface does. No panic leaves it. What is called from inside another call
-/// of the same thread is refused: it would wait for itself.
+/// Runs the body of an exported function. No panic leaves it. A call from inside another call of
+/// the same thread is refused, since it would wait for itself.
 pub(crate) fn call(work: impl FnOnce() -> Outcome) -> outlive_status {
     let Some(_inside) = Inside::enter() else {
         return tell(invalid(
@@ -86,7 +87,7 @@ pub(crate) fn call(work: impl FnOnce() -> Outcome) -> outlive_status {
     }
 }
 
-/// Keeps the text for `outlive_error_message`.
+/// Stores the text for `outlive_error_message`.
 fn tell(failure: Failure) -> outlive_status {
     let (status, text) = match failure {
         Failure::Error(error) => (status_of(error.kind()), error.message().to_owned()),
@@ -98,7 +99,7 @@ fn tell(failure: Failure) -> outlive_status {
 
 fn keep(text: &str) {
     let text = CString::new(text.replace('\0', "\\0")).unwrap_or_default();
-    // A signal handler may come between, and then keeps the old text.
+    // If a signal handler interrupts this and fails too, it keeps the old text.
     let _ = MESSAGE.try_with(|message| message.try_borrow_mut().map(|mut kept| *kept = text));
 }
 
@@ -107,16 +108,16 @@ fn text_of(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message").to_owned()
 }
 
-/// The text of the calling thread's last error; empty if no call of this thread has failed. It stays
-/// until the next call of this thread that fails. Never NULL.
+/// Returns the text of the calling thread's last error; empty if no call of this thread has failed.
+/// It stays valid until the next call of this thread that fails. Never NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlive_error_message() -> *const c_char {
     let text = MESSAGE.try_with(|message| message.try_borrow().map(|text| text.as_ptr()));
     text.ok().and_then(Result::ok).unwrap_or(c"".as_ptr())
 }
 
-/// For front doors that stand on this one, such as the Fortran module: makes `text` the calling
-/// thread's last error, and returns OUTLIVE_INVALID.
+/// For bindings on top of this one, such as the Fortran module: makes `text` the calling thread's
+/// last error, and returns OUTLIVE_INVALID.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outlive_refuse(text: *const c_char) -> outlive_status {
     // SAFETY: the caller gives NULL or a text that ends with a zero.

@@ -1,4 +1,4 @@
-//! What a job has: its epochs, and the regions of a checkpoint, to be known before a restore.
+//! Inspects a job before a restore: its epochs, and the regions of a checkpoint.
 #![allow(unsafe_code)]
 
 use crate::arguments::{Out, region_name, text};
@@ -13,22 +13,23 @@ use std::ffi::{CString, c_char, c_int};
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
 
-/// It belongs to its rank alone.
+/// The region belongs to its rank alone.
 pub const OUTLIVE_LOCAL: c_int = 0;
-/// It is a part of a global array: see outlive_protect_sharded().
+/// The region is a part of a global array: see outlive_protect_sharded().
 pub const OUTLIVE_SHARDED: c_int = 1;
 /// Every rank has the same bytes: see outlive_protect_replicated().
 pub const OUTLIVE_REPLICATED: c_int = 2;
-/// It is a part of a global array in blocks: see outlive_protect_cyclic() and outlive_checkpoint_blocks().
+/// The region is a part of a global array in blocks: see outlive_protect_cyclic() and
+/// outlive_checkpoint_blocks().
 pub const OUTLIVE_CYCLIC: c_int = 3;
 
-/// A checkpoint that was looked up.
+/// A checkpoint that a program inspects.
 pub struct outlive_checkpoint {
     _private: (),
 }
 
-/// A region of a checkpoint. The texts and lists belong to the checkpoint's handle, and stay until it is
-/// closed.
+/// A region of a checkpoint. The texts and lists belong to the checkpoint's handle, and stay valid
+/// until it is closed.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct outlive_region_info {
@@ -44,13 +45,13 @@ pub struct outlive_region_info {
     pub bytes: usize,
     /// OUTLIVE_LOCAL, OUTLIVE_SHARDED, OUTLIVE_REPLICATED or OUTLIVE_CYCLIC.
     pub distribution: c_int,
-    /// Extents of the global array that it is a part of; NULL if it is none.
+    /// Extents of the global array that it is a part of; NULL if it is no part of one.
     pub global_shape: *const usize,
-    /// Where it begins in the global array; NULL if it is no part of one.
+    /// Its offset in the global array; NULL if it is no part of one.
     pub offset: *const usize,
 }
 
-/// A region, with what C is shown of it.
+/// A region, with the fields that C sees.
 #[derive(Debug)]
 struct Shown {
     name: CString,
@@ -64,7 +65,7 @@ struct Shown {
     blocks: Option<(Vec<usize>, Vec<usize>)>,
 }
 
-/// What a checkpoint's handle stands for. Addresses of what is in it are given to C, so it never changes.
+/// The object of a checkpoint's handle. C gets addresses of its contents, so it never changes.
 #[derive(Debug)]
 struct Look {
     epoch: u64,
@@ -135,13 +136,13 @@ impl Look {
     }
 }
 
-/// The epoch of the newest checkpoint that a restore would try first.
+/// Sets `*epoch` to the epoch of the newest checkpoint, which a restore would try first.
 ///
 /// Returns OUTLIVE_NOTHING if the job has none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outlive_newest(job: *mut outlive_job, epoch: *mut u64) -> outlive_status {
     call(|| {
-        // SAFETY: the caller gives NULL, or a place that may be written.
+        // SAFETY: the caller gives NULL, or a writable address.
         let out = unsafe { Out::new(epoch, "the epoch")? };
         out.set(0);
         let core = JOBS.get(job)?;
@@ -153,9 +154,9 @@ pub unsafe extern "C" fn outlive_newest(job: *mut outlive_job, epoch: *mut u64) 
     })
 }
 
-/// The epochs of the committed checkpoints of memory, oldest first. `*count` is how many there are. If
-/// these are more than `capacity`, the newest `capacity` of them are written to `epochs`, which may be
-/// NULL if `capacity` is 0.
+/// Lists the epochs of the committed checkpoints of memory, oldest first. `*count` is their number.
+/// If there are more than `capacity`, only the newest `capacity` are written to `epochs`, which may
+/// be NULL if `capacity` is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outlive_epochs(
     job: *mut outlive_job,
@@ -164,7 +165,7 @@ pub unsafe extern "C" fn outlive_epochs(
     count: *mut usize,
 ) -> outlive_status {
     call(|| {
-        // SAFETY: the caller gives NULL, or a place that may be written.
+        // SAFETY: the caller gives NULL, or a writable address.
         let out = unsafe { Out::new(count, "the number of epochs")? };
         out.set(0);
         if capacity > 0 && (epochs.is_null() || !epochs.is_aligned()) {
@@ -177,7 +178,8 @@ pub unsafe extern "C" fn outlive_epochs(
         let found: Vec<u64> = memory.map(|info| info.epoch).collect();
         let newest = found.len().saturating_sub(capacity);
         for (at, epoch) in found[newest..].iter().enumerate() {
-            // SAFETY: the caller gives a place for so many, and it is neither NULL nor misaligned.
+            // SAFETY: the caller gives room for `capacity` epochs, and it is neither NULL nor
+            // misaligned.
             unsafe { epochs.add(at).write(*epoch) };
         }
         out.set(found.len());
@@ -185,9 +187,9 @@ pub unsafe extern "C" fn outlive_epochs(
     })
 }
 
-/// Looks up a checkpoint: the newest that can be opened (`epoch` 0), or this one. Only its catalog is
-/// read; of several ranks that of this one's number. `*checkpoint` is its handle, to be closed with
-/// outlive_checkpoint_close().
+/// Opens a checkpoint for inspection: the newest that can be opened (`epoch` 0), or this one. It
+/// reads only the catalog; of several ranks, that of this rank's number. `*checkpoint` is the
+/// handle; close it with outlive_checkpoint_close().
 ///
 /// Returns OUTLIVE_NOTHING if the job has no checkpoint.
 #[unsafe(no_mangle)]
@@ -197,7 +199,7 @@ pub unsafe extern "C" fn outlive_checkpoint_open(
     checkpoint: *mut *mut outlive_checkpoint,
 ) -> outlive_status {
     call(|| {
-        // SAFETY: the caller gives NULL, or a place that may be written.
+        // SAFETY: the caller gives NULL, or a writable address.
         let out = unsafe { Out::new(checkpoint, "the checkpoint")? };
         out.set(null_mut());
         let core = JOBS.get(job)?;
@@ -210,7 +212,7 @@ pub unsafe extern "C" fn outlive_checkpoint_open(
     })
 }
 
-/// Closes the handle of a checkpoint; what it gave is gone then. NULL is allowed.
+/// Closes the handle of a checkpoint; texts and lists from it are invalid then. NULL is allowed.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlive_checkpoint_close(checkpoint: *mut outlive_checkpoint) -> outlive_status {
     call(|| {
@@ -221,7 +223,8 @@ pub extern "C" fn outlive_checkpoint_close(checkpoint: *mut outlive_checkpoint) 
     })
 }
 
-/// A checkpoint's epoch, the number of its regions, and its label. Each place may be NULL.
+/// Returns a checkpoint's epoch, the number of its regions, and its label. Each address may be
+/// NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outlive_checkpoint_about(
     checkpoint: *mut outlive_checkpoint,
@@ -231,7 +234,7 @@ pub unsafe extern "C" fn outlive_checkpoint_about(
 ) -> outlive_status {
     call(|| {
         let look = CHECKPOINTS.get(checkpoint)?;
-        // SAFETY: the caller gives NULL, or places that may be written.
+        // SAFETY: the caller gives NULL, or writable addresses.
         let (epoch, regions, label) =
             unsafe { (Out::optional(epoch), Out::optional(regions), Out::optional(label)) };
         epoch.set(look.epoch);
@@ -241,7 +244,7 @@ pub unsafe extern "C" fn outlive_checkpoint_about(
     })
 }
 
-/// Region number `index` of a checkpoint, from 0, in the order in which they were saved.
+/// Describes region number `index` of a checkpoint, from 0, in the order in which they were saved.
 ///
 /// Returns OUTLIVE_NOTHING if it has no such region.
 #[unsafe(no_mangle)]
@@ -251,7 +254,7 @@ pub unsafe extern "C" fn outlive_checkpoint_region(
     info: *mut outlive_region_info,
 ) -> outlive_status {
     call(|| {
-        // SAFETY: the caller gives NULL, or a place that may be written.
+        // SAFETY: the caller gives NULL, or a writable address.
         let out = unsafe { Out::new(info, "the region")? };
         let look = CHECKPOINTS.get(checkpoint)?;
         let region = look.regions.get(index).ok_or_else(|| {
@@ -265,7 +268,7 @@ pub unsafe extern "C" fn outlive_checkpoint_region(
     })
 }
 
-/// The region of that name.
+/// Describes the region of that name.
 ///
 /// Returns OUTLIVE_NOTHING if the checkpoint has none.
 #[unsafe(no_mangle)]
@@ -275,7 +278,7 @@ pub unsafe extern "C" fn outlive_checkpoint_find(
     info: *mut outlive_region_info,
 ) -> outlive_status {
     call(|| {
-        // SAFETY: the caller gives NULL, or a place that may be written.
+        // SAFETY: the caller gives NULL, or a writable address.
         let out = unsafe { Out::new(info, "the region")? };
         let look = CHECKPOINTS.get(checkpoint)?;
         // SAFETY: the caller gives NULL, or a text that ends with a zero.
@@ -294,8 +297,9 @@ pub unsafe extern "C" fn outlive_checkpoint_find(
     })
 }
 
-/// The block and the stride, along each dimension, of a region whose distribution is OUTLIVE_CYCLIC: see
-/// outlive_protect_cyclic(). The lists belong to the checkpoint's handle, and stay until it is closed.
+/// Returns the block and the stride, along each dimension, of a region whose distribution is
+/// OUTLIVE_CYCLIC: see outlive_protect_cyclic(). The lists belong to the checkpoint's handle, and
+/// stay valid until it is closed.
 ///
 /// Returns OUTLIVE_NOTHING if the checkpoint has no region of that name, or if it is not in blocks.
 #[unsafe(no_mangle)]
@@ -306,7 +310,7 @@ pub unsafe extern "C" fn outlive_checkpoint_blocks(
     stride: *mut *const usize,
 ) -> outlive_status {
     call(|| {
-        // SAFETY: the caller gives NULL, or places that may be written.
+        // SAFETY: the caller gives NULL, or writable addresses.
         let outs = unsafe { (Out::new(block, "the block")?, Out::new(stride, "the stride")?) };
         outs.0.set(null());
         outs.1.set(null());
@@ -325,7 +329,7 @@ pub unsafe extern "C" fn outlive_checkpoint_blocks(
     })
 }
 
-/// A metric of a checkpoint: see outlive_next_metric().
+/// Returns a metric of a checkpoint: see outlive_next_metric().
 ///
 /// Returns OUTLIVE_NOTHING if it has none of that name.
 #[unsafe(no_mangle)]
@@ -335,7 +339,7 @@ pub unsafe extern "C" fn outlive_checkpoint_metric(
     value: *mut f64,
 ) -> outlive_status {
     call(|| {
-        // SAFETY: the caller gives NULL, or a place that may be written.
+        // SAFETY: the caller gives NULL, or a writable address.
         let out = unsafe { Out::new(value, "the metric")? };
         let look = CHECKPOINTS.get(checkpoint)?;
         // SAFETY: the caller gives NULL, or a text that ends with a zero.

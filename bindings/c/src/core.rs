@@ -1,4 +1,4 @@
-//! What a job's handle stands for.
+//! The objects behind the handles of jobs.
 
 use crate::arguments::Memory;
 use crate::call::{Failure, invalid};
@@ -19,11 +19,11 @@ pub struct outlive_job {
 
 pub(crate) static JOBS: Handles<Core, outlive_job> = Handles::new("job", 2);
 
-/// What a job's handle stands for.
+/// The object of a job's handle.
 pub(crate) struct Core {
     pub client: Client,
-    /// Saves, restores and closes of a job come one after the other, and so do all calls of what connects its
-    /// ranks. Says whether it is closed.
+    /// Orders the saves, restores and closes of a job, and all calls of its communicator. Its value
+    /// is whether the job is closed.
     turn: Mutex<bool>,
     regions: Mutex<Vec<Memory>>,
     gathering: Mutex<Option<Gathering>>,
@@ -67,28 +67,28 @@ impl Core {
         Ok(CallGuard { is_closed })
     }
 
-    /// What the program protects, in the order in which it was first named.
+    /// The regions that the program protects, in the order in which they were first named.
     pub fn regions(&self) -> MutexGuard<'_, Vec<Memory>> {
         locked(&self.regions)
     }
 
-    /// The checkpoint that is being put together.
+    /// The checkpoint that outlive_begin() began.
     pub fn gathering(&self) -> MutexGuard<'_, Option<Gathering>> {
         locked(&self.gathering)
     }
 
-    /// What is to be said about the next checkpoint.
+    /// The notes for the next checkpoint.
     pub fn next(&self) -> MutexGuard<'_, NextNotes> {
         locked(&self.next)
     }
 
-    /// What is to be called when the job is closed.
+    /// The functions to release when the job is closed.
     pub fn release(&self) -> MutexGuard<'_, Option<Functions>> {
         locked(&self.release)
     }
 
-    /// What was found wrong before a save or restore began: in a group the other ranks, which begin it, are
-    /// told. This rank is told its own.
+    /// Passes on a fault that was found before a save or restore began. In a group, the other ranks
+    /// begin it, so they get this error too.
     pub fn declined(&self, _turn: &CallGuard<'_>, failure: Failure) -> Failure {
         if self.job().is_group() {
             drop(self.job().abort_collective(failure.to_error()));
@@ -104,13 +104,13 @@ impl Core {
     }
 }
 
-/// Held by the thread whose turn it is.
+/// Held by the thread that saves, restores or closes.
 pub(crate) struct CallGuard<'a> {
     is_closed: MutexGuard<'a, bool>,
 }
 
 impl CallGuard<'_> {
-    /// It is the last one: nobody has a turn any more.
+    /// Makes this call the last one: every later call is refused.
     pub fn close(&mut self) {
         *self.is_closed = true;
     }
@@ -120,7 +120,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is to be said about the next checkpoint.
+/// The label, pin and metrics for the next checkpoint.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct NextNotes {
     pub label: String,
@@ -129,19 +129,19 @@ pub(crate) struct NextNotes {
 }
 
 impl NextNotes {
-    /// What somebody gives a name or a pin is meant to be there.
+    /// Whether the notes force a save: a label or a pin needs a checkpoint.
     pub fn forces(&self) -> bool {
         self.pinned || !self.label.is_empty()
     }
 
-    /// As the engine takes them.
+    /// Converts the notes to the engine's type.
     pub fn to_notes(&self) -> Result<SaveNotes> {
         let remarks = Remarks { pinned: self.pinned, suspect: false, label: self.label.clone() };
         SaveNotes::new(remarks, self.metrics.clone().into_iter().collect())
     }
 }
 
-/// A checkpoint that is being put together.
+/// A checkpoint between outlive_begin() and outlive_end().
 #[derive(Debug, Default)]
 pub(crate) struct Gathering {
     pub regions: Vec<Memory>,

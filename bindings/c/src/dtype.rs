@@ -28,8 +28,8 @@ pub(crate) struct Dtype {
 }
 
 impl Dtype {
-    /// Reads NumPy's notation: an order (`<`, `>`; the machine's without one), a kind and the bytes of an
-    /// element, such as `f8`, `<i4`, `|S16`, `V24`.
+    /// Reads NumPy's notation: an order (`<`, `>`; the machine's without one), a kind and the bytes
+    /// of an element, such as `f8`, `<i4`, `|S16`, `V24`.
     pub fn parse(text: &str) -> Result<Dtype, Failure> {
         let refuse = || {
             Err(invalid(format!(

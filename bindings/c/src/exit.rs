@@ -1,4 +1,4 @@
-//! A normal end of the program completes the saves that are under way.
+//! Completes the saves under way at a normal end of the program.
 #![allow(unsafe_code)]
 
 use crate::call::Inside;
@@ -8,12 +8,12 @@ use outlive_client::End;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The process in which the end has come; 0 is none.
+/// The process that is ending; 0 is none.
 static ENDED: AtomicU32 = AtomicU32::new(0);
 /// Whether `at_exit` is registered, in this process or one that it was forked from.
 static IS_HOOKED: AtomicU32 = AtomicU32::new(0);
 
-/// Has the saves of this process completed when it ends.
+/// Registers the completion of saves at the end of this process.
 pub(crate) fn watch() {
     if IS_HOOKED.swap(1, Ordering::Relaxed) == 0 {
         // SAFETY: the function takes nothing, lets no panic out, and stays loaded (see build.rs).
@@ -23,14 +23,14 @@ pub(crate) fn watch() {
     }
 }
 
-/// Whether this process is past the point at which saves under way are completed: what is saved now must be
-/// waited for.
+/// Whether this process has begun to complete its saves at its end: a later save must be waited
+/// for.
 pub(crate) fn has_ended() -> bool {
     ENDED.load(Ordering::Relaxed) == std::process::id()
 }
 
 extern "C" fn at_exit() {
-    // First this, then the waits: whoever saves from now on waits for it.
+    // Set this before the waits: each later save waits for itself.
     ENDED.store(std::process::id(), Ordering::Relaxed);
     let work = || {
         let Some(_inside) = Inside::enter() else {
@@ -42,7 +42,7 @@ extern "C" fn at_exit() {
             return;
         };
         forget_listener();
-        // Of this process alone: a forked child inherits jobs that are none of its business.
+        // Only jobs of this process: those that a forked child inherits belong to the parent.
         JOBS.all().iter().for_each(|core| complete(core));
     };
     let _ = catch_unwind(AssertUnwindSafe(work));
@@ -54,7 +54,7 @@ fn complete(core: &Core) {
         to_stderr("error", &format!("the last save before the end of the program failed: {error}"));
     }
     if let Err(error) = core.client.close(End::Exit) {
-        // No checkpoint is lost by that: the session ends with the process.
+        // No checkpoint is lost: the session ends with the process.
         to_stderr("warning", &format!("job {} was not closed: {error}", core.job().name()));
     }
 }

@@ -1,4 +1,4 @@
-//! Checkpoints that are put together region by region.
+//! Builds checkpoints region by region.
 #![allow(unsafe_code)]
 
 use crate::arguments::{Memory, Out, text};
@@ -8,10 +8,11 @@ use crate::save::{outlive_saving, save};
 use crate::status::outlive_status;
 use std::ffi::{c_char, c_uint, c_void};
 
-/// Begins a checkpoint of regions that are named one by one with outlive_region(), whatever is
-/// protected. outlive_end() saves it. `label` is a label for it, or NULL; see outlive_next_label().
+/// Begins a checkpoint of regions that outlive_region() names one by one; the protected regions do
+/// not matter. outlive_end() saves it. `label` is a label for it, or NULL; see
+/// outlive_next_label().
 ///
-/// One checkpoint of a job can be put together at a time.
+/// A job has at most one such checkpoint at a time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outlive_begin(
     job: *mut outlive_job,
@@ -37,7 +38,8 @@ pub unsafe extern "C" fn outlive_begin(
 }
 
 /// Adds an array to the checkpoint that outlive_begin() began. The arguments are those of
-/// outlive_protect(). The memory must stay, and is read, until outlive_end() returns.
+/// outlive_protect(). outlive reads the memory until outlive_end() returns, and it must stay until
+/// then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outlive_region(
     job: *mut outlive_job,
@@ -82,8 +84,8 @@ fn add(job: *mut outlive_job, memory: Memory) -> Outcome {
     Ok(())
 }
 
-/// Saves the checkpoint that outlive_begin() began, as outlive_save() does. It is over then, whatever is
-/// returned. Until this returns, no thread may change the memory of its regions.
+/// Saves the checkpoint that outlive_begin() began, as outlive_save() does, and closes it even
+/// after an error. Until this returns, no thread may change the memory of its regions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outlive_end(
     job: *mut outlive_job,
@@ -91,7 +93,7 @@ pub unsafe extern "C" fn outlive_end(
     saving: *mut *mut outlive_saving,
 ) -> outlive_status {
     call(|| {
-        // SAFETY: the caller gives NULL, or a place that may be written.
+        // SAFETY: the caller gives NULL, or a writable address.
         let out = unsafe { Out::optional(saving) };
         out.set(std::ptr::null_mut());
         let core = JOBS.get(job)?;
@@ -106,7 +108,7 @@ pub unsafe extern "C" fn outlive_end(
     })
 }
 
-/// Drops the checkpoint that outlive_begin() began, and the notes for it. Without one, nothing happens.
+/// Drops the checkpoint that outlive_begin() began, and the notes for it. Does nothing without one.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlive_cancel(job: *mut outlive_job) -> outlive_status {
     call(|| {

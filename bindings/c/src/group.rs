@@ -17,13 +17,15 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Opens a job of a group of ranks: every rank opens it, and saves and restores become collective. One
-/// checkpoint then holds what all ranks protect. With MPI, use outlive_job_open_mpi() of outlive_mpi.h.
+/// Opens a job of a group of ranks: every rank opens it, and saves and restores become collective.
+/// One checkpoint then holds the protected regions of all ranks. With MPI, use
+/// outlive_job_open_mpi() of outlive_mpi.h.
 ///
-/// `every_s` as for outlive_job_open(); the clock of rank 0 decides. `comm` is copied. `patience_s`: seconds
-/// without a word of a rank after which a save fails, at least 1; 0 for 120. `schedule`: when ranks write: NULL or
-/// "coordinated", "staggered", "striped(WIDTH)", "adaptive" (docs/groups.md). `*job` is the job, or NULL
-/// after an error; then `release` was not called.
+/// `every_s`: as for outlive_job_open(); the clock of rank 0 decides. `comm` is copied.
+/// `patience_s`: seconds without a message of a rank after which a save fails, at least 1; 0 for
+/// 120. `schedule`: when ranks write: NULL or "coordinated", "staggered", "striped(WIDTH)",
+/// "adaptive" (docs/groups.md). `*job` is the job, or NULL after an error; then `release` was not
+/// called.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outlive_job_open_group(
     pool: *mut outlive_pool,
@@ -41,20 +43,20 @@ pub unsafe extern "C" fn outlive_job_open_group(
         if comm.is_null() || !comm.is_aligned() {
             return Err(invalid("the communicator is NULL: give the address of an outlive_comm"));
         }
-        // SAFETY: it is neither NULL nor misaligned, and the caller gives one that is there, whose functions
-        // are as the header says.
+        // SAFETY: it is neither NULL nor misaligned, and the caller gives a valid one, whose
+        // functions behave as the header describes.
         let functions = unsafe { Functions::new(*comm)? };
         open(&out, &pool, name, options, Arc::new(functions), Some(functions))
     })
 }
 
-/// Opens a job of a group of processes that have only the pool in common: otherwise as
-/// outlive_job_open_group(). Their calls go through the pool's log, so a call of all ranks takes some
-/// milliseconds, and a rank that does not come to one within `patience_s` is given up.
+/// Opens a job of a group of processes that share only the pool; otherwise as
+/// outlive_job_open_group(). Their calls go through the pool's log, so a call of all ranks takes
+/// some milliseconds. A rank that does not come to one within `patience_s` is given up.
 ///
-/// `rank`: this process, from 0 on. `size`: how many there are. `run`: text that is the same for all of them,
-/// and new for every start of the program, such as the id of its batch job and the number of its restarts; a
-/// job that a run opens twice needs two.
+/// `rank`: this process, from 0 on. `size`: number of processes. `run`: a text that is the same for
+/// all of them and new for every start of the program. The id of its batch job and the number of
+/// its restarts make one. A job that a run opens twice needs two.
 #[unsafe(no_mangle)]
 #[allow(clippy::too_many_arguments)] // C has no other way
 pub unsafe extern "C" fn outlive_job_open_ranks(
@@ -84,7 +86,7 @@ pub unsafe extern "C" fn outlive_job_open_ranks(
     })
 }
 
-/// What was asked for besides what connects the ranks.
+/// The options of a job of a group.
 struct Asked {
     every: Option<Duration>,
     patience: Duration,
@@ -103,7 +105,7 @@ unsafe fn asked<'a>(
     schedule: *const c_char,
     job: *mut *mut outlive_job,
 ) -> Result<Opening<'a>, Failure> {
-    // SAFETY: the caller gives NULL, or a place that may be written.
+    // SAFETY: the caller gives NULL, or a writable address.
     let out = unsafe { Out::new(job, "the job")? };
     out.set(null_mut());
     let pool = POOLS.get(pool)?;

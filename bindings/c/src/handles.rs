@@ -1,9 +1,9 @@
-//! Handles: what C holds in place of a pool, a job, a save or a checkpoint.
+//! Handles: the values that stand for a pool, a job, a save or a checkpoint in C.
 //!
-//! A handle is a number that looks like an address: which process made it, a counter, and what it stands
-//! for. Nobody ever follows it. So a handle that was closed, that another thread closes meanwhile, or that
-//! a forked child has inherited, is refused with a message. The child's case is told before any lock is
-//! touched, which another thread of the parent may have held at the fork.
+//! A handle is a number that looks like an address. It holds its kind, a counter and the process
+//! that made it, and no code dereferences it. So a closed handle, one that another thread closes
+//! meanwhile, or one that a forked child inherited, is refused with a message. The process is
+//! checked before any lock, since another thread of the parent may have held the lock at the fork.
 
 use crate::call::{Failure, invalid};
 use outlive_io::PerProcess;
@@ -19,7 +19,7 @@ const COUNTER_BITS: u32 = 32;
 
 /// The handles of one kind.
 pub(crate) struct Handles<T: Send + Sync + 'static, H> {
-    /// What it stands for, for messages.
+    /// Name of the kind, for messages.
     what: &'static str,
     kind: u64,
     next: AtomicU64,
@@ -29,14 +29,14 @@ pub(crate) struct Handles<T: Send + Sync + 'static, H> {
 }
 
 impl<T: Send + Sync + 'static, H> Handles<T, H> {
-    /// `kind`, 1 to 15, is another number for each kind.
+    /// `kind`, 1 to 15, differs for each kind.
     pub const fn new(what: &'static str, kind: u64) -> Handles<T, H> {
-        // What the parent has open is none of a forked child's business: it is neither used nor dropped.
+        // A forked child neither uses nor drops the objects that its parent has open.
         let open = PerProcess::new(|_| HashMap::new());
         Handles { what, kind, next: AtomicU64::new(1), open, shown: PhantomData }
     }
 
-    /// A handle for something.
+    /// Makes a handle for an object.
     pub fn add(&self, value: Arc<T>) -> *mut H {
         let mut open = self.open.lock();
         loop {
@@ -50,19 +50,19 @@ impl<T: Send + Sync + 'static, H> Handles<T, H> {
         }
     }
 
-    /// What a handle stands for.
+    /// Returns the object of a handle.
     pub fn get(&self, handle: *mut H) -> Result<Arc<T>, Failure> {
         let number = self.number(handle)?;
         self.open.lock().get(&number).cloned().ok_or_else(|| self.closed())
     }
 
-    /// The same, and the handle is no longer valid.
+    /// Returns the object, and makes the handle invalid.
     pub fn take(&self, handle: *mut H) -> Result<Arc<T>, Failure> {
         let number = self.number(handle)?;
         self.open.lock().remove(&number).ok_or_else(|| self.closed())
     }
 
-    /// All that this process has open.
+    /// Returns all open objects of this process.
     pub fn all(&self) -> Vec<Arc<T>> {
         self.open.lock().values().cloned().collect()
     }
@@ -72,7 +72,7 @@ impl<T: Send + Sync + 'static, H> Handles<T, H> {
         invalid(format!("this {what} was closed already, or it is no {what}: use an open one"))
     }
 
-    /// The number of a handle that this process can have made.
+    /// Checks that this process can have made a handle, and returns its number.
     fn number(&self, handle: *mut H) -> Result<u64, Failure> {
         let what = self.what;
         let number = handle.addr() as u64;

@@ -14,10 +14,10 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Opens a job of a pool. Nothing is read or written yet. Within a process, all handles of a job of one process are
-/// one writer: they share its session.
+/// Opens a job of a pool. Reads and writes nothing yet. All handles of a job in one process are one
+/// writer: they share its session.
 ///
-/// `every_s`: saves are due once so many seconds have passed since the last one began; 0: always.
+/// `every_s`: a save is due once this many seconds have passed since the last one began; 0: always.
 /// `*job` is the job, or NULL after an error. Close it with outlive_job_close().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outlive_job_open(
@@ -27,7 +27,7 @@ pub unsafe extern "C" fn outlive_job_open(
     job: *mut *mut outlive_job,
 ) -> outlive_status {
     call(|| {
-        // SAFETY: the caller gives NULL, or a place that may be written.
+        // SAFETY: the caller gives NULL, or a writable address.
         let out = unsafe { Out::new(job, "the job")? };
         out.set(null_mut());
         let pool = POOLS.get(pool)?;
@@ -45,12 +45,12 @@ pub unsafe extern "C" fn outlive_job_open(
     })
 }
 
-/// The next save, wait or close returns the failure of a save: how a job begins.
+/// The next save, wait or close returns the failure of a save. This is the default.
 pub const OUTLIVE_RAISE: c_int = 0;
 /// The program goes on after a failed save; see outlive_job_on_failure().
 pub const OUTLIVE_WARN: c_int = 1;
 
-/// How the saves of a job did, in this process.
+/// Figures of the saves of a job, in this process.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct outlive_health {
@@ -66,20 +66,22 @@ pub struct outlive_health {
     pub last_failure: outlive_status,
 }
 
-/// Waits until the last save is committed, and the slow tier of the pool has what pool.toml asks for;
-/// then closes the job. The handle is not valid any more, whatever is returned. Handles of its saves
-/// stay. NULL is allowed. In a group every rank calls it, after the same saves.
+/// Waits until the last save is committed, and the slow tier of the pool has the copies that
+/// pool.toml asks for; then closes the job. The handle is invalid afterwards, whatever this
+/// returns. Handles of its saves stay valid. NULL is allowed. In a group every rank calls it, after
+/// the same saves.
 ///
-/// Returns the failure of the last save if no call has returned it yet. After OUTLIVE_WARN that is a warning, unless
-/// nothing was committed for `fail_after_s`, or at all. OUTLIVE_INVALID: another rank saves or restores instead; the
-/// text names it.
+/// Returns the failure of the last save if no call has returned it yet. After OUTLIVE_WARN that is
+/// only a warning, unless nothing was committed for `fail_after_s` seconds, or nothing at all.
+/// OUTLIVE_INVALID: another rank saves or restores instead; the text names it.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlive_job_close(job: *mut outlive_job) -> outlive_status {
     call(|| close(job, End::Together))
 }
 
-/// The same for a rank that ends early, as after an error of the program: it waits for no other rank. Ranks of
-/// outlive_job_open_ranks() are told at once; others as far as what connects them notices.
+/// Closes the job for a rank that ends early, as after an error of the program: it waits for no
+/// other rank. Other ranks of outlive_job_open_ranks() see it at once; others when their
+/// communicator notices.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlive_job_leave(job: *mut outlive_job) -> outlive_status {
     call(|| close(job, End::Alone))
@@ -99,14 +101,17 @@ fn close(job: *mut outlive_job, end: End) -> Outcome {
     Ok(closed?)
 }
 
-/// Sets the policy for saves that fail. OUTLIVE_RAISE: the next save, outlive_due(), outlive_restore() or
-/// outlive_job_close() returns its failure. OUTLIVE_WARN: the program goes on with a warning, and the next save
-/// stores what the failed one could not; only after `fail_after_s` seconds without a commit a failure is returned.
-/// They count from the last commit, or from this call. Only failures of storage pass: OUTLIVE_FENCED, OUTLIVE_BUG and
-/// mistakes of the program are returned in any case. outlive_wait() returns the failure of its save in any case.
+/// Sets the policy for saves that fail. OUTLIVE_RAISE: the next save, outlive_due(),
+/// outlive_restore() or outlive_job_close() returns the failure. OUTLIVE_WARN: the program goes on
+/// with a warning, and the next save stores the data that the failed one could not store. Only
+/// after `fail_after_s` seconds without a commit a call returns a failure. They count from the last
+/// commit, or from this call. The policy covers only failures of storage: OUTLIVE_FENCED,
+/// OUTLIVE_BUG and mistakes of the program are returned in any case. outlive_wait() returns the
+/// failure of its save in any case.
 ///
-/// `fail_after_s` is longer than the job's `every_s`; it is ignored with OUTLIVE_RAISE. What was said last holds for all
-/// handles of the job in this process. Every rank of a group says the same; the time of rank 0 counts.
+/// `fail_after_s` is longer than the job's `every_s`; OUTLIVE_RAISE ignores it. The last call
+/// counts for all handles of the job in this process. Every rank of a group gives the same policy;
+/// the time of rank 0 counts.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlive_job_on_failure(
     job: *mut outlive_job,
@@ -135,14 +140,14 @@ pub extern "C" fn outlive_job_on_failure(
     })
 }
 
-/// How the saves of a job did, in this process. Never waits.
+/// Returns figures of the saves of a job, in this process. Never waits.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outlive_job_health(
     job: *mut outlive_job,
     health: *mut outlive_health,
 ) -> outlive_status {
     call(|| {
-        // SAFETY: the caller gives NULL, or a place that may be written.
+        // SAFETY: the caller gives NULL, or a writable address.
         let out = unsafe { Out::new(health, "the health")? };
         let health = JOBS.get(job)?.job().health();
         out.set(outlive_health {
@@ -158,15 +163,15 @@ pub unsafe extern "C" fn outlive_job_health(
 
 /// Waits until no save of the job is under way.
 ///
-/// Returns the failure of the last save if nobody was told of it yet.
+/// Returns the failure of the last save if no call has returned it yet.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlive_job_wait(job: *mut outlive_job) -> outlive_status {
     call(|| Ok(JOBS.get(job)?.job().wait()?))
 }
 
-/// Lets the next save go on from this program's state, although another program has saved the job since
-/// this one restored. Otherwise that save returns OUTLIVE_FENCED. The other program's checkpoints stay,
-/// as older epochs, and its next save returns OUTLIVE_FENCED.
+/// Lets the next save continue from this program's state, although another program has saved the
+/// job since this one restored. Without this call, that save returns OUTLIVE_FENCED. The other
+/// program's checkpoints stay, as older epochs, and its next save returns OUTLIVE_FENCED.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlive_job_take_over(job: *mut outlive_job) -> outlive_status {
     call(|| {
@@ -177,15 +182,15 @@ pub extern "C" fn outlive_job_take_over(job: *mut outlive_job) -> outlive_status
 
 /// Sets `*due` to 1 if a save is due, else to 0.
 ///
-/// Returns the failure of an earlier save if nobody was told of it yet.
+/// Returns the failure of an earlier save if no call has returned it yet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outlive_due(job: *mut outlive_job, due: *mut c_int) -> outlive_status {
     call(|| {
-        // SAFETY: the caller gives NULL, or a place that may be written.
+        // SAFETY: the caller gives NULL, or a writable address.
         let out = unsafe { Out::new(due, "the answer")? };
         out.set(0);
         let core = JOBS.get(job)?;
-        // In a group it is a call of all ranks, which must not come in the middle of another.
+        // In a group all ranks make this call, so it must not come in the middle of another.
         let _turn = core.job().is_group().then(|| core.turn()).transpose()?;
         out.set(c_int::from(core.client.due().map_err(Failure::Error)?));
         Ok(())

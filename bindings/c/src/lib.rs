@@ -1,13 +1,13 @@
-//! The C front door: `outlive.h`, on which Fortran's module and the C++ header stand. A program names its
-//! memory once, saves it, and restores it at its next start.
+//! The binding for C: `outlive.h`, which Fortran's module and the C++ header use. A program names
+//! its memory once, saves it, and restores it at its next start.
 //!
-//! Every exported function goes through [`call::call`], which lets no panic out and turns errors into a
-//! status and a text. Handles are numbers and not addresses ([`handles`]), so a handle that was closed, or
-//! of another process, is refused and not followed.
+//! Every exported function goes through [`call::call`], which lets no panic out and turns errors
+//! into a status and a text. Handles are numbers and not addresses ([`handles`]), so a handle that
+//! was closed, or of another process, is refused and not dereferenced.
 //!
-//! `unsafe` is allowed in the files that take what C hands over: addresses, texts, places for results.
+//! `unsafe` is allowed in the files that take arguments from C: addresses, texts, lists, memory.
 #![allow(non_camel_case_types)] // the names are C's
-#![allow(clippy::missing_safety_doc)] // the texts are C's as well: they say what a caller must do
+#![allow(clippy::missing_safety_doc)] // C's texts list what a caller must do
 
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("handles hold the number of a process and a counter, which takes 64 bits");

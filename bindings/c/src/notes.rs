@@ -1,4 +1,4 @@
-//! What a program says about its checkpoints: labels, pins, metrics.
+//! Remarks of a program on its checkpoints: labels, pins, metrics.
 #![allow(unsafe_code)]
 
 use crate::arguments::text;
@@ -9,8 +9,8 @@ use outlive_format::Remarks;
 use outlive_store::SaveNotes;
 use std::ffi::{c_char, c_int};
 
-/// Gives the next checkpoint of the job a label. That makes the next save due, and keeps prunings from
-/// dropping the checkpoint.
+/// Gives the next checkpoint of the job a label. The next save is due then, and no prune drops the
+/// checkpoint.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outlive_next_label(
     job: *mut outlive_job,
@@ -27,7 +27,7 @@ pub unsafe extern "C" fn outlive_next_label(
     })
 }
 
-/// Pins the next checkpoint of the job: it does the same as a label, without one.
+/// Pins the next checkpoint of the job. This does the same as a label, without one.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlive_next_pin(job: *mut outlive_job) -> outlive_status {
     call(|| {
@@ -36,8 +36,8 @@ pub extern "C" fn outlive_next_pin(job: *mut outlive_job) -> outlive_status {
     })
 }
 
-/// Keeps a figure with the next checkpoint of the job, such as "loss", for prunings that keep the best.
-/// It does not make a save due.
+/// Stores a number with the next checkpoint of the job, such as "loss", for prunes that keep the
+/// best. It does not make a save due.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outlive_next_metric(
     job: *mut outlive_job,
@@ -54,8 +54,8 @@ pub unsafe extern "C" fn outlive_next_metric(
     })
 }
 
-/// Changes what is said about a checkpoint. `label`: its new label; "" removes it, NULL leaves it.
-/// `pin`: 1 pins it, 0 unpins it, -1 leaves that as it is. First waits for a save under way.
+/// Changes the remarks of a checkpoint. `label`: its new label; "" removes it, NULL keeps it.
+/// `pin`: 1 pins it, 0 unpins it, -1 changes nothing. First waits for a save under way.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outlive_note(
     job: *mut outlive_job,

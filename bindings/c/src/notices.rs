@@ -1,4 +1,4 @@
-//! What outlive tells while it works: to standard error, or to a callback of the program.
+//! Sends notices of the engine to standard error, or to a callback of the program.
 #![allow(unsafe_code)]
 
 use crate::call::{Inside, call};
@@ -10,14 +10,14 @@ use std::io::Write;
 
 /// A normal step.
 pub const OUTLIVE_LOG_INFO: c_int = 1;
-/// Something that a person should know, such as a damaged checkpoint that was passed over.
+/// A warning for a person, such as a damaged checkpoint that a restore skipped.
 pub const OUTLIVE_LOG_WARNING: c_int = 2;
 
-/// Takes a notice: its level, its text, and what was given to outlive_set_log().
+/// Takes a notice: its level, its text, and the `user` that was given to outlive_set_log().
 pub type outlive_log =
     Option<unsafe extern "C" fn(level: c_int, text: *const c_char, user: *mut c_void)>;
 
-/// Who listens.
+/// The callback that receives notices.
 #[derive(Clone, Copy)]
 struct Listener {
     log: outlive_log,
@@ -25,22 +25,22 @@ struct Listener {
 }
 
 #[allow(clippy::non_send_fields_in_send_ty)]
-// SAFETY: whoever sets a callback promises that it may be called from any thread, with what it is given.
+// SAFETY: the program that sets a callback promises that any thread may call it with its `user`.
 unsafe impl Send for Listener {}
 
 const NOBODY: Listener = Listener { log: None, user: std::ptr::null_mut() };
 
-/// The callback; a child has its parent's. Its lock is held while it is called, so that none is called any
-/// more once it was replaced.
+/// The callback; a child has its parent's. Its lock is held during each call, so that a replaced
+/// callback is not called afterwards.
 static LISTENER: PerProcess<Listener> = PerProcess::new(|old| old.copied().unwrap_or(NOBODY));
 
-/// Sends all notices of all pools to `log`. NULL sends warnings to standard error again, and drops the
-/// others; it is so at the start.
+/// Sends all notices of all pools to `log`. NULL, as at the start, sends warnings to standard error
+/// and drops the others.
 ///
-/// `log` is called by any thread, also by threads of outlive, but never by two at once. It must return
-/// soon, must not wait for another thread, and must not call outlive: such calls return OUTLIVE_INVALID.
-/// Once this function has returned, what was set before is not called any more. When the program ends,
-/// notices go to standard error.
+/// Any thread may call `log`, also threads of outlive, but never two at once. It must return soon,
+/// must not wait for another thread, and must not call outlive: such calls return OUTLIVE_INVALID.
+/// Once this function has returned, the previous callback is not called any more. When the program
+/// ends, notices go to standard error.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlive_set_log(log: outlive_log, user: *mut c_void) -> outlive_status {
     call(|| {
@@ -49,19 +49,19 @@ pub extern "C" fn outlive_set_log(log: outlive_log, user: *mut c_void) -> outliv
     })
 }
 
-/// From now on notices go to standard error: what the callback needs may be gone.
+/// Sends later notices to standard error, since data that the callback needs may be gone.
 pub(crate) fn forget_listener() {
     *LISTENER.lock() = NOBODY;
 }
 
 /// Writes a line to standard error.
 pub(crate) fn to_stderr(level: &str, text: &str) {
-    // In one write, so that lines of several threads do not mix. Nobody hears of it if that fails.
+    // One write, so that lines of several threads do not mix. A failure of it is ignored.
     let line = format!("outlive: {level}: {text}\n");
     let _ = std::io::stderr().lock().write_all(line.as_bytes());
 }
 
-/// Hears the events of a pool.
+/// Receives the events of a pool.
 #[derive(Debug)]
 pub(crate) struct Notices;
 
@@ -76,9 +76,10 @@ impl Observer for Notices {
         match listener.log {
             Some(log) => {
                 let text = CString::new(text.replace('\0', "\\0")).unwrap_or_default();
-                // Held also if this thread is in a call of the program, and enters nothing then.
+                // If the thread is inside a call already, `enter` returns `None` and changes
+                // nothing.
                 let _inside = Inside::enter();
-                // SAFETY: the program has given it for this, with what it wants to be given.
+                // SAFETY: the program has set this callback to be called, with this `user`.
                 unsafe { log(level, text.as_ptr(), listener.user) }
             }
             None if level == OUTLIVE_LOG_WARNING => to_stderr("warning", &text),

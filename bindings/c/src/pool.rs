@@ -19,7 +19,8 @@ pub struct outlive_pool {
 
 pub(crate) static POOLS: Handles<Pool, outlive_pool> = Handles::new("pool", 1);
 
-/// Opens a pool: a directory, its pool.toml, or s3://BUCKET/PREFIX. A pool that does not exist is made.
+/// Opens a pool: a directory, its pool.toml, or s3://BUCKET/PREFIX. Creates a pool that does not
+/// exist.
 ///
 /// `*pool` is the pool, or NULL after an error. Close it with outlive_close().
 #[unsafe(no_mangle)]
@@ -27,11 +28,12 @@ pub unsafe extern "C" fn outlive_open(
     location: *const c_char,
     pool: *mut *mut outlive_pool,
 ) -> outlive_status {
-    // SAFETY: passed on to the caller, as everywhere here: texts end with a zero, places may be written.
+    // SAFETY: passed on to the caller, as everywhere here: texts end with a zero, addresses for
+    // results may be written.
     call(|| unsafe { opened(location, pool, true) })
 }
 
-/// Opens a pool that exists; otherwise as outlive_open().
+/// Opens an existing pool; otherwise as outlive_open().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outlive_open_existing(
     location: *const c_char,
@@ -42,7 +44,7 @@ pub unsafe extern "C" fn outlive_open_existing(
 }
 
 /// # Safety
-/// `location` is NULL, or ends with a zero; `pool` is NULL, or may be written until the call returns.
+/// `location` is NULL, or ends with a zero; `pool` is NULL, or writable until the call returns.
 unsafe fn opened(
     location: *const c_char,
     pool: *mut *mut outlive_pool,

@@ -1,4 +1,4 @@
-//! The memory that a program names once, to be saved and restored.
+//! Protects the memory of a program: names it once, to be saved and restored.
 #![allow(unsafe_code)]
 
 use crate::arguments::{Memory, extents, region_name};
@@ -8,13 +8,13 @@ use crate::status::outlive_status;
 use outlive_types::Distribution;
 use std::ffi::{c_char, c_void};
 
-/// Protects an array: from now on it is saved by outlive_save(), and filled by outlive_restore().
+/// Protects an array: from now on outlive_save() saves it, and outlive_restore() fills it.
 ///
-/// `name` is the region's name in the checkpoint. If it is protected already, this takes its place.
-/// `dtype` is the type of an element, such as OUTLIVE_FLOAT64 or "V24". `shape` has `ndim` extents,
-/// the slowest first, as in C; a scalar has none. The array is contiguous. Nothing is read yet. The
-/// memory must stay until it is unprotected, or the job is closed; see outlive_save() and
-/// outlive_restore() for when it is used. It may be NULL if it has no bytes.
+/// `name` is the region's name in the checkpoint. A region of that name that is protected already
+/// is replaced. `dtype` is the type of an element, such as OUTLIVE_FLOAT64 or "V24". `shape` has
+/// `ndim` extents, the slowest first, as in C; a scalar has none. The array is contiguous. Nothing
+/// is read yet. The memory must stay until it is unprotected, or the job is closed; outlive_save()
+/// and outlive_restore() describe when it is used. It may be NULL if it has no bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outlive_protect(
     job: *mut outlive_job,
@@ -65,14 +65,15 @@ pub unsafe extern "C" fn outlive_protect_sharded(
     })
 }
 
-/// Protects a part of a global array that is dealt out to the ranks in blocks, along each dimension for
-/// itself, as ScaLAPACK and MPI_Type_create_darray() do; otherwise as outlive_protect_sharded().
+/// Protects a part of a global array that is dealt out to the ranks in blocks, along each dimension
+/// separately, as ScaLAPACK and MPI_Type_create_darray() do; otherwise as
+/// outlive_protect_sharded().
 ///
-/// Along each dimension, a block has `block` elements, and from the begin of one block to the begin of the
-/// next there are `stride` elements of the global array. So element l of the part is element
-/// `offset + l / block * stride + l % block` of the array. The last block may have fewer. In a grid of `p`
-/// ranks along a dimension, number `r` has `offset` = r * block and `stride` = p * block. A dimension that is
-/// not dealt out has `offset` 0, and its extent as `block` and `stride`, or 1 if that is 0.
+/// Along each dimension, a block has `block` elements, and the next block begins `stride` elements
+/// of the global array after it began. So element l of the part is element `offset + l / block *
+/// stride + l % block` of the array. The last block may have fewer elements. In a grid of `p` ranks
+/// along a dimension, number `r` has `offset` = r * block and `stride` = p * block. A dimension
+/// that is not dealt out has `offset` 0, and its extent as `block` and `stride`, or 1 if that is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outlive_protect_cyclic(
     job: *mut outlive_job,
@@ -118,7 +119,7 @@ pub unsafe extern "C" fn outlive_protect_replicated(
 
 fn protect(job: *mut outlive_job, memory: Memory) -> Outcome {
     let core = JOBS.get(job)?;
-    // Not while a save or a restore of another thread is at it.
+    // Wait for a save or restore of another thread.
     let _turn = core.turn()?;
     let mut regions = core.regions();
     match regions.iter_mut().find(|region| region.name == memory.name) {
@@ -128,7 +129,7 @@ fn protect(job: *mut outlive_job, memory: Memory) -> Outcome {
     Ok(())
 }
 
-/// Protects a region no more; then its memory may go. What was saved of it stays.
+/// Ends the protection of a region; then its memory may go. Saved data of it stays.
 ///
 /// Returns OUTLIVE_NOTHING if no region of that name is protected.
 #[unsafe(no_mangle)]
@@ -150,7 +151,7 @@ pub unsafe extern "C" fn outlive_unprotect(
     })
 }
 
-/// Protects nothing any more; then all memory may go.
+/// Ends the protection of all regions; then all memory may go.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlive_clear(job: *mut outlive_job) -> outlive_status {
     call(|| {

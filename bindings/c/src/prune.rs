@@ -1,4 +1,4 @@
-//! Prunings: which checkpoints are kept.
+//! Prunes a job: chooses which checkpoints to keep.
 #![allow(unsafe_code)]
 
 use crate::arguments::{Out, text};
@@ -9,16 +9,16 @@ use outlive_store::gc::GcOptions;
 use outlive_store::retention::Rules;
 use std::ffi::c_char;
 
-/// Keeps the `keep_last` newest whole checkpoints, at least one, and those with a label or a pin; drops the
-/// others and frees their space. First waits for a save under way. `*dropped` is how many went, and may
-/// be NULL.
+/// Keeps the `keep_last` newest whole checkpoints, at least one, and those with a label or a pin;
+/// drops the others and frees their space. First waits for a save under way. `*dropped` is the
+/// number of dropped checkpoints; `dropped` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outlive_prune(
     job: *mut outlive_job,
     keep_last: u64,
     dropped: *mut u64,
 ) -> outlive_status {
-    // SAFETY: the caller gives NULL, or a place that may be written.
+    // SAFETY: the caller gives NULL, or a writable address.
     let out = unsafe { Out::optional(dropped) };
     call(|| {
         if keep_last == 0 {
@@ -28,15 +28,16 @@ pub unsafe extern "C" fn outlive_prune(
     })
 }
 
-/// The same with rules in one text, such as "last 10 | every 100 | newer than 7d | best loss:min:3". A
-/// checkpoint stays if any rule keeps it. "" means the rules of `keep` in pool.toml.
+/// Prunes as outlive_prune(), with rules in one text, such as "last 10 | every 100 | newer than 7d
+/// | best loss:min:3". A checkpoint stays if any rule keeps it. "" means the rules of `keep` in
+/// pool.toml.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outlive_prune_rules(
     job: *mut outlive_job,
     rules: *const c_char,
     dropped: *mut u64,
 ) -> outlive_status {
-    // SAFETY: the caller gives NULL, or a place that may be written.
+    // SAFETY: the caller gives NULL, or a writable address.
     let out = unsafe { Out::optional(dropped) };
     call(|| {
         let mut parsed = Rules::default();
@@ -49,9 +50,11 @@ pub unsafe extern "C" fn outlive_prune_rules(
     })
 }
 
-/// Keeps only what these rules keep, from the next save on: behind each commit a thread drops the other checkpoints and
-/// frees their space. `rules` as for outlive_prune_rules(), such as "last 10 | every 100", but at least one. The newest
-/// whole checkpoint, labels and pins stay. In a group the rules of rank 0 count; other ranks may call it too.
+/// Sets rules by which the job prunes itself from the next save on: after each commit a thread
+/// drops the checkpoints that no rule keeps, and frees their space. `rules`: as for
+/// outlive_prune_rules(), such as "last 10 | every 100", but at least one. The newest whole
+/// checkpoint, labels and pins stay. In a group the rules of rank 0 count; other ranks may call it
+/// too.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outlive_job_keep(
     job: *mut outlive_job,
@@ -71,7 +74,7 @@ pub unsafe extern "C" fn outlive_job_keep(
 fn prune(job: *mut outlive_job, rules: Rules, dropped: &Out<u64>) -> Outcome {
     dropped.set(0);
     let core = JOBS.get(job)?;
-    // The rules may speak of what the program has just saved.
+    // The rules may concern the checkpoint that the program has just saved.
     core.settle_last();
     let job = core.job();
     let plan = job.retention(&rules)?;

@@ -13,22 +13,22 @@ use std::cell::Cell;
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
-/// Which checkpoint an epoch of the interface means.
+/// Selects the checkpoint for an epoch of the interface.
 pub(crate) fn select(epoch: u64) -> Select {
     if epoch == 0 { Select::Newest } else { Select::Epoch(epoch) }
 }
 
-/// Fills all protected regions from the newest checkpoint that is whole (`epoch` 0), or from this one.
-/// Every byte is verified. Program and checkpoint must have the same regions, with the same dtypes and
-/// shapes; otherwise OUTLIVE_INVALID is returned and nothing was written. `*restored` is the epoch that
-/// was taken, and may be NULL.
+/// Fills all protected regions from the newest whole checkpoint (`epoch` 0), or from this one.
+/// Every byte is verified. Program and checkpoint must have the same regions, with the same dtypes
+/// and shapes; otherwise it returns OUTLIVE_INVALID and writes nothing. `*restored` is the epoch of
+/// the checkpoint; `restored` may be NULL.
 ///
-/// A damaged checkpoint is passed over, and the next older one taken; a warning tells it. An epoch that
-/// was asked for is not replaced by another. Memory is filled while it is read, so after an error, such
-/// as OUTLIVE_DAMAGED, it may hold parts of a checkpoint. Until this returns, no thread may use the
-/// protected memory.
+/// With `epoch` 0, a damaged checkpoint is skipped with a warning, and the next older one taken.
+/// Any other epoch is never replaced. Memory is filled while the checkpoint is read, so after an
+/// error, such as OUTLIVE_DAMAGED, it may hold parts of a checkpoint. Until this returns, no thread
+/// may use the protected memory.
 ///
-/// Returns OUTLIVE_NOTHING if the job has no checkpoint: the program begins anew.
+/// Returns OUTLIVE_NOTHING if the job has no checkpoint: the program begins from its start.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outlive_restore(
     job: *mut outlive_job,
@@ -36,7 +36,7 @@ pub unsafe extern "C" fn outlive_restore(
     restored: *mut u64,
 ) -> outlive_status {
     call(|| {
-        // SAFETY: the caller gives NULL, or a place that may be written.
+        // SAFETY: the caller gives NULL, or a writable address.
         let out = unsafe { Out::optional(restored) };
         out.set(0);
         let core = JOBS.get(job)?;
@@ -45,7 +45,7 @@ pub unsafe extern "C" fn outlive_restore(
         if memory.is_empty() {
             return Err(core.declined(&turn, nothing_protected(&core)));
         }
-        // What is known of the memory will be void.
+        // The restore overwrites the memory, so the baseline no longer describes it.
         core.client.detach();
         let permit = Arc::new(WritePermit::default());
         let mut targets = || memory.iter().map(target).collect();
@@ -57,8 +57,8 @@ pub unsafe extern "C" fn outlive_restore(
     })
 }
 
-/// Fills the protected regions with these `count` names, and leaves the others as they are; otherwise as
-/// outlive_restore(). The checkpoint may have other regions besides.
+/// Fills the protected regions with these `count` names, and no others; otherwise as
+/// outlive_restore(). The checkpoint may have more regions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outlive_restore_some(
     job: *mut outlive_job,
@@ -68,11 +68,11 @@ pub unsafe extern "C" fn outlive_restore_some(
     restored: *mut u64,
 ) -> outlive_status {
     call(|| {
-        // SAFETY: the caller gives NULL, or a place that may be written.
+        // SAFETY: the caller gives NULL, or a writable address.
         let out = unsafe { Out::optional(restored) };
         out.set(0);
         let core = JOBS.get(job)?;
-        // SAFETY: the caller gives a list of so many texts.
+        // SAFETY: the caller gives a list of `count` texts.
         let names = unsafe { texts(names, count, "region's name") };
         let turn = core.turn()?;
         let memory = names.and_then(|names| chosen(&core, &names));
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn outlive_restore_some(
     })
 }
 
-/// Copies one region of a checkpoint, whatever is protected, into a buffer of exactly `bytes` bytes.
+/// Copies one region of a checkpoint, protected or not, into a buffer of exactly `bytes` bytes.
 /// `epoch` and `*restored` are those of outlive_restore().
 ///
 /// Returns OUTLIVE_NOTHING if the job has no checkpoint, or the checkpoint no such region.
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn outlive_copy_region(
     restored: *mut u64,
 ) -> outlive_status {
     call(|| {
-        // SAFETY: the caller gives NULL, or a place that may be written.
+        // SAFETY: the caller gives NULL, or a writable address.
         let out = unsafe { Out::optional(restored) };
         out.set(0);
         let core = JOBS.get(job)?;
@@ -118,7 +118,8 @@ fn target(memory: &Memory) -> NamedMemory {
     NamedMemory { name, dtype, shape, memory: memory.to_fill(), distribution }
 }
 
-/// Fills some regions. `is_same`: dtype and shape must be those of the checkpoint, and not only the length.
+/// Fills some regions. With `is_same`, dtype and shape must be those of the checkpoint; else only
+/// the length.
 fn fill(core: &Core, epoch: u64, wanted: &[Memory], is_same: bool) -> Result<Epoch, Failure> {
     let lacks = Cell::new(None);
     let mut ask = |offer: Offer| -> outlive_types::Result<Vec<Destination>> {
@@ -167,7 +168,7 @@ fn fill(core: &Core, epoch: u64, wanted: &[Memory], is_same: bool) -> Result<Epo
     }
 }
 
-/// Why there is nothing to restore.
+/// The failure for a job without a checkpoint.
 pub(crate) fn no_checkpoint(core: &Core) -> Failure {
     Failure::Nothing(format!("job {} has no checkpoint yet", core.job().name()))
 }

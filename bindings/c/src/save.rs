@@ -21,7 +21,7 @@ pub const OUTLIVE_FORCE: c_uint = 1;
 /// Return only when the checkpoint is committed, or has failed.
 pub const OUTLIVE_WAIT: c_uint = 2;
 
-/// A save under way, or over.
+/// A save that is under way or over.
 pub struct outlive_saving {
     _private: (),
 }
@@ -38,13 +38,13 @@ pub struct outlive_figures {
     pub state_bytes: u64,
     /// Bytes of the pages that have changed since the last save.
     pub changed_bytes: u64,
-    /// Bytes of pages of zeros among them, which take no space.
+    /// Bytes of zero pages among them, which take no space.
     pub zero_bytes: u64,
     /// Bytes that the pool had already.
     pub known_bytes: u64,
     /// Bytes of the new chunks before compression.
     pub raw_bytes: u64,
-    /// Bytes written, all in all.
+    /// All bytes written.
     pub new_bytes: u64,
     /// Seconds for which the program stood still.
     pub stall_s: f64,
@@ -71,16 +71,16 @@ impl outlive_figures {
     }
 }
 
-/// Saves all protected regions, if a save is due. Returns when the program may change its memory again;
-/// the checkpoint is written in the background, and only what has changed since the last save. If
-/// another save of the job is under way, this first waits for it.
+/// Saves all protected regions, if a save is due. Returns when the program may change its memory
+/// again. A background thread writes the data that changed since the last save. If another save of
+/// the job is under way, this first waits for it.
 ///
 /// Until it returns, no thread may change the protected memory.
 ///
-/// `flags`: OUTLIVE_DUE, or OUTLIVE_FORCE and OUTLIVE_WAIT, joined by |. `*saving` is the handle of the
-/// save, to be freed with outlive_save_free(), or NULL if nothing was saved. `saving` may be NULL.
+/// `flags`: OUTLIVE_DUE, or OUTLIVE_FORCE and OUTLIVE_WAIT, joined by |. `*saving` is the handle of
+/// the save, or NULL if nothing was saved; free it with outlive_save_free(). `saving` may be NULL.
 ///
-/// Returns the failure of an earlier save if nobody was told of it yet; then no save was begun.
+/// Returns the failure of an earlier save if no call has returned it yet; then no save has begun.
 /// OUTLIVE_FENCED: see outlive_job_take_over().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outlive_save(
@@ -89,14 +89,14 @@ pub unsafe extern "C" fn outlive_save(
     saving: *mut *mut outlive_saving,
 ) -> outlive_status {
     call(|| {
-        // SAFETY: the caller gives NULL, or a place that may be written.
+        // SAFETY: the caller gives NULL, or a writable address.
         let out = unsafe { Out::optional(saving) };
         save(&*JOBS.get(job)?, flags, &out, &|core| Ok(core.regions().clone()))
     })
 }
 
-/// Saves the protected regions with these `count` names, and no others; otherwise as outlive_save().
-/// The checkpoint has only these.
+/// Saves the protected regions with these `count` names, and no others; otherwise as
+/// outlive_save(). The checkpoint has only these.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outlive_save_some(
     job: *mut outlive_job,
@@ -106,11 +106,11 @@ pub unsafe extern "C" fn outlive_save_some(
     saving: *mut *mut outlive_saving,
 ) -> outlive_status {
     call(|| {
-        // SAFETY: the caller gives NULL, or a place that may be written.
+        // SAFETY: the caller gives NULL, or a writable address.
         let out = unsafe { Out::optional(saving) };
         out.set(null_mut());
         let core = JOBS.get(job)?;
-        // SAFETY: the caller gives a list of so many texts.
+        // SAFETY: the caller gives a list of `count` texts.
         let names = unsafe { texts(names, count, "region's name") };
         save(&core, flags, &out, &|core| chosen(core, names.as_ref().map_err(Failure::clone)?))
     })
@@ -128,7 +128,7 @@ pub(crate) fn chosen(core: &Core, names: &[String]) -> Result<Vec<Memory>, Failu
     names.iter().map(named).collect()
 }
 
-/// Saves what `regions` gives once it is this call's turn.
+/// Saves the result of `regions`, which runs once no other call of the job does.
 pub(crate) fn save(
     core: &Core,
     flags: c_uint,
@@ -142,7 +142,7 @@ pub(crate) fn save(
         ));
         return Err(core.declined(&core.turn()?, wrong));
     }
-    // In a group the question is a call of all ranks; else whoever need not save need not wait.
+    // In a group all ranks ask this together; else a rank that need not save need not wait.
     let asking = core.job().is_group().then(|| core.turn()).transpose()?;
     let is_due = core.client.due()?;
     if !(is_due || flags & OUTLIVE_FORCE != 0 || core.next().forces()) {
@@ -169,7 +169,7 @@ pub(crate) fn save(
     let handle = match core.client.save(regions, Vec::new(), notes) {
         Ok(handle) => handle,
         Err(error) => {
-            // They are for a checkpoint that is still to come.
+            // They are for a later checkpoint.
             *core.next() = taken;
             return Err(error.into());
         }
@@ -189,8 +189,8 @@ fn settled(handle: &SaveHandle) -> Result<SaveStats, Failure> {
     Ok(outcome?)
 }
 
-/// Waits until a save is committed. Returns its failure if it fails, also at later calls. NULL is a save
-/// that was not due.
+/// Waits until a save is committed. Returns its failure if it fails, also at later calls. NULL is a
+/// save that was not due.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlive_wait(saving: *mut outlive_saving) -> outlive_status {
     call(|| {
@@ -201,7 +201,7 @@ pub extern "C" fn outlive_wait(saving: *mut outlive_saving) -> outlive_status {
     })
 }
 
-/// The same for at most `timeout_s` seconds. `*done` is 1 if the save is over, else 0.
+/// Waits for a save for at most `timeout_s` seconds. `*done` is 1 if the save is over, else 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outlive_wait_for(
     saving: *mut outlive_saving,
@@ -212,22 +212,22 @@ pub unsafe extern "C" fn outlive_wait_for(
         if timeout_s.is_nan() {
             return Err(invalid("timeout_s is not a number: give seconds, from 0"));
         }
-        // SAFETY: the caller gives NULL, or a place that may be written.
+        // SAFETY: the caller gives NULL, or a writable address.
         let done = unsafe { Out::new(done, "the answer")? };
-        // Beyond what a duration can hold is for ever.
+        // A time beyond the range of a duration means forever.
         wait_for(saving, Duration::try_from_secs_f64(timeout_s.max(0.0)).ok(), &done)
     })
 }
 
-/// Sets `*done` to 1 if a save is over, else to 0. Never waits. Returns the failure of a save that has
-/// failed. NULL is a save that was not due.
+/// Sets `*done` to 1 if a save is over, else to 0. Never waits. Returns the failure of a save that
+/// has failed. NULL is a save that was not due.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outlive_test(
     saving: *mut outlive_saving,
     done: *mut c_int,
 ) -> outlive_status {
     call(|| {
-        // SAFETY: the caller gives NULL, or a place that may be written.
+        // SAFETY: the caller gives NULL, or a writable address.
         let done = unsafe { Out::new(done, "the answer")? };
         wait_for(saving, Some(Duration::ZERO), &done)
     })
@@ -246,36 +246,36 @@ fn wait_for(saving: *mut outlive_saving, limit: Option<Duration>, done: &Out<c_i
     Ok(())
 }
 
-/// The epoch that a save's checkpoint has once it is committed.
+/// Returns the epoch that a save's checkpoint has once it is committed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outlive_save_epoch(
     saving: *mut outlive_saving,
     epoch: *mut u64,
 ) -> outlive_status {
     call(|| {
-        // SAFETY: the caller gives NULL, or a place that may be written.
+        // SAFETY: the caller gives NULL, or a writable address.
         let out = unsafe { Out::new(epoch, "the epoch")? };
         out.set(SAVES.get(saving)?.epoch());
         Ok(())
     })
 }
 
-/// Waits until a save is committed, and gives its figures.
+/// Waits until a save is committed, and returns its figures.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outlive_save_figures(
     saving: *mut outlive_saving,
     figures: *mut outlive_figures,
 ) -> outlive_status {
     call(|| {
-        // SAFETY: the caller gives NULL, or a place that may be written.
+        // SAFETY: the caller gives NULL, or a writable address.
         let out = unsafe { Out::new(figures, "the figures")? };
         out.set(outlive_figures::of(&settled(&*SAVES.get(saving)?)?));
         Ok(())
     })
 }
 
-/// Frees the handle of a save. A save under way goes on; if it fails, the job's next save or its close
-/// says so. NULL is allowed.
+/// Frees the handle of a save. A save under way goes on; if it fails, the job's next save or its
+/// close returns the failure. NULL is allowed.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlive_save_free(saving: *mut outlive_saving) -> outlive_status {
     call(|| {

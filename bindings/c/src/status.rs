@@ -1,11 +1,11 @@
-//! What every function returns.
+//! Status codes, which every function returns.
 #![allow(unsafe_code)]
 
 use outlive_types::ErrorKind;
 use std::ffi::{c_char, c_int};
 
-/// What a function returns: OUTLIVE_OK, or what the caller can do about the error. The text of the
-/// error is in outlive_error_message().
+/// Result of a call: OUTLIVE_OK, or a kind of error, which names what the caller can do.
+/// outlive_error_message() returns its text.
 pub type outlive_status = c_int;
 
 /// Done.
@@ -16,16 +16,16 @@ pub const OUTLIVE_RETRY: outlive_status = 1;
 pub const OUTLIVE_INVALID: outlive_status = 2;
 /// Stored bytes are missing or wrong: take an older checkpoint, or repair the pool.
 pub const OUTLIVE_DAMAGED: outlive_status = 3;
-/// No room for it: free some. Nothing that was committed is lost.
+/// No room: free some. Nothing that was committed is lost.
 pub const OUTLIVE_FULL: outlive_status = 4;
 /// Another process has taken over this job: stop saving, or restore again.
 pub const OUTLIVE_FENCED: outlive_status = 5;
 /// outlive contradicts itself: please report it.
 pub const OUTLIVE_BUG: outlive_status = 6;
-/// There is nothing of that kind: no checkpoint yet, or no region of that name.
+/// The requested thing does not exist: no checkpoint yet, or no region of that name.
 pub const OUTLIVE_NOTHING: outlive_status = 7;
 
-/// The status of an error of this kind.
+/// Returns the status for a kind of error.
 pub(crate) fn status_of(kind: ErrorKind) -> outlive_status {
     match kind {
         ErrorKind::Retry => OUTLIVE_RETRY,
@@ -37,7 +37,7 @@ pub(crate) fn status_of(kind: ErrorKind) -> outlive_status {
     }
 }
 
-/// The name of a status, such as "OUTLIVE_FENCED". Never NULL.
+/// Returns the name of a status, such as "OUTLIVE_FENCED". Never NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlive_status_name(status: outlive_status) -> *const c_char {
     let name = match status {
@@ -54,7 +54,7 @@ pub extern "C" fn outlive_status_name(status: outlive_status) -> *const c_char {
     name.as_ptr()
 }
 
-/// The version of the library, such as "0.1.0".
+/// Returns the version of the library, such as "0.1.0".
 #[unsafe(no_mangle)]
 pub extern "C" fn outlive_version() -> *const c_char {
     const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");

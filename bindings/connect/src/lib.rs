@@ -1,6 +1,6 @@
-//! What connects ranks, as functions that a program in C brings: shared by the C front door and by VELOC's
-//! names. `outlive_mpi.h` makes such functions of an MPI communicator, so that no library of outlive knows
-//! an MPI.
+//! The communicator of a group as functions that a program in C brings, for the C binding and for
+//! VELOC's names. `outlive_mpi.h` makes such functions of an MPI communicator, so that no library
+//! of outlive depends on MPI.
 #![allow(unsafe_code)]
 #![allow(non_camel_case_types)] // C's names
 
@@ -9,12 +9,12 @@ use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::ptr::{null, null_mut};
 
-/// Longest message that one rank may send: a length that no rank of this build sends is told as such.
+/// Longest message of one rank: a length that no rank of this build sends is reported as such.
 const MESSAGE_BYTES_MAX: usize = 1 << 40;
 
-/// Connects the ranks of a program. The functions are collective: every rank calls them, in the same order.
-/// outlive calls them only inside of its own functions, on the thread that has called, and never two of one
-/// group at once. They return 0, or something else if they have failed.
+/// Connects the ranks of a program. The functions are collective: every rank calls them, in the
+/// same order. The library calls them only inside of its own functions, on the calling thread, and
+/// never two of one group at once. They return 0, or another number after a failure.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct outlive_comm {
@@ -22,7 +22,7 @@ pub struct outlive_comm {
     pub rank: c_int,
     /// Number of ranks.
     pub size: c_int,
-    /// Puts `bytes` bytes of each rank one behind the other into `all` of rank 0, by rank.
+    /// Collects `bytes` bytes of each rank into `all` of rank 0, in the order of the ranks.
     pub gather: Option<
         unsafe extern "C" fn(
             user: *mut c_void,
@@ -31,8 +31,8 @@ pub struct outlive_comm {
             all: *mut c_void,
         ) -> c_int,
     >,
-    /// The same for lengths that differ: rank 0 knows those of all ranks as `lengths`, which is NULL
-    /// elsewhere.
+    /// Collects messages of different lengths: `lengths` has those of all ranks on rank 0, and is
+    /// NULL elsewhere.
     pub gatherv: Option<
         unsafe extern "C" fn(
             user: *mut c_void,
@@ -42,17 +42,17 @@ pub struct outlive_comm {
             lengths: *const usize,
         ) -> c_int,
     >,
-    /// Puts what `buffer` of rank 0 holds into that of every rank.
+    /// Copies the buffer of rank 0 into the buffer of every rank.
     pub broadcast:
         Option<unsafe extern "C" fn(user: *mut c_void, buffer: *mut c_void, bytes: usize) -> c_int>,
-    /// Called once when the job is closed, by the thread that closes it; may be NULL. Not called if the
-    /// job is never closed.
+    /// Called once when the job is closed, by the thread that closes it; may be NULL. Not called if
+    /// the job is never closed.
     pub release: Option<unsafe extern "C" fn(user: *mut c_void)>,
-    /// Given to each function.
+    /// Argument of each function.
     pub user: *mut c_void,
 }
 
-/// A communicator as the engine takes it.
+/// A communicator that the engine can call.
 #[derive(Clone, Copy)]
 pub struct Functions {
     comm: outlive_comm,
@@ -60,21 +60,21 @@ pub struct Functions {
     size: u32,
 }
 
-// SAFETY: whoever made the communicator lets any thread that calls outlive call its functions, one at a
-// time; the engine keeps to that.
+// SAFETY: `new` requires that any thread that calls outlive may call the functions, one at a time;
+// the engine keeps to that.
 unsafe impl Send for Functions {}
 // SAFETY: as above; nothing in it changes.
 unsafe impl Sync for Functions {}
 
 impl Functions {
-    /// Takes what a program brings.
+    /// Takes a communicator of the program.
     ///
     /// # Errors
-    /// `Invalid` for a missing function, or a rank that cannot be.
+    /// `Invalid` for a missing function, or an impossible rank or size.
     ///
     /// # Safety
-    /// The functions do what [`outlive_comm`] says of them, for as long as the result is used, and may be
-    /// called by any thread that calls outlive.
+    /// The functions behave as [`outlive_comm`] describes while the result is used, and any thread
+    /// that calls outlive may call them.
     pub unsafe fn new(comm: outlive_comm) -> Result<Functions> {
         let outlive_comm { rank, size, gather, gatherv, broadcast, .. } = comm;
         if gather.is_none() || gatherv.is_none() || broadcast.is_none() {
@@ -141,8 +141,8 @@ impl Coordinator for Functions {
         let of_all = if is_first { lengths.as_ptr() } else { null() };
         let into = if is_first { all.as_mut_ptr().cast() } else { null_mut() };
         let from = bytes.as_ptr().cast();
-        // SAFETY: `from` has so many bytes; on rank 0 there is a length for each rank, and `into` has room
-        // for all of them together.
+        // SAFETY: `from` has `bytes.len()` bytes; on rank 0 there is a length for each rank, and
+        // `into` has room for all of them together.
         let answer = unsafe { gatherv(user, from, bytes.len(), into, of_all) };
         Functions::check("gatherv", answer)?;
         let mut rest = all.as_slice();
@@ -167,7 +167,7 @@ impl Coordinator for Functions {
         if self.rank == 0 {
             all.copy_from_slice(bytes);
         }
-        // SAFETY: the buffer has as many bytes as rank 0 has told.
+        // SAFETY: the buffer has as many bytes as rank 0 announced.
         let answer = unsafe { broadcast(user, all.as_mut_ptr().cast(), all.len()) };
         Functions::check("broadcast", answer).map(|()| all)
     }
@@ -180,10 +180,10 @@ impl fmt::Debug for Functions {
 }
 
 impl Functions {
-    /// Nobody calls the communicator any more. To be called once.
+    /// Releases the communicator; call it once, after all other calls.
     pub fn release(self) {
         if let Some(release) = self.comm.release {
-            // SAFETY: it is called once, with what it was given with.
+            // SAFETY: it is called once, with the argument that came with it.
             unsafe { release(self.comm.user) }
         }
     }

@@ -1,4 +1,4 @@
-//! Memory of Python objects by the buffer protocol: the only unsafe code of the Python front door.
+//! Memory of Python objects by the buffer protocol, with the unsafe code for it.
 #![allow(unsafe_code)]
 
 use outlive_capture::Region;
@@ -8,7 +8,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use std::os::raw::c_int;
 
-/// The contiguous memory of a Python object. While this exists the object keeps it where it is: an
+/// The contiguous memory of a Python object. While this exists the memory stays at its address: an
 /// array is not freed, a `bytearray` cannot be resized.
 pub struct Buffer {
     // Boxed, since the exporter may rely on the address of the structure.
@@ -16,26 +16,26 @@ pub struct Buffer {
     writable: bool,
 }
 
-// SAFETY: the view is only data; its memory is reached through `RawBytes` and the methods below
-// only, under the rules stated there, and it is released with the GIL held (see `drop`).
+// SAFETY: the view is only data. Its memory is reached only through `RawBytes` and the methods
+// below, under the rules stated there, and it is released with the GIL held (see `drop`).
 unsafe impl Send for Buffer {}
 // SAFETY: as above; there is no interior mutability.
 unsafe impl Sync for Buffer {}
 
-/// Address and length of a buffer, as one may send it to another thread.
+/// Address and length of a buffer, which may go to another thread.
 #[derive(Clone, Copy, Debug)]
 pub struct RawBytes {
     start: *mut u8,
     length: usize,
 }
 
-// SAFETY: it is only an address; whoever follows it must answer for that.
+// SAFETY: it is only an address; the code that dereferences it must prove that it may.
 unsafe impl Send for RawBytes {}
 // SAFETY: as above.
 unsafe impl Sync for RawBytes {}
 
 impl Buffer {
-    /// The memory of `object`, to be read.
+    /// Returns the memory of `object`, to be read.
     ///
     /// # Errors
     /// `BufferError` or `TypeError` if it has none that is contiguous.
@@ -43,7 +43,7 @@ impl Buffer {
         Buffer::get(object, false)
     }
 
-    /// The memory of `object`, to be filled.
+    /// Returns the memory of `object`, to be filled.
     ///
     /// # Errors
     /// `BufferError` or `TypeError` if it has none that is contiguous and writable.
@@ -52,7 +52,7 @@ impl Buffer {
     }
 
     fn get(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<Buffer> {
-        // No format is asked for: NumPy refuses to name one for dates, and nobody here needs it.
+        // Asks for no format: NumPy refuses to name one for dates, and no caller needs it.
         let flags: c_int = if writable { ffi::PyBUF_WRITABLE } else { ffi::PyBUF_SIMPLE };
         let mut view = Box::new(ffi::Py_buffer::new());
         // SAFETY: `object` is a live object and the GIL is held (it is `Bound`); `view` may be
@@ -67,29 +67,29 @@ impl Buffer {
         Ok(buffer)
     }
 
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     pub fn length(&self) -> usize {
         self.view.len.unsigned_abs()
     }
 
-    /// True if it cannot be written by way of the object.
+    /// Whether the object refuses writes to it.
     pub fn is_readonly(&self) -> bool {
         self.view.readonly != 0
     }
 
-    /// Takes it on as memory that nobody has used yet; see [`outlive_io::fresh::offer`]. Answers what
-    /// to tell people.
+    /// Offers it as memory that no code has used yet; see [`outlive_io::fresh::offer`]. The second
+    /// result is a notice for the user.
     ///
     /// # Safety
-    /// It must be a private anonymous mapping that nobody has used, and stay one until what is answered
-    /// is dropped.
+    /// It must be a private anonymous mapping that no code has used, and stay one until the first
+    /// result is dropped.
     pub unsafe fn offer(&self) -> (outlive_io::fresh::Offered, Option<String>) {
         let start = self.view.buf.expose_provenance();
         // SAFETY: passed on to the caller.
         unsafe { outlive_io::fresh::offer(start..start + self.length()) }
     }
 
-    /// Where it is.
+    /// Returns its address and length.
     pub fn raw(&self) -> RawBytes {
         RawBytes { start: self.view.buf.cast(), length: self.length() }
     }
@@ -106,7 +106,7 @@ impl Buffer {
         }
     }
 
-    /// Fills it with `from`, which must be as long. The GIL is held.
+    /// Fills it with `from`, which must have the same length. The GIL is held.
     ///
     /// # Panics
     /// If the lengths differ, or it was not opened for writing.
@@ -114,7 +114,7 @@ impl Buffer {
         assert!(self.writable && from.len() == self.length(), "the plan checked the lengths");
         if !from.is_empty() {
             // SAFETY: the exporter promises `length` writable bytes at `buf`; `from` is memory of
-            // ours and as long, so the two do not overlap.
+            // ours of the same length, so the two do not overlap.
             unsafe {
                 self.view.buf.cast::<u8>().copy_from_nonoverlapping(from.as_ptr(), from.len())
             }
@@ -124,7 +124,7 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // Buffers are held by functions that Python called, so the GIL is at hand already.
+        // Functions that Python called hold buffers, so this thread has the GIL already.
         Python::attach(|_| {
             // SAFETY: the view was filled by `PyObject_GetBuffer`, is released once, and the GIL is
             // held.
@@ -144,38 +144,38 @@ impl RawBytes {
         self.length
     }
 
-    /// Of bytes that the caller owns.
+    /// Address and length of bytes that the caller owns.
     pub fn of(bytes: &[u8]) -> RawBytes {
         RawBytes { start: bytes.as_ptr().cast_mut(), length: bytes.len() }
     }
 
-    /// A region over these bytes.
+    /// Makes a region over these bytes.
     ///
     /// # Safety
-    /// What [`Region::from_raw`] asks: as long as the region may be read, the buffer or slice that
-    /// this came from must be kept, and the bytes must not be written.
+    /// As for [`Region::from_raw`]: while the region may be read, the caller keeps the buffer or
+    /// slice of these bytes, and no code writes them.
     pub unsafe fn region(&self, name: &str, dtype: &str, shape: Vec<u64>) -> Region {
         // SAFETY: passed on to the caller.
         unsafe { Region::from_raw(name, dtype, shape, self.start, self.length) }
     }
 
-    /// A region over these bytes, which nobody changes.
+    /// Makes a region over these bytes, which never change.
     ///
     /// # Safety
-    /// What [`Region::from_constant`] asks: the buffer that this came from must be kept, and its bytes
-    /// stay as they are, as long as anything frozen from the region exists.
+    /// As for [`Region::from_constant`]: while anything frozen from the region exists, the caller
+    /// keeps the buffer of these bytes, and they do not change.
     pub unsafe fn constant(&self, name: &str, dtype: &str, shape: Vec<u64>) -> Region {
         // SAFETY: passed on to the caller.
         unsafe { Region::from_constant(name, dtype, shape, self.start, self.length) }
     }
 
-    /// Memory to be filled.
+    /// Returns the memory as a destination of a restore.
     ///
     /// # Safety
-    /// What [`MutRegion::from_raw`] asks: it came from a writable buffer, which is kept until the
-    /// region is dropped, or its advice has ended and nobody uses it any more; and nobody else uses the
-    /// bytes meanwhile. (They count as
-    /// initialised, also of `numpy.empty`: the memory was made outside of Rust.)
+    /// As for [`MutRegion::from_raw`]: these bytes are of a writable buffer. The caller keeps it
+    /// until the region is dropped, or until its advice has ended and no code uses the region any
+    /// more. No other code uses the bytes meanwhile. They count as initialised, also those of
+    /// `numpy.empty`, since the memory was made outside of Rust.
     pub unsafe fn to_fill(self) -> MutRegion {
         // SAFETY: passed on to the caller.
         unsafe { MutRegion::from_raw(self.start, self.length) }

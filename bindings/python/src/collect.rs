@@ -52,7 +52,7 @@ impl Rules {
     }
 }
 
-/// What a garbage collection is asked to do; see `outlive.Pool.gc`.
+/// Options of a garbage collection; see `outlive.Pool.gc`.
 #[pyclass(frozen, module = "outlive._core")]
 pub struct Collection(GcOptions);
 
@@ -85,7 +85,7 @@ impl Collection {
 }
 
 impl Collection {
-    /// For one collection.
+    /// Returns the options for one collection.
     fn options(&self) -> GcOptions {
         GcOptions { stop: Arc::default(), ..self.0.clone() }
     }
@@ -101,7 +101,7 @@ pub fn prune<'py>(
     let py = tick.py();
     let (rules, mut options) = (rules.0.clone(), options.options());
     let is_dry_run = options.dry_run;
-    // The rules may speak of what the program has just saved.
+    // The rules may concern the checkpoint that the program has just saved.
     core.settle_last(tick)?;
     let (stop, core_there) = (options.stop.clone(), core.clone());
     let (plan, report) = in_a_thread(&core.events, tick, &stop, move || {

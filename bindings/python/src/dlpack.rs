@@ -1,5 +1,5 @@
-//! Memory of other packages' arrays by DLPack, for those dtypes that NumPy does not know. The
-//! structures are those of `dlpack.h`, version 1; an exporter may still give those from before.
+//! Memory of other packages' arrays by DLPack, for the dtypes that NumPy does not know. The
+//! structures are those of `dlpack.h`, version 1; an exporter may still use the older ones.
 #![allow(unsafe_code)]
 
 use crate::named::named;
@@ -10,7 +10,7 @@ use pyo3::types::PyDict;
 use std::ffi::{CStr, c_void};
 use std::os::raw::c_int;
 
-/// Memory that the processor reaches: its own, and what CUDA and ROCm pin for it.
+/// Devices whose memory the processor reaches: its own, and memory that CUDA and ROCm pin for it.
 const HOST_DEVICES: [i32; 3] = [1, 3, 11];
 const READ_ONLY: u64 = 1;
 
@@ -45,7 +45,7 @@ struct Versioned {
     tensor: Tensor,
 }
 
-/// What a capsule held; given back when this is dropped.
+/// Contents of a capsule, given back when this is dropped.
 enum Owned {
     Plain(*mut Managed),
     Versioned(*mut Versioned),
@@ -53,10 +53,11 @@ enum Owned {
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        // Dropped with the GIL: by a function that Python called, or with a Python object.
+        // The GIL is held: a function that Python called drops this, or a Python object that owns
+        // it.
         match *self {
-            // SAFETY: the pointer came from a capsule that was marked as used, so nobody else gives
-            // it back, and this does so once. `borrow` has checked that it is not null.
+            // SAFETY: the pointer came from a capsule that is marked as used, so only this code
+            // gives it back, and it does so once. `borrow` has checked that it is not null.
             Owned::Plain(held) => unsafe {
                 if let Some(delete) = (*held).deleter {
                     delete(held);
@@ -72,7 +73,8 @@ impl Drop for Owned {
     }
 }
 
-/// Bytes of another package's array, as a buffer. The array keeps them where they are while this lives.
+/// Bytes of another package's array, as a buffer. While this exists, the array keeps them at their
+/// address.
 #[pyclass(frozen, module = "outlive._core")]
 pub struct Lent {
     _owned: Owned,
@@ -81,25 +83,25 @@ pub struct Lent {
     read_only: bool,
 }
 
-// SAFETY: it is an address and what keeps the memory there; both are used with the GIL held only.
+// SAFETY: it is an address and the owner of that memory; both are used only with the GIL held.
 unsafe impl Send for Lent {}
 // SAFETY: as above; nothing of it changes.
 unsafe impl Sync for Lent {}
 
 #[pymethods]
 impl Lent {
-    /// Fills `view`.
+    /// Fills `view` for Python's buffer protocol.
     ///
     /// # Safety
-    /// Python's buffer protocol calls it, with a view that may be written.
+    /// Python's buffer protocol calls it, with a writable view.
     unsafe fn __getbuffer__(
         slf: Bound<'_, Self>,
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
         let lent = slf.get();
-        // SAFETY: `view` may be written, says the protocol. The bytes stay as long as `lent`, of which
-        // the filled view holds a reference.
+        // SAFETY: `view` may be written, by the protocol. The bytes stay as long as `lent`, and the
+        // filled view holds a reference to it.
         let status = unsafe {
             ffi::PyBuffer_FillInfo(
                 view,
@@ -114,9 +116,9 @@ impl Lent {
     }
 }
 
-/// Takes a capsule that `__dlpack__` gave. Before version 1 a capsule cannot say that its memory must
-/// not be written: of such a one `is_mutable` tells. Gives the array's memory, from its lowest byte to
-/// its highest, its dtype, its extents, its strides in bytes, and where its first element is.
+/// Takes a capsule from `__dlpack__`. Before version 1 a capsule cannot say that its memory is
+/// read-only, so `is_mutable` does for those. Returns the array's memory, from its lowest byte to
+/// its highest, its dtype, its extents, its strides in bytes, and the offset of its first element.
 #[pyfunction(name = "borrow_dlpack")]
 pub fn borrow<'py>(capsule: &Bound<'py, PyAny>, is_mutable: bool) -> PyResult<Bound<'py, PyDict>> {
     let py = capsule.py();
@@ -173,13 +175,13 @@ pub fn borrow<'py>(capsule: &Bound<'py, PyAny>, is_mutable: bool) -> PyResult<Bo
     ))
 }
 
-/// Marks a capsule as used and takes what is in it.
+/// Marks a capsule as used and takes its contents.
 fn take(capsule: &Bound<'_, PyAny>) -> PyResult<Owned> {
     const NAMES: [(&CStr, &CStr); 2] =
         [(c"dltensor_versioned", c"used_dltensor_versioned"), (c"dltensor", c"used_dltensor")];
     for (name, used) in NAMES {
-        // SAFETY: any live object may be asked, and a null pointer is not given back by
-        // `PyCapsule_GetPointer` of a valid capsule. The new name lives for ever.
+        // SAFETY: any live object may be asked, and `PyCapsule_GetPointer` returns no null pointer
+        // for a valid capsule. The new name is static.
         unsafe {
             if ffi::PyCapsule_IsValid(capsule.as_ptr(), name.as_ptr()) == 0 {
                 continue;
@@ -201,15 +203,15 @@ fn refused(why: String) -> PyErr {
     PyBufferError::new_err(why)
 }
 
-/// A copy of `length` numbers; of none if there are none.
+/// Copies `length` numbers.
 ///
 /// # Safety
-/// `numbers` must be null or point to that many.
+/// `numbers` must be null or point to `length` numbers.
 unsafe fn list(numbers: *const i64, length: usize) -> Vec<i64> {
     if numbers.is_null() || length == 0 {
         return Vec::new();
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises this.
     unsafe { std::slice::from_raw_parts(numbers, length) }.to_vec()
 }
 

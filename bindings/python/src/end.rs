@@ -1,16 +1,16 @@
-//! What must be done to its end, whatever signal handlers raise meanwhile.
+//! Calls that must run to their end, even if signal handlers raise exceptions meanwhile.
 
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-/// Calls `begin`, and then what that gave until it gives true, each time with a list of what was raised
-/// since it has last emptied the list.
+/// Calls `begin`, and then calls the result until it returns true, each time with a list of the
+/// exceptions that were raised since the callee last emptied the list.
 ///
-/// A loop in Python could not promise that: a signal's handler runs between any two of its steps, those
-/// of an `except` included, and what it raises there leaves the function. Here are no such steps.
+/// A loop in Python could not promise that. A signal handler runs between any two of its steps,
+/// those of an `except` included, and an exception of the handler leaves the function. This loop
+/// has no such steps.
 ///
-/// # Errors
-/// The first thing that was raised, when all is done.
+/// # Errors The first exception that was raised, when all is done.
 #[pyfunction]
 pub fn insist(py: Python<'_>, begin: &Bound<'_, PyAny>) -> PyResult<()> {
     let raised = PyList::empty(py);

@@ -5,10 +5,10 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyModule, PyType};
 
-/// `outlive._errors`. At the end of the interpreter it cannot be imported any more.
+/// The module `outlive._errors`, kept since an import fails at the end of the interpreter.
 static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
 
-/// Imports the classes, if that was not done yet.
+/// Imports the classes, unless that was done already.
 ///
 /// # Errors
 /// If the package is broken.
@@ -17,7 +17,7 @@ pub fn load(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
     Ok(MODULE.get_or_try_init(py, import)?.bind(py))
 }
 
-/// The exception for an error; its class is defined in `outlive/_errors.py`.
+/// Returns the exception for an error; its class is defined in `outlive/_errors.py`.
 pub fn to_py(py: Python<'_>, error: &Error) -> PyErr {
     let class = match error.kind() {
         ErrorKind::Retry => "RetryError",
@@ -32,14 +32,14 @@ pub fn to_py(py: Python<'_>, error: &Error) -> PyErr {
         .and_then(|class| Ok(class.cast_into::<PyType>()?));
     match found {
         Ok(class) => PyErr::from_type(class, (error.message().to_owned(),)),
-        // Without its own classes the package is broken, and that is what must be told.
+        // Without its own classes the package is broken, so report that error instead.
         Err(import) => import,
     }
 }
 
-/// Results of the engine, as Python's.
+/// Results of the engine, as Python results.
 pub trait OrRaise<T> {
-    /// The value, or the exception for the error.
+    /// Returns the value, or the exception for the error.
     fn or_raise(self, py: Python<'_>) -> PyResult<T>;
 }
 
@@ -49,7 +49,7 @@ impl<T> OrRaise<T> for outlive_types::Result<T> {
     }
 }
 
-/// A message for a caller who must correct the call.
+/// Returns the exception for a mistake of the caller.
 pub fn invalid(py: Python<'_>, message: String) -> PyErr {
     to_py(py, &Error::invalid(message))
 }

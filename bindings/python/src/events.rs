@@ -1,15 +1,15 @@
-//! What the engine tells while it works, kept until Python asks: the engine's threads must never
-//! wait for the GIL.
+//! Events of the engine, kept until Python takes them: the engine's threads must never wait for the
+//! GIL.
 
 use outlive_types::{Event, Observer};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Events kept at most; beyond, the oldest are dropped.
+/// Most events to keep; beyond that, the oldest are dropped.
 const EVENTS_MAX: usize = 1000;
 
-/// Events that nobody has taken yet.
+/// Events that Python has not taken yet.
 #[derive(Debug, Default)]
 pub struct Events {
     waiting: AtomicBool,
@@ -17,12 +17,12 @@ pub struct Events {
 }
 
 impl Events {
-    /// True if there is something to take. Costs next to nothing.
+    /// True if there are events. Costs almost nothing.
     pub fn waiting(&self) -> bool {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// All events since the last call, oldest first.
+    /// Returns all events since the last call, oldest first.
     pub fn take(&self) -> VecDeque<Event> {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         self.waiting.store(false, Ordering::Relaxed);
@@ -34,7 +34,7 @@ impl Observer for Events {
     fn event(&self, event: Event) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         match (queue.back_mut(), &event) {
-            // Of progress only the newest matters.
+            // Of progress, only the newest matters.
             (Some(Event::Progress(last)), Event::Progress(next)) if last.what == next.what => {
                 *last = *next;
             }

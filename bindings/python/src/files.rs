@@ -1,5 +1,5 @@
-//! Puts and gets of files: a thread of the engine works, the thread that Python called waits, tells
-//! events and answers Ctrl-C.
+//! Puts and gets of files: a thread of the engine works; the thread that Python called waits,
+//! reports events and handles Ctrl-C.
 
 use crate::errors::OrRaise;
 use crate::named::named;
@@ -79,7 +79,8 @@ pub fn get<'py>(
     )))
 }
 
-/// See `outlive.FileTrouble`. Names that are no text are given as `os.fsdecode` gives them.
+/// Lists file errors; see `outlive.FileTrouble`. Names that are not UTF-8 are those of
+/// `os.fsdecode`.
 fn list<'py>(py: Python<'py>, troubles: &Troubles) -> PyResult<Bound<'py, PyList>> {
     let kept = PyList::empty(py);
     for trouble in &troubles.kept {

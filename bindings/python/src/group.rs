@@ -13,37 +13,38 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// A collective call that must be made on the program's own thread.
+/// A collective call that the program's own thread must make.
 pub struct Call {
     gathers: bool,
     bytes: Vec<u8>,
     reply: SyncSender<Result<Vec<Vec<u8>>>>,
 }
 
-/// Takes calls to the thread that makes them.
+/// Passes calls to the thread that makes them.
 type Relay = Box<dyn Fn(Call) -> bool + Send>;
 
-/// What connects the ranks.
+/// The connection of the ranks.
 enum Means {
-    /// An object that `outlive._group` has made of the program's communicator.
+    /// An object that `outlive._group` has made from the program's communicator.
     Object(Py<PyAny>),
     /// The log of the pool.
     Pool(Box<PoolRanks>),
 }
 
-/// Calls what connects the ranks. Only on the thread that has called outlive, where Ctrl-C is heard: a thread
+/// Calls the communicator, only on the thread that has called outlive, where Ctrl-C works. A thread
 /// that reads for it relays its calls there.
 pub struct PyCoordinator {
     means: Means,
     rank: Rank,
     size: u32,
     relay: Mutex<Option<Relay>>,
-    /// What the object has raised that is no error of it, such as KeyboardInterrupt.
+    /// An exception of the object that is not its failure, such as KeyboardInterrupt.
     raised: Mutex<Option<PyErr>>,
 }
 
 impl PyCoordinator {
-    /// Of an object with `rank`, `size`, `gather` and `broadcast`; or with `run` instead of the two.
+    /// Makes one of an object with `rank`, `size` and `gather` and `broadcast`, or with `run`
+    /// instead of these two.
     pub fn new(
         object: &Bound<'_, PyAny>,
         pool: &Pool,
@@ -69,20 +70,21 @@ impl PyCoordinator {
         Ok(PyCoordinator { means, rank, size, relay, raised })
     }
 
-    /// From now on calls come from another thread, and are relayed; with `None`, from the program's own.
+    /// Sets the relay for calls from another thread; with `None`, calls come from the program's own
+    /// thread.
     pub fn set_relay(&self, relay: Option<Relay>) {
         *self.relay.lock().unwrap_or_else(PoisonError::into_inner) = relay;
     }
 
-    /// What ended the last calls that was no error of the communicator.
+    /// Takes the exception that ended the last calls and was no error of the communicator.
     pub fn take_raised(&self) -> Option<PyErr> {
         self.raised.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Makes a call that was relayed.
+    /// Makes a relayed call.
     pub fn make(&self, call: Call) {
         let made = self.call(call.gathers, &call.bytes);
-        // Nobody listens any more if the restore has panicked.
+        // If the restore has panicked, the receiver is gone.
         let _ = call.reply.send(made);
     }
 
@@ -200,15 +202,15 @@ impl fmt::Debug for PyCoordinator {
     }
 }
 
-/// The group that `Pool.job` is given.
+/// The group of a job, from `Pool.job`.
 pub struct GroupArguments {
     /// The program's communicator.
     pub coordinator: Arc<PyCoordinator>,
-    /// How the ranks save.
+    /// Options for the saves of the ranks.
     pub options: GroupOptions,
 }
 
-/// Reads what `Pool.job` says of a group.
+/// Reads the arguments of `Pool.job` for a group.
 pub fn group_of(
     object: &Bound<'_, PyAny>,
     pool: &Pool,
@@ -227,8 +229,8 @@ pub fn group_of(
     Ok(GroupArguments { coordinator, options })
 }
 
-/// What `outlive._tree` says of a leaf's distribution: `None`, `True` (the same on all ranks), or global
-/// shape and offset, with block and stride if it is block-cyclic.
+/// Reads a leaf's distribution from `outlive._tree`: `None`, `True` (the same on all ranks), or
+/// global shape and offset, with block and stride if it is block-cyclic.
 pub fn distribution(said: &Bound<'_, PyAny>) -> PyResult<Distribution> {
     if said.is_none() {
         return Ok(Distribution::Local);
@@ -242,7 +244,7 @@ pub fn distribution(said: &Bound<'_, PyAny>) -> PyResult<Distribution> {
     Ok(Distribution::BlockCyclic { global_shape, offset, block, stride })
 }
 
-/// The same of regions, for Python.
+/// Returns the distributions of regions in that form.
 pub fn distributions<'py>(py: Python<'py>, all: &[RegionDesc]) -> PyResult<Bound<'py, PyList>> {
     let list = PyList::empty(py);
     for region in all {

@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-/// A job; `outlive.Job` is what programs use.
+/// A job; programs use `outlive.Job`.
 #[pyclass(frozen, module = "outlive._core")]
 pub struct Job {
     core: Arc<Core>,
@@ -59,18 +59,19 @@ impl Job {
 
 #[pymethods]
 impl Job {
-    /// True if a save is due. Raises the failure of an earlier save that nobody has been told.
+    /// True if a save is due. Raises the failure of an earlier save that was not reported yet.
     fn due(&self, tick: &Bound<'_, PyAny>) -> PyResult<bool> {
         let (core, py) = (&self.core, tick.py());
         core.check_process(py)?;
-        // In a group it is a call of all ranks, which must not come in the middle of another.
+        // In a group all ranks make this call, so it must not come in the middle of another.
         let inside = core.job().is_group().then(|| core.enter(tick)).transpose()?;
         let due = py.detach(|| core.client.due());
         drop(inside);
         due.map_err(|error| core.raise(py, &error))
     }
 
-    /// As the function of this name, which need not look again at what the last save has looked at.
+    /// Works as the function of this name, but skips containers that the last save has seen
+    /// unchanged.
     fn plain_containers<'py>(
         &self,
         state: &Bound<'py, PyAny>,
@@ -84,14 +85,14 @@ impl Job {
         PyFrozenSet::new(py, found)
     }
 
-    /// The rank, and how many there are; `None` without a group.
+    /// Returns the rank and the number of ranks; `None` without a group.
     fn group(&self) -> Option<(u32, u32)> {
         let job = self.core.job();
         job.is_group().then(|| (job.rank(), job.ranks()))
     }
 
-    /// Takes part, with an error, in the save or restore that the other ranks begin; raises what all are
-    /// told. Without a group that is the error itself.
+    /// Takes part, with an error, in the save or restore that the other ranks begin; raises the
+    /// error that all ranks get. Without a group that is the error itself.
     fn abort_collective(&self, tick: &Bound<'_, PyAny>, message: &str) -> PyResult<()> {
         let py = tick.py();
         self.core.check_process(py)?;
@@ -102,20 +103,21 @@ impl Job {
         Err(to_py(py, &told))
     }
 
-    /// True if events wait to be told.
+    /// True if there are events to take.
     fn events_waiting(&self) -> bool {
         self.core.events.waiting()
     }
 
-    /// Nobody saves by this job any more: others may track its memory. What a save under way has frozen
-    /// stays frozen.
+    /// Ends the tracking for this job, so that others may track its memory. Frozen memory of a save
+    /// under way stays frozen.
     fn unwatch(&self, py: Python<'_>) -> PyResult<()> {
         self.core.check_process(py)?;
         self.core.client.detach();
         Ok(())
     }
 
-    /// True while a save is under way or memory is being filled, or if a save has failed and nobody has been told.
+    /// True while a save is under way or memory is being filled, or if a failure of a save was not
+    /// reported yet.
     fn unfinished(&self, py: Python<'_>) -> PyResult<bool> {
         self.core.check_process(py)?;
         Ok(self.core.detach() || self.core.client.has_unheard())
@@ -145,10 +147,10 @@ impl Job {
         save::save(&self.core, leaves, distributions, attachment, notes.0.clone(), tick)
     }
 
-    /// Restores; `None` if there is no checkpoint. `plan` gets, by name, the epoch, the names, dtypes,
-    /// shapes and lengths of the regions, and the attachment; it answers for each region `None` (leave it
-    /// out), `True` (as a value) or a writable buffer to fill. Lazily unless `user_only` is `None`; true
-    /// serves the program's own instructions only.
+    /// Restores; `None` if there is no checkpoint. `plan` gets, by name, the epoch, the names,
+    /// dtypes, shapes and lengths of the regions, and the attachment. It returns for each region
+    /// `None` (skip it), `True` (as a value) or a writable buffer to fill. The restore is lazy
+    /// unless `user_only` is `None`; true serves only the program's own instructions.
     #[pyo3(signature = (plan, tick, *, epoch, user_only))]
     fn restore<'py>(
         &self,
@@ -202,14 +204,15 @@ impl Job {
         files::get(&self.core, to, paths, epoch, overwrite, tick)
     }
 
-    /// The committed checkpoints, oldest first.
+    /// Returns the committed checkpoints, oldest first.
     fn epochs<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         self.core.check_process(py)?;
         let epochs = py.detach(|| self.core.job().epochs()).or_raise(py)?;
         epochs.iter().map(|info| report_of(py, info)).collect()
     }
 
-    /// The number of a checkpoint that may be counted from the newest: after the save under way is over.
+    /// Returns the number of a checkpoint that may be counted from the newest, after the save under
+    /// way is over.
     fn epoch_named(&self, name: &str, tick: &Bound<'_, PyAny>) -> PyResult<u64> {
         let py = tick.py();
         self.core.check_process(py)?;
@@ -219,7 +222,7 @@ impl Job {
         py.detach(|| self.core.job().epoch_named(name)).or_raise(py)
     }
 
-    /// The tiers from which alone a checkpoint can be read now.
+    /// Returns the tiers from which alone a checkpoint can be read now.
     #[pyo3(signature = (epoch))]
     fn tiers(&self, py: Python<'_>, epoch: Option<u64>) -> PyResult<Vec<&'static str>> {
         self.core.check_process(py)?;
@@ -227,7 +230,7 @@ impl Job {
         Ok(tiers.into_iter().map(Tier::name).collect())
     }
 
-    /// Changes what is said about a checkpoint, after the save under way is over.
+    /// Changes the remarks of a checkpoint, after the save under way is over.
     #[pyo3(signature = (epoch, tick, *, label, pin))]
     fn note(
         &self,
@@ -248,8 +251,8 @@ impl Job {
         py.detach(|| self.core.job().note(epoch, change)).or_raise(py).map(drop)
     }
 
-    /// Drops checkpoints by rules and collects, after the save under way is over; answers which are kept
-    /// and why, which are dropped, both oldest first, and what became of the packs.
+    /// Drops checkpoints by rules and collects, after the save under way is over. Returns the kept
+    /// ones with reasons and the dropped ones, both oldest first, and the counts of packs.
     fn prune<'py>(
         &self,
         rules: &Rules,
@@ -260,7 +263,7 @@ impl Job {
         collect::prune(&self.core, rules, options, tick)
     }
 
-    /// A picture of all checkpoints, as SVG.
+    /// Returns a picture of all checkpoints, as SVG.
     fn plot(&self, py: Python<'_>) -> PyResult<String> {
         self.core.check_process(py)?;
         let job = self.core.job();
@@ -269,7 +272,7 @@ impl Job {
         Ok(outlive_cli::plot(job.name().as_str(), &manifests))
     }
 
-    /// Waits for the drain, and raises its failure if nobody has been told.
+    /// Waits until the save is over, and raises its failure if that was not reported yet.
     fn wait(&self, tick: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = tick.py();
         self.core.check_process(py)?;
@@ -279,7 +282,8 @@ impl Job {
         waited.or_raise(py).and(told)
     }
 
-    /// Lets the next save leave behind what others have saved since this job restored or was closed.
+    /// Lets the next save continue, although others have saved since this job restored or was
+    /// closed.
     fn take_over(&self, py: Python<'_>) -> PyResult<()> {
         self.core.check_process(py)?;
         py.detach(|| self.core.job().take_over());
@@ -304,23 +308,23 @@ impl Job {
         ))
     }
 
-    /// Failures of which the program is to be warned: how many, how many in a row, and the last one.
+    /// Returns the failures for a warning: how many, how many in a row, and the last one.
     fn untold_failures(&self, py: Python<'_>) -> PyResult<Option<(u64, u64, String)>> {
         self.core.check_process(py)?;
         let untold = self.core.job().untold_failures();
         Ok(untold.map(|(count, in_a_row, error)| (count, in_a_row, error.message().to_owned())))
     }
 
-    /// Waits for the drain and the slow tier, raises a failure of which the program must be told, and ends the session.
-    /// At the end of the process nothing waits for memory that is being filled. A group closes `together`, or this rank
-    /// waits for no other one.
+    /// Waits for the last save and the slow tier, raises a failure that was not reported yet, and
+    /// ends the session. At the end of the process it does not wait for memory that is being
+    /// filled. A group closes `together`; otherwise this rank waits for no other one.
     #[pyo3(signature = (tick, *, at_exit, together))]
     fn close(&self, tick: &Bound<'_, PyAny>, at_exit: bool, together: bool) -> PyResult<()> {
         let py = tick.py();
         let core = &self.core;
         core.check_process(py)?;
         let inside = core.enter(tick)?;
-        // Others may wait for this rank already.
+        // Other ranks may wait for this one already.
         let keepalive = core.job().keepalive();
         core.settle_last(tick)?;
         if !at_exit {

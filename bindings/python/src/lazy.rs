@@ -1,5 +1,5 @@
-//! Memory that a lazy restore fills while Python runs. Threads of the fill never need the GIL, as the
-//! thread that waits for a page may hold it.
+//! Memory that a lazy restore fills while Python runs. Threads of the fill never need the GIL, as
+//! the thread that waits for a page may hold it.
 
 use crate::errors::{invalid, to_py};
 use crate::named::named;
@@ -12,7 +12,7 @@ use pyo3::types::PyDict;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Memory that is being filled; `outlive.LazyRestored` is what programs use.
+/// Memory that is being filled; programs use `outlive.LazyRestored`.
 #[pyclass(frozen, module = "outlive._core")]
 pub struct FillHandle {
     core: Arc<Core>,
@@ -20,7 +20,7 @@ pub struct FillHandle {
 }
 
 impl FillHandle {
-    /// Of a lazy restore of a job.
+    /// The handle for a lazy restore of a job.
     pub fn new(core: &Arc<Core>, rest: MemoryFill) -> FillHandle {
         FillHandle { core: core.clone(), rest }
     }
@@ -28,21 +28,21 @@ impl FillHandle {
 
 #[pymethods]
 impl FillHandle {
-    /// True once everything is there.
+    /// True once all bytes are there.
     fn done(&self, py: Python<'_>) -> PyResult<bool> {
         self.core.check_process(py)?;
         Ok(self.rest.done())
     }
 
-    /// Bytes brought by the background so far, and in all.
+    /// Bytes that the background has brought so far, and in total.
     fn progress(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
         self.core.check_process(py)?;
         Ok(self.rest.progress())
     }
 
-    /// "full" if system calls may touch what is missing, "user-only" if only the program's own
-    /// instructions may, "eager" if nothing is filled lazily; and why something that is large enough
-    /// is not, if so.
+    /// Returns the mode, the bytes that are filled lazily, and why other large memory is not. Mode:
+    /// "full" if system calls may touch missing pages, "user-only" if only the program's own
+    /// instructions may, "eager" if nothing is filled lazily.
     fn how<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let how = self.rest.how();
         let mode = match how.mode {
@@ -53,8 +53,8 @@ impl FillHandle {
         Ok(named!(py; ..how { lazy_bytes, eager_because }, mode: mode))
     }
 
-    /// Waits until regions, or everything if there are none, are there; false if that takes longer
-    /// than `timeout_s`.
+    /// Waits until the named regions, or all if none is named, are there; false if that takes
+    /// longer than `timeout_s`.
     fn wait(
         &self,
         names: Option<Vec<String>>,

@@ -1,7 +1,7 @@
-//! The Python front door's native half: takes leaves of a state tree, hands their memory to the
-//! engine without the GIL, and turns the engine's answers into Python objects.
+//! The native half of the Python binding: takes leaves of a state tree, hands their memory to the
+//! engine without the GIL, and converts the engine's results into Python objects.
 //!
-//! Nothing in here knows what a state tree looks like; that is `python/outlive/_tree.py`.
+//! It knows nothing about state trees; `python/outlive/_tree.py` does.
 
 mod buffer;
 mod collect;
@@ -40,14 +40,14 @@ mod _core {
     #[allow(non_upper_case_globals)] // the name is Python's
     const __version__: &str = env!("CARGO_PKG_VERSION");
 
-    /// Runs the `outlive` command with `args`, the program's name first; gives its exit code.
+    /// Runs the `outlive` command with `args`, the program's name first; returns its exit code.
     #[pyfunction]
     fn command(py: Python<'_>, args: Vec<OsString>) -> i32 {
         py.detach(|| outlive_cli::run(args))
     }
 
-    /// Ids of the containers in `state` that become one leaf each: those that hold nothing but plain
-    /// values, of each the outermost, with `least` values or more.
+    /// Returns ids of the containers in `state` that become one leaf each: the outermost that hold
+    /// only plain values, with `least` values or more.
     #[pyfunction]
     fn plain_containers<'py>(
         state: &Bound<'py, PyAny>,
@@ -59,20 +59,20 @@ mod _core {
         )
     }
 
-    /// Takes on the mapping of a new array, a private anonymous one that nobody has used: has it made
-    /// of the pages that cost least here, which is measured. Gives an object to be kept until the
-    /// mapping goes, and what was chosen if that is new.
+    /// Offers the mapping of a new array, a private anonymous one that no code has used: it gets
+    /// the pages that cost least on this machine, which is measured. Returns an object to keep
+    /// until the mapping goes, and a notice of the choice if it is new.
     #[pyfunction]
     #[allow(unsafe_code)]
     fn offer(mapping: &Bound<'_, PyAny>) -> PyResult<(Offered, Option<String>)> {
         let buffer = crate::buffer::Buffer::write(mapping)?;
-        // SAFETY: `outlive.zeros` has just made the mapping in this way, nobody else has seen it, and
-        // the mapping's own object keeps what is given until it is deallocated.
+        // SAFETY: `outlive.zeros` has just made the mapping in this way, no other code has seen it,
+        // and the mapping's own object keeps the result until it is deallocated.
         let (offered, news) = unsafe { buffer.offer() };
         Ok((Offered { _kept: offered }, news))
     }
 
-    /// Says that a mapping is there, as long as this is.
+    /// Marks a mapping as existing, while this object exists.
     #[pyclass(frozen)]
     struct Offered {
         _kept: outlive_io::fresh::Offered,

@@ -1,4 +1,4 @@
-//! What a program says about a checkpoint.
+//! Label, pin and metrics of a checkpoint.
 
 use crate::errors::OrRaise;
 use outlive_format::Remarks;

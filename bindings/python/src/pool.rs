@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A pool; `outlive.Pool` is what programs use.
+/// A pool; programs use `outlive.Pool`.
 #[pyclass(frozen, module = "outlive._core")]
 pub struct Pool {
     pool: outlive_pool::Pool,
@@ -27,7 +27,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Refuses in a forked child, before any lock is touched.
+    /// Refuses a call in a forked child, before any lock is touched.
     fn check_process(&self, py: Python<'_>) -> PyResult<()> {
         self.opener.check(py, || format!("the pool {}", self.location.display()))
     }
@@ -35,8 +35,8 @@ impl Pool {
 
 #[pymethods]
 impl Pool {
-    /// Opens the pool in `location`, made if `create` and there is none. The others override what
-    /// `pool.toml` says, for this process.
+    /// Opens the pool in `location`; with `create`, makes it if there is none. The other arguments
+    /// override `pool.toml` for this process.
     #[new]
     #[pyo3(signature = (
         location, *, create, staging_bytes, freeze_bytes_max, index_bytes_max, threads, freeze, tracker
@@ -105,14 +105,14 @@ impl Pool {
         Ok(job)
     }
 
-    /// Names of the jobs that have ever saved here.
+    /// Returns the names of the jobs that have ever saved here.
     fn jobs(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         self.check_process(py)?;
         let jobs = py.detach(|| self.pool.jobs()).or_raise(py)?;
         Ok(jobs.iter().map(|job| job.as_str().to_owned()).collect())
     }
 
-    /// Deletes what no checkpoint needs; answers what became of the packs.
+    /// Deletes data that no checkpoint needs; returns the counts of packs.
     fn gc<'py>(
         &self,
         options: &Collection,
@@ -122,7 +122,7 @@ impl Pool {
         collect::gc(&self.pool, &self.events, options, tick)
     }
 
-    /// Notices and progress since the last call, each in its order.
+    /// Returns notices and progress since the last call, each in its order.
     fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.check_process(py)?;
         let (notices, progress) = (PyList::empty(py), PyList::empty(py));
@@ -146,7 +146,7 @@ enum FailAfter {
     Text(String),
 }
 
-/// What `Pool.job` says of saves that fail.
+/// Reads the arguments of `Pool.job` for saves that fail.
 fn on_failure_of(said: &str, fail_after: Option<FailAfter>) -> Result<OnFailure> {
     let fail_after = match fail_after {
         None => OnFailure::FAIL_AFTER,

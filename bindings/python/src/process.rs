@@ -1,5 +1,5 @@
-//! Which process has opened something. A child that it forks has none of its threads, and a lock that
-//! another thread held at the fork is held for ever there.
+//! The process that has opened an object. A child that it forks has none of its threads, and a lock
+//! that another thread held at the fork stays held forever there.
 
 use crate::errors::to_py;
 use outlive_types::Error;
@@ -15,7 +15,7 @@ impl Opener {
         Opener(std::process::id())
     }
 
-    /// Refuses in a forked child. To be called before any lock is touched.
+    /// Refuses a call in a forked child. Call it before any lock is touched.
     pub fn check(self, py: Python<'_>, what: impl FnOnce() -> String) -> PyResult<()> {
         let here = std::process::id();
         if self.0 == here {

@@ -1,5 +1,5 @@
-//! Long containers of the last save: the very objects that they held, and the bytes that these became.
-//! Objects that cannot change and are the same need not be looked at again: only their addresses are.
+//! Long containers of the last save: their very objects, and the bytes that these became. Immutable
+//! objects that are the same need no second look: comparing their addresses is enough.
 #![allow(unsafe_code)]
 
 use pyo3::ffi;
@@ -11,39 +11,40 @@ use std::ops::Range;
 /// Shorter containers are encoded as fast as they are compared.
 pub const LONG: usize = 4096;
 
-/// What is remembered of a save.
+/// Data that is remembered from a save.
 #[derive(Default)]
 pub struct Remembered {
-    /// All values of the save, encoded one behind another.
+    /// All values of the save, encoded one behind the other.
     pub bytes: Vec<u8>,
-    /// By the address that each container had. It may be another one's by now.
+    /// By the address that each container had. Another object may have that address by now.
     pub containers: HashMap<usize, Long>,
 }
 
 /// A long container whose entries cannot change.
 pub struct Long {
-    /// Its entries; of a dict each key, and then its value. They are kept, so that no other object gets
-    /// the address of one.
+    /// Its entries; of a dict each key, and then its value. They are kept alive, so that no other
+    /// object gets the address of one.
     pub items: Vec<Py<PyAny>>,
     /// The address of its class.
     pub kind: usize,
-    /// How many values they count as.
+    /// Number of values that they count as.
     pub count: usize,
-    /// Where its bytes are.
+    /// Range of its bytes.
     pub place: Range<usize>,
-    /// Where they began in their region: padding depends on that.
+    /// Offset of the bytes in their region: padding depends on it.
     pub begin: usize,
     /// Whether this save has found the same entries in it.
     pub is_same: bool,
 }
 
 impl Remembered {
-    /// Begins a save: nothing was found to be the same yet.
+    /// Begins a save: no container is known to be the same yet.
     pub fn begin(&mut self) {
         self.containers.values_mut().for_each(|long| long.is_same = false);
     }
 
-    /// Looks whether a container has the entries that it had; gives how many values they count as.
+    /// Checks that a container has the entries that it had; returns the number of values that they
+    /// count as.
     pub fn count(&mut self, container: &Bound<'_, PyAny>) -> Option<usize> {
         let long = self.containers.get_mut(&(container.as_ptr() as usize))?;
         let is_of_kind = container.get_type().as_ptr() as usize == long.kind;
@@ -58,8 +59,9 @@ fn has(container: &Bound<'_, PyAny>, items: &[Py<PyAny>]) -> bool {
     if let Ok(list) = container.cast_exact::<PyList>() {
         list.len() == items.len()
             && items.iter().enumerate().all(|(at, item)| {
-                // SAFETY: it is a live list with the GIL held, and no Python code runs since its length
-                // was read, so `at` is in it. The borrowed entry is compared and not followed.
+                // SAFETY: it is a live list with the GIL held, and no Python code runs since its
+                // length was read, so `at` is in it. The borrowed entry is compared and not
+                // dereferenced.
                 unsafe { ffi::PyList_GetItem(object, at as ffi::Py_ssize_t) == item.as_ptr() }
             })
     } else if let Ok(tuple) = container.cast_exact::<PyTuple>() {
@@ -70,8 +72,8 @@ fn has(container: &Bound<'_, PyAny>, items: &[Py<PyAny>]) -> bool {
         dict.len() * 2 == items.len()
             && items.chunks_exact(2).all(|pair| {
                 let (mut key, mut value) = (std::ptr::null_mut(), std::ptr::null_mut());
-                // SAFETY: it is a live dict with the GIL held, and no Python code runs meanwhile, so
-                // `place` stays good. The borrowed entries are compared and not followed.
+                // SAFETY: it is a live dict with the GIL held, and no Python code runs meanwhile,
+                // so `place` stays valid. The borrowed entries are compared and not dereferenced.
                 let found = unsafe {
                     ffi::PyDict_Next(object, &raw mut place, &raw mut key, &raw mut value)
                 };

@@ -1,7 +1,7 @@
-//! Restoring: a thread of the engine reads, the thread that Python called plans, waits and decodes.
+//! Restores: a thread of the engine reads; the thread that Python called plans, waits and decodes.
 //!
-//! All Python code runs on the calling thread, which is also the one that Ctrl-C interrupts; the
-//! reading thread knows only addresses, and gives them up when it is told to.
+//! All Python code runs on the calling thread, which is also the one that Ctrl-C interrupts. The
+//! reading thread knows only addresses, and gives them up when its permit is withdrawn.
 
 use crate::buffer::{Buffer, RawBytes};
 use crate::errors::{invalid, to_py};
@@ -24,13 +24,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, s
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// What the reading thread sends.
+/// A message of the reading thread.
 enum Message {
-    /// Here is a checkpoint: what of it is wanted, and where?
+    /// Asks for the destinations of a checkpoint's regions.
     Plan(Box<Question>),
-    /// The ranks of the group must be called, on the thread that has called us.
+    /// Asks the calling thread to call the ranks of the group.
     Call(Call),
-    /// It is over.
+    /// Reports the result.
     Reply(Box<Result<Option<Reply>>>),
 }
 
@@ -41,17 +41,17 @@ struct Question {
 
 struct Reply {
     filled: Filled,
-    /// What follows while the program runs.
+    /// The lazy part, which follows while the program runs.
     rest: Option<MemoryFill>,
 }
 
-/// The regions of the checkpoint that is being restored, and where they go.
+/// The regions of the checkpoint that is being restored, and their destinations.
 struct Destinations {
     regions: Vec<RegionDesc>,
     targets: Vec<LeafDestination>,
 }
 
-/// Where a region goes.
+/// Destination of a region.
 enum LeafDestination {
     Nowhere,
     Value,
@@ -61,7 +61,7 @@ enum LeafDestination {
 }
 
 impl Destinations {
-    /// The program's memory.
+    /// Returns the buffers of the program's memory.
     fn buffers(self) -> Vec<Buffer> {
         let buffer = |target| match target {
             LeafDestination::Array(buffer) | LeafDestination::Part(_, buffer) => Some(buffer),
@@ -97,7 +97,8 @@ pub fn restore<'py>(
     let settle = || {
         let _keepalive = core.job().keepalive();
         core.settle_last(tick)?;
-        // Memory that a tracker watches cannot be filled lazily, and what it knows will be void.
+        // Memory that a tracker watches cannot be filled lazily, and the restore makes its baseline
+        // invalid.
         core.client.detach();
         core.settle_fill(tick)
     };
@@ -128,10 +129,11 @@ pub fn restore<'py>(
     let mut chosen = None;
     // Only this thread receives; the lock is for the compiler.
     let outcome = serve(core, &Mutex::new(receiver), plan, tick, &mut chosen);
-    // Also when all went well: the buffers go away now.
+    // Also after a success, since the buffers go away now.
     py.detach(|| permit.withdraw());
     if let Some(coordinator) = &core.coordinator {
-        // After an interruption it may still read. It must never call the communicator itself.
+        // After an interruption the thread may still read. It must never call the communicator
+        // itself.
         coordinator.set_relay(Some(Box::new(|_| false)));
         py.detach(|| drop(reading.join()));
         coordinator.set_relay(None);
@@ -145,7 +147,7 @@ pub fn restore<'py>(
     result
 }
 
-/// What Python gets.
+/// Makes the result for Python.
 fn conclude<'py>(
     core: &Arc<Core>,
     py: Python<'py>,
@@ -158,7 +160,7 @@ fn conclude<'py>(
         (Some(Reply { filled, rest }), Some(chosen)) => {
             let values = hand_out(py, chosen, &filled)?;
             let Restored { epoch, stats, skipped, .. } = &filled.restored;
-            // Not even the number of a checkpoint is sure if nothing of it can be read.
+            // If a checkpoint cannot be read at all, even its number is not certain.
             let skipped =
                 skipped.iter().map(|(epoch, e)| ((*epoch > 0).then_some(epoch), e.message()));
             let result = named!(py;
@@ -187,7 +189,7 @@ fn serve(
     chosen: &mut Option<Destinations>,
 ) -> PyResult<Option<Reply>> {
     let py = tick.py();
-    // What Python raised when it was asked. The reading thread still has to tell other ranks.
+    // The exception of the plan. The reading thread must still report it to other ranks.
     let mut raised = None;
     loop {
         let message = wait::wait(&core.events, tick, None, &mut |limit| {
@@ -228,7 +230,7 @@ fn serve(
             }
             Some(Message::Call(call)) => {
                 if let Some(coordinator) = &core.coordinator {
-                    // It may wait for other ranks.
+                    // Without the GIL, since it may wait for other ranks.
                     py.detach(|| coordinator.make(call));
                 }
             }
@@ -240,7 +242,7 @@ fn serve(
     }
 }
 
-/// Asks Python what it wants of a checkpoint.
+/// Asks Python for the destinations of a checkpoint's regions.
 fn ask(plan: &Bound<'_, PyAny>, offer: &Offer) -> PyResult<Vec<LeafDestination>> {
     let py = plan.py();
     let Offer { epoch, ranks, regions, attachment } = offer;
@@ -306,7 +308,7 @@ fn ask(plan: &Bound<'_, PyAny>, offer: &Offer) -> PyResult<Vec<LeafDestination>>
     Ok(targets)
 }
 
-/// Decodes the values; `None` for what went elsewhere.
+/// Decodes the values; `None` for regions with another destination.
 fn hand_out<'py>(
     py: Python<'py>,
     chosen: &Destinations,
@@ -349,11 +351,11 @@ impl Reader {
                 begun.map(|LazyRestore { filled, rest }| Reply { filled, rest: Some(rest) })
             }),
         };
-        // Nobody listens any more if the wait was interrupted.
+        // If the wait was interrupted, the receiver is gone.
         let _ = self.sender.send(Message::Reply(Box::new(outcome)));
     }
 
-    /// Asks the calling thread what goes where.
+    /// Asks the calling thread for the destinations.
     fn ask(&self, offer: Offer) -> Result<Vec<Destination>> {
         let (reply, answer) = sync_channel(1);
         let question = Question { offer, reply };
@@ -365,10 +367,10 @@ impl Reader {
 #[allow(unsafe_code)]
 fn to_fill(bytes: RawBytes) -> MutRegion {
     // SAFETY: the address is of a writable buffer that the calling thread keeps until it has
-    // withdrawn the leave: a client fills memory only with that leave, and what was advised about the
-    // memory ends as it is withdrawn, so that the region may be dropped after. What is filled lazily
-    // is kept with the job until the fill is over (`Core::keep`). A client fills regions that overlap
-    // one after the other, and that no Python thread uses the array meanwhile is what
-    // `outlive.Job.restore` asks of its caller.
+    // withdrawn the permit. A client fills memory only with that permit, and advice about the
+    // memory ends as it is withdrawn, so that the region may be dropped afterwards. The job keeps
+    // memory that is filled lazily until the fill is over (`Core::keep`). A client fills regions
+    // that overlap one after the other. `outlive.Job.restore` requires of its caller that no Python
+    // thread uses the array meanwhile.
     unsafe { bytes.to_fill() }
 }

@@ -17,18 +17,18 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A copy of a leaf smaller than this costs less than to keep its buffer.
+/// A leaf smaller than this is copied, which costs less than to keep its buffer.
 const COPIED_BELOW_BYTES: usize = 1024;
 
-/// The leaves of a state with all that must stay while the engine reads them.
+/// The leaves of a state, with all memory that must stay while the engine reads them.
 struct Leaves {
     regions: Vec<Region>,
-    /// Values and tiny arrays, one behind another. Regions point into it.
+    /// Values and tiny arrays, one behind the other. Regions point into it.
     copied: Vec<u8>,
     /// The memory of the other arrays. Regions point into it.
     _buffers: Vec<Buffer>,
-    /// Of arrays that nobody changes. They are neither copied nor forked, so they must be kept until
-    /// the save is over.
+    /// Memory of immutable arrays. It is neither copied nor forked, so it must be kept until the
+    /// save is over.
     constants: Vec<Buffer>,
 }
 
@@ -70,7 +70,7 @@ impl Leaves {
                 buffer.copy_to(py, &mut copied);
                 places.push(Bytes::Copied { offset, length: buffer.length() });
             } else if leaf.is_exact_instance_of::<PyMemoryView>() && buffer.is_readonly() {
-                // Only of arrays that nobody changes the Python side makes memory views.
+                // The Python side makes memory views only of immutable arrays.
                 places.push(Bytes::Constant(buffer.raw()));
                 constants.push(buffer);
             } else {
@@ -113,15 +113,15 @@ impl Leaves {
 fn region(bytes: RawBytes, name: &str, dtype: &str, shape: Vec<u64>) -> Region {
     // SAFETY: the bytes lie in a `Leaves`' vector, which is not touched again, or in one of its
     // buffers. `save` keeps the `Leaves` until the engine's `save` has returned, and after that the
-    // engine reads none of the program's memory. That Python code does not write the arrays
-    // meanwhile is what `outlive.Job.save` asks of its caller.
+    // engine reads none of the program's memory. `outlive.Job.save` requires of its caller that no
+    // Python code writes the arrays meanwhile.
     unsafe { bytes.region(name, dtype, shape) }
 }
 
 #[allow(unsafe_code)]
 fn constant(bytes: RawBytes, name: &str, dtype: &str, shape: Vec<u64>) -> Region {
-    // SAFETY: the bytes lie in one of a `Leaves`' `constants`, which `save` hands to the job; that keeps
-    // them until the save is over. Their arrays have no means to be written.
+    // SAFETY: the bytes lie in one of a `Leaves`' `constants`, which `save` hands to the job. The
+    // job keeps them until the save is over. Their arrays cannot be written.
     unsafe { bytes.constant(name, dtype, shape) }
 }
 
@@ -136,17 +136,17 @@ pub fn save(
 ) -> PyResult<Save> {
     let py = tick.py();
     core.check_process(py)?;
-    // What can be waited for is waited for here, where Ctrl-C works.
+    // All waits happen here, where Ctrl-C works.
     let inside = core.enter(tick)?;
     let begun = Cell::new(Instant::now());
     let take = || {
         let _keepalive = core.job().keepalive();
         core.settle_last(tick)?;
         core.settle_fill(tick)?;
-        // An earlier save is no part of this one.
+        // The time of an earlier save does not count for this one.
         begun.set(Instant::now());
         core.keep_constants(Vec::new());
-        // What fails is not remembered.
+        // After a failure nothing is remembered.
         let mut remembered = std::mem::take(&mut *core.remembered());
         let taken = Leaves::take(names, dtypes, shapes, leaves, distributions, &mut remembered)?;
         Ok((taken, remembered))
@@ -154,7 +154,7 @@ pub fn save(
     let (mut leaves, mut remembered) = take().map_err(|raised: PyErr| core.declined(py, raised))?;
     let regions = std::mem::take(&mut leaves.regions);
     let mut source = core.client.source(regions, attachment);
-    // Another job's lazy restore may still fill some of it.
+    // Another job's lazy restore may still fill some of the memory.
     let keepalive = core.job().keepalive();
     let filled = wait::wait(&core.events, tick, None, &mut |limit| {
         source.wait_filled(Some(limit)).map_or_else(|e| Some(Err(e)), |done| done.then_some(Ok(())))
@@ -163,7 +163,7 @@ pub fn save(
     drop(keepalive);
     filled.map_err(|raised| core.declined(py, raised))?;
     let saved = py.detach(|| core.client.save_source(&mut source, notes));
-    // Its regions point into what goes now.
+    // Its regions point into the leaves, which are dropped below.
     drop(source);
     let constants = std::mem::take(&mut leaves.constants);
     if !remembered.containers.is_empty() {
@@ -178,7 +178,7 @@ pub fn save(
     Ok(Save { core: core.clone(), handle, held: begun.get().elapsed() })
 }
 
-/// A save under way or over; `outlive.Save` is what programs use.
+/// A save that is under way or over; programs use `outlive.Save`.
 #[pyclass(frozen, module = "outlive._core")]
 pub struct Save {
     core: Arc<Core>,
@@ -188,25 +188,26 @@ pub struct Save {
 
 #[pymethods]
 impl Save {
-    /// The epoch that the checkpoint has once it is committed.
+    /// Returns the epoch that the checkpoint has once it is committed.
     #[getter]
     fn epoch(&self) -> u64 {
         self.handle.epoch()
     }
 
-    /// How long the call held the program up, from when no earlier save was under way.
+    /// Time for which the call held the program up, counted from the end of any earlier save.
     #[getter]
     fn held_s(&self) -> f64 {
         self.held.as_secs_f64()
     }
 
-    /// True once it is over, well or not.
+    /// True once it is over, after a success or a failure.
     fn done(&self, py: Python<'_>) -> PyResult<bool> {
         self.core.check_process(py)?;
         Ok(self.handle.done())
     }
 
-    /// Waits until it is over. Raises its failure if the program must be told, whatever it waits for.
+    /// Waits until it is over. Raises its failure if the program's policy demands that even while
+    /// it waits.
     fn settle(&self, tick: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = tick.py();
         self.core.check_process(py)?;
@@ -219,7 +220,7 @@ impl Save {
         self.core.job().settle_save(&self.handle).or_raise(py).and(told)
     }
 
-    /// Waits for the commit and gives the figures; `None` if that takes longer than `timeout_s`.
+    /// Waits for the commit and returns the figures; `None` if that takes longer than `timeout_s`.
     fn wait<'py>(
         &self,
         timeout_s: Option<f64>,
@@ -230,14 +231,15 @@ impl Save {
         let timeout = match timeout_s {
             None => None,
             Some(s) if s.is_nan() => return Err(invalid(py, "a timeout must be a number".into())),
-            // Beyond what a duration can hold is for ever.
+            // A time beyond the range of a duration means forever.
             Some(s) => Duration::try_from_secs_f64(s.max(0.0)).ok(),
         };
         let step = &mut |limit| self.handle.wait(Some(limit));
         let Some(outcome) = wait::wait(&self.core.events, tick, timeout, step)? else {
             return Ok(None);
         };
-        // Never waits: whoever starts a save may need the GIL, or be this very thread.
+        // This must not wait: the thread that starts a save may need the GIL, or be this very
+        // thread.
         if !self.core.job().is_saving() {
             self.core.keep_constants(Vec::new());
         }

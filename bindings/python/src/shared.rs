@@ -1,4 +1,4 @@
-//! What the handles of a job share, and how they wait for one another.
+//! The state that the handles of a job share, and how they wait for one another.
 
 use crate::buffer::Buffer;
 use crate::errors::{invalid, to_py};
@@ -16,17 +16,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What the handles of a job share.
+/// The state that the handles of a job share.
 pub struct Core {
-    /// The job, and what is known of the program's memory.
+    /// The job, and its knowledge of the program's memory.
     pub client: Client,
     /// Events of the job's pool.
     pub events: Arc<Events>,
     turn: TimedLock,
-    /// Buffers that lazy restores fill, each with whether it is over. Threads of the fill do not hold
-    /// them: to let go of a buffer takes the GIL.
+    /// Buffers that lazy restores fill, each with whether the fill is over. Threads of the fill do
+    /// not own them, since dropping a buffer takes the GIL.
     kept: Mutex<Vec<(Vec<Buffer>, Arc<AtomicBool>)>>,
-    /// Arrays that nobody changes, which the save under way reads where they are.
+    /// Immutable arrays, which the save under way reads in place.
     constants: Mutex<Vec<Buffer>>,
     /// Long containers of the last save.
     remembered: Mutex<Remembered>,
@@ -36,7 +36,7 @@ pub struct Core {
 }
 
 impl Drop for Core {
-    /// A save that is still under way reads the constants.
+    /// Waits for a save under way, since it reads the constants.
     fn drop(&mut self) {
         if self.constants.get_mut().is_ok_and(|constants| !constants.is_empty())
             && let Some(handle) = self.job().current()
@@ -79,18 +79,20 @@ impl Core {
         })
     }
 
-    /// Refuses in a forked child, before any lock is touched.
+    /// Refuses a call in a forked child, before any lock is touched.
     pub fn check_process(&self, py: Python<'_>) -> PyResult<()> {
         self.opener.check(py, || format!("the job {}", self.job().name()))
     }
 
-    /// The exception for an error, or what the communicator of the group has raised instead.
+    /// Returns the exception for an error, or the one that the communicator of the group has
+    /// raised.
     pub fn raise(&self, py: Python<'_>, error: &Error) -> PyErr {
         let raised = self.coordinator.as_ref().and_then(|coordinator| coordinator.take_raised());
         raised.unwrap_or_else(|| to_py(py, error))
     }
 
-    /// What was raised before a save or restore began: the other ranks of a group, which begin it, are told.
+    /// Passes on an exception from before a save or restore began. In a group, the other ranks
+    /// begin it, so they get this error too.
     pub fn declined(&self, py: Python<'_>, raised: PyErr) -> PyErr {
         if self.coordinator.is_some() {
             let error = Error::invalid(raised.value(py).to_string());
@@ -100,8 +102,8 @@ impl Core {
         raised
     }
 
-    /// Long containers of the last save. While this is held, no Python code may run: another thread that
-    /// wants it would wait with the GIL.
+    /// Returns the long containers of the last save. While the lock is held, no Python code may
+    /// run: another thread that needs the lock would wait with the GIL.
     pub fn remembered(&self) -> MutexGuard<'_, Remembered> {
         self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -111,7 +113,8 @@ impl Core {
         self.client.job()
     }
 
-    /// Waits until no other thread saves, restores or closes. Refuses where it would wait for itself.
+    /// Waits until no other thread saves, restores or closes. Refuses if this thread would wait for
+    /// itself.
     pub fn enter(&self, tick: &Bound<'_, PyAny>) -> PyResult<Inside<'_>> {
         match wait::wait(&self.events, tick, None, &mut |limit| self.turn.enter(limit))? {
             Some(Entry::Entered) => Ok(self.turn.entered()),
@@ -129,9 +132,10 @@ impl Core {
         }
     }
 
-    /// Waits until the save under way, if there is one, is over, however it ends.
+    /// Waits until the save under way, if any, is over, however it ends.
     pub fn settle_last(&self, tick: &Bound<'_, PyAny>) -> PyResult<()> {
-        // Whoever starts a save holds the lock, and may need the GIL to reach other ranks.
+        // Without the GIL: the thread that starts a save holds the lock, and may need the GIL to
+        // reach other ranks.
         if let Some(handle) = tick.py().detach(|| self.job().current()) {
             wait::wait(&self.events, tick, None, &mut |limit| {
                 handle.wait_done(Some(limit)).then_some(())
@@ -140,7 +144,7 @@ impl Core {
         Ok(())
     }
 
-    /// Waits until memory that is being filled lazily is there.
+    /// Waits until a lazy fill under way is complete.
     pub fn settle_fill(&self, tick: &Bound<'_, PyAny>) -> PyResult<()> {
         if let Some(fill) = self.client.filling() {
             wait::wait(&self.events, tick, None, &mut |limit| fill.wait(Some(limit)).map(drop))?;
@@ -150,20 +154,20 @@ impl Core {
         Ok(())
     }
 
-    /// Waits until the slow tier has what was committed, as long as `pool.toml` allows.
+    /// Waits until the slow tier has the committed packs, as long as `pool.toml` allows.
     pub fn settle_slow_tier(&self, tick: &Bound<'_, PyAny>) -> PyResult<()> {
         let mut fill = self.job().finish_fill();
         wait::wait(&self.events, tick, None, &mut |limit| fill.wait(limit).then_some(()))?;
         Ok(())
     }
 
-    /// Keeps what a lazy restore fills until it is `over`.
+    /// Keeps the buffers of a lazy restore until it is `over`.
     pub fn keep(&self, buffers: Vec<Buffer>, over: Arc<AtomicBool>) {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).push((buffers, over));
         self.detach();
     }
 
-    /// Lets go of buffers that nobody fills any more. Answers whether there are others.
+    /// Drops buffers whose fill is over. Returns whether there are others.
     pub fn detach(&self) -> bool {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let all = std::mem::take(&mut *kept);
@@ -172,17 +176,17 @@ impl Core {
         *kept = still;
         let others = !kept.is_empty();
         drop(kept);
-        // Without the lock: this may run Python code.
+        // Without the lock, since this may run Python code.
         drop(over);
         others
     }
 
-    /// Keeps what the save under way reads, in place of what the one before it has read.
+    /// Keeps the memory that the save under way reads, and drops that of the save before.
     pub fn keep_constants(&self, buffers: Vec<Buffer>) {
         let mut kept = self.constants.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *kept, buffers);
         drop(kept);
-        // Released without the lock: that may run other Python code.
+        // Without the lock, since this may run other Python code.
         drop(before);
     }
 }

@@ -1,5 +1,5 @@
-//! Python's own values as bytes and back. Arrays and byte strings are not copied here: they give
-//! their memory (`buffer.rs`).
+//! Python's own values as bytes and back. Arrays and byte strings are not copied here: the engine
+//! reads their memory (`buffer.rs`).
 
 use crate::errors::to_py;
 use crate::plain::{self, TREE};
@@ -8,13 +8,13 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyComplex, PyComplexMethods, PyDict, PyFloat, PyInt, PyString};
 
 /// Integers beyond 64 bits grow in steps of this, so that a generator's 128-bit state keeps its
-/// length, and what follows it in the image its place.
+/// length, and the data after it in the image keeps its offset.
 const LONG_INT_BYTES: usize = 32;
 
-/// Appends the bytes of `leaf`; false if its dtype is none of those known here.
+/// Appends the bytes of `leaf`; false if its dtype is not known here.
 ///
 /// # Errors
-/// If the leaf is not what its dtype says.
+/// If the leaf does not fit its dtype.
 pub fn encode(leaf: &Bound<'_, PyAny>, dtype: &str, to: &mut Vec<u8>) -> PyResult<bool> {
     match dtype {
         "py:float" => {
@@ -51,7 +51,7 @@ pub fn encode(leaf: &Bound<'_, PyAny>, dtype: &str, to: &mut Vec<u8>) -> PyResul
     Ok(true)
 }
 
-/// The value that [`encode`] was given; for dtypes that are not known here its bytes as `bytes`.
+/// Returns the value that [`encode`] was given; for unknown dtypes its bytes as `bytes`.
 ///
 /// # Errors
 /// `DamagedError` if the bytes cannot be a value of that dtype.

@@ -1,4 +1,4 @@
-//! Waiting without the GIL, such that Ctrl-C still works and events are told meanwhile.
+//! Waits without the GIL, such that Ctrl-C still works and events are reported meanwhile.
 
 use crate::errors::{OrRaise, to_py};
 use crate::events::Events;
@@ -11,10 +11,10 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often a wait looks up.
+/// Longest step of a wait, between two checks for signals and events.
 const LOOK_UP: Duration = Duration::from_millis(50);
 
-/// Tells events to Python if there are any: `tick` takes them and may raise.
+/// Reports events to Python if there are any: `tick` takes them and may raise.
 pub fn tell(events: &Events, tick: &Bound<'_, PyAny>) -> PyResult<()> {
     if events.waiting() {
         tick.call0()?;
@@ -22,11 +22,10 @@ pub fn tell(events: &Events, tick: &Bound<'_, PyAny>) -> PyResult<()> {
     Ok(())
 }
 
-/// Calls `step` without the GIL, each time with how long it may wait, until it gives a value or
-/// `timeout` is over (then `None`). Between calls signals are handled and events told.
+/// Calls `step` without the GIL, each time with the time that it may wait, until it returns a value
+/// or `timeout` is over (then `None`). Between calls, signals are handled and events reported.
 ///
-/// # Errors
-/// What a signal handler or `tick` raised.
+/// # Errors An exception of a signal handler or of `tick`.
 pub fn wait<T: Send>(
     events: &Events,
     tick: &Bound<'_, PyAny>,
@@ -39,7 +38,7 @@ pub fn wait<T: Send>(
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let found = py.detach(|| step(left.map_or(LOOK_UP, |left| left.min(LOOK_UP))));
         if found.is_some() {
-            // Events can wait; what was found must not be lost to an error in telling them.
+            // Events can wait; an error in reporting them must not lose the value.
             return Ok(found);
         }
         tell(events, tick)?;
@@ -50,11 +49,10 @@ pub fn wait<T: Send>(
     }
 }
 
-/// Calls `work` in a thread of its own and waits. If the wait is interrupted, `stop` is set, and the
-/// work is over before the interruption goes on.
+/// Calls `work` in a thread of its own and waits. If the wait is interrupted, `stop` is set, and
+/// the work ends before the interruption is raised.
 ///
-/// # Errors
-/// Those of the work, and what a signal handler or `tick` raised.
+/// # Errors Errors of the work, and exceptions of a signal handler or of `tick`.
 pub fn in_a_thread<T: Send + 'static>(
     events: &Events,
     tick: &Bound<'_, PyAny>,
@@ -79,7 +77,7 @@ pub fn in_a_thread<T: Send + 'static>(
     if waited.is_err() {
         stop.store(true, Ordering::Relaxed);
     }
-    // A panic was told by the wait.
+    // The wait has reported a panic.
     py.detach(|| drop(thread.join()));
     let told = tell(events, tick);
     match waited? {
@@ -88,28 +86,28 @@ pub fn in_a_thread<T: Send + 'static>(
     }
 }
 
-/// Lets one in at a time. Unlike a mutex it can be waited for with a timeout.
+/// Admits one thread at a time. Unlike a mutex, a thread can wait for it with a timeout.
 #[derive(Debug, Default)]
 pub struct TimedLock {
     taken: Mutex<bool>,
     freed: Condvar,
 }
 
-/// Whoever holds this is in; it stays with the thread that entered.
+/// Proof that a thread has entered; it stays with that thread.
 #[derive(Debug)]
 pub struct Inside<'a>(&'a TimedLock, PhantomData<*const ()>);
 
 thread_local! {
-    /// How many turns this thread has taken.
+    /// Number of locks that this thread holds.
     static HELD: Cell<u32> = const { Cell::new(0) };
 }
 
 impl TimedLock {
-    /// Enters, if that is possible within `timeout`. Does not wait where that might never end.
+    /// Enters, if that is possible within `timeout`. Refuses to wait if that might never end.
     ///
-    /// While a thread is in, Python may call it away: signal handlers, the progress callback and
-    /// handlers of `logging` run on it. If one of them comes to a turn that is taken, it is taken by
-    /// this very thread, or by one that may be waiting for this one.
+    /// While a thread is inside, Python may run other code on it: signal handlers, the progress
+    /// callback and handlers of `logging`. If that code needs a lock that is taken, then this very
+    /// thread holds it, or one that may wait for this thread.
     pub fn enter(&self, timeout: Duration) -> Option<Entry> {
         let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         if *taken && HELD.get() > 0 {
@@ -124,19 +122,19 @@ impl TimedLock {
         Some(Entry::Entered)
     }
 
-    /// What this thread holds after [`TimedLock::enter`] has let it in.
+    /// Returns the guard after [`TimedLock::enter`] has returned `Entered`.
     pub fn entered(&self) -> Inside<'_> {
         HELD.set(HELD.get() + 1);
         Inside(self, PhantomData)
     }
 }
 
-/// What came of an attempt to enter.
+/// Result of an attempt to enter.
 #[derive(Clone, Copy, Debug)]
 pub enum Entry {
     /// This thread is in.
     Entered,
-    /// This thread must not wait for its turn.
+    /// This thread must not wait for the lock.
     WouldHang,
 }
 

@@ -1,4 +1,4 @@
-"""What all tests share: a pool in a temporary folder, exact comparison, programs to run."""
+"""Shared by all tests: a pool in a temporary folder, exact comparison, programs to run."""
 
 import random
 import struct
@@ -63,7 +63,7 @@ def assert_same(got: Any, want: Any, path: str = "state") -> None:
         assert got == want, path
 
 
-# A program started in the background inherits that Ctrl-C is ignored; here it never is.
+# A program started in the background inherits that Ctrl-C is ignored; this resets it.
 HEAD = """\
 import os, signal, sys, threading, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -98,7 +98,7 @@ def program(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
 
 @pytest.fixture
 def run(program: Callable[..., "subprocess.Popen[str]"]) -> Callable[..., str]:
-    """Runs a program to its end and gives what it printed; it must succeed."""
+    """Runs a program to its end, which must succeed, and returns its output."""
 
     def finish(text: str, *arguments: object) -> str:
         child = program(text, *arguments)

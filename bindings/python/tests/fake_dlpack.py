@@ -9,7 +9,7 @@ import numpy as np
 
 BFLOAT16 = (4, 16, 1)
 FLOAT8_E5M2 = (12, 8, 1)
-# As PyTorch has it: two in a byte.
+# As in PyTorch: two in a byte.
 FLOAT4_X2 = (17, 4, 2)
 CPU, CUDA = 1, 2
 
@@ -53,8 +53,9 @@ _new.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 _is_valid = ctypes.pythonapi.PyCapsule_IsValid
 _is_valid.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
-# What was given out: by address, for whom, and all that must stay until it is given back. The
-# arrays do not keep it: a garbage collection would take callback and memory before their users.
+# Capsules that were given out: by address, the owner, and all objects that must stay until they are
+# given back. The arrays do not keep these: a garbage collection would take callback and memory
+# before their users.
 _given: dict[int, tuple[Any, ...]] = {}
 _keys = itertools.count()
 
@@ -82,7 +83,7 @@ class Array:
 
     @property
     def lent(self) -> int:
-        """Tensors that somebody has taken and not given back yet."""
+        """Number of tensors that are taken and not given back yet."""
         mine = [entry for entry in _given.values() if entry[0] == self._key]
         return sum(not _is_valid(capsule, name) for _, capsule, name, *_ in mine)
 
@@ -113,7 +114,7 @@ class Array:
 
 
 class Early(Array):
-    """Of a package that knows DLPack from before version 1 only."""
+    """An array of a package that knows DLPack only from before version 1."""
 
     def __init__(self, memory: "np.ndarray[Any, Any]", dtype: tuple[int, int, int]) -> None:
         super().__init__(memory, dtype, version=None)
@@ -123,7 +124,7 @@ class Early(Array):
 
 
 class Tensor(Early):
-    """A tensor of PyTorch, as far as its name says."""
+    """A tensor of PyTorch, by its name."""
 
     __module__ = "torch"
 
@@ -133,7 +134,7 @@ class Parameter(Tensor):
 
 
 class Buffered(mmap.mmap):
-    """Of such a package too, but shows its memory also as a buffer, which says what may be done."""
+    """An array of such a package that also shows a buffer, which says if writes are allowed."""
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return CPU, 0

@@ -1,8 +1,8 @@
 """Runs lives of a program that saves all the time, kills each by SIGKILL, and checks its successor.
 
-A program of its own, started by test_kill.py: it imports everything once, and each life is a fork
+test_kill.py starts it as a program of its own. It imports everything once, and each life is a fork
 of it, so that hundreds of lives fit into a minute. It opens no pool itself. Prints a summary as
-JSON; its last life is left to end by itself.
+JSON; its last life ends by itself.
 
     kill_nursery.py FOLDER LIVES SEED TUNING
 """
@@ -28,9 +28,9 @@ ROWS = 256
 
 
 def fill(state: dict[str, Any], step: int) -> None:
-    """Makes a state, restored or new, what it must be at a step: a function of the step only."""
+    """Fills a state, restored or new, with the values of a step: a function of the step only."""
     rows = np.arange(ROWS)
-    # Each step rewrites one row; a row says in which step that was last.
+    # Each step rewrites one row; a row shows the step in which that was last.
     last = np.where(rows <= step % ROWS, step - step % ROWS, step - step % ROWS - ROWS) + rows
     state["rows"][:] = last[:, None] * np.arange(1, 513)
     state["dense"][:] = np.arange(len(state["dense"])) * (step + 1)
@@ -62,7 +62,7 @@ def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
 
 
 def live(folder: str, tell: int, tuning: dict[str, int], steps: int | None, seed: int) -> None:
-    """One life: restore, check, then save step after step; what it knows it tells at once."""
+    """One life: restores, checks, then saves step after step, and reports each event at once."""
     luck = random.Random(seed)
     job = outlive.open(folder, **tuning).job("job")
     state = new()
@@ -106,7 +106,7 @@ def main() -> None:
             live(folder, tell, tuning, 5 if last else None, luck.getrandbits(32))
             os._exit(0)
         os.close(tell)
-        # A quarter dies while it opens and restores; for the others the clock starts after that.
+        # A quarter dies while it opens and restores; for the others the clock starts later.
         early = luck.random() < 0.25
         delay_s = (0.06 if early else 0.3) * luck.random()
         deadline = time.monotonic() + delay_s if early else None
@@ -147,7 +147,7 @@ def main() -> None:
                 faults.append(
                     f"life {life}: step {step} (epoch {epoch}) after {safe_step} ({safe_epoch})"
                 )
-            # What was restored once is safe as well: it can only be followed by newer ones.
+            # A restored checkpoint is safe as well: only newer ones can follow it.
             safe_step, safe_epoch = max(step, safe_step), max(epoch, safe_epoch)
             counts["acknowledged"] += what == b"A"
             counts["epoch"] = safe_epoch

@@ -66,23 +66,23 @@ class Hub:
 
 
 def cut(rank: int, size: int) -> tuple[int, int]:
-    """The rows of a rank."""
+    """Returns the rows of a rank."""
     return ROWS * rank // size, ROWS * (rank + 1) // size
 
 
 def advance(whole: "np.ndarray") -> None:
-    """One step of every cell, from its own value alone: so every decomposition gives the same."""
+    """Advances every cell from its own value alone, so that every decomposition gives the same."""
     whole[:, ::3] = np.sqrt(whole[:, ::3] * 1.25 + 0.5)
 
 
 def first(begin: int, end: int) -> "np.ndarray":
-    """The rows at the beginning."""
+    """Returns the rows at the beginning."""
     cells = np.arange(begin * COLUMNS, end * COLUMNS, dtype=float)
     return cells.reshape(end - begin, COLUMNS)
 
 
 def state_of(hub: Hub | outlive.Ranks) -> dict:
-    """The state of a rank."""
+    """Returns the state of a rank."""
     begin, end = cut(hub.rank, hub.size)
     cells = outlive.array(first(begin, end))
     return {
@@ -94,7 +94,7 @@ def state_of(hub: Hub | outlive.Ranks) -> dict:
 
 
 def run(hub: Hub | outlive.Ranks, place: str, steps: int, kill_at: int, victim: int) -> None:
-    """Goes on to so many steps; a rank may be killed before one of them."""
+    """Continues up to `steps` steps; a rank may be killed before one of them."""
     job = outlive.open(place).job(
         "cells", group=hub, replicated=("step", "table", "no*"), patience_s=30
     )
@@ -114,7 +114,7 @@ def run(hub: Hub | outlive.Ranks, place: str, steps: int, kill_at: int, victim: 
 
 
 def wrong(hub: Hub | outlive.Ranks, place: str) -> None:
-    """Each thing that one rank does wrong; all must be told, and the next save must go on."""
+    """Makes each mistake on one rank: all get the error, and the next save must succeed."""
     job = outlive.open(place).job("wrong", group=hub, replicated="step")
     array = np.ones(20000) * hub.rank
     job.save({"a": array, "step": 1}, wait=True)
@@ -151,11 +151,11 @@ def told(what: str, call: Callable[[], object]) -> None:
 
 
 def apart(hub: Hub | outlive.Ranks, place: str) -> None:
-    """Ranks that do not do the same: all are told, and none waits for another."""
+    """Ranks that make different calls: all get an error, and none waits for another."""
     pool = outlive.open(place)
     table = np.arange(24000.0).reshape(200, 120)
     job = pool.job("apart", group=hub, replicated="table")
-    # Rank 0 has it in another order of memory.
+    # Rank 0 has the table in another order of memory.
     own = np.full(20000, float(hub.rank))
     state = {"table": np.asfortranarray(table) if hub.rank == 0 else table.copy(), "own": own}
     job.save(state, wait=True)
@@ -177,7 +177,7 @@ def apart(hub: Hub | outlive.Ranks, place: str) -> None:
 
 
 def more(hub: Hub | outlive.Ranks, place: str) -> None:
-    """Saves, or restores with a rank more, which has nothing of its own there."""
+    """Saves, or restores with one more rank, which has saved nothing there."""
     job = outlive.open(place).job("more", group=hub, replicated="step")
     own, seeds = np.full(20000, float(hub.rank)), [1, hub.rank]
     if hub.size == 2:
@@ -192,7 +192,7 @@ def more(hub: Hub | outlive.Ranks, place: str) -> None:
 
 
 def fresh(hub: Hub | outlive.Ranks, place: str) -> None:
-    """Restores without `into` what another number of ranks has saved."""
+    """Restores without `into` a checkpoint of another number of ranks."""
     with outlive.open(place).job("cells", group=hub) as job:
         told("fresh", job.restore)
 
@@ -207,7 +207,7 @@ def huge(hub: Hub | outlive.Ranks, place: str) -> None:
 def cyclic(hub: Hub | outlive.Ranks, place: str, blocks: str, step: int) -> None:
     """Restores step `step` - 1, if there is one, and saves `step`: a matrix divided by `blocks`.
 
-    That is one block for both dimensions and the number of rows in the grid of ranks, such as
+    `blocks` is one block for both dimensions and the number of rows in the grid of ranks, such as
     "8x3", "rows" (dealt out one by one), or "box".
     """
     shape = (300, 200)
@@ -252,7 +252,7 @@ def cyclic(hub: Hub | outlive.Ranks, place: str, blocks: str, step: int) -> None
 def meet(hub: Hub | outlive.Ranks, place: str, patience_s: float) -> None:
     """Saves once."""
     job = outlive.open(place).job("meet", group=hub, patience_s=patience_s)
-    # Whoever has started the tests may ignore interrupts.
+    # The parent of the tests may ignore interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     print("begins", flush=True)
     try:
@@ -278,12 +278,12 @@ def leave(hub: Hub | outlive.Ranks, place: str, leaver: int, how: str) -> None:
             print("raised | done", flush=True)
     else:
         return
-    # No close waits for ranks that are out of step.
+    # A close does not wait for ranks that make other calls.
     told("then", job.close)
 
 
 def main() -> None:
-    """Does what the command line says."""
+    """Runs the command of the command line."""
     rank, size = map(int, sys.argv[1:3])
     where, command, *arguments = sys.argv[3:]
     socket.setdefaulttimeout(120)

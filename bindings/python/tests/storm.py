@@ -1,29 +1,29 @@
-"""A storm: savers, rivals, prunes, gcs, scrubs and copies as processes of their own, two of each at
-a time, killed and suspended at any moment.
+"""A storm: savers, rivals, prunes, gcs, scrubs and copies as separate processes, two of each kind
+at a time, killed and suspended at any moment.
 
 Each life is a fork of this program, which opens no pool itself. A state is a function of its token,
-so whatever comes back can be checked; a saver tells what it begins and what was acknowledged. From
-time to time all lives end, and then
+so each restored state can be checked. A saver reports each token that it begins to save, and each
+acknowledged save. From time to time all lives end. Then these must hold:
 
-- every checkpoint that was acknowledged and that no prune was free to drop is there, and whoever
-  took the newest got none that is older than what had been acknowledged when it began,
-- every checkpoint that is there restores to the bits of its token, in the pool and in the copy,
-- no epoch was given twice, and no writer has committed behind one that followed it,
+- Every acknowledged checkpoint that no prune was free to drop is there. A saver that took the
+  newest checkpoint got none older than those acknowledged when it began.
+- Every checkpoint restores to the bits of its token, in the pool and in the copy.
+- No epoch was given twice, and no writer has committed after one that followed it.
 - `verify` finds nothing in either pool.
 
-At last each job goes on in peace, all but the newest checkpoints are dropped, and garbage must be
-gone. It blows on until everything that it is about has happened (`SHOWN`). Prints a summary as
-JSON; after a fault the pools stay, and what happened last is told.
+Finally each job continues undisturbed, all but the newest checkpoints are dropped, and garbage must
+be gone. The storm lasts until every event in `SHOWN` has happened. It prints a summary as JSON.
+After a fault the pools stay, and it prints the last events.
 
     storm.py FOLDER SEED --lives 300
     storm.py FOLDER SEED --minutes 10
     storm.py FOLDER SEED --minutes 10 --striped
 
-`--striped`: the pool has four targets or more, of which one may be lost. An operator adds, drains,
-removes, replaces and repairs targets and moves the log, and is killed and suspended like the
-others. Bits flip in one shard of each pack. The log is in three places, of which one at a time
-goes away, and comes back. When all lives have ended, a scrub and a repair must make the pool whole,
-and then any one target may be away.
+With `--striped` the pool has four targets or more, and one of them may be lost. An operator adds,
+drains, removes, replaces and repairs targets and moves the log; it is killed and suspended like the
+others. Bits flip in one shard of each pack. The log has three replicas; one at a time goes away and
+comes back. When all lives have ended, a scrub and a repair must make the pool whole. After that any
+one target may be away.
 """
 
 import argparse
@@ -54,30 +54,30 @@ warnings.simplefilter("ignore")  # newer Pythons warn of forks
 RECORD = struct.Struct("<cQQ")  # what, token, epoch
 INVALID, DAMAGED, FENCED, RETRY = 2, 3, 5, 6
 SAVERS = ("left", "right", "rival", "rival")
-"""Jobs, one for each saver: two programs want the same one."""
+"""Jobs, one for each saver: two programs save the same one."""
 JOBS = tuple(sorted(set(SAVERS)))
 COMMANDS = ("gc", "prune", "scrub", "copy") * 2
 SHOWN = (
     *("acknowledged", "restored", "looked at", "suspended", "save killed", "save done"),
     *(f"{what} done" for what in dict.fromkeys(COMMANDS)),
 )
-"""What must have been counted, or nothing would have been shown."""
+"""Events that each storm must have counted, or it would show nothing."""
 SHOWN_STRIPED = ("pool done", "flipped", "place away")
-"""The same of a striped pool."""
+"""More such events of a striped pool."""
 KEEP_MIN = 1
 PAGES = np.random.default_rng(7).integers(0, 1 << 60, (40, 512))
-"""Pages of which states are made, so that they share most of what they hold."""
+"""Pages for states, so that states share most of their content."""
 TARGETS, TARGETS_MAX, PLACES = 4, 6, 3
-"""Of a striped pool."""
+"""Numbers for a striped pool."""
 STRIPE = 3
-"""Shards of a pack there, of which one may be lost."""
+"""Shards of a pack in it; one of them may be lost."""
 CHANGES = ("repair", "repair", "add", "drain", "remove", "replace", "move-log")
-"""What an operator does."""
+"""Actions of an operator."""
 SHOWN_LONG = tuple(f"pool {what} done" for what in dict.fromkeys(CHANGES))
-"""What a storm of minutes must have counted of a striped pool, besides."""
+"""More such events, for a striped pool and a storm of minutes."""
 ROUND_LIVES = 60
 HANGS_S = 120.0
-"""A life takes a second; one that takes so long, however busy the machine is, never ends."""
+"""A life takes a second; one that takes this long, even on a busy machine, never ends."""
 
 
 def new() -> dict[str, Any]:
@@ -92,9 +92,9 @@ def new() -> dict[str, Any]:
 
 
 def fill(state: dict[str, Any], token: int) -> None:
-    """Makes a state what it must be: a function of the token only."""
+    """Fills a state with the values of its token: a function of the token only."""
     luck = np.random.Generator(np.random.PCG64(token))
-    # Most rows of a token's high bits are those of all tokens with the same.
+    # Tokens with the same high bits share most rows.
     family = np.random.Generator(np.random.PCG64(token >> 56))
     chosen = family.integers(0, len(PAGES), len(state["rows"]))
     some = luck.integers(0, len(chosen), 9)
@@ -113,7 +113,7 @@ def same(state: dict[str, Any]) -> bool:
 
 
 def save_all_the_time(pool: str, name: str, tell: int, luck: random.Random) -> int:
-    """A life of a saver: restores, checks, saves; what it knows it tells at once."""
+    """A life of a saver: restores, checks, saves, and reports each event at once."""
     try:
         job = outlive.open(pool).job(name)
         state = new()
@@ -121,12 +121,12 @@ def save_all_the_time(pool: str, name: str, tell: int, luck: random.Random) -> i
         way = luck.random()
         newest = False
         if epochs and way < 0.2:
-            with contextlib.suppress(outlive.InvalidError):  # it was pruned meanwhile
+            with contextlib.suppress(outlive.InvalidError):  # a prune dropped it meanwhile
                 job.restore(into=state, epoch=luck.choice(epochs))
         elif way < 0.9:
             newest = True
             job.restore(into=state)
-        # Else it begins anew, as if nothing were there.
+        # Else it begins from its start, as if no checkpoint were there.
         report = job.last_restore
         what = b"N" if newest else b"R"
         if not same(state) or (report is not None and report.skipped):
@@ -142,7 +142,7 @@ def save_all_the_time(pool: str, name: str, tell: int, luck: random.Random) -> i
                 save.wait()
                 os.write(tell, RECORD.pack(b"P" if pin else b"A", token, save.epoch or 0))
             if luck.random() < 0.05 and (there := job.epochs()):
-                with contextlib.suppress(outlive.InvalidError):  # it was pruned meanwhile
+                with contextlib.suppress(outlive.InvalidError):  # a prune dropped it meanwhile
                     job.note(luck.choice(there).epoch, label="")
         job.close()
     except outlive.FencedError:
@@ -153,9 +153,9 @@ def save_all_the_time(pool: str, name: str, tell: int, luck: random.Random) -> i
 
 
 def tell_all(pool: str, name: str, tell: int, unpin: list[int] | None) -> int:
-    """Restores every checkpoint of a job, and tells of each. Takes back these pins, or all."""
+    """Restores every checkpoint of a job, and reports each. Removes these pins, or all."""
     job = outlive.open(pool).job(name)
-    if unpin is None:  # whoever has pinned may have been killed before he could tell
+    if unpin is None:  # the process that pinned may have been killed before its report
         unpin = [epoch.epoch for epoch in job.epochs() if epoch.pinned]
     for number in unpin:
         job.note(number, pin=False)
@@ -169,15 +169,15 @@ def tell_all(pool: str, name: str, tell: int, unpin: list[int] | None) -> int:
 
 @dataclass
 class Job:
-    """What is known of a job's checkpoints."""
+    """Knowledge about a job's checkpoints."""
 
     begun: dict[int, int] = field(default_factory=dict)
-    """Which life has begun to save a token."""
+    """Number of the life that began to save a token."""
     safe: dict[int, int] = field(default_factory=dict)
-    """The token that was acknowledged at an epoch."""
+    """Token that was acknowledged at an epoch."""
     pinned: set[int] = field(default_factory=set)
     newest: int = 0
-    """Of the epochs that were acknowledged or restored. The next that is restored is no older."""
+    """Newest epoch that was acknowledged or restored. The next restored one is no older."""
 
 
 @dataclass
@@ -192,12 +192,12 @@ class Life:
     started: float = field(default_factory=time.monotonic)
     heard: bytes = b""
     due: float | None = None
-    """When it is killed or suspended."""
+    """Time at which it is killed or suspended."""
     kill: bool = False
     asleep: int = 0
-    """How many other lives must end before it wakes up."""
+    """Number of other lives that must end before it wakes up."""
     newest: int = 0
-    """What was known as the newest epoch of its job when it began."""
+    """Newest known epoch of its job when it began."""
 
 
 class Storm:
@@ -205,10 +205,10 @@ class Storm:
         self.folder = folder
         self.commands = COMMANDS + ("pool",) * 2 * striped
         self.places = TARGETS + PLACES
-        """Directories that were named so far, so that each gets a name of its own."""
+        """Number of directories named so far, so that each gets a name of its own."""
         self.striped = striped
         self.away: Path | None = None
-        """The place of the log that is."""
+        """The log replica that is away."""
         self.pool, self.copy = str(folder / "pool"), str(folder / "copy")
         self.luck = random.Random(seed)
         self.jobs = {name: Job() for name in JOBS}
@@ -277,12 +277,12 @@ class Storm:
             life = self.operator()
         else:
             jobs = (job,) if luck.random() < 0.7 else ()
-            # Prunes of both may leave no checkpoint that both have.
+            # Prunes of both may leave no common checkpoint.
             life = self.run("copy", self.pool, self.copy, *jobs, "--same-history")
         return self.with_fate(life, 0.4)
 
     def operator(self, what: str = "") -> Life:
-        """Changes the targets or the log, by what `pool.toml` says; it may be old."""
+        """Changes the targets or the log, after a look at `pool.toml`, which may be out of date."""
         luck, what = self.luck, what or self.luck.choice(CHANGES)
         config = tomllib.loads((Path(self.pool) / "pool.toml").read_text())
         rows = config["target"]
@@ -307,10 +307,10 @@ class Storm:
         return self.run("pool", *words)
 
     def flip(self) -> None:
-        """Flips a bit, of each pack always in the same shard: redundancy makes up for one.
+        """Flips a bit, for each pack always in the same shard, which redundancy corrects.
 
-        A pack that was written while an operator removed a target has less until a repair, and
-        `pool status` says so; none of its bits flips.
+        A pack that was written while an operator removed a target has less redundancy until a
+        repair, and `pool status` reports it; none of its bits flips.
         """
         shards = sorted(self.folder.glob("target */packs/*/*.shard"))
         flips = [
@@ -335,13 +335,13 @@ class Storm:
             self.counts["flipped"] += 1
 
     def staying(self) -> set[str]:
-        """The folders of the targets that are active in the newest two tables that the log has."""
+        """Returns the folders of targets that are active in the newest two tables in the log."""
         records = {}
         for record in self.folder.glob("log */**/log/%2Etargets/*.record"):
             with contextlib.suppress(FileNotFoundError):
                 bytes_ = record.read_bytes()
                 if b"[[target]]" in bytes_:
-                    # Behind a header; a place has several rounds of one number.
+                    # After a header; a replica has several rounds of one number.
                     text = bytes_[bytes_.index(b"next_target") :].decode()
                     records[record.name[:12]] = tomllib.loads(text)["target"]
         tables = [
@@ -371,12 +371,12 @@ class Storm:
         life.asleep = 0
         life.started = time.monotonic()
         os.kill(life.child, signal.SIGCONT)
-        # It may be killed, too, where it would have gone on.
+        # It may also be killed where it would have continued.
         if self.luck.random() < 0.3:
             life.due, life.kill = time.monotonic() + 0.3 * self.luck.random(), True
 
     def listen(self, lives: list[Life]) -> list[Life]:
-        """Hears them all until something is due; answers those that are over."""
+        """Reads all reports until something is due; returns the lives that are over."""
         now = time.monotonic()
         left = min([life.due - now for life in lives if life.due is not None], default=1.0)
         ready = select.select([life.ear for life in lives], [], [], max(0.0, left))[0]
@@ -390,7 +390,7 @@ class Storm:
         return over
 
     def end(self, life: Life) -> int:
-        """Answers its exit code; what that must not be is a fault."""
+        """Returns its exit code; an impossible code is a fault."""
         while part := os.read(life.ear, 65536):
             life.heard += part
         os.close(life.ear)
@@ -417,14 +417,14 @@ class Storm:
         return code
 
     def may_end_with(self, life: Life, code: int) -> bool:
-        """Whether a command may end so where targets come and go, and bits flip."""
+        """Whether a command may end with this code while targets come and go, and bits flip."""
         if not self.striped:
             return False
         if life.what == "pool":
-            # The targets are others by now. A repair names none.
+            # The targets have changed meanwhile. A repair names none.
             return code == INVALID and not life.job.startswith("repair ")
-        # Other commands kept a scrub from mending what it found. What a verification finds is
-        # judged. No bit flips in the copy.
+        # Other commands kept a scrub from repairing the damage. `judge` checks the findings of a
+        # verification. No bit flips in the copy.
         is_here = life.job in (self.pool, f"{self.pool} --json")
         return life.what in ("scrub", "verify") and is_here and code == DAMAGED
 
@@ -432,7 +432,7 @@ class Storm:
         self.story.append(f"{time.monotonic():.3f} FAULT {text}")
         self.faults.append(text)
 
-    # What is known.
+    # Knowledge about the jobs.
 
     def judge(self, life: Life) -> None:
         job = self.jobs[life.job]
@@ -461,9 +461,9 @@ class Storm:
                     job.pinned.add(epoch)
 
     def look(self, name: str) -> None:
-        """All are dead: what is there is what must be there."""
+        """Checks the existing checkpoints once all processes are dead."""
         job = self.jobs[name]
-        # A few pins stay, the others are taken back.
+        # A few pins stay, the others are removed.
         unpin = sorted(job.pinned)[4:]
         job.pinned.difference_update(unpin)
         there = self.told(self.pool, name, unpin)
@@ -502,7 +502,7 @@ class Storm:
         return there
 
     def to_its_end(self, life: Life, codes: tuple[int, ...] = (0,)) -> int:
-        """Where nobody else is at work it must end well."""
+        """Waits for a command that must succeed, since no other process works."""
         while life not in self.listen([life]):
             self.check_time(life)
         code = self.end(life)
@@ -517,20 +517,20 @@ class Storm:
             life.started = time.monotonic()
 
     def stop(self) -> None:
-        """However the storm ends, nobody is left behind."""
+        """Kills all processes, however the storm ends."""
         for child in self.alive:
             os.kill(child, signal.SIGKILL)
 
     # The storm.
 
     def weather(self) -> None:
-        """Bits flip; a place of the log goes, or comes back."""
+        """Bits flip; a log replica goes away or comes back."""
         if not self.striped or self.luck.random() < 0.7:
             return
         self.flip()
         if self.luck.random() < 0.7:
             return
-        # A move makes the places that it names, and would make one that is away.
+        # A move creates the replicas that it names, also one that is away.
         is_moved = any("move-log" in life.job for life in self.alive.values())
         if self.away is not None:
             self.come_back()
@@ -584,12 +584,12 @@ class Storm:
         return all(self.counts[what] > 0 for what in shown)
 
     def make_whole(self) -> None:
-        """A scrub and a repair mend everything, and then any target may be away."""
-        # In a storm most changes meet a command that collects. This one has the pool for itself.
+        """Runs a scrub and a repair, which repair everything; then any target may be away."""
+        # In a storm most changes meet a collector. This one has the pool for itself.
         change = CHANGES[self.counts["rounds"] % len(CHANGES)]
         self.to_its_end(self.operator(change), (0, INVALID, RETRY))
         scrubbed = self.json("scrub", self.pool, "--json")
-        # A gc that was killed has left too little of these to mend them. They go with the next.
+        # A killed gc has left too little of these to repair them. The next gc deletes them.
         self.unneeded = set(scrubbed["unneeded"])
         if not scrubbed["whole"]:
             self.fault(f"a scrub did not make the pool whole: {scrubbed}")
@@ -614,7 +614,7 @@ class Storm:
                 away.rename(there)
 
     def verify(self, pool: str) -> None:
-        """Everything is whole, or no checkpoint needs what is damaged."""
+        """Checks that everything is whole, or that no checkpoint needs the damaged data."""
         found = self.json("verify", pool, "--json", codes=(0, DAMAGED))
         jobs = [job for job in found["jobs"] if job["findings"]]
         shards = found["shards"]["findings"]
@@ -638,7 +638,7 @@ class Storm:
         self.counts["rounds"] += 1
 
     def begin(self) -> None:
-        """There must be pools before anybody can collect."""
+        """Creates the pools, which collectors need."""
         if self.striped:
             words = ["pool", "init", self.pool, "--erasure", "2+1"]
             for number in range(TARGETS):
@@ -653,13 +653,13 @@ class Storm:
         self.to_its_end(self.run("copy", self.pool, self.copy))
 
     def calm(self) -> None:
-        """Left in peace, each job goes on, and everything goes that is not needed."""
+        """Checks that each job continues undisturbed, and that all unneeded data goes."""
         for name in JOBS:
             self.to_its_end(self.life_of_saver(name, random.Random(self.luck.getrandbits(32))))
             self.told(self.pool, name, None)
             self.jobs[name].pinned.clear()
             self.to_its_end(self.run("prune", self.pool, name, "--keep-last", "1"))
-            # Programs went back: the newest of each earlier line is dropped by its number only.
+            # Programs went back: a prune drops the newest of each earlier chain only by its number.
             earlier = sorted(self.told(self.pool, name, []))[:-1]
             drops = [word for epoch in earlier for word in ("--drop", str(epoch))]
             if drops:
@@ -677,7 +677,7 @@ class Storm:
 
 
 def left(storm: Storm) -> dict[str, int]:
-    """What is left of all parts of the pool, and not of its copy."""
+    """Counts all parts of the pool that are left, without its copy."""
     copy = Path(storm.copy)
     files = [
         path for path in storm.folder.rglob("*") if path.is_file() and copy not in path.parents

@@ -21,7 +21,7 @@ Same = Callable[[Any, Any], None]
 
 
 def save_raw(job: outlive.Job, flat: Flat, attachment: bytes) -> None:
-    """Saves regions as another front door could."""
+    """Saves regions as another binding could."""
     regions = {key: getattr(flat, key) for key in ("names", "dtypes", "shapes", "leaves")}
     notes = _core.Notes(label="", pin=False, metrics={})
     saving = job._core.save(
@@ -179,7 +179,7 @@ def test_a_checkpoint_of_another_language(job: outlive.Job, same: Same) -> None:
     same(job.restore(), {"x/y": array, "n": np.array(5, np.int32), "text": "abc"})
     same(job.restore(only="n"), {"n": np.array(5, np.int32)})
 
-    # And they fill what the program has under their names.
+    # And they fill the program's leaves of the same names.
     into = {"n": np.array(0, np.int32), "more": [np.zeros(2), 7], "x": [1, 2]}
     assert job.restore(into=into, only="n")
     same(into, {"n": np.array(5, np.int32), "more": [np.zeros(2), 7], "x": [1, 2]})

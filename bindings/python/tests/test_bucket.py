@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 KEYS = {"AWS_ACCESS_KEY_ID": "outlive", "AWS_SECRET_ACCESS_KEY": "outlive-secret"}
 POOL = "s3://ckpt/runs/walk"
 
-# Adds its seed's numbers to an array, saves after each step, and says so.
+# Adds its seed's numbers to an array, and prints a line after each saved step.
 PROGRAM = """
 import sys
 import numpy as np
@@ -71,7 +71,7 @@ def is_listening(port: int) -> bool:
 
 
 def run(folder: Path, steps: int, kill_at: int | None) -> int:
-    """Runs the program in a directory of its own, as on another machine; what it restored."""
+    """Runs the program in a directory of its own, as on another machine; returns its first step."""
     folder.mkdir()
     command = [sys.executable, "-c", PROGRAM, str(steps)]
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as program:
@@ -126,7 +126,7 @@ def test_a_bucket_is_the_slow_tier_of_a_pool_on_local_disks(
     sizes = ["--container-bytes", "64KiB", "--pack-bytes", "256KiB"]
     subprocess.run([sys.executable, "-m", "outlive", *made, *sizes], check=True)
     count = [sys.executable, "-c", COUNTS, str(pool)]
-    # It is killed at some moment of a fill; what it left is copied behind the next commit.
+    # It is killed at some moment of a fill; the next commit copies the rest.
     with subprocess.Popen([*count, "99"], stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
         while int(program.stdout.readline()) < 3:
@@ -144,7 +144,7 @@ def test_a_bucket_is_the_slow_tier_of_a_pool_on_local_disks(
     with pytest.raises(outlive.InvalidError, match="no checkpoint 99"):
         job.tiers(99)
 
-    # The machine's disk is lost. (The log is not: it was somewhere else.)
+    # The machine's disk is lost. The log is not, since it was somewhere else.
     shutil.rmtree(fast)
     job = outlive.open(pool).job("count")
     assert job.tiers() == ("slow",)

@@ -1,4 +1,4 @@
-"""Damaged checkpoints are passed over, and said so."""
+"""Damaged checkpoints are skipped, with a warning."""
 
 import contextlib
 import logging
@@ -19,7 +19,7 @@ def image(step: int) -> dict[str, Any]:
 
 
 def packs(folder: Path) -> list[Path]:
-    """The pack files, oldest first."""
+    """Returns the pack files, oldest first."""
     files = list((folder / "packs").rglob("*.shard"))
     return sorted(files, key=lambda path: path.stat().st_mtime_ns)
 
@@ -37,7 +37,7 @@ def test_the_newest_good_one_is_taken(
     with outlive.open(folder).job("a") as job:
         for step in range(1, 5):
             job.save(image(step), wait=True)
-    # The data of the newest, and all of the one before it.
+    # Damages the data of the newest checkpoint, and all of the one before it.
     newest = packs(folder)
     flip(newest[-1], 900_000)
     newest[-2].unlink()
@@ -91,7 +91,7 @@ def test_any_flipped_byte_is_noticed_or_harmless(folder: Path, same: Same) -> No
     for _ in range(60):
         # Locks are empty files.
         files = [path for path in folder.rglob("*") if path.is_file() and path.stat().st_size > 0]
-        files = [path for path in files if path.name != ".reserve"]  # holds nothing
+        files = [path for path in files if path.name != ".reserve"]  # has no content
         files = [path for path in files if path.suffix != ".toml"]
         path = files[luck.integers(len(files))]
         before = path.read_bytes()
@@ -146,7 +146,7 @@ def test_packs_that_a_scratch_file_system_has_purged_are_stored_anew(
         for step in range(1, 200):
             state["u"] += 1
             state["step"] = step
-            # A save that meets what is gone fails; the next one stores everything anew.
+            # A save that finds the pack missing fails; the next one stores everything again.
             with contextlib.suppress(outlive.DamagedError):
                 job.save(state, force=True, wait=True)
             if told:

@@ -15,7 +15,7 @@ import outlive
 
 ROOT = Path(__file__).parents[3]
 
-# What each block takes for granted, by the document and the block's first line.
+# Definitions that each block needs, by the document and the block's first line.
 TYPES = """
 from typing import Any
 import outlive
@@ -56,10 +56,10 @@ def test_all_blocks_are_known() -> None:
     assert list(blocks()) == list(GIVEN)
 
 
-# Without what `make lint` leaves behind, mypy reads NumPy's types first.
+# Without the cache of `make lint`, mypy reads NumPy's types first.
 @pytest.mark.timeout(600)
 def test_mypy_has_no_complaints(tmp_path: Path) -> None:
-    # Only `make test-frameworks` has PyTorch, and runs what needs it.
+    # Only `make test-frameworks` has PyTorch, and runs these blocks.
     (tmp_path / "torch.pyi").write_text(
         "from typing import Any\ndef __getattr__(name: str) -> Any: ...\n"
     )
@@ -86,7 +86,7 @@ def some(step: int) -> dict[str, Any]:
 def test_the_quick_start_of_the_readme(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # It begins near its end, where a run that was killed would have left it.
+    # It begins near its end, as after an earlier run that was killed.
     state = {"u": outlive.zeros((2048, 2048)) + 4_990.0, "step": 4_990}
     monkeypatch.chdir(tmp_path)
     with outlive.open("ckpt").job("count") as job:

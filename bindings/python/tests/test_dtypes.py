@@ -51,7 +51,7 @@ def test_arrays_of_any_dtype_are_filled(
     assert state["w"] is filled
     assert state["step"] == 3
     assert np.array_equal(filled.memory, want)
-    # Nothing holds the memory any more.
+    # No reference to the memory is left.
     del state
     gc.collect()
     assert (saved.lent, filled.lent) == (0, 0)
@@ -65,7 +65,7 @@ def test_arrays_of_any_dtype_are_filled(
 def test_arrays_of_dtypes_that_numpy_has(
     job: outlive.Job, name: str, dtype: tuple[int, int, int], kind: type[Array]
 ) -> None:
-    """Before version 1 of DLPack nobody could say that memory must not be written."""
+    """Before version 1 of DLPack a capsule could not say that its memory is read-only."""
     for want in (np.arange(6_000).reshape(60, 100).astype(name), np.array(True).astype(name)):
         job.save({"w": kind(want, dtype)}, wait=True)
         for base in (
@@ -78,7 +78,7 @@ def test_arrays_of_dtypes_that_numpy_has(
             assert job.restore(into=state)
             assert state["w"] is filled
             assert np.array_equal(filled.memory, want)
-        # It is the dtype that a new tree has.
+        # A new tree has this dtype.
         assert np.array_equal(job.restore()["w"], want)
         assert job.restore()["w"].dtype == np.dtype(name)
     kept = Array(np.zeros_like(want), dtype, version=(1, 0), read_only=True)
@@ -91,7 +91,9 @@ def test_arrays_of_dtypes_that_numpy_has(
 def test_memory_of_which_nobody_says_that_it_may_be_written_is_not(
     job: outlive.Job, tmp_path: Path, dtype: tuple[int, int, int]
 ) -> None:
-    """As Arrow's, which is immutable and may be a mapped file: a write would end the process."""
+    """An example is Arrow's memory, which is immutable and may be a mapped file: a write would end
+    the process.
+    """
     path = tmp_path / "mapped"
     path.write_bytes(bytes(80_000))
     mapped = np.memmap(path, f"u{dtype[1] // 8}", "r")
@@ -101,7 +103,7 @@ def test_memory_of_which_nobody_says_that_it_may_be_written_is_not(
     with pytest.raises(outlive.InvalidError, match=r"'w' is read-only.*put `numpy\.array` of it"):
         job.restore(into=state)
     assert (state["n"], mapped.any()) == (0, False)
-    # It is saved like any other, and what can be written takes its place.
+    # It is saved like any other, and a restore replaces it by a writable array.
     job.save(state, wait=True)
     copy = np.ones_like(mapped)
     state["w"] = Array(copy, dtype)
@@ -199,7 +201,7 @@ def test_arrays_of_ml_dtypes(job: outlive.Job, name: str) -> None:
 
 
 def test_without_ml_dtypes_the_way_out_is_named(folder: Path, run: Run, tmp_path: Path) -> None:
-    # Together with an array that can be restored.
+    # There is also an array that can be restored.
     job = outlive.open(folder).job("a")
     job.save({"w": Array(noise((300, 200), 2)), "x": np.arange(3)}, wait=True)
     out = run(

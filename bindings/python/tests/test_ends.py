@@ -15,7 +15,7 @@ from outlive import _exit
 Run = Callable[..., str]
 Program = Callable[..., "subprocess.Popen[str]"]
 
-# The state takes longer to drain than an end takes.
+# Such a state takes longer to save than the program to end.
 SAVE = """
 def save(name, step=1):
     job = outlive.open(sys.argv[1]).job(name)
@@ -201,7 +201,7 @@ def test_exit_functions_that_run_later_and_threads(folder: Path, run: Run) -> No
     check(folder, "thread")
 
 
-# The handler is the one of docs/python.md; the signal comes before the first wait for a save.
+# The handler is that of docs/python.md; the signal comes before the first wait for a save.
 TERMINATED = """
 def terminated_at_the_end():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -226,14 +226,14 @@ def work():
 def test_sigterm_while_saves_are_completed(folder: Path, program: Program) -> None:
     child = program(TERMINATED + "work()", folder)
     _, errors = child.communicate(timeout=100)
-    # Python says so of an exit function that raises.
+    # Python prints this for an exit function that raises.
     assert "SystemExit: 143" in errors
     check(folder, "a")
     check(folder, "b")
 
 
 def test_sigterm_while_a_worker_completes_its_saves(folder: Path, run: Run) -> None:
-    # A forked one has no exit functions but those of multiprocessing.
+    # A forked worker has only the exit functions of multiprocessing.
     out = run(
         TERMINATED
         + """
@@ -252,7 +252,7 @@ if __name__ == "__main__":
     check(folder, "b")
 
 
-# One more signal each time that a job is asked whether it saves, so while one is dealt with.
+# Sends one more signal each time that a job is asked whether it saves, so during a handler.
 AGAIN = """
 import multiprocessing
 
@@ -295,13 +295,13 @@ def test_sigterm_while_sigterm_is_dealt_with(folder: Path, run: Run) -> None:
 
 
 class Stubborn:
-    """A native job whose waits end by exceptions, until there are no more of these."""
+    """A native job whose waits raise these exceptions, one each."""
 
     def __init__(
         self, *raised: BaseException, saving: bool = True, asked: Sequence[BaseException] = ()
     ) -> None:
         self.raised, self.is_saving, self.closed = list(raised), saving, False
-        # Raised where it is asked whether it saves, from the second time on.
+        # Exceptions of the question whether it saves, from the second time on.
         self.asked: list[BaseException | None] = [None, *asked]
 
     def saving(self) -> bool:
@@ -320,7 +320,7 @@ class Stubborn:
 
 @pytest.fixture
 def finish(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Ends this process, as far as outlive can tell, with jobs that have the given native ones."""
+    """Ends this process, as far as outlive can see, with jobs that have the given native ones."""
 
     def finish(**cores: Any) -> None:
         entries = [
@@ -365,7 +365,7 @@ def test_what_is_raised_while_an_exception_is_dealt_with(
         finish(a=a, b=b)
     assert (a.closed, b.closed) == (True, True)
     assert capsys.readouterr().err == ""
-    # The second Ctrl-C comes while the first is: the saves are named all the same.
+    # The second Ctrl-C comes during the first; the saves are named even so.
     a, b = Stubborn(KeyboardInterrupt(), asked=[KeyboardInterrupt()]), Stubborn()
     with pytest.raises(KeyboardInterrupt):
         finish(a=a, b=b)

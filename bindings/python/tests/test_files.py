@@ -153,8 +153,8 @@ def test_progress_is_told(folder: Path, tree: Path) -> None:
     assert "put" in told
 
 
-# The signal comes from the put's own progress, so always while it is under way. If it was over
-# before the interruption got to it, that shows nothing, and another pool is tried.
+# The signal comes from the put's own progress, so always while the put is under way. If the put
+# ends before the interruption reaches it, the test tries another pool.
 INTERRUPTED = """
 import signal, sys, outlive
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""How what has changed is held still, seen from a program."""
+"""How changed pages are held still, seen from a program."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Programs of several ranks: they save together, are killed, and go on with other numbers."""
+"""Programs of several ranks: they save together, are killed, and continue on other numbers."""
 
 import hashlib
 import signal
@@ -33,7 +33,7 @@ def start(size: int, *arguments: object) -> list[subprocess.Popen[str]]:
 def start_in_pool(
     run: str, size: int, *arguments: object, only: list[int] | None = None
 ) -> list[subprocess.Popen[str]]:
-    """Starts ranks that have only the pool in common, or some of them."""
+    """Starts ranks that share only the pool, or some of them."""
     program = str(Path(__file__).with_name("ranks.py"))
     words = [str(argument) for argument in arguments]
 
@@ -45,7 +45,7 @@ def start_in_pool(
 
 
 def finish(programs: list[subprocess.Popen[str]]) -> list[str]:
-    """What they print; all must end well."""
+    """Returns the output of all ranks; all must succeed."""
     told = [program.communicate() for program in programs]
     for program, (out, err) in zip(programs, told, strict=True):
         assert program.returncode == 0, out + err
@@ -53,14 +53,14 @@ def finish(programs: list[subprocess.Popen[str]]) -> list[str]:
 
 
 def kill(programs: list[subprocess.Popen[str]]) -> None:
-    """What is left of a program of which a rank was killed: mpirun would end it."""
+    """Kills the other ranks of a program after one was killed, as mpirun does."""
     for program in programs:
         program.kill()
         program.communicate()
 
 
 def digests(size: int, steps: int) -> list[str]:
-    """Of an undisturbed program."""
+    """Returns the results of an undisturbed program."""
     found = []
     for rank in range(size):
         cells = ranks.first(*ranks.cut(rank, size))
@@ -71,7 +71,7 @@ def digests(size: int, steps: int) -> list[str]:
 
 
 def check(out: list[str], steps: int) -> None:
-    """Every rank has what an undisturbed program has."""
+    """Checks that every rank has the result of an undisturbed program."""
     for rank, (text, digest) in enumerate(zip(out, digests(len(out), steps), strict=True)):
         assert f"digest {digest}" in text, text
         assert f"table {np.arange(30000).sum() * 2.5} {rank} {len(out)}" in text, text
@@ -152,7 +152,7 @@ def test_ranks_that_have_only_the_pool_are_killed_and_go_on(tmp_path: Path, vict
     programs = start_in_pool("start 1", 3, "run", place, 9, 6, victim)
     assert programs[victim].wait() == -9
     kill(programs)
-    # The same name once more would be that of a run that was there.
+    # The same name again would be that of an earlier run.
     refused = start_in_pool("start 1", 3, "run", place, 9, -1, -1)
     for program in refused:
         _, err = program.communicate()
@@ -222,9 +222,9 @@ def test_what_one_rank_does_wrong_all_are_told(tmp_path: Path) -> None:
 def test_a_rank_that_leaves_while_others_save_is_named(
     tmp_path: Path, leaver: int, how: str
 ) -> None:
-    """At once, and not when the patience of an hour is over."""
+    """The error comes at once, and not after the patience of an hour."""
     in_pool = finish(start_in_pool("run", 3, "leave", tmp_path / "pool", leaver, how))
-    # Where a connection has nothing to say it with, its end does.
+    # A connection that cannot name the rank shows its end.
     by_socket = finish(start(3, "leave", tmp_path / "other", leaver, how))
     for out, has_means in ((in_pool, True), (by_socket, False)):
         for rank, text in enumerate(out):
@@ -313,7 +313,7 @@ def test_a_group_is_asked_for_plainly(tmp_path: Path) -> None:
     job.save({"a": part, "b": 7}, wait=True)
     with pytest.raises(outlive.InvalidError, match="before they go on"):
         job.restore(into={"a": part, "b": 0}, lazy=True)
-    # A group of one may ask for another part, if it was saved.
+    # A group of one may ask for another part of a saved array.
     other = outlive.sharded(np.zeros((1, 1)), (4, 2), (3, 1))
     state = {"a": other, "b": 0}
     assert job.restore(into=state)

@@ -16,7 +16,7 @@ STATE = {"a": np.random.default_rng(1).random(500_000), "step": 1}
 
 
 class Caller:
-    """A progress callback that does something once, and keeps what came of it."""
+    """A progress callback that runs some code once, and keeps its outcome."""
 
     def __init__(self) -> None:
         self.call: Callable[[], object] | None = None
@@ -28,7 +28,7 @@ class Caller:
             try:
                 self.came.append(call())
             except BaseException as error:
-                # Its trace would keep the job.
+                # Its traceback would keep the job alive.
                 self.came.append(error.with_traceback(None))
 
 
@@ -59,7 +59,7 @@ def test_a_callback_that_needs_the_busy_job_is_refused(
     assert isinstance(error, outlive.InvalidError)
     assert "the job a is busy" in str(error)
     assert "Set a flag" in str(error)
-    # The gate is open again.
+    # The lock is free again.
     assert job.save(STATE, force=True, wait=True)
 
 
@@ -81,7 +81,7 @@ def test_a_callback_may_ask_and_wait(folder: Path) -> None:
 
 
 def test_a_callback_does_not_wait_for_a_job_that_another_thread_keeps_busy(folder: Path) -> None:
-    """That one might be waiting for this thread's job, in a callback of its own."""
+    """That thread might be waiting for this thread's job, in a callback of its own."""
     entered, leave = threading.Event(), threading.Event()
 
     def hold(what: str, done: int, total: int) -> None:
@@ -129,7 +129,7 @@ def test_a_signal_handler_that_saves_is_refused(folder: Path) -> None:
         tree = job.restore()
         assert isinstance(came[0], outlive.InvalidError)
         assert np.array_equal(tree["a"], STATE["a"])
-        # Where no call is under way it may.
+        # While no call is under way, the handler may save.
         signal.raise_signal(signal.SIGUSR1)
         assert isinstance(came[1], outlive.Save)
         assert came[1].wait()
@@ -138,7 +138,9 @@ def test_a_signal_handler_that_saves_is_refused(folder: Path) -> None:
 
 
 def test_what_a_signal_handler_raises_ends_the_wait(folder: Path) -> None:
-    """As Ctrl-C does; here it is the refusal that the handler does not catch."""
+    """The exception ends the wait as Ctrl-C does; here it is a refusal that the handler does not
+    catch.
+    """
 
     def handler(number: int, frame: object) -> None:
         job.save(STATE, force=True)
@@ -174,7 +176,7 @@ def test_a_logging_handler_that_saves_is_refused(
     came: list[str] = []
     job = outlive.open(folder).job("a")
     job.save(STATE, wait=True)
-    # Damage is told while the restore goes on.
+    # Damage is reported while the restore is under way.
     job.save({**STATE, "a": STATE["a"] + 1}, wait=True)
     newest = max(
         (folder / "packs").rglob("*"), key=lambda path: path.stat().st_mtime_ns * path.is_file()

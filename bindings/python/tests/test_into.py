@@ -1,4 +1,4 @@
-"""Restoring into the program's own state, and parts of one."""
+"""Restores into the program's own state, and into parts of one."""
 
 import copy
 from collections.abc import Callable
@@ -73,7 +73,7 @@ def test_arrays_that_are_not_in_one_piece(job: outlive.Job) -> None:
     assert not backing[1::2].any()
     assert np.array_equal(state["b"], plain[::2, ::2])
     assert np.array_equal(state["c"], plain)
-    # Saved again, they are what they were, and only the order of memory is written anew.
+    # A second save stores the same content, and writes only the memory order again.
     job.save(state, wait=True)
     assert np.array_equal(job.restore()["a"], plain)
 
@@ -152,7 +152,7 @@ def test_generators_and_empty_containers_that_are_not_selected(job: outlive.Job)
     into: dict[str, Any] = {"x": 0}
     job.restore(into=into, only="x")
     assert into == {"x": 1}
-    # What the program has there stays as it is.
+    # The program's own content there stays unchanged.
     own: dict[str, Any] = {"list": [5], "in": {"dict": {"k": 1}, "tuple": (2,)}, "rng": rngs[1]}
     into = {"x": 0, **copy.deepcopy(own)}
     into["rng"] = rngs[1]
@@ -161,7 +161,7 @@ def test_generators_and_empty_containers_that_are_not_selected(job: outlive.Job)
     into = {"x": 0}
     job.restore(into=into, only=["x", "in/tuple"])
     assert into == {"x": 1, "in": {"tuple": ()}}
-    # With nothing left out they are restored.
+    # With nothing left out, the restore includes them.
     into = {"x": 0, "rngs": [np.random.default_rng(2), Random(2)], "rng": rngs[0], **empty}
     into["list"] = [1]
     job.restore(into=into)
@@ -178,7 +178,7 @@ def test_only_some(job: outlive.Job, same: Same) -> None:
     for key in ["u", "layers", "rng"]:
         other[key] = want[key]
     same(state, other)
-    # What does not match elsewhere does not matter.
+    # Differences in other places do not matter.
     part = {"u": np.zeros((200, 300)), "something": "else"}
     job.restore(into=part, only="u")
     same(part["u"], want["u"])
@@ -188,7 +188,7 @@ def test_only_some(job: outlive.Job, same: Same) -> None:
     same(job.restore(only=["pair/1", "step"]), {"step": 7, "pair": (None, want["pair"][1], None)})
     with pytest.raises(outlive.InvalidError, match="selects nothing"):
         job.restore(only=["u", "nonsense*"])
-    # Containers without a leaf are no different from others.
+    # Containers without a leaf work like others.
     job.save({"model": {"w": 1, "e": {}}, "l": [[], {}, ()], "a/b": {"": []}, 1: ()}, wait=True)
     same(job.restore(only="model/*w*"), {"model": {"w": 1}})
     same(job.restore(only="model"), {"model": {"w": 1, "e": {}}})
@@ -197,7 +197,7 @@ def test_only_some(job: outlive.Job, same: Same) -> None:
     job.save(want, wait=True)
     with pytest.raises(outlive.InvalidError, match="missing from `into`"):
         job.restore(into={}, only="u")
-    # A partial restore must not be taken for the whole image by the next save.
+    # The next save must not take a partial restore for the whole image.
     state = sample(1)
     job.restore(into=state, only="u")
     job.save(state, wait=True)
@@ -211,13 +211,13 @@ def test_a_chosen_epoch(job: outlive.Job, same: Same) -> None:
     same(job.restore(epoch=2), sample(2))
     state = sample(1)
     assert job.restore(state, epoch=1).epoch == 1
-    # The past is a starting point like any other.
+    # A program may continue from an older epoch.
     job.save(state, wait=True)
     same(job.restore(), sample(1))
     for epoch in [0, 9, 2**64 - 1]:
         with pytest.raises(outlive.InvalidError, match=f"no checkpoint {epoch}"):
             job.restore(epoch=epoch)
-    # Counted from the newest, and then that one.
+    # Epochs counted from the newest, and then that one.
     for epoch, step in [(-1, 1), ("latest", 1), (-2, 3), (-4, 1), ("2", 2), (job.epochs()[1], 2)]:
         same(job.restore(epoch=epoch), sample(step))
     with pytest.raises(outlive.InvalidError, match="has no checkpoint -5: it has 4"):
@@ -225,7 +225,7 @@ def test_a_chosen_epoch(job: outlive.Job, same: Same) -> None:
     for epoch in ["newest", "", "-0", 1.0, 2**64]:
         with pytest.raises(outlive.InvalidError, match="no epoch"):
             job.restore(epoch=epoch)
-    # What is being saved counts.
+    # A save under way counts.
     job.save(sample(7), force=True)
     same(job.restore(epoch=-1), sample(7))
     job.note(-2, label="before")

@@ -1,6 +1,6 @@
 """`kill -9` at any moment loses no checkpoint that was acknowledged, and never leaves half of one.
 
-The program that is killed is kill_nursery.py; here its summaries are judged.
+The program that is killed is kill_nursery.py; these tests check its summaries.
 """
 
 import json
@@ -44,6 +44,6 @@ def test_killed_again_and_again(
         )
     assert counts["faults"] == [], f"seed {seed}"
     assert counts["kills"] == LIVES
-    # Else nothing would have been shown.
+    # Without this the test would show nothing.
     assert counts["acknowledged"] > 0
     assert counts["before_restore"] < LIVES

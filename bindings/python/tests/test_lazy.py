@@ -1,4 +1,4 @@
-"""Lazy restores: the program runs at once, and never sees anything but what was saved."""
+"""Lazy restores: the program runs at once, and never sees other data than it saved."""
 
 import gc
 import logging
@@ -18,7 +18,7 @@ Run = Callable[..., str]
 Program = Callable[..., "subprocess.Popen[str]"]
 Same = Callable[[Any, Any], None]
 
-# Denies userfaultfd, the system call and the device, to this process: seccomp by hand.
+# Denies userfaultfd, the system call and the device, to this process, with seccomp by hand.
 NO_USERFAULTFD = """
         import ctypes, struct
         libc = ctypes.CDLL(None, use_errno=True)
@@ -63,7 +63,7 @@ def empty_like(state: dict[str, Any]) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for name, value in state.items():
         if name == "odd":
-            # Begins and ends off any boundary, beside memory that must stay.
+            # Begins and ends off any boundary, beside memory that must stay unchanged.
             room = np.full(value.size + 100, 7, np.uint8)
             made[name] = room[33 : 33 + value.size]
         elif isinstance(value, np.ndarray):
@@ -76,7 +76,7 @@ def empty_like(state: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def saved(folder: Path) -> Path:
-    # Jobs of other tests that wait for a collection may track memory that is used again here.
+    # Jobs of other tests that wait for a collection may track memory that is reused here.
     gc.collect()
     with outlive.open(folder).job("a") as job:
         for step in (1, 2):
@@ -123,7 +123,7 @@ def test_the_first_save_is_incremental(saved: Path, same: Same) -> None:
     job = outlive.open(saved).job("a")
     state = empty_like(image(2))
     job.restore(into=state, lazy=True)
-    # A page before the fill has it, perhaps, and another one.
+    # Writes a page before the fill brings it, perhaps, and another one.
     state["aligned"][1_500_000] = -1
     state["holed"][400_000] = -2
     save = job.save(state, wait=True)
@@ -329,7 +329,7 @@ def test_damage_ends_the_program_and_the_next_takes_the_one_before(
     assert [epoch for epoch, _ in report.skipped] == [2]
     assert "suspect" in report.skipped[0][1]
     assert any("suspect" in record.getMessage() for record in caplog.records)
-    # An eager restore takes the one before, too, and the program goes on.
+    # An eager restore takes the checkpoint before, too, and the program goes on.
     assert outlive.open(saved).job("a").restore()["step"] == 1
     assert job.save(image(9), wait=True).epoch == 3
 

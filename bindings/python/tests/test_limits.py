@@ -8,7 +8,7 @@ import pytest
 
 Run = Callable[..., str]
 
-# Saves and restores an array of 32 MiB in a program that a limit holds short.
+# Saves and restores an array of 32 MiB in a program under a tight limit.
 WORK = """
         import resource
         state = {"a": np.random.default_rng(0).random(4 << 20), "n": 1}

@@ -1,4 +1,4 @@
-"""Memory for large arrays: which pages it is made of."""
+"""Memory for large arrays: the size of its pages."""
 
 import gc
 from collections.abc import Callable
@@ -62,7 +62,7 @@ def test_what_is_said_of_an_arrays_memory_is_taken_back_before_it_goes() -> None
 
 def test_a_job_that_nobody_holds_tracks_no_memory(folder: Path) -> None:
     state = {"w": outlive.zeros(1 << 20, np.uint8)}
-    # Nobody asks how the save went, so the job is kept for the end of the program.
+    # No code asks for the result of the save, so the job is kept until the end of the program.
     outlive.open(folder).job("dropped").save(state)
     gc.collect()
     saved = outlive.open(folder).job("other").save(state, wait=True)

@@ -1,4 +1,4 @@
-"""The example with mpi4py, under the `mpirun` of each MPI that is here."""
+"""The example with mpi4py, under the `mpirun` of each installed MPI."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ EXAMPLE = Path(__file__).parents[3] / "examples/heat_mpi4py.py"
 
 @pytest.fixture(params=["openmpi", "mpich"])
 def mpi(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str, str]]:
-    """The command that starts ranks, and the environment for it."""
+    """Returns the command that starts ranks, and the environment for it."""
     command = shutil.which(f"mpirun.{request.param}")
     if command is None:
         assert "CI" not in os.environ, f"CI needs mpirun.{request.param}"
@@ -28,7 +28,7 @@ def mpi(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str, 
             "OMPI_MCA_mpi_yield_when_idle": "1",
         }
     else:
-        # mpi4py's wheel asks for the name that MPICH itself has for what Debian calls libmpich.
+        # mpi4py's wheel asks for MPICH's own name of the library that Debian calls libmpich.
         found = next(Path("/usr/lib").glob("*/libmpich.so.12"))
         (tmp_path / "lib").mkdir()
         (tmp_path / "lib/libmpi.so.12").symlink_to(found)
@@ -37,7 +37,7 @@ def mpi(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str, 
 
 
 def run(mpi: tuple[str, dict[str, str]], ranks: int, *arguments: object) -> str:
-    """What the ranks print."""
+    """Returns the output of the ranks."""
     command, environment = mpi
     words = [command, "-n", str(ranks), sys.executable, str(EXAMPLE), *map(str, arguments)]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)

@@ -50,7 +50,7 @@ def same(path):
 
 
 def rows(path: Path) -> list[dict[str, object]]:
-    """The checkpoints, as `outlive ls` lists them."""
+    """Returns the checkpoints, as `outlive ls` lists them."""
     command = [sys.executable, "-m", "outlive", "ls", str(path), "j", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found: list[dict[str, object]] = json.loads(done.stdout)["checkpoints"]

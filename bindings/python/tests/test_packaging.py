@@ -1,4 +1,4 @@
-"""The repository is a package that `pip install .` takes."""
+"""`pip install .` accepts the repository as a package."""
 
 import json
 import os
@@ -13,11 +13,11 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_pip_takes_the_repository(tmp_path: Path) -> None:
-    # As far as that goes without building it again, with the tools that are there.
+    # This goes as far as possible without a build, with the installed tools.
     options = ["--dry-run", "--no-deps", "--no-index", "--no-build-isolation", "--ignore-installed"]
     report = tmp_path / "report.json"
     command = [sys.executable, "-m", "pip", "install", *options, "--report", str(report), str(ROOT)]
-    # maturin lies beside the interpreter.
+    # maturin is beside the interpreter.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

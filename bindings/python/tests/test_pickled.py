@@ -1,4 +1,4 @@
-"""Pickled objects come back as they are: whole, or not at all, and before anything is filled."""
+"""Pickled objects come back unchanged: whole, or not at all, and before anything is filled."""
 
 import collections
 import pickle
@@ -36,7 +36,7 @@ class Tagged(tuple):  # type: ignore[type-arg]
 
 
 class Becomes:
-    """Comes back as something else."""
+    """Comes back as another object."""
 
     def __init__(self, what: Any) -> None:
         self.what = what
@@ -50,7 +50,7 @@ def _is(what: Any) -> Any:
 
 
 class Moved:
-    """Of a class that is gone when it comes back, if `gone` says so."""
+    """An object whose class is gone when it comes back, if `gone` is set."""
 
     gone = False
 
@@ -100,7 +100,7 @@ def test_a_part_has_them_as_the_whole_does(
     trusting.save({"s": (OBJECTS[name], 3), "n": 1, "w": np.ones(2)}, force=True, wait=True)
     whole = trusting.restore()["s"][0]
     assert shown(trusting.restore(only=only)["s"][0]) == shown(whole)
-    # Into a state that has none yet, and one that is filled.
+    # Into an empty state, and into a filled one.
     for into in ({}, {"s": (None, 0), "n": 0, "w": np.zeros(2)}):
         state: dict[str, Any] = dict(into)
         if into:

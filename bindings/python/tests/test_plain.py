@@ -1,4 +1,4 @@
-"""Containers of plain values are one leaf, and come back as they were."""
+"""Containers of plain values are one leaf, and come back unchanged."""
 
 import collections
 import math
@@ -17,7 +17,7 @@ MANY = 200
 
 
 def same(a: Any, b: Any) -> bool:
-    """Types, bits of floats, and the order of keys."""
+    """Whether types, bits of floats, and the order of keys are the same."""
     if a is b:
         return True
     if type(a) is not type(b):
@@ -98,7 +98,7 @@ def test_one_element_becomes_an_array_and_a_value_again(job: outlive.Job) -> Non
     state["l"][7] = 7.0
     job.save(state, force=True, wait=True)
     assert same(job.restore(), state)
-    # Into a state whose list has an array, of a checkpoint without it.
+    # Restores a checkpoint without an array into a state whose list has one.
     state["l"][7] = np.zeros(4)
     with pytest.raises(outlive.InvalidError, match="'l/7' is an array in `into`, a value in the c"):
         job.restore(into=state)
@@ -167,7 +167,7 @@ def test_into_must_be_seen(job: outlive.Job) -> None:
     assert job.restore(into={"l": kept, "d": {"x": x}})
     assert kept == list(range(MANY))
     assert x == [1] * MANY
-    # All of the state is one leaf.
+    # The whole state is one leaf.
     state = {"l": list[int](), "d": {"x": list[int]()}}
     assert job.restore(into=state)
     assert state == {"l": list(range(MANY)), "d": {"x": [1] * MANY}}
@@ -257,7 +257,7 @@ def test_patterns_pass_over_keys_that_no_path_can_name(job: outlive.Job) -> None
     job.save(state, force=True, wait=True)
     assert (job.restore(only="w*")["w"] == 1).all()
     assert job.restore(only="d*") == {"d": state["d"]}
-    # All of "n" is one leaf.
+    # The whole of "n" is one leaf.
     assert job.restore(only="*/k1*") == {
         "o": {"even": {key: value for key, value in named.items() if key.startswith("k1")}}
     }

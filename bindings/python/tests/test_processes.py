@@ -14,7 +14,7 @@ Program = Callable[..., "subprocess.Popen[str]"]
 
 
 def test_an_exit_completes_the_drain(folder: Path, run: Run) -> None:
-    # At exit with the job alive; with the job gone already; and through sys.exit in a function.
+    # Ends with the job alive, with the job gone already, and through sys.exit in a function.
     for step, end in enumerate(["", "del job", "sys.exit(0)"], 1):
         run(
             f"""
@@ -119,7 +119,7 @@ def test_a_forked_child_is_told_to_open_its_own(folder: Path, run: Run) -> None:
     assert outlive.open(folder).job("a").restore()["who"] == "parent"
 
 
-# Sends Ctrl-C once the main thread is inside the function of outlive that has the given name.
+# Sends Ctrl-C once the main thread is inside the function of outlive with this name.
 INTERRUPT = """
 def interrupt_inside(name):
     main = threading.main_thread().ident
@@ -136,7 +136,7 @@ def interrupt_inside(name):
 
 
 def test_ctrl_c_ends_a_wait(folder: Path, run: Run) -> None:
-    # A thread holds the job up by never letting its restore end.
+    # A thread keeps the job busy: its restore never ends.
     out = run(
         INTERRUPT
         + """
@@ -282,7 +282,7 @@ def test_who_restored_before_another_went_on_is_told(folder: Path, run: Run) -> 
     with pytest.raises(outlive.FencedError, match=r"at checkpoint 1 .* up to checkpoint 4 since"):
         job.save({"step": 2}, wait=True)
     assert [epoch.epoch for epoch in job.epochs()] == [1, 2, 3, 4]
-    # It restores again and goes on; or takes over in words.
+    # The program restores again and continues; or it calls `take_over`.
     assert job.restore(epoch=2) == {"step": 2}
     job.save({"step": 3}, wait=True)
     job.close()

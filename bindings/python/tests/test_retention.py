@@ -93,7 +93,7 @@ def test_pruning_keeps_what_rules_say(tmp_path: Path) -> None:
         restored = job.restore(epoch=number)
         np.testing.assert_array_equal(restored["a"], state(number)["a"])
     assert job.prune(keep_within=timedelta(hours=1)).dropped == []
-    # Of those that are left, the newest is kept.
+    # The newest of the remaining ones is kept.
     assert job.prune(keep_last=1, drop=[6], dry_run=True).dropped == [6]
     assert job.prune(drop=[3]).dropped == [3]
     assert job.prune(everything=True).dropped == [6]
@@ -130,7 +130,7 @@ def test_a_program_saves_on_while_it_prunes_itself(tmp_path: Path) -> None:
         job.save(state(number), wait=True)
         if number % 5 == 0:
             job.prune(keep_last=2)
-    # The program's own session holds nothing back.
+    # The program's own session holds no pack.
     collected = job.prune(keep_last=2).collected
     assert not collected.held_packs
     assert not collected.held_by
@@ -146,7 +146,7 @@ def test_the_rules_of_a_job_hold_behind_its_commits(tmp_path: Path) -> None:
     for number in range(1, 41):
         pin = number == 11
         job.save(state(number), wait=True, pin=pin, metrics={"loss": abs(number - 7)})
-    # The thread drops behind the commits, whether the job is closed or not.
+    # The thread drops checkpoints after the commits, whether the job is closed or not.
     while len(job.epochs()) > 6:
         job.save(state(40), wait=True, metrics={"loss": 99})
         time.sleep(0.2)  # programs compute between saves

@@ -1,4 +1,4 @@
-"""Everything that a state can hold comes back, to the last bit."""
+"""Every kind of state comes back, to the last bit."""
 
 import array
 import random
@@ -108,7 +108,7 @@ def test_leaf_round_trip(job: outlive.Job, same: Same, leaf: Any) -> None:
     state = {"before": 1, "leaf": leaf, "after": "x"}
     job.save(state, wait=True)
     same(job.restore(), state)
-    # As the whole state, too.
+    # The leaf may be the whole state, too.
     job.save(leaf, wait=True)
     same(job.restore(), leaf)
 
@@ -137,7 +137,7 @@ def test_restored_generators_go_on(job: outlive.Job) -> None:
 
 
 class Foreign:
-    """An array of another package, as far as NumPy sees it."""
+    """An array of another package, as NumPy sees it."""
 
     def __init__(self, values: Any) -> None:
         self.values = np.asarray(values)
@@ -174,13 +174,13 @@ def test_an_array_twice_and_views_of_one(job: outlive.Job, same: Same) -> None:
     assert job.restore(into=state)
     assert np.array_equal(one, want)
     same(job.restore(), state)
-    # What shares memory in `into` may have shared none when it was saved.
+    # Arrays that share memory in `into` may have shared none in the save.
     job.save({"a": want, "b": want + 1}, wait=True)
     other = np.zeros(50_000)
     with pytest.raises(outlive.InvalidError, match="share memory"):
         job.restore(into={"a": other, "b": other})
     assert np.array_equal(other, want)
-    # The tracker must not believe that "b" holds what it was saved with.
+    # The tracker must not believe that "b" has its content of the last save.
     job.save({"a": other, "b": other}, wait=True)
     same(job.restore(), {"a": want, "b": want})
 
@@ -244,7 +244,7 @@ def generators(seed: Any) -> dict[str, Any]:
 
 
 def children(generator: Any) -> list[bytes]:
-    """What the next generators that one spawns give."""
+    """Returns numbers of the next generators that one spawns."""
     return [child.bytes(64) for child in map(np.random.Generator, spawned(generator))]
 
 
@@ -266,7 +266,7 @@ def test_restored_generators_spawn_the_same(
     for generator in state.values():
         generator.spawn(spawned_before)
     job.save(state, wait=True)
-    # Into generators of the same seed, of another one, ahead of it, and behind it; and anew.
+    # Generators of the same seed, of another one, ahead, and behind; and new ones.
     into = [generators(seed), generators(99), generators([1, 2, 3]), state, generators(seed)]
     for generator in into[4].values():
         generator.spawn(7)

@@ -45,7 +45,7 @@ def test_only_what_changed_is_written(folder: Path) -> None:
     state["u"][500, 500] += 1
     state["step"] += 1
     assert job.save(state, wait=True).new_bytes < 100_000
-    # And so in a new process' job after a restore, into arrays as well as anew.
+    # The same holds in a new process after a restore, into arrays and into a new tree.
     other = outlive.open(folder).job("a")
     again = {"u": outlive.zeros((1000, 1000)), "step": 0}
     assert other.restore(into=again)
@@ -82,7 +82,7 @@ def test_saves_between_intervals_are_skipped(folder: Path) -> None:
     for _ in range(loops):
         job.save(state)
     assert (time.thread_time() - began_s) / loops < 50e-6  # about 1 us
-    # Once the interval is over it is saved again.
+    # Once the interval is over, it saves again.
     often = outlive.open(folder).job("b", every_s=0.1)
     assert often.save(state)
     while not (save := often.save(state)):
@@ -278,7 +278,7 @@ def test_a_failure_that_nobody_awaited_is_raised_later(
         with pytest.raises(outlive.Error) as caught:
             calls[how]()
         assert str(caught.value)
-        # Told once; from then on all goes well.
+        # The error is raised once; then calls succeed.
         assert job.save({"step": 4}, force=True, wait=True)
         assert job.restore() == {"step": 4}
     assert any("failed" in record.getMessage() for record in caplog.records)

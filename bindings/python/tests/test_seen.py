@@ -1,4 +1,4 @@
-"""A restore into a state fills what the program holds, or is refused: it never fills nothing."""
+"""A restore into a state fills objects that the program holds, or is refused: it is never lost."""
 
 import dataclasses
 import enum
@@ -17,7 +17,7 @@ import pytest
 import outlive
 from outlive import _seen
 
-# From Python 3.14 on, references of arguments do not tell.
+# From Python 3.14 on, reference counts of arguments show nothing.
 needs_counts = pytest.mark.skipif(
     _seen.is_referenced(_seen._TEMPORARY),
     reason="this Python does not tell whether a call holds alone",
@@ -25,7 +25,7 @@ needs_counts = pytest.mark.skipif(
 
 
 class Tensor:
-    """An array that shows its memory to nobody, as one on a device; it can be pickled."""
+    """An array that shows no memory, like one on a device; it can be pickled."""
 
     def __init__(self, values: list[float]) -> None:
         self.values = values
@@ -65,7 +65,7 @@ class Colour(enum.Enum):
 
 
 class Model:
-    """Gives its state as PyTorch's modules and optimizers do: in a new dict each time."""
+    """Returns its state as PyTorch's modules and optimizers do: in a new dict each time."""
 
     def __init__(self, value: float) -> None:
         self.weights = np.full(5, value)
@@ -99,14 +99,14 @@ def test_pickled_arrays_are_not_filled(trusting: outlive.Job) -> None:
     assert "'model/w'" not in text
     assert (other.weights == 2).all()
     assert (state["model"]["h"], other.hidden.values) == (other.hidden, [2.0])
-    # Nobody else can have it, as far as one sees; but it may be a view of the program's memory.
+    # No other reference is visible, but it may be a view of the program's memory.
     assert "'model/h' is an array" in refused(
         lambda: trusting.restore(into={"model": {"w": other.weights, "h": Tensor([3.0])}})
     )
-    # What can be filled is.
+    # An array that can be filled is filled.
     assert trusting.restore(into=state, only="model/w")
     assert (other.weights == 1).all()
-    # Who gives nothing gets a new one.
+    # A program that gives no array gets a new one.
     state["model"]["h"] = None  # type: ignore[assignment]
     assert trusting.restore(into=state)
     assert state["model"]["h"].values == [1.0]
@@ -120,11 +120,11 @@ def test_objects_that_the_program_holds_elsewhere(trusting: outlive.Job) -> None
     assert "'o' is an object" in text
     assert "'d'" not in text
     assert state == {"o": kept, "d": {}, "n": 0}
-    # What only the state holds is replaced in it.
+    # An object that only the state holds is replaced in it.
     state["o"] = Settings(3.0)
     assert trusting.restore(into=state)
     assert state == {"o": Settings(1.0), "d": {"a": 1}, "n": 1}
-    # A plain value may have taken the object's place meanwhile.
+    # A plain value may have replaced the object meanwhile.
     trusting.save({"o": None, "d": 1, "n": 1}, wait=True)
     state["o"] = kept
     assert "'o' is an object" in refused(lambda: trusting.restore(into=state))
@@ -146,7 +146,7 @@ def test_objects_that_are_the_same_stay(trusting: outlive.Job) -> None:
     assert "'p' is an object" in text
     assert "'o'" not in text
     assert not state["a"].any()
-    # The older checkpoint, to which a damaged one leads, is looked at too.
+    # A damaged checkpoint leads to the older one, whose object is compared, too.
     trusting.save(state, wait=True)
     state["a"] = np.random.default_rng(1).integers(0, 2**62, 50_000)
     trusting.save(state, wait=True)
@@ -163,7 +163,7 @@ def test_objects_that_are_the_same_stay(trusting: outlive.Job) -> None:
 
 
 def test_objects_that_are_the_same_but_for_their_bytes_stay(trusting: outlive.Job) -> None:
-    """Their bytes may differ: those of a set change with the hashes of strings, at each start."""
+    """Their pickles may differ: those of a set change with the hashes of strings, at each start."""
     saved, kept = Tags({0, 8}), Tags({8, 0})
     assert saved == kept
     assert pickle.dumps(saved, protocol=5) != pickle.dumps(kept, protocol=5)
@@ -171,7 +171,7 @@ def test_objects_that_are_the_same_but_for_their_bytes_stay(trusting: outlive.Jo
     state = {"o": kept, "n": 0}
     assert trusting.restore(into=state)
     assert (state["o"] is kept, state["n"]) == (True, 1)
-    # No other type is the same, nor what cannot be compared.
+    # An object of another type differs, and so does one that cannot be compared.
     other, array = OtherTags({0, 8}), Settings(np.zeros(2))  # type: ignore[arg-type]
     trusting.save({"o": other, "p": array}, wait=True)
     wrong: dict[str, Any] = {"o": kept, "p": Settings(np.ones(2))}  # type: ignore[arg-type]
@@ -223,7 +223,7 @@ def test_objects_that_are_equal_but_differ_are_refused(trusting: outlive.Job, wh
 
 
 def things() -> list[Any]:
-    """Objects that are the same each time, and of which only the order of sets is not."""
+    """Returns objects that are the same each time, except for the order of sets."""
     words = [f"word {number}" for number in range(200)]
     circle: deque[Any] = deque(["a", {1.5: [None]}])
     circle.append(circle)
@@ -234,7 +234,7 @@ def things() -> list[Any]:
         Named(words, "x"),
         Tags({(word, frozenset([word, 1])) for word in words}),  # type: ignore[misc]
         {Frozen(float(number)) for number in range(50)},
-        # Objects that are hashed by their address.
+        # Objects whose hash is their address.
         {Tensor([float(number)]) for number in range(20)},
         defaultdict(list, a=[Colour.RED, Path("/a"), int, len]),
         Settings(np.arange(6).reshape(2, 3)),  # type: ignore[arg-type]
@@ -299,7 +299,7 @@ def test_values_in_a_dict_that_nobody_holds(job: outlive.Job) -> None:
     job.save({"list": [1, 2]}, wait=True)
     assert "'list' would change only" in refused(lambda: job.restore(into={"list": []}))
     job.save({"model": Model(1.0).state_dict(), "step": 1}, wait=True)
-    # Whoever holds some of it sees that.
+    # A holder of a part sees the change.
     groups = [{"rate": 2.0, "params": [0]}]
     part = {"weights": model.weights, "groups": groups}
     assert job.restore(into={"model": part, "step": 0}, only="model")
@@ -382,7 +382,7 @@ def test_a_container_that_is_still_empty_is_named_once(job: outlive.Job) -> None
         job.restore(into=state)
     (only,) = caught.value.differences
     assert only.startswith("'state' is empty in `into`; the checkpoint has 'state/0/m' there")
-    # And the other way round, where no key is of another type.
+    # The reverse, with keys of one type only.
     job.save({"state": {}, "groups": []}, wait=True)
     with pytest.raises(outlive.InvalidError) as caught:
         job.restore(into=optimizer)

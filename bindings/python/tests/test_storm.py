@@ -1,7 +1,7 @@
-"""A storm of real processes on one pool and its copy: nothing acknowledged is lost, no fenced
-writer commits, everything is whole, and what the dead have left behind goes.
+"""A storm of real processes on one pool and its copy: no acknowledged save is lost, no fenced
+writer commits, everything is whole, and leftovers of killed processes are deleted.
 
-The processes are forks of storm.py; here its summary is judged. `make storm` runs it for longer.
+The processes are forks of storm.py; this test checks its summary. `make storm` runs it for longer.
 """
 
 import json
@@ -15,9 +15,9 @@ import pytest
 STORM = Path(__file__).with_name("storm.py")
 LIVES = 60
 STATES_BYTES = 3 * (1 << 20)
-"""More than the states of three jobs take."""
+"""Bytes that exceed the states of three jobs."""
 LEFT_FILES = 60
-"""More than all logs, segments and packs of one checkpoint each are in."""
+"""Number of files that exceeds all logs, segments and packs of one checkpoint each."""
 
 
 @pytest.mark.timeout(1000)
@@ -31,7 +31,7 @@ def test_nothing_is_lost_in_a_storm(
         + ["--striped"] * striped,
         capture_output=True,
         text=True,
-        timeout=900,  # for a machine that is busy with other things; it ends by its work
+        timeout=900,  # for a busy machine; its end does not depend on time
         check=False,
     )
     assert done.returncode == 0, f"seed {seed}: {done.stderr}"
@@ -39,8 +39,8 @@ def test_nothing_is_lost_in_a_storm(
     with capsys.disabled():
         print(f"\n  {counts}")
     assert counts["faults"] == [], f"seed {seed}: {done.stderr}"
-    # Three states, their page trees and logs; nothing of all that was killed.
-    # Of a striped pool there are three shards of each pack, half as large again, and three logs.
+    # The rest is three states with their page trees and logs, and nothing of the killed processes.
+    # A striped pool has three shards of each pack, half as large again, and three log replicas.
     assert counts["left_files"] < LEFT_FILES * (3 if striped else 1)
     assert counts["left_bytes"] < 2 * STATES_BYTES * (2 if striped else 1)
     assert counts["left_overs"] == 0

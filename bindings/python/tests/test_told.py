@@ -1,4 +1,4 @@
-"""What a program is told, instead of losing something in silence."""
+"""Warnings and errors for a program that would otherwise silently lose data."""
 
 import collections
 import logging
@@ -137,7 +137,7 @@ def test_a_number_is_no_state_to_fill(job: outlive.Job, into: Any, message: str)
 
 
 class Table:
-    """As those of pandas."""
+    """An object like pandas' tables."""
 
     dtypes = columns = ()
 

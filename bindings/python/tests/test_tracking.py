@@ -1,4 +1,4 @@
-"""How changed pages are found, as a program meets it: every way and every denial, named."""
+"""How changed pages are found, seen from a program: it reports every way and every denial."""
 
 import os
 import subprocess
@@ -39,7 +39,7 @@ def save_some(folder, **tuning):
 
 
 def child(code: str, *arguments: str | Path, **options: Any) -> str:
-    """Runs Python code in a process of its own; gives what it prints."""
+    """Runs Python code in a process of its own; returns its output."""
     done = subprocess.run(
         [sys.executable, "-c", PRELUDE + textwrap.dedent(code), *map(str, arguments)],
         capture_output=True,
@@ -87,7 +87,7 @@ def test_arrays_that_are_replaced_and_resized(tmp_path: Path) -> None:
             assert isinstance(array, np.ndarray)
             array[step] = -1.0
             if step % 3 == 1:
-                # Most likely the memory that was just given back.
+                # Most likely this is the memory that was just freed.
                 length = len(array)
                 del state["a"], array
                 state["a"] = np.full(length, float(step))
@@ -163,12 +163,12 @@ def test_without_privileges(tmp_path: Path) -> None:
     for folder in [*tmp_path.parents][:-1]:
         folder.chmod(folder.stat().st_mode | 0o011)
     with_them = child("save_some(sys.argv[1])", tmp_path / "root")
-    # Who becomes another user may not be looked at, until that is allowed again or a program begun.
+    # After a change of user a process is not dumpable, until it allows that or executes a program.
     become = "os.setgroups([]); os.setgid(65534); os.setuid(65534); libc.prctl(4, 1, 0, 0, 0)\n"
     without = child(become + "save_some(sys.argv[1])", tmp_path / "nobody")
     kind = without.split()[1]
     assert kind == with_them.split()[1], without
-    # A process that may not be looked at cannot open its own page map any more.
+    # Such a process can no longer open its own page map.
     hidden = child(
         become + "assert libc.prctl(4, 0, 0, 0, 0) == 0\nsave_some(sys.argv[1])",
         tmp_path / "hidden",
@@ -216,7 +216,7 @@ def test_a_process_with_too_many_mappings_saves(tmp_path: Path) -> None:
 
 
 class Constant:
-    """Stands in for an array of JAX: it shows its memory by DLPack and has no way to change it."""
+    """Stands in for an array of JAX: it shows its memory by DLPack and cannot be written."""
 
     __module__ = "jaxlib._jax"
 
@@ -247,7 +247,7 @@ def test_arrays_that_nobody_changes_are_not_copied(tmp_path: Path) -> None:
             assert figures.changed_bytes > 32_000_000
         back = pool.job("job").restore()
         assert np.array_equal(back["constant"], values + 2)
-        # Nor is a job that is forgotten with a save under way left without it.
+        # The array also stays if the program drops the job with a save under way.
         pool.job("another").save({"constant": Constant(values)})
     while (found := outlive.open(tmp_path).job("another").restore()) is None:
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""The training example: killed and continued, it ends like one left in peace."""
+"""The training example: killed and continued, it ends like an undisturbed run."""
 
 import signal
 import subprocess
@@ -16,7 +16,7 @@ PROGRAM = Path(__file__).parents[3] / "examples" / "train_digits.py"
 def test_a_killed_training_ends_like_one_left_in_peace(tmp_path: Path) -> None:
     train = [sys.executable, str(PROGRAM), "--every", "0.05"]
     under_fire = [*train, "--dir", str(tmp_path / "checkpoints")]
-    # It would never end by itself.
+    # It would not end by itself.
     endless = [*under_fire, "--steps", str(10**12)]
     with subprocess.Popen(endless, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None

@@ -15,7 +15,7 @@ import outlive
 
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A directory in memory that belongs to this test's host."""
+    """Returns a directory in memory that stands for this test's host."""
     if not Path("/dev/shm").is_dir():
         pytest.skip("there is no /dev/shm")
     monkeypatch.setenv("OUTLIVE_HOST", "one")
@@ -52,7 +52,7 @@ def test_a_program_goes_on_when_memory_was_lost(
     with pytest.raises(outlive.InvalidError, match="not possible"):
         save.wait(tier="middle")
 
-    # Under the running program, which saves the same once more.
+    # While the program runs, which saves the same again.
     shutil.rmtree(memory / "ckpt")
     assert job.save({"x": numbers(2)}, wait=True).epoch == 3
     assert "made anew as target 3" in caplog.text
@@ -63,7 +63,7 @@ def test_a_program_goes_on_when_memory_was_lost(
         job.restore(epoch=2)
     job.close()
 
-    # And behind a restart of the host.
+    # And after a restart of the host.
     shutil.rmtree(memory / "ckpt")
     job = outlive.open(pool).job("count")
     assert job.restore()["x"].tobytes() == numbers(1).tobytes()

@@ -1,4 +1,4 @@
-/* VELOC_Init for programs of one process, which have no MPI. The communicator is not looked at. */
+/* VELOC_Init for programs of one process, which have no MPI. It ignores the communicator. */
 #include <stdio.h>
 
 int VELOC_Init(void *comm, const char *config);

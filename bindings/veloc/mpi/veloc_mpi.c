@@ -1,5 +1,5 @@
-/* VELOC_Init for one implementation of MPI: the only function of VELOC's that has MPI in it. Compile it with
-   that implementation's mpicc, into the library with the others (scripts/install does). */
+/* VELOC_Init for one implementation of MPI: the only function of VELOC's that uses MPI. Compile it
+   with that implementation's mpicc, into the library with the others, as scripts/install does. */
 #include <outlive_mpi.h>
 
 int VELOC_Init(MPI_Comm comm, const char *config);
@@ -21,7 +21,7 @@ int VELOC_Init(MPI_Comm comm, const char *config)
     }
     outlive_mpi_functions(group, &functions);
     status = outlive_veloc_init_group(&functions, config);
-    /* What one rank could not begin no rank has begun. */
+    /* If one rank could not begin, no rank begins. */
     if (MPI_Allreduce(&status, &worst, 1, MPI_INT, MPI_MIN, group->comm) != MPI_SUCCESS)
         worst = status;
     if (worst != 0 && status == 0)

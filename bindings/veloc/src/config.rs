@@ -1,11 +1,12 @@
-//! VELOC's configuration: a file, read as VELOC reads it, and variables `VELOC_KEY`, which go before it.
+//! VELOC's configuration: a file, read as VELOC reads it, and variables `VELOC_KEY`, which override
+//! it.
 
 use outlive_types::{Error, Result};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Keys of VELOC that mean something to its own ways of storing, and why they are not needed here.
+/// Keys of VELOC that configure its own ways to store data, and why outlive ignores each.
 const NOT_NEEDED: [(&str, &str); 13] = [
     (
         "persistent_interval",
@@ -25,20 +26,20 @@ const NOT_NEEDED: [(&str, &str); 13] = [
     ("ec_type", "redundancy is the pool's, see docs/pool.md"),
 ];
 
-/// What a configuration says.
+/// A configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Config {
-    /// Where files lie that a program writes itself, until they are saved.
+    /// Directory for the files that a program writes itself, until they are saved.
     pub scratch: PathBuf,
-    /// The pool, or the directory in which it is made.
+    /// The pool, or the directory for it.
     pub persistent: PathBuf,
-    /// Whether a test for a restart reads a checkpoint before it is called whole.
+    /// Whether a test for a restart reads all of a checkpoint.
     pub is_checked: bool,
-    /// Whether a checkpoint's end waits for its commit.
+    /// Whether the end of a checkpoint waits for its commit.
     pub is_sync: bool,
-    /// Number of newest checkpoints to keep; all without one.
+    /// Number of newest checkpoints to keep; `None` keeps all.
     pub max_versions: Option<u64>,
-    /// What the user should know.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
 }
 
@@ -101,7 +102,7 @@ impl Config {
                 "scratch is missing: name a directory, in the configuration file or as VELOC_SCRATCH",
             ));
         };
-        // The program may change its working directory.
+        // Absolute, since the program may change its working directory.
         let absolute =
             |path: PathBuf| match path.to_str().is_some_and(|text| text.starts_with("s3:")) {
                 true => Ok(path),
@@ -117,8 +118,9 @@ impl Config {
         Ok(Config { scratch, persistent, is_checked, is_sync, max_versions, warnings })
     }
 
-    /// Where the pool is: `persistent` itself if it is one or a bucket, else a directory in it. A pool that has lost
-    /// its `pool.toml` stays one, and is refused when it is opened.
+    /// Returns the pool's location: `persistent` itself if it is a pool or a bucket, else a
+    /// directory in it. A pool that has lost its `pool.toml` counts as a pool, and its open is
+    /// refused.
     pub fn pool(&self) -> PathBuf {
         let is_bucket = self.persistent.to_str().is_some_and(|text| text.starts_with("s3:"));
         let is_pool = outlive_pool::is_pool(&self.persistent)
@@ -127,7 +129,8 @@ impl Config {
     }
 }
 
-/// Keys and values of a file, as VELOC's reader of INI files has them; and what the user should know.
+/// Returns the keys and values of a file, as VELOC's reader of INI files does, and warnings for the
+/// user.
 fn lines(text: &str) -> Result<(BTreeMap<String, String>, Vec<String>)> {
     let (mut values, mut warnings) = (BTreeMap::new(), Vec::new());
     let (mut has_section, mut last) = (false, None::<String>);
@@ -140,7 +143,7 @@ fn lines(text: &str) -> Result<(BTreeMap<String, String>, Vec<String>)> {
         let no_effect =
             |why: &str| format!("line {number}: {line:?} has no effect, as in VELOC: {why}");
         if let (Some(key), true) = (&last, whole.starts_with(char::is_whitespace)) {
-            // VELOC takes it for more of the value.
+            // VELOC treats the line as a part of the value.
             match values.get_mut(key).filter(|value: &&mut String| value.is_empty()) {
                 Some(value) => before_comment(line).clone_into(value),
                 None => warnings
@@ -166,7 +169,7 @@ fn lines(text: &str) -> Result<(BTreeMap<String, String>, Vec<String>)> {
             continue;
         }
         if values.get(key).is_some_and(|value| !value.is_empty()) {
-            // VELOC would take the numbers of the first, and both lines of a text.
+            // VELOC uses the first of two numbers, and both lines of a text.
             warnings.push(format!(
                 "line {number}: {line:?} has no effect: {key} has a value before, which counts"
             ));
@@ -177,7 +180,7 @@ fn lines(text: &str) -> Result<(BTreeMap<String, String>, Vec<String>)> {
     Ok((values, warnings))
 }
 
-/// A value without the comment that may follow after a blank.
+/// Returns a value without the comment that may follow after a blank.
 fn before_comment(value: &str) -> &str {
     let begins = |(at, _): &(usize, &str)| value[..*at].ends_with(char::is_whitespace);
     let comment = value.match_indices(';').find(begins);
@@ -256,7 +259,7 @@ mod tests {
         assert!(Config::read(None, &nothing).unwrap_err().message().contains("VELOC_SCRATCH"));
     }
 
-    /// With its `pool.toml` lost, another pool was made below it.
+    /// An open must not create another pool inside a pool without its `pool.toml`.
     #[test]
     fn a_pool_that_has_lost_its_descriptor_is_one() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,8 +1,9 @@
-//! The functions that a program calls, under VELOC's names, but for `VELOC_Init` (bindings/veloc/mpi). Each returns
-//! 0 or -1, and says on standard error what is wrong. No panic leaves them.
+//! The functions that a program calls, under VELOC's names, except `VELOC_Init`
+//! (bindings/veloc/mpi). Each returns 0 or -1, and writes its error to standard error. No panic
+//! leaves them.
 #![allow(unsafe_code)]
 #![allow(non_snake_case)] // the names are VELOC's
-#![allow(clippy::missing_safety_doc)] // what a caller must do is said in veloc.h
+#![allow(clippy::missing_safety_doc)] // veloc.h says what a caller must do
 
 use crate::config::Config;
 use crate::session::{IdSelection, Memory, VelocSession, say};
@@ -21,16 +22,17 @@ const FAILURE: c_int = -1;
 /// Bytes of the text that `VELOC_Route_file` may write, with its zero.
 const MAX_NAME: usize = 1024;
 
-/// Of this process; a forked child has none.
+/// The session of this process; a forked child has none.
 static SESSION: PerProcess<Option<VelocSession>> = PerProcess::new(|_| None);
 static IS_HOOKED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// Whether this thread is in a call: a signal handler, or the exit that it calls, would wait for itself.
+    /// Whether this thread is in a call: a signal handler, or an exit from it, would wait for
+    /// itself.
     static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The value of a call, or `failure` after an error, which is told.
+/// Returns the value of a call, or reports its error and returns `failure`.
 fn answer<T>(name: &str, failure: T, work: impl FnOnce() -> Result<T>) -> T {
     let outcome = if IS_INSIDE.try_with(|inside| inside.replace(true)).unwrap_or(true) {
         Err(Error::invalid(
@@ -47,7 +49,7 @@ fn answer<T>(name: &str, failure: T, work: impl FnOnce() -> Result<T>) -> T {
     })
 }
 
-/// The status of a call that needs a session.
+/// Returns the status of a call that needs a session.
 fn status(name: &str, work: impl FnOnce(&mut VelocSession) -> Result<()>) -> c_int {
     answer(name, FAILURE, || with(work).map(|()| SUCCESS))
 }
@@ -61,7 +63,7 @@ fn with<T>(work: impl FnOnce(&mut VelocSession) -> Result<T>) -> Result<T> {
 }
 
 /// # Safety
-/// `text` is NULL, or ends with a zero and stays as it is while the result is used.
+/// `text` is NULL, or ends with a zero and stays unchanged while the result is used.
 unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<&'a str> {
     if text.is_null() {
         return Err(Error::invalid(format!("{what} is NULL: give a text")));
@@ -100,8 +102,8 @@ pub unsafe extern "C" fn VELOC_Init_single(id: c_uint, config: *const c_char) ->
     answer("VELOC_Init_single", FAILURE, || unsafe { init(id, config, None) }.map(|()| SUCCESS))
 }
 
-/// What `VELOC_Init` is made of: begins with the ranks that `comm` connects. With NULL, ends what was begun:
-/// another rank could not begin.
+/// Opens the session for `VELOC_Init` with the ranks that `comm` connects. With NULL, it ends a
+/// session, since another rank could not open its own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outlive_veloc_init_group(
     comm: *const outlive_comm,
@@ -114,8 +116,8 @@ pub unsafe extern "C" fn outlive_veloc_init_group(
                 None => Ok(SUCCESS),
             };
         }
-        // SAFETY: it is not NULL, and the caller gives one that is there, whose functions are as
-        // `outlive_comm` says.
+        // SAFETY: it is not NULL, and the caller gives a valid one, whose functions behave as
+        // `outlive_comm` describes.
         let functions = unsafe { Functions::new(*comm)? };
         // SAFETY: passed on to the caller.
         unsafe { init(functions.rank(), config, Some(functions)) }.map(|()| SUCCESS)
@@ -144,7 +146,7 @@ unsafe fn init(id: c_uint, config: *const c_char, group: Option<Functions>) -> R
     Ok(())
 }
 
-/// A program that ends without a finalize loses nothing.
+/// Completes the session of a program that ends without a finalize, so that it loses nothing.
 extern "C" fn at_exit() {
     let _ = answer("the end of the program", FAILURE, || match SESSION.lock().take() {
         Some(session) => session.close().map(|()| SUCCESS),
@@ -233,8 +235,8 @@ pub unsafe extern "C" fn VELOC_Region_clear(name: *const c_char) -> c_int {
     })
 }
 
-/// The place depends on the checkpoint alone, as in VELOC. So `original` is not read: programs pass buffers that they
-/// have not filled, or `routed` itself.
+/// The path depends on the checkpoint alone, as in VELOC. So `original` is not read: programs pass
+/// buffers that they have not filled, or `routed` itself.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VELOC_Route_file(_original: *const c_char, routed: *mut c_char) -> c_int {
     status("VELOC_Route_file", |session| {
@@ -282,7 +284,7 @@ pub unsafe extern "C" fn VELOC_Checkpoint_selective(
     count: c_int,
 ) -> c_int {
     status("VELOC_Checkpoint_selective", |session| {
-        // SAFETY: the caller gives as many numbers as it says.
+        // SAFETY: the caller gives `count` numbers.
         session.checkpoint_choose(unsafe { choice(mode, ids, count)? })
     })
 }
@@ -341,7 +343,7 @@ pub unsafe extern "C" fn VELOC_Recover_selective(
     count: c_int,
 ) -> c_int {
     status("VELOC_Recover_selective", |session| {
-        // SAFETY: the caller gives as many numbers as it says.
+        // SAFETY: the caller gives `count` numbers.
         session.recover(&unsafe { choice(mode, ids, count)? })
     })
 }

@@ -1,25 +1,26 @@
-//! The file of a checkpoint that a program writes and reads itself, at the place that `VELOC_Route_file` gives. A
-//! checkpoint keeps it beside the memory, as a region.
+//! The file of a checkpoint that a program writes and reads itself, at the path from
+//! `VELOC_Route_file`. A checkpoint stores it beside the memory, as a region.
 
 use outlive_capture::Region;
 use outlive_types::{Error, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Name of that region. Those of memory are numbers.
+/// Name of that region. Regions of memory have numbers as names.
 pub(crate) const FILE: &str = "file";
 
-/// What the files of a process begin with, for all versions of a name.
+/// Returns the prefix of a process's files for all versions of a name.
 fn prefix(name: &str, id: u32) -> String {
     format!("{name}-{id}-")
 }
 
-/// The file of a checkpoint, where VELOC has it: a checkpoint has one, whatever the program calls it.
+/// Returns the path of a checkpoint's file, as in VELOC: each checkpoint has one, whatever name the
+/// program gives.
 pub(crate) fn place(scratch: &Path, name: &str, id: u32, version: i32) -> PathBuf {
     scratch.join(format!("{}{version}.dat", prefix(name, id)))
 }
 
-/// What it holds now.
+/// Reads a file into a region.
 ///
 /// # Errors
 /// `Invalid` if it cannot be read.
@@ -28,10 +29,10 @@ pub(crate) fn region(place: &Path) -> Result<Region> {
     Ok(Region::from_bytes(FILE, "|u1", vec![bytes.len() as u64], bytes))
 }
 
-/// Removes a file; that it is not there is no error.
+/// Removes a file, if it exists.
 ///
 /// # Errors
-/// What the file system reports.
+/// The error of the file system.
 pub(crate) fn forget(place: &Path) -> Result<()> {
     match fs::remove_file(place) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -44,7 +45,7 @@ pub(crate) fn forget(place: &Path) -> Result<()> {
 /// Removes the files of all versions of a name.
 ///
 /// # Errors
-/// What the file system reports.
+/// The error of the file system.
 pub(crate) fn remove(scratch: &Path, name: &str, id: u32) -> Result<()> {
     let entries = match fs::read_dir(scratch) {
         Ok(entries) => entries,

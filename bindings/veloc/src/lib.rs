@@ -1,8 +1,8 @@
-//! VELOC's names, for programs that were written for VELOC: `libveloc-client.so`, on top of a client. A
-//! binary runs unchanged with it (docs/veloc.md).
+//! VELOC's names, for programs that were written for VELOC: `libveloc-client.so`, on top of a
+//! client. A binary runs unchanged with it (docs/veloc.md).
 //!
-//! `config` reads VELOC's configuration; `session` is what lies between an init and a finalize; `files` are
-//! the files that a program writes itself; `exports` are the C functions.
+//! `config` reads VELOC's configuration; `session` holds the state between an init and a finalize;
+//! `files` handles the files that a program writes itself; `exports` has the C functions.
 
 mod config;
 mod exports;

@@ -1,5 +1,5 @@
-//! What lies between an init and a finalize: protected memory, the checkpoint or restart that was begun,
-//! and a client for each name of checkpoints.
+//! The state between an init and a finalize: protected memory, the checkpoint or restart that was
+//! begun, and a client for each name of checkpoints.
 #![allow(unsafe_code)]
 
 use crate::config::Config;
@@ -20,7 +20,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Memory of the program, by its number.
+/// Memory of the program under one number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Memory {
     pub start: usize,
@@ -33,28 +33,30 @@ impl Memory {
         self.count * self.element_bytes
     }
 
-    /// Ranks of a group may count in elements of other sizes, so theirs are bytes.
+    /// Returns the memory as a region. Ranks of a group may use different element sizes, so their
+    /// regions are bytes.
     fn region(&self, id: i32, is_of_group: bool) -> Region {
         let start = std::ptr::with_exposed_provenance(self.start);
         let (dtype, shape) = match self.element_bytes {
             bytes if bytes == 1 || is_of_group => ("|u1".to_owned(), vec![self.bytes() as u64]),
             bytes => (format!("|V{bytes}"), vec![self.count as u64]),
         };
-        // SAFETY: a region is made only inside a call that ends a checkpoint. VELOC asks of a program that
-        // protected memory is there then, and docs/veloc.md that nobody writes it until the call returns.
+        // SAFETY: a region is made only inside a call that ends a checkpoint. VELOC requires that
+        // protected memory is there then, and docs/veloc.md that no thread writes it until the call
+        // returns.
         unsafe { Region::from_raw(id.to_string(), dtype, shape, start, self.bytes()) }
     }
 
-    /// Its first bytes, to be filled.
+    /// Returns its first bytes as a destination of a restore.
     fn to_fill(self, bytes: usize) -> MutRegion {
         let start = std::ptr::with_exposed_provenance_mut(self.start);
-        // SAFETY: no more than was protected (see `wish`). It is filled only inside a call that recovers,
-        // with a leave that is withdrawn before the call returns.
+        // SAFETY: at most as many bytes as were protected (see `destination`). They are filled only
+        // inside a call that recovers, with a permit that is withdrawn before the call returns.
         unsafe { MutRegion::from_raw(start, bytes) }
     }
 }
 
-/// Which of the protected regions a call means.
+/// Selects protected regions by their numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum IdSelection {
     All,
@@ -72,7 +74,7 @@ impl IdSelection {
     }
 }
 
-/// What was begun.
+/// The checkpoint or restart that was begun.
 #[derive(Debug, Default)]
 enum PendingOperation {
     #[default]
@@ -80,9 +82,9 @@ enum PendingOperation {
     Checkpoint {
         name: String,
         version: i32,
-        /// Once the program has said what of its memory is to be saved.
+        /// The regions to save, once the program has chosen them.
         choice: Option<IdSelection>,
-        /// The program was told where to write a file.
+        /// Whether the program got the path for a file.
         is_routed: bool,
     },
     Restart {
@@ -116,11 +118,11 @@ pub(crate) struct VelocSession {
     id: u32,
     config: Config,
     pool: Pool,
-    /// By the name of checkpoints that they are for; "" is for all.
+    /// By the name of the checkpoints that save it; "" means all.
     memory: HashMap<String, BTreeMap<i32, Memory>>,
     clients: HashMap<String, Client>,
     begun: PendingOperation,
-    /// What connects the ranks of the program, if it has several.
+    /// The communicator of the program, if it has several ranks.
     group: Option<Functions>,
 }
 
@@ -128,7 +130,7 @@ impl VelocSession {
     /// Opens the pool.
     ///
     /// # Errors
-    /// What the pool reports; `Invalid` for a scratch directory that cannot be made.
+    /// Errors of the pool; `Invalid` for a scratch directory that cannot be made.
     pub fn open(id: u32, config: Config, group: Option<Functions>) -> Result<VelocSession> {
         config.warnings.iter().for_each(|text| say("note", text));
         fs::create_dir_all(&config.scratch)
@@ -150,7 +152,8 @@ impl VelocSession {
         })
     }
 
-    /// The memory of a checkpoint: what was protected for its name, or else for all names.
+    /// Returns the memory of a checkpoint: the regions protected for its name, or else those for
+    /// all names.
     fn memory_of(&self, name: &str) -> BTreeMap<i32, Memory> {
         let own = self.memory.get(name).filter(|own| !own.is_empty());
         own.or_else(|| self.memory.get("")).cloned().unwrap_or_default()
@@ -169,7 +172,8 @@ impl VelocSession {
         self.memory.remove(name);
     }
 
-    /// The client for a name. Each process has a job of its own; the ranks of a group share one.
+    /// Returns the client for a name. Each process has a job of its own; the ranks of a group share
+    /// one.
     fn client(&mut self, name: &str) -> Result<&Client> {
         if !self.clients.contains_key(name) {
             let job = match self.group {
@@ -177,7 +181,7 @@ impl VelocSession {
                 None => format!("{name}-{}", self.id),
             };
             let group = self.group.map(|functions| GroupOptions {
-                // A rank may have written no file.
+                // Some ranks may have written no file.
                 is_lone: |name| name == FILE,
                 ..GroupOptions::new(Arc::new(functions))
             });
@@ -197,7 +201,7 @@ impl VelocSession {
         }
     }
 
-    /// This rank cannot do what the others of its group begin: they are told.
+    /// Passes an error of this rank to the other ranks of its group, which begin the checkpoint.
     fn declined(&self, version: i32, error: Error) -> Error {
         if let Some(group) = &self.group {
             drop(same_version::<()>(group, version, Err(error.clone())));
@@ -205,7 +209,7 @@ impl VelocSession {
         error
     }
 
-    /// Saves all protected memory, once what is under way is over.
+    /// Saves all protected memory, after the save under way.
     pub fn checkpoint(&mut self, name: Result<&str>, version: i32) -> Result<()> {
         let begun = name.and_then(|name| {
             self.wait()?;
@@ -245,7 +249,8 @@ impl VelocSession {
         Ok(())
     }
 
-    /// Saves what was begun. A checkpoint that the program calls failed is dropped, which is an error on all ranks.
+    /// Saves the checkpoint that was begun. If the program reports a failure, the checkpoint is
+    /// dropped, which is an error on all ranks.
     pub fn checkpoint_end(&mut self, is_good: bool) -> Result<()> {
         let begun = std::mem::take(&mut self.begun);
         let PendingOperation::Checkpoint { name, version, choice, is_routed } = begun else {
@@ -260,7 +265,7 @@ impl VelocSession {
             let given_up = Error::invalid(format!(
                 "checkpoint {name} {version} was given up by the program, and is dropped"
             ));
-            // The other ranks of a group drop it as well, and wait for this one.
+            // The other ranks of a group wait for this one, and drop the checkpoint as well.
             let declined = self.declined(version, given_up);
             return forgotten.and(Err(declined));
         }
@@ -270,7 +275,7 @@ impl VelocSession {
         let client = self.client(&name);
         let ready = ready.and_then(|regions| {
             let client = client?;
-            // What an earlier checkpoint in the background has made superfluous goes now.
+            // Drops the checkpoints that became superfluous when the last one was committed.
             client.job().wait()?;
             keep_newest(client, max_versions);
             Ok((client, regions, notes(version)?))
@@ -281,7 +286,8 @@ impl VelocSession {
         };
         let (client, regions, notes) = ready?;
         let handle = client.save(regions, Vec::new(), notes)?;
-        // The checkpoint has its bytes, and the other ranks are waiting.
+        // The checkpoint has the bytes of the file, and the other ranks wait, so a failure is only
+        // a warning.
         if let Err(error) = forget_file() {
             client.job().pool().warn(format!("the routed file stays in scratch: {error}"));
         }
@@ -292,7 +298,7 @@ impl VelocSession {
         Ok(())
     }
 
-    /// What a checkpoint is to have.
+    /// Returns the regions of a checkpoint.
     fn regions(
         &self,
         name: &str,
@@ -315,21 +321,21 @@ impl VelocSession {
         Ok(regions)
     }
 
-    /// Waits until everything is committed.
+    /// Waits until all saves are committed.
     pub fn wait(&mut self) -> Result<()> {
         self.nothing_begun("VELOC_Checkpoint_wait")?;
         let outcomes: Vec<_> = self.clients.values().map(|client| client.job().wait()).collect();
         outcomes.into_iter().collect()
     }
 
-    /// Whether everything is committed, or has failed.
+    /// Whether all saves are committed or have failed.
     pub fn is_finished(&self) -> Result<bool> {
         self.nothing_begun("VELOC_Checkpoint_finished")?;
         Ok(!self.clients.values().any(|client| client.job().is_saving()))
     }
 
-    /// The highest version, up to this one, of which a checkpoint can be restored; 0 is any. In a group, by
-    /// every rank.
+    /// Returns the highest version, up to this one, that can be restored (in a group, by every
+    /// rank); 0 allows any version.
     pub fn newest_version(&mut self, name: Result<&str>, needed: i32) -> Result<Option<i32>> {
         let name = name.and_then(|name| check_name(name, needed).map(|()| name));
         let is_wanted = |version: i32| needed == 0 || version <= needed;
@@ -360,8 +366,8 @@ impl VelocSession {
         recovered.and(self.restart_end())
     }
 
-    /// The newest checkpoint of the highest version that is wanted and can be restored. In a group every rank
-    /// takes part, also one that has no `name`.
+    /// Finds the newest checkpoint of the highest wanted version that can be restored. In a group
+    /// every rank takes part, also one without a `name`.
     fn find(
         &mut self,
         name: Result<&str>,
@@ -385,7 +391,7 @@ impl VelocSession {
         };
         let mut ready = client.clone().and_then(there);
         loop {
-            // Rank 0 says which is next.
+            // Rank 0 chooses the next one.
             let ours = ready.as_ref().map(|there| there.last().copied()).map_err(Error::clone);
             let next = match &group {
                 None => ours?,
@@ -413,7 +419,7 @@ impl VelocSession {
         }
     }
 
-    /// Bytes that the checkpoint has of a region; `None` if it has no such region.
+    /// Returns the length of a region in the checkpoint; `None` if it has no such region.
     pub fn recover_size(&self, id: i32) -> Result<Option<u64>> {
         let PendingOperation::Restart { regions, .. } = &self.begun else {
             return Err(Error::invalid("no restart was begun: call VELOC_Restart_begin"));
@@ -450,7 +456,8 @@ impl VelocSession {
         }
     }
 
-    /// Where the program writes the file of the checkpoint that was begun, or reads that of the restart.
+    /// Returns the path of the file that the program writes for the checkpoint, or reads in the
+    /// restart.
     pub fn route(&mut self) -> Result<PathBuf> {
         let (scratch, id) = (&self.config.scratch, self.id);
         match &mut self.begun {
@@ -471,7 +478,7 @@ impl VelocSession {
         }
     }
 
-    /// Writes the file of a checkpoint to its place in scratch.
+    /// Writes the file of a checkpoint to its path in scratch.
     fn bring(&mut self, name: &str, epoch: Epoch, place: &Path) -> Result<()> {
         let mut regions = Vec::new();
         let mut ask = |offer: Offer| {
@@ -503,7 +510,7 @@ impl VelocSession {
         files::remove(&self.config.scratch, name, self.id)
     }
 
-    /// Completes what is under way.
+    /// Completes the saves under way, and closes all clients.
     pub fn close(mut self) -> Result<()> {
         let max_versions = self.config.max_versions;
         let mut first = Ok(());
@@ -521,7 +528,7 @@ impl VelocSession {
     }
 }
 
-/// What is `ready` on this rank, if all are, with the same version.
+/// Returns `ready` of this rank, if all ranks are ready, with the same version.
 fn same_version<T>(group: &Functions, version: i32, ready: Result<T>) -> Result<T> {
     let ours = ready.as_ref().map(|_| version.to_le_bytes().to_vec()).map_err(Error::clone);
     let agreed = agree(group, ours, &mut |all| {
@@ -545,11 +552,11 @@ fn same_version<T>(group: &Functions, version: i32, ready: Result<T>) -> Result<
 struct Found {
     version: i32,
     epoch: Epoch,
-    /// What this process has in it.
+    /// The regions of this process in it.
     regions: Vec<RegionDesc>,
 }
 
-/// What rank 0 names, for all ranks; nothing if some rank could not look.
+/// Returns the choice of rank 0 on all ranks; nothing if some rank could not look.
 fn next_of(group: &Functions, ours: Result<Option<(i32, Epoch)>>) -> Result<Option<(i32, Epoch)>> {
     let bytes = |next: Option<(i32, Epoch)>| match next {
         Some((version, epoch)) => [&version.to_le_bytes()[..], &epoch.to_le_bytes()].concat(),
@@ -563,7 +570,7 @@ fn next_of(group: &Functions, ours: Result<Option<(i32, Epoch)>>) -> Result<Opti
     Ok(Some((i32::from_le_bytes(*version), Epoch::from_le_bytes(epoch))))
 }
 
-/// Opens what this process has of a checkpoint, and reads it, if it is to be checked.
+/// Opens this process's part of a checkpoint, and reads it all if it is to be checked.
 fn look(client: &Client, epoch: Epoch, is_checked: bool) -> Result<Vec<RegionDesc>> {
     struct Nowhere;
     impl RestoreSink for Nowhere {
@@ -582,7 +589,7 @@ fn look(client: &Client, epoch: Epoch, is_checked: bool) -> Result<Vec<RegionDes
     Ok(found.1)
 }
 
-/// What is wanted of a region of a checkpoint.
+/// Chooses the destination of a region of a checkpoint.
 fn destination(
     region: &RegionDesc,
     choice: &IdSelection,
@@ -616,7 +623,8 @@ fn destination(
     }
 }
 
-/// The newest checkpoint cannot be restored by VELOC's names if another number of ranks has saved it.
+/// Warns if another number of ranks has saved the newest checkpoint: VELOC's names cannot restore
+/// it.
 fn tell_of_others(epochs: &[EpochInfo], ranks: u32) {
     let newest = epochs.iter().rev().find(|it| !it.manifest.is_of_files());
     if let Some(newest) = newest.filter(|it| it.manifest.world_size != ranks) {
@@ -629,17 +637,17 @@ fn tell_of_others(epochs: &[EpochInfo], ranks: u32) {
     }
 }
 
-/// As [`prune`]. What cannot be deleted now is no reason to call a checkpoint failed.
+/// Prunes as [`prune`]; its failure is only a warning, since the checkpoint is committed.
 fn keep_newest(client: &Client, keep_last: Option<u64>) {
     if let Err(error) = prune(client, keep_last) {
         say("warning", &format!("older versions are left: {error}"));
     }
 }
 
-/// Keeps the newest checkpoints that as many ranks have saved, and all others.
+/// Keeps the N newest checkpoints of this number of ranks, and all of other numbers.
 fn prune(client: &Client, keep_last: Option<u64>) -> Result<()> {
     let job = client.job();
-    // One rank does it for all.
+    // Rank 0 prunes for all.
     let Some(last) = keep_last.filter(|_| job.rank() == 0) else { return Ok(()) };
     let plan = job.retention(&Rules { last: Some(last), one_line: true, ..Rules::default() })?;
     if plan.dropped().is_empty() {

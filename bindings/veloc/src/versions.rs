@@ -1,5 +1,6 @@
-//! Versions: the numbers that a program gives its checkpoints. A version is kept as a metric of the
-//! checkpoint. One that was saved again, after a restart from an older version, stands for its newest epoch.
+//! Versions: the numbers that a program gives its checkpoints. A metric of the checkpoint stores
+//! the version. After a restart from an older version, a program may save a version again: then the
+//! newest epoch counts.
 
 use outlive_format::{Manifest, Remarks};
 use outlive_store::{EpochInfo, SaveNotes};
@@ -9,7 +10,7 @@ use std::collections::BTreeMap;
 /// Name of the metric.
 const METRIC: &str = "veloc.version";
 
-/// What is kept with a checkpoint of this version.
+/// Returns the notes for a checkpoint of this version.
 pub(crate) fn notes(version: i32) -> Result<SaveNotes> {
     SaveNotes::new(Remarks::default(), vec![(METRIC.to_owned(), f64::from(version))])
 }
@@ -21,7 +22,7 @@ fn version_of(manifest: &Manifest) -> Option<i32> {
         .then_some(*value as i32)
 }
 
-/// The epochs of each version that so many ranks have saved, oldest first.
+/// Returns the epochs of each version that `ranks` ranks have saved, oldest first.
 pub(crate) fn versions(epochs: &[EpochInfo], ranks: u32) -> BTreeMap<i32, Vec<Epoch>> {
     let mut versions: BTreeMap<i32, Vec<Epoch>> = BTreeMap::new();
     let is_ours = |it: &&EpochInfo| !it.manifest.is_of_files() && it.manifest.world_size == ranks;

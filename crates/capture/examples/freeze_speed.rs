@@ -1,7 +1,7 @@
-//! How long a freeze takes of 1 GiB, of which a share of the pages changed since the last one; of a
-//! million small regions; of a fork, with and without arming what it holds, and how fast that is then
-//! read, from the child and in place; and how fast restored chunks are scattered.
-#![allow(unsafe_code)] // regions in the program's memory are what is measured
+//! Measures freezes of 1 GiB of which a share of the pages changed since the last one, and of a
+//! million small regions. Also measures a fork, with and without arming, and the speed of reading
+//! its image, from the child and in place. Last, measures how fast restored chunks are scattered.
+#![allow(unsafe_code)] // measures regions in the program's memory
 
 use outlive_capture::fill::{MutRegion, Scatter};
 use outlive_capture::track::{TrackerChoice, TrackerKind};
@@ -13,13 +13,13 @@ use std::hint::black_box;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-/// What the store asks for at a time.
+/// Length of a read of the store.
 const CHUNK_BYTES: usize = 64 << 10;
 
 fn main() {
     let threads = default_threads();
     println!("{threads} threads");
-    // Before anything is left in the heap, which a fork would copy as well.
+    // First, while the heap is empty: a fork would copy it as well.
     forked(threads);
     for kind in [TrackerKind::Hash, TrackerKind::WpAsync] {
         large_region(threads, kind);
@@ -39,7 +39,7 @@ fn large_region(threads: usize, kind: TrackerKind) {
                 page[0] = page[0].wrapping_add(1);
             }
         }
-        // SAFETY: `state` stands still until the next round, by when the freeze is settled.
+        // SAFETY: `state` does not change until the next round, when the baseline is committed.
         let region = unsafe { Region::from_raw("state", "|u1", vec![], state.as_ptr(), bytes) };
         let mut source = MemorySource::new(Arc::clone(&tracker), vec![region], vec![], threads);
         let what = format!("{kind}: freeze of 1 GiB, {dirty_percent} % dirty");
@@ -60,8 +60,9 @@ fn small_regions(threads: usize) {
     }
 }
 
-/// With hashes all is read from the child; with `wp-async` it is armed at the freeze, and what the
-/// program has not written since (all, here) is read in place. In turn, for three rounds.
+/// With hashes, all pages are read from the child. With `wp-async`, the memory is armed at the
+/// freeze, and pages that the program has not written since (here all) are read in place. Both take
+/// turns, for three rounds.
 fn forked(threads: usize) {
     let length = 1usize << 30;
     for (pages, small) in [("huge", false), ("small", true)] {
@@ -88,7 +89,7 @@ fn forked(threads: usize) {
 
 fn fork(state: &[u8], kind: TrackerKind, threads: usize, what: &str) {
     let tracker = Arc::new(ChangeTracker::with(TrackerChoice::Only(kind)));
-    // SAFETY: `state` stands still as long as anything of this freeze is used.
+    // SAFETY: `state` does not change as long as anything of this freeze is used.
     let region = unsafe { Region::from_raw("state", "|u1", vec![], state.as_ptr(), state.len()) };
     let mut source = MemorySource::new(Arc::clone(&tracker), vec![region], vec![], threads);
     let asked = FreezeRequest { freeze: FreezeMode::Fork, ..FreezeRequest::default() };
@@ -108,8 +109,8 @@ fn fork(state: &[u8], kind: TrackerKind, threads: usize, what: &str) {
     frozen.commit_baseline(None);
 }
 
-/// Does `work` with each of the pieces on `threads` threads, each of which has a buffer; milliseconds of
-/// processor time.
+/// Runs `work` for each of the pieces on `threads` threads, each with a buffer. Returns
+/// milliseconds of processor time.
 fn processor_ms_of<T: Send>(
     pieces: Vec<T>,
     threads: usize,
@@ -131,7 +132,7 @@ fn processor_ms_of<T: Send>(
     processor_ms() - before
 }
 
-/// Of all threads of this process.
+/// Returns the processor time of all threads of this process.
 fn processor_ms() -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes one timespec there.

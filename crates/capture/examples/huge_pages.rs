@@ -1,6 +1,6 @@
-//! What huge pages are worth to a program, and what it costs to give back those that tracking has
-//! split: the figures of docs/design/011-tracking.md.
-#![allow(unsafe_code)] // memory of its own is tracked
+//! Measures the value of huge pages to a program, and the cost of recreating those that tracking
+//! has split: the figures of docs/design/011-tracking.md.
+#![allow(unsafe_code)] // tracks memory of its own
 
 use outlive_capture::track::{PageTracker, Pages, Refusal, WpAsync};
 use outlive_io::AlignedBuf;

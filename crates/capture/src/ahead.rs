@@ -1,15 +1,15 @@
-//! Pages copied before the freeze, in the background, once they have gone quiet.
+//! Pages copied in the background before the freeze, once they are no longer being written.
 //!
-//! A page counts as copied if it was not written since it was armed before its copy was made: arm,
-//! copy, and at the freeze a last look at what was written meanwhile. So the program stands only for
-//! that look and for pages that are still hot. (The rounds are those of virtual machines' migration:
-//! Clark et al., "Live Migration of Virtual Machines", 2005.)
+//! A page is armed, then copied; at the freeze a last collection finds the pages written meanwhile.
+//! A copy counts if its page was not written after it was armed. So the program stands only for
+//! that collection and for pages that are still hot. (The rounds are those of virtual machines'
+//! migration: Clark et al., "Live Migration of Virtual Machines", 2005.)
 //!
-//! The program may write, or unmap, a page while it is copied. Rust code may not read such memory,
-//! not even to throw the bytes away: that is a data race, or a fault. So the kernel copies it, by
-//! `process_vm_writev` to our own process: what was written in that moment may come torn, but then it
-//! was written after it was armed, and the copy does not count; what is not mapped is an error and no
-//! signal.
+//! The program may write or unmap a page while it is copied. Rust code may not read such memory,
+//! not even to discard the bytes: that is a data race, or a fault. So the kernel copies it, by
+//! `process_vm_writev` to our own process. A page written in that moment may be torn. But then it
+//! was written after it was armed, and the copy does not count. An unmapped page gives an error and
+//! no signal.
 
 use crate::fork::read_own;
 use crate::track::{PageTracker, Pages, Refusal, Then};
@@ -22,13 +22,13 @@ use std::time::Duration;
 
 /// Pages copied in one call.
 const BATCH_PAGES: usize = 16;
-/// Pages of one buffer of copies.
+/// Pages in one buffer of copies.
 const BUFFER_PAGES: usize = BLOCK_BYTES / PAGE_BYTES;
 
-/// What was written since the baseline, and copies of those pages that went quiet.
+/// Pages written since the baseline, and copies of those that are no longer written.
 #[derive(Debug, Default)]
 pub struct Ahead {
-    /// Watched memory, sorted and apart.
+    /// Watched memory, sorted and disjoint.
     areas: Vec<Pages>,
     /// All pages written since the baseline.
     written: Vec<Pages>,
@@ -36,20 +36,20 @@ pub struct Ahead {
     waiting: Vec<Pages>,
     /// Pages written in the last round.
     hot: Vec<Pages>,
-    /// For each copied page, by address, its place among the buffers.
+    /// Slot of each copied page in the buffers, by address.
     copies: HashMap<usize, u32>,
-    /// Places that are free again.
+    /// Slots that are free again.
     free: Vec<u32>,
-    /// How many places have ever been used.
+    /// Number of slots that were ever used.
     used: u32,
     places_max: u32,
     buffers: Vec<AlignedBuf>,
 }
 
 impl Ahead {
-    /// Begins with nothing copied. `areas` are watched by the tracker, and were armed when the
-    /// baseline was frozen; `written` is what was collected since, if anything was. Copies take at
-    /// most `bytes_max`. The buffers of `old` are used again.
+    /// Begins without copies. The tracker watches `areas`, which were armed when the baseline was
+    /// frozen; `written` lists pages collected since. Copies take at most `bytes_max`. The buffers
+    /// of `old` are reused.
     pub fn new(areas: &[Pages], written: &[Pages], bytes_max: u64, old: Ahead) -> Ahead {
         let places_max = u32::try_from(bytes_max / PAGE_BYTES as u64).unwrap_or(u32::MAX);
         let mut buffers = old.buffers;
@@ -57,7 +57,7 @@ impl Ahead {
         let written = clip(&union(written, &[]), &union(areas, &[]));
         Ahead {
             areas: union(areas, &[]),
-            // Armed when it was collected, so it may be copied as soon as a round has passed.
+            // They were armed when they were collected, so they may be copied after one more round.
             hot: written.clone(),
             written,
             places_max,
@@ -66,11 +66,11 @@ impl Ahead {
         }
     }
 
-    /// Looks what was written since the last round, arms it anew, and copies what was written before
-    /// that and not since. Ends early when `is_over` says so.
+    /// Collects the pages written since the last round, arms them again, and copies those that were
+    /// written before and not since. Ends early when `is_over` returns true.
     ///
     /// # Errors
-    /// What the tracker refuses. Then all areas count as written, and nothing as copied.
+    /// The tracker's refusal. Then all areas count as written, and nothing as copied.
     pub fn round(
         &mut self,
         tracker: &dyn PageTracker,
@@ -95,7 +95,8 @@ impl Ahead {
         Ok(())
     }
 
-    /// The last look: the program stands from before this call until the image is frozen.
+    /// Collects for the last time: the program stands from before this call until the image is
+    /// frozen.
     ///
     /// # Errors
     /// As [`Ahead::round`].
@@ -108,14 +109,15 @@ impl Ahead {
         &self.written
     }
 
-    /// The copy of the page at `address`, a multiple of 4096; valid after [`Ahead::finish`].
+    /// Returns the copy of the page at `address`, a multiple of 4096; valid after
+    /// [`Ahead::finish`].
     pub fn page(&self, address: usize) -> Option<&[u8]> {
         let place = *self.copies.get(&address)? as usize;
         let buffer = self.buffers.get(place / BUFFER_PAGES)?;
         buffer.get(place % BUFFER_PAGES * PAGE_BYTES..)?.get(..PAGE_BYTES)
     }
 
-    /// Makes copies of these pages void: they were written after the last look.
+    /// Discards the copies of these pages, which were written after the last collection.
     pub(crate) fn outdate(&mut self, written: &[Pages]) {
         for pages in written {
             for address in (pages.start..pages.end).step_by(PAGE_BYTES) {
@@ -126,12 +128,12 @@ impl Ahead {
         }
     }
 
-    /// The pages of `within` that were written since the baseline, sorted and apart.
+    /// Returns the pages of `within` that were written since the baseline, sorted and disjoint.
     pub(crate) fn written_in(&self, within: Pages) -> Vec<Pages> {
         clip(&self.written, &[within])
     }
 
-    /// Those of them whose copies count; in no order.
+    /// Returns the pages of `within` whose copies count; in no order.
     pub(crate) fn copied(&self, within: Pages) -> impl Iterator<Item = Pages> {
         let addresses = self.copies.keys().copied();
         let inside = addresses.filter(move |at| (within.start..within.end).contains(at));
@@ -159,7 +161,7 @@ impl Ahead {
             }
         }
         let now = union(&now, &[]);
-        // Copies of what was written do not count any more.
+        // Copies of written pages do not count any more.
         self.outdate(&now);
         let hot = std::mem::take(&mut self.hot);
         self.waiting = subtract(&union(&self.waiting, &hot), &now);
@@ -168,12 +170,12 @@ impl Ahead {
         Ok(())
     }
 
-    /// Copies some pages, at most a batch. Answers where it ended: there was no place for more.
+    /// Copies some pages, at most a batch. Returns the address where it ended for lack of slots.
     fn copy(&mut self, pages: Pages) -> usize {
         let mut batch = [0; BATCH_PAGES * PAGE_BYTES];
         let bytes = &mut batch[..pages.end - pages.start];
         if read_own(pages.start, bytes).is_err() {
-            // Not there any more: nothing of it is copied, and the tracker will say so.
+            // The memory is no longer mapped: nothing is copied, and the tracker will report it.
             return pages.end;
         }
         for (page, address) in
@@ -208,25 +210,25 @@ impl Ahead {
     }
 }
 
-/// Rounds in the background, between two saves.
+/// A thread that runs rounds between two saves.
 #[derive(Debug)]
 pub struct AheadThread {
     over: Arc<(Mutex<bool>, Condvar)>,
     thread: Option<JoinHandle<Ahead>>,
     tracker: Arc<dyn PageTracker>,
     process_id: u32,
-    /// Rounds that are done.
+    /// Number of completed rounds.
     #[cfg(test)]
     rounds: Arc<std::sync::atomic::AtomicU64>,
 }
 
-/// Time from one round to the next: the least, and what it grows to while nothing is to be copied.
-/// Each round costs the program a fault for each page that it writes anew.
+/// Pause between two rounds: the shortest, and the longest, which it reaches while there is nothing
+/// to copy. Each round costs the program a fault for each page that it writes again.
 const ROUND_MIN: Duration = Duration::from_millis(50);
 const ROUND_MAX: Duration = Duration::from_secs(1);
 
 impl AheadThread {
-    /// Starts them. The memory of its areas may change, and go, at any time.
+    /// Starts the rounds. The memory of the areas may change or be unmapped at any time.
     ///
     /// # Errors
     /// If no thread can be started.
@@ -268,17 +270,17 @@ impl AheadThread {
         })
     }
 
-    /// How many rounds are done; `None` if there will be no more.
+    /// Returns the number of completed rounds; `None` if there will be no more.
     #[cfg(test)]
     pub fn rounds(&self) -> Option<u64> {
         let lives = self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
         lives.then(|| self.rounds.load(std::sync::atomic::Ordering::Relaxed))
     }
 
-    /// Ends them, while the program stands, and takes the last look.
+    /// Ends the rounds while the program stands, and collects for the last time.
     ///
     /// # Errors
-    /// As [`Ahead::round`]: nothing is known of what was written.
+    /// As [`Ahead::round`]: it is unknown which pages were written.
     pub fn stop(mut self) -> Result<Ahead, Refusal> {
         let joined = self.join();
         let lost = || Refusal("the thread that copies ahead has ended".to_owned());
@@ -305,7 +307,7 @@ impl Drop for AheadThread {
     }
 }
 
-/// All pages of both, sorted and apart. Either may be in any order.
+/// Returns all pages of both, sorted and disjoint. The arguments may be in any order.
 pub(crate) fn union(one: &[Pages], other: &[Pages]) -> Vec<Pages> {
     let mut all: Vec<Pages> = one.iter().chain(other).copied().collect();
     all.sort_unstable();
@@ -319,7 +321,7 @@ pub(crate) fn union(one: &[Pages], other: &[Pages]) -> Vec<Pages> {
     joined
 }
 
-/// Pages of `from` that are not in `other`; both sorted and apart.
+/// Returns the pages of `from` that are not in `other`; both sorted and disjoint.
 fn subtract(from: &[Pages], other: &[Pages]) -> Vec<Pages> {
     let mut left = Vec::new();
     let mut others = other.iter().peekable();
@@ -345,7 +347,7 @@ fn subtract(from: &[Pages], other: &[Pages]) -> Vec<Pages> {
     left
 }
 
-/// Pages of `from` that are in `within`; both sorted and apart.
+/// Returns the pages of `from` that are in `within`; both sorted and disjoint.
 pub(crate) fn clip(from: &[Pages], within: &[Pages]) -> Vec<Pages> {
     subtract(from, &subtract(from, within))
 }

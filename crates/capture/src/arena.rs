@@ -1,4 +1,4 @@
-//! Where frozen pages are copied to, and the copying.
+//! The buffer for copies of frozen pages, and the copying.
 
 use crate::memory::Memory;
 use outlive_chunk::{PARALLEL_FROM_BYTES, parallel};
@@ -20,7 +20,7 @@ impl Default for Arena {
     }
 }
 
-/// Bytes to be copied aside: `length` bytes of `memory` from `offset` on.
+/// Bytes to copy: `length` bytes of `memory` from `offset` on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Source<'a> {
     pub memory: &'a Memory,
@@ -39,15 +39,15 @@ impl Arena {
         &self.buffer
     }
 
-    /// Makes room for copies of `sources`; the buffer then holds at most `bytes_max` bytes if the
-    /// sources fit that. False if there is no memory for it.
+    /// Makes room for copies of `sources`. If they fit into `bytes_max`, the buffer then holds at
+    /// most that many bytes. False if there is no memory for it.
     #[must_use]
     pub fn make_room_for(&mut self, sources: &[Source<'_>], bytes_max: u64) -> bool {
         let length = sources.iter().map(|source| source.length).sum();
         self.make_room(length, usize::try_from(bytes_max).unwrap_or(usize::MAX))
     }
 
-    /// Copies `sources`, for which room was made, one behind another to the start of the buffer.
+    /// Copies `sources`, for which there is room, one after another to the start of the buffer.
     pub fn fill(&mut self, sources: &[Source<'_>], threads: usize) {
         let length = sources.iter().map(|source| source.length).sum();
         let mut room = &mut self.buffer[..length];
@@ -75,8 +75,8 @@ impl Arena {
         if length <= has_bytes && has_bytes <= bytes_max.max(length) {
             return true;
         }
-        // The old buffer goes first, so that there are never two. What is given beyond the need
-        // takes no memory before it is written.
+        // The old buffer is freed first, so that there are never two. The bytes beyond the need
+        // take no memory until they are written.
         self.buffer = AlignedBuf::zeroed(0);
         let grown = length.saturating_add(length / 4).next_multiple_of(BLOCK_BYTES);
         let made = AlignedBuf::try_not_inherited(grown.min(bytes_max).max(length));

@@ -1,4 +1,4 @@
-//! Memory to be filled by a restore, from several threads at once.
+//! Memory that a restore fills, from several threads at once.
 
 use crate::learnt::Learnt;
 use crate::memory::RawMutMemory;
@@ -8,36 +8,36 @@ use outlive_io::{AlignedBuf, fresh};
 use outlive_types::{Error, PAGE_BYTES, Result};
 use std::sync::Arc;
 
-/// Memory that a restore fills: the program's own ([`MutRegion::from_raw`]) or its own.
+/// Memory that a restore fills: the program's own ([`MutRegion::from_raw`]), or memory that it
+/// allocates.
 #[derive(Debug)]
 pub struct MutRegion(pub(crate) RawMutMemory);
 
 impl MutRegion {
-    /// Fresh memory of `length` bytes, all zero. From 2 MiB on it asks for huge pages, since a page
-    /// fault for each 4 KiB costs a restore a quarter of its speed; from 32 MiB on for whichever pages
-    /// cost least, as measured while it is filled ([`outlive_io::fresh`]).
+    /// Returns fresh memory of `length` bytes, all zero. From 2 MiB on it asks for huge pages,
+    /// since a page fault for each 4 KiB costs a restore a quarter of its speed. From 32 MiB on it
+    /// uses the pages that cost least, as measured while it is filled ([`outlive_io::fresh`]).
     pub fn zeroed(length: usize) -> MutRegion {
         MutRegion(RawMutMemory::owned(AlignedBuf::zeroed(length)))
     }
 
-    /// Its length in bytes.
+    /// Length in bytes.
     pub fn length(&self) -> usize {
         self.0.length()
     }
 
-    /// Address of its first byte.
+    /// Address of the first byte.
     pub fn address(&self) -> usize {
         self.0.start()
     }
 
-    /// The bytes, if the memory came from [`MutRegion::zeroed`].
+    /// Returns the bytes, if the memory came from [`MutRegion::zeroed`].
     pub fn into_bytes(self) -> Option<AlignedBuf> {
         self.0.into_owned()
     }
 }
 
-/// What a restore has advised the kernel about fresh memory: for the time of the restore, not to make
-/// it of huge pages, where others cost less.
+/// Advice to the kernel about fresh memory during a restore: no huge pages where others cost less.
 #[derive(Clone, Debug, Default)]
 pub struct Advice(Vec<Arc<FreshMemory>>);
 
@@ -46,25 +46,26 @@ impl Advice {
         Advice(streams.iter().filter_map(|region| region.0.fresh()).collect())
     }
 
-    /// Takes it back. From the return on nobody touches the memory but by writing to it; dropping what was
-    /// to fill it does not. To be called while the memory is there; later calls do nothing.
+    /// Withdraws the advice. After the return no thread touches the memory except by writing to it;
+    /// dropping the value that was to fill it does not touch it either. Call it while the memory is
+    /// mapped; later calls do nothing.
     pub fn end(&self) {
         self.0.iter().for_each(|fresh| fresh.end());
     }
 }
 
-/// Takes restored bytes for a number of streams, in any order, from any thread.
+/// Receives restored bytes for a number of streams, in any order, from any thread.
 ///
-/// Ranges are expected not to overlap. If they do, one of the writes wins, whole per 64 KiB.
+/// Ranges should not overlap. If they do, one of the writes wins, whole per 64 KiB.
 #[derive(Debug)]
 pub struct Scatter {
     streams: Vec<MutRegion>,
-    /// Of what was brought, if a save is to follow.
+    /// Hashes of the restored bytes, if a save is to follow.
     learnt: Option<Learnt>,
 }
 
 impl Scatter {
-    /// Memory for stream 0, 1 and so on.
+    /// Takes the memory of stream 0, 1 and so on.
     ///
     /// # Errors
     /// `Invalid` for memory that cannot exist: a null address, or more bytes than memory can hold.
@@ -73,9 +74,9 @@ impl Scatter {
         Ok(Scatter { streams, learnt: None })
     }
 
-    /// The same; page hashes are taken of what is brought, for the saves that follow
-    /// ([`ChangeTracker::prime_hashes`](crate::HashTracker::prime_hashes)). Ranges must then be whole
-    /// pages, or reach to a stream's end.
+    /// Does the same, and hashes the pages of the restored bytes for the saves that follow
+    /// ([`ChangeTracker::prime_hashes`](crate::HashTracker::prime_hashes)). Ranges must then be
+    /// whole pages, or reach to a stream's end.
     ///
     /// # Errors
     /// As [`Scatter::new`].
@@ -88,7 +89,7 @@ impl Scatter {
     /// Copies `bytes` to `offset` of a stream.
     ///
     /// # Panics
-    /// If the range does not lie within the stream's memory, or cuts a page whose hash is to be taken.
+    /// If the range does not lie within the stream's memory, or cuts a page that is to be hashed.
     pub fn write(&self, stream: usize, offset: u64, bytes: &[u8]) {
         let at = self.place(stream, offset, bytes.len() as u64);
         if let Some(learnt) = &self.learnt {
@@ -100,7 +101,7 @@ impl Scatter {
     /// Fills `length` bytes at `offset` of a stream with zeros.
     ///
     /// # Panics
-    /// If the range does not lie within the stream's memory, or cuts a page whose hash is to be taken.
+    /// If the range does not lie within the stream's memory, or cuts a page that is to be hashed.
     pub fn zero(&self, stream: usize, offset: u64, length: u64) {
         let at = self.place(stream, offset, length);
         if let Some(learnt) = &self.learnt {
@@ -109,22 +110,25 @@ impl Scatter {
         self.streams[stream].0.zero(at, length as usize);
     }
 
-    /// Which pages fresh memory was made of and why, for people; `None` if there was none to speak of.
+    /// Describes the kind of pages of fresh memory and the reason, for people; `None` if there was
+    /// hardly any.
     pub fn fresh_report(&self) -> Option<String> {
         fresh::report(touched(&self.streams))
     }
 
-    /// What ends with the restore. It does by itself when the memory is let go of, if that comes first.
+    /// Returns the advice, to withdraw at the end of the restore. Freeing the memory withdraws it
+    /// as well.
     pub fn advice(&self) -> Advice {
         Advice::of(&self.streams)
     }
 
-    /// The memory again, in the order given.
+    /// Returns the memory, in the order given.
     pub fn into_streams(self) -> Vec<MutRegion> {
         self.streams
     }
 
-    /// Hashes of a stream as it was stored, if they were taken; to be asked once all of it was brought.
+    /// Returns the hashes of a stream as stored, if they were taken; call it once all of it was
+    /// written.
     pub fn take_hashes(&self, stream: usize) -> Option<PageHashes> {
         let bytes = self.streams.get(stream)?.length() as u64;
         self.learnt.as_ref()?.take(stream, bytes)
@@ -138,7 +142,7 @@ impl Scatter {
     }
 }
 
-/// Bytes that nobody had used before, in small and in huge pages.
+/// Bytes of memory that was never used before, in small and in huge pages.
 pub(crate) fn touched(streams: &[MutRegion]) -> [u64; 2] {
     let all = streams.iter().map(|region| region.0.touched());
     all.fold([0; 2], |[small, huge], [s, h]| [small + s, huge + h])
@@ -156,7 +160,7 @@ pub(crate) fn check_possible(streams: &[MutRegion]) -> Result<()> {
     }
 }
 
-/// The offset, if `length` bytes from there lie within the stream.
+/// Returns the offset, if `length` bytes from there lie within the stream.
 fn within(streams: &[MutRegion], stream: usize, offset: u64, length: u64) -> usize {
     let Some(region) = streams.get(stream) else {
         panic!("stream {stream} was restored, but there are only {}", streams.len());
@@ -170,7 +174,8 @@ fn within(streams: &[MutRegion], stream: usize, offset: u64, length: u64) -> usi
     offset as usize
 }
 
-/// The offset, if `length` bytes from there are whole pages of the stream, or reach to its end.
+/// Returns the offset, if `length` bytes from there are whole pages of the stream, or reach to its
+/// end.
 pub(crate) fn whole_pages(streams: &[MutRegion], stream: usize, offset: u64, length: u64) -> usize {
     let at = within(streams, stream, offset, length);
     let (end, page) = (offset + length, PAGE_BYTES as u64);
@@ -216,7 +221,7 @@ mod tests {
 
     #[test]
     fn overlapping_writes_are_whole_per_unit() {
-        // Two threads, set off together, write different bytes to the same units; one of them
+        // Two threads start together and write different bytes to the same units; one of them
         // starts a little earlier, in another unit.
         let sources = [vec![1u8; UNIT_BYTES * 2 + 16], vec![2u8; UNIT_BYTES * 2]];
         for _ in 0..300 {

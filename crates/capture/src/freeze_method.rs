@@ -1,43 +1,44 @@
-//! Which way a freeze takes, and why: by dirty bytes, budget, and what a fork would cost.
+//! Choice between copy and fork for a freeze, and its reason: by dirty bytes, budget, and the cost
+//! of a fork.
 
 use crate::fork::{Filled, ForkImage, KeptFrom, Mappings, available_bytes};
 use crate::track::Refusal;
 use outlive_types::{FreezeMode, shown_bytes};
 use std::ops::Range;
 
-/// What a fork costs while the program stands beside the memory that the child gets: a thread, a process.
+/// Fixed cost of a fork while the program stands, in seconds: a thread and a process.
 const FORK_S: f64 = 0.001;
-/// What it costs while the program stands to write a GiB, by and large: that depends on the disk.
+/// Approximate cost of writing a GiB while the program stands, in seconds; it depends on the disk.
 const DRAIN_S_PER_GIB: f64 = 0.35;
 
-/// What is known of the memory to be held still.
+/// Known facts about the memory to freeze.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Dirty {
     /// Bytes that were written and lie in the program's memory.
     pub bytes: u64,
-    /// Part of them that a fork does not freeze.
+    /// Bytes of the part that a fork does not freeze.
     pub unfrozen_bytes: u64,
-    /// The budget for copies.
+    /// Budget for copies.
     pub bytes_max: u64,
 }
 
-/// What is known of the process.
+/// Known facts about the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Process {
     /// Anonymous memory that a child would get.
     pub forked: Filled,
-    /// Memory left to it, if that is known.
+    /// Memory left to the process, if that is known.
     pub available_bytes: Option<u64>,
 }
 
-/// Whether to fork, and why or why not, as a sentence goes on.
+/// Whether to fork, and the reason, as the continuation of a sentence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum FreezeMethod {
     Copy(String),
     Fork(String),
 }
 
-/// The part of the choice that needs no look at the process: `Err` if it would have to be looked at.
+/// Returns the choice where it does not depend on the process; `None` where it does.
 pub(crate) fn at_once(mode: FreezeMode, dirty: Dirty) -> Option<FreezeMethod> {
     let budget = shown_bytes(dirty.bytes_max);
     let bytes = shown_bytes(dirty.bytes);
@@ -54,9 +55,9 @@ pub(crate) fn at_once(mode: FreezeMode, dirty: Dirty) -> Option<FreezeMethod> {
     }
 }
 
-/// The choice for what [`at_once`] leaves open. A fork that was asked for is only refused where it
-/// would not hold the memory still; one that was not must also pay, and have room: the program may
-/// rewrite all that is dirty while the child keeps the old pages.
+/// Makes the choices that [`at_once`] leaves open. An explicit request for a fork is refused only
+/// where the fork would not freeze the memory. Without a request it must also pay, and have room:
+/// the program may rewrite all dirty memory while the child keeps the old pages.
 pub(crate) fn choose(mode: FreezeMode, dirty: Dirty, process: Process) -> FreezeMethod {
     let budget = shown_bytes(dirty.bytes_max);
     let bytes = shown_bytes(dirty.bytes);
@@ -99,25 +100,25 @@ pub(crate) fn choose(mode: FreezeMode, dirty: Dirty, process: Process) -> Freeze
     ))
 }
 
-/// A fork, if it was chosen and done, with what it freezes.
+/// A fork, if it was chosen and succeeded, with the memory that it freezes.
 pub(crate) struct ForkOutcome {
-    /// The image and the mappings that it was taken of.
+    /// The image, and the mappings from which it was taken.
     pub fork: Option<(ForkImage, Mappings)>,
-    /// The way and why, for the report.
+    /// The method and its reason, for the report.
     pub why: String,
 }
 
-/// What a child is to hold.
+/// Memory that a child must hold.
 #[derive(Debug, Default)]
 pub(crate) struct ToHold {
-    /// Addresses, sorted and apart.
+    /// Addresses, sorted and disjoint.
     pub ranges: Vec<Range<usize>>,
-    /// Dirty bytes beside them, which a fork would not freeze.
+    /// Other dirty bytes, which a fork would not freeze.
     pub unfrozen_bytes: u64,
 }
 
-/// Chooses, and forks if that was chosen. `to_hold` plans it by the mappings; `before_fork` is called
-/// with what the child is to hold, just before.
+/// Chooses the method, and forks if that was chosen. `to_hold` plans the fork from the mappings;
+/// `before_fork` is called just before it, with the ranges that the child must hold.
 pub(crate) fn take(
     mode: FreezeMode,
     mut dirty: Dirty,

@@ -1,4 +1,4 @@
-//! An image that stands still.
+//! A frozen image.
 
 use crate::ChangeTracker;
 use crate::ahead::Ahead;
@@ -18,8 +18,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The result of a freeze. Its buffers go back to the tracker when it is dropped, not when it is
-/// settled, since slices of them may be in use until then.
+/// The result of a freeze. Its buffers go back to the tracker when it is dropped. They do not at
+/// the commit of the baseline, since slices of them may be in use until the drop.
 #[derive(Debug)]
 pub(crate) struct FrozenMemory {
     pub tracker: Arc<ChangeTracker>,
@@ -30,32 +30,32 @@ pub(crate) struct FrozenMemory {
     pub changed_pages: u64,
     /// Runs before this one may be live.
     pub live_runs: usize,
-    /// For each run, where its bytes are.
+    /// Snapshot source of each run.
     pub holds: Vec<SnapshotSource>,
-    /// Of those that were partly copied ahead.
+    /// Pieces of the runs that were partly copied ahead.
     pub pieces: Vec<HeldPiece>,
-    /// The copies.
+    /// Copies made ahead.
     pub ahead: Option<Ahead>,
-    /// The child that holds the forked ones.
+    /// The child that holds the forked runs.
     pub fork: Option<ForkImage>,
-    /// What of it can be read in place, until the image is settled.
+    /// Memory that can be read in place, until the baseline is committed.
     pub in_place: Option<InPlace>,
     pub report: FreezeReport,
     pub spare: Spare,
     /// Most bytes that either spare buffer may keep.
     pub freeze_bytes_max: u64,
     pub released: AtomicBool,
-    /// For each stream what has changed, `None` if all of it is new. Taken when settled.
+    /// Changes of each stream, `None` if all of it is new. Taken when the baseline is committed.
     pub diffs: Mutex<Option<Vec<Option<Diff>>>>,
-    /// For each stream that had no hashes before, those of its pages; empty before the first. They are
-    /// worked out when the store reads a run: so the program does not wait for it, not even for their
-    /// memory, and its own is read once.
+    /// For each stream that had no hashes before, those of its pages; empty before the first one.
+    /// They are computed when the store reads a run. So the program waits neither for them nor for
+    /// their memory, and its own memory is read once.
     pub fresh: Vec<Option<Mutex<Vec<u128>>>>,
-    /// For each other stream, those of its dirty pages whose hashes are learnt in the same way. One
-    /// that is not read stays without: it counts as changed when it is compared.
+    /// For each other stream, its dirty pages whose hashes are learnt in the same way. A page that
+    /// is not read stays without a hash: it counts as changed when it is compared.
     pub learn: Vec<Vec<PageRange>>,
-    /// For each run, how many of its pages' hashes were learnt. (One that was read twice in place of
-    /// another would leave that one without its hash: it would be saved once more.)
+    /// For each run, the number of its pages' hashes that were learnt. (If one page is read twice
+    /// in place of another, that other one stays without its hash, and is saved once more.)
     pub hashed: Vec<AtomicU32>,
     /// Whether pages are to be copied ahead of the next freeze.
     pub copies_ahead: bool,
@@ -133,7 +133,7 @@ impl Frozen for FrozenMemory {
 }
 
 impl FrozenMemory {
-    /// Pages of a run, numbered from its first, wherever they are held.
+    /// Returns pages of a run, numbered from its first, from their snapshot source.
     fn held<'a>(
         &'a self,
         run: usize,
@@ -151,7 +151,7 @@ impl FrozenMemory {
                 None => (&self.spare.packed[..], offset),
             },
             SnapshotSource::Live => {
-                // The program may be writing there by now, so its bytes must not be looked at.
+                // The program may be writing there by now, so its bytes must not be read.
                 assert!(
                     !self.released.load(Ordering::Acquire),
                     "live run {run} was read after the live runs had been released"
@@ -196,7 +196,7 @@ impl FrozenMemory {
         self.hashed[number].load(Ordering::Acquire) >= pages
     }
 
-    /// Pages of a run, within those numbered so from its first, that are in `learn`.
+    /// Returns the pages of a run that are in `learn`, within `pages`, numbered from its first.
     fn to_learn(&self, run: &Run, pages: Range<u32>) -> impl Iterator<Item = PageRange> {
         let first = run.first_page + u64::from(pages.start);
         let end = run.first_page + u64::from(pages.end.min(run.pages));
@@ -209,8 +209,8 @@ impl FrozenMemory {
         })
     }
 
-    /// Hashes pages of a run, the first of which is its page `first`, as far as their hashes are to be
-    /// learnt. Answers how many.
+    /// Hashes pages of a run, the first of which is its page `first`, as far as their hashes are to
+    /// be learnt. Returns their number.
     fn learn(&self, run: usize, first: u32, bytes: &[u8]) -> u32 {
         let run = &self.runs[run];
         let Some(fresh) = &self.fresh[run.stream as usize] else {
@@ -240,7 +240,7 @@ impl FrozenMemory {
         hashes.len() as u32
     }
 
-    /// Puts together what is known of each stream by now.
+    /// Combines the known changes of each stream.
     fn changes(&self, diffs: Vec<Option<Diff>>) -> Vec<Change> {
         let mut at = 0;
         let mut changes = Vec::with_capacity(diffs.len());
@@ -257,11 +257,11 @@ impl FrozenMemory {
         changes
     }
 
-    /// The hashes of a new stream; `None` if some of its live runs were never read.
+    /// Returns the hashes of a new stream; `None` if some of its live runs were never read.
     fn fresh_hashes(&self, stream: usize, runs: Range<usize>) -> Option<PageHashes> {
         let mut scratch = Vec::new();
         for run in runs {
-            // What the store has read is not read once more: it may be all that a child holds.
+            // A run that the store has read is not read again: its only copy may be in a child.
             if self.is_learnt(run) {
                 continue;
             }

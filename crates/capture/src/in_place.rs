@@ -1,15 +1,16 @@
-//! What the program has not written since a freeze by fork, read where it is.
+//! Memory that the program has not written since a freeze by fork, read in place.
 //!
-//! To read a child costs about twice as much as to copy the same bytes within the process: the kernel
-//! looks up each page and copies it twice. But most of what a child holds is in the program's own
-//! memory as well, unchanged: so it is armed at the freeze, copied by the kernel (which answers EFAULT
-//! where the program has unmapped it), and taken of pages that
+//! To read a child costs about twice as much as to copy the same bytes within the process: the
+//! kernel looks up each page and copies it twice. But most pages of a child are in the program's
+//! own memory as well, unchanged. So that memory is armed at the freeze, and the kernel copies it.
+//! (The kernel returns EFAULT where the program has unmapped it.) The copy of a page counts if two
+//! conditions hold:
 //!
-//! - were shared with a child before the copy: the fork itself copies what a device may write unseen,
-//!   and a write gives the program a page of its own, so neither is shared;
-//! - are still there, armed and unwritten *after* it, as the page table says.
+//! - The page was shared with a child before the copy. The fork itself copies pages that a device
+//!   may write unseen, and a write gives the program a page of its own; neither is shared.
+//! - The page is still there, armed and unwritten *after* the copy, as the page table says.
 //!
-//! All else is read from the child. docs/design/011-tracking.md has the measurements.
+//! All other pages are read from the child. docs/design/011-tracking.md has the measurements.
 
 use crate::ahead::union;
 use crate::fork::read_own;
@@ -20,23 +21,23 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Memory of the program that is armed since the freeze. It may be read until whoever armed it ends
-/// the [`Guard`].
+/// Memory of the program that is armed since the freeze. It may be read until the code that armed
+/// it ends the [`Guard`].
 #[derive(Debug)]
 pub(crate) struct InPlace {
     tracker: Arc<dyn PageTracker>,
-    /// Sorted and apart.
+    /// Sorted and disjoint.
     areas: Vec<Pages>,
     guard: Guard,
 }
 
-/// Whether memory is as the freeze has armed it: not for ever, as the next freeze arms it anew, and then
-/// what was written between the two looks unwritten.
+/// Whether memory is still armed from this freeze. The next freeze arms it again, and then pages
+/// written between the two look unwritten.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Guard(Arc<AtomicBool>);
 
 impl Guard {
-    /// To be called before anything of the memory is armed anew, disarmed or let go.
+    /// Ends the guard. Call it before any of the memory is armed again, disarmed or unmapped.
     pub fn end(&self) {
         self.0.store(true, Ordering::SeqCst);
     }
@@ -46,23 +47,23 @@ impl Guard {
     }
 }
 
-/// What is asked of the page table and copied at once at most.
+/// Most bytes per query of the page table and copy.
 const PIECE_BYTES: usize = 1 << 20;
-/// Less than this is read from the child: three calls of the kernel cost more than they save.
+/// Shortest read in place. Shorter ones use the child: three system calls cost more than they save.
 const LEAST_BYTES: usize = 8 * PAGE_BYTES;
 
 impl InPlace {
-    /// Of these areas; `None` if there are none.
+    /// Returns a reader of these areas; `None` if there are none.
     pub fn new(tracker: Arc<dyn PageTracker>, areas: &[Pages], guard: Guard) -> Option<InPlace> {
         let areas = union(areas, &[]);
         (!areas.is_empty()).then_some(InPlace { tracker, areas, guard })
     }
 
-    /// Fills `into` with what was at `address` at the freeze: parts of it with what the program has not
-    /// touched since, the rest by `other`, which takes an address and what to fill.
+    /// Fills `into` with the bytes at `address` as of the freeze. Untouched bytes come from the
+    /// program's memory, and the rest from `other`, which gets an address and the slice to fill.
     ///
     /// # Errors
-    /// Those of `other`.
+    /// Errors of `other`.
     pub fn read(
         &self,
         address: usize,
@@ -97,8 +98,8 @@ impl InPlace {
         other(at..end, into)
     }
 
-    /// Copies what is at `address` if most of it is as it was, and answers which addresses of the copy
-    /// hold what was there at the freeze; sorted and apart.
+    /// Copies the memory at `address` if most of it is unchanged. Returns the addresses at which
+    /// the copy holds the bytes of the freeze; sorted and disjoint.
     fn copy(&self, address: usize, into: &mut [u8]) -> Vec<Range<usize>> {
         if into.len() < LEAST_BYTES || self.guard.has_ended() {
             return Vec::new();
@@ -122,8 +123,8 @@ impl InPlace {
                 return Vec::new();
             }
         }
-        // What was written during the copy was written by now. If the guard has ended by now, what the
-        // page table says may be about pages that were armed anew.
+        // Pages written during the copy count as written by now. If the guard has ended by now, the
+        // page table may describe pages that were armed again.
         if self.tracker.untouched(pages, &mut untouched).is_err() || self.guard.has_ended() {
             return Vec::new();
         }
@@ -132,7 +133,7 @@ impl InPlace {
     }
 }
 
-/// What is in both; each sorted and apart.
+/// Returns the pages that are in both; each sorted and disjoint.
 fn overlaps(a: &[Pages], b: &[Pages]) -> impl Iterator<Item = Pages> {
     a.iter().flat_map(move |part| {
         let first = b.partition_point(|other| other.end <= part.start);

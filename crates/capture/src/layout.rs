@@ -1,4 +1,4 @@
-//! How the regions of an image lie in streams: small ones packed together, large ones alone.
+//! Placement of the regions of an image in streams: small ones packed together, large ones alone.
 
 use crate::Region;
 use crate::memory::Memory;
@@ -8,10 +8,10 @@ use outlive_types::{
 use std::collections::HashSet;
 use std::ops::Range;
 
-/// Packed regions start at multiples of this, so that restored arrays can be read in place.
+/// Alignment of packed regions, so that restored arrays can be read in place.
 const PACKED_ALIGN_BYTES: usize = 16;
 
-/// Longest name and longest dtype.
+/// Length of the longest name and the longest dtype.
 const TEXT_BYTES_MAX: usize = 65_535;
 /// Most dimensions of a shape.
 const DIMENSIONS_MAX: usize = 64;
@@ -19,7 +19,7 @@ const DIMENSIONS_MAX: usize = 64;
 /// The regions of an image and its streams.
 #[derive(Debug, Default)]
 pub(crate) struct Layout {
-    /// In the program's order.
+    /// Regions in the program's order.
     pub regions: Vec<RegionDesc>,
     /// The packed stream first, if any region is packed; then the others in the program's order.
     pub streams: Vec<StreamDesc>,
@@ -45,7 +45,7 @@ impl Layout {
         Ok(())
     }
 
-    /// Gives each region its place. They passed [`Layout::check`].
+    /// Gives each region its location. The regions have passed [`Layout::check`].
     pub fn new(regions: Vec<Region>) -> Layout {
         let mut layout = Layout { regions: Vec::with_capacity(regions.len()), ..Layout::default() };
         let mut packed_end = 0usize;
@@ -88,25 +88,25 @@ impl Layout {
         }
     }
 
-    /// The small regions, with their memory.
+    /// Returns the small regions, with their memory.
     pub fn packed(&self) -> impl Iterator<Item = (&RegionDesc, &Memory)> {
         let is_packed =
             |region: &&RegionDesc| matches!(region.location, RegionLocation::Packed { .. });
         self.regions.iter().filter(is_packed).zip(self.packed.iter().map(|(_, memory)| memory))
     }
 
-    /// The memory of a stream; `None` for the packed one.
+    /// Returns the memory of a stream; `None` for the packed one.
     pub fn memory(&self, stream: usize) -> Option<&Memory> {
         stream.checked_sub(usize::from(self.has_packed())).map(|own| &self.own[own])
     }
 
-    /// Where the program's own memory of this image lies.
+    /// Addresses of the program's own memory in this image.
     pub fn places(&self) -> impl Iterator<Item = Range<usize>> {
         let all = self.packed.iter().map(|(_, memory)| memory).chain(&self.own);
         all.filter_map(Memory::place).map(|place| place.start..place.start + place.length)
     }
 
-    /// The bytes of all streams, given those of the packed one.
+    /// Returns the bytes of all streams, given those of the packed one.
     pub fn stream_bytes<'a>(&'a self, packed: &'a [u8]) -> Vec<&'a [u8]> {
         let bytes = |stream| self.memory(stream).map_or(packed, Memory::bytes);
         (0..self.streams.len()).map(bytes).collect()
@@ -147,7 +147,7 @@ fn check_one(number: usize, region: &Region) -> Result<()> {
     Ok(())
 }
 
-/// A name as a message can show it.
+/// Shortens and escapes a name for a message.
 fn shown(name: &str) -> String {
     const SHOWN_CHARS: usize = 60;
     let mut text: String = name.chars().take(SHOWN_CHARS).flat_map(char::escape_debug).collect();

@@ -1,5 +1,5 @@
-//! Page hashes of what a restore brings, taken while each chunk is in the processor's caches: so the
-//! next save knows what it follows without anybody reading all memory once more.
+//! Page hashes of restored bytes, taken while each chunk is in the processor's caches. So the next
+//! save knows its predecessor's hashes without another pass over all memory.
 
 use outlive_chunk::{PageHashes, hash_pages};
 use outlive_types::{PAGE_BYTES, pages_of};
@@ -11,18 +11,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub(crate) struct Learnt(Vec<Mutex<Vec<u128>>>);
 
 impl Learnt {
-    /// None yet, of streams that have so many bytes.
+    /// Returns an empty set for streams of these lengths in bytes.
     pub fn new(lengths: impl Iterator<Item = usize>) -> Learnt {
         let pages = |length: usize| pages_of(length as u64) as usize;
         Learnt(lengths.map(|length| Mutex::new(vec![0; pages(length)])).collect())
     }
 
-    /// Takes those of whole pages, from the byte `at` on.
+    /// Hashes whole pages, from the byte `at` on.
     pub fn write(&self, stream: usize, at: usize, bytes: &[u8]) {
         self.keep(stream, at, &hash_pages(bytes));
     }
 
-    /// The same, of zeros.
+    /// Does the same for zeros.
     pub fn zero(&self, stream: usize, at: usize, length: usize) {
         let (pages, rest) = (length / PAGE_BYTES, length % PAGE_BYTES);
         let page = hash_pages(&[0; PAGE_BYTES])[0];
@@ -30,7 +30,7 @@ impl Learnt {
         self.keep(stream, at + pages * PAGE_BYTES, &hash_pages(&[0; PAGE_BYTES][..rest]));
     }
 
-    /// Those of a stream of so many bytes.
+    /// Returns the hashes of a stream of `bytes` bytes.
     pub fn take(&self, stream: usize, bytes: u64) -> Option<PageHashes> {
         let mut hashes = self.0.get(stream)?.lock().unwrap_or_else(PoisonError::into_inner);
         PageHashes::from_hashes(std::mem::take(&mut hashes), bytes)

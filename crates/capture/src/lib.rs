@@ -1,8 +1,9 @@
-//! A program's memory as a source of dirty pages, and as the place that a restore fills.
+//! A program's memory as a source of dirty pages, and as the destination of a restore.
 //!
 //! [`MemorySource`] finds changed pages by hashes, which a [`ChangeTracker`] keeps from one save to
-//! the next, and freezes them by copying, or leaves them live where the budget ends.
-//! [`fill::Scatter`] takes restored bytes, [`lazy::LazyMemory`] takes them while the program runs.
+//! the next. It freezes them by copying, or leaves them live where the budget ends.
+//! [`fill::Scatter`] receives restored bytes; [`lazy::LazyMemory`] receives them while the program
+//! runs.
 
 pub mod ahead;
 mod arena;

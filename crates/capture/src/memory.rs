@@ -1,4 +1,4 @@
-//! Raw program memory: what is outside of this file sees slices.
+//! Raw program memory: code outside this file sees slices.
 #![allow(unsafe_code)]
 
 use crate::watch::RegionSpan;
@@ -7,41 +7,43 @@ use outlive_io::{AlignedBuf, copy_past_cache};
 use outlive_types::{Error, Result};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A region's bytes: the program's own memory, or bytes that nobody can change.
+/// A region's bytes: the program's own memory, or bytes that never change.
 #[derive(Clone, Debug)]
 pub(crate) enum Memory {
     /// Memory of the program; see [`Region::from_raw`](crate::Region::from_raw).
     Raw(RawMemory),
-    /// Memory of the program that nobody changes; see [`Region::from_constant`](crate::Region::from_constant).
+    /// Memory of the program that does not change; see
+    /// [`Region::from_constant`](crate::Region::from_constant).
     Constant(RawMemory),
     /// Immutable bytes.
     Shared(Arc<[u8]>),
 }
 
-/// Where a region lies in the program's memory. The fields stay in here:
-/// [`Region::from_raw`](crate::Region::from_raw) promises what they mean.
+/// Location of a region in the program's memory. The fields are private:
+/// [`Region::from_raw`](crate::Region::from_raw) promises their meaning.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RawMemory {
     start: *const u8,
     length: usize,
 }
 
-// SAFETY: whoever called `Region::from_raw` or `Region::from_constant` promised that the memory may be read from any thread.
+// SAFETY: the caller of `Region::from_raw` or `Region::from_constant` promised that the memory may
+// be read from any thread.
 unsafe impl Send for RawMemory {}
 // SAFETY: as above; nothing writes through it.
 unsafe impl Sync for RawMemory {}
 
 impl RawMemory {
-    /// `length` bytes at `start`.
+    /// Describes `length` bytes at `start`.
     ///
     /// # Safety
-    /// As [`Region::from_raw`](crate::Region::from_raw); if nobody may ever change the bytes, as
+    /// As [`Region::from_raw`](crate::Region::from_raw); if the bytes must never change, as
     /// [`Region::from_constant`](crate::Region::from_constant).
     pub(crate) unsafe fn new(start: *const u8, length: usize) -> RawMemory {
         RawMemory { start, length }
     }
 
-    /// Refuses what no slice can describe.
+    /// Refuses memory that no slice can describe.
     pub(crate) fn check(&self) -> Result<()> {
         if self.length > 0 && self.start.is_null() {
             return Err(Error::invalid("its address is null"));
@@ -62,7 +64,7 @@ impl Memory {
         }
     }
 
-    /// Where it lies, if the program may change it and it has any byte.
+    /// Returns the location, if the program may change the memory and it is not empty.
     pub(crate) fn place(&self) -> Option<RegionSpan> {
         match self {
             Memory::Raw(raw) if raw.length > 0 && raw.check().is_ok() => {
@@ -72,18 +74,19 @@ impl Memory {
         }
     }
 
-    /// The bytes; none if [`RawMemory::check`] refuses the memory.
+    /// Returns the bytes; none if [`RawMemory::check`] refuses the memory.
     ///
-    /// For raw memory only to be called during a freeze, or until its live runs are released:
-    /// [`Region::from_raw`](crate::Region::from_raw) asks the program to keep still just that long.
+    /// For raw memory, call it only during a freeze, or until its live runs are released.
+    /// [`Region::from_raw`](crate::Region::from_raw) asks the program not to write for just that
+    /// long.
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Memory::Raw(raw) | Memory::Constant(raw) if raw.length == 0 || raw.check().is_err() => {
                 &[]
             }
-            // SAFETY: the pointer is not null and the length fits an isize (checked above). That
-            // the bytes are readable and unchanged while this room reads them is what the caller
-            // of `Region::from_raw` or `Region::from_constant` promised.
+            // SAFETY: the pointer is not null and the length fits an isize (checked above). The
+            // caller of `Region::from_raw` or `Region::from_constant` promised that the bytes are
+            // readable, and unchanged while this crate reads them.
             Memory::Raw(raw) | Memory::Constant(raw) => unsafe {
                 std::slice::from_raw_parts(raw.start, raw.length)
             },
@@ -96,18 +99,18 @@ impl Memory {
 /// of the safe methods is sound, whatever ranges are written.
 #[derive(Debug)]
 pub(crate) struct RawMutMemory {
-    /// If nobody may have used it yet: which pages it is to be made of. Goes before the memory does.
+    /// Chooses its pages, if the memory may be unused so far. Dropped before the memory.
     fresh: Option<KeptFresh>,
     start: *mut u8,
     length: usize,
-    /// Where `start` points to, if the memory is its own. Not used itself before `into_owned`.
+    /// The buffer that `start` points to, if the memory is its own. Not used before `into_owned`.
     owned: Option<AlignedBuf>,
-    /// Unit `n` of the memory may be written by whoever holds lock `n % locks.len()`.
+    /// Unit `n` of the memory may be written only with lock `n % locks.len()` held.
     locks: Vec<Mutex<()>>,
 }
 
-/// Fresh memory that stays when it is restored. At the latest then, what was advised for the restore
-/// ends.
+/// Fresh memory that stays when it is restored. The advice for the restore ends when this is
+/// dropped, at the latest.
 #[derive(Debug)]
 struct KeptFresh(Arc<FreshMemory>);
 
@@ -117,24 +120,24 @@ impl Drop for KeptFresh {
     }
 }
 
-/// Less fresh memory than this is not worth asking about.
+/// Least fresh memory for which pages are chosen.
 const FRESH_FROM_BYTES: usize = 32 << 20;
 
-/// Writes are serialised within units of this length: that of the longest chunk by default, so two
-/// threads seldom want the same unit.
+/// Length of the units within which writes are serialised: that of the longest chunk by default, so
+/// two threads seldom want the same unit.
 pub(crate) const UNIT_BYTES: usize = 64 * 1024;
-/// Enough that two threads seldom meet by chance.
+/// Most locks: enough that two threads seldom meet by chance.
 const LOCKS_MAX: usize = 64;
 
-// SAFETY: the memory is this value's alone: of a buffer that it owns, or by the promise of
-// `MutRegion::from_raw`, which also allows any thread.
+// SAFETY: the memory is this value's alone. It is a buffer that the value owns, or follows the
+// promise of `MutRegion::from_raw`, which also allows any thread.
 unsafe impl Send for RawMutMemory {}
 // SAFETY: shared references give access only through `each_unit`, which holds the lock of the unit
 // that is written.
 unsafe impl Sync for RawMutMemory {}
 
 impl RawMutMemory {
-    /// Memory of the program.
+    /// Wraps memory of the program.
     ///
     /// # Safety
     /// As [`MutRegion::from_raw`](crate::fill::MutRegion::from_raw).
@@ -148,9 +151,10 @@ impl RawMutMemory {
         let first = start.expose_provenance();
         let all = first..first.saturating_add(length);
         let is_fresh = owned.is_some() || is_offered(&all);
-        // SAFETY: a buffer of that length is a mapping of its own. What is offered is a part of one
-        // now, since who offers memory takes that back before it goes. It stays mapped until `fresh` has
-        // ended: it is ours and goes after that, or whoever called `MutRegion::from_raw` promised so.
+        // SAFETY: a buffer of that length is a mapping of its own. Offered memory is part of one
+        // now, since its owner withdraws the offer before unmapping it. The memory stays mapped
+        // until `fresh` has ended: either it is ours and is freed after that, or the caller of
+        // `MutRegion::from_raw` promised it.
         let fresh = (length >= FRESH_FROM_BYTES && is_fresh)
             .then(|| unsafe { FreshMemory::new(&all) })
             .flatten()
@@ -158,12 +162,12 @@ impl RawMutMemory {
         RawMutMemory { fresh, start, length, owned, locks }
     }
 
-    /// What ends the advice on its pages, if there is any.
+    /// Returns the value that ends the advice on its pages, if there is any.
     pub(crate) fn fresh(&self) -> Option<Arc<FreshMemory>> {
         self.fresh.as_ref().map(|fresh| fresh.0.clone())
     }
 
-    /// Bytes that nobody had used before, in small and in huge pages.
+    /// Bytes of memory that was never used before, in small and in huge pages.
     pub(crate) fn touched(&self) -> [u64; 2] {
         self.fresh.as_ref().map_or([0; 2], |fresh| fresh.0.touched())
     }
@@ -186,7 +190,7 @@ impl RawMutMemory {
         self.owned.is_some()
     }
 
-    /// True if the length promises bytes where none can be.
+    /// True if no memory can have this address and length.
     pub(crate) fn is_impossible(&self) -> bool {
         (self.length > 0 && self.start.is_null()) || isize::try_from(self.length).is_err()
     }
@@ -195,8 +199,8 @@ impl RawMutMemory {
     pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
         self.each_unit(offset, bytes.len(), |start, done, length| {
             let from = &bytes[done..][..length];
-            // SAFETY: `each_unit` lends `length` bytes at `start`, initialised and writable, that nobody
-            // else uses meanwhile.
+            // SAFETY: `each_unit` lends `length` bytes at `start`, initialised and writable, that
+            // no other thread uses meanwhile.
             let to = unsafe { std::slice::from_raw_parts_mut(start, length) };
             // The program reads it later, if at all.
             copy_past_cache(from, to);
@@ -211,20 +215,20 @@ impl RawMutMemory {
         });
     }
 
-    /// A copy of all bytes.
+    /// Returns a copy of all bytes.
     pub(crate) fn copy(&self) -> AlignedBuf {
         let mut copy = AlignedBuf::zeroed(self.length);
         let to = copy.as_mut_ptr();
         self.each_unit(0, self.length, |start, done, length| {
-            // SAFETY: `each_unit` lends `length` bytes at `start` that nobody else uses meanwhile; the
-            // copy has as many from `done` on, and is nobody else's.
+            // SAFETY: `each_unit` lends `length` bytes at `start` that no other thread uses
+            // meanwhile. The copy has as many from `done` on, and no other owner.
             unsafe { to.add(done).copy_from_nonoverlapping(start, length) };
         });
         copy
     }
 
-    /// Calls `work` with each part of the range that lies in one unit: its address, how much of the
-    /// range came before it, its length. Until it returns, nobody else uses that part.
+    /// Calls `work` with each part of the range that lies in one unit: its address, the length of
+    /// the range before it, its own length. Until it returns, no other thread uses that part.
     fn each_unit(&self, offset: usize, length: usize, work: impl Fn(*mut u8, usize, usize)) {
         let end = offset.checked_add(length).filter(|end| *end <= self.length);
         let end = end.expect("callers keep to the memory's length");
@@ -247,7 +251,7 @@ impl RawMutMemory {
         }
     }
 
-    /// The buffer again, if the memory was its own.
+    /// Returns the buffer, if the memory was its own.
     pub(crate) fn into_owned(self) -> Option<AlignedBuf> {
         self.owned
     }

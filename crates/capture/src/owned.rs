@@ -1,5 +1,5 @@
-//! A source that owns its memory: for programs that would rather borrow it than promise to leave
-//! it alone, such as benchmarks and tests.
+//! A source that owns its memory: for programs that prefer a borrow to a promise not to write, such
+//! as benchmarks and tests.
 #![allow(unsafe_code)]
 
 use crate::track::TrackerChoice;
@@ -11,9 +11,9 @@ use outlive_types::{
 use std::ops::Range;
 use std::sync::Arc;
 
-/// One region of bytes, page-aligned and in huge pages where the system has them, with its tracker.
-/// It is frozen like a program's own memory, partly live if it must be; but while somebody may
-/// still read it, [`OwnedSource::edit`] refuses.
+/// One region of bytes with its tracker, page-aligned and in huge pages where the system has them.
+/// It is frozen like a program's own memory, partly live if necessary. While a reader may still use
+/// it, [`OwnedSource::edit`] returns `None`.
 #[derive(Debug)]
 pub struct OwnedSource {
     name: String,
@@ -23,19 +23,19 @@ pub struct OwnedSource {
 }
 
 impl OwnedSource {
-    /// `length` zero bytes as the region `name`, tracked as suits this system best, on up to `threads`
-    /// threads.
+    /// Returns `length` zero bytes as the region `name`, tracked in the best way for this system,
+    /// on up to `threads` threads.
     pub fn zeroed(name: impl Into<String>, length: usize, threads: usize) -> OwnedSource {
         OwnedSource::new(name, AlignedBuf::zeroed(length), threads)
     }
 
-    /// `memory` as the region `name`, tracked like that.
+    /// Returns `memory` as the region `name`, tracked in the same way.
     pub fn new(name: impl Into<String>, memory: AlignedBuf, threads: usize) -> OwnedSource {
         let tracker = Arc::new(ChangeTracker::with(TrackerChoice::Auto));
         OwnedSource { name: name.into(), memory: Arc::new(memory), tracker, threads }
     }
 
-    /// Like [`OwnedSource::zeroed`], with a tracker of one's own.
+    /// Returns zeros as [`OwnedSource::zeroed`], with a tracker of the caller's.
     pub fn tracked(
         name: impl Into<String>,
         length: usize,
@@ -46,18 +46,18 @@ impl OwnedSource {
         OwnedSource { name: name.into(), memory, tracker: Arc::new(tracker), threads }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.memory
     }
 
-    /// The bytes, to be changed. `None` as long as a frozen image with live runs is there: wait for
-    /// that save.
+    /// Returns the bytes for writing. `None` as long as a frozen image with live runs exists: wait
+    /// for that save.
     pub fn edit(&mut self) -> Option<&mut [u8]> {
         Arc::get_mut(&mut self.memory).map(|memory| &mut memory[..])
     }
 
-    /// What is remembered between saves. Forgetting it makes the next save a full one.
+    /// Returns the state that is kept between saves. Without it the next save is a full one.
     pub fn tracker(&self) -> &Arc<ChangeTracker> {
         &self.tracker
     }
@@ -67,9 +67,9 @@ impl PageSource for OwnedSource {
     fn freeze(&mut self, request: &FreezeRequest) -> Result<Box<dyn Frozen>> {
         let bytes = &self.memory[..];
         let shape = vec![bytes.len() as u64];
-        // SAFETY: the memory is written only through `edit`, which takes `self` exclusively, so not
-        // before this call returns; and afterwards only if no `OwnedFrozen` holds it. One that has
-        // live runs holds it until it is dropped. One without never touches it again.
+        // SAFETY: the memory is written only through `edit`. It takes `self` exclusively, so not
+        // before this call returns, and afterwards only if no `OwnedFrozen` holds the memory. One
+        // with live runs holds it until it is dropped. One without never touches it again.
         let region =
             unsafe { Region::from_raw(&self.name, "|u1", shape, bytes.as_ptr(), bytes.len()) };
         let tracker = Arc::clone(&self.tracker);

@@ -1,4 +1,4 @@
-//! What the program hands over: a name and where its bytes are.
+//! Regions that the program hands over: a name and the location of the bytes.
 
 use crate::memory::Memory;
 use outlive_types::{Distribution, RegionDesc, RegionLocation};
@@ -15,7 +15,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// A region whose bytes nobody can change. It is neither copied aside nor live.
+    /// Returns a region whose bytes never change. It is neither copied aside nor live.
     pub fn from_bytes(
         name: impl Into<String>,
         dtype: impl Into<String>,
@@ -36,31 +36,31 @@ impl Region {
         Region { name: name.into(), dtype: dtype.into(), shape, memory, distribution }
     }
 
-    /// The same region, of which other ranks have something: parts of one global array, or the same
-    /// bytes. A freeze refuses what does not fit the region's shape.
+    /// Returns the same region as one that other ranks share: they have parts of one global array,
+    /// or the same bytes. A freeze refuses a distribution that does not fit the region's shape.
     #[must_use]
     pub fn distributed(self, distribution: Distribution) -> Region {
         Region { distribution, ..self }
     }
 
-    /// What other ranks have of it.
+    /// Returns the parts that other ranks have.
     pub fn distribution(&self) -> &Distribution {
         &self.distribution
     }
 
-    /// What a catalog would say of it, but for its place.
+    /// Describes the region as in a catalog, except for its location.
     pub(crate) fn description(&self) -> RegionDesc {
         let Region { name, dtype, shape, memory, distribution } = self.clone();
         let (bytes, location) = (memory.length() as u64, RegionLocation::Own);
         RegionDesc { name, dtype, shape, bytes, location, distribution }
     }
 
-    /// Its name.
+    /// Name of the region.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its length in bytes.
+    /// Length in bytes.
     pub fn length(&self) -> usize {
         self.memory.length()
     }

@@ -1,9 +1,10 @@
-//! From dirty page ranges to the runs that the store takes.
+//! Conversion of dirty page ranges to the runs that the store takes.
 
 use outlive_types::{BLOCK_PAGES, FreezeRequest, PAGE_BYTES, PageRange, Run, StreamDesc, pages_of};
 use std::collections::HashMap;
 
-/// The clean pages that the request asks for, for each stream that has some; cut to the stream.
+/// Returns the clean pages that the request asks for, for each stream that has some; cut to the
+/// stream.
 pub(crate) fn wanted(
     request: &FreezeRequest,
     streams: &[StreamDesc],
@@ -62,7 +63,7 @@ fn push_cut(runs: &mut Vec<Run>, stream: u32, mut first: u64, end: u64) {
     }
 }
 
-/// Where a run's bytes lie in its stream of `stream_bytes`: offset and length.
+/// Returns the extent of a run in its stream of `stream_bytes`: offset and length.
 pub(crate) fn extent(run: &Run, stream_bytes: u64) -> (usize, usize) {
     let offset = run.first_page * PAGE_BYTES as u64;
     let end = (offset + u64::from(run.pages) * PAGE_BYTES as u64).min(stream_bytes);

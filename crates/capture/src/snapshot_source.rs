@@ -1,4 +1,4 @@
-//! How each dirty run is held still: the plan of a freeze, once it is known what changed.
+//! The plan of a freeze, once the changes are known: how each dirty run is snapshotted.
 
 use crate::ahead::Ahead;
 use crate::arena::Source;
@@ -8,18 +8,18 @@ use crate::runs;
 use outlive_types::{PAGE_BYTES, Run};
 use std::ops::Range;
 
-/// Where a run's bytes are until the image is dropped.
+/// Location of a run's bytes until the image is dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SnapshotSource {
-    /// In bytes that nobody changes: immutable ones, or the packed stream.
+    /// Immutable bytes, or the packed stream.
     Immutable,
-    /// In the program's memory, which waits until they are read.
+    /// The program's memory, which the program does not write until the bytes are read.
     Live,
-    /// Copied to this offset of the arena.
+    /// A copy at this offset of the arena.
     Copied(usize),
-    /// In a forked child, at this address.
+    /// A forked child, at this address.
     Forked(usize),
-    /// Partly copied ahead: from the one to the other of the plan's pieces.
+    /// Pieces of the plan, from the first number to the second: the run is partly copied ahead.
     Pieces(u32, u32),
 }
 
@@ -27,29 +27,29 @@ pub(crate) enum SnapshotSource {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct HeldPiece {
     pub addresses: Range<usize>,
-    /// Where the arena holds it; `None`: its pages were copied ahead.
+    /// Offset in the arena; `None`: its pages were copied ahead.
     pub copied: Option<usize>,
 }
 
-/// What holds memory still besides copies, if anything does.
+/// Other snapshots than copies, if there are any.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Holders<'a> {
-    /// What a child freezes.
+    /// Memory that a child freezes.
     pub fork: Option<&'a Mappings>,
-    /// What was copied ahead.
+    /// Pages copied ahead.
     pub ahead: Option<&'a Ahead>,
 }
 
-/// What is copied aside, and what stays where it is.
+/// Bytes to copy to the arena, and bytes that stay where they are.
 #[derive(Debug, Default)]
 pub(crate) struct HoldPlan<'a> {
-    /// For each run.
+    /// Snapshot source of each run.
     pub holds: Vec<SnapshotSource>,
-    /// Of runs that are held in pieces; those of one run side by side and by address.
+    /// Pieces of runs that consist of pieces; those of one run are adjacent and sorted by address.
     pub pieces: Vec<HeldPiece>,
     /// Runs before this one may be live; none after.
     pub live_runs: usize,
-    /// What goes to the arena, one behind another.
+    /// Bytes for the arena, one after another.
     pub sources: Vec<Source<'a>>,
     /// Bytes of `sources`.
     pub copied_bytes: u64,
@@ -62,8 +62,8 @@ pub(crate) struct HoldPlan<'a> {
 }
 
 impl<'a> HoldPlan<'a> {
-    /// Leaves to `holders` what they hold. Of the rest it takes the last runs aside, as many as fit
-    /// into `bytes_max`: the live ones, which the store reads first, stay.
+    /// Leaves to `holders` the runs that they hold. Of the rest, copies as many of the last runs as
+    /// fit into `bytes_max`: the live ones, which the store reads first, stay.
     pub fn new(
         layout: &'a Layout,
         runs: &[Run],
@@ -103,7 +103,7 @@ impl<'a> HoldPlan<'a> {
         plan
     }
 
-    /// Cuts a run into pieces, if some of it was copied ahead; answers how many bytes were.
+    /// Cuts a run into pieces, if some of it was copied ahead; returns the number of those bytes.
     fn cut(&mut self, run: Range<usize>, ahead: Option<&Ahead>) -> u64 {
         let Some(ahead) = ahead.filter(|ahead| ahead.copied_bytes() > 0) else { return 0 };
         let first = self.pieces.len();
@@ -112,7 +112,7 @@ impl<'a> HoldPlan<'a> {
             let page = at - at % PAGE_BYTES;
             let end = run.end.min(page + PAGE_BYTES);
             let is_ahead = ahead.page(page).is_some();
-            // A piece to be copied gets its place later.
+            // A piece to be copied gets its offset later.
             let copied = (!is_ahead).then_some(0);
             match self.pieces[first..].last_mut() {
                 Some(last) if last.copied == copied => last.addresses.end = end,
@@ -127,7 +127,7 @@ impl<'a> HoldPlan<'a> {
         found
     }
 
-    /// Gives what is to be copied its place in the arena, in the order of the runs.
+    /// Gives the runs to be copied their offsets in the arena, in the order of the runs.
     fn place(&mut self, layout: &'a Layout, runs: &[Run]) {
         let mut end = 0;
         for (run, hold) in runs.iter().zip(&mut self.holds) {
@@ -154,7 +154,7 @@ impl<'a> HoldPlan<'a> {
     }
 }
 
-/// The addresses of runs that a child holds, sorted and apart: regions may overlap.
+/// Returns the addresses of runs that a child holds, sorted and disjoint: regions may overlap.
 pub(crate) fn forked(runs: &[Run], holds: &[SnapshotSource], layout: &Layout) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     for (run, hold) in runs.iter().zip(holds) {
@@ -180,7 +180,7 @@ pub(crate) fn unfrozen_bytes(layout: &Layout, runs: &[Run], fork: &Mappings) -> 
     unfrozen.map(|(source, _)| source.length as u64).sum()
 }
 
-/// Where a run lies in the program's memory, if it does, and its address.
+/// Returns the source and address of a run, if it lies in the program's memory.
 fn in_program<'a>(layout: &'a Layout, run: &Run) -> Option<(Source<'a>, usize)> {
     let memory = layout.memory(run.stream as usize)?;
     let start = memory.place()?.start;
@@ -188,7 +188,7 @@ fn in_program<'a>(layout: &'a Layout, run: &Run) -> Option<(Source<'a>, usize)> 
     Some((Source { memory, offset, length }, start + offset))
 }
 
-/// Gathers `addresses` of a run that is held in `pieces`, from `arena` and from what was copied ahead,
+/// Gathers `addresses` of a run that consists of `pieces`, from `arena` and from the copies ahead,
 /// into `into`, which has their length.
 pub(crate) fn gather(
     pieces: &[HeldPiece],

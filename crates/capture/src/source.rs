@@ -1,4 +1,4 @@
-//! The freeze: find what changed, copy what fits, leave the rest live.
+//! The freeze: finds the changes, copies as much as fits, leaves the rest live.
 
 use crate::ahead::Ahead;
 use crate::arena::Arena;
@@ -40,8 +40,8 @@ enum SourceRegions {
 }
 
 impl MemorySource {
-    /// A source of `regions`, in the program's order, and of `attachment`, which the store keeps
-    /// with the image. A freeze works on up to `threads` threads
+    /// Returns a source of `regions`, in the program's order, and of `attachment`, which the store
+    /// keeps with the image. A freeze works on up to `threads` threads
     /// ([`default_threads`](crate::default_threads) suits most).
     pub fn new(
         tracker: Arc<ChangeTracker>,
@@ -58,16 +58,16 @@ impl MemorySource {
         }
     }
 
-    /// The same source, of a rank that has these regions as well, whose bytes another rank stores.
+    /// Returns the same source for a rank with more regions, whose bytes another rank stores.
     #[must_use]
     pub fn with_elsewhere(self, elsewhere: Vec<Region>) -> MemorySource {
         let elsewhere = elsewhere.into_iter().map(|it| (it.description(), it.memory)).collect();
         MemorySource { elsewhere, ..self }
     }
 
-    /// Waits until nothing of the regions is missing that a lazy restore of this process still brings,
-    /// whichever job it is of; false if that takes longer than `timeout`. A freeze waits by itself, for
-    /// as long as it takes.
+    /// Waits until the regions miss nothing that a lazy restore of this process still brings,
+    /// whichever job it belongs to. False if that takes longer than `timeout`. A freeze itself
+    /// waits without limit.
     ///
     /// # Errors
     /// Regions that no image can hold; `Retry` if something will stay missing.
@@ -76,7 +76,7 @@ impl MemorySource {
         lazy::wait_for(&places, timeout).map_or(Ok(false), |filled| filled.map(|()| true))
     }
 
-    /// The regions' places, worked out once.
+    /// Returns the layout of the regions, which is computed once.
     fn layout(&mut self) -> Result<Arc<Layout>> {
         match &mut self.image {
             SourceRegions::LaidOut(layout) => Ok(Arc::clone(layout)),
@@ -107,7 +107,8 @@ impl PageSource for MemorySource {
     }
 
     fn freeze(&mut self, request: &FreezeRequest) -> Result<Box<dyn Frozen>> {
-        // Before anything is read, and also for what is not: a child would hold zeros in its place.
+        // Waits before anything is read, and also for pages that are not read: a child would hold
+        // zeros there.
         self.wait_filled(None)?;
         let layout = self.layout()?;
         let streams = u32::try_from(layout.streams.len()).map_err(|_| {
@@ -161,7 +162,7 @@ impl PageSource for MemorySource {
     }
 }
 
-/// Who keeps the runs of a freeze as they are, and how that is reported.
+/// The snapshot sources of the runs of a freeze, and the text for the report.
 struct Keeping<'a> {
     plan: HoldPlan<'a>,
     ahead: Option<Ahead>,
@@ -171,7 +172,7 @@ struct Keeping<'a> {
 }
 
 impl MemorySource {
-    /// Keeps `all` as it is now: by what was copied ahead, by a child, in place, or by a copy.
+    /// Snapshots `all` as it is now: from copies ahead, in a child, in place, or by a copy.
     fn keep<'a>(
         &self,
         request: &FreezeRequest,
@@ -191,14 +192,14 @@ impl MemorySource {
         let mut with_child = None;
         let mut in_place = None;
         let to_hold = |mappings: &Mappings| {
-            // The child will hold all that was written; what was copied is not needed.
+            // The child will hold all written pages; copies of them are not needed.
             let holders = Holders { fork: Some(mappings), ahead: None };
             let plan = with_child.insert(HoldPlan::new(layout, all, bytes_max, holders));
             let ranges = forked(all, &plan.holds, layout);
             ToHold { ranges, unfrozen_bytes: unfrozen_bytes(layout, all, mappings) }
         };
-        // Armed before the child has its image, as always: a write between the two would be neither in
-        // the image nor noted for the next.
+        // Armed before the child has its image, as always: a write between the two would be neither
+        // in the image nor noted for the next one.
         let arm = |held: &[Range<usize>]| in_place = self.tracker.guard(held.to_vec());
         let freeze_method::ForkOutcome { fork, why } =
             freeze_method::take(request.freeze, dirty, to_hold, arm);
@@ -227,7 +228,7 @@ impl MemorySource {
     }
 }
 
-/// The runs to be saved, changed or asked for, and how many pages have changed.
+/// Returns the runs to be saved, changed or requested, and the number of changed pages.
 fn runs_of(
     request: &FreezeRequest,
     layout: &Layout,
@@ -255,7 +256,7 @@ fn runs_of(
     (all, changed_pages)
 }
 
-/// What was copied ahead, and how the report begins.
+/// Returns the copies made ahead, and the beginning of the report.
 fn ahead_of(
     mode: FreezeMode,
     ahead: Option<std::result::Result<Ahead, Refusal>>,

@@ -1,4 +1,4 @@
-//! Freezes against a model that compares bytes.
+//! Compares freezes with a model that compares bytes.
 #![allow(unsafe_code)]
 
 mod ahead;
@@ -14,7 +14,7 @@ use outlive_types::{
 };
 use std::sync::Arc;
 
-/// A region that lies in `bytes`, which must outlive the source's freezes and stand still in them.
+/// Returns a region in `bytes`, which must outlive the source's freezes and not change during them.
 fn raw(name: &str, bytes: &[u8]) -> Region {
     // SAFETY: the tests keep `bytes` and change it only when no freeze is live.
     unsafe { Region::from_raw(name, "|u1", vec![bytes.len() as u64], bytes.as_ptr(), bytes.len()) }
@@ -28,12 +28,12 @@ fn freeze(
     MemorySource::new(Arc::clone(tracker), regions, b"attached".to_vec(), 2).freeze(request)
 }
 
-/// A request with room for everything.
+/// Returns a request with room for everything.
 fn since(baseline: Option<u64>) -> FreezeRequest {
     FreezeRequest { baseline, freeze_bytes_max: u64::MAX, ..FreezeRequest::default() }
 }
 
-/// The bytes of a run.
+/// Returns the bytes of a run.
 fn held(frozen: &dyn Frozen, run: usize) -> Vec<u8> {
     frozen.bytes(run, &mut Vec::new()).unwrap().to_vec()
 }
@@ -215,7 +215,7 @@ fn what_has_nearly_all_changed_is_not_compared_but_learnt() {
     big.chunks_mut(PAGE_BYTES).skip(1).for_each(|page| page[9] = 2);
     let second = freeze(&tracker, vec![raw("big", &big)], &since(Some(1))).unwrap();
     assert_eq!(second.changed_pages(), pages as u64, "the page that is the same counts as well");
-    // A save that fails leaves the hashes as they were.
+    // A save that fails leaves the hashes unchanged.
     second.commit_baseline(None);
     drop(second);
     let again = freeze(&tracker, vec![raw("big", &big)], &since(Some(1))).unwrap();

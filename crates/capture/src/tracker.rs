@@ -1,4 +1,4 @@
-//! What is remembered between saves: the hashes of the last committed image, and spare buffers.
+//! State that is kept between saves: the hashes of the last committed image, and spare buffers.
 
 use crate::ahead::{Ahead, AheadThread};
 use crate::arena::Arena;
@@ -14,39 +14,39 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Knows the last settled image by the hashes of its pages (16 bytes a page), and which memory is watched
-/// since. By both the next freeze finds what changed. Shared by the sources of one rank; any thread may
-/// call it.
+/// Knows the last committed image by the hashes of its pages (16 bytes a page), and the memory that
+/// is watched since. The next freeze uses both to find the changes. The sources of one rank share
+/// it; any thread may call it.
 #[derive(Debug, Default)]
 pub struct ChangeTracker {
     state: Mutex<State>,
     ahead: Mutex<Copies>,
 }
 
-/// What is copied between saves.
+/// State of the copying between saves.
 #[derive(Debug, Default)]
 struct Copies {
     thread: Option<AheadThread>,
-    /// Buffers from the save before.
+    /// Buffers from the previous save.
     spare: Option<Ahead>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    /// The epoch whose image the hashes describe.
+    /// Epoch of the image that the hashes describe.
     baseline: Option<Epoch>,
-    /// By stream name. A stream that is missing here is wholly dirty.
+    /// Hashes by stream name. A stream that is missing here is wholly dirty.
     streams: HashMap<String, PageHashes>,
-    /// The freeze that is not settled yet, if any.
+    /// The freeze whose baseline is not committed yet, if any.
     unsettled: Option<FreezeId>,
     /// The number of the last freeze.
     last: u64,
     spare: Spare,
     pub watches: Watches,
-    /// The tracker that was asked for; without one, changes are found by hashes alone. A freeze opens it, and
-    /// [`ChangeTracker::detach`] closes it: it has two descriptors.
+    /// The tracker that the program asked for; without one, changes are found by hashes alone. A
+    /// freeze opens it, and [`ChangeTracker::detach`] closes it: it has two descriptors.
     asked: Option<Asked>,
-    /// Why the tracker that was asked for is not used.
+    /// Reason why that tracker is not used.
     fallback: Option<Refusal>,
 }
 
@@ -65,49 +65,51 @@ pub(crate) struct Spare {
     pub packed: Vec<u8>,
 }
 
-/// What a freeze has learnt of a stream.
+/// Changes of a stream as found by a freeze.
 #[derive(Debug)]
 pub(crate) enum Change {
-    /// How it differs from the hashes that were there.
+    /// Difference from the previous hashes.
     Known(Diff),
     /// The hashes of a stream that had none; `None` if not all of it was read.
     Fresh(Option<PageHashes>),
 }
 
-/// What has changed since the baseline, for each stream.
+/// Changes since the baseline, for each stream.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
-    /// How it differs; `None`: all of it is new.
+    /// Difference of each stream; `None`: all of it is new.
     pub diffs: Vec<Option<Diff>>,
-    /// Pages of the difference whose hashes are to be learnt from what the freeze holds, if it is read.
+    /// Pages of the difference whose hashes are learnt from the frozen image, if it is read.
     pub learn: Vec<Vec<PageRange>>,
 }
 
-/// One freeze. After [`ChangeTracker::prime`] or [`ChangeTracker::forget`] an old one no longer counts.
+/// One freeze. [`ChangeTracker::prime`] and [`ChangeTracker::forget`] invalidate it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FreezeId(u64);
 
 impl ChangeTracker {
-    /// A tracker that knows nothing: the next save is a full one. Changes are found by hashes alone.
+    /// Returns a tracker without a baseline: the next save is a full one. Changes are found by
+    /// hashes alone.
     pub fn new() -> ChangeTracker {
         ChangeTracker::default()
     }
 
-    /// Like [`ChangeTracker::new`]; but memory is watched by the kernel where that is possible, and only
-    /// what may have changed is compared. The choice falls back to hashes, and
-    /// [`ChangeTracker::report`] says why.
+    /// Returns a tracker like [`ChangeTracker::new`], but the kernel watches memory where that is
+    /// possible, and only pages that may have changed are compared. If the choice does not work,
+    /// hashes are used, and [`ChangeTracker::report`] says why.
     pub fn with(choice: TrackerChoice) -> ChangeTracker {
         ChangeTracker::asked(Asked { choice, job: None })
     }
 
-    /// The same, for a job of this name: others that want memory which it watches are told who has it.
+    /// Does the same for a job of this name, which appears in messages to others that want its
+    /// memory.
     pub fn for_job(choice: TrackerChoice, job: &str) -> ChangeTracker {
         ChangeTracker::asked(Asked { choice, job: Some(job.to_owned()) })
     }
 
     fn asked(asked: Asked) -> ChangeTracker {
         if asked.choice != TrackerChoice::Only(TrackerKind::Hash) {
-            // Now, and not while the first freeze holds the program up.
+            // Probes now, and not while the first freeze makes the program wait.
             track::probe();
         }
         let tracker = ChangeTracker::default();
@@ -115,8 +117,8 @@ impl ChangeTracker {
         tracker
     }
 
-    /// How the last freeze found changes, for people: by which tracker, how much of the memory, and
-    /// why the rest by hash.
+    /// Describes for people how the last freeze found changes: the tracker, the share of the
+    /// memory, and why the rest was compared by hash.
     pub fn report(&self) -> String {
         let state = self.lock();
         match &state.fallback {
@@ -125,7 +127,7 @@ impl ChangeTracker {
         }
     }
 
-    /// The epoch against which changes are found.
+    /// Epoch against which changes are found.
     pub fn baseline(&self) -> Option<Epoch> {
         self.lock().baseline
     }
@@ -143,9 +145,9 @@ impl ChangeTracker {
     }
 
     /// Takes `streams` (name and bytes) as the image of `epoch`, so that the next save writes only
-    /// what changed from now on. The bytes must be exactly those that the store holds for that
-    /// epoch: pages that differ would be missing from later checkpoints. A stream that is left out
-    /// is saved whole. A freeze that is not settled yet ends without effect.
+    /// changes from now on. The bytes must be exactly those that the store holds for that epoch:
+    /// differing pages would be missing from later checkpoints. A stream that is not listed is
+    /// saved whole. A freeze without a committed baseline ends without effect.
     pub fn prime(&self, epoch: Epoch, streams: &[(&str, &[u8])], threads: usize) {
         let old = PageHashes::EMPTY;
         let pairs: Vec<_> =
@@ -161,26 +163,27 @@ impl ChangeTracker {
         );
     }
 
-    /// As [`ChangeTracker::prime`], of streams whose hashes are known already: by name.
+    /// Does the same as [`ChangeTracker::prime`] for streams whose hashes are known: by name.
     pub fn prime_hashes(&self, epoch: Epoch, streams: Vec<(String, PageHashes)>) {
         self.copies().thread = None;
         let mut state = self.lock();
         state.baseline = Some(epoch);
         state.streams = streams.into_iter().collect();
         state.unsettled = None;
-        // What was watched may be other memory than what was restored.
+        // The watched memory may differ from the restored memory.
         state.watches.clear();
     }
 
-    /// Lets go of all memory that is watched, and closes the tracker: another job is to have that memory, or the
-    /// program saves no more. The next freeze compares everything, opens the tracker again, and watches anew.
+    /// Releases all watched memory, and closes the tracker. Use it if another job is to have that
+    /// memory, or the program saves no more. The next freeze compares everything, opens the tracker
+    /// again, and watches the memory again.
     pub fn detach(&self) {
         self.copies().thread = None;
         self.lock().watches = Watches::default();
     }
 
-    /// Forgets everything: the next save is a full one. A freeze that is not settled yet ends
-    /// without effect. Memory is given back.
+    /// Forgets everything: the next save is a full one. A freeze without a committed baseline ends
+    /// without effect. Memory is freed.
     pub fn forget(&self) {
         *self.copies() = Copies::default();
         let mut state = self.lock();
@@ -190,12 +193,12 @@ impl ChangeTracker {
         *state = State { last, watches, asked, fallback, ..State::default() };
     }
 
-    /// Begins to copy ahead, until the next freeze: of `areas`, which `tracker` watches and has armed
-    /// when the baseline was frozen; `written` is what was collected since. Copies take at most
-    /// `bytes_max`, which counts as part of that freeze's `freeze_bytes_max`.
+    /// Begins to copy `areas` ahead, until the next freeze. `tracker` watches them and has armed
+    /// them when the baseline was frozen; `written` lists pages collected since. Copies take at
+    /// most `bytes_max`, which counts as part of that freeze's `freeze_bytes_max`.
     ///
-    /// Until then nobody else may collect from the tracker: what it tells is told once. The freeze
-    /// hears it all.
+    /// Until then no other code may collect from the tracker, which reports each write once. The
+    /// freeze needs all reports.
     ///
     /// # Errors
     /// If no thread can be started; nothing is copied ahead then.
@@ -209,8 +212,8 @@ impl ChangeTracker {
         self.start_ahead(&mut self.lock(), tracker, areas, written, bytes_max)
     }
 
-    /// As [`ChangeTracker::copy_ahead`]; a freeze that begins meanwhile waits for the state, and then
-    /// finds the thread.
+    /// Does the same as [`ChangeTracker::copy_ahead`]. A freeze that begins meanwhile waits for the
+    /// state, and then finds the thread.
     fn start_ahead(
         &self,
         state: &mut State,
@@ -219,7 +222,7 @@ impl ChangeTracker {
         written: &[Pages],
         bytes_max: u64,
     ) -> std::result::Result<(), Refusal> {
-        // Each round arms memory anew.
+        // Each round arms memory again.
         state.watches.end_guard();
         let mut copies = self.copies();
         copies.thread = None;
@@ -229,33 +232,34 @@ impl ChangeTracker {
         Ok(())
     }
 
-    /// Ends the copying and takes what it has, if it was begun. The program stands.
+    /// Ends the copying and returns its copies, if it was begun. The program stands.
     pub(crate) fn stop_ahead(&self) -> Option<std::result::Result<Ahead, Refusal>> {
         let thread = self.copies().thread.take()?;
         let stopped = thread.stop();
         if stopped.is_err() {
-            // What its rounds collected is lost with it.
+            // The pages that its rounds collected are lost with it.
             self.lock().watches.clear();
         }
         Some(stopped)
     }
 
-    /// Begins to copy ahead of the next freeze, if the last one was committed and anything is armed.
+    /// Begins to copy ahead of the next freeze, if the last one was committed and anything is
+    /// armed.
     pub(crate) fn begin_ahead(&self, bytes_max: u64) {
         let mut state = self.lock();
-        // A freeze has begun since: what it armed must stay as it is.
+        // A freeze has begun since: its armed memory must stay as it is.
         if state.unsettled.is_some() {
             return;
         }
         if let Some((tracker, areas)) = state.watches.armed()
             && !areas.is_empty()
         {
-            // Without a thread nothing is copied ahead; the freeze says so.
+            // Without a thread nothing is copied ahead; the freeze reports that.
             let _ = self.start_ahead(&mut state, tracker, &areas, &[], bytes_max);
         }
     }
 
-    /// Waits until what is copied ahead was looked at twice from now on; not at all if nothing is.
+    /// Waits until two more rounds of copying are done; returns at once without copying.
     #[cfg(test)]
     pub(crate) fn wait_for_rounds(&self) {
         let rounds = || self.copies().thread.as_ref()?.rounds();
@@ -265,7 +269,7 @@ impl ChangeTracker {
         }
     }
 
-    /// Takes buffers of copies back.
+    /// Keeps buffers of copies for the next freeze.
     pub(crate) fn keep_ahead(&self, ahead: Option<Ahead>) {
         if ahead.is_some() {
             self.copies().spare = ahead;
@@ -291,9 +295,10 @@ impl ChangeTracker {
         Ok((FreezeId(state.last), std::mem::take(&mut state.spare)))
     }
 
-    /// What has changed since `baseline` in each stream of `layout`, whose bytes are `bytes`. `None` for
-    /// a stream that is wholly dirty because nothing is known of it, or nearly so by a sample: hashing
-    /// it now would only keep the program waiting. Of pages copied `ahead` the copies are what counts.
+    /// Returns the changes since `baseline` in each stream of `layout`, whose bytes are `bytes`.
+    /// `None` for a stream that is wholly dirty: it has no hashes, or a sample shows that nearly
+    /// all of it changed. Hashing it now would only keep the program waiting. For pages copied
+    /// `ahead`, the copies count.
     ///
     /// Memory that can be watched is armed from the return on.
     pub(crate) fn diff(
@@ -317,7 +322,7 @@ impl ChangeTracker {
         let mut looks: Vec<Option<Look>> = Vec::with_capacity(streams.len());
         for ((stream, place), bytes) in streams.iter().zip(places).zip(bytes) {
             let known = known.then(|| hashes.get(&stream.name)).flatten();
-            // Memory of which a part is armed is judged block by block.
+            // Memory that is partly armed is judged block by block.
             let is_armed = watches.has_armed(&stream.name);
             let known = known.filter(|hashes| is_armed || !hashes.is_dense(bytes));
             let ahead = ahead.as_deref_mut();
@@ -346,13 +351,14 @@ impl ChangeTracker {
         changes
     }
 
-    /// What of these addresses (sorted, apart), which a child will hold, can be read in place as long as
-    /// the program does not write it: until the freeze is settled. Before the fork.
+    /// Returns a reader of these addresses (sorted, disjoint), which a child will hold. Pages that
+    /// the program does not write can be read in place until the baseline is committed. Call it
+    /// before the fork.
     pub(crate) fn guard(&self, forked: Vec<Range<usize>>) -> Option<InPlace> {
         self.lock().watches.guard(forked)
     }
 
-    /// Ends what [`ChangeTracker::guard`] began: no child holds that memory.
+    /// Ends the guard of [`ChangeTracker::guard`]: no child holds that memory.
     pub(crate) fn end_guard(&self) {
         self.lock().watches.end_guard();
     }
@@ -396,8 +402,8 @@ impl ChangeTracker {
         state.baseline = Some(epoch);
     }
 
-    /// Gives back the huge pages that tracking has split and that are tracked no more, in the background
-    /// and until the next freeze: each takes 0.2 to 0.4 ms.
+    /// Recreates the huge pages that tracking has split and no longer tracks, in the background and
+    /// until the next freeze: each takes 0.2 to 0.4 ms.
     pub(crate) fn restore_huge_pages(self: &Arc<Self>) {
         let Some(first) = self.next_split() else { return };
         let tracker = Arc::downgrade(self);
@@ -425,7 +431,7 @@ impl ChangeTracker {
         state.watches.next_split()
     }
 
-    /// Takes buffers back.
+    /// Keeps buffers for the next freeze.
     pub(crate) fn keep(&self, spare: Spare) {
         self.lock().spare = spare;
     }
@@ -463,7 +469,7 @@ fn look(
     ahead: Option<&mut Ahead>,
     threads: usize,
 ) -> Option<Look> {
-    // SAFETY: the place is that of a region which is being frozen; whoever called `Region::from_raw`
-    // promised that it is readable meanwhile, so it is mapped.
+    // SAFETY: the memory is that of a region which is being frozen. The caller of
+    // `Region::from_raw` promised that it is readable meanwhile, so it is mapped.
     unsafe { watches.look(name, place, old, bytes, ahead, threads) }
 }

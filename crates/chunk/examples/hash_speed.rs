@@ -5,7 +5,7 @@ use outlive_types::PAGE_BYTES;
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Something that is timed, over the bytes it is given.
+/// A function to time, with its name; it works on the given bytes.
 type Work<'a> = (&'a str, Box<dyn Fn(&[u8]) + 'a>);
 
 fn main() {
@@ -63,8 +63,8 @@ fn sum(data: &[u8]) {
     black_box(words.fold(0u64, |sum, word| sum.wrapping_add(u64::from_le_bytes(*word))));
 }
 
-/// Prints the best of several rounds. Each round tries all in turn, so that a busy moment of the
-/// machine does not fall on one of them alone.
+/// Prints the best of several rounds. Each round runs all functions in turn, so that a busy moment
+/// of the machine does not fall on only one of them.
 fn measure(place: &str, data: &[u8], all: &[Work<'_>]) {
     let mut best_s = vec![f64::INFINITY; all.len()];
     for _ in 0..((1 << 30) / data.len()).clamp(7, 200) {

@@ -5,12 +5,12 @@
 
 use fastcdc::v2020::{Normalization, cut, select_masks};
 
-/// Longest chunk, where the pool allows longer ones: shorter chunks find more that is equal.
+/// Longest chunk, where the pool allows longer ones: shorter chunks deduplicate better.
 const CHUNK_BYTES_MAX: usize = 64 << 10;
-/// The longest chunk is so many times the average, and the average so many times the shortest.
+/// Ratio of the longest chunk to the average, and of the average to the shortest.
 const SPREAD: usize = 4;
 
-/// Where a stream is cut. Two cutters of equal sizes cut alike.
+/// Rule that cuts a stream. Two cutters of equal sizes cut alike.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cutter {
     average_bytes: usize,
@@ -19,7 +19,8 @@ pub struct Cutter {
 }
 
 impl Cutter {
-    /// A cutter for a pool whose chunks have at most `chunk_bytes_max` bytes, 4 KiB or more.
+    /// Returns a cutter for a pool whose chunks have at most `chunk_bytes_max` bytes, 4 KiB or
+    /// more.
     pub fn new(chunk_bytes_max: usize) -> Cutter {
         let bytes_max = chunk_bytes_max.clamp(4096, CHUNK_BYTES_MAX) & !1;
         let average_bytes = bytes_max / SPREAD;
@@ -27,18 +28,18 @@ impl Cutter {
         Cutter { average_bytes, bytes_max, masks }
     }
 
-    /// Longest chunk.
+    /// Returns the length of the longest chunk.
     pub fn bytes_max(&self) -> usize {
         self.bytes_max
     }
 
-    /// Shortest chunk but for a stream's last.
+    /// Returns the length of the shortest chunk. Only the last of a stream may be shorter.
     pub fn bytes_min(&self) -> usize {
         self.average_bytes / SPREAD
     }
 
-    /// Length of the chunk that `bytes` begin with. They must be at least [`Cutter::bytes_max`], or
-    /// all that is left of the stream.
+    /// Returns the length of the chunk with which `bytes` begin. They must be at least
+    /// [`Cutter::bytes_max`], or the whole rest of the stream.
     pub fn first(&self, bytes: &[u8]) -> usize {
         let (min, (s, l)) = (self.bytes_min(), self.masks);
         if bytes.len() <= min {
@@ -85,7 +86,7 @@ mod tests {
         assert!(!last.is_empty() && last.len() <= 64 << 10);
         let average = bytes.len() / chunks.len();
         assert!((10 << 10..28 << 10).contains(&average), "{average}");
-        // Without any content to cut by, chunks are as long as they may be.
+        // Without any content to cut by, all chunks have the greatest length.
         assert_eq!(cutter.first(&vec![0; 1 << 20]), 64 << 10);
     }
 

@@ -1,14 +1,14 @@
-//! Compression of one frame: some consecutive chunks, on their own.
+//! Compression of one frame: consecutive chunks, independent of other frames.
 
 use outlive_types::{Codec, Error, Result};
 use zstd::zstd_safe::{CCtx, CParameter, DCtx, ErrorCode};
 
-/// Chunks are gathered up to this length; a single longer chunk is a frame of its own.
+/// Chunks are gathered into a frame up to this length; a longer chunk is a frame of its own.
 pub const FRAME_BYTES_MAX: usize = 64 * 1024;
 /// Levels beyond this take megabytes of memory a thread, for frames that are too short to profit.
 const LEVEL_MAX: i32 = 12;
 
-/// Compresses frames, one after the other. Keeps its tables, about 1 MiB.
+/// Compresses frames one after the other. Keeps its tables, about 1 MiB.
 pub struct Compressor {
     level: i32,
     zstd: Option<CCtx<'static>>,
@@ -16,14 +16,14 @@ pub struct Compressor {
 }
 
 impl Compressor {
-    /// A compressor of this Zstandard level (LZ4 has none).
+    /// Returns a compressor of this Zstandard level (LZ4 has none).
     pub fn new(level: i32) -> Compressor {
         Compressor { level: level.clamp(1, LEVEL_MAX), zstd: None, out: Vec::new() }
     }
 
-    /// The frame compressed, if that makes it shorter by at least a sixteenth.
+    /// Returns the compressed frame if it is shorter than `raw` by at least a sixteenth.
     pub fn compress(&mut self, codec: Codec, raw: &[u8]) -> Option<&[u8]> {
-        // What would not be worth it need not fit.
+        // A longer result is not worth storing, so the buffer need not have room for it.
         let worth = raw.len() - raw.len().div_ceil(16);
         let length = match codec {
             Codec::Lz4 => {
@@ -36,7 +36,7 @@ impl Compressor {
                 let level = self.level;
                 let context = self.zstd.get_or_insert_with(|| {
                     let mut context = CCtx::create();
-                    // Both are always accepted; without them frames are merely a little longer.
+                    // Zstandard always accepts both; without them frames are only a little longer.
                     let _ = context.set_parameter(CParameter::CompressionLevel(level));
                     let _ = context.set_parameter(CParameter::ContentSizeFlag(false));
                     context
@@ -48,7 +48,7 @@ impl Compressor {
     }
 }
 
-/// Decompresses frames, one after the other. Keeps its buffer, as long as the longest frame.
+/// Decompresses frames one after the other. Keeps its buffer, as long as the longest frame.
 #[derive(Default)]
 pub struct Decompressor {
     zstd: Option<DCtx<'static>>,
@@ -56,16 +56,16 @@ pub struct Decompressor {
 }
 
 impl Decompressor {
-    /// What was decompressed last, and behind it perhaps rests of something longer.
+    /// Returns the last decompressed frame; remains of a longer one may follow it.
     pub fn last(&self) -> &[u8] {
         &self.out
     }
 
-    /// The raw frame, of exactly `raw_bytes`.
+    /// Returns the raw frame, of exactly `raw_bytes`.
     ///
     /// # Errors
-    /// `Damaged` if `stored` is not a frame of that length. (A frame may decompress and be wrong all
-    /// the same: its chunks' fingerprints tell.)
+    /// `Damaged` if `stored` is not a frame of that length. A damaged frame may still decompress;
+    /// then the fingerprints of its chunks show it.
     pub fn decompress(&mut self, codec: Codec, stored: &[u8], raw_bytes: usize) -> Result<&[u8]> {
         if self.out.len() < raw_bytes {
             self.out.resize(raw_bytes, 0);
@@ -139,7 +139,7 @@ mod tests {
             for at in 0..stored.len() * 8 {
                 let mut bytes = stored.clone();
                 bytes[at / 8] ^= 1 << (at % 8);
-                // Never a panic, never more bytes than asked for.
+                // It never panics, and never returns more bytes than requested.
                 match decompressor.decompress(codec, &bytes, raw.len()) {
                     Ok(other) => assert_eq!(other.len(), raw.len()),
                     Err(_) => told += 1,

@@ -1,4 +1,4 @@
-//! Pure functions from bytes to what identifies them: cuts, fingerprints, page hashes. No I/O.
+//! Pure functions on bytes: cuts, fingerprints, page hashes, compression. No I/O.
 
 mod cdc;
 mod compress;
@@ -16,15 +16,16 @@ pub use policy::{Compression, Pace, Policy, Sample};
 
 use outlive_types::Fingerprint;
 
-/// The BLAKE3 hash of `bytes`, which is the name of a chunk or node.
+/// Returns the BLAKE3 hash of `bytes`, which is the name of a chunk or node.
 pub fn fingerprint(bytes: &[u8]) -> Fingerprint {
     Fingerprint(*blake3::hash(bytes).as_bytes())
 }
 
-/// True if every byte is zero; so for no bytes at all. Stops soon after the first that is not.
+/// Returns true if every byte is zero, or if there is no byte. Stops soon after the first other
+/// byte.
 pub fn is_zero(bytes: &[u8]) -> bool {
-    // Long enough that the compiler keeps several vector registers busy, short enough that data is
-    // told from zeros by its first cache lines.
+    // Long enough that the compiler keeps several vector registers busy, and short enough that the
+    // first cache lines of data already end the loop.
     const STEP_BYTES: usize = 256;
     let mut steps = bytes.chunks_exact(STEP_BYTES);
     steps.all(|step| or_all(step) == 0) && or_all(steps.remainder()) == 0
@@ -36,11 +37,11 @@ fn or_all(bytes: &[u8]) -> u64 {
     rest.iter().fold(words, |all, byte| all | u64::from(*byte))
 }
 
-/// Cuts a run of pages into chunks of at most `chunk_pages_max` pages (0 counts as 1): pairs of
-/// first page and page count. `first_page` is counted from the start of the run's block.
+/// Cuts a run of pages into chunks of at most `chunk_pages_max` pages (0 counts as 1). Returns
+/// pairs of first page and page count. `first_page` is counted from the start of the run's block.
 ///
-/// Chunks end at multiples of `chunk_pages_max` from the block's start and not from the run's, so
-/// that a later save cuts the same data the same way.
+/// Chunks end at multiples of `chunk_pages_max` from the block's start, not from the run's, so that
+/// a later save cuts the same data the same way.
 pub fn cut(
     first_page: u32,
     pages: u32,

@@ -1,21 +1,22 @@
-//! Finds changed pages by comparing hashes: 16 bytes kept for each page, whatever wrote it.
+//! Finds changed pages by comparing hashes: 16 bytes for each page, independent of how it is
+//! written.
 //!
-//! The hash is XXH3-128 (Collet 2019, seed 0). It is not cryptographic: it tells what a program
-//! changed by its own work, with a chance of 2^-128 a page of missing a change.
+//! The hash is XXH3-128 (Collet 2019, seed 0). It is not cryptographic: it finds changes that a
+//! program makes by its own work, and misses a changed page with a chance of 2^-128.
 
 use crate::{PARALLEL_FROM_BYTES, parallel};
 use outlive_types::{PAGE_BYTES, PageRange, pages_of};
 use std::sync::LazyLock;
 use twox_hash::XxHash3_128;
 
-/// A thread's piece of work: small enough to balance threads, large enough to cost nothing.
+/// Unit of work of a thread: small enough to balance threads, large enough to cost nothing.
 const PIECE_PAGES: usize = 1024;
 
 /// Streams of fewer pages are hashed without a sample.
 const SAMPLE_FROM_PAGES: usize = 16 * SAMPLES;
 const SAMPLES: usize = 256;
-/// So many dirty pages of the sample make a stream dense: of one that is 19/20 dirty once in 1000
-/// times, of one that is 9/10 dirty once in 100 million times.
+/// A stream is dense if this many pages of the sample are dirty. A stream that is 19/20 dirty
+/// passes once in 1000 times, one that is 9/10 dirty once in 100 million times.
 const SAMPLES_DENSE: usize = 253;
 
 /// The hashes of all pages of one stream. The last page may be partial.
@@ -25,37 +26,36 @@ pub struct PageHashes {
     bytes: u64,
 }
 
-/// How a stream differs from its [`PageHashes`]: which pages are dirty, and the new hashes of those
-/// pages alone.
+/// Difference between a stream and its [`PageHashes`]: the dirty pages, and their new hashes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Diff {
     runs: Vec<PageRange>,
-    /// Of all pages of the runs, one after the other.
+    /// Hashes of all pages of the runs, in order.
     hashes: Vec<u128>,
-    /// For each run, how many pages the runs before it have; empty until a hash is learnt.
+    /// For each run, the number of pages in the runs before it; empty until [`Diff::learn`].
     pages_before: Vec<u64>,
     bytes: u64,
 }
 
 impl Diff {
-    /// The dirty pages: sorted, with a clean page between any two runs. Pages that the stream did
-    /// not have before are dirty, and so is a partial page whose length changed.
+    /// Returns the dirty pages: sorted, with a clean page between any two runs. Pages that the
+    /// stream did not have before are dirty, and so is a partial page whose length changed.
     pub fn runs(&self) -> &[PageRange] {
         &self.runs
     }
 
-    /// How many pages are dirty.
+    /// Returns the number of dirty pages.
     pub fn pages(&self) -> u64 {
         self.hashes.len() as u64
     }
 
-    /// The stream's new length.
+    /// Returns the stream's new length.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The same, with other pages that are dirty whatever they hold. They are sorted, apart, and none
-    /// of the difference's own; those whose hashes are not learnt differ from anything later.
+    /// Adds pages that count as dirty whatever they hold. They must be sorted, apart, and not dirty
+    /// already. Until [`Diff::learn`] sets their hashes, they differ from all later content.
     pub fn with_unknown(self, pages: &[PageRange]) -> Diff {
         if pages.is_empty() {
             return self;
@@ -86,13 +86,13 @@ impl Diff {
         all
     }
 
-    /// Sets the hashes of dirty pages side by side, the first of which is page `first`.
+    /// Sets the hashes of adjacent dirty pages, from page `first` on.
     ///
     /// # Panics
     /// If not all of them are dirty.
     pub fn learn(&mut self, first: u64, hashes: &[u128]) {
         if self.pages_before.is_empty() {
-            // Not looked for run by run: random pages make as many runs as there are hashes to learn.
+            // No search for each run: random pages make as many runs as there are hashes to learn.
             let before = self.runs.iter().scan(0, |before, run| {
                 *before += run.count;
                 Some(*before - run.count)
@@ -112,38 +112,38 @@ impl PageHashes {
     /// Hashes of an empty stream: every page of anything differs from it.
     pub const EMPTY: &PageHashes = &PageHashes { hashes: Vec::new(), bytes: 0 };
 
-    /// The hashes of `bytes`, worked out on up to `threads` threads.
+    /// Returns the hashes of `bytes`, computed on up to `threads` threads.
     pub fn compute(bytes: &[u8], threads: usize) -> PageHashes {
         let mut hashes = PageHashes::default();
         hashes.apply(hashes.diff(bytes, threads));
         hashes
     }
 
-    /// The hashes of a stream of `bytes` bytes, put together from [`hash_pages`] of its parts. `None`
-    /// if they are not as many as the stream has pages.
+    /// Builds the hashes of a stream of `bytes` bytes from [`hash_pages`] of its parts. Returns
+    /// `None` if their number is not that of the stream's pages.
     pub fn from_hashes(hashes: Vec<u128>, bytes: u64) -> Option<PageHashes> {
         (hashes.len() == page_count(bytes)).then_some(PageHashes { hashes, bytes })
     }
 
-    /// Length of the stream that was hashed.
+    /// Returns the length of the hashed stream.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Memory that the hashes take.
+    /// Returns the memory that the hashes take.
     pub fn memory_bytes(&self) -> usize {
         self.hashes.capacity() * size_of::<u128>()
     }
 
-    /// Whether a page of a stream, which is now `bytes`, is another than it was. No page that `bytes`
-    /// does not have differs.
+    /// Returns whether a page of a stream, which is now `bytes`, has changed. A page beyond the end
+    /// of `bytes` does not differ.
     pub fn differs(&self, page: usize, bytes: &[u8]) -> bool {
         let end = bytes.len().min((page + 1) * PAGE_BYTES);
         let now = bytes.get(page * PAGE_BYTES..end).map(XxHash3_128::oneshot);
         now.is_some_and(|now| self.hashes.get(page) != Some(&now))
     }
 
-    /// Of these pages, those that were not all zeros.
+    /// Returns those of `pages` that were not all zeros.
     pub fn not_zero(&self, pages: &[PageRange]) -> Vec<PageRange> {
         static ZERO: LazyLock<u128> = LazyLock::new(|| XxHash3_128::oneshot(&[0; PAGE_BYTES]));
         let zero = *ZERO;
@@ -158,8 +158,8 @@ impl PageHashes {
         runs
     }
 
-    /// Whether a sample of the pages says that nearly all of a stream, which is now `bytes`, has
-    /// changed. Short streams are never called dense.
+    /// Returns whether a sample of the pages shows that nearly all of a stream, which is now
+    /// `bytes`, has changed. Short streams are never called dense.
     pub fn is_dense(&self, bytes: &[u8]) -> bool {
         let pages = self.hashes.len().min(bytes.len() / PAGE_BYTES);
         if pages < SAMPLE_FROM_PAGES || self.bytes != bytes.len() as u64 {
@@ -167,7 +167,8 @@ impl PageHashes {
         }
         let mut clean = 0;
         (0..SAMPLES).all(|number| {
-            // Scattered, so that no regular pattern of changes passes for all.
+            // Scattered, so that a regular pattern of changes does not look like a change of all
+            // pages.
             let step = (number as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
             let page = ((step * pages as u64) >> 32) as usize;
             clean += usize::from(!self.differs(page, bytes));
@@ -175,7 +176,7 @@ impl PageHashes {
         })
     }
 
-    /// What has changed in the stream, which is now `bytes`; on up to `threads` threads.
+    /// Finds the changes of the stream, which is now `bytes`, on up to `threads` threads.
     pub fn diff(&self, bytes: &[u8], threads: usize) -> Diff {
         let compare = Compare { old: self, bytes, pages: None };
         diff_streams(&[compare], threads).pop().expect("one stream gives one difference")
@@ -201,25 +202,25 @@ impl PageHashes {
     }
 }
 
-/// The hash of each page of `bytes`, which begin at a page of their stream; the last may be partial.
+/// Returns the hash of each page of `bytes`, which begin at a page of their stream; the last page
+/// may be partial.
 pub fn hash_pages(bytes: &[u8]) -> Vec<u128> {
     bytes.chunks(PAGE_BYTES).map(XxHash3_128::oneshot).collect()
 }
 
-/// A stream to be compared.
+/// A stream to compare.
 #[derive(Clone, Copy, Debug)]
 pub struct Compare<'a> {
-    /// What it was.
+    /// Hashes of the former content.
     pub old: &'a PageHashes,
-    /// What it is now.
+    /// The present content.
     pub bytes: &'a [u8],
-    /// The pages to look at, sorted and apart, all within `bytes`; the others are known to be as they
-    /// were. `None`: all. Not heeded if the stream's length has changed.
+    /// The pages to compare, sorted and apart, all within `bytes`; the others are known to be
+    /// unchanged. `None`: all. Ignored if the stream's length has changed.
     pub pages: Option<&'a [PageRange]>,
 }
 
-/// What has changed in several streams. The work of all of them is shared among up to `threads`
-/// threads.
+/// Finds the changes of several streams. Up to `threads` threads share the work of all of them.
 pub fn diff_streams(streams: &[Compare<'_>], threads: usize) -> Vec<Diff> {
     let mut pieces = Vec::new();
     let mut total_pages = 0;
@@ -233,7 +234,7 @@ pub fn diff_streams(streams: &[Compare<'_>], threads: usize) -> Vec<Diff> {
     let found = parallel(pieces, threads, |(number, ranges)| {
         (number, diff_pages(&streams[number], &ranges))
     });
-    // Counted first: doubling vectors would take twice the memory when everything is dirty.
+    // Counted first: growing vectors would take twice the memory when everything is dirty.
     let mut dirty_pages = vec![0; streams.len()];
     found.iter().for_each(|(stream, (_, hashes))| dirty_pages[*stream] += hashes.len());
     let with_room_for = |(pages, stream): (&usize, &Compare<'_>)| Diff {
@@ -250,8 +251,8 @@ pub fn diff_streams(streams: &[Compare<'_>], threads: usize) -> Vec<Diff> {
     diffs
 }
 
-/// Cuts ranges of stream `number` into pieces of about [`PIECE_PAGES`]; answers how many pages they
-/// have.
+/// Cuts ranges of stream `number` into pieces of about [`PIECE_PAGES`]; returns the number of their
+/// pages.
 fn cut_pieces(
     number: usize,
     ranges: &[PageRange],
@@ -286,7 +287,7 @@ fn diff_pages(stream: &Compare<'_>, ranges: &[PageRange]) -> (Vec<PageRange>, Ve
         let pages = stream.bytes[first * PAGE_BYTES..end].chunks(PAGE_BYTES);
         for (page, bytes) in (first..).zip(pages) {
             let hash = XxHash3_128::oneshot(bytes);
-            // XXH3 takes in the length, so a partial page whose length changed differs too.
+            // XXH3 includes the length, so a partial page whose length changed differs too.
             let clean = stream.old.hashes.get(page) == Some(&hash);
             if !clean {
                 push_pages(&mut runs, PageRange { first: page as u64, count: 1 });

@@ -4,19 +4,20 @@ use blake3::IncrementCounter;
 use blake3::platform::Platform;
 use outlive_types::{Fingerprint, PAGE_BYTES};
 
-/// Number of pages that [`fingerprint_pages`] hashes side by side. Registers of AVX2 have room for as many; sixteen, for
-/// AVX-512, were no faster.
+/// Number of pages that [`fingerprint_pages`] hashes side by side. The registers of AVX2 have room
+/// for eight; sixteen, for AVX-512, were no faster.
 pub const PAGES_AT_ONCE: usize = 8;
-/// Shorter groups are hashed one by one. Longer ones repeat a page: with registers for eight that is faster than to
-/// leave some of each empty.
+/// Smaller groups are hashed page by page. Larger ones repeat a page until they have eight: that is
+/// faster than empty parts of registers.
 const PAGES_FROM: usize = 3;
 
-/// Parts of a message that BLAKE3 hashes by themselves: the leaves of its tree.
+/// Length of the parts of a message that BLAKE3 hashes separately: the leaves of its tree.
 const LEAF_BYTES: usize = 1024;
 const LEAVES: usize = PAGE_BYTES / LEAF_BYTES;
 const HASH_BYTES: usize = 32;
 
-/// Of "BLAKE3: one function, fast everywhere" (O'Connor, Aumasson, Neves, Wilcox-O'Hearn 2020), section 2.
+/// From "BLAKE3: one function, fast everywhere" (O'Connor, Aumasson, Neves, Wilcox-O'Hearn 2020),
+/// section 2.
 const IV: [u32; 8] = [
     0x6a09_e667,
     0xbb67_ae85,
@@ -36,8 +37,8 @@ type Hash = [u8; HASH_BYTES];
 
 /// Returns the fingerprint of each page, as [`fingerprint`](crate::fingerprint) does.
 ///
-/// A page has four leaves, which fill half of a register of AVX2. So this hashes the leaves of eight pages side by side
-/// (`cargo run --release -p outlive-chunk --example hash_speed`).
+/// A page has four leaves, which fill half of a register of AVX2. So this hashes the leaves of
+/// eight pages side by side (`cargo run --release -p outlive-chunk --example hash_speed`).
 pub fn fingerprint_pages(pages: &[&[u8; PAGE_BYTES]]) -> Vec<Fingerprint> {
     let mut found = Vec::with_capacity(pages.len());
     let platform = Platform::detect();
@@ -69,7 +70,7 @@ fn hash_group(
     side_by_side(platform, &pairs(&left, &right).each_ref(), 0, (PARENT | ROOT, 0, 0))
 }
 
-/// Hashes messages of one length. `flags` are those of all blocks, of the first and of the last.
+/// Hashes messages of one length. `flags` are those of all blocks, of the first, and of the last.
 fn side_by_side<const N: usize>(
     platform: Platform,
     messages: &[&[u8; N]; PAGES_AT_ONCE],
@@ -82,7 +83,7 @@ fn side_by_side<const N: usize>(
     hashes
 }
 
-/// The messages of parents: two hashes each.
+/// Builds the messages of parents: two hashes each.
 fn pairs(
     left: &[Hash; PAGES_AT_ONCE],
     right: &[Hash; PAGES_AT_ONCE],

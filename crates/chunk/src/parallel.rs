@@ -1,21 +1,21 @@
-//! Scoped threads for work on large memory. There is no lasting thread pool: one would not survive
-//! a fork of the program, and starting a thread costs microseconds against milliseconds of work.
+//! Scoped threads for work on large memory. There is no permanent thread pool: it would not survive
+//! a fork of the program, and starting a thread takes microseconds, the work milliseconds.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-/// Below this much memory to work on, one thread is fastest.
+/// Below this length of memory, one thread is fastest.
 pub const PARALLEL_FROM_BYTES: usize = 4 << 20;
 
-/// Threads to use while the program waits, unless told otherwise: the processors this process may
-/// use, at most 4 (more do not make memory faster, and ranks share a node).
+/// Returns the default number of threads while the program waits: the processors that this process
+/// may use, at most 4. More do not make memory faster, and ranks share a node.
 pub fn default_threads() -> usize {
     thread::available_parallelism().map_or(2, usize::from).min(4)
 }
 
-/// Applies `work` to every item, on up to `threads` threads of which the caller's is one; results
-/// in the items' order. Each thread takes the next item when it is free. A thread that the system
-/// refuses to start is done without.
+/// Applies `work` to every item on up to `threads` threads, of which the caller's is one. Returns
+/// the results in the items' order. Each thread takes the next item when it is free. If the system
+/// refuses to start a thread, the others do its work.
 ///
 /// # Panics
 /// If `work` panics.
@@ -41,15 +41,15 @@ pub fn parallel<T: Send, R: Send>(
     results.into_iter().map(|result| result.expect("every item was worked on")).collect()
 }
 
-/// Calls `work` on up to `threads` threads at once, of which the caller's is one; a thread that the
-/// system refuses to start is done without. Each call takes its share of what is to be done, until
-/// nothing is left.
+/// Calls `work` on up to `threads` threads at once, of which the caller's is one. Each call takes
+/// its share of the work until nothing remains. If the system refuses to start a thread, the others
+/// do its work.
 ///
 /// # Panics
 /// If `work` panics.
 pub fn on_threads(threads: usize, work: impl Fn() + Sync) {
     thread::scope(|scope| {
-        // Named like the caller's: they do the same.
+        // Named like the caller's thread: they do the same.
         let name = thread::current().name().unwrap_or("outlive-work").to_owned();
         for _ in 1..threads {
             let helper = thread::Builder::new().name(name.clone());
@@ -61,7 +61,7 @@ pub fn on_threads(threads: usize, work: impl Fn() + Sync) {
     });
 }
 
-/// Taking an item cannot panic, so a poisoned queue is whole.
+/// Locks the queue. Taking an item cannot panic, so a poisoned queue is whole.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn the_threads_do_run_side_by_side() {
-        // Each item waits until all three are being worked on.
+        // Each item waits until threads work on all three.
         let barrier = Barrier::new(3);
         let ids = parallel(vec![(); 3], 3, |()| {
             barrier.wait();

@@ -1,9 +1,9 @@
-//! Whether compression pays, from what was measured: pure arithmetic, no clock. The idea is that of
-//! Krintz and Sucu ("Adaptive on-the-fly compression", IEEE TPDS 2006): predict the time of each
+//! Decides from measurements whether compression pays: pure arithmetic, no clock. The idea is that
+//! of Krintz and Sucu ("Adaptive on-the-fly compression", IEEE TPDS 2006): predict the time of each
 //! choice from recent speeds, and take the shortest.
 //!
-//! A save is a pipeline: `threads` threads hash and compress, the target writes. A byte takes as long
-//! as the slower of the two:
+//! A save is a pipeline: `threads` threads hash and compress, the target writes. The time of a byte
+//! is that of the slower part:
 //!
 //! ```text
 //! plain:       max(other / threads,                 1 / target)
@@ -12,14 +12,14 @@
 
 use outlive_types::Codec;
 
-/// What a pool is told to do.
+/// Compression setting of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Compression {
-    /// Nothing is compressed.
+    /// Compress nothing.
     None,
-    /// Whatever shrinks is compressed, with this codec.
+    /// Compress with this codec every frame that shrinks.
     Always(Codec),
-    /// What shrinks is compressed where that makes saves faster.
+    /// Compress the frames that shrink, where that makes saves faster.
     #[default]
     Auto,
 }
@@ -27,32 +27,32 @@ pub enum Compression {
 /// Measured speeds of the pipeline, in seconds for each raw or stored byte.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
 pub struct Pace {
-    /// One thread's time for everything but compression, a raw byte.
+    /// One thread's time for everything except compression, for a raw byte.
     pub other_s: f64,
-    /// The target's time for a stored byte; 0 if it was never waited for.
+    /// The target's time for a stored byte; 0 if no thread ever waited for it.
     pub target_s: f64,
 }
 
-/// How frames of late fared with one codec.
+/// Recent average result of one codec.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Sample {
     /// One thread's time for a raw byte, in seconds.
     pub compressing_s: f64,
-    /// Stored bytes for each raw one; 1 where nothing shrinks.
+    /// Stored bytes for each raw byte; 1 where nothing shrinks.
     pub ratio: f64,
 }
 
 /// New measurements count for this share of an average.
 const WEIGHT: f64 = 0.25;
-/// A choice must save this share of the time: prediction is not exact, and plain data is easier to
-/// live with.
+/// Smallest share of the time that compression must save: predictions are not exact, and plain data
+/// is easier to handle.
 const GAIN_MIN: f64 = 0.03;
-/// Every so many frames one is compressed to see how it goes, though the choice is not to.
+/// One frame in this many is compressed as a test, although the choice is plain bytes.
 const PROBE_EVERY: u64 = 128;
-/// So many frames are probed at the start.
+/// Number of frames that are tests at the start.
 const PROBES_FIRST: u64 = 4;
 
-/// Decides for each frame, and learns from each. A new one knows nothing.
+/// Decides for each frame, and learns from each. A new one has no measurements.
 #[derive(Clone, Default, Debug)]
 pub struct Policy {
     pace: Pace,
@@ -63,12 +63,12 @@ pub struct Policy {
 const CODECS: [Codec; 2] = [Codec::Lz4, Codec::Zstd];
 
 impl Policy {
-    /// Which codec to try on the next frame, of a save that has so many threads.
+    /// Returns the codec to try on the next frame, for a save that has `threads` threads.
     pub fn pick(&mut self, threads: usize) -> Option<Codec> {
         let number = self.frames;
         self.frames += 1;
         let probe = number.is_multiple_of(PROBE_EVERY) || number < PROBES_FIRST;
-        // Probes take turns, so that a codec that was bad once gets another chance.
+        // Tests use the codecs in turn, so that a codec that was bad once gets another chance.
         let turn = (number / PROBE_EVERY + number) as usize % CODECS.len();
         match choose(&self.pace, threads.max(1) as f64, &self.samples) {
             Some(codec) if !probe => Some(codec),
@@ -77,7 +77,8 @@ impl Policy {
         }
     }
 
-    /// Learns how a frame of `raw_bytes` fared: `stored_bytes` as long as that if it did not shrink.
+    /// Learns the result for a frame of `raw_bytes`. `stored_bytes` equals that if it did not
+    /// shrink.
     pub fn learn(&mut self, codec: Codec, raw_bytes: usize, stored_bytes: usize, seconds: f64) {
         if raw_bytes == 0 {
             return;
@@ -94,7 +95,7 @@ impl Policy {
         });
     }
 
-    /// Learns what else a raw byte costs a thread.
+    /// Learns the time of a thread for a raw byte without compression.
     pub fn learn_other(&mut self, raw_bytes: u64, seconds: f64) {
         if raw_bytes > 0 {
             let new = seconds / raw_bytes as f64;
@@ -105,8 +106,8 @@ impl Policy {
         }
     }
 
-    /// Learns how fast the target took `stored_bytes` in `seconds`, of which each thread waited for it
-    /// `waited_s` on average. Without waiting this is only a lower bound of its speed.
+    /// Learns how fast the target took `stored_bytes` in `seconds`, of which each thread waited for
+    /// it `waited_s` on average. Without waiting, this is only a lower bound of its speed.
     pub fn learn_target(&mut self, stored_bytes: u64, seconds: f64, waited_s: f64) {
         if stored_bytes == 0 || seconds <= 0.0 {
             return;
@@ -117,12 +118,13 @@ impl Policy {
         self.pace.target_s = match (bound, old) {
             (true, 0.0) => new,
             (true, old) => average(old, new),
-            // It kept up: it is at least as fast as that, and perhaps faster than was thought.
+            // No thread waited: the target is at least as fast as that, and perhaps faster than
+            // estimated.
             (false, old) => old.min(new),
         };
     }
 
-    /// What was measured of the pipeline.
+    /// Returns the measured speeds of the pipeline.
     pub fn pace(&self) -> Pace {
         self.pace
     }
@@ -132,7 +134,7 @@ fn average(old: f64, new: f64) -> f64 {
     old + (new - old) * WEIGHT
 }
 
-/// The codec that makes a byte fastest, `None` for plain bytes.
+/// Returns the codec with the shortest time for a byte, `None` for plain bytes.
 fn choose(pace: &Pace, threads: f64, samples: &[Option<Sample>; 2]) -> Option<Codec> {
     let plain = (pace.other_s / threads).max(pace.target_s);
     let time = |sample: &Sample| {

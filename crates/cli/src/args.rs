@@ -1,4 +1,4 @@
-//! What can be said on the command line.
+//! The command line's commands and options.
 
 mod bench;
 mod files;
@@ -44,7 +44,7 @@ pub struct Args {
     /// Print one JSON value instead of text, even for an error
     #[arg(long, global = true)]
     pub json: bool,
-    /// What to do
+    /// Command to run
     #[command(subcommand)]
     pub command: Command,
 }
@@ -52,7 +52,7 @@ pub struct Args {
 /// The subcommands.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Make a pool, or show what one holds
+    /// Make, show or change a pool
     #[command(subcommand)]
     Pool(PoolCommand),
     /// List the jobs of a pool, or the checkpoints of a job
@@ -71,15 +71,16 @@ pub enum Command {
     Note(NoteArgs),
     /// Drop checkpoints of a job by rules, and free the space that only they needed
     Prune(PruneArgs),
-    /// Delete what no checkpoint needs, and rewrite packs that are mostly unused
+    /// Delete data that no checkpoint needs, and rewrite packs that are mostly unused
     Gc(GcArgs),
-    /// Show what occupies the pool, and what deleting some of it would free
+    /// Show the space that each part of the pool takes, and the space that deleting it would free
     Du(DuArgs),
     /// Compare two checkpoints; the exit code is 0 if they are the same and 1 if they differ
     Diff(DiffArgs),
-    /// Copy checkpoints to another pool, sending only what it lacks
+    /// Copy checkpoints to another pool; only missing data is sent
     Copy(CopyArgs),
-    /// Read all packs, write damaged copies anew, and record what is lost, so that no new checkpoint relies on it
+    /// Read all packs, rewrite damaged copies, and record lost data, so that no new checkpoint
+    /// relies on it
     Scrub(ScrubArgs),
     /// Measure this machine's storage, bare and with outlive on it
     #[command(subcommand)]
@@ -87,40 +88,41 @@ pub enum Command {
 }
 
 impl Command {
-    /// Whether standard output takes the content of a file, and nothing else.
+    /// Returns whether standard output takes the content of a file, and nothing else.
     pub fn gives_content(&self) -> bool {
         matches!(self, Command::Get(args) if !args.dry_run && args.to == Path::new("-"))
     }
 }
 
-/// What can be done with a pool.
+/// The subcommands of `pool`.
 #[derive(Subcommand, Debug)]
 pub enum PoolCommand {
     /// Make a pool in an empty or new directory
     Init(InitArgs),
-    /// Show a pool's configuration, its targets and what it holds
+    /// Show a pool's configuration, its targets and its contents
     Status(StatusArgs),
-    /// Add a target, or take one back; programs that save use it from their next checkpoint on
+    /// Add a target, or take one back; running programs use it from their next checkpoint on
     Add(AddArgs),
-    /// Move everything from a target to the others, and put nothing new on it
+    /// Move all data from a target to the others, and write nothing new to it
     Drain(DrainArgs),
     /// Drain a target, then take it out of the pool
     Remove(RemoveArgs),
     /// End the claim of a process that was killed while it moved shards (log in a bucket or etcd)
     Release(StatusArgs),
-    /// Put a new target in the place of one that is lost, or is to go
+    /// Replace a target that is lost, or will be removed, by a new one
     Replace(ReplaceArgs),
-    /// Move the log to other places, or replace one that is lost; programs may go on saving
+    /// Move the log to other replicas, or replace one that is lost; programs may continue to save
     MoveLog(MoveLogArgs),
-    /// Bring the pool to what its table of targets says: write what is missing, move and delete shards, and finish
-    /// commands that were killed
+    /// Make the pool match its table of targets: write missing shards, move and delete others, and
+    /// finish commands that were killed
     Repair(RepairArgs),
-    /// Copy to the slow targets what they lack, of the checkpoints that [tiers] in pool.toml chooses
+    /// Copy to the slow targets the packs that they lack, of the checkpoints that [tiers] in
+    /// pool.toml selects
     Fill(RepairArgs),
-    /// Delete packs from the fast tier that only older checkpoints than the newest `keep_fast` of each job need,
-    /// once their copies on the slow tier were read as a whole
+    /// Delete packs from the fast tier that only checkpoints older than the newest `keep_fast` of
+    /// each job need, after their copies on the slow tier have been read
     Trim(TrimArgs),
-    /// Test which ways of finding changed memory work on this machine
+    /// Test which methods of finding changed memory work on this machine
     Probe,
 }
 
@@ -138,7 +140,8 @@ pub struct InitArgs {
     /// Longest chunk, a power of two from 4KiB to 2MiB [default: 64KiB]; cannot be changed later
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub chunk_bytes_max: Option<u64>,
-    /// Memory for containers that are being filled or written [default: 64MiB; 128MiB with packs in buckets]
+    /// Memory for containers that are being filled or written [default: 64MiB; 128MiB with packs in
+    /// buckets]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub staging_bytes: Option<u64>,
     /// Memory for frozen copies of changed pages [default: 64MiB]
@@ -150,32 +153,33 @@ pub struct InitArgs {
     /// Number of threads that hash and copy [default: the machine's cores, at most 4]
     #[arg(long, value_name = "N")]
     pub threads: Option<u32>,
-    /// Where the log of checkpoints is kept: a directory, s3://BUCKET/PREFIX, or
-    /// etcd://HOST,HOST,HOST/PREFIX. Three, five or seven of them keep it together, and a minority may be
-    /// lost [default: DIR]
+    /// Location of the log of checkpoints: a directory, s3://BUCKET/PREFIX, or
+    /// etcd://HOST,HOST,HOST/PREFIX. Give one, three, five or seven: each is a replica, and a
+    /// minority of them may be lost [default: DIR]
     #[arg(long, value_name = "LOCATION")]
     pub log: Vec<String>,
-    /// Where packs are kept: a directory (a relative path starts at DIR), or s3://BUCKET/PREFIX. Give it
-    /// again for each further one [default: DIR]
+    /// Location of packs: a directory (a relative path starts at DIR), or s3://BUCKET/PREFIX.
+    /// Repeat the option for each further one [default: DIR]
     #[arg(long, value_name = "LOCATION")]
     pub target: Vec<String>,
-    /// Where packs are kept in the memory of this host: a directory on a tmpfs, as below /dev/shm. What is only
-    /// there is lost when the host is started anew, and the pool goes on with what is on slow targets. Give it
-    /// again for each further one
+    /// Location of packs in the memory of this host: a directory on a tmpfs, as below /dev/shm.
+    /// Data that is only there is lost when the host restarts, and the pool continues with the data
+    /// on slow targets. Repeat the option for each further one
     #[arg(long, value_name = "DIR")]
     pub volatile: Vec<String>,
-    /// Where programs and `pool fill` copy packs to, behind the saves: a directory, or s3://BUCKET/PREFIX. Give it again
-    /// for each further one
+    /// Location to which programs and `pool fill` copy packs after the saves: a directory, or
+    /// s3://BUCKET/PREFIX. Repeat the option for each further one
     #[arg(long, value_name = "LOCATION")]
     pub slow: Vec<String>,
-    /// Number of copies of everything, each on a target of its own: all but one may be lost
+    /// Number of copies of all data, each on a target of its own: all but one may be lost
     #[arg(long, value_name = "COPIES", conflicts_with = "erasure")]
     pub mirror: Option<u8>,
-    /// Stripes of K parts of data and M of parity, each on a target of its own: M may be lost
+    /// Number of data parts K and parity parts M of each stripe, each on a target of its own: M may
+    /// be lost
     #[arg(long, value_name = "K+M", value_parser = erasure)]
     pub erasure: Option<Erasure>,
-    /// What a save does while a target is missing: `degraded` goes on with less redundancy, `full`
-    /// refuses
+    /// Behaviour of a save while a target is missing: `degraded` continues with less redundancy,
+    /// `full` refuses
     #[arg(long, value_name = "HOW", value_parser = writes, default_value = "degraded")]
     pub writes: Writes,
 }
@@ -185,16 +189,19 @@ pub struct InitArgs {
 pub struct AddArgs {
     /// The pool's directory, or its pool.toml
     pub pool: PathBuf,
-    /// Where packs are to be kept: a directory (a relative path starts at the pool's directory) or
-    /// s3://BUCKET/PREFIX, new, empty, or a target that the pool has or had
+    /// Location of packs: a directory (a relative path starts at the pool's directory) or
+    /// s3://BUCKET/PREFIX; new, empty, or a target that the pool has or had
     pub location: String,
-    /// What it fails with: no two parts of a stripe are on targets of one host
+    /// Name of the host with which the target fails: no two parts of a stripe are on targets of one
+    /// host
     #[arg(long, value_name = "NAME")]
     pub host: Option<String>,
-    /// What it is for: `fast` takes saves, `slow` gets copies of them, from programs or from `pool fill`
+    /// Purpose of the target: `fast` takes saves, `slow` gets copies of them, from programs or from
+    /// `pool fill`
     #[arg(long, value_name = "TIER", value_parser = tier, default_value = "fast")]
     pub tier: Tier,
-    /// The place is in the memory of this host: it is empty when that was started anew, and is then made anew
+    /// Mark the location as memory of this host: a restart of the host empties it, and the target
+    /// is recreated
     #[arg(long, conflicts_with = "tier")]
     pub volatile: bool,
 }
@@ -207,7 +214,7 @@ pub struct TrimArgs {
     /// Limit for reading copies, in bytes per second, such as 50MiB
     #[arg(long, value_name = "SIZE", value_parser = bytes_per_s)]
     pub rate: Option<u64>,
-    /// Only say what would be deleted
+    /// Print what would be deleted, but delete nothing
     #[arg(long)]
     pub dry_run: bool,
 }
@@ -229,8 +236,8 @@ pub struct DrainArgs {
 pub struct RemoveArgs {
     #[command(flatten)]
     pub drain: DrainArgs,
-    /// Give up the target: what can still be read of it is moved, and the others make the rest anew. If it returns,
-    /// `pool add` takes it back
+    /// Give up the target: readable data is moved, and the other targets rebuild the rest. If it
+    /// returns, `pool add` takes it back
     #[arg(long)]
     pub lost: bool,
 }
@@ -240,10 +247,11 @@ pub struct RemoveArgs {
 pub struct ReplaceArgs {
     #[command(flatten)]
     pub drain: DrainArgs,
-    /// PackExtent that takes over: a directory (a relative path starts at the pool's directory) or s3://BUCKET/PREFIX, new,
-    /// empty, or a target that the pool has or had
+    /// Location of the new target: a directory (a relative path starts at the pool's directory) or
+    /// s3://BUCKET/PREFIX; new, empty, or a target that the pool has or had
     pub location: String,
-    /// Give up the old target even if it is away and has shards that are nowhere else; what can still be read is moved
+    /// Give up the old target even if it is away and has the only copy of some shards; readable
+    /// data is moved
     #[arg(long)]
     pub lost: bool,
 }
@@ -253,10 +261,10 @@ pub struct ReplaceArgs {
 pub struct MoveLogArgs {
     /// The pool's directory, or its pool.toml
     pub pool: PathBuf,
-    /// Where the log is to be kept from now on: a directory, s3://BUCKET/PREFIX, or
-    /// etcd://HOST,HOST,HOST/PREFIX. Name all places, one, three, five or seven: those that stay, too. A relative
-    /// path starts at the pool's directory
-    #[arg(long, value_name = "PLACE", required = true)]
+    /// Location of the log from now on: a directory, s3://BUCKET/PREFIX, or
+    /// etcd://HOST,HOST,HOST/PREFIX. Name all replicas, also those that stay: one, three, five or
+    /// seven. A relative path starts at the pool's directory
+    #[arg(long, value_name = "LOCATION", required = true)]
     pub log: Vec<String>,
 }
 
@@ -268,7 +276,7 @@ pub struct RepairArgs {
     /// Limit for writing, in bytes per second, such as 50MiB
     #[arg(long, value_name = "SIZE", value_parser = bytes_per_s)]
     pub rate: Option<u64>,
-    /// Say what is missing, but change nothing
+    /// Print what is missing, but change nothing
     #[arg(long)]
     pub dry_run: bool,
 }
@@ -306,7 +314,7 @@ pub struct ShowArgs {
     /// Number of regions, or files, to list [default: 40 as text, all as JSON]
     #[arg(long, value_name = "N")]
     pub regions: Option<usize>,
-    /// File for a picture (SVG) of all checkpoints of the job: stalls, bytes, what was shared
+    /// File for a picture (SVG) of all checkpoints of the job: stalls, bytes, shared data
     #[arg(long, value_name = "FILE", conflicts_with_all = ["epoch", "regions", "rank"])]
     pub plot: Option<PathBuf>,
 }
@@ -322,11 +330,11 @@ pub struct VerifyArgs {
     /// The same as JOB@EPOCH
     #[arg(long, value_name = "EPOCH", requires = "job", allow_negative_numbers = true)]
     pub epoch: Option<EpochName>,
-    /// Approximate share of the chunks and packs to check, in per cent. Each run takes others. Logs
+    /// Approximate share of the chunks and packs to check, in per cent; each run takes others. Logs
     /// and page trees are read whole
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub sample: Option<f64>,
-    /// Check only what checkpoints need, without padding, tables and unused packs
+    /// Check only data that checkpoints need, without padding, tables and unused packs
     #[arg(long)]
     pub quick: bool,
 }
@@ -345,7 +353,7 @@ pub struct ExportArgs {
     /// Rank whose regions to write, if the checkpoint is of several; the first one is 0
     #[arg(long, value_name = "N")]
     pub rank: Option<u32>,
-    /// Directory to write to, which is made if it is missing
+    /// Directory to write to, created if it is missing
     #[arg(long, value_name = "DIR")]
     pub to: PathBuf,
     /// Names of the regions to write: `*` stands for anything, `?` for one character
@@ -359,7 +367,7 @@ pub struct ExportArgs {
     pub dry_run: bool,
 }
 
-/// Bytes: a number, perhaps followed by KiB, MiB, GiB or their first letters.
+/// Parses a size: a number, perhaps followed by KiB, MiB, GiB or their first letters.
 pub fn size(text: &str) -> Result<u64, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
@@ -375,7 +383,7 @@ pub fn size(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| "the size is too large".to_owned())
 }
 
-/// Bytes a second. Work that may read none would never end.
+/// Parses bytes a second. With a rate of 0 the work would never end.
 fn bytes_per_s(text: &str) -> Result<u64, String> {
     match size(text)? {
         0 => Err("a rate of 0 reads nothing; leave the option out for no limit".to_owned()),
@@ -460,7 +468,7 @@ mod tests {
             &["outlive", "scrub", "a", "--rate"],
             &["outlive", "gc", "a", "--rate"],
             &["outlive", "prune", "a", "job", "--rate"],
-            // What it was called once.
+            // An earlier name of the option.
             &["outlive", "gc", "a", "--throttle"],
         ] {
             let with = |rate| Args::try_parse_from(words.iter().copied().chain([rate]));

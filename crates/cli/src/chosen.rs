@@ -1,4 +1,4 @@
-//! The checkpoint that a command was given: which one, and what is said of it.
+//! The checkpoint that a command names, and its description.
 
 use crate::output::{age, bytes, count, quoted, shown, when};
 use crate::pool;
@@ -11,11 +11,11 @@ use outlive_types::{Epoch, EpochName, Error, JobName, Result};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
-/// A job, and one of its checkpoints if it is named: the text is `JOB` or `JOB@EPOCH`, and a job whose
-/// whole name it is comes first. The epoch may also be given apart from it.
+/// Parses `JOB` or `JOB@EPOCH` to a job and perhaps one of its checkpoints. An existing job with
+/// the whole text as its name comes first. `epoch` may also be given separately.
 ///
 /// # Errors
-/// `Invalid` if there is no such job, or not one epoch; those of [`Job::epoch_named`].
+/// `Invalid` if there is no such job, or two epochs are given; those of [`Job::epoch_named`].
 pub fn job_at(
     pool: &Pool,
     text: &str,
@@ -39,7 +39,7 @@ pub fn job_at(
     Ok((name, number))
 }
 
-/// The number of a checkpoint.
+/// Returns the number of a checkpoint.
 ///
 /// # Errors
 /// Those of [`Job::epoch_named`].
@@ -47,23 +47,23 @@ pub fn number_of(pool: &Pool, job: &JobName, epoch: EpochName) -> Result<Epoch> 
     Job::open(pool, job.as_str(), JobOptions::default())?.epoch_named(epoch)
 }
 
-/// Which checkpoint EPOCH stands for where only a part of it is read.
+/// Selects a checkpoint for a command that reads only a part of it.
 pub fn select_sound(epoch: Option<Epoch>) -> Select {
     epoch.map_or(Select::Sound, Select::Epoch)
 }
 
-/// Whether a scrub has recorded that something of a checkpoint is lost.
+/// Returns whether a scrub has recorded that data of a checkpoint is lost.
 pub fn is_incomplete(job: &Job, epoch: Epoch) -> Result<bool> {
     let of = |entry: &Entry| entry.manifest().is_some_and(|manifest| manifest.epoch == epoch);
     Ok(history(job.pool(), job.name())?.find(of).is_some_and(|entry| entry.incomplete))
 }
 
-/// Which checkpoint a command's EPOCH stands for.
+/// Selects a checkpoint for a command that reads all of it.
 pub fn select(epoch: Option<Epoch>) -> Select {
     epoch.map_or(Select::Newest, Select::Epoch)
 }
 
-/// Newer checkpoints that were passed over, as JSON.
+/// Returns the newer checkpoints that were skipped, as JSON.
 pub fn skipped_json(skipped: &[(Epoch, Error)]) -> Value {
     skipped
         .iter()
@@ -73,7 +73,7 @@ pub fn skipped_json(skipped: &[(Epoch, Error)]) -> Value {
         .collect()
 }
 
-/// What a manifest says, a line each; `noun` is what its image consists of.
+/// Returns a manifest's properties, a line each; `noun` names the elements of its image.
 pub fn head_text(
     job: &Job,
     manifest: &Manifest,

@@ -1,4 +1,4 @@
-//! `outlive prune` and `outlive gc`: the plan, then what came of it.
+//! `outlive prune` and `outlive gc`: the plan, then the result.
 
 use crate::args::{CollectArgs, GcArgs, PruneArgs};
 use crate::chosen::number_of;
@@ -74,7 +74,7 @@ fn options(pool: &Pool, args: &CollectArgs, collect: bool) -> Result<GcOptions> 
     })
 }
 
-/// Long series are told in short.
+/// Describes a plan; long series are shortened.
 fn retention_text(job: &JobName, plan: &RetentionPlan) -> String {
     let dropped = plan.dropped();
     let goes = if dropped.len() == 1 { "goes" } else { "go" };
@@ -84,7 +84,7 @@ fn retention_text(job: &JobName, plan: &RetentionPlan) -> String {
         let _ = writeln!(text, "  drop {}", ranges(decisions));
     }
     for decision in &plan.decisions {
-        // A terminal can show it: labels and metrics in it are escaped.
+        // The text is printable: labels and metrics in it are escaped.
         if let Some(why) = &decision.kept {
             let _ = writeln!(text, "  keep {}  {}", decision.epoch, why);
         }
@@ -92,8 +92,8 @@ fn retention_text(job: &JobName, plan: &RetentionPlan) -> String {
     text
 }
 
-/// The chosen of ascending epochs; those with no other between them as a range, also where numbers
-/// are missing.
+/// Lists the chosen ones of ascending epochs. Epochs without another one between them form a range,
+/// even if numbers are missing.
 fn ranges(epochs: impl Iterator<Item = (Epoch, bool)>) -> String {
     let mut runs: Vec<(Epoch, Epoch)> = Vec::new();
     let mut is_open = false;
@@ -172,7 +172,7 @@ fn answer(
     Answer { text, json, code: if damaged.is_empty() { 0 } else { EXIT_DAMAGED } }
 }
 
-/// What must wait, for whom, and how that ends.
+/// Describes the packs that must wait, the programs that they wait for, and how that ends.
 fn held_text(pool: &Pool, report: &GcReport) -> String {
     let GcReport { held, held_bytes, held_by, is_read, .. } = report;
     if *held == 0 {
@@ -192,12 +192,12 @@ fn held_text(pool: &Pool, report: &GcReport) -> String {
     format!("{kept} {programs} saved or ended; if {gone} gone, run `{fence}`\n")
 }
 
-/// The holders as JSON: job name to program.
+/// Returns the holders as JSON: job name to program.
 pub fn holders_json(held_by: &BTreeMap<JobName, String>) -> Value {
     held_by.iter().map(|(job, program)| (job.to_string(), json!(program))).collect()
 }
 
-/// Names the holders, up to the verb "has" or "have", so that each message ends in its own way.
+/// Names the holders, up to the verb "has" or "have", so that each message can have its own end.
 pub fn holders(held_by: &BTreeMap<JobName, String>) -> String {
     match &named(held_by)[..] {
         [one] => format!("the program of job {one} has"),
@@ -249,7 +249,7 @@ fn plan_text(plan: &GcPlan) -> String {
     text
 }
 
-/// Of which jobs and programs the saves under way are, in words that go on behind them.
+/// Names jobs and programs of the saves in progress, as the end of a sentence.
 pub fn savers(plan: &GcPlan) -> String {
     match plan.saving.is_empty() {
         true => String::new(),

@@ -32,7 +32,7 @@ pub fn copy(args: &CopyArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     Ok(answer(&report, args.dry_run))
 }
 
-/// The jobs that are to be copied, and which checkpoints of the only one.
+/// Returns the jobs to copy, and the chosen checkpoints if there is one job.
 fn chosen(from: &Pool, args: &CopyArgs) -> Result<(Vec<JobName>, BTreeSet<Epoch>)> {
     let named: Vec<_> =
         args.jobs.iter().map(|text| job_at(from, text, None)).collect::<Result<_>>()?;

@@ -1,4 +1,4 @@
-//! `outlive diff`: what differs between two checkpoints.
+//! `outlive diff`: the differences between two checkpoints.
 
 use crate::args::DiffArgs;
 use crate::chosen::{job_at, select, skipped_json};
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-/// Exit code for checkpoints that differ, as that of `diff` for files.
+/// Exit code for checkpoints that differ, as of `diff` for files.
 const EXIT_DIFFERS: i32 = 1;
 
 /// `outlive diff`.
@@ -174,7 +174,7 @@ fn memory_json(diff: &MemoryDiff, ranges: bool) -> Value {
 
 fn files_text(diff: &FilesDiff) -> String {
     let mut text = String::new();
-    // Last, since one may be very long.
+    // The path is the last column, since it may be very long.
     let mut table = Table::new(&["", ">BEFORE", ">AFTER", "DIFFERS IN", "PATH"]);
     let (mut added, mut removed, mut contents, mut metadata) = (0, 0, 0, 0);
     for PathDiff { path, bytes: [before, after], change, .. } in &diff.paths {

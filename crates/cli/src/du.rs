@@ -1,4 +1,5 @@
-//! `outlive du`: what occupies a pool, and what deleting some of it would free.
+//! `outlive du`: the space that each part of a pool takes, and the space that deleting it would
+//! free.
 
 use crate::args::DuArgs;
 use crate::chosen::{job_at, number_of};
@@ -30,7 +31,7 @@ pub fn du(args: &DuArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     Ok(answer(&args.pool.display().to_string(), &of, &usage))
 }
 
-/// A further checkpoint of a job: `EPOCH`, or `JOB@EPOCH` of the same job.
+/// Parses a further checkpoint of a job: `EPOCH`, or `JOB@EPOCH` of the same job.
 fn further(pool: &Pool, job: &JobName, text: &str) -> Result<Epoch> {
     if let Ok(epoch) = text.parse() {
         return number_of(pool, job, epoch);

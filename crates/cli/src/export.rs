@@ -1,7 +1,7 @@
 //! `outlive export`: regions of a checkpoint as files, arrays in NumPy's format.
 //!
-//! Names of regions become flat file names that stay in the directory; `regions.json` says which
-//! region is in which file. Bytes are verified on their way; a file gets its name when it is whole.
+//! Names of regions become flat file names that stay in the directory; `regions.json` lists the
+//! file of each region. Bytes are verified on the way; a file gets its name when it is complete.
 
 mod names;
 mod sink;
@@ -25,7 +25,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The file that says which region is where.
+/// The file that lists the file of each region.
 const INDEX: &str = "regions.json";
 
 /// One region on its way to a file.
@@ -34,11 +34,11 @@ struct Item {
     /// Name in the directory.
     file: String,
     format: &'static str,
-    /// What goes before the region's bytes.
+    /// Bytes before the region's own.
     header: Vec<u8>,
 }
 
-/// What an export does: which streams are read, and which files are made of them.
+/// Plan of an export: the streams to read, and the files to write.
 struct ExportPlan {
     items: Vec<Item>,
     streams: Vec<usize>,
@@ -74,7 +74,7 @@ impl ExportPlan {
         Ok(ExportPlan { items, streams: streams.into_iter().collect() })
     }
 
-    /// Refuses to replace what is there.
+    /// Refuses to replace existing files.
     fn check_free(&self, dir: &Path) -> Result<()> {
         let files = self.items.iter().map(|item| item.file.as_str()).chain([INDEX]);
         for path in files.map(|file| dir.join(file)) {
@@ -110,8 +110,8 @@ impl Item {
     }
 }
 
-/// Numbers of the regions whose first index runs fastest: the Python front door keeps them in the
-/// attachment, other attachments say nothing of it.
+/// Returns the numbers of the regions in Fortran order (first index fastest). The attachment of the
+/// Python binding lists them; other attachments do not.
 fn fortran_regions(attachment: &[u8]) -> HashSet<usize> {
     #[derive(serde::Deserialize)]
     struct Skeleton {
@@ -122,7 +122,7 @@ fn fortran_regions(attachment: &[u8]) -> HashSet<usize> {
     serde_json::from_slice::<Skeleton>(attachment).map(|s| s.fortran).unwrap_or_default()
 }
 
-/// Name of the stream that holds a region.
+/// Returns the name of the stream that contains a region.
 fn stream_name(region: &RegionDesc) -> &str {
     match region.location {
         RegionLocation::Own => &region.name,
@@ -142,13 +142,13 @@ pub fn export(args: &ExportArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     let made_dir = !args.to.exists();
     let outcome = write(args, &job, epoch);
     if made_dir && outcome.is_err() {
-        // Only an empty directory goes, and only ours.
+        // Removes only a directory that is empty and that this command has created.
         let _ = fs::remove_dir(&args.to);
     }
     outcome
 }
 
-/// What is exported, and the files it goes to.
+/// The plan of an export, and its files.
 struct Work {
     plan: ExportPlan,
     sink: FileSink,
@@ -159,7 +159,7 @@ impl RestoreSink for Work {
         self.sink.write(stream, offset, bytes);
     }
 
-    /// Both places began as zeros, and holes in files cost nothing.
+    /// Does nothing: memory and files start as zeros, and holes in files take no space.
     fn zero(&self, _stream: usize, _offset: u64, _length: u64) {}
 }
 

@@ -10,7 +10,7 @@ use serde_json::json;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-/// Packs that could not be copied which are shown one by one.
+/// Most packs in the list of those that could not be copied.
 const SHOWN_MAX: usize = 20;
 
 /// `outlive pool fill`.
@@ -27,7 +27,7 @@ pub fn fill(args: &RepairArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     let code = match failures().next() {
         _ if args.dry_run => 0,
         None => 0,
-        // What is damaged does not pass; a full target has to be made room on.
+        // Damage does not pass; on a full target, the user must free space.
         Some(first) => {
             let worst = [ErrorKind::Damaged, ErrorKind::Full];
             let worst = worst.into_iter().find(|kind| failures().any(|other| other == *kind));

@@ -1,4 +1,4 @@
-//! `outlive get`: files back into a directory, or one of them to standard output.
+//! `outlive get`: restores files into a directory, or one of them to standard output.
 
 use crate::args::GetArgs;
 use crate::chosen::{job_at, select, skipped_json};
@@ -20,7 +20,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Memory for chunks read before their turn, unless told otherwise.
+/// Default memory for chunks that are read ahead.
 const STREAM_BYTES: u64 = 64 << 20;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
@@ -54,7 +54,8 @@ pub fn get(args: &GetArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     Ok(answer(&checkpoint, args, &report, skipped_json(&skipped)))
 }
 
-/// Paths as they are in the checkpoint: one that is not there may be escaped, as it is shown.
+/// Returns the paths in the checkpoint: a path that is missing there may be escaped, as in
+/// listings.
 fn meant(checkpoint: &FilesImage, mut paths: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
     let mut escaped: Vec<usize> =
         (0..paths.len()).filter(|at| paths[*at].contains(&b'\\')).collect();
@@ -119,7 +120,7 @@ fn answer(checkpoint: &FilesImage, args: &GetArgs, report: &GetReport, skipped: 
     Answer { text, json, code: if damaged { EXIT_DAMAGED } else { code_of(troubles) } }
 }
 
-/// Writes the content of the one file that is wanted; there is no other answer.
+/// Writes the content of the one chosen file; the answer is empty.
 fn to_stdout(
     checkpoint: &FilesImage,
     options: &GetOptions,
@@ -165,7 +166,7 @@ fn to_stdout(
             stdout_error(&error)
         })
     });
-    // Whoever read has enough, as `head` does; but not all of the file.
+    // The reader has read enough, like `head`, but not the whole file.
     if !is_cut {
         flushed?;
     }
@@ -173,7 +174,7 @@ fn to_stdout(
     Ok(Answer { text: String::new(), json: Value::Null, code })
 }
 
-/// The error for a choice in which there is no file: what it is instead.
+/// Returns the error for a selection without a file, with the selected items.
 fn no_file(checkpoint: &FilesImage, choice: &Selection) -> Result<Error> {
     let mut items = checkpoint.items();
     let (mut first, mut chosen) = (None, 0);

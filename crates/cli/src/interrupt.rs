@@ -1,4 +1,4 @@
-//! Ctrl-C: the first asks the work to end in good order, the second ends it.
+//! Ctrl-C: the first asks the work to end properly, the second ends it.
 
 use crate::EXIT_INTERRUPTED;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,17 +6,17 @@ use std::sync::{Arc, OnceLock};
 
 static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// Whether the work was asked to end.
+/// Returns whether the work was asked to end.
 pub fn was_asked() -> bool {
     FLAG.get().is_some_and(|flag| flag.load(Ordering::Relaxed))
 }
 
-/// Set by Ctrl-C, and by a request to terminate.
+/// Returns a flag that Ctrl-C and a termination request set.
 pub fn flag() -> Arc<AtomicBool> {
     let flag = FLAG.get_or_init(|| {
         let flag = Arc::new(AtomicBool::new(false));
         let set = flag.clone();
-        // Without a handler Ctrl-C kills, which loses nothing either.
+        // Without a handler Ctrl-C kills the process, which loses nothing either.
         let _ = ctrlc::set_handler(move || {
             if set.swap(true, Ordering::Relaxed) {
                 std::process::exit(EXIT_INTERRUPTED);

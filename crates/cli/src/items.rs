@@ -1,4 +1,4 @@
-//! What `outlive show` says of a checkpoint of files.
+//! `outlive show` for a checkpoint of files.
 
 use crate::chosen::{head_text, is_incomplete, select_sound, skipped_json};
 use crate::ls::manifest_json;
@@ -10,10 +10,10 @@ use outlive_types::{Epoch, Error, Result, shown_path};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
-/// Items listed as text unless told otherwise.
+/// Default number of items listed as text.
 const ITEMS_SHOWN: usize = 40;
 
-/// The manifest and the items.
+/// Shows the manifest and the items.
 pub fn show(job: &Job, epoch: Option<Epoch>, limit: Option<usize>) -> Result<Answer> {
     let (checkpoint, skipped) = job.files(select_sound(epoch))?.ok_or_else(|| no_files(job))?;
     let manifest = checkpoint.manifest();
@@ -48,7 +48,7 @@ pub fn show(job: &Job, epoch: Option<Epoch>, limit: Option<usize>) -> Result<Ans
     Ok(Answer::new(text, json))
 }
 
-/// The letter that `ls -l` has for it, and a word for programs.
+/// Returns the letter of `ls -l` for a kind, and a word for programs.
 pub fn kind_of(kind: ItemKind) -> (char, &'static str) {
     match kind {
         ItemKind::File => ('-', "file"),
@@ -63,7 +63,7 @@ pub fn kind_of(kind: ItemKind) -> (char, &'static str) {
     }
 }
 
-/// Permissions as `ls -l` writes them.
+/// Returns permissions in the form of `ls -l`.
 fn mode_text(item: &Item) -> String {
     let bit = |at: u32| item.mode >> at & 1 == 1;
     let mut text = String::from(kind_of(item.kind).0);
@@ -122,7 +122,7 @@ fn item_json(item: &Item) -> Value {
     json
 }
 
-/// The error for a job without files.
+/// Returns the error for a job without files.
 pub fn no_files(job: &Job) -> Error {
     Error::invalid(format!(
         "job {} has no checkpoint of files; what a program saved of its memory comes out with \

@@ -1,7 +1,7 @@
-//! The `outlive` command: looks at pools, checks them, takes data out of them, measures them.
+//! The `outlive` command: shows and checks pools, exports their data, and measures them.
 //!
-//! One file a subcommand. Each makes an [`output::Answer`], a text for people and a JSON value for
-//! programs, and [`run`] prints the one that was asked for. The Python wheel calls [`run`], too.
+//! Each subcommand has a file. It returns an [`output::Answer`], a text for people and a JSON value
+//! for programs, and [`run`] prints one of them. The Python wheel calls [`run`], too.
 
 mod args;
 mod bench;
@@ -48,18 +48,20 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Exit code when damage was found: that of an error of kind `Damaged`.
+/// Exit code when damage was found, as for an error of kind `Damaged`.
 const EXIT_DAMAGED: i32 = 3;
-/// Exit code for an interruption by Ctrl-C: that of a shell for SIGINT.
+/// Exit code for an interruption by Ctrl-C, as of a shell for SIGINT.
 const EXIT_INTERRUPTED: i32 = 130;
-/// Exit code for a file of which a pipe took only a part: that of a shell for SIGPIPE.
+/// Exit code for a file of which a pipe took only a part, as of a shell for SIGPIPE.
 const EXIT_CUT: i32 = 141;
-/// Exit code for files that are missing or doubtful, when everything else went well.
+/// Exit code if files are missing or doubtful, and everything else succeeded.
 const EXIT_INCOMPLETE: i32 = 7;
 
-/// Runs the command that `args` describe, the program's name first, and returns the exit code:
-/// 0 done, 1 a fault of outlive, 2 a request that cannot work, 3 damage, 4 no room, 5 fenced,
-/// 6 try again, 7 done but for files that are named, 130 interrupted, 141 a pipe closed too early.
+/// Runs the command line `args`, which begins with the program's name. Returns the exit code:
+///
+/// - 0 done, 1 a fault of outlive, 2 an impossible request, 3 damage, 4 no space, 5 fenced
+/// - 6 try again, 7 done except for files that are named, 130 interrupted, 141 a pipe closed too
+///   early
 pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
     let words: Vec<OsString> = args.into_iter().collect();
     let args = match Args::try_parse_from(&words) {
@@ -71,14 +73,14 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
     match execute(args.command, &words) {
         Ok(answer) => {
             let printed = match json {
-                // What went to standard output already is all there is to say.
+                // The output is already on standard output; nothing else is printed.
                 true if answer.json.is_null() => Ok(()),
                 true => print_json(&answer.json),
                 false => print(&answer.text),
             };
             match printed {
                 Ok(()) => answer.code,
-                // Whoever read has enough, as `head` does.
+                // The reader has read enough, like `head`.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => answer.code,
                 Err(error) => {
                     let error = stdout_error(&error);
@@ -93,7 +95,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
                 true => say_json(kind, error.message(), gives_content),
                 false => complain(&format!("outlive: {}", said(&error))),
             }
-            // What was asked to end, and has, need not be tried again.
+            // Work that ended on request need not be tried again.
             match kind == ErrorKind::Retry && interrupt::was_asked() {
                 true => EXIT_INTERRUPTED,
                 false => exit_code(kind),
@@ -102,11 +104,11 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
     }
 }
 
-/// Help, or why the command line cannot be read, which `--json` in it turns into JSON, too.
+/// Prints help, or the error in the command line, as JSON if that contains `--json`.
 fn say_usage(error: &clap::Error, words: &[OsString]) -> i32 {
     let has = |word: &str| words.iter().take_while(|w| *w != "--").any(|w| w == word);
     let unknown = error.get(ContextKind::InvalidSubcommand).map(ToString::to_string);
-    // That of `pool` or `bench` comes second.
+    // A subcommand of `pool` or `bench` is the second word.
     let first = words.iter().skip(1).find(|word| !word.as_encoded_bytes().starts_with(b"-"));
     let other = unknown
         .filter(|unknown| first.is_some_and(|first| **first == **unknown))
@@ -120,14 +122,14 @@ fn say_usage(error: &clap::Error, words: &[OsString]) -> i32 {
             has("--to=-") || words.windows(2).any(|pair| pair[0] == "--to" && pair[1] == "-");
         say_json(ErrorKind::Invalid, message, gives_content);
     } else {
-        // Nobody is left to be told if even this cannot be printed.
+        // If even this cannot be printed, no output is left for an error.
         let _ = error.print();
     }
     error.exit_code()
 }
 
-/// An error as JSON. If standard output takes a file's content, whoever reads it from there must
-/// not find this at its end.
+/// Prints an error as JSON. If standard output takes a file's content, its reader must not find the
+/// error at the end.
 fn say_json(kind: ErrorKind, message: &str, gives_content: bool) {
     let error = json!({ "error": { "kind": kind.name(), "message": message } });
     match gives_content {
@@ -136,7 +138,7 @@ fn say_json(kind: ErrorKind, message: &str, gives_content: bool) {
     }
 }
 
-/// That standard output does not take what is written to it.
+/// Returns the error if standard output cannot be written to.
 fn stdout_error(error: &io::Error) -> Error {
     Error::io_named("writing to", Path::new("standard output"), error)
 }
@@ -175,7 +177,7 @@ fn execute(command: Command, words: &[OsString]) -> Result<Answer> {
     answer
 }
 
-/// The exit code that says what the caller can do.
+/// Returns the exit code for the caller's next step.
 fn exit_code(kind: ErrorKind) -> i32 {
     match kind {
         ErrorKind::Bug => 1,
@@ -187,7 +189,7 @@ fn exit_code(kind: ErrorKind) -> i32 {
     }
 }
 
-/// The message, and what a kind adds to it that the message need not repeat each time.
+/// Returns the message, with advice that holds for all errors of its kind.
 fn said(error: &Error) -> String {
     let advice = match error.kind() {
         ErrorKind::Bug => " (this is a fault of outlive: please report it)",

@@ -12,16 +12,16 @@ use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-/// A checkpoint.
+/// One checkpoint of a job.
 struct CheckpointRow {
     manifest: Manifest,
     /// Length of its record.
     record_bytes: u64,
-    /// A scrub has recorded that something of it is lost.
+    /// True if a scrub has recorded that data of it is lost.
     incomplete: bool,
 }
 
-/// A job's checkpoints, oldest first, and what could not be read.
+/// A job's checkpoints, oldest first, and the unreadable records.
 struct Listing {
     /// The manifests.
     epochs: Vec<CheckpointRow>,
@@ -55,7 +55,7 @@ impl Listing {
         self.epochs.iter().map(|at| at.manifest.figures.new_bytes + at.record_bytes).sum()
     }
 
-    /// A remark on records that could not be read; empty if there are none.
+    /// Returns a remark on unreadable records; empty if there are none.
     fn remark(&self, job: &JobName) -> String {
         match self.unreadable.first() {
             None => String::new(),
@@ -67,8 +67,8 @@ impl Listing {
     }
 }
 
-/// What sets a checkpoint apart: files instead of memory, a pin, known damage, saves that failed before it, a label,
-/// metrics.
+/// Returns the special properties of a checkpoint: files instead of memory, a pin, known damage,
+/// saves that failed before it, a label, metrics.
 fn remarks(manifest: &Manifest, incomplete: bool) -> String {
     let mut remarks = Vec::new();
     if manifest.is_of_files() {
@@ -94,7 +94,8 @@ fn remarks(manifest: &Manifest, incomplete: bool) -> String {
     remarks.join(", ")
 }
 
-/// A manifest as JSON, with the length of its record and the tiers that it is on, where there are two.
+/// Returns a manifest as JSON, with the length of its record, and the tiers that it is on if there
+/// are two.
 pub fn manifest_json(
     manifest: &Manifest,
     incomplete: bool,

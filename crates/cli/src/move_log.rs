@@ -3,7 +3,7 @@
 use crate::args::MoveLogArgs;
 use crate::output::{Answer, Reporter, shown};
 use crate::{exit_code, pool};
-use outlive_types::{Error, Result};
+use outlive_types::Result;
 use serde_json::json;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -34,12 +34,9 @@ pub fn move_log(args: &MoveLogArgs, reporter: &Arc<Reporter>) -> Result<Answer> 
             );
         }
     }
-    let replicas = moved.replicas.iter().map(
-        |(replica, why)| json!({ "place": replica, "away": why.as_ref().map(Error::message) }),
-    );
     let json = json!({
         "pool": args.pool.display().to_string(),
-        "log_replicas": replicas.collect::<Vec<_>>(),
+        "log_replicas": moved.replicas.iter().map(pool::replica_json).collect::<Vec<_>>(),
         "was_there": moved.was_there,
     });
     Ok(Answer { text, json, code })

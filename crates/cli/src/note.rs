@@ -1,4 +1,4 @@
-//! `outlive note`: says something about a checkpoint that is there.
+//! `outlive note`: changes the remarks on a checkpoint.
 
 use crate::args::NoteArgs;
 use crate::chosen::job_at;

@@ -1,14 +1,14 @@
-//! The header of NumPy's file format (NEP 1): which regions can have one, and its bytes.
+//! The header of NumPy's file format (NEP 1), for regions that can have one.
 
 use crate::region;
 use outlive_types::RegionDesc;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
-/// Data begin at a multiple of this, so that they can be mapped.
+/// Data begin at a multiple of this, so that they can be memory-mapped.
 const ALIGN_BYTES: usize = 64;
 
-/// The bytes that go before a region's own to make a `.npy` file, the first index running fastest
-/// if it is in `fortran` order; `None` if it is no array that NumPy knows.
+/// Returns the header that makes a region a `.npy` file. With `fortran`, the first index runs
+/// fastest. Returns `None` if the region is no array that NumPy knows.
 pub fn header(region: &RegionDesc, fortran: bool) -> Option<Vec<u8>> {
     let descr = if region.dtype.starts_with('[') {
         structured(region)?
@@ -23,7 +23,7 @@ pub fn header(region: &RegionDesc, fortran: bool) -> Option<Vec<u8>> {
     let shape = region::shape(&region.shape);
     let order = if fortran { "True" } else { "False" };
     let dict = format!("{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}");
-    // Version 1.0 counts the header with 16 bits, 2.0 with 32.
+    // Version 1.0 has a length field of 16 bits, 2.0 one of 32.
     let fits = dict.len() + 1 + ALIGN_BYTES <= usize::from(u16::MAX);
     let before = MAGIC.len() + 2 + if fits { 2 } else { 4 };
     let length = (before + dict.len() + 1).next_multiple_of(ALIGN_BYTES) - before;
@@ -42,7 +42,7 @@ pub fn header(region: &RegionDesc, fortran: bool) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Bytes of an item of a simple dtype such as `<f8`, `|u1`, `<U12` or `<M8[ns]`.
+/// Returns the bytes of an item of a simple dtype such as `<f8`, `|u1`, `<U12` or `<M8[ns]`.
 fn item_bytes(dtype: &str) -> Option<u64> {
     let rest = dtype.strip_prefix(['<', '>', '|'])?;
     let kind = rest.chars().next().filter(|kind| "biufcmMSUV".contains(*kind))?;
@@ -61,7 +61,7 @@ fn item_bytes(dtype: &str) -> Option<u64> {
     plain.then(|| number.checked_mul(width)).flatten().filter(|bytes| *bytes > 0)
 }
 
-/// A list of fields such as `[('x', '<f8'), ('n', '<i4', (2,))]`, if it is nothing more.
+/// Returns a list of fields such as `[('x', '<f8'), ('n', '<i4', (2,))]`, unless it contains more.
 fn structured(region: &RegionDesc) -> Option<String> {
     let text = &region.dtype;
     let mut open = Vec::new();

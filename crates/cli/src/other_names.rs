@@ -1,6 +1,6 @@
-//! Commands that users of restic, Borg and git type, and what they are called here.
+//! Commands of restic, Borg and git that users type, with their names in outlive.
 
-/// What stands for a command that other programs have, in a sentence.
+/// Returns a sentence with the equivalent of another program's command.
 pub fn meant_by(word: &str) -> Option<String> {
     let meant = match word {
         "init" | "create-pool" => "`outlive pool init DIR`",

@@ -1,4 +1,4 @@
-//! What a command says: its answer, tables and numbers in it, and progress while it works.
+//! Output of a command: its answer, tables and numbers, and progress while it works.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use outlive_types::{Event, Observer, shown_path};
@@ -8,33 +8,34 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The outcome of a command that could do its work.
+/// Result of a command that could do its work.
 #[derive(Debug)]
 pub struct Answer {
-    /// For people, ending in a line feed.
+    /// Text for people, ending in a line feed.
     pub text: String,
-    /// The same, and more, for programs.
+    /// The same and more, for programs.
     pub json: Value,
-    /// 0; 3 if the command was asked to look for damage and found some; 1 for checkpoints that differ.
+    /// Exit code: 0; 3 if the command searched for damage and found some; 1 for checkpoints that
+    /// differ.
     pub code: i32,
 }
 
 impl Answer {
-    /// An answer that bears no bad news.
+    /// Returns an answer with exit code 0.
     pub fn new(text: String, json: Value) -> Answer {
         Answer { text, json, code: 0 }
     }
 }
 
-/// Tells of events on standard error: warnings as lines, progress as a bar where a person watches.
+/// Prints events to standard error: warnings as lines, progress as a bar if it is a terminal.
 #[derive(Default)]
 pub struct Reporter {
     bar: Mutex<Option<ProgressBar>>,
-    /// When the last step was told by a line.
+    /// Time of the last line about a step.
     last_step: Mutex<Option<Instant>>,
 }
 
-/// Least time from one line about a step to the next.
+/// Shortest time between two lines about steps.
 const STEPS_APART: Duration = Duration::from_secs(1);
 
 impl Reporter {
@@ -42,7 +43,7 @@ impl Reporter {
         self.bar.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A line for the person who waits.
+    /// Prints a line for the user who waits.
     pub fn say(&self, line: &str) {
         match &*self.bar() {
             Some(bar) => bar.suspend(|| complain(line)),
@@ -50,7 +51,7 @@ impl Reporter {
         }
     }
 
-    /// Shows that `done` of `total` bytes of `what` are behind us; the bar is hidden unless
+    /// Shows that `done` of `total` bytes of `what` are processed; the bar is hidden unless
     /// standard error is a terminal.
     pub fn progress(&self, what: &str, done: u64, total: u64) {
         let mut slot = self.bar();
@@ -70,7 +71,7 @@ impl Reporter {
         bar.set_position(done);
     }
 
-    /// Shows that `what` is going on, for work that cannot say how far it is.
+    /// Shows that `what` is in progress, for work of unknown length.
     pub fn busy(&self, what: &str) {
         self.finish();
         let mut slot = self.bar();
@@ -79,8 +80,8 @@ impl Reporter {
         bar.enable_steady_tick(Duration::from_millis(200));
     }
 
-    /// Says which step of long work begins: where a person watches as [`Reporter::busy`] does, else by a
-    /// line, but not of each of many short ones.
+    /// Shows which step of long work begins: on a terminal as [`Reporter::busy`], otherwise as a
+    /// line, but not one for each of many short steps.
     pub fn step(&self, work: &str, what: &str) {
         if io::stderr().is_terminal() {
             return self.busy(what);
@@ -92,7 +93,7 @@ impl Reporter {
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn finish(&self) {
         if let Some(bar) = self.bar().take() {
             bar.finish_and_clear();
@@ -112,12 +113,12 @@ impl Observer for Reporter {
     }
 }
 
-/// Writes a line to standard error. If that fails there is nobody left to tell.
+/// Writes a line to standard error. A failure has no other output.
 pub fn complain(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// Lines of columns. The first row is the heading; columns named with a leading `>` stand right.
+/// Lines of columns. The first row is the heading; columns with a leading `>` are right-aligned.
 #[derive(Debug)]
 pub struct Table {
     right: Vec<bool>,
@@ -125,7 +126,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table with these headings.
+    /// Returns a table with these headings.
     pub fn new(headings: &[&str]) -> Table {
         let right = headings.iter().map(|heading| heading.starts_with('>')).collect();
         let headings = headings.iter().map(|h| h.trim_start_matches('>').to_owned()).collect();
@@ -137,7 +138,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// The text, a line feed behind each row.
+    /// Returns the text, with a line feed after each row.
     pub fn text(&self) -> String {
         let width = |column: usize| {
             self.rows.iter().filter_map(|row| Some(row.get(column)?.chars().count())).max()
@@ -163,12 +164,12 @@ impl Table {
     }
 }
 
-/// A name as a terminal can show it, whatever is in it.
+/// Returns a printable form of any name.
 pub fn shown(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
     for c in name.chars() {
         match c {
-            // Harmless, and frequent in names such as `layer['w']`.
+            // Harmless and frequent in names such as `layer['w']`.
             '"' | '\'' => out.push(c),
             _ => out.extend(c.escape_debug()),
         }
@@ -176,17 +177,17 @@ pub fn shown(name: &str) -> String {
     out
 }
 
-/// A text of somebody's in quotes, as a terminal can show it.
+/// Returns a user's text in quotes, in a printable form.
 pub fn quoted(text: &str) -> String {
     format!("{text:?}")
 }
 
-/// A path for programs: as it is, or escaped as text has it if it is no UTF-8.
+/// Returns a path for programs: unchanged, or escaped as in text if it is not UTF-8.
 pub fn path_json(path: &[u8]) -> String {
     str::from_utf8(path).map_or_else(|_| shown_path(path), str::to_owned)
 }
 
-/// At most `chars_max` characters of a text that a terminal can show.
+/// Returns at most `chars_max` characters of a printable text.
 pub fn shortened(shown: &str, chars_max: usize) -> String {
     if shown.chars().count() <= chars_max {
         return shown.to_owned();
@@ -195,10 +196,10 @@ pub fn shortened(shown: &str, chars_max: usize) -> String {
     format!("{kept}…")
 }
 
-/// Bytes for people: "4.0 MiB".
+/// Returns bytes as text for people: "4.0 MiB".
 pub use outlive_types::shown_bytes as bytes;
 
-/// How long ago, for people: "3 min".
+/// Returns an age as text for people: "3 min".
 pub fn age(then_ns: u64, now_ns: u64) -> String {
     let seconds = now_ns.saturating_sub(then_ns) / 1_000_000_000;
     match seconds {
@@ -209,12 +210,12 @@ pub fn age(then_ns: u64, now_ns: u64) -> String {
     }
 }
 
-/// A moment in UTC: "2026-11-21 01:35:37Z".
+/// Returns a time in UTC: "2026-11-21 01:35:37Z".
 pub fn when(unix_ns: u64) -> String {
     let seconds = unix_ns / 1_000_000_000;
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Days to a date by eras of 400 years that begin in March (H. Hinnant, "chrono-Compatible
-    // Low-Level Date Algorithms").
+    // Converts days to a date by eras of 400 years that begin in March (H. Hinnant,
+    // "chrono-Compatible Low-Level Date Algorithms").
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era =
@@ -228,7 +229,7 @@ pub fn when(unix_ns: u64) -> String {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// "1 job", "2 jobs".
+/// Returns "1 job", "2 jobs".
 pub fn count(number: u64, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }

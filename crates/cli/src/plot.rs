@@ -1,7 +1,7 @@
-//! A series of checkpoints as a picture: stall, bytes, and what was shared, over epochs.
+//! A picture of a series of checkpoints: stall, bytes and shared data over epochs.
 //!
-//! SVG, written out: a picture needs no more than lines, rectangles and words, and every notebook
-//! and browser shows it.
+//! The SVG is written directly: a picture needs only lines, rectangles and words, and every
+//! notebook and browser shows it.
 
 use crate::output::bytes;
 use outlive_format::Manifest;
@@ -19,10 +19,10 @@ const COLOURS: [&str; 6] = ["#3366cc", "#dc7633", "#4a9c5d", "#8e44ad", "#b7950b
 /// One line of a panel: its name, and its values by epoch.
 pub type Series = (&'static str, Vec<f64>);
 
-/// Its title, how its values are written, and its lines.
+/// Title of a panel, format of its values, and its lines.
 type Panel = (&'static str, fn(f64) -> String, Vec<Series>);
 
-/// Refuses a file whose name promises another kind of picture.
+/// Refuses a file name with the extension of another kind of picture.
 ///
 /// # Errors
 /// `Invalid` for an extension other than `svg`.
@@ -36,7 +36,7 @@ pub fn check_name(file: &Path) -> Result<()> {
     }
 }
 
-/// Values over a common axis, as a picture of its own.
+/// Returns a separate picture of values over a common axis.
 pub fn lines(
     title: &str,
     axis: &str,
@@ -51,7 +51,7 @@ pub fn lines(
     out
 }
 
-/// Values of several series side by side, in groups, each with its value above it.
+/// Returns a picture of several series side by side, in groups, each with its value above it.
 pub fn bars(title: &str, groups: &[String], unit: fn(f64) -> String, series: &[Series]) -> String {
     const LEGEND: f64 = 120.0;
     let height = 90.0 + 2.0 * PANEL + GAP;
@@ -208,7 +208,7 @@ fn panel(
         for (epoch, value) in epochs.iter().zip(values) {
             let _ = write!(path, "{:.1},{:.1} ", x(*epoch), y(*value));
         }
-        // Names are short where there are many.
+        // Many lines have short names.
         let step = if lines.len() > 2 { 100.0 } else { 170.0 };
         let legend = WIDTH - RIGHT - step * (lines.len() - number) as f64;
         let _ = writeln!(

@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What the keys of `pool.toml` mean.
+/// Meanings of the keys of `pool.toml`.
 const MEANINGS: [(&str, &str); 21] = [
     ("version", "format version of everything stored"),
     ("revision", "draft of that version"),
@@ -49,20 +49,21 @@ const MEANINGS: [(&str, &str); 21] = [
     ),
 ];
 
-/// Checkpoints with less redundancy than they should have that are shown one by one.
+/// Most checkpoints in the list of those with less redundancy than they should have.
 const SHOWN_MAX: usize = 20;
 
-/// Opens a pool whose warnings and progress go to `teller`. Commands do what they can if too many targets are away.
+/// Opens a pool whose warnings and progress go to `reporter`. It opens even if too many targets are
+/// away, so that commands do as much as they can.
 pub fn open(path: &Path, reporter: &Arc<Reporter>) -> Result<Pool> {
     let pool = outlive_pool::open_degraded(path, Environment::observed(reporter.clone()))?;
     check_keep(&pool).map_err(|e| e.context(path.display()))?;
     Ok(pool)
 }
 
-/// The name of a job that is there.
+/// Returns the name of an existing job.
 ///
 /// # Errors
-/// `Invalid`, naming those that are, if it is not.
+/// `Invalid` if it does not exist, with the names of existing jobs.
 pub fn known_job(pool: &Pool, name: &str) -> Result<JobName> {
     const NAMED_MAX: usize = 10;
     let wanted = JobName::stored(name)?;
@@ -122,7 +123,7 @@ pub fn init(args: &InitArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
         target.push(TargetConfig::at(place).in_memory()?);
     }
     if target.is_empty() && !args.slow.is_empty() {
-        target.push(TargetConfig::at(".")); // the pool's own place
+        target.push(TargetConfig::at(".")); // the pool's own directory
     }
     target.extend(args.slow.iter().map(|at| TargetConfig::at(at).on_tier(Tier::Slow)));
     let log = LogConfig::at(&args.log);
@@ -154,7 +155,7 @@ pub fn init(args: &InitArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     Ok(Answer::new(text, json!({ "pool": path, "config": pool.config() })))
 }
 
-/// What a restart of the host takes away.
+/// Describes the loss when the host restarts.
 fn volatile_text(pool: &Pool, args: &InitArgs) -> String {
     let host = pool.config().target.iter().find_map(|target| target.host.as_deref());
     let host = shown(host.unwrap_or("this host"));
@@ -168,7 +169,7 @@ fn volatile_text(pool: &Pool, args: &InitArgs) -> String {
     };
     let left = match pool.is_log_in_memory() {
         false => left,
-        // Tests have it so, and machines whose disks are not for this.
+        // Tests do so, and machines whose disks must not be used.
         true => {
             "The log is in memory, too: then the whole pool is lost. Make it on a disk or in a bucket"
         }
@@ -179,7 +180,7 @@ fn volatile_text(pool: &Pool, args: &InitArgs) -> String {
     )
 }
 
-/// Opens a pool to collect or repair: what was lost with memory is recorded before.
+/// Opens a pool for a gc or repair: data lost with memory is recorded first.
 pub fn open_to_change(path: &Path, dry_run: bool, reporter: &Arc<Reporter>) -> Result<Pool> {
     let pool = open(path, reporter)?;
     if !dry_run {
@@ -225,7 +226,7 @@ pub fn status(args: &StatusArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
         "meanings": MEANINGS.iter().copied().collect::<std::collections::BTreeMap<_, _>>(),
         "targets": usage.targets.iter().map(target_json).collect::<Vec<_>>(),
         "log": pool.log().describe(),
-        "log_replicas": places.iter().map(place_json).collect::<Vec<_>>(),
+        "log_replicas": places.iter().map(replica_json).collect::<Vec<_>>(),
         "packs": usage.packs,
         "stored_bytes": usage.stored_bytes,
         "jobs": jobs,
@@ -235,7 +236,7 @@ pub fn status(args: &StatusArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     Ok(Answer::new(text, json))
 }
 
-/// Where the log is, and which of its places are away.
+/// Returns the location of the log, and the replicas that are away.
 fn log_text(pool: &Pool, places: &[(String, Option<Error>)]) -> String {
     if places.len() == 1 {
         return format!("log: {}\n", shown(&pool.log().describe()));
@@ -253,8 +254,9 @@ fn log_text(pool: &Pool, places: &[(String, Option<Error>)]) -> String {
     text
 }
 
-fn place_json((place, away): &(String, Option<Error>)) -> Value {
-    json!({ "place": place, "away": away.as_ref().map(Error::message) })
+/// A log replica, and why it is away, if it is.
+pub fn replica_json((replica, away): &(String, Option<Error>)) -> Value {
+    json!({ "replica": replica, "away": away.as_ref().map(Error::message) })
 }
 
 fn targets_text(targets: &[TargetUsage]) -> String {
@@ -286,7 +288,8 @@ fn targets_text(targets: &[TargetUsage]) -> String {
     text
 }
 
-/// What may be lost, and which checkpoints have less than they should.
+/// Describes the losses that the pool tolerates, and checkpoints with less redundancy than they
+/// should have.
 fn redundancy_text(pool: &Pool, usage: &PoolUsage, found: &[CheckpointRedundancy]) -> String {
     let rule = &pool.config().redundancy;
     let survives = rule.survives() as i64;
@@ -331,7 +334,7 @@ fn redundancy_text(pool: &Pool, usage: &PoolUsage, found: &[CheckpointRedundancy
     text
 }
 
-/// Which checkpoints are safe on the slow tier, and which are on no tier as a whole.
+/// Describes the checkpoints that are safe on the slow tier, and those that no tier has as a whole.
 fn tiers_text(pool: &Pool, found: &[CheckpointRedundancy]) -> String {
     let on_slow = |one: &&CheckpointRedundancy| one.tiers.contains(&Tier::Slow);
     let (filled, total) = (found.iter().filter(on_slow).count(), found.len() as u64);
@@ -370,7 +373,7 @@ fn redundancy_json(one: &CheckpointRedundancy) -> Value {
     })
 }
 
-/// The bytes of a place that has a limit.
+/// Returns the bytes of a target, unless it has no limit.
 fn room(bytes: u64) -> Option<u64> {
     Some(bytes).filter(|bytes| *bytes < u64::MAX)
 }
@@ -389,7 +392,7 @@ fn target_json(usage: &TargetUsage) -> Value {
     })
 }
 
-/// The keys of a section, their values and what they mean.
+/// Returns the keys of a section, with values and meanings.
 fn section_text(section: &Value) -> String {
     let mut table = Table::new(&["KEY", "VALUE", "MEANING"]);
     let keys = section.as_object().into_iter().flatten();

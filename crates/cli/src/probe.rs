@@ -1,4 +1,4 @@
-//! `outlive pool probe`: what this machine lets outlive do, found out by doing it.
+//! `outlive pool probe`: tries which features of this machine outlive can use.
 
 use crate::output::{Answer, Table};
 use outlive_capture::track::{self, TrackerKind};

@@ -16,9 +16,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How often a silent standard input is left to look whether to stop.
+/// Interval between checks for a stop request while standard input is silent.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-/// Troubles printed as text; all that are known are in the JSON.
+/// Most file errors printed as text; the JSON has all that are kept.
 const TROUBLES_SHOWN: usize = 20;
 
 /// `outlive put`.
@@ -37,7 +37,7 @@ pub fn put(args: &PutArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
         ));
     }
     let pool = pool::open(&args.pool, reporter)?;
-    // What a put makes is new, and a new job of such a name would be taken for a checkpoint.
+    // A put makes a new checkpoint, and a new job of such a name would be mistaken for one.
     if let Some((job, _)) = EpochName::split(&args.job)
         && !pool.jobs()?.iter().any(|there| there.as_str() == args.job)
     {
@@ -71,7 +71,7 @@ pub fn put(args: &PutArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     Ok(answer(&job, &report))
 }
 
-/// The error for a put into a checkpoint.
+/// Returns the error for a put into a checkpoint.
 fn no_epoch(text: &str, job: &str) -> Error {
     Error::invalid(format!(
         "{} names a checkpoint, and a put makes a new one: write the job alone, as {}",
@@ -80,7 +80,7 @@ fn no_epoch(text: &str, job: &str) -> Error {
     ))
 }
 
-/// Standard input; a request to stop is noticed also while nothing comes.
+/// Standard input; a stop request takes effect even while no input arrives.
 struct Stdin {
     stop: Arc<AtomicBool>,
 }
@@ -92,7 +92,7 @@ impl Read for Stdin {
             if self.stop.load(Ordering::Relaxed) {
                 return Err(io::Error::other("stopped on request; nothing was committed"));
             }
-            // Past the library's buffer, of which a poll knows nothing.
+            // Reads past the library's buffer, which a poll does not see.
             let waiting = poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&LOOK));
             match waiting.and_then(|ready| {
                 if ready == 0 { Ok(None) } else { read(&stdin, &mut *room).map(Some) }
@@ -230,12 +230,12 @@ fn plan_json(plan: &PutPlan) -> Value {
     })
 }
 
-/// The exit code that says whether all is as it should be.
+/// Returns the exit code: whether files are missing or doubtful.
 pub fn code_of(troubles: &Troubles) -> i32 {
     if troubles.is_whole() { 0 } else { EXIT_INCOMPLETE }
 }
 
-/// What went wrong, a line each, and how much more did.
+/// Returns the file errors, a line each, and the number of others.
 pub fn troubles_text(troubles: &Troubles) -> String {
     let mut text = String::new();
     for trouble in troubles.kept.iter().take(TROUBLES_SHOWN) {
@@ -248,7 +248,7 @@ pub fn troubles_text(troubles: &Troubles) -> String {
     text
 }
 
-/// The same for programs.
+/// Returns the same for programs.
 pub fn troubles_json(troubles: &Troubles) -> Value {
     let kept: Vec<Value> = troubles
         .kept

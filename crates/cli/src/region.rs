@@ -1,4 +1,4 @@
-//! What the bytes of small regions mean, as the front doors write them.
+//! Values of small regions, as the language bindings write them.
 
 use crate::output::shown;
 use crate::tree::{self, TREE};
@@ -11,12 +11,13 @@ const TEXT_CHARS_MAX: usize = 60;
 /// Longest tree of plain values that programs get as a value.
 const TREE_BYTES_MAX: usize = 4096;
 
-/// A scalar's value, for people and for programs; `None` for what is none, or is not understood.
+/// Returns a scalar's value, for people and for programs; `None` if it is none, or of an unknown
+/// type.
 pub fn value(dtype: &str, shape: &[u64], bytes: &[u8]) -> Option<(String, Value)> {
     let told = |text: String, value: Value| Some((text, value));
     if dtype == TREE {
         let text = tree::summary(bytes)?;
-        // Large ones would fill the screen; an export has all of it.
+        // Large ones would fill the screen; an export has the whole value.
         let is_small = bytes.len() <= TREE_BYTES_MAX;
         let value = is_small.then(|| tree::json(bytes).ok()).flatten();
         let value = value.and_then(|text| serde_json::from_str(&text).ok());
@@ -33,7 +34,7 @@ pub fn value(dtype: &str, shape: &[u64], bytes: &[u8]) -> Option<(String, Value)
             let exact = match (i64::try_from(value), u64::try_from(value)) {
                 (Ok(value), _) => json!(value),
                 (_, Ok(value)) if dtype != "py:int" => json!(value),
-                // Programs that read JSON may hold numbers as doubles; a text loses nothing.
+                // Programs that read JSON may store numbers as doubles; a text loses nothing.
                 _ => json!(value.to_string()),
             };
             told(value.to_string(), exact)
@@ -47,7 +48,7 @@ fn float(value: f64) -> Option<(String, Value)> {
     Some((format!("{value:?}"), exact))
 }
 
-/// A shape as Python writes it.
+/// Returns a shape in Python's notation.
 pub fn shape(shape: &[u64]) -> String {
     let parts: Vec<String> = shape.iter().map(u64::to_string).collect();
     match &parts[..] {
@@ -57,7 +58,7 @@ pub fn shape(shape: &[u64]) -> String {
     }
 }
 
-/// A region's shape, and what other ranks have of it.
+/// Returns a region's shape, and its distribution over ranks.
 pub fn extent(region: &RegionDesc) -> String {
     let own = shape(&region.shape);
     match &region.distribution {

@@ -21,7 +21,7 @@ pub fn repair(args: &RepairArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     Ok(Answer { text, json: json_of(args, &report), code })
 }
 
-/// The exit code of a command that has repaired.
+/// Returns the exit code of a command after a repair.
 pub fn ends_with(report: &RepairReport) -> i32 {
     match report {
         RepairReport { lost, .. } if !lost.is_empty() => EXIT_DAMAGED,
@@ -37,7 +37,7 @@ pub fn ends_with(report: &RepairReport) -> i32 {
     }
 }
 
-/// What a repair did, and what it could not do.
+/// Describes the result of a repair, and what it could not do.
 pub fn done_text(pool: &Pool, report: &RepairReport) -> String {
     let mut text = String::new();
     let RepairReport { shards, written_bytes, moved, moved_bytes, surplus, .. } = report;

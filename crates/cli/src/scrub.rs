@@ -1,4 +1,4 @@
-//! `outlive scrub`: finds damage at leisure, and keeps it from spreading.
+//! `outlive scrub`: finds damage at a low rate, and keeps it from spreading.
 
 use crate::args::ScrubArgs;
 use crate::output::{Answer, Reporter, bytes, count, shown};
@@ -101,7 +101,7 @@ fn text(pool: &Pool, args: &ScrubArgs, report: &ScrubReport) -> String {
     text
 }
 
-/// Whether a job has no more checkpoints than these; of a log that cannot be read nobody knows.
+/// Returns whether a job has only this number of checkpoints; false if its log is unreadable.
 fn is_all_of(pool: &Pool, job: &JobName, number: usize) -> bool {
     let epochs = Job::open(pool, job.as_str(), JobOptions::default()).and_then(|job| job.epochs());
     epochs.is_ok_and(|epochs| epochs.len() == number)

@@ -1,4 +1,4 @@
-//! `outlive show`: one checkpoint and what is in it.
+//! `outlive show`: one checkpoint and its contents.
 
 use crate::args::ShowArgs;
 use crate::chosen::{head_text, is_incomplete, job_at, select_sound, skipped_json};
@@ -13,12 +13,12 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Regions listed as text unless told otherwise.
+/// Default number of regions listed as text.
 const REGIONS_SHOWN: usize = 40;
 /// Longest name and value in a table.
 const CELL_CHARS_MAX: usize = 60;
 
-/// The bytes of a packed region.
+/// Returns the bytes of a packed region.
 pub fn packed_slice<'a>(region: &RegionDesc, packed: &'a [u8]) -> Option<&'a [u8]> {
     match region.location {
         RegionLocation::Own => None,
@@ -29,7 +29,7 @@ pub fn packed_slice<'a>(region: &RegionDesc, packed: &'a [u8]) -> Option<&'a [u8
     }
 }
 
-/// The checkpoint, and the newer ones that were passed over.
+/// Opens the checkpoint; also returns the newer ones that were skipped.
 pub fn open_checkpoint(
     job: &Job,
     epoch: Option<Epoch>,
@@ -39,10 +39,10 @@ pub fn open_checkpoint(
     job.image_of_rank(select_sound(epoch), rank)?.ok_or_else(|| no_checkpoint(job))
 }
 
-/// The rank that was chosen; the only one, if none was.
+/// Returns the chosen rank, or the only one.
 ///
 /// # Errors
-/// `Invalid` if there are several to choose from.
+/// `Invalid` if there are several and none was chosen.
 pub fn chosen_rank(job: &Job, epoch: Option<Epoch>, rank: Option<Rank>) -> Result<Rank> {
     if let Some(rank) = rank {
         return Ok(rank);
@@ -61,7 +61,7 @@ pub fn chosen_rank(job: &Job, epoch: Option<Epoch>, rank: Option<Rank>) -> Resul
     }
 }
 
-/// The error for a job in which no program has saved its memory yet.
+/// Returns the error for a job in which no program has saved its memory yet.
 pub fn no_checkpoint(job: &Job) -> Error {
     let has_files = job.epochs().is_ok_and(|epochs| !epochs.is_empty());
     let only = match has_files {
@@ -89,7 +89,7 @@ fn plot(job: &Job, file: &Path) -> Result<Answer> {
     })
 }
 
-/// Whether the checkpoint meant, the newest without an epoch, holds files.
+/// Returns whether the chosen checkpoint, or the newest without an epoch, is one of files.
 fn shows_files(job: &Job, epoch: Option<Epoch>) -> Result<bool> {
     let epochs = job.epochs()?;
     let chosen = epochs.iter().rev().find(|info| epoch.is_none_or(|epoch| epoch == info.epoch));
@@ -171,7 +171,7 @@ pub fn show(args: &ShowArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     Ok(Answer::new(text, json))
 }
 
-/// A region as JSON, with its value if it has one that is shown.
+/// Returns a region as JSON, with its value if that is shown.
 pub fn region_json(region: &RegionDesc, value: Option<&Value>) -> Value {
     let mut json = json!({
         "name": region.name,

@@ -95,7 +95,8 @@ pub fn replace(args: &ReplaceArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     Ok(Answer { text, json, code: code_of(&change) })
 }
 
-/// The exit code of a command that has changed the targets: 0 only if all that it began has come to its end.
+/// Returns the exit code of a command that has changed the targets: 0 only if everything that it
+/// began is complete.
 fn code_of(change: &TargetChange) -> i32 {
     match &change.why {
         Some(why) if change.repair.lost.is_empty() => exit_code(why.kind()),
@@ -103,7 +104,7 @@ fn code_of(change: &TargetChange) -> i32 {
     }
 }
 
-/// Whether a target has left the pool, or is given up and leaves it with a later repair.
+/// Describes whether a target has left the pool, or is given up and leaves it after a later repair.
 fn left_text(pool: &Pool, id: u32, change: &TargetChange) -> String {
     match &change.why {
         None => format!("Target {id} is no part of the pool any more.\n"),
@@ -115,9 +116,9 @@ fn left_text(pool: &Pool, id: u32, change: &TargetChange) -> String {
     }
 }
 
-/// What to do about a target that was given up.
+/// Returns advice for a target that was given up.
 fn lost_hint(pool: &Pool) -> String {
-    let add = pool.command("pool add", &["PLACE"]);
+    let add = pool.command("pool add", &["LOCATION"]);
     match pool.has_redundancy() {
         true => format!("Should it come back with what it had: `{add}` takes it in again.\n"),
         false => format!(

@@ -1,4 +1,4 @@
-//! On which tiers a checkpoint is, of a pool that has a slow one.
+//! The tiers that have a checkpoint, in a pool with a slow tier.
 
 use outlive_format::Manifest;
 use outlive_pool::{Pool, Tier};
@@ -6,25 +6,26 @@ use outlive_store::RedundancyLook;
 use outlive_types::{JobName, Result};
 use serde_json::{Value, json};
 
-/// Looks at the tiers, if there are two.
+/// Finds the tiers of checkpoints, if there are two.
 pub struct Tiers<'a>(Option<RedundancyLook<'a>>);
 
 impl<'a> Tiers<'a> {
-    /// Lists what the targets have.
+    /// Lists the shards of the targets.
     ///
     /// # Errors
-    /// What they report.
+    /// Errors of the targets.
     pub fn of(pool: &'a Pool) -> Result<Tiers<'a>> {
         let look = pool.has_slow_tier().then(|| RedundancyLook::new(pool));
         Ok(Tiers(look.transpose()?))
     }
 
-    /// Whether there are two.
+    /// Returns whether there are two tiers.
     pub fn is_some(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Those from which alone a checkpoint can be read now; `None` where there is only one.
+    /// Returns the tiers that each alone can now restore a checkpoint; `None` if the pool has only
+    /// one tier.
     pub fn at(
         &mut self,
         job: &JobName,
@@ -35,7 +36,7 @@ impl<'a> Tiers<'a> {
     }
 }
 
-/// Tiers as a person reads them.
+/// Returns tiers as text for people.
 pub fn tiers_text(tiers: &[Tier]) -> String {
     match tiers {
         [] => "none".to_owned(),
@@ -43,7 +44,7 @@ pub fn tiers_text(tiers: &[Tier]) -> String {
     }
 }
 
-/// The same as JSON; null where there is only one.
+/// Returns tiers as JSON; null if the pool has only one.
 pub fn tiers_json(tiers: Option<&[Tier]>) -> Value {
     json!(tiers.map(|tiers| tiers.iter().map(|tier| tier.name()).collect::<Vec<_>>()))
 }

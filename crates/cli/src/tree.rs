@@ -1,4 +1,4 @@
-//! Trees of plain values, which Python's front door stores as one region: as JSON, and in a few words.
+//! Trees of plain values, which the Python binding stores as one region: as JSON, and as a summary.
 
 use outlive_format::{Plain, PlainKind, PlainReader};
 use outlive_types::{Error, Result};
@@ -7,10 +7,10 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::ops::Range;
 
-/// The dtype of such a region.
+/// Dtype of such a region.
 pub const TREE: &str = "py:tree";
 
-/// What a tree is, in a few words; `None` if the bytes are none.
+/// Returns a tree's summary; `None` if the bytes are no tree.
 pub fn summary(bytes: &[u8]) -> Option<String> {
     let (kind, count) = match PlainReader::new(bytes).ok()?.next().ok()?? {
         Plain::Open(kind, count) | Plain::Run(kind, count, _) => (kind, count),
@@ -24,13 +24,13 @@ pub fn summary(bytes: &[u8]) -> Option<String> {
     Some(format!("{kind} of {count}"))
 }
 
-/// A tree as JSON. What JSON lacks becomes text: NaN, infinities, integers beyond 64 bits (in hexadecimal
-/// digits) and byte strings (as well). A complex number is an array of two, a tuple an array. Keys are
-/// text; those that were none are the JSON of the key. A dict in which two keys become the same text is an array
-/// of pairs.
+/// Returns a tree as JSON. Values that JSON lacks become text: NaN, infinities, integers beyond 64
+/// bits and byte strings, the last two in hexadecimal digits. A complex number is an array of two,
+/// a tuple an array. Keys are text; a key of another type becomes the text of its JSON. A dict in
+/// which two keys become equal is an array of pairs.
 ///
 /// # Errors
-/// `Damaged` if the bytes are none.
+/// `Damaged` if the bytes are no tree.
 pub fn json(bytes: &[u8]) -> Result<String> {
     let mut writer = Writer { from: PlainReader::new(bytes)?, text: String::new() };
     writer.value(&mut Vec::new())?;
@@ -40,7 +40,7 @@ pub fn json(bytes: &[u8]) -> Result<String> {
     }
 }
 
-/// Where a dict begins in the text, and each of its values.
+/// Start of a dict in the text, and the positions of its values.
 struct Entries {
     begin: usize,
     values: Vec<Range<usize>>,
@@ -134,7 +134,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Ends a dict whose keys are the JSON of these.
+    /// Ends a dict; `keys` are the JSON of its keys.
     fn end_dict(&mut self, dict: &Entries, keys: &[String]) {
         let mut seen = HashSet::with_capacity(keys.len());
         if keys.iter().all(|key| seen.insert(as_key(key))) {
@@ -169,7 +169,7 @@ impl Writer<'_> {
         self.text.push_str(&quoted(text));
     }
 
-    /// Bytes in hexadecimal digits; those of an integer from the highest on, with its sign.
+    /// Writes bytes in hexadecimal digits; those of an integer from the highest on, with its sign.
     fn hex(&mut self, bytes: &[u8], is_integer: bool) {
         let mut digits = String::new();
         if is_integer {
@@ -203,7 +203,7 @@ fn float(value: f64) -> String {
     if value.is_finite() { format!("{value:?}") } else { format!("\"{value}\"") }
 }
 
-/// The JSON of a key as JSON has keys: a text.
+/// Returns the JSON text for a key.
 fn as_key(key: &str) -> Cow<'_, str> {
     if key.starts_with('"') { key.into() } else { quoted(key).into() }
 }

@@ -9,7 +9,7 @@ use serde_json::json;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-/// Packs that could not be trimmed which are shown one by one.
+/// Most packs in the list of those that could not be trimmed.
 const SHOWN_MAX: usize = 20;
 
 /// `outlive pool trim`.

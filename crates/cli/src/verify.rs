@@ -1,4 +1,5 @@
-//! `outlive verify`: reads what is stored, says what is damaged, whom it hurts, and what to do.
+//! `outlive verify`: reads stored data, and reports damage, the affected checkpoints and the next
+//! step.
 
 use crate::args::VerifyArgs;
 use crate::chosen::job_at;
@@ -18,24 +19,24 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What was found in a job.
+/// Result for a job.
 struct JobCheck {
     name: JobName,
     report: VerifyReport,
-    /// Checkpoints that are incomplete.
+    /// Checkpoints in which damage was found.
     incomplete: BTreeSet<Epoch>,
-    /// The same of memory, which a restore takes, and of files, which a get does.
+    /// Results for checkpoints of memory, which a restore uses, and of files, which a get uses.
     kinds: [KindCheck; 2],
-    /// Checkpoints that were suspect and are whole: they are suspect no more.
+    /// Suspect checkpoints that are whole and lost the mark.
     cleared: Vec<Epoch>,
 }
 
-/// What was found in a job's checkpoints of one kind.
+/// Result for a job's checkpoints of one kind.
 #[derive(Default)]
 struct KindCheck {
-    /// The newest that is incomplete.
+    /// The newest in which damage was found.
     newest_incomplete: Option<Epoch>,
-    /// The newest that was looked at and is whole.
+    /// The newest that was checked and is whole.
     newest_whole: Option<Epoch>,
 }
 
@@ -45,7 +46,7 @@ impl JobCheck {
     }
 }
 
-/// What was found in the shards themselves.
+/// Result for the shards themselves.
 #[derive(Default)]
 struct ShardCheck {
     shards: u64,
@@ -114,7 +115,7 @@ fn check_job(pool: &Pool, name: JobName, only: Option<Epoch>, sample: Sample) ->
     Ok(JobCheck { name, report, incomplete, kinds, cleared })
 }
 
-/// Reads whole shards, of one job's writers or all, every byte of them.
+/// Reads every byte of the shards of one job's writers, or of all shards.
 fn check_shards(
     pool: &Pool,
     job: Option<&JobName>,
@@ -149,7 +150,7 @@ fn check_shards(
                 check.shards += 1;
                 check.read_bytes += read_bytes;
             }
-            // Only damage is a finding; that the medium cannot be asked at all is an error.
+            // Only damage is a finding; a medium that does not respond is an error.
             Err(error) if is_damage(&error) => check.faults.push((shard, error)),
             Err(error) => return Err(error),
         }
@@ -159,7 +160,7 @@ fn check_shards(
     Ok(check)
 }
 
-/// The sessions whose packs a job's checkpoints may need.
+/// Returns the sessions whose packs a job's checkpoints may need.
 fn sessions(pool: &Pool, job: &JobName) -> Result<HashSet<SessionId>> {
     let mut sessions = HashSet::new();
     for entry in history(pool, job)? {
@@ -255,7 +256,7 @@ fn job_text(job: &JobCheck, text: &mut String) {
     for epoch in &job.incomplete {
         let mut of_it = report.findings.iter().filter(|finding| finding.epoch == Some(*epoch));
         let first = of_it.next().map_or("", |finding| finding.error.message());
-        // The message says the checkpoint itself.
+        // The line already names the checkpoint.
         let first =
             first.strip_prefix(&format!("checkpoint {epoch} of job {name}: ")).unwrap_or(first);
         let _ = writeln!(text, "  DAMAGED checkpoint {epoch}: {first}");
@@ -306,7 +307,7 @@ fn job_advice(pool: &Pool, job: &JobCheck, only: Option<Epoch>) -> Vec<String> {
             "Job {name}: `{verify}` finds a checkpoint that is whole, if there is one."
         )];
     }
-    // A restore takes a checkpoint of memory, a get one of files; a job may have both.
+    // A restore uses a checkpoint of memory, a get one of files; a job may have both.
     let is_mixed = job.kinds.iter().all(|k| k.newest_incomplete.or(k.newest_whole).is_some());
     let mut advice = Vec::new();
     for (kind, is_files) in job.kinds.iter().zip([false, true]) {

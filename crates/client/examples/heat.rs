@@ -1,8 +1,8 @@
-//! A program that outlives its failures, as one in C or with MPI would be written: it names its memory
+//! A program that outlives its failures, written like one in C or with MPI: it names its memory
 //! once, restores at its start, and saves as it goes.
 //!
 //!     cargo run -p outlive-client --example heat -- /tmp/heat 1000
-#![allow(unsafe_code)] // it hands over its own memory
+#![allow(unsafe_code)] // the example hands over its own memory
 
 use outlive_capture::{Region, fill::MutRegion};
 use outlive_client::{Client, End, NamedMemory, WritePermit};
@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 const CELLS: usize = 100_000;
 
-/// Runs from where the last run came to, up to step `until`. Returns the step it began with, and the
-/// temperatures.
+/// Runs from the point that the last run reached up to step `until`. Returns the step it began
+/// with, and the temperatures.
 pub fn run(dir: &Path, until: u64) -> Result<(u64, Vec<f64>)> {
     let pool = open_or_create(dir, Environment::system())?;
     let client = Client::open(&pool, "heat", JobOptions::default())?;
@@ -27,7 +27,8 @@ pub fn run(dir: &Path, until: u64) -> Result<(u64, Vec<f64>)> {
     let (cells_at, step_at) = (cells.as_mut_ptr().cast::<u8>(), step.as_mut_ptr().cast::<u8>());
     let target = |name: &str, dtype: &str, length: usize, start: *mut u8, bytes: usize| {
         let (name, dtype, shape) = (name.to_owned(), dtype.to_owned(), vec![length as u64]);
-        // SAFETY: the vectors are initialised, and nobody uses them before `restore_named` has returned.
+        // SAFETY: the vectors are initialised, and nothing uses them before `restore_named` has
+        // returned.
         let memory = unsafe { MutRegion::from_raw(start, bytes) };
         NamedMemory { name, dtype, shape, memory, distribution: Distribution::Local }
     };
@@ -47,14 +48,14 @@ pub fn run(dir: &Path, until: u64) -> Result<(u64, Vec<f64>)> {
         if step[0].is_multiple_of(10) {
             let region =
                 |name: &str, dtype: &str, length: usize, start: *const u8, bytes: usize| {
-                    // SAFETY: nobody writes the vectors before `save` has returned.
+                    // SAFETY: nothing writes the vectors before `save` has returned.
                     unsafe { Region::from_raw(name, dtype, vec![length as u64], start, bytes) }
                 };
             let regions = vec![
                 region("cells", "<f8", CELLS, cells.as_ptr().cast(), bytes),
                 region("step", "<u8", 1, step.as_ptr().cast(), 8),
             ];
-            // Goes on while the checkpoint is written; the next save waits, if it must.
+            // The program goes on while the checkpoint is written; the next save waits, if it must.
             client.save(regions, Vec::new(), SaveNotes::default())?;
         }
     }

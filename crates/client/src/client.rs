@@ -1,4 +1,4 @@
-//! Opening a job, saving, and closing.
+//! Opens a job, saves, and closes it.
 
 use crate::sessions::{self, collect_and_let_go, collect_behind};
 use outlive_capture::{ChangeTracker, MemorySource, Region};
@@ -8,10 +8,10 @@ use outlive_store::{Job, JobOptions, LazyFill, SaveHandle, SaveNotes};
 use outlive_types::{Distribution, Result};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How a program ends its work with a job.
+/// Way in which a program ends its work with a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// All ranks of its group close the job at the same place of the program.
+    /// All ranks of its group close the job at the same point of the program.
     Together,
     /// This rank alone, as after an exception: it waits for no other one.
     Alone,
@@ -19,20 +19,22 @@ pub enum End {
     Exit,
 }
 
-/// A program's access to a job: the job and the tracker of its memory. Within a process, all clients of a job are
-/// one writer: they share its session and tracker. Any thread may call any method.
+/// A program's access to a job: the job and the tracker of its memory. Within a process, all
+/// clients of a job are one writer: they share its session and tracker. Any thread may call any
+/// method.
 pub struct Client {
     pub(crate) job: Job,
-    /// What is remembered of the last image.
+    /// Tracker, which remembers the last image.
     pub(crate) tracker: Arc<ChangeTracker>,
-    /// The last save, until its outcome has been looked at.
+    /// The last save, until a call has taken its result.
     last: Mutex<Option<SaveHandle>>,
-    /// The last lazy restore, until somebody has waited for it.
+    /// The last lazy restore, until a call has waited for it.
     fill: Mutex<Option<LazyFill>>,
 }
 
 impl Client {
-    /// Opens a job, or joins it if this process has it open already; nothing is read or written yet.
+    /// Opens a job, or joins it if this process has it open already; nothing is read or written
+    /// yet.
     ///
     /// # Errors
     /// `Invalid` for an impossible name, or an unknown tracker in `pool.toml`.
@@ -41,21 +43,21 @@ impl Client {
         Ok(Client { job, tracker, last: Mutex::default(), fill: Mutex::default() })
     }
 
-    /// The job.
+    /// Returns the job.
     pub fn job(&self) -> &Job {
         &self.job
     }
 
-    /// Threads for hashing and copying.
+    /// Returns the number of threads for hashing and copying.
     fn threads(&self) -> usize {
         self.job.pool().config().tuning.threads()
     }
 
-    /// What a save reads: regions in the program's order, and what is kept with their image. For those
-    /// who must wait for it themselves, with [`MemorySource::wait_filled`]; then see
+    /// Returns the source of a save: regions in the program's order, and the attachment to their
+    /// image. Callers that wait for it themselves use [`MemorySource::wait_filled`], and then
     /// [`Client::save_source`].
     pub fn source(&self, regions: Vec<Region>, attachment: Vec<u8>) -> MemorySource {
-        // What is the same on all ranks is stored once.
+        // Regions that are the same on all ranks are stored once.
         let is_mine = |region: &Region| {
             self.job.rank() == 0 || *region.distribution() != Distribution::Replicated
         };
@@ -64,8 +66,8 @@ impl Client {
             .with_elsewhere(elsewhere)
     }
 
-    /// Saves regions, with what a front door keeps with their image. Returns when the program may
-    /// write its memory again; the handle tells when the checkpoint is committed.
+    /// Saves regions, with the attachment that a front door keeps with their image. Returns when
+    /// the program may write its memory again; the handle reports when the checkpoint is committed.
     ///
     /// # Errors
     /// As [`Job::save`].
@@ -78,7 +80,7 @@ impl Client {
         self.save_source(&mut self.source(regions, attachment), notes)
     }
 
-    /// The same of a source that [`Client::source`] has made.
+    /// Does the same with a source that [`Client::source`] has made.
     ///
     /// # Errors
     /// As [`Job::save`].
@@ -88,20 +90,21 @@ impl Client {
         Ok(handle)
     }
 
-    /// True if a save is due: see [`Job::due`].
+    /// Returns whether a save is due: see [`Job::due`].
     ///
     /// # Errors
-    /// The failure of an earlier save, if the program must be told and was not; in a group, those of the
-    /// coordinator.
+    /// The failure of an earlier save, if the program must know of it and has not seen it; in a
+    /// group, those of the coordinator.
     pub fn due(&self) -> Result<bool> {
-        // Of a group one rank must not give up where others go on: the save raises it on all.
+        // No rank of a group must give up where others go on: the save reports the failure on all.
         if self.job.is_group() {
             return self.job.due();
         }
         let mut last = self.last();
         if last.as_ref().is_some_and(SaveHandle::done) {
             let told = self.job.tell_last();
-            // With a failure of which it is not told now, the program may end: see `Client::has_unheard`.
+            // Keeps a failure that the program has not seen, as it may end with it: see
+            // `Client::has_unheard`.
             if !matches!(told, Ok(true)) {
                 last.take();
             }
@@ -111,7 +114,7 @@ impl Client {
         self.job.due()
     }
 
-    /// True if a save is under way, or over and nobody has looked at its outcome.
+    /// Returns whether a save is in progress, or over without a call that has taken its result.
     pub fn has_unheard(&self) -> bool {
         self.last().is_some()
     }
@@ -120,7 +123,8 @@ impl Client {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lazy restore that may still fill memory. A save, a restore and a close wait for it.
+    /// Returns the lazy restore that may still fill memory. A save, a restore and a close wait for
+    /// it.
     pub fn filling(&self) -> Option<LazyFill> {
         self.fill.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -129,19 +133,19 @@ impl Client {
         *self.fill.lock().unwrap_or_else(PoisonError::into_inner) = fill;
     }
 
-    /// Somebody has waited until the lazy restore was over, however it ended.
+    /// Notes that a caller has waited until the lazy restore was over, however it ended.
     pub fn filling_is_over(&self) {
         self.set_filling(None);
     }
 
-    /// Nobody saves by this client any more, or what its tracker knows will be void: others may track
-    /// the memory. What a save under way has frozen stays frozen.
+    /// Stops tracking, as another client may track the memory, or this one saves no more. Its next
+    /// save would compare everything. Memory that a save in progress has frozen stays frozen.
     pub fn detach(&self) {
         self.tracker.detach();
     }
 
-    /// Collects garbage of the pool. First ends the sessions that this process has open in it. In a group, ends only this
-    /// job's session, and only on the committing rank.
+    /// Runs a gc of the pool. First ends the sessions that this process has open there. In a group,
+    /// ends only this job's session, and only on the committing rank.
     ///
     /// # Errors
     /// As [`collect_and_let_go`].
@@ -153,7 +157,8 @@ impl Client {
         }
     }
 
-    /// Completes the drain and ends the session in the log. The client can be used again afterwards.
+    /// Completes the persist phase, and ends the session in the log. The client can be used again
+    /// afterwards.
     ///
     /// # Errors
     /// As [`Job::close`].

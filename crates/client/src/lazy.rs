@@ -14,20 +14,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How memory is to be filled lazily.
+/// Options of a lazy restore.
 #[derive(Clone, Debug, Default)]
 pub struct Lazily {
-    /// Serve the program's own instructions only, even where system calls could be served too.
+    /// Whether to serve the program's own instructions only, even where system calls could be
+    /// served.
     pub user_only: bool,
-    /// Set once no memory of the program will be touched any more: then it may be let go.
+    /// Set once no memory of the program is touched any more: then it may be freed.
     pub over: Arc<AtomicBool>,
 }
 
 /// A lazy restore that has returned.
 pub struct LazyRestore {
-    /// What was restored before the program goes on.
+    /// Result of what was restored before the program goes on.
     pub filled: Filled,
-    /// The rest.
+    /// The rest, which is filled later.
     pub rest: MemoryFill,
 }
 
@@ -36,31 +37,32 @@ pub struct LazyRestore {
 pub struct MemoryFill {
     fill: LazyFill,
     memory: Arc<LazyMemory>,
-    /// Stream of each large region by its name.
+    /// Stream of each large region, by the region's name.
     streams: Arc<HashMap<String, usize>>,
 }
 
 impl MemoryFill {
-    /// True once everything is there, or never will be.
+    /// Returns whether everything is there, or never will be.
     pub fn done(&self) -> bool {
         self.fill.done()
     }
 
-    /// Bytes brought by the background so far, and in all.
+    /// Returns the bytes that the background has brought so far, and those in all.
     pub fn progress(&self) -> (u64, u64) {
         self.fill.progress()
     }
 
-    /// How memory is being filled.
+    /// Returns how memory is being filled.
     pub fn how(&self) -> &How {
         self.memory.how()
     }
 
-    /// Waits until regions, or everything without any, are there; `None` if that takes longer than
-    /// `limit`. Names that nothing is filled for are there. What is waited for is read first.
+    /// Waits until these regions are there, or all without any; `None` if that takes longer than
+    /// `limit`. Regions that are not filled lazily count as there. The awaited regions are read
+    /// first.
     ///
     /// # Errors
-    /// Inside: why they never will be.
+    /// Inside: the reason why they never will be there.
     pub fn wait(&self, names: Option<&[String]>, limit: Duration) -> Option<Result<()>> {
         let Some(names) = names else {
             return self.fill.wait(Some(limit)).map(|outcome| outcome.map(drop));
@@ -76,14 +78,14 @@ impl MemoryFill {
     }
 }
 
-/// What a lazy restore fills.
+/// Memory that a lazy restore fills.
 struct Sink {
     memory: Arc<LazyMemory>,
-    /// Whether what is not lazy may still be written.
+    /// Whether regions that are not lazy may still be written.
     permit: Arc<WritePermit>,
     /// Name of each stream.
     names: Vec<String>,
-    /// Every region was asked for.
+    /// Whether every region was requested.
     whole: bool,
 }
 
@@ -147,23 +149,24 @@ impl LazySink for Sink {
     }
 }
 
-/// What is known of the checkpoint that is being restored.
+/// State of the checkpoint that is being restored.
 struct LazyState {
     memory: Arc<LazyMemory>,
     names: Vec<String>,
-    /// Streams that go into memory of the restore's own.
+    /// Streams that go into the restore's own memory.
     ours: Vec<usize>,
     later: Mutex<Vec<(RegionDesc, MutRegion)>>,
 }
 
 impl Client {
-    /// Restores as [`Client::restore`] does, but returns as soon as the page trees are read, and what
-    /// cannot be filled lazily. Memory that the program gave must stay until `lazily.over` is set. If
-    /// damage is found later, the checkpoint is marked, and the program, whose memory has holes, ends.
+    /// Restores as [`Client::restore`] does, but returns as soon as the page trees are read, and
+    /// the regions that cannot be filled lazily. Memory of the program must stay until
+    /// `lazily.over` is set. If damage is found later, the checkpoint is marked. The program ends,
+    /// since its memory has holes.
     ///
     /// # Errors
     /// As [`Job::restore_lazily`](outlive_store::Job::restore_lazily); those of `ask`; `Retry` if
-    /// `leave` was taken back; `Invalid` in a group.
+    /// `permit` was withdrawn; `Invalid` in a group.
     pub fn restore_lazily(
         &self,
         select: Select,
@@ -179,7 +182,8 @@ impl Client {
         }
         let mut chosen: Option<LazyState> = None;
         let mut prepare = |checkpoint: &MemoryImage| {
-            // The memory of one that could not be restored goes as soon as another is planned.
+            // The memory of a checkpoint that could not be restored goes when another one is
+            // planned.
             chosen = None;
             let mut plan = FillPlan::new(checkpoint, ask(Offer::of(checkpoint))?)?;
             let options = LazyOptions {
@@ -219,8 +223,8 @@ impl Client {
         Ok(Some(LazyRestore { filled, rest }))
     }
 
-    /// What happens when a fill is over. It holds the tracker and not the client, which must not be
-    /// dropped by a thread of the fill.
+    /// Returns what to do when a fill is over. That holds the tracker and not the client, which a
+    /// thread of the fill must not drop.
     fn ends(&self, lazily: &Lazily) -> LazyEnds<Sink> {
         let (tracker, observer) = (self.tracker.clone(), self.job.pool().env().observer.clone());
         let job = self.job.name().clone();
@@ -237,7 +241,7 @@ impl Client {
                 if let Some(report) = sink.memory.fresh_report() {
                     observer.event(Event::Info(format!("job {job}: {report}")));
                 }
-                // From then on the program may let go of its memory, while this restore is still known.
+                // From here on the program may free its memory, while this restore is still known.
                 sink.memory.end_advice();
                 over_if_whole.store(true, Ordering::Release);
             }),

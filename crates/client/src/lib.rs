@@ -1,10 +1,10 @@
-//! A program's side of one job: what it saves, what a restore fills, and what is remembered in
-//! between, so that the next save writes only what has changed. Every front door stands on it. A program
-//! of several ranks has one client in each, and they save and restore together.
+//! A program's side of one job: its saves, the memory that a restore fills, and the tracker between
+//! them, so that the next save writes only what has changed. Every front door is built on it. A
+//! program of several ranks has one client in each, and they save and restore together.
 //!
-//! [`Client`] opens a job and saves. A restore asks for each region of a checkpoint what is wanted of
-//! it ([`Destination`]), makes a plan of the answers, fills memory by it, at once or lazily, and primes the
-//! tracker with what it has filled.
+//! [`Client`] opens a job and saves. A restore asks for the [`Destination`] of each region of a
+//! checkpoint, and makes a plan of the answers. It fills memory by the plan, at once or lazily, and
+//! primes the tracker with what it has filled.
 
 mod client;
 mod lazy;

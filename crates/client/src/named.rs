@@ -1,4 +1,4 @@
-//! Restores into memory that the program names: what programs in C and MPI do at their start.
+//! Restores into memory that the program names, as programs in C and MPI do at their start.
 
 use crate::client::Client;
 use crate::plan::{Destination, Offer};
@@ -18,20 +18,20 @@ pub struct NamedMemory {
     pub dtype: String,
     /// Its shape.
     pub shape: Vec<u64>,
-    /// As many bytes as it has.
+    /// Memory of the region's length.
     pub memory: MutRegion,
-    /// What other ranks have of it. A part of a global array may be another one than was saved.
+    /// Distribution over the ranks. A part of a global array may differ from the saved one.
     pub distribution: Distribution,
 }
 
 impl Client {
-    /// Restores all regions of a checkpoint into memory that the program names. `targets` is called for
-    /// each checkpoint that comes into question; names must differ. The next save writes only what has
-    /// changed since. `None` if there is no checkpoint: the program begins anew.
+    /// Restores all regions of a checkpoint into memory that the program names. `targets` is called
+    /// for each candidate checkpoint; its names must differ. The next save writes only what has
+    /// changed since. `None` if there is no checkpoint: the program begins from scratch.
     ///
     /// # Errors
-    /// `Invalid` if program and checkpoint do not have the same regions, with the same dtypes, shapes and
-    /// lengths; nothing was written then. Otherwise as [`Client::restore`].
+    /// `Invalid` if program and checkpoint do not have the same regions, with the same dtypes,
+    /// shapes and lengths; nothing was written then. Otherwise as [`Client::restore`].
     pub fn restore_named(
         &self,
         select: Select,
@@ -45,7 +45,7 @@ impl Client {
     }
 }
 
-/// Each region's memory.
+/// Returns each region's destination.
 fn destinations(rank: Rank, offer: &Offer, targets: Vec<NamedMemory>) -> Result<Vec<Destination>> {
     let mut named = HashMap::with_capacity(targets.len());
     for target in targets {
@@ -86,10 +86,10 @@ fn destinations(rank: Rank, offer: &Offer, targets: Vec<NamedMemory>) -> Result<
     }
 }
 
-/// What is wanted of a region: all of it, or a part of the array that it is part of.
+/// Returns the destination of a region: all of it, or a part of the array that it is part of.
 ///
 /// # Errors
-/// `Invalid` if the memory for it is not like it.
+/// `Invalid` if the memory does not match the region.
 pub fn wish_for(offer: &Offer, region: &RegionDesc, target: NamedMemory) -> Result<Destination> {
     let global = |distribution: &Distribution| distribution.global_shape().map(<[_]>::to_vec);
     let (there, here) = (global(&region.distribution), global(&target.distribution));

@@ -1,5 +1,5 @@
-//! Parts of global arrays that other ranks have saved: which bytes of which images they are, and their
-//! way into the program's memory. Only the chunks are read that hold some of them.
+//! Parts of global arrays that other ranks have saved: finds their bytes in the images, and brings
+//! them into the program's memory. It reads only chunks that hold some of them.
 
 use crate::write_permit::WritePermit;
 use outlive_capture::fill::{MutRegion, Scatter};
@@ -8,56 +8,56 @@ use outlive_types::{Error, Overlap, Part, RegionDesc, Result, shown_bytes, uncov
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What lies this close together is read in one go: as much as a chunk may have.
+/// Gap up to which one read takes two ranges: the length of the longest chunk.
 const GAP_BYTES: u64 = 64 << 10;
 /// The longest range, so that its pieces are few.
 const RANGE_BYTES_MAX: u64 = 64 << 20;
 
-/// A part that is wanted of a global array, and the memory for it.
+/// A requested part of a global array, and the memory for it.
 #[derive(Debug)]
 pub struct PartWish {
     /// A region that is part of the array.
     pub region: RegionDesc,
-    /// What is wanted.
+    /// The requested part.
     pub part: Part,
-    /// As many bytes as that has.
+    /// Memory of its length.
     pub memory: MutRegion,
 }
 
-/// What an image has for a wish.
+/// A region of an image that overlaps a requested part.
 struct Source {
-    /// Index of the wish.
+    /// Index of the request.
     destination: usize,
     region: RegionDesc,
     overlap: Overlap,
 }
 
-/// All that one image has for the wishes.
+/// All sources of one image.
 struct ImageSources {
     of: RankRegions,
     sources: Vec<Source>,
 }
 
-/// What of which images goes where.
+/// Plan of which bytes of which images go where.
 pub struct PartsPlan {
     destinations: Vec<PartWish>,
     images_with: Vec<ImageSources>,
 }
 
-/// Plans to read parts of arrays, from whichever ranks have saved them. Reads no more than catalogs.
+/// Plans to read parts of arrays, from whichever ranks have saved them. Reads only catalogs.
 ///
 /// # Errors
-/// `Invalid` for a part that is not in the checkpoint as a whole, or memory of another length; `Damaged`
+/// `Invalid` for a part that is not whole in the checkpoint, or memory of another length; `Damaged`
 /// if a catalog is missing or wrong.
 pub fn plan_parts(images: &RankImages<'_>, destinations: Vec<PartWish>) -> Result<PartsPlan> {
     let images_with = find(images, &destinations)?;
     Ok(PartsPlan { destinations, images_with })
 }
 
-/// Reads them.
+/// Reads the planned parts.
 ///
 /// # Errors
-/// `Damaged` if something of it is missing or wrong.
+/// `Damaged` if data of them is missing or wrong.
 pub fn read_parts(
     images: &RankImages<'_>,
     plan: PartsPlan,
@@ -88,7 +88,7 @@ pub fn read_parts(
     Ok(())
 }
 
-/// Which images have something for the wishes.
+/// Finds the images that have data of the requested parts.
 fn find(images: &RankImages<'_>, destinations: &[PartWish]) -> Result<Vec<ImageSources>> {
     let mut found = Vec::new();
     let mut parts: Vec<Vec<Part>> = destinations.iter().map(|_| Vec::new()).collect();
@@ -147,7 +147,7 @@ fn find(images: &RankImages<'_>, destinations: &[PartWish]) -> Result<Vec<ImageS
     Ok(found)
 }
 
-/// The array that a region is part of, for people.
+/// Names the array of a region, for messages.
 fn words(images: &RankImages<'_>, destination: &PartWish) -> String {
     format!(
         "the array \"{}\" of checkpoint {}",
@@ -169,7 +169,7 @@ fn check(images: &RankImages<'_>, destination: &PartWish) -> Result<()> {
     })
 }
 
-/// Where a source lies in its image.
+/// Location of a source in its image.
 struct Placed {
     stream: usize,
     /// First byte of the region in the stream.
@@ -184,8 +184,8 @@ struct Sink<'a> {
 }
 
 impl Sink<'_> {
-    /// For each source that a range of a stream has something of: the bytes of the wish's memory, and
-    /// which of the range they are.
+    /// Calls `put` for each piece of a source in a range of a stream: with the request, the offset
+    /// in its memory, and the bytes of the range.
     fn each(&self, stream: usize, range: Range<u64>, put: &dyn Fn(usize, u64, Range<usize>)) {
         for placed in self.placed.iter().filter(|placed| placed.stream == stream) {
             let (begin, end) = (placed.begin, placed.begin + placed.source.region.bytes);

@@ -1,4 +1,4 @@
-//! What a restore fills: the wishes of the program, region by region, made a plan by stream.
+//! Plans a restore: the destinations of the program, region by region, become a plan by stream.
 
 use outlive_capture::fill::MutRegion;
 use outlive_store::MemoryImage;
@@ -9,13 +9,13 @@ use outlive_types::{Epoch, Error, PACKED_STREAM, Part, RegionDesc, RegionLocatio
 pub struct Offer {
     /// Its epoch.
     pub epoch: Epoch,
-    /// How many ranks have saved it.
+    /// Number of ranks that have saved it.
     pub ranks: u32,
-    /// Its regions, in the order in which they were saved. Of a group: those that this rank has saved,
-    /// then those that are the same on all ranks. A rank that is new has the parts of arrays with no
-    /// element in them, and no region that was each rank's own.
+    /// Its regions, in the order in which they were saved. Of a group: those that this rank has
+    /// saved, then those that are the same on all ranks. A rank that is new has empty parts of the
+    /// arrays, and no region that each rank had for itself.
     pub regions: Vec<RegionDesc>,
-    /// What the front door kept with the image.
+    /// Attachment of the front door to the image.
     pub attachment: Vec<u8>,
 }
 
@@ -30,22 +30,22 @@ impl Offer {
     }
 }
 
-/// What is wanted of one region.
+/// Destination of one region.
 #[derive(Debug)]
 pub enum Destination {
-    /// Nothing: it is left out.
+    /// None: it is left out.
     Nothing,
-    /// Its bytes, in memory of the restore's own: see [`Filled::bytes`](crate::Filled::bytes).
+    /// Memory of the restore's own: see [`Filled::bytes`](crate::Filled::bytes).
     Copy,
-    /// Its bytes, in this memory, which must be as long. Of memory that overlaps, one region after the
-    /// other is filled at the end, in the order of the regions, as a program would do it.
+    /// This memory, which must be as long. Memory that overlaps is filled at the end, one region
+    /// after the other in their order, as a program would do it.
     Into(MutRegion),
-    /// This part of the global array that the region is part of, in memory that holds just that. Another
-    /// part than was saved cannot be restored lazily.
+    /// Memory for exactly this part of the global array that the region is part of. A part that
+    /// differs from the saved one cannot be restored lazily.
     Part(Part, MutRegion),
 }
 
-/// What is done with one stream.
+/// Destination of one stream.
 #[derive(Debug)]
 enum StreamFill {
     Not,
@@ -53,21 +53,22 @@ enum StreamFill {
     Theirs(MutRegion),
 }
 
-/// What is read, and where to.
+/// Streams to read, and their destinations.
 #[derive(Debug)]
 pub(crate) struct FillPlan {
     streams: Vec<StreamFill>,
-    /// Filled at the end from memory of the restore's own: what is packed with others, and what overlaps.
+    /// Regions that are filled at the end from the restore's own memory: packed ones, and those
+    /// that overlap.
     pub later: Vec<(RegionDesc, MutRegion)>,
-    /// Every region was asked for.
+    /// Whether every region was requested.
     pub whole: bool,
 }
 
 impl FillPlan {
-    /// The plan of one wish for each region.
+    /// Plans one destination for each region.
     ///
     /// # Errors
-    /// `Bug` for another number of wishes; `Invalid` for memory of another length.
+    /// `Bug` for another number of destinations; `Invalid` for memory of another length.
     pub fn new(checkpoint: &MemoryImage, destinations: Vec<Destination>) -> Result<FillPlan> {
         let regions = checkpoint.regions();
         if destinations.len() != regions.len() {
@@ -107,7 +108,7 @@ impl FillPlan {
                         memory.length()
                     )));
                 }
-                // Of all packed regions together there is no byte.
+                // All packed regions together have no byte.
                 (_, _, None) => {}
                 (Destination::Into(memory), RegionLocation::Own, Some(at)) if !overlaps => {
                     plan.streams[at] = StreamFill::Theirs(memory);
@@ -122,20 +123,20 @@ impl FillPlan {
         Ok(plan)
     }
 
-    /// Streams that go into memory of the restore's own, or nowhere.
+    /// Returns the streams that go into memory of the restore's own, or nowhere.
     pub fn not_theirs(&self) -> Vec<usize> {
         let numbered = self.streams.iter().enumerate();
         let not_theirs = numbered.filter(|(_, fill)| !matches!(fill, StreamFill::Theirs(_)));
         not_theirs.map(|(at, _)| at).collect()
     }
 
-    /// Streams that go into memory of the restore's own.
+    /// Returns the streams that go into memory of the restore's own.
     pub fn ours(&self) -> Vec<usize> {
         let numbered = self.streams.iter().enumerate();
         numbered.filter(|(_, fill)| matches!(fill, StreamFill::Ours)).map(|(at, _)| at).collect()
     }
 
-    /// Which streams are read, and for each stream the memory for it.
+    /// Returns the streams to read, and for each stream its memory.
     ///
     /// # Errors
     /// `Full` for more memory than there can be.
@@ -167,12 +168,12 @@ impl FillPlan {
     }
 }
 
-/// Whether a region is just this part of its array.
+/// Returns whether a region is just this part of its array.
 pub(crate) fn is_part(region: &RegionDesc, part: &Part) -> bool {
     region.distribution.part(&region.shape).as_ref() == Some(part)
 }
 
-/// For each wish whether its memory overlaps that of another one.
+/// Returns for each destination whether its memory overlaps that of another one.
 fn overlapping(destinations: &[Destination]) -> Vec<bool> {
     let mut lent: Vec<(usize, usize, usize)> = Vec::new();
     for (at, destination) in destinations.iter().enumerate() {
@@ -184,7 +185,7 @@ fn overlapping(destinations: &[Destination]) -> Vec<bool> {
     }
     lent.sort_unstable();
     let mut overlaps = vec![false; destinations.len()];
-    // What reaches furthest so far, and whose it is.
+    // The furthest end so far, and its destination.
     let (mut end, mut last) = (0, None);
     for (from, to, at) in lent {
         if from < end {
@@ -198,8 +199,8 @@ fn overlapping(destinations: &[Destination]) -> Vec<bool> {
     overlaps
 }
 
-/// Name of the stream that holds a region's bytes. There is none if all packed regions together have no
-/// byte.
+/// Returns the name of the stream with a region's bytes. There is none if all packed regions
+/// together have no byte.
 pub(crate) fn stream_name(region: &RegionDesc) -> &str {
     match region.location {
         RegionLocation::Packed { .. } => PACKED_STREAM,

@@ -10,19 +10,19 @@ use outlive_types::{Distribution, Epoch, Error, Event, RegionDesc, RegionLocatio
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What a restore has done, and what it has read into memory of its own.
+/// Result of a restore, with the data that it has read into its own memory.
 #[derive(Debug)]
 pub struct Filled {
-    /// The epoch, figures, and what was passed over.
+    /// The epoch, figures, and the checkpoints that were skipped.
     pub restored: Restored,
     pub(crate) image: FilledImage,
-    /// Of what is the same on all ranks, if another one has stored it.
+    /// Data that is the same on all ranks, if another one has stored it.
     pub(crate) common: Option<FilledImage>,
 }
 
 impl Filled {
-    /// The bytes of a region that was asked for as a copy. `None` if it was not asked for, or went
-    /// straight to its place.
+    /// Returns the bytes of a region that was requested as a copy. `None` if it was not, or went
+    /// straight to its destination.
     pub fn bytes(&self, region: &RegionDesc) -> Option<&[u8]> {
         match &self.common {
             Some(common) if region.distribution == Distribution::Replicated => common.bytes(region),
@@ -31,10 +31,10 @@ impl Filled {
     }
 }
 
-/// What was read of one image into memory of the restore's own.
+/// Data of one image in memory of the restore's own.
 #[derive(Debug, Default)]
 pub(crate) struct FilledImage {
-    /// By stream.
+    /// Memory by stream.
     ours: HashMap<usize, AlignedBuf>,
     streams: HashMap<String, usize>,
 }
@@ -45,7 +45,7 @@ impl FilledImage {
         FilledImage { ours, streams }
     }
 
-    /// The bytes of a region that was asked for as a copy.
+    /// Returns the bytes of a region that was requested as a copy.
     fn bytes(&self, region: &RegionDesc) -> Option<&[u8]> {
         if region.bytes == 0 {
             return Some(&[]);
@@ -61,7 +61,7 @@ impl FilledImage {
         }
     }
 
-    /// Fills what was packed with others, or overlaps: one region after the other.
+    /// Fills regions that were packed together, or overlap, one after the other.
     pub fn fill_later(&self, later: Vec<(RegionDesc, MutRegion)>) -> Result<()> {
         for (region, memory) in later {
             let bytes = self.bytes(&region);
@@ -72,11 +72,11 @@ impl FilledImage {
     }
 }
 
-/// What a restore fills at once.
+/// Memory that a restore fills at once.
 pub(crate) struct Sink {
     scatter: Scatter,
     permit: Arc<WritePermit>,
-    /// By stream.
+    /// Names by stream.
     names: Vec<String>,
     pub whole: bool,
     /// Streams that go into memory of the restore's own.
@@ -95,17 +95,17 @@ impl RestoreSink for Sink {
 }
 
 impl Client {
-    /// Restores a checkpoint: asks for each that comes into question, newest first, what is wanted of
-    /// its regions, reads that, and answers when it is there. If it proves damaged, the next older one
-    /// is asked for. If every region was wanted, the next save writes only what has changed since.
-    /// `None` if there is no checkpoint.
+    /// Restores a checkpoint. It asks for the destinations of each candidate's regions, newest
+    /// first, reads these regions, and returns when they are there. If a candidate proves damaged,
+    /// the next older one follows. If every region was requested, the next save writes only what
+    /// has changed since. `None` if there is no checkpoint.
     ///
-    /// Memory is touched as long as `leave` allows it: whoever takes it back may free the memory. A save
-    /// under way, and a lazy restore, are waited for.
+    /// Memory is touched as long as `permit` allows it: a caller that withdraws it may free the
+    /// memory. The restore waits for a save in progress, and for a lazy restore.
     ///
     /// # Errors
-    /// As [`Job::restore`](outlive_store::Job::restore); those of `ask`; `Retry` if `leave` was taken
-    /// back.
+    /// As [`Job::restore`](outlive_store::Job::restore); those of `ask`; `Retry` if `permit` was
+    /// withdrawn.
     pub fn restore(
         &self,
         select: Select,
@@ -118,8 +118,8 @@ impl Client {
         }
     }
 
-    /// An image is read: what a save after it needs is remembered, if it `follows` that epoch and all of it
-    /// was read, and what needs its other regions first is filled.
+    /// Ends the restore of an image. If all of it was read and it `follows` that epoch, the tracker
+    /// remembers what the next save needs. Then fills the regions that need others first.
     pub(crate) fn conclude(
         &self,
         sink: Sink,
@@ -145,7 +145,7 @@ impl Client {
         Ok(image)
     }
 
-    /// Tells which pages fresh memory was made of.
+    /// Reports which kind of pages fresh memory has.
     fn tell_memory(&self, report: Option<String>) {
         if let Some(report) = report {
             let text = format!("job {}: {report}", self.job.name());

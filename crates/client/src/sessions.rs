@@ -1,5 +1,6 @@
-//! The jobs that this process has open. A process has one session for each pool and job. A second client joins the
-//! first, so that a process never fences itself. Ranks of a group are left out: threads of one process may be ranks.
+//! The jobs that this process has open. A process has one session for each pool and job. A second
+//! client joins the first, so that a process never fences itself. Ranks of a group are left out:
+//! threads of one process may be ranks.
 
 use outlive_capture::ChangeTracker;
 use outlive_io::PerProcess;
@@ -16,7 +17,8 @@ type Key = ((String, String), JobName);
 
 /// A forked child starts with an empty map.
 static OPEN: PerProcess<HashMap<Key, Open>> = PerProcess::new(|_| HashMap::new());
-/// What this process has restored and saved of each job: one that is closed and opened again goes on with its line.
+/// Epochs that this process has restored or saved of each job: a job that is closed and opened
+/// again continues its chain.
 static REACHED: PerProcess<HashMap<Key, Reached>> =
     PerProcess::new(|old| old.cloned().unwrap_or_default());
 
@@ -25,7 +27,7 @@ struct Open {
     tracker: Weak<ChangeTracker>,
 }
 
-/// Opens a job, or joins it if this process has it open, or a save of it is under way.
+/// Opens a job, or joins it if this process has it open, or a save of it is in progress.
 ///
 /// # Errors
 /// `Invalid` for an impossible name, or an unknown tracker in `pool.toml`.
@@ -52,8 +54,8 @@ pub fn open(pool: &Pool, name: &str, options: JobOptions) -> Result<(Job, Arc<Ch
     Ok((job, tracker))
 }
 
-/// As [`outlive_store::gc::collect`], but first ends the sessions of this process's jobs that have no save under way.
-/// The next save of each job opens another session.
+/// As [`outlive_store::gc::collect`], but first ends the sessions of this process's jobs that have
+/// no save in progress. The next save of each job opens another session.
 ///
 /// # Errors
 /// As [`outlive_store::gc::collect`].
@@ -77,7 +79,7 @@ pub fn collect_behind(
 ) -> Result<GcReport> {
     if options.dry_run {
         let mut report = collect(pool, options)?;
-        // A collection would end their sessions first.
+        // A gc would end their sessions first.
         report.plan.held_by.retain(|holder, _| jobs.iter().all(|(name, _)| name != holder));
         if report.plan.held_by.is_empty() {
             report.plan.held_bytes = 0;

@@ -1,5 +1,6 @@
-//! Restores of a group: all ranks together, each its own image, what is the same on all ranks, and parts
-//! of global arrays from whichever ranks have saved them; and of one process, for which it is the same.
+//! Restores of a group, by all ranks together. Each reads its own image, the data that is the same
+//! on all ranks, and parts of global arrays from whichever ranks have saved them. A single process
+//! restores in the same way.
 
 use crate::client::Client;
 use crate::parts::{PartWish, PartsPlan, plan_parts, read_parts};
@@ -13,34 +14,34 @@ use outlive_types::{Distribution, Epoch, Rank, RegionDesc, Result};
 use std::cell::RefCell;
 use std::sync::Arc;
 
-/// What a rank reads of one checkpoint.
+/// Plan of what a rank reads of one checkpoint.
 struct Planned {
     own: Option<(MemoryImage, FillPlan)>,
-    /// Of rank 0's image.
+    /// Plan for rank 0's image.
     common: Option<(MemoryImage, FillPlan)>,
     parts: Option<PartsPlan>,
-    /// A region that is wanted, and each rank's own.
+    /// A requested region that each rank has for itself.
     local: Option<String>,
-    /// If all of the own image is read: it is that of a rank like this one.
+    /// Whether the next save may continue from the own image, if all of that is read.
     follows: bool,
 }
 
-/// What a rank has read of one checkpoint.
+/// Data that a rank has read of one checkpoint.
 struct Attempt {
     epoch: Epoch,
     own: Option<(MemoryImage, Sink)>,
     common: Option<Sink>,
-    /// A region that was wanted, and is each rank's own.
+    /// A requested region that each rank has for itself.
     local: Option<String>,
-    /// All of the own image was read, and it is that of a rank like this one.
+    /// Whether the next save may continue from the own image: all of that was read.
     follows: bool,
     stats: RestoreStats,
 }
 
-/// What a rank finds in a checkpoint.
+/// Contents of a checkpoint for one rank.
 struct Found {
     own: Option<MemoryImage>,
-    /// Of rank 0, if this is another one.
+    /// Regions of rank 0, if this is another one.
     first: Option<RankRegions>,
 }
 
@@ -61,7 +62,8 @@ impl Client {
         let plan = |images: &RankImages<'_>| {
             Found::look(images, rank)?.plan(images, rank, ranks, &mut **ask.borrow_mut())
         };
-        // A rank that reads its own image keeps the device busy on which another's catalog is.
+        // All plan before they read: a rank that reads its image keeps a device busy that may have
+        // another rank's catalog.
         let planned = RefCell::new(None);
         let mut look = |manifest: &_, as_of| {
             let images = RankImages::new(pool, name, manifest, as_of);
@@ -82,8 +84,8 @@ impl Client {
         self.finish(done.value, done.skipped, permit).map(Some)
     }
 
-    /// As [`Client::restore`], without a group: what one process has of a checkpoint, however many ranks
-    /// have saved it.
+    /// As [`Client::restore`], without a group: the part of one process, however many ranks have
+    /// saved the checkpoint.
     ///
     /// # Errors
     /// As [`Client::restore`].
@@ -102,7 +104,7 @@ impl Client {
         self.finish(attempt, skipped, permit).map(Some)
     }
 
-    /// A checkpoint was read.
+    /// Ends a restore after a checkpoint was read.
     fn finish(&self, attempt: Attempt, skipped: Skipped, permit: &WritePermit) -> Result<Filled> {
         let Attempt { epoch, own, common, local, follows, stats } = attempt;
         if let (Some((of, _)), Some(region), 0) = (&own, local, self.job.rank()) {
@@ -121,7 +123,8 @@ impl Client {
 }
 
 impl Client {
-    /// Says what nobody restores, if there are fewer ranks than before; `region` is each rank's own.
+    /// Warns that regions are left out, if there are fewer ranks than before; each rank has a
+    /// `region` of its own.
     fn tell_of_fewer(&self, image: &MemoryImage, region: &str) {
         let (before, ranks) = (image.manifest().world_size, self.job.ranks());
         if ranks < before {
@@ -134,8 +137,8 @@ impl Client {
         }
     }
 
-    /// Restores what this rank has saved of one epoch, without the other ranks: all of them must have agreed
-    /// on it. Otherwise as [`Client::restore`].
+    /// Restores what this rank has saved of one epoch, without the other ranks, which must all have
+    /// agreed on it. Otherwise as [`Client::restore`].
     ///
     /// # Errors
     /// As [`Client::restore`]; `Invalid` if the checkpoint has no such rank.
@@ -173,7 +176,7 @@ impl Found {
         Ok(Found { own, first })
     }
 
-    /// What of the checkpoint concerns this rank.
+    /// Returns the regions of the checkpoint that concern this rank.
     fn offer(&self, images: &RankImages<'_>, rank: Rank) -> Offer {
         let mut offer = Offer {
             epoch: images.epoch(),
@@ -207,7 +210,7 @@ impl Found {
         offer
     }
 
-    /// Asks what is wanted, and plans how to read it.
+    /// Asks for the destinations, and plans how to read.
     fn plan(
         self,
         images: &RankImages<'_>,
@@ -219,7 +222,7 @@ impl Found {
         let Found { own, first } = self;
         let own_regions = own.as_ref().map_or(&[][..], MemoryImage::regions);
         let count = own_regions.len();
-        // There may be a million of its own.
+        // Copies no own regions: there may be a million.
         let more = offer.regions[count..].to_vec();
         let destinations = ask(offer)?;
         let regions = own_regions.iter().chain(&more);
@@ -227,7 +230,7 @@ impl Found {
         let mut local = None;
         for (at, (destination, region)) in destinations.into_iter().zip(regions).enumerate() {
             let destination = match destination {
-                // As this rank has saved it, it is in its own image.
+                // A part just as this rank has saved it is in its own image.
                 Destination::Part(part, memory) if at >= count || !is_part(region, &part) => {
                     parts.push(PartWish { region: region.clone(), part, memory });
                     Destination::Nothing
@@ -244,7 +247,7 @@ impl Found {
                 (false, Distribution::Replicated) => {
                     common.push((&more[at - count].name, destination))
                 }
-                // No element is there for a rank that is new.
+                // A new rank has no element of these.
                 (false, _) => {}
             }
         }

@@ -1,25 +1,27 @@
-//! The leave to touch the program's memory, which a restore gives its threads and takes back.
+//! The permit to write the program's memory, which a restore gives its threads and withdraws.
 
 use outlive_capture::fill::{Advice, Scatter};
 use outlive_types::{Error, Result};
 use std::sync::{Mutex, PoisonError, RwLock};
 
-/// Says whether the program's memory may still be touched. Whoever touches it holds a read lock.
+/// Says whether the program's memory may still be written. A thread that writes it holds a read
+/// lock.
 #[derive(Default)]
 pub struct WritePermit {
     withdrawn: RwLock<bool>,
-    /// Of memory that is filled with this leave.
+    /// Advice to the kernel about memory that is filled under this permit.
     advice: Mutex<Vec<Advice>>,
 }
 
 impl WritePermit {
-    /// Calls `work`, unless the leave was withdrawn.
+    /// Calls `work`, unless the permit was withdrawn.
     pub fn with<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
         let withdrawn = self.withdrawn.read().unwrap_or_else(PoisonError::into_inner);
         (!*withdrawn).then(work)
     }
 
-    /// From the return on nothing is touched any more, not even by what is dropped later.
+    /// Withdraws the permit. After the return nothing is touched any more, not even by values that
+    /// are dropped later.
     pub fn withdraw(&self) {
         let mut withdrawn = self.withdrawn.write().unwrap_or_else(PoisonError::into_inner);
         *withdrawn = true;
@@ -27,7 +29,7 @@ impl WritePermit {
         advice.iter().for_each(Advice::end);
     }
 
-    /// Makes what fills memory; what it has advised the kernel about that ends when the leave does.
+    /// Makes the values that fill memory; their advice to the kernel ends when the permit does.
     pub fn scatter(&self, make: impl FnOnce() -> Result<Scatter>) -> Result<Scatter> {
         let make = || {
             let scatter = make()?;
@@ -39,7 +41,7 @@ impl WritePermit {
     }
 }
 
-/// The error of a restore whose leave was withdrawn.
+/// Returns the error of a restore whose permit was withdrawn.
 pub fn interrupted() -> Error {
     Error::retry("the restore was interrupted")
 }

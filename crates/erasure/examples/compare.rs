@@ -1,8 +1,8 @@
-//! Our code beside reed-solomon-simd and a copy of memory, in turn and on one core:
+//! Compares our code with reed-solomon-simd and with a copy of memory, in turn and on one core:
 //!
 //!     cargo run --release -p outlive-erasure --example compare
 //!
-//! Figures are GB/s of data: encoded, and of those fragments that two lost ones are made of.
+//! Figures are GB/s of data: encoded data, or the fragments from which two lost ones are rebuilt.
 
 use outlive_erasure::{Code, Kernel};
 use reed_solomon_simd::{ReedSolomonDecoder, ReedSolomonEncoder};
@@ -21,10 +21,10 @@ fn main() {
     }
 }
 
-/// A way to do it; all of them own what they work on.
+/// A named variant to measure; it owns the data it works on.
 type Way = (String, Box<dyn FnMut()>);
 
-/// Each way as often as fits into a round, in turn.
+/// Runs each variant in turn, as often as fits into a round.
 fn compare(k: usize, m: usize, length: usize) {
     let byte = |fragment: usize, at: usize| ((at * 31) >> fragment) as u8;
     let data: Vec<Vec<u8>> =
@@ -99,7 +99,7 @@ fn encoded_by_peer(data: Vec<Vec<u8>>, m: usize) -> Way {
     ("encode, reed-solomon-simd".to_owned(), Box::new(work))
 }
 
-/// The first two data fragments are lost.
+/// Rebuilds the first two data fragments, which are lost.
 fn rebuilt(data: Vec<Vec<u8>>, m: usize) -> Way {
     let code = Code::new(data.len(), m).unwrap();
     let (mut parity, mut made) = (zeros(m, &data), zeros(2, &data));

@@ -1,4 +1,4 @@
-//! A code: which sums are parity, and what gives lost fragments back.
+//! A code: which sums are parity, and how lost fragments are rebuilt.
 
 use crate::field::{inverse, mul};
 use crate::kernel::Kernel;
@@ -13,13 +13,13 @@ pub const FRAGMENTS_MAX: usize = 256;
 pub struct Code {
     k: usize,
     m: usize,
-    /// What each parity fragment is made of: m rows of k coefficients.
+    /// Coefficients of the parity fragments: m rows of k.
     parity: Matrix,
     kernel: Kernel,
 }
 
 impl Code {
-    /// The code of `k` data fragments, at least one, and `m` parity fragments.
+    /// Returns the code of `k` data fragments, at least one, and `m` parity fragments.
     ///
     /// # Errors
     /// `Invalid` for no data fragment, or more than 256 fragments in all.
@@ -27,7 +27,8 @@ impl Code {
         Code::with(k, m, Kernel::best())
     }
 
-    /// The same, with a kernel that the processor must have: for tests and measurements.
+    /// Returns the same code with a given kernel, which the processor must support: for tests and
+    /// measurements.
     ///
     /// # Errors
     /// As [`Code::new`].
@@ -52,12 +53,12 @@ impl Code {
         self.k
     }
 
-    /// Number of parity fragments: so many may be lost.
+    /// Number of parity fragments, which is the number of fragments that may be lost.
     pub fn m(&self) -> usize {
         self.m
     }
 
-    /// Makes the parity of `data`.
+    /// Computes the parity of `data`.
     ///
     /// # Errors
     /// `Bug` unless there are k and m fragments, all of one length.
@@ -77,12 +78,13 @@ impl Code {
         Ok(())
     }
 
-    /// Makes lost fragments again, data or parity, of any k others. Fragments have numbers: data from 0
-    /// on, then parity. More than k may be given; the data among them, and then the first, are used.
+    /// Rebuilds lost fragments, data or parity, from any k others. Fragments are numbered: data
+    /// from 0 on, then parity. More than k may be given: the data fragments among them are used
+    /// first, then parity in the order of its numbers.
     ///
     /// # Errors
-    /// `Damaged` if less than k are given; `Bug` for numbers that are none, or are given twice, and for
-    /// several lengths.
+    /// `Damaged` if less than k are given. `Bug` if a number is out of range or given twice, or if
+    /// the lengths differ.
     pub fn rebuild(&self, given: &[(usize, &[u8])], lost: &mut [(usize, &mut [u8])]) -> Result<()> {
         let mut numbers: Vec<usize> = given.iter().map(|(number, _)| *number).collect();
         numbers.extend(lost.iter().map(|(number, _)| *number));
@@ -106,7 +108,8 @@ impl Code {
         let mut given = given.to_vec();
         given.sort_by_key(|(number, _)| *number);
         given.truncate(self.k);
-        // What is there is this matrix times the data; so the data are its inverse times what is there.
+        // The given fragments are this matrix times the data; so the data are its inverse times
+        // them.
         let there = |row: usize, column: usize| self.cell(given[row].0, column);
         let inverted = Matrix::new(self.k, self.k, there).inverted();
         let inverted =
@@ -122,7 +125,7 @@ impl Code {
         Ok(())
     }
 
-    /// How much of data fragment `column` is in fragment `number`.
+    /// Coefficient of data fragment `column` in fragment `number`.
     fn cell(&self, number: usize, column: usize) -> u8 {
         match number.checked_sub(self.k) {
             None => u8::from(number == column),
@@ -131,9 +134,9 @@ impl Code {
     }
 }
 
-/// How much of data fragment `column` is in parity fragment `row`: the Cauchy matrix 1 / (x + y), with x =
-/// k + row and y = column, whose rows and then columns are scaled so that the first of each are 1. That
-/// changes no square part of it from invertible to not.
+/// Coefficient of data fragment `column` in parity fragment `row`: an entry of the Cauchy matrix 1
+/// / (x + y), with x = k + row and y = column. Its rows and then its columns are scaled so that the
+/// first of each are 1. Scaling keeps every square submatrix invertible.
 fn coefficient(k: usize, row: usize, column: usize) -> u8 {
     let cauchy = |row: usize, column: usize| inverse((k + row) as u8 ^ column as u8);
     let scaled = |row: usize, column: usize| mul(cauchy(row, column), inverse(cauchy(row, 0)));

@@ -1,9 +1,9 @@
-//! The field GF(2^8) of the polynomial x^8 + x^4 + x^3 + x^2 + 1. To add is exclusive or.
+//! The field GF(2^8) of the polynomial x^8 + x^4 + x^3 + x^2 + 1. Addition is exclusive or.
 
 /// The polynomial without its highest term.
 const POLYNOMIAL: u8 = 0x1D;
 
-/// The product of two elements, bit by bit.
+/// Returns the product of two elements, bit by bit.
 pub const fn mul(a: u8, b: u8) -> u8 {
     let (mut product, mut power, mut rest) = (0, a, b);
     while rest != 0 {
@@ -20,7 +20,7 @@ pub const fn mul(a: u8, b: u8) -> u8 {
     product
 }
 
-/// The inverse of an element but zero: its 254th power.
+/// Returns the inverse of a nonzero element: its 254th power.
 pub const fn inverse(a: u8) -> u8 {
     let (mut power, mut product, mut bits) = (a, 1, 254);
     while bits != 0 {

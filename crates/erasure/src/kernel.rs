@@ -1,25 +1,26 @@
-//! Sums of products of whole fragments, a block of each at a time, by whatever the processor does best.
+//! Sums of products of whole fragments, one block of each at a time, with the fastest instructions
+//! of the processor.
 
 use crate::simd;
 use crate::tables::{Products, Tables};
 
-/// Bytes of each fragment that are worked on at once: with 4 + 2 fragments they stay in the first cache.
+/// Bytes of each fragment per step: with 4 + 2 fragments, one step stays in the first-level cache.
 const BLOCK_BYTES: usize = 4096;
 
-/// How the sums are made.
+/// Instructions that compute the sums.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kernel {
-    /// Byte by byte: the reference for the others.
+    /// One byte at a time: the reference for the others.
     Scalar,
-    /// 32 bytes at a time with AVX2: a shuffle looks up 16 products of half a byte each (Plank, Greenan &
-    /// Miller, FAST 2013).
+    /// 32 bytes at a time with AVX2: a shuffle looks up 16 products of half a byte each (Plank,
+    /// Greenan & Miller, FAST 2013).
     Avx2,
-    /// The same, 16 bytes at a time, with NEON.
+    /// 16 bytes at a time with NEON, in the same way.
     Neon,
 }
 
 impl Kernel {
-    /// The fastest that this processor has.
+    /// Returns the fastest kernel that this processor supports.
     pub fn best() -> Kernel {
         match () {
             () if simd::has_avx2() => Kernel::Avx2,
@@ -28,7 +29,7 @@ impl Kernel {
         }
     }
 
-    /// Its name.
+    /// Name of the kernel.
     pub fn name(self) -> &'static str {
         match self {
             Kernel::Scalar => "scalar",
@@ -37,8 +38,8 @@ impl Kernel {
         }
     }
 
-    /// Makes each of `outs` the sum of `ins`, each times its coefficient: `rows[out][in]`. All have one
-    /// length.
+    /// Sets each of `outs` to the sum of all `ins`, each times its coefficient: `rows[out][in]`.
+    /// All slices have one length.
     pub(crate) fn sums(self, rows: &[Vec<u8>], ins: &[&[u8]], outs: &mut [&mut [u8]]) {
         let length = outs.first().map_or(0, |out| out.len());
         let tables = Tables::new(rows);

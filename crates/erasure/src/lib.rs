@@ -1,10 +1,11 @@
-//! Erasure codes: from k data fragments of one length, m parity fragments of that length are made, and any
-//! k of the k + m give back all others. Pure: no I/O, no memory of its own but small tables.
+//! Erasure codes: m parity fragments are computed from k data fragments of the same length. Any k
+//! of the k + m rebuild all others. Pure: no I/O, and no memory of its own except small tables.
 //!
-//! A systematic Reed-Solomon code over GF(2^8) (Reed & Solomon, 1960) with a Cauchy matrix (Blömer et al.,
-//! 1995), normalised so that the first parity fragment is the exclusive or of the data, and all parity of
-//! one data fragment is a copy of it. The bytes are defined in docs/format.md, section 3; why this code and
-//! no library's, in docs/design/017-erasure.md. One of the rooms where `unsafe` is allowed (`simd`).
+//! A systematic Reed-Solomon code over GF(2^8) (Reed & Solomon, 1960) with a Cauchy matrix (Blömer
+//! et al., 1995). The matrix is normalised: the first parity fragment is the exclusive or of the
+//! data, and all parity of a single data fragment is a copy of it. The bytes are defined in
+//! docs/format.md, section 3; docs/design/017-erasure.md says why no library's code is used. This
+//! crate may use `unsafe` (in `simd`).
 
 mod code;
 mod field;

@@ -10,18 +10,18 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// A matrix whose cells `cell(row, column)` says.
+    /// Returns a matrix of the values of `cell(row, column)`.
     pub fn new(rows: usize, columns: usize, cell: impl Fn(usize, usize) -> u8) -> Matrix {
         let cell = |at: usize| cell(at / columns, at % columns);
         Matrix { columns, cells: (0..rows * columns).map(cell).collect() }
     }
 
-    /// One row.
+    /// Returns one row.
     pub fn row(&self, row: usize) -> &[u8] {
         &self.cells[row * self.columns..][..self.columns]
     }
 
-    /// A row times this matrix.
+    /// Multiplies a row by this matrix.
     pub fn times(&self, row: &[u8]) -> Vec<u8> {
         let sum = |column: usize| {
             let each = row.iter().enumerate();
@@ -30,7 +30,7 @@ impl Matrix {
         (0..self.columns).map(sum).collect()
     }
 
-    /// The inverse of a square matrix, by Gauss and Jordan; `None` if it has none.
+    /// Returns the inverse of a square matrix, by Gauss-Jordan elimination; `None` if it has none.
     pub fn inverted(mut self) -> Option<Matrix> {
         let size = self.columns;
         let mut inverted = Matrix::new(size, size, |row, column| u8::from(row == column));
@@ -74,7 +74,7 @@ mod tests {
             assert_eq!(inverted.times(matrix.row(row)), unit);
         }
         assert_eq!(Matrix::new(3, 3, |row, _| row as u8).inverted(), None);
-        // Rows must be swapped on the way.
+        // Rows must be swapped during elimination.
         let swapped = Matrix::new(2, 2, |row, column| u8::from(row != column));
         assert_eq!(swapped.clone().inverted(), Some(swapped));
     }

@@ -16,14 +16,14 @@ pub fn has_neon() -> bool {
     cfg!(target_arch = "aarch64")
 }
 
-/// Adds the products of whole vectors to `out`, and returns how many bytes that were.
+/// Adds the products of whole vectors to `out`, and returns the number of bytes done.
 ///
 /// # Panics
 /// If a part is shorter than `out`, or the processor has no AVX2.
 pub fn add_avx2(tables: &[Products], ins: &[&[u8]], out: &mut [u8]) -> usize {
     assert!(has_avx2() && ins.iter().all(|part| part.len() >= out.len()));
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the processor has AVX2, and each part is as long as `out` at least.
+    // SAFETY: the processor has AVX2, and each part is at least as long as `out`.
     return unsafe { avx2::add(tables, ins, out) };
     #[cfg(not(target_arch = "x86_64"))]
     {
@@ -32,14 +32,14 @@ pub fn add_avx2(tables: &[Products], ins: &[&[u8]], out: &mut [u8]) -> usize {
     }
 }
 
-/// The same with NEON.
+/// Does the same with NEON.
 ///
 /// # Panics
 /// If a part is shorter than `out`, or the processor has no NEON.
 pub fn add_neon(tables: &[Products], ins: &[&[u8]], out: &mut [u8]) -> usize {
     assert!(has_neon() && ins.iter().all(|part| part.len() >= out.len()));
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: every such processor has NEON, and each part is as long as `out` at least.
+    // SAFETY: every such processor has NEON, and each part is at least as long as `out`.
     return unsafe { neon::add(tables, ins, out) };
     #[cfg(not(target_arch = "aarch64"))]
     {
@@ -58,12 +58,12 @@ mod avx2 {
     };
 
     const VECTOR_BYTES: usize = 32;
-    /// Vectors whose sums are kept in registers: what is looked up with serves so many.
+    /// Vectors whose sums stay in registers: each loaded table serves all of them.
     const VECTORS: usize = 4;
     const STEP_BYTES: usize = VECTORS * VECTOR_BYTES;
 
     /// # Safety
-    /// The processor must have AVX2, and each part must be as long as `out` at least.
+    /// The processor must have AVX2, and each part must be at least as long as `out`.
     #[target_feature(enable = "avx2")]
     pub unsafe fn add(tables: &[Products], ins: &[&[u8]], out: &mut [u8]) -> usize {
         let whole = out.len() / STEP_BYTES * STEP_BYTES;
@@ -71,8 +71,8 @@ mod avx2 {
         for at in (0..whole).step_by(STEP_BYTES) {
             let mut sums = [_mm256_setzero_si256(); VECTORS];
             for (products, part) in tables.iter().zip(ins) {
-                // SAFETY: the tables have 16 bytes each; `at` and the three vectors behind it lie within
-                // the part, as its caller promises.
+                // SAFETY: the tables have 16 bytes each. `at` and the following vectors lie within
+                // the part, since each part is at least as long as `out`.
                 unsafe {
                     let low = table(&products.low);
                     let high = table(&products.high);
@@ -97,10 +97,10 @@ mod avx2 {
         whole
     }
 
-    /// The same 16 bytes twice.
+    /// Returns a vector that holds the 16 bytes twice.
     #[target_feature(enable = "avx2")]
     fn table(bytes: &[u8; 16]) -> __m256i {
-        // SAFETY: 16 bytes are read of 16.
+        // SAFETY: it reads 16 bytes from an array of 16.
         unsafe { _mm256_broadcastsi128_si256(_mm_loadu_si128(bytes.as_ptr().cast::<__m128i>())) }
     }
 }
@@ -115,11 +115,12 @@ mod neon {
     const VECTOR_BYTES: usize = 16;
 
     /// # Safety
-    /// Each part must be as long as `out` at least.
+    /// Each part must be at least as long as `out`.
     pub unsafe fn add(tables: &[Products], ins: &[&[u8]], out: &mut [u8]) -> usize {
         let whole = out.len() / VECTOR_BYTES * VECTOR_BYTES;
         for at in (0..whole).step_by(VECTOR_BYTES) {
-            // SAFETY: the tables have 16 bytes each; `at` and 16 bytes lie within the parts and `out`.
+            // SAFETY: the tables have 16 bytes each; `at` and 16 bytes lie within the parts and
+            // `out`.
             unsafe {
                 let half = vdupq_n_u8(0x0F);
                 let mut sum: uint8x16_t = vdupq_n_u8(0);

@@ -1,21 +1,21 @@
-//! Products that are looked up half a byte at a time.
+//! Tables of products, looked up by half a byte.
 
 use crate::field::mul;
 
-/// For each sum and each of its terms, what a coefficient makes of a byte.
+/// Product tables of each coefficient, for each sum and each of its terms.
 pub struct Tables(pub Vec<Vec<Products>>);
 
-/// The products of one coefficient with the lower and with the upper half of a byte: their sum is that
-/// with the byte.
+/// Products of one coefficient with the lower and with the upper half of a byte; their sum is the
+/// product with the byte.
 pub struct Products {
-    /// With the lower half.
+    /// Products with the lower half.
     pub low: [u8; 16],
-    /// With the upper half.
+    /// Products with the upper half.
     pub high: [u8; 16],
 }
 
 impl Tables {
-    /// Those of the coefficients `rows[out][in]`.
+    /// Returns the tables of the coefficients `rows[out][in]`.
     pub fn new(rows: &[Vec<u8>]) -> Tables {
         let of = |coefficient: &u8| {
             let low = std::array::from_fn(|half| mul(*coefficient, half as u8));

@@ -1,4 +1,4 @@
-//! What the code promises: the bytes of docs/format.md, and that any k fragments give back all.
+//! Tests of the code's promises: the bytes of docs/format.md, and that any k fragments rebuild all.
 
 use outlive_erasure::{Code, Kernel};
 use outlive_types::ErrorKind;
@@ -10,7 +10,7 @@ fn kernels() -> Vec<Kernel> {
     kernels
 }
 
-/// Bytes that differ from fragment to fragment.
+/// Returns fragments with different bytes.
 fn fragments(count: usize, length: usize, seed: u64) -> Vec<Vec<u8>> {
     let byte = |fragment: usize, at: usize| {
         let mixed =
@@ -20,10 +20,10 @@ fn fragments(count: usize, length: usize, seed: u64) -> Vec<Vec<u8>> {
     (0..count).map(|fragment| (0..length).map(|at| byte(fragment, at)).collect()).collect()
 }
 
-/// Data and parity.
+/// Returns data and parity.
 fn encoded(code: &Code, data: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let length = data[0].len();
-    // What is there before does not matter.
+    // Encoding must overwrite old content.
     let mut parity = vec![vec![0xA5; length]; code.m()];
     let ins: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
     let mut outs: Vec<&mut [u8]> = parity.iter_mut().map(Vec::as_mut_slice).collect();
@@ -31,7 +31,7 @@ fn encoded(code: &Code, data: &[Vec<u8>]) -> Vec<Vec<u8>> {
     [data, &parity].concat()
 }
 
-/// The fragments that are lost, made of the others.
+/// Returns the lost fragments, rebuilt from the others.
 fn rebuilt(code: &Code, all: &[Vec<u8>], lost: &[usize]) -> Vec<Vec<u8>> {
     let numbers = 0..all.len();
     let given: Vec<(usize, &[u8])> = numbers
@@ -52,7 +52,7 @@ fn hex(text: &str) -> Vec<u8> {
         .collect()
 }
 
-/// As in docs/format.md, where a few lines of Python make them.
+/// The bytes are those of docs/format.md, where a few lines of Python compute them.
 #[test]
 fn the_bytes_are_those_of_the_format() {
     let data = [

@@ -1,5 +1,5 @@
-//! How long the requests of a log take, and a listing of 100,000 records:
-//! `cargo bench -p outlive-etcd --bench throughput`.
+//! Measures the requests of a log, and a listing of 100,000 records: `cargo bench -p outlive-etcd
+//! --bench throughput`.
 
 #[path = "../tests/it/support/mod.rs"]
 mod support;
@@ -14,7 +14,7 @@ const MANIFEST: usize = 20_000;
 const ROUNDS: u64 = 300;
 const THREADS: u64 = 64;
 
-/// The median of what each number takes.
+/// Returns the median duration of `work` over the numbers.
 fn median(numbers: impl Iterator<Item = u64>, mut work: impl FnMut(u64)) -> Duration {
     let mut took: Vec<Duration> = numbers
         .map(|number| {

@@ -1,5 +1,5 @@
-//! A cluster and a prefix of its keys: which member is asked, for how long, as whom, and what follows
-//! if it does not answer.
+//! A cluster and a prefix of its keys. It chooses the member for a request, the time limit and the
+//! user, and the next step if the member does not respond.
 
 use crate::errors::{Fault, Next};
 use crate::gateway::{AuthToken, Reply, Request, Streamed};
@@ -16,44 +16,44 @@ use std::time::{Duration, Instant};
 
 /// Longest wait for a connection to a member.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
-/// Longest wait for an answer. Without a majority etcd itself gives up after 7 seconds.
+/// Longest wait for a reply. Without a majority etcd itself gives up after 7 seconds.
 const ANSWER_MAX: Duration = Duration::from_secs(8);
-/// The same if another member can be asked for the same thing meanwhile: this one may be cut off from
+/// Longest wait for a reply if other members can do the same request: this one may be cut off from
 /// the majority.
 const ANSWER_MAX_OF_SEVERAL: Duration = Duration::from_secs(4);
-/// No second round over the members begins after that.
+/// No second round over the members begins after this time.
 const ROUNDS: Duration = Duration::from_secs(3);
-/// No further member is asked after that.
+/// No further member is asked after this time.
 const ASKING_MAX: Duration = Duration::from_secs(12);
-/// Between two rounds: a new leader is found within a second or two.
+/// Pause between two rounds: a cluster elects a new leader within a second or two.
 const PAUSE: Duration = Duration::from_millis(100);
-/// What was idle for longer is not used again: a firewall may have forgotten it, and would let a put
-/// get lost.
+/// A connection that was idle for longer is not used again: a firewall may have dropped it, and
+/// would let a put get lost.
 const IDLE_MAX: Duration = Duration::from_secs(20);
 
-/// Where keys are kept.
+/// A cluster and the prefix of our keys in it.
 pub(crate) struct Cluster {
-    /// As a location, for messages.
+    /// Location, for messages.
     url: String,
     /// Hosts with ports.
     addresses: Vec<String>,
     /// Begins every key; empty, or without a slash at its end.
     pub prefix: String,
     settings: Settings,
-    /// Whom to ask first: who answered last.
+    /// The member to ask first: the one that replied last.
     first: AtomicUsize,
-    /// Connections belong to a process: a forked child that used those of its parent would answer
-    /// the parent's requests. What a child has of them is left as it is.
+    /// Connections belong to a process: a forked child that used its parent's would receive the
+    /// replies to the parent's requests. A child does not touch them.
     ours: PerProcess<Ours>,
 }
 
-/// What a process knows of a cluster.
+/// State of one process for a cluster.
 #[derive(Default)]
 struct Ours {
     client: Option<Client>,
-    /// Says who we are, on every member; empty if the cluster does not ask.
+    /// Authenticates us at every member; empty if the cluster has no users.
     token: Option<String>,
-    /// All members have the same.
+    /// Id of the cluster, equal on all members.
     cluster_id: Option<String>,
 }
 
@@ -82,17 +82,17 @@ impl Cluster {
         }
     }
 
-    /// Seconds after which a lease ends that is not renewed.
+    /// Returns the seconds after which a lease ends that is not renewed.
     pub(crate) fn lease_s(&self) -> u32 {
         self.settings.lease_s
     }
 
-    /// Where it is, for messages.
+    /// Returns the location, for messages.
     pub(crate) fn describe(&self) -> &str {
         &self.url
     }
 
-    /// Has a request carried out by the members in turn, until one has done it.
+    /// Sends a request to the members in turn, until one has done it.
     pub(crate) async fn call(&self, request: &Request) -> std::result::Result<Reply, Fault> {
         let several = request.repeats && self.addresses.len() > 1;
         let limit = if several { ANSWER_MAX_OF_SEVERAL } else { ANSWER_MAX };
@@ -107,7 +107,7 @@ impl Cluster {
                     }
                     Err(fault) => fault,
                 };
-                // Whoever calls again meets another one.
+                // The next call begins with another member.
                 self.first.store((at + 1) % self.addresses.len(), Ordering::Relaxed);
                 let is_final = match fault.next {
                     Next::Stop | Next::Compacted => true,
@@ -130,19 +130,19 @@ impl Cluster {
         }
     }
 
-    /// The fault with the member's name.
+    /// Adds the member's name to a fault.
     fn at(&self, at: usize, fault: Fault) -> Fault {
         Fault { text: format!("{}: {}", self.addresses[at], fault.text), ..fault }
     }
 
-    /// What all members said last, as one.
+    /// Merges the last faults of all members into one.
     fn in_all(&self, faults: Vec<Option<Fault>>) -> Fault {
         let named = faults.into_iter().enumerate();
         let faults: Vec<Fault> =
             named.filter_map(|(at, fault)| Some(self.at(at, fault?))).collect();
         let texts: Vec<&str> = faults.iter().map(|fault| fault.text.as_str()).collect();
         let text = texts.join("; ");
-        // As long as one of them may answer later, so may the cluster.
+        // As long as one member may reply later, so may the cluster.
         let worst = faults.into_iter().min_by_key(|fault| fault.kind != ErrorKind::Retry);
         match worst {
             Some(fault) => Fault { text, ..fault },
@@ -150,13 +150,13 @@ impl Cluster {
         }
     }
 
-    /// Finds out which members are there, whether they are of one cluster, and whether a put would do.
+    /// Checks which members respond, that they belong to one cluster, and that a put would succeed.
     pub(crate) async fn check(&self) -> Result<()> {
         let greeting = Request::greet(&self.key("log/"), &self.key("log0"));
         let doing = format!("looking into {}", self.url);
         for (at, address) in self.addresses.iter().enumerate() {
             match self.ask(address, &greeting, CONNECT_MAX).await {
-                // Others may be a majority.
+                // The other members may be a majority.
                 Err(fault) if fault.kind == ErrorKind::Retry => {}
                 Err(fault) => return Err(self.at(at, fault).explain(&doing)),
                 Ok(_) => {}
@@ -166,7 +166,7 @@ impl Cluster {
         self.call(&put).await.map(drop).map_err(|fault| fault.explain(&doing))
     }
 
-    /// Has one member carry out a request; a token that is too old is replaced first.
+    /// Sends a request to one member; replaces a token first that is too old.
     async fn ask(
         &self,
         address: &str,
@@ -176,7 +176,7 @@ impl Cluster {
         let token = self.token(address, limit).await?;
         let asked = self.send_one(address, request, &token, limit).await;
         let reply = match asked {
-            // Perhaps users were introduced since we asked for a token.
+            // Perhaps users were introduced since we got the token.
             Err(fault) if fault.next == Next::Token || fault.is_nameless() => {
                 if self.settings.user.is_none() {
                     return Err(fault);
@@ -201,7 +201,7 @@ impl Cluster {
         Ok(reply)
     }
 
-    /// What says who we are; empty if that is not asked for.
+    /// Returns the token that authenticates us; empty if the cluster has no users.
     async fn token(&self, address: &str, limit: Duration) -> std::result::Result<String, Fault> {
         let Some(user) = &self.settings.user else { return Ok(String::new()) };
         if let Some(token) = &self.ours.lock().token {
@@ -210,17 +210,17 @@ impl Cluster {
         let request = Request::authenticate(&user.name, &user.password);
         let token = match self.send::<AuthToken>(address, &request, "", limit).await {
             Ok(session) => session.token,
-            // It does not know users.
+            // The member does not know users.
             Err(fault) if fault.says_no_users() => String::new(),
             Err(fault) if fault.next == Next::Stop => return Err(fault),
-            // What the token was wanted for has not begun.
+            // The request that needs the token has not begun.
             Err(fault) => return Err(Fault { next: Next::Another, ..fault }),
         };
         self.ours.lock().token = Some(token.clone());
         Ok(token)
     }
 
-    /// Sends a request; answers the first reply if they come as a stream.
+    /// Sends a request; returns the first reply if replies arrive as a stream.
     async fn send_one(
         &self,
         address: &str,
@@ -259,24 +259,24 @@ impl Cluster {
         serde_json::from_slice(&body).map_err(|_| Fault::of_stranger(status.as_u16(), ""))
     }
 
-    /// This process's connections.
+    /// Returns this process's connections.
     fn client(&self) -> std::result::Result<Client, Fault> {
         let mut ours = self.ours.lock();
         if let Some(client) = &ours.client {
             return Ok(client.clone());
         }
-        // Fails only if one was chosen already, which is as good.
+        // Fails only if a provider is already chosen, which is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let builder = Client::builder()
             .connect_timeout(CONNECT_MAX)
             .pool_idle_timeout(IDLE_MAX)
             .redirect(redirect::Policy::none())
-            // Members are hosts of this network, and a proxy that programs are given leads out of it.
+            // Members are hosts of this network; a proxy from the environment leads out of it.
             .no_proxy()
-            // What speaks HTTP/2 to etcd is taken for gRPC.
+            // etcd takes HTTP/2 requests for gRPC.
             .http1_only();
         let made = match &self.settings.tls {
-            // To read the system's certificates takes a while, and is of no use here.
+            // Reading the system's certificates takes time, and they are not needed here.
             None => builder.tls_certs_only([]).build(),
             Some(Tls { roots, identity }) => {
                 let with_roots = match roots {
@@ -299,10 +299,10 @@ impl Cluster {
         Ok(ours.client.insert(made).clone())
     }
 
-    /// Makes a request with this cluster, and waits for it.
+    /// Starts a request to this cluster, and waits for it.
     ///
     /// # Errors
-    /// As the request's.
+    /// Errors of the request.
     pub(crate) fn wait<T: Send + 'static, F>(
         self: &Arc<Self>,
         request: impl FnOnce(Arc<Cluster>) -> F,

@@ -1,11 +1,11 @@
-//! Members of a cluster, as a location names them.
+//! Members of a cluster, as listed in a location.
 
 use std::fmt;
 
-/// Where etcd listens for clients unless it is told otherwise.
+/// Default port of etcd for clients.
 const PORT: u16 = 2379;
 
-/// `HOST` or `HOST:PORT`. One that names the default port is the same as one that leaves it out.
+/// `HOST` or `HOST:PORT`. An endpoint with the default port equals one without a port.
 #[derive(Clone)]
 pub(crate) struct Endpoint {
     host: String,
@@ -13,12 +13,12 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Reads one; else says what is wrong.
+    /// Parses an endpoint; the error says what is wrong.
     pub(crate) fn parse(text: &str) -> Result<Endpoint, String> {
         if text.contains('@') {
             return Err("a user is no part of it: set ETCDCTL_USER".to_owned());
         }
-        // The colons of an IPv6 address stand in brackets.
+        // Brackets enclose the colons of an IPv6 address.
         let (host, port) = match text.rsplit_once(':') {
             Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
             _ => (text, None),
@@ -31,7 +31,7 @@ impl Endpoint {
         Ok(Endpoint { host: host.to_owned(), port: number })
     }
 
-    /// Where to connect, for a URL.
+    /// Returns host and port for a URL.
     pub(crate) fn address(&self) -> String {
         format!("{}:{}", self.host, self.port())
     }

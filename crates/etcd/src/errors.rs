@@ -1,36 +1,36 @@
-//! What the errors of a cluster mean to the caller.
+//! Meaning of a cluster's errors for the caller.
 
 use outlive_types::{Error, ErrorKind};
 use serde::Deserialize;
 use std::error::Error as _;
 
-/// Why a member did not do what it was asked.
+/// Failure of a request to a member.
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub kind: ErrorKind,
-    /// What happened.
+    /// Description of the failure.
     pub text: String,
-    /// What to do about it.
+    /// Advice for the user.
     pub advice: &'static str,
     pub next: Next,
 }
 
-/// Where the request stands, and so what may be done next.
+/// State of the request, which determines the next step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Next {
-    /// No member would answer otherwise.
+    /// No member would reply differently.
     Stop,
-    /// This member surely did nothing: another may be asked, for anything.
+    /// This member certainly did nothing: any request may go to another.
     Another,
-    /// Nobody knows whether it is done: only what may be done twice may be asked for again.
+    /// The member may have done it: only a request that may be repeated may be sent again.
     Unknown,
-    /// Nothing was done, as the token of the user is too old.
+    /// Nothing was done, since the user's token is too old.
     Token,
-    /// Nothing was done, as the revision that was asked for is no longer there.
+    /// Nothing was done, since the requested revision no longer exists.
     Compacted,
 }
 
-/// What etcd's gateway answers besides a status that is no success.
+/// Body of a reply of etcd's gateway that is no success.
 #[derive(Deserialize)]
 struct Refusal {
     message: String,
@@ -44,14 +44,14 @@ const RESOURCE_EXHAUSTED: u32 = 8;
 const OUT_OF_RANGE: u32 = 11;
 const UNIMPLEMENTED: u32 = 12;
 const UNAUTHENTICATED: u32 = 16;
-/// Canceled, unknown, deadline exceeded, aborted, internal, unavailable: it may work later.
+/// Canceled, unknown, deadline exceeded, aborted, internal, unavailable: a later try may succeed.
 const TEMPORARY: [u32; 6] = [1, 2, 4, 10, 13, 14];
 
 const NAMELESS: &str = "user name is empty";
 
 const NO_MAJORITY: &str =
     ": do more than half of the cluster's members run, and does this machine reach them?";
-/// So etcd treats those who do not speak TLS to it.
+/// For connections that end early: etcd also cuts off clients that do not use TLS.
 const CUT_OFF: &str = ": do more than half of the cluster's members run, and does this machine reach \
                        them? If the cluster uses TLS, write \"etcds://\"";
 const NOT_ETCD: &str = ": correct the location; it must name members of an etcd cluster, version 3.4 or \
@@ -62,7 +62,7 @@ impl Fault {
         Fault { kind, text: text.to_owned(), advice, next }
     }
 
-    /// That of an answer which is no success.
+    /// Returns the fault for a reply that is no success.
     pub(crate) fn of_answer(status: u16, body: &[u8]) -> Fault {
         let Ok(Refusal { message, code }) = serde_json::from_slice(body) else {
             return Fault::of_stranger(status, &String::from_utf8_lossy(body));
@@ -71,14 +71,14 @@ impl Fault {
         Fault::new(kind, next, &message, advice)
     }
 
-    /// That of an answer which is not etcd's.
+    /// Returns the fault for a reply that is not etcd's.
     pub(crate) fn of_stranger(status: u16, body: &str) -> Fault {
         if body.contains("HTTP request to an HTTPS server") {
             let text = "it takes TLS only";
             return Fault::new(ErrorKind::Invalid, Next::Stop, text, ": write \"etcds://\"");
         }
         match status {
-            // Of something in between, such as a balancer of load.
+            // From a host in between, such as a load balancer.
             408 | 429 | 500.. => Fault::new(
                 ErrorKind::Retry,
                 Next::Unknown,
@@ -94,16 +94,16 @@ impl Fault {
         }
     }
 
-    /// That of a request without an answer.
+    /// Returns the fault for a request without a reply.
     pub(crate) fn of_request(error: &reqwest::Error) -> Fault {
-        // The last cause says what happened; those before it say where.
+        // The last cause names the failure; those before it name the location.
         let mut text = error.to_string();
         let mut cause = error.source();
         while let Some(next) = cause {
             text = next.to_string();
             cause = next.source();
         }
-        // A server that refuses our certificate may say so only once it is asked for something.
+        // A server may report that it refuses our certificate only after the first request.
         let is_tls = ["certificate", "corrupt message", "fatal alert"];
         let is_tls = is_tls.into_iter().any(|mark| text.contains(mark));
         let next = if error.is_connect() { Next::Another } else { Next::Unknown };
@@ -123,23 +123,23 @@ impl Fault {
         }
     }
 
-    /// Whether the cluster wants a user, and none was told.
+    /// Returns whether the cluster requires a user, and none was given.
     pub(crate) fn is_nameless(&self) -> bool {
         self.text.contains(NAMELESS)
     }
 
-    /// Whether the cluster does not know users.
+    /// Returns whether the cluster has no users.
     pub(crate) fn says_no_users(&self) -> bool {
         self.text.contains("authentication is not enabled")
     }
 
-    /// The error for what failed while `doing` it.
+    /// Returns the error for a failure while `doing` it.
     pub(crate) fn explain(self, doing: &str) -> Error {
         Error::new(self.kind, format!("{doing}: {}{}", self.text, self.advice))
     }
 }
 
-/// What an answer of etcd's means. Its texts are part of its interface: clients tell errors by them.
+/// Maps an error of etcd. Its texts are part of its interface: clients distinguish errors by them.
 fn meaning(code: u32, message: &str) -> (ErrorKind, Next, &'static str) {
     let says = |part: &str| message.contains(part);
     let invalid = |advice| (ErrorKind::Invalid, Next::Stop, advice);
@@ -171,7 +171,7 @@ fn meaning(code: u32, message: &str) -> (ErrorKind, Next, &'static str) {
             ": the user (ETCDCTL_USER) needs a role that may read and write the keys below the prefix",
         ),
         OUT_OF_RANGE if says("compacted") => (ErrorKind::Retry, Next::Compacted, ": try again"),
-        // A new member that only listens yet, and one that has too much to do.
+        // A new member that only listens yet, or one that is overloaded.
         _ if says("not supported for learner") || code == RESOURCE_EXHAUSTED => {
             (ErrorKind::Retry, Next::Another, ": try again later")
         }

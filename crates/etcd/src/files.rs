@@ -1,10 +1,10 @@
-//! Small files in a cluster, such as what says that a log belongs to a pool.
+//! Small files in a cluster, such as the marker of a log.
 
 use crate::cluster::Cluster;
 use outlive_types::Result;
 use std::sync::Arc;
 
-/// Files below a place's prefix, each read and written whole. A change is durable when its call returns.
+/// Files below a prefix, each read and written whole. A change is durable when its call returns.
 #[derive(Clone, Debug)]
 pub struct EtcdFiles(Arc<Cluster>);
 
@@ -13,25 +13,26 @@ impl EtcdFiles {
         EtcdFiles(cluster)
     }
 
-    /// The bytes of the file `name`, such as "log/.pool.toml"; `None` if it is not there.
+    /// Returns the bytes of the file `name`, such as "log/.pool.toml"; `None` if it does not exist.
     ///
     /// # Errors
-    /// `Invalid` if the cluster must not be read; `Retry` if no majority of it can be reached.
+    /// `Invalid` if the cluster does not permit the read; `Retry` if no majority of it can be
+    /// reached.
     pub fn read(&self, name: &str) -> Result<Option<Vec<u8>>> {
         let name = name.to_owned();
         self.0.wait(|cluster| async move { cluster.get(&name).await })
     }
 
-    /// Writes the file `name`, in place of one that is there.
+    /// Writes the file `name`, and replaces an existing one.
     ///
     /// # Errors
-    /// As [`EtcdFiles::read`]; after `Retry` it is not known whether it was written.
+    /// As [`EtcdFiles::read`]; after `Retry` the write may have happened.
     pub fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let (name, bytes) = (name.to_owned(), bytes.to_vec());
         self.0.wait(|cluster| async move { cluster.put(&name, &bytes).await })
     }
 
-    /// Writes the file `name` unless there is one: true if it was written.
+    /// Writes the file `name` unless it exists; returns true if it was written.
     ///
     /// # Errors
     /// As [`EtcdFiles::write`].
@@ -40,7 +41,8 @@ impl EtcdFiles {
         self.0.wait(|cluster| async move { cluster.put_new(&name, &bytes).await })
     }
 
-    /// The names of all files in the folder `name`, such as "log/x", without it; in order.
+    /// Returns the names of all files in `folder`, such as "log/x", in order and without that
+    /// prefix.
     ///
     /// # Errors
     /// As [`EtcdFiles::read`].
@@ -49,7 +51,7 @@ impl EtcdFiles {
         self.0.wait(|cluster| async move { cluster.names(&folder).await })
     }
 
-    /// Removes the file `name`; one that is not there is no error.
+    /// Removes the file `name`; a missing one is no error.
     ///
     /// # Errors
     /// As [`EtcdFiles::write`].

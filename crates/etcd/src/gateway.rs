@@ -1,50 +1,50 @@
-//! The requests of etcd's JSON gateway that we make, and its answers.
+//! Our requests to etcd's JSON gateway, and its replies.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// A request: what is asked for, and whether that may be asked for twice.
+/// A request, and whether it may be repeated.
 pub(crate) struct Request {
-    /// Behind "/v3/".
+    /// Path after "/v3/".
     pub path: &'static str,
     pub body: Vec<u8>,
-    /// Whether it does no harm to do it again after somebody else may have done something.
+    /// True if a repetition is harmless, even after a change by another client.
     pub repeats: bool,
-    /// Whether answers come as a stream, each wrapped once more.
+    /// True if replies arrive as a stream, each wrapped once more.
     pub streams: bool,
 }
 
-/// One answer of a stream.
+/// One reply of a stream.
 #[derive(Deserialize)]
 pub(crate) struct Streamed {
     pub result: Reply,
 }
 
-/// The parts of answers that we look at. Fields that are zero, empty or false are left out.
+/// The parts of replies that we use. The gateway omits fields that are zero, empty or false.
 #[derive(Deserialize)]
 pub(crate) struct Reply {
-    /// Never left out: what has no header is no answer of etcd's.
+    /// Never omitted: a reply without a header is not etcd's.
     pub header: Header,
     #[serde(default)]
     pub kvs: Vec<KeyValue>,
-    /// There are more keys than the limit.
+    /// True if there are more keys than the limit.
     #[serde(default)]
     pub more: bool,
-    /// The condition of a transaction held.
+    /// True if the condition of a transaction held.
     #[serde(default)]
     pub succeeded: bool,
-    /// Seconds that a lease still has; negative if there is no such lease.
+    /// Seconds until a lease ends; negative if there is no such lease.
     #[serde(default, rename = "TTL")]
     pub ttl: String,
 }
 
-/// Numbers of 64 bits are texts in JSON.
+/// JSON has 64-bit numbers as texts.
 #[derive(Deserialize)]
 pub(crate) struct Header {
     pub cluster_id: String,
-    /// The state of the keys that was answered from.
+    /// Revision of the keys that the reply shows.
     pub revision: String,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct KeyValue {
     pub value: String,
 }
 
-/// The answer to a user's name and password.
+/// The reply to a user's name and password.
 #[derive(Deserialize)]
 pub(crate) struct AuthToken {
     pub token: String,
@@ -74,10 +74,11 @@ impl Request {
         Request::new("kv/range", &json!({ "key": encode(key), "keys_only": true }), true)
     }
 
-    /// The first `limit` keys from `first` to below `end`, in order, as they were at `revision`.
+    /// Lists the first `limit` keys from `first` to below `end`, in order, as they were at
+    /// `revision`.
     ///
-    /// With an order of its own, even its usual one, etcd would read all keys before it counts. It reads
-    /// the values in any case, and leaves them out.
+    /// The request names no order: with any, even the usual one, etcd would read all keys before it
+    /// counts. etcd reads the values in any case, and omits them.
     pub(crate) fn list(first: &str, end: &str, limit: u32, revision: Option<&str>) -> Request {
         let mut body = json!({
             "key": encode(first),
@@ -91,7 +92,8 @@ impl Request {
         Request::new("kv/range", &body, true)
     }
 
-    /// Whether a member is there and reads below a prefix; it need not belong to a majority.
+    /// Asks whether a member responds and may read below a prefix; it need not belong to a
+    /// majority.
     pub(crate) fn greet(first: &str, end: &str) -> Request {
         let body = json!({
             "key": encode(first),
@@ -103,25 +105,25 @@ impl Request {
         Request::new("kv/range", &body, true)
     }
 
-    /// Puts in place of what is there.
+    /// Puts a value, and replaces an existing one.
     pub(crate) fn put(key: &str, value: &[u8]) -> Request {
         Request::new("kv/put", &json!({ "key": encode(key), "value": encode(value) }), false)
     }
 
-    /// Puts on condition that there is no such key: it was made at no revision.
+    /// Puts a value if the key does not exist: it was created at no revision.
     pub(crate) fn put_new(key: &str, value: &[u8]) -> Request {
         let put = json!({ "key": encode(key), "value": encode(value) });
         Request::transaction(key, "EQUAL", json!([{ "request_put": put }]), false)
     }
 
-    /// A put on a condition that never holds: it does nothing, but has to be allowed, and takes a
-    /// majority.
+    /// Puts on a condition that never holds: it does nothing, but needs permission and a majority.
     pub(crate) fn would_put(key: &str) -> Request {
         let put = json!([{ "request_put": { "key": encode(key) } }]);
         Request::transaction(key, "LESS", put, true)
     }
 
-    /// Does `success` if the revision at which `key` was made compares so with zero.
+    /// Does `success` if the revision at which `key` was created compares with zero as `result`
+    /// requires.
     fn transaction(key: &str, result: &str, success: Value, repeats: bool) -> Request {
         let made = json!({
             "key": encode(key),
@@ -133,18 +135,18 @@ impl Request {
         Request::new("kv/txn", &body, repeats)
     }
 
-    /// Not repeated: another may have put the key again meanwhile.
+    /// Deletes a key. Not repeated: another client may have put the key again meanwhile.
     pub(crate) fn delete(key: &str) -> Request {
         Request::new("kv/deleterange", &json!({ "key": encode(key) }), false)
     }
 
-    /// Makes a lease of this number. Not repeated: the number is taken then.
+    /// Creates a lease with this number. Not repeated: the number would be taken.
     pub(crate) fn grant(id: u64, seconds: u32) -> Request {
         let body = json!({ "ID": id.to_string(), "TTL": seconds.to_string() });
         Request::new("lease/grant", &body, false)
     }
 
-    /// Gives a lease its whole time again.
+    /// Renews a lease for its whole time.
     pub(crate) fn keep_alive(id: u64) -> Request {
         let request = Request::new("lease/keepalive", &json!({ "ID": id.to_string() }), true);
         Request { streams: true, ..request }
@@ -168,7 +170,7 @@ fn encode(bytes: impl AsRef<[u8]>) -> String {
     STANDARD.encode(bytes)
 }
 
-/// Reads a key or a value; `None` if it is none.
+/// Decodes a key or a value; `None` if it is not Base64.
 pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
     STANDARD.decode(text).ok()
 }

@@ -1,18 +1,18 @@
-//! What is done with the keys below a prefix.
+//! Operations on the keys below a prefix.
 
 use crate::cluster::Cluster;
 use crate::errors::{Fault, Next};
 use crate::gateway::{Reply, Request, decode};
 use outlive_types::{Error, Result};
 
-/// Keys listed by one request. etcd reads the values as well, so this many manifests have to find room in
-/// its memory at once.
+/// Keys listed by one request. etcd reads the values as well, so its memory must hold this many
+/// manifests at once.
 const PAGE: u32 = 500;
-/// A listing begins anew if the state that it lists is cleared away meanwhile, so often.
+/// Tries of a listing. It begins again if the cluster compacts the revision that it lists.
 const LISTINGS: usize = 3;
 
 impl Cluster {
-    /// The key of `name` below the prefix.
+    /// Returns the key of `name` below the prefix.
     pub(crate) fn key(&self, name: &str) -> String {
         match self.prefix.as_str() {
             "" => name.to_owned(),
@@ -20,7 +20,7 @@ impl Cluster {
         }
     }
 
-    /// The location of `name`, for messages.
+    /// Returns the location of `name`, for messages.
     fn url(&self, name: &str) -> String {
         format!("{}/{name}", self.describe())
     }
@@ -30,39 +30,40 @@ impl Cluster {
         done.map_err(|fault| fault.explain(&format!("{doing} {}", self.url(name))))
     }
 
-    /// The value of `name`; `None` if it is not there.
+    /// Returns the value of `name`; `None` if it does not exist.
     pub(crate) async fn get(&self, name: &str) -> Result<Option<Vec<u8>>> {
         let reply = self.carry_out("reading", name, Request::get(&self.key(name))).await?;
         let Some(there) = reply.kvs.first() else { return Ok(None) };
         decode(&there.value).map(Some).ok_or_else(|| self.unreadable(name))
     }
 
-    /// Whether `name` is there.
+    /// Returns whether `name` exists.
     pub(crate) async fn has(&self, name: &str) -> Result<bool> {
         let reply = self.carry_out("looking for", name, Request::has(&self.key(name))).await?;
         Ok(!reply.kvs.is_empty())
     }
 
-    /// Writes `name`, in place of what is there.
+    /// Writes `name`, and replaces an existing value.
     pub(crate) async fn put(&self, name: &str, value: &[u8]) -> Result<()> {
         let doing = format!("writing {} bytes to", value.len());
         self.carry_out(&doing, name, Request::put(&self.key(name), value)).await.map(drop)
     }
 
-    /// Writes `name` unless it is there: true if it was written. After an error nobody knows.
+    /// Writes `name` unless it exists; returns true if it was written. After an error, it may have
+    /// been.
     pub(crate) async fn put_new(&self, name: &str, value: &[u8]) -> Result<bool> {
         let doing = format!("writing {} bytes to", value.len());
         let request = Request::put_new(&self.key(name), value);
         Ok(self.carry_out(&doing, name, request).await?.succeeded)
     }
 
-    /// Removes `name`; what is not there is no error.
+    /// Removes `name`; a missing one is no error.
     pub(crate) async fn delete(&self, name: &str) -> Result<()> {
         self.carry_out("removing", name, Request::delete(&self.key(name))).await.map(drop)
     }
 
-    /// All names that begin with `folder` and a slash, without these, in order, as they were at one
-    /// moment.
+    /// Returns all names that begin with `folder` and a slash, without these, in order, as they
+    /// were at one moment.
     pub(crate) async fn names(&self, folder: &str) -> Result<Vec<String>> {
         let (below, end) = (self.key(&format!("{folder}/")), self.key(&format!("{folder}0")));
         let mut listing = Listing::new(self, folder);
@@ -80,8 +81,8 @@ impl Cluster {
         }
     }
 
-    /// The names directly below `folder` that have something below them, in order, as they were at one
-    /// moment. It takes a request for each, however much is below.
+    /// Returns the names directly below `folder` that have keys below them, in order, as they were
+    /// at one moment. Each takes one request, however many keys it has.
     pub(crate) async fn folders(&self, folder: &str) -> Result<Vec<String>> {
         let (below, end) = (self.key(&format!("{folder}/")), self.key(&format!("{folder}0")));
         let mut listing = Listing::new(self, folder);
@@ -92,7 +93,7 @@ impl Cluster {
                 let Some(key) = page.keys.first() else { return Ok(folders) };
                 let name = key.strip_prefix(&below).and_then(|rest| rest.split_once('/'));
                 first = match name {
-                    // "0" comes behind the slash: the first key that is not in this folder any more.
+                    // "0" follows the slash: the first key outside this folder.
                     Some((name, _)) => {
                         folders.push(name.to_owned());
                         format!("{below}{name}0")
@@ -111,7 +112,7 @@ impl Cluster {
     }
 }
 
-/// A listing of many requests, of the keys as they were at the first of them.
+/// A listing in several requests, of the keys as they were at the first request.
 struct Listing<'a> {
     cluster: &'a Cluster,
     folder: &'a str,
@@ -129,8 +130,8 @@ impl<'a> Listing<'a> {
         Listing { cluster, folder, revision: None, begun: 1 }
     }
 
-    /// The keys from `first` to below `end`, at most `limit` of them; `None` if the listing has to begin
-    /// anew, as the cluster has cleared away the state that it lists.
+    /// Returns the keys from `first` to below `end`, at most `limit`. Returns `None` if the listing
+    /// must begin again, since the cluster has compacted the revision that it lists.
     async fn page(&mut self, first: &str, end: &str, limit: u32) -> Result<Option<Page>> {
         let request = Request::list(first, end, limit, self.revision.as_deref());
         let reply = match self.cluster.call(&request).await {
@@ -146,7 +147,7 @@ impl<'a> Listing<'a> {
         self.revision.get_or_insert(reply.header.revision);
         let keys: Option<Vec<Vec<u8>>> = reply.kvs.iter().map(|there| decode(&there.key)).collect();
         let keys = keys.ok_or_else(|| self.cluster.unreadable(self.folder))?;
-        // A key of somebody else's need not be text; in `first` it has to be as it is.
+        // A foreign key need not be text; in `first` it must be unchanged.
         let keys: std::result::Result<_, _> = keys.into_iter().map(String::from_utf8).collect();
         let keys = keys.map_err(|error| {
             let key = error.into_bytes().escape_ascii().to_string();

@@ -1,4 +1,5 @@
-//! Leases of etcd. A program renews its lease as long as it runs, so the lease says whether it does.
+//! Leases of etcd. A program renews its lease as long as it runs, so the lease shows whether it
+//! does.
 
 use crate::cluster::Cluster;
 use crate::errors::Fault;
@@ -11,15 +12,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::AbortHandle;
 
-/// Renewals in the life of a lease; some of them may fail.
+/// Renewals during the life of a lease; some of them may fail.
 const RENEWALS: u32 = 5;
 
-/// Takes a lease, and renews it as long as its guard is there and this process runs. Its token is the cluster's id and
-/// the lease's, with a space between: another cluster may have another lease of that number.
+/// Takes a lease, and renews it until its guard is dropped or this process ends. Its token is the
+/// cluster's id and the lease's, with a space between: another cluster may have another lease of
+/// that number.
 pub(crate) fn take(cluster: &Arc<Cluster>) -> Result<Lease> {
     let mut random = [0; 8];
     SystemRng.fill(&mut random);
-    // A positive number; no other lease has it, but for chance.
+    // A positive number; another lease has it only by chance.
     let id = (u64::from_le_bytes(random) >> 1).max(1);
     let granted = cluster.wait(move |cluster| async move { grant(&cluster, id).await })?;
     let (renewed, pause) =
@@ -27,7 +29,7 @@ pub(crate) fn take(cluster: &Arc<Cluster>) -> Result<Lease> {
     let renewing = runtime::spawn(async move {
         loop {
             tokio::time::sleep(pause).await;
-            // A later one may succeed.
+            // A later renewal may succeed.
             let _ = renew(&renewed, id).await;
         }
     })?;
@@ -35,7 +37,7 @@ pub(crate) fn take(cluster: &Arc<Cluster>) -> Result<Lease> {
     Ok(Lease { token: format!("{granted} {id}"), guard: Box::new(guard) })
 }
 
-/// Whether a lease has ended; `None` if its token is not one of this cluster.
+/// Returns whether a lease has ended; `None` if its token is not one of this cluster.
 pub(crate) fn has_ended(cluster: &Arc<Cluster>, token: &str) -> Result<Option<bool>> {
     let Some((of, id)) = token.split_once(' ') else { return Ok(None) };
     let Ok(id) = id.parse::<u64>() else { return Ok(None) };
@@ -47,14 +49,15 @@ pub(crate) fn has_ended(cluster: &Arc<Cluster>, token: &str) -> Result<Option<bo
     })
 }
 
-/// Makes a lease; answers the cluster's id.
+/// Creates a lease; returns the cluster's id.
 async fn grant(cluster: &Cluster, id: u64) -> Result<String> {
     let granted = cluster.call(&Request::grant(id, cluster.lease_s())).await;
     let reply = granted.map_err(|fault| explain(cluster, "making", fault))?;
     Ok(reply.header.cluster_id)
 }
 
-/// Renews a lease. A lease that has ended begins anew: the program was held up, and a gc may not have looked meanwhile.
+/// Renews a lease. A lease that has ended is granted again: the program was paused, and a gc may
+/// not have looked meanwhile.
 async fn renew(cluster: &Cluster, id: u64) -> Result<()> {
     let renewed = cluster.call(&Request::keep_alive(id)).await;
     let reply = renewed.map_err(|fault| explain(cluster, "renewing", fault))?;
@@ -68,7 +71,8 @@ fn explain(cluster: &Cluster, doing: &str, fault: Fault) -> Error {
     fault.explain(&format!("{doing} a lease in {}", cluster.describe()))
 }
 
-/// Ends a lease. A forked child, which has no threads of its parent, leaves it to that.
+/// Ends a lease when it is dropped. A forked child, which has no threads of its parent, does
+/// nothing.
 struct Guard {
     cluster: Arc<Cluster>,
     id: u64,

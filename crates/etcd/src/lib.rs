@@ -1,5 +1,5 @@
-//! An etcd cluster as a [`LogMedium`](outlive_target::LogMedium) that keeps records, named by an
-//! [`EtcdUrl`]. It keeps no shards.
+//! An etcd cluster as a [`LogMedium`](outlive_target::LogMedium) for records; an [`EtcdUrl`] names
+//! it. It stores no shards.
 //!
 //! ```no_run
 //! use outlive_etcd::EtcdUrl;
@@ -7,7 +7,7 @@
 //!
 //! # fn main() -> outlive_types::Result<()> {
 //! let place = EtcdUrl::parse("etcd://node1,node2,node3/ckpt/gray-scott")?;
-//! place.check()?; // is it there, and may it be used?
+//! place.check()?; // is it available, and may it be used?
 //! let log = RecordLog::over(place.open_medium()?);
 //! # Ok(())
 //! # }

@@ -1,4 +1,4 @@
-//! A cluster as a log's medium: one key per record, put on condition that there is none.
+//! A cluster as a log's medium: one key per record, put on condition that it does not exist.
 
 use crate::cluster::Cluster;
 use crate::leases;
@@ -7,13 +7,13 @@ use outlive_types::{JobName, Result};
 use std::fmt;
 use std::sync::Arc;
 
-/// Records as keys `log/JOB/NUMBER.record` below a prefix, with the names that a directory's log gives
-/// them.
+/// Records as keys `log/JOB/NUMBER.record` below a prefix, with the same names as in a directory's
+/// log.
 ///
-/// A record is put by a transaction, on condition that its key was never made or was deleted since, so of
-/// several writers one gets the number. A cluster takes requests of up to 1.5 MiB, unless its members
-/// run with a larger `--max-request-bytes`; a longer record is refused with `Invalid`. There are no
-/// locks; there are leases.
+/// A transaction puts a record, on condition that its key was never created or was deleted since.
+/// So one of several writers gets the number. A cluster accepts requests of up to 1.5 MiB, unless
+/// its members run with a larger `--max-request-bytes`; a longer record is refused with `Invalid`.
+/// There are no locks; there are leases.
 pub struct EtcdMedium {
     cluster: Arc<Cluster>,
 }
@@ -45,7 +45,7 @@ impl LogMedium for EtcdMedium {
     fn list(&self, job: &JobName) -> Result<Vec<u64>> {
         let folder = folder(job);
         let names = self.cluster.wait(|cluster| async move { cluster.names(&folder).await })?;
-        // Their order is that of their names, which have equal lengths.
+        // The keys are in the order of their names, which have equal lengths.
         Ok(names.iter().filter_map(|name| parse_record(name)).collect())
     }
 
@@ -70,7 +70,7 @@ impl LogMedium for EtcdMedium {
         self.cluster.wait(|cluster| async move { cluster.delete(&name).await })
     }
 
-    /// etcd answers when a majority of its members has the change on disk.
+    /// etcd replies when a majority of its members has the change on disk.
     fn sync(&self, _job: &JobName) -> Result<()> {
         Ok(())
     }
@@ -90,7 +90,7 @@ impl fmt::Debug for EtcdMedium {
     }
 }
 
-/// Reads `NUMBER.record`; other keys are none of ours.
+/// Parses `NUMBER.record`; other keys are not ours.
 fn parse_record(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(".record")?;
     let number = u64::from_str_radix(digits, 16).ok()?;

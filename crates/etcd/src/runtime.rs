@@ -1,5 +1,5 @@
-//! The thread that carries out the requests of a process, for any number of them in flight. As in
-//! crates/s3, whose threads are its own.
+//! The thread that carries out the requests of a process, for any number of requests in flight. As
+//! in crates/s3, which has threads of its own.
 
 use outlive_io::{PerProcess, Ticket};
 use outlive_types::{Error, Result};
@@ -7,7 +7,7 @@ use std::future::Future;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::{AbortHandle, block_in_place};
 
-/// Begun at first need. A forked child makes its own: the threads of its parent's are not there.
+/// Started at the first use. A forked child starts its own: it does not have its parent's threads.
 static RUNTIME: PerProcess<Option<Runtime>> = PerProcess::new(|_| None);
 
 fn handle() -> Result<Handle> {
@@ -15,7 +15,7 @@ fn handle() -> Result<Handle> {
     if let Some(runtime) = &*runtime {
         return Ok(runtime.handle().clone());
     }
-    // Not one of the caller's own: what a ticket of a bucket calls back can wait here for it.
+    // A runtime of our own, not the caller's: a callback of a bucket's ticket can wait here for it.
     let made = Builder::new_multi_thread()
         .worker_threads(1)
         .thread_name("outlive-etcd")
@@ -25,7 +25,7 @@ fn handle() -> Result<Handle> {
     Ok(runtime.insert(made).handle().clone())
 }
 
-/// Does `work` beside all else.
+/// Starts `work` in the background.
 ///
 /// # Errors
 /// `Retry` if the system gives no thread.
@@ -35,11 +35,11 @@ pub(crate) fn spawn<T: Send + 'static>(
     Ok(handle()?.spawn(work).abort_handle())
 }
 
-/// Does `work` and waits for it. A thread that carries out requests, here or in crates/s3, is replaced
-/// while it waits.
+/// Does `work` and waits for it. If a thread that carries out requests, here or in crates/s3, calls
+/// this, another thread replaces it while it waits.
 ///
 /// # Errors
-/// `Retry` if the system gives no thread; what `work` reports.
+/// `Retry` if the system gives no thread; errors of `work`.
 pub(crate) fn wait<T: Send + 'static>(
     work: impl Future<Output = Result<T>> + Send + 'static,
 ) -> Result<T> {

@@ -1,5 +1,5 @@
-//! How a cluster is reached: user, password and certificates, in the variables that etcdctl reads. How long leases live
-//! in it.
+//! Access to a cluster: user, password and certificates, from the variables that etcdctl reads, and
+//! the life of leases.
 
 use outlive_types::{Error, Result};
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::Path;
 /// Looks up an environment variable.
 pub(crate) type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// How a cluster is reached.
+/// Access to a cluster.
 pub(crate) struct Settings {
     pub user: Option<User>,
     /// None without TLS.
@@ -17,38 +17,40 @@ pub(crate) struct Settings {
     pub lease_s: u32,
 }
 
-/// The variable with the seconds for which a lease lives: a program may be held up, or cut off, for so long.
+/// Variable with the life of a lease in seconds: a program may be paused, or cut off, for that
+/// time.
 const LEASE: &str = "OUTLIVE_LEASE_S";
 const LEASE_S: u32 = 300;
-/// The longest: a day.
+/// The longest life: a day.
 const LEASE_S_MAX: u32 = 86_400;
 
-/// Who asks.
+/// The user in whose name we make requests.
 pub(crate) struct User {
     pub name: String,
     pub password: String,
 }
 
-/// Certificates, as PEM files have them.
+/// Certificates, as in PEM files.
 pub(crate) struct Tls {
-    /// Those that sign the members'; those of the system if there are none.
+    /// Certificates that sign the members'; those of the system if there are none.
     pub roots: Option<Vec<u8>>,
-    /// Our own and its key, for a cluster that asks for one.
+    /// Our own certificate and its key, for a cluster that requires one.
     pub identity: Option<Vec<u8>>,
 }
 
 impl Settings {
-    /// Finds the settings; those of TLS only if it is wanted.
+    /// Finds the settings; those of TLS only if needed.
     ///
     /// # Errors
-    /// `Invalid` if half of what belongs together is there, or if a file cannot be read.
+    /// `Invalid` if one of two variables that belong together is missing, or if a file cannot be
+    /// read.
     pub(crate) fn find(variables: Variables, is_tls: bool) -> Result<Settings> {
         let tls = if is_tls { Some(tls(variables)?) } else { None };
         Ok(Settings { user: user(variables)?, tls, lease_s: lease_s(variables)? })
     }
 }
 
-/// A variable; one that is empty counts as not set.
+/// Returns a variable; an empty one counts as not set.
 fn variable(variables: Variables, name: &str) -> Option<String> {
     variables(name).filter(|value| !value.is_empty())
 }
@@ -71,7 +73,7 @@ fn user(variables: Variables) -> Result<Option<User>> {
             None => Ok(None),
         };
     };
-    // As etcdctl does: with a password of its own the name may have colons.
+    // As in etcdctl: with a separate password, the name may have colons.
     let parts = match (password, user.split_once(':')) {
         (Some(password), _) => Some((user, password)),
         (None, Some((name, password))) => Some((name.to_owned(), password.to_owned())),

@@ -1,4 +1,4 @@
-//! A place in an etcd cluster, named by a URL.
+//! A location in an etcd cluster, named by a URL.
 
 use crate::cluster::Cluster;
 use crate::endpoint::Endpoint;
@@ -11,9 +11,9 @@ use std::fmt;
 use std::sync::Arc;
 
 /// A prefix of the keys of a cluster: `etcd://HOST:PORT,HOST:PORT,…/PREFIX`, or `etcds://` for TLS.
-/// Credentials are no part of its name; they are looked for when it is opened.
+/// Credentials are not in the URL; they are read when it is opened.
 ///
-/// Two places are equal if they have the same prefix and name the same members, in any order.
+/// Two locations are equal if they have the same prefix and name the same members, in any order.
 #[derive(Clone)]
 pub struct EtcdUrl {
     is_tls: bool,
@@ -22,17 +22,17 @@ pub struct EtcdUrl {
     variables: Option<HashMap<String, String>>,
 }
 
-/// Characters of a prefix besides letters and digits: those that a bucket's prefix may have.
+/// Characters of a prefix besides letters and digits, as in a bucket's prefix.
 const OF_PREFIXES: &str = "-_.=+@,";
-/// Longest prefix; that of a bucket.
+/// Longest prefix, as of a bucket.
 const PREFIX_BYTES_MAX: usize = 512;
 
 impl EtcdUrl {
-    /// Reads `etcd://HOST:PORT,…` or `etcd://HOST:PORT,…/PREFIX`, and the same with `etcds://`. A port
-    /// that is left out is 2379. Nothing in it is escaped.
+    /// Parses `etcd://HOST:PORT,…` or `etcd://HOST:PORT,…/PREFIX`, and the same with `etcds://`.
+    /// The default port is 2379. Nothing in it is escaped.
     ///
     /// # Errors
-    /// `Invalid` for anything else, with what is wrong about it.
+    /// `Invalid` for anything else; the message names the fault.
     pub fn parse(text: &str) -> Result<EtcdUrl> {
         let wrong = |what: String| {
             Error::invalid(format!(
@@ -54,7 +54,7 @@ impl EtcdUrl {
         Ok(EtcdUrl { is_tls, endpoints, prefix: prefix.to_owned(), variables: None })
     }
 
-    /// Has settings looked for in `variables` instead of in the environment of the process.
+    /// Reads settings from `variables` instead of the environment of the process.
     #[must_use]
     pub fn with_variables<'a>(
         self,
@@ -64,8 +64,8 @@ impl EtcdUrl {
         EtcdUrl { variables: Some(variables.into_iter().map(owned).collect()), ..self }
     }
 
-    /// This place and those that it is in, up to the cluster, each with the part of this one's prefix
-    /// that follows there; none follows this one.
+    /// Returns this location and those that contain it, up to the cluster. Each has the part of
+    /// this one's prefix that follows there; this one has none.
     pub fn ancestors(&self) -> Vec<(EtcdUrl, Option<String>)> {
         let parts: Vec<&str> = self.prefix.split('/').filter(|part| !part.is_empty()).collect();
         let above = |length: usize| {
@@ -85,7 +85,7 @@ impl EtcdUrl {
         Ok(Arc::new(Cluster::new(self.to_string(), addresses, &self.prefix, settings)))
     }
 
-    /// Finds out whether the cluster is there, has a majority, and may be read and written below the
+    /// Checks that the cluster responds, has a majority, and permits reads and writes below the
     /// prefix. Writes nothing.
     ///
     /// # Errors
@@ -95,7 +95,7 @@ impl EtcdUrl {
         self.open()?.wait(|cluster| async move { cluster.check().await })
     }
 
-    /// Opens it as a place of records. The cluster is not asked yet.
+    /// Opens it as a medium of records. Sends no request yet.
     ///
     /// # Errors
     /// `Invalid` if the settings are not complete.
@@ -103,7 +103,7 @@ impl EtcdUrl {
         self.open().map(EtcdMedium::new)
     }
 
-    /// Opens it as a place of small files. The cluster is not asked yet.
+    /// Opens it as storage of small files. Sends no request yet.
     ///
     /// # Errors
     /// As [`EtcdUrl::open_medium`].
@@ -159,7 +159,7 @@ impl fmt::Display for EtcdUrl {
 }
 
 impl fmt::Debug for EtcdUrl {
-    // Never the variables: a password is among them.
+    // Shows no variables: a password is among them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "EtcdUrl({self})")
     }

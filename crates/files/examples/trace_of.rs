@@ -2,9 +2,9 @@
 //!
 //!     trace_of CONTAINER_BYTES DIRECTORY... > trace.txt
 //!
-//! Each directory is one stream: its files in the order of their paths, one behind another, cut by
-//! content (FastCDC, Xia et al., USENIX ATC 2016; 2 to 32 KiB, 8 on average). A chunk that no version
-//! had before goes into the open container.
+//! Each directory is one stream: its files in the order of their paths, one after another. It is
+//! cut by content (FastCDC, Xia et al., USENIX ATC 2016; 2 to 32 KiB, 8 on average). A chunk that
+//! no version had before goes into the open container.
 
 use fastcdc::v2020::FastCDC;
 use outlive_chunk::fingerprint;

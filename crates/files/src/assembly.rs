@@ -1,4 +1,4 @@
-//! Puts the listing of a put together, in its order, from what its readers tell in theirs.
+//! Builds the listing of a put, in its order, from messages that its readers send in theirs.
 
 use super::content::{Change, change};
 use super::file_error::{FileError, FileErrorKind, Troubles};
@@ -20,16 +20,16 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
-/// Stores what describes files: chunks of the listing, and recipes.
+/// Stores the description of files: chunks of the listing, and recipes.
 pub struct Metadata<'a> {
     lane: ContentLane<'a>,
-    /// Recipes that need not be stored again: those of this put, and those that the parent needs.
+    /// Recipes that are stored already: those of this put, and those that the parent needs.
     recipes: Fingerprints,
     node_bytes: u64,
 }
 
 impl<'a> Metadata<'a> {
-    /// Knows the recipes of the parent's listing.
+    /// Returns a store that knows the recipes of the parent's listing.
     pub fn new(putter: &Putter<'a>) -> Metadata<'a> {
         let mut recipes = Fingerprints::default();
         if let Some(parent) = putter.parent {
@@ -41,7 +41,7 @@ impl<'a> Metadata<'a> {
     /// Stores a chunk of the listing.
     ///
     /// # Errors
-    /// What the target reports.
+    /// Errors of the target.
     pub fn chunk(&mut self, bytes: &[u8]) -> Result<Fingerprint> {
         let fp = fingerprint(bytes);
         self.lane.chunk(bytes, fp)?;
@@ -51,7 +51,7 @@ impl<'a> Metadata<'a> {
     /// Stores a recipe.
     ///
     /// # Errors
-    /// What the target reports.
+    /// Errors of the target.
     pub fn recipe(&mut self, recipe: &Recipe) -> Result<Fingerprint> {
         let bytes = recipe.encode()?;
         let fp = fingerprint(&bytes);
@@ -62,10 +62,10 @@ impl<'a> Metadata<'a> {
         Ok(fp)
     }
 
-    /// Sends what waits on its way; answers how many bytes of recipes were new.
+    /// Sends the remaining data; returns the number of bytes of new recipes.
     ///
     /// # Errors
-    /// What the target reports.
+    /// Errors of the target.
     pub fn finish(self) -> Result<u64> {
         self.lane.finish().map(|()| self.node_bytes)
     }
@@ -81,7 +81,7 @@ pub struct ContentBuilder {
 }
 
 impl ContentBuilder {
-    /// A builder for a pool of such containers.
+    /// Returns a builder for a pool with containers of this length.
     pub fn new(container_bytes: u64) -> ContentBuilder {
         ContentBuilder { container_bytes, pieces: Vec::new(), recipe: None, bytes: 0 }
     }
@@ -89,7 +89,7 @@ impl ContentBuilder {
     /// Adds the next piece.
     ///
     /// # Errors
-    /// What `emit` reports.
+    /// Errors of `emit`.
     pub fn push(&mut self, piece: Piece, emit: &mut Emit<'_>) -> Result<()> {
         self.bytes = self.bytes.saturating_add(piece.bytes);
         if let Some(recipe) = &mut self.recipe {
@@ -106,10 +106,10 @@ impl ContentBuilder {
         Ok(())
     }
 
-    /// The content, and its length.
+    /// Returns the content and its length.
     ///
     /// # Errors
-    /// What `emit` reports.
+    /// Errors of `emit`.
     pub fn finish(self, emit: &mut Emit<'_>) -> Result<(Content, u64)> {
         let content = match self.recipe {
             Some(recipe) => Content::Recipe(recipe.finish(emit)?),
@@ -120,13 +120,13 @@ impl ContentBuilder {
     }
 }
 
-/// A step whose place in the listing has not come yet.
+/// A step that is not listed yet.
 enum Slot {
-    /// It is being read; the recipe of the file before.
+    /// It is being read; the recipe of the file in the put before.
     Reading(Option<Piece>),
     /// It can be listed.
     Item(Item),
-    /// There is nothing to list.
+    /// Nothing will be listed for it.
     Nothing,
     /// It is read in parts.
     Parts(Box<Parts>),
@@ -137,20 +137,20 @@ struct Parts {
     builder: ContentBuilder,
     next: usize,
     early: HashMap<usize, Vec<Piece>>,
-    /// The recipe of the file before.
+    /// The recipe of the file in the put before.
     recipe: Option<Piece>,
 }
 
-/// Puts the listing together.
+/// Builds the listing.
 pub struct Assembly<'m, 'a> {
     putter: &'m Putter<'a>,
-    /// Stores what describes files.
+    /// Stores the description of files.
     pub meta: &'m RefCell<Metadata<'a>>,
     listing: ListingWriter,
     /// Steps from number `first` on.
     slots: VecDeque<Slot>,
     first: u64,
-    /// Names whose file is not in the listing: further names of it cannot be either.
+    /// Names of files that are not in the listing, so further names of them cannot be either.
     dropped: HashSet<Vec<u8>>,
     troubles: Troubles,
     files: u64,
@@ -158,7 +158,7 @@ pub struct Assembly<'m, 'a> {
 }
 
 impl<'m, 'a> Assembly<'m, 'a> {
-    /// An empty listing.
+    /// Returns an empty listing.
     pub fn new(putter: &'m Putter<'a>, meta: &'m RefCell<Metadata<'a>>) -> Assembly<'m, 'a> {
         Assembly {
             putter,
@@ -173,15 +173,15 @@ impl<'m, 'a> Assembly<'m, 'a> {
         }
     }
 
-    /// The listing, what could not be done, and the number and the bytes of all files.
+    /// Returns the listing, the file errors, and the number and the bytes of all files.
     pub fn finish(self) -> (ListingWriter, Troubles, u64, u64) {
         (self.listing, self.troubles, self.files, self.bytes)
     }
 
-    /// Takes messages until every planned step is listed.
+    /// Handles messages until every planned step is listed.
     ///
     /// # Errors
-    /// What a thread reports that cannot go on.
+    /// The error of a thread that cannot continue.
     pub fn run(
         &mut self,
         messages: &Receiver<Message>,
@@ -241,7 +241,8 @@ impl<'m, 'a> Assembly<'m, 'a> {
         self.slots.get_mut(usize::try_from(seq.checked_sub(self.first)?).ok()?)
     }
 
-    /// The planner's messages come in order; those of readers come for steps that were planned.
+    /// Sets a step's slot. The planner's messages come in order; those of readers concern planned
+    /// steps.
     fn set(&mut self, seq: u64, slot: Slot) {
         match self.slot(seq) {
             Some(there) => *there = slot,
@@ -255,14 +256,14 @@ impl<'m, 'a> Assembly<'m, 'a> {
         self.set(seq, Slot::Nothing);
     }
 
-    /// What was found under a listed name may be another file by now.
+    /// Drops further names of an item if another file has its name now.
     fn replaced(&mut self, item: &Item, replaced: bool) {
         if replaced {
             self.dropped.insert(item.path.clone());
         }
     }
 
-    /// A file was read whole; its pieces may be too many for its item.
+    /// Takes a file that was read whole; its pieces may be too many for its item.
     fn file(&mut self, seq: u64, mut item: Item, troubles: Vec<FileError>) -> Result<()> {
         troubles.into_iter().for_each(|trouble| self.troubles.add(trouble));
         if let Content::Pieces(pieces) = &mut item.content
@@ -283,7 +284,7 @@ impl<'m, 'a> Assembly<'m, 'a> {
         Ok(())
     }
 
-    /// Remembers the recipes of a file's former content, most of which may come again.
+    /// Remembers the recipes of a file's former content, most of which may occur again.
     fn learn(&mut self, recipe: Option<Piece>) {
         let (Some(recipe), Some(parent)) = (recipe, self.putter.parent) else { return };
         let mut meta = self.meta.borrow_mut();
@@ -305,7 +306,7 @@ impl<'m, 'a> Assembly<'m, 'a> {
         queue: &Queue,
     ) -> Result<()> {
         let meta = self.meta;
-        // Parts of a file that was given up, or begun anew, may still come.
+        // Parts of a file that was dropped, or is read again, may still arrive.
         let Some(Slot::Parts(parts)) = self.slot(seq) else { return Ok(()) };
         let path = parts.large.item.path.clone();
         match pieces {
@@ -353,7 +354,7 @@ impl<'m, 'a> Assembly<'m, 'a> {
         Ok(())
     }
 
-    /// Lists what can be listed.
+    /// Lists all steps up to the first that is not ready.
     fn advance(&mut self, backlog: &Backlog) -> Result<()> {
         while let Some(Slot::Item(_) | Slot::Nothing) = self.slots.front() {
             if let Some(Slot::Item(item)) = self.slots.pop_front() {
@@ -368,7 +369,7 @@ impl<'m, 'a> Assembly<'m, 'a> {
     /// Adds an item to the listing.
     ///
     /// # Errors
-    /// What the target reports.
+    /// Errors of the target.
     pub fn list(&mut self, item: Item) -> Result<()> {
         if item.kind == ItemKind::HardLink && self.dropped.contains(&item.target) {
             let why = "its content was to come under another name of it, where it was not read";

@@ -1,22 +1,22 @@
-//! How often a file is read that changes meanwhile.
+//! Limits the reads of a file that changes meanwhile.
 
 use super::content::Change;
 use outlive_format::Item;
 
-/// A file that changes while it is read is read so often in all.
+/// Most reads of a file that changes while it is read.
 pub const ATTEMPTS: u8 = 3;
 
-/// The readings of one file.
+/// The reads of one file.
 #[derive(Clone, Default)]
 pub struct Attempts {
     count: u8,
-    /// What the last one found.
+    /// Result of the last read.
     last: Option<Box<Item>>,
 }
 
 impl Attempts {
-    /// Notes what one more has found, with what happened to the file meanwhile. Returns `None` if the
-    /// file is to be read again, and otherwise whether this was the file at one moment.
+    /// Records the result of one more read, and the file's change meanwhile. Returns `None` if the
+    /// file must be read again, otherwise whether the result is the file at one moment.
     pub fn end(&mut self, change: Change, found: &Item) -> Option<bool> {
         self.count += 1;
         let is_same = |last: &Item| {

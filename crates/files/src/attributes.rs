@@ -1,4 +1,4 @@
-//! Extended attributes, of things that are open and of things that only have a name.
+//! Extended attributes of open files and of names.
 
 use outlive_format::Attribute;
 use rustix::fs::{
@@ -8,16 +8,16 @@ use rustix::fs::{
 use rustix::io::{Errno, Result};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-/// Attributes and their names are at most so long on Linux.
+/// Longest attribute, and longest list of names, on Linux.
 const VALUE_BYTES_MAX: usize = 64 << 10;
 
-/// The attributes of something open, sorted by name.
+/// Returns the attributes of an open file, sorted by name.
 pub fn of_open(file: impl AsFd) -> Result<Vec<Attribute>> {
     let file = file.as_fd();
     read(|list| flistxattr(file, list), |name, value| fgetxattr(file, name, value))
 }
 
-/// The attributes of what is called `name` in `dir`; of a link, its own.
+/// Returns the attributes of `name` in `dir`; of a link, its own.
 pub fn of_name(dir: BorrowedFd<'_>, name: &[u8]) -> Result<Vec<Attribute>> {
     let path = way_to(dir, name);
     let path = path.as_slice();
@@ -28,7 +28,7 @@ fn read(
     list: impl Fn(&mut [u8]) -> Result<usize>,
     get: impl Fn(&[u8], &mut [u8]) -> Result<usize>,
 ) -> Result<Vec<Attribute>> {
-    // Most files have none, or a short one.
+    // Most files have no attributes, or a short list.
     let mut short = [0; 256];
     let mut long = Vec::new();
     let names = match list(&mut short) {
@@ -38,7 +38,7 @@ fn read(
             let length = list(&mut long)?;
             &long[..length]
         }
-        // File systems without attributes, and files on them.
+        // The file system has no attributes, or none for this file.
         Err(Errno::NOTSUP | Errno::NOSYS) => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
@@ -50,7 +50,7 @@ fn read(
             Ok(length) => {
                 attributes.push(Attribute { name: name.to_vec(), value: value[..length].to_vec() })
             }
-            // It went away since it was listed.
+            // It was removed after the list was read.
             Err(Errno::NODATA) => {}
             Err(error) => return Err(error),
         }
@@ -59,10 +59,10 @@ fn read(
     Ok(attributes)
 }
 
-/// An attribute that could not be set, removed or listed, and why.
+/// An attribute that could not be set, removed or listed, and the error.
 pub type Refused = (Vec<u8>, Errno);
 
-/// Gives something open the attributes that it is to have, and returns those that were refused.
+/// Gives an open file the wanted attributes; returns those that were refused.
 pub fn bring_open(file: impl AsFd, wanted: &[Attribute]) -> Vec<Refused> {
     let file = file.as_fd();
     bring(
@@ -73,7 +73,7 @@ pub fn bring_open(file: impl AsFd, wanted: &[Attribute]) -> Vec<Refused> {
     )
 }
 
-/// The same for what is called `name` in `dir`.
+/// Gives `name` in `dir` the wanted attributes; returns those that were refused.
 pub fn bring_name(dir: BorrowedFd<'_>, name: &[u8], wanted: &[Attribute]) -> Vec<Refused> {
     let path = way_to(dir, name);
     let path = path.as_slice();
@@ -85,8 +85,8 @@ pub fn bring_name(dir: BorrowedFd<'_>, name: &[u8], wanted: &[Attribute]) -> Vec
     )
 }
 
-/// Sets what is missing or different, and removes what was inherited or left. What is as it is to be
-/// is not touched, or the file would count as changed.
+/// Sets missing or different attributes, and removes inherited and remaining ones. Right attributes
+/// are not touched, or the file would count as changed.
 fn bring(
     there: Result<Vec<Attribute>>,
     wanted: &[Attribute],
@@ -99,7 +99,7 @@ fn bring(
         Vec::new()
     });
     let is_wanted = |name: &[u8]| wanted.iter().any(|attribute| attribute.name == name);
-    // First what gives permissions away.
+    // Attributes that grant permissions are removed first.
     for Attribute { name, .. } in &there {
         if belongs_to_files(name) && !is_wanted(name) {
             match remove(name) {
@@ -116,17 +116,18 @@ fn bring(
     refused
 }
 
-/// The access rights of something beyond its mode.
+/// Access rights in addition to the mode.
 const ACL: &[u8] = b"system.posix_acl_access";
 
-/// Whether an attribute is a part of a file, and goes if a checkpoint lacks it. The others belong to
-/// the system: it assigns labels (`security.selinux`), and file systems show their properties.
+/// Returns whether an attribute is a part of a file, and is removed if a checkpoint lacks it. The
+/// others belong to the system: it assigns labels (`security.selinux`), and file systems show their
+/// properties.
 fn belongs_to_files(name: &[u8]) -> bool {
     let named = [ACL, b"system.posix_acl_default", b"security.capability"];
     named.contains(&name) || name.starts_with(b"user.") || name.starts_with(b"trusted.")
 }
 
-/// Whether something has the attributes that it is to have, as far as this user may set them.
+/// Returns whether a file has the wanted attributes, as far as this user may set them.
 pub fn is_as_wanted(there: &[Attribute], wanted: &[Attribute], is_root: bool) -> bool {
     let counts = |attribute: &&Attribute| {
         let name = attribute.name.as_slice();
@@ -136,8 +137,8 @@ pub fn is_as_wanted(there: &[Attribute], wanted: &[Attribute], is_root: bool) ->
     there.iter().filter(counts).eq(wanted.iter().filter(counts))
 }
 
-/// There is no `getxattrat` before Linux 6.13, but a way through a directory that is open: only the
-/// last part is a name that others could change, and it is not followed.
+/// Returns a path through an open directory, since Linux has no `getxattrat` before 6.13. Others
+/// can change only the last part, and a link there is not followed.
 fn way_to(dir: BorrowedFd<'_>, name: &[u8]) -> Vec<u8> {
     let mut path = format!("/proc/self/fd/{}/", dir.as_raw_fd()).into_bytes();
     path.extend_from_slice(name);

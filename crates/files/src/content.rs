@@ -1,4 +1,4 @@
-//! Reads files: finds their holes, cuts what is between, and stores what is new.
+//! Reads files: finds their holes, cuts the data between them, and stores new chunks.
 
 use outlive_chunk::{Cutter, fingerprint, is_zero};
 use outlive_format::{FileTime, INLINE_BYTES_MAX, Piece};
@@ -11,10 +11,10 @@ use std::os::fd::AsFd;
 
 /// Files are read in steps of this length.
 const BUFFER_BYTES: usize = 1 << 20;
-/// Longer files are asked for holes even if all their blocks are there.
+/// Holes of longer files are searched even if all their blocks are allocated.
 const LOOK_BYTES: u64 = 1 << 20;
-/// A longer file is read in parts by several threads. A part is cut from its own start: where two
-/// meet a chunk or two are cut otherwise than in one piece, one in four thousand.
+/// Several threads read a longer file in parts. A part is cut from its own start: at the border,
+/// one or two chunks in four thousand are cut differently than in one piece.
 pub const PART_BYTES: u64 = 64 << 20;
 
 /// Part of a file.
@@ -24,14 +24,14 @@ pub struct Range {
     pub offset: u64,
     /// Bytes.
     pub bytes: u64,
-    /// Nothing is stored there.
+    /// True if nothing is stored there.
     pub hole: bool,
 }
 
-/// The ranges of a file, data and holes in turn, and whether there are holes.
+/// Returns the ranges of a file, data and holes in turn, and whether there are holes.
 ///
 /// # Errors
-/// What the system reports.
+/// Errors of the system.
 pub fn ranges_of(file: impl AsFd, stat: &Stat) -> rustix::io::Result<(Vec<Range>, bool)> {
     let file = file.as_fd();
     let size = stat.st_size.cast_unsigned();
@@ -49,7 +49,7 @@ pub fn ranges_of(file: impl AsFd, stat: &Stat) -> rustix::io::Result<(Vec<Range>
         let start = match seek(file, SeekFrom::Data(at)) {
             Ok(start) => start.min(size),
             Err(Errno::NXIO) => size,
-            // File systems that do not tell.
+            // The file system does not report holes.
             Err(Errno::INVAL | Errno::NOTSUP) => at,
             Err(error) => return Err(error),
         };
@@ -76,7 +76,7 @@ pub fn ranges_of(file: impl AsFd, stat: &Stat) -> rustix::io::Result<(Vec<Range>
     Ok((ranges, holes))
 }
 
-/// Consecutive ranges with about [`PART_BYTES`] of data each.
+/// Groups consecutive ranges with about [`PART_BYTES`] of data each.
 pub fn parts_of(ranges: &[Range]) -> Vec<std::ops::Range<usize>> {
     let mut parts: Vec<std::ops::Range<usize>> = Vec::new();
     let (mut start, mut bytes) = (0, 0);
@@ -93,12 +93,12 @@ pub fn parts_of(ranges: &[Range]) -> Vec<std::ops::Range<usize>> {
     parts
 }
 
-/// Why reading ended early.
+/// Cause of an early end of a read.
 #[derive(Debug)]
 pub enum ReadFailure {
     /// The file could not be read.
     Read(Errno),
-    /// The pool does not take it.
+    /// The pool could not store the data.
     Store(Error),
 }
 
@@ -114,38 +114,38 @@ impl From<Error> for ReadFailure {
     }
 }
 
-/// One thread's reader: its buffer, and its way to the pool.
+/// One thread's reader: its buffer, and its lane to the pool.
 pub struct ContentReader<'a> {
     lane: ContentLane<'a>,
     cutter: Cutter,
     buffer: Vec<u8>,
-    /// Bytes of zeros that were met and not stored.
+    /// Bytes of zeros that were found and not stored.
     pub zero_bytes: u64,
 }
 
 impl<'a> ContentReader<'a> {
-    /// A reader that stores by way of `lane`.
+    /// Returns a reader that stores through `lane`.
     pub fn new(lane: ContentLane<'a>, chunk_bytes_max: usize) -> Self {
         let buffer = vec![0; BUFFER_BYTES];
         ContentReader { lane, cutter: Cutter::new(chunk_bytes_max), buffer, zero_bytes: 0 }
     }
 
-    /// Sends what waits on its way.
+    /// Sends the remaining data.
     ///
     /// # Errors
-    /// What the target reports.
+    /// Errors of the target.
     pub fn finish(self) -> Result<()> {
         self.lane.finish()
     }
 
-    /// A file that is short enough to stand in its item, read whole; `None` if it is not.
+    /// Reads a whole file that is short enough for its item; returns `None` if it is longer.
     ///
     /// # Errors
-    /// What the system reports.
+    /// Errors of the system.
     pub fn inline(&mut self, file: impl AsFd) -> rustix::io::Result<Option<Vec<u8>>> {
         let file = file.as_fd();
         let mut length = 0;
-        // One byte more tells whether it has grown.
+        // One more byte shows whether it has grown.
         while length <= INLINE_BYTES_MAX {
             let room = &mut self.buffer[length..=INLINE_BYTES_MAX];
             match pread(file, room, length as u64) {
@@ -158,11 +158,11 @@ impl<'a> ContentReader<'a> {
         Ok(None)
     }
 
-    /// The pieces of some ranges of a file. Ends early where the file does. With `holes`, data that
-    /// are zero are stored as such, so that only holes become holes again.
+    /// Reads and stores some ranges of a file. Ends early where the file ends. With `holes`, zero
+    /// data are stored as chunks, so that only holes become holes again.
     ///
     /// # Errors
-    /// What the system or the pool reports.
+    /// Errors of the system or the pool.
     pub fn ranges(
         &mut self,
         file: impl AsFd,
@@ -203,10 +203,10 @@ impl<'a> ContentReader<'a> {
         Ok(())
     }
 
-    /// All of a stream; `each` takes its pieces.
+    /// Reads and stores a whole stream; `each` takes its pieces.
     ///
     /// # Errors
-    /// What the stream or the pool reports.
+    /// Errors of the stream or the pool.
     pub fn stream(
         &mut self,
         from: &mut dyn Read,
@@ -249,7 +249,7 @@ impl<'a> ContentReader<'a> {
                     let read = fill(&mut self.buffer[filled..])?;
                     filled += read;
                     over = read == 0;
-                    // A pipe gives little at a time: what there is may be enough to go on.
+                    // A pipe gives little at a time: the bytes so far may be enough.
                     if filled >= 2 * bytes_max && read < BUFFER_BYTES / 4 {
                         break;
                     }
@@ -284,19 +284,20 @@ fn push(pieces: &mut Vec<Piece>, piece: Piece) {
     }
 }
 
-/// What two looks at a file say of the time between them.
+/// Change of a file between two looks at it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
-    /// It has not changed.
+    /// The file has not changed.
     No,
-    /// Only its ctime is another. A `chmod` to the mode that it has sets it, as does a further name. So
-    /// does a program that writes and puts the old mtime back: what was read counts if it is read twice.
+    /// Only its ctime differs. A `chmod` to its present mode sets it, and so does a further name.
+    /// So does a program that writes and restores the old mtime: the content counts if it is read
+    /// twice.
     Status,
     /// It may have changed.
     Yes,
 }
 
-/// What has happened to a file between two looks at it.
+/// Returns the change of a file between two looks at it.
 pub fn change(before: &Stat, after: &Stat) -> Change {
     let content = |stat: &Stat| {
         let mtime = (stat.st_mtime, stat.st_mtime_nsec);
@@ -310,11 +311,11 @@ pub fn change(before: &Stat, after: &Stat) -> Change {
     }
 }
 
-/// Times on this machine's own file systems are as fine as its timer tick, a few milliseconds.
+/// Times on this machine's own file systems are as precise as its timer tick, a few milliseconds.
 const MARGIN_FINE_NS: i128 = 200_000_000;
 /// Times without a fraction come from file systems that count seconds, or two of them.
 const MARGIN_COARSE_NS: i128 = 2_500_000_000;
-/// Other file systems may go by another machine's clock.
+/// Other file systems may use another machine's clock.
 const MARGIN_FOREIGN_NS: i128 = 3_600_000_000_000;
 /// ext, XFS, Btrfs, tmpfs, ramfs, F2FS, overlayfs, ZFS, bcachefs.
 const OWN_CLOCK: [u64; 9] = [
@@ -329,9 +330,9 @@ const OWN_CLOCK: [u64; 9] = [
     0xCA45_1A4E,
 ];
 
-/// Whether a file changed so shortly before it was read, at `now_ns` since 1970, that a change
-/// during or after the reading might have left it the same times. A time in the future, by
-/// whichever clock, is always too short before.
+/// Returns whether a file changed so shortly before its read, at `now_ns` since 1970, that a change
+/// during or after the read may have left it the same times. A time in the future, by any clock, is
+/// always too close.
 pub fn is_unsettled(file: impl AsFd, ctime: FileTime, mtime: FileTime, now_ns: u64) -> bool {
     let latest = ctime.max(mtime);
     let age_ns = i128::from(now_ns) - i128::from(latest.s) * 1_000_000_000 - i128::from(latest.ns);
@@ -345,7 +346,7 @@ pub fn is_unsettled(file: impl AsFd, ctime: FileTime, mtime: FileTime, now_ns: u
     !is_on_own_clock(file)
 }
 
-/// Whether something is on a file system that only this machine writes to, by its own clock.
+/// Returns whether only this machine writes to the file system, by its own clock.
 pub fn is_on_own_clock(file: impl AsFd) -> bool {
     fstatfs(file).is_ok_and(|fs| OWN_CLOCK.contains(&(fs.f_type.cast_unsigned() & 0xFFFF_FFFF)))
 }

@@ -1,5 +1,5 @@
-//! Gives what a get makes its owner, attributes, mode and times, and says what was refused. What is
-//! as it is to be is not touched.
+//! Sets owner, attributes, mode and times of restored files, and reports refusals. Values that are
+//! right already are not touched.
 
 use super::attributes::{self, Refused};
 use outlive_format::{FileTime, Item, ItemKind};
@@ -12,13 +12,13 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 const SET_USER_ID: u32 = 0o4000;
 const SET_GROUP_ID: u32 = 0o2000;
-/// The bits of a mode that give away the rights of an owner.
+/// The bits of a mode that give the rights of an owner to others.
 pub const SET_ID: u32 = SET_USER_ID | SET_GROUP_ID;
 
-/// What could not be set, in words.
+/// Settings that were refused, as text.
 pub type Refusals = Vec<String>;
 
-/// What there is to describe: something open, or a name in a directory.
+/// A file to describe: open, or a name in a directory.
 trait Described {
     fn stat(&self) -> Result<Stat>;
     fn chown(&self, user: Option<Uid>, group: Option<Gid>) -> Result<()>;
@@ -59,7 +59,7 @@ impl Described for Named<'_> {
     fn bring(&self, item: &Item) -> Vec<Refused> {
         attributes::bring_name(self.0, self.1, &item.attributes)
     }
-    /// There is no `chmod` that does not follow, but one for what is held.
+    /// There is no `chmod` that does not follow links, but one for a held file.
     fn chmod(&self, mode: Mode) -> Result<()> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         chmod_held(&openat(self.0, self.1, flags, Mode::empty())?, mode)
@@ -69,26 +69,26 @@ impl Described for Named<'_> {
     }
 }
 
-/// Sets the mode of something that is held open, if only as a place (`O_PATH`).
+/// Sets the mode of a file that is held open, if only by `O_PATH`.
 ///
 /// # Errors
-/// What the system reports.
+/// Errors of the system.
 pub fn chmod_held(held: &OwnedFd, mode: Mode) -> Result<()> {
     chmod(format!("/proc/self/fd/{}", held.as_raw_fd()), mode)
 }
 
-/// Describes something open.
+/// Describes an open file.
 pub fn describe_open(file: &OwnedFd, item: &Item, is_root: bool) -> Refusals {
     describe(&Open(file), item, is_root)
 }
 
-/// Describes what is called `name` in `dir`.
+/// Describes `name` in `dir`.
 pub fn describe_name(dir: BorrowedFd<'_>, name: &[u8], item: &Item, is_root: bool) -> Refusals {
     describe(&Named(dir, name), item, is_root)
 }
 
-/// A new owner takes away set-id bits and capabilities, so it comes first; attributes change the
-/// mode; everything changes the times, so they come last.
+/// Describes a file in a fixed order. A new owner removes set-id bits and capabilities, so it comes
+/// first. Attributes change the mode; everything changes the times, so they come last.
 fn describe(what: &dyn Described, item: &Item, is_root: bool) -> Refusals {
     let mut refusals = Vec::new();
     let mode = own(what, item, is_root, &mut refusals);
@@ -109,8 +109,8 @@ fn describe(what: &dyn Described, item: &Item, is_root: bool) -> Refusals {
     refusals
 }
 
-/// Gives something its owner and group as far as this user may, and returns the mode that it can have
-/// then: set-id bits would give away the rights of its present owner.
+/// Sets owner and group as far as this user may. Returns the mode that the file can have then:
+/// set-id bits would give away the rights of its present owner.
 fn own(what: &dyn Described, item: &Item, is_root: bool, refusals: &mut Refusals) -> u32 {
     let (user, group) = (Uid::from_raw(item.uid), Gid::from_raw(item.gid));
     let kept = match what.stat() {
@@ -131,8 +131,8 @@ fn own(what: &dyn Described, item: &Item, is_root: bool, refusals: &mut Refusals
     item.mode & !SET_ID | item.mode & kept
 }
 
-/// Sets the modification time. File systems change a time that they cannot hold, and report nothing:
-/// that is found by a look at what was stored.
+/// Sets the modification time. File systems silently change a time that they cannot hold, so the
+/// stored time is read again.
 fn bring_times(what: &dyn Described, item: &Item) -> std::result::Result<(), String> {
     let now = || what.stat().map(|stat| mtime_of(&stat));
     let fails = |error| refused("its times", error);
@@ -140,7 +140,7 @@ fn bring_times(what: &dyn Described, item: &Item) -> std::result::Result<(), Str
         return Ok(());
     }
     let time = Timespec { tv_sec: item.mtime.s, tv_nsec: item.mtime.ns.into() };
-    // Access times are not kept: a file was last read when it was written.
+    // Access times are not kept: the last read of a file is set to its last write.
     let times = Timestamps { last_access: time, last_modification: time };
     what.set_times(&times).map_err(fails)?;
     match now().map_err(fails)? {
@@ -153,12 +153,13 @@ fn bring_times(what: &dyn Described, item: &Item) -> std::result::Result<(), Str
     }
 }
 
-/// When something was changed last.
+/// Returns the time of the last change.
 pub fn mtime_of(stat: &Stat) -> FileTime {
     FileTime { s: stat.st_mtime, ns: stat.st_mtime_nsec as u32 }
 }
 
-/// Seconds since 1970 as a decimal number: a fraction counts forward from the second before it.
+/// Returns seconds since 1970 as a decimal number: a fraction counts forward from the second before
+/// it.
 fn seconds(time: FileTime) -> String {
     let ns = i128::from(time.s) * 1_000_000_000 + i128::from(time.ns);
     let (sign, ns) = (if ns < 0 { "-" } else { "" }, ns.unsigned_abs());

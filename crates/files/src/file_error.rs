@@ -1,29 +1,29 @@
-//! What could not be done as it should: never silent, and never a reason to give up the rest.
+//! File errors: always reported, and never a reason to stop the put or get.
 
 use outlive_format::path_cmp;
 use rustix::io::Errno;
 use std::fmt;
 
-/// So many are kept with their words; the others are counted.
+/// Number of errors that are kept with their texts; the others are only counted.
 const KEPT_MAX: usize = 1000;
 
-/// What kind of trouble it is.
+/// Kind of a file error.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum FileErrorKind {
-    /// It was there when its directory was read, and no longer when its turn came. Left out.
+    /// The file vanished between the read of its directory and its own. Omitted.
     Vanished,
-    /// It could not be read. Left out.
+    /// The file could not be read. Omitted.
     Unreadable,
-    /// It changed each time it was read: what is stored may never have been there at once.
+    /// The file changed at each read: the stored content may never have existed at one moment.
     Changed,
-    /// Something of it is missing: an attribute, an owner, or all of a device.
+    /// A part of the file is missing: an attribute, an owner, or all of a device.
     Incomplete,
-    /// What is stored of it is damaged. Left out.
+    /// The stored content is damaged. Omitted.
     Damaged,
 }
 
 impl FileErrorKind {
-    /// A word for programs.
+    /// Returns the kind's name for programs.
     pub fn name(self) -> &'static str {
         match self {
             FileErrorKind::Vanished => "vanished",
@@ -35,14 +35,14 @@ impl FileErrorKind {
     }
 }
 
-/// Something that could not be done as it should.
+/// The failure of a put or get with one item.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileError {
-    /// With what.
+    /// Path of the item.
     pub path: Vec<u8>,
-    /// What kind.
+    /// Kind of the failure.
     pub kind: FileErrorKind,
-    /// Why.
+    /// Cause of the failure.
     pub why: String,
 }
 
@@ -51,10 +51,10 @@ impl FileError {
         FileError { path: path.to_vec(), kind, why: why.to_string() }
     }
 
-    /// What an error at reading something means.
+    /// Returns the file error for an error of the system during a read.
     pub(super) fn reading(path: &[u8], error: Errno) -> FileError {
         let kind = match error {
-            // Something else may have its name by now.
+            // Another file may have its name by now.
             Errno::NOENT | Errno::NOTDIR | Errno::LOOP => FileErrorKind::Vanished,
             _ => FileErrorKind::Unreadable,
         };
@@ -69,12 +69,12 @@ impl fmt::Display for FileError {
     }
 }
 
-/// All troubles of a put or get.
+/// All file errors of a put or get.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Troubles {
     /// The first thousand.
     pub kept: Vec<FileError>,
-    /// How many there were of each kind: vanished, unreadable, changed, incomplete, damaged.
+    /// Number of errors of each kind: vanished, unreadable, changed, incomplete, damaged.
     counts: [u64; 5],
 }
 
@@ -86,7 +86,7 @@ impl Troubles {
         }
     }
 
-    /// Adds the troubles of another part of the work.
+    /// Adds the file errors of another part of the work.
     pub(super) fn join(&mut self, other: Troubles) {
         for (count, more) in self.counts.iter_mut().zip(other.counts) {
             *count += more;
@@ -95,27 +95,27 @@ impl Troubles {
         self.kept.truncate(KEPT_MAX);
     }
 
-    /// Orders those that are kept by path.
+    /// Sorts the kept errors by path.
     pub(super) fn sort(&mut self) {
         self.kept.sort_by(|a, b| path_cmp(&a.path, &b.path));
     }
 
-    /// How many of a kind.
+    /// Returns the number of errors of a kind.
     pub fn count(&self, kind: FileErrorKind) -> u64 {
         self.counts[kind as usize]
     }
 
-    /// How many in all.
+    /// Returns the number of all errors.
     pub fn len(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// True if all went well.
+    /// Returns true if there are no errors.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// True unless something is missing or doubtful. What vanished was not there to be kept.
+    /// Returns true unless content is missing or doubtful. A vanished file is not missing.
     pub fn is_whole(&self) -> bool {
         self.len() == self.count(FileErrorKind::Vanished)
     }

@@ -1,4 +1,4 @@
-//! Gets files back: in container order, as much at a time as a window of memory describes.
+//! Gets files back, in container order, for one window of memory at a time.
 
 use super::describe::Refusals;
 use super::file_error::{FileErrorKind, Troubles};
@@ -21,88 +21,88 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 
-/// Chunks that are read in one plan: about 30 MiB of memory, and two GiB of data.
+/// Chunks in one plan: about 30 MiB of memory, and two GiB of data.
 const WINDOW_PIECES: usize = 128 << 10;
-/// Files, links or directories that are made in one go.
+/// Files, links or directories that are made in one window.
 const WINDOW_FILES: usize = 16 << 10;
-/// What is in the way and named in a plan.
+/// Conflicting names that a plan lists.
 const NAMED_MAX: usize = 1000;
-/// Items whose places are looked at in one go.
+/// Items whose destinations are checked in one step.
 const AHEAD_ITEMS: usize = 1024;
 
-/// How a get goes about it.
+/// Options of a get.
 #[derive(Clone, Debug, Default)]
 pub struct GetOptions {
-    /// The directory to get files into; made if it is missing.
+    /// Directory to get files into; created if it is missing.
     pub to: PathBuf,
-    /// What is wanted.
+    /// Items to get.
     pub choice: Selection,
-    /// Replace files that are there and differ.
+    /// Replace existing files that differ.
     pub overwrite: bool,
     /// Set it to end the get early.
     pub stop: Arc<AtomicBool>,
 }
 
-/// What a get will do.
+/// Plan of a get.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct GetPlan {
-    /// The epoch.
+    /// Epoch of the checkpoint.
     pub epoch: Epoch,
-    /// Everything with a name.
+    /// Number of all items.
     pub items: u64,
-    /// How many of them are files; further names of one do not count.
+    /// Number of files; further names of a file do not count.
     pub files: u64,
-    /// Their bytes.
+    /// Bytes of these files.
     pub bytes: u64,
     /// The first thousand names that are taken.
     pub in_the_way: Vec<Vec<u8>>,
 }
 
-/// What a get did.
+/// Result of a get.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct GetReport {
-    /// The epoch.
+    /// Epoch of the checkpoint.
     pub epoch: Epoch,
-    /// Everything with a name that was made or found there.
+    /// Number of items that were made or existed already.
     pub items: u64,
-    /// Files that were made, or are there.
+    /// Number of files that were made or existed already.
     pub files: u64,
-    /// Their bytes.
+    /// Bytes of these files.
     pub bytes: u64,
-    /// How many of them were there already, with the same content, owner, mode and attributes, and
-    /// were left alone.
+    /// Number of files that existed already, with the same content, owner, mode and attributes, and
+    /// were not touched.
     pub kept_files: u64,
-    /// Their bytes.
+    /// Bytes of these files.
     pub kept_bytes: u64,
     /// Bytes read from the target.
     pub read_bytes: u64,
-    /// What could not be done.
+    /// File errors.
     pub troubles: Troubles,
 }
 
-/// Gets, as a checkpoint of files offers them.
+/// Gets of a checkpoint of files.
 pub trait GetFiles {
-    /// Says what a get would do, and changes nothing.
+    /// Plans a get; changes nothing.
     ///
     /// # Errors
-    /// `Invalid` for paths that are not in the checkpoint, and a directory that is a pool's own;
-    /// `Damaged` if its listing is.
+    /// `Invalid` for paths that are not in the checkpoint, and for a directory of a pool; `Damaged`
+    /// if the listing is.
     fn plan_get(&self, options: &GetOptions) -> Result<GetPlan>;
 
-    /// Gets files. Every byte is verified before it is written. A damaged file is left out and told
-    /// in the report; so is what the file system or the user's rights do not allow.
+    /// Gets files. Every byte is verified before it is written. Damaged files are omitted and
+    /// reported, as are those that the file system or the user's rights do not permit.
     ///
     /// # Errors
-    /// `Invalid` if something is in the way, or the directory cannot be written or is a pool's own;
-    /// `Damaged` if the listing is; `Full`. Files that were begun and not finished are removed.
+    /// `Invalid` if a name is taken, or the directory cannot be written or belongs to a pool;
+    /// `Damaged` if the listing is; `Full`. Unfinished files are removed.
     fn get(&self, options: &GetOptions) -> Result<GetReport>;
 
-    /// Hands all chosen items and their contents to `take`, one after the other. What is read and not
-    /// due yet is kept in at most `memory_bytes`, or what two containers hold if that is more.
+    /// Passes all chosen items and their contents to `take`, one after the other. Data that is read
+    /// too early is kept in at most `memory_bytes`, or the length of two containers if that is
+    /// more.
     ///
     /// # Errors
-    /// `Damaged` for the first thing that is missing or wrong: all before it was right. What `take`
-    /// reports.
+    /// `Damaged` for the first missing or wrong data: all before it was right. Errors of `take`.
     fn in_order(
         &self,
         choice: &Selection,
@@ -154,7 +154,7 @@ impl GetFiles for FilesImage {
         let placer = Placer::new(to, options.overwrite);
         let placer = placer.map_err(|e| Error::io_named("opening", to, &e.into()))?;
         placer.directory(b".").map_err(|e| Error::io_named("opening", to, &e.into()))?;
-        // What is below it may still be replaced.
+        // Files below it may still be replaced.
         if !placer.is_writable() && (is_new || !options.overwrite) {
             return Err(Error::io_named("writing to", to, &Errno::ACCESS.into()));
         }
@@ -184,7 +184,7 @@ impl GetFiles for FilesImage {
         report.troubles = shared.troubles.into_inner().unwrap_or_else(PoisonError::into_inner);
         report.troubles.sort();
         if report.troubles.count(FileErrorKind::Damaged) > 0 {
-            // A pool that cannot be written to is read all the same.
+            // A read-only pool can be read all the same.
             let _ = mark_suspect(self.pool(), self.job(), self.epoch());
         }
         Ok(report)
@@ -200,16 +200,16 @@ impl GetFiles for FilesImage {
     }
 }
 
-/// What is done in one go.
+/// Work of one window.
 #[derive(Default)]
 struct Window {
     wanted: Vec<ReadItem>,
-    /// For each of `wanted` the file and the offset in it.
+    /// For each of `wanted`, the file and the offset in it.
     places: Vec<(u32, u64)>,
     files: Vec<Arc<Making>>,
     simple: Vec<Simple>,
     links: Vec<Item>,
-    /// How many directories were made.
+    /// Number of directories that were made.
     directories: usize,
 }
 
@@ -220,7 +220,7 @@ impl Window {
         wanted.len() >= WINDOW_PIECES || names.into_iter().any(|count| count >= WINDOW_FILES)
     }
 
-    /// Removes files that were begun.
+    /// Removes unfinished files.
     fn abandon(&self, shared: &Shared<'_>) {
         self.files.iter().for_each(|file| shared.give_up(file));
         for file in lock(&shared.open).drain(..) {
@@ -229,13 +229,13 @@ impl Window {
     }
 }
 
-/// What is known of the place of an item before its turn comes.
+/// Result of the check of an item's destination.
 enum Existing {
-    /// It has to be made.
+    /// The item must be made.
     Free,
-    /// It is there as it is to be; what was refused of it.
+    /// The item exists and is right, with the settings that were refused.
     There(Refusals),
-    /// It is a directory, or one on its way is, that was made now or before; or why not.
+    /// The item is a directory that was made or existed; or the error, for it or one above it.
     Entered(rustix::io::Result<()>),
 }
 
@@ -245,9 +245,10 @@ struct Getter<'a> {
     names: FurtherNames,
     shared: Shared<'a>,
     window: Window,
-    /// Directories that are not finished, each before those in it.
+    /// Unfinished directories, each before those in it.
     directories: Vec<Item>,
-    /// Items come in the order of the listing, so a directory is over when it is left.
+    /// True if items come in the order of the listing, so that a directory is complete when it is
+    /// left.
     in_order: bool,
     report: GetReport,
 }
@@ -271,15 +272,15 @@ impl Getter<'_> {
         self.finish_directories(|_| true)
     }
 
-    /// The next items. Makes their directories, and finds out which of the others are there as they are
-    /// to be.
+    /// Returns the next items. Makes their directories, and checks which of the others exist and
+    /// are right.
     fn look_ahead(&self, items: &mut ChosenItems) -> Result<Vec<(Item, Existing)>> {
         let placer = &self.shared.placer;
         let mut ahead = Vec::new();
         while ahead.len() < AHEAD_ITEMS
             && let Some((item, _)) = items.next().map_err(|e| self.checkpoint.context(e))?
         {
-            // What is wanted under another name than its first may come before its directory.
+            // A file that is wanted only under a further name may come before its directory.
             let above = match self.in_order {
                 true => Ok(()),
                 false => placer.directories_above(&item.path),
@@ -363,7 +364,7 @@ impl Getter<'_> {
         self.window.files.push(file.clone());
         let checkpoint = self.checkpoint;
         let mut offset = 0;
-        // Damage concerns this file; what ends the get may look alike.
+        // Damage concerns only this file; an error that ends the get may look the same.
         let mut ended = false;
         let read = checkpoint.pieces(&item, &mut |piece: Piece| {
             let wanted = if piece.is_zeros() { None } else { Some(checkpoint.wanted_of(&piece)?) };
@@ -411,7 +412,7 @@ impl Getter<'_> {
         self.shared.lose(&file.item.path, FileErrorKind::Damaged, error.message());
     }
 
-    /// Does what has gathered.
+    /// Does the work of the window.
     fn flush(&mut self) -> Result<()> {
         self.report.read_bytes += self.read()?;
         let threads = self.checkpoint.pool().config().tuning.threads();
@@ -423,7 +424,7 @@ impl Getter<'_> {
         for link in std::mem::take(&mut self.window.links) {
             let lost = lock(&self.shared.lost).get(&link.target).copied();
             if let Some(kind) = lost {
-                // What an earlier get has left under that name is another file.
+                // A file that an earlier get left under that name is a different one.
                 let why = "it is a further name of a file that was left out";
                 self.shared.lose(&link.path, kind, why);
             } else if let Err(error) = self.shared.placer.hard_link(&link) {
@@ -434,8 +435,8 @@ impl Getter<'_> {
         Ok(())
     }
 
-    /// Reads what the window wants, and writes it to its files. What a gc has moved meanwhile is
-    /// read where it is now. Answers how many bytes were read.
+    /// Reads the wanted chunks of the window, and writes them to their files. If a gc has moved
+    /// chunks meanwhile, reads them at their new location. Returns the number of bytes read.
     fn read(&self) -> Result<u64> {
         let Getter { checkpoint, shared, window, .. } = self;
         let pool = checkpoint.pool();
@@ -455,7 +456,7 @@ impl Getter<'_> {
             shared.write(&window.files[file as usize], offset, bytes).map_err(failed)
         };
         let mut read_bytes = 0;
-        // What is wanted, and its numbers in the window, if that is not all of it.
+        // The wanted chunks, and their numbers in the window if these are not all.
         let mut wanted = Cow::Borrowed(&window.wanted);
         let mut numbers: Option<Vec<usize>> = None;
         loop {
@@ -471,11 +472,11 @@ impl Getter<'_> {
             for fault in faults {
                 let number = number_of(fault.wanted);
                 let file = &window.files[window.places[number].0 as usize];
-                // A target that does not answer has lost nothing.
+                // A target that does not respond has lost nothing.
                 if fault.error.kind() != ErrorKind::Damaged {
                     return Err(fault.error);
                 }
-                // One fault is enough to give a file up.
+                // One fault is enough to abort a file.
                 if file.is_over() {
                     continue;
                 }
@@ -494,7 +495,7 @@ impl Getter<'_> {
         }
     }
 
-    /// Finishes directories, those further down first.
+    /// Finishes directories, the innermost first.
     fn finish_directories(&mut self, is_over: impl Fn(&Item) -> bool) -> Result<()> {
         let (over, rest) = self.directories.drain(..).partition(|dir| is_over(dir));
         self.directories = rest;
@@ -509,12 +510,12 @@ impl Getter<'_> {
     }
 }
 
-/// The error of a get that was told to stop.
+/// Returns the error of a get that was stopped.
 fn stopped() -> Error {
     Error::retry("stopped on request; what was finished stays")
 }
 
-/// Whether a path is in a directory, or is it.
+/// Returns whether a path is in a directory, or is the directory.
 fn is_within(path: &[u8], dir: &[u8]) -> bool {
     dir == b"." || path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
 }

@@ -1,6 +1,7 @@
 //! Gives files back in the order of the listing, for streams. The recipe of a long window is known
-//! before its first byte is read, so `planner` decides which container is read when and what
-//! of it is kept until it is due; a thread reads ahead by a bounded number of bytes.
+//! before its first byte is read. So `planner` decides in which order containers are read, and
+//! which of their chunks are kept until they are due. A thread reads ahead by a bounded number of
+//! bytes.
 
 use super::planner::{Item as Use, Memory, StreamPlan, best};
 use super::selection::{ChosenItems, Selection};
@@ -11,26 +12,26 @@ use outlive_types::{Error, Result};
 use std::collections::{HashMap, HashSet};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
-/// Bytes read in one go. Three times as many may be in memory besides what is kept.
+/// Bytes of one read. Three times as many may be in memory besides the kept chunks.
 const AHEAD_BYTES: u64 = 16 << 20;
-/// Items and chunks of a window that is planned as one: about 64 MiB of memory, 4 GiB of data.
+/// Items and chunks of a window with one plan: about 64 MiB of memory, 4 GiB of data.
 const WINDOW_PARTS: usize = 256 << 10;
 
-/// So many containers fit in the memory, as planners see it.
+/// Most containers that fit in the memory, as planners count it.
 const CONTAINERS_MAX: u64 = 64;
 
-/// What comes next.
+/// Next element of a stream.
 #[derive(Debug)]
 pub enum InOrder<'a> {
     /// An item; its content follows.
     Item(&'a Item),
     /// The next bytes of its content, verified.
     Bytes(&'a [u8]),
-    /// So many zeros of its content.
+    /// This number of zeros of its content.
     Zeros(u64),
 }
 
-/// What reading in order took.
+/// Statistics of an ordered read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct InOrderStats {
     /// Containers read, as planned.
@@ -46,20 +47,20 @@ enum StreamPart {
     Chunk(usize),
 }
 
-/// A chunk from a certain read.
+/// A chunk of a certain read.
 type Key = (u32, Use);
 
-/// What was read in one go, and what can be handed on with it.
+/// The chunks of one read, and the stream's parts that it completes.
 struct Batch {
     chunks: Vec<(Key, Vec<u8>)>,
-    /// Chunks are named by key, with whether that was their last use.
+    /// Parts; a chunk has its key, and whether that was its last use.
     parts: Vec<(StreamPart, Option<(Key, bool)>)>,
 }
 
 /// Carries out [`GetFiles::in_order`](super::get::GetFiles::in_order).
 ///
 /// # Errors
-/// As told there.
+/// As for that method.
 pub fn in_order(
     checkpoint: &FilesImage,
     choice: &Selection,
@@ -110,7 +111,7 @@ pub fn in_order(
     })
 }
 
-/// The thread that reads ahead.
+/// Thread that reads ahead.
 struct Ahead<'a> {
     checkpoint: &'a FilesImage,
     memory_bytes: u64,
@@ -120,7 +121,7 @@ struct Ahead<'a> {
     sender: SyncSender<Result<Batch>>,
 }
 
-/// Without an error: nobody listens any more.
+/// Error of the thread; `None` if the receiver is gone.
 type Ended = std::result::Result<(), Option<Error>>;
 
 impl Ahead<'_> {
@@ -148,7 +149,7 @@ impl Ahead<'_> {
                     if gone {
                         return Err(None);
                     }
-                    // What is known to be right goes first.
+                    // The parts before the error are right, and go first.
                     self.window()?;
                     return Err(Some(error));
                 }
@@ -174,7 +175,7 @@ impl Ahead<'_> {
         Ok(())
     }
 
-    /// Plans and reads what has gathered.
+    /// Plans and reads the collected parts.
     fn window(&mut self) -> Ended {
         let parts = std::mem::take(&mut self.parts);
         let wanted = std::mem::take(&mut self.wanted);
@@ -194,7 +195,7 @@ impl Ahead<'_> {
                 }
                 read += 1;
             }
-            // All before the next read can be handed on.
+            // All parts before the next read can be passed on.
             let until = plan.reads.get(read).map_or(uses.len(), |(_, at)| *at);
             let mut due = Vec::new();
             while let Some(part) =
@@ -211,7 +212,7 @@ impl Ahead<'_> {
             let chunks = match self.read(&chunks, &wanted, &plan, &uses) {
                 Ok(chunks) => chunks,
                 Err(error) => {
-                    // What is right before the damage goes first.
+                    // Chunks before the damage are right, and go first.
                     let one = |at: &usize| self.read(&[*at], &wanted, &plan, &uses).ok();
                     let whole: Vec<_> = chunks.iter().filter_map(one).flatten().collect();
                     let mut lost: HashSet<Key> =
@@ -248,8 +249,8 @@ impl Ahead<'_> {
     }
 }
 
-/// Chunks as planners name them: each place has a number, which stands for its offset, since the
-/// chunks of a frame have one offset together.
+/// Returns chunks as planners name them. Each pack extent has a number, which stands for its
+/// offset, since all chunks of a frame have the same offset.
 fn uses_of(wanted: &[ReadItem], container_bytes: u64) -> Vec<Use> {
     let mut containers = HashMap::new();
     let mut places = HashMap::new();
@@ -265,21 +266,23 @@ fn uses_of(wanted: &[ReadItem], container_bytes: u64) -> Vec<Use> {
     uses
 }
 
-/// Memory as planners count it: a container is as large as what is used of it, decompressed.
+/// Returns the memory as planners count it: the size of a container is that of its used chunks,
+/// decompressed.
 fn memory_for(uses: &[Use], bytes: u64) -> Memory {
     let mut used: HashMap<u32, u64> = HashMap::new();
     let mut seen = HashSet::new();
     for item in uses.iter().filter(|item| seen.insert(**item)) {
         *used.entry(item.container).or_default() += u64::from(item.length);
     }
-    // Planners try so many splits of the memory as containers fit in it.
+    // The number of splits that planners try equals the number of containers that fit in the
+    // memory.
     let container_bytes = used.into_values().max().unwrap_or(1).max(bytes / CONTAINERS_MAX);
     Memory { bytes: bytes.max(2 * container_bytes), container_bytes }
 }
 
-/// Which chunks each read must bring, and when they are used for the last time.
+/// The chunks that each read must bring, and their last uses.
 struct Needs {
-    /// By read: the first item that uses each of its chunks.
+    /// For each read, the first item that uses each of its chunks.
     first: Vec<Vec<usize>>,
     last: Vec<bool>,
 }

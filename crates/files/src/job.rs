@@ -1,4 +1,4 @@
-//! Puts as a job offers them.
+//! Puts of a job.
 
 use super::file_error::{FileError, Troubles};
 use super::patterns::Patterns;
@@ -14,59 +14,59 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The first put of a job reads the pool's index if that is worth it for so many bytes.
+/// The first put of a job reads the pool's index if that pays for this number of bytes.
 const FIRST_PUT_BYTES: u64 = 1 << 30;
-/// What is new in later ones is not known before they have read it. They find most of what they share
-/// in their own segments, and read the index if that is worth it for this part of all bytes.
+/// The new bytes of later puts are not known before they are read. These puts find most shared
+/// chunks in their own segments, and read the index if that pays for this part of all bytes.
 const LATER_PUT_PART: u64 = 16;
 const LATER_PUT_BYTES_MIN: u64 = 8 << 20;
 
-/// What is put.
+/// Source of a put.
 pub enum PutSource<'a> {
-    /// Directories and files. A single directory lends its place to what is in it; of several paths
-    /// each keeps its last part.
+    /// Directories and files. For a single directory, paths are relative to it; each of several
+    /// paths keeps its last part.
     Paths(&'a [PathBuf]),
     /// A stream, read to its end.
     Stream {
         /// Its name in the listing.
         name: Vec<u8>,
-        /// Where it comes from.
+        /// Source of the bytes.
         from: &'a mut (dyn Read + Send),
     },
 }
 
-/// How a put goes about it.
+/// Options of a put.
 #[derive(Clone, Debug, Default)]
 pub struct PutOptions {
-    /// What is left out, in the syntax of `.gitignore`.
+    /// Paths to omit, in the syntax of `.gitignore`.
     pub patterns: Patterns,
-    /// Take no notice of `.outliveignore` files.
+    /// Ignore `.outliveignore` files.
     pub no_ignore_files: bool,
     /// Stay on the file system of each path.
     pub one_file_system: bool,
-    /// Directories that are left out with all below them, such as the pool's own; it may be named by
-    /// its `pool.toml`.
+    /// Directories to omit with their contents, such as the pool's own; its `pool.toml` may name
+    /// it.
     pub leave_out: Vec<PathBuf>,
-    /// Read every file, also those that have not changed since the put before.
+    /// Read every file, even if it has not changed since the put before.
     pub reread: bool,
-    /// What is kept with the checkpoint.
+    /// Notes of the checkpoint.
     pub notes: SaveNotes,
     /// Set it to end the put early.
     pub stop: Arc<AtomicBool>,
 }
 
-/// What a put did.
+/// Result of a put.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct PutReport {
-    /// What was planned.
+    /// Sum of the plan.
     pub plan: PutPlan,
     /// Items in the listing.
     pub items: u64,
-    /// How many of them are files; further names of one do not count.
+    /// Number of files; further names of a file do not count.
     pub files: u64,
-    /// Figures; `changed_bytes` were read.
+    /// Figures; `changed_bytes` are the bytes that were read.
     pub stats: SaveStats,
-    /// What could not be done.
+    /// File errors.
     pub troubles: Troubles,
 }
 
@@ -82,20 +82,20 @@ impl PutOptions {
     }
 }
 
-/// Puts, as a job offers them.
+/// Puts of a job.
 pub trait PutFiles {
-    /// Says what a put of paths would do. Writes nothing and disturbs no writer.
+    /// Plans a put of paths. Writes nothing and disturbs no writer.
     ///
     /// # Errors
-    /// `Invalid` for paths that are not there; what the log reports.
+    /// `Invalid` for missing paths; errors of the log.
     fn plan_put(&self, paths: &[PathBuf], options: &PutOptions) -> Result<(PutPlan, Troubles)>;
 
-    /// Puts files into the pool, as a checkpoint of this job. Returns when it is committed. A save
-    /// under way is waited for first. What cannot be read is left out and told in the report.
+    /// Puts files into the pool, as a checkpoint of this job. Waits for a save in progress first,
+    /// and returns after the commit. Unreadable files are omitted and reported.
     ///
     /// # Errors
-    /// `Invalid` for paths that are not there or a name that is none; `Fenced`; the failure of an
-    /// earlier save that nobody has been told; what the pool reports. Nothing was committed then.
+    /// `Invalid` for missing paths or an invalid name; `Fenced`; the unreported failure of an
+    /// earlier save; errors of the pool. Nothing was committed then.
     fn put(&self, source: PutSource<'_>, options: &PutOptions) -> Result<PutReport>;
 }
 
@@ -114,7 +114,7 @@ impl PutFiles for Job {
 
     fn put(&self, source: PutSource<'_>, options: &PutOptions) -> Result<PutReport> {
         let pool = self.pool();
-        // What is wrong with the request is found before anything is written.
+        // Errors in the request are found before anything is written.
         let (roots, selection) = match &source {
             PutSource::Paths(paths) => (open_roots(paths)?, options.selection(pool)),
             PutSource::Stream { name, .. } => {
@@ -155,7 +155,7 @@ impl PutFiles for Job {
     }
 }
 
-/// For how many bytes the pool's index is worth reading.
+/// Returns the number of bytes for which reading the pool's index pays.
 fn index_for(parent: Option<&FilesImage>) -> u64 {
     match parent {
         Some(parent) => {
@@ -166,7 +166,7 @@ fn index_for(parent: Option<&FilesImage>) -> u64 {
     }
 }
 
-/// A stream's name is one part of a path.
+/// Checks that a stream's name is one part of a path.
 fn check_name(name: &[u8]) -> Result<()> {
     if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') || name.contains(&0)
     {

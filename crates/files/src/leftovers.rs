@@ -1,7 +1,7 @@
-//! Temporary names of gets: what says that a get has ended and left its file behind.
+//! Temporary names of gets: they show that a get has ended and left its file behind.
 //!
-//! A name has the process, and what tells this process from all others: a file of a get that may
-//! still run is never removed, whichever host or container it runs in.
+//! A name identifies the process uniquely. So no get removes a file of another get that may still
+//! run, on any host or in any container.
 
 use super::content::is_on_own_clock;
 use super::names::read_names;
@@ -15,23 +15,23 @@ use std::os::fd::AsFd;
 const BEFORE: &str = ".outlive-";
 const AFTER: &str = ".tmp";
 
-/// The process that makes temporary names, or looks for those that others have left.
+/// The process that makes temporary names, or searches for those of other processes.
 pub struct Maker {
     mark: ProcessMark,
-    /// Of the start of the system, and of that with the namespaces of the process.
+    /// Checksums of the boot id, and of the boot id with the namespaces of the process.
     sums: Option<(u32, u32)>,
 }
 
-/// Whose a temporary name is.
+/// Owner of a temporary name.
 #[derive(PartialEq, Eq, Debug)]
 struct Owner {
     process: u32,
-    /// When the process was started, and both sums. Builds before 1.0 did not say.
+    /// Start of the process, and both checksums. Names of builds before 1.0 lack them.
     rest: Option<(u64, u32, u32)>,
 }
 
 impl Maker {
-    /// This process.
+    /// Returns this process.
     pub fn this() -> Maker {
         let mark = ProcessMark::of_this();
         let sum = |text: &str| checksum(text.as_bytes()) as u32;
@@ -40,7 +40,7 @@ impl Maker {
         Maker { mark, sums }
     }
 
-    /// A temporary name.
+    /// Returns a temporary name.
     pub fn name(&self, number: u64) -> Vec<u8> {
         let process = self.mark.process;
         let rest = match self.sums {
@@ -50,8 +50,7 @@ impl Maker {
         format!("{BEFORE}{process}-{number}{rest}{AFTER}").into_bytes()
     }
 
-    /// Removes what gets that have ended left in a directory. It is no trouble if that fails: a put
-    /// leaves such files out.
+    /// Removes files of ended gets from a directory. A failure is harmless: a put omits such files.
     pub fn clean(&self, dir: impl AsFd, name: &[u8]) {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let Ok(dir) = openat(dir, name, flags, Mode::empty()) else { return };
@@ -63,8 +62,8 @@ impl Maker {
         }
     }
 
-    /// Whether the get that made a name has ended. Only the kernel of this host writes to a file
-    /// system of its own, so there a get of an earlier start has ended with it.
+    /// Returns whether the get that made a name has ended. Only the kernel of this host writes to
+    /// its own file systems, so a get from before its last boot has ended.
     fn is_over(&self, owner: &Owner, is_own: impl Fn() -> bool) -> bool {
         match (owner.rest, self.sums) {
             (Some((started, boot, system)), Some((our_boot, our_system))) => {
@@ -84,7 +83,7 @@ impl Maker {
     }
 }
 
-/// Whether a name is one that gets give to what is not finished.
+/// Returns whether a name is that of an unfinished file of a get.
 pub fn is_temporary(name: &[u8]) -> bool {
     owner_of(name).is_some()
 }
@@ -106,7 +105,7 @@ fn owner_of(name: &[u8]) -> Option<Owner> {
             Some((started, sum()?, sum()?))
         }
     };
-    // What is left over is no number, or one too many.
+    // A further part is no number, or one too many.
     let is_all = text.matches('-').count() == if rest.is_some() { 5 } else { 2 };
     is_all.then_some(Owner { process, rest })
 }
@@ -183,7 +182,7 @@ mod tests {
         child.wait().unwrap();
         maker.clean(&opened, b".");
         assert!(!is_there(&child_name) && kept.iter().all(is_there));
-        // Another host may write to some file systems.
+        // On some file systems another host may write, too.
         let owner = |name: &String| owner_of(name.as_bytes()).unwrap();
         for is_own in [false, true] {
             assert_eq!(maker.is_over(&owner(&of(id, 1, "boot")), || is_own), is_own);

@@ -1,9 +1,10 @@
 //! Files: puts trees of them and streams into a pool, and gets them back. A put and a get are each
 //! a plan, then its execution (docs/design/008-files.md).
 //!
-//! `scan` -> `plan` (what need not be read) -> `content` (cut, store) -> `listing` -> `put` (commit);
-//! `choice` -> `there` (what need not be made) -> `get` (container order) -> `place` -> `describe`, or
-//! `in_order` for streams.
+//! - A put: `scan` -> `plan` (skips unchanged files) -> `content` (cut, store) -> `listing` ->
+//!   `put` (commit).
+//! - A get: `selection` -> `there` (skips existing files) -> `get` (container order) -> `placer` ->
+//!   `describe`, or `in_order` for streams.
 
 mod assembly;
 mod attempts;

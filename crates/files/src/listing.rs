@@ -1,22 +1,22 @@
-//! Writes a listing item by item, and holds no more of it than a few chunks.
+//! Writes a listing item by item, with only a few chunks of it in memory.
 
 use super::recipe::{Emit, RecipeBuilder};
 use outlive_format::{Item, Piece, TreeRef, checksum, listing_end, listing_head};
 use outlive_pool::FormatConfig;
 use outlive_types::{Fingerprint, Result};
 
-/// Shortest chunk of a listing, and where cuts become more frequent.
+/// Shortest chunk of a listing, and the average length, after which cuts are more frequent.
 const CHUNK_BYTES_MIN: usize = 4 << 10;
 const CHUNK_BYTES_AVERAGE: usize = 16 << 10;
-/// Of so many items one ends its chunk, before and behind the average length.
+/// One item in this many ends its chunk, before and after the average length.
 const ENDS_BEFORE: u64 = 64;
 const ENDS_BEHIND: u64 = 8;
 
-/// Stores a chunk and answers its fingerprint.
+/// Stores a chunk and returns its fingerprint.
 pub type Store<'s> = dyn FnMut(&[u8]) -> Result<Fingerprint> + 's;
 
 /// Takes items in their order. A chunk holds whole items, and the names of items decide where it
-/// ends, so a changed item changes its own chunk and no other.
+/// ends. So a changed item changes only its own chunk.
 pub struct ListingWriter {
     buffer: Vec<u8>,
     chunk_bytes_max: usize,
@@ -27,7 +27,7 @@ pub struct ListingWriter {
 }
 
 impl ListingWriter {
-    /// A listing without items.
+    /// Returns a listing without items.
     pub fn new(format: &FormatConfig) -> ListingWriter {
         let chunk_bytes_max = format.chunk_bytes_max as usize;
         let buffer = listing_head().to_vec();
@@ -38,7 +38,7 @@ impl ListingWriter {
     /// Adds an item.
     ///
     /// # Errors
-    /// `Invalid` for one that cannot be listed (then it was not); what `store` and `emit` report.
+    /// `Invalid` for an item that cannot be listed, and was not; errors of `store` and `emit`.
     pub fn push(&mut self, item: &Item, store: &mut Store<'_>, emit: &mut Emit<'_>) -> Result<()> {
         let before = self.buffer.len();
         item.encode(&mut self.buffer)?;
@@ -68,7 +68,7 @@ impl ListingWriter {
     /// Ends the listing.
     ///
     /// # Errors
-    /// What `store` and `emit` report.
+    /// Errors of `store` and `emit`.
     pub fn finish(mut self, store: &mut Store<'_>, emit: &mut Emit<'_>) -> Result<TreeRef> {
         let end = listing_end(self.items);
         if self.buffer.len() + end.len() > self.chunk_bytes_max {

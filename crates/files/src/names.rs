@@ -1,4 +1,4 @@
-//! The names in a directory, whatever bytes they have.
+//! The names in a directory, with any bytes.
 
 use rustix::fs::RawDir;
 use std::os::fd::OwnedFd;
@@ -6,10 +6,10 @@ use std::os::fd::OwnedFd;
 /// Buffer for names read in one call.
 const NAMES_BYTES: usize = 64 << 10;
 
-/// The names in a directory.
+/// Returns the names in a directory.
 ///
 /// # Errors
-/// What the system reports.
+/// Errors of the system.
 pub fn read_names(dir: &OwnedFd) -> rustix::io::Result<Vec<Box<[u8]>>> {
     let mut buffer = Vec::with_capacity(NAMES_BYTES);
     let mut entries = RawDir::new(dir, buffer.spare_capacity_mut());

@@ -1,4 +1,4 @@
-//! Files that a get is making, and what its threads share.
+//! Files that a get is making, and the shared state of its threads.
 
 use super::describe::Refusals;
 use super::file_error::{FileError, FileErrorKind, Troubles};
@@ -15,12 +15,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Files that are written in parts and kept open.
+/// Partly written files that stay open.
 const OPEN_MAX: usize = 256;
 const PROGRESS_BYTES: u64 = 4 << 20;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// The error for a name that is taken.
+/// Returns the error for a name that is taken.
 pub fn in_the_way(to: &Path, path: &[u8]) -> Error {
     Error::invalid(format!(
         "{}/{} is there already: choose another directory, or replace files with --overwrite",
@@ -29,10 +29,10 @@ pub fn in_the_way(to: &Path, path: &[u8]) -> Error {
     ))
 }
 
-/// Makes the directory that what comes out of a pool goes to.
+/// Creates the destination directory for data from a pool.
 ///
 /// # Errors
-/// `Invalid` if it cannot be made, as where a file has its name; `Full`.
+/// `Invalid` if it cannot be created, such as when a file has its name; `Full`.
 pub fn make_dir(to: &Path) -> Result<()> {
     fs::create_dir_all(to).map_err(|error| match fs::metadata(to) {
         Ok(there) if !there.is_dir() => Error::invalid(format!(
@@ -43,28 +43,28 @@ pub fn make_dir(to: &Path) -> Result<()> {
     })
 }
 
-/// Locks; a thread that panicked has left nothing half done.
+/// Locks; a thread that panicked has left consistent data.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A file being made.
 pub struct Making {
-    /// What it is to be, without content.
+    /// The item without its content.
     pub item: Item,
-    /// Bytes that are not written yet.
+    /// Number of bytes that are not written yet.
     left: AtomicU64,
     state: Mutex<State>,
 }
 
 impl Making {
-    /// A file of which nothing is there yet.
+    /// Returns a file of which nothing is written.
     pub fn new(item: Item) -> Making {
         let (left, state) = (AtomicU64::new(item.bytes), Mutex::default());
         Making { item, left, state }
     }
 
-    /// Whether it is finished, or given up.
+    /// Returns whether it is finished or aborted.
     pub fn is_over(&self) -> bool {
         lock(&self.state).over
     }
@@ -74,38 +74,38 @@ impl Making {
 struct State {
     name: Option<Arc<Name>>,
     file: Option<Arc<OwnedFd>>,
-    /// It is finished, or given up.
+    /// True if it is finished or aborted.
     over: bool,
 }
 
-/// What the threads of a get share.
+/// Shared state of the threads of a get.
 pub struct Shared<'a> {
-    /// Makes names.
+    /// Makes files, directories and links.
     pub placer: Placer,
-    /// Where to.
+    /// Destination directory.
     pub to: &'a Path,
-    /// Files that are open, the oldest first.
+    /// Open files, the oldest first.
     pub open: Mutex<VecDeque<Arc<Making>>>,
-    /// What could not be done.
+    /// File errors.
     pub troubles: Mutex<Troubles>,
-    /// What is not made, and why: further names of it cannot be either.
+    /// Omitted files, with the kinds of their errors: further names of them cannot be made either.
     pub lost: Mutex<HashMap<Vec<u8>, FileErrorKind>>,
-    /// Why it cannot go on.
+    /// Error that ends the get.
     pub failure: Mutex<Option<Error>>,
     done_bytes: AtomicU64,
-    /// Files that were made, or are there.
+    /// Number of files that were made or existed already.
     pub files: AtomicU64,
-    /// Their bytes.
+    /// Bytes of these files.
     pub bytes: AtomicU64,
-    /// How many of them were there already, as they are to be.
+    /// Number of files that existed already and were right.
     pub kept_files: AtomicU64,
-    /// Their bytes.
+    /// Bytes of these files.
     pub kept_bytes: AtomicU64,
     checkpoint: &'a FilesImage,
 }
 
 impl<'a> Shared<'a> {
-    /// Nothing is made yet.
+    /// Returns the state before any file is made.
     pub fn new(placer: Placer, to: &'a Path, checkpoint: &'a FilesImage) -> Shared<'a> {
         let (open, troubles, lost, failure) = Default::default();
         let (done_bytes, files, bytes, kept_files, kept_bytes) = Default::default();
@@ -125,23 +125,23 @@ impl<'a> Shared<'a> {
         }
     }
 
-    /// Notes what is left out.
+    /// Records an omitted file.
     pub fn lose(&self, path: &[u8], kind: FileErrorKind, why: impl fmt::Display) {
         lock(&self.lost).insert(path.to_vec(), kind);
         lock(&self.troubles).add(FileError::new(path, kind, why));
     }
 
-    /// Notes what of something could not be set.
+    /// Records the refused settings of a file.
     pub fn refusals(&self, path: &[u8], refusals: Refusals) {
         for why in refusals {
             lock(&self.troubles).add(FileError::new(path, FileErrorKind::Incomplete, why));
         }
     }
 
-    /// What an error at making something means: a trouble with it, or the end.
+    /// Records the error of a file that could not be made, or returns it if it ends the get.
     ///
     /// # Errors
-    /// The end.
+    /// The error that ends the get.
     pub fn cannot_make(&self, path: &[u8], error: Errno) -> Result<()> {
         let own = matches!(
             error,
@@ -201,7 +201,7 @@ impl<'a> Shared<'a> {
         Ok(Some(file))
     }
 
-    /// Closes the file that was opened first, if there are too many.
+    /// Closes the file that was opened first, if too many are open.
     fn remember(&self, making: &Arc<Making>) {
         let oldest = {
             let mut open = lock(&self.open);
@@ -216,7 +216,7 @@ impl<'a> Shared<'a> {
     /// Writes verified bytes of a file, and finishes it with the last of them.
     ///
     /// # Errors
-    /// What ends the get.
+    /// The error that ends the get.
     pub fn write(&self, making: &Arc<Making>, offset: u64, bytes: &[u8]) -> Result<()> {
         let whole = bytes.len() as u64 == making.item.bytes;
         let write = || -> rustix::io::Result<bool> {
@@ -233,10 +233,10 @@ impl<'a> Shared<'a> {
         }
     }
 
-    /// So many bytes more are as they must be.
+    /// Counts `bytes` more right bytes of a file, and finishes it with the last of them.
     ///
     /// # Errors
-    /// What ends the get.
+    /// The error that ends the get.
     pub fn wrote(&self, making: &Arc<Making>, bytes: u64) -> Result<()> {
         self.progress(bytes);
         if making.left.fetch_sub(bytes, Ordering::AcqRel) == bytes {
@@ -246,7 +246,7 @@ impl<'a> Shared<'a> {
         }
     }
 
-    /// Notes a file that is there as it is to be.
+    /// Records a file that existed already and is right.
     pub fn kept(&self, item: &Item, refusals: Refusals) {
         self.progress(item.bytes);
         self.refusals(&item.path, refusals);
@@ -288,7 +288,7 @@ impl<'a> Shared<'a> {
         })
     }
 
-    /// Removes what there is of a file.
+    /// Removes an unfinished file.
     pub fn give_up(&self, making: &Making) {
         let mut state = lock(&making.state);
         state.over = true;
@@ -313,19 +313,19 @@ fn write_all(file: &OwnedFd, mut bytes: &[u8], mut offset: u64) -> rustix::io::R
     Ok(())
 }
 
-/// Work that needs no reading, for any thread.
+/// Work that needs no reads, for any thread.
 pub enum Simple {
-    /// A file whose content is in its item, or empty, or all holes.
+    /// A file that is empty, has its content in its item, or is all holes.
     File(Arc<Making>, Vec<u8>),
-    /// Zeros to be written.
+    /// Zeros to write.
     Zeros(Arc<Making>, u64, u64),
 }
 
 impl Simple {
-    /// Does it.
+    /// Does the work.
     ///
     /// # Errors
-    /// What ends the get.
+    /// The error that ends the get.
     pub fn run(self, shared: &Shared<'_>) -> Result<()> {
         match self {
             Simple::File(making, bytes) if bytes.is_empty() => shared.finish(&making),

@@ -1,4 +1,4 @@
-//! Which paths are left out, in the syntax of `.gitignore`.
+//! Patterns of paths to omit, in the syntax of `.gitignore`.
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use outlive_types::{Error, Result};
@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// A list of patterns. Of those that match a path the last decides.
+/// A list of patterns. The last that matches a path decides.
 #[derive(Clone, Debug, Default)]
 pub struct Patterns {
     set: GlobSet,
@@ -15,17 +15,17 @@ pub struct Patterns {
 
 #[derive(Clone, Copy, Debug)]
 struct Rule {
-    /// It takes in again what an earlier pattern has left out.
+    /// True if it includes again what an earlier pattern has excluded.
     keeps: bool,
-    /// It speaks of directories only.
+    /// True if it matches only directories.
     directories: bool,
 }
 
 impl Patterns {
-    /// Reads patterns, one each.
+    /// Parses patterns, one each.
     ///
     /// # Errors
-    /// `Invalid`, naming the pattern that is none.
+    /// `Invalid`, with the faulty pattern.
     pub fn new<'a>(lines: impl IntoIterator<Item = &'a [u8]>) -> Result<Patterns> {
         let mut globs = GlobSetBuilder::new();
         let mut rules = Vec::new();
@@ -45,7 +45,7 @@ impl Patterns {
         Ok(Patterns { set, rules })
     }
 
-    /// Reads the lines of a file of patterns.
+    /// Parses the lines of a file of patterns.
     ///
     /// # Errors
     /// As [`Patterns::new`].
@@ -54,7 +54,7 @@ impl Patterns {
         Patterns::new(text.split(|byte| *byte == b'\n'))
     }
 
-    /// Whether a path is left out (`Some(true)`), taken in, or not spoken of.
+    /// Returns whether a path is excluded (`Some(true)`), included, or matched by no pattern.
     pub fn decide(&self, path: &[u8], is_directory: bool) -> Option<bool> {
         if self.rules.is_empty() {
             return None;
@@ -65,11 +65,11 @@ impl Patterns {
     }
 }
 
-/// A line's rule and its glob; `None` for an empty line or a comment.
+/// Returns a line's rule and its glob; `None` for an empty line or a comment.
 fn parse(line: &[u8]) -> Option<(Rule, Vec<u8>)> {
     let mut text = line.strip_suffix(b"\r").unwrap_or(line);
     while let Some(shorter) = text.strip_suffix(b" ") {
-        // A blank behind a backslash belongs to the name.
+        // A blank after a backslash belongs to the name.
         if shorter.ends_with(b"\\") {
             break;
         }
@@ -96,7 +96,7 @@ fn parse(line: &[u8]) -> Option<(Rule, Vec<u8>)> {
     Some((Rule { keeps, directories }, glob))
 }
 
-/// Braces are letters in `.gitignore`, and alternatives in a glob.
+/// Escapes braces, which are literal in `.gitignore`, and alternatives in a glob.
 fn braces_escaped(text: &[u8], glob: &mut Vec<u8>) {
     let mut bytes = text.iter().copied();
     while let Some(byte) = bytes.next() {
@@ -107,7 +107,7 @@ fn braces_escaped(text: &[u8], glob: &mut Vec<u8>) {
         match byte {
             b'\\' => glob.extend(bytes.next()),
             b'[' => {
-                // In a class they are letters already; a bracket right at its beginning is, too.
+                // In a class they are literal already, and so is a bracket at its beginning.
                 let mut at = 0;
                 for inside in bytes.by_ref() {
                     glob.push(inside);

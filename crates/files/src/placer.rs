@@ -1,4 +1,4 @@
-//! Makes files, directories and links below a directory, and never anywhere else.
+//! Creates files, directories and links below a directory, and never anywhere else.
 
 use super::describe::{Refusals, chmod_held, describe_name, describe_open};
 use super::leftovers::Maker;
@@ -15,32 +15,32 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Directories kept open, since what is made next is mostly in one of them.
+/// Directories kept open, since the next item is mostly in one of them.
 const PARENTS_MAX: usize = 64;
 
-/// What is made, and how.
+/// Creates items below one directory.
 pub struct Placer {
     /// The directory.
     pub root: RootDir,
-    /// Take the place of what is there.
+    /// Replace existing files.
     pub overwrite: bool,
-    /// The user may do everything.
+    /// True if the user has all rights.
     pub is_root: bool,
     maker: Maker,
     parents: Mutex<VecDeque<(Vec<u8>, Arc<OwnedFd>)>>,
-    /// Directories that were opened to their owner, and the modes that they had.
+    /// Directories that were opened to their owner, with their former modes.
     opened: Mutex<BTreeMap<Vec<u8>, u32>>,
-    /// Makes temporary names differ.
+    /// Counter for temporary names.
     count: AtomicU64,
 }
 
-/// A name under which something is made: its own, or a temporary one to be renamed.
+/// Name of a new file: its own, or a temporary one to be renamed.
 #[derive(Debug)]
 pub struct Name {
     dir: Arc<OwnedFd>,
     own: Vec<u8>,
     temporary: Option<Vec<u8>>,
-    /// Device and inode of what was made.
+    /// Device and inode of the new file.
     identity: (u64, u64),
 }
 
@@ -51,7 +51,7 @@ impl Name {
 }
 
 impl Placer {
-    /// A placer for what is below `path`, a directory that exists.
+    /// Returns a placer for the existing directory `path`.
     pub fn new(path: &Path, overwrite: bool) -> Result<Placer> {
         Ok(Placer {
             root: RootDir::open(path)?,
@@ -64,15 +64,14 @@ impl Placer {
         })
     }
 
-    /// Whether something at `path` keeps an item from being made: anything, but for a directory
-    /// where there is one.
+    /// Returns whether `path` is taken for an item: it exists, and is no directory for a directory.
     pub fn is_in_the_way(&self, path: &[u8], kind: ItemKind) -> bool {
         let is_directory =
             |stat: Stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
         self.root.stat(path).is_ok_and(|stat| kind != ItemKind::Directory || !is_directory(stat))
     }
 
-    /// The directory in which `path` is to be.
+    /// Returns the parent directory of `path`.
     fn parent(&self, path: &[u8]) -> Result<Arc<OwnedFd>> {
         let parent = parent_of(path);
         let mut parents = lock(&self.parents);
@@ -87,8 +86,9 @@ impl Placer {
         Ok(dir)
     }
 
-    /// Makes a directory, or finds it there. No other user can enter a new one until it is finished. In
-    /// one that is there, what killed gets have left goes, if this get may replace things.
+    /// Creates a directory, or accepts an existing one. No other user can enter a new one until it
+    /// is finished. In an existing one, files of killed gets are removed, if this get may replace
+    /// files.
     pub fn directory(&self, path: &[u8]) -> Result<()> {
         if path == b"." {
             return self.enter(self.root.dir(), b".", path);
@@ -111,7 +111,7 @@ impl Placer {
         self.open_to_owner(dir.as_fd(), name, None)
     }
 
-    /// Prepares a directory that was there for what is to be made in it.
+    /// Prepares an existing directory for new files.
     fn enter(&self, dir: BorrowedFd<'_>, name: &[u8], path: &[u8]) -> Result<()> {
         self.open_to_owner(dir, name, Some(path))?;
         if self.overwrite {
@@ -120,8 +120,8 @@ impl Placer {
         Ok(())
     }
 
-    /// Lets this user read, write and enter a directory of its own: one that was there has a mode that
-    /// forbids it, or a new one has a default ACL above it that does. Its own mode comes last.
+    /// Lets this user read, write and enter a directory of its own. The mode of an existing one, or
+    /// the default ACL above a new one, may forbid that. Its own mode is set at the end.
     fn open_to_owner(&self, dir: BorrowedFd<'_>, name: &[u8], path: Option<&[u8]>) -> Result<()> {
         let all = Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK;
         if self.is_root || accessat(dir, name, all, AtFlags::EACCESS).is_ok() {
@@ -132,7 +132,7 @@ impl Placer {
         let there = fstat(&held)?;
         let mode = there.st_mode & 0o7777;
         if there.st_uid != rustix::process::geteuid().as_raw() || mode & 0o700 == 0o700 {
-            // What cannot be made in it is told.
+            // File errors report what cannot be created in it.
             return Ok(());
         }
         chmod_held(&held, Mode::from_raw_mode(mode | 0o700))?;
@@ -142,23 +142,23 @@ impl Placer {
         Ok(())
     }
 
-    /// Whether something can be made in the directory itself.
+    /// Returns whether files can be created in the directory itself.
     pub fn is_writable(&self) -> bool {
         let access = Access::WRITE_OK | Access::EXEC_OK;
         accessat(self.root.dir(), ".", access, AtFlags::EACCESS) != Err(Errno::ACCESS)
     }
 
-    /// Gives directories that were opened and not finished the modes that they had, those further down
+    /// Restores the former modes of directories that were opened and not finished, the innermost
     /// first.
     pub fn close_again(&self) {
         for (path, mode) in std::mem::take(&mut *lock(&self.opened)).into_iter().rev() {
-            // One that is gone, or out of reach, is left as it is.
+            // A directory that is gone, or out of reach, stays as it is.
             let held = self.root.get(&path, OFlags::PATH | OFlags::DIRECTORY);
             let _ = held.and_then(|held| chmod_held(&held, Mode::from_raw_mode(mode)));
         }
     }
 
-    /// Makes the directories on the way to `path` that are missing.
+    /// Creates the missing directories above `path`.
     pub fn directories_above(&self, path: &[u8]) -> Result<()> {
         for at in (0..path.len()).filter(|at| path[*at] == b'/') {
             self.directory(&path[..at])?;
@@ -173,7 +173,7 @@ impl Placer {
         Ok(Name { dir, own, temporary, identity })
     }
 
-    /// Makes something under a temporary name. One that a get has left that was killed may be taken.
+    /// Creates a file under a temporary name, which must not be that of a killed get.
     fn temporary<T>(&self, path: &[u8], make: impl Fn(&Name) -> Result<T>) -> Result<(Name, T)> {
         loop {
             let name = self.name(path, true)?;
@@ -184,7 +184,8 @@ impl Placer {
         }
     }
 
-    /// Makes an empty file. Replacing another it has a temporary name until it is finished.
+    /// Creates an empty file. If it may replace another, it has a temporary name until it is
+    /// finished.
     pub fn file(&self, path: &[u8]) -> Result<(Name, OwnedFd)> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let mode = Mode::RUSR | Mode::WUSR;
@@ -206,29 +207,29 @@ impl Placer {
         Ok((name, file))
     }
 
-    /// Opens a file again that [`Placer::file`] has made and nobody has finished.
+    /// Opens an unfinished file again that [`Placer::file`] has created.
     pub fn reopen(&self, name: &Name) -> Result<OwnedFd> {
         let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = openat(&*name.dir, name.now(), flags, Mode::empty())?;
         let there = fstat(&file)?;
-        // Whoever has put something else in its place does not get our bytes.
+        // Another file with this name does not get our bytes.
         if (there.st_dev, there.st_ino) != name.identity {
             return Err(Errno::NOENT);
         }
         Ok(file)
     }
 
-    /// Removes a file that is not to be finished. Something else that has its name by now is left alone.
+    /// Removes an unfinished file, unless another file has its name by now.
     pub fn discard(&self, name: &Name) {
         let is_other = name.identity != (0, 0)
             && identity_of(name, name.now()).is_ok_and(|there| there != name.identity);
         if !is_other {
-            // It may be gone already; more cannot be done.
+            // It may be gone already; a failure has no remedy.
             let _ = unlinkat(&*name.dir, name.now(), AtFlags::empty());
         }
     }
 
-    /// Gives a file all but its content, and its name.
+    /// Sets everything but the content of a file, and renames it.
     pub fn finish_file(&self, name: &Name, file: &OwnedFd, item: &Item) -> Result<Refusals> {
         let refusals = describe_open(file, item, self.is_root);
         self.publish(name)?;
@@ -245,14 +246,14 @@ impl Placer {
         }
     }
 
-    /// Gives a directory its owner, attributes, mode and times, when all in it is done.
+    /// Sets a directory's owner, attributes, mode and times, after everything in it.
     pub fn finish_directory(&self, item: &Item) -> Result<Refusals> {
         let dir = self.root.get(&item.path, OFlags::RDONLY | OFlags::DIRECTORY)?;
         lock(&self.opened).remove(&item.path);
         Ok(describe_open(&dir, item, self.is_root))
     }
 
-    /// Makes a symbolic link, a pipe, a socket or a device.
+    /// Creates a symbolic link, a pipe, a socket or a device.
     pub fn special(&self, item: &Item) -> Result<Refusals> {
         let make = |name: &Name| match item.kind {
             ItemKind::Symlink => symlinkat(item.target.as_slice(), &*name.dir, name.now()),
@@ -272,7 +273,7 @@ impl Placer {
         Ok(refusals)
     }
 
-    /// Makes a further name of a file, if it is not there.
+    /// Creates a further name of a file, if it is missing.
     pub fn hard_link(&self, item: &Item) -> Result<()> {
         let identity = |path: &[u8]| self.root.stat(path).map(|stat| (stat.st_dev, stat.st_ino));
         if self.overwrite
@@ -291,9 +292,9 @@ impl Placer {
         Ok(())
     }
 
-    /// Removes the temporary name of a link that was published, if the rename has left it: between two names of one file
-    /// it does nothing. After one that did something the temporary name is free: a get in another container may have
-    /// given it to a file of its own.
+    /// Removes the temporary name of a published link if the rename has left it: a rename between
+    /// two names of one file does nothing. After any other rename the temporary name is free: a get
+    /// in another container may use it for a file of its own.
     fn discard_link(&self, name: &Name) {
         let both = (identity_of(name, name.now()), identity_of(name, &name.own));
         if name.temporary.is_some() && matches!(both, (Ok(one), Ok(other)) if one == other) {
@@ -301,7 +302,8 @@ impl Placer {
         }
     }
 
-    /// Makes something under its own name, or under a temporary one if that is taken and may be.
+    /// Creates a file under its own name, or under a temporary one if that is taken and may be
+    /// replaced.
     fn make(&self, path: &[u8], make: &dyn Fn(&Name) -> Result<()>) -> Result<Name> {
         let name = self.name(path, false)?;
         match make(&name) {
@@ -313,7 +315,7 @@ impl Placer {
     }
 }
 
-/// Device and inode of what is called `at` in the directory of a name.
+/// Returns device and inode of `at` in the directory of a name.
 fn identity_of(name: &Name, at: &[u8]) -> Result<(u64, u64)> {
     let there = statat(&*name.dir, at, AtFlags::SYMLINK_NOFOLLOW)?;
     Ok((there.st_dev, there.st_ino))
@@ -328,7 +330,8 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// A further name of a file gets a temporary name if its own is taken. Once it is published, another get may have that.
+    /// A further name of a file gets a temporary name if its own is taken. After its publication,
+    /// another get may use that.
     #[test]
     fn a_published_link_leaves_the_temporary_name_alone() {
         let dir = tempfile::tempdir().unwrap();
@@ -346,7 +349,7 @@ mod tests {
             let name = placer.make(b"two", &link).unwrap();
             let temporary = dir.path().join(std::str::from_utf8(name.now()).unwrap());
             placer.publish(&name).unwrap();
-            // The rename of one name of a file to another does nothing.
+            // Renaming one name of a file to another does nothing.
             assert_eq!(temporary.exists(), is_same);
             if !is_same {
                 fs::write(&temporary, "of another get").unwrap();

@@ -1,4 +1,4 @@
-//! The plan of a put: what there is, what can be taken over from the put before, what must be read.
+//! The plan of a put: all items, those that are unchanged since the put before, and those to read.
 
 use super::file_error::Troubles;
 use super::scan::{Root, Scan, Selection};
@@ -9,60 +9,60 @@ use outlive_types::{Epoch, Error, Result};
 use std::cmp::Ordering;
 use std::sync::atomic::{AtomicBool, Ordering as Order};
 
-/// Files to be read that a plan names.
+/// Files to read that a plan lists by name.
 const NAMED_MAX: usize = 1000;
 
-/// What a put will do. Its steps are made while it runs, so that a plan of a million files need not
-/// lie in memory; this is their sum.
+/// Sum of a put's steps. The steps are made while the put runs, so that a plan of a million files
+/// need not be in memory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PutPlan {
-    /// The epoch it takes over from; 0 for none.
+    /// Epoch of the put before; 0 for none.
     pub parent: Epoch,
-    /// Everything with a name.
+    /// Number of all items.
     pub items: u64,
-    /// How many of them are directories.
+    /// Number of directories.
     pub directories: u64,
-    /// How many are files; further names of one do not count.
+    /// Number of files; further names of a file do not count.
     pub files: u64,
     /// Bytes of all files.
     pub bytes: u64,
-    /// Files that have not changed, and are not read.
+    /// Number of unchanged files, which are not read.
     pub kept_files: u64,
-    /// Their bytes.
+    /// Bytes of these files.
     pub kept_bytes: u64,
-    /// Files to be read.
+    /// Number of files to read.
     pub read_files: u64,
-    /// Their bytes.
+    /// Bytes of these files.
     pub read_bytes: u64,
-    /// The first thousand of them, with their lengths.
+    /// The first thousand files to read, with their lengths.
     pub named: Vec<(Vec<u8>, u64)>,
-    /// Left out by patterns.
+    /// Number of items that patterns exclude.
     pub excluded: u64,
-    /// Left out since a get has not finished them, or never will.
+    /// Number of unfinished files of gets, which are omitted.
     pub leftovers: u64,
 }
 
-/// What is to be done with an item.
+/// Work for an item.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Work {
-    /// Nothing: all of it is in the item.
+    /// None: the item is complete.
     List,
-    /// Its file is to be read; the recipe that the earlier file of that name had, if it had one.
+    /// Read the file; the recipe of the earlier file of that name, if it had one.
     Read(Option<Piece>),
 }
 
-/// An item and what is to be done with it.
+/// An item and its work.
 #[derive(Debug)]
 pub struct Step {
     /// The item.
     pub item: Item,
     /// Number of its root.
     pub root: usize,
-    /// What is to be done.
+    /// Work to do.
     pub work: Work,
 }
 
-/// Makes the steps, by going through the directories and the listing before side by side.
+/// Makes the steps by walking the directories and the listing before side by side.
 pub struct Planner<'a> {
     pool: &'a Pool,
     scan: Scan<'a>,
@@ -75,7 +75,7 @@ pub struct Planner<'a> {
 }
 
 impl<'a> Planner<'a> {
-    /// A planner that takes over from `before`, if there is one.
+    /// Returns a planner that continues from the listing `before`, if there is one.
     pub fn new(
         pool: &'a Pool,
         roots: &'a [Root],
@@ -89,10 +89,10 @@ impl<'a> Planner<'a> {
         Planner { pool, scan: Scan::new(roots, selection), before, waiting: None, stop, plan }
     }
 
-    /// The next step; `None` behind the last.
+    /// Returns the next step; `None` after the last.
     ///
     /// # Errors
-    /// `Retry` if it is to stop.
+    /// `Retry` if the put was stopped.
     pub fn next(&mut self) -> Result<Option<Step>> {
         if self.stop.load(Order::Relaxed) {
             return Err(stopped());
@@ -118,8 +118,8 @@ impl<'a> Planner<'a> {
             Some(before) if is_same(&before, &item) => {
                 plan.kept_files += 1;
                 plan.kept_bytes = plan.kept_bytes.saturating_add(item.bytes);
-                // Times and all else that `stat` tells are equal; what it does not tell has not
-                // changed either, or the ctime would have.
+                // Times and all other values of `stat` are equal. Properties that `stat` does not
+                // show have not changed either, or the ctime would differ.
                 Step { item: before, root, work: Work::List }
             }
             before => {
@@ -137,7 +137,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The item of this path in the listing before.
+    /// Returns the item of this path in the listing before.
     fn before(&mut self, path: &[u8]) -> Option<Item> {
         let items = self.before.as_mut()?;
         loop {
@@ -171,7 +171,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// What could not be looked at so far, taken.
+    /// Takes the file errors so far.
     pub fn take_troubles(&mut self) -> Troubles {
         self.plan.excluded = self.scan.excluded;
         self.plan.leftovers = self.scan.leftovers;
@@ -179,7 +179,7 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// Whether a file is the one that was read before, and has not changed since.
+/// Returns whether a file is the one that was read before, and has not changed since.
 fn is_same(before: &Item, now: &Item) -> bool {
     before.kind == ItemKind::File
         && !before.unsettled
@@ -188,7 +188,7 @@ fn is_same(before: &Item, now: &Item) -> bool {
         && (before.mode, before.uid, before.gid) == (now.mode, now.uid, now.gid)
 }
 
-/// The error of work that was told to stop.
+/// Returns the error of work that was stopped.
 pub fn stopped() -> Error {
     Error::retry("stopped on request; nothing was committed")
 }

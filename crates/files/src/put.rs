@@ -1,5 +1,5 @@
-//! Carries a put out: one thread plans, some read and store, this one puts the listing together in
-//! its order, then commits.
+//! Carries out a put: one thread plans, some read and store. This one builds the listing in its
+//! order, then commits.
 
 use super::assembly::{Assembly, ContentBuilder, Metadata};
 use super::content::ContentReader;
@@ -16,12 +16,12 @@ use std::io::Read;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 
-/// Steps between the planner and the listing: bounds the memory for them to a few MiB.
+/// Steps between the planner and the listing: bounds their memory to a few MiB.
 const STEPS_IN_FLIGHT: usize = 8192;
-/// Progress is told in steps of this many bytes.
+/// Progress is reported in steps of this many bytes.
 const PROGRESS_BYTES: u64 = 4 << 20;
 
-/// What is put.
+/// Source of a put.
 pub enum Source<'a> {
     /// Directories and files.
     Trees(&'a [Root], &'a Selection),
@@ -29,19 +29,19 @@ pub enum Source<'a> {
     Stream(Vec<u8>, &'a mut (dyn Read + Send)),
 }
 
-/// What was stored, before the commit.
+/// Stored data before the commit.
 pub struct StoredFiles {
     /// The listing.
     pub listing: TreeRef,
-    /// Its items.
+    /// Number of items.
     pub items: u64,
-    /// How many of them are files; further names of one do not count.
+    /// Number of files; further names of a file do not count.
     pub files: u64,
     /// Bytes of all files.
     pub bytes: u64,
-    /// What was planned, summed up.
+    /// Sum of the plan.
     pub plan: PutPlan,
-    /// What could not be done.
+    /// File errors.
     pub troubles: Troubles,
     /// Bytes of new recipes.
     pub node_bytes: u64,
@@ -53,7 +53,7 @@ impl<'a> Putter<'a> {
     /// Stores everything.
     ///
     /// # Errors
-    /// What the pool reports; `Retry` if it was stopped.
+    /// Errors of the pool; `Retry` if it was stopped.
     pub fn run(&self, source: Source<'_>) -> Result<StoredFiles> {
         let meta = RefCell::new(Metadata::new(self));
         let mut assembly = Assembly::new(self, &meta);
@@ -126,7 +126,8 @@ impl<'a> Putter<'a> {
         assembly: &mut Assembly<'_, 'a>,
         zero_bytes: &AtomicU64,
     ) -> Result<PutPlan> {
-        // Each reader fills a container of its own; one more is for the listing, two for what comes.
+        // Each reader fills a container of its own; one more is for the listing, two for data that
+        // arrives.
         let threads = self.pool.config().tuning.threads();
         let threads = threads.min(self.into.lanes_max().saturating_sub(1)).max(1);
         let (queue, backlog) = (Queue::default(), Backlog::new(STEPS_IN_FLIGHT));
@@ -180,10 +181,10 @@ impl<'a> Putter<'a> {
                 }
             };
             let assembled = assembly.run(&messages, queue, backlog, &told);
-            // Whoever still works finds out and ends.
+            // Threads that still work notice this and end.
             drop(over);
             let plan = assembled?;
-            // The last chunks go out when a reader ends, and that may fail, too.
+            // The last chunks are sent when a reader ends, and that may fail, too.
             for reader in readers {
                 reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
             }
@@ -197,7 +198,7 @@ impl<'a> Putter<'a> {
     }
 }
 
-/// When it goes, so may everybody who works for the listing: also if that ends by a panic.
+/// Dropping it ends all threads that work for the listing, even after a panic.
 struct Over<'a>(&'a Queue, &'a Backlog);
 
 impl Drop for Over<'_> {
@@ -207,13 +208,13 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Tells of a thread that panics: what it was doing would be waited for.
+/// Reports a thread that panics, since others would wait for its work.
 struct Alarm<'a>(&'a Sender<Message>);
 
 impl Drop for Alarm<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // Nobody listens any more if the others have failed before.
+            // The receiver is gone if another thread has failed before.
             let error = Error::bug("a thread that puts files has panicked");
             let _ = self.0.send(Message::Failed(error));
         }

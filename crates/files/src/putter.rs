@@ -1,19 +1,19 @@
-//! What all parts of a put have at hand.
+//! Shared context of all parts of a put.
 
 use outlive_pool::Pool;
 use outlive_store::{ContentStore, FilesImage};
 use std::sync::atomic::AtomicBool;
 
-/// The surroundings of a put.
+/// Context of a put.
 pub struct Putter<'a> {
     /// The pool.
     pub pool: &'a Pool,
-    /// Takes what is new.
+    /// Takes new chunks.
     pub into: &'a ContentStore<'a>,
-    /// What the put before has left.
+    /// Checkpoint of the put before.
     pub parent: Option<&'a FilesImage>,
-    /// Read every file, whatever the put before knows of it.
+    /// Read every file, even an unchanged one.
     pub reread: bool,
-    /// Set by whoever wants it to end.
+    /// Set to end the put.
     pub stop: &'a AtomicBool,
 }

@@ -1,4 +1,4 @@
-//! The threads of a put that read files: each file whole, or its parts shared out.
+//! The threads of a put that read files: short files whole, long files in parts.
 
 use super::attempts::{ATTEMPTS, Attempts};
 use super::attributes;
@@ -19,23 +19,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 
-/// What reader threads share.
+/// Shared state of reader threads.
 pub struct Worker<'a> {
     /// The put.
     pub putter: &'a Putter<'a>,
-    /// What it reads.
+    /// Roots of the put.
     pub roots: &'a [Root],
-    /// What is to be read.
+    /// Files to read.
     pub queue: &'a Queue,
-    /// Counts what was read.
+    /// Number of bytes read.
     pub done_bytes: &'a AtomicU64,
 }
 
 impl Worker<'_> {
-    /// Works until the queue is closed; answers how many bytes were zeros.
+    /// Works until the queue is closed; returns the number of zero bytes.
     ///
     /// # Errors
-    /// What the pool reports.
+    /// Errors of the pool.
     pub fn run(&self, sender: &Sender<Message>) -> Result<u64> {
         let Putter { into, stop, .. } = self.putter;
         let chunk_bytes_max = into.pool().config().format.chunk_bytes_max as usize;
@@ -76,7 +76,7 @@ impl Worker<'_> {
         reader.finish().map(|()| zero_bytes)
     }
 
-    /// Reads a file, or, if it is long, shares it out in parts.
+    /// Reads a file, or splits a long one into parts for all threads.
     fn file(
         &self,
         reader: &mut ContentReader<'_>,
@@ -95,7 +95,7 @@ impl Worker<'_> {
                 Err(found) => return trouble(found),
             };
             let OpenFile { file, stat, mut item, ranges, mut without } = opened;
-            // Further names were listed as those of the file that was there then.
+            // Further names were listed for the file that existed then.
             let replaced = (item.device, item.inode) != (scanned.device, scanned.inode);
             let data_bytes: u64 = ranges.iter().filter(|r| !r.hole).map(|r| r.bytes).sum();
             if data_bytes > PART_BYTES {
@@ -146,7 +146,7 @@ impl Worker<'_> {
             return Ok(());
         }
         let mut pieces = Vec::new();
-        // Files that the kernel makes up (`/proc`) say that they are empty.
+        // Files that the kernel generates (`/proc`) have a length of 0.
         let all = [Range { offset: 0, bytes: PART_BYTES, hole: false }];
         let is_made_up = item.bytes == 0;
         reader.ranges(file, if is_made_up { &all } else { ranges }, item.holes, &mut pieces)?;
@@ -182,13 +182,13 @@ impl Worker<'_> {
         }
         let (ranges, holes) = ranges_of(&file, &stat).map_err(fault)?;
         item.holes = holes;
-        // What is missing of it is looked for again next time.
+        // The next put must read the missing data again.
         item.unsettled = without.is_some() || is_unsettled(&file, item.ctime, item.mtime, now_ns);
         Ok(OpenFile { file, stat, item, ranges, without })
     }
 }
 
-/// A file that was opened and looked at.
+/// An open file with its properties.
 struct OpenFile {
     file: OwnedFd,
     stat: Stat,
@@ -197,13 +197,13 @@ struct OpenFile {
     without: Option<FileError>,
 }
 
-/// The trouble with a file that says it is empty, and goes on and on.
+/// Returns the file error of a file with length 0 whose content does not end.
 fn cut(path: &[u8]) -> FileError {
     let why = format!("it says that it is empty; its first {PART_BYTES} bytes are kept");
     FileError::new(path, FileErrorKind::Incomplete, why)
 }
 
-/// The trouble with a file that does not hold still.
+/// Returns the file error of a file that changes at each read.
 pub fn restless(path: &[u8]) -> FileError {
     let why = format!("it changed each of the {ATTEMPTS} times it was read; the last is kept");
     FileError::new(path, FileErrorKind::Changed, why)

@@ -1,18 +1,18 @@
-//! Builds recipes as pieces come.
+//! Builds recipes while pieces arrive.
 
 use outlive_format::{Piece, RECIPE_LEVEL_MAX, Recipe};
 use outlive_types::{Error, Fingerprint, Result};
 
-/// Of each so many children one ends its recipe, on average: a change costs a recipe of this length
-/// on each level.
+/// Average number of children of a recipe, each of which may end it: a change costs a recipe of
+/// this length on each level.
 const CHILDREN_AVERAGE: u16 = 256;
-/// A recipe has at least so many children but for the last of its level, so levels stay few.
+/// Fewest children of a recipe except for the last of its level, so that levels stay few.
 const CHILDREN_MIN: usize = 32;
 
-/// Stores a recipe and answers its fingerprint.
+/// Stores a recipe and returns its fingerprint.
 pub type Emit<'e> = dyn FnMut(&Recipe) -> Result<Fingerprint> + 'e;
 
-/// Gathers a stream's pieces in recipes. Memory: at most 4096 pieces a level.
+/// Collects a stream's pieces in recipes. Memory: at most 4096 pieces a level.
 #[derive(Debug)]
 pub struct RecipeBuilder {
     /// Most children of a recipe.
@@ -21,7 +21,7 @@ pub struct RecipeBuilder {
 }
 
 impl RecipeBuilder {
-    /// A builder for a pool of such containers: a recipe lies in one.
+    /// Returns a builder for a pool with containers of this length: a recipe must fit into one.
     pub fn new(container_bytes: u64) -> RecipeBuilder {
         let children_max = Recipe::children_in(container_bytes);
         RecipeBuilder { children_max, levels: Vec::new() }
@@ -30,7 +30,7 @@ impl RecipeBuilder {
     /// Adds the next piece. Neighbouring zeros become one.
     ///
     /// # Errors
-    /// What `emit` reports.
+    /// Errors of `emit`.
     pub fn push(&mut self, piece: Piece, emit: &mut Emit<'_>) -> Result<()> {
         if let Some(last) = self.levels.first_mut().and_then(|pieces| pieces.last_mut())
             && last.is_zeros()
@@ -47,8 +47,8 @@ impl RecipeBuilder {
             self.levels.push(Vec::new());
         }
         let children = &mut self.levels[level];
-        // What ends a recipe is known with its last child, but zeros may still grow: so a full one
-        // is closed when the next child comes.
+        // The last child decides the end of a recipe, but a piece of zeros may still grow. So a
+        // full recipe is closed when the next child comes.
         if children.len() == self.children_max {
             self.close(level, emit)?;
         }
@@ -72,10 +72,10 @@ impl RecipeBuilder {
         self.add(level + 1, piece, emit)
     }
 
-    /// The root of the whole. There must have been a piece.
+    /// Returns the root. At least one piece must have been added.
     ///
     /// # Errors
-    /// What `emit` reports.
+    /// Errors of `emit`.
     pub fn finish(mut self, emit: &mut Emit<'_>) -> Result<Fingerprint> {
         let mut level = 0;
         while level < self.levels.len() {
@@ -146,12 +146,12 @@ mod tests {
 
     #[test]
     fn equal_pieces_and_zeros_do_not_make_it_deep() {
-        // Each of these would end its recipe.
+        // Each of these pieces would end its recipe.
         let ending = (0..).map(piece).find(|piece| piece.fp.0[0] == 0).unwrap();
         let (root, nodes) = build(&vec![ending; 100_000]);
         assert!(nodes[&root].level <= 4, "level {}", nodes[&root].level);
         assert_eq!(flatten(root, &nodes).len(), 100_000);
-        // None of these ends one: they grow until they are full.
+        // None of these pieces ends a recipe: recipes grow until they are full.
         let endless = (0..).map(piece).find(|piece| piece.fp.0[0] != 0).unwrap();
         let (root, nodes) = build(&vec![endless; 100_000]);
         assert_eq!(flatten(root, &nodes).len(), 100_000);

@@ -1,18 +1,18 @@
-//! A directory, and what is below it: no symbolic link leads out, no path is too long.
+//! A directory and its contents: no symbolic link leads out, no path is too long.
 
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat, openat, openat2, statat};
 use rustix::io::{Errno, Result};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// Paths as long as the kernel's limit, or longer, are walked in hops.
+/// Paths near or beyond the kernel's limit are walked in hops.
 const HOP_BYTES_MAX: usize = 4000;
 
-/// A directory that is never left.
+/// A directory that paths never leave.
 #[derive(Debug)]
 pub struct RootDir {
     dir: OwnedFd,
-    /// The kernel has `openat2`, and nothing keeps us from it.
+    /// True if the kernel has `openat2`, and permits it.
     resolves: bool,
 }
 
@@ -23,20 +23,20 @@ fn confined() -> ResolveFlags {
 }
 
 impl RootDir {
-    /// Opens a directory, wherever links on the way to it lead.
+    /// Opens a directory; links on the way to it are followed.
     pub fn open(path: &Path) -> Result<RootDir> {
-        // To go through it is enough; whoever lists it opens `.` for that.
+        // Search permission is enough; a caller that lists it opens `.` for that.
         let dir = rustix::fs::open(path, DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let probe = openat2(&dir, ".", DIRECTORY | OFlags::CLOEXEC, Mode::empty(), confined());
         Ok(RootDir { dir, resolves: probe.is_ok() })
     }
 
-    /// The directory itself.
+    /// Returns the directory itself.
     pub fn dir(&self) -> BorrowedFd<'_> {
         self.dir.as_fd()
     }
 
-    /// Opens what is at `path` (`.` is the directory itself).
+    /// Opens `path` (`.` is the directory itself).
     ///
     /// # Errors
     /// `LOOP` if there is a symbolic link on the way, the last part included.
@@ -74,29 +74,29 @@ impl RootDir {
         at.ok_or(Errno::NOENT)
     }
 
-    /// The directory in which `path` is, or is to be, to name its last part in.
+    /// Opens the directory that contains `path`, or will contain it.
     pub fn parent(&self, path: &[u8]) -> Result<OwnedFd> {
         self.get(parent_of(path), DIRECTORY)
     }
 
-    /// What `path` is; of a link, not of what it leads to.
+    /// Returns the properties of `path`; of a link, its own.
     pub fn stat(&self, path: &[u8]) -> Result<Stat> {
         let parent = self.parent(path)?;
         statat(parent, name_of(path), AtFlags::SYMLINK_NOFOLLOW)
     }
 }
 
-/// The path of the directory in which `path` is.
+/// Returns the path of the directory that contains `path`.
 pub fn parent_of(path: &[u8]) -> &[u8] {
     path.iter().rposition(|byte| *byte == b'/').map_or(b".", |at| &path[..at])
 }
 
-/// The last part of `path`.
+/// Returns the last part of `path`.
 pub fn name_of(path: &[u8]) -> &[u8] {
     path.iter().rposition(|byte| *byte == b'/').map_or(path, |at| &path[at + 1..])
 }
 
-/// As much of a path as one call takes, up to a part's end, and the rest.
+/// Splits a path into as many parts as one call takes, and the rest.
 fn split_hop(path: &[u8]) -> Result<(&[u8], &[u8])> {
     if path.len() <= HOP_BYTES_MAX {
         return Ok((path, &[]));
@@ -142,7 +142,7 @@ mod tests {
         let part = "d".repeat(200);
         fs::create_dir_all(outside.join(&part)).unwrap();
         let mut root = RootDir::open(&inside).unwrap();
-        // The link is the last part of what one call takes.
+        // The link is the last part of the first hop.
         let above = vec![part.as_str(); HOP_BYTES_MAX / 201 - 1].join("/");
         fs::create_dir_all(inside.join(&above)).unwrap();
         symlink(&outside, inside.join(&above).join(&part)).unwrap();

@@ -1,4 +1,4 @@
-//! Walks directory trees in the order of a listing, one directory's names in memory at a time.
+//! Walks directory trees in the order of a listing, with one directory's names in memory at a time.
 
 use super::attributes;
 use super::file_error::{FileError, FileErrorKind, Troubles};
@@ -19,25 +19,25 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A directory's own patterns.
+/// File with a directory's own patterns.
 const IGNORE_FILE: &[u8] = b".outliveignore";
 const IGNORE_BYTES_MAX: u64 = 1 << 20;
-/// Directories deeper than this are opened anew for each look, so that open files stay few.
+/// Deeper directories are opened again for each look, so that open files stay few.
 const OPEN_DEPTH_MAX: usize = 128;
 
-/// Something that is put: a directory with all below it, or a single file.
+/// Source of a put: a directory with its contents, or a single file.
 #[derive(Debug)]
 pub struct Root {
-    /// Where it is.
+    /// The directory, or the parent of a single file.
     pub root: RootDir,
-    /// Its path in the listing; `.` for the only directory.
+    /// Path in the listing; `.` for a single directory.
     path: Vec<u8>,
-    /// Its name in `beneath`, if it is not a directory.
+    /// Name in `root`, if it is not a directory.
     file: Option<Vec<u8>>,
 }
 
 impl Root {
-    /// Where an item of this root is, seen from `beneath`.
+    /// Returns the path of an item relative to `root`.
     pub fn local<'p>(&'p self, path: &'p [u8]) -> &'p [u8] {
         match &self.file {
             Some(file) => file,
@@ -47,17 +47,17 @@ impl Root {
     }
 }
 
-/// Opens what is to be put. A single directory lends its place to what is in it; of several paths
-/// each keeps its name. Links given here are followed, links further down never are.
+/// Opens the sources of a put. For a single directory, paths are relative to it; each of several
+/// paths keeps its name. Links given here are followed, links below them never are.
 ///
 /// # Errors
-/// `Invalid` if something is not there, or two have one name.
+/// `Invalid` if a path is missing, or two have the same name.
 pub fn open_roots(paths: &[PathBuf]) -> Result<Vec<Root>> {
     let mut roots = Vec::new();
     for path in paths {
         let io = |e: std::io::Error| {
             let kind = Error::io_named("reading", path, &e);
-            // What a user names and is not there is no damage.
+            // A missing path that a user gives is no damage.
             Error::invalid(kind.message())
         };
         let whole = fs::canonicalize(path).map_err(io)?;
@@ -88,16 +88,16 @@ pub fn open_roots(paths: &[PathBuf]) -> Result<Vec<Root>> {
     Ok(roots)
 }
 
-/// What a scan leaves out.
+/// Rules for items that a scan omits.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
     /// Patterns for all paths.
     pub patterns: Patterns,
-    /// Take no notice of `.outliveignore` files.
+    /// Ignore `.outliveignore` files.
     pub no_ignore_files: bool,
     /// Stay on the file system of each root.
     pub one_file_system: bool,
-    /// Directories that are left out with all below them, by device and inode.
+    /// Directories to omit with their contents, by device and inode.
     pub leave_out: HashSet<(u64, u64)>,
 }
 
@@ -105,7 +105,7 @@ pub struct Selection {
 struct Frame {
     path: Vec<u8>,
     dir: Option<Arc<OwnedFd>>,
-    /// Sorted, the next at the end.
+    /// Names, sorted; the next is the last.
     names: Vec<Box<[u8]>>,
     patterns: Option<Patterns>,
 }
@@ -118,18 +118,19 @@ pub struct Scan<'a> {
     next_root: usize,
     device: u64,
     frames: Vec<Frame>,
-    /// Files with several names of which some were not seen yet: the first name, and how many.
+    /// Files with further names that are not found yet: the first name, and the number of the
+    /// others.
     links: HashMap<(u64, u64), (Vec<u8>, u64)>,
-    /// What could not be read.
+    /// File errors.
     pub troubles: Troubles,
-    /// How many were left out.
+    /// Number of items that patterns exclude.
     pub excluded: u64,
-    /// How many files that gets have begun.
+    /// Number of unfinished files of gets.
     pub leftovers: u64,
 }
 
 impl<'a> Scan<'a> {
-    /// A scan at its beginning.
+    /// Returns a scan at its beginning.
     pub fn new(roots: &'a [Root], selection: &'a Selection) -> Scan<'a> {
         Scan {
             roots,
@@ -144,7 +145,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// The next item, without content, and the number of its root.
+    /// Returns the next item, without content, and the number of its root.
     pub fn next(&mut self) -> Option<(Item, usize)> {
         loop {
             let found = match self.frames.last_mut() {
@@ -190,7 +191,7 @@ impl<'a> Scan<'a> {
         self.troubles.add(trouble);
     }
 
-    /// Looks at a name of the directory being walked.
+    /// Examines a name of the directory being walked.
     fn visit(&mut self, name: &[u8]) -> Option<Item> {
         let frame = self.frames.last()?;
         let path = match frame.path.as_slice() {
@@ -242,7 +243,7 @@ impl<'a> Scan<'a> {
         if let Some(decided) = self.selection.patterns.decide(path, is_dir) {
             return decided;
         }
-        // The patterns of the nearest directory count first.
+        // The patterns of the nearest directory come first.
         for frame in self.frames.iter().rev() {
             let Some(patterns) = &frame.patterns else { continue };
             let inside = match frame.path.as_slice() {
@@ -256,7 +257,7 @@ impl<'a> Scan<'a> {
         false
     }
 
-    /// A directory: its item, and its names to be walked next.
+    /// Enters a directory: returns its item, and walks its names next.
     fn enter(
         &mut self,
         path: Vec<u8>,
@@ -266,7 +267,7 @@ impl<'a> Scan<'a> {
         let mut item = described(path, ItemKind::Directory, stat);
         let read = opened.and_then(|dir| Ok((fstat(&dir)?, read_names(&dir)?, dir)));
         let (mut names, dir) = match read {
-            // What was opened counts, should it be another by now.
+            // The opened directory counts, if it is another one by now.
             Ok((stat, names, dir)) => {
                 item = described(item.path, ItemKind::Directory, &stat);
                 (names, dir)
@@ -275,7 +276,7 @@ impl<'a> Scan<'a> {
                 let trouble = FileError::reading(&item.path, error);
                 let is_gone = trouble.kind == FileErrorKind::Vanished;
                 self.trouble(trouble);
-                // One that cannot be read is still known to be there.
+                // An unreadable directory is listed all the same, since it exists.
                 return (!is_gone).then_some(item);
             }
         };
@@ -298,7 +299,7 @@ impl<'a> Scan<'a> {
         Some(item)
     }
 
-    /// Anything but a directory, called `name` in `dir`.
+    /// Returns the item of `name` in `dir`, which is no directory.
     fn other(
         &mut self,
         path: Vec<u8>,
@@ -336,7 +337,7 @@ impl<'a> Scan<'a> {
                 }
             }
         }
-        // Those of files are read when they are open.
+        // Attributes of files are read when they are open.
         if kind != ItemKind::File {
             item.attributes =
                 self.attributes_or_trouble(&item.path, attributes::of_name(dir, name));
@@ -355,7 +356,7 @@ impl<'a> Scan<'a> {
         })
     }
 
-    /// The name under which a file was listed before. Forgotten when its last name was seen.
+    /// Returns the name under which a file was listed before. It is forgotten after the last name.
     fn earlier_name(&mut self, path: &[u8], stat: &Stat) -> Option<Vec<u8>> {
         use std::collections::hash_map::Entry;
         match self.links.entry((stat.st_dev, stat.st_ino)) {
@@ -374,13 +375,13 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// The trouble with a file whose attributes could not be read.
+/// Returns the file error of a file whose attributes could not be read.
 pub fn no_attributes(path: &[u8], error: Errno) -> FileError {
     let why = format!("its extended attributes: {}", std::io::Error::from(error));
     FileError::new(path, FileErrorKind::Incomplete, why)
 }
 
-/// An item as `stat` describes it.
+/// Returns an item with the values of `stat`.
 pub fn described(path: Vec<u8>, kind: ItemKind, stat: &Stat) -> Item {
     let mut item = Item::new(path, kind);
     item.mode = stat.st_mode & 0o7777;
@@ -409,8 +410,8 @@ fn read_patterns(dir: &OwnedFd) -> Result<Patterns> {
     Patterns::from_text(&text)
 }
 
-/// Device and inode of a directory, to leave it out of a scan; of a pool's `pool.toml`, those of the
-/// directory that it is in.
+/// Returns device and inode of a directory, to omit it from a scan. For a pool's `pool.toml`, those
+/// of the directory that contains it.
 pub fn identity(path: &Path) -> Option<(u64, u64)> {
     let there = fs::metadata(path).ok()?;
     let there = match there.is_dir() {

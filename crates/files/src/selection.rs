@@ -1,4 +1,4 @@
-//! Which items of a checkpoint are wanted.
+//! Selects items of a checkpoint.
 
 use outlive_format::{Item, ItemKind};
 use outlive_store::FilesImage;
@@ -6,25 +6,26 @@ use outlive_store::read::files::Items;
 use outlive_types::{Error, Result, shown_path};
 use std::collections::HashMap;
 
-/// Paths, each with all below it; without any, everything.
+/// Paths, each with its contents; an empty list selects everything.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Selection {
     paths: Vec<Vec<u8>>,
 }
 
-/// What a choice says of an item.
+/// Result of a selection for an item.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PathMatch {
-    /// It is wanted.
+    /// The item is selected.
     Yes,
-    /// It is a directory on the way to something wanted.
+    /// The item is a directory above a selected one.
     OnTheWay,
-    /// It is not.
+    /// The item is not selected.
     No,
 }
 
 impl Selection {
-    /// A choice of paths as a user writes them: `./` before and `/` behind do not matter.
+    /// Returns a selection of paths that a user writes: `./` at the start and `/` at the end do not
+    /// matter.
     ///
     /// # Errors
     /// `Invalid` for paths that are absolute or have `..` in them.
@@ -47,12 +48,12 @@ impl Selection {
         Ok(Selection { paths: chosen })
     }
 
-    /// True if everything is wanted.
+    /// Returns true if everything is selected.
     pub fn is_all(&self) -> bool {
         self.paths.is_empty()
     }
 
-    /// What it says of an item.
+    /// Returns the result for an item.
     pub fn of(&self, item: &Item) -> PathMatch {
         let within = |inner: &[u8], outer: &[u8]| {
             inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
@@ -68,20 +69,20 @@ impl Selection {
     }
 }
 
-/// The items that a choice wants, in the order of the listing but for files that are wanted only
-/// under another of their names.
+/// The selected items, in the order of the listing except for files that are selected only under a
+/// further name.
 pub struct ChosenItems {
     items: Items,
     choice: Selection,
-    /// Files that are not wanted under their first name, and the first name that is.
+    /// Files that are not selected under their first name, with their first selected name.
     moved: HashMap<Vec<u8>, Vec<u8>>,
 }
 
 impl ChosenItems {
-    /// The items of a checkpoint.
+    /// Returns the items of a checkpoint.
     ///
     /// # Errors
-    /// `Invalid` if one of the paths is not there; `Damaged` if the listing is.
+    /// `Invalid` if one of the paths is missing; `Damaged` if the listing is.
     pub fn new(checkpoint: &FilesImage, choice: &Selection) -> Result<ChosenItems> {
         let mut moved = HashMap::new();
         if !choice.is_all() {
@@ -113,15 +114,15 @@ impl ChosenItems {
         Ok(ChosenItems { items: checkpoint.items(), choice: choice.clone(), moved })
     }
 
-    /// Whether items come in the order of the listing, each behind its directory.
+    /// Returns whether items come in the order of the listing, each after its directory.
     pub fn is_in_order(&self) -> bool {
         self.moved.is_empty()
     }
 
-    /// The next item, and whether it is wanted for itself.
+    /// Returns the next item, and whether it is selected itself.
     ///
     /// # Errors
-    /// `Damaged` if the listing is.
+    /// `Damaged` if the listing is damaged.
     pub fn next(&mut self) -> Result<Option<(Item, PathMatch)>> {
         while let Some(mut item) = self.items.next_item()? {
             let chosen = self.choice.of(&item);

@@ -1,8 +1,7 @@
-//! Finds out whether what is to be made is there already, exactly as it is to be: then a get leaves
-//! it alone.
+//! Finds files that exist already and are right, so that a get does not touch them.
 //!
-//! Contents are compared with their fingerprints. A time would be cheaper to compare, but a disk that
-//! has lost a bit does not change it.
+//! Contents are compared by their fingerprints. A comparison of times would be cheaper, but a disk
+//! that has lost a bit does not change them.
 
 use super::attributes::{is_as_wanted, of_open};
 use super::content::{Change, Range, change, ranges_of};
@@ -19,7 +18,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 /// Zeros are compared in steps of this length.
 const STEP_BYTES: u64 = 64 << 10;
-/// So many further names of files are remembered. Files whose names were not are made anew.
+/// Further names of files that are remembered. A file with other names is created again.
 const NAMES_MAX: usize = 1 << 20;
 
 /// The further names of files in a checkpoint.
@@ -30,7 +29,7 @@ pub struct FurtherNames {
 }
 
 impl FurtherNames {
-    /// Those of the items that a get wants.
+    /// Adds an item that a get wants.
     pub fn note(&mut self, item: &Item) {
         if item.kind == ItemKind::HardLink && self.count < NAMES_MAX {
             self.count += 1;
@@ -38,8 +37,8 @@ impl FurtherNames {
         }
     }
 
-    /// Whether every name of something there is one that this item is to have. Otherwise it would be
-    /// changed under names that have nothing to do with it.
+    /// Returns whether every name of an existing file is one of this item's. Otherwise the get
+    /// would change it under unrelated names.
     fn are_all(&self, root: &RootDir, item: &Item, there: &Stat) -> bool {
         let is_same = |path: &[u8]| {
             let other = root.stat(path);
@@ -51,31 +50,31 @@ impl FurtherNames {
     }
 }
 
-/// What a look at the place of an item needs.
+/// Context of the checks.
 pub struct Looker<'a> {
-    /// Where.
+    /// Destination directory.
     pub root: &'a RootDir,
-    /// What is to be there.
+    /// Checkpoint to get.
     pub checkpoint: &'a FilesImage,
-    /// Its files' further names.
+    /// Further names of its files.
     pub names: &'a FurtherNames,
-    /// Whether owners may be set, and the attributes that need root.
+    /// True if owners may be set, and the attributes that need root.
     pub is_root: bool,
 }
 
 impl Looker<'_> {
-    /// If the file is there as it is to be, sets what may be set without harm (its times), and returns
-    /// what was refused.
+    /// If the file exists and is right, sets its times, which is harmless, and returns the refused
+    /// settings.
     pub fn file(&self, item: &Item) -> Option<Refusals> {
         let (file, before) = self.open(item).ok().flatten()?;
         let is_whole = self.has_content(&file, item, &before).unwrap_or(false);
-        // Nor has it changed since.
+        // It has not changed since, either.
         let is_there =
             is_whole && fstat(&file).is_ok_and(|after| change(&before, &after) == Change::No);
         is_there.then(|| describe_open(&file, item, self.is_root))
     }
 
-    /// The file, if all but its content is as it is to be.
+    /// Opens the file if everything but its content is right.
     fn open(&self, item: &Item) -> Result<Option<(OwnedFd, Stat)>> {
         let is_it = |stat: &Stat| {
             FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
@@ -94,8 +93,8 @@ impl Looker<'_> {
         Ok(is_it.then_some((file, stat)))
     }
 
-    /// Whether something has the owner and mode that it would have if it were made now. Another owner,
-    /// or one to whom an earlier mode gave the right, may hold it open and write to it.
+    /// Returns whether a file has the owner and mode of a new one. Another owner, or a user with
+    /// rights by an earlier mode, may hold it open and write to it.
     fn has_owner(&self, item: &Item, there: &Stat) -> bool {
         let has_owner = match self.is_root {
             true => (there.st_uid, there.st_gid) == (item.uid, item.gid),
@@ -118,7 +117,7 @@ impl Looker<'_> {
             Content::Inline(bytes) => Ok(reader.read(0, item.bytes)? == bytes.as_slice()),
             Content::Pieces(_) | Content::Recipe(_) => {
                 let (mut offset, mut same) = (0, Ok(true));
-                // Damage is found again, and told, when the file is made.
+                // Damage is found again, and reported, when the file is made.
                 let read = self.checkpoint.pieces(item, &mut |piece: Piece| {
                     same = reader.has(offset, &piece);
                     offset = offset.saturating_add(piece.bytes);
@@ -132,7 +131,7 @@ impl Looker<'_> {
         }
     }
 
-    /// The same for a symbolic link, a pipe, a socket or a device.
+    /// As [`Looker::file`], for a symbolic link, a pipe, a socket or a device.
     pub fn special(&self, item: &Item) -> Option<Refusals> {
         let dir = self.root.parent(&item.path).ok()?;
         let name = name_of(&item.path);
@@ -151,18 +150,18 @@ impl Looker<'_> {
     }
 }
 
-/// Reads what is there.
+/// Reads an existing file.
 struct Reader<'a> {
     file: &'a OwnedFd,
-    /// Its data and holes that were not passed yet.
+    /// Data and holes from the present offset on.
     ranges: &'a [Range],
     buffer: Vec<u8>,
-    /// No longer chunk is read; a listing may be damaged.
+    /// Longest chunk that is read; a listing may be damaged.
     chunk_bytes_max: u64,
 }
 
 impl Reader<'_> {
-    /// So many bytes, or less where the file ends.
+    /// Reads up to `bytes` bytes, fewer where the file ends.
     fn read(&mut self, offset: u64, bytes: u64) -> Result<&[u8]> {
         let bytes = usize::try_from(bytes).map_err(|_| Errno::FBIG)?;
         self.buffer.resize(bytes.max(self.buffer.len()), 0);
@@ -186,7 +185,7 @@ impl Reader<'_> {
             let there = self.read(offset, piece.bytes)?;
             return Ok(there.len() as u64 == piece.bytes && fingerprint(there) == piece.fp);
         }
-        // Holes need not be read.
+        // Holes need no read.
         let end = offset.saturating_add(piece.bytes);
         while let Some((range, later)) = self.ranges.split_first()
             && range.offset + range.bytes <= offset

@@ -1,4 +1,4 @@
-//! How the threads of a put hand work to each other.
+//! Work queues between the threads of a put.
 
 use super::attempts::Attempts;
 use super::content::Range;
@@ -11,24 +11,24 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Something to read.
+/// A read to do.
 pub enum Task {
     /// A file.
     File {
         /// Number of its step.
         seq: u64,
-        /// What the scan saw.
+        /// Item of the scan.
         item: Item,
         /// Number of its root.
         root: usize,
-        /// How it was read before.
+        /// Earlier reads.
         attempts: Attempts,
     },
     /// A part of a long file.
     Part {
         /// Number of its step.
         seq: u64,
-        /// Which part.
+        /// Number of the part.
         number: usize,
         /// The file.
         large: Arc<Large>,
@@ -39,38 +39,38 @@ pub enum Task {
 pub struct Large {
     /// The file, open.
     pub file: OwnedFd,
-    /// As it was when it was opened.
+    /// Properties at the time of opening.
     pub stat: Stat,
     /// Its item, without content.
     pub item: Item,
-    /// It is another file than the one that was listed.
+    /// True if it is another file than the listed one.
     pub replaced: bool,
     /// Number of its root.
     pub root: usize,
     /// Its data and holes.
     pub ranges: Vec<Range>,
-    /// Which of them are read together.
+    /// Groups of ranges that are read together.
     pub parts: Vec<std::ops::Range<usize>>,
-    /// How it was read before.
+    /// Earlier reads.
     pub attempts: Attempts,
-    /// What is missing of it anyway.
+    /// File error for a part that is missing anyway.
     pub without: Option<FileError>,
 }
 
-/// What planner and readers tell. A reader speaks only of steps that were announced.
+/// Message of the planner or a reader. A reader's message concerns only announced steps.
 pub enum Message {
     /// A step that needs no reading.
     Item {
-        /// Its number.
+        /// Number of the step.
         seq: u64,
         /// The item.
         item: Item,
     },
     /// A step that is about to be read.
     Coming {
-        /// Its number.
+        /// Number of the step.
         seq: u64,
-        /// The recipe that the file had in the put before.
+        /// Recipe of the file in the put before.
         recipe: Option<Piece>,
     },
     /// A file that was read; it may have any number of pieces.
@@ -79,16 +79,16 @@ pub enum Message {
         seq: u64,
         /// The item.
         item: Item,
-        /// It is another file than the one that was listed.
+        /// True if it is another file than the listed one.
         replaced: bool,
-        /// What is wrong with it.
+        /// File errors.
         troubles: Vec<FileError>,
     },
     /// A file that could not be read.
     Dropped {
         /// Number of its step.
         seq: u64,
-        /// Why.
+        /// File error.
         trouble: FileError,
     },
     /// A file whose parts will follow.
@@ -98,25 +98,25 @@ pub enum Message {
         /// The file.
         large: Arc<Large>,
     },
-    /// A part of it.
+    /// A part of a file that was read.
     Part {
         /// Number of its step.
         seq: u64,
-        /// Which part.
+        /// Number of the part.
         number: usize,
         /// Its pieces.
         pieces: rustix::io::Result<Vec<Piece>>,
     },
     /// All steps are announced.
     Planned {
-        /// How many there are.
+        /// Number of steps.
         steps: u64,
-        /// Their sum.
+        /// Sum of the steps.
         plan: Box<PutPlan>,
-        /// What could not be looked at.
+        /// File errors.
         troubles: Troubles,
     },
-    /// It cannot go on.
+    /// The put cannot continue.
     Failed(Error),
 }
 
@@ -132,7 +132,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Adds a task behind the others.
+    /// Adds a task after the others.
     pub fn push(&self, task: Task) {
         lock(&self.state).0.push_back(task);
         self.ready.notify_one();
@@ -144,8 +144,8 @@ impl Queue {
         self.ready.notify_one();
     }
 
-    /// Adds the parts of a file before all else: what was begun is finished first, so that what
-    /// comes behind it need not wait long.
+    /// Adds the parts of a file before all others: a file in progress is finished first, so that
+    /// the steps after it need not wait long.
     pub fn push_parts(&self, seq: u64, large: &Arc<Large>) {
         let mut state = lock(&self.state);
         for number in (0..large.parts.len()).rev() {
@@ -154,7 +154,7 @@ impl Queue {
         self.ready.notify_all();
     }
 
-    /// The next task; waits for it. `None` when the queue is closed.
+    /// Waits for the next task; returns `None` when the queue is closed.
     pub fn pop(&self) -> Option<Task> {
         let waiting = |state: &mut (VecDeque<Task>, bool)| state.0.is_empty() && !state.1;
         let state = self.ready.wait_while(lock(&self.state), waiting);
@@ -162,7 +162,7 @@ impl Queue {
         if state.1 { None } else { state.0.pop_front() }
     }
 
-    /// Ends all waiting; what was not taken is not worked on.
+    /// Ends all waiting; remaining tasks are not done.
     pub fn close(&self) {
         lock(&self.state).1 = true;
         self.ready.notify_all();
@@ -171,18 +171,18 @@ impl Queue {
 
 /// Bounds the steps that are planned and not yet listed.
 pub struct Backlog {
-    /// Free places; `None` once it is closed.
+    /// Number of free places; `None` once it is closed.
     free: Mutex<Option<usize>>,
     freed: Condvar,
 }
 
 impl Backlog {
-    /// One with so many places.
+    /// Returns a backlog with `places` places.
     pub fn new(places: usize) -> Backlog {
         Backlog { free: Mutex::new(Some(places)), freed: Condvar::new() }
     }
 
-    /// Waits for a place; false if there will be none.
+    /// Waits for a place; returns false if there will be none.
     pub fn enter(&self) -> bool {
         let waited = self.freed.wait_while(lock(&self.free), |free| *free == Some(0));
         match &mut *waited.unwrap_or_else(PoisonError::into_inner) {
@@ -194,7 +194,7 @@ impl Backlog {
         }
     }
 
-    /// Gives a place back.
+    /// Returns a place.
     pub fn leave(&self) {
         if let Some(free) = &mut *lock(&self.free) {
             *free += 1;
@@ -202,7 +202,7 @@ impl Backlog {
         self.freed.notify_one();
     }
 
-    /// Ends all waiting; nobody gets a place any more.
+    /// Ends all waiting; no step gets a place any more.
     pub fn close(&self) {
         *lock(&self.free) = None;
         self.freed.notify_all();

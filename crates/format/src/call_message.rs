@@ -1,5 +1,5 @@
-//! What the ranks of a program tell each other in their calls, if nothing but the pool connects them: words,
-//! which lie in the log until all have read them.
+//! Call messages between ranks that only the pool connects. They lie in the log until all ranks
+//! have read them.
 
 use crate::codec::{Check, Reader, Writer, checksum, demand, encodable};
 use crate::save_message::{CHECKSUM_BYTES, body_of, read_error, write_error};
@@ -7,60 +7,60 @@ use outlive_types::{Error, Result};
 
 const WHAT: &str = "word between ranks";
 const MAGIC: &[u8; 4] = b"OLWD";
-/// Of all that comes before the name of the run.
+/// Length of all fields before the name of the run.
 const HEAD_BYTES: usize = 32;
 
 /// Longest name of a run, in bytes.
 pub const RUN_BYTES_MAX: usize = 200;
 
-/// Sixteen random bytes, which are never drawn twice: those of a process, or of a meeting.
+/// Sixteen random bytes that are never drawn twice: they identify a process or a meeting.
 pub type Token = [u8; 16];
 
-/// A word of one rank.
+/// A call message of one rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CallMessage {
-    /// The run of the program that it belongs to: text that all its ranks were given.
+    /// Run of the program: text that all its ranks were given.
     pub run: String,
-    /// How many ranks that has.
+    /// Number of ranks of the run.
     pub ranks: u32,
-    /// The process that says it.
+    /// The process that sends the message.
     pub speaker: Token,
-    /// What it says.
+    /// Contents of the message.
     pub said: Payload,
 }
 
-/// What a rank says.
+/// Contents of a call message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Payload {
-    /// It has come.
+    /// The rank has arrived.
     Here,
-    /// Rank 0: all have come, and these are they, by rank.
+    /// From rank 0: all ranks have arrived; their processes, by rank.
     Met {
-        /// It stands in all that they say from now on.
+        /// Random id, which all later messages of the ranks contain.
         meeting: Token,
-        /// Their processes.
+        /// The processes, by rank.
         speakers: Vec<Token>,
     },
-    /// What it gives in a call.
+    /// The rank's contribution to a call.
     Call {
         /// The meeting.
         meeting: Token,
-        /// The number of the call in it, from 1 on.
+        /// Number of the call in the meeting, from 1.
         number: u64,
-        /// What it gives.
+        /// The contribution.
         bytes: Vec<u8>,
     },
-    /// It is still at work.
+    /// The rank is still at work.
     Alive,
-    /// It takes part no more, and why.
+    /// The rank takes no further part, for this reason.
     Left(Error),
 }
 
 impl CallMessage {
-    /// The word as bytes.
+    /// Encodes the message.
     ///
     /// # Errors
-    /// `Bug` for one that its decoder would refuse.
+    /// `Bug` for a message that the decoder would refuse.
     pub fn encode(&self) -> Result<Vec<u8>> {
         encodable(WHAT, self.check())?;
         let mut out = Writer::begin(MAGIC, HEAD_BYTES + self.run.len() + CHECKSUM_BYTES);
@@ -94,10 +94,10 @@ impl CallMessage {
         Ok(out.finish())
     }
 
-    /// The word that encodes to `bytes`.
+    /// Decodes a message from all of `bytes`.
     ///
     /// # Errors
-    /// `Damaged` if it is none; `Invalid` if a build of another format version has said it.
+    /// `Damaged` if it is none; `Invalid` if a build of another format version sent it.
     pub fn decode(bytes: &[u8]) -> Result<CallMessage> {
         let mut from = Reader::new(WHAT, body_of(WHAT, bytes)?);
         from.begin(MAGIC)?;

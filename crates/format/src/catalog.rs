@@ -1,4 +1,4 @@
-//! The catalog stream of an image: its regions, and what the front door keeps with them.
+//! The catalog stream of an image: its regions, and the language binding's attachment.
 
 use crate::codec::{Check, Reader, Writer, checksum, demand};
 use crate::tree::TreeRef;
@@ -8,10 +8,10 @@ use std::collections::HashSet;
 const WHAT: &str = "catalog";
 const MAGIC: &[u8; 4] = b"OLCA";
 const HEAD_BYTES: usize = 24;
-/// Of a packed region without name, dtype and shape; the others are longer.
+/// Length of a packed region without name, dtype and shape; the others are longer.
 const REGION_BYTES_MIN: usize = 24;
 const PACKED_ALIGN_BYTES: u64 = 16;
-/// One byte says where a region lies (its lowest bit), and how it is distributed.
+/// One byte encodes the location of a region (its lowest bit) and its distribution.
 const PLACE_MASK: u8 = 1;
 const DISTRIBUTION_SHIFT: u32 = 1;
 
@@ -23,14 +23,14 @@ pub const DIMENSIONS_MAX: usize = 64;
 /// One region of an image.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CatalogRegion {
-    /// Name, type, shape, length, place.
+    /// Name, type, shape, length, location.
     pub desc: RegionDesc,
     /// Root of its page tree if it has a stream of its own, else zero.
     pub root: Fingerprint,
 }
 
 impl CatalogRegion {
-    /// The region's page tree if it has a stream of its own.
+    /// Returns the region's page tree if it has a stream of its own.
     pub fn tree(&self) -> Option<TreeRef> {
         match self.desc.location {
             RegionLocation::Packed { .. } => None,
@@ -66,17 +66,17 @@ impl CatalogRegion {
 /// All regions of an image.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Catalog {
-    /// In the program's order; no two have one name.
+    /// Regions in the program's order; no two have the same name.
     pub regions: Vec<CatalogRegion>,
-    /// Bytes that the front door keeps with the image.
+    /// Bytes that the language binding keeps with the image.
     pub attachment: Vec<u8>,
 }
 
 impl Catalog {
-    /// The catalog's bytes.
+    /// Encodes the catalog.
     ///
     /// # Errors
-    /// `Invalid` for an empty or repeated name, and for what exceeds the format's limits.
+    /// `Invalid` for an empty or repeated name, and if a limit of the format is exceeded.
     pub fn encode(&self) -> Result<Vec<u8>> {
         let invalid = |why| Error::invalid(format!("this state cannot be described: {why}"));
         for region in &self.regions {
@@ -177,7 +177,7 @@ fn read_region(from: &mut Reader<'_>) -> Result<CatalogRegion> {
     })
 }
 
-/// A list with an entry for each dimension.
+/// Reads a list with an entry for each dimension.
 fn extents(from: &mut Reader<'_>, dimensions: u8) -> Result<Vec<u64>> {
     let mut extents = Vec::with_capacity(from.count(dimensions.into(), 8)?);
     for _ in 0..dimensions {
@@ -195,7 +195,7 @@ fn distribution_code(distribution: &Distribution) -> u8 {
     }
 }
 
-/// Global shape, offset, block and stride; empty unless a region of this distribution has them.
+/// Returns global shape, offset, block and stride; a list that the distribution lacks is empty.
 fn lists_of(distribution: &Distribution) -> [&[u64]; 4] {
     match distribution {
         Distribution::Local | Distribution::Replicated => [&[]; 4],
@@ -206,8 +206,8 @@ fn lists_of(distribution: &Distribution) -> [&[u64]; 4] {
     }
 }
 
-/// Sorting hashes is several times faster than a set of a million names; names are compared only
-/// where hashes are equal.
+/// Checks that no name is empty or repeated. Sorting hashes is several times faster than a set of a
+/// million names; names are compared only where hashes are equal.
 fn unique(regions: &[CatalogRegion]) -> Check {
     let hash = |region: &CatalogRegion| checksum(region.desc.name.as_bytes());
     let mut hashes: Vec<u64> = regions.iter().map(hash).collect();

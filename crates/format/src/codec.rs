@@ -1,35 +1,35 @@
-//! What all structures share: little-endian fields, magic and version, checksums.
+//! Parts that all structures share: little-endian fields, magic and version, checksums.
 
 use crate::VERSION;
 use outlive_types::{Error, Fingerprint, PackId, Result, SessionId};
 use std::fmt::Display;
 
-/// BLAKE3 of `bytes`: the name of a chunk, node, directory, segment or record.
+/// Returns the BLAKE3 hash of `bytes`: the name of a chunk, node, directory, segment or record.
 pub fn fingerprint(bytes: &[u8]) -> Fingerprint {
     Fingerprint(*blake3::hash(bytes).as_bytes())
 }
 
-/// XXH3-64 with seed 0: guards what is not fingerprinted against accidents.
+/// Returns XXH3-64 with seed 0, which protects bytes without a fingerprint against accidents.
 pub fn checksum(bytes: &[u8]) -> u64 {
     twox_hash::XxHash3_64::oneshot(bytes)
 }
 
-/// [`checksum`] of bytes that come piece by piece.
+/// [`checksum`] of bytes that arrive piece by piece.
 #[derive(Clone)]
 pub struct Checksum(twox_hash::XxHash3_64);
 
 impl Checksum {
-    /// Of no bytes yet.
+    /// Returns the checksum of no bytes yet.
     pub fn new() -> Checksum {
         Checksum(twox_hash::XxHash3_64::new())
     }
 
-    /// Takes the next bytes.
+    /// Adds the next bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         std::hash::Hasher::write(&mut self.0, bytes);
     }
 
-    /// The checksum of all bytes so far.
+    /// Returns the checksum of all bytes so far.
     pub fn value(&self) -> u64 {
         std::hash::Hasher::finish(&self.0)
     }
@@ -41,10 +41,10 @@ impl Default for Checksum {
     }
 }
 
-/// Outcome of a structure's own check: what is wrong with it, if anything.
+/// Result of a structure's own check: the fault, if there is one.
 pub(crate) type Check = std::result::Result<(), String>;
 
-/// `Err` with the message unless the condition holds; for the `check` functions.
+/// Returns `Err` with the message unless the condition holds; for the `check` functions.
 macro_rules! demand {
     ($holds:expr, $($message:tt)+) => {
         if !$holds {
@@ -63,7 +63,7 @@ pub(crate) fn damaged(what: &str, why: impl Display) -> Error {
     Error::damaged(format!("damaged {what}: {why}"))
 }
 
-/// Takes a structure's bytes apart, front to back.
+/// Decodes a structure's bytes from front to back.
 pub(crate) struct Reader<'a> {
     what: &'static str,
     rest: &'a [u8],
@@ -144,7 +144,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Takes magic and version.
+    /// Reads and checks magic and version.
     pub(crate) fn begin(&mut self, magic: &[u8]) -> Result<()> {
         if self.take(magic.len())? != magic {
             return Err(self.damaged("it does not begin with its magic number"));
@@ -160,8 +160,8 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// A count of items of at least `each_bytes` bytes, which must all still be there: so nothing
-    /// is reserved for items that cannot follow.
+    /// Checks a count of items of at least `each_bytes` bytes against the remaining bytes. So no
+    /// memory is reserved for items that cannot follow.
     pub(crate) fn count(&self, count: u64, each_bytes: usize) -> Result<usize> {
         match usize::try_from(count) {
             Ok(count) if count <= self.rest.len() / each_bytes => Ok(count),
@@ -177,7 +177,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Puts a structure's bytes together, front to back.
+/// Encodes a structure's bytes from front to back.
 pub(crate) struct Writer(Vec<u8>);
 
 impl Writer {

@@ -1,4 +1,4 @@
-//! Directories and segments: fingerprint to place.
+//! Directories and segments: they map fingerprints to pack extents.
 
 use crate::codec::{Check, Reader, Writer, checksum, damaged, demand, encodable};
 use crate::slice::SliceForm;
@@ -11,14 +11,14 @@ const HEAD_BYTES: usize = 20;
 const FRAME_BYTES: usize = 16;
 const ENTRY_BYTES: usize = 44;
 const CHECKSUM_BYTES: usize = 8;
-/// Added to the kind of what lies inside a frame.
+/// Added to the kind of an object inside a frame.
 const FRAMED: u32 = 128;
 const SLICE: u32 = 4;
 
 /// Longest chunk, node, segment or raw frame that can be described, in bytes.
 pub const LENGTH_MAX: u32 = (1 << 24) - 1;
 
-/// What lies at a place.
+/// Kind of the object at a pack extent.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum EntryKind {
     /// Pages, or a piece of a file.
@@ -29,17 +29,18 @@ pub enum EntryKind {
     Segment,
     /// A page of an image table, or of segment lists.
     Page,
-    /// Some pages of a chunk, whose fingerprint it has.
+    /// A slice: some pages of a chunk, with the fingerprint of the whole chunk.
     Slice(SliceForm),
 }
 
 impl EntryKind {
-    /// Whether it is found by its fingerprint. The others are found by their places alone.
+    /// Returns whether readers find it by its fingerprint. They find the others only by their pack
+    /// extents.
     pub fn is_resolved(self) -> bool {
         matches!(self, EntryKind::Chunk | EntryKind::Node | EntryKind::Slice(_))
     }
 
-    /// Which pages of a chunk it is, if not all.
+    /// Returns the pages of the chunk that it has, if not all.
     pub fn slice(self) -> Option<SliceForm> {
         match self {
             EntryKind::Slice(form) => Some(form),
@@ -47,26 +48,26 @@ impl EntryKind {
         }
     }
 
-    /// Whether it is a chunk or a part of one.
+    /// Returns whether it is a chunk or a part of one.
     pub fn is_content(self) -> bool {
         matches!(self, EntryKind::Chunk | EntryKind::Slice(_))
     }
 }
 
-/// Where in a compressed frame a chunk is.
+/// Location of a chunk in a compressed frame.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct InFrame {
     /// The chunk's first byte in the raw frame.
     pub first: u32,
-    /// Length of the frame as it is stored; shorter than raw.
+    /// Length of the stored frame; shorter than the raw one.
     pub stored_bytes: u32,
     /// Length of the raw frame, at most [`LENGTH_MAX`].
     pub raw_bytes: u32,
-    /// How to decompress it.
+    /// Codec of the frame.
     pub codec: Codec,
 }
 
-/// One fingerprint and its place.
+/// One fingerprint and its pack extent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct DirectoryEntry {
     /// Fingerprint of the bytes.
@@ -77,9 +78,9 @@ pub struct DirectoryEntry {
     pub offset: u32,
     /// Length in bytes, 1 to [`LENGTH_MAX`]; not that of a frame.
     pub length: u32,
-    /// What it is.
+    /// Kind of the object.
     pub kind: EntryKind,
-    /// The frame it lies in; only chunks and slices lie in frames.
+    /// The frame that contains it; only chunks and slices lie in frames.
     pub frame: Option<InFrame>,
 }
 
@@ -88,7 +89,7 @@ impl DirectoryEntry {
         (&self.fp, self.pack, self.offset, self.frame.map_or(0, |frame| frame.first))
     }
 
-    /// The frame as the encoding lists it.
+    /// Returns the frame as the encoding lists it.
     fn frame_key(&self) -> Option<FrameKey> {
         self.frame.map(|f| (self.pack, self.offset, f.stored_bytes, f.raw_bytes, f.codec))
     }
@@ -126,7 +127,7 @@ impl DirectoryEntry {
 /// Pack index, offset, stored and raw length, codec.
 type FrameKey = (u32, u32, u32, u32, Codec);
 
-/// Resolves fingerprints to places: those of one pack (a directory) or of several (a segment).
+/// Maps fingerprints to pack extents in one pack (a directory) or several (a segment).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Directory {
     /// The packs that entries refer to, each once.
@@ -136,20 +137,21 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// A directory of these entries, which it sorts.
+    /// Returns a directory of these entries, which it sorts.
     pub fn new(packs: Vec<PackId>, mut entries: Vec<DirectoryEntry>) -> Directory {
         entries.sort_unstable_by(|a, b| a.key().cmp(&b.key()));
         Directory { packs, entries }
     }
 
-    /// All entries of `fp`; empty if it is not listed.
+    /// Returns all entries of `fp`; empty if it is not listed.
     pub fn find(&self, fp: &Fingerprint) -> &[DirectoryEntry] {
         let from = self.entries.partition_point(|entry| entry.fp < *fp);
         let count = self.entries[from..].iter().take_while(|entry| entry.fp == *fp).count();
         &self.entries[from..from + count]
     }
 
-    /// Length of the encoding of a directory of so many packs, frames and entries, in bytes.
+    /// Returns the length in bytes of an encoded directory with these numbers of packs, frames and
+    /// entries.
     pub fn bytes_for(packs: usize, frames: usize, entries: usize) -> usize {
         HEAD_BYTES
             + PackId::BYTES * packs
@@ -158,12 +160,12 @@ impl Directory {
             + CHECKSUM_BYTES
     }
 
-    /// Length of `encode`'s result in bytes.
+    /// Returns the length of `encode`'s result in bytes.
     pub fn encoded_len(&self) -> usize {
         Directory::bytes_for(self.packs.len(), self.frames().len(), self.entries.len())
     }
 
-    /// Every frame once, in the encoding's order.
+    /// Returns every frame once, in the encoding's order.
     fn frames(&self) -> Vec<FrameKey> {
         let mut frames: Vec<FrameKey> =
             self.entries.iter().filter_map(DirectoryEntry::frame_key).collect();
@@ -172,11 +174,11 @@ impl Directory {
         frames
     }
 
-    /// The directory's bytes. Entries need not be sorted.
+    /// Encodes the directory. Entries need not be sorted.
     ///
     /// # Errors
-    /// `Bug` for a pack listed twice, an index without pack, a place listed twice, a length that is
-    /// 0 or above [`LENGTH_MAX`], a place beyond 4 GiB, a frame that cannot be.
+    /// `Bug` for a pack or pack extent listed twice, an index without a pack, or an impossible
+    /// frame. Also for a length that is 0 or above [`LENGTH_MAX`], and a pack extent beyond 4 GiB.
     pub fn encode(&self) -> Result<Vec<u8>> {
         if !self.entries.is_sorted_by(|a, b| a.key() <= b.key()) {
             return Directory::new(self.packs.clone(), self.entries.clone()).encode();
@@ -206,7 +208,7 @@ impl Directory {
             out.bytes(&entry.fp.0);
             match (entry.frame, entry.frame_key()) {
                 (Some(frame), Some(key)) => {
-                    // The list holds each entry's frame.
+                    // The list contains each entry's frame.
                     out.u32(frames.partition_point(|other| *other < key) as u32);
                     out.u32(frame.first);
                     out.u32(kind_and_length(entry) | FRAMED << 24);
@@ -273,7 +275,7 @@ impl Directory {
     }
 }
 
-/// The last field of an entry: a slice's form tells its length.
+/// Returns the last field of an entry: its length, or a slice's form, which determines the length.
 fn kind_and_length(entry: &DirectoryEntry) -> u32 {
     match entry.kind {
         EntryKind::Chunk => entry.length,
@@ -284,7 +286,8 @@ fn kind_and_length(entry: &DirectoryEntry) -> u32 {
     }
 }
 
-/// At one place there is one frame. (That they are sorted, and all used, is checked elsewhere.)
+/// Checks that each pack extent has one frame. Other code checks that frames are sorted and all
+/// used.
 fn check_frames(frames: &[FrameKey]) -> Check {
     let distinct = frames.is_sorted_by(|a, b| (a.0, a.1) < (b.0, b.1));
     demand!(distinct, "it has two frames at one place, or frames out of order");

@@ -1,20 +1,20 @@
-//! An item of a listing: one file, directory or link, with all that is kept of it.
+//! An item of a listing: one file, directory or link, with all its stored properties.
 
 use crate::codec::{Check, Reader, Writer, demand};
 use crate::recipe::{PIECE_BYTES, Piece, check_pieces};
 use outlive_types::{Error, Fingerprint, Result};
 use std::cmp::Ordering;
 
-/// What damage is told of.
+/// Structure that errors name.
 pub(crate) const WHAT: &str = "listing";
-/// Bytes of an item without path, target, attributes and content, its length included.
+/// Length of an item without path, target, attributes and content, but with its length field.
 pub(crate) const ITEM_BYTES_MIN: usize = 84;
 const ATTRIBUTE_BYTES_MIN: usize = 6;
 /// Longest item, in bytes.
 pub const ITEM_BYTES_MAX: usize = 16 << 20;
-/// Most pieces that stand in an item; a longer content has a recipe.
+/// Most pieces in an item; a longer content has a recipe.
 pub const ITEM_PIECES_MAX: usize = 64;
-/// Longest content that stands in an item itself, in bytes.
+/// Longest content inside an item, in bytes.
 pub const INLINE_BYTES_MAX: usize = 512;
 
 const HOLES: u8 = 1;
@@ -22,7 +22,7 @@ const UNSETTLED: u8 = 2;
 const INLINE: u8 = 4;
 const RECIPE: u8 = 8;
 
-/// What an item is.
+/// Kind of an item.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ItemKind {
     /// A regular file.
@@ -41,7 +41,7 @@ pub enum ItemKind {
     Socket,
     /// A further name of a file that an earlier item lists; only path and target count.
     HardLink,
-    /// What a program wrote to standard input.
+    /// The bytes that a program wrote to standard input.
     Stream,
 }
 
@@ -57,48 +57,48 @@ const KINDS: [ItemKind; 9] = [
     ItemKind::Stream,
 ];
 
-/// A moment as file systems keep it.
+/// A time as file systems record it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct FileTime {
-    /// Seconds since 1970, before it if negative.
+    /// Seconds since 1970; negative before.
     pub s: i64,
     /// Nanoseconds in that second, below 10^9.
     pub ns: u32,
 }
 
-/// What a file holds.
+/// Content of a file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Content {
-    /// Nothing.
+    /// No bytes.
     #[default]
     Empty,
     /// These bytes, at most [`INLINE_BYTES_MAX`].
     Inline(Vec<u8>),
     /// These pieces, at most [`ITEM_PIECES_MAX`].
     Pieces(Vec<Piece>),
-    /// The stream below this recipe.
+    /// The stream that this recipe describes.
     Recipe(Fingerprint),
 }
 
 /// An extended attribute.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Attribute {
-    /// Its name with the name space, such as `user.comment`.
+    /// Name with its name space, such as `user.comment`.
     pub name: Vec<u8>,
     /// Its value.
     pub value: Vec<u8>,
 }
 
-/// One file, directory, link or other thing with a name.
+/// One file, directory, link or other object with a name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Item {
-    /// Path, relative, of any bytes but zero; `.` is the directory itself that was put.
+    /// Relative path of any bytes but zero; `.` is the directory itself that was put.
     pub path: Vec<u8>,
-    /// What it is.
+    /// Kind of the object.
     pub kind: ItemKind,
-    /// Zeros among its pieces are holes.
+    /// True if zeros among its pieces are holes.
     pub holes: bool,
-    /// It had changed so shortly before it was read that a later change might not show.
+    /// True if it changed so shortly before the read that its times may hide a later change.
     pub unsettled: bool,
     /// Permissions, with the set-id and sticky bits: 12 bits.
     pub mode: u32,
@@ -106,26 +106,26 @@ pub struct Item {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// When its content changed last.
+    /// Time of the last change of its content.
     pub mtime: FileTime,
-    /// When it changed in any way.
+    /// Time of its last change of any kind.
     pub ctime: FileTime,
-    /// Device that it was on.
+    /// Device of the file.
     pub device: u64,
-    /// Its number there.
+    /// Inode number on that device.
     pub inode: u64,
-    /// Length of its content; for devices their number.
+    /// Length of its content; for devices, their number.
     pub bytes: u64,
-    /// Where a link leads; empty for everything else.
+    /// Target of a link; empty for all other kinds.
     pub target: Vec<u8>,
     /// Extended attributes, sorted by name.
     pub attributes: Vec<Attribute>,
-    /// What it holds.
+    /// Its content.
     pub content: Content,
 }
 
 impl Item {
-    /// An item without anything but its name.
+    /// Returns an item that has only a name.
     pub fn new(path: Vec<u8>, kind: ItemKind) -> Item {
         Item {
             path,
@@ -146,7 +146,7 @@ impl Item {
         }
     }
 
-    /// Adds the item's bytes to a listing.
+    /// Appends the encoded item to a listing.
     ///
     /// # Errors
     /// `Invalid` for an item that cannot be listed.
@@ -208,7 +208,7 @@ impl Item {
         Ok(())
     }
 
-    /// Takes an item's bytes apart, without the length before them.
+    /// Decodes an item without the length before it.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Item> {
         let mut from = Reader::new(WHAT, bytes);
         let kind = from.u8()?;
@@ -345,7 +345,7 @@ fn read_attributes(bytes: &[u8]) -> Result<Vec<Attribute>> {
     Ok(attributes)
 }
 
-/// Relative, and nowhere else than it says: no empty, `.` or `..` parts, but for `.` alone.
+/// Checks that a path is relative and has no empty, `.` or `..` parts, except for `.` alone.
 fn check_path(path: &[u8]) -> Check {
     let plain = |part: &[u8]| !matches!(part, b"" | b"." | b"..");
     demand!(
@@ -356,8 +356,8 @@ fn check_path(path: &[u8]) -> Check {
     Ok(())
 }
 
-/// The order of items: part by part, the bytes of a part as numbers. So a directory is followed by
-/// what is in it, and `.` is before everything.
+/// Compares paths part by part, the bytes of a part as numbers. So a directory comes before its
+/// contents, and `.` before everything.
 pub fn path_cmp(a: &[u8], b: &[u8]) -> Ordering {
     let whole = |path: &[u8]| path == b".";
     match (whole(a), whole(b)) {

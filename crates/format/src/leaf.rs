@@ -1,5 +1,5 @@
-//! Leaves of the page tree: the extents of one block, and how a save's extents are laid over those
-//! before it.
+//! Leaves of the page tree: the extents of one block, and how a save's extents are laid over older
+//! ones.
 
 use crate::codec::{Check, Reader, Writer, demand, encodable};
 use outlive_types::{BLOCK_PAGES, Error, Fingerprint, Result};
@@ -16,28 +16,28 @@ const PAGES: u16 = BLOCK_PAGES as u16;
 /// Longest chain of delta leaves above a full one.
 pub const CHAIN_MAX: u8 = 8;
 
-/// What the pages are that a leaf has no extent for.
+/// Meaning of pages for which a leaf has no extent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LeafKind {
-    /// Zero.
+    /// They are zero.
     Full,
-    /// What another leaf says.
+    /// Another leaf describes them.
     Delta {
-        /// That leaf.
+        /// Fingerprint of that leaf.
         base: Fingerprint,
-        /// 1 + the base's chain (a full leaf's is 0); at most [`CHAIN_MAX`].
+        /// 1 + the base's chain (0 for a full leaf); at most [`CHAIN_MAX`].
         chain: u8,
     },
 }
 
-/// A run of pages of the block and where they are, as the leaf stores it.
+/// A run of pages of the block and their location, as the leaf stores them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LeafExtent {
     /// First page, counted from the block's first.
     pub page: u16,
     /// Number of pages, at least 1.
     pub pages: u16,
-    /// Which page of the chunk the first one is; 0 without a chunk.
+    /// Page of the chunk that is the first one; 0 without a chunk.
     pub first: u16,
     /// Index into [`Leaf::chunks`]; `None` in a delta leaf: the pages became zero.
     pub chunk: Option<u16>,
@@ -49,31 +49,31 @@ impl LeafExtent {
     }
 }
 
-/// The same with the chunk's name instead of its index: what leaves are built from.
+/// An extent with the chunk's name instead of its index; leaves are built from these.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageExtent {
     /// First page, counted from the block's first.
     pub page: u16,
     /// Number of pages, at least 1.
     pub pages: u16,
-    /// Which page of the chunk the first one is; 0 without a chunk.
+    /// Page of the chunk that is the first one; 0 without a chunk.
     pub first: u16,
     /// The chunk; `None` for zero pages.
     pub chunk: Option<Fingerprint>,
 }
 
-/// Where a page is, as far as one leaf knows.
+/// Location of a page, as far as one leaf knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lookup {
-    /// The base leaf says it; only from a delta leaf.
+    /// The base leaf describes it; only from a delta leaf.
     Base,
-    /// Nowhere: it is zero.
+    /// None: it is zero.
     Zero,
     /// In a chunk.
     Chunk {
         /// The chunk.
         chunk: Fingerprint,
-        /// Which page of it.
+        /// Page of the chunk.
         page: u16,
     },
 }
@@ -85,7 +85,8 @@ pub struct Leaf {
     pub kind: LeafKind,
     /// The chunks in order of first use, each once.
     pub chunks: Vec<Fingerprint>,
-    /// Sorted by page, without overlaps, neighbours merged where they continue each other.
+    /// Extents sorted by page, without overlaps. Neighbours are merged where they continue each
+    /// other.
     pub extents: Vec<LeafExtent>,
 }
 
@@ -116,11 +117,11 @@ impl Leaf {
         Ok(builder.leaf)
     }
 
-    /// `base` with the extents of `deltas` laid over it, the oldest first. Old extents are split by reference. The
-    /// result is of `base`'s kind, so a chain can be folded from either end.
+    /// Lays the extents of `deltas`, the oldest first, over `base`. Old extents are split by
+    /// reference. The result is of `base`'s kind, so a chain can be folded from either end.
     pub fn overlay<'a>(base: &'a Leaf, deltas: impl IntoIterator<Item = &'a Leaf>) -> Leaf {
         let leaves: Vec<&Leaf> = [base].into_iter().chain(deltas).collect();
-        // What each page shows: the leaf, and one of its extents.
+        // For each page, the leaf that determines it, and the number of its extent.
         let mut shown: [Option<(u32, u16)>; BLOCK_PAGES] = [None; BLOCK_PAGES];
         for (leaf, number) in leaves.iter().zip(0..) {
             for (extent, at) in leaf.extents.iter().zip(0..) {
@@ -129,7 +130,7 @@ impl Leaf {
         }
         let likely = leaves.iter().map(|leaf| leaf.extents.len()).sum::<usize>().min(BLOCK_PAGES);
         let mut builder = Builder::new(base.kind, likely);
-        // For each leaf's chunks their numbers in the result.
+        // For each leaf's chunks, their numbers in the result.
         let mut indices: Vec<Vec<Option<u16>>> =
             leaves.iter().map(|leaf| vec![None; leaf.chunks.len()]).collect();
         let mut page = 0;
@@ -151,7 +152,7 @@ impl Leaf {
         builder.leaf
     }
 
-    /// Where page `page` of the block is.
+    /// Returns the location of a page of the block.
     pub fn lookup(&self, page: u16) -> Lookup {
         let after = self.extents.partition_point(|extent| extent.page <= page);
         let extent = after.checked_sub(1).map(|at| &self.extents[at]);
@@ -168,7 +169,7 @@ impl Leaf {
         }
     }
 
-    /// The extents with their chunks' names.
+    /// Returns the extents with their chunks' names.
     pub fn page_extents(&self) -> impl Iterator<Item = PageExtent> + '_ {
         self.extents.iter().map(|extent| self.named(extent))
     }
@@ -178,7 +179,7 @@ impl Leaf {
         PageExtent { page, pages, first, chunk: chunk.map(|index| self.chunks[usize::from(index)]) }
     }
 
-    /// For each of [`Leaf::chunks`], how many pages of the block are in it.
+    /// Returns the number of pages of the block in each of [`Leaf::chunks`].
     pub fn live_pages_per_chunk(&self) -> Vec<u16> {
         let mut live = vec![0; self.chunks.len()];
         for extent in &self.extents {
@@ -189,13 +190,13 @@ impl Leaf {
         live
     }
 
-    /// True for a full leaf without extents: such a leaf is not stored, its fingerprint is
+    /// Returns true for a full leaf without extents. It is not stored; its fingerprint is
     /// [`Fingerprint::ZERO`].
     pub fn is_zero(&self) -> bool {
         self.kind == LeafKind::Full && self.extents.is_empty()
     }
 
-    /// Length of the chain of leaves below this one.
+    /// Returns the length of the chain of leaves below this one.
     pub fn chain(&self) -> u8 {
         match self.kind {
             LeafKind::Full => 0,
@@ -203,13 +204,13 @@ impl Leaf {
         }
     }
 
-    /// Length of `encode`'s result in bytes.
+    /// Returns the length of `encode`'s result in bytes.
     pub fn encoded_len(&self) -> usize {
         let base = if self.kind == LeafKind::Full { 0 } else { 32 };
         HEAD_BYTES + base + 32 * self.chunks.len() + EXTENT_BYTES * self.extents.len()
     }
 
-    /// The leaf's bytes.
+    /// Encodes the leaf.
     ///
     /// # Errors
     /// `Bug` for a leaf without extents and for one that `build` and `overlay` would not make.
@@ -308,20 +309,20 @@ impl Leaf {
     }
 }
 
-/// A leaf that takes extents in page order.
+/// Builds a leaf from extents in page order.
 struct Builder {
     leaf: Leaf,
     indices: HashMap<Fingerprint, u16, BuildHasherDefault<PrefixHasher>>,
 }
 
 impl Builder {
-    /// An empty leaf that will have about `likely` extents.
+    /// Returns an empty leaf that will have about `likely` extents.
     fn new(kind: LeafKind, likely: usize) -> Builder {
         let leaf = Leaf { kind, chunks: Vec::new(), extents: Vec::with_capacity(likely) };
         Builder { leaf, indices: HashMap::with_capacity_and_hasher(likely, Default::default()) }
     }
 
-    /// The chunk's number in the leaf.
+    /// Returns the chunk's number in the leaf.
     fn index_of(&mut self, chunk: Fingerprint) -> u16 {
         *self.indices.entry(chunk).or_insert_with(|| {
             self.leaf.chunks.push(chunk);
@@ -329,7 +330,7 @@ impl Builder {
         })
     }
 
-    /// Adds an extent. A full leaf has none for zero pages.
+    /// Adds an extent. A full leaf has no extents of zero pages.
     fn push(&mut self, extent: LeafExtent) {
         if extent.chunk.is_none() && self.leaf.kind == LeafKind::Full {
             return;
@@ -341,18 +342,18 @@ impl Builder {
     }
 }
 
-/// Whether `b` begins where `a` ends, in the block and in the chunk.
+/// Returns whether `b` begins where `a` ends, in the block and in the chunk.
 fn continues(a: &LeafExtent, b: &LeafExtent) -> bool {
     a.end() == b.page && a.chunk == b.chunk && (a.chunk.is_none() || a.first + a.pages == b.first)
 }
 
-/// Fingerprints are hashes already: their first bytes will do.
+/// Uses the first bytes of a fingerprint, which is a hash already.
 #[derive(Default)]
 struct PrefixHasher(u64);
 
 impl Hasher for PrefixHasher {
     fn write(&mut self, bytes: &[u8]) {
-        // A length may be written before the fingerprint; what comes last counts.
+        // A length may be written before the fingerprint; the last value counts.
         self.0 = bytes.first_chunk().map_or(self.0, |first| u64::from_le_bytes(*first));
     }
 

@@ -1,10 +1,10 @@
-//! The bytes of everything outlive stores, exactly as `docs/format.md` describes them: pure
-//! encoders and decoders, one file a noun, no I/O.
+//! The bytes of all stored structures, exactly as `docs/format.md` describes them: pure encoders
+//! and decoders, one noun a file, no I/O.
 //!
-//! A decoder takes any bytes. It answers with the one value that encodes to exactly these bytes, or
-//! with an error: `Damaged`, or `Invalid` for another format version. It never panics, and reserves
-//! memory only in proportion to its input. An encoder refuses, as `Bug` or (where a program's own
-//! words are at fault) as `Invalid`, whatever its decoder would refuse.
+//! A decoder accepts any bytes. It returns the one value that encodes to exactly these bytes, or an
+//! error: `Damaged`, or `Invalid` for another format version. It never panics, and reserves memory
+//! only in proportion to its input. An encoder refuses all values that its decoder would refuse.
+//! The error is `Bug`, or `Invalid` if the program gave the value.
 
 mod call_message;
 mod catalog;
@@ -52,5 +52,5 @@ pub use tree::{LEVEL_MAX, NODE_CHILDREN, STREAM_BYTES_MAX, TreeRef, tree_level};
 
 /// The format version that this build writes and reads.
 pub const VERSION: u16 = 0;
-/// Which draft of version 0 this is; `pool.toml` names it, and a pool of another draft is refused.
-pub const REVISION: u32 = 15;
+/// Draft of version 0. `pool.toml` names it, and a pool of another draft is refused.
+pub const REVISION: u32 = 16;

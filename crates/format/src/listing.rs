@@ -1,7 +1,7 @@
 //! The listing of an image of files: one item for each file, directory, link.
 //!
-//! A listing may be longer than memory, so it is written and read item by item: a head, the items
-//! in the order of [`path_cmp`], and an end that counts them.
+//! A listing may be longer than memory, so it is written and read item by item. It has a head, the
+//! items in the order of [`path_cmp`], and an end that counts them.
 
 use crate::codec::{Reader, Writer};
 use crate::item::{ITEM_BYTES_MAX, ITEM_BYTES_MIN, Item, WHAT, path_cmp};
@@ -11,10 +11,10 @@ use std::cmp::Ordering;
 const MAGIC: &[u8; 4] = b"OLLI";
 /// Bytes of a listing before its first item.
 pub const LISTING_HEAD_BYTES: usize = 8;
-/// Bytes of a listing behind its last item.
+/// Bytes of a listing after its last item.
 pub const LISTING_END_BYTES: usize = 12;
 
-/// The first bytes of every listing.
+/// Returns the first bytes of every listing.
 pub fn listing_head() -> [u8; LISTING_HEAD_BYTES] {
     let mut head = Writer::begin(MAGIC, LISTING_HEAD_BYTES);
     head.reserved(2);
@@ -23,17 +23,17 @@ pub fn listing_head() -> [u8; LISTING_HEAD_BYTES] {
     bytes
 }
 
-/// The last bytes of a listing of so many items.
+/// Returns the last bytes of a listing of `items` items.
 pub fn listing_end(items: u64) -> [u8; LISTING_END_BYTES] {
     let mut end = [0; LISTING_END_BYTES];
     end[4..].copy_from_slice(&items.to_le_bytes());
     end
 }
 
-/// Takes a listing apart, as its bytes come.
+/// Decodes a listing while its bytes arrive.
 #[derive(Debug, Default)]
 pub struct ListingReader {
-    /// What came and was not taken; the first `taken` bytes were.
+    /// Bytes that have arrived; the first `taken` of them were decoded.
     waiting: Vec<u8>,
     taken: usize,
     head_seen: bool,
@@ -43,7 +43,7 @@ pub struct ListingReader {
 }
 
 impl ListingReader {
-    /// A reader at a listing's beginning.
+    /// Returns a reader at the beginning of a listing.
     pub fn new() -> ListingReader {
         ListingReader::default()
     }
@@ -55,7 +55,7 @@ impl ListingReader {
         self.waiting.extend_from_slice(bytes);
     }
 
-    /// The next item; `None` if more bytes are needed, or the listing is over.
+    /// Returns the next item; `None` if more bytes are needed, or the listing has ended.
     ///
     /// # Errors
     /// `Damaged` for anything that cannot be in a listing, `Invalid` for another version.
@@ -103,10 +103,10 @@ impl ListingReader {
         Ok(Some(item))
     }
 
-    /// To be called when there are no more bytes; answers how many items there were.
+    /// Ends the listing, after the last bytes; returns the number of its items.
     ///
     /// # Errors
-    /// `Damaged` if the listing is not over.
+    /// `Damaged` if the listing has not ended.
     pub fn finish(self) -> Result<u64> {
         if self.ended && self.taken == self.waiting.len() {
             return Ok(self.items);
@@ -115,15 +115,15 @@ impl ListingReader {
     }
 }
 
-/// A whole listing in memory; for tests and small trees.
+/// A whole listing in memory, for tests and small trees.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Listing {
-    /// Its items, in the order of [`path_cmp`].
+    /// Items in the order of [`path_cmp`].
     pub items: Vec<Item>,
 }
 
 impl Listing {
-    /// The listing's bytes.
+    /// Encodes the listing.
     ///
     /// # Errors
     /// Those of [`Item::encode`]; `Bug` for items out of order.

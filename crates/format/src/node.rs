@@ -8,38 +8,38 @@ const WHAT: &str = "inner node";
 const MAGIC: &[u8; 4] = b"OLND";
 const HEAD_BYTES: usize = 12;
 
-/// A table of up to 512 nodes of the level below. Children that are not listed are zero.
+/// A table of up to 512 nodes of the level below. Unlisted children are zero.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InnerNode {
     /// 1 to [`LEVEL_MAX`]; children of level 0 are leaves.
     pub level: u8,
-    /// Without trailing zero fingerprints.
+    /// Children, without trailing zero fingerprints.
     pub children: Vec<Fingerprint>,
 }
 
 impl InnerNode {
-    /// A node of these children; trailing zero ones are left out, as the format wants it.
+    /// Returns a node of these children without trailing zero ones, as the format requires.
     pub fn new(level: u8, mut children: Vec<Fingerprint>) -> InnerNode {
         let last = children.iter().rposition(|child| !child.is_zero());
         children.truncate(last.map_or(0, |at| at + 1));
         InnerNode { level, children }
     }
 
-    /// True if all children are zero: such a node is not stored, its fingerprint is
+    /// Returns true if all children are zero. Such a node is not stored; its fingerprint is
     /// [`Fingerprint::ZERO`].
     pub fn is_zero(&self) -> bool {
         self.children.iter().all(Fingerprint::is_zero)
     }
 
-    /// The child at `index`; zero if it is not listed.
+    /// Returns the child at `index`; zero if it is not listed.
     pub fn child(&self, index: usize) -> Fingerprint {
         self.children.get(index).copied().unwrap_or(Fingerprint::ZERO)
     }
 
-    /// The node's bytes.
+    /// Encodes the node.
     ///
     /// # Errors
-    /// `Bug` for a wrong level, no child, too many, or a zero child at the end.
+    /// `Bug` for a wrong level, no child, too many children, or a zero child at the end.
     pub fn encode(&self) -> Result<Vec<u8>> {
         encodable(WHAT, self.check())?;
         let mut out = Writer::begin(MAGIC, HEAD_BYTES + 32 * self.children.len());

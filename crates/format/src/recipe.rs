@@ -1,4 +1,4 @@
-//! Recipes: what a stream that was cut by content consists of.
+//! Recipes: the pieces of a stream that was cut by content.
 
 use crate::codec::{Check, Reader, Writer, demand, encodable};
 use outlive_types::{Fingerprint, Result};
@@ -6,31 +6,31 @@ use outlive_types::{Fingerprint, Result};
 const WHAT: &str = "recipe";
 const MAGIC: &[u8; 4] = b"OLRN";
 const HEAD_BYTES: usize = 12;
-/// Bytes that a piece takes.
+/// Length of an encoded piece in bytes.
 pub(crate) const PIECE_BYTES: usize = 40;
 /// Level of the highest recipe.
 pub const RECIPE_LEVEL_MAX: u8 = 7;
-/// Children of a recipe.
+/// Most children of a recipe.
 pub const RECIPE_CHILDREN_MAX: usize = 4096;
 /// Longest stream that recipes describe: 2^62 bytes.
 pub const RECIPE_BYTES_MAX: u64 = 1 << 62;
 
-/// A run of a stream's bytes: a chunk, the stream below a recipe, or zeros.
+/// A run of a stream's bytes: a chunk, the stream of a recipe, or zeros.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Piece {
-    /// Of the chunk or recipe; [`Fingerprint::ZERO`] for zeros, of which nothing is stored.
+    /// Fingerprint of the chunk or recipe; [`Fingerprint::ZERO`] for zeros, which are not stored.
     pub fp: Fingerprint,
     /// Its length, at least 1.
     pub bytes: u64,
 }
 
 impl Piece {
-    /// So many zeros.
+    /// Returns a piece of `bytes` zeros.
     pub const fn zeros(bytes: u64) -> Piece {
         Piece { fp: Fingerprint::ZERO, bytes }
     }
 
-    /// True for zeros.
+    /// Returns true for zeros.
     pub fn is_zeros(&self) -> bool {
         self.fp.is_zero()
     }
@@ -45,8 +45,8 @@ impl Piece {
     }
 }
 
-/// What pieces of a stream must be, side by side: not empty, neighbouring zeros one piece, not too
-/// long in all. Answers their length.
+/// Checks adjacent pieces of a stream: none is empty, no two neighbours are zeros, and the sum is
+/// not too long. Returns their total length.
 pub(crate) fn check_pieces(pieces: &[Piece]) -> std::result::Result<u64, String> {
     let mut bytes = 0_u64;
     let mut zeros_before = false;
@@ -63,28 +63,28 @@ pub(crate) fn check_pieces(pieces: &[Piece]) -> std::result::Result<u64, String>
 /// A table of up to 4096 pieces of a stream, or of recipes of the level below.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Recipe {
-    /// 0: the children are pieces; else recipes of this level less one.
+    /// 0 if the children are pieces; otherwise they are recipes of this level less one.
     pub level: u8,
-    /// In the order of the stream.
+    /// Children in the order of the stream.
     pub children: Vec<Piece>,
 }
 
 impl Recipe {
-    /// How many children a recipe of so many bytes may have.
+    /// Returns the number of children that a recipe of `bytes` bytes may have.
     pub fn children_in(bytes: u64) -> usize {
         (usize::try_from(bytes).unwrap_or(usize::MAX).saturating_sub(HEAD_BYTES) / PIECE_BYTES)
             .min(RECIPE_CHILDREN_MAX)
     }
 
-    /// Bytes of the stream below it.
+    /// Returns the length of the stream that it describes, in bytes.
     pub fn bytes(&self) -> u64 {
         self.children.iter().map(|child| child.bytes).fold(0, u64::saturating_add)
     }
 
-    /// The recipe's bytes.
+    /// Encodes the recipe.
     ///
     /// # Errors
-    /// `Bug` for a wrong level, no child or too many, or children that cannot be.
+    /// `Bug` for a wrong level, no child or too many, or invalid children.
     pub fn encode(&self) -> Result<Vec<u8>> {
         encodable(WHAT, self.check())?;
         let mut out = Writer::begin(MAGIC, HEAD_BYTES + PIECE_BYTES * self.children.len());

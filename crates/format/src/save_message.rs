@@ -1,6 +1,6 @@
-//! What the ranks of a program and their committer tell each other, as one rank's process sends it to
-//! another. Ranks that have nothing in common but the pool leave it in the log, in an envelope, until it
-//! is read.
+//! Save messages between the ranks of a program and their committer, as one process sends them to
+//! another. Ranks that only the pool connects leave them in the log, in envelopes, until they are
+//! read.
 
 use crate::codec::{Check, Reader, Writer, checksum, damaged, demand, encodable};
 use crate::record::{
@@ -17,65 +17,65 @@ const ENVELOPE_MAGIC: &[u8; 4] = b"OLEV";
 const HEAD_BYTES: usize = 8;
 pub(crate) const CHECKSUM_BYTES: usize = 8;
 
-/// One message.
+/// One save message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SaveMessage {
     /// Committer to ranks: the session is open, or still is; the next save may begin.
     Session(Opened),
     /// A rank to the committer: its image, stored and durable.
     Image(RankImage),
-    /// Committer to ranks: nothing was committed; mend your images, and send them again.
+    /// Committer to ranks: nothing was committed; rebase your images, and send them again.
     Changed(Changes),
     /// Committer to ranks: the checkpoint exists.
     Committed(Committed),
     /// A rank to the committer: it has no image. Committer to ranks: the save has failed.
     Failed(Error),
-    /// Whoever says so is still at work.
+    /// Either: the sender is still at work.
     Alive,
 }
 
-/// A message that lies in the log until it is read.
+/// A message in the log until it is read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Envelope {
-    /// The session of the save that it is about.
+    /// Session of the save.
     pub session: SessionId,
-    /// The number of that save in the session, from 1 on; an epoch may be tried again.
+    /// Number of that save in the session, from 1; an epoch may be tried again.
     pub save: u64,
     /// The message.
     pub message: SaveMessage,
 }
 
-/// A session that is open, as every rank must know it.
+/// An open session, as every rank must know it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Opened {
     /// The session.
     pub session: SessionId,
-    /// What prunes and gcs have done since this was last asked.
+    /// Changes by prunes and gcs since the last request.
     pub changes: Changes,
 }
 
-/// One rank's image, stored and durable but for the commit.
+/// One rank's image, stored and durable except for the commit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RankImage {
     /// The image.
     pub image: Image,
-    /// The checkpoint that it shares subtrees with; 0 for none.
+    /// Epoch of the checkpoint with which it shares subtrees; 0 for none.
     pub parent: Epoch,
-    /// What its save did.
+    /// Figures of its save.
     pub figures: SaveFigures,
-    /// On which targets of the pool the packs are that it wrote, if another process commits: for each pack
-    /// their numbers, ascending; those that are on the same targets are one entry.
+    /// Targets of the pool on which its save wrote packs, if another process commits. Each entry
+    /// lists target numbers, ascending; packs on the same targets share one entry.
     pub spread: BTreeSet<Vec<u32>>,
 }
 
-/// What prunes and gcs have done to a job's log since a writer last looked.
+/// Effects of prunes and gcs on a job's log since a writer last looked.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Changes {
-    /// Packs that nobody may refer to from now on.
+    /// Packs to which no later commit may refer.
     pub condemned: BTreeSet<PackId>,
-    /// What has become of the older manifests.
+    /// The archive that replaced the older manifests.
     pub moved: Option<Moved>,
-    /// Checkpoints that were dropped. By itself that moves nothing: what they share stays until it is
+    /// Checkpoints that were dropped. This alone moves nothing: their shared data stays until it is
     /// condemned.
     pub dropped: BTreeSet<Epoch>,
 }
@@ -85,32 +85,32 @@ pub struct Changes {
 pub struct Moved {
     /// Number of its record.
     pub number: u64,
-    /// They resolve whatever images in the manifests kept need.
+    /// Segments that give all pack extents for the images in the kept manifests.
     pub segments: Vec<SegmentRef>,
-    /// Pages with what the ranks in the image tables of the manifests kept need.
+    /// Pages with the segments of the ranks in the image tables of the kept manifests.
     pub lists: Vec<PageRef>,
-    /// Epochs of the manifests kept, ascending, but for those of which something is lost.
+    /// Epochs of the kept manifests, ascending, without incomplete checkpoints.
     pub epochs: Vec<Epoch>,
 }
 
-/// The record of a checkpoint.
+/// Location of a checkpoint's record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Committed {
-    /// Its number.
+    /// Number of the record.
     pub number: u64,
-    /// Its length.
+    /// Length of the record.
     pub record_bytes: u64,
-    /// Whether the images stand in a table.
+    /// Whether the headers of the images are in a table.
     pub in_table: bool,
 }
 
 impl Changes {
-    /// True if everything is still where it was.
+    /// Returns true if all data is still at its former place.
     pub fn is_empty(&self) -> bool {
         self.condemned.is_empty() && self.moved.is_none()
     }
 
-    /// Adds what happened later.
+    /// Adds later changes.
     pub fn then(&mut self, later: Changes) {
         self.condemned.extend(later.condemned);
         self.dropped.extend(later.dropped);
@@ -207,10 +207,10 @@ fn read_epochs(count: u32, from: &mut Reader<'_>) -> Result<Vec<Epoch>> {
 }
 
 impl SaveMessage {
-    /// The message as bytes.
+    /// Encodes the message.
     ///
     /// # Errors
-    /// `Bug` for one that its decoder would refuse.
+    /// `Bug` for a message that the decoder would refuse.
     pub fn encode(&self) -> Result<Vec<u8>> {
         encodable(WHAT, self.check())?;
         let mut out = Writer::begin(MAGIC, HEAD_BYTES + CHECKSUM_BYTES);
@@ -248,10 +248,10 @@ impl SaveMessage {
         Ok(out.finish())
     }
 
-    /// The message that encodes to `bytes`.
+    /// Decodes a message from all of `bytes`.
     ///
     /// # Errors
-    /// `Damaged` if it is none; `Invalid` if a build of another format version has sent it: all ranks
+    /// `Damaged` if it is none; `Invalid` if a build of another format version sent it: all ranks
     /// of a program must run the same build.
     pub fn decode(bytes: &[u8]) -> Result<SaveMessage> {
         let mut from = Reader::new(WHAT, body_of(WHAT, bytes)?);
@@ -320,12 +320,12 @@ pub(crate) fn read_error(from: &mut Reader<'_>) -> Result<Error> {
     Ok(Error::new(kind, from.text(length as usize)?))
 }
 
-/// `Retry`, as what is asked for is only on a target that is away.
+/// `Retry` because the data is only on a target that is away.
 const AWAY: u16 = 7;
-/// `Invalid`, as the operating system refuses: rights, a device that fails.
+/// `Invalid` because the operating system refuses: access rights, or a device that fails.
 const REFUSED: u16 = 8;
 
-/// What kinds of errors are called in a message.
+/// Returns the code of an error's kind in a message.
 fn kind_code(kind: ErrorKind) -> u16 {
     match kind {
         ErrorKind::Retry => 1,
@@ -337,7 +337,7 @@ fn kind_code(kind: ErrorKind) -> u16 {
     }
 }
 
-/// The bytes before the checksum, which matches.
+/// Returns the bytes before the checksum, which must match.
 pub(crate) fn body_of<'a>(what: &str, bytes: &'a [u8]) -> Result<&'a [u8]> {
     let Some((body, stored)) = bytes.split_last_chunk::<CHECKSUM_BYTES>() else {
         return Err(damaged(what, "it ends too early"));
@@ -349,7 +349,7 @@ pub(crate) fn body_of<'a>(what: &str, bytes: &'a [u8]) -> Result<&'a [u8]> {
 }
 
 impl Envelope {
-    /// The envelope as bytes.
+    /// Encodes the envelope.
     ///
     /// # Errors
     /// `Bug` for a message that its decoder would refuse.
@@ -365,7 +365,7 @@ impl Envelope {
         Ok(out.finish())
     }
 
-    /// The envelope that encodes to `bytes`.
+    /// Decodes an envelope from all of `bytes`.
     ///
     /// # Errors
     /// As [`SaveMessage::decode`].

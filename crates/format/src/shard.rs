@@ -1,5 +1,5 @@
-//! What surrounds a shard's fragments: the header in front; directory, fragment table and footer
-//! behind.
+//! The parts around a shard's fragments: the header before them; directory, fragment table and
+//! footer after them.
 
 use crate::codec::{Check, Reader, Writer, checksum, damaged, demand, encodable};
 use outlive_types::{PackId, Result};
@@ -21,33 +21,33 @@ const TABLE: &str = "fragment table";
 const CONTAINER_BYTES_MIN: u64 = 64 << 10;
 const CONTAINER_BYTES_MAX: u64 = 64 << 20;
 
-/// How the containers of a pack are spread over its shards: each container is cut into `k` data
-/// fragments, to which `m` parity fragments of the same length are added, and each shard holds one
-/// fragment of every container.
+/// Distribution of a pack's containers over its shards. Each container is cut into `k` data
+/// fragments, and `m` parity fragments of the same length are added. Each shard holds one fragment
+/// of every container.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
-    /// How many shards hold data.
+    /// Number of shards that hold data.
     pub k: u8,
-    /// How many shards hold parity.
+    /// Number of shards that hold parity.
     pub m: u8,
     /// Length of a container: a multiple of 4096, 64 KiB to 64 MiB.
     pub container_bytes: u64,
 }
 
 impl Geometry {
-    /// Whole containers in one shard.
+    /// Returns the geometry with whole containers in one shard.
     pub fn plain(container_bytes: u64) -> Geometry {
         Geometry { k: 1, m: 0, container_bytes }
     }
 
-    /// Length of each fragment of a container of so many bytes, a multiple of 4096: the last data
-    /// fragment is filled up with zeros.
+    /// Returns the length of each fragment of a container of `container_bytes`, a multiple of 4096:
+    /// the last data fragment is filled up with zeros.
     pub fn fragment_bytes(&self, container_bytes: u64) -> u64 {
         container_bytes.div_ceil(u64::from(self.k)).next_multiple_of(ALIGN as u64)
     }
 
-    /// Length of all fragments of one shard of a pack whose containers have `pack_bytes` in all: F in
-    /// the format's words.
+    /// Returns the length of all fragments of one shard of a pack whose containers have
+    /// `pack_bytes` in total: F in the format's terms.
     pub fn fragments_bytes(&self, pack_bytes: u64) -> u64 {
         let full = pack_bytes / self.container_bytes * self.fragment_bytes(self.container_bytes);
         full + self.fragment_bytes(pack_bytes % self.container_bytes)
@@ -66,30 +66,30 @@ impl Geometry {
     }
 }
 
-/// First 4096 bytes of a shard. They are written last, when all of it is known.
+/// First 4096 bytes of a shard. They are written last, when all fields are known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShardHeader {
-    /// The pack it belongs to.
+    /// The pack of the shard.
     pub pack: PackId,
-    /// The pool it belongs to, as in `pool.toml`.
+    /// Id of the pool, as in `pool.toml`.
     pub pool_id: [u8; 16],
-    /// Its number within the pack, below k + m.
+    /// Number within the pack, below k + m.
     pub shard: u8,
-    /// How containers are spread over shards.
+    /// Distribution of containers over shards.
     pub geometry: Geometry,
-    /// Length of all containers of the pack: C in the format's words, a multiple of 4096.
+    /// Length of all containers of the pack: C in the format's terms, a multiple of 4096.
     pub containers_bytes: u64,
-    /// Length of the directory in bytes: D in the format's words.
+    /// Length of the directory in bytes: D in the format's terms.
     pub directory_bytes: u32,
 }
 
 impl ShardHeader {
-    /// Where the directory begins in this shard.
+    /// Returns the start of the directory in this shard.
     pub fn directory_offset(&self) -> u64 {
         SHARD_HEADER_BYTES as u64 + self.geometry.fragments_bytes(self.containers_bytes)
     }
 
-    /// The header's 4096 bytes.
+    /// Encodes the header's 4096 bytes.
     ///
     /// # Errors
     /// `Bug` for fields outside their ranges.
@@ -155,7 +155,7 @@ impl ShardHeader {
     }
 }
 
-/// One line of the fragment table.
+/// One row of the fragment table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fragment {
     /// Length in bytes: a multiple of 4096.
@@ -169,11 +169,11 @@ pub struct Fragment {
 pub struct Footer {
     /// The pack, as in the header.
     pub pack: PackId,
-    /// Length of all fragments in bytes, F in the format's words: a multiple of 4096.
+    /// Length of all fragments in bytes, F in the format's terms: a multiple of 4096.
     pub fragment_bytes: u64,
-    /// Length of the directory in bytes, D in the format's words.
+    /// Length of the directory in bytes, D in the format's terms.
     pub directory_bytes: u32,
-    /// How many fragments there are.
+    /// Number of fragments.
     pub fragments: u32,
     table_checksum: u64,
 }
@@ -205,19 +205,20 @@ impl Footer {
         Ok(footer)
     }
 
-    /// Where the directory begins in the shard.
+    /// Returns the start of the directory in the shard.
     pub fn directory_offset(&self) -> u64 {
         SHARD_HEADER_BYTES as u64 + self.fragment_bytes
     }
 
-    /// Length of all that follows the fragments, a multiple of 4096: what [`Tail::decode`] wants.
+    /// Returns the length of all parts after the fragments, as [`Tail::decode`] needs it; a
+    /// multiple of 4096.
     pub fn tail_bytes(&self) -> u64 {
         let table = self.fragments as u64 * FRAGMENT_BYTES as u64;
         (u64::from(self.directory_bytes) + table + FOOTER_BYTES as u64)
             .next_multiple_of(ALIGN as u64)
     }
 
-    /// Length of the whole shard.
+    /// Returns the length of the whole shard.
     pub fn shard_bytes(&self) -> u64 {
         self.directory_offset() + self.tail_bytes()
     }
@@ -236,20 +237,20 @@ impl Footer {
     }
 }
 
-/// All that follows the fragments.
+/// All parts after the fragments.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Tail {
     /// The pack, as in the header.
     pub pack: PackId,
-    /// The directory's bytes, with a checksum of their own: see
+    /// Bytes of the directory, with a checksum of their own: see
     /// [`Directory::decode`](crate::Directory::decode).
     pub directory: Vec<u8>,
-    /// The fragments in order. All but the last have one length; the last is not longer.
+    /// Fragments in order. All but the last have one length; the last is not longer.
     pub fragments: Vec<Fragment>,
 }
 
 impl Tail {
-    /// The tail's bytes, a multiple of 4096: they follow the last fragment.
+    /// Encodes the tail, a multiple of 4096, which follows the last fragment.
     ///
     /// # Errors
     /// `Bug` for fragments of wrong lengths, or more than [`FRAGMENTS_MAX`], and for a directory of
@@ -285,13 +286,14 @@ impl Tail {
         Ok(out.finish())
     }
 
-    /// Length in bytes of the tail with a directory of so many bytes and so many fragments.
+    /// Returns the length in bytes of a tail with a directory of `directory_bytes` and this number
+    /// of fragments.
     pub fn bytes_for(directory_bytes: usize, fragments: usize) -> usize {
         (directory_bytes + fragments * FRAGMENT_BYTES + FOOTER_BYTES).next_multiple_of(ALIGN)
     }
 
     /// Reads a tail from all of `bytes`, the last [`Footer::tail_bytes`] of the shard. The
-    /// directory in it is not looked into.
+    /// directory is not decoded.
     ///
     /// # Errors
     /// `Damaged` for anything that `encode` does not write.
@@ -321,7 +323,7 @@ impl Tail {
         Ok(tail)
     }
 
-    /// Length of all fragments in bytes.
+    /// Returns the length of all fragments in bytes.
     pub fn fragment_bytes(&self) -> u64 {
         self.fragments.iter().map(|fragment| u64::from(fragment.length)).sum()
     }

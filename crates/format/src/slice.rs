@@ -1,10 +1,11 @@
 //! Slices: the pages of a chunk that are still in use.
 //!
-//! BLAKE3 is a hash tree, and a page is a subtree of it. A slice holds the pages that stay, and one hash for
-//! each greatest subtree without any of them. So it proves each of its pages against the fingerprint of the
-//! whole chunk, and no page tree that names the chunk has to change (O'Connor, Aumasson, Neves,
-//! Wilcox-O'Hearn, "BLAKE3: one function, fast everywhere", 2020, section 2.1, "Tree structure"; O'Connor, "The
-//! Bao spec", https://github.com/oconnor663/bao, has slices for streams).
+//! BLAKE3 is a hash tree, and a page is a subtree of it. A slice holds the pages that stay, and one
+//! hash for each greatest subtree without any of them. So it proves each of its pages against the
+//! fingerprint of the whole chunk, and no page tree that names the chunk has to change. See
+//! O'Connor, Aumasson, Neves, Wilcox-O'Hearn, "BLAKE3: one function, fast everywhere", 2020,
+//! section 2.1, "Tree structure". O'Connor, "The Bao spec", https://github.com/oconnor663/bao, has
+//! slices for streams.
 
 use crate::codec::damaged;
 use blake3::Hasher;
@@ -17,11 +18,11 @@ use std::num::NonZeroU8;
 const WHAT: &str = "slice of a chunk";
 const HEAD_BYTES: usize = 4;
 const HASH_BYTES: usize = 32;
-/// A page set tells so many groups of pages apart.
+/// Number of groups of pages that a page set can distinguish.
 pub const PAGE_GROUPS_MAX: u32 = 16;
 
-/// Which pages of a chunk: a bit for each group of pages. A group is one page, unless the pool's chunks may be
-/// longer than 16 pages.
+/// A set of pages of a chunk: a bit for each group of pages. A group is one page, unless the pool's
+/// chunks may be longer than 16 pages.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct PageSet(u16);
 
@@ -29,7 +30,8 @@ impl PageSet {
     /// All pages.
     pub const ALL: PageSet = PageSet(u16::MAX);
 
-    /// Pages from `first` on, in groups of `2^group_log2`. Of a chunk with more than 16 groups it is all pages.
+    /// Returns the set of pages from `first` on, in groups of `2^group_log2`. For a chunk with more
+    /// than 16 groups it is all pages.
     pub fn of(first: u32, pages: u32, group_log2: u8) -> PageSet {
         if pages == 0 {
             return PageSet(0);
@@ -42,34 +44,35 @@ impl PageSet {
         PageSet(range_bits(from, last + 1 - from))
     }
 
-    /// Binary logarithm of the pages of a group, in a pool with chunks of at most `chunk_bytes_max`.
+    /// Returns the binary logarithm of the pages of a group, in a pool with chunks of at most
+    /// `chunk_bytes_max`.
     pub fn group_log2(chunk_bytes_max: u64) -> u8 {
         let pages = chunk_bytes_max / PAGE_BYTES as u64;
         pages.div_ceil(u64::from(PAGE_GROUPS_MAX)).next_power_of_two().trailing_zeros() as u8
     }
 
-    /// True if it has no pages.
+    /// Returns true if it has no pages.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Number of groups.
+    /// Returns the number of groups.
     pub fn groups(self) -> u32 {
         self.0.count_ones()
     }
 
-    /// Whether every page of `other` is one of these.
+    /// Returns whether it contains every page of `other`.
     pub fn holds(self, other: PageSet) -> bool {
         other.0 & !self.0 == 0
     }
 
-    /// The pages of both.
+    /// Returns the union of both sets.
     #[must_use]
     pub fn with(self, other: PageSet) -> PageSet {
         PageSet(self.0 | other.0)
     }
 
-    /// Those among the first `groups` groups.
+    /// Returns the pages of the first `groups` groups.
     #[must_use]
     pub fn within(self, groups: u32) -> PageSet {
         PageSet(self.0 & range_bits(0, groups))
@@ -80,7 +83,7 @@ fn range_bits(from: u32, groups: u32) -> u16 {
     (((1_u32 << groups.min(PAGE_GROUPS_MAX)) - 1) << from) as u16
 }
 
-/// The pages that a slice holds, as its directory entry says.
+/// The pages that a slice holds, as its directory entry lists them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SliceForm {
     pages: PageSet,
@@ -90,8 +93,8 @@ pub struct SliceForm {
 }
 
 impl SliceForm {
-    /// Some but not all pages of a chunk of `groups` groups, of `2^group_log2` pages each; `None` for all of them, or
-    /// none.
+    /// Returns the form of some but not all pages of a chunk of `groups` groups, of `2^group_log2`
+    /// pages each; `None` for all of them, or none.
     pub fn new(pages: PageSet, groups: u32, group_log2: u8) -> Option<SliceForm> {
         let all = PageSet::ALL.within(groups);
         let is_one = (2..=PAGE_GROUPS_MAX).contains(&groups)
@@ -103,42 +106,42 @@ impl SliceForm {
         is_one.then_some(SliceForm { pages, groups, group_log2 })
     }
 
-    /// As an entry encodes it, in 24 bits.
+    /// Encodes the form in the 24 bits of a directory entry.
     pub(crate) fn bits(self) -> u32 {
         u32::from(self.pages.0) | (self.groups() - 1) << 16 | u32::from(self.group_log2) << 20
     }
 
-    /// The opposite of `bits`.
+    /// Decodes the result of `bits`.
     pub(crate) fn of_bits(bits: u32) -> Option<SliceForm> {
         SliceForm::new(PageSet(bits as u16), (bits >> 16 & 15) + 1, (bits >> 20) as u8)
     }
 
-    /// Its pages.
+    /// Returns its pages.
     pub fn pages(self) -> PageSet {
         self.pages
     }
 
-    /// Binary logarithm of the pages of a group.
+    /// Returns the binary logarithm of the pages of a group.
     pub fn group_log2(self) -> u8 {
         self.group_log2
     }
 
-    /// Whether it holds these, in groups of `2^group_log2` pages.
+    /// Returns whether it holds `pages`, in groups of `2^group_log2` pages.
     pub fn holds(self, pages: PageSet, group_log2: u8) -> bool {
         self.group_log2 == group_log2 && self.pages.holds(pages)
     }
 
-    /// Whether it holds these pages.
+    /// Returns whether it holds these pages.
     pub fn covers(self, first: u32, pages: u32) -> bool {
         self.pages.holds(PageSet::of(first, pages, self.group_log2))
     }
 
-    /// Bytes of the pages that it holds.
+    /// Returns the bytes of the pages that it holds.
     pub fn page_bytes(self) -> u64 {
         u64::from(self.pages.groups()) * self.group_bytes() as u64
     }
 
-    /// Length of the slice, in bytes.
+    /// Returns the length of the slice, in bytes.
     pub fn length(self) -> u64 {
         (HEAD_BYTES + HASH_BYTES * self.hashes(self.root())) as u64 + self.page_bytes()
     }
@@ -163,7 +166,7 @@ impl SliceForm {
         }
     }
 
-    /// Number of greatest subtrees without a page.
+    /// Returns the number of greatest subtrees without a page.
     fn hashes(self, part: Subtree) -> usize {
         match self.has(part) {
             Has::Nothing => 1,
@@ -188,7 +191,7 @@ struct Subtree {
 }
 
 impl Subtree {
-    /// The left one is the greatest power of two below the whole.
+    /// Returns both halves. The left one is the greatest power of two below the whole.
     fn halves(self) -> [Subtree; 2] {
         let left = self.groups.next_power_of_two() / 2;
         let right = Subtree { first: self.first + left, groups: self.groups - left };
@@ -196,7 +199,7 @@ impl Subtree {
     }
 }
 
-/// A slice that was read, or a whole chunk as one.
+/// A decoded slice, or a whole chunk as one.
 #[derive(Clone, Copy, Debug)]
 pub struct Slice<'a> {
     form: SliceForm,
@@ -207,10 +210,10 @@ pub struct Slice<'a> {
 }
 
 impl<'a> Slice<'a> {
-    /// Takes the bytes of a slice of this form apart.
+    /// Decodes the bytes of a slice of this form.
     ///
     /// # Errors
-    /// `Damaged` if they cannot be one.
+    /// `Damaged` if the bytes are no such slice.
     pub fn decode(bytes: &'a [u8], form: SliceForm) -> Result<Slice<'a>> {
         let (Some((head, rest)), true) =
             (bytes.split_first_chunk::<HEAD_BYTES>(), bytes.len() as u64 == form.length())
@@ -229,7 +232,7 @@ impl<'a> Slice<'a> {
         }
     }
 
-    /// The zeros that fill up the last group.
+    /// Returns the zeros that fill up the last group.
     fn padding(&self) -> &'a [u8] {
         let missing = self.form.group_bytes() * self.form.groups() as usize - self.length;
         match self.form.has(Subtree { first: self.form.groups() - 1, groups: 1 }) {
@@ -238,7 +241,8 @@ impl<'a> Slice<'a> {
         }
     }
 
-    /// Whether its pages, and the hashes of the others, are those of a chunk.
+    /// Returns whether its pages, and the hashes of the others, belong to the chunk with this
+    /// fingerprint.
     pub fn is_of(&self, fp: &Fingerprint) -> bool {
         let mut hashes = self.hashes.as_chunks::<HASH_BYTES>().0.iter();
         let [left, right] =
@@ -246,12 +250,12 @@ impl<'a> Slice<'a> {
         merge_subtrees_root(&left, &right, Mode::Hash).as_bytes() == &fp.0
     }
 
-    /// The form.
+    /// Returns the form.
     pub fn form(&self) -> SliceForm {
         self.form
     }
 
-    /// Bytes of the chunk; `None` unless it holds all their pages.
+    /// Returns bytes of the chunk; `None` unless it holds all their pages.
     pub fn get(&self, from: usize, length: usize) -> Option<&'a [u8]> {
         let end = from.checked_add(length).filter(|end| *end <= self.length)?;
         let group = self.form.group_bytes();
@@ -264,7 +268,7 @@ impl<'a> Slice<'a> {
         stored.get(from - first as usize * group..)?.get(..length)
     }
 
-    /// The same chunk with fewer pages. It must hold all of `keep`.
+    /// Returns the same chunk with fewer pages. It must hold all of `keep`.
     pub fn cut(&self, keep: PageSet) -> Option<(SliceForm, Vec<u8>)> {
         let groups = self.form.groups();
         let form = SliceForm::new(keep.within(groups), groups, self.form.group_log2)?;
@@ -303,14 +307,15 @@ impl<'a> Slice<'a> {
         }
     }
 
-    /// The hash of a subtree: of its pages, or as it was stored. `hashes` come in the order of the subtrees.
+    /// Returns the hash of a subtree: of its pages, or the stored one. `hashes` come in the order
+    /// of the subtrees.
     fn chaining_value(
         &self,
         part: Subtree,
         hashes: &mut std::slice::Iter<'_, [u8; HASH_BYTES]>,
     ) -> ChainingValue {
         match self.form.has(part) {
-            // There are as many as the form says.
+            // The form determines their number.
             Has::Nothing => hashes.next().copied().unwrap_or_default(),
             Has::All => {
                 let offset = u64::from(part.first) * self.form.group_bytes() as u64;
@@ -324,7 +329,7 @@ impl<'a> Slice<'a> {
         }
     }
 
-    /// The bytes of a subtree of which all pages are held.
+    /// Returns the bytes of a subtree all of whose pages are held.
     fn stored(&self, part: Subtree) -> &'a [u8] {
         let group = self.form.group_bytes();
         let before = self.form.pages.0 & range_bits(0, part.first);
@@ -334,12 +339,13 @@ impl<'a> Slice<'a> {
     }
 }
 
-/// Cuts a whole chunk down to the pages `keep`; `None` if that leaves all of it, or it cannot be cut.
+/// Cuts a whole chunk down to the pages `keep`; `None` if that is the whole chunk, or it cannot be
+/// cut.
 pub fn cut_chunk(chunk: &[u8], keep: PageSet, group_log2: u8) -> Option<(SliceForm, Vec<u8>)> {
     let groups = chunk.len().div_ceil(PAGE_BYTES << group_log2) as u32;
     let keep = keep.within(groups);
     let form = SliceForm::new(keep, groups, group_log2)?;
-    // As a slice with all pages and no hashes.
+    // Treats the chunk as a slice with all pages and no hashes.
     let form = SliceForm { pages: PageSet::ALL.within(groups), ..form };
     Slice { form, length: chunk.len(), hashes: &[], pages: chunk }.cut(keep)
 }

@@ -1,9 +1,9 @@
-//! A page tree by reference, and its shape, which follows from the stream's length alone.
+//! A reference to a page tree, and the tree's shape, which depends only on the stream's length.
 
 use crate::codec::{Check, Reader, Writer, demand};
 use outlive_types::{BLOCK_BYTES, Fingerprint, Result, blocks_of};
 
-/// Children of an inner node.
+/// Most children of an inner node.
 pub const NODE_CHILDREN: usize = 512;
 /// Level of the highest tree's root.
 pub const LEVEL_MAX: u8 = 3;
@@ -11,8 +11,9 @@ pub const LEVEL_MAX: u8 = 3;
 pub const STREAM_BYTES_MAX: u64 =
     (BLOCK_BYTES as u64) * (NODE_CHILDREN as u64).pow(LEVEL_MAX as u32);
 
-/// Level of the root of a stream of `bytes` bytes: 0 (a leaf) up to one block, one more for each
-/// factor of 512. Above [`STREAM_BYTES_MAX`] no tree exists, and the answer is above [`LEVEL_MAX`].
+/// Returns the level of the root of a stream of `bytes` bytes: 0 (a leaf) up to one block, one more
+/// for each factor of 512. Above [`STREAM_BYTES_MAX`] no tree exists, and the result is above
+/// [`LEVEL_MAX`].
 pub const fn tree_level(bytes: u64) -> u8 {
     let mut level = 0;
     let mut nodes = blocks_of(bytes);
@@ -33,12 +34,12 @@ pub struct TreeRef {
 }
 
 impl TreeRef {
-    /// A stream of no bytes: an image without packed stream refers to this.
+    /// A stream of no bytes, to which an image without packed stream refers.
     pub const EMPTY: TreeRef = TreeRef { bytes: 0, root: Fingerprint::ZERO };
-    /// Bytes that a reference takes in a manifest.
+    /// Length of an encoded reference in bytes.
     pub(crate) const ENCODED_BYTES: usize = 48;
 
-    /// Level of the root, see [`tree_level`].
+    /// Returns the level of the root, see [`tree_level`].
     pub fn level(&self) -> u8 {
         tree_level(self.bytes)
     }
@@ -58,7 +59,7 @@ impl TreeRef {
         self.write_rest(out);
     }
 
-    /// Level, reserved bytes and root, as they stand in the catalog, too.
+    /// Writes level, reserved bytes and root, as in the catalog.
     pub(crate) fn write_rest(&self, out: &mut Writer) {
         out.u8(self.level());
         out.reserved(7);
@@ -70,7 +71,7 @@ impl TreeRef {
         TreeRef::read_rest(bytes, from)
     }
 
-    /// The reader of the whole calls [`TreeRef::check`].
+    /// Reads level and root. The reader of the whole structure calls [`TreeRef::check`].
     pub(crate) fn read_rest(bytes: u64, from: &mut Reader<'_>) -> Result<TreeRef> {
         let level = from.u8()?;
         from.reserved(7)?;

@@ -1,16 +1,16 @@
-//! For tests: waits until another thread waits.
+//! Waits until another thread sleeps; for tests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The thread that asks.
+/// Returns the /proc path of the calling thread.
 pub fn this_thread() -> PathBuf {
     Path::new("/proc").join(fs::read_link("/proc/thread-self").expect("a thread"))
 }
 
-/// Returns when the thread sleeps, or is over.
+/// Returns when the thread sleeps or has ended.
 pub fn until_asleep(thread: &Path) {
     let started = Instant::now();
     while let Ok(stat) = fs::read_to_string(thread.join("stat"))

@@ -2,19 +2,19 @@
 
 use std::cell::Cell;
 
-/// Runs what it is given, which waits, and has another thread do the work of this one meanwhile.
+/// Function that runs its argument, which waits, while another thread does the work of this one.
 pub type StandIn = fn(&mut dyn FnMut());
 
 thread_local! {
     static STAND_IN: Cell<Option<StandIn>> = const { Cell::new(None) };
 }
 
-/// Says how this thread may wait: for the threads of a runtime, whose work may be what is waited for.
+/// Sets how this thread waits. For the threads of a runtime: the awaited work may be their own.
 pub fn stand_in(how: StandIn) {
     STAND_IN.set(Some(how));
 }
 
-/// Does what may wait for another thread's work.
+/// Runs `wait`, which may wait for the work of another thread.
 pub fn blocking<T>(wait: impl FnOnce() -> T) -> T {
     let Some(stand_in) = STAND_IN.get() else { return wait() };
     let (mut wait, mut outcome) = (Some(wait), None);

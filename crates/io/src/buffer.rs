@@ -1,9 +1,10 @@
 //! Memory that the kernel can read and write directly.
 //!
-//! A buffer has one holder, who may write it ([`AlignedBuf`]), or any number who only read
-//! ([`SharedBuf`]). Either can be a part of a larger one, so one container feeds several targets without a
-//! copy, and several reads fill one span. The memory goes home when the last part is dropped.
-//! After `Bytes` and `BytesMut` of the crate `bytes`, which cannot stand on memory that is aligned.
+//! A buffer has either one holder that may write it ([`AlignedBuf`]), or any number of readers
+//! ([`SharedBuf`]). Both can be a part of a larger buffer. So one container feeds several targets
+//! without a copy, and several reads fill one span. The memory returns to its pool when the last
+//! part is dropped. Modelled on `Bytes` and `BytesMut` of the crate `bytes`, which do not support
+//! aligned memory.
 #![allow(unsafe_code)]
 
 use crate::memory::Memory;
@@ -15,17 +16,17 @@ use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-/// A fixed number of bytes that starts at a multiple of 4096, as O_DIRECT demands; its holder is the only
-/// one who reads or writes them. The memory of one that was taken from a [`StagingPool`](crate::StagingPool)
-/// goes back there when the buffer and all its parts are dropped, on whichever thread.
+/// A fixed number of bytes that start at a multiple of 4096, as O_DIRECT demands. Only the holder
+/// reads or writes them. Memory from a [`StagingPool`](crate::StagingPool) returns there when the
+/// buffer and all its parts are dropped, on whichever thread.
 pub struct AlignedBuf(BufferRange);
 
-/// Bytes of a buffer that nobody writes any more. Clones and slices share its memory.
+/// Bytes of a buffer that no thread writes any more. Clones and slices share its memory.
 #[derive(Clone)]
 pub struct SharedBuf(BufferRange);
 
-/// A range of a buffer's memory. Those of different [`AlignedBuf`]s never overlap, nor do one of an
-/// `AlignedBuf` and one of a [`SharedBuf`].
+/// A range of a buffer's memory. The ranges of two [`AlignedBuf`]s never overlap, and neither do
+/// those of an `AlignedBuf` and a [`SharedBuf`].
 #[derive(Clone)]
 struct BufferRange {
     whole: Arc<Whole>,
@@ -33,31 +34,31 @@ struct BufferRange {
     length: usize,
 }
 
-/// Memory and its way home.
+/// Memory, and the pool that it returns to.
 struct Whole {
     memory: Memory,
     home: Option<Weak<dyn BufferOwner>>,
     is_written_off: AtomicBool,
 }
 
-/// Where the memory of a buffer goes when that is dropped.
+/// The owner to which a buffer's memory returns when the buffer is dropped.
 pub(crate) trait BufferOwner: Send + Sync {
     fn put_back(&self, memory: Memory);
 
-    /// Counts a buffer that is out as written off. Returns false if the pool may write off no more.
+    /// Counts one of its buffers as written off. Returns false if the pool may write off no more.
     fn write_off(&self) -> bool;
 
-    /// The memory of such a buffer is not in use any more.
+    /// Ends the use of such a buffer's memory.
     fn end_write_off(&self);
 }
 
-/// A weak reference to a buffer that is used by work that may hang. It does not keep the buffer alive.
+/// A weak reference to a buffer of work that may hang. It does not keep the buffer alive.
 pub struct WeakBuffer(Weak<Whole>);
 
 impl WeakBuffer {
-    /// Says that the buffer may stay out for long, since the work that has it hangs: its pool hands out
-    /// another one instead. A pool does so for as many buffers as it has; so the memory is at most twice
-    /// what the pool was given. Does nothing if the buffer is back, or written off already.
+    /// Reports that the buffer may be in use for long, since its work hangs: the pool hands out
+    /// another one instead. A pool does so at most once for each of its buffers, so its memory at
+    /// most doubles. Does nothing if the buffer is back, or already written off.
     pub fn write_off(&self) {
         let Some(whole) = self.0.upgrade() else { return };
         let Some(home) = whole.home.as_ref().and_then(Weak::upgrade) else { return };
@@ -74,19 +75,19 @@ impl fmt::Debug for WeakBuffer {
 }
 
 impl AlignedBuf {
-    /// A buffer of `length` zero bytes that belongs to no pool. From 2 MiB on it asks for huge
-    /// pages. Aborts like any allocation if there is no memory.
+    /// Returns a buffer of `length` zero bytes that belongs to no pool. From 2 MiB on it asks for
+    /// huge pages. Aborts like any allocation if there is no memory.
     pub fn zeroed(length: usize) -> AlignedBuf {
         AlignedBuf::of(Memory::zeroed(length), None)
     }
 
-    /// The same, for what only this process needs: a forked child finds zeros there. So the memory is
-    /// never shared with one, and to write it while a child lives copies no page.
+    /// Returns the same, for bytes that only this process needs: a forked child finds zeros there.
+    /// So a child never shares the memory, and writes while a child lives copy no page.
     pub fn not_inherited(length: usize) -> AlignedBuf {
         AlignedBuf::of(Memory::not_inherited(length), None)
     }
 
-    /// The same; `None` if there is no memory for it, as under a limit of address space.
+    /// Returns the same, or `None` if there is no memory for it, as under a limit of address space.
     pub fn try_not_inherited(length: usize) -> Option<AlignedBuf> {
         Some(AlignedBuf::of(Memory::try_not_inherited(length)?, None))
     }
@@ -101,20 +102,20 @@ impl AlignedBuf {
         AlignedBuf(BufferRange { whole: Arc::new(whole), start: 0, length })
     }
 
-    /// To be kept while work that may hang has the buffer.
+    /// Returns a reference to keep while work that may hang uses the buffer.
     pub fn hold(&self) -> WeakBuffer {
         WeakBuffer(Arc::downgrade(&self.0.whole))
     }
 
-    /// Asks for 4 KiB pages instead: to be called before the buffer is used, for measurements.
+    /// Asks for 4 KiB pages instead. For measurements; call it before the buffer is used.
     pub fn use_small_pages(&self) {
         self.0.whole.memory.use_small_pages();
     }
 
-    /// Keeps the first `at` bytes and gives the rest away, as a buffer of its own.
+    /// Keeps the first `at` bytes and returns the rest as a separate buffer.
     ///
     /// # Panics
-    /// If `at` is neither a multiple of 4096 nor the length, or beyond it.
+    /// If `at` exceeds the length, or is neither the length nor a multiple of 4096.
     pub fn split_off(&mut self, at: usize) -> AlignedBuf {
         let BufferRange { whole, start, length } = &mut self.0;
         assert!(at <= *length, "a buffer of {length} bytes cannot be split at {at}");
@@ -127,10 +128,10 @@ impl AlignedBuf {
         AlignedBuf(rest)
     }
 
-    /// Puts together again what was split.
+    /// Rejoins two parts of a split buffer.
     ///
     /// # Errors
-    /// Both as they were, if `next` is not what lay behind this one.
+    /// Both parts, unchanged, if `next` does not directly follow this one in the same memory.
     pub fn unsplit(mut self, next: AlignedBuf) -> Result<AlignedBuf, (AlignedBuf, AlignedBuf)> {
         let is_next = Arc::ptr_eq(&self.0.whole, &next.0.whole)
             && self.0.start + self.0.length == next.0.start;
@@ -141,22 +142,22 @@ impl AlignedBuf {
         Ok(self)
     }
 
-    /// Ends the writing: from now on any number may read.
+    /// Ends the writing: from now on any number of holders may read.
     pub fn share(self) -> SharedBuf {
         SharedBuf(self.0)
     }
 }
 
 impl SharedBuf {
-    /// To be kept while work that may hang has the buffer.
+    /// Returns a reference to keep while work that may hang uses the buffer.
     pub fn hold(&self) -> WeakBuffer {
         WeakBuffer(Arc::downgrade(&self.0.whole))
     }
 
-    /// Some of the bytes, without a copy.
+    /// Returns a range of the bytes, without a copy.
     ///
     /// # Panics
-    /// If they are not within.
+    /// If the range is not within the buffer.
     pub fn slice(&self, range: Range<usize>) -> SharedBuf {
         let BufferRange { whole, start, length } = &self.0;
         assert!(
@@ -170,10 +171,10 @@ impl SharedBuf {
         })
     }
 
-    /// The whole buffer, of which these bytes are a part, to write it again.
+    /// Returns the whole buffer that these bytes are a part of, to write it again.
     ///
     /// # Errors
-    /// It as it is, if somebody else holds a part of its memory.
+    /// This value, unchanged, if its memory has another holder.
     pub fn unshare(mut self) -> Result<AlignedBuf, SharedBuf> {
         match Arc::get_mut(&mut self.0.whole) {
             Some(whole) => {
@@ -202,7 +203,7 @@ impl Drop for Whole {
     fn drop(&mut self) {
         let Some(home) = self.home.as_ref().and_then(Weak::upgrade) else { return };
         match *self.is_written_off.get_mut() {
-            // Another one has its place in the pool.
+            // The pool has replaced this buffer already.
             true => home.end_write_off(),
             false => home.put_back(mem::replace(&mut self.memory, Memory::EMPTY)),
         }
@@ -213,15 +214,15 @@ impl Deref for AlignedBuf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the part's bytes are initialised and live as long as `whole`. No other part that may be
-        // read or written overlaps it, and only `&mut self` writes it.
+        // SAFETY: the part's bytes are initialised and live as long as `whole`. It overlaps no
+        // other part that may be read or written, and only `&mut self` writes it.
         unsafe { slice::from_raw_parts(self.0.first(), self.0.length) }
     }
 }
 
 impl DerefMut for AlignedBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`; `&mut self` is the only way to these bytes.
+        // SAFETY: as in `deref`; these bytes are reachable only through `&mut self`.
         unsafe { slice::from_raw_parts_mut(self.0.first(), self.0.length) }
     }
 }
@@ -230,9 +231,9 @@ impl Deref for SharedBuf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the part's bytes are initialised and live as long as `whole`. Only an `AlignedBuf`
-        // writes, and none overlaps a part that is shared: `share` consumes it, and `unshare` finds
-        // nobody else.
+        // SAFETY: the part's bytes are initialised and live as long as `whole`. Only an
+        // `AlignedBuf` writes, and none overlaps a shared part: `share` consumes it, and `unshare`
+        // succeeds only if there is no other holder.
         unsafe { slice::from_raw_parts(self.0.first(), self.0.length) }
     }
 }
@@ -267,7 +268,7 @@ mod tests {
         let big = 64 << 20;
         let pool = StagingPool::new(2 * big, big);
         let held = pool.take();
-        // The tests of this crate run in processes of their own.
+        // The test runner gives each test of this crate a process of its own.
         let before = getrlimit(Resource::As);
         let little = Rlimit { current: Some(used + (32 << 20)), ..before };
         setrlimit(Resource::As, little).unwrap();

@@ -1,4 +1,4 @@
-//! Work in flight whose outcomes are taken as they come.
+//! Work in flight whose outcomes are taken in the order of completion.
 
 use crate::Ticket;
 use crate::ticket::GIVEN_UP;
@@ -10,10 +10,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::Instant;
 
-/// A completion queue: outcomes in the order in which the work ends, each with the key it was put in with.
-/// What is late holds up nothing else. Dropping the queue stops no work.
+/// A completion queue: it yields outcomes in the order in which the work ends, each with the key
+/// that was pushed with it. Late work delays no other outcome. Dropping the queue stops no work.
 ///
-/// It belongs to the process that made it: in a forked child what was in flight has no outcome.
+/// It belongs to the process that made it: in a forked child the work in flight has no outcome.
 pub struct Completions<K, T> {
     queue: Arc<Queue<K, T>>,
     in_flight: usize,
@@ -26,18 +26,19 @@ struct Queue<K, T> {
     told: Option<Told>,
 }
 
-/// Called when an outcome can be taken.
+/// Callback, called when an outcome can be taken.
 type Told = Box<dyn Fn() + Send + Sync>;
 
 type Arrival<K, T> = (K, thread::Result<T>);
 
 impl<K: Send + 'static, T: Send + 'static> Completions<K, T> {
-    /// A queue of nothing.
+    /// Returns an empty queue.
     pub fn new() -> Completions<K, T> {
         Completions::with(None)
     }
 
-    /// The same; `told` is called whenever an outcome can be taken, in the thread that ends the work.
+    /// Returns an empty queue that calls `told` whenever an outcome can be taken, in the thread
+    /// that ends the work.
     pub fn telling(told: impl Fn() + Send + Sync + 'static) -> Completions<K, T> {
         Completions::with(Some(Box::new(told)))
     }
@@ -47,7 +48,7 @@ impl<K: Send + 'static, T: Send + 'static> Completions<K, T> {
         Completions { queue: Arc::new(queue), in_flight: 0, pid: process::id() }
     }
 
-    /// Puts work in.
+    /// Adds work to the queue.
     ///
     /// # Panics
     /// In a forked child.
@@ -56,7 +57,7 @@ impl<K: Send + 'static, T: Send + 'static> Completions<K, T> {
         self.in_flight += 1;
         let queue = Arc::downgrade(&self.queue);
         work.on_done(move |outcome| {
-            // If nobody takes it any more, it goes at once, and its buffer with it.
+            // If the queue is gone, the outcome is dropped at once, and its buffer with it.
             let Some(queue) = queue.upgrade() else { return };
             queue.arrived.lock().unwrap_or_else(PoisonError::into_inner).push_back((key, outcome));
             queue.more.notify_one();
@@ -66,7 +67,7 @@ impl<K: Send + 'static, T: Send + 'static> Completions<K, T> {
         });
     }
 
-    /// Number of outcomes that were not taken yet.
+    /// Number of outcomes not yet taken.
     pub fn len(&self) -> usize {
         self.in_flight
     }
@@ -76,16 +77,16 @@ impl<K: Send + 'static, T: Send + 'static> Completions<K, T> {
         self.in_flight == 0
     }
 
-    /// The next outcome, if one is there now.
+    /// Returns the next outcome, if one is ready.
     ///
     /// # Panics
-    /// If the work panicked, with what it panicked with.
+    /// If the work panicked, with the same payload.
     pub fn try_next(&mut self) -> Option<(K, T)> {
         let arrival = self.arrived().pop_front();
         arrival.map(|arrival| self.take(arrival))
     }
 
-    /// The next outcome; waits for it. `None` if nothing is in flight.
+    /// Waits for the next outcome and returns it. `None` if nothing is in flight.
     ///
     /// # Panics
     /// As [`Completions::try_next`]; in a forked child, if it would wait for its parent's work.
@@ -93,8 +94,8 @@ impl<K: Send + 'static, T: Send + 'static> Completions<K, T> {
         self.wait(None)
     }
 
-    /// The next outcome; waits for it until `deadline`. `None` if nothing is in flight, or all that is
-    /// is late.
+    /// Waits for the next outcome until `deadline`. `None` if nothing is in flight, or no work ends
+    /// in time.
     ///
     /// # Panics
     /// As [`Completions::wait_next`].
@@ -129,7 +130,8 @@ impl<K: Send + 'static, T: Send + 'static> Completions<K, T> {
         if process::id() == self.pid {
             return self.queue.arrived.lock().unwrap_or_else(PoisonError::into_inner);
         }
-        // In a forked child the lock may have been inherited from a thread that is not there.
+        // In a forked child the lock may have been inherited from a thread that does not exist
+        // there.
         match self.queue.arrived.try_lock() {
             Ok(arrived) => arrived,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -225,7 +227,7 @@ mod tests {
         assert_eq!(queue.wait_next(), Some((1, 1)));
     }
 
-    /// The buffers of what has ended need not wait for what hangs.
+    /// Work that has ended need not wait for work that hangs before its buffers are freed.
     #[test]
     fn what_nobody_takes_any_more_goes_at_once() {
         let pool = StagingPool::new(2 * 4096, 4096);

@@ -1,14 +1,14 @@
-//! Copies past the caches. What is copied aside is read next by a device, or much later: stored the
-//! usual way it would be fetched before it is overwritten, and drive out what the program works with.
+//! Copies past the caches. A copy in staging is read next by a device, or much later. Ordinary
+//! stores would first fetch the old bytes, and evict the program's working set.
 #![allow(unsafe_code)]
 
-/// Shorter copies gain nothing.
+/// Shortest copy that is streamed: shorter copies gain nothing.
 const STREAMED_FROM_BYTES: usize = 512;
-/// So many sources before its turn the beginning of a source is fetched: the processor does not look
-/// ahead from one page into another.
+/// Number of sources by which a prefetch of a source's beginning runs ahead: the processor does not
+/// prefetch across pages.
 const SOURCES_AHEAD: usize = 3;
 
-/// Copies `from` to `to` without taking `to` into the caches.
+/// Copies `from` to `to` without loading `to` into the caches.
 ///
 /// # Panics
 /// If their lengths differ.
@@ -16,7 +16,7 @@ pub fn copy_past_cache(from: &[u8], to: &mut [u8]) {
     gather_past_cache(std::iter::once(from), to);
 }
 
-/// Copies `sources`, one behind another, to `to` without taking that into the caches.
+/// Copies `sources`, one after another, to `to` without loading it into the caches.
 ///
 /// # Panics
 /// If all sources together are not as long as `to`.
@@ -39,7 +39,8 @@ pub fn gather_past_cache<'a>(sources: impl Iterator<Item = &'a [u8]> + Clone, to
     assert!(room.is_empty(), "the sources are shorter than what they are copied to");
 }
 
-/// Streamed stores are not ordered like others: whoever is told that they are done must find them.
+/// Orders streamed stores before later ones: they must be visible before another thread learns that
+/// they are done.
 struct Fence;
 
 impl Drop for Fence {
@@ -55,9 +56,9 @@ mod arch {
     };
 
     const LINE_BYTES: usize = 64;
-    /// What is fetched of the beginning of a source. By then the processor has seen where it leads.
+    /// Bytes prefetched at the beginning of a source. By then the processor prefetches by itself.
     const PREFETCHED_BYTES: usize = 512;
-    /// Within a source it is told about the next page.
+    /// Distance at which the next page of a source is prefetched.
     const PREFETCH_DISTANCE: usize = 4096;
 
     pub fn prefetch(bytes: &[u8]) {
@@ -67,7 +68,8 @@ mod arch {
         }
     }
 
-    /// To be followed by [`fence`]. Both slices have the same length.
+    /// Copies with streamed stores, which a call of [`fence`] must follow. Both slices have one
+    /// length.
     pub fn stream(from: &[u8], to: &mut [u8]) {
         let before = to.as_ptr().align_offset(size_of::<__m128i>()).min(to.len());
         let (head, to) = to.split_at_mut(before);
@@ -84,9 +86,9 @@ mod arch {
             let line = line.as_mut_ptr().cast::<__m128i>();
             let source = source.as_ptr().cast::<__m128i>();
             for part in 0..LINE_BYTES / size_of::<__m128i>() {
-                // SAFETY: every x86-64 has SSE2. Both lines have 64 bytes, so part 0 to 3 of 16 bytes
-                // each lies within; `line` is aligned to 16 since its slice begins so, and is borrowed
-                // mutably. No other thread is told of it before the fence.
+                // SAFETY: every x86-64 has SSE2. Both lines have 64 bytes, so each of the parts 0
+                // to 3, of 16 bytes, lies within. `line` is aligned to 16 since its slice begins
+                // so, and is borrowed mutably. No other thread learns of it before the fence.
                 unsafe { _mm_stream_si128(line.add(part), _mm_loadu_si128(source.add(part))) };
             }
         }

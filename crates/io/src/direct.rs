@@ -1,4 +1,4 @@
-//! Files past the page cache, or through it where the file system cannot.
+//! Files that bypass the page cache, or use it where the file system cannot bypass it.
 
 use crate::page_cache::is_cached;
 use crate::read_at;
@@ -11,39 +11,39 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-/// A file that was opened with O_DIRECT if that was asked for and works.
+/// A file opened with O_DIRECT, if the caller asked for that and the file system supports it.
 ///
-/// Whether it works may show only at the first read or write. Then the file is opened a second time
-/// without: to clear the flag would not do, since a FUSE file system may have handed it on to a
+/// The first read or write may be the one that fails. Then the file is opened a second time,
+/// without O_DIRECT. Clearing the flag does not suffice: a FUSE file system may have passed it to a
 /// server, whose own descriptor keeps it.
 #[derive(Debug)]
 pub struct DirectFile {
     path: PathBuf,
     file: Arc<File>,
     is_direct: bool,
-    /// The second one. Only ever tried: a forked child may inherit it locked, and a third does no
-    /// harm.
+    /// The second descriptor. Only ever locked by `try_lock`: a forked child may inherit the lock
+    /// held. A third descriptor does no harm.
     plain: Mutex<Option<Arc<File>>>,
-    /// One more, for what the page cache holds. Likewise only ever tried.
+    /// One more descriptor, for bytes that the page cache holds. Also locked only by `try_lock`.
     cached: Mutex<Option<Arc<File>>>,
 }
 
 impl DirectFile {
-    /// Opens `path`, with O_DIRECT if `direct` says so and the file system does not refuse it.
+    /// Opens `path`, with O_DIRECT if `direct` is set and the file system does not refuse it.
     ///
     /// # Errors
-    /// What the operating system reports.
+    /// Errors of the operating system.
     pub fn open(options: &mut OpenOptions, path: &Path, direct: bool) -> io::Result<DirectFile> {
         DirectFile::open_after(options, path, direct, || Ok(()))
     }
 
-    /// Makes a new file at `path` and opens it for writing, as [`DirectFile::open`] does.
+    /// Creates a new file at `path` and opens it for writing, as [`DirectFile::open`] does.
     ///
     /// # Errors
-    /// `AlreadyExists` if something is there; what the operating system reports.
+    /// `AlreadyExists` if the path exists; errors of the operating system.
     pub fn create_new(path: &Path, direct: bool) -> io::Result<DirectFile> {
-        // A system that refuses O_DIRECT has made the file before it says so. Should another program
-        // have made one since, that one loses its name.
+        // A system that refuses O_DIRECT has created the file before it reports so. If another
+        // program has created one since, this removes that one.
         let remove_made = || match std::fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
@@ -52,7 +52,7 @@ impl DirectFile {
         DirectFile::open_after(options.write(true).create_new(true), path, direct, remove_made)
     }
 
-    /// Opens a file, and does `refused` before it is opened again because O_DIRECT was refused.
+    /// Opens a file. If O_DIRECT is refused, calls `refused` before it opens the file again.
     fn open_after(
         options: &mut OpenOptions,
         path: &Path,
@@ -76,20 +76,20 @@ impl DirectFile {
         Ok(DirectFile { path, file: Arc::new(file), is_direct, plain, cached })
     }
 
-    /// Whether the page cache is passed by, as far as is known by now.
+    /// Whether reads and writes bypass the page cache, as far as is known by now.
     pub fn is_direct(&self) -> bool {
         self.is_direct && self.plain().is_none()
     }
 
-    /// The file as it is read and written.
+    /// Returns the descriptor for reads and writes.
     pub fn file(&self) -> Arc<File> {
         self.plain().unwrap_or_else(|| self.file.clone())
     }
 
-    /// Does `work` on the file; if O_DIRECT turns out not to work there, does it again without.
+    /// Runs `work` on the file. If O_DIRECT turns out not to work there, runs it again without.
     ///
     /// # Errors
-    /// Those of `work`.
+    /// Errors of `work`.
     pub fn run<T>(&self, mut work: impl FnMut(&File) -> io::Result<T>) -> io::Result<T> {
         if let Some(plain) = self.plain() {
             return work(&plain);
@@ -102,8 +102,8 @@ impl DirectFile {
         }
     }
 
-    /// Fills `bytes` from `offset` with what the page cache holds, if it holds all of that. Otherwise false, and the
-    /// file is to be read by [`DirectFile::run`].
+    /// Fills `bytes` from `offset` out of the page cache, if that holds all of them. Otherwise
+    /// returns false, and the caller must read with [`DirectFile::run`].
     pub fn read_cached(&self, bytes: &mut [u8], offset: u64) -> bool {
         if !self.is_direct() || !is_cached(&self.file, offset, bytes.len() as u64) {
             return false;
@@ -120,14 +120,15 @@ impl DirectFile {
         self.plain.try_lock().ok().and_then(|plain| plain.clone())
     }
 
-    /// The same file through the page cache, whatever has its name by now: by that only where /proc is missing.
+    /// Opens the same file through the page cache, even if its name has passed to another file.
+    /// Only where /proc is missing does it use the name.
     fn open_again(&self, keep: &Mutex<Option<Arc<File>>>) -> io::Result<Arc<File>> {
         let how = fcntl_getfl(&self.file)? & OFlags::RWMODE;
         let mut options = OpenOptions::new();
         options.read(how != OFlags::WRONLY).write(how != OFlags::RDONLY);
         let by_number = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         let file = Arc::new(options.open(by_number).or_else(|_| options.open(&self.path))?);
-        // What lies beside a range is not wanted.
+        // The bytes beside a range are not needed.
         let _ = fadvise(&*file, 0, None, Advice::Random);
         if let Ok(mut kept) = keep.try_lock() {
             *kept = Some(file.clone());
@@ -146,8 +147,8 @@ mod tests {
     use crate::{AlignedBuf, read_at, write_all_at};
     use rustix::fs::fcntl_setfl;
 
-    /// As a server whose descriptor keeps the flag with which it was opened: the first descriptor is
-    /// refused, whatever its flags are now.
+    /// Behaves like a server whose descriptor keeps the flags with which it was opened: it refuses
+    /// the first descriptor, whatever its flags are now.
     fn refuse<T>(
         first: i32,
         calls: &mut u32,
@@ -163,7 +164,7 @@ mod tests {
     }
 
     fn opened(path: &Path, options: &mut OpenOptions) -> DirectFile {
-        // Also where the file system of temporary files has no O_DIRECT.
+        // Also works where the file system of temporary files has no O_DIRECT.
         DirectFile { is_direct: true, ..DirectFile::open(options, path, true).unwrap() }
     }
 
@@ -174,7 +175,7 @@ mod tests {
         let file = opened(&path, OpenOptions::new().write(true).create(true).truncate(true));
         let (first, mut calls) = (file.file().as_raw_fd(), 0);
         assert!(file.is_direct());
-        // Whatever becomes of its name, it is this file.
+        // Even after a rename, the writes go to this file.
         let moved = dir.path().join("moved");
         std::fs::rename(&path, &moved).unwrap();
         std::fs::write(&path, "another").unwrap();

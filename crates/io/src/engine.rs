@@ -1,4 +1,4 @@
-//! Threads that do blocking I/O so that others need not wait for it.
+//! Threads that do blocking I/O, so that other threads need not wait for it.
 //!
 //! Why threads and not io_uring: `docs/design/002-disk-engine.md`.
 #![allow(unsafe_code)]
@@ -18,11 +18,11 @@ pub const DEPTH_DEFAULT: usize = 8;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Carries out jobs on at most `depth` threads, begun in the order of submission. A job must not
-/// wait for another job of the same engine, or they may all wait.
+/// Runs jobs on at most `depth` threads, started in the order of submission. A job must not wait
+/// for another job of the same engine: all of them might wait.
 ///
 /// An engine belongs to the process that made it. In a forked child, where its threads do not
-/// exist, `submit` does the job at once itself, and [`DiskEngine::shared`] makes a new engine.
+/// exist, `submit` runs the job at once itself, and [`DiskEngine::shared`] makes a new engine.
 pub struct DiskEngine {
     queue: Arc<Queue>,
     depth: usize,
@@ -43,22 +43,24 @@ struct State {
     closed: bool,
 }
 
-/// The engine of this process, leaked. A pointer, not a lock: a lock could be inherited by a
-/// forked child in the locked state.
+/// The engine of this process, leaked. A pointer, not a lock: a forked child could inherit a lock
+/// in the locked state.
 static SHARED: AtomicPtr<DiskEngine> = AtomicPtr::new(ptr::null_mut());
 
 impl DiskEngine {
-    /// An engine of at most `depth` threads (at least one), each started when it is first needed.
+    /// Returns an engine of at most `depth` threads (at least one); each starts when it is first
+    /// needed.
     pub fn new(depth: usize) -> DiskEngine {
         DiskEngine { queue: Arc::default(), depth: depth.max(1), pid: process::id() }
     }
 
-    /// The engine that everything in this process shares; [`DEPTH_DEFAULT`] jobs at once.
+    /// Returns the engine that everything in this process shares, with [`DEPTH_DEFAULT`] jobs at
+    /// once.
     pub fn shared() -> &'static DiskEngine {
         let mut seen = SHARED.load(Ordering::Acquire);
         loop {
-            // SAFETY: the pointer is null or came from `Box::leak` below, fully made before it was
-            // published; what it points to is never freed nor changed.
+            // SAFETY: the pointer is null or came from `Box::leak` below, fully initialised before
+            // it was published. The engine behind it is never freed or changed.
             if let Some(engine) = unsafe { seen.as_ref() }
                 && engine.pid == process::id()
             {
@@ -77,12 +79,13 @@ impl DiskEngine {
         }
     }
 
-    /// Jobs in flight at once, at most.
+    /// Largest number of jobs in flight at once.
     pub fn depth(&self) -> usize {
         self.depth
     }
 
-    /// Queues `job`. If it panics, its ticket's waiter panics; the engine goes on.
+    /// Queues `job`. If it panics, so does the thread that waits for its ticket; the engine
+    /// continues.
     pub fn submit<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Ticket<T> {
         if process::id() != self.pid {
             return Ticket::done(job());
@@ -113,7 +116,8 @@ impl DiskEngine {
         let started =
             thread::Builder::new().name("outlive-disk".to_owned()).spawn(move || queue.serve());
         if started.is_err() {
-            // No more threads for this user: those there are must do; failing that, this one.
+            // This user may start no more threads: the existing ones do the jobs, or this one if
+            // there are none.
             let mut state = self.queue.lock();
             state.threads -= 1;
             while state.threads == 0
@@ -152,7 +156,7 @@ impl Queue {
 }
 
 impl Drop for DiskEngine {
-    /// Jobs already queued are still done; nobody waits for that here.
+    /// Closes the queue without waiting. Jobs already queued still run.
     fn drop(&mut self) {
         if process::id() == self.pid {
             self.queue.lock().closed = true;

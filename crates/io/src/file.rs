@@ -1,28 +1,28 @@
-//! Positional reads and writes that finish what the kernel left over.
+//! Positional reads and writes that repeat partial calls until all bytes are done.
 
 use outlive_types::PAGE_BYTES;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Writes all of `bytes` at `offset`, whatever the kernel takes at a time.
+/// Writes all of `bytes` at `offset`, however few the kernel takes per call.
 ///
 /// # Errors
-/// The first real error; interruptions are none.
+/// The first error other than an interruption.
 pub fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     file.write_all_at(bytes, offset)
 }
 
-/// Reads into `bytes` from `offset` until they are full or the file ends, and returns how many
-/// were read. Works with O_DIRECT, where a read that stops within a page has met the end.
+/// Reads into `bytes` from `offset` until they are full or the file ends, and returns the number of
+/// bytes read. Works with O_DIRECT, where a read that stops within a page has met the end.
 ///
 /// # Errors
-/// The first real error; interruptions are none.
+/// The first error other than an interruption.
 pub fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut done = 0;
     while done < bytes.len() {
         let at = offset + done as u64;
-        // Going on within a page is refused with EINVAL under O_DIRECT, not answered with 0.
+        // Under O_DIRECT a read that starts within a page fails with EINVAL instead of returning 0.
         if !done.is_multiple_of(PAGE_BYTES) && file.metadata()?.len() <= at {
             break;
         }

@@ -1,9 +1,10 @@
-//! Fresh memory in huge or in 4 KiB pages: whichever this machine gives sooner, as measured.
+//! Fresh memory in huge or in 4 KiB pages: whichever kind measures faster on this machine.
 //!
 //! On bare metal the first touch of memory costs far less in huge pages. In a virtual machine that
 //! reports its free pages to the host, each huge page must first come back from there, and may cost
-//! several times as much. It depends on what others do with the host, and on which memory is left. So
-//! nobody can know it before: the first blocks are measured, and again and again one of the other kind.
+//! several times as much. The cost depends on the other users of the host, and on the memory that
+//! is left. No program can know it beforehand. So the first blocks are measured, and from time to
+//! time a block of the other kind.
 #![allow(unsafe_code)]
 
 use crate::PerProcess;
@@ -16,49 +17,50 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Which pages memory is made of.
+/// Kind of pages that back memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PageKind {
-    /// Of 4 KiB.
+    /// Pages of 4 KiB.
     Small,
-    /// Of 2 MiB.
+    /// Pages of 2 MiB.
     Huge,
 }
 
-/// Huge pages are worth so much of their first touch: programs run faster on them.
+/// Factor by which the first touch of huge pages may cost more: programs run faster on them.
 const HUGE_WORTH: f64 = 2.0;
-/// Nanoseconds that a fork takes longer for a block in small pages: it copies 512 entries of a page table instead of one.
-/// (100 ms more for 4 GiB.)
+/// Nanoseconds that a fork takes longer for a block in small pages: it copies 512 entries of a page
+/// table instead of one. (100 ms more for 4 GiB.)
 const FORK_NS: f64 = 50_000.0;
-/// So many saves that fork are counted with the memory of a program.
+/// Number of forking saves that are charged to the memory of a program.
 const FORKS: f64 = 20.0;
 /// Blocks of each kind that are measured before small pages are preferred.
 const REPEATED: usize = 3;
-/// Blocks of the preferred kind until one of the other kind is tried: at first, and at most.
+/// Blocks of the preferred kind between trials of the other kind: at first, and at most.
 const TRY_AFTER: u32 = 16;
 const TRY_AFTER_MAX: u32 = 512;
-/// Samples kept of each kind. Their median counts: a thread may be interrupted.
+/// Samples kept of each kind. Their median counts, since a thread may be interrupted.
 const SAMPLES: usize = 5;
-/// Less memory than this follows what is known.
+/// Smallest memory that is measured; less memory uses the kind that is preferred already.
 const MEASURED_FROM_BYTES: usize = 64 << 20;
-/// Memory may be given out so much before it is measured anew.
+/// Bytes of memory that are offered before the next measurement.
 const MEASURED_FOR_BYTES: u64 = 256 << 20;
 
-/// What first touches have cost so far, in this process.
+/// Costs of first touches so far in this process.
 #[derive(Clone, Debug)]
 struct TouchCosts {
     /// Nanoseconds for a block; small and huge pages.
     samples: [Vec<f64>; 2],
-    /// Blocks taken since the other kind was tried.
+    /// Blocks taken since the last trial of the other kind.
     since: u32,
     try_after: u32,
     /// Bytes given out since the last measurement by [`offer`].
     offered_bytes: u64,
-    /// What was told last.
+    /// Preference that was last reported.
     told: Option<PageKind>,
 }
 
-/// A forked child pays for first touches what its parent did, and has the same mappings.
+/// Costs known in this process. A forked child inherits them: it has the same mappings, and first
+/// touches cost it the same.
 static KNOWN: PerProcess<TouchCosts> = PerProcess::new(TouchCosts::inherit);
 /// Memory that is [`Offered`]: length by address.
 static OFFERED: PerProcess<BTreeMap<usize, usize>> =
@@ -80,7 +82,8 @@ impl TouchCosts {
         sorted.get(sorted.len() / 2).copied()
     }
 
-    /// Small pages only if every one of several blocks in huge pages was dear: a single one may have been interrupted.
+    /// Returns small pages only if each of several blocks in huge pages was expensive: a single one
+    /// may have been interrupted.
     fn preferred(&self) -> PageKind {
         let [_, huge] = &self.samples;
         let least_ns = huge.iter().copied().fold(f64::INFINITY, f64::min);
@@ -93,8 +96,9 @@ impl TouchCosts {
         }
     }
 
-    /// The kind of the next block: mostly the preferred one. True if it should be measured even if
-    /// that makes all of the block be touched: the first ones, and later one of each kind in turn.
+    /// Chooses the kind of the next block: mostly the preferred one. True asks the caller to
+    /// measure the block, even if it must touch all of it for that: the first blocks, and later one
+    /// of each kind in turn.
     fn choose(&mut self) -> (PageKind, bool) {
         for kind in [PageKind::Huge, PageKind::Small] {
             if self.samples[kind as usize].len() < REPEATED {
@@ -123,19 +127,20 @@ impl TouchCosts {
         if self.preferred() != before {
             self.try_after = TRY_AFTER;
         } else if kind != before {
-            // It was tried in vain.
+            // The trial did not change the preference.
             self.try_after = (self.try_after * 2).min(TRY_AFTER_MAX);
         }
     }
 
-    /// Something was measured: what is preferred and why, unless that was told before.
+    /// Returns, after a measurement, the preference and its reason, unless that was reported
+    /// before.
     fn news(&mut self) -> Option<String> {
         let preferred = self.preferred();
         let is_new = self.told.replace(preferred) != Some(preferred);
         is_new.then(|| self.text()).flatten()
     }
 
-    /// What is preferred, and why, for people; `None` as long as nothing is known.
+    /// Preference and its reason, for people; `None` before anything was measured.
     fn text(&self) -> Option<String> {
         let [small, huge] = [PageKind::Small, PageKind::Huge].map(|kind| self.cost_ns(kind));
         let s_per_gib = |block_ns: f64| block_ns / 1e9 * ((1 << 30) / BLOCK_BYTES) as f64;
@@ -150,13 +155,13 @@ impl TouchCosts {
     }
 }
 
-/// The kind of pages that is preferred now, and what it is chosen by: "huge pages, as measured (…)";
-/// `None` before anything was measured.
+/// Returns the preferred kind of pages and the reason: "huge pages, as measured (…)". `None` before
+/// anything was measured.
 pub fn told() -> Option<String> {
     KNOWN.lock().text()
 }
 
-/// Has this process prefer a kind of pages, as if it had measured them so: for tests.
+/// Makes this process prefer a kind of pages, as if it had measured so; for tests.
 #[doc(hidden)]
 pub fn prefer(kind: PageKind) {
     let mut known = KNOWN.lock();
@@ -165,8 +170,8 @@ pub fn prefer(kind: PageKind) {
     }
 }
 
-/// Says that memory is a private anonymous mapping, so that restores into it choose its pages, for as
-/// long as this exists.
+/// Registration of a private anonymous mapping: restores into it choose its pages as long as this
+/// value exists.
 #[derive(Debug)]
 pub struct Offered {
     memory: Range<usize>,
@@ -178,13 +183,13 @@ impl Drop for Offered {
     }
 }
 
-/// Takes on memory that a program will use: asks for the pages that cost least, and measures some of
-/// its blocks if that was not done for a while. Restores into it measure on. Answers what was chosen
-/// as well, if it is not what was chosen before.
+/// Prepares memory that a program will use: asks for the pages that cost least, and measures some
+/// blocks if the last measurement was long ago. Restores into the memory continue to measure. Also
+/// returns the preference as text, if it has changed.
 ///
 /// # Safety
-/// It must be a private anonymous mapping that nobody has used yet, and stay one, in its place, until
-/// what is answered is dropped; it is offered once.
+/// The memory must be a private anonymous mapping that was never used. It must stay one, at the
+/// same address, until the returned value is dropped. It may be offered only once.
 pub unsafe fn offer(memory: Range<usize>) -> (Offered, Option<String>) {
     // SAFETY: passed on to the caller.
     let news = unsafe { settle(&memory) };
@@ -226,19 +231,19 @@ unsafe fn settle(memory: &Range<usize>) -> Option<String> {
     if measure { known.news() } else { None }
 }
 
-/// True if all of this is [`Offered`].
+/// True if all of this range is [`Offered`].
 pub fn is_offered(part: &Range<usize>) -> bool {
     let offered = OFFERED.lock();
     let before = offered.range(..=part.start).next_back();
     before.is_some_and(|(start, length)| part.end <= start + length)
 }
 
-/// Memory that somebody fills, block by block.
+/// Memory that is being filled, block by block.
 #[derive(Debug)]
 pub struct FreshMemory {
     inner: Range<usize>,
     known: &'static PerProcess<TouchCosts>,
-    /// What the kernel was last asked for, for all of it; nothing once it has ended.
+    /// Kind of pages last requested from the kernel for all of it; `None` after `end`.
     asked: Mutex<Option<PageKind>>,
     /// A bit for each block that was used.
     used: Vec<AtomicU64>,
@@ -247,11 +252,12 @@ pub struct FreshMemory {
 }
 
 impl FreshMemory {
-    /// Memory of a mapping that is private and anonymous. `None` if it holds no whole block.
+    /// Prepares the memory of a private anonymous mapping. `None` if it holds no whole block.
     ///
     /// # Safety
-    /// It must stay mapped until [`FreshMemory::end`] has returned and no [`FreshMemory::take`] is under
-    /// way; without that, until nobody calls either any more.
+    /// It must stay mapped until [`FreshMemory::end`] has returned and no [`FreshMemory::take`] is
+    /// running. If `end` is never called, it must stay mapped until the last call of `take` has
+    /// returned.
     pub unsafe fn new(memory: &Range<usize>) -> Option<FreshMemory> {
         // SAFETY: passed on to the caller.
         unsafe { FreshMemory::by(&KNOWN, memory) }
@@ -273,8 +279,8 @@ impl FreshMemory {
         Some(FreshMemory { inner, known, asked, used, touched })
     }
 
-    /// To be called before a part is written. What of it lies in a block that nobody has used yet is
-    /// touched, in the pages that cost least; `whole`: all of the block. Once it has ended, nothing is.
+    /// Touches the blocks of a part that were not used yet, in the pages that cost least. Call it
+    /// before the part is written. `whole`: touch all of each block. After `end` it does nothing.
     pub fn take(&self, part: &Range<usize>, whole: bool) {
         let mut at = part.start.max(self.inner.start);
         let end = part.end.min(self.inner.end);
@@ -291,7 +297,7 @@ impl FreshMemory {
         }
     }
 
-    /// Only blocks of which nothing was there teach what a block costs: the others have no room for a
+    /// Learns the cost only from blocks of which no page was present: the others have no room for a
     /// huge page, and cost less.
     fn use_block(&self, block: Range<usize>, pages: Range<usize>, whole: bool) {
         let present = present_pages(&block);
@@ -310,8 +316,8 @@ impl FreshMemory {
             let mut asked = self.asked();
             let Some(last) = *asked else { return };
             *asked = Some(preferred);
-            // SAFETY: whoever made this value promised that the memory is mapped: it has not ended, nor
-            // can it before `asked` goes. Advice changes none of its bytes.
+            // SAFETY: the creator of this value promised that the memory is mapped. `end` has not
+            // happened, and cannot happen while `asked` is held. Advice changes none of the bytes.
             unsafe {
                 if last != preferred {
                     advise(&self.inner, preferred);
@@ -321,10 +327,11 @@ impl FreshMemory {
                 }
             }
         }
-        // SAFETY: as above: a `take` is under way. A first touch changes none of the bytes.
+        // SAFETY: the memory is mapped, since a `take` is running. A first touch changes none of
+        // the bytes.
         let took_ns = unsafe { touch(&part) };
         if other {
-            // Advice of its own would make it a mapping of its own.
+            // Advice of its own would split the block off as a separate mapping.
             let asked = self.asked();
             // SAFETY: as for the touch.
             unsafe { advise(&block, asked.unwrap_or(PageKind::Huge)) };
@@ -336,14 +343,15 @@ impl FreshMemory {
         }
     }
 
-    /// To be called when all is filled that will be, for memory that stays: takes back that huge pages
-    /// were not wanted. That was for the first touch; to keep it would forbid them for good. From the
-    /// return on this value touches the memory no more, and a second call does nothing.
+    /// Withdraws the refusal of huge pages, which was for the first touch only; to keep it would
+    /// forbid them forever. For memory that stays; call it when all of it is filled. After the
+    /// return this value never touches the memory, and a second call does nothing.
     pub fn end(&self) {
         let mut asked = self.asked();
         if asked.take() == Some(PageKind::Small) {
-            // SAFETY: whoever made this value promised that the memory is mapped until the first of these
-            // calls has returned, and this is it: nobody returns before `asked` goes.
+            // SAFETY: the creator of this value promised that the memory is mapped until the first
+            // call of `end` has returned. This is the first, and a concurrent call waits for
+            // `asked`.
             unsafe { advise(&self.inner, PageKind::Huge) };
         }
     }
@@ -352,14 +360,14 @@ impl FreshMemory {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes of it that were fresh and were touched, in small and in huge pages.
+    /// Bytes of fresh memory that were touched, in small and in huge pages.
     pub fn touched(&self) -> [u64; 2] {
         self.touched.each_ref().map(|bytes| bytes.load(Ordering::Relaxed))
     }
 }
 
-/// What fresh memory was made of ([`FreshMemory::touched`], added up), for people; `None` if there was
-/// none.
+/// Describes the pages of fresh memory, for people. `touched` is a sum of [`FreshMemory::touched`].
+/// `None` if there was no fresh memory.
 pub fn report(touched: [u64; 2]) -> Option<String> {
     let [small, huge] = touched;
     if small + huge == 0 {
@@ -370,14 +378,14 @@ pub fn report(touched: [u64; 2]) -> Option<String> {
     Some(format!("fresh memory: {huge} in huge pages, {small} in 4 KiB pages; now {preferred}"))
 }
 
-/// The whole blocks of some memory.
+/// Returns the whole blocks of some memory.
 fn blocks_in(memory: &Range<usize>) -> Option<Range<usize>> {
     let start = memory.start.checked_next_multiple_of(BLOCK_BYTES)?;
     let end = memory.end / BLOCK_BYTES * BLOCK_BYTES;
     (start < end).then_some(start..end)
 }
 
-/// Asks for a kind of pages; without that memory works as well.
+/// Asks for a kind of pages. The memory works even if the kernel refuses.
 ///
 /// # Safety
 /// The memory must be the caller's mapping.
@@ -391,15 +399,15 @@ unsafe fn advise(memory: &Range<usize>, kind: PageKind) {
     let _ = unsafe { madvise(start, memory.len(), advice) };
 }
 
-/// Touches fresh memory; nanoseconds that that took. Where the kernel cannot (before Linux 5.14)
-/// nothing is touched.
+/// Touches fresh memory and returns the nanoseconds it took. Where the kernel cannot (before Linux
+/// 5.14), touches nothing.
 ///
 /// # Safety
 /// The memory must be the caller's mapping.
 unsafe fn touch(memory: &Range<usize>) -> Option<f64> {
     let start = ptr::with_exposed_provenance_mut(memory.start);
-    // Not the time of the clock: on a busy machine that says who else is busy. What the host takes to
-    // give memory counts as this thread's.
+    // CPU time, not wall time, which on a busy machine also measures other programs. The host's
+    // time to provide memory counts as this thread's CPU time.
     let started = clock_gettime(ClockId::ThreadCPUTime);
     // SAFETY: passed on to the caller; a first touch changes none of the bytes.
     unsafe { madvise(start, memory.len(), Advice::LinuxPopulateWrite) }.ok()?;
@@ -409,7 +417,7 @@ unsafe fn touch(memory: &Range<usize>) -> Option<f64> {
 
 const BLOCK_PAGES: usize = BLOCK_BYTES / PAGE_BYTES;
 
-/// How many pages of a block are in memory; all if the kernel does not say.
+/// Number of pages of a block that are in memory; all if the kernel does not report them.
 fn present_pages(block: &Range<usize>) -> usize {
     let mut found = [0u8; BLOCK_PAGES];
     let start = ptr::with_exposed_provenance_mut(block.start);
@@ -418,7 +426,7 @@ fn present_pages(block: &Range<usize>) -> usize {
     if asked != 0 { BLOCK_PAGES } else { found.iter().filter(|page| **page & 1 != 0).count() }
 }
 
-/// True if a page is in memory, or if the kernel does not say.
+/// True if a page is in memory, or if the kernel does not report it.
 fn is_present(page: usize) -> bool {
     let mut found = [0u8];
     let start = ptr::with_exposed_provenance_mut(page);
@@ -436,7 +444,7 @@ mod tests {
     #[test]
     fn the_cheaper_kind_is_taken_and_the_other_one_tried_at_times() {
         let mut known = TouchCosts::new();
-        // What a machine makes of each kind; after a while of something else.
+        // Takes blocks on a machine where each kind has a given cost; the cost changes later.
         let run = |known: &mut TouchCosts, small: f64, huge: f64, blocks: usize| {
             let mut taken = [0; 2];
             for _ in 0..blocks {
@@ -458,7 +466,7 @@ mod tests {
         let [small, huge] = run(&mut known, 1e6, 5e5, 4000);
         assert!(huge > 2000, "it is noticed: {small} {huge}");
         assert_eq!(known.preferred(), PageKind::Huge);
-        // They are worth something: to the program, and in its forks.
+        // Huge pages have value of their own: to the program, and in its forks.
         run(&mut known, 1e6, 2.9e6, 4000);
         assert_eq!(known.preferred(), PageKind::Huge);
     }
@@ -501,7 +509,7 @@ mod tests {
         assert!(buffer.iter().all(|byte| *byte == 0));
     }
 
-    /// A buffer's memory, and what is known by it alone.
+    /// A buffer's memory, with separate knowledge of costs.
     fn fresh(buffer: &AlignedBuf) -> (Range<usize>, FreshMemory) {
         let start = buffer.as_ptr().expose_provenance();
         let memory = start..start + buffer.len();
@@ -511,7 +519,7 @@ mod tests {
         (memory, fresh)
     }
 
-    /// As if blocks in huge pages had cost much.
+    /// Sets the costs as if blocks in huge pages had been expensive.
     fn dear_huge_pages(fresh: &FreshMemory) {
         let mut known = fresh.known.lock();
         *known = TouchCosts::new();
@@ -529,14 +537,14 @@ mod tests {
         assert!(present(0) > 0 && known() == [0, 0]);
         fresh.take(&(block(0)..block(0) + 5), true);
         assert_eq!(known(), [0, 0], "a part of it was there");
-        // The first of each kind are whole, whatever is asked for.
+        // The first blocks of each kind are touched whole, whatever the caller asks for.
         fresh.take(&(block(1)..block(1) + 5), false);
         assert_eq!((known(), present(1)), ([0, 1], BLOCK_PAGES));
         fresh.known.lock().samples[PageKind::Huge as usize] = vec![1e12; REPEATED];
         fresh.take(&(block(2)..block(2) + 5), false);
         assert_eq!((known(), present(2)), ([1, REPEATED], BLOCK_PAGES));
         dear_huge_pages(&fresh);
-        // One of the preferred kind, and then parts only.
+        // One block of the preferred kind is whole, and the next ones only in part.
         fresh.take(&(block(3)..block(3) + 5), false);
         assert_eq!((known(), present(3)), ([REPEATED + 1, REPEATED], BLOCK_PAGES));
         fresh.take(&(block(4)..block(4) + 5), false);
@@ -553,8 +561,8 @@ mod tests {
         assert!((0..4).all(|block| flags(block).contains(" nh")), "{}", flags(0));
         fresh.end();
         assert!((0..4).all(|block| flags(block).contains(" hg")), "{}", flags(0));
-        // The memory may go now: it is touched no more.
-        // SAFETY: the buffer is ours, and advice changes nothing of what it holds.
+        // The memory may be unmapped now: it is touched no more.
+        // SAFETY: the buffer is ours, and advice does not change its content.
         unsafe { advise(&memory, PageKind::Small) };
         fresh.end();
         let touched = fresh.touched();
@@ -568,7 +576,7 @@ mod tests {
         let buffer = AlignedBuf::zeroed(MEASURED_FROM_BYTES + BLOCK_BYTES);
         let start = buffer.as_ptr().expose_provenance();
         let memory = start..start + buffer.len();
-        // SAFETY: the buffer is a mapping of its own that nobody has used.
+        // SAFETY: the buffer is a mapping of its own that was never used.
         let (offered, _) = unsafe { offer(memory.clone()) };
         assert!(told().is_some_and(|told| told.contains("s/GiB")), "it was measured");
         assert!(is_offered(&memory) && is_offered(&(start + 100..start + 200)));

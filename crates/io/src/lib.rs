@@ -1,6 +1,6 @@
 //! Moves bytes between memory and disk: aligned buffers from a bounded pool, work in flight as
-//! tickets, the engine whose threads carry it out, and a timer for what is to be done later. One of the
-//! rooms where `unsafe` is allowed.
+//! tickets, the engine whose threads run it, and a timer for later work. This crate may use
+//! `unsafe`.
 
 #[cfg(test)]
 mod asleep;

@@ -1,8 +1,9 @@
-//! What the kernel says of mappings: for tests.
+//! Flags of mappings as the kernel reports them; for tests.
 
 use std::fs;
 
-/// Flags of the mapping that holds an address, as `/proc/self/smaps` names them, a space before each.
+/// Returns the flags of the mapping that holds an address, as `/proc/self/smaps` names them, each
+/// after a space.
 ///
 /// # Panics
 /// If nothing is mapped there.

@@ -1,4 +1,4 @@
-//! Where the bytes of a buffer lie.
+//! The memory in which the bytes of a buffer lie.
 #![allow(unsafe_code)]
 
 use outlive_types::{BLOCK_BYTES, PAGE_BYTES};
@@ -7,18 +7,18 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 
-/// The bytes of a buffer, without the way home. Who holds it says who may touch them.
+/// The bytes of a buffer, without its pool. The holder decides which threads may touch them.
 pub(crate) struct Memory {
     start: NonNull<u8>,
     length: usize,
 }
 
-/// From this size on a buffer is its own mapping, so that the advice for huge pages touches none of
-/// the program's heap, and freed memory goes back to the system.
+/// Size from which a buffer is a mapping of its own. Then the advice for huge pages does not affect
+/// the program's heap, and freed memory returns to the system.
 const MAPPED_FROM_BYTES: usize = BLOCK_BYTES;
 
 impl Memory {
-    /// No bytes, at an aligned address all the same.
+    /// No bytes, but at an aligned address.
     pub(crate) const EMPTY: Memory = Memory {
         start: match NonNull::new(ptr::without_provenance_mut(PAGE_BYTES)) {
             Some(start) => start,
@@ -45,7 +45,7 @@ impl Memory {
         Some(Memory { start: start?, length })
     }
 
-    /// The first byte.
+    /// First byte.
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.start
     }
@@ -69,13 +69,14 @@ impl Memory {
         memory.unwrap_or_else(|| handle_alloc_error(layout_of(length)))
     }
 
-    /// As [`AlignedBuf::not_inherited`]; less than [`MAPPED_FROM_BYTES`] is of the heap, and inherited.
+    /// Allocates as [`AlignedBuf::not_inherited`] says; less than [`MAPPED_FROM_BYTES`] comes from
+    /// the heap, and is inherited.
     pub(crate) fn try_not_inherited(length: usize) -> Option<Memory> {
         let memory = Memory::try_zeroed(length)?;
         if length >= MAPPED_FROM_BYTES {
             let start = memory.start.as_ptr().cast();
-            // SAFETY: the mapping is this buffer's own, and the advice changes none of its bytes here.
-            // Where it is not known, a child inherits them.
+            // SAFETY: the mapping is this buffer's own, and the advice changes none of its bytes
+            // here. On a kernel that does not know the advice, a child inherits them.
             let _ = unsafe { madvise(start, layout_of(length).size(), Advice::LinuxWipeOnFork) };
         }
         Some(memory)
@@ -87,13 +88,13 @@ fn layout_of(length: usize) -> Layout {
     Layout::from_size_align(bytes, PAGE_BYTES).expect("buffers are far smaller than isize::MAX")
 }
 
-/// Zeroed anonymous memory at a multiple of 2 MiB, so that whole huge pages fit.
+/// Maps zeroed anonymous memory at a multiple of 2 MiB, so that whole huge pages fit.
 fn map(bytes: usize) -> Option<NonNull<u8>> {
     let flags = MapFlags::PRIVATE;
     let prot = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing; the parts cut
-    // off lie within it, at its ends, and nobody has seen them. Addresses stay page-aligned, as
-    // `bytes` is a multiple of the page size.
+    // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing. The parts cut
+    // off lie within it, at its ends, and no other code has seen them. Addresses stay page-aligned,
+    // as `bytes` is a multiple of the page size.
     unsafe {
         let whole = mmap_anonymous(ptr::null_mut(), bytes + BLOCK_BYTES, prot, flags).ok()?;
         let before = whole.addr().next_multiple_of(BLOCK_BYTES) - whole.addr();
@@ -116,8 +117,8 @@ impl Drop for Memory {
             return;
         }
         let layout = layout_of(self.length);
-        // SAFETY: `zeroed` obtained exactly this memory in the way that the length tells, and no
-        // borrow outlives the buffer.
+        // SAFETY: `try_zeroed` allocated exactly this memory, in the way that the length
+        // determines, and no borrow outlives the buffer.
         unsafe {
             if self.length < MAPPED_FROM_BYTES {
                 dealloc(self.start.as_ptr(), layout);
@@ -128,7 +129,7 @@ impl Drop for Memory {
     }
 }
 
-// SAFETY: the memory is owned by this value alone, so it may move to another thread.
+// SAFETY: this value alone owns the memory, so it may move to another thread.
 unsafe impl Send for Memory {}
-// SAFETY: this value reads and writes none of the bytes; who does says why it may.
+// SAFETY: this value reads and writes none of the bytes; its holder does, and states why it may.
 unsafe impl Sync for Memory {}

@@ -1,18 +1,19 @@
-//! An engine that one owner has for itself, in every process that uses the owner.
+//! An engine that one owner has for itself, in each process that uses the owner.
 
 use crate::{DiskEngine, PerProcess, Ticket};
 use std::fmt;
 use std::sync::Arc;
 
-/// An engine whose threads no other owner uses: jobs that hang take no thread from the jobs of others.
-/// It is made when the first job arrives. A forked child makes its own.
+/// An engine whose threads no other owner uses: jobs that hang take no thread from the jobs of
+/// others. The first job creates it. A forked child creates its own.
 pub struct OwnEngine {
     depth: usize,
     engine: PerProcess<Option<Arc<DiskEngine>>>,
 }
 
 impl OwnEngine {
-    /// An engine of at most `depth` threads (at least one), each started when it is first needed.
+    /// Returns an engine of at most `depth` threads (at least one); each starts when it is first
+    /// needed.
     pub const fn new(depth: usize) -> OwnEngine {
         OwnEngine { depth, engine: PerProcess::new(|_| None) }
     }

@@ -1,21 +1,21 @@
-//! Keeps long work from taking all of a device: so many bytes a second and no more.
+//! Limits long work to a number of bytes per second, so that it does not take all of a device.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The longest pause in one go: what was planned an hour ago must not stop the work for long.
+/// Longest single pause: a plan made an hour ago must not stop the work for long.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// A rate that all threads of some work share.
+/// A rate shared by all threads of some work.
 #[derive(Debug)]
 pub struct Pace {
     bytes_per_s: Option<u64>,
-    /// When the bytes let through so far are paid for.
+    /// Time at which the bytes let through so far are paid for.
     paid: Mutex<Instant>,
 }
 
 impl Pace {
-    /// At most so many bytes a second; `None` for no limit.
+    /// Returns a pace of at most `bytes_per_s`; `None` for no limit.
     pub fn new(bytes_per_s: Option<u64>) -> Pace {
         Pace { bytes_per_s, paid: Mutex::new(Instant::now()) }
     }
@@ -27,7 +27,7 @@ impl Pace {
         let pause = {
             let mut paid = self.paid.lock().unwrap_or_else(PoisonError::into_inner);
             let now = Instant::now();
-            // Time in which nothing was asked for is not saved up.
+            // Idle time is not saved up.
             let due = (*paid).max(now) + cost;
             *paid = due;
             due.duration_since(now)

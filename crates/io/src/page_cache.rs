@@ -1,15 +1,15 @@
-//! What the system's page cache holds of a file.
+//! Looks up which bytes of a file the system's page cache holds.
 #![allow(unsafe_code)]
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
-/// Number of the system call; most architectures have the same for new ones.
+/// Number of the system call. Most architectures number new system calls alike.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))]
 const CACHESTAT: Option<libc::c_long> = Some(451);
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")))]
 const CACHESTAT: Option<libc::c_long> = None;
-/// Pages of the cache, for `cachestat`, on the architectures above.
+/// Size of a page in the cache, for `cachestat`, on the architectures above.
 const CACHE_PAGE_BYTES: u64 = 4096;
 
 #[repr(C)]
@@ -28,18 +28,18 @@ struct Cachestat {
     recently_evicted: u64,
 }
 
-/// Whether the page cache holds all of a range of `file`; `offset` and `length` are multiples of 4096. False where the
-/// system does not say: before Linux 6.5, and for a file of another user that this one may not write to.
-/// (`cachestat(2)`.)
+/// Whether the page cache holds all of a range of `file`; `offset` and `length` are multiples of
+/// 4096. False where the system does not report it: before Linux 6.5, and for a file of another
+/// user that this user may not write. (`cachestat(2)`.)
 pub fn is_cached(file: &File, offset: u64, length: u64) -> bool {
     let Some(number) = CACHESTAT else { return false };
     let range = CachestatRange { offset, length };
     let mut found = Cachestat::default();
-    // SAFETY: the kernel reads `range` and writes `found`, which have the layout of its `cachestat_range` and
-    // `cachestat` and live until the call returns; there are no flags.
+    // SAFETY: the kernel reads `range` and writes `found`, which have the layout of its
+    // `cachestat_range` and `cachestat` and live until the call returns; there are no flags.
     let outcome =
         unsafe { libc::syscall(number, file.as_raw_fd(), &raw const range, &raw mut found, 0_u32) };
-    // With larger pages of the machine fewer are counted: then it is read from the device.
+    // A machine with larger pages counts fewer: then the range is read from the device.
     outcome == 0 && length > 0 && found.cached >= length.div_ceil(CACHE_PAGE_BYTES)
 }
 
@@ -68,7 +68,7 @@ mod tests {
         assert!(cached);
         assert!(!is_cached(&file, 0, 68 << 10), "the file ends before");
         assert!(!is_cached(&file, 0, 0));
-        // A page that lies by itself in memory.
+        // A page alone in memory.
         rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).unwrap();
         rustix::fs::fadvise(&file, 0, None, Advice::Random).unwrap();
         assert!(!is_cached(&file, 0, 4096));

@@ -1,4 +1,4 @@
-//! What one process knows: its forked children begin with a copy, or anew.
+//! State of one process: a forked child begins with a copy, or with new state.
 #![allow(unsafe_code)]
 
 use std::process;
@@ -6,13 +6,13 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A value behind a lock, for a `static`. A plain `static` lock that another thread of the parent held
-/// at the fork stays locked in the child for ever: that thread is not there. This one is made anew in
-/// each process.
+/// A value behind a lock, for a `static`. A plain `static` lock stays locked in a child forever if
+/// another thread of the parent held it at the fork: that thread does not exist in the child. Each
+/// process recreates this one.
 #[derive(Debug)]
 pub struct PerProcess<T: 'static> {
     newest: AtomicPtr<Of<T>>,
-    /// Makes it, from what the parent had if nobody was at it when the process was forked.
+    /// Creates the value, from the parent's if no thread had locked that at the fork.
     make: fn(Option<&T>) -> T,
 }
 
@@ -23,13 +23,13 @@ struct Of<T> {
 }
 
 impl<T: Send + 'static> PerProcess<T> {
-    /// `make` is called once in each process that asks for it, perhaps oftener if several threads do at
-    /// the same moment.
+    /// `make` is called once in each process that uses the value, and perhaps more often if several
+    /// threads do at the same moment.
     pub const fn new(make: fn(Option<&T>) -> T) -> PerProcess<T> {
         PerProcess { newest: AtomicPtr::new(ptr::null_mut()), make }
     }
 
-    /// This process's value, locked.
+    /// Locks and returns this process's value.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.of_this_process().value.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -38,19 +38,20 @@ impl<T: Send + 'static> PerProcess<T> {
         let process = process::id();
         loop {
             let newest = self.newest.load(Ordering::Acquire);
-            // SAFETY: the pointer is null, or came from `Box::into_raw` below and is freed only with `self`.
+            // SAFETY: the pointer is null, or came from `Box::into_raw` below and is freed only
+            // with `self`.
             let known: Option<&Of<T>> = unsafe { newest.as_ref() };
             if let Some(known) = known.filter(|known| known.process == process) {
                 return known;
             }
-            // Whoever held it at the fork may have left it half changed.
+            // A thread that held the lock at the fork may have left the value half changed.
             let old = known.and_then(|known| known.value.try_lock().ok());
             let value = Mutex::new((self.make)(old.as_deref()));
             drop(old);
             let made = Box::into_raw(Box::new(Of { process, value }));
             let (set, seen) = (Ordering::AcqRel, Ordering::Acquire);
             if self.newest.compare_exchange(newest, made, set, seen).is_err() {
-                // SAFETY: it came from a box a moment ago, and nobody else has seen it.
+                // SAFETY: it came from a box a moment ago, and no other thread has seen it.
                 drop(unsafe { Box::from_raw(made) });
             }
         }
@@ -58,13 +59,15 @@ impl<T: Send + 'static> PerProcess<T> {
 }
 
 impl<T: 'static> Drop for PerProcess<T> {
-    /// Drops this process's value. Those of its parents stay: what they own, such as threads, is not in this process.
+    /// Drops this process's value. The values of its ancestors stay: the things they own, such as
+    /// threads, are not in this process.
     fn drop(&mut self) {
         let newest = *self.newest.get_mut();
-        // SAFETY: the pointer is null, or came from `Box::into_raw` above. Guards borrow `self`, so none is left.
+        // SAFETY: the pointer is null, or came from `Box::into_raw` above. Guards borrow `self`, so
+        // none exists.
         let known = unsafe { newest.as_ref() };
         if known.is_some_and(|known| known.process == process::id()) {
-            // SAFETY: the same; nothing else frees it.
+            // SAFETY: as above; nothing else frees it.
             drop(unsafe { Box::from_raw(newest) });
         }
     }
@@ -77,12 +80,12 @@ mod tests {
 
     static COUNT: PerProcess<u32> = PerProcess::new(|old| old.map_or(100, |old| *old));
 
-    /// What a forked child finds; 255 if it finds nothing, but waits.
+    /// Returns the result of `work` in a forked child; 255 if the child hangs.
     fn in_a_child(work: impl FnOnce() -> i32) -> i32 {
         // SAFETY: the child calls `work`, which takes no lock of the parent's, and ends.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: it is killed if it waits for ever; `_exit` ends it.
+            // SAFETY: the alarm kills a child that waits forever; `_exit` ends it otherwise.
             unsafe {
                 libc::alarm(60);
                 libc::_exit(work());
@@ -98,7 +101,7 @@ mod tests {
     fn a_value_is_dropped_with_its_owner_but_not_in_a_child() {
         let value = std::sync::Arc::new(());
         let kept: PerProcess<Option<std::sync::Arc<()>>> = PerProcess::new(|_| None);
-        drop(PerProcess::<u32>::new(|_| 1)); // of which there never was a value
+        drop(PerProcess::<u32>::new(|_| 1)); // its value was never made
         *kept.lock() = Some(value.clone());
         let mut kept = Some(kept);
         let count = in_a_child(|| {
@@ -119,7 +122,7 @@ mod tests {
             *count as i32
         };
         assert_eq!(in_a_child(count_on), 8);
-        // A child's child as well.
+        // A child's child works as well.
         assert_eq!(in_a_child(|| count_on() + in_a_child(count_on)), 8 + 9);
         let (held, is_held) = channel();
         let (go_on, ends) = channel::<()>();

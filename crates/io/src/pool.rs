@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Hands out up to `total_bytes` of memory as buffers of `buffer_bytes` each and makes takers wait
-/// when all are out. Memory is obtained at first need and kept until the pool goes.
+/// Hands out up to `total_bytes` of memory as buffers of `buffer_bytes` each, and makes takers wait
+/// when all are out. It allocates memory at first need and keeps it until the pool is dropped.
 ///
-/// A pool belongs to the process that made it: after a fork the child makes its own (buffers that it
-/// has from its parent hold zeros and may be dropped there; they are freed).
+/// A pool belongs to the process that made it. After a fork the child makes its own: inherited
+/// buffers hold zeros, and the child may drop them, which frees them.
 pub struct StagingPool {
     buffer_bytes: usize,
     count_max: AtomicUsize,
@@ -25,16 +25,16 @@ pub struct StagingPool {
 #[derive(Default)]
 struct State {
     free: Vec<Memory>,
-    // A buffer is made only when none is free, so this is also the most that was out at once, since
-    // memory was given back. Those that are written off are not among them.
+    // A buffer is made only when none is free. So this is also the largest number that was out at
+    // once since memory was last given back. Buffers that are written off do not count.
     made: usize,
     written_off: usize,
-    // Counts what a thread without a buffer waits for.
+    // Counts the events that a thread without a buffer waits for.
     events: u64,
 }
 
 impl StagingPool {
-    /// A pool of `total_bytes / buffer_bytes` buffers, at least one.
+    /// Returns a pool of `total_bytes / buffer_bytes` buffers, at least one.
     ///
     /// # Panics
     /// If `buffer_bytes` is zero.
@@ -50,7 +50,7 @@ impl StagingPool {
         })
     }
 
-    /// A buffer; waits until one is free.
+    /// Returns a buffer; waits until one is free.
     #[expect(clippy::disallowed_methods, reason = "it waits on")]
     pub fn take(self: &Arc<Self>) -> AlignedBuf {
         loop {
@@ -60,14 +60,14 @@ impl StagingPool {
         }
     }
 
-    /// A buffer if one is free now. Its contents are left over from earlier use.
+    /// Returns a buffer if one is free now. It still holds the bytes of its last use.
     pub fn try_take(self: &Arc<Self>) -> Option<AlignedBuf> {
         let memory = self.pop(&mut self.lock())?;
         self.dress(memory)
     }
 
-    /// A buffer; waits at most `timeout` for one to be free. A further one for which there is no memory
-    /// is done without.
+    /// Returns a buffer; waits at most `timeout` for a free one. If there is no memory for a new
+    /// one, returns `None`.
     pub fn take_timeout(self: &Arc<Self>, timeout: Duration) -> Option<AlignedBuf> {
         if let Some(buffer) = self.try_take() {
             return Some(buffer);
@@ -85,7 +85,7 @@ impl StagingPool {
         }
     }
 
-    /// Gives memory back to the system that nobody uses, as long as there is more than `bytes` in all.
+    /// Returns unused memory to the system, as long as there is more than `bytes` in all.
     pub fn keep(&self, bytes: usize) {
         let mut state = self.lock();
         let mut given = Vec::new();
@@ -97,7 +97,8 @@ impl StagingPool {
         drop(state);
     }
 
-    /// Hands out no more than `bytes` from now on, but at least one buffer; what is out stays so.
+    /// Limits the pool to `bytes` from now on, but at least one buffer. Buffers that are out stay
+    /// out.
     pub fn limit(&self, bytes: usize) {
         self.count_max.store((bytes / self.buffer_bytes).max(1), Ordering::Relaxed);
         self.keep(bytes);
@@ -113,17 +114,17 @@ impl StagingPool {
         self.count_max() * self.buffer_bytes
     }
 
-    /// The most that was out at once, since memory was [given back](StagingPool::keep).
+    /// Most bytes that were out at once, since memory was last [given back](StagingPool::keep).
     pub fn peak_bytes(&self) -> usize {
         self.lock().made * self.buffer_bytes
     }
 
-    /// How often a buffer has come back or was written off, and [`StagingPool::tell`] was called.
+    /// Number of events: returns of a buffer, write-offs, and calls of [`StagingPool::tell`].
     pub fn events(&self) -> u64 {
         self.lock().events
     }
 
-    /// Waits until [`StagingPool::events`] is another number than `seen`.
+    /// Waits until [`StagingPool::events`] differs from `seen`.
     pub fn wait_event(&self, seen: u64) {
         let mut state = self.lock();
         while state.events == seen {
@@ -131,7 +132,7 @@ impl StagingPool {
         }
     }
 
-    /// Something has happened that a thread which waits for a buffer must look at.
+    /// Wakes threads that wait for a buffer, since something happened that they must look at.
     pub fn tell(&self) {
         if process::id() == self.pid {
             self.note_event(&mut self.lock());
@@ -151,7 +152,7 @@ impl StagingPool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `Some(None)` means: there is room for one more, make it.
+    /// Returns `Some(None)` if there is room for one more buffer, which the caller must allocate.
     fn pop(&self, state: &mut State) -> Option<Option<Memory>> {
         if let Some(memory) = state.free.pop() {
             return Some(Some(memory));
@@ -162,7 +163,7 @@ impl StagingPool {
         })
     }
 
-    // Outside the lock: a new buffer's page faults hold up nobody else.
+    // Runs without the lock: the page faults of a new buffer delay no other thread.
     fn dress(self: &Arc<Self>, memory: Option<Memory>) -> Option<AlignedBuf> {
         let memory = memory.or_else(|| Memory::try_not_inherited(self.buffer_bytes));
         if memory.is_none() {
@@ -175,7 +176,8 @@ impl StagingPool {
 
 impl BufferOwner for StagingPool {
     fn put_back(&self, memory: Memory) {
-        // In a forked child the lock may have been inherited from a thread that is not there.
+        // In a forked child the lock may have been inherited from a thread that does not exist
+        // there.
         if process::id() == self.pid {
             let mut state = self.lock();
             if state.made > self.count_max() {
@@ -230,7 +232,7 @@ mod tests {
     fn what_happens_is_not_missed() {
         let pool = StagingPool::new(8192, 8192);
         let (seen, held) = (pool.events(), pool.take());
-        // Before the wait.
+        // The event comes before the wait.
         drop(held);
         pool.wait_event(seen);
         let seen = pool.events();
@@ -306,7 +308,7 @@ mod tests {
         let fourth = pool.try_take().expect("two are written off");
         third.hold().write_off();
         assert!(pool.try_take().is_none(), "no more than as many again");
-        // What was written off has left the pool; its end makes room for another.
+        // A written-off buffer has left the pool; when it is dropped, another may be written off.
         drop((first, rest, second));
         hold.write_off();
         assert!(pool.try_take().is_none());

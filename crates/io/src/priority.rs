@@ -1,13 +1,13 @@
-//! Threads that work behind a running program.
+//! Threads that run at lower priority than the program.
 
-/// Added to the niceness of a thread that nobody waits for: where the program computes on all cores
-/// it keeps nine tenths of each, and where a core is free nothing changes. More would let a drain
-/// starve.
+/// Niceness added to a background thread. Where the program computes on all cores, it keeps nine
+/// tenths of each; where a core is free, nothing changes. A higher value would starve the persist
+/// phase of a save.
 const NICENESS: i32 = 10;
 
-/// Lets the calling thread, and those that it starts from now on, make way for the program. There is
-/// no way back, so only for threads that end with their work. Where the system refuses, all stays as
-/// it was.
+/// Makes the calling thread, and those that it starts from now on, yield to the program. It cannot
+/// be undone, so it is only for threads that end with their work. Where the system refuses, nothing
+/// changes.
 pub fn make_way() {
     let _ = rustix::process::nice(NICENESS);
 }

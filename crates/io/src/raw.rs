@@ -1,5 +1,5 @@
-//! The device itself, for comparison: the same bytes in the same layout, with nothing of outlive
-//! around them. `outlive bench` measures everything against this.
+//! Raw speed of a device, for comparison: the same bytes in the same layout, without outlive around
+//! them. `outlive bench` measures everything against it.
 
 use crate::{AlignedBuf, DirectFile, read_at, write_all_at};
 use outlive_types::{Error, PAGE_BYTES, Result};
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How the bytes are laid out and how hard the device is driven.
+/// Layout of the bytes, and the load on the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RawLayout {
     /// Length of each file; the last one may be shorter. A multiple of `write_bytes`.
@@ -21,12 +21,12 @@ pub struct RawLayout {
     pub write_bytes: usize,
     /// Threads, each with one write or read in flight.
     pub depth: usize,
-    /// Reserves a file's room before writing it.
+    /// Whether a file's space is reserved before the file is written.
     pub preallocate: bool,
 }
 
 impl Default for RawLayout {
-    /// The layout of packs, which is also the fastest that was found.
+    /// Returns the layout of packs, which is also the fastest that was measured.
     fn default() -> Self {
         RawLayout {
             file_bytes: 64 << 20,
@@ -37,14 +37,14 @@ impl Default for RawLayout {
     }
 }
 
-/// Writes `total_bytes` (rounded up to whole writes) as files `raw-0`, `raw-1`, … in `dir` and
-/// returns the time it took, creation and a sync of each file and of `dir` included. The bytes come
-/// straight from `data`, at least one write long; to be honest with devices that compress, make it
-/// random, and larger than one write. Uses O_DIRECT unless the file system refuses it.
+/// Writes `total_bytes` (rounded up to whole writes) as files `raw-0`, `raw-1`, … in `dir`. Returns
+/// the time it took, including creation and a sync of each file and of `dir`. The bytes come
+/// straight from `data`, at least one write long. Some devices compress: for a fair result make the
+/// data random, and longer than one write. Uses O_DIRECT unless the file system refuses it.
 ///
 /// # Errors
-/// `Invalid` for a layout that is not made of whole pages; `Full`; what the device reports. The
-/// files are then left behind, as after success: see [`raw_remove`].
+/// `Invalid` for a layout that is not made of whole pages; `Full`; errors of the device. The files
+/// then stay, as after success: see [`raw_remove`].
 pub fn raw_write(
     dir: &Path,
     total_bytes: u64,
@@ -61,7 +61,7 @@ pub fn raw_write(
         Error::io,
         || OpenOptions::new().write(true).create(true).truncate(true).clone(),
         |file, index, offset| {
-            // A prime step, so that neighbours differ and nothing is written twice in a row.
+            // A prime step, so that neighbours differ and no bytes are written twice in a row.
             let at = (index as usize).wrapping_mul(7919) % slices * PAGE_BYTES;
             write_all_at(file, &data[at..at + layout.write_bytes], offset)
         },
@@ -77,7 +77,7 @@ pub fn raw_write(
     Ok(started.elapsed())
 }
 
-/// Reads what [`raw_write`] wrote with the same arguments and returns the time it took.
+/// Reads the files of [`raw_write`] with the same arguments and returns the time it took.
 ///
 /// # Errors
 /// As for `raw_write`; `Damaged` if the files are missing or short.
@@ -85,7 +85,7 @@ pub fn raw_read(dir: &Path, total_bytes: u64, layout: &RawLayout) -> Result<Dura
     let run = Run::new(dir, total_bytes, layout)?;
     let buffers: Mutex<Vec<AlignedBuf>> =
         Mutex::new((0..run.threads()).map(|_| AlignedBuf::zeroed(layout.write_bytes)).collect());
-    // Touch them now: page faults are no work of the device.
+    // Touches them now: page faults are not the device's work.
     for buffer in lock(&buffers).iter_mut() {
         buffer.fill(1);
     }
@@ -107,10 +107,10 @@ pub fn raw_read(dir: &Path, total_bytes: u64, layout: &RawLayout) -> Result<Dura
     Ok(started.elapsed())
 }
 
-/// Removes the files of [`raw_write`]; ones that are not there are no error.
+/// Removes the files of [`raw_write`]; missing ones are no error.
 ///
 /// # Errors
-/// What the file system reports.
+/// Errors of the file system.
 pub fn raw_remove(dir: &Path, total_bytes: u64, layout: &RawLayout) -> Result<()> {
     let run = Run::new(dir, total_bytes, layout)?;
     for file in 0..run.files() {
@@ -128,7 +128,7 @@ pub fn raw_remove(dir: &Path, total_bytes: u64, layout: &RawLayout) -> Result<()
 struct Run<'a> {
     dir: &'a Path,
     layout: RawLayout,
-    /// Writes, or reads, in all and per file.
+    /// Number of writes, or reads, in all and per file.
     count: u64,
     per_file: u64,
 }
@@ -172,8 +172,8 @@ impl Run<'_> {
         self.dir.join(format!("raw-{file}"))
     }
 
-    /// Does `work` at every place, in order, on `depth` threads. A thread that does the first work in
-    /// a file opens the file, one that does the last ends it. `fault` says what an error means.
+    /// Does `work` at every offset, in order, on `depth` threads. The thread with the first work in
+    /// a file opens the file; the thread with the last ends it. `fault` translates an error.
     fn each(
         &self,
         fault: fn(&str, &Path, &io::Error) -> Error,

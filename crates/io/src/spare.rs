@@ -1,4 +1,4 @@
-//! How much of the processors a running program leaves to those who work behind it.
+//! Measures how many cores a running program leaves to the background threads.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::Mutex;
@@ -6,64 +6,66 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time between two looks at the clocks: many pieces of work, as what a thread does is told after each.
+/// Time between two readings of the clocks. It spans many pieces of work, as a thread reports its
+/// time after each.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How long a thread that is one too many sleeps.
+/// Sleep of a surplus thread before it checks again.
 const PAUSE: Duration = Duration::from_millis(5);
-/// A core of which no more than this is used counts as free: the process's own writes to disk take
-/// some.
+/// Part of a core that the program may use while the core counts as free: the process's own writes
+/// to disk take some.
 const IDLE_PART: f64 = 0.5;
 
-/// Threads that work behind a program, numbered from 0, of which only so many are to work as it leaves
-/// cores. Priorities alone do not keep out of its way: the least of them still takes a tenth of a core
-/// ([`make_way`](crate::make_way)), and a lower one would starve while it holds what others wait for. So
-/// those that are too many stop between two pieces of work.
+/// Background threads, numbered from 0. Only as many run as the program leaves cores. Priorities
+/// alone do not keep them out of its way. The lowest one in use still takes a tenth of a core
+/// ([`make_way`](crate::make_way)). An even lower one would starve while it holds what others wait
+/// for. So surplus threads pause between two pieces of work.
 #[derive(Debug)]
 pub struct SpareCores {
     cores: usize,
-    /// Nanoseconds that our own threads have worked.
+    /// Nanoseconds of work of the background threads.
     own_ns: AtomicU64,
     allowed: AtomicUsize,
     last: Mutex<Look>,
 }
 
-/// The clocks at one moment.
+/// Readings of the clocks at one moment.
 #[derive(Clone, Copy, Debug)]
 struct Look {
     at: Instant,
-    /// Of all threads of the process.
+    /// Time of all threads of the process.
     process: Duration,
     own: Duration,
 }
 
-/// One thread's part in it.
+/// One background thread.
 #[derive(Debug)]
 pub struct Helper<'a> {
     spare: &'a SpareCores,
     number: usize,
-    /// This thread's clock when it last told.
+    /// Reading of this thread's clock at its last report.
     told: Duration,
 }
 
 impl SpareCores {
-    /// On all cores that this process may use. Until the program is seen to use them they are ours.
+    /// Starts with all cores that this process may use; they count as free until the program uses
+    /// them.
     pub fn new() -> SpareCores {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let (own_ns, allowed) = (AtomicU64::new(0), AtomicUsize::new(cores));
         SpareCores { cores, own_ns, allowed, last: Mutex::new(Look::now(Duration::ZERO)) }
     }
 
-    /// The calling thread takes part as this number.
+    /// Registers the calling thread under this number.
     pub fn helper(&self, number: usize) -> Helper<'_> {
         Helper { spare: self, number, told: clock(ClockId::ThreadCPUTime) }
     }
 
-    /// How many threads may work at present.
+    /// Number of threads that may work at present.
     pub fn allowed(&self) -> usize {
         self.allowed.load(Ordering::Relaxed)
     }
 
-    /// Looks at the clocks, if it is time and nobody else does.
+    /// Reads the clocks, if it is time and no other thread does.
     fn look(&self) {
         let Ok(mut last) = self.last.try_lock() else { return };
         if last.at.elapsed() < LOOK_EVERY {
@@ -87,8 +89,8 @@ impl Look {
     }
 }
 
-/// How many of our threads the program leaves a core to, by what it used between two looks; at least
-/// one, as somebody must go on.
+/// Number of background threads for which the program leaves a core, by its use between two
+/// readings. At least one, so that the work continues.
 fn allowed(cores: usize, before: &Look, now: &Look) -> usize {
     let own = now.own.saturating_sub(before.own);
     let program = now.process.saturating_sub(before.process).saturating_sub(own);
@@ -98,8 +100,8 @@ fn allowed(cores: usize, before: &Look, now: &Look) -> usize {
 }
 
 impl Helper<'_> {
-    /// Stays here while the program wants the core that this thread would take, and as long as there
-    /// `is_work`; answers how long. To be called between two pieces of work.
+    /// Waits while the program wants the core that this thread would take and there `is_work`;
+    /// returns the time waited. Call it between two pieces of work.
     pub fn wait_turn(&mut self, is_work: impl Fn() -> bool) -> Duration {
         let now = clock(ClockId::ThreadCPUTime);
         let worked = now.saturating_sub(self.told).as_nanos() as u64;
@@ -138,13 +140,13 @@ mod tests {
         for (cores, process, own, expected) in [
             (2, 1000, 100, 2),
             (2, 1020, 120, 2),
-            // The program computes on one core; ours is the other.
+            // The program computes on one core; the other is free.
             (2, 1020, 100, 1),
             (2, 1040, 120, 1),
             (2, 1040, 100, 1),
             (8, 1020, 100, 7),
             (8, 1100, 140, 5),
-            // It does a little beside.
+            // The program uses a little of the second core.
             (2, 1044, 140, 2),
             // Clocks that are read one after the other may disagree.
             (2, 1020, 125, 2),

@@ -1,8 +1,10 @@
 //! Outcomes of work in flight.
 //!
-//! Whoever wants an outcome waits for it ([`Ticket::wait`], [`Ticket::wait_until`]), says what is to be done
-//! with it ([`Ticket::on_done`], [`Ticket::map`]), or puts it beside others and takes them as they come
-//! ([`Completions`](crate::Completions)). Only the first two wait, so one thread serves thousands.
+//! A caller has three ways to get an outcome. It waits for it ([`Ticket::wait`],
+//! [`Ticket::wait_until`]); it registers what to do with it ([`Ticket::on_done`], [`Ticket::map`]);
+//! or it queues the ticket with others and takes outcomes as they come
+//! ([`Completions`](crate::Completions)). Only the first two functions block, so one thread serves
+//! thousands.
 
 use std::any::Any;
 use std::fmt;
@@ -12,10 +14,10 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError};
 use std::thread;
 use std::time::Instant;
 
-/// The outcome of work that may still be going on. Dropping a ticket does not stop the work.
+/// The outcome of work that may still be running. Dropping a ticket does not stop the work.
 ///
-/// In a forked child, work that its parent began has no outcome any more; what was over before the fork
-/// has, but the memory of a pool's buffers holds zeros there.
+/// In a forked child, work that its parent began has no outcome. Work that ended before the fork
+/// has its outcome, but the memory of a pool's buffers holds zeros there.
 #[must_use = "the work's outcome, a failure too, is known only to who asks for it"]
 pub struct Ticket<T>(Inner<T>);
 
@@ -24,8 +26,8 @@ enum Inner<T> {
     Pending(Arc<Shared<T>>),
 }
 
-/// The other end of a ticket: whoever does the work fulfils it. Dropped without that, the ticket's
-/// waiter gets the pair's fallback, so nobody waits for ever.
+/// The other end of a ticket: the worker fulfils it. If it is dropped without that, the waiter gets
+/// the fallback of the pair, so no thread waits forever.
 pub struct Promise<T>(Arc<Shared<T>>);
 
 type Fallback<T> = Box<dyn FnOnce() -> T + Send>;
@@ -51,24 +53,24 @@ enum Outcome<T> {
     Abandoned(Option<Fallback<T>>),
 }
 
-/// Why there is no outcome.
+/// Reason why there is no outcome.
 pub(crate) const GIVEN_UP: &str = "the work behind this ticket was given up without an outcome (it belonged \
     to the process before a fork, or this is a bug)";
 
 impl<T: Send + 'static> Ticket<T> {
-    /// Work that is over.
+    /// Returns the ticket of work that has ended.
     pub fn done(value: T) -> Ticket<T> {
         Ticket(Inner::Done(value))
     }
 
-    /// A promise and its ticket. If the promise is dropped unfulfilled the waiter panics, naming
-    /// this bug; where that must not be, use [`Ticket::pair_or`].
+    /// Returns a promise and its ticket. If the promise is dropped unfulfilled, the waiter panics
+    /// and names this bug; to avoid that, use [`Ticket::pair_or`].
     pub fn pair() -> (Promise<T>, Ticket<T>) {
         Self::pair_with(None)
     }
 
-    /// A promise and its ticket, whose waiter gets `fallback()` if the promise is dropped
-    /// unfulfilled.
+    /// Returns a promise and its ticket. If the promise is dropped unfulfilled, the waiter gets
+    /// `fallback()`.
     pub fn pair_or(fallback: impl FnOnce() -> T + Send + 'static) -> (Promise<T>, Ticket<T>) {
         Self::pair_with(Some(Box::new(fallback)))
     }
@@ -85,7 +87,7 @@ impl<T: Send + 'static> Ticket<T> {
     /// Waits for the outcome.
     ///
     /// # Panics
-    /// If the work panicked, with what it panicked with.
+    /// If the work panicked, with the same payload.
     pub fn wait(self) -> T {
         match self.0 {
             Inner::Done(value) => value,
@@ -99,7 +101,7 @@ impl<T: Send + 'static> Ticket<T> {
     /// Waits for the outcome until `deadline`.
     ///
     /// # Errors
-    /// The ticket, if the work is late. It goes on.
+    /// The ticket, if the work is late. The work continues.
     ///
     /// # Panics
     /// As [`Ticket::wait`].
@@ -113,7 +115,7 @@ impl<T: Send + 'static> Ticket<T> {
         }
     }
 
-    /// True if `wait` would not have to wait.
+    /// True if `wait` would not block.
     pub fn ready(&self) -> bool {
         match &self.0 {
             Inner::Done(_) => true,
@@ -121,9 +123,9 @@ impl<T: Send + 'static> Ticket<T> {
         }
     }
 
-    /// Has `callback` called with the outcome, or with what the work panicked with: at once if it is
-    /// over, else in the thread that ends it. So a callback must not wait, nor take long. In a forked
-    /// child one that the parent asked for is never called.
+    /// Calls `callback` with the outcome, or with the payload of a panic: at once if the work has
+    /// ended, else in the thread that ends it. So a callback must neither wait nor take long. A
+    /// forked child never calls a callback that its parent registered.
     pub fn on_done(self, callback: impl FnOnce(thread::Result<T>) + Send + 'static) {
         match self.0 {
             Inner::Done(value) => callback(Ok(value)),
@@ -131,8 +133,8 @@ impl<T: Send + 'static> Ticket<T> {
         }
     }
 
-    /// The ticket of `then(outcome)`. Where `then` runs, and what it must not do, is said at
-    /// [`Ticket::on_done`].
+    /// Returns the ticket of `then(outcome)`. [`Ticket::on_done`] says where `then` runs and what
+    /// it must not do.
     pub fn map<U: Send + 'static>(self, then: impl FnOnce(T) -> U + Send + 'static) -> Ticket<U> {
         if let Inner::Done(value) = self.0 {
             return Ticket::done(then(value));
@@ -188,7 +190,8 @@ impl<T> Shared<T> {
         callback(outcome.into_result());
     }
 
-    /// What a forked child can know. The lock may be held by a thread that only the parent has.
+    /// Returns the outcome as far as a forked child can know it. The lock may be held by a thread
+    /// that exists only in the parent.
     fn after_fork(&self) -> Outcome<T> {
         let mut state = match self.state.try_lock() {
             Ok(state) => state,
@@ -211,7 +214,8 @@ impl<T> Shared<T> {
     }
 
     fn settle(&self, outcome: impl FnOnce(Option<Fallback<T>>) -> Outcome<T>) {
-        // A promise dropped in a forked child says nothing about the work, which the parent does.
+        // A promise dropped in a forked child says nothing about the work, which runs in the
+        // parent.
         if process::id() != self.pid {
             return;
         }
@@ -226,7 +230,7 @@ impl<T> Shared<T> {
         };
         *state = State::Taken;
         drop(state);
-        // A callback that panics has said so; whoever ended the work has nothing to do with it.
+        // A callback that panics has reported it; the thread that ended the work is not concerned.
         let _ = catch_unwind(AssertUnwindSafe(|| callback(outcome.into_result())));
     }
 }
@@ -252,17 +256,17 @@ impl<T> Outcome<T> {
 }
 
 impl<T> Promise<T> {
-    /// Hands over the outcome.
+    /// Sets the outcome.
     pub fn fulfil(self, value: T) {
         self.settle(Ok(value));
     }
 
-    /// Says that the work panicked; the waiter panics with `payload`.
+    /// Reports that the work panicked; the waiter panics with `payload`.
     pub fn panicked(self, payload: Box<dyn Any + Send>) {
         self.settle(Err(payload));
     }
 
-    /// Hands over the outcome, or what the work panicked with.
+    /// Sets the outcome, or the payload of the work's panic.
     pub fn settle(self, outcome: thread::Result<T>) {
         self.0.settle(|fallback| {
             drop(fallback);
@@ -340,7 +344,7 @@ mod tests {
         assert_eq!(mapped.wait(), -3);
     }
 
-    /// Who waits need not be there when the work ends, nor the other way round.
+    /// The waiter may be absent when the work ends, and the worker when the waiter comes.
     #[test]
     fn a_callback_is_called_once_by_whoever_is_last() {
         let (sender, heard) = channel();

@@ -1,4 +1,4 @@
-//! Work that is to be done later, without a thread that sleeps for each.
+//! Delayed work, without a sleeping thread for each piece.
 
 use crate::PerProcess;
 use std::collections::BTreeMap;
@@ -10,38 +10,39 @@ use std::time::{Duration, Instant};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Nobody waits longer.
+/// Longest pause before a job.
 const PAUSE_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Lets time pass. Tests note the pauses instead.
+/// Clock for delays. Tests use one that records the pauses instead.
 pub trait Timer: Send + Sync + fmt::Debug {
-    /// Has `job` done after `pause`, in a thread that others' jobs need too: it must not wait, nor take
+    /// Runs `job` after `pause`, in a thread that other jobs share: it must neither wait nor take
     /// long.
     fn after(&self, pause: Duration, job: Job);
 
-    /// Spends `pause` here, where somebody has to.
+    /// Waits for `pause` in the calling thread.
     fn sleep(&self, pause: Duration);
 
-    /// Whether there is a thread for jobs. Without one, `after` spends the pause and does the job itself,
-    /// whatever its caller holds meanwhile.
+    /// Whether there is a thread for jobs. Without one, `after` waits for the pause and runs the
+    /// job itself, whatever locks its caller holds.
     fn has_thread(&self) -> bool {
         true
     }
 }
 
-/// The time of this machine. One thread of this process does what is due, in the order of due times.
+/// The time of this machine. One thread of this process runs the jobs, in the order of their due
+/// times.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SystemTimer;
 
-/// What is to be done, by due time; the number keeps what is due at the same moment in order.
+/// Jobs by due time; the number orders jobs that are due at the same moment.
 #[derive(Default)]
 struct Agenda {
     jobs: Mutex<BTreeMap<(Instant, u64), Job>>,
     changed: Condvar,
 }
 
-/// The agenda of this process and how many jobs it was ever given. A forked child begins with none: the
-/// thread that does them is its parent's.
+/// The agenda of this process, and the number of jobs that it ever received. A forked child begins
+/// with none: the thread that runs the jobs exists only in its parent.
 static AGENDA: PerProcess<Option<(Arc<Agenda>, u64)>> = PerProcess::new(|_| None);
 
 impl Timer for SystemTimer {
@@ -49,7 +50,7 @@ impl Timer for SystemTimer {
         let due = Instant::now() + pause.min(PAUSE_MAX);
         match agenda() {
             Some((agenda, number)) => agenda.put((due, number), job),
-            // No more threads for this user: then this one spends the pause.
+            // This user may start no more threads: this one waits for the pause.
             None => {
                 thread::sleep(pause);
                 job();
@@ -66,7 +67,8 @@ impl Timer for SystemTimer {
     }
 }
 
-/// The agenda of this process, with its thread, and a number for one more job; `None` without a thread.
+/// Returns the agenda of this process, with its thread, and a number for one more job; `None` if
+/// there is no thread.
 fn agenda() -> Option<(Arc<Agenda>, u64)> {
     let mut known = AGENDA.lock();
     if known.is_none() {
@@ -102,7 +104,7 @@ impl Agenda {
                 _ => {
                     let job = first.remove();
                     drop(jobs);
-                    // One that panics has said so; the others are still due.
+                    // A job that panics has reported it; the others are still due.
                     let _ = catch_unwind(AssertUnwindSafe(job));
                     jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
                 }

@@ -1,5 +1,4 @@
-//! Reads what lies on the targets, every byte of it, and checks it: shard by shard, as a verification
-//! does, or pack by pack.
+//! Reads and checks every byte on the targets: shard by shard for a verification, or pack by pack.
 
 use crate::Pool;
 use crate::stripe::{Breadth, OpenShard, Scan, ShardFault};
@@ -10,16 +9,16 @@ use outlive_target::{ReadRange, ShardName};
 use outlive_types::{Error, PackId, Result};
 use std::fmt;
 
-/// A shard that lies on a target. Messages call it by its pack and its number: `PACKID.0`.
+/// A shard that a target stores. Messages call it by its pack and its number: `PACKID.0`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct StoredShard {
     name: ShardName,
-    /// The number of that target in `pool.toml`.
+    /// Number of that target in `pool.toml`.
     on: u32,
 }
 
 impl StoredShard {
-    /// The pack it belongs to.
+    /// Returns the pack of the shard.
     pub fn pack(&self) -> PackId {
         self.name.pack
     }
@@ -31,24 +30,25 @@ impl fmt::Display for StoredShard {
     }
 }
 
-/// A pack that was read whole.
+/// Result of reading a whole pack.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PackCheck {
     /// Bytes of all copies of its shards, on both tiers.
     pub stored_bytes: u64,
-    /// What its redundancy makes up for: shards that the fast tier lacks, and copies on either tier that are damaged
-    /// or could not be read.
+    /// Faults that its redundancy makes up for: shards that the fast tier lacks, and copies on
+    /// either tier that are damaged or unreadable.
     pub faults: Vec<ShardFault>,
 }
 
-/// Takes the directory of a pack, and the logical offset and the bytes of a container.
+/// Function that takes the directory of a pack, and the logical offset and bytes of a container.
 pub type EachContainer<'a> = dyn FnMut(&Directory, u64, &[u8]) -> Result<()> + 'a;
 
 impl Pool {
-    /// All finished shards on targets that are there, sorted, also those with a number that no pack has.
+    /// Returns all finished shards on reachable targets, sorted, even those whose number no pack
+    /// has.
     ///
     /// # Errors
-    /// More targets than the pool can do without cannot be asked.
+    /// If more targets cannot be listed than the pool can do without.
     pub fn shards(&self) -> Result<Vec<StoredShard>> {
         let targets = self.targets();
         let stored = |(name, number): (ShardName, usize)| StoredShard {
@@ -58,7 +58,7 @@ impl Pool {
         Ok(targets.list()?.into_iter().map(stored).collect())
     }
 
-    /// Length of a shard.
+    /// Returns the length of a shard.
     ///
     /// # Errors
     /// `Damaged` if it is missing.
@@ -71,7 +71,7 @@ impl Pool {
     /// tables. Returns its length.
     ///
     /// # Errors
-    /// `Damaged`, saying what is wrong first; what the target reports.
+    /// `Damaged`, with the first fault; errors of the target.
     pub fn verify_shard(&self, shard: StoredShard) -> Result<u64> {
         self.check_shard(shard).map_err(|e| e.context(format!("shard {shard}")))
     }
@@ -82,7 +82,7 @@ impl Pool {
         self.verify_on(&targets, name, member)
     }
 
-    /// The same of the shard of that name on the target `member` of these.
+    /// Does the same for the shard `name` on the target `member` of `targets`.
     pub(crate) fn verify_on(
         &self,
         targets: &TargetSet,
@@ -104,10 +104,11 @@ impl Pool {
         Ok(open.stored_bytes)
     }
 
-    /// As `verify_on`, and a power cut does not take the copy back: another one may go.
+    /// As `verify_on`, and makes the copy safe from a power cut, so that another copy may be
+    /// deleted.
     ///
     /// # Errors
-    /// `Damaged`; what the target reports.
+    /// `Damaged`; errors of the target.
     pub(crate) fn secure_on(
         &self,
         targets: &TargetSet,
@@ -118,12 +119,12 @@ impl Pool {
         targets.members()[member].target().sync(&[name]).map(|()| bytes)
     }
 
-    /// Reads a whole pack, all copies of its shards, and checks it; `each` takes its directory with the logical
-    /// offset and the bytes of each container, and may find more wrong.
+    /// Reads and checks a whole pack with all copies of its shards. `each` takes the directory, and
+    /// the logical offset and bytes of each container; it may find more faults.
     ///
     /// # Errors
-    /// `Damaged` if too little of it is whole, saying what is wrong first; what the targets report, if that
-    /// is why; those of `each`.
+    /// `Damaged` if too little of the pack is whole, with the first fault; an error of a target, if
+    /// that is the reason; errors of `each`.
     pub fn check_pack(&self, pack: PackId, each: &mut EachContainer<'_>) -> Result<PackCheck> {
         let mut check = || {
             let mut scan = Scan::open(self, pack, Breadth::All)?;
@@ -131,7 +132,7 @@ impl Pool {
             while let Some(fragments) = scan.next(&data)? {
                 let offset = fragments.number * self.config().format.container_bytes;
                 match &fragments.bytes[..] {
-                    // Without a copy.
+                    // The only fragment is the container: no copy.
                     [Some(container)] => each(&directory, offset, container)?,
                     _ => each(&directory, offset, &scan.container(&fragments)?)?,
                 }
@@ -142,7 +143,7 @@ impl Pool {
     }
 }
 
-/// Where the target of a shard is in the set.
+/// Returns the position of a shard's target in the set.
 fn number_of(targets: &TargetSet, shard: StoredShard) -> Result<usize> {
     let gone = || Error::damaged(format!("shard {shard} was on a target that was removed"));
     targets.number_of(shard.on).ok_or_else(gone)

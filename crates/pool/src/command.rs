@@ -1,6 +1,6 @@
-//! Commands that messages advise, to be run as they are.
+//! Commands that messages advise, ready to be run.
 
-/// A command of `outlive`; words that a shell would take apart are quoted.
+/// Returns a command of `outlive`, with quotes around words that a shell would split.
 pub(crate) fn command(verb: &str, location: Option<&str>, words: &[&str]) -> String {
     let mut line = format!("outlive {verb} {}", location.map_or("POOL".to_owned(), quoted));
     for word in words {

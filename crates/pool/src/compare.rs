@@ -1,4 +1,4 @@
-//! Whether a marker is this pool's.
+//! Checks that a marker belongs to this pool.
 
 use crate::config::FormatConfig;
 use crate::location::Location;
@@ -6,12 +6,12 @@ use crate::marker::Marker;
 use crate::paths::PoolPaths;
 use outlive_types::{Error, Result};
 
-/// The text of a marker or a descriptor.
+/// Decodes the text of a marker or a descriptor.
 pub(crate) fn text(bytes: Vec<u8>, name: &str) -> Result<String> {
     String::from_utf8(bytes).map_err(|_| Error::invalid(format!("{name} is not text")))
 }
 
-/// What to do about a place in which nothing is found.
+/// Returns the advice for a location in which nothing is found.
 pub(crate) fn look_for(place: &Location) -> &'static str {
     match place {
         Location::Directory(_) => "if it lies on a file system of its own, mount that",
@@ -22,7 +22,7 @@ pub(crate) fn look_for(place: &Location) -> &'static str {
     }
 }
 
-/// Compares a descriptor's `[format]` with that of the marker of this name, which is in `what`.
+/// Compares a descriptor's `[format]` with that of the marker `name` of the pool's `what`.
 pub(crate) fn compare(
     paths: &PoolPaths,
     format: &FormatConfig,

@@ -1,4 +1,4 @@
-//! `pool.toml`: what is fixed at creation, and what merely tunes.
+//! `pool.toml`: values that are fixed at creation, and values that only tune.
 
 use crate::location::Location;
 use crate::redundancy::{Redundancy, TARGET, TargetConfig, TiersConfig};
@@ -9,29 +9,29 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 
-/// The whole descriptor.
+/// The whole descriptor `pool.toml`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(from = "DescriptorText")]
 pub struct PoolConfig {
-    /// Fixed when the pool is made.
+    /// Values that are fixed when the pool is made.
     pub format: FormatConfig,
-    /// May change at any time.
+    /// Values that may change at any time.
     pub tuning: Tuning,
-    /// How many targets may be lost.
+    /// Rule that says how many targets may be lost.
     #[serde(skip_serializing_if = "Redundancy::is_default")]
     pub redundancy: Redundancy,
-    /// Where the log is kept; `None`: beside the descriptor.
+    /// Location of the log; `None`: beside the descriptor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log: Option<LogConfig>,
-    /// Which checkpoints the slow tier gets.
+    /// Rule for the checkpoints that the slow tier gets.
     #[serde(skip_serializing_if = "TiersConfig::is_default")]
     pub tiers: TiersConfig,
-    /// Where packs are kept; empty: in the pool's own directory.
+    /// Targets that keep the packs; empty: the pool's own directory.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub target: Vec<TargetConfig>,
 }
 
-/// A descriptor as it is read: a marker of the log may serve as one, and says more.
+/// A descriptor as it is read. A marker of the log, which has more keys, may serve as one.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DescriptorText {
@@ -48,8 +48,8 @@ struct DescriptorText {
     target: Vec<TargetConfig>,
     #[serde(default, rename = "next_target")]
     _next_target: Option<u32>,
-    #[serde(default, rename = "place")]
-    _place: Option<IgnoredAny>,
+    #[serde(default, rename = "replica")]
+    _replica: Option<IgnoredAny>,
     #[serde(default, rename = "moved")]
     _moved: Option<IgnoredAny>,
 }
@@ -61,11 +61,11 @@ impl From<DescriptorText> for PoolConfig {
     }
 }
 
-/// `[log]`: one place, or several.
+/// `[log]`: one replica, or several.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LogConfig {
-    /// Counts the sets of places that the log had, from 1: `outlive pool move-log` makes a new one.
+    /// Number of the log's configuration, from 1: `outlive pool move-log` makes the next one.
     #[serde(skip_serializing_if = "is_first")]
     pub number: u32,
     /// A directory, a bucket that honours conditional puts, or an etcd cluster (docs/pool.md).
@@ -87,12 +87,12 @@ impl Default for LogConfig {
 }
 
 impl LogConfig {
-    /// A log at these places; `None` if there are none.
+    /// Returns a log with replicas at these locations; `None` if there are none.
     pub fn at(locations: &[String]) -> Option<LogConfig> {
         LogConfig::numbered(locations, 1)
     }
 
-    /// The same, after moves.
+    /// Returns the same, as configuration `number`.
     pub(crate) fn numbered(locations: &[String], number: u32) -> Option<LogConfig> {
         match locations {
             [] => None,
@@ -101,7 +101,7 @@ impl LogConfig {
         }
     }
 
-    /// All its places, in their order.
+    /// Returns the locations of all replicas, in their order.
     pub(crate) fn all(&self) -> Vec<&String> {
         self.location.iter().chain(&self.locations).collect()
     }
@@ -126,10 +126,10 @@ impl LogConfig {
     }
 }
 
-/// Its table in `pool.toml`.
+/// Name of its table in `pool.toml`.
 pub(crate) const LOG: &str = "[log]";
 
-/// What decides the bytes in the pool.
+/// Values that decide the bytes in the pool.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FormatConfig {
@@ -139,49 +139,50 @@ pub struct FormatConfig {
     pub revision: u32,
     /// 32 hexadecimal digits, random.
     pub pool_id: String,
-    /// Unit of I/O.
+    /// Length of a container, the unit of I/O.
     pub container_bytes: u64,
-    /// Containers of a pack in all.
+    /// Length of all containers of a pack together.
     pub pack_bytes: u64,
-    /// Longest chunk.
+    /// Length of the longest chunk.
     pub chunk_bytes_max: u64,
 }
 
-/// What decides how fast and with how much memory the work is done.
+/// Values that decide speed and memory.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Tuning {
-    /// Memory for containers on their way to or from the target.
+    /// Memory for containers on their way to or from the targets.
     pub staging_bytes: u64,
-    /// Memory for frozen copies of dirty pages; more than this drains while `save` still blocks.
+    /// Memory for frozen copies of dirty pages; a save persists what exceeds it while `save` still
+    /// blocks.
     pub freeze_bytes_max: u64,
-    /// How dirty pages are held still: `copy`, `fork`, `precopy`, or `auto`: whichever keeps the
-    /// program least (docs/capture.md).
+    /// Method to snapshot dirty pages: `copy`, `fork`, `precopy`, or `auto`, which takes the one
+    /// that stops the program least (docs/capture.md).
     pub freeze: String,
-    /// How changed pages are found: `auto`, `wp-async`, `mprotect` or `hash`.
+    /// Method to find changed pages: `auto`, `wp-async`, `mprotect` or `hash`.
     pub tracker: String,
-    /// Memory for the index of known chunks; a duplicate missed beyond it costs only space.
+    /// Memory for the index of known chunks; a duplicate that it misses costs only space.
     pub index_bytes_max: u64,
-    /// Threads that hash and copy; 0 takes the machine's cores, at most 4.
+    /// Number of threads that hash and copy; 0 takes the machine's cores, at most 4.
     pub threads: u32,
-    /// Share of a save's new bytes that may be spent on rewriting what is fragmented.
+    /// Percentage of a save's new bytes that it may spend on rewriting fragmented data.
     pub rewrite_percent_max: u32,
-    /// Ranges closer than this are read in one go.
+    /// Gap below which one read takes two ranges.
     pub read_gap_bytes: u64,
-    /// Whether reads of a pool with redundancy go around targets that are late.
+    /// Whether reads of a pool with redundancy go around late targets.
     pub reads_around: bool,
-    /// How new chunks are compressed: `none`, `lz4`, `zstd`, or `auto`: where it makes saves faster.
+    /// Compression of new chunks: `none`, `lz4`, `zstd`, or `auto`: where it makes saves faster.
     pub compression: String,
-    /// Zstandard's level, 1 to 12; files are compressed at 5 at least.
+    /// Level of Zstandard, 1 to 12; files are compressed at 5 at least.
     pub compression_level: u32,
-    /// How new chunks of files are compressed: no program waits for them, and they are kept long.
+    /// Compression of new chunks of files: no program waits for them, and they are kept long.
     pub compression_files: String,
-    /// What prunings keep that are given no rules; empty: they refuse.
+    /// Rules for prunings that are given none; empty: such prunings are refused.
     pub keep: String,
-    /// A leaf whose encoding is longer is not kept in memory but read again when it is needed.
+    /// Longest encoding of a leaf that stays in memory; longer leaves are read again when needed.
     pub leaf_bytes_max: u64,
-    /// A program that saves gives the files of its checkpoints the present as their time, once in so many seconds;
-    /// 0: never. For file systems that delete files by age.
+    /// Seconds after which a program that saves sets the times of its checkpoints' files to now; 0:
+    /// never. For file systems that delete files by age.
     pub freshen_every_s: u64,
 }
 
@@ -208,13 +209,13 @@ impl Default for Tuning {
 }
 
 impl Tuning {
-    /// The defaults of a new pool some of whose packs are in buckets: a server that is far needs more on
-    /// its way to keep the network busy.
+    /// Returns the defaults of a new pool with packs in buckets: a distant server needs more data
+    /// in flight to keep the network busy.
     pub fn of_buckets() -> Tuning {
         Tuning { staging_bytes: 128 << 20, ..Tuning::default() }
     }
 
-    /// How to compress what programs save.
+    /// Returns the compression of saves.
     ///
     /// # Errors
     /// `Invalid` for an unknown word.
@@ -222,7 +223,7 @@ impl Tuning {
         compression_of("compression", &self.compression)
     }
 
-    /// How to compress files.
+    /// Returns the compression of files.
     ///
     /// # Errors
     /// `Invalid` for an unknown word.
@@ -230,7 +231,7 @@ impl Tuning {
         compression_of("compression_files", &self.compression_files)
     }
 
-    /// How to hold dirty pages still.
+    /// Returns the method to snapshot dirty pages.
     ///
     /// # Errors
     /// `Invalid` for an unknown word.
@@ -243,7 +244,7 @@ impl Tuning {
         })
     }
 
-    /// How to find changed pages.
+    /// Returns the method to find changed pages.
     ///
     /// # Errors
     /// `Invalid` for an unknown word.
@@ -251,7 +252,7 @@ impl Tuning {
         TrackerChoice::parse(&self.tracker).map_err(|e| e.context("tuning"))
     }
 
-    /// Threads to use on this machine.
+    /// Returns the number of threads to use on this machine.
     pub fn threads(&self) -> usize {
         match self.threads {
             0 => std::thread::available_parallelism().map_or(1, |n| n.get().min(4)),
@@ -275,7 +276,7 @@ fn compression_of(key: &str, word: &str) -> Result<Compression> {
 }
 
 impl FormatConfig {
-    /// The defaults of a new pool.
+    /// Returns the defaults of a new pool.
     pub fn new(pool_id: [u8; 16]) -> FormatConfig {
         let mut hex = String::with_capacity(32);
         for byte in pool_id {
@@ -291,7 +292,7 @@ impl FormatConfig {
         }
     }
 
-    /// The pool's id as bytes. The configuration must have been checked.
+    /// Returns the pool's id as bytes. The configuration must have been checked.
     pub fn pool_id_bytes(&self) -> [u8; 16] {
         let mut id = [0; 16];
         for (byte, pair) in id.iter_mut().zip(self.pool_id.as_bytes().chunks(2)) {
@@ -303,28 +304,28 @@ impl FormatConfig {
         id
     }
 
-    /// Longest chunk in pages.
+    /// Returns the length of the longest chunk in pages.
     pub fn chunk_pages_max(&self) -> u32 {
         (self.chunk_bytes_max / PAGE_BYTES as u64) as u32
     }
 }
 
 impl PoolConfig {
-    /// That of a pool which keeps its packs in its own directory.
+    /// Returns the configuration of a pool that keeps its packs in its own directory.
     pub fn new(format: FormatConfig, tuning: Tuning) -> PoolConfig {
         let (redundancy, tiers, target) = Default::default();
         PoolConfig { format, tuning, redundancy, log: None, tiers, target }
     }
 
-    /// How the containers of new packs are spread over shards.
+    /// Returns how the containers of new packs are spread over shards.
     pub fn geometry(&self) -> Geometry {
         self.redundancy.geometry(self.format.container_bytes)
     }
 
-    /// Where its targets are, seen from the pool's `root`; without any, there.
+    /// Returns the locations of its targets, seen from the pool's `root`; without targets, `root`.
     ///
     /// # Errors
-    /// `Invalid` for a location that is not possible.
+    /// `Invalid` for an impossible location.
     pub(crate) fn locations(&self, root: &Location) -> Result<Vec<Location>> {
         if self.target.is_empty() {
             return Ok(vec![root.clone()]);
@@ -332,7 +333,7 @@ impl PoolConfig {
         self.target.iter().map(|target| target.seen_from(root)).collect()
     }
 
-    /// Those of its targets that are not its own place `root`.
+    /// Returns the locations of the targets that are not at the pool's own `root`.
     ///
     /// # Errors
     /// As [`PoolConfig::locations`].
@@ -372,7 +373,8 @@ impl PoolConfig {
         Ok(config)
     }
 
-    /// The pool's id that a descriptor names, whatever else is in it; `None` if it names none.
+    /// Returns the pool's id that a descriptor names, whatever else is in it; `None` if it names
+    /// none.
     pub fn pool_id_of(text: &str) -> Option<String> {
         #[derive(Deserialize)]
         struct Format {
@@ -385,7 +387,7 @@ impl PoolConfig {
         toml::from_str::<Head>(text).ok().map(|head| head.format.pool_id)
     }
 
-    /// The descriptor as text.
+    /// Returns the descriptor as text.
     ///
     /// # Errors
     /// `Bug` if it cannot be written as TOML.

@@ -1,49 +1,49 @@
-//! A container being filled.
+//! A container that is being filled.
 
 use outlive_format::{Checksum, Codec, DirectoryEntry, EntryKind, InFrame};
 use outlive_io::{AlignedBuf, SharedBuf, copy_past_cache};
 use outlive_types::Fingerprint;
 
-/// Entries that a container of this length takes, so that its pack's directory has room for them:
-/// one for every 512 bytes.
+/// Returns how many entries a container of this length takes: one for every 512 bytes, so that its
+/// pack's directory has room for them.
 pub(crate) fn entries_max(container_bytes: usize) -> usize {
     container_bytes / 512
 }
 
-/// A staging buffer on its way to become a container. It belongs to no pack yet, so each thread can
-/// fill one of its own.
+/// A staging buffer that becomes a container. It belongs to no pack yet, so each thread can fill
+/// its own.
 pub struct Container {
     buffer: AlignedBuf,
     used: usize,
-    /// Of the used bytes; taken while they are in the processor's caches.
+    /// Checksum of the used bytes, taken while they are in the processor's caches.
     checksum: Checksum,
-    /// What lies in it; offsets count from its own start.
+    /// Its entries; offsets count from its own start.
     entries: Vec<DirectoryEntry>,
 }
 
 impl Container {
-    /// An empty one.
+    /// Returns an empty container.
     pub fn new(buffer: AlignedBuf) -> Container {
         Container { buffer, used: 0, checksum: Checksum::new(), entries: Vec::new() }
     }
 
-    /// Bytes in use.
+    /// Returns the number of bytes in use.
     pub fn used(&self) -> usize {
         self.used
     }
 
-    /// What lies in it; offsets count from its own start.
+    /// Returns its entries; offsets count from its own start.
     pub fn entries(&self) -> &[DirectoryEntry] {
         &self.entries
     }
 
-    /// True if `length` more bytes fit, as `chunks` entries.
+    /// Returns whether `length` more bytes fit, as `chunks` entries.
     pub fn fits(&self, length: usize, chunks: usize) -> bool {
         length <= self.buffer.len() - self.used
             && self.entries.len() + chunks <= entries_max(self.buffer.len())
     }
 
-    /// Adds bytes, which must fit, and answers their offset.
+    /// Adds bytes, which must fit, and returns their offset.
     ///
     /// # Panics
     /// If they do not fit.
@@ -54,8 +54,8 @@ impl Container {
         offset
     }
 
-    /// Adds a compressed frame, which must fit, and the chunks or slices in it: fingerprint, length and
-    /// kind, one behind another.
+    /// Adds a compressed frame, which must fit, and its chunks or slices, one behind another:
+    /// fingerprint, length and kind of each.
     ///
     /// # Panics
     /// If it does not fit.
@@ -78,7 +78,8 @@ impl Container {
 
     fn copy(&mut self, bytes: &[u8]) -> u32 {
         let offset = self.used as u32;
-        // The device reads it next; another container only of what two lanes have left over.
+        // The device reads it next. Only the leftovers of two lanes are copied to another
+        // container.
         copy_past_cache(bytes, &mut self.buffer[self.used..][..bytes.len()]);
         self.checksum.update(bytes);
         self.used += bytes.len();
@@ -88,7 +89,7 @@ impl Container {
     /// Moves as many entries as fit from the front of `other` to the end of this one.
     pub fn take_from(&mut self, other: &mut Container) {
         let mut moved = 0;
-        // Chunks of a frame have its offset: they move together.
+        // The chunks of a frame have its offset: they move together.
         for entries in other.entries.chunk_by(|a, b| a.offset == b.offset) {
             let [entry, ..] = entries else { break };
             let stored = entry.frame.map_or(entry.length, |frame| frame.stored_bytes);
@@ -110,8 +111,8 @@ impl Container {
         other.checksum.update(&other.buffer[..other.used]);
     }
 
-    /// Ends it at `length` bytes, zeros after those in use, also up to `filled` as far as its buffer goes,
-    /// and gives that buffer away, with the checksum of the `length` bytes.
+    /// Ends it at `length` bytes, with zeros after the used bytes, up to `filled` as far as its
+    /// buffer goes. Returns the buffer, and the checksum of the `length` bytes.
     pub(crate) fn seal(
         mut self,
         length: usize,

@@ -27,10 +27,10 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Makes a pool in `dir`, a directory or `s3://BUCKET/PREFIX`, which must be empty or not exist yet.
+/// Makes a pool in `dir`, a directory or `s3://BUCKET/PREFIX`, which must be empty or new.
 ///
 /// # Errors
-/// `Invalid` if a pool or anything else is there, or for impossible values; `Full`.
+/// `Invalid` if a pool or anything else is there, or for impossible values; `Full` without space.
 pub fn create(dir: &Path, mut config: PoolConfig, env: Environment) -> Result<Pool> {
     let is_volatile = config.target.iter().any(|target| target.volatile);
     if config.target.len() > 1 || is_volatile {
@@ -101,22 +101,23 @@ pub fn create(dir: &Path, mut config: PoolConfig, env: Environment) -> Result<Po
 /// Opens the pool in `dir`, which is a pool's directory, its `pool.toml`, or `s3://BUCKET/PREFIX`.
 ///
 /// # Errors
-/// `Invalid` if there is no pool or one of another format; why targets are away, if more are than the redundancy
-/// makes up for and no slow one is there.
+/// `Invalid` if there is no pool or one of another format. If more targets are away than the
+/// redundancy makes up for, and no slow one is there: the reason why they are away.
 pub fn open(dir: &Path, env: Environment) -> Result<Pool> {
     open_if(dir, env, TargetSet::check_readable)
 }
 
-/// As [`open`], also if too many targets are away, as long as one is there: some of what the pool has can be read, and its
-/// targets can be replaced.
+/// As [`open`], but one target is enough: some of the pool's data can be read, and its targets can
+/// be replaced.
 ///
 /// # Errors
-/// `Invalid` if there is no pool or one of another format; why the first target is away, if all are.
+/// `Invalid` if there is no pool or one of another format; if all targets are away, the reason of
+/// the first.
 pub fn open_degraded(dir: &Path, env: Environment) -> Result<Pool> {
     open_if(dir, env, TargetSet::check_any)
 }
 
-/// Opens a pool if enough of its targets are there. The check may answer why nothing can be saved.
+/// Opens a pool if `check` finds enough targets. It may return why nothing can be saved.
 fn open_if(
     dir: &Path,
     env: Environment,
@@ -169,7 +170,7 @@ fn open_if(
     let pool = pool.at(Path::new(&named)).in_home(paths);
     let pool = pool.with_table(table)?;
     let readable = match check(&pool.targets()) {
-        // All that is lost is what was in memory: programs go on without it.
+        // Only data in memory is lost: programs go on without it.
         Err(_) if pool.wants_recreate()? => Ok(None),
         readable => readable,
     };
@@ -199,7 +200,7 @@ fn open_if(
     Ok(pool)
 }
 
-/// The table of a pool's targets.
+/// Returns the table of a pool's targets.
 fn table_of(
     paths: &PoolPaths,
     format: &FormatConfig,
@@ -210,7 +211,7 @@ fn table_of(
     TargetTable::new(log.clone(), locations, env.rng.clone())
 }
 
-/// Opens the pool in `dir`, or makes one there if that is empty or missing.
+/// Opens the pool in `dir`, or makes one there if `dir` is empty or missing.
 ///
 /// # Errors
 /// Those of [`create`] and [`open`].
@@ -231,7 +232,7 @@ pub fn open_or_create(dir: &Path, env: Environment) -> Result<Pool> {
     open(dir, env)
 }
 
-/// Somebody has begun to make a pool here, with other places for its log.
+/// Returns the error for a pool that was begun here with other log replicas.
 fn another_log(location: &Location, made: &Marker) -> Error {
     let log = made.log.as_ref().map_or_else(Vec::new, LogConfig::all);
     let there: Vec<String> = log.into_iter().map(|location| format!("--log {location}")).collect();
@@ -242,8 +243,8 @@ fn another_log(location: &Location, made: &Marker) -> Error {
     ))
 }
 
-/// A place with other people's files must not become a pool by a typing error, nor what is left of a pool
-/// another one, nor a part of a pool.
+/// Refuses a location with other files, so that a typing error makes no pool there. Refuses the
+/// rest of a pool, and a part of one.
 fn refuse_strangers(root: &Location) -> Result<()> {
     match root {
         Location::Directory(dir) => refuse_strangers_in(dir),
@@ -255,7 +256,7 @@ fn refuse_strangers(root: &Location) -> Result<()> {
 fn refuse_strangers_in(dir: &Path) -> Result<()> {
     refuse_lost_descriptor(&Location::Directory(dir.to_owned()))?;
     let is_made = || [MARKER, DESCRIPTOR].iter().any(|it| dir.join(it).exists());
-    // Looked at again: another may have made this very pool meanwhile.
+    // Looks again: another process may have made this very pool meanwhile.
     if !is_made()
         && let Err(error) = check_outside(dir)
         && !is_made()
@@ -283,7 +284,8 @@ fn refuse_strangers_in(dir: &Path) -> Result<()> {
                 }
             }
             for sub in ["packs", "log"].map(|sub| dir.join(sub)) {
-                // Looked at last: who makes the same pool right now may have gone on to save.
+                // Looks last: a process that makes the same pool right now may have gone on to
+                // save.
                 if holds_something(&sub)? && !dir.join(DESCRIPTOR).exists() {
                     return Err(descriptor_is_missing(&Location::Directory(dir.to_owned())));
                 }
@@ -298,11 +300,11 @@ fn refuse_strangers_in(dir: &Path) -> Result<()> {
     }
 }
 
-/// In a bucket only what is ours counts: other objects are in nobody's way.
+/// Refuses a bucket with shards or records of ours; other objects do not matter.
 fn refuse_shards_in(root: &Location, location: &S3Url) -> Result<()> {
     location.check()?;
     refuse_lost_descriptor(root)?;
-    // Another may have made this very pool meanwhile, or have begun to.
+    // Another process may have made this very pool meanwhile, or have begun to.
     let is_made = || Ok::<bool, Error>(root.has(MARKER)? || root.has(DESCRIPTOR)?);
     if !is_made()?
         && let Err(error) = check_outside_prefixes(location)
@@ -312,22 +314,22 @@ fn refuse_shards_in(root: &Location, location: &S3Url) -> Result<()> {
     }
     let is_empty =
         location.open_medium()?.jobs()?.is_empty() && location.open_target()?.list()?.is_empty();
-    // Looked at last, as above.
+    // Looks last, as above.
     if is_empty || root.has(DESCRIPTOR)? { Ok(()) } else { Err(descriptor_is_missing(root)) }
 }
 
-/// A pool was here, whose log and targets are elsewhere.
+/// Refuses the location of a lost descriptor, whose log and targets are elsewhere.
 fn refuse_lost_descriptor(root: &Location) -> Result<()> {
-    // In this order: another may make this very pool meanwhile.
+    // In this order: another process may make this very pool meanwhile.
     if root.has(COPY)? && !root.has(DESCRIPTOR)? {
         return Err(descriptor_is_missing(root));
     }
     Ok(())
 }
 
-/// Marker and descriptor appear whole or not at all, in this order, and the first of two makers wins: who
-/// finds a marker makes that pool, with its target unless another is asked for. Returns whether the pool that is there
-/// now is this one: a maker whose log is in other places may have been faster.
+/// Writes the marker, then the descriptor, each whole or not at all. The first of two makers wins:
+/// one that finds a marker makes that marker's pool, with its target unless another is given.
+/// Returns whether this pool is there now: a maker with other log replicas may have been faster.
 fn write_descriptor(paths: &PoolPaths, config: PoolConfig, rng: &dyn Rng) -> Result<bool> {
     let root = &paths.root;
     for log in &paths.log().at {
@@ -341,10 +343,10 @@ fn write_descriptor(paths: &PoolPaths, config: PoolConfig, rng: &dyn Rng) -> Res
     }
     root.make(&["packs"])?;
     for target in config.locations_elsewhere(root)? {
-        // Before anything names it: a target that cannot be made is no part of any pool.
+        // Before any file names it: a target that cannot be made is part of no pool.
         make_target(&target)?;
     }
-    // The first place decides whose pool it is; the others must agree.
+    // The first replica decides which pool this is; the others must agree.
     let mut wanted = Marker::of(&config);
     let of_set = paths.log().number;
     for (number, (log, location)) in paths.log_replicas().enumerate() {
@@ -363,7 +365,7 @@ fn write_descriptor(paths: &PoolPaths, config: PoolConfig, rng: &dyn Rng) -> Res
         log.sync("log")?;
     }
     let made = wanted;
-    // A descriptor without `packs` and `log` beside it would be a pool that is refused.
+    // Without `packs` and `log` beside it, a descriptor would be refused.
     root.sync("")?;
     let mine = config.target;
     let target = if mine.len() > 1 || mine.is_empty() { made.target.clone() } else { mine };
@@ -382,11 +384,11 @@ fn write_descriptor(paths: &PoolPaths, config: PoolConfig, rng: &dyn Rng) -> Res
     if read_descriptor(root)?.format.pool_id != config.format.pool_id {
         return Ok(false);
     }
-    // Last: without the descriptor it says that this is lost, and not that the maker has died. The next save makes
-    // one that is missing.
+    // Last: a copy without a descriptor means that the descriptor is lost, not that its maker died.
+    // The next save makes a missing copy.
     let _ = make_copy(paths, rng);
-    // Of `.` and of a link the path does not name the parent. If that cannot be synced, the pool relies
-    // on whoever made the directory.
+    // The paths of `.` and of a link do not name the parent. If the parent cannot be synced, the
+    // pool relies on the process that made the directory.
     let dir = root.as_directory().and_then(|dir| dir.canonicalize().ok());
     let _ = dir.as_deref().and_then(Path::parent).map(sync_dir);
     Ok(true)

@@ -1,4 +1,4 @@
-//! Rewrites `pool.toml`, and keeps what a person wrote in it.
+//! Rewrites `pool.toml`, and keeps a person's edits.
 
 use crate::config::{FormatConfig, PoolConfig};
 use crate::location::Location;
@@ -8,23 +8,25 @@ use crate::marker_check::read_text;
 use crate::paths::{COPY, DESCRIPTOR, PoolPaths};
 use outlive_types::{Error, Result, Rng};
 
-/// Writes of one rewrite, before it gives way to the processes that rewrite the file at the same time.
+/// Writes after which a rewrite gives up, since other processes rewrite the file all the time.
 const ATTEMPTS: usize = 16;
 
-/// Rewrites `pool.toml`. `change` gets what the file says, and returns what it is to say; it may be called several
-/// times. Lines outside of `[log]` and `[[target]]` stay as they are if only these tables change. `[log]` is no
-/// concern of `change`: it never becomes older, and becomes the newest set of places that this process can find.
-/// Returns the set that the file names in the end, which another process may have written.
+/// Rewrites `pool.toml`. `change` gets the file's values and returns the new ones; it may be called
+/// several times. Lines outside of `[log]` and `[[target]]` stay as they are if only these tables
+/// change. This function sets `[log]`, not `change`: to the newest configuration that this process
+/// can find, and never to an older one. Returns the configuration that the file names in the end,
+/// which another process may have written.
 ///
-/// Other processes may rewrite the file at the same moment, and no medium replaces a file only if it is still the one
-/// that was read. So this looks at the file and at the seals of the log, writes, and looks again, until there is
-/// nothing left to write. The process that writes last also looks last, and the log is moved before a mover writes:
-/// so the last one finds the newest set. What remains: a process that is killed between its write and its next look
-/// may leave an older set in the file. The seals lead on from there, and the next rewrite puts it right.
+/// Other processes may rewrite the file at the same moment, and no medium replaces a file only if
+/// it is unchanged. So this function reads the file and the seals of the log, writes, and reads
+/// again, until nothing is left to write. The last writer also reads last, and a mover moves the
+/// log before it writes. So the last writer finds the newest configuration. One case remains: a
+/// process that is killed between its write and its next read may leave an older configuration. The
+/// seals lead on from there, and the next rewrite corrects the file.
 ///
 /// # Errors
-/// `Invalid` if the file is no descriptor; `Retry` if the log cannot be asked where it is, or if other processes
-/// rewrite the file all the time; what the place reports.
+/// `Invalid` if the file is no descriptor; `Retry` if the log cannot say where it is, or if other
+/// processes rewrite the file all the time; errors of the location.
 pub(crate) fn rewrite(
     paths: &PoolPaths,
     format: &FormatConfig,
@@ -35,7 +37,7 @@ pub(crate) fn rewrite(
         let text = read_text(&paths.root)?;
         let there = PoolConfig::parse(&text, &paths.descriptor())?;
         let named = LogConfiguration::of(&paths.root, there.log.as_ref())?;
-        // Of a newer set than ours the places of ours may be gone.
+        // If the file names a newer configuration than ours, our replicas may be gone.
         if named.number <= paths.log().number {
             check_log(paths, format)?;
         }
@@ -46,7 +48,7 @@ pub(crate) fn rewrite(
         };
         let wanted = PoolConfig { log, ..change(there.clone())? };
         if wanted == there {
-            // An older one will do: its seals lead on, and the log has the targets.
+            // An older copy will do: the seals lead on from it, and the log has the targets.
             let _ = keep_copy(&paths.root, rng);
             return Ok(named);
         }
@@ -58,13 +60,13 @@ pub(crate) fn rewrite(
     )))
 }
 
-/// How a copy of a descriptor begins.
+/// First line of a copy of a descriptor.
 const TITLE: &str = "# A copy of pool.toml, made by outlive in case that file is lost.\n";
 
 /// Brings the copy beside the descriptor up to date.
 ///
 /// # Errors
-/// What the place reports.
+/// Errors of the location.
 pub(crate) fn keep_copy(root: &Location, rng: &dyn Rng) -> Result<()> {
     let text = read_text(root)?;
     // A descriptor that was lost, and put back from the copy, has the title already.
@@ -75,10 +77,11 @@ pub(crate) fn keep_copy(root: &Location, rng: &dyn Rng) -> Result<()> {
     }
 }
 
-/// Makes that copy if nothing in the pool's own place would tell of a lost descriptor: the log's marker is elsewhere.
+/// Makes that copy if the log's marker is elsewhere: nothing else here would show a lost
+/// descriptor.
 ///
 /// # Errors
-/// What the place reports.
+/// Errors of the location.
 pub(crate) fn make_copy(paths: &PoolPaths, rng: &dyn Rng) -> Result<()> {
     if paths.is_log_elsewhere() && !paths.root.has(COPY)? {
         keep_copy(&paths.root, rng)
@@ -87,7 +90,7 @@ pub(crate) fn make_copy(paths: &PoolPaths, rng: &dyn Rng) -> Result<()> {
     }
 }
 
-/// The text of a descriptor that says `there`, so that it says `wanted`.
+/// Returns the text of a descriptor, changed from `there` to `wanted`.
 fn edited(text: &str, there: &PoolConfig, wanted: &PoolConfig) -> Result<String> {
     let whole = wanted.to_text()?;
     let mut edited = text.to_owned();
@@ -107,8 +110,8 @@ fn edited(text: &str, there: &PoolConfig, wanted: &PoolConfig) -> Result<String>
     })
 }
 
-/// The text with these `tables` where those with this `header` were, or before the tables of targets, which are the
-/// last. Comments right before the next header are its own, and stay.
+/// Returns the text with `tables` in place of those with this `header`, or before the tables of
+/// targets, which are the last. Comments right before the next header belong to it, and stay.
 fn with_tables(text: &str, header: &str, tables: &str) -> String {
     let mut tables = Some(format!("{}\n\n", tables.trim())).filter(|tables| tables != "\n\n");
     let (mut edited, mut comments, mut is_replaced) = (String::new(), String::new(), false);

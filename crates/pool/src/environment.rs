@@ -1,24 +1,24 @@
-//! What enters a pool from outside.
+//! Values that a pool gets from outside.
 
 use crate::ProcessMark;
 use outlive_types::{Clock, NoObserver, Observer, Rng, SystemClock, SystemRng};
 use std::sync::Arc;
 
-/// What a pool is given from outside: time, randomness, an observer, and the name of the process.
+/// Environment of a pool: time, randomness, an observer, and the name of the process.
 #[derive(Clone)]
 pub struct Environment {
-    /// The time.
+    /// Source of the time.
     pub clock: Arc<dyn Clock>,
-    /// Random bytes, for the ids of sessions and pools.
+    /// Source of random bytes, for the ids of sessions and pools.
     pub rng: Arc<dyn Rng>,
-    /// Receives notices and progress.
+    /// Receiver of notices and progress.
     pub observer: Arc<dyn Observer>,
-    /// Names the process in the log.
+    /// Function that names the process in the log.
     pub process: fn() -> ProcessMark,
 }
 
 impl Environment {
-    /// The machine's clock and random numbers; nobody listens.
+    /// Returns the machine's clock and random numbers, without an observer.
     pub fn system() -> Environment {
         Environment {
             clock: Arc::new(SystemClock::default()),
@@ -28,7 +28,7 @@ impl Environment {
         }
     }
 
-    /// The machine's, with somebody who listens.
+    /// Returns the same with this observer.
     pub fn observed(observer: Arc<dyn Observer>) -> Environment {
         Environment { observer, ..Environment::system() }
     }

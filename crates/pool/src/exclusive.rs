@@ -1,5 +1,5 @@
-//! Keeps two processes from moving shards at once: by the lock of collectors, or by a claim in the table of targets where
-//! the log has no locks that end with their holder.
+//! Keeps two processes from moving shards at once: by the lock of collectors. If the log has no
+//! locks that end with their holder, by a claim in the table of targets.
 
 use crate::Pool;
 use crate::targets::{Claim, TargetTable};
@@ -7,7 +7,7 @@ use outlive_target::Lock;
 use outlive_types::{Error, Result};
 use std::sync::Arc;
 
-/// What keeps others from moving shards, as long as it is there.
+/// Guard that keeps others from moving shards as long as it exists.
 #[derive(Debug)]
 pub struct Exclusive {
     _lock: Lock,
@@ -15,11 +15,11 @@ pub struct Exclusive {
 }
 
 impl Pool {
-    /// Keeps other processes from collecting and from moving shards, where the log has locks by these, otherwise by a
-    /// claim in the table.
+    /// Keeps other processes from collecting and from moving shards: by the log's locks, or else by
+    /// a claim in the table.
     ///
     /// # Errors
-    /// `Retry` while another is at work; what the log reports.
+    /// `Retry` while another process does so; errors of the log.
     pub(crate) fn alone(&self) -> Result<Exclusive> {
         let lock = self.lock_collecting()?;
         if matches!(lock, Lock::Busy) {
@@ -36,7 +36,7 @@ impl Pool {
         Ok(Exclusive { _lock: lock, _claim: claim })
     }
 
-    /// The table, and what keeps others from changing it and from moving shards.
+    /// Returns the table, and a guard that keeps others from changing it and from moving shards.
     pub(crate) fn changing(&self) -> Result<(Arc<TargetTable>, Exclusive)> {
         let table = self.table().cloned().ok_or_else(|| {
             Error::invalid("this pool has no table of targets, so its targets cannot be changed")
@@ -44,11 +44,11 @@ impl Pool {
         Ok((table, self.alone()?))
     }
 
-    /// Ends the claim of a command that was killed while it moved shards, where the log has no locks.
-    /// Returns its holder. That command must not be at work any more.
+    /// Ends the claim of a command that was killed while it moved shards, where the log has no
+    /// locks. Returns the claim's holder, which must not run any more.
     ///
     /// # Errors
-    /// What the log reports.
+    /// Errors of the log.
     pub fn release_targets(&self) -> Result<Option<String>> {
         self.table().map_or(Ok(None), |table| table.release())
     }

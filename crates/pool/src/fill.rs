@@ -10,93 +10,96 @@ use outlive_types::{Error, ErrorKind, PackId, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// What slow targets have, and how much of a pack they should have.
+/// Shards that the slow targets have, and the number that they should have of a pack.
 #[derive(Clone, Debug)]
 pub struct FillNeed {
-    /// Shards of a pack that the slow tier should have: all, or as many as hold its data.
+    /// Number of shards of a pack that the slow tier should have: all, or as many as hold its data.
     wanted: usize,
-    /// No two of a pack on one host.
+    /// Whether no two shards of a pack may be on one host.
     apart: bool,
-    /// Which slow targets have which shards of a pack, as they are numbered in the set.
+    /// Shards of each pack on slow targets: number of the shard, and of the target in the set.
     there: BTreeMap<PackId, Vec<(u8, usize)>>,
-    /// The targets that the numbers are of.
+    /// Set in which the targets are numbered.
     targets: Arc<TargetSet>,
-    /// Why a slow target could not be asked what it has.
+    /// Error of a slow target that could not list its shards.
     unasked: Option<Error>,
 }
 
 impl FillNeed {
-    /// Whether the slow tier has anything of a pack.
+    /// Returns whether the slow tier has any shard of a pack.
     pub fn has(&self, pack: PackId) -> bool {
         self.there.contains_key(&pack)
     }
 
-    /// Whether it is of the targets that the pool has now.
+    /// Returns whether it belongs to the targets that the pool has now.
     pub fn is_of(&self, pool: &Pool) -> bool {
         Arc::ptr_eq(&pool.targets(), &self.targets)
     }
 
-    /// Why it is not known what all slow targets have, if it is not.
+    /// Returns why the list of a slow target is not known, if it is not.
     pub fn unasked(&self) -> Option<&Error> {
         self.unasked.as_ref()
     }
 
-    /// Takes notice of what was copied of a pack.
+    /// Adds the shards of a pack that were copied.
     pub fn add(&mut self, pack: PackId, fill: &PackFill) {
         if !fill.new.is_empty() {
             self.there.entry(pack).or_default().extend(&fill.new);
         }
     }
 
-    /// Shards of a pack that the slow tier lacks.
+    /// Returns how many shards of a pack the slow tier lacks.
     pub fn missing(&self, pack: PackId) -> usize {
         let numbers: BTreeSet<u8> = self.staying(pack).iter().map(|(number, _)| *number).collect();
         self.wanted.saturating_sub(numbers.len())
     }
 
-    /// What slow targets have of a pack, without those that leave: a repair may drop what is there.
+    /// Returns the shards of a pack on slow targets that stay: a repair may drop those on the
+    /// others.
     fn staying(&self, pack: PackId) -> Vec<(u8, usize)> {
         let there = self.there.get(&pack).into_iter().flatten();
         there.filter(|(_, on)| self.targets.members()[*on].is_active()).copied().collect()
     }
 }
 
-/// What became of one pack.
+/// Result of the fill of one pack.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PackFill {
-    /// Shards copied.
+    /// Number of shards copied.
     pub shards: usize,
-    /// These and what others have copied meanwhile, and on which targets, as they are numbered in the set.
+    /// These, and those that others have copied meanwhile: shard, and number of the target in the
+    /// set.
     new: Vec<(u8, usize)>,
-    /// Bytes of these.
+    /// Bytes of the shards copied.
     pub bytes: u64,
-    /// Shards that the slow tier still lacks.
+    /// Number of shards that the slow tier still lacks.
     pub left: usize,
-    /// Why the first of them could not be copied.
+    /// Reason why the first of them could not be copied.
     pub why: Option<Error>,
 }
 
 impl Pool {
-    /// Whether the pool has a slow tier.
+    /// Returns whether the pool has a slow tier.
     pub fn has_slow_tier(&self) -> bool {
         self.targets().has_slow()
     }
 
-    /// Whether a slow target takes copies: not if every one of them is being emptied.
+    /// Returns whether a slow target takes copies; one that is being emptied does not.
     pub fn has_slow_to_fill(&self) -> bool {
         self.targets().of_tier(Tier::Slow).any(|(_, member)| member.is_active())
     }
 
-    /// Whether too few fast targets are there, so that only what is on slow ones can be read.
+    /// Returns whether too few fast targets are there, so that only data on slow ones can be read.
     pub fn is_slow_alone(&self) -> bool {
         let targets = self.targets();
         targets.has_slow() && targets.check().is_err()
     }
 
-    /// What the slow tier has, as a fill begins.
+    /// Finds out which shards the slow tier has, at the start of a fill.
     ///
     /// # Errors
-    /// `Invalid` without a slow target; why none of them, or too few of the fast ones, can be asked.
+    /// `Invalid` without a slow target that takes copies; the error of a target if no slow one, or
+    /// too few fast ones, can be reached.
     pub fn fill_need(&self) -> Result<FillNeed> {
         self.refresh_targets()?;
         let targets = self.targets();
@@ -140,12 +143,12 @@ impl Pool {
         Ok(FillNeed { wanted, apart, there, targets, unasked })
     }
 
-    /// Copies those shards of a pack that the slow tier lacks, each part of them checked. It may be stopped
-    /// at any moment, and begun again: a shard is there as a whole or not at all.
+    /// Copies those shards of a pack that the slow tier lacks, and checks each part. It may be
+    /// stopped at any moment and called again: a shard is there as a whole or not at all.
     ///
     /// # Errors
-    /// `Retry` if the targets have changed since `need` was found out. What concerns single shards is in
-    /// what is answered.
+    /// `Retry` if the targets have changed since `need` was computed. The returned value has the
+    /// errors of single shards.
     pub fn fill_pack(&self, pack: PackId, need: &FillNeed) -> Result<PackFill> {
         let targets = self.targets();
         if !need.is_of(self) {
@@ -154,7 +157,7 @@ impl Pool {
         let mut fill = PackFill::default();
         let mut there = need.staying(pack);
         let mut numbers: BTreeSet<u8> = there.iter().map(|(number, _)| *number).collect();
-        // The data first; parity in the place of what cannot be copied just now.
+        // Data first; then parity, in the place of data that cannot be copied now.
         for shard in self.shards_of(pack) {
             if numbers.len() >= need.wanted {
                 break;
@@ -168,13 +171,13 @@ impl Pool {
                     fill.bytes += bytes;
                     member
                 }
-                // Where a log has no locks, another may have copied it meanwhile.
+                // Where a log has no locks, another process may have copied it meanwhile.
                 Err(error) => match kept_slow_copies(&targets, shard) {
                     Copies { members, .. } if !members.is_empty() => members[0],
                     Copies { unasked, .. } => {
-                        // Whether it is there already could not be asked.
+                        // It is not known whether it is there already.
                         let error = rather(unasked, error);
-                        // Or moved it to a target that came meanwhile.
+                        // Another process may have moved it to a new target.
                         targets.forget(shard);
                         self.refresh_targets()?;
                         if !need.is_of(self) {
@@ -182,7 +185,8 @@ impl Pool {
                                 "the targets of the pool have changed: fill again",
                             ));
                         }
-                        // One that is missing until a repair is not why, if another might have taken its place.
+                        // A shard that is missing until a repair is not the reason if another one
+                        // might replace it.
                         fill.why = Some(rather(fill.why.take(), error));
                         continue;
                     }
@@ -199,11 +203,12 @@ impl Pool {
         Ok(fill)
     }
 
-    /// Deletes a pack from the fast tier that the slow one has as a whole: every byte is read there before.
-    /// Returns how many bytes were read for that, and how many it frees. To be called under [`Pool::lock_trimming`].
+    /// Deletes a pack from the fast tier if the slow tier has it whole: it reads every byte there
+    /// first. Returns how many bytes it read for that, and how many it frees. The caller holds
+    /// [`Pool::lock_trimming`].
     ///
     /// # Errors
-    /// Why the slow tier cannot be relied on: then nothing was deleted. What a fast target reports.
+    /// Reason why the slow tier is not reliable: then nothing was deleted. Errors of a fast target.
     pub fn trim_pack(&self, pack: PackId, need: &FillNeed) -> Result<(u64, u64)> {
         let targets = self.targets();
         if !need.is_of(self) {
@@ -246,7 +251,7 @@ impl Pool {
         Ok((read_bytes, freed_bytes))
     }
 
-    /// Bytes that a pack occupies on the fast targets that can be asked.
+    /// Returns the bytes of a pack on the fast targets that can be reached.
     pub fn fast_bytes(&self, pack: PackId) -> u64 {
         let targets = self.targets();
         let on = |member: &Member| {
@@ -256,11 +261,11 @@ impl Pool {
         targets.of_tier(Tier::Fast).map(|(_, member)| on(member)).sum()
     }
 
-    /// Keeps others from collecting and from changing the targets, for who deletes from the fast tier what the
-    /// slow one has.
+    /// Keeps others from collecting and from changing the targets, while the caller trims the fast
+    /// tier.
     ///
     /// # Errors
-    /// `Retry` while another is at work; what the log reports.
+    /// `Retry` while another process does so; errors of the log.
     pub fn lock_trimming(&self) -> Result<Exclusive> {
         self.changing().map(|(_, alone)| alone)
     }
@@ -287,7 +292,7 @@ impl Pool {
     }
 }
 
-/// The copies of a shard on slow targets that stay.
+/// Returns the copies of a shard on slow targets that stay.
 fn kept_slow_copies(targets: &TargetSet, shard: ShardName) -> Copies {
     let mut copies = targets.copies_on(&[Tier::Slow], shard);
     copies.members.retain(|number| targets.members()[*number].is_active());

@@ -1,5 +1,5 @@
-//! The targets of a pool in a directory or a bucket: the places that its descriptor gives them, their markers, and
-//! the targets that the pool was made with, which the log's marker lists.
+//! Targets of a pool in a directory or a bucket: their locations in the descriptor, their markers,
+//! and the targets at the pool's creation, which the log's marker lists.
 
 use crate::compare::{compare, text};
 use crate::config::{FormatConfig, PoolConfig};
@@ -24,17 +24,17 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// The number of a pool's only target, if it has none.
+/// Number of a pool's only target, if it is given none.
 const FIRST: u32 = 1;
 
-/// The places of the targets of a pool.
+/// Locations of the targets of a pool.
 #[derive(Clone)]
 pub(crate) struct HomeTargets {
     paths: PoolPaths,
     format: FormatConfig,
     env: Environment,
-    /// By number and location. They outlive the sets of targets that are made anew when the table changes: what was
-    /// silent before is not asked again.
+    /// Watches by number and location. They outlive the sets of targets, which are recreated when
+    /// the table changes: a target that was silent before is not asked again.
     watches: Arc<PerProcess<Watches>>,
 }
 
@@ -56,7 +56,8 @@ impl HomeTargets {
         row.seen_from(&self.paths.root)
     }
 
-    /// Whether a target is in the pool's own place. One that does not answer is not: the pool is open.
+    /// Returns whether a target is in the pool's own location. A silent one is not, since the pool
+    /// is open.
     fn is_own_location(&self, location: &Location, watch: Option<&Arc<TargetWatch>>) -> bool {
         let (root, location) = (self.paths.root.clone(), location.clone());
         match watch {
@@ -68,7 +69,7 @@ impl HomeTargets {
         }
     }
 
-    /// The log's marker, of which each target has a copy.
+    /// Returns the log's marker, of which each target has a copy.
     fn marker(&self) -> Result<Marker> {
         Ok(check_log(&self.paths, &self.format)?.0)
     }
@@ -89,7 +90,7 @@ impl HomeTargets {
         Ok(rows)
     }
 
-    /// Makes sure that the host may lose its memory, and log and slow targets are still there.
+    /// Makes sure that the log and the slow targets survive a loss of the host's memory.
     fn check_outlives_memory(&self, rows: &[TargetConfig]) -> Result<()> {
         let root = &self.paths.root;
         for log in &self.paths.log().named {
@@ -106,7 +107,7 @@ impl HomeTargets {
         Ok(())
     }
 
-    /// The rows as a descriptor is to name them: it may have other names for places.
+    /// Returns the rows for a descriptor, which may have other names for locations.
     fn named(&self, descriptor: &PoolConfig, rows: &[TargetConfig]) -> Vec<TargetConfig> {
         let is_own = |row: &TargetConfig| {
             *row == TargetConfig { id: row.id, ..TargetConfig::at(".") } && rows.len() == 1
@@ -125,7 +126,7 @@ impl HomeTargets {
         let here = |row: &TargetConfig| {
             let is_it = |other: &&TargetConfig| other.id.or(Some(FIRST)) == row.id;
             match descriptor.target.iter().find(is_it) {
-                // It was taken back in another place.
+                // The target was taken back in another location.
                 Some(own)
                     if own.location != row.location
                         && !is_there(row, own)
@@ -180,7 +181,7 @@ impl TargetLocations for HomeTargets {
         if is_own {
             return Ok((target, None)); // the descriptor is beside it
         }
-        // The only target of a pool may be moved as docs/format.md says, without a number.
+        // docs/format.md lets the only target of a pool move without a number.
         let id = row.id.filter(|_| row.volatile || !is_only);
         if row.volatile && !self.is_ours(row) {
             let (id, host) = (row.id.unwrap_or(FIRST), row.host.clone().unwrap_or_default());
@@ -204,7 +205,7 @@ impl TargetLocations for HomeTargets {
         let mut watches = self.watches.lock();
         let made = || {
             let name = format!("target {id} ({location})");
-            // Whether the marker is there does not matter, if only it is known.
+            // The health check needs an answer; whether the marker is there does not matter.
             let look = move || location.read(TARGET_MARKER).map(drop);
             TargetWatch::new(name, Bounds::default(), self.env.observer.clone(), Arc::new(look))
         };
@@ -253,7 +254,7 @@ impl TargetLocations for HomeTargets {
         match self.find(row)? {
             FoundTarget::Free => self.mark(row),
             FoundTarget::Own { id, .. } if row.id == Some(id) => Ok(()),
-            // It was to become another target, and was none yet.
+            // It was marked for another target, and did not become that one.
             FoundTarget::Own { .. } => {
                 let marker = self.marker()?.on(row.id).to_text()?;
                 location.replace(TARGET_MARKER, &marker, &*self.env.rng)?;
@@ -265,7 +266,8 @@ impl TargetLocations for HomeTargets {
     fn write_down(&self, rows: &[TargetConfig]) -> Result<()> {
         let change =
             |there: PoolConfig| Ok(PoolConfig { target: self.named(&there, rows), ..there });
-        // Programs ignore a removed target that the descriptor names still, and find a new one in the table.
+        // Programs ignore a removed target that the descriptor still names, and find a new one in
+        // the table.
         let written = rewrite(&self.paths, &self.format, &*self.env.rng, &change);
         written.map(drop).map_err(|error| {
             error.context(format!(
@@ -280,7 +282,7 @@ impl TargetLocations for HomeTargets {
         let both = || Some((self.location(one).ok()?, self.location(other).ok()?));
         let Some((one, other)) = both() else { return false };
         one == other || {
-            // One that does not answer is another place.
+            // A silent target counts as another location.
             let look = move || Ok(one.is_same(&other));
             match self.watch(of) {
                 Some(watch) => watch.ask(Work::Question, look).unwrap_or(false),
@@ -298,7 +300,7 @@ impl TargetLocations for HomeTargets {
         let Some(dir) = location.as_directory().filter(|_| self.is_ours(row)) else {
             return Ok(false);
         };
-        // A place without a marker that holds something is no new place: a person has to look at it.
+        // A location that holds data but no marker is no new location: a person has to look at it.
         Ok(location.read(TARGET_MARKER)?.is_none() && !holds_something(&dir.join("packs"))?)
     }
 
@@ -314,7 +316,7 @@ impl TargetLocations for HomeTargets {
     }
 }
 
-/// A target in memory that is not there has been lost with it.
+/// Adds to the error of a missing target that it was in memory.
 fn in_memory(error: Error) -> Error {
     if error.kind() != ErrorKind::Damaged {
         return error;

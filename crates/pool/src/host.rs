@@ -1,5 +1,5 @@
-//! Which host and process this is, whether another process of this host still runs, and which directories are
-//! in the host's memory.
+//! Identifies this host and process. Finds out whether another process of this host still runs, and
+//! which directories are in the host's memory.
 
 use outlive_types::{Error, Result};
 use rustix::fs::statfs;
@@ -10,13 +10,13 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 
-/// Names this host, where its own name does not tell it from others.
+/// Variable that names this host, if its own name is not unique.
 const VARIABLE: &str = "OUTLIVE_HOST";
 
 /// Types of file systems that are in memory: tmpfs and ramfs.
 const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// The name of this host, which it has after a restart as well.
+/// Returns the name of this host, which stays the same after a restart.
 pub(crate) fn this_host() -> String {
     let given = std::env::var(VARIABLE).ok().filter(|name| !name.is_empty());
     given.unwrap_or_else(|| {
@@ -25,7 +25,7 @@ pub(crate) fn this_host() -> String {
     })
 }
 
-/// The same for a target that is to belong to it.
+/// Returns the same, for a target that will belong to this host.
 ///
 /// # Errors
 /// `Invalid` for names that many hosts have.
@@ -40,28 +40,29 @@ pub(crate) fn this_host_or_refuse() -> Result<String> {
     }
 }
 
-/// Whether what is put into a directory, which need not be there yet, is in memory.
+/// Returns whether data in a directory, which need not exist yet, is in memory.
 pub(crate) fn is_in_memory(dir: &Path) -> bool {
     let there = dir.ancestors().find(|above| above.exists());
     let stat = there.and_then(|there| statfs(there).ok());
     stat.is_some_and(|stat| IN_MEMORY.contains(&(stat.f_type.cast_unsigned() & 0xFFFF_FFFF)))
 }
 
-/// What distinguishes a process from all others: from a later one with its number, and from those of other hosts.
+/// Mark that distinguishes a process from all others: from later ones with its number, and from
+/// those of other hosts.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ProcessMark {
-    /// Its number.
+    /// Number of the process.
     pub process: u32,
-    /// When it was started, in ticks since the host was.
+    /// Time at which it was started, in ticks since the host's start.
     pub started: u64,
-    /// The name of its host.
+    /// Name of its host.
     pub host: String,
     /// Boot id and namespaces of process ids and time; empty if unknown.
     pub system: String,
 }
 
 impl ProcessMark {
-    /// That of this process.
+    /// Returns the mark of this process.
     pub fn of_this() -> ProcessMark {
         let process = std::process::id();
         // /proc may be that of another namespace.
@@ -74,19 +75,20 @@ impl ProcessMark {
         ProcessMark { process, started, host: this_host(), system }
     }
 
-    /// Whether the process is one of this system, so that this process can see whether it runs.
+    /// Returns whether the process is one of this system, so that this process can see whether it
+    /// runs.
     pub fn is_of_this_system(&self) -> bool {
         !self.system.is_empty() && self.system == this_system()
     }
 
-    /// Whether the process is known to have ended. Of those of other systems nothing is known.
+    /// Returns whether the process is known to have ended. Of other systems nothing is known.
     pub fn is_dead(&self) -> bool {
         if !self.is_of_this_system() {
             return false;
         }
         match started(self.process) {
             Some(started) => started != self.started,
-            // It may be hidden, as processes of other users are with `hidepid`.
+            // It may be hidden, as `hidepid` hides the processes of other users.
             None => !is_hidden(self.process),
         }
     }
@@ -102,7 +104,8 @@ impl fmt::Display for ProcessMark {
 const THREADS: usize = 17;
 const STARTED: usize = 19;
 
-/// When a process was started; `None` if there is none of that number, or it has ended and was not waited for.
+/// Returns when a process was started; `None` if no process has that number, or if it has ended and
+/// its parent has not waited for it.
 fn started(process: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // The name, in parentheses, may hold anything.
@@ -115,18 +118,18 @@ fn started(process: u32) -> Option<u64> {
     }
 }
 
-/// Whether there is a process of that number, and /proc does not show it.
+/// Returns whether there is a process of that number that /proc does not show.
 fn is_hidden(process: u32) -> bool {
     let is_shown = fs::read_to_string(format!("/proc/{process}/stat")).is_ok();
     let number = i32::try_from(process).ok().and_then(Pid::from_raw);
     !is_shown && number.is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH))
 }
 
-/// Empty if this system does not say.
+/// Returns an id of this system; empty if the system does not give one.
 fn this_system() -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let space = |name: &str| fs::read_link(format!("/proc/self/ns/{name}"));
-    // The kernel gives start times in the time namespace of the reader. Linux before 5.6 has none.
+    // The kernel gives start times in the reader's time namespace. Linux before 5.6 has none.
     match (boot.trim(), space("pid"), space("time").unwrap_or_default()) {
         ("", ..) | (_, Err(_), _) => String::new(),
         (boot, Ok(pids), time) => format!("{boot} {} {}", pids.display(), time.display()),

@@ -1,4 +1,4 @@
-//! Places that a pool is made in: which belong to a pool already, and which are free.
+//! Checks the locations of a new pool: which are free, and which belong to a pool already.
 
 use crate::config::PoolConfig;
 use crate::host::is_in_memory;
@@ -13,11 +13,11 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// The directories of a pool that nobody else may write into.
+/// Directories of a pool that nothing else may write into.
 const PARTS: [&str; 2] = ["log", "packs"];
 
-/// Refuses a place that is a pool's own: its directory itself, or something in its `log` or `packs`.
-/// What is written there could replace parts of the pool.
+/// Refuses a location that is a pool's own: its directory itself, or a path in its `log` or
+/// `packs`. Data that is written there could replace parts of the pool.
 ///
 /// # Errors
 /// `Invalid`, naming the pool.
@@ -32,7 +32,7 @@ pub fn check_outside(path: &Path) -> Result<()> {
     }
 }
 
-/// The pool whose own place a path is, which need not be there.
+/// Returns the pool that owns a path. The path need not exist.
 fn pool_around(path: &Path) -> Option<PathBuf> {
     let path = real(path)?;
     let owns = |pool: &&Path| {
@@ -43,7 +43,7 @@ fn pool_around(path: &Path) -> Option<PathBuf> {
     path.ancestors().find(owns).map(Path::to_owned)
 }
 
-/// Whether there are jobs or packs in a directory; one that is missing is empty.
+/// Returns whether a directory holds jobs or packs; a missing one is empty.
 pub(crate) fn holds_something(dir: &Path) -> Result<bool> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
@@ -52,7 +52,7 @@ pub(crate) fn holds_something(dir: &Path) -> Result<bool> {
     };
     for entry in entries {
         let name = entry.map_err(|e| Error::io("listing", dir, &e))?.file_name();
-        // No job and no pack begins with a dot.
+        // No name of a job or pack begins with a dot.
         if !name.to_str().is_some_and(|name| name.starts_with('.') || name == "lost+found") {
             return Ok(true);
         }
@@ -60,8 +60,8 @@ pub(crate) fn holds_something(dir: &Path) -> Result<bool> {
     Ok(false)
 }
 
-/// A target outside of the pool's own place must be empty when the pool is made, and no part of a pool, be
-/// it the same.
+/// Refuses a target outside of the pool's own location if it is not empty, or is part of any pool,
+/// even of this one.
 pub(crate) fn refuse_used(paths: &PoolPaths, target: &Location) -> Result<()> {
     if target.is_within(&paths.root, &PARTS)
         || paths.log().at.iter().any(|log| target.is_within(log, &PARTS))
@@ -92,7 +92,7 @@ pub(crate) fn refuse_used(paths: &PoolPaths, target: &Location) -> Result<()> {
     }
 }
 
-/// As [`check_outside`], for a place in a bucket.
+/// As [`check_outside`], for a location in a bucket.
 pub(crate) fn check_outside_prefixes(location: &S3Url) -> Result<()> {
     let own = |below: Option<&str>| below.is_none_or(|below| PARTS.contains(&below));
     let owners = location.ancestors().into_iter().filter(|(_, below)| own(below.as_deref()));
@@ -109,9 +109,9 @@ pub(crate) fn check_outside_prefixes(location: &S3Url) -> Result<()> {
     Ok(())
 }
 
-/// A log apart from the descriptor must be in a free place, that can keep one.
+/// Refuses a location for a log apart from the descriptor if it is not free, or cannot keep a log.
 pub(crate) fn refuse_used_log(log: &Location, config: &PoolConfig) -> Result<()> {
-    // One that was begun, and is to be made with the same places.
+    // A log that was begun, and is to be made with the same replicas.
     let is_begun = || {
         let text = String::from_utf8(log.read(MARKER).ok()??).ok()?;
         let marker = Marker::parse(&text, MARKER).ok()?;
@@ -130,12 +130,12 @@ pub(crate) fn refuse_used_log(log: &Location, config: &PoolConfig) -> Result<()>
     match log {
         Location::Directory(dir) => check_outside(dir),
         Location::Bucket(location) => check_outside_prefixes(location),
-        // Those above may belong to others, who let nobody look.
+        // The prefixes above may belong to others, and be unreadable.
         Location::Etcd(location) => location.check(),
     }
 }
 
-/// An etcd cluster was named where packs are to be.
+/// Returns the error for an etcd cluster that was named as a location for packs.
 pub(crate) fn keeps_no_packs(location: &Location) -> Error {
     Error::invalid(format!(
         "{location} can keep a pool's log, and no packs: name it with --log, beside a directory or a \
@@ -143,7 +143,7 @@ pub(crate) fn keeps_no_packs(location: &Location) -> Error {
     ))
 }
 
-/// Finds out whether a place can keep a log: of several that append at once, one must win.
+/// Finds out whether a location can keep a log: of several appends at once, one must win.
 pub(crate) fn check_log_replica(log: &Location) -> Result<()> {
     let Location::Bucket(location) = log else { return Ok(()) };
     location.check()?;
@@ -155,8 +155,8 @@ pub(crate) fn check_log_replica(log: &Location) -> Result<()> {
     })
 }
 
-/// Refuses a place in memory for what has to outlive a restart of the host, unless the pool itself is in memory: then
-/// nothing of it is to last. `why` it has to.
+/// Refuses a location in memory for data that has to outlive a restart of the host; `why` is the
+/// reason. If the pool itself is in memory, nothing of it is to last, so any location will do.
 ///
 /// # Errors
 /// `Invalid`.
@@ -170,15 +170,15 @@ pub(crate) fn refuse_memory(root: &Location, location: &Location, why: &str) -> 
     }
 }
 
-/// Why a log has to outlive a restart of the host.
+/// Reason why a log has to outlive a restart of the host.
 pub(crate) const LOG_STAYS: &str = "no checkpoint can be found without the log";
 
-/// The same of a slow target, where the fast ones are in memory.
+/// Reason why a slow target has to, if the fast ones are in memory.
 pub(crate) const SLOW_STAYS: &str =
     "a slow target is to keep what the host loses with the memory of the fast ones";
 
-/// Refuses a place for a volatile target that is not in memory: what would be made anew there by and by may
-/// be the mount point of a disk that is away.
+/// Refuses a location for a volatile target that is not in memory. Otherwise, a program that
+/// recreates the target may write below the mount point of a disk that is away.
 pub(crate) fn check_in_memory(target: &Location) -> Result<()> {
     match target.as_directory() {
         Some(dir) if is_in_memory(dir) => Ok(()),
@@ -189,12 +189,12 @@ pub(crate) fn check_in_memory(target: &Location) -> Result<()> {
     }
 }
 
-/// Makes the directories of a target outside of the pool's own place.
+/// Makes the directories of a target outside of the pool's own location.
 pub(crate) fn make_target(target: &Location) -> Result<()> {
     target.make(&["packs"])
 }
 
-/// Makes such a target the pool's.
+/// Makes such a target, with the pool's marker.
 pub(crate) fn write_target(target: &Location, marker: &Marker, rng: &dyn Rng) -> Result<()> {
     make_target(target)?;
     target.publish(TARGET_MARKER, &marker.to_text()?, rng)?;

@@ -1,15 +1,15 @@
-//! Where the bytes of a pack lie in its shards: docs/format.md, section 3.
+//! Layout of the bytes of a pack in its shards: docs/format.md, section 3.
 
 use outlive_erasure::Code;
 use outlive_format::{Geometry, SHARD_HEADER_BYTES};
 use outlive_types::Result;
 use std::sync::Arc;
 
-/// How a pack is spread over its shards.
+/// Layout of a pack over its shards.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     pub geometry: Geometry,
-    /// Length of all fragments of one shard: F.
+    /// Length of all fragments of one shard together: F.
     pub fragments_bytes: u64,
     pub code: Arc<Code>,
 }
@@ -17,16 +17,16 @@ pub(crate) struct Layout {
 /// A range of one data fragment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Piece {
-    /// Which of the container's fragments, and so which shard.
+    /// Number of the fragment in its container, and so of the shard.
     pub shard: u8,
-    /// Where it begins in the shard. The same bytes of the other fragments are there in theirs.
+    /// Start of the range in the shard. The other fragments have the same bytes at this offset.
     pub offset: u64,
     /// Length in bytes.
     pub length: usize,
 }
 
 impl Layout {
-    /// The layout of a pack whose shards have so many bytes of fragments each.
+    /// Returns the layout of a pack whose shards have `fragments_bytes` of fragments each.
     ///
     /// # Errors
     /// `Invalid` for a geometry that no code has.
@@ -35,12 +35,12 @@ impl Layout {
         Ok(Layout { geometry, fragments_bytes, code })
     }
 
-    /// Number of shards.
+    /// Returns the number of shards.
     pub fn shards(&self) -> usize {
         usize::from(self.geometry.k) + usize::from(self.geometry.m)
     }
 
-    /// Where the fragments of a container begin in each shard, and their length.
+    /// Returns where the fragments of a container begin in each shard, and their length.
     pub fn fragment_of(&self, container: u64) -> (u64, u64) {
         let full = self.geometry.fragment_bytes(self.geometry.container_bytes);
         let before = container * full;
@@ -48,8 +48,8 @@ impl Layout {
         (SHARD_HEADER_BYTES as u64 + before, length)
     }
 
-    /// The pieces that make up a range of one container; offset and length are multiples of 4096. A range
-    /// that the pack does not have ends early, or has no pieces.
+    /// Returns the pieces of a range of one container; offset and length are multiples of 4096. A
+    /// range that the pack does not have ends early, or has no pieces.
     pub fn pieces(&self, offset: u64, length: usize) -> Vec<Piece> {
         let Geometry { k, container_bytes, .. } = self.geometry;
         if k == 1 {

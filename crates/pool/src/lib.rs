@@ -1,7 +1,8 @@
-//! The targets used as one space: where packs are placed, striped, found again, and made whole again.
+//! The targets used as one space: places packs on them, stripes them, finds them again and repairs
+//! them.
 //!
-//! Everything above speaks of packs and places only. Nobody above has a target in hand; whoever checks
-//! what lies on the media sees [`StoredShard`]s.
+//! The crates above see packs and pack extents, and no targets. Only a check of the stored bytes
+//! sees [`StoredShard`]s.
 
 mod check;
 mod command;

@@ -1,5 +1,5 @@
-//! Where parts of a pool are: reads the locations in `pool.toml`, and opens what is there. Each scheme of
-//! locations is one entry of [`SCHEMES`] and one [`Location`].
+//! Locations of a pool's parts: reads them in `pool.toml`, and opens targets and logs there. Each
+//! scheme of locations is one entry of [`SCHEMES`] and one [`Location`].
 
 use crate::environment::Environment;
 use outlive_etcd::EtcdUrl;
@@ -14,19 +14,20 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{self, Component, Path, PathBuf};
 use std::sync::Arc;
 
-/// Threads that write and read in each directory of several. Two of them have as many as a single one.
+/// Threads that write and read in each of several directories. Two of them have as many as a single
+/// one.
 const THREADS_OF_SEVERAL: usize = 4;
 
-/// A kind of medium, told by what stands before the colon of a location.
+/// A kind of medium, named by the text before the colon of a location.
 struct Scheme {
     name: &'static str,
-    /// What it is, and how its locations are written, for messages.
+    /// Description of the medium and of its locations, for messages.
     help: &'static str,
-    /// Reads what stands behind the colon.
+    /// Reads the text behind the colon.
     parse: fn(&str) -> Result<Location>,
 }
 
-/// All that this build has.
+/// All schemes of this build.
 const SCHEMES: [Scheme; 4] = [
     Scheme {
         name: "file",
@@ -50,10 +51,10 @@ const SCHEMES: [Scheme; 4] = [
     },
 ];
 
-/// The clients of buckets and of etcd repeat requests themselves; whoever calls it repeats this often, in all.
+/// Attempts in all around the clients of buckets and of etcd, which repeat requests themselves.
 const CLIENT_ATTEMPTS: u32 = 2;
 
-/// A place of shards, of records, or of a descriptor.
+/// Location of shards, of records, or of a descriptor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Location {
     /// A directory; a relative path counts from the pool's own.
@@ -75,10 +76,10 @@ impl fmt::Display for Location {
 }
 
 impl Location {
-    /// Reads a location. `key` says where it is written.
+    /// Reads a location. `key` names its table in `pool.toml`.
     ///
     /// # Errors
-    /// `Invalid` for an unknown scheme, and for what the scheme does not understand.
+    /// `Invalid` for an unknown scheme, and for text that the scheme does not understand.
     pub(crate) fn parse(text: &str, key: &str) -> Result<Location> {
         let parsed = match scheme_of(text) {
             None => directory(text),
@@ -92,14 +93,14 @@ impl Location {
         parsed.map_err(|e| e.context(format!("{key} location = {text:?} is not possible")))
     }
 
-    /// What a person calls a pool: a directory, or the descriptor in it, or a bucket.
+    /// Reads a pool's name: a directory, the descriptor in it, or a bucket.
     ///
     /// # Errors
-    /// `Invalid` for a bucket that is not possible.
+    /// `Invalid` for an impossible bucket.
     pub(crate) fn of_pool(named: &Path, descriptor: &str) -> Result<Location> {
         let is_descriptor = named.file_name().is_some_and(|name| name == descriptor);
         if let Some(rest) = named.to_str().and_then(|text| text.strip_prefix("s3:/")) {
-            // What goes through a path type arrives with one slash.
+            // A path type turns two slashes into one.
             let rest = rest.trim_start_matches('/');
             let rest = rest.strip_suffix(descriptor).filter(|_| is_descriptor).unwrap_or(rest);
             return parse_bucket(&format!("//{rest}"));
@@ -120,13 +121,13 @@ impl Location {
         Ok(Location::Directory(dir.to_owned()))
     }
 
-    /// One text for all paths to this place.
+    /// Returns one text for all paths to this location.
     pub(crate) fn resolved(&self) -> String {
         let path = self.as_directory().and_then(|path| path.canonicalize().ok());
         path.map_or_else(|| self.to_string(), |path| path.display().to_string())
     }
 
-    /// The directory that it is.
+    /// Returns the directory, if it is one.
     pub(crate) fn as_directory(&self) -> Option<&Path> {
         match self {
             Location::Directory(path) => Some(path),
@@ -134,14 +135,14 @@ impl Location {
         }
     }
 
-    /// The same for a pool at `root`.
+    /// Returns the same for a pool at `root`.
     ///
     /// # Errors
     /// `Invalid` for a relative path, if the pool is not in a directory.
     pub(crate) fn seen_from(self, root: &Location) -> Result<Location> {
         match (self, root) {
             (Location::Directory(path), Location::Directory(dir)) => {
-                // Without a "." in it: at the end of a sentence that would read as "..".
+                // Without a "." in it, which would read as ".." at the end of a sentence.
                 Ok(Location::Directory(dir.join(path).components().collect()))
             }
             (Location::Directory(path), root) if path == Path::new(".") => Ok(root.clone()),
@@ -156,7 +157,7 @@ impl Location {
         }
     }
 
-    /// The same, should the program change its directory.
+    /// Returns the same as an absolute path, in case the program changes its directory.
     pub(crate) fn absolute(self) -> Location {
         match self {
             Location::Directory(dir) => Location::Directory(path::absolute(&dir).unwrap_or(dir)),
@@ -164,7 +165,7 @@ impl Location {
         }
     }
 
-    /// Where a log's set of places of this number is in this place.
+    /// Returns where the log's configuration of this number is in this location.
     ///
     /// # Errors
     /// `Invalid` if the prefix gets too long.
@@ -180,10 +181,10 @@ impl Location {
         }
     }
 
-    /// Whether both are one place.
+    /// Returns whether both are one location.
     pub(crate) fn is_same(&self, other: &Location) -> bool {
         match (self, other) {
-            // By what is there: links, and mounts of one directory in two places.
+            // Compares inodes: of links, and of one directory that is mounted in two locations.
             (Location::Directory(one), Location::Directory(other)) => {
                 let inode =
                     |path: &PathBuf| path.metadata().ok().map(|there| (there.dev(), there.ino()));
@@ -193,7 +194,7 @@ impl Location {
         }
     }
 
-    /// The same without links, as far as it is there.
+    /// Returns the same without links, as far as it exists.
     pub(crate) fn real(&self) -> Option<Location> {
         match self {
             Location::Directory(path) => real(path).map(Location::Directory),
@@ -201,7 +202,7 @@ impl Location {
         }
     }
 
-    /// Whether it is within `parts` of another place.
+    /// Returns whether it is within `parts` of another location.
     pub(crate) fn is_within(&self, other: &Location, parts: &[&str]) -> bool {
         match (self.real(), other.real()) {
             (Some(Location::Directory(one)), Some(Location::Directory(other))) => {
@@ -215,9 +216,9 @@ impl Location {
         }
     }
 
-    /// Opens it as a target. `probe` is a file of the pool that can be read; `own` says that it is the
-    /// pool's own place, of which parts may be made again. With a `watch` it is one of several, and the
-    /// others do not wait for it.
+    /// Opens it as a target. `probe` is a file of the pool that can be read. `own` means the pool's
+    /// own location, whose parts may be recreated. `watch` means one of several targets: the others
+    /// do not wait for it.
     ///
     /// # Errors
     /// `Invalid` if something else is there.
@@ -228,7 +229,8 @@ impl Location {
         watch: Option<&Arc<TargetWatch>>,
         env: &Environment,
     ) -> Result<Arc<dyn Target>> {
-        // A network mount may drop a request, and another program may close files.
+        // Hence the retries: a network mount may drop a request, and another program may close
+        // files.
         match self {
             Location::Directory(root) => {
                 let options = DirectoryOptions {
@@ -239,7 +241,7 @@ impl Location {
                 };
                 let target = match watch {
                     None => DirectoryTarget::open(root, &options)?,
-                    // Its marker says what is there.
+                    // The check of its marker finds out what is there.
                     Some(_) => DirectoryTarget::at(root, &options),
                 };
                 let target = Arc::new(target);
@@ -250,7 +252,7 @@ impl Location {
                             target.probe(&probe);
                             Ok(())
                         };
-                        // The first call that uses it finds out that it does not answer.
+                        // If the target is silent, the first call that uses it finds out.
                         let _ = watch.ask(Work::Question, probe);
                     }
                     (Some(probe), None) => target.probe(&probe),
@@ -265,7 +267,7 @@ impl Location {
         }
     }
 
-    /// Opens it as the only place of a log.
+    /// Opens it as the only replica of a log.
     ///
     /// # Errors
     /// `Invalid` if it cannot be used.
@@ -273,13 +275,13 @@ impl Location {
         Ok(Arc::new(RecordLog::over(self.open_medium()?)))
     }
 
-    /// Opens it as a place of records.
+    /// Opens it as a medium of records.
     ///
     /// # Errors
     /// As [`Location::open_log`].
     pub(crate) fn open_medium(&self) -> Result<Arc<dyn LogMedium>> {
         let client: Arc<dyn LogMedium> = match self {
-            // Its calls end in fsyncs, which nobody repeats.
+            // Its calls end in fsyncs, which are not repeated.
             Location::Directory(root) => return Ok(Arc::new(DirectoryMedium::within(root))),
             Location::Bucket(place) => Arc::new(place.open_medium()?),
             Location::Etcd(place) => Arc::new(place.open_medium()?),
@@ -292,7 +294,7 @@ fn of_clients() -> RetryPolicy {
     RetryPolicy { attempts_max: CLIENT_ATTEMPTS, ..RetryPolicy::default() }
 }
 
-/// A path without links, as far as it is there.
+/// Returns a path without links, as far as it exists.
 pub(crate) fn real(path: &Path) -> Option<PathBuf> {
     let path = path::absolute(path).ok()?;
     let there = path.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
@@ -301,8 +303,8 @@ pub(crate) fn real(path: &Path) -> Option<PathBuf> {
     Some(real.components().chain(rest).collect())
 }
 
-/// A place that begins in `root`, as it can be followed before `root` is made: no system looks for what
-/// is beside a directory that is not there.
+/// Resolves a location that begins in `root` before `root` is made: no system resolves `..` in a
+/// missing directory.
 pub(crate) fn as_if_made(root: &Location, location: Location) -> Location {
     let (Location::Directory(dir), Location::Directory(path)) = (root, &location) else {
         return location;
@@ -311,7 +313,7 @@ pub(crate) fn as_if_made(root: &Location, location: Location) -> Location {
     let Some(mut followed) = real(dir).filter(|_| !dir.exists()) else { return location };
     for part in rest.components() {
         match part {
-            // Of what is there nothing is a link any more, and what is not there is none.
+            // The part that exists has no links any more, and the missing part has none.
             Component::ParentDir => drop(followed.pop()),
             part => followed.push(part),
         }
@@ -319,7 +321,7 @@ pub(crate) fn as_if_made(root: &Location, location: Location) -> Location {
     Location::Directory(followed)
 }
 
-/// What stands before and behind the colon, if what stands before it can be a scheme (RFC 3986).
+/// Splits at the colon, if the text before it can be a scheme (RFC 3986).
 fn scheme_of(text: &str) -> Option<(&str, &str)> {
     let (name, rest) = text.split_once(':')?;
     let fits = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
@@ -336,7 +338,7 @@ fn unknown(name: &str) -> String {
     )
 }
 
-/// A path, or `//` and a path without a host. Nothing in it is escaped.
+/// Reads a path, or `//` and a path without a host. Nothing in it is escaped.
 fn parse_file(text: &str) -> Result<Location> {
     match text.strip_prefix("//") {
         None => directory(text),

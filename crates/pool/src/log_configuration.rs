@@ -1,29 +1,29 @@
-//! Sets of places of a log: each that the log ever had has a number, and a directory or prefix of its own in each
-//! of its places. So what is left of an older one is never taken for a part of a newer one.
+//! Configurations of a log: each has a number, and a directory or prefix of its own in each of its
+//! replicas. So the rest of an older one is never taken for a part of a newer one.
 
 use crate::config::{LOG, LogConfig};
 use crate::location::Location;
 use crate::marker::{Moved, MovedReplica, ThisReplica};
 use outlive_types::Result;
 
-/// The places of a log at some time.
+/// The replicas of a log at some time.
 #[derive(Clone, Debug)]
 pub(crate) struct LogConfiguration {
-    /// Counts the moves, from 1.
+    /// Its number, from 1; each move adds 1.
     pub number: u32,
-    /// As they are written in `[log]`; empty: beside the descriptor.
+    /// `[log]` as it is written; empty: beside the descriptor.
     config: LogConfig,
-    /// The same, seen from here, as a person calls them.
+    /// Locations of the replicas, seen from here, as a person calls them.
     pub named: Vec<Location>,
-    /// Where the records of this set are.
+    /// Locations of the records of this configuration.
     pub at: Vec<Location>,
 }
 
 impl LogConfiguration {
-    /// The places of `[log]`, seen from a pool's `root`; without any, there.
+    /// Reads the replicas of `[log]`, seen from a pool's `root`; without any, the log is at `root`.
     ///
     /// # Errors
-    /// `Invalid` for a location that is not possible.
+    /// `Invalid` for an impossible location.
     pub fn of(root: &Location, config: Option<&LogConfig>) -> Result<LogConfiguration> {
         let Some(config) = config.cloned() else { return Ok(LogConfiguration::beside(root)) };
         let seen = |location: &String| Location::parse(location, LOG)?.seen_from(root);
@@ -33,16 +33,17 @@ impl LogConfiguration {
         Ok(LogConfiguration { number: config.number, config, named, at })
     }
 
-    /// The first set of a log that is beside the descriptor.
+    /// Returns the first configuration of a log that is beside the descriptor.
     pub fn beside(root: &Location) -> LogConfiguration {
         let (config, named) = (LogConfig::default(), vec![root.clone()]);
         LogConfiguration { number: 1, config, at: named.clone(), named }
     }
 
-    /// The set that comes after this one. Its places that were of this one have the names that they have here.
+    /// Returns the configuration after this one. Replicas that stay keep the names that they have
+    /// here.
     ///
     /// # Errors
-    /// `Invalid` for a location that is not possible.
+    /// `Invalid` for an impossible location.
     pub fn then(&self, root: &Location, moved: &Moved) -> Result<LogConfiguration> {
         let own = self.texts();
         let name = |replica: &MovedReplica| {
@@ -53,7 +54,7 @@ impl LogConfiguration {
         LogConfiguration::of(root, LogConfig::numbered(&names, moved.number).as_ref())
     }
 
-    /// What is to be written of a move from here to these places.
+    /// Returns the description of a move from here to `to`.
     pub fn moved_to(&self, to: &LogConfiguration) -> Moved {
         let replica = |(location, replica): (String, &Location)| MovedReplica {
             location,
@@ -63,7 +64,7 @@ impl LogConfiguration {
         Moved { number: to.number, replica }
     }
 
-    /// `[log]`.
+    /// Returns it as `[log]`.
     pub fn config(&self) -> LogConfig {
         match self.config.all().is_empty() {
             true => LogConfig { location: Some(".".to_owned()), ..self.config.clone() },
@@ -75,20 +76,20 @@ impl LogConfiguration {
         self.config().all().into_iter().cloned().collect()
     }
 
-    /// The places, each with what its marker says that it is.
+    /// Returns the replicas, each with the number that its marker has.
     pub fn replicas(&self) -> impl Iterator<Item = (&Location, Option<ThisReplica>)> {
         let of = self.at.len() as u32;
         let replica = move |number: u32| (of > 1).then_some(ThisReplica { number, of });
         self.at.iter().zip((1..).map(replica))
     }
 
-    /// For messages.
+    /// Returns the replicas for messages.
     pub fn describe(&self) -> String {
         let names: Vec<String> = self.named.iter().map(Location::to_string).collect();
         names.join(", ")
     }
 
-    /// Whether both are the same places, in the same order.
+    /// Returns whether both have the same replicas, in the same order.
     pub fn is_same(&self, other: &LogConfiguration) -> bool {
         let pairs = || self.named.iter().zip(&other.named);
         self.named.len() == other.named.len() && pairs().all(|(one, other)| one.is_same(other))

@@ -1,4 +1,5 @@
-//! Moves a pool's log to other places, while programs may save (docs/pool.md; docs/design/028-moving-a-log.md).
+//! Moves a pool's log to other replicas, while programs may save (docs/pool.md;
+//! docs/design/028-moving-a-log.md).
 
 use crate::Pool;
 use crate::config::{FormatConfig, LogConfig};
@@ -19,28 +20,30 @@ use outlive_target::replicas::{forget, succeed};
 use outlive_types::{Error, Result};
 use std::fs;
 
-/// What became of a move.
+/// Result of a move.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogMoved {
-    /// The places of the log now, in their order, and of each why it does not take part, if it does not.
+    /// Replicas of the log now, in their order, each with the reason why it does not take part, if
+    /// so.
     pub replicas: Vec<(String, Option<Error>)>,
-    /// The log was there already.
+    /// Whether the log was there already.
     pub was_there: bool,
 }
 
 impl Pool {
-    /// Moves the log to these places, written as in `[log]` of `pool.toml`; programs may go on saving. To replace a
-    /// place that is lost, name it anew, beside those that stay. May be given again after anything that went wrong.
+    /// Moves the log to these replicas, written as in `[log]` of `pool.toml`; programs may go on
+    /// saving. To replace a lost replica, name a new one, and those that stay. It may be called
+    /// again after any failure.
     ///
     /// # Errors
-    /// `Invalid` for places that cannot be used; `Retry` if less than a majority of the old or of the new
-    /// places answer, or if others are at work that must not be overtaken.
+    /// `Invalid` for locations that cannot be used. `Retry` if no majority of the old or of the new
+    /// replicas answers, or if others are at work that a move must not overtake.
     pub fn move_log(&self, replicas: &[String]) -> Result<LogMoved> {
         let paths = self.paths().ok_or_else(|| {
             Error::invalid("the log of this pool cannot be moved: nothing says where it is")
         })?;
         let format = &self.config().format;
-        check_log(paths, format)?; // what others have begun comes first
+        check_log(paths, format)?; // a move that others have begun comes first
         let old = paths.log().clone();
         let new = new_set(paths, &old, replicas)?;
         if old.is_same(&new) {
@@ -82,14 +85,14 @@ impl Pool {
         paths.log_moved(new.clone());
         let named = self.write_down(paths)?;
         if trouble.iter().all(Option::is_none) {
-            // What stays of it is in nobody's way.
+            // Leftovers of it do no harm.
             let _ = forget(&from, ASKING, &wanted.to_bytes()?);
         }
         moved(&new, &named, trouble, false)
     }
 
-    /// Writes down where the log is, for the next program that opens the pool. Returns what `pool.toml` says then:
-    /// another command may have moved the log on meanwhile.
+    /// Writes down where the log is, for the next program that opens the pool. Returns what
+    /// `pool.toml` says then: another command may have moved the log again meanwhile.
     fn write_down(&self, paths: &PoolPaths) -> Result<LogConfiguration> {
         let written = rewrite(paths, &self.config().format, &*self.env().rng, &Ok);
         written.map_err(|error| {
@@ -105,10 +108,10 @@ impl Pool {
     }
 }
 
-/// What became of a move to `set`, if `pool.toml` says `named` by now.
+/// Returns the result of a move to `set`, if `pool.toml` names `named` by now.
 ///
 /// # Errors
-/// `Retry` if another command has moved the log on.
+/// `Retry` if another command has moved the log again.
 fn moved(
     set: &LogConfiguration,
     named: &LogConfiguration,
@@ -151,8 +154,8 @@ fn overtaken(log: &LogConfiguration) -> Error {
     ))
 }
 
-/// Prepares the new places by `each`. What is wrong with them may come of another mover, who takes them for his own
-/// set of the same number: then that is said, and not that the places hold records.
+/// Prepares the new replicas by `each`. If another mover takes them for its own configuration of
+/// the same number, the error says that, and not that the locations hold records.
 fn prepare(
     paths: &PoolPaths,
     format: &FormatConfig,
@@ -164,7 +167,7 @@ fn prepare(
     Err(if paths.log().number == old.number { error } else { overtaken(paths.log()) })
 }
 
-/// Sees to it that a place can take a new set, before anything is decided.
+/// Makes sure that a location can take a new configuration, before anything is decided.
 fn prepare_replica(
     paths: &PoolPaths,
     format: &FormatConfig,
@@ -205,7 +208,7 @@ fn prepare_replica(
     at.make(&["log"])
 }
 
-/// A place, and where sets of places of any log may be in it.
+/// Returns a location, and those in it where configurations of any log may be.
 fn places_in(named: &Location) -> Result<Vec<Location>> {
     let mut replicas = vec![named.clone()];
     let Some(dir) = named.as_directory() else { return Ok(replicas) };
@@ -223,7 +226,7 @@ fn places_in(named: &Location) -> Result<Vec<Location>> {
     Ok(replicas)
 }
 
-/// Whether a marker is there, of this pool.
+/// Returns whether this pool's marker is there; refuses that of another pool.
 fn refuse_foreign(format: &FormatConfig, replica: &Location, marker: &str) -> Result<bool> {
     let Some(bytes) = replica.read(marker)? else { return Ok(false) };
     let name = replica.name(marker);

@@ -1,4 +1,4 @@
-//! A pool's log as it is opened, wherever it has been moved to.
+//! Opens a pool's log, wherever it has been moved to.
 
 use crate::config::FormatConfig;
 use crate::location::Location;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// Opens a pool's log, which may be moved while it is open.
 ///
 /// # Errors
-/// `Invalid` if its only place cannot be used.
+/// `Invalid` if its only replica cannot be used.
 pub(crate) fn open_log(paths: &PoolPaths, format: &FormatConfig) -> Result<Arc<dyn ManifestLog>> {
     let (now, then) = (paths.clone(), format.clone());
     let follow = move |successor: &[u8]| {
@@ -27,12 +27,12 @@ pub(crate) fn open_log(paths: &PoolPaths, format: &FormatConfig) -> Result<Arc<d
     Ok(Arc::new(RecordLog::over(Movable::new(&replicas, ASKING, Box::new(follow))?)))
 }
 
-/// The marker of a log, and why places of it are away. Refuses a log that is not this pool's. If the log was moved, it
-/// goes there.
+/// Returns the marker of a log, and why replicas of it are away. Refuses a log of another pool.
+/// Follows a log that was moved.
 ///
 /// # Errors
-/// `Damaged` if it is missing; `Retry` if it has several places, and less than a majority are there;
-/// `Invalid` if it, or a place of it, is another.
+/// `Damaged` if the log is missing; `Retry` if it has several replicas, and no majority is there;
+/// `Invalid` if it, or a replica of it, is another one.
 pub(crate) fn check_log(paths: &PoolPaths, format: &FormatConfig) -> Result<(Marker, Vec<Error>)> {
     let set = paths.log();
     let (mut marker, mut away, mut moved) = (None, Vec::new(), None);
@@ -62,14 +62,14 @@ pub(crate) fn check_log(paths: &PoolPaths, format: &FormatConfig) -> Result<(Mar
     Ok((marker, away))
 }
 
-/// Goes where a log was moved to, and brings the move to its end if that is still to be done.
+/// Follows a log to where it was moved, and ends the move if that is still to be done.
 ///
 /// # Errors
-/// Why that cannot be: `Retry` if too few places are there.
+/// Reason why that is not possible: `Retry` if too few replicas are there.
 pub(crate) fn follow(paths: &PoolPaths, format: &FormatConfig, moved: &Moved) -> Result<()> {
     let old = paths.log();
     if moved.number <= old.number {
-        return Ok(()); // another thread has
+        return Ok(()); // another thread has followed it
     }
     let new = old.then(&paths.root, moved)?;
     let finished = finish(paths, format, old, &new, moved, false);
@@ -87,11 +87,11 @@ pub(crate) fn follow(paths: &PoolPaths, format: &FormatConfig, moved: &Moved) ->
     Ok(())
 }
 
-/// Moves the log from `old` to the places of `new`, which was decided upon; a majority of them, or `all` that are
-/// there. Answers of each why it has not got all, if that is so.
+/// Moves the log from `old` to the replicas of `new`, which is decided: to a majority of them, or
+/// to `all` that are there. Returns for each replica why it does not have everything, if so.
 ///
 /// # Errors
-/// `Retry` if too few places, old or new, are there.
+/// `Retry` if too few replicas, old or new, are there.
 pub(crate) fn finish(
     paths: &PoolPaths,
     format: &FormatConfig,
@@ -134,7 +134,7 @@ pub(crate) fn finish(
     move_to(&open_replicas(paths, format, old)?, ASKING, &moved.to_bytes()?, &look)
 }
 
-/// What opens a place: its marker.
+/// Returns the function that opens a replica: it writes the marker.
 fn open_with(
     paths: &PoolPaths,
     format: &FormatConfig,

@@ -1,5 +1,6 @@
-//! The places of a pool's log: which of them are there, and a medium that asks a place only as long as it
-//! is this pool's. A directory whose disk is not mounted would otherwise be taken for an empty one.
+//! Replicas of a pool's log: finds those that are there. Its medium asks a replica only as long as
+//! that is this pool's; a directory whose disk is not mounted would otherwise count as an empty
+//! one.
 
 use crate::compare::{compare, look_for, text};
 use crate::config::FormatConfig;
@@ -15,14 +16,14 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long is waited for a place that does not answer, and, once a majority have, for the others.
+/// Longest wait for a silent replica, and, once a majority has answered, for the others.
 const PATIENCE: Duration = Duration::from_secs(10);
 const GRACE: Duration = Duration::from_millis(200);
 
-/// How a log's places are asked.
+/// Method to ask the replicas of a log.
 pub(crate) const ASKING: Asking = Asking::AtOnce;
 
-/// The places of a set, each of which counts only as long as its marker is there.
+/// Opens the replicas of a configuration, each of which counts only as long as its marker is there.
 ///
 /// # Errors
 /// `Invalid` if the only one cannot be used.
@@ -52,13 +53,13 @@ pub(crate) fn open_replicas(
     Ok(replicas)
 }
 
-/// What is in a place.
+/// Result of looking for a replica.
 pub(crate) enum Found {
     /// This pool's marker.
     There(Box<Marker>),
-    /// Nothing that can be read now, and why.
+    /// Nothing that can be read now, with the reason.
     Away(Error),
-    /// Another pool's place, or another place of this one.
+    /// A location of another pool, or another replica of this one.
     Another(Error),
 }
 
@@ -66,16 +67,16 @@ pub(crate) fn is_there(found: &Found) -> bool {
     matches!(found, Found::There(_))
 }
 
-/// How long a marker that is found must last.
+/// Durability that a marker must have when it is found.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lasting {
-    /// The caller only reads it.
+    /// None: the caller only reads it.
     Now,
-    /// A power cut must not take it back: the caller writes or deletes something elsewhere because of it.
+    /// It survives a power cut: the caller writes or deletes something elsewhere because of it.
     Durably,
 }
 
-/// What is in each place of a set. Several are looked at at once: one may hang.
+/// Looks for each replica of a configuration. It asks several at once, since one may hang.
 pub(crate) fn find_set(
     paths: &PoolPaths,
     format: &FormatConfig,
@@ -91,11 +92,11 @@ pub(crate) fn find_set(
         let (paths, format, location) = (paths.clone(), format.clone(), location.clone());
         let tell = tell.clone();
         let look = move || {
-            // Whoever has asked may have gone on.
+            // The caller may have gone on.
             let found = find_place(&paths, &format, &location, number_of_set, replica, lasting);
             let _ = tell.send((number, found));
         };
-        // Without a thread it is as one that does not answer.
+        // Without a thread, the replica counts as silent.
         let _ = thread::Builder::new().name("outlive-log".to_owned()).spawn(look);
     }
     drop(tell);
@@ -139,7 +140,7 @@ fn find_place(
         )));
     }
     if marker.replica == replica {
-        // The process that sealed the place, or opened it, may have died before that was durable.
+        // The process that sealed or opened the replica may have died before that was durable.
         let must_last = marker.moved.is_some() || lasting == Lasting::Durably;
         let kept = if must_last { location.keep(MARKER) } else { Ok(()) };
         return kept.map_or_else(Found::Away, |()| Found::There(Box::new(marker)));
@@ -157,10 +158,10 @@ fn find_place(
     )))
 }
 
-/// The marker of one place of the log, if that is this pool's.
+/// Returns the marker of one replica of the log, if that is this pool's.
 ///
 /// # Errors
-/// Why it is not, or is away.
+/// Reason why it is not, or is away.
 pub(crate) fn check_replica(
     paths: &PoolPaths,
     format: &FormatConfig,
@@ -174,7 +175,7 @@ pub(crate) fn check_replica(
     }
 }
 
-/// The marker in a place, whichever pool it is of.
+/// Returns the marker in a location, whichever pool has it.
 pub(crate) fn marker_in(
     paths: &PoolPaths,
     location: &Location,
@@ -199,21 +200,21 @@ fn missing(paths: &PoolPaths, location: &Location, replica: Option<ThisReplica>)
     ))
 }
 
-/// One of a log's places.
+/// One of the replicas of a log.
 pub(crate) struct PoolReplica {
     paths: PoolPaths,
     format: FormatConfig,
     location: Location,
-    /// The number of its set.
+    /// Number of its configuration.
     number: u32,
     replica: Option<ThisReplica>,
-    /// Or why there is none.
+    /// Its medium, or the reason why there is none.
     medium: Result<Arc<dyn LogMedium>>,
-    /// Its marker, as it was when it was read in full, and what it said of a move.
+    /// Its marker when it was last read in full, and the move in it.
     seen: Mutex<Option<Seen>>,
 }
 
-/// The bytes of a marker, and with what it is sealed.
+/// Bytes of a marker, and of the move in it.
 #[derive(Clone)]
 struct Seen {
     marker: Vec<u8>,
@@ -221,7 +222,7 @@ struct Seen {
 }
 
 impl PoolReplica {
-    /// One that takes records though it has no marker yet.
+    /// Returns a replica that takes records although it has no marker yet.
     pub fn unguarded(
         paths: &PoolPaths,
         format: &FormatConfig,
@@ -234,16 +235,16 @@ impl PoolReplica {
         PoolReplica { paths, format, location, number, replica, medium, seen }
     }
 
-    /// Makes sure that this is the place that it was.
+    /// Makes sure that this is still the same replica.
     fn check(&self) -> Result<()> {
         let is_seen = || self.seen.try_lock().is_ok_and(|seen| seen.is_some());
         if self.replica.is_none() || self.location.as_directory().is_none() && is_seen() {
-            return Ok(()); // a bucket is not mounted; and of an only place the pool looks after
+            return Ok(()); // a bucket has no mount, and the pool itself checks an only replica
         }
         self.look().map(drop)
     }
 
-    /// Reads the marker. Answers with what it is sealed.
+    /// Reads the marker. Returns the move that seals it.
     fn look(&self) -> Result<Option<Vec<u8>>> {
         let seen = self.seen.try_lock().ok().and_then(|seen| seen.clone());
         let bytes = self.location.read(MARKER)?;
@@ -261,8 +262,8 @@ impl PoolReplica {
     fn marker(&self) -> Result<Marker> {
         let checked =
             check_replica(&self.paths, &self.format, &self.location, self.number, self.replica);
-        // Of several places, a missing one counts as one that does not answer. The only place was there when the pool
-        // was opened: nothing is known of its records now.
+        // Of several replicas, a missing one counts as silent. An only replica was there when the
+        // pool was opened: nothing is known about its records now.
         checked.map_err(|error| match error.kind() {
             ErrorKind::Damaged => Error::retry(error.message()),
             _ => self.as_one_of_several(&error),
@@ -280,7 +281,7 @@ impl PoolReplica {
         self.medium.as_ref().map_err(|error| self.as_one_of_several(error))
     }
 
-    /// Asks, and looks behind that whether it is there: before, it might have gone meanwhile.
+    /// Asks, and only then checks that the replica is there: it may go away in between.
     fn if_there<T>(&self, ask: impl FnOnce(&dyn LogMedium) -> Result<T>) -> Result<T> {
         let answer = ask(&**self.medium()?);
         self.check().and(answer)
@@ -318,7 +319,7 @@ impl LogMedium for PoolReplica {
     }
 
     fn put_new(&self, job: &JobName, number: u64, record: &[u8]) -> Result<Put> {
-        // Nothing is made below a mount point.
+        // Makes nothing below a mount point.
         self.check()?;
         self.if_there(|medium| medium.put_new(job, number, record))
     }

@@ -1,5 +1,6 @@
-//! Whether a place has room for a log that is to be moved there. It is found out before the move is decided, as
-//! a decision cannot be taken back: a log whose new place is full would wait until somebody makes room.
+//! Checks that a location has room for a log that is to be moved there. The check comes before the
+//! decision, which cannot be taken back: a log in a full location would wait until a person frees
+//! space.
 
 use crate::host::is_in_memory;
 use crate::location::Location;
@@ -11,22 +12,23 @@ use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 
-/// What a record takes at least, as file systems give space in blocks.
+/// Least space of a record, as file systems give space in blocks.
 const RECORD_BYTES_MIN: u64 = 4096;
 
-/// What the move itself writes, and the next commits: directories, notes, markers.
+/// Space for what the move itself and the next commits write: directories, notes, markers.
 const EXTRA_BYTES: u64 = 64 << 10;
 
-/// The bytes that a log takes in a new place, about: the newest record of each job stands for all of them.
+/// Estimates the bytes of a log in a new location: the newest record of each job stands for all of
+/// them.
 ///
 /// # Errors
-/// What the log reports.
+/// Errors of the log.
 pub(crate) fn needed_bytes(log: &dyn ManifestLog) -> Result<u64> {
     let mut bytes = EXTRA_BYTES;
     for job in log.jobs()?.into_iter().chain([JobName::gc(), JobName::targets()]) {
         let numbers = log.numbers(&job)?;
         let Some(newest) = numbers.last() else { continue };
-        // One that is damaged is copied as it is.
+        // A damaged record is copied as it is.
         let length = log.read(&job, *newest).map_or(0, |record| record.len() as u64);
         let blocks = length.max(1).div_ceil(RECORD_BYTES_MIN);
         bytes += numbers.len() as u64 * blocks * RECORD_BYTES_MIN;
@@ -34,19 +36,19 @@ pub(crate) fn needed_bytes(log: &dyn ManifestLog) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Makes sure that a directory, in which there is `log`, can take so much. Buckets and clusters do not tell.
+/// Makes sure that a directory with `log` in it can take `bytes`. Buckets and clusters do not say.
 ///
 /// # Errors
-/// `Full`; or what keeps this user from writing there.
+/// `Full`; or the error that keeps this user from writing there.
 pub(crate) fn check_room(location: &Location, bytes: u64, rng: &dyn Rng) -> Result<()> {
     let Some(dir) = location.as_directory() else { return Ok(()) };
     let dir = dir.join("log");
     let mut word = [0; 8];
     rng.fill(&mut word);
-    // A name as those of records that are being written: should it be left, it is no job.
+    // The name of a record that is being written: if the file is left behind, it is no job.
     let path = dir.join(format!(".tmp-{:016x}", u64::from_le_bytes(word)));
     let reserved = OpenOptions::new().write(true).create_new(true).open(&path).and_then(|file| {
-        // Its bytes go when it is closed, whatever happens.
+        // Its bytes are freed when it is closed, whatever happens.
         fs::remove_file(&path)?;
         reserve(&file, bytes)
     });
@@ -65,17 +67,18 @@ fn reserve(mut file: &File, bytes: u64) -> io::Result<()> {
     file.sync_data()
 }
 
-/// Makes sure that this user may rewrite the descriptor, as the move does in the end. Buckets do not tell.
+/// Makes sure that this user may rewrite the descriptor, as the move does in the end. Buckets do
+/// not say.
 ///
 /// # Errors
-/// What the system reports.
+/// Errors of the system.
 pub(crate) fn check_writable(paths: &PoolPaths) -> Result<()> {
     let Some(dir) = paths.root.as_directory() else { return Ok(()) };
     let may = access(dir, Access::WRITE_OK).map_err(io::Error::from);
     may.map_err(|error| Error::io("rewriting pool.toml, to say where the log is, in", dir, &error))
 }
 
-/// Whether a log is in the memory of this host.
+/// Returns whether a log is in the memory of this host.
 pub(crate) fn is_log_in_memory(paths: &PoolPaths) -> bool {
     let is_memory = |location: &Location| location.as_directory().is_some_and(is_in_memory);
     paths.log().named.iter().all(is_memory)
@@ -86,7 +89,7 @@ mod tests {
     use super::*;
     use outlive_types::{ErrorKind, SystemRng};
 
-    /// A disk that has room for a record and not for a log is full, and nothing is left there.
+    /// A disk with room for a record, but not for a log, counts as full, and nothing is left there.
     #[test]
     fn room_is_asked_for_and_given_back() {
         let dir = tempfile::tempdir().unwrap();

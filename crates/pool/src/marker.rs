@@ -1,76 +1,76 @@
-//! The markers of a pool: files in its log and on its targets that say which pool that is, how it was
-//! made, and which targets it has. Only the pool's own commands write them.
+//! Markers of a pool: files in its log and on its targets that name the pool, how it was made, and
+//! its targets. Only the pool's own commands write them.
 
 use crate::config::{FormatConfig, LogConfig, PoolConfig};
 use crate::redundancy::{Redundancy, TargetConfig, Tier};
 use outlive_types::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// The text of a marker. What else is in one is left to newer builds.
+/// Text of a marker. Unknown keys are for newer builds.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Marker {
-    /// As it was when the pool was made.
+    /// Format with which the pool was made.
     pub format: FormatConfig,
-    /// The same.
+    /// Redundancy with which it was made.
     #[serde(default, skip_serializing_if = "Redundancy::is_default")]
     pub redundancy: Redundancy,
     /// The target that this marker is on; none in the log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub this: Option<This>,
-    /// The place of the log that this marker is in, if there are several.
+    /// The replica of the log that this marker is in, if there are several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replica: Option<ThisReplica>,
-    /// Where the log was when the pool was made, so that the marker may serve as a descriptor.
+    /// `[log]` of its configuration, so that the marker may serve as a descriptor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<LogConfig>,
-    /// What comes instead of this place: it is sealed.
+    /// Configuration that comes instead of this one: the replica is sealed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moved: Option<Moved>,
     /// A number that no target has or had; without it, one above all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_target: Option<u32>,
-    /// All targets that the pool has, where they were when they were added.
+    /// All targets of the pool, with their locations when they were added.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub target: Vec<TargetConfig>,
 }
 
-/// `[place]`: which place of the log a marker is in.
+/// `[replica]`: the replica of the log that a marker is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct ThisReplica {
-    /// Its number, from 1. Which place is which must not change.
+    /// Its number, from 1, which must not change.
     pub number: u32,
-    /// So many there are.
+    /// Number of replicas.
     pub of: u32,
 }
 
-/// `[this]`: which target a marker is on.
+/// `[this]`: the target that a marker is on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct This {
     /// Its number.
     pub id: u32,
 }
 
-/// `[moved]`: what comes instead of a set of places. A marker with it is sealed.
+/// `[moved]`: the configuration that comes instead of this one. A marker with it is sealed.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Moved {
-    /// The number of the new set.
+    /// Number of the new configuration.
     pub number: u32,
-    /// Its places, in their order.
+    /// Its replicas, in their order.
     pub replica: Vec<MovedReplica>,
 }
 
-/// One of them.
+/// One of its replicas.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct MovedReplica {
-    /// As it is called where the log was moved from.
+    /// Its location, as it is called where the log was moved from.
     pub location: String,
-    /// Which place of the old set this is: others may have another name for it.
+    /// Its number in the old configuration: other hosts may have another name for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub was: Option<u32>,
 }
 
 impl Moved {
-    /// As text, the same each time.
+    /// Returns it as text, the same each time.
     ///
     /// # Errors
     /// `Bug` if it cannot be written as TOML.
@@ -79,7 +79,7 @@ impl Moved {
         text.map_err(|e| Error::bug(format!("where a log is moved to cannot be written: {e}")))
     }
 
-    /// Reads one.
+    /// Reads the text.
     ///
     /// # Errors
     /// `Damaged` for anything else.
@@ -92,14 +92,14 @@ impl Moved {
 }
 
 impl Marker {
-    /// One that says nothing but whose it is.
+    /// Returns a marker that names nothing but the pool.
     pub fn bare(format: FormatConfig) -> Marker {
         let (this, replica, log, moved, next_target) = Default::default();
         let (redundancy, target) = Default::default();
         Marker { format, redundancy, this, replica, log, moved, next_target, target }
     }
 
-    /// That of a pool's log.
+    /// Returns the marker of a pool's log.
     pub fn of(config: &PoolConfig) -> Marker {
         let PoolConfig { format, redundancy, target, log, .. } = config.clone();
         let log = log.filter(|log| !log.locations.is_empty());
@@ -107,37 +107,37 @@ impl Marker {
         Marker { format, redundancy, this, replica, log, moved, next_target, target }
     }
 
-    /// The same in one of several places of the log.
+    /// Returns the same for one of several replicas of the log.
     pub fn in_place(&self, replica: Option<ThisReplica>) -> Marker {
         Marker { replica, ..self.clone() }
     }
 
-    /// The same on a target.
+    /// Returns the same for a target.
     pub fn on(&self, id: Option<u32>) -> Marker {
         let this = id.map(|id| This { id });
         Marker { this, replica: None, log: None, moved: None, ..self.clone() }
     }
 
-    /// The same in a place of a newer set, at `log`.
+    /// Returns the same for a replica of a newer configuration, at `log`.
     pub fn in_set(&self, log: LogConfig, replica: Option<ThisReplica>) -> Marker {
         Marker { log: Some(log), replica, moved: None, ..self.clone() }
     }
 
-    /// The number of the set of places that it is in.
+    /// Returns the number of its configuration.
     pub fn set_number(&self) -> u32 {
         self.log.as_ref().map_or(1, |log| log.number)
     }
 
-    /// Reads one. `path` is for messages.
+    /// Reads a marker. `path` is for messages.
     ///
     /// # Errors
-    /// `Invalid` for text that is none.
+    /// `Invalid` for text that is no marker.
     pub fn parse(text: &str, path: &str) -> Result<Marker> {
         toml::from_str(text)
             .map_err(|e| Error::invalid(format!("{path}: not the marker of a pool: {e}")))
     }
 
-    /// Its text.
+    /// Returns its text.
     ///
     /// # Errors
     /// `Bug` if it cannot be written as TOML.
@@ -150,9 +150,9 @@ impl Marker {
     }
 }
 
-/// The targets of a pool: those that its table lists, where the descriptor says that they are. One that the
-/// descriptor leaves out is where the table says: what is on it would seem to be lost otherwise. One that has
-/// left is not used, whatever an old descriptor says.
+/// Returns the targets of a pool: those in its table, at the locations in the descriptor. A target
+/// that the descriptor leaves out is where the table says: its data would seem to be lost
+/// otherwise. A target that has left is not used, whatever an old descriptor says.
 ///
 /// # Errors
 /// `Invalid` for targets that the pool does not have, and for two of one number.
@@ -168,9 +168,9 @@ pub(crate) fn targets_of(
     let mut targets = marker.target.clone();
     let mut named = Vec::new();
     for row in written_down {
-        // One without a number is from before there were others: it is known by its place.
+        // A row without a number is from before there were others: its location identifies it.
         let by_place = marker.target.iter().find(|target| target.location == row.location);
-        // The target that a pool was made with, when it was the only one, has left.
+        // The first target of the pool, which was the only one then, has left.
         let first_left = || {
             let is_there = marker.target.iter().any(|target| target.id == Some(1));
             (!is_as_made && !is_there && written_down.len() == 1).then_some(1)
@@ -200,15 +200,15 @@ pub(crate) fn targets_of(
                      target in memory, use `outlive pool add --volatile`"
                 )));
             }
-            // A copy of a descriptor from before it came makes no fast target of it.
+            // An old descriptor without its tier makes no fast target of it.
             Some(target) => {
-                // Whose memory it is decides who makes it anew.
+                // The host whose memory it is decides which programs recreate it.
                 if !target.volatile {
                     target.host.clone_from(&row.host);
                 }
                 target.location.clone_from(&row.location);
             }
-            // It has left since this descriptor was written.
+            // The target has left since this descriptor was written.
             None if marker.next_target.is_some_and(|next| id < next) => {}
             None => {
                 return Err(Error::invalid(format!(

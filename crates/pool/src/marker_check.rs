@@ -1,4 +1,5 @@
-//! What says that a directory is a pool's: descriptor and markers, and whether they still fit.
+//! Checks whether a directory is a pool's: its descriptor and markers, and whether they still
+//! match.
 
 use crate::compare::{compare, look_for, text};
 use crate::config::{FormatConfig, PoolConfig};
@@ -10,17 +11,18 @@ use crate::targets::TargetTable;
 use outlive_types::{Error, ErrorKind, Result};
 use std::path::{Path, PathBuf};
 
-/// What the log's marker says, on a target outside of the pool's own place: packs of this pool are there.
+/// Copy of the log's marker, on a target outside of the pool's own location: packs of this pool are
+/// there.
 pub(crate) const TARGET_MARKER: &str = "packs/.pool.toml";
 
-/// Makes sure that the pool of this format is still there, log and descriptor: it may have been moved
-/// away, deleted or unmounted since it was opened, and whatever is written there now would be refused by
-/// the next one who opens it. A mistake in the descriptor is another matter: somebody is editing it, and
-/// can put it right.
+/// Makes sure that the log and the descriptor of this pool are still there. They may have been
+/// moved away, deleted or unmounted since it was opened, and the next program that opens the pool
+/// would refuse data that is written there now. A mistake in the descriptor does not matter: a
+/// person is editing it, and can correct it.
 ///
 /// # Errors
-/// `Retry` if the log or the target is missing: what is on them may be whole. `Invalid` if the descriptor or the pool
-/// is missing, or is another's.
+/// `Retry` if the log or the target is missing: their data may be whole. `Invalid` if the
+/// descriptor or the pool is missing, or belongs to another pool.
 pub(crate) fn check(
     paths: &PoolPaths,
     config: &PoolConfig,
@@ -32,8 +34,8 @@ pub(crate) fn check(
         if there.is_some_and(|pool_id| pool_id != format.pool_id) {
             return Err(Error::invalid("another pool is in its place: open that one"));
         }
-        // Each call to a log of several places finds out by itself which are there, and the look at the table
-        // of targets below asks a majority.
+        // Each call to a log of several replicas finds out by itself which are there, and the check
+        // of the table of targets below asks a majority.
         if paths.log().at.len() == 1 {
             check_log(paths, format)?;
         }
@@ -51,17 +53,17 @@ pub(crate) fn check(
     })
 }
 
-/// The configuration that the pool at `root` has.
+/// Returns the configuration of the pool at `root`.
 pub(crate) fn read_descriptor(root: &Location) -> Result<PoolConfig> {
     PoolConfig::parse(&read_text(root)?, &root.name(DESCRIPTOR))
 }
 
-/// Its text.
+/// Returns its text.
 pub(crate) fn read_text(root: &Location) -> Result<String> {
     text(read_bytes(root)?, &root.name(DESCRIPTOR))
 }
 
-/// The bytes of its descriptor.
+/// Returns the bytes of its descriptor.
 fn read_bytes(root: &Location) -> Result<Vec<u8>> {
     match root.read(DESCRIPTOR)? {
         Some(bytes) => Ok(bytes),
@@ -72,12 +74,12 @@ fn read_bytes(root: &Location) -> Result<Vec<u8>> {
     }
 }
 
-/// Whether a directory is a pool's own, also if its descriptor is lost.
+/// Returns whether a directory is a pool's own, even if its descriptor is lost.
 pub fn is_pool(dir: &Path) -> bool {
     [DESCRIPTOR, MARKER, COPY].iter().any(|name| dir.join(name).exists())
 }
 
-/// What to do about a pool that has lost its descriptor.
+/// Returns the error for a pool that has lost its descriptor.
 pub(crate) fn descriptor_is_missing(root: &Location) -> Error {
     let copy = match root.has(COPY).unwrap_or(false) {
         true => format!("a copy is in {}", root.name(COPY)),
@@ -92,8 +94,8 @@ pub(crate) fn descriptor_is_missing(root: &Location) -> Error {
     ))
 }
 
-/// Refuses a target that has no packs of this pool's: it is not mounted, or another is; or that is another
-/// of its targets than the one with the number `id`. One in the pool's own place needs no marker: the
+/// Refuses a target without packs of this pool: it is not mounted, or another one is. Refuses
+/// another target of the pool than `id`. A target in the pool's own location needs no marker: the
 /// descriptor beside it says enough.
 ///
 /// # Errors
@@ -138,14 +140,14 @@ pub(crate) fn check_target(
     }
 }
 
-/// The directories of a pool's packs on this machine that are not in its own.
+/// Returns the directories of a pool's packs on this machine that are not in its own directory.
 pub(crate) fn packs_elsewhere(
     paths: &PoolPaths,
     config: &PoolConfig,
     table: Option<&TargetTable>,
 ) -> Vec<PathBuf> {
     let elsewhere = match table.filter(|_| config.target.len() > 1) {
-        // One of several may not answer.
+        // One of several may be silent.
         Some(table) => {
             let elsewhere = config.target.iter().filter(|row| !table.locations().is_own(row));
             elsewhere.filter_map(|row| row.seen_from(&paths.root).ok()).collect()

@@ -1,6 +1,6 @@
-//! Which targets a pool has, and how that changes while programs save: a command says in the table what is to become
-//! of a target, by one append, and a repair brings the pool to that. docs/pool.md says what an operator sees of it,
-//! docs/faults.md why nothing is lost.
+//! The targets of a pool, and how they change while programs save. A command sets the wanted state
+//! of a target in the table, by one append, and a repair makes the pool match it. The operator's
+//! manual is docs/pool.md; docs/faults.md says why nothing is lost.
 
 use crate::Pool;
 use crate::exclusive::Exclusive;
@@ -13,42 +13,42 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The targets of a pool at some time, and what this process has written to which since.
+/// Targets of a pool at some time, and those to which this process has written packs since.
 #[derive(Clone, Debug)]
 pub struct TargetsThen {
-    /// Of the table.
+    /// Version of the table.
     version: u64,
     ids: Vec<u32>,
-    /// The number of the next target that comes.
+    /// Number of the next target that comes.
     next_id: u32,
     written: Growing,
-    /// The newest table for which a warning says that packs may have less redundancy.
+    /// Newest table for which a warning says that packs may have less redundancy.
     told: Arc<AtomicU64>,
 }
 
 impl TargetsThen {
-    /// On which targets this process has written packs since.
+    /// Returns the targets of the packs that this process has written since.
     pub fn spread(&self) -> Spread {
         self.written.now()
     }
 }
 
-/// What became of a change of the targets.
+/// Result of a change of the targets.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TargetChange {
-    /// What the repair behind the change did.
+    /// Report of the repair after the change.
     pub repair: RepairReport,
-    /// Shards that are still on the target that is to be emptied.
+    /// Number of shards that are still on the target that is to be emptied.
     pub left: u64,
-    /// Why it is not empty, or, if it was given up, why it has not left the pool yet.
+    /// Reason why it is not empty, or, if it was given up, why it has not left the pool yet.
     pub why: Option<Error>,
 }
 
 impl Pool {
-    /// Takes notice of targets that came and went since this was asked last.
+    /// Takes over the changes of the table since the last call.
     ///
     /// # Errors
-    /// What the table reports.
+    /// Errors of the table.
     pub fn refresh_targets(&self) -> Result<()> {
         let Some(table) = self.table() else { return Ok(()) };
         let version = table.version().or_else(|error| self.place_says().and(Err(error)))?;
@@ -64,36 +64,39 @@ impl Pool {
         Ok(())
     }
 
-    /// Which table of targets this process has taken notice of: another number if targets have come or gone.
+    /// Returns the version of the table that this process uses: another number if targets have come
+    /// or gone.
     pub fn table_seen(&self) -> u64 {
         self.targets().version()
     }
 
-    /// The targets that there are now. A save calls this before it writes anything that its record names, and before
-    /// its writers read the table. `None` if a target may leave without harm.
+    /// Returns the targets that there are now. A save calls this before it writes anything that its
+    /// record names, and before its writers read the table. `None` if a target may leave without
+    /// harm.
     ///
     /// # Errors
-    /// What the table reports.
+    /// Errors of the table.
     pub fn targets_now(&self) -> Result<Option<TargetsThen>> {
         if self.table().is_none() {
             return Ok(None);
         }
         self.refresh_targets()?;
         let (targets, written) = (self.targets(), self.written().begin());
-        // Nothing is saved to others.
+        // Saves write to no others.
         let ids = targets.of_tier(Tier::Fast).map(|(_, member)| member.id).collect();
         let (version, next_id) = (targets.version(), targets.next_id());
         Ok(Some(TargetsThen { version, ids, next_id, written, told: Arc::default() }))
     }
 
-    /// Makes sure that of each pack that was written since `then`, here or (`others`) by processes that looked
-    /// at the table later, enough is on targets that have not left: to be asked once all of it is durable,
-    /// before the record is appended. A repair closes a target in the table before it looks at it for the last time;
-    /// so either it sees what was written, or this sees that the target is closed.
+    /// Makes sure that enough of each pack is on targets that have not left. These are the packs
+    /// that this process has written since `then`, and those of `others`, which read the table
+    /// later. A save calls it once all of that is durable, before it appends the record. A repair
+    /// closes a target in the table before it lists it for the last time. So either the repair sees
+    /// the new shards, or this function sees that the target is closed.
     ///
     /// # Errors
-    /// `Retry` if too many have left, or any where saves need all redundancy: what was saved must be saved again. What
-    /// the table reports.
+    /// `Retry` if too many targets have left, or any if saves need all redundancy: the data must be
+    /// saved again. Errors of the table.
     pub fn check_targets(&self, then: &TargetsThen, others: &Spread) -> Result<()> {
         let Some(table) = self.table() else { return Ok(()) };
         let version = table.version().or_else(|error| self.place_says().and(Err(error)))?;
@@ -101,7 +104,7 @@ impl Pool {
             return Ok(());
         }
         let rows = table.read()?;
-        // One that left and came back has not kept what was put there before.
+        // A target that left and came back has not kept the shards of the time before.
         let counts = |row: &&TargetConfig| row.state.counts() && row.since <= then.version;
         let row_of = |id: u32| rows.get(id).filter(counts);
         // Those that came since, too: one may have come and left.
@@ -116,8 +119,8 @@ impl Pool {
             let is_draining =
                 |id: &&u32| row_of(**id).is_some_and(|row| row.state == TargetState::Draining);
             let gone = pack.iter().filter(|id| has_left(id)).count();
-            // What was on one that is being emptied may be on another by now, which may have left; it may be another one
-            // of this pack.
+            // The shards of a target that is being emptied may be on another one by now, which may
+            // have left. That may be another one of this pack.
             let moved = pack.iter().filter(is_draining).count().min(left.len());
             let first = pack.iter().find(|id| has_left(id)).or(left.first());
             let is_refused = pack.len() - gone - moved < needed || needs_all && gone > 0;
@@ -140,7 +143,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Refuses rows that do not fit the pool's redundancy, as programs see them: `pool.toml` may have other hosts.
+    /// Refuses rows that do not fit the pool's redundancy, as programs see them: with the hosts in
+    /// `pool.toml`.
     fn fits(&self, table: &TargetTable, rows: &Rows) -> Result<()> {
         let locations = table.locations();
         let staying = staying(&locations.seen(rows.clone(), &locations.written_down()?)?);
@@ -152,20 +156,22 @@ impl Pool {
         self.config().redundancy.check_targets(&staying)
     }
 
-    /// Adds a target at a new or empty place, or takes one back that the pool has or had; programs that save use it
-    /// from their next checkpoint on. A target of the pool that is there already stays as it is. Returns its number.
+    /// Adds a target at a new or empty location, or takes back one that the pool has or had.
+    /// Programs use it from their next checkpoint on. A target of the pool that is there already
+    /// stays as it is. Returns its number.
     ///
     /// # Errors
-    /// `Invalid` for a place that is used by something else, or cannot be; `Retry` while another command collects.
+    /// `Invalid` for a location that is in use or not possible; `Retry` while another command
+    /// collects.
     pub fn add_target(&self, location: &str, host: Option<&str>, tier: Tier) -> Result<u32> {
         let row = TargetConfig::at(location).on_tier(tier);
         self.add_row(TargetConfig { host: host.map(str::to_owned), ..row })
     }
 
-    /// The same for a fast target in the memory of this host.
+    /// Does the same for a fast target in the memory of this host.
     ///
     /// # Errors
-    /// As [`Pool::add_target`]; `Invalid` if the place is not in memory.
+    /// As [`Pool::add_target`]; `Invalid` if the location is not in memory.
     pub fn add_volatile(&self, location: &str, host: Option<&str>) -> Result<u32> {
         let row = TargetConfig { host: host.map(str::to_owned), ..TargetConfig::at(location) };
         self.add_row(row.in_memory()?)
@@ -181,7 +187,7 @@ impl Pool {
         Ok(id)
     }
 
-    /// Changes the table to one that fits the pool's redundancy.
+    /// Changes the table, if it then fits the pool's redundancy.
     fn change(
         &self,
         table: &TargetTable,
@@ -199,7 +205,7 @@ impl Pool {
         self.refresh_targets()
     }
 
-    /// Puts a row into the table for the place that it names, which is made ready. Returns its number.
+    /// Puts a row into the table for its location, which it prepares. Returns the row's number.
     fn put_row(&self, table: &TargetTable, rows: &mut Rows, row: &TargetConfig) -> Result<u32> {
         let locations = table.locations();
         let here = table.rows()?;
@@ -209,7 +215,8 @@ impl Pool {
             return self.take_back(table, rows, id, row);
         }
         match locations.find(row)? {
-            // An empty one with the number of another that is there was left by a command that was killed.
+            // An empty target with the number of another that is there is left from a killed
+            // command.
             FoundTarget::Own { id, holds_shards }
                 if rows.get(id).is_some_and(|own| own.state.counts())
                     && (holds_shards || self.look_at(id).is_err()) =>
@@ -223,7 +230,7 @@ impl Pool {
             FoundTarget::Own { id, .. } if rows.get(id).is_some_and(|own| !own.state.counts()) => {
                 self.take_back(table, rows, id, row)
             }
-            // It was given up, or removed, and has what it had.
+            // It was given up or removed, and still has its shards.
             FoundTarget::Own { id, holds_shards: true } if id < rows.next_id => {
                 let since = table.version()? + 1;
                 rows.targets.push(TargetConfig { id: Some(id), since, ..row.clone() });
@@ -240,7 +247,7 @@ impl Pool {
         }
     }
 
-    /// Makes a target of the table active again, at the place that `row` names.
+    /// Makes a target of the table active again, at the location of `row`.
     fn take_back(
         &self,
         table: &TargetTable,
@@ -276,10 +283,10 @@ impl Pool {
         Ok(id)
     }
 
-    /// Empties a target: nothing new is put there, and what is there is moved to the others.
+    /// Empties a target: it gets nothing new, and its shards are moved to the others.
     ///
     /// # Errors
-    /// `Invalid` if the others are too few, or there is no such target; `Retry` if it is away.
+    /// `Invalid` if the others are too few, or if there is no such target; `Retry` if it is away.
     pub fn drain_target(
         &self,
         id: u32,
@@ -298,11 +305,11 @@ impl Pool {
         self.bring(&alone, id, bytes_per_s, uses)
     }
 
-    /// Removes a target: what is on it is moved to the others first. If it is `lost`, its packs' redundancy makes up
-    /// for it, as far as it can.
+    /// Removes a target, once its shards are moved to the others. If it is `lost`, the redundancy
+    /// of its packs makes up for it, as far as it can.
     ///
     /// # Errors
-    /// As [`Pool::drain_target`]; `Full`, or whatever kept something on it.
+    /// As [`Pool::drain_target`]; `Full`, or another error that kept shards on it.
     pub fn remove_target(
         &self,
         id: u32,
@@ -312,7 +319,7 @@ impl Pool {
     ) -> Result<TargetChange> {
         let (table, alone) = self.changing()?;
         self.change(&table, &mut |_, rows| {
-            // Numbers are given once: one that is not there any more has left.
+            // A number is given only once: if it has no row any more, its target has left.
             let has_left = id > 0 && id < rows.next_id;
             match rows.get_mut(id) {
                 Some(row) => leave(row, lost),
@@ -324,13 +331,13 @@ impl Pool {
         self.end(&alone, id, lost, bytes_per_s, uses)
     }
 
-    /// Puts a new target in the place of another: what is on that, if it is there, is moved. A target that is away is
-    /// given up if all packs can be made of the others, or if it is `lost`. Returns the new target's number, and
-    /// whether the old one was there.
+    /// Puts a new target in the place of another one, and moves that one's shards if it is there. A
+    /// target that is away is given up if all packs can be read without it, or if it is `lost`.
+    /// Returns the new target's number, and whether the old one was there.
     ///
     /// # Errors
-    /// As [`Pool::add_target`] and [`Pool::remove_target`]; `Invalid` if the target is away, not `lost`, and has
-    /// what is nowhere else.
+    /// As [`Pool::add_target`] and [`Pool::remove_target`]; `Invalid` if the target is away, not
+    /// `lost`, and has data that is nowhere else.
     pub fn replace_target(
         &self,
         id: u32,
@@ -354,7 +361,7 @@ impl Pool {
         self.change(&table, &mut |table, rows| {
             let old = match rows.get(id) {
                 Some(old) => old.clone(),
-                // It is gone already, if this very command was interrupted behind that.
+                // It is gone already, if this very command was interrupted after that.
                 None => self.replaced(table, rows, id, location)?,
             };
             if table.locations().is_same(&old, &TargetConfig::at(location)) {
@@ -371,11 +378,11 @@ impl Pool {
             Ok(())
         })?;
         let change = self.end(&alone, id, lost, bytes_per_s, uses)?;
-        // One that has left was emptied by this command, when it was given before.
+        // If the old one has left, an earlier run of this command has emptied it.
         Ok((new, is_there || state.is_none(), change))
     }
 
-    /// The row of a target that was replaced by the one at `location`.
+    /// Returns the row of a target that was replaced by the one at `location`.
     fn replaced(
         &self,
         table: &TargetTable,
@@ -392,10 +399,10 @@ impl Pool {
             .ok_or_else(|| no_target(id))
     }
 
-    /// Makes sure that all packs that a checkpoint names can be read without a target.
+    /// Makes sure that all packs that a checkpoint names can be read without this target.
     fn check_dispensable(&self, id: u32, uses: &dyn PackUses) -> Result<()> {
         let needed = i64::from(self.config().geometry().k);
-        // It may be back for a moment.
+        // Counts without it, as it may be back for a moment.
         let there = self.redundancy_without(Some(id))?;
         let refuse = |what: String| {
             Error::invalid(format!(
@@ -426,7 +433,7 @@ impl Pool {
         targets.number_of(id).map_or(Ok(()), |number| targets.members()[number].look())
     }
 
-    /// Repairs behind a change.
+    /// Repairs after a change.
     fn bring(
         &self,
         alone: &Exclusive,
@@ -443,7 +450,7 @@ impl Pool {
         Ok(TargetChange { repair, left, why })
     }
 
-    /// The same for a target that is to leave.
+    /// Does the same for a target that is to leave.
     fn end(
         &self,
         alone: &Exclusive,
@@ -479,12 +486,12 @@ impl Pool {
     }
 }
 
-/// The rows of targets that saves write to.
+/// Returns the rows of targets that saves write to.
 pub(crate) fn staying(rows: &[TargetConfig]) -> Vec<TargetConfig> {
     rows.iter().filter(|row| row.state == TargetState::Active).cloned().collect()
 }
 
-/// What a removal makes of a row. A target that is being removed already goes on with that.
+/// Changes a row for a removal. A target that is being removed already goes on with that.
 fn leave(row: &mut TargetConfig, lost: bool) {
     match (lost, row.state) {
         (true, _) => (row.state, row.remove) = (TargetState::Lost, true),

@@ -6,42 +6,43 @@ use crate::{Container, Pool};
 use outlive_format::{Directory, DirectoryEntry, EntryKind, InFrame, SliceForm, Tail, fingerprint};
 use outlive_types::{Error, Fingerprint, PAGE_BYTES, PackId, Result};
 
-/// Where a chunk, node or segment lies.
+/// Location of a chunk, node or segment.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct PackExtent {
     /// The pack.
     pub pack: PackId,
-    /// Logical offset in it: of the bytes themselves, or of the frame that they are compressed in.
+    /// Logical offset in it: of the bytes themselves, or of their compressed frame.
     pub offset: u32,
-    /// Length in bytes, at least 1; not that of a frame.
+    /// Length in bytes, at least 1; not that of the frame.
     pub length: u32,
-    /// The frame.
+    /// The frame, if the bytes are compressed.
     pub frame: Option<InFrame>,
     /// Its form, if it is a slice.
     pub slice: Option<SliceForm>,
 }
 
 impl PackExtent {
-    /// Where something lies that a directory lists; `pack` is the one that its entry names.
+    /// Returns the extent of an entry in a directory; `pack` is the pack that the entry names.
     pub fn of(pack: PackId, entry: &DirectoryEntry) -> PackExtent {
         let DirectoryEntry { offset, length, kind, frame, .. } = *entry;
         PackExtent { pack, offset, length, frame, slice: kind.slice() }
     }
 
-    /// The entry of a directory that says so; `pack` is the number of its pack there.
+    /// Returns the entry of a directory for this extent; `pack` is the number of its pack there.
     pub fn entry(&self, fp: Fingerprint, pack: u32, kind: EntryKind) -> DirectoryEntry {
         let PackExtent { offset, length, frame, slice, .. } = *self;
         let kind = slice.map_or(kind, EntryKind::Slice);
         DirectoryEntry { fp, pack, offset, length, kind, frame }
     }
 
-    /// Bytes to read, from `offset` on: the chunk itself or its whole frame.
+    /// Returns how many bytes to read from `offset` on: the chunk itself or its whole frame.
     pub fn stored_bytes(&self) -> u32 {
         self.frame.map_or(self.length, |frame| frame.stored_bytes)
     }
 }
 
-/// A pack under construction: one container being filled, others on their way to the target.
+/// A pack under construction: one container is being filled, others are on their way to the
+/// targets.
 pub struct PackWriter {
     pool: Pool,
     id: PackId,
@@ -56,12 +57,12 @@ pub struct PackWriter {
     entries: Vec<DirectoryEntry>,
 }
 
-/// A pack whose last bytes are on their way.
+/// A pack whose last writes are in progress.
 pub struct FinishedPack {
     /// Its id.
     pub id: PackId,
-    /// Bytes of the fragments of each of its shards (F in docs/format.md): the directory lies behind
-    /// them.
+    /// Bytes of the fragments of each of its shards (F in docs/format.md): the directory lies
+    /// behind them.
     pub fragments_bytes: u32,
     /// The directory as stored.
     pub directory: Directory,
@@ -69,17 +70,17 @@ pub struct FinishedPack {
     pub directory_bytes: u32,
     /// Fingerprint of the directory's encoding.
     pub directory_fp: Fingerprint,
-    /// Length of all shards: what the pack costs on its targets.
+    /// Length of all shards: the space of the pack on its targets.
     pub stored_bytes: u64,
     shards: ShardsEnd,
 }
 
 impl FinishedPack {
-    /// Takes notice of writes that are over (a failed one keeps its buffer until then) and answers
-    /// how many are not.
+    /// Notes which writes have ended, and returns how many have not. A failed write keeps its
+    /// buffer until then.
     ///
     /// # Errors
-    /// Why a write failed, if the pack cannot do without that shard.
+    /// Error of a write, if the pack cannot do without that shard.
     pub fn check_writes(&mut self) -> Result<usize> {
         self.shards.check_writes()
     }
@@ -87,25 +88,25 @@ impl FinishedPack {
     /// Waits until the pack is durable.
     ///
     /// # Errors
-    /// What the targets reported first, if the pack cannot do without that shard.
+    /// First error of the targets, if the pack cannot do without that shard.
     pub fn wait(self) -> Result<()> {
         self.shards.wait()
     }
 }
 
 impl PackWriter {
-    /// Begins pack `id` for about `expected_bytes`: it takes whole containers, as many as these
+    /// Begins pack `id` for about `expected_bytes`. It takes as many whole containers as these
     /// bytes need, at least one and at most what the format allows.
     ///
     /// # Errors
-    /// What the target reports.
+    /// Errors of the targets.
     pub fn new(pool: &Pool, id: PackId, expected_bytes: u64) -> Result<PackWriter> {
         let format = &pool.config().format;
         let capacity_bytes = expected_bytes
             .next_multiple_of(format.container_bytes)
             .clamp(format.container_bytes, format.pack_bytes);
-        // Room for as many entries as the containers may have, each in a frame of its own, and for
-        // the leaves above them.
+        // Room for as many entries as the containers may have, each in its own frame, and for the
+        // leaves above them.
         let per_container = Directory::bytes_for(0, 1, 1) - Directory::bytes_for(0, 0, 0);
         let directory_bytes_max = per_container * entries_max(capacity_bytes as usize) + (64 << 10);
         let fragments = (capacity_bytes / format.container_bytes) as usize;
@@ -123,12 +124,12 @@ impl PackWriter {
         })
     }
 
-    /// The pack's id.
+    /// Returns the pack's id.
     pub fn id(&self) -> PackId {
         self.id
     }
 
-    /// True if `length` more bytes, and their entry, fit.
+    /// Returns whether `length` more bytes, and their entry, fit.
     pub fn fits(&self, length: usize) -> bool {
         let container_bytes = self.pool.config().format.container_bytes;
         let in_this = self.container.as_ref().is_some_and(|open| open.fits(length, 1));
@@ -137,12 +138,12 @@ impl PackWriter {
             && self.has_room_for_entries(1)
     }
 
-    /// True if one more container of so many entries fits.
+    /// Returns whether one more container with this number of entries fits.
     pub fn fits_container(&self, entries: usize) -> bool {
         self.next_base() < self.capacity_bytes && self.has_room_for_entries(entries)
     }
 
-    /// Where a container behind the open one would begin.
+    /// Returns where a container after the open one would begin.
     fn next_base(&self) -> u64 {
         let container_bytes = self.pool.config().format.container_bytes;
         self.base + if self.container.is_some() { container_bytes } else { 0 }
@@ -154,12 +155,12 @@ impl PackWriter {
         Directory::bytes_for(1, entries, entries) <= self.directory_bytes_max
     }
 
-    /// True if [`PackWriter::append`] of `length` bytes needs a buffer first.
+    /// Returns whether [`PackWriter::append`] of `length` bytes needs a buffer first.
     pub fn needs_buffer(&self, length: usize) -> bool {
         self.container.as_ref().is_none_or(|open| !open.fits(length, 1))
     }
 
-    /// Sends the open container off and opens another one.
+    /// Sends off the open container and opens another one.
     ///
     /// # Errors
     /// `Bug` after the end.
@@ -169,7 +170,7 @@ impl PackWriter {
         Ok(())
     }
 
-    /// The open container.
+    /// Returns the open container.
     pub fn open_container(&mut self) -> Option<&mut Container> {
         self.container.as_mut()
     }
@@ -189,11 +190,11 @@ impl PackWriter {
         }
     }
 
-    /// Takes notice of writes that are over (a failed one keeps its buffer until then) and answers
-    /// how many are not.
+    /// Notes which writes have ended, and returns how many have not. A failed write keeps its
+    /// buffer until then.
     ///
     /// # Errors
-    /// Why a write failed, if the pack cannot do without that shard.
+    /// Error of a write, if the pack cannot do without that shard.
     pub fn check_writes(&mut self) -> Result<usize> {
         self.shards()?.check_writes()
     }
@@ -202,7 +203,7 @@ impl PackWriter {
         self.shards.as_mut().ok_or_else(|| Error::bug("work on a pack after its end"))
     }
 
-    /// Sends the open container off whole: others follow it.
+    /// Sends off the open container whole, since others follow it.
     fn flush(&mut self) -> Result<()> {
         let container_bytes = self.pool.config().format.container_bytes as usize;
         match self.container.take() {
@@ -221,19 +222,18 @@ impl PackWriter {
         self.shards()?.send(buffer, length, checksum)
     }
 
-    /// Ends the pack without a trace. Returns once nothing is on its way any more, so that the room is
-    /// free.
+    /// Ends the pack and removes every trace of it. Returns once no write is in progress, so that
+    /// the space is free.
     pub fn give_up(mut self) {
         if let Some(shards) = self.shards.take() {
             shards.give_up();
         }
     }
 
-    /// Writes what is left, the header and the directory; the pack becomes durable in the
-    /// background.
+    /// Writes the rest, the header and the directory; the pack becomes durable in the background.
     ///
     /// # Errors
-    /// What an earlier write to the target reported.
+    /// Error of an earlier write.
     pub fn finish(mut self) -> Result<FinishedPack> {
         if let Some(open) = self.container.take() {
             let length = open.used().next_multiple_of(PAGE_BYTES);

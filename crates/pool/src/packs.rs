@@ -1,4 +1,4 @@
-//! Packs as wholes: which there are, what they occupy, and their end.
+//! Packs as wholes: lists them, counts their bytes, and deletes them.
 
 use crate::Pool;
 use crate::redundancy::{TargetState, Tier};
@@ -6,55 +6,56 @@ use outlive_target::{Capacity, ShardName, Target};
 use outlive_types::{Error, ErrorKind, JobName, PackId, Result};
 use std::collections::BTreeSet;
 
-/// Reserve of all targets: this share of the bytes in use, for new segments; of each, at least so many bytes, for records
-/// and directories.
+/// Reserve of all targets: this share of the bytes in use, for new segments; of each target, at
+/// least this number of bytes, for records and directories.
 const RESERVE_SHARE: u64 = 512;
 const RESERVE_BYTES_MIN: u64 = 1 << 20;
 
-/// What one target holds, and has room for.
+/// Contents and room of one target.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TargetUsage {
     /// Its number in `pool.toml`.
     pub id: u32,
-    /// What and where it is, for messages.
+    /// Kind and location of the target, for messages.
     pub target: String,
     /// Its tier.
     pub tier: Tier,
-    /// What is to become of it.
+    /// Its state.
     pub state: TargetState,
-    /// Why it cannot be used now; then the numbers are zero.
+    /// Reason why it cannot be used now; then the numbers are zero.
     pub away: Option<String>,
-    /// Finished shards on it.
+    /// Number of finished shards on it.
     pub shards: usize,
-    /// Bytes of these.
+    /// Bytes of these shards.
     pub stored_bytes: u64,
     /// Bytes that are free for this user.
     pub free_bytes: u64,
-    /// Bytes it has in all.
+    /// Bytes of the whole target.
     pub total_bytes: u64,
 }
 
-/// What a pool holds.
+/// Contents of a pool.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PoolUsage {
-    /// Finished packs.
+    /// Number of finished packs.
     pub packs: usize,
     /// Bytes of all shards.
     pub stored_bytes: u64,
-    /// Target by target.
+    /// Usage of each target.
     pub targets: Vec<TargetUsage>,
 }
 
 impl Pool {
-    /// All finished packs, sorted: those of which there is a shard on a target that is there.
+    /// Returns all finished packs, sorted: those with a shard on a target that is there.
     ///
     /// # Errors
-    /// More targets than the pool can do without cannot be asked.
+    /// If more targets cannot be listed than the pool can do without.
     pub fn packs(&self) -> Result<Vec<PackId>> {
         self.targets().list().map(|shards| self.packs_of(shards))
     }
 
-    /// Packs that were begun and not finished: being written, or left behind by a crash.
+    /// Returns the packs that were begun and not finished: being written, or left behind by a
+    /// crash.
     ///
     /// # Errors
     /// As [`Pool::packs`].
@@ -62,7 +63,7 @@ impl Pool {
         self.targets().unfinished().map(|shards| self.packs_of(shards))
     }
 
-    /// The packs of shards; one with a number that no pack here has is nobody's.
+    /// Returns the packs of shards. A shard with a number that no pack here has belongs to none.
     fn packs_of(&self, shards: Vec<(ShardName, usize)>) -> Vec<PackId> {
         let is_alone = self.targets().members().len() == 1;
         let is_a_packs = |(shard, _): &(ShardName, usize)| !is_alone || shard.shard == 0;
@@ -72,18 +73,19 @@ impl Pool {
         packs
     }
 
-    /// Names of the shards that a pack may have: those of its layout, if that is known, and otherwise of
-    /// the pool's.
+    /// Returns the names of the shards that a pack may have: those of its layout, if that is known,
+    /// and otherwise of the pool's.
     pub(crate) fn shards_of(&self, pack: PackId) -> Vec<ShardName> {
         let geometry = self.known_layout(pack).map_or(self.config().geometry(), |it| it.geometry);
         let count = usize::from(geometry.k) + usize::from(geometry.m);
         (0..count).map(|shard| ShardName { pack, shard: shard as u8 }).collect()
     }
 
-    /// Bytes that a finished pack occupies on the targets that are there, headers and directories included.
+    /// Returns the bytes of a finished pack on the targets that are there, headers and directories
+    /// included.
     ///
     /// # Errors
-    /// `Damaged` if nothing of it is there.
+    /// `Damaged` if none of its shards is there.
     pub fn stored_bytes(&self, pack: PackId) -> Result<u64> {
         let (mut stored_bytes, mut error) = (None, None);
         for shard in self.shards_of(pack) {
@@ -97,8 +99,8 @@ impl Pool {
         stored_bytes.ok_or_else(|| error.unwrap_or_else(missing))
     }
 
-    /// Removes a pack, finished or not; one that is not there is no error. What of it is on a target that
-    /// is away is seen again when that is back.
+    /// Removes a pack, finished or not; a missing one is no error. Shards on a target that is away
+    /// appear again when that is back.
     ///
     /// # Errors
     /// As [`Pool::packs`].
@@ -106,8 +108,8 @@ impl Pool {
         self.targets().delete(&self.shards_of(pack))
     }
 
-    /// Removes what was written of a pack that was not finished. What is finished by now stays,
-    /// and one that is not there is no error; whoever was about to finish it fails.
+    /// Removes the data of a pack that was not finished; a missing one is no error. Shards that are
+    /// finished by now stay. A writer that was about to finish the pack fails.
     ///
     /// # Errors
     /// As [`Pool::packs`].
@@ -115,13 +117,13 @@ impl Pool {
         self.targets().delete_unfinished(&self.shards_of(pack))
     }
 
-    /// What and where the targets are, for messages: "directory /scratch/ckpt".
+    /// Describes the targets and their locations, for messages: "directory /scratch/ckpt".
     pub fn describe_targets(&self) -> String {
         self.targets().describe()
     }
 
-    /// Makes a reserve on each target that is there, since a gc on a full disk needs room for its records. Warns of
-    /// nothing: a gc works without a reserve where there is room.
+    /// Makes a reserve on each target that is there, since a gc on a full disk needs room for its
+    /// records. It gives no warnings: a gc works without a reserve where there is room.
     pub fn make_reserve(&self, used_bytes: u64) {
         let targets = self.targets();
         let share = used_bytes / RESERVE_SHARE / targets.members().len().max(1) as u64;
@@ -131,18 +133,18 @@ impl Pool {
         }
     }
 
-    /// Gives up the reserves. Returns their bytes.
+    /// Deletes the reserves. Returns their bytes.
     pub fn delete_reserve(&self) -> u64 {
         let targets = self.targets();
         let members = targets.members().iter();
         members.filter_map(|member| member.asked(|target| target.delete_reserve()).ok()).sum()
     }
 
-    /// Gives the files of packs, of a job's records, and of the pool itself the present as their time, on targets that
-    /// are there. File systems that delete files by age spare them then.
+    /// Sets the times of the files of packs, of a job's records, and of the pool itself to now, on
+    /// targets that are there. File systems that delete files by age spare them then.
     ///
     /// # Errors
-    /// What log and targets report.
+    /// Errors of the log and the targets.
     pub fn freshen(&self, job: &JobName, packs: &BTreeSet<PackId>) -> Result<()> {
         let shards: Vec<ShardName> = packs.iter().flat_map(|pack| self.shards_of(*pack)).collect();
         for member in self.targets().members().iter().filter(|member| member.away().is_none()) {
@@ -159,10 +161,10 @@ impl Pool {
         }
     }
 
-    /// What the pool holds, and how much more fits.
+    /// Returns the pool's contents, and its room.
     ///
     /// # Errors
-    /// What a target reports that is there.
+    /// Errors of a target that is there.
     pub fn usage(&self) -> Result<PoolUsage> {
         let (mut all, mut stored_bytes, mut targets) = (Vec::new(), 0, Vec::new());
         for (number, member) in self.targets().members().iter().enumerate() {
@@ -195,7 +197,7 @@ impl Pool {
     }
 }
 
-/// The shards of a target, their bytes, and its room.
+/// Returns the shards of a target, their bytes, and its room.
 fn stored_on(target: &dyn Target) -> Result<(Vec<ShardName>, u64, Capacity)> {
     let (mut shards, mut bytes) = (target.list()?, 0);
     let mut is_there = |shard: &ShardName| match target.length(*shard) {
@@ -203,7 +205,7 @@ fn stored_on(target: &dyn Target) -> Result<(Vec<ShardName>, u64, Capacity)> {
             bytes += length;
             Ok(true)
         }
-        // Something has deleted it just now.
+        // Another process has deleted it just now.
         Err(error) if error.kind() == ErrorKind::Damaged => Ok(false),
         Err(error) => Err(error),
     };
@@ -258,7 +260,7 @@ mod tests {
         assert_eq!(target.target, pool.describe_targets());
         assert!(target.free_bytes <= target.total_bytes && target.total_bytes > 0);
 
-        // A finished one is no left-over.
+        // A finished pack is no leftover.
         pool.delete_unfinished_pack(pack).unwrap();
         pool.delete_unfinished_pack(left).unwrap();
         assert_eq!(pool.packs().unwrap(), [pack]);

@@ -1,4 +1,4 @@
-//! Where a pool's descriptor and its log are.
+//! Locations of a pool's descriptor and log.
 
 use crate::config::PoolConfig;
 use crate::location::Location;
@@ -11,26 +11,26 @@ use std::sync::{Arc, OnceLock};
 
 /// The descriptor of a pool, at its root.
 pub(crate) const DESCRIPTOR: &str = "pool.toml";
-/// A copy of the descriptor, beside it, where the log's marker is not. If it is there and the descriptor is not, the
-/// descriptor was lost, since the copy is made last.
+/// Copy of the descriptor, beside it, if the log's marker is elsewhere. A copy without a descriptor
+/// means that the descriptor was lost, since the copy is made last.
 pub(crate) const COPY: &str = ".pool.toml";
-/// What says that a log is the pool's, and how that was made. No job has this name (jobs begin with
-/// another character).
+/// Marker that says which pool a log belongs to, and how that was made. No job has this name, since
+/// jobs begin with another character.
 pub(crate) const MARKER: &str = "log/.pool.toml";
 
-/// The places of a pool that are not targets.
+/// Locations of a pool, apart from its targets.
 #[derive(Clone, Debug)]
 pub(crate) struct PoolPaths {
-    /// Of the descriptor; relative locations count from here.
+    /// Location of the descriptor; relative locations count from here.
     pub root: Location,
-    /// Of the log, with a marker in each: the set that was found first.
+    /// Configuration of the log that was found first; each replica has a marker.
     log: Arc<Link>,
-    /// Whether this process has seen to the copy of the descriptor.
+    /// Whether this process has taken care of the copy of the descriptor.
     has_copy: Arc<AtomicBool>,
 }
 
-/// A set of places, and the one that came after it. Nobody ever waits for a lock here: a forked child may inherit
-/// it in any state.
+/// A configuration, and the one that came after it. No thread ever waits for a lock here: a forked
+/// child may inherit it in any state.
 #[derive(Debug)]
 struct Link {
     set: LogConfiguration,
@@ -52,16 +52,16 @@ impl Link {
 }
 
 impl PoolPaths {
-    /// That of a pool at `root` with this descriptor.
+    /// Returns the paths of a pool at `root` with this descriptor.
     ///
     /// # Errors
-    /// `Invalid` for a location that is not possible.
+    /// `Invalid` for an impossible location.
     pub fn of(root: Location, config: &PoolConfig) -> Result<PoolPaths> {
         let log = Arc::new(Link::new(LogConfiguration::of(&root, config.log.as_ref())?));
         Ok(PoolPaths { root, log, has_copy: Arc::default() })
     }
 
-    /// That of a pool which is all in one directory.
+    /// Returns the paths of a pool that is all in one directory.
     pub fn directory(dir: &Path) -> PoolPaths {
         let root = Location::Directory(dir.to_owned());
         PoolPaths {
@@ -71,51 +71,52 @@ impl PoolPaths {
         }
     }
 
-    /// Whether the caller is to see to the copy of the descriptor: true once, if the log is elsewhere.
+    /// Returns whether the caller has to take care of the copy of the descriptor: true once, if the
+    /// log is elsewhere.
     pub fn wants_copy(&self) -> bool {
         !self.has_copy.swap(true, Ordering::Relaxed) && self.is_log_elsewhere()
     }
 
-    /// Whether no place of the log is in the pool's own place.
+    /// Returns whether no replica of the log is in the pool's own location.
     pub fn is_log_elsewhere(&self) -> bool {
         self.log_replicas().all(|(log, _)| self.is_elsewhere(log))
     }
 
-    /// The places of the log now, as far as that is known.
+    /// Returns the configuration of the log now, as far as it is known.
     pub fn log(&self) -> &LogConfiguration {
         &self.log.last().set
     }
 
-    /// The log was moved. All clones learn of it.
+    /// Notes that the log was moved. All clones see it.
     pub fn log_moved(&self, to: LogConfiguration) {
         let last = self.log.last();
         if to.number > last.set.number {
-            // Another thread may have come first, with the same.
+            // Another thread may have come first, with the same one.
             let _ = last.next.set(Box::new(Link::new(to)));
         }
     }
 
-    /// Whether it was moved since this home was made.
+    /// Returns whether the log was moved since these paths were made.
     pub fn has_moved(&self) -> bool {
         self.log.next.get().is_some()
     }
 
-    /// The places of the log, each with what its marker says that it is.
+    /// Returns the replicas of the log, each with the number that its marker has.
     pub fn log_replicas(&self) -> impl Iterator<Item = (&Location, Option<ThisReplica>)> {
         self.log().replicas()
     }
 
-    /// Whether this place of the log is somewhere else than the descriptor.
+    /// Returns whether this replica of the log is apart from the descriptor.
     pub fn is_elsewhere(&self, log: &Location) -> bool {
         !log.is_same(&self.root)
     }
 
-    /// The descriptor's name, for messages.
+    /// Returns the descriptor's name, for messages.
     pub fn descriptor(&self) -> String {
         self.root.name(DESCRIPTOR)
     }
 
-    /// The name of the log's first marker, for messages.
+    /// Returns the name of the log's first marker, for messages.
     pub fn marker(&self) -> String {
         self.log().at.first().unwrap_or(&self.root).name(MARKER)
     }

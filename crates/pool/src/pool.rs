@@ -1,4 +1,4 @@
-//! A pool: its configuration, its target, its log, and what the work on it needs.
+//! A pool: its configuration, its targets, its log, and the state that work on it needs.
 
 use crate::PoolConfig;
 use crate::command::command;
@@ -22,12 +22,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-/// Packs of which it is known how they are spread over their shards.
+/// Number of packs whose layout over shards is kept in memory.
 const LAYOUTS_MAX: usize = 1 << 15;
 
-/// Between two looks whether programs that fill have given the lock of collectors back.
+/// Pause between two attempts to take the lock of collectors from programs that fill.
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
-/// So often. They give it back after a second and the pack in hand.
+/// Number of attempts. Programs release the lock after a second, and after the pack in progress.
 const LOCK_TRIES: usize = 500;
 
 /// Targets used as one space, and the log beside them. Cheap to clone; all clones share the memory
@@ -36,28 +36,28 @@ const LOCK_TRIES: usize = 500;
 pub struct Pool {
     config: Arc<PoolConfig>,
     targets: Arc<RwLock<Arc<TargetSet>>>,
-    /// What says which they are.
+    /// Table that lists the targets.
     table: Option<Arc<TargetTable>>,
     log: Arc<dyn ManifestLog>,
     staging: Arc<StagingPool>,
-    /// Buffers for the parity of one container each.
+    /// Buffers for parity, each for one container.
     parity: Arc<StagingPool>,
-    /// How packs are spread over shards, as far as it is known.
+    /// Layouts of packs over shards, as far as they are known.
     layouts: Arc<Mutex<HashMap<PackId, Layout>>>,
     env: Environment,
-    /// Where a person finds it.
+    /// Name of its location, for a person.
     location: Option<Arc<str>>,
-    /// Where descriptor and log are, if it has such.
+    /// Locations of the descriptor and the log, if it has them.
     paths: Option<Arc<PoolPaths>>,
-    /// Who asks on which targets packs are written.
+    /// Spreads that record to which targets packs are written.
     written: Arc<Written>,
-    /// The warning about redundancy that was given last.
+    /// Warning about redundancy that was given last.
     said: Arc<Mutex<Option<String>>>,
-    /// Whether compression pays: what saves have learnt.
+    /// Experience of saves with compression: whether it pays.
     policy: Arc<Mutex<Policy>>,
-    /// Counts what was done: for who must tell work from a hang.
+    /// Number of steps done, which distinguishes work from a hang.
     pub(crate) progress: Arc<AtomicU64>,
-    /// Whether it is read to be checked.
+    /// Whether the pool is read to be checked.
     is_checking: bool,
     /// Whether a program stands still until its reads end.
     is_urgent: bool,
@@ -74,7 +74,7 @@ impl Pool {
         Pool::over(config, vec![target], log, env)
     }
 
-    /// The same, over several targets, at least one.
+    /// Does the same with several targets, at least one.
     pub fn over(
         config: PoolConfig,
         targets: Vec<Arc<dyn Target>>,
@@ -85,7 +85,7 @@ impl Pool {
         Pool::of((1..).zip(targets).map(alone).collect(), config, log, env)
     }
 
-    /// The same, over targets of which more is known.
+    /// Does the same with targets of which more is known.
     pub(crate) fn of(
         members: Vec<Member>,
         config: PoolConfig,
@@ -99,7 +99,7 @@ impl Pool {
         let geometry = config.geometry();
         let fragment_bytes = geometry.fragment_bytes(geometry.container_bytes) as usize;
         let parity_bytes = (usize::from(geometry.m) * fragment_bytes).max(PAGE_BYTES);
-        // As many as there are containers.
+        // As many buffers as there are containers.
         let parity = StagingPool::new(staging_bytes / container_bytes * parity_bytes, parity_bytes);
         let (policy, layouts) = (Arc::new(Mutex::new(Policy::default())), Arc::default());
         let (config, location, paths) = (Arc::new(config), None, None);
@@ -123,8 +123,8 @@ impl Pool {
         }
     }
 
-    /// Leaves this process so large a part of the memory for containers as one of `processes` has that share
-    /// it, since they run on one host; but two containers at least, one to be filled while one is written.
+    /// Limits the memory for containers to this process's part, if `processes` on one host share
+    /// it. At least two containers remain: one is filled while the other is written.
     pub fn share_staging(&self, processes: usize) {
         let container_bytes = self.config.format.container_bytes as usize;
         let containers = self.config.tuning.staging_bytes as usize / container_bytes;
@@ -133,14 +133,15 @@ impl Pool {
         self.parity.limit(each * self.parity.buffer_bytes());
     }
 
-    /// The same pool, to be checked: every byte is read from where it is kept, whatever the system holds in memory, and
-    /// a damaged segment is damage, whatever else tells where things are.
+    /// Returns the same pool for a check: it reads every byte from the medium, whatever the system
+    /// caches. A damaged segment counts as damage, even if other data says where things are.
     #[must_use]
     pub fn to_check(&self) -> Pool {
         Pool { is_checking: true, ..self.clone() }
     }
 
-    /// The same pool for a program that stands still until its reads end ([`ReadMode::is_urgent`]).
+    /// Returns the same pool for a program that stands still until its reads end
+    /// ([`ReadMode::is_urgent`]).
     #[must_use]
     pub fn urgently(&self) -> Pool {
         Pool { is_urgent: true, ..self.clone() }
@@ -150,28 +151,28 @@ impl Pool {
         ReadMode { may_be_cached: !self.is_checking, is_urgent: self.is_urgent }
     }
 
-    /// Whether it is read to be checked.
+    /// Returns whether it is read to be checked.
     pub fn is_checking(&self) -> bool {
         self.is_checking
     }
 
-    /// The same pool, knowing what a person calls its place.
+    /// Returns the same pool, with the name of its location for a person.
     #[must_use]
     pub fn at(self, location: &Path) -> Pool {
         Pool { location: location.to_str().map(Arc::from), ..self }
     }
 
-    /// The same pool, whose targets are those of a table.
+    /// Returns the same pool with the targets of a table.
     ///
     /// # Errors
-    /// What the table reports.
+    /// Errors of the table.
     pub fn with_table(self, table: Arc<TargetTable>) -> Result<Pool> {
         let pool = Pool { table: Some(table), ..self };
         pool.refresh_targets()?;
         Ok(pool)
     }
 
-    /// The same pool, which lies in a directory: see [`Pool::check_markers`].
+    /// Returns the same pool as one in a directory: see [`Pool::check_markers`].
     #[must_use]
     pub fn in_directory(self, directory: &Path) -> Pool {
         self.in_home(PoolPaths::directory(directory))
@@ -181,12 +182,13 @@ impl Pool {
         Pool { paths: Some(Arc::new(paths)), ..self }
     }
 
-    /// Makes sure that the pool is still where it was opened. Whoever opens a session asks before
-    /// and after, and whoever commits asks before: a log that is made anew where one has vanished acknowledges what is lost.
+    /// Makes sure that the pool is still where it was opened. A process checks this before and
+    /// after it opens a session, and before it commits. A log that is recreated in place of one
+    /// that vanished would acknowledge data that is lost.
     ///
     /// # Errors
-    /// `Retry` if the log or the target has vanished, `Invalid` if the descriptor or the pool has, or is
-    /// another's.
+    /// `Retry` if the log or the target has vanished; `Invalid` if the descriptor or the pool has
+    /// vanished, or belongs to another pool.
     pub fn check_markers(&self) -> Result<()> {
         let targets = || {
             self.refresh_targets()?;
@@ -195,13 +197,14 @@ impl Pool {
         let Some(paths) = &self.paths else { return targets() };
         check(paths, &self.config, targets)?;
         if paths.wants_copy() {
-            // Pools of older builds have no copy. If this process may not write there, it saves all the same.
+            // Pools of older builds have no copy. If this process may not write there, it saves all
+            // the same.
             let _ = make_copy(paths, &*self.env.rng);
         }
         Ok(())
     }
 
-    /// The places of its log, and of each why it is away, if it is.
+    /// Returns the replicas of its log, each with the reason why it is away, if it is.
     pub fn log_replicas(&self) -> Vec<(String, Option<Error>)> {
         let Some(paths) = &self.paths else { return vec![(self.log.describe(), None)] };
         let found = find_set(paths, &self.config.format, paths.log(), Lasting::Now)
@@ -213,7 +216,8 @@ impl Pool {
         paths.log().named.iter().map(Location::to_string).zip(found).collect()
     }
 
-    /// The pool's id and its place, which together differ from those of every other pool and copy.
+    /// Returns the pool's id and its location, which together differ from those of every other pool
+    /// and copy.
     pub fn identity(&self) -> (String, String) {
         let place = self.paths().map_or_else(|| self.log.describe(), |paths| paths.root.resolved());
         (self.config.format.pool_id.clone(), place)
@@ -223,13 +227,13 @@ impl Pool {
         self.paths.as_deref()
     }
 
-    /// The same without its targets: why they cannot be asked for.
+    /// Checks the same without the targets, to find out why these are not known.
     pub(crate) fn place_says(&self) -> Result<()> {
         self.paths.as_ref().map_or(Ok(()), |paths| check(paths, &self.config, || Ok(())))
     }
 
-    /// The directories of its packs that are on this machine and outside of the pool's own: what is put
-    /// into the pool leaves them out.
+    /// Returns the directories of its packs that are on this machine and outside of the pool's own:
+    /// a put into the pool leaves them out.
     pub fn packs_elsewhere(&self) -> Vec<PathBuf> {
         let table = self.table.as_deref();
         self.paths
@@ -237,26 +241,27 @@ impl Pool {
             .map_or_else(Vec::new, |paths| packs_elsewhere(paths, &self.config, table))
     }
 
-    /// A command of `outlive` about this pool, for messages: `words` follow the pool's place.
+    /// Returns a command of `outlive` about this pool, for messages: `words` follow the pool's
+    /// location.
     pub fn command(&self, verb: &str, words: &[&str]) -> String {
         command(verb, self.location.as_deref(), words)
     }
 
-    /// Makes sure that the logs know what was lost with targets in memory: a program that saves before may
-    /// share what is lost. To be asked behind [`Pool::check_markers`].
+    /// Makes sure that the logs know what was lost with targets in memory: before that, a save may
+    /// share data that is lost. The caller calls [`Pool::check_markers`] first.
     ///
     /// # Errors
-    /// `Retry` if they do not know yet.
+    /// `Retry` if the logs do not know yet.
     pub fn check_settled(&self) -> Result<()> {
         self.targets().check_settled()
     }
 
-    /// The pool's descriptor.
+    /// Returns the pool's descriptor.
     pub fn config(&self) -> &PoolConfig {
         &self.config
     }
 
-    /// The same pool with other tuning, in memory only (its staging pool is a new one).
+    /// Returns the same pool with other tuning, in memory only, and with a new staging pool.
     #[must_use]
     pub fn with_tuning(&self, tuning: crate::Tuning) -> Pool {
         let config = PoolConfig { tuning, ..PoolConfig::clone(&self.config) };
@@ -267,7 +272,7 @@ impl Pool {
         Pool { location, paths, targets, table, written, ..pool }
     }
 
-    /// Where shards are kept.
+    /// Returns the targets, which keep the shards.
     pub(crate) fn targets(&self) -> Arc<TargetSet> {
         self.targets.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -276,26 +281,26 @@ impl Pool {
         *self.targets.write().unwrap_or_else(PoisonError::into_inner) = targets;
     }
 
-    /// What says which targets there are, if anything does.
+    /// Returns the table that lists the targets, if there is one.
     pub(crate) fn table(&self) -> Option<&Arc<TargetTable>> {
         self.table.as_ref()
     }
 
-    /// Buffers for parity.
+    /// Returns the buffers for parity.
     pub(crate) fn parity(&self) -> &Arc<StagingPool> {
         &self.parity
     }
 
-    /// How a pack is spread over its shards, if that is known.
+    /// Returns the layout of a pack over its shards, if that is known.
     pub(crate) fn known_layout(&self, pack: PackId) -> Option<Layout> {
-        // Only tried: a forked child may inherit it locked.
+        // Does not wait: a forked child may inherit the lock in use.
         self.layouts.try_lock().ok()?.get(&pack).cloned()
     }
 
-    /// Notes how a pack is spread over its shards.
+    /// Notes the layout of a pack over its shards.
     pub(crate) fn knows_layout(&self, pack: PackId, layout: Layout) {
         if let Ok(mut layouts) = self.layouts.try_lock() {
-            // They are read again where they are needed.
+            // Layouts are read again where they are needed.
             if layouts.len() >= LAYOUTS_MAX {
                 layouts.clear();
             }
@@ -303,12 +308,12 @@ impl Pool {
         }
     }
 
-    /// Who asks on which targets packs are written.
+    /// Returns the spreads that record to which targets packs are written.
     pub(crate) fn written(&self) -> &Written {
         &self.written
     }
 
-    /// Says that a pack is written without some of its shards.
+    /// Warns that a pack is written without some of its shards.
     pub(crate) fn lacks_redundancy(&self, why: &Error) {
         let warning = format!(
             "what is saved now has less redundancy than it should have: {}; when the target is back, or \
@@ -316,7 +321,7 @@ impl Pool {
             why.message(),
             self.command("pool repair", &[])
         );
-        // Once, and not for every pack.
+        // Once, not for every pack.
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         if said.as_ref() != Some(&warning) {
             *said = Some(warning.clone());
@@ -325,16 +330,16 @@ impl Pool {
         }
     }
 
-    /// Where manifests are committed.
+    /// Returns the log, to which manifests are committed.
     pub fn log(&self) -> &Arc<dyn ManifestLog> {
         &self.log
     }
 
-    /// Takes the lock of whoever collects, moves or repairs packs. Where programs fill a slow tier, it waits for
-    /// them: they give it back again and again.
+    /// Takes the lock for collecting, moving or repairing packs. Where programs fill a slow tier,
+    /// it waits for them: they release the lock again and again.
     ///
     /// # Errors
-    /// What the log reports.
+    /// Errors of the log.
     pub fn lock_collecting(&self) -> Result<Lock> {
         let is_shared = self.has_slow_tier() || self.targets().has_volatile();
         let tries = if is_shared { LOCK_TRIES } else { 1 };
@@ -347,47 +352,49 @@ impl Pool {
         self.log.lock_collecting()
     }
 
-    /// Every program's job that has a record, sorted.
+    /// Returns every program's job that has a record, sorted.
     ///
     /// # Errors
-    /// What the log reports.
+    /// Errors of the log.
     pub fn jobs(&self) -> Result<Vec<JobName>> {
         let mut jobs = self.log.jobs()?;
         jobs.retain(|job| !job.is_gc());
         Ok(jobs)
     }
 
-    /// The bounded memory that all I/O goes through.
+    /// Returns the bounded memory for all I/O.
     pub fn staging(&self) -> &Arc<StagingPool> {
         &self.staging
     }
 
-    /// Counts a step of work: something was read or written, or a block was looked at.
+    /// Counts a step of work: a read, a write, or the check of a block.
     pub fn note_progress(&self) {
         self.progress.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many steps of work this process has done. If the number stands still while there is work, it hangs.
+    /// Returns how many steps of work this process has done. If the number stands still while there
+    /// is work, the process hangs.
     pub fn progress(&self) -> u64 {
         self.progress.load(Ordering::Relaxed)
     }
 
-    /// What saves have learnt of the target's speed and of compression, and decide by.
+    /// Returns the experience of saves with the targets' speed and with compression, by which they
+    /// decide.
     pub fn policy(&self) -> MutexGuard<'_, Policy> {
         self.policy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Time, randomness, observer.
+    /// Returns the time, randomness and observer.
     pub fn env(&self) -> &Environment {
         &self.env
     }
 
-    /// Tells the observer something a person should know.
+    /// Sends the observer a warning for a person.
     pub fn warn(&self, message: impl Into<String>) {
         self.env.observer.event(Event::Warning(message.into()));
     }
 
-    /// Tells the observer of a normal step.
+    /// Sends the observer a message about a normal step.
     pub fn info(&self, message: impl Into<String>) {
         self.env.observer.event(Event::Info(message.into()));
     }

@@ -11,7 +11,7 @@ use outlive_target::{ReadMode, ReadRange, ShardName};
 use outlive_types::{Error, ErrorKind, PAGE_BYTES, PackId, Result};
 use std::sync::atomic::Ordering;
 
-/// A range of one container to read in one go.
+/// A range of one container to read at once.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Span {
     /// The pack.
@@ -75,18 +75,18 @@ impl Pool {
             .map(move |read| Ok(there(read?)))
     }
 
-    /// Whether anything can be lost and be read all the same.
+    /// Returns whether data that is lost in one place can be read elsewhere.
     pub fn has_redundancy(&self) -> bool {
         let targets = self.targets();
         targets.survives() > 0 || targets.has_slow()
     }
 
-    /// Reads a span again that was not what it should be, or could not be read: all of its container, each fragment
-    /// against its checksum, and what is damaged from any other copy or made from the others. It costs much more than
-    /// [`Pool::read`].
+    /// Reads a span again that was damaged, or could not be read. It checks each fragment of the
+    /// container against its checksum. It reads damaged ones from any other copy, or computes them
+    /// from the others. It costs much more than [`Pool::read`].
     ///
     /// # Errors
-    /// `Damaged` if that does not help; what the targets report.
+    /// `Damaged` if that does not help; errors of the targets.
     pub fn read_checked(&self, span: Span) -> Result<SpanBytes> {
         let container_bytes = self.config().format.container_bytes;
         let number = u64::from(span.offset) / container_bytes;
@@ -108,14 +108,15 @@ impl Pool {
         Ok(SpanBytes { buffer, skip: 0, length })
     }
 
-    /// Reads one thing by itself, and makes sure that it is what it should be: `is_whole` says so. What the first
-    /// copy does not give is read from every other one, and made from other shards, before it is called damaged.
+    /// Reads a span by itself, and checks it with `is_whole`. If the first copy fails, it tries
+    /// every other one, and other shards, before it reports damage.
     ///
     /// # Errors
-    /// `Damaged` if it is nowhere as it should be; what the targets report.
+    /// `Damaged` if it is whole nowhere; errors of the targets.
     #[expect(clippy::disallowed_methods, reason = "what it gives is verified here")]
     pub fn read_verified(&self, span: Span, is_whole: &dyn Fn(&[u8]) -> bool) -> Result<Vec<u8>> {
-        // A buffer of its own: a caller may hold some of the staging memory, and all of it may be with others like it.
+        // A buffer of its own: the caller may hold some of the staging memory, and others like it
+        // all the rest.
         let buffer = AlignedBuf::zeroed(span.length as usize + 2 * PAGE_BYTES);
         let first = match self.read(span, buffer).wait() {
             Ok(bytes) if is_whole(&bytes) => return Ok(bytes.to_vec()),
@@ -125,19 +126,19 @@ impl Pool {
         match self.read_checked(span) {
             Ok(bytes) if is_whole(&bytes) => Ok(bytes.to_vec()),
             Ok(_) => Err(Error::damaged("it does not match its fingerprint")),
-            // What cannot be read just now may be whole.
+            // Data that cannot be read now may be whole.
             Err(again) => Err(first.map_or(again.clone(), |first| first.or_rather(again))),
         }
     }
 
-    /// Of how many packs reads should be under way, so that all fast targets are busy.
+    /// Returns from how many packs to read at a time, so that all fast targets are busy.
     pub fn reads_side_by_side(&self) -> usize {
         let (targets, data) = (self.targets(), usize::from(self.config().geometry().k));
         (targets.of_tier(Tier::Fast).count() / data).max(1)
     }
 
-    /// How a pack is spread over its shards. A mirror's are all alike; of others it depends on the length
-    /// of the pack, which a header says.
+    /// Returns the layout of a pack over its shards. Those of a mirror are all alike. Others depend
+    /// on the length of the pack, which a header has.
     fn layout_of(&self, pack: PackId) -> Result<Layout> {
         if let Some(layout) = self.known_layout(pack) {
             return Ok(layout);
@@ -168,10 +169,10 @@ impl Pool {
         Ok(layout)
     }
 
-    /// What the first shard says that can say it.
+    /// Returns the answer of the first shard that has one.
     ///
     /// # Errors
-    /// Why one cannot be read just now, or else why the first is damaged.
+    /// Error of a shard that cannot be read now, or else the damage of the first one.
     fn any_shard<T>(&self, pack: PackId, ask: impl Fn(ShardName) -> Result<T>) -> Result<T> {
         let mut why: Option<Error> = None;
         for shard in self.shards_of(pack) {
@@ -194,15 +195,15 @@ impl Pool {
         }
     }
 
-    /// Reads a pack's directory, and the length of its containers, in bytes. It is found by the header,
-    /// or by the footer if the header is damaged.
+    /// Reads a pack's directory, and returns the bytes of its containers, too. The header says
+    /// where it is, or the footer if the header is damaged.
     ///
     /// # Errors
-    /// `Damaged` if it is not there, or not whole.
+    /// `Damaged` if it is missing, or not whole.
     pub fn directory_of(&self, pack: PackId) -> Result<(Directory, u64)> {
         let found = self.any_shard(pack, |shard| match self.directory_by_header(shard) {
             Err(error) if error.kind() == ErrorKind::Damaged => {
-                // If the footer cannot be read just now, nothing is said of the pack yet.
+                // If the footer cannot be read now, nothing is known about the pack yet.
                 self.directory_by_footer(shard).map_err(|footer| match footer.kind() {
                     ErrorKind::Damaged => error,
                     _ => footer,
@@ -219,7 +220,7 @@ impl Pool {
         found.map_err(|error| error.context(format!("pack {pack}")))
     }
 
-    /// What a shard did not say, as all copies of all shards say it.
+    /// Asks all copies of all shards, after one shard gave no answer.
     fn ask_any_copy<T>(
         &self,
         pack: PackId,
@@ -253,7 +254,7 @@ impl Pool {
         let footer = self.footer_of(shard)?;
         let directory =
             self.directory_at(shard, footer.directory_offset(), footer.directory_bytes)?;
-        // What the fragments hold, at most: with one data shard they are the containers.
+        // At most the bytes of all fragments: with one data shard these are the containers.
         Ok((directory, footer.fragment_bytes * u64::from(self.config().geometry().k)))
     }
 
@@ -267,11 +268,11 @@ impl Pool {
         }
     }
 
-    /// Reads a pack's directory, which lies behind `fragments_bytes` of each shard, and makes sure that it is what it
-    /// should be: `is_whole` says so. Every copy of it is tried.
+    /// Reads a pack's directory, which lies behind `fragments_bytes` of each shard, and checks it
+    /// with `is_whole`. It tries every copy.
     ///
     /// # Errors
-    /// `Damaged` if it is nowhere as it should be.
+    /// `Damaged` if it is whole nowhere.
     pub fn read_directory(
         &self,
         pack: PackId,
@@ -303,7 +304,8 @@ impl Pool {
     }
 
     fn read_now(&self, shard: ShardName, offset: u64, bytes: usize) -> Result<AlignedBuf> {
-        // Headers and footers come from the medium, not from the page cache: repairs judge a shard by them.
+        // Headers and footers come from the medium, not from the page cache, since repairs judge a
+        // shard by them.
         let mode = ReadMode { may_be_cached: false, ..self.read_mode() };
         let range = ReadRange { offset, buffer: AlignedBuf::zeroed(bytes), mode };
         Ok(self.targets().read(shard, range).wait()?)
@@ -318,7 +320,7 @@ mod tests {
     use outlive_target::{FaultWorld, MemoryLog};
     use std::sync::Arc;
 
-    /// Damage is final: a gc may give up what is damaged.
+    /// Damage is final: a gc may give up damaged data.
     #[test]
     fn a_footer_that_cannot_be_read_just_now_is_no_damage() {
         let (world, pack) = (FaultWorld::new(), PackId([1; 20]));

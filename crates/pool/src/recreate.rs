@@ -1,5 +1,5 @@
-//! Makes targets in memory anew that were lost with it. What was lost must be in the logs before anybody
-//! saves again: docs/design/026-volatile.md says why.
+//! Recreates targets in memory that were lost with it. The logs must have the losses before any
+//! program saves again: docs/design/026-volatile.md says why.
 
 use crate::Pool;
 use crate::exclusive::Exclusive;
@@ -10,23 +10,23 @@ use outlive_types::{PackId, Result};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Targets that were made anew and to which nobody saves yet. While it is kept, nobody else collects, or
-/// changes the targets.
+/// Recreated targets to which no program saves yet. As long as this value exists, no other process
+/// collects, or changes the targets.
 pub struct Recreated {
     pool: Pool,
     table: Arc<TargetTable>,
     /// The lock or claim.
     _alone: Exclusive,
-    /// What took the place of what, for messages.
+    /// Messages that say which target replaces which.
     made: Vec<String>,
 }
 
 impl Pool {
-    /// Whether a target in the memory of this host is lost and must be made anew, or was and it is not
-    /// recorded yet what was lost with it.
+    /// Returns whether a target in the memory of this host is lost and must be recreated, or was
+    /// recreated and its losses are not recorded yet.
     ///
     /// # Errors
-    /// What the table reports.
+    /// Errors of the table.
     pub fn wants_recreate(&self) -> Result<bool> {
         let Some(table) = self.table() else { return Ok(false) };
         if !self.targets().has_volatile() {
@@ -47,20 +47,21 @@ impl Pool {
         Ok(false)
     }
 
-    /// Makes targets in the memory of this host anew, each with a new number. `None` if somebody else has
-    /// done that meanwhile.
+    /// Recreates lost targets in the memory of this host, each with a new number. `None` if another
+    /// process has done that meanwhile.
     ///
     /// # Errors
-    /// `Retry` while another command collects; `Invalid` if the place is not in memory; what the table
-    /// reports.
+    /// `Retry` while another command collects; `Invalid` if the location is not in memory; errors
+    /// of the table.
     pub fn recreate_lost(&self) -> Result<Option<Recreated>> {
         let (table, alone) = self.changing()?;
         let locations = table.locations();
-        // Places as this process sees them.
+        // Locations as this process sees them.
         let here = table.rows()?;
         let here = |row: &TargetConfig| here.iter().find(|here| here.id == row.id).cloned();
         let (mut made, mut new, mut is_unsettled) = (Vec::new(), Vec::new(), false);
-        // The table first: a place without a marker is found to be lost, whichever process has begun this.
+        // The table first: a location without a marker counts as lost, whichever process has begun
+        // this.
         table.change(&mut |Rows { next_id, targets, .. }| {
             (made, new, is_unsettled) = (Vec::new(), Vec::new(), false);
             for row in targets.iter_mut() {
@@ -91,17 +92,17 @@ impl Pool {
 }
 
 impl Recreated {
-    /// The pool.
+    /// Returns the pool.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// What took the place of what, one message for each; none if somebody else has begun this.
+    /// Returns a message for each target that was replaced; none if another process has begun this.
     pub fn made(&self) -> &[String] {
         &self.made
     }
 
-    /// Packs of which too little is left on either tier.
+    /// Returns the packs of which neither tier has enough.
     ///
     /// # Errors
     /// As [`Pool::redundancy`].
@@ -113,10 +114,10 @@ impl Recreated {
             .collect())
     }
 
-    /// All that was lost is in the logs: programs may save again.
+    /// Records that the logs have all losses: programs may save again.
     ///
     /// # Errors
-    /// What the table reports.
+    /// Errors of the table.
     pub fn settle(self) -> Result<()> {
         let locations = self.table.locations();
         let here = self.table.rows()?;
@@ -142,12 +143,13 @@ impl std::fmt::Debug for Recreated {
 }
 
 impl Pool {
-    /// Whether the log is in memory, so that nothing of the pool outlives a restart of the host.
+    /// Returns whether the log is in memory, so that nothing of the pool outlives a restart of the
+    /// host.
     pub fn is_log_in_memory(&self) -> bool {
         self.paths().is_some_and(is_log_in_memory)
     }
 
-    /// Whether the fast tier, or a part of it, is in memory.
+    /// Returns whether the fast tier, or a part of it, is in memory.
     pub fn has_volatile(&self) -> bool {
         let targets = self.targets();
         targets.of_tier(Tier::Fast).any(|(_, member)| member.is_volatile)

@@ -1,4 +1,4 @@
-//! What `pool.toml` says of redundancy, and of the targets that carry it.
+//! Tables of `pool.toml` for redundancy, and for the targets that carry it.
 
 use crate::host::this_host_or_refuse;
 use crate::location::Location;
@@ -7,23 +7,25 @@ use outlive_types::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// `[redundancy]`: how many targets may be lost before a checkpoint is. Neither `mirror` nor `erasure`:
-/// none.
+/// `[redundancy]`: how many targets may be lost before a checkpoint is. Without `mirror` and
+/// `erasure`: none.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Redundancy {
-    /// Copies of everything, each on a target of its own, at least two: all but one may be lost.
+    /// Number of copies of everything, each on its own target, at least two: all but one may be
+    /// lost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mirror: Option<u8>,
-    /// Stripes of data and parity, each part on a target of its own.
+    /// Stripes of data and parity, each part on its own target.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub erasure: Option<Erasure>,
-    /// What a save does while a target is missing.
+    /// Behaviour of a save while a target is missing.
     #[serde(skip_serializing_if = "Writes::is_default")]
     pub writes: Writes,
 }
 
-/// Each container is cut into `data` parts, to which `parity` parts are added: so many may be lost.
+/// Each container is cut into `data` parts, and `parity` parts are added: `parity` of all may be
+/// lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Erasure {
@@ -33,11 +35,11 @@ pub struct Erasure {
     pub parity: u8,
 }
 
-/// What a save does while it cannot have all its redundancy.
+/// Behaviour of a save that cannot have all its redundancy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Writes {
-    /// It goes on with less, and says so.
+    /// It goes on with less, and warns.
     #[default]
     Degraded,
     /// It is refused.
@@ -50,7 +52,7 @@ impl Writes {
     }
 }
 
-/// `[[target]]`: a place that keeps packs.
+/// `[[target]]`: a location that keeps packs.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TargetConfig {
@@ -60,33 +62,34 @@ pub struct TargetConfig {
     /// A directory's path, by itself or after `file:`; a relative one counts from the pool's
     /// directory.
     pub location: String,
-    /// What fails together: no two parts of a stripe are on targets of one host. Without it, the target
-    /// fails by itself.
+    /// Host that it fails with: no two parts of a stripe are on targets of one host. Without it,
+    /// the target fails by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// What is to become of it. Only the table in the log says so.
+    /// Its state, which only the table in the log decides.
     #[serde(default, skip_serializing_if = "TargetState::is_default")]
     pub state: TargetState,
-    /// It leaves the pool once it is empty.
+    /// Whether it leaves the pool once it is empty.
     #[serde(default, skip_serializing_if = "is_false")]
     pub remove: bool,
-    /// The version of the table since which it is active again, if it was not before: a save that began earlier does
-    /// not count on what it has there.
+    /// Version of the table since which it is active again, if it was not before: a save that began
+    /// earlier does not count its shards there.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub since: u64,
-    /// Whether saves write there, or only `outlive pool fill` does.
+    /// Its tier: saves write to fast targets, and `outlive pool fill` to slow ones.
     #[serde(default, skip_serializing_if = "Tier::is_default")]
     pub tier: Tier,
-    /// It is a directory in the memory of `host`: empty when that was started anew, and then made anew.
+    /// Whether it is a directory in the memory of `host`: empty after a restart, and then
+    /// recreated.
     #[serde(default, skip_serializing_if = "is_false")]
     pub volatile: bool,
-    /// It was made anew, and what was lost with the one before is not in the logs yet: nothing is saved
-    /// meanwhile.
+    /// Whether it was recreated, and the logs do not say yet what was lost with the old one:
+    /// nothing is saved meanwhile.
     #[serde(default, skip_serializing_if = "is_false")]
     pub unsettled: bool,
 }
 
-/// What is to become of a target. `outlive pool repair` brings the pool to what the table says.
+/// State of a target. `outlive pool repair` makes the pool match it.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
 )]
@@ -95,11 +98,11 @@ pub enum TargetState {
     /// Saves write there.
     #[default]
     Active,
-    /// Nothing new is put there, and what is there is moved to the others.
+    /// It gets nothing new, and its shards are moved to the others.
     Draining,
-    /// The same, and a save that has written there counts it as gone. Readers still ask it.
+    /// The same, and a save that has written there counts it as gone. Readers still read it.
     Closed,
-    /// It was given up: the pool does without what is on it. If it is there all the same, what it has is
+    /// It was given up: the pool does without its shards. If it is there all the same, they are
     /// moved to the others.
     Lost,
 }
@@ -109,12 +112,12 @@ impl TargetState {
         *self == TargetState::default()
     }
 
-    /// Whether a save counts on what it has written there.
+    /// Returns whether a save counts the shards that it has written there.
     pub fn counts(self) -> bool {
         matches!(self, TargetState::Active | TargetState::Draining)
     }
 
-    /// Its word in `pool.toml`.
+    /// Returns its name in `pool.toml`.
     pub fn name(self) -> &'static str {
         match self {
             TargetState::Active => "active",
@@ -125,16 +128,17 @@ impl TargetState {
     }
 }
 
-/// What a target is for. It is fixed when the target is added.
+/// Tier of a target, which is fixed when the target is added.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Tier {
-    /// Saves write there, and wait until it is durable. The rule of redundancy concerns these targets.
+    /// Saves write there, and wait until that is durable. The redundancy rule concerns these
+    /// targets.
     #[default]
     Fast,
-    /// It has copies of what is on the fast tier, made behind the saves.
+    /// It has copies of the fast tier's data, made behind the saves.
     Slow,
 }
 
@@ -143,7 +147,7 @@ impl Tier {
         *self == Tier::default()
     }
 
-    /// Its word in `pool.toml`.
+    /// Returns its name in `pool.toml`.
     pub fn name(self) -> &'static str {
         match self {
             Tier::Fast => "fast",
@@ -152,21 +156,22 @@ impl Tier {
     }
 }
 
-/// `[tiers]`: which checkpoints the slow tier gets.
+/// `[tiers]`: which checkpoints the slow tier gets, and when.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TiersConfig {
-    /// Of each job, the checkpoints whose epoch is a multiple of this.
+    /// Step between epochs: of each job, the checkpoints whose epoch is a multiple of this.
     pub every: u64,
-    /// Of these, those that are at least so old, in seconds.
+    /// Least age of these, in seconds.
     pub older_than_s: u64,
-    /// Programs fill the slow tier behind their commits; otherwise only `pool fill` does.
+    /// Whether programs fill the slow tier behind their commits; otherwise only `pool fill` does.
     pub fill: bool,
-    /// At most so many bytes a second are copied by one program; 0 for no limit.
+    /// Limit for the bytes that one program copies in a second; 0 for no limit.
     pub bytes_per_s: u64,
-    /// A job that is closed waits at most so many seconds for the slow tier.
+    /// Longest wait for the slow tier when a job is closed, in seconds.
     pub finish_s: u64,
-    /// Of each job, so many newest checkpoints stay on the fast tier once the slow one has them; 0 for all.
+    /// Number of newest checkpoints of each job that stay on the fast tier once the slow one has
+    /// them; 0 for all.
     pub keep_fast: u64,
 }
 
@@ -195,7 +200,7 @@ impl TiersConfig {
         }
     }
 
-    /// Whether the slow tier gets a checkpoint of this epoch, frozen so long ago.
+    /// Returns whether the slow tier gets a checkpoint of this epoch and age.
     pub fn takes(&self, epoch: u64, age_s: u64) -> bool {
         epoch.is_multiple_of(self.every.max(1)) && age_s >= self.older_than_s
     }
@@ -210,17 +215,17 @@ fn is_zero(value: &u64) -> bool {
 }
 
 impl TargetConfig {
-    /// A target at `location`, which fails by itself, and has no number yet.
+    /// Returns a target at `location`, which fails by itself, and has no number yet.
     pub fn at(location: impl Into<String>) -> TargetConfig {
         let (id, host, state, remove, since, tier) = Default::default();
         let (location, volatile, unsettled) = (location.into(), false, false);
         TargetConfig { id, location, host, state, remove, since, tier, volatile, unsettled }
     }
 
-    /// The same in the memory of this host, unless it names another.
+    /// Returns the same in the memory of this host, unless it names another.
     ///
     /// # Errors
-    /// `Invalid` if this host has no name by which others could tell it from themselves.
+    /// `Invalid` if this host has no unique name.
     pub fn in_memory(self) -> Result<TargetConfig> {
         let host = match self.host {
             Some(host) => host,
@@ -229,37 +234,37 @@ impl TargetConfig {
         Ok(TargetConfig { volatile: true, host: Some(host), ..self })
     }
 
-    /// The same in another state; `remove`: until it is empty.
+    /// Returns the same in another state; `remove`: it leaves the pool once it is empty.
     #[must_use]
     pub fn in_state(self, state: TargetState, remove: bool) -> TargetConfig {
         TargetConfig { state, remove, ..self }
     }
 
-    /// The same on another tier.
+    /// Returns the same on another tier.
     #[must_use]
     pub fn on_tier(self, tier: Tier) -> TargetConfig {
         TargetConfig { tier, ..self }
     }
 
-    /// Where it is, for a pool at `root`.
+    /// Returns its location, for a pool at `root`.
     ///
     /// # Errors
-    /// `Invalid` for a location that is not possible.
+    /// `Invalid` for an impossible location.
     pub(crate) fn seen_from(&self, root: &Location) -> Result<Location> {
         Location::parse(&self.location, TARGET)?.seen_from(root)
     }
 }
 
-/// Its table in `pool.toml`.
+/// Name of its table in `pool.toml`.
 pub(crate) const TARGET: &str = "[[target]]";
 
 impl Redundancy {
-    /// `copies` of everything.
+    /// Returns the rule for `copies` of everything.
     pub fn mirror(copies: u8) -> Redundancy {
         Redundancy { mirror: Some(copies), ..Redundancy::default() }
     }
 
-    /// Stripes of `data` parts and `parity` parts more.
+    /// Returns the rule for stripes of `data` parts, and `parity` parts more.
     pub fn erasure(data: u8, parity: u8) -> Redundancy {
         Redundancy { erasure: Some(Erasure { data, parity }), ..Redundancy::default() }
     }
@@ -268,7 +273,7 @@ impl Redundancy {
         *self == Redundancy::default()
     }
 
-    /// How the containers of a pack are spread over shards.
+    /// Returns how the containers of a pack are spread over shards.
     pub fn geometry(&self, container_bytes: u64) -> Geometry {
         match (self.mirror, self.erasure) {
             (Some(copies), _) => Geometry { k: 1, m: copies.saturating_sub(1), container_bytes },
@@ -279,12 +284,12 @@ impl Redundancy {
         }
     }
 
-    /// So many targets may be lost.
+    /// Returns how many targets may be lost.
     pub fn survives(&self) -> usize {
         self.geometry(0).m.into()
     }
 
-    /// In words, as in `pool.toml`.
+    /// Returns the rule in words, as in `pool.toml`.
     pub fn describe(&self) -> String {
         match (self.mirror, self.erasure) {
             (Some(copies), _) => format!("mirror = {copies}"),
@@ -332,7 +337,7 @@ impl Redundancy {
     /// Refuses rules that need more targets than there are.
     ///
     /// # Errors
-    /// `Invalid`, saying how many it needs.
+    /// `Invalid`, with the number that they need.
     pub(crate) fn check_targets(&self, targets: &[TargetConfig]) -> Result<()> {
         let all = targets.len();
         if targets.iter().any(|target| target.volatile && target.tier == Tier::Slow) {
@@ -365,7 +370,8 @@ impl Redundancy {
     }
 }
 
-/// Memory of one host is seen by nobody else, so no pack can be spread over that of several.
+/// Refuses volatile targets of several hosts: no host sees the memory of another, so no pack can be
+/// spread over both.
 fn check_volatile(fast: &[&TargetConfig]) -> Result<()> {
     let hosts: BTreeSet<Option<&str>> =
         fast.iter().filter(|one| one.volatile).map(|one| one.host.as_deref()).collect();
@@ -385,7 +391,7 @@ fn check_volatile(fast: &[&TargetConfig]) -> Result<()> {
     Ok(())
 }
 
-/// How many of the targets fail by themselves: those of one host count once.
+/// Returns how many of the targets fail by themselves: those of one host count once.
 fn domains(targets: &[&TargetConfig]) -> usize {
     let hosts: BTreeSet<&str> = targets.iter().filter_map(|one| one.host.as_deref()).collect();
     hosts.len() + targets.iter().filter(|one| one.host.is_none()).count()

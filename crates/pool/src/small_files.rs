@@ -1,4 +1,4 @@
-//! The texts of a pool, markers and the descriptor: each is written whole or not at all.
+//! Texts of a pool, which are markers and the descriptor: each is written whole or not at all.
 
 use crate::location::Location;
 use outlive_target::{adopt_file, make_dir_durable, publish, sync_dir, sync_file};
@@ -7,11 +7,11 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// How texts begin that are being written; no job and no pack begins with a dot.
+/// Start of the names of texts that are being written; no job and no pack begins with a dot.
 const TEMPORARY: &str = ".pool.toml";
 
 impl Location {
-    /// What a text is called here, for messages.
+    /// Returns the name of a text here, for messages.
     pub fn name(&self, text: &str) -> String {
         match self {
             Location::Directory(dir) => dir.join(text).display().to_string(),
@@ -20,10 +20,10 @@ impl Location {
         }
     }
 
-    /// The bytes of a text, which has one of the names that format.md gives them; `None` if there is none.
+    /// Reads the bytes of a text, which has one of the names in format.md; `None` if there is none.
     ///
     /// # Errors
-    /// It is not known whether there is one: what the place reports.
+    /// Errors of the location: it is not known whether there is one.
     pub fn read(&self, name: &str) -> Result<Option<Vec<u8>>> {
         match self {
             Location::Directory(dir) => {
@@ -43,7 +43,7 @@ impl Location {
         }
     }
 
-    /// Whether there is such a text.
+    /// Returns whether there is such a text.
     ///
     /// # Errors
     /// As [`Location::read`].
@@ -54,10 +54,10 @@ impl Location {
         }
     }
 
-    /// Makes a text, unless it is there. Of several that make it, one does.
+    /// Makes a text, unless it is there. Of several callers, one makes it.
     ///
     /// # Errors
-    /// What the place reports.
+    /// Errors of the location.
     pub fn publish(&self, name: &str, text: &str, rng: &dyn Rng) -> Result<()> {
         match self {
             Location::Directory(dir) => publish_text(&dir.join(name), text, rng),
@@ -68,10 +68,10 @@ impl Location {
         }
     }
 
-    /// Puts another text in the place of one, in one step, durably.
+    /// Replaces a text by another one, in one step, durably.
     ///
     /// # Errors
-    /// What the place reports.
+    /// Errors of the location.
     pub fn replace(&self, name: &str, text: &str, rng: &dyn Rng) -> Result<()> {
         match self {
             Location::Directory(dir) => replace_text(&dir.join(name), text, rng),
@@ -80,21 +80,22 @@ impl Location {
         }
     }
 
-    /// Makes a text durable that another process may have written: if that died between its rename and its sync, a
-    /// power cut may take the text back. Texts elsewhere than in directories are durable once they can be read.
+    /// Makes a text durable that another process may have written: if that died between its rename
+    /// and its sync, a power cut may take the text back. Texts outside of directories are durable
+    /// once they can be read.
     ///
     /// # Errors
-    /// What the file system reports.
+    /// Errors of the file system.
     pub fn keep(&self, name: &str) -> Result<()> {
         let Some(dir) = self.as_directory() else { return Ok(()) };
         let path = dir.join(name);
         sync_file(&path).map_err(|e| Error::io("syncing", &path, &e))
     }
 
-    /// Makes a directory with `parts` in it. Others have no directories.
+    /// Makes a directory with `parts` in it. Other locations have no directories.
     ///
     /// # Errors
-    /// What the file system reports.
+    /// Errors of the file system.
     pub fn make(&self, parts: &[&str]) -> Result<()> {
         let Some(dir) = self.as_directory() else { return Ok(()) };
         make_dir_durable(dir).map_err(|e| Error::io_named("making", dir, &e))?;
@@ -104,10 +105,10 @@ impl Location {
         Ok(())
     }
 
-    /// Makes what is in the directory `part` of it durable; "" is itself.
+    /// Makes the entries of its directory `part` durable; "" is itself.
     ///
     /// # Errors
-    /// What the file system reports.
+    /// Errors of the file system.
     pub fn sync(&self, part: &str) -> Result<()> {
         let Some(dir) = self.as_directory() else { return Ok(()) };
         let dir = dir.join(part);
@@ -123,7 +124,7 @@ fn replace_text(path: &Path, text: &str, rng: &dyn Rng) -> Result<()> {
 }
 
 fn publish_text(path: &Path, text: &str, rng: &dyn Rng) -> Result<()> {
-    // Beside it: the log may be a file system of its own.
+    // Beside it: the log may be on a file system of its own.
     let dir = path.parent().unwrap_or(Path::new("."));
     let temporary = write_temporary(dir, text, rng)?;
     let linked = match publish(&temporary, path) {
@@ -131,12 +132,12 @@ fn publish_text(path: &Path, text: &str, rng: &dyn Rng) -> Result<()> {
         Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
         Err(e) => Err(Error::io("making", path, &e)),
     };
-    // Whether or not it worked, the temporary file has served; a leftover would do no harm.
+    // In both cases the temporary file is not needed any more; a leftover would do no harm.
     let _ = fs::remove_file(&temporary);
     linked
 }
 
-/// Writes a text into a new file with a name of its own.
+/// Writes a text into a new file with a unique name.
 fn write_temporary(dir: &Path, text: &str, rng: &dyn Rng) -> Result<PathBuf> {
     // Random: in containers that share the directory, processes have equal numbers.
     let mut random = [0; 8];

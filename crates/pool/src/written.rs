@@ -1,10 +1,10 @@
-//! On which targets packs were written: whoever commits must know whether one of these has left since.
+//! Targets on which packs were written: a commit must know whether one of these has left since.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// For each pack that was written the numbers of the targets on which its shards are, ascending. Packs that are on
-/// the same targets are one entry.
+/// For each pack that was written, the numbers of the targets that have its shards, ascending.
+/// Packs on the same targets are one entry.
 pub type Spread = BTreeSet<Vec<u32>>;
 
 /// A spread that grows as packs are written.
@@ -16,13 +16,13 @@ impl Growing {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As it is now.
+    /// Returns the spread as it is now.
     pub fn now(&self) -> Spread {
         self.lock().clone()
     }
 }
 
-/// Tells all spreads that somebody has begun, and still has, of the packs of this process.
+/// The spreads that are still in use: each gets all packs that this process writes.
 #[derive(Debug, Default)]
 pub(crate) struct Written(Mutex<Vec<Weak<Mutex<Spread>>>>);
 
@@ -31,7 +31,7 @@ impl Written {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A spread of what is written from now on.
+    /// Returns a spread of the packs that are written from now on.
     pub fn begin(&self) -> Growing {
         let growing = Growing::default();
         let mut all = self.lock();
@@ -40,7 +40,7 @@ impl Written {
         growing
     }
 
-    /// A pack is durable on these targets.
+    /// Notes that a pack is durable on these targets.
     pub fn note(&self, mut targets: Vec<u32>) {
         targets.sort_unstable();
         for growing in self.lock().iter().filter_map(Weak::upgrade) {

@@ -1,5 +1,5 @@
-//! How fast 64 MiB shards are put and got, beside plain requests of 8 MiB to the same server in the same
-//! run: `cargo bench -p outlive-s3 --bench throughput`.
+//! Measures puts and gets of 64 MiB shards, next to plain requests of 8 MiB to the same server in
+//! the same run: `cargo bench -p outlive-s3 --bench throughput`.
 
 #[path = "../tests/it/support/mod.rs"]
 mod support;
@@ -22,7 +22,7 @@ const SHARD: usize = 64 << 20;
 const CONTAINER: usize = 4 << 20;
 const SHARDS: u32 = 8;
 const ROUNDS: u32 = 9;
-/// Requests at once, in all ways.
+/// Concurrent requests of every method.
 const DEPTH: usize = 8;
 
 fn raw(server: &Server) -> AmazonS3 {
@@ -40,7 +40,7 @@ fn path(at: usize) -> Path {
     Path::from(format!("raw/{at}"))
 }
 
-/// Plain puts of 8 MiB.
+/// Puts objects of 8 MiB.
 async fn raw_put(store: &AmazonS3, bytes: &[PutPayload]) {
     stream::iter(0..SHARDS as usize * SHARD / PART)
         .for_each_concurrent(DEPTH, async |at| {
@@ -49,7 +49,7 @@ async fn raw_put(store: &AmazonS3, bytes: &[PutPayload]) {
         .await;
 }
 
-/// Shards as uploads of parts, with nothing around it: two at once.
+/// Uploads shards in parts, without our code: two at once.
 async fn raw_upload(store: &AmazonS3, bytes: &[PutPayload]) {
     stream::iter(0..SHARDS as usize)
         .for_each_concurrent(2, async |shard| {
@@ -71,7 +71,7 @@ async fn raw_get(store: &AmazonS3) {
         .await;
 }
 
-/// Shards as the packer writes them: containers of 4 MiB, the header last; two at once.
+/// Writes shards as the packer does: containers of 4 MiB, the header last; two at once.
 fn put(target: &S3Target, first: u32, bytes: &SharedBuf) {
     let mut finishing: Vec<Ticket<_>> = Vec::new();
     for pack in 0..SHARDS {
@@ -93,7 +93,7 @@ fn put(target: &S3Target, first: u32, bytes: &SharedBuf) {
     finishing.into_iter().for_each(|ticket| ticket.wait().unwrap());
 }
 
-/// Ranges of 8 MiB into buffers that are used again.
+/// Reads ranges of 8 MiB into reused buffers.
 fn get(target: &S3Target, first: u32) {
     let pool = StagingPool::new(DEPTH * PART, PART);
     let mut tickets = std::collections::VecDeque::new();
@@ -109,9 +109,9 @@ fn get(target: &S3Target, first: u32) {
     tickets.into_iter().for_each(|ticket| assert_eq!(ticket.wait().unwrap().len(), PART));
 }
 
-/// MiB a second.
+/// Returns the rate of `work` in MiB a second.
 fn rate(work: impl FnOnce()) -> f64 {
-    // What was written before is on the disk, and does not slow this down.
+    // Earlier writes reach the disk first, and do not slow this down.
     rustix::fs::sync();
     let since = Instant::now();
     work();
@@ -123,10 +123,10 @@ fn main() {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let target = server.pool_url().open_target().unwrap();
-    // The first request chooses the cryptography of TLS, for all clients of a process.
+    // The first request chooses the TLS implementation, for all clients of a process.
     assert_eq!(target.list().unwrap(), []);
     let (runtime, store): (Runtime, AmazonS3) = (runtime.unwrap(), raw(&server));
-    // As much as a shard: a part that is sent again and again would stay in the processor's caches.
+    // A whole shard: a single part that is sent repeatedly would stay in the processor's caches.
     let bytes = content(1, SHARD);
     let payloads: Vec<_> = bytes.chunks(PART).map(|part| PutPayload::from(part.to_vec())).collect();
     let mut shard = AlignedBuf::zeroed(SHARD);
@@ -136,7 +136,7 @@ fn main() {
     println!("MiB/s: put 8 MiB, upload of parts, put shard; get 8 MiB, get shard");
     for round in 0..=ROUNDS {
         let mut rates = [0.0; 5];
-        // Each is first, second and so on equally often.
+        // Each method is first, second and third equally often.
         for turn in 0..3 {
             let way = (round as usize + turn) % 3;
             rates[way] = rate(|| match way {

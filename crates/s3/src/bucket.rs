@@ -1,4 +1,4 @@
-//! A bucket and a prefix in it: its clients, and the requests that targets and media are made of.
+//! A bucket and a prefix in it: its clients, and the requests of targets and media.
 
 use crate::errors::{explain, is_conflict, is_missing, is_taken, may_be_past_the_end};
 use crate::flow::Flow;
@@ -19,50 +19,51 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
-/// Length of a part of an upload. S3 asks for 5 MiB at least; a request takes about as long as it takes
-/// to send this much.
+/// Length of a part of an upload. S3 requires at least 5 MiB; the overhead of a request takes about
+/// as long as sending this much.
 pub(crate) const PART_BYTES: usize = 8 << 20;
 
-/// Parts that a bucket uploads at once, of all its shards. It takes as many to use a network that is fast
-/// but far away.
+/// Parts that a bucket uploads at once, of all its shards. A fast but distant network needs this
+/// many.
 const UPLOADS_MAX: usize = 16;
-/// Memory for parts of several shards at once, each of which has two more that cannot be sent yet.
+/// Memory for parts of several shards at once, each with two more that cannot be sent yet.
 const PARTS_BYTES: usize = (UPLOADS_MAX + 6) * PART_BYTES;
-/// Of that, what is kept while no shard is being written.
+/// Part of that memory that is kept while no shard is being written.
 const KEPT_BYTES: usize = 8 * PART_BYTES;
 
 /// Longest wait for a connection.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
-/// Longest wait for an answer to a small request, and for the next bytes of a long one.
+/// Longest wait for the reply to a small request, and for the next bytes of a long one.
 const ANSWER_MAX: Duration = Duration::from_secs(8);
-/// The same for a part, which must be sent first: as many as are sent at once share the network, so it
-/// has to move 1.1 MB a second.
+/// Longest wait for the reply to a part, which must be sent first. Concurrent parts share the
+/// network, so it must move 1.1 MB a second.
 const PART_MAX: Duration = Duration::from_secs(120);
-/// No small request is repeated after that, so that a dead server is told within 10 seconds.
+/// No small request is repeated after this time, so that a dead server is reported within 10
+/// seconds.
 const REPEAT_CALLS: Duration = Duration::from_secs(2);
-/// The same for parts: nobody above can send one again.
+/// No part is repeated after this time: no caller can send a part again.
 const REPEAT_PARTS: Duration = Duration::from_secs(8);
 
-/// Pauses before a conditional put is repeated that met another one, in milliseconds.
+/// Pauses before a conditional put that met another one is repeated, in milliseconds.
 const CONFLICT_PAUSES_MS: [u64; 7] = [10, 20, 50, 100, 200, 500, 1000];
 
-/// Where objects are kept.
+/// A bucket and the prefix of our objects in it.
 pub(crate) struct Bucket {
     name: String,
-    /// Begins the name of every object; empty, or without a slash at its ends.
+    /// Prefix of every object's name; empty, or without a slash at its ends.
     prefix: String,
     settings: Settings,
-    /// Connections belong to a process: a forked child that used those of its parent would answer
-    /// the parent's requests. What a child has of them is left as it is.
+    /// Connections belong to a process: a forked child that used its parent's would receive the
+    /// replies to the parent's requests. A child does not touch them.
     clients: PerProcess<Option<Clients>>,
 }
 
-/// What a process has to reach a bucket.
+/// A process's clients of a bucket.
 #[derive(Clone)]
 pub(crate) struct Clients {
-    /// For everything that is answered at once.
+    /// For requests that are answered at once.
     pub calls: AmazonS3,
-    /// For what takes long: parts, and putting them together.
+    /// For requests that take long: parts, and completing uploads.
     pub uploads: AmazonS3,
     pub uploads_free: Arc<Semaphore>,
     pub reads: Arc<Reads>,
@@ -79,7 +80,7 @@ impl Bucket {
         }
     }
 
-    /// This process's clients.
+    /// Returns this process's clients.
     pub(crate) fn clients(&self) -> Result<Clients> {
         let mut clients = self.clients.lock();
         if let Some(clients) = &*clients {
@@ -96,15 +97,16 @@ impl Bucket {
     }
 
     fn client(&self, answer_max: Duration, repeat: Duration) -> Result<AmazonS3> {
-        // Fails only if one was chosen already, which is as good.
+        // Fails only if a provider is already chosen, which is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let is_plain = self.settings.is_plain();
         let options = ClientOptions::new()
             .with_allow_http(is_plain)
-            // To read them takes a while, and is of no use here.
+            // Reading them takes time, and they are not needed here.
             .with_no_system_certificates(is_plain)
             .with_connect_timeout(CONNECT_MAX)
-            // How long a body takes in all depends on the network; that nothing comes does not.
+            // The time for a whole body depends on the network; the time without any bytes does
+            // not.
             .with_timeout_disabled()
             .with_read_timeout(answer_max);
         let backoff = BackoffConfig {
@@ -124,19 +126,19 @@ impl Bucket {
             .map_err(|error| explain("preparing to reach", &self.describe(), &error))
     }
 
-    /// Where it is, for messages.
+    /// Returns the location, for messages.
     pub(crate) fn describe(&self) -> String {
         format!("{} at {}", self.url(""), self.settings.server())
     }
 
-    /// The URL of the object `name`.
+    /// Returns the URL of the object `name`.
     pub(crate) fn url(&self, name: &str) -> String {
         let parts = [self.name.as_str(), &self.prefix, name];
         let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
         format!("s3://{}", parts.join("/"))
     }
 
-    /// The key of the object `name` below the prefix.
+    /// Returns the key of the object `name` below the prefix.
     pub(crate) fn path(&self, name: &str) -> Result<Path> {
         let key = match self.prefix.as_str() {
             "" => name.to_owned(),
@@ -145,7 +147,7 @@ impl Bucket {
         Path::parse(&key).map_err(|error| Error::bug(format!("the name of an object: {error}")))
     }
 
-    /// The name below the prefix of the object with this key.
+    /// Returns the name below the prefix of the object with this key.
     fn name_of<'a>(&self, key: &'a Path) -> Option<&'a str> {
         match self.prefix.as_str() {
             "" => Some(key.as_ref()),
@@ -157,7 +159,7 @@ impl Bucket {
         explain(doing, &self.url(name), error)
     }
 
-    /// Finds out whether the bucket is there and may be used.
+    /// Checks that the bucket exists and may be used.
     pub(crate) async fn check(&self) -> Result<()> {
         let client = self.clients()?.calls;
         let mut objects = client.list(Some(&self.path("packs")?));
@@ -165,12 +167,12 @@ impl Bucket {
         first.map(drop).map_err(|error| explain("looking into", &self.describe(), &error))
     }
 
-    /// Length of the object `name`; `None` if it is not there.
+    /// Returns the length of the object `name`; `None` if it does not exist.
     pub(crate) async fn length(&self, name: &str) -> Result<Option<u64>> {
         let (client, path) = (self.clients()?.calls, self.path(name)?);
         match client.head(&path).await {
             Ok(meta) => Ok(Some(meta.size)),
-            // The answer to HEAD has no body, so it cannot say whether it is the bucket that is missing.
+            // The reply to HEAD has no body, so it cannot show that the bucket is missing.
             Err(error) if is_missing(&error) => {
                 Ok(self.first_bytes(name, 1).await?.map(|(_, length)| length))
             }
@@ -178,8 +180,8 @@ impl Bucket {
         }
     }
 
-    /// The first `count` bytes of the object `name` and its length; `None` if it is not there. An
-    /// empty object has no first byte.
+    /// Returns the first `count` bytes of the object `name` and its length; `None` if it does not
+    /// exist. An empty object has no first byte.
     pub(crate) async fn first_bytes(
         &self,
         name: &str,
@@ -200,7 +202,7 @@ impl Bucket {
         }
     }
 
-    /// The object `name`; `None` if it is not there.
+    /// Returns the object `name`; `None` if it does not exist.
     pub(crate) async fn get(&self, name: &str) -> Result<Option<Vec<u8>>> {
         let (client, path) = (self.clients()?.calls, self.path(name)?);
         let fault = |error| self.explain("reading", name, &error);
@@ -211,15 +213,15 @@ impl Bucket {
         }
     }
 
-    /// Writes the object `name`, in place of one that is there.
+    /// Writes the object `name`, and replaces an existing one.
     pub(crate) async fn put(&self, name: &str, bytes: Vec<u8>) -> Result<()> {
         let (client, path) = (self.clients()?.calls, self.path(name)?);
         let put = client.put(&path, PutPayload::from(bytes)).await;
         put.map(drop).map_err(|error| self.explain("writing", name, &error))
     }
 
-    /// Writes the object `name` unless there is one: true if it was written. After an error nobody
-    /// knows.
+    /// Writes the object `name` unless it exists; returns true if it was written. After an error,
+    /// it may have been.
     pub(crate) async fn put_new(&self, name: &str, bytes: Vec<u8>) -> Result<bool> {
         let (client, path) = (self.clients()?.calls, self.path(name)?);
         let payload = PutPayload::from(bytes);
@@ -231,7 +233,7 @@ impl Bucket {
                 Err(error) => error,
             };
             match (is_conflict(&error), pauses.next()) {
-                // Another put is under way, and nobody knows yet whether it will be made.
+                // Another put is in progress, and may still fail.
                 (true, Some(pause)) => tokio::time::sleep(pause).await,
                 (false, _) if is_taken(&error) => return Ok(false),
                 _ => return Err(self.explain("writing", name, &error)),
@@ -239,7 +241,7 @@ impl Bucket {
         }
     }
 
-    /// Removes the object `name`; one that is not there is no error.
+    /// Removes the object `name`; a missing one is no error.
     pub(crate) async fn delete(&self, name: &str) -> Result<()> {
         let (client, path) = (self.clients()?.calls, self.path(name)?);
         match client.delete(&path).await {
@@ -248,7 +250,7 @@ impl Bucket {
         }
     }
 
-    /// The names of all objects below `folder`, each with `folder/` in front.
+    /// Returns the names of all objects below `folder`, each with the prefix `folder/`.
     pub(crate) async fn names(&self, folder: &str) -> Result<Vec<String>> {
         let (client, path) = (self.clients()?.calls, self.path(folder)?);
         let listed: std::result::Result<Vec<ObjectMeta>, _> =
@@ -258,7 +260,7 @@ impl Bucket {
         Ok(listed.iter().filter_map(name).collect())
     }
 
-    /// The names directly below `folder` that have something below them.
+    /// Returns the names directly below `folder` that have objects below them.
     pub(crate) async fn folders(&self, folder: &str) -> Result<Vec<String>> {
         let (client, path) = (self.clients()?.calls, self.path(folder)?);
         let listed = client.list_with_delimiter(Some(&path)).await;
@@ -267,7 +269,7 @@ impl Bucket {
         Ok(listed.common_prefixes.iter().filter_map(last).collect())
     }
 
-    /// Makes a request with this bucket, and waits for it.
+    /// Starts a request to this bucket, and waits for it.
     pub(crate) fn wait<T: Send + 'static, F: Future<Output = Result<T>> + Send + 'static>(
         self: &Arc<Self>,
         request: impl FnOnce(Arc<Bucket>) -> F,
@@ -277,7 +279,7 @@ impl Bucket {
 }
 
 impl Drop for Bucket {
-    /// Closes the connections: what is kept per process is never dropped by itself.
+    /// Closes the connections: values per process are never dropped by themselves.
     fn drop(&mut self) {
         *self.clients.lock() = None;
     }

@@ -1,19 +1,19 @@
-//! What the errors of a bucket mean to the caller.
+//! Meaning of a bucket's errors for the caller.
 
 use object_store::Error as StoreError;
 use object_store::client::HttpError;
 use outlive_types::{Error, ErrorKind};
 use std::error::Error as _;
 
-/// What can be read from an error of `object_store`. It keeps the status and the server's answer to
-/// itself, but for its text.
+/// Readable parts of an error of `object_store`. That crate shows the status and the server's reply
+/// only in the text.
 struct Answer {
     status: Option<u16>,
     /// The server's own code, such as "NoSuchBucket".
     code: Option<String>,
-    /// What is worth telling.
+    /// Description for the user.
     text: String,
-    /// There was no answer, or not all of it.
+    /// True if there was no reply, or only a part of it.
     is_cut: bool,
 }
 
@@ -41,13 +41,14 @@ impl Answer {
             (Some(code), Some(message), _) => format!("{code}: {message}"),
             (Some(code), None, _) => code.clone(),
             (None, _, Some(status)) => format!("status {status}"),
-            // The last cause says what happened; those before it say where, which is told already.
+            // The last cause names the failure; those before it name the location, which the
+            // message has already.
             (None, _, None) => chain.pop().unwrap_or(whole),
         };
         Answer { status, code, text, is_cut }
     }
 
-    /// What to do about it.
+    /// Returns the error's kind and advice for the user.
     fn kind_and_advice(&self) -> (ErrorKind, &'static str) {
         match (self.code.as_deref().unwrap_or_default(), self.status) {
             ("NoSuchBucket" | "InvalidBucketName", _) => (
@@ -98,17 +99,17 @@ const WRONG_KEYS: &str = ": correct the credentials (AWS_ACCESS_KEY_ID, AWS_SECR
 const DENIED: &str = ": check the credentials (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY or AWS_PROFILE), \
                       and that they may list, read, write and delete in this bucket";
 
-/// The error for what failed while `doing` at `place`.
+/// Returns the error for a failure while `doing` at `url`.
 pub(crate) fn explain(doing: &str, url: &str, error: &StoreError) -> Error {
     let answer = Answer::of(error);
     let (kind, advice) = answer.kind_and_advice();
     Error::new(kind, format!("{doing} {url}: {}{advice}", answer.text))
 }
 
-/// Whether the object is not there, though the bucket is.
+/// Returns whether the object does not exist, although the bucket does.
 pub(crate) fn is_missing(error: &StoreError) -> bool {
-    // Servers say 404 to much else: to a bucket that is not there, and some of them to a key of access that
-    // they do not know. An answer to HEAD has no code.
+    // Servers also send 404 for a missing bucket, and some of them for an unknown access key. A
+    // reply to HEAD has no code.
     matches!(error, StoreError::NotFound { .. })
         && matches!(
             Answer::of(error).code.as_deref(),
@@ -116,18 +117,18 @@ pub(crate) fn is_missing(error: &StoreError) -> bool {
         )
 }
 
-/// Whether a put was refused because its object is there.
+/// Returns whether a put was refused because its object exists.
 pub(crate) fn is_taken(error: &StoreError) -> bool {
     matches!(error, StoreError::AlreadyExists { .. })
 }
 
-/// Whether a put was refused because it met another change of its object (409).
+/// Returns whether a put was refused because it met another change of its object (409).
 pub(crate) fn is_conflict(error: &StoreError) -> bool {
     is_taken(error) && Answer::of(error).status == Some(409)
 }
 
-/// Whether a range was asked for that the object does not have. Servers answer that in three ways:
-/// with an error, with less, or with all of it.
+/// Returns whether the object may lack the requested range. Servers respond to that in three ways:
+/// with an error, with fewer bytes, or with the whole object.
 pub(crate) fn may_be_past_the_end(error: &StoreError) -> bool {
     let answer = Answer::of(error);
     answer.status == Some(416) || answer.status.is_none() && !answer.is_cut
@@ -142,7 +143,7 @@ fn between<'a>(text: &'a str, before: &str, behind: &str) -> Option<&'a str> {
 mod tests {
     use super::*;
 
-    /// As `object_store` tells of an answer.
+    /// Formats a reply as `object_store` does.
     fn told(status: &str, code: &str) -> StoreError {
         let text = format!(
             "Error performing PUT http://h/b/k in 1ms - Server returned non-2xx status code: \

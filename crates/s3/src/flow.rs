@@ -1,14 +1,14 @@
-//! What of shards is on its way to a bucket, of all of them together: bounds the memory for it.
+//! Bounds the memory for parts that are sent to a bucket, over all its shards.
 
 use outlive_io::StagingPool;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Counts whole parts that are being sent. While there are as many as allowed, writes wait, and then go on
-/// in the order of their shards: those that were begun first are done first, and give their memory back.
+/// Counts whole parts that are being sent. While the limit is reached, writes wait. They continue
+/// in the order of their shards: the first shards end first, and release their memory.
 pub(crate) struct Flow {
     parts_max: usize,
-    /// Memory for parts, and how much of it is kept while no shard is being written.
+    /// Memory for parts; `kept_bytes` of it are kept while no shard is being written.
     memory: Arc<StagingPool>,
     kept_bytes: usize,
     state: Mutex<State>,
@@ -17,22 +17,23 @@ pub(crate) struct Flow {
 #[derive(Default)]
 struct State {
     sending: usize,
-    /// Shards that are being written.
+    /// Number of shards that are being written.
     open: usize,
-    /// Those with writes that wait, each once.
+    /// Shards with waiting writes, each once.
     waiting: VecDeque<Arc<dyn Waits>>,
 }
 
-/// A shard with writes that wait.
+/// A shard with waiting writes.
 pub(crate) trait Waits: Send + Sync {
-    /// Takes in what has waited, as far as parts may be sent.
+    /// Takes over waiting bytes, as far as parts may be sent.
     fn resume(self: Arc<Self>);
 }
 
 /// A shard that is being written.
 pub(crate) struct Open(Arc<Flow>);
 
-/// A part that is being sent. Others go on when this is dropped, so not under a lock of an upload.
+/// A part that is being sent. Dropping it resumes other uploads, so it must not happen under an
+/// upload's lock.
 pub(crate) struct Sending(Arc<Flow>);
 
 impl Flow {
@@ -44,7 +45,7 @@ impl Flow {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Memory for parts.
+    /// Returns the memory for parts.
     pub(crate) fn memory(&self) -> &Arc<StagingPool> {
         &self.memory
     }
@@ -59,8 +60,8 @@ impl Flow {
         Sending(self.clone())
     }
 
-    /// Whether a write of `upload` may go on. If not, [`Waits::resume`] is called once it may; to be asked
-    /// under the lock that this takes, and no more until then.
+    /// Returns whether a write of `upload` may continue. If not, [`Waits::resume`] is called when
+    /// it may. The caller holds the lock that `resume` takes, and does not ask again before.
     pub(crate) fn admits(&self, upload: Arc<dyn Waits>) -> bool {
         let mut state = self.lock();
         let admits = state.sending < self.parts_max;
@@ -70,7 +71,7 @@ impl Flow {
         admits
     }
 
-    /// The same of one that has waited: it keeps its turn.
+    /// As [`Flow::admits`], for an upload that has waited: it keeps its turn.
     pub(crate) fn admits_next(&self, upload: Arc<dyn Waits>) -> bool {
         let mut state = self.lock();
         let admits = state.sending < self.parts_max;
@@ -101,7 +102,7 @@ impl Drop for Sending {
 }
 
 impl Drop for Open {
-    /// Who writes seldom does not keep the memory for it.
+    /// Reduces the memory when no shard is being written.
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.open -= 1;

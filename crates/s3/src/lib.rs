@@ -1,5 +1,5 @@
-//! S3 and its like: a bucket as a [`Target`](outlive_target::Target) that keeps shards, and as a
-//! [`LogMedium`](outlive_target::LogMedium) that keeps records. A bucket is named by an [`S3Url`].
+//! S3 and similar servers: a bucket as a [`Target`](outlive_target::Target) for shards, and as a
+//! [`LogMedium`](outlive_target::LogMedium) for records. An [`S3Url`] names a bucket.
 //!
 //! ```no_run
 //! use outlive_s3::S3Url;
@@ -7,7 +7,7 @@
 //!
 //! # fn main() -> outlive_types::Result<()> {
 //! let place = S3Url::parse("s3://ckpt/gray-scott")?;
-//! place.check()?; // is it there, and may it be used?
+//! place.check()?; // is it available, and may it be used?
 //! let target = place.open_target()?;
 //! let medium = place.open_medium()?;
 //! medium.check_conditional_put()?; // once, before a log is begun there

@@ -1,4 +1,4 @@
-//! A bucket as a log's medium: one object per record, put on condition that there is none.
+//! A bucket as a log's medium: one object per record, put on condition that it does not exist.
 
 use crate::bucket::Bucket;
 use outlive_target::{LogMedium, Put};
@@ -6,11 +6,11 @@ use outlive_types::{JobName, Result};
 use std::fmt;
 use std::sync::Arc;
 
-/// Records as objects `log/JOB/NUMBER.record` below a prefix, with the names that a directory's log
-/// gives them.
+/// Records as objects `log/JOB/NUMBER.record` below a prefix, with the same names as in a
+/// directory's log.
 ///
-/// A record is put with `If-None-Match: *`, so of several writers one gets the number. Servers exist
-/// that do not honour this: see [`S3Medium::check_conditional_put`]. There are no locks.
+/// A record is put with `If-None-Match: *`, so one of several writers gets the number. Some servers
+/// do not honour this: see [`S3Medium::check_conditional_put`]. There are no locks.
 pub struct S3Medium {
     pub(crate) bucket: Arc<Bucket>,
 }
@@ -70,7 +70,7 @@ impl LogMedium for S3Medium {
         self.bucket.wait(|bucket| async move { bucket.delete(&name).await })
     }
 
-    /// What a bucket has answered is durable.
+    /// A request that the bucket has confirmed is durable.
     fn sync(&self, _job: &JobName) -> Result<()> {
         Ok(())
     }
@@ -82,7 +82,7 @@ impl fmt::Debug for S3Medium {
     }
 }
 
-/// Reads `NUMBER.record`; other objects are none of ours.
+/// Parses `NUMBER.record`; other objects are not ours.
 fn parse_record(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(".record")?;
     let number = u64::from_str_radix(digits, 16).ok()?;

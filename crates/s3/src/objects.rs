@@ -1,4 +1,4 @@
-//! The objects of a shard: how they are called, and how an upload ends without one.
+//! The objects of a shard: their names, and the end of an upload without a shard.
 
 use crate::bucket::Bucket;
 use crate::errors::is_missing;
@@ -6,26 +6,26 @@ use object_store::multipart::MultipartStore;
 use outlive_target::ShardName;
 use outlive_types::{PackId, Result, Rng, SystemRng};
 
-/// The name of an object of `shard`, finished ("shard") or not ("part").
+/// Returns the name of an object of `shard`, finished ("shard") or not ("part").
 pub(crate) fn name(shard: ShardName, state: &str) -> String {
     format!("packs/{:02x}/{shard}.{state}", shard.pack.0[19])
 }
 
-/// Reads the name of an object as [`name`] gives it, whatever comes behind a slash.
+/// Parses an object's name that [`name`] made, with anything after a slash.
 pub(crate) fn parse_name(object: &str, state: &str) -> Option<ShardName> {
     let (_, rest) = object.strip_prefix("packs/")?.split_once('/')?;
     let file = rest.split('/').next()?;
     let (pack, number) = file.strip_suffix(state)?.strip_suffix('.')?.split_once('.')?;
     let shard = ShardName { pack: PackId::parse(pack)?, shard: number.parse().ok()? };
     let expected = name(shard, state);
-    // One in the wrong folder would be listed but never found.
+    // An object in the wrong folder would be listed but never found.
     (object == expected || object.starts_with(&format!("{expected}/"))).then_some(shard)
 }
 
-/// Begins the names of uploads that replace a finished shard.
+/// Prefix of the names of uploads that replace a finished shard.
 const REPLACING: &str = "replaces-";
 
-/// A new name for an upload of `shard`.
+/// Returns a new name for an upload of `shard`.
 pub(crate) fn new_marker(shard: ShardName, replaces: bool) -> String {
     let mut random = [0; 8];
     SystemRng.fill(&mut random);
@@ -33,12 +33,12 @@ pub(crate) fn new_marker(shard: ShardName, replaces: bool) -> String {
     format!("{}/{kind}{:016x}", name(shard, "part"), u64::from_le_bytes(random))
 }
 
-/// Whether an object names an upload that replaces a finished shard.
+/// Returns whether an object names an upload that replaces a finished shard.
 pub(crate) fn is_of_replacing(marker: &str) -> bool {
     marker.rsplit('/').next().is_some_and(|last| last.starts_with(REPLACING))
 }
 
-/// Ends all uploads of `shard` that are named, so that nobody can complete them.
+/// Ends all uploads of `shard` that have a name, so that no process can complete them.
 pub(crate) async fn end_uploads(bucket: &Bucket, shard: ShardName) -> Result<()> {
     for marker in bucket.names(&name(shard, "part")).await? {
         let Some(id) = bucket.get(&marker).await? else { continue };
@@ -47,8 +47,8 @@ pub(crate) async fn end_uploads(bucket: &Bucket, shard: ShardName) -> Result<()>
     Ok(())
 }
 
-/// Ends the upload `id`, then removes what names it. One that is complete, or was ended already, is
-/// left as it is.
+/// Ends the upload `id`, then removes the object that names it. An upload that is complete or
+/// already ended stays as it is.
 pub(crate) async fn end_upload(
     bucket: &Bucket,
     shard: ShardName,

@@ -1,4 +1,4 @@
-//! One part of an upload, while its bytes come together.
+//! One part of an upload, while its bytes are collected.
 
 use bytes::Bytes;
 use object_store::PutPayload;
@@ -7,7 +7,7 @@ use std::ops::Range;
 
 /// A part that is being filled, in any order.
 pub(crate) struct UploadPart {
-    /// What it was used for before is still in it.
+    /// Contains bytes of its earlier use.
     buffer: AlignedBuf,
     written: Vec<Range<usize>>,
     written_bytes: usize,
@@ -26,12 +26,12 @@ impl UploadPart {
         self.written_bytes += bytes.len();
     }
 
-    /// Whether all of its first `length` bytes are there, if nothing behind them is.
+    /// Returns whether all of its first `length` bytes are written, if none after them is.
     pub(crate) fn is_full(&self, length: usize) -> bool {
         self.written_bytes >= length
     }
 
-    /// Its first `length` bytes, to be sent. What nobody has written is zero, as in a file.
+    /// Returns its first `length` bytes for sending. Unwritten bytes are zero, as in a file.
     pub(crate) fn into_payload(mut self, length: usize) -> PutPayload {
         self.written.sort_unstable_by_key(|range| range.start);
         let mut at = 0;
@@ -46,7 +46,7 @@ impl UploadPart {
     }
 }
 
-/// Bytes to be sent, without a copy; their memory goes home when all attempts are over.
+/// Returns bytes for sending, without a copy; their memory returns to its pool after all attempts.
 fn payload(bytes: SharedBuf) -> PutPayload {
     struct Owner(SharedBuf);
     impl AsRef<[u8]> for Owner {

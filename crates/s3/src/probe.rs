@@ -1,25 +1,26 @@
-//! Whether a server honours the condition of a put.
+//! Checks that a server honours the condition of a put.
 
 use crate::bucket::Bucket;
 use crate::medium::S3Medium;
 use futures_util::future::join_all;
 use outlive_types::{Error, Result, Rng, SystemRng};
 
-/// Races, each for a name of its own. A server that looks first and writes then lets two of them win
-/// nearly every time.
+/// Number of races, each for a name of its own. A server that checks first and writes later lets
+/// two puts win nearly every time.
 const RACES: usize = 8;
-/// Puts at once in each race.
+/// Concurrent puts in each race.
 const RIVALS: usize = 6;
-/// Length of what they put: long enough that they overlap.
+/// Length of the put objects: long enough that the puts overlap.
 const BYTES: usize = 64 << 10;
 
 impl S3Medium {
-    /// Finds out whether a put is refused when there is a record, also when several puts come at once.
-    /// To be called once, before a log is begun here. Puts some objects below `probe-…` and removes them.
+    /// Checks that a put is refused if the record exists, also when several puts come at once. Call
+    /// it once, before the first record is put here. Puts some objects below `probe-…` and removes
+    /// them.
     ///
     /// # Errors
-    /// `Invalid` if the server does not honour the condition: then this is no place for a log. What the
-    /// bucket reports.
+    /// `Invalid` if the server does not honour the condition: then it cannot keep a log. Errors of
+    /// the bucket.
     pub fn check_conditional_put(&self) -> Result<()> {
         let mut random = [0; 8];
         SystemRng.fill(&mut random);
@@ -48,7 +49,8 @@ async fn probe(bucket: &Bucket, folder: &str) -> Result<()> {
         let winners: Vec<u8> =
             (0..).zip(&made).filter(|(_, made)| **made).map(|(n, _)| n).collect();
         let there = bucket.get(&name).await?;
-        // Nobody wins if the winner's answer got lost and its put was repeated. One is there all the same.
+        // No put wins if the winner's reply was lost and its put was repeated. One object exists
+        // all the same.
         let fits = |rival: u8| there.as_ref().is_some_and(|there| *there == bytes(rival));
         match winners[..] {
             [] if (0..RIVALS as u8).any(fits) => {}

@@ -10,10 +10,11 @@ use std::{fs, io};
 pub(crate) struct Profiles(HashMap<String, HashMap<String, String>>);
 
 impl Profiles {
-    /// Reads a file; one that is not there has no sections.
+    /// Reads a file; a missing file has no sections.
     ///
     /// # Errors
-    /// `Invalid` if it cannot be read, or has a line that is neither a section, a value nor a comment.
+    /// `Invalid` if it cannot be read, or has a line that is neither a section, a value nor a
+    /// comment.
     pub(crate) fn read(path: &Path) -> Result<Profiles> {
         match fs::read_to_string(path) {
             Ok(text) => Profiles::parse(&text)
@@ -27,8 +28,8 @@ impl Profiles {
         }
     }
 
-    /// Reads a file's text. An indented line below `parent =` is the value `parent.key`: so services
-    /// have endpoints of their own.
+    /// Parses a file's text. An indented line below `parent =` is the value `parent.key`, such as
+    /// the endpoint of a service.
     pub(crate) fn parse(text: &str) -> Result<Profiles> {
         let mut sections: HashMap<String, HashMap<String, String>> = HashMap::new();
         let (mut section, mut parent) = (None, None);
@@ -44,7 +45,7 @@ impl Profiles {
                 (section, parent) = (Some(name), None);
                 continue;
             }
-            // The line itself may be a secret: its number says enough.
+            // The line may be a secret, so the message has only its number.
             let not_read = || Error::invalid(format!("line {number} is not `key = value`"));
             let (key, value) = line.split_once('=').ok_or_else(not_read)?;
             let (key, value) = (key.trim().to_ascii_lowercase(), value.trim());
@@ -64,19 +65,19 @@ impl Profiles {
         Ok(Profiles(sections))
     }
 
-    /// Whether there is such a section.
+    /// Returns whether the section exists.
     pub(crate) fn has(&self, section: &str) -> bool {
         self.0.contains_key(section)
     }
 
-    /// A value, if it is there and not empty.
+    /// Returns a value, unless it is missing or empty.
     pub(crate) fn get(&self, section: &str, key: &str) -> Option<&str> {
         let value = self.0.get(section)?.get(key)?;
         (!value.is_empty()).then_some(value)
     }
 }
 
-/// A line up to its comment: one that begins the line, or stands behind a space.
+/// Returns a line without its comment, which begins the line or follows a space.
 fn without_comment(line: &str) -> &str {
     if line.starts_with(['#', ';']) {
         return "";

@@ -1,4 +1,4 @@
-//! Ranges that wait to be read from a bucket, and what of them becomes one request.
+//! Waiting ranges of a bucket, and the choice of those that form one request.
 
 use outlive_io::{AlignedBuf, Promise, Ticket};
 use outlive_target::{Fault, ReadRange, ReadTicket, ShardName};
@@ -6,29 +6,29 @@ use outlive_types::Result;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Requests under way at once, if they are short; a long one counts as [`LONG_AS_MANY`].
+/// Concurrent short requests; a long one counts as [`LONG_AS_MANY`].
 const SHORT_MAX: usize = 64;
 const LONG_AS_MANY: usize = 4;
-/// From this length on a request is long: sending it takes longer than asking for it.
+/// From this length on, a request is long: its transfer takes longer than its overhead.
 const LONG_BYTES: u64 = 1 << 20;
-/// Longest request that is put together: as long as a part. Servers take 8 MiB in one request for less of
-/// their processor than in two.
+/// Longest joined request, as long as a part. 8 MiB in one request take less of a server's
+/// processor time than in two.
 const JOINED_BYTES_MAX: u64 = 8 << 20;
-/// Ranges of the queue that are looked at for one that follows.
+/// Ranges of the queue that are searched for one that follows.
 const LOOKED_AT_MAX: usize = 32;
 
-/// What of shards is being read from a bucket.
+/// Reads of shards in a bucket.
 #[derive(Default)]
 pub(crate) struct Reads(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// Requests under way, long ones counted several times.
+    /// Requests in progress; a long one counts several times.
     under_way: usize,
     waiting: VecDeque<Waiting>,
 }
 
-/// A range that was not read yet.
+/// A range that is not read yet.
 pub(crate) struct Waiting {
     pub shard: ShardName,
     pub range: ReadRange,
@@ -36,12 +36,12 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// Where it ends in the shard.
+    /// Returns its end in the shard.
     pub(crate) fn end(&self) -> u64 {
         self.range.offset.saturating_add(self.range.buffer.len() as u64)
     }
 
-    /// Tells what became of it.
+    /// Fulfils its ticket with the outcome.
     pub(crate) fn fulfil(self, outcome: Result<()>) {
         let buffer = self.range.buffer;
         self.promise.fulfil(match outcome {
@@ -56,27 +56,27 @@ impl Reads {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in a range.
+    /// Adds a range.
     pub(crate) fn push(&self, shard: ShardName, range: ReadRange) -> ReadTicket {
         let (promise, ticket) = Ticket::pair();
         self.lock().waiting.push_back(Waiting { shard, range, promise });
         ticket
     }
 
-    /// What the next request asks for, side by side, if one may be made.
+    /// Returns the adjacent ranges of the next request, if the limit permits one.
     pub(crate) fn next(&self) -> Option<Vec<Waiting>> {
         self.lock().next()
     }
 
-    /// A request for so many bytes is over.
+    /// Ends a request for `bytes` bytes.
     pub(crate) fn ended(&self, bytes: u64) {
         self.lock().under_way -= counts(bytes);
     }
 }
 
 impl State {
-    /// What the next request asks for, if one may be made: the range that has waited longest, and those
-    /// that follow it in its shard.
+    /// Returns the ranges of the next request, if the limit permits one: the range that has waited
+    /// longest, and those that follow it in its shard.
     fn next(&mut self) -> Option<Vec<Waiting>> {
         if self.under_way >= SHORT_MAX {
             return None;
@@ -130,7 +130,7 @@ mod tests {
             waiting(2, 4096 + 4 * MIB, 4096),
             waiting(1, 4096 + 4 * MIB, 4 * MIB),
             waiting(1, 4096 + 8 * MIB, 4 * MIB),
-            // Nothing, and something behind a gap.
+            // An empty range, and one after a gap.
             waiting(1, 4096 + 12 * MIB, 0),
             waiting(1, 8192 + 12 * MIB, 4096),
         ]);

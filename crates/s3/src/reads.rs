@@ -1,5 +1,5 @@
-//! Reads ranges of a bucket. Each has a buffer of its own; what lies side by side and has to wait becomes one
-//! request.
+//! Reads ranges of a bucket. Each has a buffer of its own; adjacent ranges that must wait are
+//! joined to one request.
 
 use crate::bucket::{Bucket, Clients};
 use crate::errors::{is_missing, may_be_past_the_end};
@@ -23,7 +23,7 @@ pub(crate) struct Source {
     handle: Handle,
 }
 
-/// A request for so many bytes. Others follow when this is dropped.
+/// A request for `bytes` bytes. Dropping it starts waiting requests.
 struct UnderWay {
     source: Source,
     bytes: u64,
@@ -44,12 +44,12 @@ impl Source {
         Ok(Source { bucket: bucket.clone(), clients, handle })
     }
 
-    /// Takes in a range that has been checked; it is read after [`Source::start`].
+    /// Queues a range that has been checked; [`Source::start`] starts the read.
     pub(crate) fn queue(&self, shard: ShardName, range: ReadRange) -> ReadTicket {
         self.clients.reads.push(shard, range)
     }
 
-    /// Makes as many requests as may be made.
+    /// Starts as many requests as the limit permits.
     pub(crate) fn start(&self) {
         while let Some(request) = self.clients.reads.next() {
             let bytes = request.iter().map(|each| each.range.buffer.len() as u64).sum();
@@ -58,7 +58,7 @@ impl Source {
         }
     }
 
-    /// Makes one request for ranges that lie side by side.
+    /// Makes one request for adjacent ranges.
     async fn carry_out(&self, request: Vec<Waiting>) {
         let mut left = VecDeque::from(request);
         let is_joined = left.len() > 1;
@@ -66,7 +66,7 @@ impl Source {
         if outcome.is_ok() || !is_joined {
             return left.into_iter().for_each(|each| each.fulfil(outcome.clone()));
         }
-        // What is wrong with which of them, each says by itself.
+        // A request for each range alone shows which of them fails, and why.
         for each in left {
             let mut alone = VecDeque::from([each]);
             let outcome = self.fetch(&mut alone).await;
@@ -74,8 +74,8 @@ impl Source {
         }
     }
 
-    /// Asks for ranges that lie side by side, and copies what comes to its place in their buffers. Each
-    /// is over, and `left` no more, as soon as its bytes are there.
+    /// Requests adjacent ranges, and copies the bytes into their buffers. A range is fulfilled, and
+    /// leaves `left`, when all its bytes have arrived.
     async fn fetch(&self, left: &mut VecDeque<Waiting>) -> Result<()> {
         let (Some(first), Some(last)) = (left.front(), left.back()) else { return Ok(()) };
         let (shard, start, end) = (first.shard, first.range.offset, last.end());
@@ -87,7 +87,7 @@ impl Source {
         };
         let too_short = |length| Err(short(&place(), shard, &first.range, length));
         if start == end {
-            // No request asks for no bytes.
+            // No request can ask for zero bytes.
             let length = length().await?;
             return if start <= length { Ok(()) } else { too_short(length) };
         }

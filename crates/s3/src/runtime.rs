@@ -6,13 +6,13 @@ use std::future::Future;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::block_in_place;
 
-/// Begun at first need. A forked child makes its own: the threads of its parent's are not there.
+/// Started at the first use. A forked child starts its own: it does not have its parent's threads.
 static RUNTIME: PerProcess<Option<Runtime>> = PerProcess::new(|_| None);
 
-/// They sign and copy besides waiting for the network; one would leave that to a single core.
+/// The threads sign and copy besides waiting for the network; a single one would use a single core.
 const THREADS: usize = 2;
 
-/// Where requests are started.
+/// Returns the handle that starts requests.
 ///
 /// # Errors
 /// `Retry` if the system gives no thread.
@@ -32,7 +32,7 @@ pub(crate) fn handle() -> Result<Handle> {
     Ok(runtime.insert(made).handle().clone())
 }
 
-/// Starts `work`; it goes on without its ticket.
+/// Starts `work`, which continues without its ticket.
 pub(crate) fn start<T: Send + 'static>(
     handle: &Handle,
     work: impl Future<Output = T> + Send + 'static,
@@ -42,8 +42,8 @@ pub(crate) fn start<T: Send + 'static>(
     ticket
 }
 
-/// Does `work` and waits for it, also from what a ticket calls back: that runs in one of the threads that
-/// are waited for, so another takes its place meanwhile.
+/// Does `work` and waits for it. A ticket's callback may call this: it runs in one of these
+/// threads, and another thread replaces it while it waits.
 pub(crate) fn wait<T: Send + 'static>(
     work: impl Future<Output = Result<T>> + Send + 'static,
 ) -> Result<T> {

@@ -1,5 +1,5 @@
-//! How a bucket is reached: its endpoint, its region and the credentials, found where the AWS command
-//! line looks for them.
+//! Access to a bucket: its endpoint, region and credentials, found where the AWS command line looks
+//! for them.
 
 use crate::profiles::Profiles;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, Checksum};
@@ -10,15 +10,15 @@ use std::path::{Path, PathBuf};
 /// Looks up an environment variable.
 pub(crate) type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// How a bucket is reached.
+/// Access to a bucket.
 #[derive(Clone)]
 pub(crate) struct Settings {
     /// The server, without the bucket; AWS itself if there is none.
     pub endpoint: Option<String>,
     region: String,
     credentials: Credentials,
-    /// Whether a request is signed together with its body. Without that the server takes a body that
-    /// somebody else has changed on its way.
+    /// True if a request is signed together with its body. Otherwise the server accepts a body that
+    /// was changed on its way.
     pub signs_bodies: bool,
 }
 
@@ -29,7 +29,7 @@ enum Credentials {
         secret: String,
         token: Option<String>,
     },
-    /// Names a role, whose keys `object_store` asks for and renews.
+    /// A role; `object_store` requests and renews its keys.
     Role(Vec<(AmazonS3ConfigKey, String)>),
 }
 
@@ -37,8 +37,8 @@ impl Settings {
     /// Finds the settings.
     ///
     /// # Errors
-    /// `Invalid` if there are no credentials, half of them, or no region; if a value is not possible; or if a
-    /// file cannot be read.
+    /// `Invalid` if the region, the credentials or half of them are missing, if a value is not
+    /// possible, or if a file cannot be read.
     pub(crate) fn find(variables: Variables) -> Result<Settings> {
         let files = Files::read(variables)?;
         let endpoint = endpoint(variables, &files)?;
@@ -47,7 +47,7 @@ impl Settings {
             .or_else(|| files.get("region"));
         let region = match (region, &endpoint) {
             (Some(region), _) => region,
-            // Servers other than AWS take any; this is the one that most of them are set to.
+            // Servers other than AWS accept any region; this is the default of most of them.
             (None, Some(_)) => "us-east-1".to_owned(),
             (None, None) => {
                 return Err(Error::invalid(format!(
@@ -67,13 +67,13 @@ impl Settings {
         })
     }
 
-    /// A client's settings that follow from these.
+    /// Returns a client's builder with these settings.
     pub(crate) fn builder(&self) -> AmazonS3Builder {
         let mut builder = AmazonS3Builder::new()
             .with_region(&self.region)
             .with_unsigned_payload(!self.signs_bodies);
         if !self.signs_bodies && self.is_plain() {
-            // The server compares it: nothing else tells it that a body came as it was sent.
+            // The server compares it: otherwise it cannot see that a body arrived unchanged.
             builder = builder.with_checksum_algorithm(Checksum::CRC64NVME);
         }
         if let Some(endpoint) = &self.endpoint {
@@ -90,12 +90,12 @@ impl Settings {
         }
     }
 
-    /// Whether the connection is not encrypted.
+    /// Returns whether the connection is not encrypted.
     pub(crate) fn is_plain(&self) -> bool {
         is_plain(self.endpoint.as_deref())
     }
 
-    /// The server, for messages.
+    /// Returns the server, for messages.
     pub(crate) fn server(&self) -> String {
         match &self.endpoint {
             Some(endpoint) => endpoint.clone(),
@@ -105,13 +105,13 @@ impl Settings {
 }
 
 impl fmt::Debug for Settings {
-    // Never the keys.
+    // Shows no keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Settings({})", self.server())
     }
 }
 
-/// The two files, and which profile of them counts.
+/// The two files, and the profile that is used.
 struct Files {
     credentials: (PathBuf, Profiles),
     config: (PathBuf, Profiles),
@@ -154,14 +154,14 @@ impl Files {
         self.credentials.1.has(&self.profile) || self.config.1.has(&self.config_section())
     }
 
-    /// A value of the profile; what the credentials file says counts first.
+    /// Returns a value of the profile; the credentials file comes first.
     fn get(&self, key: &str) -> Option<String> {
         let credentials = self.credentials.1.get(&self.profile, key);
         let config = || self.config.1.get(&self.config_section(), key);
         credentials.or_else(config).map(str::to_owned)
     }
 
-    /// The endpoint of S3 in the profile's section of services.
+    /// Returns the endpoint of S3 in the profile's section of services.
     fn service_endpoint(&self) -> Option<String> {
         let services = format!("services {}", self.get("services")?);
         self.config.1.get(&services, "s3.endpoint_url").map(str::to_owned)
@@ -177,7 +177,7 @@ impl Files {
     }
 }
 
-/// A variable that is set to something.
+/// Returns a variable that is not empty.
 fn variable(variables: Variables, name: &str) -> Option<String> {
     variables(name).filter(|value| !value.is_empty())
 }
@@ -204,7 +204,7 @@ fn is_plain(endpoint: Option<&str>) -> bool {
     endpoint.is_some_and(|endpoint| endpoint.starts_with("http://"))
 }
 
-/// As the AWS command line does it: where the connection is encrypted, that keeps bodies as they are.
+/// As in the AWS command line: an encrypted connection protects bodies without signatures.
 fn signs_bodies(files: &Files, is_plain: bool) -> Result<bool> {
     match files.get("s3.payload_signing_enabled").map(|word| word.to_ascii_lowercase()).as_deref() {
         None => Ok(is_plain),
@@ -252,7 +252,7 @@ fn credentials(variables: Variables, files: &Files) -> Result<Credentials> {
     }
 }
 
-/// What names a role to programs that run in a cluster, if anything does.
+/// Returns the variables that give a role to programs in a cluster, if they are set.
 fn role(variables: Variables) -> Option<Vec<(AmazonS3ConfigKey, String)>> {
     use AmazonS3ConfigKey as Key;
     let groups: [&[(&str, Key)]; 3] = [

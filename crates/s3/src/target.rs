@@ -13,17 +13,19 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-/// Shards as objects `packs/XX/PACKID.S.shard` below a prefix, with the names that a directory's have.
+/// Shards as objects `packs/XX/PACKID.S.shard` below a prefix, with the same names as in a
+/// directory.
 ///
-/// A shard of more than 8 MiB is uploaded in parts. While that goes on there is a small object below
-/// `packs/XX/PACKID.S.part/` that names the upload; it is how a gc finds and ends it.
+/// A shard of more than 8 MiB is uploaded in parts. Meanwhile a small object below
+/// `packs/XX/PACKID.S.part/` names the upload, so that a gc finds and ends it.
 ///
-/// A shorter shard is one put. Nothing of it is there before its finish, so nobody can find it
-/// unfinished, nor keep it from being finished. That is safe: whoever was fenced cannot commit what
-/// refers to it, and the next gc finds a shard that nothing needs.
+/// A shorter shard is one put. None of it exists before its finish, so no gc finds it unfinished or
+/// prevents its finish. That is safe: a fenced writer cannot commit a manifest that refers to the
+/// shard, and the next gc finds an unneeded shard.
 ///
-/// An upload that replaces a finished shard is named `replaces-…` there, and its name is removed before
-/// the replacement is acknowledged. So a gc finds it beside the finished shard, too.
+/// The name of an upload that replaces a finished shard begins with `replaces-`, and is removed
+/// before the replacement is acknowledged. So a gc finds such an upload next to the finished shard,
+/// too.
 pub struct S3Target {
     bucket: Arc<Bucket>,
 }
@@ -51,7 +53,7 @@ impl Target for S3Target {
 
     fn create(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>> {
         let object = name(shard, "shard");
-        // Not its length: the answer to that does not tell a bucket that is not there.
+        // Not its length: a reply about that does not show that the bucket is missing.
         let there =
             self.bucket.wait(|bucket| async move { bucket.first_bytes(&object, 1).await })?;
         if there.is_some() {
@@ -100,7 +102,8 @@ impl Target for S3Target {
             names.iter().filter_map(|object| parse_name(object, "shard")).collect();
         let begun = |object: &String| {
             let shard = parse_name(object, "part")?;
-            // A writer removes the name of a new shard's upload after its end, and does not wait for that.
+            // A writer removes the name of a new shard's upload after its end, without waiting for
+            // that.
             (is_of_replacing(object) || !finished.contains(&shard)).then_some(shard)
         };
         let begun: BTreeSet<ShardName> = names.iter().filter_map(begun).collect();
@@ -118,7 +121,7 @@ impl Target for S3Target {
         })
     }
 
-    /// A bucket has no end.
+    /// Returns no limit: a bucket never fills up.
     fn capacity(&self) -> Result<Capacity> {
         Ok(Capacity { total_bytes: u64::MAX, free_bytes: u64::MAX })
     }

@@ -1,14 +1,14 @@
 //! A shard on its way to a bucket.
 //!
-//! Writes come in any order and in pieces that fit no part, and the first page comes last. They are copied
-//! into parts, in memory of the upload's own, and their tickets say so at once: a buffer that had to wait
-//! until its part is whole would be missing where the rest of the part comes from, as that supply is
-//! bounded. So a part that cannot be sent fails the finish, not the write; `object_store` sends it again
-//! for some seconds before.
+//! Writes come in any order and in pieces that fit no part, and the first page comes last. They are
+//! copied into parts, in memory of the upload's own, and their tickets are fulfilled at once. If a
+//! buffer had to wait until its part is whole, it would be missing for the rest of the part, since
+//! the supply of buffers is bounded. So a part that cannot be sent fails the finish, not the write;
+//! before that, `object_store` repeats it for some seconds.
 //!
-//! What bounds the memory is that writes wait while as many whole parts of all shards of the bucket are
-//! being sent as [`Flow`](crate::flow::Flow) allows. Besides those each shard has its first part, which
-//! waits for its header, and the one that is being filled.
+//! The memory is bounded: writes wait while the bucket sends as many whole parts, of all its
+//! shards, as [`Flow`](crate::flow::Flow) permits. Each shard also has its first part, which waits
+//! for its header, and the part that is being filled.
 
 use crate::bucket::{Bucket, Clients, PART_BYTES};
 use crate::flow::{Open, Sending, Waits};
@@ -30,7 +30,7 @@ use tokio::runtime::Handle;
 use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
 
-/// Parts that an upload may have, by the rules of S3.
+/// Most parts of an upload, by the rules of S3.
 const PARTS_OF_UPLOAD_MAX: u64 = 10_000;
 
 pub(crate) struct Upload {
@@ -39,36 +39,37 @@ pub(crate) struct Upload {
     pub handle: Handle,
     pub shard: ShardName,
     pub bytes_max: u64,
-    /// Takes the place of a finished shard.
+    /// True if it replaces a finished shard.
     replaces: bool,
     object: String,
     path: Path,
-    /// All parts but the last are as long: some servers insist on it.
+    /// Length of all parts but the last: some servers require equal lengths.
     part_bytes: usize,
-    /// Begun when the first part is whole. A shard that is one part needs none of this.
+    /// Set when the first part is whole. A shard of one part does not need it.
     started: OnceCell<Started>,
     state: Mutex<State>,
     _open: Open,
 }
 
-/// An upload that the server knows.
+/// An upload that has begun on the server.
 struct Started {
     id: String,
-    /// The object that names it.
+    /// Name of the object that names the upload.
     marker: String,
 }
 
 #[derive(Default)]
 struct State {
     filling: BTreeMap<usize, UploadPart>,
-    /// Parts that are being sent or were.
+    /// Parts that are being sent or were sent.
     whole: BTreeSet<usize>,
     sent: BTreeMap<usize, PartId>,
     tasks: Vec<JoinHandle<()>>,
-    /// Writes that wait until fewer parts are being sent; if there are any, the flow knows of it.
+    /// Writes that wait until fewer parts are being sent; if there are any, they are queued in the
+    /// flow.
     waiting: VecDeque<Waiting>,
     failed: Option<Error>,
-    /// What the shard begins with: tells it from another one.
+    /// First page of the shard, which distinguishes it from another one.
     first_page: Vec<u8>,
 }
 
@@ -114,7 +115,7 @@ impl Upload {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the bytes over, or lets them wait until there is room.
+    /// Copies the bytes, or queues the write until there is room.
     pub(crate) fn write(
         self: &Arc<Self>,
         offset: u64,
@@ -122,7 +123,7 @@ impl Upload {
         writing: Writing,
     ) -> WriteTicket {
         let mut state = self.lock();
-        // A failure is told at once.
+        // A failure is reported at once.
         if state.failed.is_none()
             && (!state.waiting.is_empty() || !self.clients.flow.admits(self.clone()))
         {
@@ -135,7 +136,7 @@ impl Upload {
         Ticket::done(writing.end(taken, bytes))
     }
 
-    /// Copies the bytes into their parts, and sends those that are whole.
+    /// Copies the bytes into their parts, and sends whole parts.
     fn take(self: &Arc<Self>, state: &mut State, offset: u64, bytes: &[u8]) -> Result<()> {
         if let Some(error) = &state.failed {
             return Err(error.clone());
@@ -159,7 +160,7 @@ impl Upload {
         for (number, start, piece) in pieces {
             if let Some(part) = state.filling.get_mut(&number) {
                 part.put(start, piece);
-                // Whether a shard of one part is whole shows at its end.
+                // Only the finish shows whether a shard of one part is whole.
                 if part.is_full(self.part_bytes) && self.bytes_max > self.part_bytes as u64 {
                     self.send_whole(state, number);
                 }
@@ -168,14 +169,14 @@ impl Upload {
         Ok(())
     }
 
-    /// The part that has the byte `offset`, and where in it.
+    /// Returns the part that has the byte `offset`, and the position in it.
     fn place_of(&self, offset: u64) -> (usize, usize) {
         let part_bytes = self.part_bytes as u64;
         // Both are small: a part's number is below 10,000.
         ((offset / part_bytes) as usize, (offset % part_bytes) as usize)
     }
 
-    /// Memory for part `number`.
+    /// Returns memory for part `number`.
     fn memory(&self, number: usize) -> Result<AlignedBuf> {
         let start = number as u64 * self.part_bytes as u64;
         let rest = usize::try_from(self.bytes_max - start).unwrap_or(usize::MAX);
@@ -185,7 +186,7 @@ impl Upload {
             .ok_or_else(|| Error::no_memory("a part of a shard", length))
     }
 
-    /// Begins to send a part that is whole.
+    /// Begins to send a whole part.
     fn send_whole(self: &Arc<Self>, state: &mut State, number: usize) {
         let Some(part) = state.filling.remove(&number) else { return };
         let payload = part.into_payload(self.part_bytes);
@@ -198,7 +199,7 @@ impl Upload {
         }));
     }
 
-    /// Notes what became of a part, and lets others go on that have waited for that.
+    /// Records the result of a part, and resumes uploads that waited for its end.
     fn part_ended(self: &Arc<Self>, sent: Result<(usize, PartId)>, sending: Sending) {
         let failed = sent.is_err();
         {
@@ -225,11 +226,11 @@ impl Upload {
         sent.map(|id| (number, id)).map_err(fault)
     }
 
-    /// Begins the upload, and names it before it costs anything.
+    /// Begins the upload, and names it before it uses space.
     async fn start(&self) -> Result<Started> {
         let id = self.clients.uploads.create_multipart(&self.path).await;
         let id = id.map_err(|error| self.bucket.explain("beginning", &self.object, &error))?;
-        // A name of its own, as an upload that was given up may still be about to lose its own.
+        // A new name: an abandoned upload of this shard may still be about to remove its own.
         let marker = new_marker(self.shard, self.replaces);
         if let Err(error) = self.bucket.put(&marker, id.clone().into_bytes()).await {
             let _ = end_upload(&self.bucket, self.shard, &marker, id).await;
@@ -238,7 +239,7 @@ impl Upload {
         Ok(Started { id, marker })
     }
 
-    /// Sends what is left and makes the shard visible.
+    /// Sends the remaining parts and makes the shard visible.
     pub(crate) async fn finish(self: &Arc<Self>, length: u64) -> Result<()> {
         let count = (length.div_ceil(self.part_bytes as u64) as usize).max(1);
         let rest = self.rest(length, count)?;
@@ -250,7 +251,7 @@ impl Upload {
             // After an error the new shard cannot be distinguished from the old one, as both may
             // begin with the same page.
             made?;
-            // A gc that found the name would take it for one of an upload still under way.
+            // A gc that found the name would believe that the upload is still in progress.
             if let Some(started) = self.started.get() {
                 let _ = self.bucket.delete(&started.marker).await;
             }
@@ -263,7 +264,7 @@ impl Upload {
         Ok(())
     }
 
-    /// Those of the `count` parts of a shard of `length` bytes that are still to be sent.
+    /// Returns those of the `count` parts of a shard of `length` bytes that are not sent yet.
     fn rest(&self, length: u64, count: usize) -> Result<Vec<(usize, PutPayload)>> {
         let mut state = self.lock();
         state.check(self.shard)?;
@@ -289,7 +290,7 @@ impl Upload {
         Ok(rest)
     }
 
-    /// Puts a shard that is one part.
+    /// Puts a shard of one part.
     async fn put(&self, rest: Vec<(usize, PutPayload)>) -> Result<()> {
         let _free = self.clients.uploads_free.acquire().await;
         let payload = rest.into_iter().next().map_or_else(PutPayload::new, |(_, payload)| payload);
@@ -297,10 +298,10 @@ impl Upload {
         put.map(drop).map_err(|error| self.bucket.explain("writing", &self.object, &error))
     }
 
-    /// Sends the parts that are left, and has the server put all `count` of them together.
+    /// Sends the remaining parts, and makes the server join all `count` of them.
     async fn complete(&self, rest: Vec<(usize, PutPayload)>, count: usize) -> Result<()> {
         let sent = rest.into_iter().map(|(number, payload)| self.send(number, payload));
-        // Beside those that are under way. What became of them is in the state.
+        // Together with those in progress. The state has their results.
         let tasks = std::mem::take(&mut self.lock().tasks);
         let (sent, _) = join(try_join_all(sent), join_all(tasks)).await;
         let mut parts = {
@@ -323,8 +324,8 @@ impl Upload {
         })
     }
 
-    /// Finds out whether the shard was made although the answer was `error`: the answer to an earlier
-    /// attempt may have got lost, and a server forgets an upload that is complete.
+    /// Checks whether the shard exists in spite of `error`. The reply to an earlier attempt may
+    /// have been lost, and a server forgets a complete upload.
     async fn settle(&self, length: u64, error: Error) -> Result<()> {
         let first_page = self.lock().first_page.clone();
         match self.bucket.first_bytes(&self.object, PAGE_BYTES as u64).await {
@@ -332,7 +333,7 @@ impl Upload {
             Ok(Some(_)) => Err(exists(&self.bucket.describe(), self.shard)),
             Ok(None) => Err(error),
             Err(unknown) => {
-                // Whoever is told of a failure writes the bytes again under another name.
+                // After a failure, the caller writes the bytes again under another name.
                 let _ = self.bucket.delete(&self.object).await;
                 let what = format!("it is not known whether shard {} was finished", self.shard);
                 Err(error.context(format!("{what} ({unknown})")))
@@ -340,7 +341,7 @@ impl Upload {
         }
     }
 
-    /// Whether the server knows nothing of the upload.
+    /// Returns whether the server does not know the upload.
     fn is_gone(&self, error: &object_store::Error) -> bool {
         self.started.get().is_some() && error.to_string().contains("NoSuchUpload")
     }
@@ -353,7 +354,8 @@ impl Upload {
         ))
     }
 
-    /// Removes what names the upload. Nobody waits for it: beside a finished shard it means nothing.
+    /// Removes the object that names the upload, without waiting: next to a finished shard it means
+    /// nothing.
     fn forget_marker(self: &Arc<Self>) {
         let upload = self.clone();
         self.handle.spawn(async move {
@@ -363,8 +365,7 @@ impl Upload {
         });
     }
 
-    /// Ends the upload without a shard. What cannot be removed now is left to a gc, which finds it by
-    /// its name.
+    /// Ends the upload without a shard. A gc removes the rest, which it finds by the upload's name.
     pub(crate) async fn discard(&self) {
         let tasks = std::mem::take(&mut self.lock().tasks);
         tasks.iter().for_each(JoinHandle::abort);
@@ -376,7 +377,7 @@ impl Upload {
         }
     }
 
-    /// The same, in the background, for who is not interested any more.
+    /// As [`Upload::discard`], in the background.
     pub(crate) fn abandon(self: &Arc<Self>) {
         let abandoned = Error::invalid("the shard was abandoned before this was done");
         let waiting = {
@@ -402,14 +403,14 @@ impl Waits for Upload {
             let outcome = self.take(&mut state, next.offset, &next.bytes);
             taken.push((next, outcome));
         }
-        // Not under the lock: whoever is told may write more.
+        // Not under the lock: the ticket's callback may write more.
         drop(state);
         taken.into_iter().for_each(|(waiting, outcome)| waiting.end(outcome));
     }
 }
 
 impl State {
-    /// Whether a part could not be sent.
+    /// Returns the error of a part that could not be sent.
     fn check(&self, shard: ShardName) -> Result<()> {
         match &self.failed {
             Some(error) => Err(error.clone().context(format!("shard {shard}"))),

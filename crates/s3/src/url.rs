@@ -1,4 +1,4 @@
-//! A place in a bucket, named by a URL.
+//! A location in a bucket, named by a URL.
 
 use crate::bucket::Bucket;
 use crate::files::S3Files;
@@ -10,8 +10,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// A bucket, or a prefix in one: `s3://BUCKET/PREFIX`. Credentials and the server are no part of its
-/// name; they are looked for when it is opened.
+/// A bucket, or a prefix in one: `s3://BUCKET/PREFIX`. Credentials and the server are not in the
+/// URL; they are read when it is opened.
 #[derive(Clone, PartialEq, Eq)]
 pub struct S3Url {
     bucket: String,
@@ -19,16 +19,16 @@ pub struct S3Url {
     variables: Option<HashMap<String, String>>,
 }
 
-/// Characters of a prefix besides letters and digits: those that no server treats in a way of its own.
+/// Characters of a prefix besides letters and digits: those that all servers treat alike.
 const OF_PREFIXES: &str = "-_.=+@,";
-/// Longest prefix. A key has at most 1024 bytes, and ours add less than half of that.
+/// Longest prefix. A key has at most 1024 bytes, and our names add less than half of that.
 const PREFIX_BYTES_MAX: usize = 512;
 
 impl S3Url {
-    /// Reads `s3://BUCKET` or `s3://BUCKET/PREFIX`. Nothing in it is escaped.
+    /// Parses `s3://BUCKET` or `s3://BUCKET/PREFIX`. Nothing in it is escaped.
     ///
     /// # Errors
-    /// `Invalid` for anything else, with what is wrong about it.
+    /// `Invalid` for anything else; the message names the fault.
     pub fn parse(text: &str) -> Result<S3Url> {
         let wrong = |what: String| {
             Error::invalid(format!(
@@ -44,7 +44,7 @@ impl S3Url {
         Ok(S3Url { bucket: bucket.to_owned(), prefix: prefix.to_owned(), variables: None })
     }
 
-    /// Has settings looked for in `variables` instead of in the environment of the process.
+    /// Reads settings from `variables` instead of the environment of the process.
     #[must_use]
     pub fn with_variables<'a>(
         self,
@@ -54,8 +54,8 @@ impl S3Url {
         S3Url { variables: Some(variables.into_iter().map(owned).collect()), ..self }
     }
 
-    /// This place and those that it is in, up to the bucket, each with the part of this one's prefix that
-    /// follows there; none follows this one.
+    /// Returns this location and those that contain it, up to the bucket. Each has the part of this
+    /// one's prefix that follows there; this one has none.
     pub fn ancestors(&self) -> Vec<(S3Url, Option<String>)> {
         let parts: Vec<&str> = self.prefix.split('/').filter(|part| !part.is_empty()).collect();
         let above = |length: usize| {
@@ -74,16 +74,16 @@ impl S3Url {
         Ok(Arc::new(Bucket::new(&self.bucket, &self.prefix, settings)))
     }
 
-    /// Finds out whether the bucket is there and may be used.
+    /// Checks that the bucket exists and may be used.
     ///
     /// # Errors
-    /// `Invalid` if it is not there, if there are no credentials, or if they are refused; `Retry` if the
-    /// server cannot be reached.
+    /// `Invalid` if it does not exist, if there are no credentials, or if they are refused; `Retry`
+    /// if the server cannot be reached.
     pub fn check(&self) -> Result<()> {
         self.open()?.wait(|bucket| async move { bucket.check().await })
     }
 
-    /// Opens it as a place of shards. The server is not asked yet.
+    /// Opens it as a target for shards. Sends no request yet.
     ///
     /// # Errors
     /// `Invalid` if the settings are not complete.
@@ -91,8 +91,8 @@ impl S3Url {
         self.open().map(S3Target::new)
     }
 
-    /// Opens it as a place of records. The server is not asked yet; before the first record is put,
-    /// [`S3Medium::check_conditional_put`] says whether it can keep any.
+    /// Opens it as a medium of records. Sends no request yet. Before the first record,
+    /// [`S3Medium::check_conditional_put`] shows whether it can keep any.
     ///
     /// # Errors
     /// As [`S3Url::open_target`].
@@ -100,7 +100,7 @@ impl S3Url {
         self.open().map(S3Medium::new)
     }
 
-    /// Opens it as a place of small files. The server is not asked yet.
+    /// Opens it as storage of small files. Sends no request yet.
     ///
     /// # Errors
     /// As [`S3Url::open_target`].
@@ -109,7 +109,7 @@ impl S3Url {
     }
 }
 
-/// By the rules of AWS, which other servers have taken over.
+/// Checks the rules of AWS, which other servers have adopted.
 fn check_bucket(bucket: &str) -> std::result::Result<(), String> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     if bucket.is_empty() {
@@ -157,7 +157,7 @@ impl fmt::Display for S3Url {
 }
 
 impl fmt::Debug for S3Url {
-    // Never the variables: a secret is among them.
+    // Shows no variables: a secret is among them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "S3Url({self})")
     }

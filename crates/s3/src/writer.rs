@@ -1,4 +1,4 @@
-//! Writing one shard: hands the bytes to its upload, and ends that.
+//! Writes one shard: passes the bytes to its upload, and ends it.
 
 use crate::upload::Upload;
 use outlive_io::{SharedBuf, Ticket};
@@ -12,7 +12,7 @@ pub(crate) struct S3Writer {
     upload: Arc<Upload>,
     writes: Arc<Writes>,
     finishing: bool,
-    // The connections and threads are those of the process that began it.
+    // The connections and threads belong to the process that began it.
     pid: u32,
 }
 
@@ -73,11 +73,11 @@ impl ShardWriter for S3Writer {
 }
 
 impl Drop for S3Writer {
-    /// Gives up an abandoned shard, in the background. A gc finds what is left if the process ends
+    /// Ends an abandoned upload in the background. A gc removes the rest if the process ends
     /// before.
     fn drop(&mut self) {
         if process::id() != self.pid {
-            // What a child drops of connections would wake threads of its parent's, behind locks that
+            // Dropping connections in a child would wake threads of its parent, behind locks that
             // they may have held at the fork.
             std::mem::forget(self.upload.clone());
         } else if !self.finishing {

@@ -1,4 +1,4 @@
-//! A program at work, and how its errors are judged.
+//! A running program, and the judgement of its errors.
 
 use crate::chance::Chance;
 use crate::oracle::Oracle;
@@ -11,12 +11,12 @@ use outlive_types::sync::pause;
 use outlive_types::{Epoch, Error, ErrorKind, JobName, Result, SeededRng};
 use std::sync::Arc;
 
-/// How a program ends early: an error that was expected, or the schedule's end.
+/// The early end of a program: an expected error, or the end of the schedule.
 pub(crate) struct End;
 
 pub(crate) type Done<T = ()> = std::result::Result<T, End>;
 
-/// A program at work.
+/// A running program.
 pub(crate) struct Actor {
     pub number: usize,
     pub place: PoolWorld,
@@ -28,7 +28,7 @@ pub(crate) struct Actor {
 }
 
 impl Actor {
-    /// Somebody has pulled the plug.
+    /// Whether the program was killed, or the power cut.
     pub fn is_dead(&self) -> bool {
         self.process.is_killed() || self.place.world.crashed()
     }
@@ -38,13 +38,14 @@ impl Actor {
         (0..self.rng.below(most)).for_each(|_| pause("time passes"));
     }
 
-    /// Whether the pool promises nothing any more: it is damaged beyond its redundancy, or all has crashed.
+    /// Whether the pool promises nothing any more: it is damaged beyond its redundancy, or all has
+    /// crashed.
     pub fn is_over(&self) -> bool {
         let is_damaged = self.oracle.is_damaged() || self.oracle.is_rolled_back();
         is_damaged || self.place.world.crashed()
     }
 
-    /// Whether checkpoints may be damaged: by more than redundancy makes up for, or by a loss of memory or of records.
+    /// Whether checkpoints may be damaged: beyond redundancy, or by a loss of memory or of records.
     pub fn may_be_damaged(&self) -> bool {
         self.oracle.is_damaged() || self.oracle.is_rolled_back() || self.oracle.is_wiped()
     }
@@ -54,7 +55,7 @@ impl Actor {
         End
     }
 
-    /// Takes an error that the program met while it did `what` with a job, and judges it.
+    /// Judges an error that the program met while it did `what` with a job.
     pub fn met<T>(
         &self,
         what: &str,
@@ -72,7 +73,7 @@ impl Actor {
         let is_expected = match error.kind() {
             _ if self.is_dead() => true,
             ErrorKind::Fenced => is_damaged || self.oracle.is_fenced(self.number, job),
-            // A save that has written to a target that leaves begins again.
+            // A save that has written to a leaving target begins again.
             ErrorKind::Retry if self.place.space.operated && has_left(&error) => true,
             ErrorKind::Retry => self.dice.has_failed(),
             ErrorKind::Damaged => self.may_be_damaged(),
@@ -98,7 +99,7 @@ impl Actor {
         Ok(infos.iter().map(|info| info.epoch).collect())
     }
 
-    /// What a restored epoch must hold; the state, if it does.
+    /// Checks a restored epoch; returns its state if it is right.
     pub fn check(&self, job: &JobName, epoch: Epoch, restored: &RestoredRegions) -> Done<State> {
         match self.oracle.committed(job).remove(&epoch) {
             Some(committed) if committed.is(restored) => Ok(committed.ranks[0].clone()),

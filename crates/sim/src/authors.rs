@@ -1,5 +1,5 @@
-//! Who has tried to append which record, where a log has several places: whoever does the last step for a record
-//! need not be its author.
+//! The authors of records in a log of several replicas: the program that does the last step for a
+//! record need not be its author.
 
 use crate::chance::lock;
 use crate::oracle::Pending;
@@ -8,28 +8,28 @@ use outlive_types::{Fingerprint, JobName};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
-/// What is known of a log's places beside what they hold.
+/// The facts about a log's replicas besides their content.
 #[derive(Default)]
 pub(crate) struct ReplicasOracle {
-    /// Places that nobody reaches now.
+    /// Replicas that no program can reach now.
     pub away: Mutex<BTreeSet<usize>>,
-    /// Places that are sealed, and with what.
+    /// Sealed replicas, each with its seal.
     pub sealed: Mutex<BTreeMap<usize, Vec<u8>>>,
-    /// Places of sets behind the first that are open.
+    /// Open replicas of configurations after the first.
     pub open: Mutex<BTreeSet<usize>>,
-    /// What got to a place when it was sealed: the place, the job, the register.
+    /// Records that reached a replica when it was sealed: the replica, the job, the register.
     pub late: Mutex<BTreeSet<(usize, JobName, u64)>>,
-    /// Who has ever tried to append a record, and what was to be committed with it.
+    /// The program that tried to append each record, and the content that it would commit.
     authors: Mutex<BTreeMap<Fingerprint, (usize, Option<Pending>)>>,
 }
 
 impl ReplicasOracle {
-    /// The program is about to append this.
+    /// Notes that the program is about to append this record.
     pub fn will_append(&self, program: usize, record: &[u8], pending: Option<Pending>) {
         lock(&self.authors).insert(fingerprint(record), (program, pending));
     }
 
-    /// Who has, if anybody did.
+    /// Returns the author of a record, if it is known.
     pub fn author(&self, record: &[u8]) -> Option<(usize, Option<Pending>)> {
         lock(&self.authors).get(&fingerprint(record)).cloned()
     }

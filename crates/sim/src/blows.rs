@@ -1,4 +1,4 @@
-//! What a target is hit with, and what is known of the damage.
+//! The blows to a target, and the known damage.
 
 use outlive_format::{SHARD_HEADER_BYTES, ShardHeader};
 use outlive_pool::{TargetConfig, Tier};
@@ -7,24 +7,24 @@ use outlive_types::PackId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-/// What happens to one place.
+/// An event at one location.
 #[derive(Debug)]
 pub(crate) enum Blow {
     /// Bits of a byte of a shard flip.
     Flip { shard: ShardName, offset: u64, mask: u8 },
-    /// It cannot be reached until it is back.
+    /// The target cannot be reached until it is back.
     Away,
-    /// A new disk is in its place; with `marker` it has the marker of the old one.
+    /// A new disk replaces it; with `marker` it has the marker of the old one.
     Empty { marker: bool },
-    /// An old copy of its disk is in its place.
+    /// An old copy of its disk replaces it.
     RolledBack(DiskCopy),
-    /// It loses its power, and with that names that are not durable.
+    /// The target loses its power, and so its names that are not durable.
     Cut(CutMode),
-    /// A person says that it is lost.
+    /// An operator declares it lost.
     GivenUp,
 }
 
-/// What was done to the targets of a pool.
+/// The harm done to the targets of a pool.
 #[derive(Debug, Default)]
 pub(crate) struct Harm {
     pub(crate) facts: Mutex<Facts>,
@@ -34,13 +34,13 @@ pub(crate) struct Harm {
 pub(crate) struct Facts {
     /// Each shard as it was written.
     pub(crate) whole: BTreeMap<ShardName, Arc<Vec<u8>>>,
-    /// Shards of a pack that were ever hit.
+    /// The shards of each pack that were ever hit.
     pub(crate) hit: BTreeMap<PackId, BTreeSet<u8>>,
-    /// The program of each claim.
+    /// The program that made each claim.
     pub(crate) claims: BTreeMap<String, FaultProcess>,
 }
 
-/// Damage of a copy.
+/// The damage of a copy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Damage {
     Containers(BTreeSet<u64>),
@@ -60,7 +60,7 @@ impl Damage {
     }
 }
 
-/// One copy of a shard on a target of the pool.
+/// A copy of a shard on a target of the pool.
 #[derive(Clone, Debug)]
 pub(crate) struct ShardCopy {
     pub(crate) place: usize,
@@ -71,7 +71,7 @@ pub(crate) struct ShardCopy {
     pub(crate) is_there: bool,
 }
 
-/// Which container a byte of a shard belongs to; none for header, directory and tables.
+/// Returns the container of a byte of a shard; none for header, directory and tables.
 pub(crate) fn container_at(whole: &[u8], offset: u64) -> Option<u64> {
     let header = ShardHeader::decode(whole.get(..SHARD_HEADER_BYTES)?).ok()?;
     let start = SHARD_HEADER_BYTES as u64;
@@ -102,12 +102,12 @@ pub(crate) fn damage_of(whole: &Arc<Vec<u8>>, now: &Arc<Vec<u8>>) -> Damage {
     Damage::Containers(containers)
 }
 
-/// The place of a target.
+/// Returns the location of a target.
 pub(crate) fn place_of(row: &TargetConfig) -> Option<usize> {
     row.location.parse().ok()
 }
 
-/// The claim that a record of the table carries.
+/// Returns the claim in a record of the table.
 pub(crate) fn claim_of(record: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(record);
     let claim = text.lines().find_map(|line| line.trim().strip_prefix("claim = "))?;

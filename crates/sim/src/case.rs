@@ -1,4 +1,4 @@
-//! A case: which programs meet, and what may go wrong. All of it follows from a family and a seed.
+//! A case: the programs that meet, and the possible failures. All follow from a family and a seed.
 
 use crate::chance::{Chances, Lie};
 use crate::group::RANKS;
@@ -11,16 +11,16 @@ use outlive_types::{Error, Rank, Result, SeededRng};
 use std::fmt;
 use std::str::FromStr;
 
-/// Which kind of meeting it is.
+/// A kind of meeting.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Family {
     /// Gcs and prunes overlap, and programs save beside them.
     Collect,
     /// Several writers of one job.
     Fence,
-    /// One program saves and looks at old checkpoints.
+    /// One program saves in one thread and restores old checkpoints in another.
     Twin,
-    /// Programs that go back, beside others that go on.
+    /// Programs go back to an old checkpoint, beside others that go on.
     Return,
     /// Memory is filled while checkpoints are dropped.
     Lazy,
@@ -28,15 +28,15 @@ pub enum Family {
     Copy,
     /// Scrubs beside gcs.
     Scrub,
-    /// A collector stands still twice while others come and go, where nothing keeps two apart.
+    /// A collector stands still twice while others come and go, on a log without locks.
     Overtake,
     /// Bits flip, and records cannot be read.
     Damage,
     /// One program stands still at one moment while all others come and go.
     Suspend,
-    /// Anybody.
+    /// Programs of any kind.
     Crowd,
-    /// Programs of several ranks, beside collectors, and beside each other.
+    /// Programs of several ranks, beside collectors and beside each other.
     Group,
     /// Operators change the targets while programs save.
     Members,
@@ -45,7 +45,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// All of them.
+    /// All families.
     pub const ALL: [Family; 14] = [
         Family::Collect,
         Family::Fence,
@@ -63,7 +63,7 @@ impl Family {
         Family::Disks,
     ];
 
-    /// Its name on a command line.
+    /// Returns the name for command lines.
     pub fn name(self) -> &'static str {
         match self {
             Family::Collect => "collect",
@@ -83,18 +83,18 @@ impl Family {
         }
     }
 
-    /// The one of that name.
+    /// Returns the family of a name.
     pub fn from_name(name: &str) -> Option<Family> {
         Family::ALL.into_iter().find(|family| family.name() == name)
     }
 }
 
-/// Names a schedule: the same name is the same schedule.
+/// The name of a schedule: the same name is the same schedule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Name {
     /// The kind of meeting.
     pub family: Family,
-    /// Everything else.
+    /// The seed of everything else.
     pub seed: u64,
 }
 
@@ -121,26 +121,26 @@ impl FromStr for Name {
     }
 }
 
-/// What a schedule is made of.
+/// The ingredients of a schedule.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// Its name.
+    /// Name of the schedule.
     pub name: Name,
-    /// Who meets.
+    /// The programs that meet.
     pub roles: Vec<Role>,
-    /// What keeps the pools' logs.
+    /// The kind of the pools' logs.
     pub log: LogKind,
-    /// What each pool's targets are.
+    /// The targets of each pool.
     pub space: Space,
-    /// Who stands still, one after the other.
+    /// The suspensions, one after the other.
     pub suspensions: Vec<Suspension>,
-    /// Programs that begin when so many suspensions have begun.
+    /// Programs that begin late: the program, and the number of suspensions that must have begun.
     pub late: Vec<(usize, usize)>,
-    /// What may go wrong.
+    /// The chances of failures.
     pub chances: Chances,
-    /// Packs have damaged headers: nothing is lost, but a scrub has something to do.
+    /// Some packs have damaged headers: nothing is lost, but a scrub has work.
     pub scratched: bool,
-    /// What the log does that no log may do.
+    /// A false behaviour of the log.
     pub lie: Option<Lie>,
 }
 
@@ -148,8 +148,8 @@ pub struct Case {
 const MOMENTS: u64 = 120;
 /// Steps of a kind among which one is chosen.
 const STEPS: u64 = 6;
-/// Kinds of steps before which something that matters may come, for whoever saves or collects; those of
-/// a log in a directory are the last.
+/// Kinds of steps before which an event may matter to savers and collectors. The last ones exist
+/// only for a log in a directory.
 const KINDS: [&str; 16] = [
     "append record",
     "list records of",
@@ -168,23 +168,23 @@ const KINDS: [&str; 16] = [
     "look behind the record",
     "remove a record",
 ];
-/// Of these, how many any log has.
+/// Number of these kinds that every log has.
 const KINDS_OF_ALL: u64 = 12;
-/// The same for whoever restores.
+/// The same for programs that restore.
 const KINDS_OF_RESTORES: [&str; 5] =
     ["prepare a", "end a restore", "restored", "read", "append record"];
-/// The same for what ranks do together.
+/// The same for steps of several ranks together.
 const KINDS_OF_RANKS: [&str; 3] = ["gather", "broadcast", "prepare a"];
 /// Names of programs.
 const NUMBERS: [&str; 8] = ["0", "1", "2", "3", "4", "5", "6", "7"];
-/// The same for a saver whose targets go.
+/// The same for a saver whose targets leave.
 const KINDS_OF_SAVERS: [&str; 5] =
     ["create", "finish", "make the shard durable", "append record", "newest record of targets"];
-/// Steps before which a collector stands still that is overtaken.
+/// Steps before which an overtaken collector stands still.
 const KINDS_OF_COLLECTORS: [&str; 4] = ["append record", "list records of", "finish", "delete"];
 
 impl Case {
-    /// The case of a name.
+    /// Returns the case of a name.
     pub fn of(name: Name) -> Case {
         let rng = SeededRng::new(name.seed ^ (name.family as u64) << 56);
         if matches!(name.family, Family::Members | Family::Disks) {
@@ -213,24 +213,25 @@ impl Case {
             || chances.flips_records()
             || roles.contains(&Role::Rollback { job: A })
         {
-            // Records in files are damaged by other tests.
+            // Other tests damage records in files.
             log = LogKind::Plain;
         }
-        // Not drawn, so that other cases are what they were before there were such logs.
+        // Not drawn, so that older cases stay the same.
         if log != LogKind::Plain && name.seed % 5 == 2 {
             log = LogKind::Places;
         }
         let mut suspensions = suspensions(name.family, roles.first(), log, &rng);
         if chances.hide_session > 0 {
-            // The first program is about to append a checkpoint when the second opens a session. Behind
-            // that, before the second has saved, comes a record that tells nothing of sessions.
+            // The first program is about to append a checkpoint when the second opens a session.
+            // Before the second has saved, a record without session data follows.
             roles[2] = Role::Prune { job: A, keep_last: 1, collects: either(&rng) };
             let append = |number| Moment::Before("append record", number);
             let (begun, until) = (append(1 + rng.below(2)), Until::Ended(1));
             suspensions.push(Suspension { who: "0", at: begun, until });
             suspensions.push(Suspension { who: "1", at: append(1), until: Until::Ended(2) });
         }
-        // One comes whenever the first program stands still; to look back is a suspension of its own.
+        // A program begins whenever the first one stands still; in `twin`, a look back is a
+        // suspension, too.
         let mut late = Vec::new();
         if !suspensions.is_empty() && rng.below(4) > 0 {
             let number = |program: usize| match name.family {
@@ -241,14 +242,14 @@ impl Case {
             late.extend((1..roles.len()).map(begin));
         }
         let mut scratched = name.family == Family::Overtake && roles[0] == Role::Scrub;
-        // Not drawn, so that cases of one target are what they were before there were several.
+        // Not drawn, so that cases of one target stay the same.
         let mut space = Space::of(name.seed);
-        // Ranks tell each other of a lost session as of any other fence.
+        // Messages of ranks report a lost session like any other fence.
         space.leases &= name.family != Family::Group;
         if space.volatile {
             let is_free = !chances.flips_records() && !roles.contains(&Role::Rollback { job: A });
             match log {
-                // Without locks that end with their holder, an operator has to help.
+                // Without locks that end with their holder, an operator must help.
                 LogKind::Plain if is_free && name.family != Family::Overtake => {
                     log = LogKind::Locks
                 }
@@ -264,14 +265,14 @@ impl Case {
                 roles.push(Role::Repair { rounds: 2 });
             }
         } else if space.survives() > 0 {
-            // They come on top: the others are who they are in other cases.
+            // These come on top: the other programs stay the same as in other cases.
             roles.push(Role::Repair { rounds: 2 });
             roles.push(match (space.moves, space.degrades()) {
                 (true, _) => Role::Mover,
                 (false, true) => Role::Absence,
                 (false, false) => Role::Loser,
             });
-            // A shard with a damaged header is one that is lost.
+            // A shard with a damaged header counts as lost.
             scratched &= roles.last() != Some(&Role::Loser);
         } else if space.moves {
             roles.push(Role::Mover);
@@ -296,7 +297,7 @@ impl Case {
     }
 }
 
-/// A case about single targets: those that come and go, or those that fail.
+/// Returns a case about single targets: they come and go, or they fail.
 fn about_targets(name: Name, rng: &SeededRng) -> Case {
     let operated = name.family == Family::Members;
     let space = Space::of_targets(operated, rng);
@@ -321,7 +322,7 @@ fn about_targets(name: Name, rng: &SeededRng) -> Case {
         roles.push(Role::Repair { rounds: 2 });
         roles.push(Role::Scrub);
     }
-    // In some schedules nothing is harmed, so that nothing excuses a failure.
+    // In some schedules nothing is harmed, so no harm excuses a failure.
     if !operated || rng.below(3) == 0 {
         roles.push(Role::Flipper { rounds: 2 + rng.below(6) });
     }
@@ -365,7 +366,7 @@ fn about_targets(name: Name, rng: &SeededRng) -> Case {
     Case { name, roles, log, space, suspensions, late, chances, scratched, lie: None }
 }
 
-/// Who stands still, and when.
+/// Returns the suspensions of a case.
 fn suspensions(
     family: Family,
     first: Option<&Role>,
@@ -373,7 +374,7 @@ fn suspensions(
     rng: &SeededRng,
 ) -> Vec<Suspension> {
     match family {
-        // A rank or all of them stand still, while others collect, take over, or miss it.
+        // A rank or all ranks stand still, while others collect, take over, or miss them.
         Family::Group if either(rng) => {
             let who = ["0", "0/rank0", "0/rank1", "0/rank2"][rng.below(4) as usize];
             let at = match rng.below(4) {
@@ -393,20 +394,20 @@ fn suspensions(
             };
             vec![Suspension::of("0", at)]
         }
-        // Somebody makes the collector read a job again, and then another one comes.
+        // Another program makes the collector read a job again, and then a second collector comes.
         Family::Overtake => overtaken(rng),
-        // The thread that looks back stands still, while the other one goes on.
+        // The thread that restores stands still, while the other one goes on.
         Family::Twin if either(rng) => twin_stands(rng),
         _ => Vec::new(),
     }
 }
 
-/// Before a step of one of these kinds.
+/// Returns a moment before a step of one of these kinds.
 fn one_of(kinds: &[&'static str], rng: &SeededRng) -> Moment {
     Moment::Before(kinds[rng.below(kinds.len() as u64) as usize], rng.below(STEPS))
 }
 
-/// The first collector stands still, and goes on while another one is at work.
+/// Makes the first collector stand still, and go on while a second one runs.
 fn overtaken(rng: &SeededRng) -> Vec<Suspension> {
     let number = || [1, 1, 2, 0][rng.below(4) as usize];
     let append = Moment::Before("append record", number());
@@ -417,7 +418,8 @@ fn overtaken(rng: &SeededRng) -> Vec<Suspension> {
             let lists = Moment::Before("list records of", number());
             vec![first, Suspension::of("0", lists)]
         }
-        // It reads the job only when the later one has told it, and has not deleted anything yet.
+        // It reads the job only when the later collector has reported to it, and has not deleted
+        // anything yet.
         2 => {
             let (append, lists) =
                 (Moment::Before("append record", 1), Moment::Before("list records of", 1));
@@ -429,7 +431,8 @@ fn overtaken(rng: &SeededRng) -> Vec<Suspension> {
                 Suspension { who: "2", at: deletes, until: Until::Ended(2) },
             ]
         }
-        // A pack of its own is unfinished when the later one looks, and finished when that tells.
+        // It has an unfinished pack when the later collector looks, and finishes it before that one
+        // reports.
         _ => {
             let at = Moment::Before("finish", rng.below(2));
             let tells = Moment::Before("append record", 1);
@@ -442,14 +445,14 @@ fn overtaken(rng: &SeededRng) -> Vec<Suspension> {
     }
 }
 
-/// The thread that looks back stands still, and then the one that saves.
+/// Makes the thread that restores stand still, and then the one that saves.
 fn twin_stands(rng: &SeededRng) -> Vec<Suspension> {
     let at = match either(rng) {
         true => Moment::Before(KINDS_OF_RESTORES[rng.below(3) as usize], 0),
         false => Moment::Decision(rng.below(MOMENTS / 4)),
     };
     let looks = Suspension::of("0/look", at);
-    // And that one waits until somebody else has passed, saves, and waits for the next.
+    // The saver waits until another program has ended, saves, and waits for the next.
     let next = Moment::Decision(rng.below(STEPS));
     let then = Moment::Before("freeze", rng.below(STEPS / 2));
     vec![
@@ -471,7 +474,7 @@ fn saver(rng: &SeededRng, job: &'static str) -> Role {
     Role::Saver { job, saves: 1 + rng.below(4), restores: either(rng), waits: either(rng) }
 }
 
-/// A program of several ranks.
+/// Returns a program of several ranks.
 pub fn group(rng: &SeededRng) -> Role {
     let schedule = match rng.below(4) {
         0 => Schedule::Staggered,
@@ -564,7 +567,7 @@ fn roles(family: Family, rng: &SeededRng) -> Vec<Role> {
     roles
 }
 
-/// A collector, somebody who comes between, and another collector.
+/// Returns a collector, a program that comes between, and another collector.
 fn overtaking(rng: &SeededRng) -> Vec<Role> {
     let collects = || match rng.below(3) {
         0 => Role::Scrub,
@@ -575,8 +578,8 @@ fn overtaking(rng: &SeededRng) -> Vec<Role> {
         0 => Role::Prune { job: A, keep_last: 1 + rng.below(2), collects: true },
         _ => saver(rng, A),
     };
-    // What the earlier one has copied is garbage to the later one; what that was copied from is
-    // not, unless the later one rewrites it, too.
+    // The copies of the earlier collector are garbage to the later one. Their originals are not,
+    // unless the later one rewrites them, too.
     let later = match either(rng) {
         true => collects(),
         false => Role::Gc { rounds: 1, forgets: false, rewrites: false },
@@ -584,7 +587,7 @@ fn overtaking(rng: &SeededRng) -> Vec<Role> {
     vec![first, between, later]
 }
 
-/// Somebody who stands still, and who comes and goes meanwhile.
+/// Returns a program that stands still, and others that come and go meanwhile.
 fn suspended(rng: &SeededRng) -> Vec<Role> {
     let first = match rng.below(6) {
         0..=2 => saver(rng, A),
@@ -599,7 +602,7 @@ fn suspended(rng: &SeededRng) -> Vec<Role> {
     }
 }
 
-/// Ranks, who collects beside them, and a fourth.
+/// Returns a group, collectors beside it, and one more program.
 fn grouped(rng: &SeededRng) -> Vec<Role> {
     let prunes = |keep_last| Role::Prune { job: G, keep_last, collects: true };
     let mut roles = vec![group(rng), collector(rng), prunes(1 + rng.below(2))];
@@ -610,7 +613,7 @@ fn grouped(rng: &SeededRng) -> Vec<Role> {
         4 => roles.extend([Role::Copy, Role::GcThere]),
         _ => roles.push(Role::Verifier { job: G }),
     }
-    // Of two runs that meet in the log at once, each may take some ranks from the other. The rest wait for
+    // If two runs meet in the log at once, each may take some ranks from the other. The rest wait
     // as long as they have patience.
     let are_several = roles.iter().filter(|role| matches!(role, Role::Group(_))).count() > 1;
     for role in &mut roles {

@@ -1,4 +1,4 @@
-//! What all programs of a schedule share: turns, chances, a clock.
+//! The shared state of all programs of a schedule: the scheduler, the chances, a clock.
 
 use crate::scheduler::SeededScheduler;
 use outlive_types::{Clock, SeededRng};
@@ -7,29 +7,29 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What may go wrong, each with a chance in 65,536 for every operation.
+/// Possible failures, each with a chance in 65,536 for every operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Chances {
-    /// The program is killed, now or within an operation soon.
+    /// The program is killed, now or soon within an operation.
     pub kill: u64,
-    /// The whole machine loses its power.
+    /// The whole machine loses power.
     pub power_cut: u64,
     /// The operation fails and has no effect.
     pub error: u64,
-    /// It has its effect, and fails all the same.
+    /// The operation has its effect, but fails.
     pub lost_reply: u64,
     /// The program is held up for long.
     pub hold: u64,
-    /// A bit of a record that has just been appended is flipped.
+    /// A bit of a record flips right after its append.
     pub flip_record: u64,
-    /// A bit of a shard that has just been finished is flipped.
+    /// A bit of a shard flips right after its finish.
     pub flip_shard: u64,
-    /// A bit of the session that has just been opened is flipped, and its writer is held up until
-    /// nobody else can go on.
+    /// A bit of a session flips right after its append, and its writer is held up until no other
+    /// program can go on.
     pub flip_session: u64,
-    /// A program cannot read the newest record any more.
+    /// A program can no longer read the newest record.
     pub unreadable: u64,
-    /// Whoever loses a job to the session that has just been opened cannot read that.
+    /// A program that loses a job to a new session cannot read the session record.
     pub hide_session: u64,
 }
 
@@ -40,34 +40,34 @@ impl Chances {
     }
 }
 
-/// What a log does that no log may do: the checks must notice.
+/// A false behaviour of a log, which the checks must notice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lie {
-    /// An append replaces what others have appended meanwhile.
+    /// An append replaces records that others have appended meanwhile.
     AppendsReplace,
-    /// A record is read with a bit that is wrong, though none has flipped.
+    /// A read returns a wrong bit, although none has flipped.
     ReadsWrongly,
 }
 
-/// What all programs of a schedule share: turns, chances, a clock.
+/// The shared state of all programs of a schedule: the scheduler, the chances, a clock.
 pub struct Chance {
     pub(crate) rng: SeededRng,
     chances: Chances,
     lie: Option<Lie>,
-    /// Only while programs are at work.
+    /// Whether programs are running.
     active: AtomicBool,
-    /// Some operation has failed.
+    /// Whether an operation has failed.
     failed: AtomicBool,
     /// Whether a program was killed, or lost its power.
     killed: AtomicBool,
-    /// How often each role has done what it is there for.
+    /// Number of times that each role achieved its purpose.
     achieved: Mutex<BTreeMap<&'static str, u64>>,
     turns: SeededScheduler,
     now_ns: AtomicU64,
 }
 
 impl Chance {
-    /// Nothing goes wrong before [`Chance::begin`].
+    /// Returns the shared state; nothing goes wrong before [`Chance::set_active`].
     pub fn new(
         seed: u64,
         chances: Chances,
@@ -79,64 +79,64 @@ impl Chance {
         Arc::new(Chance { rng, chances, lie, active, failed, killed, achieved, turns, now_ns })
     }
 
-    /// Whether programs are at work.
+    /// Whether programs are running.
     pub fn is_active(&self) -> bool {
         self.active.load(Ordering::Relaxed)
     }
 
-    /// From now on things go wrong, or do so no more.
+    /// Turns failures on or off.
     pub fn set_active(&self, active: bool) {
         self.active.store(active, Ordering::Relaxed);
     }
 
-    /// What may go wrong.
+    /// Returns the chances of failures.
     pub fn chances(&self) -> Chances {
         self.chances
     }
 
-    /// Some operation fails.
+    /// Notes that an operation fails.
     pub(crate) fn fail(&self) {
         self.failed.store(true, Ordering::Relaxed);
     }
 
-    /// A program is killed, or loses its power.
+    /// Notes that a program is killed, or loses its power.
     pub(crate) fn kill(&self) {
         self.killed.store(true, Ordering::Relaxed);
     }
 
-    /// Whether one was.
+    /// Whether a program was killed, or lost its power.
     pub fn has_killed(&self) -> bool {
         self.killed.load(Ordering::Relaxed)
     }
 
-    /// Whether some operation has failed.
+    /// Whether an operation has failed.
     pub fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// A role has done what it is there for. Counts only while programs are at work.
+    /// Notes that a role achieved its purpose. Counts only while programs are running.
     pub fn achieved(&self, what: &'static str) {
         if self.active.load(Ordering::Relaxed) {
             self.came_about(what);
         }
     }
 
-    /// The same of what happens when all programs have ended.
+    /// Notes the same for events after the end of all programs.
     pub fn came_about(&self, what: &'static str) {
         *lock(&self.achieved).entry(what).or_default() += 1;
     }
 
-    /// How often each role has done what it is there for.
+    /// Returns how often each role achieved its purpose.
     pub fn achievements(&self) -> BTreeMap<&'static str, u64> {
         lock(&self.achieved).clone()
     }
 
-    /// The lie that is told now.
+    /// Whether the log has this false behaviour now.
     pub fn lies(&self, lie: Lie) -> bool {
         self.lie == Some(lie) && self.active.load(Ordering::Relaxed)
     }
 
-    /// Whose turn it is.
+    /// Returns the scheduler.
     pub fn turns(&self) -> &SeededScheduler {
         &self.turns
     }
@@ -146,7 +146,7 @@ impl Chance {
     }
 }
 
-/// Each look takes a while, and so do steps and sleep where time passes.
+/// Each reading takes a while, and so do steps and sleep where time passes.
 impl Clock for Chance {
     fn unix_ns(&self) -> u64 {
         self.now_ns.fetch_add(1_000, Ordering::Relaxed) + self.turns.now_ns()

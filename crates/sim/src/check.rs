@@ -1,4 +1,4 @@
-//! What must hold when all programs have ended.
+//! The checks after the end of all programs.
 
 use crate::settle::{collect_all, empty_what_leaves, replace_lost, settle};
 use crate::whole::{checkpoints, whole};
@@ -10,27 +10,27 @@ use outlive_types::{Epoch, JobName, PackId, SeededRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
 
-/// Checks a pool. Nobody is at work any more, and whoever comes now is not disturbed.
+/// Checks a pool. No program is running any more, and nothing disturbs the check.
 pub fn check(place: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
-    // Old handles are of no use now, and what was not durable when the power was cut is gone.
+    // Old handles no longer work, and data that was not durable at a power cut is gone.
     place.world.reboot();
     for target in 0..place.space.targets_max() {
         place.world.set_away(target, false);
     }
     let (pool, read) = place.quiet_pool(rng.next_u64());
     let at = |what: String| format!("at the end, pool {}: {what}", place.name);
-    // Of a program that was killed while it moved shards.
+    // A claim of a program that was killed while it moved shards.
     pool.release_targets().map_err(|error| at(format!("a claim: {error}")))?;
-    // Of a host whose memory was lost before there was anything to go on with.
+    // Targets of a host whose memory was lost before any program went on.
     recreate_lost(&pool).map_err(|error| at(format!("memory made anew: {error}")))?;
-    // More has come together than the pool can know of.
+    // More damage has come together than the pool can know of.
     if place.space.operated && place.oracle.is_damaged() {
         place.dice.came_about("the end goes unchecked");
         place.dice.turns().remark(|| format!("pool {} is not checked at the end", place.name));
         return Ok(());
     }
     checkpoints(&pool, place, false).map_err(at)?;
-    // Records or shards were damaged for which nothing makes up.
+    // Records or shards are damaged beyond redundancy.
     if place.oracle.is_damaged() {
         place.dice.came_about("only what is left is checked");
         return Ok(());
@@ -51,7 +51,7 @@ pub fn check(place: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
     let read = read.lock().unwrap_or_else(PoisonError::into_inner).clone();
     garbage(&pool, &read).map_err(at)?;
     match place.space.slow {
-        // What is called safe on the slow target can be restored without all others.
+        // A checkpoint that is safe on the slow target can be restored without all others.
         true => {
             let safe = place.safe_on_slow(rng.next_u64());
             place.slow_alone(&safe, rng.next_u64()).map_err(at)
@@ -60,7 +60,8 @@ pub fn check(place: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
     }
 }
 
-/// The checkpoints that were lost with memory: they go first, as some of their packs may be left.
+/// Returns the checkpoints that were lost with memory: they go first, as some of their packs may
+/// remain.
 fn lost(pool: &Pool, place: &PoolWorld) -> Result<BTreeMap<JobName, BTreeSet<Epoch>>, String> {
     let mut lost: BTreeMap<JobName, BTreeSet<Epoch>> = BTreeMap::new();
     for name in place.oracle.jobs() {
@@ -78,7 +79,7 @@ fn lost(pool: &Pool, place: &PoolWorld) -> Result<BTreeMap<JobName, BTreeSet<Epo
     Ok(lost)
 }
 
-/// Everything that is there must have been read by somebody who has read all checkpoints.
+/// Fails if there is a pack that no read of a checkpoint needed.
 fn garbage(pool: &Pool, read: &BTreeSet<PackId>) -> Result<(), String> {
     let there = pool.packs().map_err(|error| error.to_string())?;
     let unused: Vec<String> =

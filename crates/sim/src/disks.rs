@@ -1,4 +1,5 @@
-//! Programs that harm single targets, never more than the pool must survive, and one that takes the pool at its word.
+//! Programs that harm single targets within the pool's redundancy, and one that tests the pool's
+//! own report.
 
 use crate::actor::{Actor, Done};
 use crate::blows::{Blow, place_of};
@@ -13,11 +14,11 @@ use outlive_types::sync::pause;
 use outlive_types::{Epoch, JobName, SeededRng};
 use std::collections::BTreeMap;
 
-/// What fails together: the targets of one host, or a target by itself.
+/// Failure domains: the targets of one host, or a target by itself.
 pub(crate) type Domains = Vec<Vec<usize>>;
 
 impl Actor {
-    /// Bits of shards flip, one after the other.
+    /// Flips bits of shards, one after the other.
     pub(crate) fn flipper(&self, rounds: u64) -> Done {
         for _ in 0..rounds {
             self.let_time_pass(50);
@@ -49,7 +50,7 @@ impl Actor {
         Ok(())
     }
 
-    /// Disks fail, one after the other.
+    /// Makes disks fail, one after the other.
     pub(crate) fn disks(&self, rounds: u64) -> Done {
         let mut copy = None;
         let mut markers_lost = 0;
@@ -109,7 +110,7 @@ impl Actor {
         Ok(())
     }
 
-    /// Takes away, at one moment after the other, as many targets as may be lost by what the pool says.
+    /// Takes away, at several moments, as many targets as the pool reports that it can lose.
     pub(crate) fn doubter(&self, rounds: u64) -> Done {
         for _ in 0..rounds {
             self.let_time_pass(60);
@@ -129,8 +130,8 @@ impl Actor {
 }
 
 impl PoolWorld {
-    /// The fast targets that are there, by what fails together. One that is closed is among them: the pool counts
-    /// what is still on it.
+    /// Returns the fast targets that are there, by failure domain. Closed ones count: the pool
+    /// counts their shards.
     pub(crate) fn domains(&self) -> Domains {
         let mut domains: BTreeMap<String, Vec<usize>> = BTreeMap::new();
         if !self.space.has_table() {
@@ -150,7 +151,7 @@ impl PoolWorld {
         domains.into_values().collect()
     }
 
-    /// The places of slow targets.
+    /// Returns the locations of slow targets.
     pub(crate) fn slow_targets(&self) -> Vec<usize> {
         if !self.space.has_table() {
             return Vec::new();
@@ -159,12 +160,12 @@ impl PoolWorld {
         rows.filter_map(|row| place_of(&row)).collect()
     }
 
-    /// Restores some checkpoint while so many targets are away as may be lost of it. Returns how many.
+    /// Restores a checkpoint while as many targets are away as it can lose. Returns their number.
     fn at_its_word(&self, rng: &SeededRng) -> Result<usize, String> {
         let (pool, _) = self.quiet_pool(rng.next_u64());
         let Ok(found) = checkpoint_redundancy(&pool) else { return Ok(0) };
         let is_fast_clean = self.is_clean(Tier::Fast);
-        // Unless something is on the slow tier alone, on purpose, the fast one must do.
+        // The fast tier must suffice, unless the pool keeps some data on the slow tier only.
         let is_fast_enough = is_fast_clean && self.space.keeps == 0;
         let is_clean = is_fast_clean && (is_fast_enough || self.is_clean(Tier::Slow));
         let spared = found.into_iter().filter_map(|one| {
@@ -178,7 +179,7 @@ impl PoolWorld {
             return Ok(0);
         }
         let (job, epoch, spare) = &spared[rng.below(spared.len() as u64) as usize];
-        // What is damaged is no part of what the pool can know.
+        // The pool cannot know of damage.
         let spare = if is_clean { *spare } else { 0 };
         let mut lost = some_of(&self.domains(), spare, rng);
         let count = lost.len();
@@ -191,7 +192,7 @@ impl PoolWorld {
         Ok(count)
     }
 
-    /// Restores a checkpoint while these places are away.
+    /// Restores a checkpoint while these locations are away.
     pub(crate) fn restored_without(
         &self,
         places: &[usize],
@@ -214,7 +215,7 @@ impl PoolWorld {
     }
 }
 
-/// The places of so many domains.
+/// Returns the locations of `count` random domains.
 pub(crate) fn some_of(domains: &Domains, count: usize, rng: &SeededRng) -> Vec<usize> {
     let mut left: Vec<&Vec<usize>> = domains.iter().collect();
     let mut places = Vec::new();

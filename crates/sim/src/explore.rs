@@ -1,4 +1,4 @@
-//! Runs one schedule, and judges what it has left.
+//! Runs one schedule, and judges its result.
 
 use crate::case::{Case, Family, Name, group};
 use crate::chance::Chance;
@@ -13,22 +13,22 @@ use outlive_types::{JobName, SeededRng};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// How a schedule went.
+/// The outcome of a schedule.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// What it was.
+    /// The case.
     pub case: Case,
-    /// How it was decided who goes on.
+    /// The policy that chose the threads.
     pub policy: String,
-    /// Decisions taken.
+    /// Number of decisions.
     pub steps: u64,
-    /// Stands for all decisions and what was done.
+    /// Digest of all decisions and steps.
     pub digest: u64,
-    /// What was done, in order; only if it was asked for.
+    /// The steps in order, if a trace was requested.
     pub trace: Vec<String>,
-    /// How often the programs have done what they are there for, by what it is.
+    /// Number of times that the programs achieved each purpose.
     pub achieved: BTreeMap<&'static str, u64>,
-    /// What was wrong.
+    /// The failure, if there was one.
     pub failure: Option<String>,
 }
 
@@ -37,7 +37,7 @@ pub fn run(name: Name, keep_trace: bool) -> Outcome {
     run_case(Case::of(name), keep_trace)
 }
 
-/// Runs a schedule of these programs.
+/// Runs the schedule of a case.
 pub fn run_case(case: Case, keep_trace: bool) -> Outcome {
     let seed = case.name.seed;
     let policy = Policy::of(seed);
@@ -96,10 +96,10 @@ pub fn run_case(case: Case, keep_trace: bool) -> Outcome {
     Outcome { case, policy: shown, steps, digest, trace, achieved, failure }
 }
 
-/// Number of the first program that goes on when memory was lost.
+/// Number of the first program that goes on after memory was lost.
 const AFTER: usize = 2_000;
 
-/// Whatever was lost with memory: programs go on, without anybody's help.
+/// Checks that programs go on without help after any loss of memory.
 fn go_on(
     place: &PoolWorld,
     here: &PoolWorld,
@@ -138,10 +138,10 @@ fn go_on(
     Ok(())
 }
 
-/// Number of the program that has filled the pool before.
+/// Number of the program that filled the pool before.
 const BEFORE: usize = 1_000;
 
-/// What is in the pools before anybody meets.
+/// Fills the pools before the programs meet.
 fn prepare(
     family: Family,
     here: &PoolWorld,
@@ -175,13 +175,13 @@ fn prepare(
         run(calm(group(rng)));
     }
     if family == Family::Overtake {
-        // So there is something to collect.
+        // Garbage for the collectors.
         run(saver("a", 2));
         run(Role::Prune { job: "a", keep_last: 2, collects: false });
     }
 }
 
-/// A group of which no rank dies.
+/// Returns a group in which no rank dies.
 fn calm(role: Role) -> Role {
     match role {
         Role::Group(group) => Role::Group(Group { kill: None, restarts: 0, ..group }),
@@ -189,12 +189,12 @@ fn calm(role: Role) -> Role {
     }
 }
 
-/// Runs a program that has nobody beside it.
+/// Runs a program by itself.
 fn run_alone(program: Program) {
     if !matches!(program.role, Role::Group(_)) {
         return program.run();
     }
-    // Its ranks are threads, which shall do the same each time.
+    // Its ranks are threads, which must do the same each time.
     let (number, oracle) = (program.number, program.place.oracle.clone());
     let turns = SeededScheduler::new(Policy::of(number as u64), false);
     turns.keep_time();

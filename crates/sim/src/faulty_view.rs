@@ -1,5 +1,6 @@
-//! Target and log as somebody sees them. To a program every operation is a moment at which others may
-//! go on, and may fail; whoever looks afterwards is not disturbed, and what he reads is noted.
+//! Target and log as one program sees them. For a program, each operation is a moment at which
+//! others may run, and the operation may fail. The checks at the end are not disturbed, and their
+//! reads are noted.
 
 use crate::chance::{Lie, lock};
 use crate::leases::Holder;
@@ -16,17 +17,17 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Target and log as a program sees them.
+/// Returns the target as a program sees it.
 pub(crate) fn seen(target: Arc<dyn Target>, me: &Arc<Me>) -> Arc<dyn Target> {
     Arc::new(SeenTarget { inner: target, eyes: Eyes::Program(me.clone()) })
 }
 
-/// A log as a program sees it.
+/// Returns the log as a program sees it.
 pub(crate) fn seen_log(log: Arc<dyn ManifestLog>, me: &Arc<Me>) -> Arc<dyn ManifestLog> {
     Arc::new(SeenLog { inner: log, me: me.clone() })
 }
 
-/// A target that notes which packs are read.
+/// Returns a target that notes the packs that are read.
 pub(crate) fn noted(
     target: Arc<dyn Target>,
     read: &Arc<Mutex<BTreeSet<PackId>>>,
@@ -34,11 +35,11 @@ pub(crate) fn noted(
     Arc::new(SeenTarget { inner: target, eyes: Eyes::Afterwards(read.clone()) })
 }
 
-/// Who looks.
+/// The viewer.
 #[derive(Clone, Debug)]
 enum Eyes {
     Program(Arc<Me>),
-    /// Somebody who comes when all is over, and the packs he has read.
+    /// A check after the end, and the packs that it has read.
     Afterwards(Arc<Mutex<BTreeSet<PackId>>>),
 }
 
@@ -60,13 +61,13 @@ impl Eyes {
         }
     }
 
-    /// A shard was finished: a bit of it may flip.
+    /// May flip a bit of a finished shard.
     fn finished(&self, shard: ShardName, length: u64) {
         let Eyes::Program(me) = self else { return };
         let dice = &me.place.dice;
         if dice.has(dice.chances().flip_shard) {
             let offset = dice.rng.below(length);
-            // Another program may have deleted it meanwhile.
+            // Another program may have deleted the shard meanwhile.
             let stored = me.place.world.stored();
             if !stored.iter().any(|(_, there, _)| *there == shard) {
                 return;
@@ -110,7 +111,7 @@ impl Target for SeenTarget {
         let one = |range: ReadRange| {
             let what = format!("read {shard} at {}", range.offset);
             let offset = range.offset;
-            // Here unless the step passes it on; there it comes back, whatever became of the step.
+            // The step may take the buffer; it comes back whether the step succeeds or not.
             let mut buffer = Some(range.buffer);
             let stepped = self.eyes.step(
                 || what,
@@ -182,7 +183,7 @@ struct SeenWriter {
 
 impl ShardWriter for SeenWriter {
     fn write(&mut self, offset: u64, bytes: SharedBuf) -> WriteTicket {
-        // Nobody sees a part's bytes before it is finished: no turn is needed here.
+        // No program sees the bytes of an unfinished part, so no step is needed here.
         self.inner.write(offset, bytes)
     }
 
@@ -192,7 +193,7 @@ impl ShardWriter for SeenWriter {
         if finished.is_ok() {
             eyes.finished(shard, length);
         }
-        // A disk does it at once, or only when it is waited for.
+        // A disk does it at once, or only when a thread waits for it.
         Ticket::done(finished)
     }
 }
@@ -289,7 +290,7 @@ impl ManifestLog for SeenLog {
                     self.me.clone().note(job.clone(), number, record.to_vec(), noted.clone()),
                     || self.alive(|| self.inner.append_if(job, previous, record)),
                 );
-                // Whatever it answers, as it may have been killed half-way.
+                // In any case, since the program may have been killed half-way.
                 let is_noted = noted.load(Ordering::Relaxed);
                 if !is_noted && !was_there && there().is_ok_and(|bytes| bytes == record) {
                     place.oracle.appended(self.me.number, job, record, &*place.log());
@@ -349,7 +350,7 @@ impl ManifestLog for SeenLog {
 }
 
 impl SeenLog {
-    /// Does what takes several steps. Whoever is killed at one of them goes no further.
+    /// Does work of several steps. A program that is killed at one of them goes no further.
     fn alive<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         if !self.me.writes_files() {
             return work();
@@ -358,7 +359,7 @@ impl SeenLog {
         mortal(move || me.dies(), work).unwrap_or_else(|| Err(killed()))
     }
 
-    /// What is read instead, now and then, where the log lies about what it holds.
+    /// Returns a wrong record now and then, if the log lies.
     fn lie_of(&self, mut record: Vec<u8>) -> Vec<u8> {
         let dice = &self.me.place.dice;
         if dice.lies(Lie::ReadsWrongly) && dice.has(1 << 12) {
@@ -367,8 +368,8 @@ impl SeenLog {
         record
     }
 
-    /// A bit of a record that has just been appended may flip; and whoever has held the job may be
-    /// unable to read it, if it is a session.
+    /// May flip a bit of a new record. If the record is a session, the former holder of the job may
+    /// be unable to read it.
     fn flip(&self, job: &JobName, number: u64, record: &[u8], holder: Option<usize>) {
         let (dice, chances) = (&self.me.place.dice, self.me.place.dice.chances());
         let opens = || {

@@ -1,6 +1,6 @@
-//! A program of several ranks, which save and restore together. Each rank has a process and a job of its
-//! own, and a thread here. When one of them is lost, the group may start again, while those that are left
-//! of it are still at work.
+//! A program of several ranks, which save and restore together. Each rank has its own process and
+//! job, and here a thread. When a rank is lost, the group may start again, while the remaining
+//! ranks are still running.
 
 use crate::actor::{Actor, Done, End};
 use crate::chance::{Chances, lock};
@@ -22,16 +22,16 @@ use std::sync::atomic::Ordering;
 use std::sync::{self, Arc, PoisonError};
 use std::time::Duration;
 
-/// Ranks of a group.
+/// Number of ranks in a group.
 pub(crate) const RANKS: Rank = 3;
-/// Patience of a group in which somebody may be lost; by the schedule's clock, as is the next.
+/// Patience of a group that may lose a rank; by the schedule's clock, as the next one.
 const SHORT: Duration = Duration::from_millis(500);
-/// Patience of a group in which nobody is.
+/// Patience of a group that loses none.
 const LONG: Duration = Duration::from_secs(365 * 24 * 3600);
-/// Each run of a group is a writer of its own: what is added to the program's number.
+/// Added to the program's number for each run of a group, since each run is a writer of its own.
 const NEXT_RUN: usize = 100;
 
-/// One run of a group, as all of its ranks know it.
+/// One run of a group, shared by all of its ranks.
 struct Run {
     number: usize,
     name: JobName,
@@ -46,27 +46,27 @@ struct Run {
 
 #[derive(Default)]
 struct Told {
-    /// What each rank saves.
+    /// The state that each rank saves.
     states: Vec<State>,
-    /// By the number of the save.
+    /// The outcomes of each save, by its number.
     saves: BTreeMap<u64, Vec<(Rank, Outcome)>>,
     restored: Option<Option<Epoch>>,
-    /// Somebody has ended early.
+    /// Whether a rank has ended early.
     has_lost: bool,
 }
 
-/// What a rank was told of a save.
+/// The outcome of a save for one rank.
 #[derive(Debug)]
 #[allow(dead_code)] // errors are only shown
 enum Outcome {
     Committed(Epoch),
     Failed(Error),
-    /// It failed on this rank for a reason for which others need not have failed.
+    /// The save failed on this rank for a reason that other ranks need not share.
     Excused,
 }
 
 impl Run {
-    /// Whether a rank of it is no more.
+    /// Whether one of its ranks is gone.
     fn has_lost(&self) -> bool {
         lock(&self.told).has_lost || self.members.iter().any(|me| me.is_dead())
     }
@@ -77,7 +77,7 @@ impl Run {
         self.ended.1.notify_all();
     }
 
-    /// Waits until all ranks have ended, or the first one that was lost. True if all is well.
+    /// Waits until all ranks have ended, or until one is lost. Returns true if all ended well.
     fn wait(&self, waits_for_all: bool) -> bool {
         let goes_on = |ended: &mut Vec<bool>| {
             ended.len() < RANKS as usize && (waits_for_all || ended.iter().all(|is_well| *is_well))
@@ -171,7 +171,7 @@ impl Actor {
             let run = run.clone();
             let work = move || {
                 let done = member.work();
-                // Its process has ended: nobody can reach it any more.
+                // Its process has ended: no rank can reach it any more.
                 drop(member);
                 run.end(done.is_ok());
             };
@@ -219,7 +219,7 @@ impl Member {
         if let Some((number, handle)) = last {
             self.wait(number, &handle)?;
         }
-        // All ranks do, or none.
+        // All ranks close the job, or none does.
         if self.run.closes {
             let closed = self.job.close();
             self.actor.met("a close", &self.run.name, closed, &self.also())?;
@@ -227,13 +227,13 @@ impl Member {
         Ok(())
     }
 
-    /// What a save or restore may end with, as things stand.
+    /// Returns the errors with which a save or restore may end now.
     fn also(&self) -> Vec<ErrorKind> {
         let mut also = also(&self.actor, &self.run.name);
         if self.run.group.meets_in_log && self.actor.oracle.have_several_met(&self.run.name) {
             also.extend([ErrorKind::Fenced, ErrorKind::Retry]);
         }
-        // It is told that others are no more, or are held up for longer than it has patience.
+        // The rank learns that others are gone, or are held up for longer than its patience.
         if self.run.has_lost() || self.run.patience == SHORT && self.actor.dice.turns().have_held()
         {
             also.push(ErrorKind::Retry);
@@ -305,10 +305,10 @@ impl Member {
         Ok(())
     }
 
-    /// Begins a save, together with the others.
+    /// Begins a save, together with the other ranks.
     fn save(&mut self, number: u64) -> Result<SaveHandle> {
         let Member { actor, run, rank, state, .. } = self;
-        // Some ranks change nothing, and some have what another one has.
+        // Some ranks change nothing, and some get the content of another rank.
         (0..actor.rng.below(3)).for_each(|_| state.change(&actor.rng));
         if run.group.waits {
             self.me.has_failed.store(false, Ordering::Relaxed);
@@ -344,7 +344,7 @@ impl Member {
         self.told(number, outcome)
     }
 
-    /// This rank is told how a save has ended. It goes on unless it, or another one, is no more.
+    /// Handles the outcome of a save. The rank goes on unless it, or another one, is gone.
     fn told(&self, number: u64, outcome: Result<SaveStats>) -> Done {
         let (actor, name) = (&self.actor, &self.run.name);
         self.compare(number, &outcome)?;
@@ -367,7 +367,7 @@ impl Member {
         }
     }
 
-    /// All ranks are told the same.
+    /// Checks that all ranks get the same outcome.
     fn compare(&self, number: u64, outcome: &Result<SaveStats>) -> Done {
         let mine = match outcome {
             Ok(stats) => Outcome::Committed(stats.epoch),
@@ -392,7 +392,7 @@ impl Member {
         Ok(())
     }
 
-    /// Whether others may have been told something else: this one has not heard of them, or its own
+    /// Whether others may have got another outcome: this rank has not heard of them, or its own
     /// operations have failed.
     fn is_excused(&self, error: &Error) -> bool {
         let text = error.message();
@@ -406,7 +406,7 @@ impl Member {
     }
 }
 
-/// Whether it says that the ranks are out of step.
+/// Whether the error says that the ranks are out of step.
 fn has_left(error: &Error) -> bool {
     error.message().contains("has left its group")
 }

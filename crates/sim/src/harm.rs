@@ -1,5 +1,6 @@
-//! Harm to single targets that a pool must survive. Every blow is checked before it falls: of each pack enough must
-//! be left that its redundancy makes up for the rest. So no blow excuses the loss of a checkpoint.
+//! Harm to single targets that a pool must survive. Each blow is checked before it falls: enough of
+//! each pack must remain that its redundancy makes up for the rest. So no blow excuses the loss of
+//! a checkpoint.
 
 use crate::blows::{
     Blow, Damage, ShardCopy, claim_of, container_at, containers_of, damage_of, place_of,
@@ -14,7 +15,7 @@ use outlive_types::{JobName, PackId};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl PoolWorld {
-    /// Does something to a place, if the pool must survive that. Returns whether it was done.
+    /// Strikes a location, if the pool must survive that. Returns whether it did.
     pub(crate) fn strike(&self, place: usize, blow: &Blow) -> bool {
         in_one_step(|| {
             let falls = self.survives_blow(place, blow);
@@ -25,15 +26,15 @@ impl PoolWorld {
         })
     }
 
-    /// The fast targets and the slow ones that are there and count: each place with its tier. Without a table all
-    /// of the first ones are.
+    /// Returns the fast and slow targets that are there and count: each location with its tier.
+    /// Without a table these are all the first ones.
     pub(crate) fn good_targets(&self) -> BTreeMap<usize, Tier> {
         let mut places = self.own_targets();
         places.retain(|place, _| !self.world.is_away(*place));
         places
     }
 
-    /// The same, and those that cannot be reached now.
+    /// Returns the same, with the targets that cannot be reached now.
     fn own_targets(&self) -> BTreeMap<usize, Tier> {
         match self.space.has_table() {
             false => (0..self.space.targets).map(|place| (place, Tier::Fast)).collect(),
@@ -49,7 +50,7 @@ impl PoolWorld {
         }
     }
 
-    /// All copies on targets of the pool, and how they are damaged.
+    /// Returns all copies on targets of the pool, with their damage.
     fn copies(&self) -> Vec<ShardCopy> {
         let (own, mut facts) = (self.own_targets(), lock(&self.harm.facts));
         let mut copies = Vec::new();
@@ -68,19 +69,19 @@ impl PoolWorld {
         copies
     }
 
-    /// Whether every copy on the targets of a tier that are there is whole.
+    /// Whether every copy on the reachable targets of a tier is whole.
     pub(crate) fn is_clean(&self, tier: Tier) -> bool {
         let copies = self.copies();
         copies.iter().all(|copy| copy.tier != tier || copy.damage == Damage::none())
     }
 
-    /// Of each pack, how many shards are whole in the container that has fewest of them.
+    /// Returns for each pack the number of whole shards in its worst container.
     fn least(&self, copies: &[ShardCopy]) -> BTreeMap<PackId, usize> {
         let mut packs: BTreeMap<PackId, Vec<&ShardCopy>> = BTreeMap::new();
         for copy in copies {
             packs.entry(copy.shard.pack).or_default().push(copy);
         }
-        // A program that deletes one of several copies has read another one, so both of them must be whole.
+        // A program that deletes one of several copies has read another one, so both must be whole.
         let all_tiers = self.space.operated || self.space.keeps > 0;
         let facts = lock(&self.harm.facts);
         let least = |copies: &Vec<&ShardCopy>| {
@@ -88,7 +89,7 @@ impl PoolWorld {
             let good = |container: u64| {
                 let shards: BTreeSet<u8> = copies.iter().map(|copy| copy.shard.shard).collect();
                 let is_good = |shard: &&u8| {
-                    // A copy that is away comes back as it is.
+                    // A copy that is away comes back unchanged.
                     let of = |tier: Option<Tier>| {
                         let mut of = copies.iter().filter(|copy| {
                             copy.shard.shard == **shard && tier.is_none_or(|tier| tier == copy.tier)
@@ -150,7 +151,7 @@ impl PoolWorld {
                 |on: usize, shard: ShardName| (shard.pack == *pack).then_some((on, shard.shard));
             let there: BTreeSet<(usize, u8)> =
                 stored.iter().filter_map(|(on, shard, _)| of(*on, *shard)).collect();
-            // Of a pack that is still being written, others are to come.
+            // A pack that is being written gets more shards.
             let to_come: BTreeSet<(usize, u8)> =
                 begun.iter().filter_map(|(on, shard)| of(*on, *shard)).collect();
             let here = |(on, number): &(usize, u8)| (*on == place).then_some(*number);
@@ -167,14 +168,14 @@ impl PoolWorld {
             }
             let named = named.get_or_insert_with(|| named_packs(&self.quiet_pool(0).0).ok());
             let is_named = named.as_ref().is_none_or(|named| named.packs.contains(pack));
-            // What is written to an empty disk that is no target counts for nothing.
+            // Shards on an empty disk that is no target do not count.
             let is_astray = |(on, number): &(usize, u8)| (!own.contains_key(on)).then_some(*number);
             let astray = there.iter().chain(&to_come).filter_map(is_astray);
             let hit = hit.get(pack).into_iter().flatten().copied();
             let hit: BTreeSet<u8> = hit.chain(astray).chain(here).collect();
             let numbers: BTreeSet<u8> = there.iter().map(|(_, number)| *number).collect();
             let is_harmless = match to_come.is_empty() {
-                // Nothing becomes of what was left behind.
+                // A leftover pack is never finished.
                 true => before < k && numbers.len() < k,
                 false => hit.len() <= m,
             };
@@ -187,7 +188,7 @@ impl PoolWorld {
         (geometry.k, geometry.m)
     }
 
-    /// Does it, and notes which shards it has hit.
+    /// Strikes, and notes the shards that were hit.
     fn hit(&self, place: usize, blow: &Blow) {
         let begun = self.world.begun().into_iter().filter(|(on, _)| *on == place);
         let begun: Vec<ShardName> = begun.map(|(_, shard)| shard).collect();
@@ -198,9 +199,9 @@ impl PoolWorld {
         self.fall(place, blow);
         let hit: Vec<ShardName> = match blow {
             Blow::Flip { shard, .. } => vec![*shard],
-            // What is finished there stays as it is: it excuses nothing.
+            // Finished shards there stay as they are, so they excuse nothing.
             Blow::Away => begun,
-            // Only what was not durable is lost.
+            // Only names that were not durable are lost.
             Blow::Cut(_) => before.difference(&stored()).copied().chain(begun).collect(),
             Blow::Empty { .. } | Blow::RolledBack(_) | Blow::GivenUp => {
                 before.into_iter().chain(begun).collect()
@@ -234,8 +235,8 @@ impl PoolWorld {
         self.dice.fail();
     }
 
-    /// Of every pack that a checkpoint names, enough must be on targets of the table, whether it can be reached and
-    /// read now or not: `what` has just changed that.
+    /// Checks that the targets of the table hold enough of every pack that a checkpoint names, even
+    /// if they are away or damaged now. `what` names the step that just changed this.
     pub(crate) fn check_named(&self, what: &str) {
         if !self.space.operated || self.oracle.is_damaged() || self.world.crashed() {
             return;
@@ -243,7 +244,7 @@ impl PoolWorld {
         let found = in_one_step(|| self.gone());
         if let Some((pack, is_excused)) = found {
             match is_excused {
-                // More has come together than the pool can know of.
+                // More harm has come together than the pool can know of.
                 true => self.oracle.is_flipped(),
                 false => self.oracle.violate(format!(
                     "{what}: too little of pack {pack}, which a checkpoint names, is on targets of the pool"
@@ -252,7 +253,8 @@ impl PoolWorld {
         }
     }
 
-    /// A pack that checkpoints name, and of which too little is there, and whether blows are the cause.
+    /// Returns a pack that checkpoints name and too few targets hold, and whether blows are the
+    /// cause.
     fn gone(&self) -> Option<(PackId, bool)> {
         let named = named_packs(&self.quiet_pool(0).0).ok();
         let rows = self.rows();
@@ -267,9 +269,9 @@ impl PoolWorld {
         for (place, shard, _) in self.world.stored() {
             let of = match places.get(&place) {
                 Some(true) => &mut there,
-                // It was written to a new disk that is no target yet.
+                // The shard is on a new disk that is no target yet.
                 Some(false) => &mut unmarked,
-                // Or to a target that left meanwhile.
+                // Or on a target that left meanwhile.
                 None => &mut outside,
             };
             of.entry(shard.pack).or_default().insert(shard.shard);
@@ -278,7 +280,8 @@ impl PoolWorld {
         let whole = self.least(&self.copies());
         let facts = lock(&self.harm.facts);
         let is_known = named.is_some();
-        // If the logs cannot be read, every pack counts as named, and only losses that blows explain are returned.
+        // If the logs cannot be read, every pack counts as named, and only losses by blows are
+        // returned.
         let all = || there.keys().chain(unmarked.keys()).copied().collect();
         let named: BTreeSet<PackId> = named.map_or_else(all, |named| named.packs);
         let gone = named.into_iter().find_map(|pack| {
@@ -286,7 +289,7 @@ impl PoolWorld {
             let mut hit = facts.hit.get(&pack).cloned().unwrap_or_default();
             hit.extend(unmarked.get(&pack).into_iter().flatten());
             let all = there.union(&hit).count();
-            // Some shards left with a target, and of the others too many were hit.
+            // Some shards left with a target, and too many of the others were hit.
             let mut outside = outside.get(&pack).into_iter().flatten();
             let is_hit = || whole.get(&pack).is_none_or(|whole| *whole < k);
             match there.len() < k {
@@ -299,14 +302,14 @@ impl PoolWorld {
         gone.filter(|(_, is_excused)| is_known || *is_excused)
     }
 
-    /// A program has written a record of the table: a claim in it that is new is its own.
+    /// Notes a record of the table that a program wrote: a new claim in it belongs to the program.
     pub(crate) fn table_is_written(&self, record: &[u8], by: &FaultProcess) {
         if let Some(claim) = claim_of(record) {
             lock(&self.harm.facts).claims.entry(claim).or_insert_with(|| by.clone());
         }
     }
 
-    /// Ends the claim of a program that was killed, as a person does who knows that it is dead.
+    /// Ends the claim of a killed program, as an operator does who knows that it is dead.
     pub(crate) fn release_dead(&self) {
         in_one_step(|| {
             let log = self.log();

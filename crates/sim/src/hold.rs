@@ -1,4 +1,4 @@
-//! A program's hold on a job: its saves and restores, and what must come of them.
+//! A program's hold on a job: its saves and restores, and the checks of their outcomes.
 
 use crate::actor::{Actor, Done};
 use crate::oracle::Pending;
@@ -72,7 +72,7 @@ impl Saving<'_> {
         self.actor.epochs(&self.job)
     }
 
-    /// Closes the job, or leaves it to be closed.
+    /// Closes the job, or ends without closing it.
     pub fn end(&self) -> Done {
         match self.actor.rng.below(8) {
             0 => {
@@ -89,18 +89,18 @@ impl Saving<'_> {
     }
 }
 
-/// Errors that a save may end with, as things stand.
+/// Returns the errors with which a save may end now.
 pub(crate) fn also(actor: &Actor, job: &JobName) -> Vec<ErrorKind> {
     let mut also = Vec::new();
     if actor.oracle.is_stale(actor.number, job) {
         also.push(ErrorKind::Fenced);
     }
-    // What it builds on may be pruned, or given up as damaged: it says so, and the next one starts
-    // anew.
+    // The base of the save may be pruned, or given up as damaged: then the save reports that, and
+    // the next one starts without a base.
     if actor.oracle.is_pruned(job) || actor.oracle.is_damaged() {
         also.push(ErrorKind::Retry);
     }
-    // Operators may have removed too many of the targets that it has written to.
+    // Operators may have removed too many of the targets that the save has written to.
     if actor.place.space.operated {
         also.push(ErrorKind::Retry);
     }
@@ -140,14 +140,15 @@ impl Looking<'_> {
             },
         );
         let restored = self.judge(select, restored)?;
-        // Whoever takes the newest has seen that; what came between the beginning and the look at the
-        // log is known to him if it is that. Whoever goes back, or passes over damaged ones, knows what
-        // was there when he found it.
+        // A program that restores the newest checkpoint knows of all commits before its start. It
+        // knows of a later one, before its look at the log, if it restores that one. A program that
+        // goes back, or passes over damaged checkpoints, knows of those that were there when it
+        // found its own.
         seen = match (select, &restored) {
             (Select::Epoch(_), _) => prepared,
             _ if actor.oracle.is_damaged() => prepared,
-            // What was lost with memory it knows of, whether it has found something or not. If nothing was found,
-            // all that was there is lost, and the log says so.
+            // The log also shows what was lost with memory, whether the restore found something or
+            // not. If it found nothing, all that was there is lost, and the log says so.
             (_, None) if actor.oracle.is_wiped() => seen.max(actor.oracle.newest_lost(name)),
             _ if actor.oracle.is_wiped() => seen.max(prepared),
             (_, Some(restored)) => seen.max(restored.epoch),
@@ -155,7 +156,7 @@ impl Looking<'_> {
         };
         actor.oracle.restored(actor.number, name, seen);
         let (Some(restored), Some(found)) = (restored, found) else {
-            // It may have been lost with memory meanwhile.
+            // The checkpoint may have been lost with memory meanwhile.
             let is_there = actor.oracle.must_find(name, at_least);
             return match is_there && !actor.oracle.is_damaged() && !actor.oracle.is_rolled_back() {
                 true => Err(actor.violate(format!("nothing of {name} was found"))),
@@ -189,10 +190,10 @@ impl Looking<'_> {
     }
 }
 
-/// A program's memory; others may come first before and after it is frozen.
+/// A program's memory; others may run before and after its freeze.
 pub(crate) struct Source<F> {
     pub inner: MemorySource,
-    /// Called before the freeze.
+    /// Callback before the freeze.
     pub asked: F,
 }
 

@@ -1,4 +1,4 @@
-//! A lazy restore without a kernel: the program's touches are asked for in words.
+//! A lazy restore without a kernel: the program requests its touched pages by calls.
 
 use crate::state::{Memory, RestoredRegions};
 use outlive_capture::ChangeTracker;
@@ -79,14 +79,14 @@ impl LazySink for Sink {
     }
 }
 
-/// A fill under way.
+/// A lazy fill in progress.
 pub struct Filling {
     fill: LazyFill,
     brought: Arc<std::sync::Mutex<Option<RestoredRegions>>>,
 }
 
 impl Filling {
-    /// Waits for its end, and says what it has brought.
+    /// Waits for the end of the fill, and returns the restored regions.
     pub fn wait(&self) -> Result<RestoredRegions> {
         self.fill.wait(None).expect("a wait without limit ends with the fill")?;
         let mut brought = self.brought.lock().unwrap_or_else(PoisonError::into_inner);
@@ -94,8 +94,8 @@ impl Filling {
     }
 }
 
-/// Restores lazily, and touches some pages at once. Answers the epoch, and what was the newest one when
-/// it was found.
+/// Restores lazily, and touches some pages at once. Returns the epoch, the newest epoch when it was
+/// found, and the fill.
 pub fn restore(
     job: &Job,
     tracker: &Arc<ChangeTracker>,

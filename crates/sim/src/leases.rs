@@ -1,5 +1,5 @@
-//! Leases in a pool's log, in some schedules: they end with their program, or while it runs, as they do where its host
-//! is cut off.
+//! Leases in a pool's log, in some schedules. A lease ends with its program, or while the program
+//! runs, as if its host were cut off.
 
 use crate::chance::{Chance, lock};
 use outlive_target::{Lease, LockGuard};
@@ -19,11 +19,11 @@ impl fmt::Debug for Holder {
     }
 }
 
-/// The leases that there have been: those that are held, and by which program.
+/// All leases so far, each with its program while it is held.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Leases(Arc<Mutex<Vec<Option<Holder>>>>);
 
-/// Number of looks at a lease of which one ends it early, on average.
+/// Average number of looks at a lease until one ends it early.
 const EARLY: u64 = 3;
 
 impl Leases {
@@ -36,7 +36,7 @@ impl Leases {
         Lease { token: at.to_string(), guard }
     }
 
-    /// Whether a lease has ended; perhaps it ends now.
+    /// Whether a lease has ended; it may end now.
     pub fn has_ended(&self, token: &str, dice: &Chance) -> Option<bool> {
         let at: usize = token.parse().ok()?;
         let Some(holder) = lock(&self.0).get(at)?.clone() else { return Some(true) };

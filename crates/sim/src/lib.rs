@@ -1,7 +1,7 @@
 //! Explores interleavings of programs that share a pool. The store's own code runs over a simulated
-//! target and log; several programs, each in threads of its own, of which one runs at a time. A seed
-//! decides who goes on at each step and what fails; afterwards everything is checked. A schedule that
-//! fails is named by its family and seed, and the same name is the same schedule. See
+//! target and log. Each program has threads of its own; one thread runs at a time. A seed decides
+//! which thread goes on at each step and what fails; afterwards everything is checked. A failed
+//! schedule is named by its family and seed, and the same name is the same schedule. See
 //! docs/design/013-explorer.md.
 
 mod actor;

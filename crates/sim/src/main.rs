@@ -111,7 +111,8 @@ fn tell(outcome: &Outcome) {
     }
 }
 
-/// Processor time of this process: a busy machine sees as many schedules as an idle one.
+/// Returns the processor time of this process: a busy machine sees as many schedules as an idle
+/// one.
 fn worked() -> Duration {
     clock_gettime(ClockId::ProcessCPUTime).try_into().unwrap_or_default()
 }

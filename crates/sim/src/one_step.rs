@@ -2,7 +2,8 @@
 
 use std::thread;
 
-/// No other program goes on meanwhile: in a thread that the schedule does not know of, no lock lets others in.
+/// Runs `work` while no other program goes on: it gets a thread without the scheduler, so no lock
+/// lets others run.
 pub(crate) fn in_one_step<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| scope.spawn(work).join()).expect("it does not panic")
 }

@@ -1,5 +1,5 @@
-//! A person who changes the targets. Each command is a program of its own, which may be killed at any step; then the
-//! command is given again, or a repair goes on with it.
+//! An operator who changes the targets. Each command is a program of its own, which may be killed
+//! at any step. Then the operator repeats the command, or a repair goes on with it.
 
 use crate::actor::{Actor, Done, End};
 use crate::blows::{Blow, place_of};
@@ -8,12 +8,12 @@ use outlive_pool::{RepairOptions, Tier};
 use outlive_store::{Uses, repair};
 use outlive_types::{ErrorKind, JobName, Result, SeededRng};
 
-/// Operations of a command before one of which it is killed.
+/// Number of operations among which a command is killed.
 const STEPS_MAX: u64 = 40;
-/// How often a command is given again.
+/// Most attempts at a command.
 const TIMES_MAX: u64 = 3;
 
-/// What an operator commands.
+/// A command of an operator.
 #[derive(Clone, Debug)]
 enum Command {
     Add { place: usize, host: Option<String>, tier: Tier },
@@ -24,15 +24,16 @@ enum Command {
     Scrub,
 }
 
-/// What becomes of a command that has not failed.
+/// The result of a command that has not failed.
 enum Obeyed {
     Done,
-    /// It was not given: the pool need not survive it.
+    /// The command was not given: the pool need not survive it.
     Refused,
 }
 
 impl Actor {
-    /// Gives some commands, one after the other. If it `is_alone`, nothing else changes the table.
+    /// Gives some commands, one after the other. If it `is_alone`, no other program changes the
+    /// table.
     pub(crate) fn operator(&self, commands: u64, is_alone: bool) -> Done {
         for _ in 0..commands {
             self.let_time_pass(50);
@@ -56,7 +57,7 @@ impl Actor {
                     break;
                 }
                 self.dice.achieved("a command is killed");
-                // A repair goes on with what the table says.
+                // A repair goes on with the state of the table.
                 if self.rng.below(3) == 0 {
                     command = Command::Repair;
                 }
@@ -68,7 +69,7 @@ impl Actor {
         Ok(())
     }
 
-    /// A new program of the same person.
+    /// Starts a new program of the same operator.
     fn anew(&self) -> Option<Actor> {
         let (pool, process) = self.place.pool(self.number, self.rng.next_u64())?;
         let Actor { number, place, oracle, dice, .. } = self;
@@ -146,8 +147,8 @@ impl Actor {
         Ok(Obeyed::Done)
     }
 
-    /// A command that has ended well says that the target is out of the pool. Another operator may have taken it back
-    /// since.
+    /// Checks that a target is out of the pool after a successful command. Another operator may
+    /// have added it again since.
     fn must_be_gone(&self, id: u32, is_alone: bool) -> Done {
         self.dice.turns().remark(|| format!("target {id} is out of the pool"));
         if !is_alone || self.is_dead() {
@@ -161,10 +162,10 @@ impl Actor {
     }
 
     fn judged<T: std::fmt::Debug>(&self, what: &str, outcome: Result<T>) -> Done {
-        // The others may be too few, or busy, or full.
+        // The other targets may be too few, or busy, or full.
         let mut also = vec![ErrorKind::Invalid, ErrorKind::Retry, ErrorKind::Full];
         if self.oracle.has_bruises() || self.dice.has_failed() {
-            // What was left behind of packs that no checkpoint names.
+            // Leftovers of packs that no checkpoint names.
             also.push(ErrorKind::Damaged);
         }
         let done = self.met(what, &JobName::gc(), outcome, &also)?;

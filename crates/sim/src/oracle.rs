@@ -1,5 +1,5 @@
-//! What has really happened, as only somebody knows who sees every append: by this a schedule is
-//! judged, step by step and at its end.
+//! The oracle: it sees every append, so it knows the true state. Schedules are judged by it, at
+//! each step and at the end.
 
 use crate::state::{RestoredRegions, State};
 use outlive_format::{Body, Record, fingerprint};
@@ -11,54 +11,55 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// A checkpoint that is in a log.
 #[derive(Clone, Debug)]
 pub struct Committed {
-    /// What each rank must hold.
+    /// The state that each rank must have.
     pub ranks: Vec<State>,
-    /// Who committed it.
+    /// The program that committed it.
     pub program: usize,
-    /// Somebody was told that it is committed.
+    /// Whether a program got the result that it is committed.
     pub told: bool,
-    /// A prune may have dropped it, or it was lost with memory.
+    /// Whether a prune may have dropped it, or it was lost with memory.
     pub doomed: bool,
-    /// Of the two, the latter.
+    /// Whether it was lost with memory.
     pub frail: bool,
 }
 
 impl Committed {
-    /// Whether it has one rank, which holds this.
+    /// Whether it has one rank, with this state.
     pub fn is(&self, restored: &RestoredRegions) -> bool {
         matches!(&self.ranks[..], [only] if only.is(restored))
     }
 }
 
-/// A job's past.
+/// The past of a job.
 #[derive(Debug, Default)]
 struct JobTruth {
-    /// Groups that meet in the log and have begun.
+    /// Number of groups that meet in the log and have begun.
     meetings: usize,
-    /// The newest session: whoever writes in another one is fenced.
+    /// The newest session: writers in other sessions are fenced.
     session: Option<SessionId>,
-    /// Who opened it.
+    /// The program that opened it.
     session_by: Option<usize>,
-    /// The session that was ended last, and whether another program than its own has ended it.
+    /// The last session that ended, and whether another program than its own ended it.
     ended: Option<(SessionId, bool)>,
     last_epoch: Epoch,
     /// Fingerprints of all records as they were appended.
     appended: BTreeMap<u64, Fingerprint>,
     committed: BTreeMap<Epoch, Committed>,
-    /// By program: the newest epoch that it may have known of when it restored; forgotten at its first
-    /// commit after that.
+    /// By program: the newest epoch that it may have known at its restore; removed at its next
+    /// commit.
     restored_at: BTreeMap<usize, Epoch>,
 }
 
 impl JobTruth {
-    /// What somebody else has committed since the program restored, until its own next commit.
+    /// Returns an epoch that another program has committed since the program restored, until its
+    /// next commit.
     fn overtaken(&self, program: usize) -> Option<Epoch> {
         let seen = *self.restored_at.get(&program)?;
         let mut since = self.committed.range(seen + 1..);
         since.find(|(_, committed)| committed.program != program).map(|(epoch, _)| *epoch)
     }
 
-    /// A program commits what it was asked for.
+    /// Records a program's commit of its pending content.
     fn commit(
         &mut self,
         program: usize,
@@ -93,14 +94,14 @@ impl JobTruth {
     }
 }
 
-/// What a program will commit next.
+/// The content that a program will commit next.
 #[derive(Clone, Debug)]
 pub enum Pending {
     /// This state.
     State(State),
     /// These states, of one rank each.
     Ranks(Vec<State>),
-    /// Whatever the same epoch of the same job holds there.
+    /// The content of the same epoch of the same job in another pool.
     CopyOf(Oracle),
 }
 
@@ -109,27 +110,27 @@ struct Facts {
     jobs: BTreeMap<JobName, JobTruth>,
     pending: BTreeMap<(usize, JobName), Pending>,
     violation: Option<String>,
-    /// Some log has been rolled back.
+    /// Whether a log was rolled back.
     rolled_back: bool,
-    /// A bit of something stored has flipped.
+    /// Whether a stored bit has flipped.
     flipped: bool,
-    /// Headers of shards are damaged.
+    /// Whether headers of shards are damaged.
     scratched: bool,
-    /// Bits of shards have flipped for which redundancy makes up.
+    /// Whether bits of shards have flipped within the redundancy.
     bruised: bool,
-    /// Single targets were lost, or away, for which redundancy makes up.
+    /// Whether single targets were lost or away, within the redundancy.
     struck: bool,
-    /// The power was cut.
+    /// Whether the power was cut.
     power_cut: bool,
-    /// Memory was lost that held targets.
+    /// Whether memory was lost that held targets.
     is_wiped: bool,
-    /// How something ended that was met last.
+    /// The last error that a program met.
     met: String,
-    /// It is not in the logs yet what was lost with it.
+    /// Whether the logs do not record yet what was lost with memory.
     is_unsettled: bool,
 }
 
-/// The truth about one pool. Clones speak of the same.
+/// The oracle of one pool. Clones share their state.
 #[derive(Clone, Debug, Default)]
 pub struct Oracle(Arc<Mutex<Facts>>);
 
@@ -138,22 +139,22 @@ impl Oracle {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something happened that must not.
+    /// Notes a violation.
     pub fn violate(&self, what: String) {
         self.facts().violation.get_or_insert(what);
     }
 
-    /// What happened first that must not.
+    /// Returns the first violation.
     pub fn violation(&self) -> Option<String> {
         self.facts().violation.clone()
     }
 
-    /// The program will commit this next.
+    /// Notes what the program will commit next.
     pub fn will_commit(&self, program: usize, job: &JobName, pending: Pending) {
         self.facts().pending.insert((program, job.clone()), pending);
     }
 
-    /// The program was told that its checkpoint is committed.
+    /// Notes that the program got the result that its checkpoint is committed.
     pub fn told(&self, program: usize, job: &JobName, epoch: Epoch) {
         let mut facts = self.facts();
         let rolled_back = facts.rolled_back;
@@ -176,59 +177,59 @@ impl Oracle {
         committed.is_some_and(|committed| committed.program == program && !committed.doomed)
     }
 
-    /// The program has restored the job, and has seen what was committed up to epoch `seen`.
+    /// Notes that the program has restored the job, and knows of commits up to epoch `seen`.
     pub fn restored(&self, program: usize, job: &JobName, seen: Epoch) {
         let mut facts = self.facts();
         facts.jobs.entry(job.clone()).or_default().restored_at.insert(program, seen);
     }
 
-    /// The newest epoch of a job, dropped or not.
+    /// Returns the newest epoch of a job, dropped or not.
     pub fn last_epoch(&self, job: &JobName) -> Epoch {
         self.facts().jobs.get(job).map_or(0, |oracle| oracle.last_epoch)
     }
 
-    /// A bit of something stored has flipped.
+    /// Notes that a stored bit has flipped.
     pub fn is_flipped(&self) {
         self.facts().flipped = true;
     }
 
-    /// Whether anything stored has been damaged.
+    /// Whether stored data was damaged.
     pub fn is_damaged(&self) -> bool {
         self.facts().flipped
     }
 
-    /// Headers of shards are damaged: nothing is lost by that.
+    /// Notes that headers of shards are damaged, which loses nothing.
     pub fn is_scratched(&self) {
         self.facts().scratched = true;
     }
 
-    /// Whether a scrub may find something.
+    /// Whether a scrub may find damaged headers.
     pub fn has_scratches(&self) -> bool {
         self.facts().scratched
     }
 
-    /// Bits of shards have flipped for which redundancy makes up.
+    /// Notes that bits of shards have flipped within the redundancy.
     pub fn is_bruised(&self) {
         self.facts().bruised = true;
     }
 
-    /// Whether a scrub or a verification may find something that hurts nothing.
+    /// Whether a scrub or a verification may find harmless damage.
     pub fn has_bruises(&self) -> bool {
         let facts = self.facts();
         facts.bruised || facts.struck
     }
 
-    /// Whether single targets were lost, or away.
+    /// Whether single targets were lost or away.
     pub fn is_hit(&self) -> bool {
         self.facts().struck
     }
 
-    /// Single targets were lost, or away, for which redundancy makes up.
+    /// Notes that single targets were lost or away, within the redundancy.
     pub fn is_struck(&self) {
         self.facts().struck = true;
     }
 
-    /// The memory of targets is lost, and with it every checkpoint that is not `safe`.
+    /// Notes that the memory of targets is lost, and with it every checkpoint that is not `safe`.
     pub fn wiped(&self, safe: &BTreeSet<(JobName, Epoch)>) {
         let mut facts = self.facts();
         (facts.is_wiped, facts.is_unsettled) = (true, true);
@@ -241,33 +242,33 @@ impl Oracle {
         }
     }
 
-    /// What was lost with memory is in the logs: what is committed from now on must be whole.
+    /// Notes that the logs record what was lost with memory: later commits must be whole.
     pub fn settled(&self) {
         self.facts().is_unsettled = false;
     }
 
-    /// Something ended so.
+    /// Notes an error that a program met.
     pub fn met(&self, what: String) {
         self.facts().met = what;
     }
 
-    /// How something ended last that did not end well.
+    /// Returns the last error that a program met.
     pub fn last_met(&self) -> String {
         self.facts().met.clone()
     }
 
-    /// Whether memory was ever lost that held targets.
+    /// Whether memory that held targets was ever lost.
     pub fn is_wiped(&self) -> bool {
         self.facts().is_wiped
     }
 
-    /// The power is cut: what nobody was told of may be gone.
+    /// Notes that the power is cut: a checkpoint without a reported commit may be gone.
     pub fn power_is_cut(&self) {
         self.facts().power_cut = true;
     }
 
-    /// The checkpoints that must be there when all is over: no prune has dropped them, and somebody was
-    /// told of them. Without a power cut those that nobody was told of are there, too.
+    /// Returns the checkpoints that must be there at the end: no prune has dropped them, and a
+    /// program got the result of the commit. Without a power cut the others are there, too.
     pub fn must_be(&self, job: &JobName) -> BTreeMap<Epoch, Committed> {
         let power_cut = self.facts().power_cut;
         let mut committed = self.committed(job);
@@ -275,7 +276,7 @@ impl Oracle {
         committed
     }
 
-    /// Checkpoints that a prune is about to drop.
+    /// Notes the checkpoints that a prune is about to drop.
     pub fn doom(&self, job: &JobName, epochs: &BTreeSet<Epoch>) {
         let mut facts = self.facts();
         let committed = &mut facts.jobs.entry(job.clone()).or_default().committed;
@@ -286,7 +287,8 @@ impl Oracle {
         }
     }
 
-    /// Whether another program has opened the newest session of the job, or has ended it in this program's place.
+    /// Whether another program has opened the newest session of the job, or has ended it for this
+    /// program.
     pub fn is_fenced(&self, program: usize, job: &JobName) -> bool {
         let facts = self.facts();
         let Some(oracle) = facts.jobs.get(job) else { return false };
@@ -296,37 +298,39 @@ impl Oracle {
         is_ended || oracle.session_by.is_some_and(|by| by != program)
     }
 
-    /// The program that has opened the newest session of the job.
+    /// Returns the program that has opened the newest session of the job.
     pub fn holder(&self, job: &JobName) -> Option<usize> {
         self.facts().jobs.get(job).and_then(|oracle| oracle.session_by)
     }
 
-    /// Whether others have committed something since the program restored.
+    /// Whether others have committed since the program restored.
     pub fn is_stale(&self, program: usize, job: &JobName) -> bool {
         let facts = self.facts();
         facts.jobs.get(job).is_some_and(|oracle| oracle.overtaken(program).is_some())
     }
 
-    /// A group begins that meets in the log.
+    /// Notes the beginning of a group that meets in the log.
     pub fn meets(&self, job: &JobName) {
         self.facts().jobs.entry(job.clone()).or_default().meetings += 1;
     }
 
-    /// Whether several groups have met in the log: then each of them may be told that another has begun, before that
-    /// one opens a session.
+    /// Whether several groups have met in the log. Then each of them may learn that another has
+    /// begun, before that one opens a session.
     pub fn have_several_met(&self, job: &JobName) -> bool {
         self.facts().jobs.get(job).is_some_and(|oracle| oracle.meetings > 1)
     }
 
-    /// The newest epoch of which somebody was told, and which no prune has touched; 0 for none.
+    /// Returns the newest epoch whose commit was reported and that no prune has touched; 0 for
+    /// none.
     pub fn newest_told(&self, job: &JobName) -> Epoch {
         let committed = self.committed(job);
         let told = committed.iter().rev().find(|(_, there)| there.told && !there.doomed);
         told.map_or(0, |(epoch, _)| *epoch)
     }
 
-    /// Whether who has begun to look for the newest when somebody had been told of `at_least` must find it or
-    /// a newer one. Not if it was lost with memory meanwhile, whatever was committed after that.
+    /// Whether a program that looks for the newest checkpoint must find `at_least` or a newer one,
+    /// as `at_least` was reported before. Not if it was lost with memory meanwhile, whatever came
+    /// after it.
     pub fn must_find(&self, job: &JobName, at_least: Epoch) -> bool {
         if at_least == 0 || self.is_wiped() {
             return self.committed(job).get(&at_least).is_some_and(|there| !there.doomed);
@@ -334,24 +338,24 @@ impl Oracle {
         self.newest_told(job) >= at_least
     }
 
-    /// The newest epoch that was lost with memory; 0 for none.
+    /// Returns the newest epoch that was lost with memory; 0 for none.
     pub fn newest_lost(&self, job: &JobName) -> Epoch {
         let committed = self.committed(job);
         let lost = committed.iter().rev().find(|(_, there)| there.frail);
         lost.map_or(0, |(epoch, _)| *epoch)
     }
 
-    /// Whether a prune has dropped something of the job.
+    /// Whether a prune has dropped a checkpoint of the job.
     pub fn is_pruned(&self, job: &JobName) -> bool {
         self.committed(job).values().any(|committed| committed.doomed)
     }
 
-    /// Whether some log has lost records to an old copy of itself.
+    /// Whether an old copy of a log has replaced newer records.
     pub fn is_rolled_back(&self) -> bool {
         self.facts().rolled_back
     }
 
-    /// Records from some number on were taken away: what they said is no more.
+    /// Notes that records from some number on were removed, and their content with them.
     pub fn rolled_back(&self, job: &JobName, kept: &BTreeSet<Epoch>, session: Option<SessionId>) {
         let mut facts = self.facts();
         facts.rolled_back = true;
@@ -364,7 +368,7 @@ impl Oracle {
         oracle.restored_at.clear();
     }
 
-    /// The jobs that have ever had a session.
+    /// Returns the jobs that ever had a session.
     pub fn jobs(&self) -> Vec<JobName> {
         let facts = self.facts();
         let opened =
@@ -372,23 +376,23 @@ impl Oracle {
         opened.map(|(job, _)| job.clone()).collect()
     }
 
-    /// A job's checkpoints.
+    /// Returns a job's checkpoints.
     pub fn committed(&self, job: &JobName) -> BTreeMap<Epoch, Committed> {
         self.facts().jobs.get(job).map(|oracle| oracle.committed.clone()).unwrap_or_default()
     }
 
-    /// A record is in the log now, by `program`. `log` shows what was there before it.
+    /// Notes that a record of `program` is in the log now. `log` shows the records before it.
     pub fn appended(&self, program: usize, job: &JobName, bytes: &[u8], log: &dyn ManifestLog) {
         let pending = self.pending(program, job);
         self.appended_by(program, pending, job, bytes, log);
     }
 
-    /// What a program will commit next.
+    /// Returns the content that a program will commit next.
     pub fn pending(&self, program: usize, job: &JobName) -> Option<Pending> {
         self.facts().pending.get(&(program, job.clone())).cloned()
     }
 
-    /// The same, of a record with which `pending` was to be committed, perhaps long ago.
+    /// Does the same for a record that was to commit `pending`, perhaps long ago.
     pub fn appended_by(
         &self,
         program: usize,
@@ -418,9 +422,9 @@ impl Oracle {
         let Facts { jobs, flipped, is_unsettled, .. } = &mut *facts;
         let oracle = jobs.entry(job.clone()).or_default();
         if oracle.appended.insert(number, fingerprint(bytes)) == Some(fingerprint(bytes)) {
-            return Ok(()); // two programs had the same to say, and one record says it
+            return Ok(()); // two programs had the same record to append
         }
-        // It may follow on what was appended, or on what has become of that.
+        // The record may follow the record as appended, or as it is now.
         if let Some(before) = before
             && record.previous != fingerprint(&before)
             && oracle.appended.get(&(number - 1)) != Some(&record.previous)
@@ -437,7 +441,7 @@ impl Oracle {
             }
             Body::Close(close) => {
                 check_session(close.session)?;
-                // A gc may end it in the place of a program whose lease has ended, which is fenced by that.
+                // A gc may end a session whose lease has ended; that fences its program.
                 oracle.ended = Some((close.session, oracle.session_by != Some(program)));
             }
             Body::Manifest(manifest) => {
@@ -447,7 +451,7 @@ impl Oracle {
                 }
                 oracle.commit(program, job, manifest.epoch, pending.as_ref(), *is_unsettled)?;
             }
-            // A gc that gives up what is damaged knows nothing of the sessions among it.
+            // A gc that gives up damaged data cannot know of sessions in it.
             Body::Archive(archive) if *flipped => {
                 oracle.session = archive.session.map(|(session, _)| session.session);
                 oracle.session_by = None;

@@ -1,11 +1,11 @@
-//! How it is decided who goes on: by random steps, or by random priorities that change at few random
-//! moments (PCT: Burckhardt, Kothari, Musuvathi, Nagarakatte, "A Randomized Scheduler with
+//! The choice of the next thread: by random steps, or by random priorities that change at few
+//! random moments (PCT: Burckhardt, Kothari, Musuvathi, Nagarakatte, "A Randomized Scheduler with
 //! Probabilistic Guarantees of Finding Bugs", ASPLOS 2010).
 
 use outlive_types::SeededRng;
 use std::fmt;
 
-/// Decides who goes on; equal seeds decide equally.
+/// Chooses the next thread; equal seeds choose equally.
 #[derive(Debug)]
 pub struct Policy {
     rng: SeededRng,
@@ -14,24 +14,25 @@ pub struct Policy {
 
 #[derive(Debug)]
 enum Kind {
-    /// Whoever ran goes on with a probability of `stay` in 256; else anybody.
+    /// The last thread goes on with a probability of `stay` in 256; otherwise a random one.
     Random { stay: u64, last: usize },
-    /// The highest priority goes on.
+    /// The thread with the highest priority goes on.
     Pct {
-        /// By thread.
+        /// Priorities by thread.
         priorities: Vec<u64>,
-        /// Steps at which whoever runs falls behind all others; ascending, the next is the last.
+        /// Steps at which the running thread falls behind all others; descending, so the next one
+        /// is last.
         changes: Vec<u64>,
-        /// What the next one that falls behind gets.
+        /// Priority of the last thread that fell behind.
         lowest: u64,
     },
 }
 
-/// Priorities at the beginning lie above this; those given later below.
+/// Lower bound of the initial priorities; later ones are below it.
 const PRIORITIES_FROM: u64 = 1 << 40;
 
 impl Policy {
-    /// The policy of a seed: of three schedules one is random and two are by priorities.
+    /// Returns the policy of a seed: of three schedules one is random, and two use priorities.
     pub fn of(seed: u64) -> Policy {
         let rng = SeededRng::new(seed ^ 0x9011_C1E5);
         match rng.below(3) {
@@ -40,8 +41,9 @@ impl Policy {
                 Policy { rng, kind: Kind::Random { stay, last: usize::MAX } }
             }
             _ => {
-                // A bug that needs d orderings among n threads and k steps is found with a probability of
-                // 1 / (n k^(d-1)). How many steps there will be is not known: it is guessed.
+                // The policy finds a bug that needs d orderings among n threads and k steps with a
+                // probability of 1 / (n k^(d-1)). The number of steps is unknown, so this guesses
+                // it.
                 let depth = 1 + rng.below(5);
                 let steps = 64 << rng.below(6);
                 let mut changes: Vec<u64> = (1..depth).map(|_| rng.below(steps)).collect();
@@ -52,7 +54,7 @@ impl Policy {
         }
     }
 
-    /// A thread has been added.
+    /// Adds a thread.
     pub fn add(&mut self, thread: usize) {
         if let Kind::Pct { priorities, .. } = &mut self.kind {
             debug_assert_eq!(priorities.len(), thread);
@@ -60,7 +62,7 @@ impl Policy {
         }
     }
 
-    /// A thread waits for time to pass: others come first from now on.
+    /// Puts a thread that waits for time to pass behind all others.
     pub fn put_last(&mut self, thread: usize) {
         if let Kind::Pct { priorities, lowest, .. } = &mut self.kind {
             *lowest -= 1;
@@ -68,7 +70,7 @@ impl Policy {
         }
     }
 
-    /// Who of `ready`, which is not empty, goes on at a step.
+    /// Chooses which of `ready`, which is not empty, goes on at a step.
     pub fn choose(&mut self, step: u64, ready: &[usize]) -> usize {
         match &mut self.kind {
             Kind::Random { stay, last } => {

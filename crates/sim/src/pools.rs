@@ -1,4 +1,4 @@
-//! The pool of a [`PoolWorld`], as a program sees it, and as somebody does who comes afterwards.
+//! The pool of a [`PoolWorld`], as a program sees it, and as the checks at the end see it.
 
 use crate::chance::Chance;
 use crate::faulty_view::{noted, seen, seen_log};
@@ -16,7 +16,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 impl PoolWorld {
-    /// The log with nobody between.
+    /// Returns the log without faults.
     pub fn log(&self) -> Arc<dyn ManifestLog> {
         match &self.directory {
             Some(directory) => Arc::new(DirectoryLog::open(directory.1.path())),
@@ -25,13 +25,14 @@ impl PoolWorld {
         }
     }
 
-    /// The pool as the program `number` sees it; none if it cannot be opened.
+    /// Returns the pool as the program `number` sees it; none if it cannot be opened.
     pub fn pool(&self, number: usize, seed: u64) -> Option<(Pool, FaultProcess)> {
         let (pool, me) = self.pool_of_thread(number, &number.to_string(), seed)?;
         Some((pool, me.process.clone()))
     }
 
-    /// The pool as a process of the program `number` sees it, which is a thread of that name here.
+    /// Returns the pool as one process of the program `number` sees it; here that is a thread named
+    /// `who`.
     pub(crate) fn pool_of_thread(
         &self,
         number: usize,
@@ -58,7 +59,7 @@ impl PoolWorld {
         }
     }
 
-    /// A program cannot open its pool: something must explain that.
+    /// Judges an opening that failed: an event must explain it.
     fn judge_opening(&self, me: &Me, error: &Error) {
         self.dice.turns().remark(|| format!("the pool cannot be opened: {error}"));
         let is_expected = match error.kind() {
@@ -74,7 +75,7 @@ impl PoolWorld {
         }
     }
 
-    /// The pool with nobody between, and a note of each pack that is read.
+    /// Returns the pool without faults, and a note of each pack that is read.
     pub fn quiet_pool(&self, seed: u64) -> (Pool, Arc<Mutex<BTreeSet<PackId>>>) {
         let read = Arc::new(Mutex::default());
         let targets = self.all_targets().into_iter().map(|target| noted(target, &read)).collect();
@@ -94,7 +95,7 @@ impl PoolWorld {
         }
     }
 
-    /// Small sizes, and nothing that depends on how fast the machine is.
+    /// Builds a pool of small sizes, where nothing depends on the speed of the machine.
     fn pool_of(
         &self,
         targets: Vec<Arc<dyn Target>>,
@@ -119,7 +120,7 @@ impl PoolWorld {
             ..Tuning::default()
         };
         let redundancy = self.space.redundancy.clone();
-        // Threads that no schedule knows of would not repeat themselves.
+        // Threads unknown to the scheduler would not repeat themselves.
         let tiers = TiersConfig {
             fill: self.dice.is_active(),
             keep_fast: self.space.keeps,
@@ -136,8 +137,8 @@ impl PoolWorld {
 }
 
 impl PoolWorld {
-    /// A program has read this record of the table, or written it: from then on it may save, if nothing is to be
-    /// recorded of what was lost.
+    /// Notes that a program has read or written this record of the table. If no loss is left to be
+    /// recorded, saves are possible from then on.
     pub(crate) fn table_is_seen(&self, record: &[u8]) {
         if is_settled(record, &self.markers) {
             self.oracle.settled();
@@ -150,7 +151,8 @@ impl PoolWorld {
         SimLocations { space, targets, markers, written_down, pauses }
     }
 
-    /// The rows of the table now, read without letting other programs go on; none if there is no table.
+    /// Returns the present rows of the table, read while other programs stand; none without a
+    /// table.
     pub(crate) fn rows(&self) -> Vec<TargetConfig> {
         let places = Arc::new(self.places_of(self.all_targets(), false));
         let table = TargetTable::new(self.log(), places, Arc::new(SeededRng::new(0)));
@@ -170,7 +172,7 @@ impl Observer for Remarks {
     }
 }
 
-/// Names a program as one of a host of its own, so that no other program can look whether it runs.
+/// Marks a program as one on its own host, so that no other program can check whether it runs.
 fn on_a_host_of_its_own() -> ProcessMark {
     ProcessMark { system: String::new(), ..ProcessMark::of_this() }
 }

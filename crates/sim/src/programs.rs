@@ -1,4 +1,4 @@
-//! The programs of a schedule: what each of them does, and which errors it may meet.
+//! The programs of a schedule: the work of each, and the errors that it may meet.
 
 use crate::actor::{Actor, Done, End};
 use crate::chance::{Chance, lock};
@@ -24,22 +24,22 @@ use std::sync::{Arc, PoisonError};
 
 /// A program that is about to begin.
 pub struct Program {
-    /// Its number.
+    /// Number of the program.
     pub number: usize,
-    /// What it does.
+    /// Role of the program.
     pub role: Role,
-    /// Its pool.
+    /// Pool of the program.
     pub place: PoolWorld,
     /// The second pool.
     pub other: PoolWorld,
-    /// What it decides by.
+    /// Randomness of the program.
     pub rng: SeededRng,
-    /// What goes wrong.
+    /// The faults, and the scheduler.
     pub dice: Arc<Chance>,
 }
 
 impl Program {
-    /// Does it.
+    /// Runs the program.
     pub fn run(self) {
         let Program { number, role, place, other, rng, dice } = self;
         let Some((pool, process)) = place.pool(number, rng.next_u64()) else { return };
@@ -154,7 +154,7 @@ impl Actor {
         let (there, looked) = (actor.clone(), job.clone());
         let epochs = saving.epochs()?;
         if epochs.is_empty() {
-            return Ok(()); // they were damaged, and given up
+            return Ok(()); // damaged, and given up
         }
         let epoch = epochs[actor.rng.below(epochs.len() as u64) as usize];
         let looks = Arc::new((Mutex::new(true), Condvar::new()));
@@ -175,7 +175,7 @@ impl Actor {
             let handle = saving.save(&state)?;
             saving.wait(&handle)?;
         }
-        // One more goes on from what was looked at, however long that took.
+        // One more save goes on from the state of the look, however long that took.
         let looking = looks.0.lock().unwrap_or_else(PoisonError::into_inner);
         let looked = looks.1.wait_while(looking, |looking| *looking);
         drop(looked.unwrap_or_else(PoisonError::into_inner));
@@ -225,7 +225,7 @@ impl Actor {
             actor.prune(&name, 1, true)?;
         }
         let filled = filling.wait();
-        // Without locks nobody keeps a gc from deleting what was dropped and is still read.
+        // Without locks, a gc may delete dropped data that is still read.
         let is_cut_off = !actor.place.has_locks() && actor.oracle.is_pruned(&name);
         let also: &[ErrorKind] = if is_cut_off { &[ErrorKind::Retry] } else { &[] };
         let restored = actor.met("a fill", &name, filled, also)?;
@@ -251,26 +251,26 @@ impl Actor {
         }
     }
 
-    /// Whether something explains what a verification has found.
+    /// Whether an event explains the finding of a verification.
     fn may_find(&self, finding: &Finding) -> bool {
         match (finding.epoch, finding.error.kind()) {
             _ if self.is_dead() => true,
-            // Damage is final: what fails just now is no excuse for it.
+            // Damage is final, so a passing failure does not excuse it.
             (Some(_), ErrorKind::Damaged) => self.may_be_damaged(),
             (Some(_), _) => self.is_excused(),
-            // What hurts no checkpoint may be found where targets were harmed.
+            // Findings that harm no checkpoint may come from harmed targets.
             (None, _) => self.is_excused() || self.oracle.has_bruises(),
         }
     }
 
-    /// Whether it is nobody's fault if something cannot be read.
+    /// Whether an event excuses an unreadable object.
     fn is_excused(&self) -> bool {
         self.oracle.is_damaged() || self.dice.has_failed() || self.is_dead()
     }
 
-    /// Errors that a collector may end with: another may hold the lock.
+    /// Returns the errors that a collector may end with: another one may hold the lock.
     pub(crate) fn busy(&self) -> &'static [ErrorKind] {
-        // Without locks, a claim in the table keeps those apart that move shards.
+        // Without locks, a claim in the table keeps programs apart that move shards.
         let may_meet = self.place.has_locks() || self.place.space.has_table();
         if may_meet { &[ErrorKind::Retry] } else { &[] }
     }
@@ -278,7 +278,7 @@ impl Actor {
     fn gc(&self, rounds: u64, forget_damaged: bool, rewrite: bool) -> Done {
         for _ in 0..rounds {
             let unused_max = [0.05, 0.0][self.rng.below(2) as usize];
-            // All packs are small here: they are merged as soon as they may be.
+            // All packs are small here: they are merged as soon as possible.
             let small_apart_max = 0;
             let thoroughness =
                 Thoroughness { unused_max, rewrite, small_apart_max, ..Thoroughness::default() };
@@ -326,7 +326,7 @@ impl Actor {
         if !report.heal.incomplete.is_empty() && !self.may_be_damaged() && !self.is_dead() {
             return Err(self.violate(format!("a scrub finds checkpoints incomplete: {report:?}")));
         }
-        // Others at work keep it from mending what it has found.
+        // Other running programs keep it from repairing what it has found.
         let is_blocked =
             report.blocked.as_ref().is_some_and(|why| self.busy().contains(&why.kind()));
         let is_left = is_blocked || self.oracle.has_bruises();
@@ -389,7 +389,7 @@ impl Actor {
             self.let_time_pass(60);
             pause("a place of the log goes");
             self.dice.turns().remark(|| format!("place {number} is away"));
-            // Who asks one after the other may meet one that is away after another.
+            // A caller that asks one replica after the other may meet two that are away in turn.
             self.dice.fail();
             lock(&self.place.places.away).insert(number);
             (0..self.rng.below(400)).for_each(|_| pause("a place of the log is away"));
@@ -423,8 +423,8 @@ impl Actor {
         self.met("a target that comes", &JobName::gc(), added, self.busy())?;
         self.dice.achieved("a target comes");
         self.let_time_pass(60);
-        // What others have begun with an old table may stay behind: then the target stays.
-        // And who has saved there since the last look at the table saves again.
+        // Shards that others have begun with an old table may stay behind: then the target stays.
+        // And a program that saved there since its last look at the table saves again.
         self.dice.fail();
         let removed = self.pool.remove_target(oldest, false, None, &Uses);
         let mut also: Vec<ErrorKind> = self.busy().to_vec();
@@ -440,7 +440,7 @@ impl Actor {
     fn copy(&self, to: &PoolWorld) -> Done {
         let opened = to.pool(self.number, self.rng.next_u64());
         let Some((pool, process)) = opened else { return Err(End) };
-        // All that there may be: one may begin just before the copy asks which there are.
+        // All possible jobs: one may begin just before the copy lists them.
         for job in [A, B, G].map(|job| JobName::new(job).expect("a job's name")) {
             to.oracle.will_commit(self.number, &job, Pending::CopyOf(self.oracle.clone()));
         }
@@ -470,7 +470,7 @@ impl Actor {
         }
     }
 
-    /// An old copy of the log comes back: its newest records are gone.
+    /// Restores an old copy of the log, without its newest records.
     fn rollback(&self, job: &str) -> Done {
         let job = JobName::new(job).expect("a job's name");
         pause("the log is rolled back");

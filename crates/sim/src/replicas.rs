@@ -1,5 +1,6 @@
-//! The log's places as programs see them, where it has several. A record is in the log from the moment in
-//! which a majority of the places hold it: the program that did the last step need not be its author.
+//! The log's replicas as programs see them, if it has several. A record is in the log from the
+//! moment at which a majority of the replicas hold it: the program that did the last step need not
+//! be its author.
 
 use crate::chance::lock;
 use crate::world::{Me, PoolWorld, killed};
@@ -13,16 +14,16 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Places of a log that has several.
+/// Number of replicas of a log that has several.
 pub(crate) const REPLICAS: usize = 3;
 
-/// A set of places: those that the log had first, or was moved to.
+/// A configuration: the first one of the log, or one that it was moved to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Set {
-    /// Counts the moves, from 1.
+    /// Number of the configuration, from 1.
     number: usize,
     count: usize,
-    /// Of the places that it was moved from.
+    /// Number of replicas of the configuration before it.
     before: usize,
 }
 
@@ -40,18 +41,19 @@ impl Set {
         Set { number: next(), count: next(), before: next() }
     }
 
-    /// The set that this one was moved from.
+    /// Returns the configuration that this one replaced.
     fn old(self) -> Set {
         Set { number: self.number - 1, count: self.before, before: 0 }
     }
 
-    /// Numbers of its places. Each has one of its own, and is away together with those at the same place.
+    /// Returns the numbers of its replicas. Each number is unique; replicas at the same index of
+    /// different configurations are away together.
     fn places(self) -> Range<usize> {
         let first = (self.number - 1) * REPLICAS;
         first..first + self.count
     }
 
-    /// Its media, as somebody sees them; without `me` nobody is in the way.
+    /// Returns its media as a program sees them; without `me`, without faults.
     fn media(
         self,
         world: &PoolWorld,
@@ -74,7 +76,7 @@ impl Set {
     }
 }
 
-/// The log of a pool whose log has several places; without `me` nobody is in its way.
+/// Returns the log of a pool with several replicas; without `me`, without faults.
 pub(crate) fn log_of(world: &PoolWorld, me: Option<&Arc<Me>>) -> Arc<dyn ManifestLog> {
     let (there, who) = (world.clone(), me.cloned());
     let follow = move |successor: &[u8]| {
@@ -87,7 +89,7 @@ pub(crate) fn log_of(world: &PoolWorld, me: Option<&Arc<Me>>) -> Arc<dyn Manifes
     Arc::new(RecordLog::over(log.expect("an odd number of places")))
 }
 
-/// Brings a move to its end, as far as that is to be done.
+/// Completes a move, as far as needed.
 fn finish(world: &PoolWorld, me: Option<&Arc<Me>>, set: Set, all: bool) -> Result<()> {
     let open = set.open(world);
     if open == set.count || !all && open > set.count / 2 {
@@ -118,7 +120,7 @@ fn finish(world: &PoolWorld, me: Option<&Arc<Me>>, set: Set, all: bool) -> Resul
     move_to(&old, Asking::InTurn, set.text().as_bytes(), &look).map(drop)
 }
 
-/// Moves the log to as many new places as `count`. `forgets`: the old ones are emptied then.
+/// Moves the log to `count` new replicas. With `forgets`, empties the old ones then.
 pub(crate) fn move_log(world: &PoolWorld, me: &Arc<Me>, count: usize, forgets: bool) -> Result<()> {
     let mut now = Set::FIRST;
     loop {
@@ -154,7 +156,7 @@ impl fmt::Debug for SeenReplica {
     }
 }
 
-/// What is done at a place, unless it goes wrong.
+/// Carries out an operation at a replica, unless a fault is drawn.
 fn step<T>(
     world: &PoolWorld,
     me: Option<&Arc<Me>>,
@@ -202,8 +204,8 @@ impl SeenReplica {
         self.me.as_ref().is_some_and(|me| me.is_dead())
     }
 
-    /// Notes the record, if it is one, and this was the step that put it into the log. What gets to a place that
-    /// is sealed counts only if whoever moves the log finds it: then it is noted when it is copied.
+    /// Notes a record whose last step this was. If it reaches a sealed replica, it counts only if
+    /// the mover of the log finds it: then it is noted when it is copied.
     fn note(&self, job: &JobName, register: u64, record: &[u8], put: &Result<Put>) {
         let places = &self.world.places;
         let at = (self.number, job.clone(), register);
@@ -215,7 +217,7 @@ impl SeenReplica {
         }
         let raw = self.world.world.log_replicas(self.set.places().end, None);
         let raw = &raw[self.set.places()];
-        // One that comes to a single place when newer ones are there is taken back, as in a directory.
+        // If newer records exist in a single replica, this one is taken back, as in a directory.
         if let [only] = raw
             && only.list(job).is_ok_and(|there| there.last().is_some_and(|last| *last > register))
         {

@@ -1,27 +1,27 @@
-//! What programs there are, by what they do.
+//! The roles of programs.
 
 use outlive_store::group::Schedule;
 use outlive_types::Rank;
 
-/// The jobs of all schedules.
+/// The first job of all schedules.
 pub const A: &str = "a";
-/// The other one.
+/// The second job.
 pub const B: &str = "b";
-/// The one whose programs have several ranks.
+/// The job whose programs have several ranks.
 pub const G: &str = "g";
 
-/// What a program does.
+/// The role of a program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Role {
     /// Saves a job again and again, perhaps after a restore.
     Saver {
         /// The job.
         job: &'static str,
-        /// So many times.
+        /// Number of saves.
         saves: u64,
-        /// Begins with what it finds.
+        /// Whether it begins with the restored state.
         restores: bool,
-        /// Waits for each commit.
+        /// Whether it waits for each commit.
         waits: bool,
     },
     /// Goes back to some epoch, and goes on from there.
@@ -43,7 +43,7 @@ pub enum Role {
     Lazy {
         /// The job.
         job: &'static str,
-        /// Prunes while its memory is filled.
+        /// Whether it prunes while its memory is filled.
         prunes: bool,
     },
     /// Verifies a job.
@@ -53,84 +53,86 @@ pub enum Role {
     },
     /// Collects garbage.
     Gc {
-        /// So many times.
+        /// Number of gcs.
         rounds: u64,
-        /// Gives up records that are damaged.
+        /// Whether it gives up damaged records.
         forgets: bool,
-        /// Rewrites packs, as it does where there is room.
+        /// Whether it rewrites packs.
         rewrites: bool,
     },
-    /// Drops all but the newest.
+    /// Drops all checkpoints but the newest.
     Prune {
         /// The job.
         job: &'static str,
-        /// So many stay.
+        /// Number of checkpoints that stay.
         keep_last: u64,
-        /// Frees the space, too.
+        /// Whether it also frees the space.
         collects: bool,
     },
     /// Scrubs.
     Scrub,
     /// Repairs packs that lack a shard.
     Repair {
-        /// So many times.
+        /// Number of repairs.
         rounds: u64,
     },
-    /// Copies what the slow target lacks; programs do so behind their commits, too.
+    /// Copies the packs that the slow target lacks; programs do so after their commits, too.
     Filler {
-        /// So many times.
+        /// Number of fills.
         rounds: u64,
     },
-    /// Deletes from the others what only older checkpoints need; programs do so behind their fills, too.
+    /// Deletes from the other targets the packs that only older checkpoints need; programs do so
+    /// after their fills, too.
     Trimmer {
-        /// So many times.
+        /// Number of trims.
         rounds: u64,
     },
-    /// Looks, at one moment after the other, whether what was safe on the slow target still is.
+    /// Checks at several moments whether the checkpoints that were safe on the slow target still
+    /// are.
     Auditor {
-        /// So many times.
+        /// Number of checks.
         rounds: u64,
     },
-    /// Loses targets, as many as the pool survives: each time a new disk is in the place of an old one.
+    /// Loses targets, as many as the pool survives: a new disk replaces an old one each time.
     Loser,
-    /// A person who changes the targets.
+    /// An operator who changes the targets.
     Operator {
-        /// So many commands.
+        /// Number of commands.
         commands: u64,
-        /// No other one is there.
+        /// Whether it is the only operator.
         is_alone: bool,
     },
-    /// Bits of shards flip, never more than redundancy makes up for.
+    /// Flips bits of shards, within the redundancy.
     Flipper {
-        /// So many times.
+        /// Number of rounds.
         rounds: u64,
     },
-    /// Single targets fail, never more than redundancy makes up for.
+    /// Makes single targets fail, within the redundancy.
     Disks {
-        /// So many times.
+        /// Number of rounds.
         rounds: u64,
     },
-    /// Takes away, at one moment after the other, as many targets as the pool says that may be lost.
+    /// Takes away, at several moments, as many targets as the pool reports that it can lose.
     Doubter {
-        /// So many times.
+        /// Number of rounds.
         rounds: u64,
     },
-    /// The host is started anew: all targets in its memory are lost.
+    /// Restarts the host: all targets in its memory are lost.
     Wiper {
-        /// So many times.
+        /// Number of restarts.
         rounds: u64,
     },
-    /// Targets are away for a while, one at a time, and come back as they were.
+    /// Makes targets go away for a while, one at a time; they come back unchanged.
     Absence,
-    /// Places of the log are away for a while, one at a time, and come back as they were.
+    /// Makes log replicas go away for a while, one at a time; they come back unchanged.
     ReplicaAway,
-    /// Moves the log to other places.
+    /// Moves the log to other replicas.
     LogMover,
     /// Adds a target, and removes another.
     Mover,
     /// Copies everything into the second pool.
     Copy,
-    /// Puts an old copy of a job's log in its place.
+    /// Replaces a job's log with an old copy.
     Rollback {
         /// The job.
         job: &'static str,
@@ -141,27 +143,27 @@ pub enum Role {
     Group(Group),
 }
 
-/// What a group does.
+/// The role of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Group {
     /// The job.
     pub job: &'static str,
-    /// So many times it saves.
+    /// Number of saves.
     pub saves: u64,
-    /// Begins with what it finds.
+    /// Whether it begins with the restored state.
     pub restores: bool,
-    /// Waits for each commit.
+    /// Whether it waits for each commit.
     pub waits: bool,
-    /// When each rank writes.
+    /// The schedule of the ranks' writes.
     pub schedule: Schedule,
-    /// Ranks wait for each other as long as it takes, unless somebody may be lost.
+    /// Whether ranks wait for each other as long as needed, unless a rank may be lost.
     pub is_patient: bool,
-    /// A rank, and the number of operations after which it is killed.
+    /// The rank that is killed, and the number of operations before.
     pub kill: Option<(Rank, u64)>,
-    /// How often it starts again when a rank was lost.
+    /// Number of restarts after the loss of a rank.
     pub restarts: u64,
-    /// Before that all its ranks must have ended; else the others may still be at work.
+    /// Whether all its ranks must have ended before a restart; otherwise some may still be running.
     pub waits_for_all: bool,
-    /// Its ranks have nothing in common but the pool.
+    /// Whether its ranks share nothing but the pool.
     pub meets_in_log: bool,
 }

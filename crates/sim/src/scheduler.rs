@@ -1,7 +1,7 @@
-//! Whose turn it is. The programs of a schedule and the threads that the store starts for them are
-//! real threads, of which one runs at a time. Whenever that one is about to do something that others
-//! can notice, it asks here who goes on; so the same answers give the same schedule. Where time matters,
-//! it passes with the steps; when everybody waits for it, it goes on to the moment that comes first.
+//! The scheduler. The programs of a schedule and the threads that the store starts are real
+//! threads, but one runs at a time. Before a step that others can notice, the running thread asks
+//! here which thread goes on. So the same choices give the same schedule. Where time matters, it
+//! passes with the steps; if all threads wait for it, it jumps to the next wake-up.
 
 use crate::policy::Policy;
 use outlive_types::sync::{Scheduler, scheduled};
@@ -14,13 +14,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-/// A schedule with more decisions than this goes round in circles.
+/// A schedule with more decisions never ends.
 const STEPS_MAX: u64 = 400_000;
-/// What a step takes, where time passes.
+/// Time of a step, where time passes.
 const STEP_NS: u64 = 5_000;
-/// Whoever is held up until nobody else can go on stays behind while others let so much time pass.
+/// A thread held up until no other can go on stays behind while others let this much time pass.
 const IDLE_NS_MAX: u64 = 1_000_000_000;
-/// A thread that has not come back for so long waits for something that nobody here knows of.
+/// A thread that has not come back after this time waits for an event unknown to the scheduler.
 const STUCK_AFTER: Duration = Duration::from_secs(60);
 
 /// All threads of one schedule.
@@ -36,62 +36,62 @@ struct Shared {
 enum Status {
     Ready,
     Waiting(usize),
-    /// Until its time has come.
+    /// Until its wake-up time.
     Asleep,
     Ended,
 }
 
 struct Task {
     name: String,
-    /// The program it belongs to.
+    /// The program of the thread.
     program: usize,
     status: Status,
     gate: Arc<Gate>,
-    /// What it is about to do.
+    /// The next step of the thread.
     next: String,
-    /// When it goes on in any case.
+    /// The time at which it goes on in any case.
     wakes_ns: Option<u64>,
 }
 
-/// A moment in the life of some threads.
+/// A moment of some threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Moment {
-    /// The decision of that number, from 0.
+    /// The decision of this number, from 0.
     Decision(u64),
-    /// Before the step of that number, from 0, whose description begins so.
+    /// Before the step of this number, from 0, whose description begins with this text.
     Before(&'static str, u64),
 }
 
-/// Threads stand still from some moment on.
+/// The suspension of threads from some moment on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Suspension {
-    /// The thread of that name, and those that it has started: `0` is the whole first program.
+    /// Name of a thread, with the threads that it has started: `0` is the whole first program.
     pub who: &'static str,
-    /// When.
+    /// The beginning.
     pub at: Moment,
-    /// They go on then, and anyway when nobody else can go on.
+    /// The end; it also ends when no other thread can go on.
     pub until: Until,
 }
 
 impl Suspension {
-    /// At some moment, until nobody else can go on.
+    /// Returns a suspension from a moment on, until no other thread can go on.
     pub fn of(who: &'static str, at: Moment) -> Suspension {
         Suspension { who, at, until: Until::Ended(usize::MAX) }
     }
 }
 
-/// How long somebody is held up.
+/// The end of a hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Until {
-    /// Until that step.
+    /// At this step.
     Step(u64),
-    /// Until so many programs have ended.
+    /// When this many programs have ended.
     Ended(usize),
-    /// Until so many suspensions have begun.
+    /// When this many suspensions have begun.
     Stood(usize),
 }
 
-/// Whether a thread is the one of a name, or was started by it.
+/// Whether a thread has this name, or was started by the one that has it.
 fn belongs(task: &str, to: &str) -> bool {
     task.strip_prefix(to).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
@@ -101,24 +101,24 @@ struct State {
     policy: Policy,
     steps: u64,
     digest: u64,
-    /// What was done, in order; only if it was asked for.
+    /// The steps in order, if a trace was requested.
     trace: Option<Vec<String>>,
-    /// What is still to be held up; each begins to count when the one before it is over.
+    /// Suspensions to come; each begins to count when the one before it has begun.
     suspensions: VecDeque<Suspension>,
-    /// How many of them have begun.
+    /// Number of suspensions that have begun.
     stood: usize,
-    /// Threads that are held up, or until nobody else can go on.
+    /// Threads that are held up; at the latest until no other can go on.
     held: Vec<(String, Until)>,
     has_held: bool,
-    /// The time, where it passes; else it takes none to wait for it.
+    /// The time, if it passes; otherwise waiting takes none.
     now_ns: Option<u64>,
-    /// How much of it has passed while nobody could go on but who is held up.
+    /// Time that has passed while only held-up threads could go on.
     idle_ns: u64,
     failure: Option<String>,
     over: bool,
 }
 
-/// Where a thread waits for its turn.
+/// The gate at which a thread waits for its turn.
 #[derive(Default)]
 struct Gate {
     open: AtomicBool,
@@ -140,24 +140,24 @@ impl Gate {
     }
 }
 
-/// How a schedule went.
+/// The outcome of a schedule.
 #[derive(Clone, Debug)]
 pub struct Ran {
-    /// Decisions taken.
+    /// Number of decisions.
     pub steps: u64,
-    /// Stands for all of them.
+    /// Digest of all decisions.
     pub digest: u64,
-    /// What was done, in order, if it was asked for.
+    /// The steps in order, if a trace was requested.
     pub trace: Vec<String>,
-    /// Why it did not come to its end: a panic, a deadlock.
+    /// The reason why it did not end: a panic, a deadlock.
     pub failure: Option<String>,
 }
 
-/// A program's beginning: its name and what it does.
+/// The start of a program: its name and its work.
 pub type Start = (String, Box<dyn FnOnce() + Send>);
 
 impl SeededScheduler {
-    /// Nobody's turn yet.
+    /// Returns a scheduler without threads.
     pub fn new(policy: Policy, keep_trace: bool) -> SeededScheduler {
         let state = State {
             tasks: Vec::new(),
@@ -177,8 +177,8 @@ impl SeededScheduler {
         SeededScheduler(Arc::new(Shared { state: Mutex::new(state), over: Condvar::new() }))
     }
 
-    /// Runs the programs until all their threads have ended. After a failure threads are left
-    /// behind that wait for ever.
+    /// Runs the programs until all their threads have ended. After a failure, threads are left that
+    /// wait forever.
     pub fn run(&self, programs: Vec<Start>) -> Ran {
         for (program, (name, work)) in programs.into_iter().enumerate() {
             self.0.start(program, name, work).expect("a thread can be started");
@@ -210,27 +210,28 @@ impl SeededScheduler {
         }
     }
 
-    /// From now on time passes.
+    /// Lets time pass from now on.
     pub fn keep_time(&self) {
         self.0.state().now_ns.get_or_insert(0);
     }
 
-    /// The time; 0 where none passes.
+    /// Returns the time; 0 if no time passes.
     pub fn now_ns(&self) -> u64 {
         self.0.state().now_ns.unwrap_or(0)
     }
 
-    /// Has threads stand still, one suspension after the other.
+    /// Suspends threads, one suspension after the other.
     pub fn suspend(&self, suspensions: &[Suspension]) {
         self.0.state().suspensions.extend(suspensions.iter().cloned());
     }
 
-    /// Has a program begin when so many suspensions have begun.
+    /// Makes a program begin when `suspensions` suspensions have begun.
     pub fn come_late(&self, program: usize, suspensions: usize) {
         self.0.state().held.push((program.to_string(), Until::Stood(suspensions)));
     }
 
-    /// Holds a thread up, and those that it has started, for so many steps, or until nobody else can go on.
+    /// Holds up a thread, and those that it has started, for `steps` steps, or until no other can
+    /// go on.
     pub fn hold(&self, who: &str, steps: u64) {
         let mut state = self.0.state();
         let until = Until::Step(state.steps.saturating_add(steps));
@@ -238,7 +239,7 @@ impl SeededScheduler {
         state.has_held = true;
     }
 
-    /// Whether anybody has stood still or was held up.
+    /// Whether a thread was suspended or held up.
     pub fn have_held(&self) -> bool {
         self.0.state().has_held
     }
@@ -285,12 +286,12 @@ impl Shared {
             shared.end(number, ended.err().map(|panic| words(&*panic)));
         })?;
         let _ = gate.thread.set(thread.thread().clone());
-        // It may have been given its turn before it could be woken: it looks once more.
+        // It may have got its turn before it could be woken: it checks again.
         thread.thread().unpark();
         Ok(())
     }
 
-    /// A thread has ended.
+    /// Ends a thread.
     fn end(&self, number: usize, panic: Option<String>) {
         let mut state = self.state();
         state.tasks[number].status = Status::Ended;
@@ -313,14 +314,14 @@ impl Shared {
     }
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 pub fn words(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message").to_owned()
 }
 
 impl State {
-    /// Who goes on, and writes it down; `None` if nobody can.
+    /// Chooses the thread that goes on, and records it; `None` if none can.
     fn choose(&mut self, but: Option<usize>) -> Option<usize> {
         let steps = self.steps;
         if !self.held.is_empty() {
@@ -371,7 +372,7 @@ impl State {
         Some(next)
     }
 
-    /// Time passes: some go on.
+    /// Lets time pass, and wakes threads.
     fn wake(&mut self, ns: u64) {
         let Some(now) = &mut self.now_ns else { return };
         *now += ns;
@@ -383,8 +384,8 @@ impl State {
         }
     }
 
-    /// Nobody can go on: it is the next moment for which somebody waits who is not held up. False if there
-    /// is none.
+    /// Passes time when no thread can go on: up to the next wake-up of a thread that is not held
+    /// up. Returns false if there is none.
     fn pass_time(&mut self) -> bool {
         let is_held = |task: &Task| self.held.iter().any(|(who, _)| belongs(&task.name, who));
         let free = self.tasks.iter().filter(|task| !is_held(task));
@@ -405,7 +406,7 @@ impl State {
         true
     }
 
-    /// How many programs have ended.
+    /// Returns how many programs have ended.
     fn ended(&self) -> usize {
         let at_work = self.tasks.iter().filter(|task| task.status != Status::Ended);
         let at_work: BTreeSet<usize> = at_work.map(|task| task.program).collect();
@@ -413,7 +414,7 @@ impl State {
         all.len() - at_work.len()
     }
 
-    /// Holds up whoever is meant by the next suspension, if this is the moment.
+    /// Suspends the thread of the next suspension, if this is its moment.
     fn suspend(&mut self, number: usize, what: &str) {
         let Some(next) = self.suspensions.front_mut() else { return };
         if !belongs(&self.tasks[number].name, next.who) {
@@ -455,11 +456,11 @@ thread_local! {
     static NOTICE: RefCell<Option<Notice>> = const { RefCell::new(None) };
 }
 
-/// What to do when the thread is about to do something.
+/// A callback before a step of the thread.
 type Notice = (&'static str, Box<dyn FnOnce()>);
 
-/// Does `work`; when this thread, within it, is about to do `what` for the first time, calls `notice`
-/// before anybody else goes on.
+/// Does `work`. When this thread is about to do `what` for the first time within it, calls `notice`
+/// before any other thread goes on.
 pub fn noticing<T>(
     what: &'static str,
     notice: impl FnOnce() + 'static,
@@ -471,18 +472,18 @@ pub fn noticing<T>(
     done
 }
 
-/// What a thread's stack unwinds with that was killed within a step.
+/// Unwinds the stack of a thread that was killed within a step.
 struct Killed;
 
 thread_local! {
     static FATE: RefCell<Option<Fate>> = const { RefCell::new(None) };
 }
 
-/// Says whether the thread has been killed.
+/// Whether the thread was killed.
 type Fate = Box<dyn FnMut() -> bool>;
 
 /// Does `work`, unless `fate` says at one of its pauses that the thread is dead: then it goes no
-/// further, and there is no answer.
+/// further, and this returns `None`.
 pub fn mortal<T>(fate: impl FnMut() -> bool + 'static, work: impl FnOnce() -> T) -> Option<T> {
     FATE.set(Some(Box::new(fate)));
     let done = catch_unwind(AssertUnwindSafe(work));
@@ -499,14 +500,14 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// One thread's way to ask.
+/// The connection of one thread to the scheduler.
 struct ScheduledTurn {
     shared: Arc<Shared>,
     number: usize,
 }
 
 impl ScheduledTurn {
-    /// Others go on, until that time has passed.
+    /// Lets others run until that time has passed.
     fn sleep_until(&self, mut state: MutexGuard<'_, State>, status: Status, time: Duration) {
         let until = state.now_ns.unwrap_or(0).saturating_add(nanos(time));
         let task = &mut state.tasks[self.number];
@@ -514,7 +515,7 @@ impl ScheduledTurn {
         self.switch(state, None);
     }
 
-    /// Lets whoever is chosen go on, and returns when this thread is.
+    /// Lets the chosen thread run, and returns when this thread is chosen.
     fn switch(&self, mut state: MutexGuard<'_, State>, but: Option<usize>) {
         let gate = state.tasks[self.number].gate.clone();
         if state.failure.is_none() {

@@ -1,5 +1,5 @@
-//! What a person does when all programs have ended: replaces targets that are lost, scrubs, and repairs. Then the
-//! pool must be as its table says, and survive what it promises.
+//! The operator's work after the end of all programs: replaces lost targets, scrubs, and repairs.
+//! Then the pool must match its table, and survive what it promises.
 
 use crate::blows::place_of;
 use crate::chance::lock;
@@ -13,14 +13,14 @@ use outlive_store::{Sample, Uses, named_packs, repair};
 use outlive_types::{Error, ErrorKind, PackId, SeededRng};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Scrubs and repairs after which nothing may be left to do.
+/// Scrubs and repairs after which no work may be left.
 const ROUNDS_MAX: u32 = 4;
-/// Gcs after which nothing may be left to do.
+/// Gcs after which no work may be left.
 const QUIET_GCS_MAX: u32 = 3;
-/// Sets of targets that are taken away.
+/// Number of sets of targets that are taken away.
 const SETS: u64 = 4;
 
-/// Replaces targets whose places have lost their marker, and puts an end to what stands in the way of that.
+/// Replaces targets whose locations lost their marker, and ends what prevents that.
 pub(crate) fn replace_lost(pool: &Pool, place: &PoolWorld) -> Result<(), String> {
     if !place.space.operated {
         return Ok(());
@@ -45,8 +45,8 @@ pub(crate) fn replace_lost(pool: &Pool, place: &PoolWorld) -> Result<(), String>
     Ok(())
 }
 
-/// Repairs, which must empty the fast targets that are to leave: also of packs that no checkpoint names, as no gc has
-/// come yet. A slow one may have to wait for a scrub.
+/// Repairs, which must empty the leaving fast targets: also of packs that no checkpoint names, as
+/// no gc has run yet. A slow target may have to wait for a scrub.
 pub(crate) fn empty_what_leaves(pool: &Pool, place: &PoolWorld) -> Result<(), String> {
     if !place.space.operated {
         return Ok(());
@@ -61,7 +61,7 @@ pub(crate) fn empty_what_leaves(pool: &Pool, place: &PoolWorld) -> Result<(), St
     }
 }
 
-/// Scrubs and repairs until nothing is left to do, and checks what there is then.
+/// Scrubs and repairs until no work is left, and then checks the pool.
 pub(crate) fn settle(pool: &Pool, place: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
     let scrubs_first = rng.below(2) == 0;
     let mut rounds = 0;
@@ -87,8 +87,9 @@ pub(crate) fn settle(pool: &Pool, place: &PoolWorld, rng: &SeededRng) -> Result<
     survives(place, rng)
 }
 
-/// A command, given as its message says. A record that a killed program has written to few places of the log comes to
-/// light when the next command appends one: it may be a claim, which a person ends then.
+/// Runs a command, and follows the advice of its message. A killed program may have written a
+/// record to few log replicas; it comes to light at the next append. It may be a claim, which the
+/// operator ends.
 fn commanded<T>(
     pool: &Pool,
     place: &PoolWorld,
@@ -104,7 +105,7 @@ fn commanded<T>(
     }
 }
 
-/// Whether a scrub finds nothing at all. What it finds it must mend.
+/// Whether a scrub finds nothing. It must repair what it finds.
 fn scrubbed(pool: &Pool, place: &PoolWorld) -> Result<bool, String> {
     let options = ScrubOptions { sample: Sample::ALL, bytes_per_s: None, dry_run: false };
     let command = || {
@@ -116,7 +117,8 @@ fn scrubbed(pool: &Pool, place: &PoolWorld) -> Result<bool, String> {
     };
     let report = commanded(pool, place, command);
     let mut report = report.map_err(|error| format!("a quiet scrub: {error}"))?;
-    // What was whole in packs whose headers are scratched lies in others now, and a gc deletes them.
+    // The whole data of packs with damaged headers is in other packs now, and a gc deletes the old
+    // ones.
     if place.oracle.has_scratches() && !report.damaged.is_empty() {
         report.damaged.clear();
         collect_all(pool)?;
@@ -134,7 +136,7 @@ fn is_mended(report: &ScrubReport) -> Result<(), String> {
     }
 }
 
-/// Each shard of a pack is on one target, which fails by itself.
+/// Checks that each shard of a pack is on one target, and that these fail independently.
 fn laid_out(pool: &Pool, place: &PoolWorld) -> Result<(), String> {
     let rows = match place.space.has_table() {
         true => place.rows(),
@@ -154,7 +156,7 @@ fn laid_out(pool: &Pool, place: &PoolWorld) -> Result<(), String> {
     for (on, shard, _) in place.world.stored() {
         let domain = match (place.space.has_table(), place_row(on)) {
             (false, _) => format!("place {on}"),
-            // It is no part of the pool any more.
+            // The target is no longer part of the pool.
             (true, None) => continue,
             (true, Some(row)) if row.tier == Tier::Slow => {
                 on_slow.entry(shard.pack).or_default().insert(shard.shard);
@@ -175,7 +177,7 @@ fn laid_out(pool: &Pool, place: &PoolWorld) -> Result<(), String> {
     for pack in named {
         let none = BTreeMap::new();
         let shards = fast.get(&pack).unwrap_or(&none);
-        // Perhaps it was trimmed. The slow tier has as many shards as read it, if not all.
+        // The pack may be trimmed. The slow tier has enough of its shards to read it.
         let slow = on_slow.get(&pack).map_or(0, BTreeSet::len);
         if shards.is_empty() && place.space.keeps > 0 && slow >= usize::from(geometry.k) {
             continue;
@@ -196,7 +198,7 @@ fn laid_out(pool: &Pool, place: &PoolWorld) -> Result<(), String> {
     Ok(())
 }
 
-/// Any targets may be lost, as many as the pool's rule says.
+/// Checks that any set of targets may be lost, as many as the pool's rule says.
 fn survives(place: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
     let (domains, count) = (place.domains(), place.space.survives());
     if count == 0 {
@@ -204,7 +206,7 @@ fn survives(place: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
     }
     for _ in 0..SETS {
         let mut lost = some_of(&domains, count, rng);
-        // Nothing is on the slow tier alone, so the fast one must do.
+        // No data is on the slow tier only, so the fast one must suffice.
         if place.space.keeps == 0 {
             lost.extend(place.slow_targets());
         }
@@ -219,8 +221,8 @@ fn survives(place: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
     Ok(())
 }
 
-/// Collects until nothing is left to do. What a gc rewrites makes the segments of earlier ones superfluous: these go
-/// with the next.
+/// Collects until no work is left. A rewrite makes the segments of earlier gcs superfluous: the
+/// next gc deletes these.
 pub(crate) fn collect_all(pool: &Pool) -> Result<(), String> {
     for _ in 0..=QUIET_GCS_MAX {
         let report = collect(pool, &GcOptions::default());

@@ -6,33 +6,34 @@ use outlive_types::SeededRng;
 /// The targets of a pool.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Space {
-    /// How many there are.
+    /// Number of targets.
     pub targets: usize,
-    /// How many of them may be lost.
+    /// Redundancy rule of the pool.
     pub redundancy: Redundancy,
     /// Whether targets come and go.
     pub moves: bool,
-    /// Whether there is one more, which is slow and holds copies.
+    /// Whether there is also a slow target, which holds copies.
     pub slow: bool,
-    /// Whether the others are in memory, which may be lost at any moment.
+    /// Whether the other targets are in memory, which may be lost at any moment.
     pub volatile: bool,
-    /// So many newest checkpoints stay on the others once the slow one has them; 0 for all.
+    /// Number of newest checkpoints that stay on the fast targets once the slow one has them; 0 for
+    /// all.
     pub keeps: u64,
-    /// Operators change the targets.
+    /// Whether operators change the targets.
     pub operated: bool,
-    /// Places without a target at first: so many more targets can come.
+    /// Number of locations without a target at first.
     pub spare: usize,
-    /// Containers of a pack at most.
+    /// Maximum number of containers in a pack.
     pub containers: u64,
-    /// Whether each program is on a host of its own, and the log has leases.
+    /// Whether each program is on its own host, and the log has leases.
     pub leases: bool,
 }
 
-/// Places that stay free for the commands that a person gives when all programs have ended.
+/// Locations that stay free for the operator after the end of all programs.
 const RESERVE: usize = 4;
 
 impl Space {
-    /// That of a seed.
+    /// Returns the space of a seed.
     pub fn of(seed: u64) -> Space {
         let (targets, redundancy) = match seed % 4 {
             3 => (2, Redundancy::default()),
@@ -48,7 +49,7 @@ impl Space {
         let writes = if (seed / 16).is_multiple_of(2) { Writes::Full } else { Writes::Degraded };
         let moves = seed % 4 == 3 && seed / 4 % 2 == 1 || seed % 4 == 1 && seed / 32 % 2 == 1;
         let slow = seed % 7 == 3;
-        // With a slow target, or with nothing that is left.
+        // With a slow target, or with nothing that survives.
         let volatile = slow && seed / 7 % 3 == 1 || seed % 35 == 12;
         let moves = moves && !volatile;
         let keeps = if slow && seed / 7 % 4 == 2 { 1 + seed / 28 % 2 } else { 0 };
@@ -60,7 +61,7 @@ impl Space {
         Space { operated, spare, containers, leases, ..of_one }
     }
 
-    /// That of a schedule about single targets: `operated` or not.
+    /// Returns the space of a schedule about single targets: `operated` or not.
     pub fn of_targets(operated: bool, rng: &SeededRng) -> Space {
         let (targets, redundancy) = match rng.below(8) {
             0 => (1 + rng.below(2) as usize, Redundancy::default()),
@@ -70,7 +71,7 @@ impl Space {
             _ => (4, Redundancy::erasure(2, 2)),
         };
         let writes = if rng.below(3) > 0 { Writes::Full } else { Writes::Degraded };
-        // Without redundancy a slow target is all that makes up for damage.
+        // Without redundancy only a slow target makes up for damage.
         let slow = rng.below(3) == 0 || !operated && redundancy.survives() == 0;
         let keeps = if slow && rng.below(2) == 0 { 1 + rng.below(2) } else { 0 };
         let spare = if operated { 3 } else { 0 };
@@ -82,27 +83,27 @@ impl Space {
         Space { operated, spare, containers, ..of_one }
     }
 
-    /// How many there are ever.
+    /// Returns the maximum number of targets.
     pub fn targets_max(&self) -> usize {
         self.used() + if self.operated { RESERVE } else { 0 }
     }
 
-    /// How many places programs use.
+    /// Returns the number of locations that programs use.
     pub fn used(&self) -> usize {
         self.targets + usize::from(self.slow) + self.spare
     }
 
-    /// Whether a table says which targets there are.
+    /// Whether a table lists the targets.
     pub fn has_table(&self) -> bool {
         self.moves || self.slow || self.volatile || self.operated
     }
 
-    /// Where a target is put that comes.
+    /// Returns the location of a new target.
     pub fn new_replica(&self) -> usize {
         self.targets + usize::from(self.slow)
     }
 
-    /// So many targets may be lost.
+    /// Returns the number of targets that may be lost.
     pub fn survives(&self) -> usize {
         self.redundancy.survives()
     }

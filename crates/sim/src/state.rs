@@ -1,5 +1,5 @@
-//! What programs save: a few pages, each of which holds one of a few contents, so that programs meet
-//! what others have stored.
+//! The content that programs save: few pages, each with one of few contents, so that programs find
+//! chunks that others have stored.
 
 use outlive_capture::Region;
 use outlive_store::{MemoryImage, RestoreSink};
@@ -8,32 +8,32 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Contents that a page may have; 0 stands for zeros.
+/// Number of contents that a page may have; 0 stands for zeros.
 const CONTENTS: u8 = 14;
-/// Pages of the region that is packed with others, and of the one that is a stream of its own.
+/// Pages of the region in the packed stream, and of the one with its own stream.
 const PACKED_PAGES: usize = 4;
 const OWN_PAGES: usize = 16;
 /// The same where a pack has several containers.
 const MANY_CONTENTS: u8 = 64;
 const MANY_PAGES: usize = 44;
 
-/// A program's state: what each of its pages holds.
+/// A program's state: the content of each page.
 #[derive(Clone, PartialEq, Eq)]
 pub struct State {
     pages: Vec<u8>,
-    /// Number of contents that there are.
+    /// Number of possible contents.
     contents: u8,
 }
 
 impl State {
-    /// A state of which `pages` pages are not zeros.
+    /// Returns a state with up to `pages` nonzero pages.
     pub fn random(rng: &SeededRng, pages: u64) -> State {
         let mut state = State { pages: vec![0; PACKED_PAGES + OWN_PAGES], contents: CONTENTS };
         (0..pages).for_each(|_| state.change(rng));
         state
     }
 
-    /// A state that takes several containers.
+    /// Returns a state that fills several containers.
     pub fn large(rng: &SeededRng) -> State {
         let contents = MANY_CONTENTS;
         let page = |_| rng.below(u64::from(contents)) as u8;
@@ -47,7 +47,7 @@ impl State {
         self.pages[page] = (self.pages[page] + other) % self.contents;
     }
 
-    /// Its regions, for a source.
+    /// Returns its regions, for a source.
     pub fn regions(&self) -> Vec<Region> {
         let region = |(name, bytes): (String, Vec<u8>)| {
             Region::from_bytes(name, "|u1", vec![bytes.len() as u64], bytes)
@@ -89,7 +89,7 @@ fn content(page: u8) -> &'static [u8] {
     &pages[usize::from(page)]
 }
 
-/// What a restore has brought, by region.
+/// The result of a restore, by region.
 #[derive(PartialEq, Eq)]
 pub struct RestoredRegions(BTreeMap<String, Vec<u8>>);
 
@@ -116,12 +116,12 @@ impl<'a, I: Iterator<Item = &'a Vec<u8>>> FlattenPages<'a> for I {
     }
 }
 
-/// Memory that a restore fills. Begins as rubbish: zeros must be written, too.
+/// Memory that a restore fills. It begins as rubbish, so that zeros must be written, too.
 #[derive(Clone)]
 pub struct Memory(Arc<Vec<Mutex<Vec<u8>>>>);
 
 impl Memory {
-    /// For all streams of a checkpoint.
+    /// Returns memory for all streams of a checkpoint.
     pub fn of(checkpoint: &MemoryImage) -> Memory {
         let bytes = checkpoint.streams().iter().map(|stream| stream.tree.bytes as usize);
         Memory(Arc::new(bytes.map(|bytes| Mutex::new(vec![0xA5; bytes])).collect()))
@@ -133,14 +133,14 @@ impl Memory {
         into[offset as usize..][..bytes.len()].copy_from_slice(bytes);
     }
 
-    /// The streams' bytes.
+    /// Returns the streams' bytes.
     pub fn streams(&self) -> Vec<Vec<u8>> {
         let bytes =
             |stream: &Mutex<Vec<u8>>| stream.lock().unwrap_or_else(PoisonError::into_inner).clone();
         self.0.iter().map(bytes).collect()
     }
 
-    /// The checkpoint's regions, as they are in memory now.
+    /// Returns the checkpoint's regions, as they are in memory now.
     pub fn restored(&self, checkpoint: &MemoryImage) -> RestoredRegions {
         let streams = self.streams();
         let number = checkpoint.stream_of();

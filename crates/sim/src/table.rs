@@ -1,4 +1,5 @@
-//! The places of the targets of a [`PoolWorld`]. The table itself is the pool's own, in the schedule's log.
+//! The locations of the targets of a [`PoolWorld`]. The table itself is the pool's own, in the
+//! schedule's log.
 
 use crate::blows::place_of;
 use crate::chance::lock;
@@ -12,13 +13,13 @@ use outlive_types::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-/// Which target is in which place; none where a target was lost with its marker, or where there never was one.
+/// The target at each location; none if it was lost with its marker, or never was there.
 pub(crate) type Markers = Arc<Mutex<BTreeMap<usize, u32>>>;
 
-/// The numbers of the targets that `pool.toml` names, or has named.
+/// Numbers of the targets that `pool.toml` lists or has listed.
 pub(crate) type WrittenDown = Arc<Mutex<BTreeSet<u32>>>;
 
-/// The table of a new pool.
+/// Returns the table of a new pool.
 fn first(space: &Space) -> Rows {
     let row = |place: usize| {
         let id = Some(place as u32 + 1);
@@ -32,21 +33,21 @@ fn first(space: &Space) -> Rows {
     Rows { next_id: targets.len() as u32 + 1, targets }
 }
 
-/// The markers of a new pool.
+/// Returns the markers of a new pool.
 pub(crate) fn markers_of(space: &Space) -> Markers {
     let place = |row: &TargetConfig| Some((place_of(row)?, row.id?));
     Arc::new(Mutex::new(first(space).targets.iter().filter_map(place).collect()))
 }
 
-/// The places as one program sees them.
+/// The locations as one program sees them.
 #[derive(Debug)]
 pub(crate) struct SimLocations {
     pub space: Space,
-    /// By place, those to come too.
+    /// Targets by location, future ones too.
     pub targets: Vec<Arc<dyn Target>>,
     pub markers: Markers,
     pub written_down: WrittenDown,
-    /// Whether others may go on before each look.
+    /// Whether others may run before each look.
     pub pauses: bool,
 }
 
@@ -138,7 +139,7 @@ impl TargetLocations for SimLocations {
     }
 }
 
-/// Whether nothing is to be recorded any more of what was lost, as this record of the table says.
+/// Whether this record of the table shows that no loss is left to be recorded.
 pub(crate) fn is_settled(record: &[u8], markers: &Markers) -> bool {
     let Ok(rows) = Rows::parse(record) else { return false };
     let markers = lock(markers);

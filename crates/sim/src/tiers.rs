@@ -1,4 +1,4 @@
-//! Programs about a slow target: one that copies to it, and one that looks whether what was safe stays so.
+//! Programs about a slow target: they copy to it, and check that safe checkpoints stay safe.
 
 use crate::actor::{Actor, Done};
 use crate::blows::place_of;
@@ -40,8 +40,8 @@ impl Actor {
         Ok(())
     }
 
-    /// What was called safe on the slow target at one moment can be restored from there alone ever after, unless
-    /// a prune has dropped it.
+    /// Checks that checkpoints that were safe on the slow target at one moment can always be
+    /// restored from there alone, unless a prune has dropped them.
     pub(crate) fn auditor(&self, rounds: u64) -> Done {
         let mut safe = BTreeSet::new();
         for _ in 0..rounds {
@@ -51,7 +51,7 @@ impl Actor {
                 return Ok(());
             }
             let (place, seed) = (&self.place, self.rng.next_u64());
-            // What is damaged on the slow tier is safe again when it was mended.
+            // Data that is damaged on the slow tier is safe again after its repair.
             if place.space.operated || self.oracle.is_hit() {
                 safe.clear();
             }
@@ -70,7 +70,8 @@ impl Actor {
         Ok(())
     }
 
-    /// Errors of a program that needs a slow target: an operator may have taken the last one.
+    /// Returns the errors of a program that needs a slow target: an operator may have removed the
+    /// last one.
     fn without_slow(&self) -> Vec<ErrorKind> {
         let mut also = self.busy().to_vec();
         if self.place.space.operated {
@@ -85,7 +86,7 @@ impl Actor {
 }
 
 impl Actor {
-    /// The host is started anew: programs that go on are those of a system that only its memory was taken from.
+    /// Restarts the host: the programs go on, but the content of its memory is lost.
     pub(crate) fn wiper(&self, rounds: u64) -> Done {
         for _ in 0..rounds {
             self.let_time_pass(120);
@@ -119,8 +120,8 @@ impl PoolWorld {
         places.all(|place| good.contains_key(&place)) && self.is_clean(Tier::Slow)
     }
 
-    /// The checkpoints that are called safe on the slow target. None if nothing can be known, or if nothing
-    /// keeps fills and gcs apart.
+    /// Returns the checkpoints that are safe on the slow target. None if that is unknown, or if no
+    /// lock keeps fills and gcs apart.
     pub(crate) fn safe_on_slow(&self, seed: u64) -> BTreeSet<(JobName, Epoch)> {
         if self.world.crashed() {
             return BTreeSet::new();

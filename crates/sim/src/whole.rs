@@ -1,4 +1,4 @@
-//! Whether the checkpoints of a pool are those that were saved.
+//! The check that the checkpoints of a pool are those that were saved.
 
 use crate::oracle::Committed;
 use crate::state::{Memory, RestoredRegions};
@@ -7,8 +7,8 @@ use outlive_pool::Pool;
 use outlive_store::{Finding, Job, JobOptions, Select};
 use outlive_types::{Epoch, Error, ErrorKind, Rank};
 
-/// All checkpoints of a pool are there and whole, and no others. Once it `is_settled`, nothing excuses what a
-/// verification finds.
+/// Checks that all checkpoints of a pool are there and whole, and no others. Once it `is_settled`,
+/// nothing excuses a finding of a verification.
 pub(crate) fn checkpoints(pool: &Pool, place: &PoolWorld, is_settled: bool) -> Result<(), String> {
     for name in place.oracle.jobs() {
         let job = Job::open(pool, name.as_str(), JobOptions::default());
@@ -17,7 +17,7 @@ pub(crate) fn checkpoints(pool: &Pool, place: &PoolWorld, is_settled: bool) -> R
             Ok(infos) => infos.iter().map(|info| info.epoch).collect(),
             Err(error) => return Err(format!("the log of {name} cannot be read: {error}")),
         };
-        // Behind that: a program that reads a record which only some places have completes it.
+        // Asked later, since a program that reads a record of only some replicas completes it.
         let committed = place.oracle.committed(&name);
         for epoch in &there {
             let Some(committed) = committed.get(epoch) else {
@@ -57,7 +57,7 @@ pub(crate) fn whole(
     }
 }
 
-/// The same rank by rank, which changes nothing of the pool.
+/// Checks the same rank by rank, which changes nothing in the pool.
 pub(crate) fn whole_ranks(
     job: &Job,
     epoch: Epoch,

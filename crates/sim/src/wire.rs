@@ -1,4 +1,5 @@
-//! What connects the ranks of a group: others may come first at each call, and whoever is dead says nothing.
+//! The connection of a group's ranks: others may run first at each call, and dead ranks send
+//! nothing.
 
 use crate::world::{Me, killed};
 use outlive_types::sync::pause;
@@ -6,7 +7,7 @@ use outlive_types::{Coordinator, Error, Rank, Result};
 use std::any::Any;
 use std::sync::Arc;
 
-/// One rank's end.
+/// The end of one rank.
 #[derive(Debug)]
 pub(crate) struct Wire {
     pub inner: Arc<dyn Coordinator>,

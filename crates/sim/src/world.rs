@@ -1,4 +1,4 @@
-//! A pool of a schedule, and what goes wrong there, as the schedule's seed says. Beneath lies a
+//! A pool of a schedule, and the faults there, by the schedule's seed. It is built on a
 //! [`FaultWorld`].
 
 use crate::authors::ReplicasOracle;
@@ -17,57 +17,57 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
-/// What keeps the records.
+/// The kind of a log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LogKind {
     /// Memory, without locks.
     Plain,
     /// Memory, with locks that end with their holder.
     Locks,
-    /// A directory: the steps of an append are moments at which others may come first, too.
+    /// A directory: others may also run between the steps of an append.
     Directory,
-    /// Three places, of which one may be away: each step at each of them is such a moment.
+    /// Three replicas, of which one may be away: others may run at each step of each replica.
     Places,
 }
 
 /// One pool of a schedule.
 #[derive(Clone)]
 pub struct PoolWorld {
-    /// Its name in messages.
+    /// Name of the pool in messages.
     pub name: &'static str,
-    /// What is stored.
+    /// The stored data.
     pub world: FaultWorld,
-    /// What must be.
+    /// The data that must be there.
     pub oracle: Oracle,
     /// Its targets.
     pub(crate) space: Space,
-    /// Which target is in which place.
+    /// The target at each location.
     pub(crate) markers: Markers,
-    /// Which targets its descriptor names, or has named.
+    /// The targets that its descriptor names, or has named.
     pub(crate) written_down: WrittenDown,
-    /// The log, if it is not that of `world`.
+    /// The log, unless it is that of `world`.
     pub(crate) directory: Option<Arc<(DirectoryLog, TempDir)>>,
-    /// Records that somebody cannot read: the program, the job, the number.
+    /// Records that a program cannot read: the program, the job, the number.
     pub(crate) unreadable: Arc<Mutex<BTreeSet<(usize, JobName, u64)>>>,
     /// The leases of its log.
     pub(crate) leases: Leases,
-    /// Of its log's places, if it has several.
+    /// The state of its log's replicas, if it has several.
     pub(crate) places: Arc<ReplicasOracle>,
-    /// What was done to single targets.
+    /// The harm done to single targets.
     pub(crate) harm: Arc<Harm>,
     kind: LogKind,
     pub(crate) dice: Arc<Chance>,
 }
 
 impl PoolWorld {
-    /// An empty pool.
+    /// Returns an empty pool.
     pub fn new(name: &'static str, kind: LogKind, space: &Space, dice: &Arc<Chance>) -> PoolWorld {
         let world = match kind {
             LogKind::Locks => FaultWorld::with_locks(),
             LogKind::Plain | LogKind::Directory | LogKind::Places => FaultWorld::new(),
         };
         let directory = (kind == LogKind::Directory).then(|| {
-            // In memory, where there is such a place: many files are made and synced.
+            // In memory, if possible: the log makes and syncs many files.
             let dir = TempDir::new_in("/dev/shm").or_else(|_| TempDir::new());
             let dir = dir.expect("a directory for a log can be made");
             Arc::new((DirectoryLog::open(dir.path()), dir))
@@ -94,17 +94,17 @@ impl PoolWorld {
         }
     }
 
-    /// Its targets with nobody between.
+    /// Returns its targets without faults.
     pub(crate) fn all_targets(&self) -> Vec<Arc<dyn Target>> {
         self.world.process_with(self.space.targets_max()).0
     }
 
-    /// Whether its log is a directory's, which does not know who was killed.
+    /// Whether its log is in a directory, which does not notice kills.
     pub fn is_directory(&self) -> bool {
         self.directory.is_some()
     }
 
-    /// Whether its log has several places.
+    /// Whether its log has several replicas.
     pub fn has_replicas(&self) -> bool {
         self.kind == LogKind::Places
     }
@@ -114,19 +114,19 @@ impl PoolWorld {
         self.is_directory() || self.world.has_locks()
     }
 
-    /// Whether operations fail only where that is drawn for each.
+    /// Whether operations fail only by a draw for each.
     pub fn never_fails(&self) -> bool {
         let Space { moves, slow, operated, .. } = self.space;
         !(moves || slow || operated || self.space.survives() > 0 || self.has_replicas())
     }
 
-    /// Whether a person puts it in order when all programs have ended: redundancy makes up for whatever was harmed.
+    /// Whether an operator repairs it at the end: redundancy makes up for all harm.
     pub fn settles(&self) -> bool {
         let Space { volatile, redundancy, .. } = &self.space;
         !volatile && (redundancy.survives() > 0 || self.space.has_table())
     }
 
-    /// Damages the headers of some shards. No restore reads them; a scrub moves everything out.
+    /// Damages the headers of some shards. No restore reads them; a scrub copies all data out.
     pub fn scratch(&self, rng: &SeededRng) {
         let all = self.all_targets();
         let shards = all.iter().flat_map(|target| target.list().unwrap_or_default());
@@ -140,11 +140,11 @@ impl PoolWorld {
 /// One program at one pool.
 pub(crate) struct Me {
     pub number: usize,
-    /// Its thread, which is held up with those that it has started.
+    /// Name of its thread, which is held up with the threads that it has started.
     pub who: String,
     pub place: PoolWorld,
     pub process: FaultProcess,
-    /// Whether an operation of its own has failed.
+    /// Whether one of its own operations has failed.
     pub has_failed: AtomicBool,
 }
 
@@ -155,7 +155,7 @@ impl fmt::Debug for Me {
 }
 
 impl Me {
-    /// Lets others in, and then does something, unless it goes wrong.
+    /// Lets others run, and then does the work, unless a fault is drawn.
     pub fn step<T>(
         &self,
         what: impl FnOnce() -> String,
@@ -168,12 +168,12 @@ impl Me {
         }
     }
 
-    /// Whether the log is a directory's, which does not know who was killed.
+    /// Whether the log is in a directory, which does not notice kills.
     pub fn writes_files(&self) -> bool {
         self.place.is_directory()
     }
 
-    /// Counts a step down to the moment in which the program is killed; true if it is dead.
+    /// Counts down one step to the kill of the program; returns true if it is dead.
     pub fn dies(&self) -> bool {
         self.process.step() || self.place.world.crashed()
     }
@@ -182,7 +182,7 @@ impl Me {
         self.process.is_killed() || self.place.world.crashed()
     }
 
-    /// An operation of this one fails.
+    /// Notes that an operation of this program fails.
     pub fn fail(&self) {
         self.has_failed.store(true, Ordering::Relaxed);
         self.place.dice.fail();
@@ -227,30 +227,30 @@ impl Me {
     }
 }
 
-/// Whether that is what ranks tell each other.
+/// Whether these are messages of ranks.
 pub(crate) fn is_mail(job: &JobName) -> bool {
     job.is_reserved() && !job.is_gc()
 }
 
-/// What a program hears that was killed.
+/// Returns the error for a killed program.
 pub(crate) fn killed() -> Error {
     Error::retry("crashed: the simulated program was killed")
 }
 
 impl Me {
-    /// A program can never read that record again.
+    /// Makes a record unreadable forever for a program.
     pub fn hide(&self, program: usize, job: &JobName, number: u64) {
         self.fail();
         lock(&self.place.unreadable).insert((program, job.clone(), number));
     }
 
-    /// Whether it can read that record.
+    /// Whether this program can read a record.
     pub fn sees(&self, job: &JobName, number: u64) -> bool {
         !lock(&self.place.unreadable).contains(&(self.number, job.clone(), number))
     }
 
-    /// Notes a record of a directory in the moment in which it gets its number. One that comes too
-    /// late, when others have newer numbers, is none: it is taken back.
+    /// Notes a record of a directory when it gets its number. One that comes too late, after newer
+    /// numbers, does not count: it is taken back.
     pub fn note(
         self: Arc<Self>,
         job: JobName,

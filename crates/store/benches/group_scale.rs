@@ -1,4 +1,4 @@
-//! What a commit costs groups of 64 to 4,096 ranks (docs/groups.md). The most of them take some minutes.
+//! Measures commits of groups of 64 to 4,096 ranks (docs/groups.md). The largest take some minutes.
 //!
 //!     cargo bench -p outlive-store --bench group_scale -- 64 256 1024
 

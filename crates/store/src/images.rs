@@ -1,5 +1,5 @@
 //! The images of a checkpoint, wherever they stand: in its manifest, or in the pages of an image
-//! table, of which whoever wants one rank reads one.
+//! table. A reader of one rank needs one of these pages.
 
 use crate::read_at::read_at;
 use outlive_format::{
@@ -9,7 +9,8 @@ use outlive_pool::Pool;
 use outlive_types::{Error, ErrorKind, Rank, Result};
 use std::collections::HashSet;
 
-/// The image of one rank. Reads one page, and another one if an archive has new segments for it.
+/// Returns the image of one rank. It reads one page, and another one if an archive has new segments
+/// for the rank.
 ///
 /// # Errors
 /// `Invalid` if there is no such rank; `Damaged` if a page is missing or wrong.
@@ -34,11 +35,11 @@ pub fn image_of(pool: &Pool, manifest: &Manifest, rank: Rank) -> Result<Image> {
     Ok(image)
 }
 
-/// The same for a restore: if the page is damaged that lists its segments, it has none, and the locator of a restore
-/// looks for what they list.
+/// Does the same for a restore. If the page that lists its segments is damaged, the image has none,
+/// and the locator of the restore finds the contents of the segments.
 ///
 /// # Errors
-/// As [`image_of`], but for that.
+/// As [`image_of`], except for that.
 pub fn image_to_restore(pool: &Pool, manifest: &Manifest, rank: Rank) -> Result<Image> {
     let image = image_of(pool, manifest, rank);
     match (&image, &manifest.images) {
@@ -55,10 +56,10 @@ pub fn image_to_restore(pool: &Pool, manifest: &Manifest, rank: Rank) -> Result<
     }
 }
 
-/// Takes the images of a checkpoint one after the other, by rank.
+/// Passes the images of a checkpoint to `each`, one after the other, by rank.
 ///
 /// # Errors
-/// `Damaged` if a page is missing or wrong; those of `each`.
+/// `Damaged` if a page is missing or wrong; errors of `each`.
 pub fn each_image(
     pool: &Pool,
     manifest: &Manifest,
@@ -83,7 +84,7 @@ pub fn each_image(
     if next == manifest.world_size { Ok(()) } else { Err(missing(next)) }
 }
 
-/// All images of a checkpoint, by rank.
+/// Returns all images of a checkpoint, by rank.
 ///
 /// # Errors
 /// `Damaged` if a page is missing or wrong.
@@ -96,10 +97,10 @@ pub fn images_of(pool: &Pool, manifest: &Manifest) -> Result<Vec<Image>> {
     Ok(images)
 }
 
-/// The image of a checkpoint of one rank.
+/// Returns the image of a checkpoint of one rank.
 ///
 /// # Errors
-/// `Invalid` if it has more of them.
+/// `Invalid` if it has several ranks.
 pub fn only_image(manifest: &Manifest) -> Result<&Image> {
     manifest.images.one().ok_or_else(|| {
         Error::invalid(format!(
@@ -109,7 +110,7 @@ pub fn only_image(manifest: &Manifest) -> Result<&Image> {
     })
 }
 
-/// The distinct segments of all images of a checkpoint.
+/// Returns the distinct segments of all images of a checkpoint.
 ///
 /// # Errors
 /// `Damaged` if a page is missing or wrong.
@@ -122,7 +123,7 @@ pub fn segments_of_all(pool: &Pool, manifest: &Manifest) -> Result<Vec<SegmentRe
     Ok(segments)
 }
 
-/// The pages that a checkpoint needs besides what its segments list.
+/// Returns the pages that a checkpoint needs besides the contents of its segments.
 pub fn pages_of(manifest: &Manifest) -> impl Iterator<Item = &PageRef> {
     let pages = match &manifest.images {
         Images::One(_) => (&[][..], &[][..]),
@@ -131,7 +132,7 @@ pub fn pages_of(manifest: &Manifest) -> impl Iterator<Item = &PageRef> {
     pages.0.iter().chain(pages.1)
 }
 
-/// The segments that an archive lists for a rank; none if it is in none of its checkpoints.
+/// Returns the segments that an archive lists for a rank; none if no checkpoint has the rank.
 ///
 /// # Errors
 /// `Damaged` if the page is missing or wrong.
@@ -170,7 +171,7 @@ fn missing(rank: Rank) -> Error {
 struct Lists<'a> {
     pool: &'a Pool,
     pages: &'a [PageRef],
-    /// First rank of the page at hand, and what is on it.
+    /// First rank of the last page that was read, and its lists.
     at_hand: Option<(Rank, SegmentLists)>,
 }
 

@@ -1,9 +1,9 @@
 //! Checkpoints of one job: `save` makes them, `commit` makes them exist, `restore` gives them back.
 //!
-//! The floors, from the ground up: `tree` and `images` are what checkpoints consist of; `commit` is the
-//! log; `index` knows where everything is; `read` gives verified bytes; on it stand `save`, `restore`,
+//! The layers, from the bottom up: `tree` and `images` are the parts of checkpoints; `commit` is
+//! the log; `index` finds the extents; `read` gives verified bytes. On it stand `save`, `restore`,
 //! `retention`, `verify`, `gc`, `scrub` and `diff`; on these a program's `job`, and `copy`. Nothing
-//! imports from a floor above (`scripts/circles.py` checks it).
+//! imports from a layer above (`scripts/circles.py` checks it).
 //!
 //! The store takes a program's memory as an `impl PageSource` and a [`Pool`](outlive_pool::Pool);
 //! it knows nothing of kernels, file systems or networks.

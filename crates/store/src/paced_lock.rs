@@ -1,5 +1,5 @@
-//! PacedLock of long work: it has the lock of collectors for a while, gives it back, and rests as long as its
-//! pace wants before it goes on.
+//! The lock of collectors for long work: the work holds it for a while, gives it back, and rests as
+//! long as its pace requires before it goes on.
 
 use outlive_pool::Pool;
 use outlive_types::sync;
@@ -7,64 +7,64 @@ use outlive_types::{Error, Result};
 use std::fmt;
 use std::time::Duration;
 
-/// The lock is given back after so long, and at the end of the pack.
+/// Time after which the lock is given back, at the end of a pack.
 const TURN: Duration = Duration::from_secs(1);
-/// Then programs that wait for it have as long to take it: longer than their pauses ([`Pool::lock_collecting`]).
+/// Time that programs then have to take it: longer than their pauses ([`Pool::lock_collecting`]).
 const REST: Duration = Duration::from_millis(60);
-/// Between two looks whether another command has ended.
+/// Pause between two checks whether another command has ended.
 const PAUSE: Duration = Duration::from_millis(500);
-/// So often: a minute.
+/// Number of these pauses: a minute.
 const TRIES: usize = 120;
 
 /// A lock that ends when it is dropped.
 pub(crate) type Held = Box<dyn Send>;
 
-/// Lets time pass, for the pace. False if the work is to end instead of going on.
+/// Rests for the pace. Returns false if the work must end.
 pub(crate) type Rest<'a> = &'a dyn Fn(Duration) -> bool;
 
-/// As a command rests: nothing ends it.
+/// Rests as a command does: nothing ends it.
 pub(crate) fn sleep(time: Duration) -> bool {
     sync::sleep(time);
     true
 }
 
-/// How a turn begins.
+/// How [`PacedLock::take`] has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LockTurn {
     /// The lock was held already.
     Same,
-    /// It was taken. What was known before may have changed.
+    /// It was taken. Earlier findings may be out of date.
     New,
-    /// It was not taken: the work is to end.
+    /// It was not taken: the work must end.
     Over,
 }
 
-/// The turns of some work.
+/// The lock and the pace of some work.
 pub(crate) struct PacedLock {
     bytes_per_s: Option<u64>,
     /// The lock, and when it was taken.
     held: Option<(Held, Duration)>,
-    /// When it was given back.
+    /// Time when it was given back.
     given_back: Option<Duration>,
-    /// Whether the work that goes on has had a turn.
+    /// Whether the present work has held the lock.
     has_begun: bool,
-    /// When the bytes that were moved so far are paid for.
+    /// Time at which the bytes moved so far are paid for.
     paid: Duration,
 }
 
 impl PacedLock {
-    /// Of work that moves at most so many bytes a second; `None` for no limit.
+    /// Begins without the lock. `None` sets no limit.
     pub fn new(bytes_per_s: Option<u64>) -> PacedLock {
         let (held, given_back) = (None, None);
         PacedLock { bytes_per_s, held, given_back, has_begun: false, paid: Duration::ZERO }
     }
 
-    /// Takes the lock by `lock`, unless it is held. Before that it rests as long as the pace wants, and as
-    /// programs need that wait for the lock. `lock` returns `None` while another has the lock; then it is
-    /// called again for about a minute.
+    /// Takes the lock by `lock`, unless it is held. Before that it rests for the pace, and for the
+    /// programs that wait for the lock. `lock` returns `None` while another process has the lock;
+    /// then it is called again for about a minute.
     ///
     /// # Errors
-    /// Those of `lock`; `Retry` if another does not end.
+    /// Errors of `lock`; `Retry` if the other process keeps it.
     pub fn take(
         &mut self,
         pool: &Pool,
@@ -75,7 +75,7 @@ impl PacedLock {
             return Ok(LockTurn::Same);
         }
         let debt = self.debt(pool);
-        // Between two turns also where there is no pace: the work may be to end.
+        // A rest between two turns is due even without a pace: the work may have to end.
         if (self.has_begun || !debt.is_zero()) && !rest(debt) {
             return Ok(LockTurn::Over);
         }
@@ -98,7 +98,7 @@ impl PacedLock {
         Err(Error::retry("a gc, scrub, repair or fill is at work in this pool"))
     }
 
-    /// Notes that so many bytes were moved. Gives the lock back if the turn is over, or a rest is due.
+    /// Notes the bytes that were moved. Gives the lock back if the turn is over, or a rest is due.
     pub fn moved(&mut self, pool: &Pool, bytes: u64) {
         if let Some(limit) = self.bytes_per_s {
             let cost = Duration::from_secs_f64(bytes as f64 / limit.max(1) as f64);
@@ -111,7 +111,7 @@ impl PacedLock {
         }
     }
 
-    /// Gives the lock back, if it is held: the work is over, or begins anew. Does not wait.
+    /// Gives the lock back, if it is held: the work is over, or begins again. Does not wait.
     pub fn end(&mut self, pool: &Pool) {
         self.give_back(pool);
         self.has_begun = false;
@@ -123,7 +123,7 @@ impl PacedLock {
         }
     }
 
-    /// How long it takes until what was moved is paid for.
+    /// Returns the time until the moved bytes are paid for.
     fn debt(&self, pool: &Pool) -> Duration {
         self.paid.saturating_sub(now(pool))
     }

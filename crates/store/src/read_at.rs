@@ -1,11 +1,11 @@
-//! Reads one thing by itself, where it is said to lie: a segment, a page of an image table.
+//! Reads one object by itself, at its extent: a segment, or a page of an image table.
 
 use outlive_chunk::fingerprint;
 use outlive_pool::{Pool, Span};
 use outlive_types::{Fingerprint, PackId, Result};
 
-/// Reads what lies at a place (pack, offset, length) by itself, and verifies it; `what` names it in
-/// messages.
+/// Reads the object at an extent (pack, offset, length) by itself, and verifies it; `what` names it
+/// in messages.
 ///
 /// # Errors
 /// `Damaged` if it is missing or wrong in every copy.

@@ -1,5 +1,5 @@
-//! Records what was lost with targets in memory, before anybody saves to those that take their place.
-//! Why it is done so stands in docs/design/026-volatile.md.
+//! Records the data that was lost with targets in memory, before a program saves to the targets
+//! that replace them. The reasons are in docs/design/026-volatile.md.
 
 use crate::gc::{JobState, append_behind, tell_all};
 use crate::scrub::{HealReport, Missing, heal_alone};
@@ -9,24 +9,26 @@ use outlive_pool::{Pool, Recreated};
 use outlive_types::{Epoch, Error, JobName, Result, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How often it is looked whether somebody has committed what is lost meanwhile.
+/// Maximum number of checks whether a program has committed lost data meanwhile.
 const ROUNDS: usize = 8;
-/// How often a job is read again because its program appends meanwhile.
+/// Maximum number of attempts to append to a job: its program may append meanwhile.
 const ATTEMPTS: usize = 64;
 
-/// Makes targets in the memory of this host anew, if any is lost, so that programs can go on from what is
-/// left. Checkpoints that need what is lost are recorded as incomplete, as a scrub does, and the pool's observer
-/// is told of them. Answers those that became so now; `None` if nothing was to be done.
+/// Recreates lost targets in the memory of this host, so that programs can continue with the
+/// remaining data. Checkpoints that need lost data are recorded as incomplete, as by a scrub, and
+/// the pool's observer is warned of them. Returns the checkpoints that this made incomplete; `None`
+/// if there was nothing to do.
 ///
 /// # Errors
-/// `Retry` while another command collects, or as long as it is not known what is lost, since another target
-/// or the slow tier is away; what log and targets report. Nothing is saved until it has been done.
+/// `Retry` while another command collects, or while it is unknown what is lost, since another
+/// target or the slow tier is away; errors of log and targets. No save may begin before this has
+/// succeeded.
 pub fn recreate_lost(pool: &Pool) -> Result<Option<BTreeMap<JobName, BTreeSet<Epoch>>>> {
     if !pool.wants_recreate()? {
         return Ok(None);
     }
     let Some(anew) = pool.recreate_lost()? else { return Ok(None) };
-    // They are, even if the rest has to wait.
+    // The targets are recreated, even if the rest has to wait.
     for made in anew.made() {
         pool.warn(made.clone());
     }
@@ -41,7 +43,7 @@ pub fn recreate_lost(pool: &Pool) -> Result<Option<BTreeMap<JobName, BTreeSet<Ep
     Ok(Some(lost))
 }
 
-/// Condemns what is lost, until nobody can commit any more what refers to it.
+/// Condemns the lost data, until no program can commit a reference to it any more.
 fn record(anew: &Recreated) -> Result<BTreeMap<JobName, BTreeSet<Epoch>>> {
     let (pool, pace) = (anew.pool(), Pace::new(None));
     let mut before = BTreeMap::new();
@@ -53,7 +55,7 @@ fn record(anew: &Recreated) -> Result<BTreeMap<JobName, BTreeSet<Epoch>>> {
     let mut condemned = BTreeSet::new();
     for round in 0..ROUNDS {
         heal_alone(pool, &anew.suspects()?, &pace, &mut report, Missing::IsKnown)?;
-        // What was lost of incomplete checkpoints may be named for ever: pages of image tables.
+        // Lost data of incomplete checkpoints may be named forever: pages of image tables.
         let is_known = report.condemned.is_subset(&condemned);
         condemned.extend(report.condemned.iter().copied());
         if round > 0 && is_known {
@@ -64,14 +66,14 @@ fn record(anew: &Recreated) -> Result<BTreeMap<JobName, BTreeSet<Epoch>>> {
             };
             return Ok(report.incomplete.into_iter().filter_map(is_new).collect());
         }
-        // Whoever has stored something on what is lost finds out before it is committed.
+        // A program that has built on lost data finds that out before it commits.
         call_back(pool)?;
     }
     Err(Error::retry("programs commit faster than what they lack can be found"))
 }
 
-/// Appends something to the log of every job whose program may be about to commit: it loses its append, and
-/// looks which targets there are before it tries again.
+/// Appends something to the log of every job whose program may be about to commit. The program's
+/// append then fails, and it reads the table of targets before it tries again.
 fn call_back(pool: &Pool) -> Result<()> {
     let gc = SessionId([0xFF; 12]);
     let mut each = |name: &JobName, _| {

@@ -1,4 +1,4 @@
-//! How much redundancy each checkpoint has now.
+//! Finds the present redundancy of each checkpoint.
 
 use crate::commit::history;
 use crate::images::{pages_of, segments_of_all};
@@ -9,14 +9,14 @@ use outlive_types::{Epoch, Error, ErrorKind, JobName, PackId, Result};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// The packs that segments name, of those that were read already; `None` of those that are damaged.
+/// Packs that the segments read so far name; `None` for damaged segments.
 pub type KnownSegments = HashMap<SegmentRef, Option<Vec<PackId>>>;
 
-/// The packs that a checkpoint names: those that it needs, and perhaps others that its job needs. What
-/// lies in segments that are damaged is left out.
+/// Returns the packs that a checkpoint names: those that it needs, and perhaps others that its job
+/// needs. Contents of damaged segments are left out.
 ///
 /// # Errors
-/// `Damaged` if its image table is; what cannot be read just now.
+/// `Damaged` if its image table is; errors of data that cannot be read at the moment.
 pub fn packs_of(
     pool: &Pool,
     manifest: &Manifest,
@@ -27,10 +27,10 @@ pub fn packs_of(
     Ok(named)
 }
 
-/// The packs that segments name, and those that they lie in.
+/// Returns the packs that segments name, and those that they lie in.
 ///
 /// # Errors
-/// What cannot be read just now.
+/// Errors of data that cannot be read at the moment.
 pub fn packs_of_segments(
     pool: &Pool,
     segments: &[SegmentRef],
@@ -56,30 +56,31 @@ pub fn packs_of_segments(
     Ok(named)
 }
 
-/// What a checkpoint has of redundancy.
+/// Redundancy of a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CheckpointRedundancy {
     /// The job.
     pub job: JobName,
     /// The checkpoint.
     pub epoch: Epoch,
-    /// So many fast targets more may be lost; negative if it cannot be read without those that are away or lost.
-    /// Or why that is not known.
+    /// Number of further fast targets that may be lost; negative if it cannot be read without those
+    /// that are away or lost. Or the reason why that is not known.
     pub spare: std::result::Result<i64, Error>,
-    /// Packs that it names and that have less than the pool's rule asks for.
+    /// Number of packs that it names with less redundancy than the pool's rule asks for.
     pub degraded: usize,
-    /// The log says that something of it is lost. What it names is what is left.
+    /// Whether the log says that it has lost data. Then it names the remaining data.
     pub incomplete: bool,
-    /// All that it names is on one of the tiers, if not on the same one.
+    /// Whether each pack that it names is on one of the tiers, if not all on the same one.
     pub is_there: bool,
-    /// The tiers from which alone it can be read now; none if that is not known, or if it is incomplete.
+    /// Tiers from which alone it can be read now; none if that is not known, or if it is
+    /// incomplete.
     pub tiers: Vec<Tier>,
 }
 
-/// Of every checkpoint, how many targets may still be lost.
+/// Returns for every checkpoint how many targets may still be lost.
 ///
 /// # Errors
-/// What log and targets report.
+/// Errors of log and targets.
 pub fn checkpoint_redundancy(pool: &Pool) -> Result<Vec<CheckpointRedundancy>> {
     let (mut look, mut found) = (RedundancyLook::new(pool)?, Vec::new());
     for job in pool.jobs()? {
@@ -91,7 +92,7 @@ pub fn checkpoint_redundancy(pool: &Pool) -> Result<Vec<CheckpointRedundancy>> {
     Ok(found)
 }
 
-/// Says of checkpoints what they have of redundancy, by what the targets had when it was made.
+/// Finds the redundancy of checkpoints, from the shards that the targets had when it was made.
 pub struct RedundancyLook<'a> {
     pool: &'a Pool,
     there: BTreeMap<PackId, PackRedundancy>,
@@ -99,7 +100,7 @@ pub struct RedundancyLook<'a> {
 }
 
 impl<'a> RedundancyLook<'a> {
-    /// Lists what all targets have.
+    /// Lists the shards of all targets.
     ///
     /// # Errors
     /// As [`Pool::redundancy`].
@@ -107,7 +108,7 @@ impl<'a> RedundancyLook<'a> {
         Ok(RedundancyLook { pool, there: pool.redundancy()?, known: KnownSegments::new() })
     }
 
-    /// What one has, which the log may say to be `incomplete`.
+    /// Returns the redundancy of a checkpoint, which the log may call `incomplete`.
     pub fn at(
         &mut self,
         job: &JobName,
@@ -127,7 +128,7 @@ impl<'a> RedundancyLook<'a> {
                     is_on_fast &= left >= 0;
                     is_there &= left >= 0 || slow_left >= 0;
                     if is_trimming && there.is_some_and(PackRedundancy::is_slow_only) {
-                        continue; // on purpose
+                        continue; // trimmed on purpose
                     }
                     degraded += usize::from(left < full);
                     spare = spare.map(|spare| spare.min(left));

@@ -1,4 +1,4 @@
-//! Which checkpoints of a job are kept: rules, and the plan they make.
+//! Rules for the checkpoints that a job keeps, and the plan that they make.
 
 use crate::commit::history;
 use chains::EarlierLines;
@@ -16,44 +16,44 @@ mod times;
 
 pub(crate) use behind::{BackgroundRetention, Freed, Freeing};
 
-/// Rules; a checkpoint that any of them keeps is kept. Pinned and labelled checkpoints are kept
-/// whatever they say, and so are the newest of memory and the newest of files. If a program began with an
-/// older checkpoint than the newest, or with none, the newest of memory before it and the one behind that are
-/// kept, too. Those to drop are left out first: the rules choose among the rest, of which the newest is kept
-/// always.
+/// Rules; a checkpoint stays if any of them keeps it. Pinned and labelled checkpoints are always
+/// kept, and so are the newest of memory and the newest of files. If a program began with a
+/// checkpoint older than the newest, or with none, the newest of memory before it and the one after
+/// that are kept, too. Those to drop are left out first: the rules choose among the rest, whose
+/// newest is always kept.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Rules {
-    /// The newest so many.
+    /// Number of newest checkpoints to keep.
     pub last: Option<u64>,
-    /// Epochs that are a multiple of this.
+    /// Divisor: epochs that are a multiple of this are kept.
     pub every: Option<u64>,
-    /// Those frozen at most so long before the newest. (Before the newest and not before now, so
-    /// that a program that has stood still costs nothing. Nor does a clock that has jumped.)
+    /// Time before the newest freeze in which checkpoints are kept. It is not counted from now, so
+    /// a program that has stood still loses nothing, and neither does one whose clock has jumped.
     pub within: Option<Duration>,
-    /// The best by some metrics.
+    /// Metrics by which the best are kept.
     pub best: Vec<Best>,
-    /// Keeps nothing of earlier lines by itself.
+    /// Keeps no ends of earlier chains by itself.
     pub one_line: bool,
-    /// All others go, even the newest: the job is given up. No other rule may be given.
+    /// Drops all, even the newest: the job is given up. No other rule may be given.
     pub none: bool,
-    /// Go, whatever keeps them; not all there are.
+    /// Epochs to drop, whatever keeps them; not all that exist.
     pub drop: BTreeSet<Epoch>,
 }
 
-/// Keeps the best by a metric that the program has given.
+/// Rule that keeps the best by a metric of the program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Best {
     /// The metric's name.
     pub metric: String,
-    /// Whether more is better.
+    /// Whether a higher value is better.
     pub highest: bool,
-    /// So many.
+    /// Number to keep.
     pub count: u64,
 }
 
 impl Best {
-    /// Reads `NAME`, `NAME:max`, `NAME:min:3`: the lowest is best unless `max` is said, and one is
-    /// kept unless a number is.
+    /// Reads `NAME`, `NAME:max` or `NAME:min:3`. The lowest is best without `max`, and one is kept
+    /// without a number.
     ///
     /// # Errors
     /// `Invalid` for anything else.
@@ -105,16 +105,16 @@ pub fn parse_age(text: &str) -> Result<Duration> {
     Duration::try_from_secs_f64(total).map_err(|_| refuse())
 }
 
-/// What becomes of one checkpoint.
+/// Decision about one checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Decision {
     /// Its epoch.
     pub epoch: Epoch,
-    /// Why it is kept; `None` if it goes.
+    /// Reason to keep it; `None` if it goes.
     pub kept: Option<String>,
 }
 
-/// What becomes of a job's checkpoints, newest first.
+/// Decisions about a job's checkpoints, newest first.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RetentionPlan {
     /// One for each checkpoint.
@@ -122,7 +122,7 @@ pub struct RetentionPlan {
 }
 
 impl RetentionPlan {
-    /// Those that go.
+    /// Returns the epochs to drop.
     pub fn dropped(&self) -> BTreeSet<Epoch> {
         self.decisions.iter().filter(|d| d.kept.is_none()).map(|d| d.epoch).collect()
     }
@@ -148,7 +148,7 @@ impl fmt::Display for RetentionPlan {
 /// Applies rules to a job's checkpoints.
 ///
 /// # Errors
-/// Those of [`Rules::plan`], and what the log reports.
+/// Errors of [`Rules::plan`] and of the log.
 pub fn plan_of(pool: &Pool, job: &JobName, rules: &Rules) -> Result<RetentionPlan> {
     let (mut manifests, mut incomplete) = (Vec::new(), BTreeSet::new());
     for entry in history(pool, job)? {
@@ -161,10 +161,10 @@ pub fn plan_of(pool: &Pool, job: &JobName, rules: &Rules) -> Result<RetentionPla
     rules.plan(&manifests, &incomplete, pool.env().clock.unix_ns())
 }
 
-/// Refuses a pool whose `pool.toml` has a `keep` that says nothing, before anybody relies on it.
+/// Refuses a pool with an invalid `keep` in its `pool.toml`, before a job relies on it.
 ///
 /// # Errors
-/// `Invalid`, saying what is wrong with it.
+/// `Invalid`, with the reason.
 pub fn check_keep(pool: &Pool) -> Result<()> {
     match pool.config().tuning.keep.as_str() {
         "" => Ok(()),
@@ -173,10 +173,11 @@ pub fn check_keep(pool: &Pool) -> Result<()> {
 }
 
 impl Rules {
-    /// Adds rules written in one text, such as `last 10 | every 100 | newer than 7d | best loss:min:3`.
+    /// Adds rules written in one text, such as
+    /// `last 10 | every 100 | newer than 7d | best loss:min:3`.
     ///
     /// # Errors
-    /// `Invalid` for anything else, and for a rule that is there already.
+    /// `Invalid` for anything else, and for a rule that was given already.
     pub fn add(&mut self, text: &str) -> Result<()> {
         for rule in text.split('|').map(str::trim) {
             let refuse = || {
@@ -208,17 +209,17 @@ impl Rules {
         Ok(())
     }
 
-    /// True if nothing is said at all.
+    /// Returns true if no rule is given.
     pub fn is_empty(&self) -> bool {
         *self == Rules::default()
     }
 
-    /// Applies the rules to a job's checkpoints, newest first; of those that are `incomplete` a scrub has
-    /// recorded that something is lost. `now_ns` tells times that are from the future.
+    /// Applies the rules to a job's checkpoints, newest first; for the `incomplete` ones, a scrub
+    /// has recorded lost data. `now_ns` shows which times are in the future.
     ///
     /// # Errors
-    /// `Invalid` without any rule, for rules that contradict each other, an epoch to drop that is
-    /// not there, or if all were dropped one by one.
+    /// `Invalid` without any rule, for rules that contradict each other, for an epoch to drop that
+    /// does not exist, or if all were dropped one by one.
     pub fn plan(
         &self,
         manifests: &[Manifest],
@@ -250,7 +251,7 @@ impl Rules {
                 plan.decisions.push(Decision { epoch, kept: None });
                 continue;
             }
-            // What a restore passes over, or would mostly fail at, is no newest to fall back on.
+            // No restore falls back on a checkpoint that it passes over or would mostly fail at.
             let kind = manifest.is_of_files();
             let passed_over = !counts(&manifest);
             let is_newest = !passed_over && std::mem::take(&mut newest_of[usize::from(kind)]);
@@ -260,7 +261,7 @@ impl Rules {
                 let is_damaged = if passed_over { ", and damaged" } else { "" };
                 why.push(format!("among the newest{is_damaged}"));
             }
-            // A damaged checkpoint uses up no place.
+            // A damaged checkpoint does not count.
             at += u64::from(!passed_over);
             if let Some(every) = self.every.filter(|every| epoch.is_multiple_of(*every)) {
                 why.push(format!("a multiple of {every}"));
@@ -337,7 +338,7 @@ impl Rules {
     }
 }
 
-/// The best by a metric; of equals the newest, and zeros of either sign are equal.
+/// Returns the best by a metric; of equals the newest, and zeros of either sign are equal.
 fn best_of(best: &Best, manifests: &[&Manifest]) -> BTreeSet<Epoch> {
     let mut ranked: Vec<(f64, Epoch)> = manifests
         .iter()
@@ -357,7 +358,7 @@ mod tests {
     use outlive_format::{Image, ImageKind, Images, Remarks, SaveFigures};
     use outlive_types::SessionId;
 
-    /// Epochs `count` to 1, an hour apart, whose loss falls until 5 and rises again.
+    /// Returns epochs `count` to 1, an hour apart, whose loss falls until 5 and rises again.
     fn manifests(count: u64) -> Vec<Manifest> {
         let manifest = |epoch: u64| Manifest {
             session: SessionId([1; 12]),
@@ -379,7 +380,7 @@ mod tests {
         (1..=count).rev().map(manifest).collect()
     }
 
-    /// Later than all of them.
+    /// Time later than all of theirs.
     const NOW_NS: u64 = 1000 * 3_600_000_000_000;
 
     fn kept(rules: &Rules, count: u64) -> Vec<Epoch> {
@@ -411,21 +412,21 @@ mod tests {
             [2, 3, 8, 9, 13, 15, 19, 20],
             "13 is the newest of its line now"
         );
-        // 12 is incomplete, so a restore passes over it, and it is not the newest of its line.
+        // 12 is incomplete, so a restore passes over it, and it is not the newest of its chain.
         set(&mut manifests, 13, 5);
         set(&mut manifests, 15, 14);
         assert_eq!(kept_of(&last, &manifests), [2, 3, 8, 9, 11, 13, 19, 20]);
-        // One that is damaged, and that a program has passed over, ends no line.
+        // A damaged checkpoint that a program has passed over ends no chain.
         let mut manifests = self::manifests(20);
         manifests[20 - 13].predecessor = 11;
         assert_eq!(kept_of(&last, &manifests), [2, 3, 19, 20]);
-        // A line that a program has come back to goes on.
+        // A chain to which a program has returned continues.
         let mut manifests = self::manifests(8);
         manifests[8 - 6].predecessor = 3;
         manifests[8 - 8].predecessor = 5;
         let one = Rules { last: Some(1), ..Rules::default() };
         assert_eq!(kept_of(&one, &manifests), [2, 3, 7, 8]);
-        // Nor do files in between make a line, nor checkpoints that were dropped.
+        // Neither files in between nor dropped checkpoints begin a chain.
         let mut manifests = self::manifests(20);
         manifests.retain(|m| m.epoch % 5 == 0);
         assert_eq!(kept_of(&last, &manifests), [15, 20]);
@@ -485,7 +486,8 @@ mod tests {
         assert!(all.unwrap_err().message().contains("--all"));
         let none = Rules { none: true, ..Rules::default() };
         assert!(kept(&none, 5).is_empty(), "an explicit word");
-        // 12 is incomplete: with 11 gone 10 is what to fall back on; and the best of the rest is kept.
+        // 12 is incomplete: with 11 gone, 10 is the one to fall back on. The best of the rest is
+        // kept.
         assert_eq!(kept(&drop(&[11]), 12), [2, 3, 10, 12]);
         let best = Rules { best: vec![Best::parse("loss").unwrap()], ..drop(&[5]) };
         assert_eq!(kept(&best, 9), [2, 3, 6, 9]);

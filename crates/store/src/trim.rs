@@ -1,5 +1,6 @@
-//! Trims the fast tier: deletes packs from it that only older checkpoints need, once the slow tier has them.
-//! Nothing says that a pack was trimmed but `keep_fast` and what lies where: docs/design/027-trim.md.
+//! Trims the fast tier: deletes packs from it that only older checkpoints need, once the slow tier
+//! has them. Only `keep_fast` and the targets of a pack show that it was trimmed:
+//! docs/design/027-trim.md.
 
 use crate::commit::history;
 use crate::gc::live_of;
@@ -14,38 +15,39 @@ use outlive_pool::{FillNeed, Named, PackUses, Pool, RepairOptions, RepairReport}
 use outlive_types::{Error, ErrorKind, JobName, PackId, Result};
 use std::collections::{BTreeSet, HashSet};
 
-/// How to trim.
+/// Options of a trim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TrimOptions {
-    /// At most so many bytes a second are read from the slow tier.
+    /// Maximum number of bytes to read from the slow tier per second.
     pub bytes_per_s: Option<u64>,
-    /// Only say what would be deleted.
+    /// Only report what would be deleted.
     pub dry_run: bool,
 }
 
-/// What a trim found and did.
+/// Findings and work of a trim.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TrimReport {
-    /// Packs on the fast tier that checkpoints name.
+    /// Number of packs on the fast tier that checkpoints name.
     pub packs: u64,
-    /// Of these, packs that the newest checkpoints need.
+    /// Number of these packs that the newest checkpoints need.
     pub kept: u64,
-    /// Of the rest, packs that the slow tier does not have as a whole.
+    /// Number of the other packs that are not whole on the slow tier.
     pub unfilled: u64,
-    /// Packs deleted from the fast tier.
+    /// Number of packs deleted from the fast tier.
     pub trimmed: u64,
-    /// Bytes that are free there now.
+    /// Bytes freed there.
     pub freed_bytes: u64,
-    /// Packs that were left where they are, as their copies could not be read as a whole, and why.
+    /// Packs that stay, since their copies could not be read as a whole, and why.
     pub failed: Vec<(PackId, Error)>,
 }
 
-/// Deletes packs from the fast tier that none of the `keep_fast` newest checkpoints of a job needs, if they are
-/// whole on the slow tier, where all of it is read before. It may be stopped at any moment, and begun again.
+/// Deletes packs from the fast tier that none of the `keep_fast` newest checkpoints of a job needs.
+/// They must be whole on the slow tier, where each is read before. It may be stopped at any moment,
+/// and begun again.
 ///
 /// # Errors
-/// `Invalid` without a slow tier, or without `keep_fast`; `Retry` while another command collects; what log and
-/// targets report. What concerns single packs is in the report.
+/// `Invalid` without a slow tier, or without `keep_fast`; `Retry` while another command collects;
+/// errors of log and targets. Errors of single packs are in the report.
 pub fn trim(pool: &Pool, options: TrimOptions) -> Result<TrimReport> {
     if pool.config().tiers.keep_fast == 0 {
         return Err(Error::invalid(
@@ -59,11 +61,12 @@ pub fn trim(pool: &Pool, options: TrimOptions) -> Result<TrimReport> {
     trim_in_turns(pool, None, &mut PacedLock::new(options.bytes_per_s), &sleep)
 }
 
-/// The same behind the fill of a program, if there is something to trim. What others are at work on is left to the
-/// next time, and so is the rest if `rest` says so.
+/// Does the same behind the fill of a program, if there is something to trim. Packs that other
+/// commands work on are left to the next time, and so are the remaining ones if `rest` returns
+/// false.
 ///
 /// # Errors
-/// As [`trim`]; why a copy is not whole.
+/// As [`trim`]; the reason why a copy is not whole.
 pub(crate) fn trim_behind(pool: &Pool, turns: &mut PacedLock, rest: Rest<'_>) -> Result<()> {
     if pool.config().tiers.keep_fast == 0 || !pool.has_slow_tier() {
         return Ok(());
@@ -79,8 +82,8 @@ pub(crate) fn trim_behind(pool: &Pool, turns: &mut PacedLock, rest: Rest<'_>) ->
     }
 }
 
-/// Trims a pack at a time, and gives the lock back in between. It is never held during a rest, and there is no rest
-/// behind the last pack.
+/// Trims a pack at a time, and gives the lock back in between. It never rests with the lock, nor
+/// after the last pack.
 fn trim_in_turns(
     pool: &Pool,
     mut known: Option<Look>,
@@ -113,7 +116,7 @@ fn trim_in_turns(
             Ok((LockTurn::Over, _)) => break,
             Ok((_, None)) => {}
             Ok((_, Some(look))) => report.sees(known.insert(look)),
-            // The report says all the same what was done before.
+            // The report lists the earlier work all the same.
             Err(error) if !met.is_empty() => {
                 let left = known.as_ref().and_then(next);
                 report.failed.extend(left.map(|pack| (pack, error)));
@@ -143,25 +146,26 @@ fn trim_in_turns(
 }
 
 impl TrimReport {
-    /// Takes notice of what there is to trim now.
+    /// Takes note of the packs to trim now.
     fn sees(&mut self, look: &Look) {
         self.packs = look.packs + self.trimmed;
         (self.kept, self.unfilled) = (look.kept, look.unfilled);
     }
 }
 
-/// Attempts to take the lock again behind the first pack, each of some seconds.
+/// Attempts to take the lock again after the first pack, each of some seconds.
 const LOCK_ATTEMPTS: usize = 6;
 
-/// What there is to trim, as it was at one moment.
+/// Packs to trim, at one moment.
 struct Look {
     need: FillNeed,
-    /// Packs on the fast tier that checkpoints name.
+    /// Number of packs on the fast tier that checkpoints name.
     packs: u64,
-    /// Of these, packs that the newest checkpoints need, and packs that the slow tier lacks.
+    /// Number of these packs that the newest checkpoints need, and of those that the slow tier
+    /// lacks.
     kept: u64,
     unfilled: u64,
-    /// The rest.
+    /// The other packs.
     to_trim: Vec<PackId>,
     /// The newest record of each job, and of the collectors, read before the packs.
     records: Vec<(JobName, u64)>,
@@ -186,12 +190,12 @@ impl Look {
         Ok(look)
     }
 
-    /// Whether it holds still: no checkpoint, collection or target has come or gone.
+    /// Whether it is still right: no checkpoint, collection or target has come or gone.
     fn is_current(&self, pool: &Pool) -> Result<bool> {
         Ok(self.need.is_of(pool) && newest_records(pool)? == self.records)
     }
 
-    /// What would be trimmed.
+    /// Returns a report of the packs that would be trimmed.
     fn report(&self, pool: &Pool) -> TrimReport {
         TrimReport {
             packs: self.packs,
@@ -209,15 +213,15 @@ fn newest_records(pool: &Pool) -> Result<Vec<(JobName, u64)>> {
     jobs.map(|job| Ok((job.clone(), pool.log().latest(&job)?))).collect()
 }
 
-/// Brings a pool to what its table of targets says, as [`Pool::repair`] does.
+/// Makes a pool match its table of targets, as [`Pool::repair`] does.
 ///
 /// # Errors
-/// As [`Pool::repair`]; what the log reports.
+/// As [`Pool::repair`]; errors of the log.
 pub fn repair(pool: &Pool, options: RepairOptions) -> Result<RepairReport> {
     pool.repair(options, &Uses)
 }
 
-/// What the jobs of a pool say of its packs.
+/// Uses of a pool's packs by its jobs.
 #[derive(Clone, Copy, Debug)]
 pub struct Uses;
 
@@ -237,16 +241,16 @@ impl PackUses for Uses {
     }
 }
 
-/// What checkpoints want of the fast tier.
+/// Packs that checkpoints need or name.
 struct Wanted {
-    /// What the newest checkpoints of each job need.
+    /// Packs that the newest checkpoints of each job need.
     kept: BTreeSet<PackId>,
-    /// What any checkpoint names. Others may be of a save under way.
+    /// Packs that any checkpoint names. Other packs may belong to a save under way.
     named: BTreeSet<PackId>,
 }
 
 impl Wanted {
-    /// A gc may move what is looked for, or drop it.
+    /// Looks again if a gc has moved or dropped data meanwhile.
     fn of(pool: &Pool) -> Result<Wanted> {
         while_moving(pool, Logs::All, &mut || Wanted::look(pool))
     }
@@ -275,7 +279,8 @@ impl Wanted {
     }
 }
 
-/// Adds the packs that a checkpoint needs, by its tree: its lists may name those of older ones, too.
+/// Adds the packs that a checkpoint needs, by its tree: its lists may name packs of older ones,
+/// too.
 fn needed(
     pool: &Pool,
     manifest: &Manifest,
@@ -287,7 +292,7 @@ fn needed(
     }
     let walked = each_image(pool, manifest, &mut |image| needed_by(pool, image, kept));
     match walked {
-        // What it needs is not known: all that it names.
+        // Its needs are unknown: take all packs that it names.
         Err(error) if error.kind() == ErrorKind::Damaged => {
             kept.extend(packs_of(pool, manifest, known)?);
             Ok(())

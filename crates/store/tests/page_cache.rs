@@ -1,5 +1,5 @@
-//! What is read from the page cache, and what is not. The only test of this program: it counts what the whole process
-//! reads.
+//! Reads that the page cache serves, and reads that it does not. The only test of this program: it
+//! counts the reads of the whole process.
 
 #[path = "it/common/mod.rs"]
 mod common;
@@ -15,20 +15,21 @@ use std::fs;
 
 const BYTES: usize = 1 << 20;
 
-/// Bytes that this process has read from devices.
+/// Returns the bytes that this process has read from devices.
 fn read_from_devices() -> u64 {
     let io = fs::read_to_string("/proc/self/io").unwrap();
     io.lines().find_map(|line| line.strip_prefix("read_bytes: ")).unwrap().parse().unwrap()
 }
 
-/// Whether the kernel tells what the page cache holds (`cachestat`, Linux 6.5).
+/// Whether the kernel can report the contents of the page cache (`cachestat`, Linux 6.5).
 fn has_cachestat() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let numbers: Vec<u32> = release.split(['.', '-']).map_while(|part| part.parse().ok()).collect();
     numbers[..2] >= [6, 5][..]
 }
 
-/// Restores read from the page cache. Checks do not: a copy in memory says nothing of the device.
+/// Restores read from the page cache. Checks do not: a copy in memory proves nothing about the
+/// device.
 #[test]
 fn checks_read_the_device_whatever_is_in_memory() {
     let Some(mount) = Mount::new(64) else { return };

@@ -1,6 +1,6 @@
-//! What every [`Target`](crate::Target), every [`LogMedium`](crate::LogMedium) and every
-//! [`ManifestLog`](crate::ManifestLog) must do, as
-//! checks that panic when one does not. Backends and wrappers run them in their tests.
+//! Checks of the guarantees of [`Target`](crate::Target), [`LogMedium`](crate::LogMedium) and
+//! [`ManifestLog`](crate::ManifestLog). A check panics if an implementation breaks one. Backends
+//! and wrappers run them in their tests.
 
 mod log;
 mod medium;
@@ -12,7 +12,7 @@ pub use target::check_target;
 
 use std::sync::Arc;
 
-/// Makes an empty place.
+/// Makes an empty target, medium or log.
 type Make<T> = dyn Fn() -> Arc<T>;
 
 /// One check, by name.
@@ -20,7 +20,7 @@ type Check<T> = (&'static str, fn(&Make<T>));
 
 fn run_all<T: ?Sized>(checks: &[Check<T>], make: &Make<T>) {
     for (name, check) in checks {
-        // A captured line, shown when the check fails: which one it was.
+        // A captured line names the check when it fails.
         println!("conformance: {name}");
         check(make);
     }

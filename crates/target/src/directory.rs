@@ -1,4 +1,4 @@
-//! A directory as a target: one file per shard, laid out as `docs/format.md` section 1 says.
+//! A directory as a target: one file for each shard, with the layout of `docs/format.md` section 1.
 
 mod files;
 mod reserve;
@@ -22,18 +22,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use writer::{DirectoryWriter, PartFile};
 
-/// Settings and surroundings of a [`DirectoryTarget`].
+/// Settings of a [`DirectoryTarget`], and its observer.
 #[derive(Clone)]
 pub struct DirectoryOptions {
-    /// Moves data past the page cache (O_DIRECT) where the file system can. Default true.
+    /// Use O_DIRECT, past the page cache, where the file system supports it. Default true.
     pub direct_io: bool,
-    /// Is told, once, if the file system cannot. Default: nobody.
+    /// Observer that gets one warning if the file system refuses O_DIRECT. Default: none.
     pub observer: Arc<dyn Observer>,
-    /// Makes the root, and `packs` in it, where they are missing. Without it they must be there: a file
-    /// system that is not mounted must not take shards at its mount point. Default true.
+    /// Make the root, and `packs` in it, where they are missing. Otherwise they must exist: an
+    /// unmounted file system must not take shards at its mount point. Default true.
     pub make_root: bool,
-    /// Threads that write and read, if they are its own: a target whose directory hangs then takes none from
-    /// other targets. Default: those that the whole process shares.
+    /// Number of the target's own threads for writes and reads, so that a hanging directory takes
+    /// none from other targets. Default: the threads that the whole process shares.
     pub threads: Option<usize>,
 }
 
@@ -56,8 +56,8 @@ impl fmt::Debug for DirectoryOptions {
 
 /// Shards as files `packs/XX/PACKID.S.shard` below a root.
 ///
-/// A shard becomes visible when its file gets the finished name, a moment before the name is durable and
-/// `finish` returns; POSIX has no way to swap the two.
+/// A shard becomes visible when its file gets the finished name. That is a moment before the name
+/// is durable and `finish` returns; POSIX cannot swap the two steps.
 pub struct DirectoryTarget {
     root: PathBuf,
     files: Arc<Files>,
@@ -65,17 +65,17 @@ pub struct DirectoryTarget {
     make_root: bool,
 }
 
-/// Which directories are known to be there durably, in this target's life.
+/// Directories that this target knows to be durable.
 struct DurableDirs {
     /// The root, and `packs` in it.
     packs: AtomicBool,
-    /// The 256 directories XX. Who makes one does not wait until it is durable: a shard's end does, in
-    /// the background.
+    /// The 256 directories XX. The writer that makes one does not wait until it is durable; the end
+    /// of a shard does, in the background.
     shards: [AtomicBool; 256],
 }
 
 impl DurableDirs {
-    /// Makes the entry of a shard's directory durable, which is there.
+    /// Makes the entry of a shard's existing directory durable.
     fn make_durable(&self, shard: ShardName, directory: &Path) -> io::Result<()> {
         let made = &self.shards[directory_number(shard)];
         if !made.load(Ordering::Acquire) {
@@ -91,11 +91,11 @@ fn directory_number(shard: ShardName) -> usize {
 }
 
 impl DirectoryTarget {
-    /// Uses the directory `root`. Nothing is written yet: it is made when the first shard is, so
-    /// that a missing one reads as empty and a read-only one can be read.
+    /// Uses the directory `root`. Writes nothing yet: the first shard makes the directory. So a
+    /// missing directory reads as empty, and a read-only one can be read.
     ///
     /// # Errors
-    /// `Invalid` if something else than a directory is there.
+    /// `Invalid` if `root` exists and is not a directory.
     pub fn open(root: &Path, options: &DirectoryOptions) -> Result<DirectoryTarget> {
         if root.exists() && !root.is_dir() {
             return Err(Error::invalid(format!(
@@ -106,7 +106,7 @@ impl DirectoryTarget {
         Ok(DirectoryTarget::at(root, options))
     }
 
-    /// The same without a look at the directory, which may hang.
+    /// Uses `root` without checking the directory, since the check may hang.
     pub fn at(root: &Path, options: &DirectoryOptions) -> DirectoryTarget {
         DirectoryTarget {
             root: root.to_owned(),
@@ -119,8 +119,8 @@ impl DirectoryTarget {
         }
     }
 
-    /// Finds out, by reading from a small file, whether O_DIRECT works here, instead of leaving that
-    /// to the first shard. Nothing is written, and a file on another file system says nothing.
+    /// Tests O_DIRECT by reading from a small file, so that the first shard need not. Writes
+    /// nothing. A file on another file system shows nothing.
     pub fn probe(&self, file: &Path) {
         let device = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev()).ok();
         if device(file).is_some_and(|dev| device(&self.packs()) == Some(dev)) {
@@ -149,13 +149,13 @@ impl DirectoryTarget {
         self.dir_of(shard).join(format!("{shard}.part"))
     }
 
-    /// The name of a whole file that is about to replace a finished shard.
+    /// Returns the name of a whole file that is about to replace a finished shard.
     fn whole_path(&self, shard: ShardName) -> PathBuf {
         self.dir_of(shard).join(format!("{shard}.new"))
     }
 
-    /// Makes the directory of `shard`, and durably all above it, once in this target's life; or all of
-    /// them durably, whatever was known, if it has vanished.
+    /// Makes the directory of `shard`, and durably all directories above it, once in this target's
+    /// life. With `again`, makes all of them durably: one has vanished.
     fn make_dir(&self, shard: ShardName, again: bool) -> Result<()> {
         let directory = self.dir_of(shard);
         let durable = |path: &Path| -> Result<()> {
@@ -181,7 +181,7 @@ impl DirectoryTarget {
             durable(&directory)?;
             made.store(true, Ordering::Release);
         } else if again {
-            // What is above it may have vanished since it was looked at: then this fails.
+            // A directory above it may have vanished since the check: then this call fails.
             match fs::create_dir(&directory) {
                 Err(error) if !directory.is_dir() => {
                     return Err(Error::io("creating the directory", &directory, &error));
@@ -206,14 +206,14 @@ impl DirectoryTarget {
         Ok(())
     }
 
-    /// Makes the file of a shard that is begun. It is a new one: a file that has the name may be one of a
-    /// writer that is still at work, or be the finished shard's already.
+    /// Makes a new file for a shard that begins. An existing file of that name may belong to a
+    /// writer that still works, or be the finished shard's file already.
     fn create_part(&self, part: &Path) -> io::Result<DirectFile> {
         loop {
             remove_if_there(part)?;
             pause("make the shard's file");
             match self.files.create_new(part) {
-                // Another writer of this shard has begun at this moment. The last one counts.
+                // Another writer of this shard began at the same moment. The last one counts.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 made => {
                     let file = made?;
@@ -224,7 +224,7 @@ impl DirectoryTarget {
         }
     }
 
-    /// Begins to write a shard in its directory, which was made.
+    /// Begins to write a shard in its existing directory.
     fn begin(&self, shard: ShardName, bytes_max: u64, replaces: bool) -> Result<DirectoryWriter> {
         let part = self.part_path(shard);
         if replaces {
@@ -256,7 +256,7 @@ impl DirectoryTarget {
 }
 
 impl DirectoryTarget {
-    /// The shards of which there is a file with one of these endings, sorted.
+    /// Returns the shards that have a file with one of these endings, sorted.
     fn named(&self, endings: &[&str]) -> Result<Vec<ShardName>> {
         let parse = |name: &str| {
             let (stem, ending) = name.rsplit_once('.')?;
@@ -270,7 +270,7 @@ impl DirectoryTarget {
             }
             for entry in entries(&directory.path())? {
                 let shard = entry.file_name().to_str().and_then(parse);
-                // A file in the wrong directory would be listed but never found.
+                // A read would never find a file in the wrong directory, so the list omits it.
                 shards.extend(shard.filter(|shard| self.dir_of(*shard) == directory.path()));
             }
         }
@@ -280,7 +280,7 @@ impl DirectoryTarget {
     }
 }
 
-/// The error for a directory that is not there.
+/// Returns the error for a missing directory.
 fn away(root: &Path) -> Error {
     Error::retry(format!(
         "{} is not there: mount its file system, or put it back",
@@ -288,8 +288,8 @@ fn away(root: &Path) -> Error {
     ))
 }
 
-/// The error for a shard that is not there. If all of a target has gone that is not to be made again, that says
-/// nothing of the shard.
+/// Returns the error for a missing shard. If a target is gone that this process must not make
+/// again, the error says nothing about the shard.
 fn not_there(root: &Path, make_root: bool, shard: ShardName) -> Error {
     match make_root || root.join("packs").is_dir() {
         true => missing(&describe(root), shard),
@@ -326,7 +326,7 @@ impl Target for DirectoryTarget {
             }
             let (files, path, place) = (self.files.clone(), self.path(shard), self.describe());
             let (root, make_root) = (self.root.clone(), self.make_root);
-            // Opened there, too: that may hang.
+            // The opening runs there, too: it may hang.
             self.files.submit_read(range.mode.is_urgent, move || {
                 let file = match files.open_to_read(shard, &path) {
                     Ok(file) => file,
@@ -386,7 +386,7 @@ impl Target for DirectoryTarget {
             match sync_dir(&path).and_then(|()| self.made.make_durable(shard, &path)) {
                 Ok(()) => {}
                 Err(error) => match error.kind() {
-                    // Nothing is written there any more, so nothing waits.
+                    // No program writes there any more, so no name waits for a sync.
                     io::ErrorKind::NotFound | io::ErrorKind::ReadOnlyFilesystem => {}
                     _ => return Err(Error::io("syncing", &path, &error)),
                 },
@@ -400,23 +400,24 @@ impl Target for DirectoryTarget {
     }
 
     fn delete_unfinished(&self, shard: ShardName) -> Result<()> {
-        // In this order: a writer makes the second of the first.
+        // In this order: a writer makes the second file of the first.
         remove(&self.part_path(shard)).and_then(|()| remove(&self.whole_path(shard)))
     }
 
     fn delete(&self, shard: ShardName) -> Result<()> {
         self.files.forget(shard);
-        // In this order: then no writer makes the finished one again of an unfinished one.
+        // In this order: then no writer makes a finished shard of an unfinished one again.
         self.delete_unfinished(shard).and_then(|()| remove(&self.path(shard)))
     }
 
     fn capacity(&self) -> Result<Capacity> {
-        // The root may not have been made yet; what is above it is on the same medium.
+        // The root may not exist yet; the directory above it is on the same medium.
         let there = self.root.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("."));
         let stat = rustix::fs::statvfs(there)
             .map_err(|errno| Error::io("asking for the free space of", there, &errno.into()))?;
         if stat.f_blocks == 0 {
-            // A file system that does not count, such as ramfs; it shows when it is full.
+            // A file system that does not count its space, such as ramfs; it reports when it is
+            // full.
             return Ok(Capacity { total_bytes: u64::MAX, free_bytes: u64::MAX });
         }
         Ok(Capacity {
@@ -471,7 +472,7 @@ fn remove_if_there(path: &Path) -> io::Result<()> {
     }
 }
 
-/// What is in a directory; nothing if it is not there.
+/// Returns the entries of a directory; none if it does not exist.
 fn entries(path: &Path) -> Result<Vec<DirEntry>> {
     let listed = match fs::read_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -480,7 +481,7 @@ fn entries(path: &Path) -> Result<Vec<DirEntry>> {
     listed.map_err(|error| Error::io_stored("listing", path, &error))
 }
 
-/// Reads `PACKID.S`; other files are none of ours.
+/// Parses `PACKID.S`; returns `None` for other files.
 fn parse_stem(stem: &str) -> Option<ShardName> {
     let (pack, shard) = stem.split_once('.')?;
     let name = ShardName { pack: PackId::parse(pack)?, shard: shard.parse().ok()? };

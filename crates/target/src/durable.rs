@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Files of a pool's directories besides shards and records.
+/// Files in a pool's directories besides shards and records.
 pub const OWN_FILES: [&str; 6] = [
     "pool.toml",
     ".pool.toml",
@@ -20,10 +20,10 @@ pub const OWN_FILES: [&str; 6] = [
     "packs/.reserve",
 ];
 
-/// Gives a file the present as its time. One that is not there is no error.
+/// Sets a file's times to the present. A missing file is no error.
 ///
 /// # Errors
-/// What the operating system reports.
+/// Errors of the operating system.
 pub fn freshen(path: &Path) -> io::Result<()> {
     let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
     let times = Timestamps { last_access: now, last_modification: now };
@@ -36,7 +36,7 @@ pub fn freshen(path: &Path) -> io::Result<()> {
 /// Makes the names in the directory `path` durable.
 ///
 /// # Errors
-/// What the operating system reports.
+/// Errors of the operating system.
 pub fn sync_dir(path: &Path) -> io::Result<()> {
     let here = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     match File::open(here)?.sync_all() {
@@ -49,18 +49,18 @@ pub fn sync_dir(path: &Path) -> io::Result<()> {
 /// Makes a file and its name durable, also if another process wrote it.
 ///
 /// # Errors
-/// What the operating system reports.
+/// Errors of the operating system.
 pub fn sync_file(path: &Path) -> io::Result<()> {
     sync_dir(path)?; // it opens a file as it opens a directory
     path.parent().map_or(Ok(()), sync_dir)
 }
 
-/// Makes `path` a directory whose entry in its parent is durable, whoever created it; creates what
-/// is missing above it likewise. A parent that we may not read cannot be synced: then we rely on
-/// whoever keeps it so.
+/// Makes `path` a directory whose entry in its parent is durable, whichever process created it;
+/// creates missing directories above it in the same way. A parent that this user may not read
+/// cannot be synced: then this relies on the parent's owner to keep it durable.
 ///
 /// # Errors
-/// What the operating system reports.
+/// Errors of the operating system.
 pub fn make_dir_durable(path: &Path) -> io::Result<()> {
     if path.as_os_str().is_empty() {
         return Ok(());
@@ -74,7 +74,7 @@ pub fn make_dir_durable(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The same, in a directory that must be there.
+/// Does the same in a parent that must exist.
 pub(crate) fn make_one_dir_durable(path: &Path) -> io::Result<()> {
     match fs::create_dir(path) {
         Ok(()) => {}
@@ -99,7 +99,7 @@ pub(crate) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 /// Gives a file a second name: `AlreadyExists` if that is there, `Unsupported` if the file system
-/// has no second names.
+/// has no hard links.
 pub(crate) fn link_new(from: &Path, to: &Path) -> io::Result<()> {
     match fs::hard_link(from, to) {
         Err(error)
@@ -111,9 +111,9 @@ pub(crate) fn link_new(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// Gives an open file a further name, whatever has the names now that it once had: `AlreadyExists` if
-/// `to` is there, `NotFound` if the file has no name any more, `Unsupported` if this cannot be done here:
-/// there is no /proc, a sandbox forbids it, or the file system has no second names.
+/// Gives an open file another name, even if its old names now belong to other files.
+/// `AlreadyExists` if `to` is there; `NotFound` if the file has no name any more. `Unsupported` if
+/// /proc is missing, a sandbox forbids the call, or the file system has no hard links.
 pub(crate) fn link_open(file: &File, to: &Path) -> io::Result<()> {
     let unsupported = Err(io::Error::from(io::ErrorKind::Unsupported));
     #[cfg(test)]
@@ -123,7 +123,7 @@ pub(crate) fn link_open(file: &File, to: &Path) -> io::Result<()> {
     let by_number = format!("/proc/self/fd/{}", file.as_raw_fd());
     match linkat(CWD, by_number, CWD, to, AtFlags::SYMLINK_FOLLOW) {
         Ok(()) => Ok(()),
-        // If the file still has a name, /proc is missing, or the directory of `to` is.
+        // If the file still has a name, /proc or the directory of `to` is missing.
         Err(Errno::NOENT) if file.metadata()?.nlink() == 0 => Err(Errno::NOENT.into()),
         Err(Errno::NOENT | Errno::PERM | Errno::ACCESS | Errno::NOSYS | Errno::OPNOTSUPP) => {
             unsupported
@@ -137,8 +137,8 @@ pub(crate) fn link_open(file: &File, to: &Path) -> io::Result<()> {
 /// left behind.
 ///
 /// # Errors
-/// `AlreadyExists` if somebody was faster, `Unsupported` if the file system knows no such step, or
-/// what the operating system reports.
+/// `AlreadyExists` if another process was faster, `Unsupported` if the file system has no such
+/// step, or errors of the operating system.
 pub fn publish(from: &Path, to: &Path) -> io::Result<()> {
     match link_new(from, to) {
         Err(error) if error.kind() == io::ErrorKind::Unsupported => rename_new(from, to),
@@ -146,7 +146,7 @@ pub fn publish(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// True if the operating system gave one of these numbers.
+/// Returns true if the operating system returned one of these error numbers.
 pub(crate) fn errno_is(error: &io::Error, numbers: &[Errno]) -> bool {
     Errno::from_io_error(error).is_some_and(|errno| numbers.contains(&errno))
 }
@@ -159,19 +159,19 @@ pub(crate) mod tests {
     use std::mem::MaybeUninit;
 
     thread_local! {
-        /// In this thread open files cannot be named.
+        /// In this thread, open files cannot get a name.
         pub(crate) static WITHOUT_LINKS: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// Whether `deed` opens the directory `path` itself. To make, name or remove what is in a directory
-    /// does not open it; to sync it does.
+    /// Whether `deed` opens the directory `path` itself. Making, naming or removing an entry does
+    /// not open the directory; a sync does.
     pub(crate) fn opens(path: &Path, deed: impl FnOnce()) -> bool {
         let watch = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).unwrap();
         inotify::add_watch(&watch, path, WatchFlags::OPEN).unwrap();
         deed();
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut events = inotify::Reader::new(watch, &mut buffer);
-        // An event that has a name is about what is in the directory.
+        // An event with a name is about an entry of the directory.
         std::iter::from_fn(|| Some(events.next().ok()?.file_name().is_none())).any(|itself| itself)
     }
 

@@ -1,6 +1,6 @@
-//! A world in memory that loses power at a chosen operation: the fault model's injector.
+//! The injector of the fault model: a world in memory that loses power at a chosen operation.
 //!
-//! Every durable step is a numbered operation. A save is crashed at each of them in turn:
+//! Every durable step is a numbered operation. A test crashes a save at each of them in turn:
 //!
 //! ```
 //! use outlive_target::{CutMode, FaultWorld, Previous};
@@ -38,32 +38,34 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What a power cut does to the operation it hits, and to names that were visible but not durable.
+/// The effect of a power cut on the current operation, and on names that are visible but not
+/// durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CutMode {
-    /// The operation had no effect; nothing survives but what is durable.
+    /// The operation has no effect; only durable data survives.
     Lost,
-    /// The operation took effect, only its reply was lost; what was visible turns out durable.
+    /// The operation takes effect, but its reply is lost; visible names turn out durable.
     Kept,
-    /// A write was half done, unfinished shards are left behind, and of records that were removed
-    /// without a sync some are back; else as `Lost`.
+    /// A write is half done, and unfinished shards are left behind. Some records that were removed
+    /// without a sync are back. All else is as in `Lost`.
     Torn,
 }
 
 impl CutMode {
-    /// Every mode, to loop over.
+    /// All modes, for a loop.
     pub const ALL: [CutMode; 3] = [CutMode::Lost, CutMode::Kept, CutMode::Torn];
 }
 
-/// A target and a log whose operations are numbered from 0, and which fail as they are told.
+/// A target and a log with operations that are numbered from 0, and that fail on request.
 ///
-/// Numbered are: a target's `create` and `replace`, each `write`, `delete` and the two steps of `finish` (the
-/// shard becomes visible, then durable); of the log's medium, below the protocol of appending, each `put_new`,
-/// `delete` and `sync`; reads only if [`FaultWorld::count_reads`] says so. Operations take effect within the call, so a
-/// single-threaded caller meets the same numbers every time.
+/// A target's `create`, `replace`, each `write` and `delete` are numbered, and the two steps of
+/// `finish`: the shard becomes visible, then durable. So are `put_new`, `delete` and `sync` of the
+/// log's medium, below the protocol of appending. Reads are numbered only after
+/// [`FaultWorld::count_reads`]. Operations take effect within the call, so a single-threaded caller
+/// meets the same numbers every time.
 ///
-/// After a cut every operation fails with `Retry`, and so do old handles after
-/// [`FaultWorld::reboot`]: they belong to a machine that is no more.
+/// After a cut every operation fails with `Retry`. After [`FaultWorld::reboot`] old handles still
+/// do: they belong to the machine before.
 #[derive(Clone, Default)]
 pub struct FaultWorld(Arc<Mutex<World>>);
 
@@ -78,22 +80,22 @@ struct World {
     cut: Option<(u64, CutMode)>,
     failures: BTreeMap<u64, ErrorKind>,
     judge: Option<Judge>,
-    /// By target and name.
+    /// The finished shards, by target and name.
     shards: BTreeMap<(usize, ShardName), Kept>,
-    /// What was written of shards that are not finished.
+    /// The data of unfinished shards.
     parts: BTreeMap<(usize, ShardName), Part>,
-    /// How many parts were begun.
+    /// Number of parts begun so far.
     parts_begun: u64,
     /// Targets that cannot be reached now.
     away: BTreeSet<usize>,
-    /// By place of the log, and job.
+    /// The visible records, by log replica and job.
     records: BTreeMap<(usize, JobName), BTreeMap<u64, Kept>>,
-    /// Records that were durable, and whose removal is not yet.
+    /// Records that were durable, and whose removal is not durable yet.
     removed: BTreeMap<(usize, JobName), BTreeMap<u64, Kept>>,
     locks: Option<Locks>,
 }
 
-/// Who holds which lock. A lock ends with its holder.
+/// The holders of the locks. A lock ends with its holder.
 #[derive(Default)]
 struct Locks {
     given: u64,
@@ -106,14 +108,15 @@ struct Locks {
 struct Kept {
     bytes: Arc<Vec<u8>>,
     durable: bool,
-    /// Number of the part that it was; 0 for a record.
+    /// Number of the part that became this shard; 0 for a record.
     part: u64,
-    /// What had the name before: after a power cut it is there again, unless this became durable.
+    /// The bytes that had the name before. They return at a power cut, unless the new ones are
+    /// durable.
     before: Option<Box<Kept>>,
 }
 
 impl Kept {
-    /// Bytes that are only visible yet.
+    /// Returns bytes that are only visible so far.
     fn visible(bytes: Vec<u8>, before: Option<Kept>) -> Kept {
         Kept { bytes: Arc::new(bytes), durable: false, part: 0, before: before.map(Box::new) }
     }
@@ -122,7 +125,7 @@ impl Kept {
         (self.durable, self.before) = (true, None);
     }
 
-    /// What is left under the name after a power cut.
+    /// Returns the bytes under the name after a power cut.
     fn after_cut(mut self, mode: CutMode) -> Option<Kept> {
         if self.durable || mode == CutMode::Kept {
             self.make_durable();
@@ -132,14 +135,14 @@ impl Kept {
     }
 }
 
-/// What was written of a shard.
+/// The data of an unfinished shard.
 struct Part {
-    /// Tells it from another one of the same name.
+    /// Distinguishes this part from others of the same name.
     number: u64,
     bytes: Vec<u8>,
 }
 
-/// A program on the simulated machine. Clones are of the same one.
+/// A program on the simulated machine. All clones are the same program.
 #[derive(Clone, Debug)]
 pub struct FaultProcess(Arc<AtomicU64>);
 
@@ -148,8 +151,8 @@ impl FaultProcess {
         FaultProcess(Arc::new(AtomicU64::new(u64::MAX)))
     }
 
-    /// Has the program killed at the `steps`th of its numbered operations from now on: before that
-    /// has an effect. From then on all its operations fail, and nothing is tidied up.
+    /// Kills the program at the `steps`th of its numbered operations from now on, before that one
+    /// takes effect. From then on all its operations fail, and it cleans nothing up.
     pub fn kill_after(&self, steps: u64) {
         self.0.store(steps, Ordering::Relaxed);
     }
@@ -159,8 +162,8 @@ impl FaultProcess {
         self.0.load(Ordering::Relaxed) == 0
     }
 
-    /// Counts a step down; true if the program has been killed. Operations of a [`FaultWorld`] do it
-    /// themselves.
+    /// Counts down one step; returns true if the program was killed. Operations of a [`FaultWorld`]
+    /// do it themselves.
     pub fn step(&self) -> bool {
         let left = self.0.load(Ordering::Relaxed);
         if left < u64::MAX {
@@ -170,19 +173,19 @@ impl FaultProcess {
     }
 }
 
-/// Of which machine, and of which program there, a handle is.
+/// The machine and the program that a handle belongs to.
 #[derive(Clone, Debug)]
 struct Owner {
     boot: u64,
     process: FaultProcess,
 }
 
-/// What becomes of an operation.
+/// The outcome of an operation.
 enum Step {
     Go,
-    /// It has no effect and gives this error.
+    /// The operation has no effect and returns this error.
     Fail(Error),
-    /// Power is cut during it.
+    /// The power is cut during the operation.
     Cut(CutMode),
 }
 
@@ -193,46 +196,46 @@ impl Step {
 }
 
 impl FaultWorld {
-    /// An empty world in which nothing fails.
+    /// Returns an empty world in which nothing fails.
     pub fn new() -> FaultWorld {
         FaultWorld::default()
     }
 
-    /// An empty world whose log has locks.
+    /// Returns an empty world whose log has locks.
     pub fn with_locks() -> FaultWorld {
         let world = FaultWorld::new();
         world.lock().locks = Some(Locks::default());
         world
     }
 
-    /// Whether its log has locks.
+    /// Whether the log of this world has locks.
     pub fn has_locks(&self) -> bool {
         self.lock().locks.is_some()
     }
 
-    /// The target, as the machine that runs now sees it.
+    /// Returns the target, for the machine that runs now.
     pub fn target(&self) -> Arc<dyn Target> {
         self.process().0
     }
 
-    /// The log, as the machine that runs now sees it.
+    /// Returns the log, for the machine that runs now.
     pub fn log(&self) -> Arc<dyn ManifestLog> {
         self.process().1
     }
 
-    /// What the log is kept on, as the machine that runs now sees it.
+    /// Returns the medium of the log, for the machine that runs now.
     pub fn medium(&self) -> Arc<dyn LogMedium> {
         let owner = Owner { boot: self.lock().boots, process: FaultProcess::new() };
         self.medium_of(&owner, 0)
     }
 
-    /// Target and log as a new program on the machine sees them, which can be killed by itself.
+    /// Returns target and log for a new program on the machine, which can be killed by itself.
     pub fn process(&self) -> (Arc<dyn Target>, Arc<dyn ManifestLog>, FaultProcess) {
         let owner = Owner { boot: self.lock().boots, process: FaultProcess::new() };
         (self.target_of(&owner, 0), self.log_of(&owner), owner.process)
     }
 
-    /// The same, with the first `count` targets of the machine.
+    /// Returns the same, with the first `count` targets of the machine.
     pub fn process_with(
         &self,
         count: usize,
@@ -254,8 +257,8 @@ impl FaultWorld {
         Arc::new(FaultMedium { world: self.clone(), owner: owner.clone(), place })
     }
 
-    /// `count` places of a log, each of which keeps records of its own, as a program sees them; without
-    /// `process` as the machine does that runs now.
+    /// Returns `count` log replicas with separate records, as a program sees them; without
+    /// `process`, as the machine that runs now sees them.
     pub fn log_replicas(
         &self,
         count: usize,
@@ -266,12 +269,12 @@ impl FaultWorld {
         (0..count).map(|place| self.medium_of(&owner, place)).collect()
     }
 
-    /// How many operations there were so far, over all boots: the number of the next one.
+    /// Returns the number of operations over all boots: the number of the next one.
     pub fn ops(&self) -> u64 {
         self.lock().history.len() as u64
     }
 
-    /// What operation `number` was, for a test's message.
+    /// Describes operation `number`, for a test's message.
     pub fn op_name(&self, number: u64) -> Option<String> {
         let index = usize::try_from(number).ok()?;
         self.lock().history.get(index).cloned()
@@ -282,18 +285,19 @@ impl FaultWorld {
         self.lock().cut = Some((number, mode));
     }
 
-    /// Makes operation `number` fail once with `kind`, without effect. (A failed sync
-    /// leaves a record visible; whether it is durable is unknown.)
+    /// Makes operation `number` fail once with `kind`, without effect. After a failed sync the
+    /// record is visible; whether it is durable is unknown.
     pub fn fail_at(&self, number: u64, kind: ErrorKind) {
         self.lock().failures.insert(number, kind);
     }
 
-    /// Makes every operation fail for which `judge`, given its number and name, names an error.
+    /// Makes every operation fail for which `judge` returns an error; it gets the number and the
+    /// name.
     pub fn fail_when(&self, judge: impl Fn(u64, &str) -> Option<ErrorKind> + Send + 'static) {
         self.lock().judge = Some(Box::new(judge));
     }
 
-    /// Whether reads are numbered operations, too (they are not at first).
+    /// Sets whether reads are numbered operations, too. They are not at first.
     pub fn count_reads(&self, count: bool) {
         self.lock().count_reads = count;
     }
@@ -303,13 +307,14 @@ impl FaultWorld {
         self.lock().crash(mode);
     }
 
-    /// True between a cut and the next boot.
+    /// Returns true between a cut and the next boot.
     pub fn crashed(&self) -> bool {
         self.lock().crashed
     }
 
-    /// Starts the machine anew over what survived, and gives its handles. Without a cut before,
-    /// only the program had died: what was visible still is. A cut not yet reached is forgotten.
+    /// Restarts the machine with the surviving data, and returns its handles. Without an earlier
+    /// cut only the program died: visible data is still visible. A cut that was not reached is
+    /// cancelled.
     pub fn reboot(&self) -> (Arc<dyn Target>, Arc<dyn ManifestLog>) {
         let mut world = self.lock();
         world.boots += 1;
@@ -319,14 +324,15 @@ impl FaultWorld {
         (self.target(), self.log())
     }
 
-    /// Loses all that a target has: a new disk is in its place.
+    /// Deletes all data of a target: a new disk has replaced it.
     pub fn lose_target(&self, number: usize) {
         let mut world = self.lock();
         world.shards.retain(|(on, _), _| *on != number);
         world.parts.retain(|(on, _), _| *on != number);
     }
 
-    /// Whether a target cannot be reached; what it has is kept. Answers whether that was so before.
+    /// Sets whether a target cannot be reached; it keeps its data. Returns whether it was away
+    /// before.
     pub fn set_away(&self, number: usize, is_away: bool) -> bool {
         let mut world = self.lock();
         match is_away {
@@ -344,7 +350,7 @@ impl FaultWorld {
         flip(world.shard_mut(shard), offset, mask);
     }
 
-    /// Cuts a finished shard off at `length` bytes.
+    /// Cuts off a finished shard after `length` bytes.
     ///
     /// # Panics
     /// If there is no such shard.
@@ -365,7 +371,7 @@ impl FaultWorld {
         flip(kept.expect("a test damages a record that exists"), offset, mask);
     }
 
-    /// Removes a record, as pruning or a careless person would.
+    /// Removes a record, as a prune or a careless user does.
     pub fn remove_record(&self, job: &JobName, number: u64) {
         if let Some(numbered) = self.lock().records.get_mut(&(0, job.clone())) {
             numbered.remove(&number);
@@ -377,7 +383,7 @@ impl FaultWorld {
     }
 }
 
-/// What is left of names after a power cut.
+/// Returns the names that a power cut leaves.
 fn after_cut<K: Ord>(kept: BTreeMap<K, Kept>, mode: CutMode) -> BTreeMap<K, Kept> {
     kept.into_iter().filter_map(|(name, kept)| Some((name, kept.after_cut(mode)?))).collect()
 }
@@ -390,7 +396,7 @@ fn flip(kept: &mut Kept, offset: u64, mask: u8) {
 }
 
 impl World {
-    /// An error unless the owner's machine and program are running.
+    /// Fails unless the owner's machine and program are running.
     fn alive(&self, owner: &Owner) -> Result<(), Error> {
         if self.crashed || self.boots != owner.boot {
             return Err(Error::retry("crashed: the simulated machine has lost its power"));
@@ -401,13 +407,13 @@ impl World {
         }
     }
 
-    /// A finished shard, on whichever target.
+    /// Returns a finished shard of any target.
     fn shard_mut(&mut self, shard: ShardName) -> &mut Kept {
         let mut found = self.shards.iter_mut().filter(|((_, name), _)| *name == shard);
         found.next().expect("a test damages a shard that exists").1
     }
 
-    /// The same for an operation on a target.
+    /// The same as `step` for an operation on a target.
     fn target_step(&mut self, owner: &Owner, target: usize, name: impl FnOnce() -> String) -> Step {
         match self.alive(owner).is_ok() && self.away.contains(&target) {
             true => Step::Fail(Error::retry("the simulated target cannot be reached")),
@@ -415,7 +421,7 @@ impl World {
         }
     }
 
-    /// Numbers one operation and says what becomes of it.
+    /// Numbers one operation and decides its outcome.
     fn step(&mut self, owner: &Owner, name: impl FnOnce() -> String) -> Step {
         let alive = self.alive(owner).and_then(|()| match owner.process.step() {
             true => self.alive(owner),
@@ -440,7 +446,7 @@ impl World {
         step
     }
 
-    /// A step without an effect of its own.
+    /// Numbers an operation that has no effect of its own.
     fn read_step(&mut self, owner: &Owner, name: impl FnOnce() -> String) -> Result<(), Error> {
         if !self.count_reads {
             return self.alive(owner);
@@ -465,7 +471,7 @@ impl World {
         }
     }
 
-    /// Ends an operation whose effect, if any, has been applied.
+    /// Ends an operation after its effect, if any, was applied.
     fn end(&mut self, step: Step) -> Result<(), Error> {
         match step {
             Step::Go => Ok(()),
@@ -474,7 +480,7 @@ impl World {
         }
     }
 
-    /// Cuts the power and gives the error that the operation in progress sees.
+    /// Cuts the power and returns the error for the current operation.
     fn crash(&mut self, mode: CutMode) -> Error {
         self.crashed = true;
         if mode == CutMode::Lost {
@@ -484,7 +490,7 @@ impl World {
         for numbered in self.records.values_mut() {
             *numbered = after_cut(std::mem::take(numbered), mode);
         }
-        // Of names that vanished since the last sync each is back or not, in no order.
+        // A name removed since the last sync may be back or not, in any order.
         for (job, removed) in std::mem::take(&mut self.removed) {
             let numbered = self.records.entry(job).or_default();
             numbered.extend(removed.into_iter().filter(|(number, _)| match mode {

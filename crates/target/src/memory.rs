@@ -1,4 +1,4 @@
-//! A target in memory: for tests, and for state that needs to outlive nothing.
+//! A target in memory: for tests, and for data that need not survive the process.
 
 use crate::operation::Outcome;
 use crate::writes::{Writes, check_finish, check_range, check_write, exists, missing, short};
@@ -27,12 +27,12 @@ impl Default for Space {
 }
 
 impl MemoryTarget {
-    /// A target without a limit.
+    /// Returns a target without a limit.
     pub fn new() -> MemoryTarget {
         MemoryTarget::default()
     }
 
-    /// A target that is `Full` beyond `total_bytes` of finished shards.
+    /// Returns a target that is `Full` beyond `total_bytes` of finished shards.
     pub fn with_capacity(total_bytes: u64) -> MemoryTarget {
         MemoryTarget(Arc::new(Space { total_bytes, shards: Mutex::default() }))
     }
@@ -133,7 +133,7 @@ pub(crate) fn read(
     }
 }
 
-/// Puts bytes into a growing shard; what lies between is zero.
+/// Puts bytes into a growing shard, and zeros into a gap before them.
 pub(crate) fn put(shard: &mut Vec<u8>, offset: u64, bytes: &[u8]) {
     let start = usize::try_from(offset).expect("the shard's size was checked, and is in memory");
     let end = start + bytes.len();
@@ -148,7 +148,7 @@ struct MemoryWriter {
     shard: ShardName,
     bytes_max: u64,
     bytes: Vec<u8>,
-    /// Takes the place of a finished shard.
+    /// Whether the shard replaces a finished one.
     replaces: bool,
     writes: Arc<Writes>,
 }

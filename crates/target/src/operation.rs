@@ -1,5 +1,5 @@
-//! What wrappers share: an operation that is held back first, and made again if it fails in passing.
-//! Meanwhile it has no thread; a timer calls it back.
+//! The shared part of the wrappers: an operation starts after a delay, and again after a passing
+//! failure. During a pause it has no thread; a timer calls it back.
 
 use crate::Fault;
 use outlive_io::{DiskEngine, Promise, Ticket, Timer};
@@ -8,32 +8,32 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How a wrapper makes operations.
+/// The way in which a wrapper runs operations.
 pub trait Manner: fmt::Debug + Send + Sync + Sized + 'static {
-    /// Lets time pass.
+    /// Returns the timer for the pauses.
     fn timer(&self) -> &dyn Timer;
 
-    /// How long an operation that carries `bytes` bytes is held back.
+    /// Returns the delay before an operation that carries `bytes` bytes.
     fn delay(&self, _bytes: usize) -> Duration {
         Duration::ZERO
     }
 
-    /// How long after its failure number `failures`, of the kind `kind`, an operation is made again;
-    /// `None` if that was the last.
+    /// Returns the pause after failure number `failures`, of the kind `kind`; `None` if that
+    /// attempt was the last.
     fn pause(&self, _kind: ErrorKind, _failures: u32) -> Option<Duration> {
         None
     }
 
-    /// Makes a call that carries `bytes` bytes; whoever waits for it spends the delays.
+    /// Makes a call that carries `bytes` bytes; the calling thread spends the delays.
     ///
     /// # Errors
-    /// What the call reports in the end.
+    /// The error of the last attempt.
     fn call<T>(&self, bytes: usize, call: impl FnMut() -> Result<T>) -> Result<T> {
         self.spend(self.delay(bytes));
         self.repeat(call)
     }
 
-    /// Makes a call, and makes it again.
+    /// Makes a call, and repeats it.
     ///
     /// # Errors
     /// As [`Manner::call`].
@@ -52,7 +52,7 @@ pub trait Manner: fmt::Debug + Send + Sync + Sized + 'static {
         }
     }
 
-    /// Spends a delay here.
+    /// Spends a delay in this thread.
     fn spend(&self, delay: Duration) {
         if !delay.is_zero() {
             self.timer().sleep(delay);
@@ -65,12 +65,12 @@ pub(crate) type Outcome<T, B> = std::result::Result<T, Fault<B>>;
 
 type Start<T, B> = Box<dyn FnMut(B) -> Ticket<Outcome<T, B>> + Send>;
 
-/// An operation on a buffer `B` that answers `T`.
+/// An operation on a buffer `B` that returns `T`.
 pub(crate) struct Operation<M, T, B> {
     pub manner: Arc<M>,
-    /// Do what follows a pause: to start an operation may take long.
+    /// Threads that work after a pause: to start an operation may take long.
     pub helpers: Arc<DiskEngine>,
-    /// Starts it.
+    /// Starts the operation.
     pub start: Start<T, B>,
 }
 
@@ -86,7 +86,7 @@ impl<M: Manner, T: Send + 'static, B: Send + 'static> Operation<M, T, B> {
         ticket
     }
 
-    /// The same, for one that was started already.
+    /// Does the same for an operation that has started already.
     pub(crate) fn begun(self, first: Ticket<Outcome<T, B>>) -> Ticket<Outcome<T, B>> {
         let (promise, ticket) = Ticket::pair();
         Attempts { operation: self, failures: 0, promise }.watch(first);
@@ -94,7 +94,7 @@ impl<M: Manner, T: Send + 'static, B: Send + 'static> Operation<M, T, B> {
     }
 }
 
-/// An operation under way.
+/// An operation in progress.
 struct Attempts<M, T, B> {
     operation: Operation<M, T, B>,
     failures: u32,
@@ -120,8 +120,8 @@ impl<M: Manner, T: Send + 'static, B: Send + 'static> Attempts<M, T, B> {
                     self.failures += 1;
                     let manner = &self.operation.manner;
                     match manner.pause(fault.error.kind(), self.failures) {
-                        // Without a thread for the pause it would be spent here, within whatever ended
-                        // this attempt: then this was the last.
+                        // Without a thread, the timer would spend the pause here, in the code that
+                        // ended this attempt. So this attempt was the last.
                         Some(pause) if manner.timer().has_thread() => {
                             return self.start_after(pause, fault.buffer);
                         }

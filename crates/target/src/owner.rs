@@ -1,6 +1,6 @@
-//! Whom that belongs to which is made in a pool, and who may use it: as with the pool's directory,
-//! whoever makes it under whatever umask. An administrator may prune a pool from cron, and the
-//! program that saves there must still be able to read what that wrote.
+//! Owner and permissions of new files in a pool: those of the pool's directory, whichever user and
+//! umask make the file. An administrator may prune a pool from cron, and the program that saves
+//! there must still be able to read the files that the prune wrote.
 
 use rustix::fs::{Gid, Mode, Uid, fchmod, fchown};
 use rustix::process::geteuid;
@@ -11,13 +11,13 @@ use std::path::Path;
 /// Permissions, without set-id and sticky bits.
 const PERMISSIONS: u32 = 0o777;
 
-/// Gives a file that was made just now to the owner of `root`, as readable and writable as that is.
-/// What the file system does not allow is left as it is.
+/// Gives a new file to the owner of `root`, as readable and writable as `root` is. Ignores what the
+/// file system forbids.
 pub fn adopt_file(root: &Path, file: &File) {
     adopt(root, file, 0o666);
 }
 
-/// The same for a directory.
+/// Does the same for a directory.
 pub(crate) fn adopt_dir(root: &Path, dir: &Path) {
     if let Ok(dir) = File::open(dir) {
         adopt(root, &dir, PERMISSIONS);
@@ -27,7 +27,7 @@ pub(crate) fn adopt_dir(root: &Path, dir: &Path) {
 fn adopt(root: &Path, made: &File, mask: u32) {
     let (Ok(of), Ok(is)) = (root.metadata(), made.metadata()) else { return };
     let owner = |of: &Metadata| (of.uid(), of.gid());
-    // Only root may give something away.
+    // Only the superuser may change the owner.
     if geteuid().is_root() && owner(&of) != owner(&is) {
         let (uid, gid) = (Uid::from_raw(of.uid()), Gid::from_raw(of.gid()));
         let _ = fchown(made, Some(uid), Some(gid));

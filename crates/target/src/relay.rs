@@ -1,4 +1,5 @@
-//! The writer of a wrapped target: passes each write on, in its manner, and the finish behind all of them.
+//! The writer of a wrapped target: passes on each write, and then the finish, in the wrapper's
+//! manner.
 
 use crate::operation::{Manner, Operation};
 use crate::writes::Writes;
@@ -19,7 +20,7 @@ pub(crate) struct RelayWriter<M> {
     pid: u32,
 }
 
-/// The writer within, until it is finished or abandoned.
+/// The inner writer, until it is finished or abandoned.
 struct Inner(Mutex<Option<Box<dyn ShardWriter>>>);
 
 impl<M: Manner> RelayWriter<M> {
@@ -46,7 +47,7 @@ impl Inner {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Passes a write on. Holds the lock for its start only, so that writes overlap.
+    /// Passes a write on. Holds the lock only while the write starts, so that writes overlap.
     fn start_write(&self, offset: u64, buffer: SharedBuf) -> WriteTicket {
         match self.lock().as_mut() {
             Some(writer) => writer.write(offset, buffer),
@@ -55,7 +56,7 @@ impl Inner {
     }
 
     fn start_finish(&self, length: u64) -> Ticket<Result<()>> {
-        // Not under the lock: what ends meanwhile may want it.
+        // Without the lock: a write that ends meanwhile may need it.
         let writer = self.lock().take();
         match writer {
             Some(writer) => writer.finish(length),
@@ -84,7 +85,7 @@ impl<M: Manner> ShardWriter for RelayWriter<M> {
                 Ok(Err(fault)) => Some(Err(fault.error.clone())),
                 Err(_) => None,
             };
-            // First the write is over, then whatever comes behind all of them.
+            // First the ticket gets the outcome, then the work after all writes runs.
             promise.settle(written);
             match outcome {
                 Some(Ok(())) => writing.succeed(),
@@ -103,7 +104,7 @@ impl<M: Manner> ShardWriter for RelayWriter<M> {
             (self.inner.clone(), self.manner.clone(), self.helpers.clone());
         let writes = self.writes.clone();
         self.writes.after_all(move || {
-            // The writer within keeps count too, of the writes that came to it.
+            // The inner writer also counts the writes that reached it.
             if let Err(error) = writes.check_all() {
                 drop(inner.lock().take());
                 return promise.fulfil(Err(error));
@@ -121,7 +122,7 @@ impl<M: Manner> ShardWriter for RelayWriter<M> {
 }
 
 impl<M> Drop for RelayWriter<M> {
-    /// Abandons the shard at once, whatever is still on its way to it.
+    /// Abandons the shard at once, even while writes are in flight.
     fn drop(&mut self) {
         if !self.finishing && process::id() == self.pid {
             drop(self.inner.lock().take());

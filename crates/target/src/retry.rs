@@ -1,4 +1,4 @@
-//! Repeats what failed in passing.
+//! Wrappers that repeat operations after passing failures.
 
 use crate::Target;
 use crate::log::{LogMedium, RecordLog};
@@ -9,16 +9,16 @@ use outlive_types::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often to repeat, and how long to pause before.
+/// The number of attempts, and the pauses between them.
 #[derive(Clone, Debug)]
 pub struct RetryPolicy {
-    /// Attempts in all, the first one included; at least 1.
+    /// Number of attempts, the first included; at least 1.
     pub attempts_max: u32,
     /// Pause before the second attempt; it doubles before each further one.
     pub pause_first: Duration,
     /// Longest pause.
     pub pause_max: Duration,
-    /// Lets the pauses pass.
+    /// Timer for the pauses.
     pub timer: Arc<dyn Timer>,
 }
 
@@ -48,9 +48,9 @@ impl Manner for RetryPolicy {
     }
 }
 
-/// A target whose `Retry` errors are met by repeating the call, except `finish`, which cannot be
-/// repeated: after a failed sync nobody knows what is on the medium. A write or read that is to be repeated
-/// has no thread meanwhile; the calls that answer at once spend their pauses in the caller.
+/// A target that repeats calls after `Retry` errors, except `finish`: after a failed sync the state
+/// of the medium is unknown. A write or read that waits for its repetition has no thread meanwhile;
+/// other calls spend their pauses in the caller.
 pub type RetryTarget = WrappedTarget<RetryPolicy>;
 
 impl RetryTarget {
@@ -60,7 +60,7 @@ impl RetryTarget {
     }
 }
 
-/// A medium whose `Retry` errors are met by repeating the call.
+/// A medium that repeats calls after `Retry` errors.
 pub type RetryMedium = WrappedMedium<RetryPolicy>;
 
 impl RetryMedium {
@@ -70,8 +70,8 @@ impl RetryMedium {
     }
 }
 
-/// A log on a medium whose `Retry` errors are met by repeating the call. A put may be repeated because
-/// an append recognises its own record.
+/// A log on a medium that repeats calls after `Retry` errors. A put may be repeated because an
+/// append recognises its own record.
 pub type RetryLog = RecordLog<WrappedMedium<RetryPolicy>>;
 
 impl RetryLog {

@@ -1,4 +1,4 @@
-//! Makes a target or a log as slow as another one would be.
+//! Wrappers that make a target or a log as slow as another one would be.
 
 use crate::Target;
 use crate::log::{LogMedium, RecordLog};
@@ -8,12 +8,12 @@ use outlive_io::{SystemTimer, Timer};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A speed limit. Bytes of all operations share one line; latencies overlap.
+/// A speed limit. The bytes of all operations share one line; latencies overlap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Throttle {
-    /// Bytes per second, written and read together; `None` is no limit.
+    /// Bytes per second, of writes and reads together; `None` is no limit.
     pub bytes_per_s: Option<u64>,
-    /// Time that every operation takes besides.
+    /// Extra time for every operation.
     pub latency: Duration,
 }
 
@@ -35,7 +35,7 @@ impl Manner for Line {
         &SystemTimer
     }
 
-    /// As long as an operation on so many bytes takes.
+    /// Returns the time that an operation on `bytes` bytes takes.
     fn delay(&self, bytes: usize) -> Duration {
         let now = Instant::now();
         let mut until = now;
@@ -49,8 +49,7 @@ impl Manner for Line {
     }
 }
 
-/// A slower target. Buffers stay away as long as the slow medium would keep them, so back-pressure
-/// is real.
+/// A slower target. It keeps buffers as long as the slow medium would, so back-pressure is real.
 pub type ThrottledTarget = WrappedTarget<Line>;
 
 impl ThrottledTarget {
@@ -87,7 +86,7 @@ mod tests {
         let mut writer = target.create(shard, 1 << 20).unwrap();
         let tickets: Vec<_> =
             (0..16).map(|index| writer.write(index << 16, pool.take().share())).collect();
-        // Of 16 buffers at most 2 are under way, so 14 have passed the line: 87 ms.
+        // At most 2 of 16 buffers are in flight, so 14 have passed the line: 87 ms.
         assert!(started.elapsed() >= Duration::from_millis(80), "{:?}", started.elapsed());
         writer.finish(1 << 20).wait().unwrap();
         assert!(started.elapsed() >= Duration::from_millis(100));

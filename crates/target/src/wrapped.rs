@@ -1,4 +1,4 @@
-//! A target and a log's medium with a manner: something that is done around each of their calls.
+//! A target and a log's medium with a manner: an action around each of their calls.
 
 use crate::log::{LogMedium, Put, RecordLog};
 use crate::operation::{Manner, Operation};
@@ -45,7 +45,8 @@ impl<M: Manner> Target for WrappedTarget<M> {
             Operation {
                 manner: self.manner.clone(),
                 helpers: self.helpers.clone(),
-                // A delayed or repeated read asks the medium: the mode of the first one is gone with its range.
+                // A delayed or repeated read asks the medium: the mode of the first read is gone
+                // with its range.
                 start: Box::new(move |buffer| {
                     read_one(&*inner, shard, ReadRange::new(offset, buffer))
                 }),
@@ -109,7 +110,7 @@ impl<M: Manner> Target for WrappedTarget<M> {
     }
 }
 
-/// A log's medium with a manner. Locks are passed on as they are.
+/// A log's medium with a manner. It passes locks on as they are.
 #[derive(Debug)]
 pub struct WrappedMedium<M> {
     inner: Arc<dyn LogMedium>,

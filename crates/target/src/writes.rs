@@ -1,6 +1,6 @@
-//! What every shard writer keeps count of: which writes are in flight, which failed, and what is to
-//! happen when all are over; and the checks and errors that all targets have in common. For who
-//! implements a target, here or in a crate of its own.
+//! The bookkeeping of every shard writer: the writes in flight, the failed writes, and the work to
+//! do when all have ended. Also the checks and errors that all targets share. Code that implements
+//! a target uses it, here or in another crate.
 
 use crate::{Fault, ShardName};
 use outlive_io::SharedBuf;
@@ -18,12 +18,12 @@ pub struct Writes(Mutex<State>);
 #[derive(Default)]
 struct State {
     in_flight: usize,
-    /// Offsets that were not written, or not yet.
+    /// Offsets that are not written, or not yet.
     unwritten: BTreeMap<u64, Option<Error>>,
     last: Option<Job>,
 }
 
-/// One write; dropped when it is over. If nobody said that it succeeded, it failed.
+/// One write, ended by dropping it. It counts as failed unless a call reports success.
 pub struct Writing {
     writes: Arc<Writes>,
     offset: u64,
@@ -38,8 +38,8 @@ impl Writes {
         Writing { writes: self.clone(), offset }
     }
 
-    /// Runs `job` when the last write is over: now, or in the thread that ends it. That write's
-    /// ticket waits for `job`, so it should only queue something.
+    /// Runs `job` after the last write: now, or in the thread that ends that write. The write's
+    /// ticket waits for `job`, so `job` should only queue something.
     pub fn after_all(&self, job: impl FnOnce() + Send + 'static) {
         let mut state = self.lock();
         if state.in_flight > 0 {
@@ -50,15 +50,15 @@ impl Writes {
         job();
     }
 
-    /// Ok if every write succeeded in the end.
+    /// Returns `Ok` if every write succeeded in the end.
     ///
     /// # Errors
-    /// That of a write that failed last.
+    /// The error of a write whose last attempt failed.
     pub fn check(&self, shard: ShardName) -> Result<()> {
         self.check_all().map_err(|error| error.context(format!("shard {shard}")))
     }
 
-    /// The same, for who does not know the shard's name.
+    /// Does the same for a caller that does not know the shard's name.
     ///
     /// # Errors
     /// As [`Writes::check`].
@@ -75,21 +75,21 @@ impl Writes {
 }
 
 impl Writing {
-    /// Records that it succeeded, and ends it.
+    /// Records that the write succeeded, and ends it.
     pub fn succeed(self) {
         self.writes.lock().unwritten.remove(&self.offset);
     }
 
-    /// Records that it failed, and ends it.
+    /// Records that the write failed, and ends it.
     pub fn fail(self, error: Error) {
         self.writes.lock().unwritten.insert(self.offset, Some(error));
     }
 
-    /// Records the outcome and ends the write. On success `buffer` is dropped, which sends it home if
-    /// nobody else has a part of it.
+    /// Records the outcome and ends the write. On success it drops `buffer`, which returns to its
+    /// pool if no other part of it is in use.
     ///
     /// # Errors
-    /// The outcome's, with the buffer.
+    /// The error of the outcome, with the buffer.
     pub fn end(
         self,
         outcome: Result<()>,
@@ -133,10 +133,10 @@ impl Drop for Writing {
     }
 }
 
-/// Refuses what no backend could write.
+/// Refuses a write that no backend could do.
 ///
 /// # Errors
-/// `Bug` if it is not made of whole pages, or reaches beyond `bytes_max`.
+/// `Bug` if the write is not made of whole pages, or reaches beyond `bytes_max`.
 pub fn check_write(shard: ShardName, offset: u64, bytes: &[u8], bytes_max: u64) -> Result<()> {
     let fits = offset.checked_add(bytes.len() as u64).is_some_and(|end| end <= bytes_max);
     if fits && is_made_of_pages(offset, bytes) {
@@ -149,7 +149,7 @@ pub fn check_write(shard: ShardName, offset: u64, bytes: &[u8], bytes_max: u64) 
     )))
 }
 
-/// True if a direct read or write can have this offset and this memory.
+/// Returns true if a direct read or write can have this offset and this memory.
 fn is_made_of_pages(offset: u64, memory: &[u8]) -> bool {
     let is_page = |number: usize| number.is_multiple_of(PAGE_BYTES);
     offset.is_multiple_of(PAGE_BYTES as u64)
@@ -157,10 +157,10 @@ fn is_made_of_pages(offset: u64, memory: &[u8]) -> bool {
         && is_page(memory.as_ptr().addr())
 }
 
-/// Refuses a length that no backend could finish at.
+/// Refuses a length that no shard can have.
 ///
 /// # Errors
-/// `Bug` if it is not made of whole pages, or longer than `bytes_max`.
+/// `Bug` if the length is not made of whole pages, or above `bytes_max`.
 pub fn check_finish(shard: ShardName, length: u64, bytes_max: u64) -> Result<()> {
     if length.is_multiple_of(PAGE_BYTES as u64) && length <= bytes_max {
         return Ok(());
@@ -174,7 +174,7 @@ pub fn check_finish(shard: ShardName, length: u64, bytes_max: u64) -> Result<()>
 /// Refuses a range that no backend could read.
 ///
 /// # Errors
-/// `Bug` if it is not made of whole pages.
+/// `Bug` if the range is not made of whole pages.
 pub fn check_range(shard: ShardName, range: &crate::ReadRange) -> Result<()> {
     if is_made_of_pages(range.offset, &range.buffer) {
         return Ok(());
@@ -186,7 +186,7 @@ pub fn check_range(shard: ShardName, range: &crate::ReadRange) -> Result<()> {
     )))
 }
 
-/// The error for a range that reaches past a shard's end.
+/// Returns the error for a range that reaches past a shard's end.
 pub fn short(place: &str, shard: ShardName, range: &crate::ReadRange, end: u64) -> Error {
     Error::damaged(format!(
         "shard {shard} in {place} is cut short: it ends at byte {end}, but bytes {} to {} are \
@@ -196,12 +196,12 @@ pub fn short(place: &str, shard: ShardName, range: &crate::ReadRange, end: u64) 
     ))
 }
 
-/// The error for a shard that is not there.
+/// Returns the error for a missing shard.
 pub fn missing(place: &str, shard: ShardName) -> Error {
     Error::damaged(format!("shard {shard} is missing from {place}"))
 }
 
-/// The error for a second shard of one name.
+/// Returns the error for a second shard of one name.
 pub fn exists(place: &str, shard: ShardName) -> Error {
     Error::invalid(format!("shard {shard} exists already in {place}; shards are written once"))
 }

@@ -1,34 +1,35 @@
-//! What the ranks of a checkpoint have of a region.
+//! The share of a region that each rank of a checkpoint has.
 
 use crate::Part;
 
-/// How a region is distributed over the ranks of a checkpoint.
+/// Distribution of a region over the ranks of a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Distribution {
-    /// It is this rank's alone; other ranks may have regions of the same name.
+    /// The region is this rank's alone; other ranks may have regions of the same name.
     #[default]
     Local,
-    /// It is a box of a global array. (MPI calls it a subarray, HDF5 a hyperslab, PyTorch and JAX a
-    /// shard.) The regions of that name of all ranks make up the array.
+    /// The region is a box of a global array. (MPI calls it a subarray, HDF5 a hyperslab, PyTorch
+    /// and JAX a shard.) The regions of that name of all ranks make up the array.
     Subarray {
-        /// Extents of the global array, outermost first; as many as the region's own shape has.
+        /// Extents of the global array, outermost first; one for each dimension of the region's
+        /// shape.
         global_shape: Vec<u64>,
-        /// Where the region begins in it, in elements along each dimension.
+        /// Start of the region in the array, in elements along each dimension.
         offset: Vec<u64>,
     },
-    /// It is a part of a global array in blocks that are dealt out to the ranks in turn, along each
-    /// dimension for itself: element l of the region is element
-    /// `offset + l / block * stride + l % block` of the array. (ScaLAPACK and HPF call it block-cyclic,
-    /// and cyclic with a block of 1; MPI calls it a darray.) The last block may be cut.
+    /// The region is a part of a global array that is dealt out to the ranks in blocks, along each
+    /// dimension independently. Element l of the region is element `offset + l / block * stride + l
+    /// % block` of the array. (ScaLAPACK and HPF call it block-cyclic, and cyclic with a block of
+    /// 1; MPI calls it a darray.) The last block may be cut.
     BlockCyclic {
         /// As for a subarray.
         global_shape: Vec<u64>,
-        /// Where the first block begins in it, in elements along each dimension.
+        /// Start of the first block in the array, in elements along each dimension.
         offset: Vec<u64>,
         /// Elements of a block along each dimension, at least 1.
         block: Vec<u64>,
-        /// Elements of the array from the begin of a block to the begin of the next along each
-        /// dimension, at least as many as a block has.
+        /// Elements of the array from the start of a block to the start of the next along each
+        /// dimension, at least the length of a block.
         stride: Vec<u64>,
     },
     /// Every rank holds the same bytes.
@@ -36,7 +37,7 @@ pub enum Distribution {
 }
 
 impl Distribution {
-    /// Extents of the global array that the region is part of.
+    /// Returns the extents of the global array to which the region belongs.
     pub fn global_shape(&self) -> Option<&[u64]> {
         match self {
             Distribution::Local | Distribution::Replicated => None,
@@ -45,7 +46,7 @@ impl Distribution {
         }
     }
 
-    /// The part that a region of this shape is, if it is part of a global array.
+    /// Returns the part of the global array that a region of this shape is, if it belongs to one.
     pub fn part(&self, shape: &[u64]) -> Option<Part> {
         match self {
             Distribution::Local | Distribution::Replicated => None,
@@ -56,10 +57,10 @@ impl Distribution {
         }
     }
 
-    /// Checks that a region of this shape can be distributed so.
+    /// Checks that a region of this shape can have this distribution.
     ///
     /// # Errors
-    /// Why it cannot.
+    /// The reason why it cannot.
     pub fn check(&self, shape: &[u64]) -> Result<(), String> {
         let (global_shape, offset, blocks) = match self {
             Distribution::Local | Distribution::Replicated => return Ok(()),

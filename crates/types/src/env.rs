@@ -1,13 +1,13 @@
-//! The only doors through which time and randomness enter, so that tests can hold them.
+//! The only sources of time and randomness, so that tests can control them.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Tells the time. Nothing is ever ordered by it: clocks jump.
+/// Returns the time. It orders nothing: clocks jump.
 pub trait Clock: Send + Sync {
-    /// Nanoseconds since 1970, for people to read.
+    /// Returns nanoseconds since 1970, for people to read.
     fn unix_ns(&self) -> u64;
-    /// Time since some fixed moment, never backwards, for intervals.
+    /// Returns the time since some fixed moment, never backwards, for intervals.
     fn monotonic(&self) -> Duration;
 }
 
@@ -22,7 +22,7 @@ impl Default for SystemClock {
 }
 
 impl Clock for SystemClock {
-    #[allow(clippy::disallowed_methods)] // this is the door
+    #[allow(clippy::disallowed_methods)] // this is the source
     fn unix_ns(&self) -> u64 {
         std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
@@ -34,7 +34,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that moves only when told.
+/// A clock that moves only when a test sets it.
 #[derive(Debug, Default)]
 pub struct FixedClock(Mutex<Duration>);
 
@@ -55,7 +55,7 @@ impl Clock for FixedClock {
     }
 }
 
-/// Gives random bytes.
+/// Source of random bytes.
 pub trait Rng: Send + Sync {
     /// Fills `bytes`.
     fn fill(&self, bytes: &mut [u8]);
@@ -76,12 +76,12 @@ impl Rng for SystemRng {
 pub struct SeededRng(Mutex<u64>);
 
 impl SeededRng {
-    /// The sequence that `seed` stands for.
+    /// Returns the sequence of `seed`.
     pub fn new(seed: u64) -> SeededRng {
         SeededRng(Mutex::new(seed))
     }
 
-    /// The next number, uniform over all 64-bit values.
+    /// Returns the next number, uniform over all 64-bit values.
     pub fn next_u64(&self) -> u64 {
         let mut state = self.0.lock().expect("no holder of this lock panics");
         *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -91,7 +91,8 @@ impl SeededRng {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound` (which is not zero), uniform but for a bias below `bound` / 2^64.
+    /// Returns a number below `bound` (which is not zero), uniform except for a bias below `bound`
+    /// / 2^64.
     pub fn below(&self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }

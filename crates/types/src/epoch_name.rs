@@ -1,23 +1,23 @@
-//! How a user names a checkpoint: by its number, or counted from the newest.
+//! The names that users give checkpoints: a number, or a position counted from the newest.
 
 use crate::Epoch;
 use std::fmt;
 use std::str::FromStr;
 
-/// One checkpoint of a job, and no other in its place.
+/// Name of one checkpoint of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EpochName {
-    /// That with this number: `7`.
+    /// The checkpoint with this number: `7`.
     Number(Epoch),
     /// The newest is 1 (`latest` or `-1`), the one before it 2 (`-2`).
     FromNewest(u64),
 }
 
 impl EpochName {
-    /// The newest.
+    /// The newest checkpoint.
     pub const LATEST: EpochName = EpochName::FromNewest(1);
 
-    /// Takes `JOB@EPOCH` apart; `None` if what is behind the last `@` names no epoch.
+    /// Splits `JOB@EPOCH`; returns `None` if the text after the last `@` names no epoch.
     pub fn split(text: &str) -> Option<(&str, EpochName)> {
         let (job, epoch) = text.rsplit_once('@')?;
         Some((job, epoch.parse().ok()?))
@@ -30,7 +30,7 @@ impl From<Epoch> for EpochName {
     }
 }
 
-/// What the text of an epoch may be.
+/// The forms of an epoch's text, for messages.
 pub const EPOCH_FORMS: &str = "give its number, such as 7, or `latest`, or -1 for the newest, -2 for the \
                                one before, and so on";
 

@@ -1,10 +1,10 @@
-//! One error type; its kind says what the caller can do next.
+//! One error type; its kind tells the caller what to do next.
 
 use std::fmt;
 use std::io;
 use std::path::Path;
 
-/// What the caller can do about an error.
+/// Next step of the caller after an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum ErrorKind {
     /// A temporary failure: the same call may succeed later.
@@ -22,7 +22,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [ErrorKind; 6] = [
         ErrorKind::Retry,
         ErrorKind::Invalid,
@@ -32,7 +32,7 @@ impl ErrorKind {
         ErrorKind::Bug,
     ];
 
-    /// The kind's name, as used in messages, JSON and Python's class names.
+    /// Returns the kind's name, as used in messages, JSON and Python's class names.
     pub fn name(self) -> &'static str {
         match self {
             ErrorKind::Retry => "Retry",
@@ -45,7 +45,7 @@ impl ErrorKind {
     }
 }
 
-/// An error: its kind, and a message that says what was wrong, where, and what to do.
+/// An error: its kind, and a message with the fault, its location and the next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     kind: ErrorKind,
@@ -55,13 +55,13 @@ pub struct Error {
     reach: Reach,
 }
 
-/// How far an error reaches.
+/// Extent of an error's effects.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 enum Reach {
     /// The call has failed.
     #[default]
     Call,
-    /// The program must be told, whatever it has said about failures.
+    /// The program must learn of it, even if it continues after failed saves.
     Program,
     /// The ranks of its group are out of step.
     Group,
@@ -71,7 +71,7 @@ enum Reach {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// An error of `kind`.
+    /// Returns an error of `kind`.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
         Error { kind, message: message.into(), os: None, is_away: false, reach: Reach::Call }
     }
@@ -81,12 +81,13 @@ impl Error {
         Error::new(ErrorKind::Retry, message)
     }
 
-    /// [`ErrorKind::Retry`]: what is asked for is only where nothing can be read now, nor by asking again at once.
+    /// [`ErrorKind::Retry`]: the data is only on targets that are away, so a retry at once cannot
+    /// help.
     pub fn away(message: impl Into<String>) -> Error {
         Error { is_away: true, ..Error::retry(message) }
     }
 
-    /// [`ErrorKind::Retry`]: the system started no thread for some work.
+    /// [`ErrorKind::Retry`]: the system started no thread for `work`.
     pub fn no_thread(work: &str, error: &io::Error) -> Error {
         Error::retry(format!(
             "no thread for {work} could be started ({error}): if a limit of processes and threads is \
@@ -94,7 +95,7 @@ impl Error {
         ))
     }
 
-    /// [`ErrorKind::Full`]: the system gives no memory for `what`.
+    /// [`ErrorKind::Full`]: the system allocates no memory for `what`.
     pub fn no_memory(what: &str, bytes: usize) -> Error {
         Error::full(format!(
             "there is no memory for {what} of {bytes} bytes: raise the limit (`ulimit -v`, the control \
@@ -127,9 +128,10 @@ impl Error {
         Error::new(ErrorKind::Bug, message)
     }
 
-    /// What an operating-system error means to the caller that makes, writes, renames, syncs or removes something in a
-    /// store. `doing` is a phrase such as "writing a pack"; `path` is where. This is never `Damaged`: what is not
-    /// written yet cannot be damaged, and a directory that is not there is one that has gone, or is not mounted.
+    /// Classifies an operating-system error for a caller that creates, writes, renames, syncs or
+    /// removes something in a store. `doing` is a phrase such as "writing a pack"; `path` is the
+    /// file. The kind is never `Damaged`: unwritten data cannot be damaged, and a missing directory
+    /// is gone or not mounted.
     pub fn io(doing: &str, path: &Path, error: &io::Error) -> Error {
         Error::of_system(doing, path, error, |meaning| match meaning {
             Meaning::Missing => (
@@ -144,8 +146,8 @@ impl Error {
         })
     }
 
-    /// The same for the caller that reads what is stored, such as a shard or a record, and has found nowhere else what
-    /// it reads: that may be `Damaged`.
+    /// Classifies an error for a caller that reads stored data, such as a shard or a record, and
+    /// has found no other copy: the kind may be `Damaged`.
     pub fn io_stored(doing: &str, path: &Path, error: &io::Error) -> Error {
         Error::of_system(doing, path, error, |meaning| match meaning {
             Meaning::Missing | Meaning::Cut => (ErrorKind::Damaged, ""),
@@ -155,8 +157,8 @@ impl Error {
         })
     }
 
-    /// The same for a file that the caller named and that is not part of any store: nothing stored
-    /// is damaged if it is not there.
+    /// Classifies an error for a file that the caller named and that is not part of any store: if
+    /// it is missing, nothing stored is damaged.
     pub fn io_named(doing: &str, path: &Path, error: &io::Error) -> Error {
         Error::of_system(doing, path, error, |meaning| match meaning {
             Meaning::Missing | Meaning::Cut => (ErrorKind::Invalid, ""),
@@ -197,13 +199,13 @@ impl Error {
         Error { kind, message, os: Some(error.kind()), is_away: false, reach: Reach::Call }
     }
 
-    /// Whether what is asked for is only on a target that is away: see [`Error::away`].
+    /// Returns whether the data is only on targets that are away: see [`Error::away`].
     pub fn is_away(&self) -> bool {
         self.is_away
     }
 
-    /// Of why several parts cannot be had, what says most of the whole: what is away may be there again, and
-    /// what failed for the moment may come if it is asked for again.
+    /// Returns the error that describes the whole, if several parts failed: a temporary failure
+    /// rather than a target that is away, and both rather than damage.
     #[must_use]
     pub fn or_rather(self, other: Error) -> Error {
         let weight = |error: &Error| match error.kind {
@@ -214,72 +216,72 @@ impl Error {
         if weight(&other) > weight(&self) { other } else { self }
     }
 
-    /// What the caller can do.
+    /// Returns the kind: what the caller can do.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// The message without the kind.
+    /// Returns the message without the kind.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// What the operating system answered, if the error is one of its own.
+    /// Returns the kind of the operating system's error, if it caused this one.
     pub fn os(&self) -> Option<io::ErrorKind> {
         self.os
     }
 
-    /// The same error, as one that the operating system has reported to another rank.
+    /// Marks the error as one that the operating system reported to another rank.
     #[must_use]
     pub fn of_other_system(self) -> Error {
         Error { os: Some(io::ErrorKind::Other), ..self }
     }
 
-    /// The same error. The program must be told of it, also if it goes on after failed saves.
+    /// Marks the error: the program must learn of it, even if it continues after failed saves.
     #[must_use]
     pub fn for_program(self) -> Error {
         Error { reach: self.reach.max(Reach::Program), ..self }
     }
 
-    /// The same error. The ranks are out of step, and can do nothing together any more.
+    /// Marks the error: the ranks are out of step, and no further collective call can succeed.
     #[must_use]
     pub fn for_group(self) -> Error {
         Error { reach: Reach::Group, ..self }
     }
 
-    /// See [`Error::for_program`]; also after [`Error::for_group`].
+    /// Returns whether [`Error::for_program`] or [`Error::for_group`] was called.
     pub fn must_be_told(&self) -> bool {
         self.reach >= Reach::Program
     }
 
-    /// See [`Error::for_group`].
+    /// Returns whether [`Error::for_group`] was called.
     pub fn ends_group(&self) -> bool {
         self.reach == Reach::Group
     }
 
-    /// The same error seen from further out: `context` is put before the message.
+    /// Puts `context` before the message.
     #[must_use]
     pub fn context(self, context: impl fmt::Display) -> Error {
         Error { message: format!("{context}: {}", self.message), ..self }
     }
 }
 
-/// What an error says whose kind depends on what was to be done.
+/// Meaning of an error whose kind depends on the operation.
 enum Meaning {
-    /// Something is not there.
+    /// A file or directory is missing.
     Missing,
-    /// Something ends too early.
+    /// A file ends too early.
     Cut,
-    /// The medium cannot give its bytes, or take them.
+    /// The medium cannot read or write its bytes.
     BadMedium,
 }
 
 // The numbers are the same on x86 and Arm.
-/// EIO, and what devices and file systems say of bad media and wrong checksums besides: ENODATA,
-/// EBADMSG, EILSEQ, EUCLEAN, EREMOTEIO.
+/// EIO, and the other errors of devices and file systems for bad media and wrong checksums:
+/// ENODATA, EBADMSG, EILSEQ, EUCLEAN, EREMOTEIO.
 const DAMAGE: [i32; 6] = [5, 61, 74, 84, 117, 121];
-/// What is said of a file system whose server or device has gone: ENXIO, ENODEV, ENOTCONN, ESHUTDOWN, EHOSTDOWN,
-/// EHOSTUNREACH, ESTALE.
+/// Errors of a file system whose server or device is gone: ENXIO, ENODEV, ENOTCONN, ESHUTDOWN,
+/// EHOSTDOWN, EHOSTUNREACH, ESTALE.
 const GONE: [i32; 7] = [6, 19, 107, 108, 112, 113, 116];
 const ENFILE: i32 = 23;
 const EMFILE: i32 = 24;
@@ -296,7 +298,7 @@ impl std::error::Error for Error {}
 mod tests {
     use super::*;
 
-    /// Each way to say what the system has said, and the kinds that it gives.
+    /// Each of the three constructors, with the kinds that it gives to errors of the system.
     #[test]
     fn what_the_system_says_has_a_meaning() {
         use ErrorKind::{Damaged, Full, Invalid, Retry};
@@ -327,7 +329,7 @@ mod tests {
         }
     }
 
-    /// Whatever the system says while something is written: nothing stored is damaged.
+    /// No error of the system during a write means that stored data is damaged.
     #[test]
     fn no_write_finds_damage() {
         for errno in 1..134 {

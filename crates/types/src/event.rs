@@ -1,9 +1,9 @@
-//! What the engine tells its surroundings while it works: notices for a log, progress for a bar.
+//! Events that the engine reports while it works: notices for a log, progress for a bar.
 
-/// How far a long piece of work has come.
+/// Progress of a long operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
-    /// What is being done: "save", "restore" or "verify".
+    /// The operation: "save", "restore" or "verify".
     pub what: &'static str,
     /// Bytes done so far.
     pub done_bytes: u64,
@@ -11,14 +11,14 @@ pub struct Progress {
     pub total_bytes: u64,
 }
 
-/// Something worth telling.
+/// A notice, or progress.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
     /// A normal step, for a log at level "info".
     Info(String),
-    /// Something a person should know: a fallback taken, a damaged checkpoint skipped.
+    /// A notice that a person should read: a fallback, a damaged checkpoint that was skipped.
     Warning(String),
-    /// Long work moved on.
+    /// A long operation progressed.
     Progress(Progress),
 }
 

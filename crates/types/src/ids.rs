@@ -3,29 +3,30 @@
 use crate::{Error, Result};
 use std::fmt;
 
-/// One step of a job's series of checkpoints, numbered upwards from 1.
+/// Number of a checkpoint in a job's series, increasing from 1.
 pub type Epoch = u64;
 
 /// Number of a process within its job, from 0.
 pub type Rank = u32;
 
-/// Stands for a rank in the names of packs that the committer of many ranks writes: the image table.
+/// Takes the place of a rank in the names of packs of the image table, which the committer of a
+/// group writes.
 pub const COMMITTER: Rank = Rank::MAX;
 
-/// BLAKE3 hash of a chunk's or node's bytes; its name everywhere.
+/// BLAKE3 hash of a chunk's or node's bytes, which is its name everywhere.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fingerprint(pub [u8; 32]);
 
 impl Fingerprint {
-    /// Stands for "all zero pages": no chunk and no node is stored for it.
+    /// Stands for "all zero pages", for which no chunk or node is stored.
     pub const ZERO: Fingerprint = Fingerprint([0; 32]);
 
-    /// True for [`Fingerprint::ZERO`].
+    /// Returns true for [`Fingerprint::ZERO`].
     pub fn is_zero(&self) -> bool {
         *self == Self::ZERO
     }
 
-    /// The first eight bytes as a number: fingerprints are uniform, so this is a good hash.
+    /// Returns the first eight bytes as a number: fingerprints are uniform, so this is a good hash.
     pub fn prefix(&self) -> u64 {
         u64::from_le_bytes(self.0[..8].try_into().expect("a fingerprint has 32 bytes"))
     }
@@ -43,7 +44,8 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// One writer's stay at a job, from its first save until it is closed or fenced. Random.
+/// The time in which one process writes to a job, from its first save until it is closed or fenced.
+/// Random.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub [u8; 12]);
 
@@ -59,7 +61,7 @@ impl fmt::Debug for SessionId {
     }
 }
 
-/// Name of a pack: the session and the rank that wrote it, and a counter of that rank's.
+/// Name of a pack: the session and the rank that wrote it, and a counter of that rank.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PackId(pub [u8; 20]);
 
@@ -67,7 +69,7 @@ impl PackId {
     /// Length of an id in bytes.
     pub const BYTES: usize = 20;
 
-    /// The `count`-th pack that `rank` wrote in `session`.
+    /// Returns the id of the `count`-th pack that `rank` wrote in `session`.
     pub fn new(session: SessionId, rank: Rank, count: u32) -> PackId {
         let mut bytes = [0; PackId::BYTES];
         bytes[..12].copy_from_slice(&session.0);
@@ -76,17 +78,17 @@ impl PackId {
         PackId(bytes)
     }
 
-    /// The session that wrote this pack.
+    /// Returns the session that wrote this pack.
     pub fn session(&self) -> SessionId {
         SessionId(self.0[..12].try_into().expect("a pack id has 20 bytes"))
     }
 
-    /// The rank that wrote it; [`COMMITTER`] for what is nobody's own.
+    /// Returns the rank that wrote the pack; [`COMMITTER`] for a pack of no single rank.
     pub fn rank(&self) -> Rank {
         u32::from_be_bytes(self.0[12..16].try_into().expect("a pack id has 20 bytes"))
     }
 
-    /// Its number among those of that rank and session.
+    /// Returns the pack's number among those of its rank and session.
     pub fn count(&self) -> u32 {
         u32::from_be_bytes(self.0[16..].try_into().expect("a pack id has 20 bytes"))
     }
@@ -125,16 +127,17 @@ fn write_hex(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
 const GC_JOB: &str = ".gc";
 const TARGETS_JOB: &str = ".targets";
 
-/// How the names end that only a log of several places uses. No name that is given has this character.
+/// Suffix of names that only a log with several replicas uses. No job name can contain this
+/// character.
 const REMOVED: &str = "\0removed";
-/// Ends the names under which ranks tell each other what has become of their images.
+/// Suffix of the names under which ranks keep their save messages.
 const MAIL: &str = "\0rank-";
-/// Ends the names under which ranks make their calls, if nothing but the pool connects them.
+/// Suffix of the names under which ranks keep their call messages, if only the pool connects them.
 const CALLS: &str = "\0calls-";
-/// The name that only a log has that was moved.
+/// Name in which the replicas of a moved log record the move.
 const MOVED: &str = "\0moved";
 
-/// Names that no program's job can have, and what for.
+/// Names that no program's job can have, with their purposes.
 const RESERVED: [(&str, &str); 2] =
     [(GC_JOB, "garbage collection"), (TARGETS_JOB, "the table of targets")];
 
@@ -146,7 +149,7 @@ impl JobName {
     /// Longest directory name a job may need, in bytes, after escaping.
     pub const ESCAPED_BYTES_MAX: usize = 200;
 
-    /// Checks a name that somebody gives.
+    /// Checks a name that a user gives.
     ///
     /// # Errors
     /// `Invalid` when it is empty, has control characters such as a newline, or is longer than
@@ -163,7 +166,7 @@ impl JobName {
         JobName::stored(name)
     }
 
-    /// A name that a pool may have already: earlier builds took control characters, too.
+    /// Checks a name that a pool may already have: earlier builds also accepted control characters.
     ///
     /// # Errors
     /// Those of [`JobName::new`], except for control characters.
@@ -192,57 +195,58 @@ impl JobName {
         Ok(job)
     }
 
-    /// The job in whose log garbage collections open their sessions. No program can have it.
+    /// Returns the job in whose log garbage collections open their sessions. No program can have
+    /// it.
     pub fn gc() -> JobName {
         JobName(GC_JOB.to_owned())
     }
 
-    /// True for [`JobName::gc`].
+    /// Returns true for [`JobName::gc`].
     pub fn is_gc(&self) -> bool {
         self.0 == GC_JOB
     }
 
-    /// Whether it is a name that no program's job can have.
+    /// Returns whether no program's job can have this name.
     pub fn is_reserved(&self) -> bool {
         RESERVED.iter().any(|(reserved, _)| self.0 == *reserved) || self.0.contains('\0')
     }
 
-    /// The job in whose log the pool's targets are written down. No program can have it.
+    /// Returns the job in whose log the table of targets is. No program can have it.
     pub fn targets() -> JobName {
         JobName(TARGETS_JOB.to_owned())
     }
 
-    /// The name under which a log of several places keeps up to where this job's records were removed. It
-    /// is not listed among jobs.
+    /// Returns the name under which a log with several replicas records up to which number this
+    /// job's records were removed. Jobs are listed without it.
     pub fn removed(&self) -> JobName {
         JobName(format!("{}{REMOVED}", self.0))
     }
 
-    /// The name under which a rank of this job tells the others what has become of its image. It is no job,
-    /// but media list it.
+    /// Returns the name under which a rank of this job keeps its save messages. It is no job, but
+    /// media list it.
     pub fn mail_of(&self, rank: Rank) -> JobName {
         JobName(format!("{}{MAIL}{rank}", self.0))
     }
 
-    /// The name under which a rank of this job makes its part of collective calls, if nothing but the pool
+    /// Returns the name under which a rank of this job keeps its call messages, if only the pool
     /// connects the ranks. It is no job, but media list it.
     pub fn calls_of(&self, rank: Rank) -> JobName {
         JobName(format!("{}{CALLS}{rank}", self.0))
     }
 
-    /// The name under which the places of a log keep what was decided when it was moved to others. It is not
-    /// listed among jobs.
+    /// Returns the name under which the replicas of a log record the decisions of a move. Jobs are
+    /// listed without it.
     pub fn moved() -> JobName {
         JobName(MOVED.to_owned())
     }
 
-    /// The name as it was given.
+    /// Returns the name as it was given.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The name as a file name: letters, digits, `.`, `_` and `-` stand for themselves (a leading
-    /// dot does not), every other byte of its UTF-8 is written `%XX`.
+    /// Returns the name as a file name: letters, digits, `.`, `_` and `-` stand for themselves (a
+    /// leading dot does not), every other byte of its UTF-8 becomes `%XX`.
     pub fn escaped(&self) -> String {
         let mut out = String::with_capacity(self.0.len());
         for (at, byte) in self.0.bytes().enumerate() {
@@ -258,7 +262,7 @@ impl JobName {
         out
     }
 
-    /// Reads a name back from the form that [`JobName::escaped`] gives; `None` if it is not one.
+    /// Parses the result of [`JobName::escaped`]; `None` if `file_name` is not one.
     pub fn from_escaped(file_name: &str) -> Option<JobName> {
         let mut bytes = Vec::with_capacity(file_name.len());
         let mut rest = file_name.as_bytes();
@@ -276,12 +280,12 @@ impl JobName {
         (job.escaped() == file_name).then_some(job)
     }
 
-    /// The same for the names that media list: also those that [`JobName::mail_of`] and [`JobName::calls_of`] give.
+    /// Parses a name that media list: also one of [`JobName::mail_of`] and [`JobName::calls_of`].
     pub fn listed_from_escaped(file_name: &str) -> Option<JobName> {
         JobName::from_escaped(file_name).or_else(|| JobName::of_rank_from_escaped(file_name))
     }
 
-    /// Whether media list it: not what only a log keeps for itself.
+    /// Returns whether media list the name. They do not list names that only a log uses.
     pub fn is_listed(&self) -> bool {
         !self.is_reserved() || JobName::of_rank_from_escaped(&self.escaped()).is_some()
     }
@@ -295,7 +299,7 @@ impl JobName {
     }
 }
 
-/// The first letters of a name, in one line.
+/// Returns the first letters of a name, in one line.
 fn shown(name: &str) -> String {
     let mut shown: String = name.chars().take(40).flat_map(char::escape_debug).collect();
     if name.chars().nth(40).is_some() {
@@ -310,7 +314,7 @@ impl fmt::Display for JobName {
     }
 }
 
-/// How a frame of chunks is compressed.
+/// Compression of a frame of chunks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Codec {
     /// One LZ4 block.

@@ -1,5 +1,5 @@
-//! The words every room shares: ids, units, errors by what the caller does next, and the seam
-//! through which a program's memory enters ([`PageSource`]), and to what connects its ranks
+//! The terms that all crates share: ids, units, and errors by the caller's next step. It also has
+//! the interfaces to a program's memory ([`PageSource`]) and to the connection of its ranks
 //! ([`Coordinator`]). No I/O happens here.
 
 mod coordinator;
@@ -36,7 +36,7 @@ pub use source::{
 pub use threads::ThreadRank;
 pub use tracking::{TrackerChoice, TrackerKind};
 
-/// Bytes of a page: the unit in which change is tracked.
+/// Bytes of a page: the unit of change tracking.
 pub const PAGE_BYTES: usize = 4096;
 /// Pages of a block: one leaf of the page tree describes one block.
 pub const BLOCK_PAGES: usize = 512;
@@ -45,7 +45,7 @@ pub const BLOCK_BYTES: usize = PAGE_BYTES * BLOCK_PAGES;
 /// Regions smaller than this are packed together into the image's packed stream.
 pub const PACKED_BELOW_BYTES: usize = 64 * 1024;
 
-/// Bytes for people: "4.0 MiB".
+/// Returns bytes as text for people: "4.0 MiB".
 pub fn shown_bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if count < 1024 {
@@ -60,12 +60,12 @@ pub fn shown_bytes(count: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// Number of pages that `bytes` bytes touch; the last one may be partial.
+/// Returns the number of pages that `bytes` bytes touch; the last one may be partial.
 pub const fn pages_of(bytes: u64) -> u64 {
     bytes.div_ceil(PAGE_BYTES as u64)
 }
 
-/// Number of blocks that `bytes` bytes touch; the last one may be partial.
+/// Returns the number of blocks that `bytes` bytes touch; the last one may be partial.
 pub const fn blocks_of(bytes: u64) -> u64 {
     bytes.div_ceil(BLOCK_BYTES as u64)
 }

@@ -1,13 +1,13 @@
 //! Paths as text: names are bytes, and people see them escaped.
 
-/// A path as a terminal can show it: characters that cannot be printed and backslashes are escaped,
-/// bytes that are no UTF-8 are `\xNN`.
+/// Returns a path that a terminal can show: unprintable characters and backslashes are escaped,
+/// bytes that are not UTF-8 become `\xNN`.
 pub fn shown_path(path: &[u8]) -> String {
     let mut out = String::with_capacity(path.len());
     for chunk in path.utf8_chunks() {
         for c in chunk.valid().chars() {
             match c {
-                // Harmless, and frequent.
+                // Harmless and frequent.
                 '"' | '\'' => out.push(c),
                 _ => out.extend(c.escape_debug()),
             }
@@ -19,7 +19,7 @@ pub fn shown_path(path: &[u8]) -> String {
     out
 }
 
-/// The path that [`shown_path`] has made `text` of; `None` for one that it cannot have made.
+/// Returns the path from which [`shown_path`] made `text`; `None` for any other text.
 pub fn path_of(text: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;

@@ -1,4 +1,4 @@
-//! What the bytes of a region mean that is one value, as the front doors write them.
+//! Values of regions that hold one value, as the language bindings write them.
 
 /// One value.
 #[derive(Clone, PartialEq, Debug)]
@@ -16,7 +16,8 @@ pub enum Scalar {
 }
 
 impl Scalar {
-    /// The value of a region of this type and shape; `None` for an array, and for what is not understood.
+    /// Returns the value of a region of this type and shape; `None` for an array or an unknown
+    /// type.
     pub fn read(dtype: &str, shape: &[u64], bytes: &[u8]) -> Option<Scalar> {
         if !shape.is_empty() && !dtype.starts_with("py:") {
             return None;
@@ -47,7 +48,7 @@ impl Scalar {
     }
 }
 
-/// A little-endian integer of up to 16 bytes (15 without a sign); no bytes are zero.
+/// Reads a little-endian integer of up to 16 bytes (15 without a sign); no bytes are zero.
 fn integer(bytes: &[u8], signed: bool) -> Option<i128> {
     if bytes.len() > if signed { 16 } else { 15 } {
         return None;

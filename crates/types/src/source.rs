@@ -1,9 +1,9 @@
-//! The seam between a program's memory and the store.
+//! The interface between a program's memory and the store.
 //!
-//! A source knows a rank's regions and which of their pages changed since its *baseline*, the epoch
-//! it last settled. The store asks it to freeze, reads the dirty runs, and settles it when the
-//! checkpoint is committed. How the source finds changes (hashes, kernel tracking) and how it
-//! freezes (copy, fork) stays on its side.
+//! A source knows a rank's regions, and which of their pages changed since its *baseline*, the
+//! epoch that was last committed to it. The store asks it to freeze, reads the dirty runs, and
+//! commits the baseline when the checkpoint is committed. The store does not see how the source
+//! finds changes (hashes, kernel tracking) and how it freezes (copy, fork).
 
 use crate::{Distribution, Epoch, PACKED_BELOW_BYTES, Result};
 use std::ops::Range;
@@ -17,22 +17,24 @@ pub const PACKED_STREAM: &str = "";
 pub struct RegionDesc {
     /// Unique within the image, not empty.
     pub name: String,
-    /// Opaque to the store; front doors use NumPy's notation (`<f8`) and `py:` names.
+    /// Type of the elements. Opaque to the store; language bindings use NumPy's notation (`<f8`)
+    /// and `py:` names.
     pub dtype: String,
     /// Extents of the array, outermost first; empty for a scalar.
     pub shape: Vec<u64>,
     /// Length of its bytes.
     pub bytes: u64,
-    /// Where the bytes are.
+    /// Location of the bytes in the image.
     pub location: RegionLocation,
-    /// What other ranks of the checkpoint have of it.
+    /// Distribution over the ranks of the checkpoint.
     pub distribution: Distribution,
 }
 
 impl RegionDesc {
-    /// Whether the ranks of a group compare its bytes before they save: it is the same on all ranks, and small.
-    /// Arrays of floating-point numbers may differ in their last bits, or be statistics of each rank's own;
-    /// structures and raw bytes may have pointers in them, and bytes that only fill up.
+    /// Returns whether the ranks of a group compare its bytes before they save: it is the same on
+    /// all ranks, and small. Floating-point arrays are excluded: they may differ in their last
+    /// bits, or be statistics of each rank. So are structures and raw bytes, which may contain
+    /// pointers and padding.
     pub fn is_compared(&self) -> bool {
         let dtype = self.dtype.trim_start_matches(['<', '>', '|', '=']);
         let kind = dtype.chars().next();
@@ -50,7 +52,7 @@ impl RegionDesc {
     }
 }
 
-/// Where a region's bytes are within its image.
+/// Location of a region's bytes in its image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RegionLocation {
     /// At `offset` of the packed stream.
@@ -58,7 +60,7 @@ pub enum RegionLocation {
         /// Bytes from the stream's start.
         offset: u64,
     },
-    /// A stream of its own, which has the region's name.
+    /// In a stream of its own, which has the region's name.
     Own,
 }
 
@@ -91,27 +93,28 @@ pub struct Run {
     pub first_page: u64,
 }
 
-/// How dirty pages are held still while they are written.
+/// Method that keeps dirty pages unchanged while they are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FreezeMode {
-    /// Whichever keeps the program least: by dirty bytes, budget, and what a fork would cost.
+    /// The method that stops the program least: by dirty bytes, budget, and the cost of a fork.
     #[default]
     Auto,
-    /// Copied aside within the budget while the program stands; the rest is read while it waits.
+    /// The pages are copied within the budget while the program stands; the rest is read while it
+    /// waits.
     Copy,
-    /// A child process that only sleeps holds them, and is read.
+    /// A child process that only sleeps keeps the pages, and the store reads its memory.
     Fork,
-    /// Those that have gone quiet were copied before the freeze, in the background; the rest as
-    /// with `Auto`.
+    /// Pages that the program no longer writes were copied before the freeze, in the background;
+    /// the rest as with `Auto`.
     Precopy,
 }
 
 impl FreezeMode {
-    /// All of them.
+    /// All modes.
     pub const ALL: [FreezeMode; 4] =
         [FreezeMode::Auto, FreezeMode::Copy, FreezeMode::Fork, FreezeMode::Precopy];
 
-    /// As `pool.toml` calls it.
+    /// Returns the mode's name in `pool.toml`.
     pub fn name(self) -> &'static str {
         match self {
             FreezeMode::Auto => "auto",
@@ -121,47 +124,47 @@ impl FreezeMode {
         }
     }
 
-    /// The one of that name.
+    /// Returns the mode of that name.
     pub fn from_name(name: &str) -> Option<FreezeMode> {
         FreezeMode::ALL.into_iter().find(|mode| mode.name() == name)
     }
 }
 
-/// What was done to freeze an image.
+/// Statistics of one freeze.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FreezeReport {
-    /// The way that was taken and why, such as "copy: 12.0 KiB fit into freeze_bytes_max".
+    /// Method and reason, such as "copy: 12.0 KiB fit into freeze_bytes_max".
     pub freeze: String,
-    /// How changes were found.
+    /// Method that found the changes.
     pub tracker: String,
-    /// Bytes of large regions copied aside while the program stood.
+    /// Bytes of large regions that were copied while the program stood.
     pub copied_bytes: u64,
     /// Bytes that had been copied before the freeze and were still valid.
     pub ahead_bytes: u64,
-    /// Bytes held by a forked child.
+    /// Bytes that a forked child keeps.
     pub forked_bytes: u64,
-    /// Bytes read from the program's memory while it waits.
+    /// Bytes that are read from the program's memory while it waits.
     pub live_bytes: u64,
 }
 
-/// What the store asks of a freeze.
+/// Request of the store for a freeze.
 #[derive(Clone, Debug, Default)]
 pub struct FreezeRequest {
-    /// The epoch whose tree the store holds. A source with another baseline reports every page.
+    /// Epoch whose tree the store holds. A source with another baseline reports every page.
     pub baseline: Option<Epoch>,
-    /// Clean pages that the store wants all the same, by stream name: it rewrites them to keep
-    /// restores fast. Ranges beyond a stream's end are ignored.
+    /// Clean pages that the store also wants, by stream name: it rewrites them to keep restores
+    /// fast. Ranges beyond a stream's end are ignored.
     pub also: Vec<(String, PageRange)>,
-    /// How many bytes of dirty pages may be copied aside. The rest is read from the program's
-    /// memory while it waits.
+    /// Bytes of dirty pages that may be copied. The rest is read from the program's memory while it
+    /// waits.
     pub freeze_bytes_max: u64,
-    /// How they are to be held still.
+    /// Method that keeps the pages unchanged.
     pub freeze: FreezeMode,
 }
 
 /// A rank's memory as the store sees it.
 pub trait PageSource {
-    /// The regions that a freeze would have, as far as they are known before.
+    /// Returns the regions that a freeze would have, as far as they are known before it.
     ///
     /// # Errors
     /// `Invalid` for regions that no image can hold.
@@ -169,7 +172,8 @@ pub trait PageSource {
         Ok(Vec::new())
     }
 
-    /// Names and bytes of the regions that ranks compare ([`RegionDesc::is_compared`]), as they are now.
+    /// Returns names and present bytes of the regions that ranks compare
+    /// ([`RegionDesc::is_compared`]).
     ///
     /// # Errors
     /// As [`PageSource::regions`].
@@ -177,7 +181,7 @@ pub trait PageSource {
         Ok(Vec::new())
     }
 
-    /// Finds what changed and fixes it. The program's regions must be quiescent from before this
+    /// Finds the changes and fixes them. The program must not write its regions from before this
     /// call until [`Frozen::release_live`] was called on the result (at once if
     /// [`Frozen::live_runs`] is 0).
     ///
@@ -188,35 +192,38 @@ pub trait PageSource {
 
 /// An image at its freeze.
 pub trait Frozen: Send + Sync {
-    /// Every region of the image, in the program's order.
+    /// Returns every region of the image, in the program's order.
     fn regions(&self) -> &[RegionDesc];
 
-    /// Bytes that the front door keeps with the image (the shape of a Python tree, say).
+    /// Returns bytes that the language binding keeps with the image (the shape of a Python tree,
+    /// say).
     fn attachment(&self) -> &[u8];
 
-    /// Every stream of the image; the packed stream, if there is one, comes first.
+    /// Returns every stream of the image; the packed stream, if there is one, comes first.
     fn streams(&self) -> &[StreamDesc];
 
-    /// The dirty runs, ordered by stream and page; none crosses a block, none overlap.
+    /// Returns the dirty runs, ordered by stream and page. None crosses a block, and none overlap.
     fn runs(&self) -> &[Run];
 
-    /// How many pages of the runs differ from the baseline; the others were asked for.
+    /// Returns the number of pages of the runs that differ from the baseline; the store requested
+    /// the others.
     fn changed_pages(&self) -> u64;
 
-    /// How many runs, from the first on, are read from the program's memory itself. While they
-    /// are unread the program waits.
+    /// Returns the number of runs, from the first on, that are read from the program's own memory.
+    /// The program waits until they are read.
     fn live_runs(&self) -> usize;
 
-    /// The bytes of `runs()[run]`: its pages, cut off at the stream's end. They are lent where they
-    /// lie in memory, else they are read into `scratch`, which grows to their length.
+    /// Returns the bytes of `runs()[run]`: its pages, cut off at the stream's end. They are a view
+    /// of memory where possible; otherwise they are read into `scratch`, which grows to their
+    /// length.
     ///
     /// # Errors
-    /// `Retry` if what held them still is gone: a forked child may be killed by anybody.
+    /// `Retry` if the snapshot source is gone: any process may kill a forked child.
     fn bytes<'a>(&'a self, run: usize, scratch: &'a mut Vec<u8>) -> Result<&'a [u8]>;
 
-    /// Some pages of `runs()[run]`, numbered from its first; to be asked for once, and
-    /// stored soon: what the source wants to learn of them it learns while they are in the processor's
-    /// cache. `scratch` as for [`Frozen::bytes`].
+    /// Reads some pages of `runs()[run]`, numbered from its first. The store reads each page once,
+    /// and stores it soon: the source computes its own data about the pages while they are in the
+    /// processor's cache. `scratch` as for [`Frozen::bytes`].
     ///
     /// # Errors
     /// As for [`Frozen::bytes`].
@@ -227,13 +234,13 @@ pub trait Frozen: Send + Sync {
         scratch: &'a mut Vec<u8>,
     ) -> Result<&'a [u8]>;
 
-    /// What was done to freeze it.
+    /// Returns the statistics of the freeze.
     fn report(&self) -> FreezeReport;
 
-    /// Says that no live run will be read again; the program may go on.
+    /// Declares that no live run will be read again; the program may continue.
     fn release_live(&self);
 
-    /// Ends this freeze: with the epoch that was committed, which becomes the source's baseline, or
-    /// with `None` after a failure, which leaves the baseline as it was.
+    /// Ends this freeze. A committed epoch becomes the source's baseline; after a failure, `None`
+    /// leaves the baseline as it was.
     fn commit_baseline(&self, committed: Option<Epoch>);
 }

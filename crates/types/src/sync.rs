@@ -1,7 +1,7 @@
 //! The locks, waits and threads by which one part of the store waits for another. They are the
-//! standard library's, with the same signatures. A test may give its threads a [`Scheduler`], which
-//! then decides who goes on whenever one of them waits, or lets others in (the crate `sim`).
-//! Threads without one pay a single relaxed load for that.
+//! standard library's, with the same signatures. A test may give its threads a [`Scheduler`]. It
+//! then decides which thread continues whenever one of them waits or yields (the crate `sim`).
+//! Threads without one pay a single relaxed load.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -11,31 +11,32 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{self, Arc, LockResult, PoisonError, TryLockError};
 use std::time::Duration;
 
-/// Decides which of its threads goes on. Only one of them runs at a time.
+/// Decides which of its threads continues. Only one of them runs at a time.
 pub trait Scheduler: Send + Sync {
-    /// The calling thread could go on, but others may come first; `what` is it about to do?
+    /// Offers other threads a turn although the calling thread could continue; `what` is its next
+    /// step.
     fn pause(&self, what: &str);
 
-    /// The same, but that it waits for time to pass: if anybody else can go on, they do.
+    /// Waits until `time` has passed; other threads that can continue do so.
     fn sleep(&self, time: Duration);
 
-    /// The calling thread cannot go on until somebody calls [`Scheduler::wake`] with this key.
+    /// Stops the calling thread until another one calls [`Scheduler::wake`] with this key.
     fn wait(&self, key: usize);
 
-    /// The same, but that it also goes on once that time has passed: then the answer is true.
+    /// As [`Scheduler::wait`], but at most for `time`; returns true if it has passed.
     fn wait_for(&self, key: usize, time: Duration) -> bool;
 
-    /// Whoever waits with this key can go on.
+    /// Lets all threads continue that wait with this key.
     fn wake(&self, key: usize);
 
-    /// Starts a thread that this scheduler schedules, too.
+    /// Starts a thread that this scheduler also controls.
     ///
     /// # Errors
-    /// What the system reports.
+    /// Errors of the system.
     fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()>;
 }
 
-/// How many threads have a scheduler.
+/// Number of threads that have a scheduler.
 static SCHEDULED: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
@@ -49,8 +50,8 @@ fn scheduler() -> Option<Arc<dyn Scheduler>> {
     MINE.try_with(|mine| mine.borrow().clone()).ok().flatten()
 }
 
-/// Does `work` in a thread that `scheduler` schedules. Others of its threads are to be started by
-/// [`spawn`] from within.
+/// Does `work` in a thread that `scheduler` controls. Further threads must be started by [`spawn`]
+/// from within.
 pub fn scheduled<T>(scheduler: Arc<dyn Scheduler>, work: impl FnOnce() -> T) -> T {
     struct Leave;
     impl Drop for Leave {
@@ -65,7 +66,8 @@ pub fn scheduled<T>(scheduler: Arc<dyn Scheduler>, work: impl FnOnce() -> T) -> 
     work()
 }
 
-/// Lets other threads of the same scheduler in before this one does `what`; else does nothing.
+/// Offers other threads of the same scheduler a turn before this one does `what`; without a
+/// scheduler does nothing.
 pub fn pause(what: &str) {
     if let Some(scheduler) = scheduler() {
         scheduler.pause(what);
@@ -80,10 +82,10 @@ pub fn sleep(time: Duration) {
     }
 }
 
-/// Starts a thread that nobody joins.
+/// Starts a thread that no other thread joins.
 ///
 /// # Errors
-/// What the system reports.
+/// Errors of the system.
 pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     match scheduler() {
         Some(scheduler) => scheduler.spawn(name, Box::new(work)),
@@ -111,7 +113,7 @@ impl<T> Mutex<T> {
     /// As [`std::sync::Mutex::into_inner`].
     ///
     /// # Errors
-    /// Inside is the value, left by a thread that panicked.
+    /// The error holds the value; a thread that had the lock panicked.
     pub fn into_inner(self) -> LockResult<T> {
         self.0.into_inner()
     }
@@ -121,7 +123,7 @@ impl<T: ?Sized> Mutex<T> {
     /// As [`std::sync::Mutex::lock`].
     ///
     /// # Errors
-    /// Inside is the guard: a thread that had the lock has panicked.
+    /// The error holds the guard: a thread that had the lock has panicked.
     pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
         let Some(scheduler) = scheduler() else {
             return self.guard(self.0.lock());
@@ -135,8 +137,8 @@ impl<T: ?Sized> Mutex<T> {
         }
     }
 
-    /// As [`std::sync::Mutex::try_lock`], but that a thread that panicked does not count: `None` if
-    /// somebody has the lock.
+    /// As [`std::sync::Mutex::try_lock`], but ignores that a thread panicked: `None` if another
+    /// thread has the lock.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let guard = match self.0.try_lock() {
             Ok(guard) => guard,
@@ -149,7 +151,7 @@ impl<T: ?Sized> Mutex<T> {
     /// As [`std::sync::Mutex::get_mut`].
     ///
     /// # Errors
-    /// Inside is the value, left by a thread that panicked.
+    /// The error holds the value; a thread that had the lock panicked.
     pub fn get_mut(&mut self) -> LockResult<&mut T> {
         self.0.get_mut()
     }
@@ -177,7 +179,8 @@ impl<T: ?Sized + fmt::Debug> fmt::Debug for Mutex<T> {
 }
 
 impl<'a, T: ?Sized> MutexGuard<'a, T> {
-    /// Gives the lock up; with a scheduler, which has been told.
+    /// Releases the lock, and wakes the waiting threads of the scheduler; returns the scheduler, if
+    /// any.
     fn give_up(&mut self) -> Option<Arc<dyn Scheduler>> {
         drop(self.guard.take()?);
         let scheduler = scheduler()?;
@@ -257,8 +260,8 @@ impl Condvar {
         Ok(guard)
     }
 
-    /// As [`std::sync::Condvar::wait_timeout`]; true if the time has passed, by the scheduler's clock
-    /// if there is one.
+    /// As [`std::sync::Condvar::wait_timeout`]; true if the time has passed, by the scheduler's
+    /// clock if there is one.
     ///
     /// # Errors
     /// As [`Mutex::lock`].

@@ -6,13 +6,13 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 
-/// Connects one of several threads. When it is dropped its rank has left, and calls of the others that
-/// need it fail.
+/// Connects one of several threads. When it is dropped, its rank has left, and calls of the others
+/// that need it fail.
 #[derive(Debug)]
 pub struct ThreadRank {
     rank: Rank,
     size: u32,
-    /// How many calls this rank has made.
+    /// Number of calls that this rank has made.
     calls: AtomicU64,
     shared: Arc<Shared>,
 }
@@ -25,9 +25,9 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// By the number of the call.
+    /// Calls by their number.
     calls: HashMap<u64, Call>,
-    /// Why a rank has left, if it has said so.
+    /// Ranks that have left, each with its reason if it gave one.
     left: Vec<(Rank, Option<Error>)>,
 }
 
@@ -38,7 +38,7 @@ struct Call {
 }
 
 impl ThreadRank {
-    /// So many ranks.
+    /// Returns `size` connected ranks.
     pub fn group(size: u32) -> Vec<Arc<ThreadRank>> {
         let shared = Arc::new(Shared::default());
         let of = |rank| {
@@ -51,7 +51,7 @@ impl ThreadRank {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What all ranks give, once all have.
+    /// Returns the bytes of all ranks, once all have called.
     fn exchange(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
         let number = self.calls.fetch_add(1, Ordering::Relaxed);
         let size = self.size as usize;

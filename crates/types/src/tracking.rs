@@ -1,37 +1,37 @@
-//! How changed pages are found: the names of the ways.
+//! The methods that find changed pages, and their names.
 
 use crate::{Error, Result};
 use std::fmt;
 
-/// How written pages are found.
+/// Method that finds written pages.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum TrackerKind {
     /// The kernel notes the first write to each armed page: userfaultfd with `WP_ASYNC`, read by
     /// `PAGEMAP_SCAN` (Linux 6.7).
     WpAsync,
-    /// Armed pages cannot be written; the first write to each raises SIGSEGV, whose handler notes it
-    /// and lets it through (libckpt, Plank et al., 1995).
+    /// Armed pages are write-protected. The first write to each raises SIGSEGV, whose handler notes
+    /// it and permits the write (libckpt, Plank et al., 1995).
     Mprotect,
     /// All pages are hashed and compared.
     Hash,
 }
 
-/// Which tracker a job is to use.
+/// Tracker that a job uses.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum TrackerChoice {
-    /// The cheapest that works here.
+    /// The cheapest that works on this system.
     #[default]
     Auto,
-    /// This one, or comparing by hash where it does not work.
+    /// This tracker; where it does not work, a comparison by hash.
     Only(TrackerKind),
 }
 
 impl TrackerKind {
-    /// All of them, the cheapest first.
+    /// All trackers, the cheapest first.
     pub const ALL: [TrackerKind; 3] =
         [TrackerKind::WpAsync, TrackerKind::Mprotect, TrackerKind::Hash];
 
-    /// As options and statistics call it.
+    /// Returns the tracker's name in options and statistics.
     pub fn name(self) -> &'static str {
         match self {
             TrackerKind::WpAsync => "wp-async",
@@ -48,7 +48,7 @@ impl fmt::Display for TrackerKind {
 }
 
 impl TrackerChoice {
-    /// The choice that a word stands for: `auto`, or the name of a tracker.
+    /// Parses a choice: `auto`, or the name of a tracker.
     ///
     /// # Errors
     /// `Invalid` for another word.

@@ -6,7 +6,8 @@ use common::{Language, compile, root, text};
 use std::fs;
 use std::path::Path;
 
-/// What a block of code prints, by what it begins with. Each runs after the ones before it, in one folder.
+/// Output of each block of code, found by its first part. Each runs after the ones before it, in
+/// one folder.
 const PROGRAMS: [(Language, &str, &[&str]); 6] = [
     (Language::C, "static double u[500][400];", &["step 1000\n", "step 1000\n"]),
     (Language::C, "#include <signal.h>", &["step 100\n"]),

@@ -1,4 +1,4 @@
-//! The header that is committed is the one that the sources give.
+//! The committed header equals the one that the sources generate.
 
 use std::env;
 use std::fs;

@@ -1,4 +1,4 @@
-//! C++ and Fortran, the examples, and what `make install` installs.
+//! Tests of C++, Fortran, the examples, and the files that `make install` installs.
 
 use crate::common;
 
@@ -38,7 +38,7 @@ fn all_that_a_fortran_program_does() {
     assert_eq!(run(&program, &[dir.path().join("pool")]), "done\n");
 }
 
-/// An example that is ended and killed in between comes to what it comes to otherwise.
+/// Kills an example again and again: it ends with the result of an undisturbed run.
 fn goes_on(program: &Path, dir: &Path) {
     let last = |pool: &str, steps: &str| {
         let told = run(program, &[dir.join(pool), PathBuf::from(steps)]);
@@ -53,7 +53,7 @@ fn goes_on(program: &Path, dir: &Path) {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        // How far it comes by then makes no difference.
+        // Any step may be the last one before the kill.
         std::thread::sleep(Duration::from_millis(150 + 300 * kill));
         child.kill().unwrap();
         child.wait().unwrap();
@@ -82,7 +82,7 @@ fn the_example_in_fortran() {
     }
 }
 
-/// Installs into `dir/prefix` what cargo has built for the tests.
+/// Installs the libraries that cargo has built for the tests into `dir/prefix`.
 fn install(dir: &Path, prefix: &str) -> PathBuf {
     let built = dir.join("built");
     fs::create_dir(&built).unwrap();
@@ -98,7 +98,7 @@ fn install(dir: &Path, prefix: &str) -> PathBuf {
     prefix
 }
 
-/// A program's own functions could meet those of some dependency.
+/// An exported function of a dependency could clash with one of the program.
 #[test]
 fn what_is_installed_exports_the_functions_of_the_header() {
     if !Language::C.is_here() || !is_here("nm") {
@@ -150,7 +150,7 @@ fn cmake_finds_what_is_installed() {
     }
     let dir = tempfile::tempdir().unwrap();
     let prefix = install(dir.path(), "prefix");
-    // Moved: the package finds itself.
+    // The package still works in a moved folder.
     let moved = dir.path().join("moved");
     fs::rename(&prefix, &moved).unwrap();
     fs::write(dir.path().join("small.c"), SMALL).unwrap();

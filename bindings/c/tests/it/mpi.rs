@@ -1,5 +1,5 @@
-//! Programs of several ranks, in C and Fortran, under the `mpirun` of each MPI that is here: killed, and
-//! continued on the same and on other numbers of ranks.
+//! Programs of several ranks, in C and Fortran, under the `mpirun` of each installed MPI: killed,
+//! and continued on the same and on other numbers of ranks.
 
 use crate::common;
 
@@ -23,7 +23,7 @@ struct Mpi {
 }
 
 impl Mpi {
-    /// Those that are here; CI has both.
+    /// The installed implementations; CI has both.
     fn all() -> impl Iterator<Item = Mpi> {
         let is_there = |name: &&'static str| {
             is_here(&format!("mpicc.{name}")) && is_here(&format!("mpirun.{name}"))
@@ -55,14 +55,14 @@ impl Mpi {
         program
     }
 
-    /// A program in C.
+    /// Compiles a program in C.
     fn c(&self, source: PathBuf) -> PathBuf {
         let name = source.file_stem().unwrap().to_str().unwrap().to_owned();
         let flags = ["-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", "-pedantic"];
         self.build("mpicc", &flags, &[source], &name)
     }
 
-    /// A program in C++.
+    /// Compiles a program in C++.
     fn cpp(&self, source: PathBuf) -> PathBuf {
         // Without MPI's own classes, which no longer compile without a warning.
         let skip = ["-DOMPI_SKIP_MPICXX", "-DMPICH_SKIP_MPICXX"];
@@ -70,7 +70,7 @@ impl Mpi {
         self.build("mpicxx", &[&skip[..], &flags[..]].concat(), &[source], "cpp")
     }
 
-    /// A program in Fortran.
+    /// Compiles a program in Fortran.
     fn fortran(&self, source: PathBuf) -> PathBuf {
         let glue = root().join("fortran/outlive_mpi.c");
         let object = self.build("mpicc", &["-c", "-Wall", "-Wextra", "-Werror"], &[glue], "glue.o");
@@ -85,7 +85,7 @@ impl Mpi {
         command.current_dir(self.dir.path());
         if self.name == "openmpi" {
             command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-            // More ranks than cores, which then must not spin.
+            // There are more ranks than cores, so ranks must not spin.
             command
                 .env("OMPI_MCA_rmaps_base_oversubscribe", "1")
                 .env("OMPI_MCA_mpi_yield_when_idle", "1");
@@ -99,13 +99,13 @@ impl Mpi {
     }
 }
 
-/// The step that a run began with, and its last line.
+/// Returns the step that a run began with, and its last line.
 fn told(text: &str) -> (u64, String) {
     let begun = text.lines().find_map(|line| line.split_once("ranks from step ")).unwrap();
     (begun.1.trim().parse().unwrap(), text.lines().last().unwrap().to_owned())
 }
 
-/// A program that runs, in a process group of its own, so that nothing of it is left.
+/// A running program in a process group of its own, so that none of its processes stays.
 struct Running(Child);
 
 impl Running {
@@ -114,7 +114,7 @@ impl Running {
         Running(command.spawn().unwrap())
     }
 
-    /// The processes of its ranks.
+    /// Returns the processes of its ranks.
     fn ranks(program: &Path) -> Vec<String> {
         let processes = fs::read_dir("/proc").unwrap().filter_map(|entry| {
             let path = entry.ok()?.path();
@@ -132,12 +132,12 @@ impl Drop for Running {
     }
 }
 
-/// A process, or with a minus before its number a group of them; one that has ended is no error.
+/// Kills a process, or with a minus before its number a process group. It may have ended already.
 fn kill(process: &str) {
     Command::new("kill").args(["-KILL", "--", process]).stderr(Stdio::null()).status().unwrap();
 }
 
-/// Waits for something that comes by itself, however busy the machine is.
+/// Waits for a condition, however busy the machine is.
 fn until(what: &str, is_so: impl Fn() -> bool) {
     for _ in 0..60_000 {
         if is_so() {
@@ -152,7 +152,8 @@ fn records(pool: &Path) -> usize {
     fs::read_dir(pool.join("log/heat")).map_or(0, |entries| entries.count())
 }
 
-/// Killed again and again, on changing numbers of ranks, it comes to what it comes to undisturbed.
+/// Kills a program again and again, on changing numbers of ranks: it ends with the result of an
+/// undisturbed run.
 fn goes_on(mpi: &Mpi, program: &Path) {
     let pool = mpi.place("a pool");
     let place = pool.to_str().unwrap();
@@ -168,7 +169,7 @@ fn goes_on(mpi: &Mpi, program: &Path) {
         until("the ranks end", || {
             of_ranks.iter().all(|it| fs::read_link(format!("/proc/{it}/exe")).is_err())
         });
-        // A step is enough to know where it was; and it is saved.
+        // One step is enough to learn where the program was, and it is saved.
         let (step, _) = told(&mpi.run(ranks, program, &[place, "1", "0"]));
         assert!(step > begun, "{step} after {begun}");
         begun = step;
@@ -223,7 +224,8 @@ fn ranks_in_cpp() {
     }
 }
 
-/// A rank closes the job, or comes to `MPI_Finalize`, while the others save: none waits, and all are told.
+/// If a rank closes the job, or comes to `MPI_Finalize`, while the others save, all get an error at
+/// once.
 #[test]
 fn a_rank_that_leaves_while_others_save_is_named() {
     for mpi in Mpi::all() {

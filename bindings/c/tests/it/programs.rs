@@ -43,7 +43,7 @@ fn a_job_keeps_what_its_rules_keep() {
     assert_eq!(run(&program(dir.path(), "keep.c"), &[pool(dir.path())]), "done\n");
 }
 
-/// Valgrind finds nothing in a program that saves, restores and drops checkpoints.
+/// Valgrind finds no error in a program that saves, restores and drops checkpoints.
 #[test]
 fn a_program_under_valgrind() {
     if !is_here("valgrind") || !Language::C.is_here() {
@@ -119,7 +119,7 @@ fn ends() {
         ("return", "1 early\n"),
         ("exit", "1 early\n"),
         ("close", "1 early\n"),
-        // Saved by somebody's exit function, after that of outlive.
+        // An exit function of the program saves after that of outlive.
         ("late", "2 late\n"),
         // The log callback is not called once the program ends.
         ("log", "1 early\n"),
@@ -129,15 +129,15 @@ fn ends() {
         run(&program, &arg(how));
         assert_eq!(run(&program, &arg("check")), found, "{how}");
     }
-    // That is none: nothing is promised, but that nothing is broken.
+    // Ends with `_exit`: the save under way may be lost, but nothing is damaged.
     let pool = dir.path().join("_exit");
     run(&program, &[pool.clone(), PathBuf::from("_exit")]);
     run(&program, &[pool.clone(), PathBuf::from("return")]);
     run(&program, &[pool, PathBuf::from("check")]);
 }
 
-/// Killed a few steps after each start, wherever it is by then; at last it prints what an undisturbed run
-/// prints.
+/// Kills a program a few steps after each start, at any point. Its last line is that of an
+/// undisturbed run.
 #[test]
 fn killed_again_and_again() {
     if !Language::C.is_here() {
@@ -176,7 +176,7 @@ fn killed_again_and_again() {
         kills += 1;
     }
     assert!(starts.is_sorted(), "a committed checkpoint was lost: {starts:?}");
-    // It may be at most two saves behind: one under way, and one just begun.
+    // It may lack at most two saves: one under way, and one just begun.
     assert!(starts.windows(2).all(|pair| pair[1] >= pair[0] + 2), "{starts:?}");
 }
 
@@ -191,7 +191,7 @@ fn a_damaged_checkpoint_is_told_of_and_passed_over() {
     run(&program, &[pool.clone(), PathBuf::from("save")]);
     damage_newest_pack(&pool);
     assert_eq!(run(&program, &[pool.clone(), PathBuf::from("listen")]), "epoch 1 told 1\n");
-    // Without a callback it is on standard error.
+    // Without a callback the warning is on standard error.
     let done =
         Command::new(&program).args([pool.as_path(), Path::new("default")]).output().unwrap();
     assert_eq!(text_of(&done), "epoch 1 told 0\n");
@@ -199,7 +199,7 @@ fn a_damaged_checkpoint_is_told_of_and_passed_over() {
     assert!(err.contains("outlive: warning: passed over a damaged checkpoint"), "{err}");
 }
 
-/// Flips bytes in what the last save has written.
+/// Flips bytes in the pack of the last save.
 fn damage_newest_pack(pool: &Path) {
     let mut files = Vec::new();
     let mut left = vec![pool.to_owned()];
@@ -257,7 +257,7 @@ fn a_full_disk_and_a_read_only_one() {
     let told = run(&program, std::slice::from_ref(&pool));
     assert!(told.starts_with("save OUTLIVE_FULL: "), "{told}");
     assert!(told.contains("\nrestored "), "{told}");
-    // What was saved can be read where nothing can be written.
+    // A pool on a read-only file system can be read.
     mount.remount_read_only();
     let told = run(&program, std::slice::from_ref(&pool));
     assert!(told.starts_with("save OUTLIVE_INVALID: ") && told.contains("ead-only"), "{told}");
@@ -266,8 +266,8 @@ fn a_full_disk_and_a_read_only_one() {
     assert!(told.starts_with("open OUTLIVE_INVALID: ") && told.contains("ead-only"), "{told}");
 }
 
-/// Built with the address sanitizer, which knows what every part of the library has allocated and freed.
-/// (Valgrind hides the kernel's vDSO, without which the library ends there.)
+/// Built with the address sanitizer, which tracks the memory of every part of the library. Valgrind
+/// hides the kernel's vDSO, without which the library ends there.
 #[test]
 fn the_address_sanitizer_finds_nothing() {
     if !Language::C.is_here() {

@@ -1,16 +1,18 @@
 """Saves the state of a running program, and restores it after a crash.
 
-    import outlive
+```python
+import outlive
 
-    pool = outlive.open("ckpt")
-    job = pool.job("simulation", every_s=1.0)
-    state = {"u": outlive.zeros((4096, 4096)), "step": 0}
-    job.restore(into=state)  # the newest whole checkpoint, if there is one
-    while state["step"] < 10_000:
-        advance(state)
-        state["step"] += 1
-        job.save(state)  # saves at most once a second, and writes in the background
-    job.close()
+pool = outlive.open("ckpt")
+job = pool.job("simulation", every_s=1.0)
+state = {"u": outlive.zeros((4096, 4096)), "step": 0}
+job.restore(into=state)  # the newest whole checkpoint, if there is one
+while state["step"] < 10_000:
+    advance(state)
+    state["step"] += 1
+    job.save(state)  # saves at most once a second, and writes in the background
+job.close()
+```
 
 Warnings and other notices go to the logger "outlive".
 """

@@ -7,8 +7,8 @@ from outlive import _core
 
 
 def main() -> int:
-    """Runs the command with the program's arguments; gives its exit code."""
-    # The command deals with Ctrl-C itself; Python would only notice afterwards.
+    """Runs the command with the program's arguments; returns its exit code."""
+    # The command handles Ctrl-C itself; Python would react only after its end.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     return _core.command(["outlive", *sys.argv[1:]])
 

@@ -25,28 +25,28 @@ def open(
     tracker: str | None = None,
     index_bytes_max: int | str | None = None,
 ) -> Pool:
-    """Opens a pool, the place where checkpoints are stored.
+    """Opens a pool, the storage of checkpoints.
 
     Args:
-        location: A directory, or the `pool.toml` in it, or a place in a bucket of S3 or its like,
-            such as "s3://bucket/prefix" (docs/pool.md says where its server and keys are looked
-            for). A place that is empty or does not exist becomes a pool.
-        create: Whether to make a pool if the place is not one yet. If False, that is an error.
+        location: A directory, the `pool.toml` in it, or a prefix in a bucket of S3 or its like,
+            such as "s3://bucket/prefix". See docs/pool.md for the server and the keys. A
+            location that is empty or does not exist becomes a pool.
+        create: Whether to create a pool if the location is not one yet. If False, that is an error.
         progress: Function that is called as ``progress(what, done_bytes, total_bytes)``, with
             "save" or "restore". It runs in a thread of the program, during a call to any job of the
-            pool that saves, restores, waits, asks `done` or otherwise takes time. Progress that a
-            save makes between such calls is reported at the next one. If it raises an `Exception`,
-            that is logged and changes nothing. Others, such as `KeyboardInterrupt`, are raised by
-            the call.
+            pool that takes time: a save, restore, wait, `done` and others. Progress that a save
+            makes between such calls is reported at the next one. If it raises an `Exception`, that
+            is logged and changes nothing. The call raises other exceptions, such as
+            `KeyboardInterrupt`.
         threads: Number of threads that hash and copy; 0 is the number of cores, at most 4. This
             option and the following ones override `pool.toml`, for this process only.
         staging_bytes: Memory for data on its way to or from the pool, in bytes, or as text with a
             unit, such as "64MiB". The other sizes are given in the same way.
         freeze_bytes_max: Memory for copies of changed pages. If more has changed, a forked process
             holds it, or `save` writes the rest before it returns.
-        freeze: How changed pages are held still: "auto", "copy", "fork" or "precopy".
-        tracker: How changed pages are found: "auto", "wp-async", "mprotect" or "hash". If a way
-            does not work on this machine, "hash" is used, and the statistics of a save say so.
+        freeze: Way to hold changed pages still: "auto", "copy", "fork" or "precopy".
+        tracker: Way to find changed pages: "auto", "wp-async", "mprotect" or "hash". If a way does
+            not work on this machine, "hash" is used, and the statistics of a save say so.
         index_bytes_max: Memory for the index that finds duplicates.
 
     Raises:
@@ -77,12 +77,12 @@ def open(
 
 
 def plot(job: Job) -> Plot:
-    """Draws a job's checkpoints over their epochs: stalls, bytes, what was shared.
+    """Draws a job's checkpoints over their epochs: stalls, bytes, shared data.
 
     A notebook shows the picture; `save` writes it to a file.
 
     Raises:
-        InvalidError: If it is not a job.
+        InvalidError: If `job` is not a job.
     """
     if not isinstance(job, Job):
         raise InvalidError(f"a plot shows one job: give `pool.job(name)`, not {job!r}")

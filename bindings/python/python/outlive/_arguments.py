@@ -1,4 +1,4 @@
-"""Arguments of the programming interface, checked, as the engine takes them."""
+"""Checks arguments of the programming interface, and converts them for the engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNITS = {"": 0, "b": 0, "k": 10, "kib": 10, "m": 20, "mib": 20, "g": 30, "gib":
 
 
 def number(name: str, value: int) -> int:
-    """A number for the engine; `name` is what the caller calls it."""
+    """Returns a number for the engine; `name` is that of the argument."""
     try:
         found = operator.index(value)
     except TypeError:
@@ -28,7 +28,7 @@ def number(name: str, value: int) -> int:
 
 
 def size(name: str, value: int | str | None) -> int | None:
-    """Bytes: a number, or text such as "64MiB", as the command takes it."""
+    """Returns bytes from a number, or from text such as "64MiB", as the command reads it."""
     if value is None:
         return None
     if not isinstance(value, str):
@@ -43,14 +43,14 @@ def size(name: str, value: int | str | None) -> int | None:
 
 
 def word(name: str, value: str | None) -> str | None:
-    """Text, or none."""
+    """Returns text or None, after a check of the type."""
     if not isinstance(value, str | None):
         raise InvalidError(f"{name} = {value!r} is not possible: give text, such as 'auto'")
     return value
 
 
 def epoch_name(epoch: int | str | Epoch | None) -> int | str | None:
-    """The number of a checkpoint, or text that the engine counts from the newest."""
+    """Returns the number of a checkpoint, or text that the engine counts from the newest."""
     found = epoch.epoch if isinstance(epoch, Epoch) else epoch
     if found is None or isinstance(found, str):
         return found
@@ -71,7 +71,7 @@ def rules_of(
     drop: Iterable[int] = (),
     everything: bool = False,
 ) -> _core.Rules:
-    """Rules for a prune, checked; see `Job.prune`."""
+    """Returns checked rules for a prune; see `Job.prune`."""
     keep = word("keep", keep)
     if isinstance(keep_within, str):
         # The engine parses ages.
@@ -96,7 +96,7 @@ def rules_of(
 def failures_of(
     on_failure: str | None, fail_after: timedelta | str | None
 ) -> tuple[str | None, float | str | None]:
-    """The policy for saves that fail, checked; see `Pool.job`."""
+    """Returns the checked policy for saves that fail; see `Pool.job`."""
     on_failure = word("on_failure", on_failure)
     if not isinstance(fail_after, timedelta | str | None):
         raise InvalidError(
@@ -113,7 +113,7 @@ def failures_of(
 def notes_of(
     job: str, label: str | None, pin: bool, metrics: Mapping[str, float] | None
 ) -> _core.Notes:
-    """What is said about a checkpoint of a job."""
+    """Returns the label, pin and metrics of a checkpoint."""
     if not isinstance(metrics, Mapping | None):
         raise InvalidError(
             f'`metrics` are figures by name, such as {{"loss": 0.02}}, not {metrics!r}'
@@ -127,7 +127,7 @@ def notes_of(
         except (TypeError, ValueError, OverflowError):
             raise InvalidError(f"the metric {name!r} must be a number, not {value!r}") from None
         if math.isnan(figures[name]):
-            # A loss that became NaN must not lose the state as well.
+            # A loss that became NaN must not prevent the save of the state.
             del figures[name]
             _notices.tell(
                 logging.WARNING,

@@ -1,4 +1,4 @@
-"""Puts a tree together from its leaves, and puts its values into another one."""
+"""Builds a tree from its leaves, and merges its values into another one."""
 
 import random
 from collections import OrderedDict
@@ -27,15 +27,15 @@ ABSENT: Any = object()
 
 
 class Opaque:
-    """A leaf that has parts: no container of the state, whatever its class is.
+    """A leaf that has parts, and is no container of the state, whatever its class is.
 
-    `build` takes it as it is; `merge` and `without_absent` put what is in it in its place.
+    `build` takes it unchanged; `merge` and `without_absent` replace it by its content.
     """
 
     __slots__ = ("is_tree", "value")
 
     def __init__(self, value: Any, is_tree: bool) -> None:
-        """Wraps what was unpickled, or a tree of plain values, which `merge` goes through."""
+        """Wraps an unpickled object, or a tree of plain values, which `merge` goes through."""
         self.value, self.is_tree = value, is_tree
 
 
@@ -50,18 +50,18 @@ def build(
     has: Callable[[str], bool],
     new: bool,
 ) -> Any:
-    """The tree of all objects, one for each name.
+    """Returns the tree of all objects, one for each name.
 
     Args:
         nodes: Its containers.
         names: The leaves' names.
         objects: The leaves, `ABSENT` for those that were not selected.
-        has: Whether a path is selected; containers that are empty have no leaf that tells.
-        new: Whether random generators are made anew. Otherwise only their state takes their place,
-            for `merge`.
+        has: Whether a path is selected; empty containers have no leaf that shows it.
+        new: Whether to make new random generators. Otherwise only their state stands in their
+            place, for `merge`.
 
     Raises:
-        InvalidError: If a random generator is of a class that is not known.
+        InvalidError: If a random generator is of an unknown class.
         LookupError, TypeError, ValueError, AttributeError: If nodes and names do not fit together.
     """
     if not nodes:
@@ -90,7 +90,7 @@ def build(
 
 
 class _Trunk:
-    """The containers while they are being filled: tuples as lists, generators as dicts."""
+    """Containers while they are being filled: tuples as lists, generators as dicts."""
 
     def __init__(self) -> None:
         self.made: dict[str, Any] = {}
@@ -117,7 +117,7 @@ class _Trunk:
                 above[_key(part, self.int_keys.get(path))] = new
 
     def finish(self, nodes: list[Node], has: Callable[[str], bool], new: bool) -> Any:
-        """Makes tuples and generators of what stands for them, the inner ones first."""
+        """Makes tuples and generators of their placeholders, the inner ones first."""
         for node in reversed(nodes):
             contents = self.made[node.path]
             if not contents and not has(node.path):
@@ -146,17 +146,17 @@ def _key(part: str, int_keys: Any) -> Any:
 
 
 class _Random:
-    """The state of a random generator, to be given to one."""
+    """The state of a random generator, to be set in one."""
 
     def __init__(self, kind: str, name: str, state: dict[str, Any]) -> None:
         self.kind, self.name, self.state = kind, name, state
 
     def absent(self) -> bool:
-        """Whether it was not selected; it is selected as a whole."""
+        """Whether it is not selected; a state is selected only as a whole."""
         return any(value is ABSENT for value in self.state.values())
 
     def make(self) -> Any:
-        """A new generator with this state, of a known class."""
+        """Returns a new generator with this state, of a known class."""
         if self.absent():
             return ABSENT
         if self.kind == RANDOM:
@@ -173,7 +173,7 @@ class _Random:
         return self.give(bits)
 
     def give(self, generator: Any) -> Any:
-        """Gives a generator this state, and gives it back."""
+        """Sets this state in a generator, and returns the generator."""
         if self.absent():
             return generator
         if self.kind == RANDOM:
@@ -181,7 +181,7 @@ class _Random:
             generator.setstate((self.state["version"], numbers, self.state["gauss"]))
             return generator
         state = dict(self.state)
-        # Checkpoints of earlier builds have none.
+        # Checkpoints of earlier builds lack it.
         seeds = state.pop(_seeds.KEY, None)
         if self.kind == RANDOM_STATE:
             bits = generator._bit_generator
@@ -195,7 +195,7 @@ class _Random:
 
 
 def merge(old: Any, new: Any) -> Any:
-    """Puts the values of `new` into `old`; the result is `old` unless that cannot be changed."""
+    """Merges the values of `new` into `old`; returns `old` unless that cannot be changed."""
     if new is ABSENT or new is old:
         return old
     kind = type(new)
@@ -224,8 +224,8 @@ def merge(old: Any, new: Any) -> Any:
         if _PLAIN.issuperset(map(type, new)):
             old[:] = new
             return old
-        # Of another length is only a list of values, replaced whole, or one of which little or
-        # nothing was selected.
+        # The lengths differ only for a list of values, which is replaced as a whole, or for one of
+        # which little or nothing is selected.
         partial = len(old) != len(new) and any(value is ABSENT for value in new)
         same_length = partial or len(old) == len(new)
         old[:] = _merge_entries(old, new) if same_length else map(without_absent, new)
@@ -241,9 +241,9 @@ def merge(old: Any, new: Any) -> Any:
 
 
 def without_absent(tree: Any) -> Any:
-    """What was selected of a tree; `ABSENT` if nothing was.
+    """Returns the selected part of a tree; `ABSENT` if nothing is selected.
 
-    Keys that were not selected are left out, such entries of lists are None.
+    Keys that are not selected are left out; such entries of lists become None.
     """
     kind = type(tree)
     if kind is Opaque:

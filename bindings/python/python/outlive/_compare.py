@@ -1,4 +1,4 @@
-"""Compares a checkpoint with the state that it is to be restored into."""
+"""Compares a checkpoint with the state that a restore will fill."""
 
 import itertools
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ from outlive._tree import (
     shown,
 )
 
-# Differences that a message spells out; `InvalidError.differences` has all of them.
+# Most differences in a message; `InvalidError.differences` has all of them.
 _SHOWN_MAX = 100
 
 
@@ -32,11 +32,11 @@ def refuse_differences(
     """Compares the chosen leaves of checkpoint `there` with the program's state `here`.
 
     Raises:
-        InvalidError: If they do not match, or if something would be restored that the program
-            does not see. It names every place.
+        InvalidError: If they do not match, or if the program would not see some restored data. It
+            names every path.
     """
     comparison = _Comparison(there, here, selection, chosen)
-    # What is wrong with a container comes first: it may say the same as a thousand leaves.
+    # Containers come first: one of their differences may stand for a thousand leaves.
     comparison.containers()
     comparison.leaves()
     found = comparison.found or comparison.unchangeable()
@@ -51,7 +51,7 @@ def refuse_differences(
 
 
 def refusal(what: str, found: list[str], advice: str) -> InvalidError:
-    """An error that names all places; `what` is wrong, and `advice` says what to do."""
+    """Returns an error that names all paths; `what` is wrong, and `advice` says what to do."""
     listed = found[:_SHOWN_MAX]
     if len(found) > len(listed):
         listed.append(f"… and {len(found) - len(listed)} more")
@@ -66,7 +66,7 @@ def refusal(what: str, found: list[str], advice: str) -> InvalidError:
 
 
 def _kind_of_part(whole: tuple[int, ...] | None) -> str:
-    """What an array is, of which global array it is a part."""
+    """Describes an array that is part of the global array with this shape, or of none."""
     return "not sharded" if whole is None else f"part of an array of shape {whole}"
 
 
@@ -75,7 +75,7 @@ class _Comparison:
         self.there, self.here = there, here
         self.selection, self.chosen = selection, chosen
         self.found: list[str] = []
-        # The keys of each container, by the id of what it is in.
+        # The keys of each container, by the id of the state that it is in.
         self.entries: dict[int, dict[str, set[str]]] = {}
         self.above_chosen: set[str] | None = None
         # A list of values counts as one value: it may have another length than before.
@@ -97,7 +97,7 @@ class _Comparison:
         theirs = {node.path for node in there.nodes}
         own = {node.path for node in here.nodes}
         randoms = {node.path for node in there.nodes if node.kind in RANDOMS}
-        # Containers in which `into` has nothing, with a leaf that is missing there.
+        # Empty containers of `into`, each with a leaf that is missing there.
         above = {parent(path) for path in [*here.names, *filter(None, own)]}
         empty: dict[str, str | None] = dict.fromkeys(own - above - self.free - {""})
         for at, name in enumerate(there.names):
@@ -120,20 +120,20 @@ class _Comparison:
                 )
         for name in mine:
             if name.rpartition("/")[2] == KEY and parent(name) in randoms:
-                continue  # an earlier build has saved the random generator
+                continue  # an earlier build saved the random generator
             if self.selection.has(name) and parent(name) not in self.free:
                 what = ", which has a container there" if name in theirs else ""
                 self.found.append(f"{shown(name)} is not in the checkpoint{what}")
 
     def lists(self) -> set[str]:
-        """The lists of values that get entries and have none."""
+        """Returns the lists of values that are empty and get entries."""
         mine = set(map(parent, self.here.names))
         chosen = zip(self.there.names, self.chosen, strict=True)
         theirs = {parent(name) for name, is_chosen in chosen if is_chosen} if self.free else set()
         return (self.free & theirs) - mine
 
     def pairs(self) -> Iterable[tuple[int, int]]:
-        """The numbers of the chosen leaves that both have, there and here."""
+        """Yields the numbers of the chosen leaves that both have, there and here."""
         mine = {name: at for at, name in enumerate(self.here.names)}
         for at, name in enumerate(self.there.names):
             my = mine.get(name)
@@ -159,7 +159,7 @@ class _Comparison:
             for part in (self.there.parts.get(at), self.here.parts.get(my))
         )
         if own_whole is None and own_shape == whole:
-            pass  # it is filled with the whole of the global array
+            pass  # the whole of the global array fills it
         elif own_whole is None and whole is not None:
             self.found.append(
                 f"{shown(name)} has shape {own_shape} in `into`; in the checkpoint it is a part of "
@@ -185,7 +185,7 @@ class _Comparison:
             )
 
     def containers(self) -> None:
-        """Compares the containers by their paths. Missing leaves were named already."""
+        """Compares the containers by their paths. Missing leaves are listed already."""
         theirs = {node.path: node for node in self.there.nodes}
         mine = {node.path: node for node in self.here.nodes}
         for path, node in theirs.items():
@@ -234,7 +234,7 @@ class _Comparison:
                 )
 
     def keys(self, flat: Flat, node: Node) -> set[str]:
-        """The keys of a container, as they are in paths."""
+        """Returns the keys of a container, as they are in paths."""
         if id(flat) not in self.entries:
             entries: dict[str, set[str]] = {}
             for path in [*flat.names, *(node.path for node in flat.nodes if node.path)]:
@@ -244,14 +244,14 @@ class _Comparison:
         return self.entries[id(flat)].get(node.path, set())
 
     def unchangeable(self) -> list[str]:
-        """Values that cannot be replaced, since nothing above them can be changed."""
+        """Lists values that cannot be replaced, since nothing above them can be changed."""
         mutable = {node.path for node in self.here.nodes if node.kind != TUPLE}
         if "" in mutable:
             return []
         found = []
         for at, my in self.pairs():
             if self.here.dtypes[my] == TREE:
-                continue  # it fits, or it would not be one
+                continue  # it fits, otherwise it would not be one
             name, value = self.there.names[at], is_value(self.there.dtypes[at])
             if not value and self.here.leaves[my].flags.writeable:
                 continue
@@ -266,7 +266,7 @@ def _is_int(key: str, detail: Any) -> bool:
 
 
 def value_lists(flat: Flat) -> set[str]:
-    """The lists that hold nothing but values."""
+    """Returns the lists that hold only values."""
     lists = {node.path for node in flat.nodes if node.kind == LIST}
     if lists:
         lists.difference_update(parent(node.path) for node in flat.nodes if node.path)

@@ -1,4 +1,4 @@
-"""The native half; `outlive` is what programs use."""
+"""The native half; programs use `outlive`."""
 
 from collections.abc import Callable, Sequence
 from os import PathLike
@@ -7,20 +7,20 @@ from typing import Any, TypedDict
 Tick = Callable[[], None]
 
 class Notice(TypedDict):
-    """Something that the program's people should know."""
+    """A notice for the people who run the program."""
 
     level: str
     text: str
 
 class Progress(TypedDict):
-    """How far something is."""
+    """Progress of an operation."""
 
     what: str
     done_bytes: int
     total_bytes: int
 
 class Events(TypedDict):
-    """What the engine has told."""
+    """Events of the engine."""
 
     notices: list[Notice]
     progress: list[Progress]
@@ -59,7 +59,7 @@ class Rules:
     ) -> Rules: ...
 
 class Collection:
-    """What a garbage collection is asked to do."""
+    """Options of a garbage collection."""
 
     def __new__(
         cls,
@@ -168,7 +168,7 @@ class FillHandle:
     def wait(self, names: list[str] | None, timeout_s: float | None, tick: Tick) -> bool: ...
 
 class Save:
-    """A save under way, or over."""
+    """A save that is under way or over."""
 
     @property
     def held_s(self) -> float: ...

@@ -1,4 +1,4 @@
-"""Which jobs this process goes on with: those that it has restored, or saved from the beginning.
+"""The jobs that this process continues: it has restored them, or saved them from the beginning.
 
 All `Job` objects of one process are one writer, so a second one of the same job need not restore.
 """
@@ -9,12 +9,12 @@ _known: set[tuple[str, str]] = set()
 
 
 def know(location: str, name: str) -> None:
-    """Notes a job that this process goes on with."""
+    """Notes a job that this process continues."""
     _known.add((_place(location), name))
 
 
 def is_known(location: str, name: str) -> bool:
-    """Whether this process goes on with a job."""
+    """Whether this process continues a job."""
     return (_place(location), name) in _known
 
 

@@ -1,9 +1,11 @@
 """NumPy dtypes as text and back.
 
-The text is what the store keeps with a region: NumPy's own notation (``<f8``, ``<M8[ns]``) for
-plain types, a list of fields that `ast.literal_eval` reads for structured ones, ``ext:NAME`` for
-types that other packages add (bfloat16), ``dlpack:CODE.BITS.LANES`` for those that no package gives
-NumPy. Nothing in it is ever executed.
+The store keeps the text with a region. Nothing in it is ever executed. It is one of:
+
+- NumPy's own notation (``<f8``, ``<M8[ns]``), for plain types;
+- a list of fields that `ast.literal_eval` reads, for structured types;
+- ``ext:NAME``, for types that other packages add (bfloat16);
+- ``dlpack:CODE.BITS.LANES``, for those that no package adds to NumPy.
 """
 
 import ast
@@ -16,8 +18,8 @@ from numpy.lib import format as npy
 _EXTENSION = "ext:"
 _DLPACK = "dlpack:"
 
-# What the package `ml_dtypes` adds, and PyTorch and JAX have without it: bytes of an element. In
-# NumPy's arrays those below a byte take one each.
+# Types that the package `ml_dtypes` adds, and that PyTorch and JAX have without it, with the bytes
+# of an element. In NumPy's arrays an element of less than a byte takes one.
 _ML_DTYPES = {
     "bfloat16": 2,
     **dict.fromkeys(
@@ -60,21 +62,21 @@ class MissingDtypeError(ValueError):
 
 
 def text_of(dtype: "np.dtype[Any]") -> str | None:
-    """The text for a dtype; None for one whose elements are not plain bytes."""
+    """Returns the text for a dtype; None for one whose elements are not plain bytes."""
     if dtype.hasobject:
         return None
     if dtype.isbuiltin == 2:
         return _EXTENSION + dtype.name
     try:
         text = dtype.str if dtype.names is None else repr(npy.dtype_to_descr(dtype))
-        # What cannot be read back (overlapping fields, say) must not be written.
+        # Text that cannot be parsed again (overlapping fields, say) must not be written.
         return text if parse(text) == dtype else None
     except (TypeError, ValueError, SyntaxError):
         return None
 
 
 def text_of_dlpack(code: int, bits: int, lanes: int) -> str:
-    """The text for a dtype that NumPy refuses to take from DLPack."""
+    """Returns the text for a dtype that NumPy refuses to take from DLPack."""
     name = _CODES.get(code)
     if name is not None and lanes == 1 and bits == 8 * _ML_DTYPES[name]:
         return _EXTENSION + name
@@ -82,10 +84,10 @@ def text_of_dlpack(code: int, bits: int, lanes: int) -> str:
 
 
 def memory(text: str) -> "np.dtype[Any]":
-    """A dtype of the same size: the very one, or of plain bytes where NumPy does not have it.
+    """Returns a dtype of the same size: the same one, or plain bytes if NumPy lacks it.
 
     Raises:
-        ValueError: If the text is none that could have been written.
+        ValueError: If the text is none that `text_of` or `text_of_dlpack` writes.
     """
     try:
         return parse(text)
@@ -97,11 +99,11 @@ def memory(text: str) -> "np.dtype[Any]":
 
 
 def parse(text: str) -> "np.dtype[Any]":
-    """The dtype for a text that `text_of` gave.
+    """Returns the dtype for a text from `text_of`.
 
     Raises:
         MissingDtypeError: If NumPy has no such dtype, and `memory` knows its size.
-        ValueError: If it is none, or of a package that is not imported.
+        ValueError: If it is no dtype, or of a package that is not imported.
     """
     try:
         dtype: np.dtype[Any]

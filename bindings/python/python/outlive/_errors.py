@@ -1,4 +1,4 @@
-"""Exceptions, one for each thing that a program can do next."""
+"""Exceptions, one for each action that a program can take next."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ class Error(Exception):
 
     Attributes:
         into_changed: Whether a restore had begun to fill `into` when it failed. Restore again, or
-            throw that state away.
+            discard that state.
     """
 
     into_changed: bool = False
@@ -19,7 +19,7 @@ class RetryError(Error):
 
 
 class InvalidError(Error, ValueError):
-    """The request is not possible: correct it. Nothing was changed, but for `into_changed`.
+    """The request is not possible: correct it. Nothing was changed, unless `into_changed` is set.
 
     Attributes:
         differences: Every difference, as a string, if a state and a checkpoint did not match.
@@ -33,7 +33,7 @@ class DamagedError(Error):
 
 
 class FullError(Error):
-    """There is no space left: free some, then save again. Committed checkpoints are safe."""
+    """No space is left: free some, then save again. Committed checkpoints are safe."""
 
 
 class FencedError(Error):
@@ -58,6 +58,6 @@ for _class in (
     BugError,
     FailedSaveWarning,
 ):
-    # As programs name it, and tracebacks show it.
+    # Set the name that programs use, and that tracebacks show.
     _class.__module__ = "outlive"
 del _class

@@ -1,8 +1,8 @@
-"""An end of the interpreter completes every save that is under way.
+"""Completes every save that is under way when the interpreter ends.
 
-`atexit` tells of a normal end. Workers of `multiprocessing` end by `os._exit`, which runs nothing
-of `atexit`; they have exit functions of their own. What is saved after either, by a `__del__` or
-by a thread that still runs, nobody would complete: such a save returns when it is committed.
+`atexit` reports a normal end. Workers of `multiprocessing` end by `os._exit`, which skips
+`atexit`; they have exit functions of their own. A `__del__` or a running thread may save after
+both. No exit function would complete such a save, so it returns when it is committed.
 """
 
 import atexit
@@ -21,7 +21,7 @@ Tick = Callable[[], None]
 
 
 class Entry(NamedTuple):
-    """A native job, and what belongs to it."""
+    """A native job, with the data to complete it."""
 
     process: int
     name: str
@@ -29,21 +29,21 @@ class Entry(NamedTuple):
     tick: Tick
 
 
-# After all else that a worker does at its end: other exit functions may save.
+# After all other exit functions of a worker, since these may save.
 _WORKER_PRIORITY = -100
 
 # Native jobs whose Python job is alive, by the id of the entry.
 _alive: dict[int, Entry] = {}
-# Those whose Python job is gone while a save was under way, or had failed unheard.
+# Native jobs whose Python job is gone while a save was under way, or its failure not reported.
 _orphans: list[Entry] = []
-# This process, once its end has come, and if it is a worker whose exit functions know of us.
+# Ids of this process, once it is ending, and once it is a worker with our exit function.
 _ended: set[int] = set()
 _workers: set[int] = set()
 _hooked: list[bool] = []
 
 
 def watch(job: object, name: str, core: "_core.Job", tick: Tick) -> None:
-    """Has a job's last save completed at exit, even if nobody holds the job any more."""
+    """Completes a job's last save at exit, even if no variable refers to the job any more."""
     entry = Entry(os.getpid(), name, core, tick)
     _alive[id(entry)] = entry
     weakref.finalize(job, _lost, id(entry)).atexit = False
@@ -51,18 +51,18 @@ def watch(job: object, name: str, core: "_core.Job", tick: Tick) -> None:
 
 
 def ended() -> bool:
-    """Whether this process is past the point at which the saves under way are completed."""
+    """Whether this process has begun to complete the saves under way at its end."""
     return os.getpid() in _ended
 
 
 def _lost(key: int) -> None:
-    """The program has dropped a job."""
+    """Handles the end of a Python job that the program has dropped."""
     entry = _alive.pop(key, None)
     if entry is None or entry.process != os.getpid():
         return
     _orphans[:] = [orphan for orphan in _orphans if _unfinished(orphan)]
     if _unfinished(entry):
-        # Its memory may be gone, and others may get the same addresses.
+        # Its memory may be gone, and other objects may get the same addresses.
         entry.core.unwatch()
         _orphans.append(entry)
 
@@ -72,7 +72,7 @@ def _unfinished(entry: Entry) -> bool:
 
 
 def _watch_worker(_: object = None) -> None:
-    """Has a worker of `multiprocessing` complete its saves, if this process is one."""
+    """Registers the completion of saves, if this process is a worker of `multiprocessing`."""
     util: Any = sys.modules.get("multiprocessing.util")
     process: Any = sys.modules.get("multiprocessing.process")
     if util is None or process is None:
@@ -88,29 +88,29 @@ def _watch_worker(_: object = None) -> None:
 
 
 class _End:
-    """Completes what is left, call by call: each goes on where a signal's handler ended another.
+    """Completes the jobs left, call by call: each continues where a signal handler ended another.
 
-    A handler may raise between any two calls of functions. What must not be torn apart by that has
-    no calls in it.
+    A handler may raise between any two calls of functions. A step that it must not interrupt
+    contains no calls.
     """
 
     def __init__(self) -> None:
         self.left: list[Entry] | None = None
-        # Whether the first of those left had something to be waited for.
+        # Whether the first of the jobs left had a save to wait for.
         self.saving = True
         self.interrupts = 0
         self.is_told = False
 
     def __call__(self, raised: list[BaseException]) -> bool:
-        """Goes on; true when all is done.
+        """Continues; true when all is done.
 
         Args:
-            raised: What ended earlier calls. What has been dealt with is removed.
+            raised: Exceptions that ended earlier calls. It removes those that it has handled.
         """
-        # First this, then the waits: whoever saves from now on waits for it.
+        # Set this before the waits: each later save waits for itself.
         _ended.add(os.getpid())
         if self.left is None:
-            # A forked child inherits its parent's jobs, which are none of its business.
+            # Only jobs of this process: those that a forked child inherits belong to the parent.
             jobs = (*_alive.values(), *_orphans)
             self.left = [entry for entry in jobs if entry.process == os.getpid()]
         while raised:
@@ -125,19 +125,19 @@ class _End:
         return True
 
     def _take(self, left: list[Entry], raised: list[BaseException]) -> None:
-        """Deals with the first of what was raised, by a signal handler mostly."""
+        """Handles the first exception, which mostly comes from a signal handler."""
         is_interrupt = isinstance(raised[0], KeyboardInterrupt) and bool(_names(left))
-        # From here on nothing is called.
+        # From here on no function is called.
         if is_interrupt:
             self.interrupts += 1
         elif not self.saving:
-            # There was nothing to wait for: what raised all the same may do so for ever.
+            # There was no save to wait for, so the exception may come again forever: skip the job.
             del left[:1]
         self.saving = True
         del raised[0]
 
     def _tell(self, left: list[Entry]) -> None:
-        """Says what Ctrl-C does, and at the second gives up what is left."""
+        """Explains Ctrl-C, and at the second one gives up the saves left."""
         names = _names(left)
         if not names:
             return
@@ -168,13 +168,13 @@ def _complete(entry: Entry) -> None:
     try:
         entry.core.close(entry.tick, at_exit=True, together=False)
     except Error as error:
-        # Nothing is lost by that: the session ends with the process.
+        # No checkpoint is lost: the session ends with the process.
         _notices.tell(logging.INFO, "a job was not closed: %s", error)
 
 
-# Native, so that no signal handler comes between it and its end.
+# Native, so that no signal handler interrupts it before its end.
 _finish = functools.partial(_core.insist, _End)
 atexit.register(_finish)
-# A child begins anew, and numbers of processes come again.
+# A child starts with empty sets, and ids of processes may come again.
 os.register_at_fork(after_in_child=_ended.clear)
 os.register_at_fork(after_in_child=_workers.clear)

@@ -1,4 +1,4 @@
-"""Files: what `Job.put_files` and `Job.get_files` take and return."""
+"""Files: arguments and results of `Job.put_files` and `Job.get_files`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 @dataclass(frozen=True, slots=True)
 class FileTrouble:
-    """Something that could not be done as it should, with one file.
+    """A problem with one file.
 
     Attributes:
-        path: Path of the file. A name that is not text is as `os.fsdecode` returns it.
-        kind: "vanished" or "unreadable" (the file is left out), "changed" (each time while it was
-            read), "incomplete" (an owner, an attribute or a device is missing), or "damaged" (its
-            stored data is damaged; it is left out).
+        path: Path of the file. A name that is not UTF-8 is as `os.fsdecode` returns it.
+        kind: One of five words. "vanished" and "unreadable": the file is left out. "changed": it
+            changed each time while it was read. "incomplete": an owner, an attribute or a device is
+            missing. "damaged": its stored data is damaged, and it is left out.
         why: The reason, in words.
     """
 
@@ -31,11 +31,11 @@ class FileTrouble:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """What `Job.put_files` did.
+    """Report of `Job.put_files`.
 
     Attributes:
         epoch: Epoch of the checkpoint.
-        items: Number of all things in it that have a name.
+        items: Number of all entries in it: files, directories, links and others.
         files: Number of files among them.
         state_bytes: Bytes of these files.
         read_files: Number of files that were read. The others had not changed since the previous
@@ -45,7 +45,7 @@ class Put:
         total_s: Seconds until the commit.
         troubles: The first thousand troubles.
         troubles_total: Number of all troubles.
-        complete: Whether the checkpoint has everything as it was. Files that vanished do not count.
+        complete: Whether the checkpoint has everything unchanged. Files that vanished do not count.
     """
 
     epoch: int
@@ -63,19 +63,19 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Got:
-    """What `Job.get_files` did. It is false if the job has no checkpoint of files yet.
+    """Report of `Job.get_files`. It is false if the job has no checkpoint of files yet.
 
     Attributes:
         epoch: Epoch of the checkpoint; None if there is none.
-        items: Number of things that were made, or were there already.
-        files: Number of files that were made, or were there already.
+        items: Number of entries that were made, or existed already.
+        files: Number of files that were made, or existed already.
         bytes: Bytes of these files.
-        kept_files: Number of files that were there already as they are to be, and were left alone.
+        kept_files: Number of files that were right already, and were not touched.
         kept_bytes: Bytes of these files.
         read_bytes: Bytes read from the pool.
         troubles: The first thousand troubles.
         troubles_total: Number of all troubles.
-        complete: Whether everything is as it was.
+        complete: Whether everything is as it was when it was stored.
     """
 
     epoch: int | None = None
@@ -95,10 +95,10 @@ class Got:
 
 
 def one_or_more(paths: AnyPath | Iterable[AnyPath]) -> list[str]:
-    """Paths as a list of text. Names that are not text are as `os.fsdecode` returns them.
+    """Returns paths as a list of text. Names that are not UTF-8 are as `os.fsdecode` returns them.
 
     Raises:
-        InvalidError: If something is not a path.
+        InvalidError: If an item is not a path.
     """
     several = [paths] if isinstance(paths, str | bytes | os.PathLike) else paths
     try:
@@ -108,11 +108,11 @@ def one_or_more(paths: AnyPath | Iterable[AnyPath]) -> list[str]:
 
 
 def patterns(exclude: str | Iterable[str]) -> list[str]:
-    """Ignore patterns as a list."""
+    """Returns ignore patterns as a list."""
     return [exclude] if isinstance(exclude, str) else list(exclude)
 
 
 def told(values: dict[str, Any]) -> dict[str, Any]:
-    """A native report, with its troubles as objects."""
+    """Returns a native report, with its troubles as objects."""
     troubles = tuple(FileTrouble(**trouble) for trouble in values["troubles"])
     return {**values, "troubles": troubles}

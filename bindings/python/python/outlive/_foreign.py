@@ -6,19 +6,19 @@ import numpy as np
 
 from outlive import _core, _dtypes
 
-# Packages whose arrays are there to be written, also those that cannot say so.
+# Packages whose arrays may be written, even if an array cannot say so.
 _MUTABLE = ("torch",)
 
 
 class UnusableError(Exception):
-    """An object shows no memory that could be saved; the text says why."""
+    """An object shows no memory that can be saved; the text gives the reason."""
 
 
 def view(value: Any) -> "tuple[np.ndarray[Any, Any], str] | None":
-    """An array on the memory of `value`, and the text of its dtype.
+    """Returns an array on the memory of `value`, and the text of its dtype.
 
-    NumPy lacks some dtypes (bfloat16, say, as long as nobody imports `ml_dtypes`). Of these the
-    array has elements of bytes, and only the text says what they are.
+    NumPy lacks some dtypes (bfloat16, say, unless `ml_dtypes` is imported). For these the array has
+    elements of bytes, and only the text names the type.
 
     Returns:
         None if it shows no memory at all.
@@ -35,7 +35,7 @@ def view(value: Any) -> "tuple[np.ndarray[Any, Any], str] | None":
     except TypeError:
         return None  # no buffer
     except Exception as error:
-        # What other packages raise here is of their choosing, and is passed on as text.
+        # Other packages may raise any exception here; its text is passed on.
         raise UnusableError(str(error)) from error
 
 
@@ -45,7 +45,7 @@ def is_constant(value: Any) -> bool:
 
 
 def way_out(value: Any) -> str:
-    """What a program can save instead of `value`: words for an error, or nothing."""
+    """Returns, as words for an error, what a program can save instead of `value`; or nothing."""
     package, kind = _package(value), type(value).__name__
     if package == "torch":
         if kind == "Generator":
@@ -101,31 +101,31 @@ def way_out(value: Any) -> str:
 
 
 def _is_plain_array(value: Any) -> bool:
-    """Whether the array that something makes of itself can be saved."""
+    """Whether the array that an object converts itself to can be saved."""
     try:
         return not np.asarray(value).dtype.hasobject
     except Exception:
-        # What other packages raise here is of their choosing.
+        # Other packages may raise any exception here.
         return False
 
 
 def shows_memory(value: Any) -> bool:
-    """Whether something is an array, also one that cannot be saved as such."""
+    """Whether an object is an array, also one that cannot be saved as such."""
     signs = ("__dlpack__", "__array__", "__array_interface__", "__cuda_array_interface__")
     return any(hasattr(value, sign) for sign in signs)
 
 
 def _by_dlpack(value: Any) -> "tuple[np.ndarray[Any, Any], str]":
     constant = is_constant(value)
-    # PyTorch shows no memory that its gradients depend on. Filling it is what a program does
-    # under `no_grad`, too.
+    # PyTorch shows no memory that its gradients depend on. A restore fills it as a program does
+    # under `no_grad`.
     if getattr(value, "requires_grad", False) is True:
         value = value.detach()
     try:
         array = np.from_dlpack(value)
     except Exception as error:
         try:
-            # JAX's own way brings also what is on a device, or has elements below a byte.
+            # JAX's own way also returns arrays on a device, or with elements below a byte.
             return _known(np.asarray(value)) if constant else _memory(value)
         except Exception as again:
             reasons = dict.fromkeys((str(error), str(again)))
@@ -133,20 +133,21 @@ def _by_dlpack(value: Any) -> "tuple[np.ndarray[Any, Any], str]":
     if constant:
         array.flags.writeable = False
     elif not array.flags.writeable:
-        # So NumPy takes what older exporters give, which cannot say whether it may be written.
+        # NumPy makes arrays of older exporters read-only, as these cannot say whether they may be
+        # written.
         array = _memory(value, array.dtype)[0]
     return _known(array)
 
 
 def _memory(value: Any, known: "np.dtype[Any] | None" = None) -> "tuple[np.ndarray[Any, Any], str]":
-    """An array that can be written if its exporter says so, or is known to let others write.
+    """Returns an array that is writable if its exporter says so, or is known to permit it.
 
     Args:
-        value: What gives DLPack's capsules.
+        value: The exporter of DLPack's capsules.
         known: Its dtype if NumPy has it.
     """
     try:
-        # Only from version 1 on an exporter can say so.
+        # Exporters can say so only from version 1 on.
         capsule = value.__dlpack__(max_version=(1, 0))
     except TypeError:
         capsule = value.__dlpack__()
@@ -155,21 +156,21 @@ def _memory(value: Any, known: "np.dtype[Any] | None" = None) -> "tuple[np.ndarr
     elements = _dtypes.memory(text) if known is None else known
     if 0 in found["shape"]:
         return np.empty(found["shape"], elements), text
-    # The array holds `lent`, and that the memory.
+    # The array refers to `lent`, which keeps the memory.
     return np.ndarray(dtype=elements, buffer=memoryview(found.pop("lent")), **found), text
 
 
 def _is_mutable(value: Any) -> bool:
-    """Whether memory may be written of which a capsule does not say it.
+    """Whether memory may be written whose capsule does not say so.
 
-    Arrow's buffers are immutable, shared, and often files that are mapped: to write them changes
-    what others read, or ends the process. So only what is known may be written.
+    Arrow's buffers are immutable, shared, and often mapped files: a write changes data of other
+    readers, or ends the process. So only known packages may be written.
     """
     try:
         with memoryview(value) as shown:
             return not shown.readonly
     except Exception:
-        # It has no buffer, or one of elements that Python does not know.
+        # It has no buffer, or one with elements that Python does not know.
         return any(cls.__module__.partition(".")[0] in _MUTABLE for cls in type(value).__mro__)
 
 

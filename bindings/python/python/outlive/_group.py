@@ -11,10 +11,10 @@ from outlive._errors import InvalidError
 
 @runtime_checkable
 class Group(Protocol):
-    """What `Pool.job(group=...)` takes besides communicators of mpi4py and groups of PyTorch.
+    """Interface for `Pool.job(group=...)`, beside communicators of mpi4py and groups of PyTorch.
 
-    Its methods are collective: every rank calls them, in the same order. outlive calls them only
-    inside of its own calls, on the thread that has called it.
+    Its methods are collective: every rank calls them, in the same order. The library calls them
+    only inside of its own calls, on the calling thread.
 
     Attributes:
         rank: Number of this rank, from 0 on.
@@ -25,14 +25,14 @@ class Group(Protocol):
     size: int
 
     def gather(self, data: bytes, /) -> Sequence[bytes] | None:
-        """Gives rank 0 what every rank has given, by rank; the others nothing."""
+        """Returns, on rank 0, the data of every rank, by rank; None on the others."""
 
     def broadcast(self, data: bytes, /) -> bytes:
-        """Gives every rank what rank 0 has given."""
+        """Returns the data of rank 0 on every rank."""
 
 
 class Ranks:
-    """A group of processes that have nothing in common but the pool; made by `ranks`.
+    """A group of processes that share only the pool; made by `ranks`.
 
     Attributes:
         rank: Number of this rank, from 0 on.
@@ -47,24 +47,24 @@ class Ranks:
         self.rank, self.size, self.run = rank, size, run
 
     def __repr__(self) -> str:
-        """The rank, for people."""
+        """Returns the rank, for people."""
         return f"<rank {self.rank} of {self.size} in run {self.run!r}>"
 
 
 def ranks(rank: SupportsIndex, size: SupportsIndex, *, run: str) -> Ranks:
-    """Makes a group of processes that have only the pool in common, for `Pool.job(group=...)`.
+    """Makes a group of processes that share only the pool, for `Pool.job(group=...)`.
 
     Their calls go through the pool's log, so that a call of all ranks takes some milliseconds.
 
     Args:
-        rank: Number of this process, from 0 on. Each process has another one.
+        rank: Number of this process, from 0 on, different for each process.
         size: Number of processes.
         run: Name of this run of the program: text that is the same for all its processes, and new
             for every start of it. With Slurm, for example, `SLURM_JOB_ID` and
             `SLURM_RESTART_COUNT`. A job that a run opens twice needs two names.
 
     Raises:
-        InvalidError: If there can be no such rank, or `run` is no text or empty.
+        InvalidError: If such a rank is not possible, or `run` is no text or empty.
     """
     number, count = operator.index(rank), operator.index(size)
     if not 0 <= number < count <= 0xFFFF_FFFF:
@@ -78,7 +78,7 @@ def ranks(rank: SupportsIndex, size: SupportsIndex, *, run: str) -> Ranks:
 
 
 class Adapter:
-    """A group as the engine takes it."""
+    """A group, with the interface that the engine needs."""
 
     def __init__(self, rank: int, size: int, gather: Any, broadcast: Any) -> None:
         """Made by `adapt`."""
@@ -97,7 +97,7 @@ class Adapter:
 def adapt(group: Any) -> Adapter | Ranks:
     """Adapts a communicator of mpi4py, a process group of PyTorch, or any `Group`.
 
-    The engine takes what `ranks` makes as it is.
+    The result of `ranks` is returned unchanged, for the engine.
 
     Raises:
         InvalidError: If it is none of these.
@@ -119,12 +119,12 @@ def adapt(group: Any) -> Adapter | Ranks:
     )
 
 
-# Under it communicators of MPI keep their duplicates, of which there can be only so many.
+# Key under which MPI communicators keep their duplicates, whose number is limited.
 _key: int | None = None
 
 
 def _duplicate(comm: Any) -> Any:
-    """A duplicate, one for all jobs: messages of outlive must not meet those of the program."""
+    """Returns one duplicate for all jobs, since messages of outlive must not mix with others."""
     global _key
     if _key is None:
         _key = type(comm).Create_keyval()
@@ -163,7 +163,7 @@ class Sharded:
     Attributes:
         array: The part, an array of the program.
         global_shape: Shape of the global array.
-        offset: Where the part begins in it.
+        offset: Index of the part's first element in it.
         block: Elements of a block along each axis; None if the part is a box.
         stride: Elements of the global array from one block to the next; None if the part is a box.
     """
@@ -183,7 +183,7 @@ class Sharded:
         self.block, self.stride = block, stride
 
     def __repr__(self) -> str:
-        """The part, for people."""
+        """Returns the part, for people."""
         blocks = "" if self.block is None else f", blocks of {self.block} every {self.stride}"
         return f"<part of {self.global_shape} at {self.offset}{blocks}>"
 
@@ -196,14 +196,14 @@ def sharded(
     block: Sequence[SupportsIndex] | None = None,
     stride: Sequence[SupportsIndex] | None = None,
 ) -> Sharded:
-    """Says that an array is this rank's part of a global array, as a leaf of a state.
+    """Marks an array as this rank's part of a global array, as a leaf of a state.
 
-    A program with another number of ranks, or with other parts, then restores what it needs of it.
-    Of parts that overlap, any rank's elements may be taken.
+    A program with another number of ranks, or with other parts, then restores the elements that it
+    needs. If parts overlap, an element may come from any rank's part.
 
     A part is a box, or with `stride` it is cyclic: along each axis, element `l` of the part is
-    element `offset + l // block * stride + l % block` of the global array. `block_cyclic` works
-    these out for a grid of ranks.
+    element `offset + l // block * stride + l % block` of the global array. `block_cyclic` computes
+    these arguments for a grid of ranks.
 
     Args:
         array: The part: an array, or a tensor of PyTorch in the memory of the CPU. In C order.
@@ -211,11 +211,11 @@ def sharded(
         offset: Index of the part's first element in the global array.
         block: Elements along each axis that lie side by side; 1 if only `stride` is given. The
             last block may have fewer.
-        stride: Elements of the global array along each axis from the begin of one block to the
-            begin of the next; at least `block`, and equal to it along an axis without gaps.
+        stride: Elements of the global array along each axis from the beginning of one block to that
+            of the next. It is at least `block`, and equal to it along an axis without gaps.
 
     Raises:
-        InvalidError: If the part does not lie in the global array, or there can be no such blocks.
+        InvalidError: If the part does not lie in the global array, or such blocks are not possible.
     """
     shape = tuple(int(extent) for extent in array.shape)
     whole = tuple(operator.index(extent) for extent in global_shape)
@@ -268,23 +268,23 @@ def block_cyclic(
     grid: Sequence[SupportsIndex],
     coordinates: Sequence[SupportsIndex],
 ) -> Sharded:
-    """Says that an array is this rank's part of a block-cyclic global array, as a leaf of a state.
+    """Marks an array as this rank's part of a block-cyclic global array, as a leaf of a state.
 
-    Along each axis the global array is cut into blocks, which are dealt out to the ranks of the
-    grid in turn, as ScaLAPACK and `MPI.Datatype.Create_darray` do (with the first block on the
-    first rank). See `sharded` for what a restore makes of it.
+    Along each axis the global array is cut into blocks. They are dealt out to the ranks of the grid
+    in turn, as ScaLAPACK and `MPI.Datatype.Create_darray` do, with the first block on the first
+    rank. `sharded` describes the restore.
 
     Args:
         array: The part: an array, or a tensor of PyTorch in the memory of the CPU. In C order. It
             has all blocks of this rank, and along each axis as many elements as ScaLAPACK's
-            `numroc` says.
+            `numroc` returns.
         global_shape: Shape of the global array, with as many dimensions as the part has.
         block: Elements of a block along each axis (`MB`, `NB`).
         grid: Number of ranks along each axis (`NPROW`, `NPCOL`); 1 if it is not divided.
-        coordinates: This rank's place in the grid along each axis (`MYROW`, `MYCOL`), from 0 on.
+        coordinates: This rank's position in the grid along each axis (`MYROW`, `MYCOL`), from 0 on.
 
     Raises:
-        InvalidError: If there is no such place in the grid, or the part has another shape.
+        InvalidError: If the grid has no such position, or the part has another shape.
     """
     shape = tuple(int(extent) for extent in array.shape)
     whole, blocks, ranks_along, place = (
@@ -303,7 +303,7 @@ def block_cyclic(
                 f"blocks of {size} elements for rank {at} of {count} along axis {axis}: a block "
                 "has at least one element, and ranks are counted from 0"
             )
-        # Blocks that every rank has, and what of the last round this one has.
+        # Rounds in which every rank has a block, and the part of this rank in the last round.
         rounds, rest = divmod(end, size * count)
         own = rounds * size + min(max(rest - at * size, 0), size)
         if extent != own:

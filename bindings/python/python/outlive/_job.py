@@ -36,7 +36,7 @@ _SKIPPED = Save(None, None)
 
 
 class Job:
-    """A named series of checkpoints; made by `Pool.job`. May be used from any thread.
+    """A named series of checkpoints, from `Pool.job`. Any thread may use it.
 
     As a context manager, it closes itself at the end.
 
@@ -82,16 +82,16 @@ class Job:
         pin: bool = False,
         metrics: Mapping[str, float] | None = None,
     ) -> Save:
-        """Saves a state; only what has changed since the last save is written.
+        """Saves a state, and writes only the pages that have changed since the last save.
 
-        Returns as soon as the state may be changed again. The rest happens in the background, and
-        the returned handle says when the checkpoint is committed. If another save is still under
-        way, this call first waits for it. No other thread may change the state during the call.
-        Once the exit functions of the interpreter have run (in a `__del__`, say), it returns when
-        the checkpoint is committed.
+        Returns as soon as the state may be changed again. A background thread completes the save,
+        and the returned handle tells when the checkpoint is committed. If another save is still
+        under way, this call first waits for it. No other thread may change the state during the
+        call. Once the exit functions of the interpreter have run (in a `__del__`, say), it returns
+        when the checkpoint is committed.
 
-        Arrays that share memory are saved one by one, and no longer share it when they come back.
-        All come back as plain arrays, not as `recarray` or `memmap`. A container of nothing but
+        Arrays that share memory are saved one by one, and no longer share it after a restore. All
+        come back as plain arrays, not as `recarray` or `memmap`. A container that holds only
         numbers, strings, bytes and None is saved as a whole, at 50 to 100 ns for each value. Beside
         arrays or other objects in the same container, each value takes a microsecond or more.
 
@@ -99,33 +99,33 @@ class Job:
         A call by a handler or callback inside another call of the same job is refused.
 
         Args:
-            state: A tree of dict, list and tuple. Keys are str or int, or of any plain type if all
-                in the dict is plain and the job has no group. Its leaves are arrays (NumPy's, or
-                anything that has a buffer or `__dlpack__`, of any dtype), numbers, strings, bytes,
-                None, and random generators of NumPy or `random`.
+            state: A tree of dict, list and tuple. Keys are str or int. They may be of any plain
+                type if the whole dict is plain and the job has no group. Its leaves are arrays
+                (NumPy's, or any object with a buffer or `__dlpack__`, of any dtype), numbers,
+                strings, bytes, None, and random generators of NumPy or `random`.
             force: Whether to save now, even if `every_s` has not passed.
             wait: Whether to return only when the checkpoint is committed.
-            label: Label of the checkpoint. It forces the save, and keeps prunings from dropping it.
+            label: Label of the checkpoint. It forces the save, and no prune drops the checkpoint.
             pin: Whether to pin the checkpoint. A pin does the same as a label.
             metrics: Figures of merit by name, such as `{"loss": 0.02}`, for `prune(keep_best=...)`.
-                One that is NaN is left out, with a warning.
+                A metric that is NaN is left out, with a warning.
 
         Returns:
             The handle of the save. It is false if nothing was saved because `every_s` has not
             passed.
 
         Raises:
-            InvalidError: If something in the state cannot be saved; the message says where. Or if a
-                handler or callback calls this inside another call that keeps the job busy. Nothing
-                was saved, and what was saved before is safe.
+            InvalidError: If an object in the state cannot be saved; the message names its path.
+                Also if a handler or callback calls this inside another call that keeps the job
+                busy. Nothing was saved, and earlier checkpoints are safe.
             FencedError: If another process has taken over this job, or has saved it since this one
                 restored: see `take_over`.
-            Error: If an earlier save failed and its error has not been raised yet. No new save was
-                begun. With on_failure="warn" only after `fail_after` (see `Pool.job`); until then
-                a save that fails at once, too, gives a handle, whose `wait` raises.
+            Error: If an earlier save failed and its error has not been raised yet. No new save has
+                begun. With on_failure="warn" only after `fail_after` (see `Pool.job`). Until then a
+                save that fails at once also returns a handle, whose `wait` raises.
         """
         core = self._core
-        # What somebody gives a name or a pin is meant to be there.
+        # A label or a pin asks for this very checkpoint.
         if not (core.due(self._tick) or force or label or pin):
             if core.events_waiting():
                 self._tick()
@@ -133,9 +133,9 @@ class Job:
             return _SKIPPED
         begun = time.perf_counter()
         with self._declining():
-            # A program may turn warnings into errors: then nothing is begun.
+            # If the program turns warnings into errors, no save begins.
             self._warn_of_failures()
-            # Restores of many ranks read nothing before they begin, as trees may need it.
+            # A restore of several ranks cannot read data before it begins, as trees may need it.
             trees = frozenset() if self._is_group else core.plain_containers(state, TREE_LEAST)
             flat = flatten(state, allow_pickle=self._allow_pickle, plain=trees)
             distributions = self._distributions(flat)
@@ -161,7 +161,7 @@ class Job:
         return save
 
     def _warn_of_failures(self) -> None:
-        """Warns of saves that have failed, if the program goes on after them."""
+        """Warns of failed saves, if the program goes on after them."""
         untold = self._core.untold_failures()
         if untold is None:
             return
@@ -176,21 +176,21 @@ class Job:
 
     @property
     def status(self) -> JobStatus:
-        """How the saves of this job did, in this process; never waits."""
+        """Figures of this job's saves in this process; never waits."""
         return JobStatus(**self._core.status())
 
     def _tell_of_history(self, epoch: int | None) -> None:
-        """Says once if this program saves over checkpoints that it never looked at."""
+        """Warns once if this program saves over checkpoints that it never looked at."""
         if self._knows_history or epoch is None:
             return
         known = _descent.is_known(self._location, self._name)
         self._know_history()
-        # The first epoch has none before it, nor has any after all were pruned.
+        # The first epoch has none before it, and neither has a later one after a prune of all.
         if known or epoch == 1 or self.rank != 0:
             return
         try:
             is_first = all(before.epoch == epoch for before in self.epochs())
-        except Error:  # the save is under way all the same
+        except Error:  # the save is under way in any case
             return
         if is_first:
             return
@@ -206,7 +206,7 @@ class Job:
 
     @contextmanager
     def _declining(self) -> Iterator[None]:
-        """Tells the other ranks of a group, which begin a save or restore, that this one cannot."""
+        """Passes an error of this rank to the other ranks of its group, which begin the call."""
         try:
             yield
         except BaseException as error:
@@ -216,7 +216,7 @@ class Job:
             raise
 
     def _distributions(self, flat: Flat) -> dict[int, Any]:
-        """By number of the leaf: the part of a global array that it is, or True on all ranks."""
+        """Returns, by number of the leaf, its part of a global array, or True if replicated."""
         found: dict[int, Any] = dict(flat.parts)
         if found and not self._is_group:
             name = flat.names[min(found)]
@@ -229,7 +229,7 @@ class Job:
                     if at in found:
                         raise InvalidError(f"{shown(name)} is sharded, and `replicated` names it")
                     found[at] = True
-                    # Rank 0 stores it for all, whatever the order of each one's memory is.
+                    # Rank 0 stores it for all, whatever order the memory of each rank has.
                     if at in flat.fortran:
                         flat.fortran.remove(at)
                         flat.leaves[at] = flat.leaves[at].T.copy(order="C")
@@ -242,11 +242,11 @@ class Job:
 
     @property
     def ranks(self) -> int:
-        """How many ranks the group has; 1 without one."""
+        """Number of ranks in the group; 1 without one."""
         return (self._core.group() or (0, 1))[1]
 
     def _tell_of_heavy(self, flat: Flat) -> None:
-        """Says once of each pickled object that the program waits for it."""
+        """Warns once of each pickled object that the program waits for it."""
         for name, length, seconds in flat.heavy:
             if name not in self._heavy:
                 self._heavy.add(name)
@@ -261,7 +261,7 @@ class Job:
                 )
 
     def _tell_of_lost(self, flat: Flat) -> None:
-        """Says once of each ordered dict that it has attributes, which are not saved."""
+        """Warns once of each ordered dict that its attributes are not saved."""
         for name, attributes in flat.lost:
             if name not in self._lossy:
                 self._lossy.add(name)
@@ -311,45 +311,46 @@ class Job:
         *,
         lazy: bool = False,
     ) -> Any:
-        """Restores the newest checkpoint that is whole.
+        """Restores the newest whole checkpoint.
 
-        A damaged checkpoint is passed over with a warning (`logging`), and the next older one is
-        taken. Afterwards the next save writes only what has changed since.
+        A damaged checkpoint is skipped with a warning (`logging`), and the next older one is taken.
+        Afterwards the next save writes only the pages that have changed since.
 
-        With `into`, the program's own state is filled. Arrays keep their memory. Values (numbers,
-        strings, None, bytes, whole lists of values) are replaced in the dict or list that holds
-        them, after all data has been read and verified. Checkpoint and `into` must match: the same
-        containers, arrays of the same dtype and shape. If they do not match, nothing is changed.
-        Nothing is changed either if the program would not see what is restored: pickled arrays,
-        pickled objects that it also holds elsewhere, or values in containers that nobody but `into`
-        holds. Arrays are filled while the data is read, so after a `DamagedError` or an
-        interruption they may hold parts of a checkpoint. No other thread may use the state during
-        the call. An error then has `into_changed`; objects are unpickled before anything is filled.
+        With `into`, the restore fills the program's own state. Arrays keep their memory. Values
+        (numbers, strings, None, bytes, whole lists of values) are replaced in the dict or list that
+        holds them, after all data has been read and verified. Checkpoint and `into` must match: the
+        same containers, and arrays of the same dtype and shape. If they do not match, nothing is
+        changed. Nothing is changed either if the program would not see the restored data: pickled
+        arrays, pickled objects that it also holds elsewhere, or values in containers that only
+        `into` holds. Arrays are filled while the data is read, so after a `DamagedError` or an
+        interruption they may hold parts of a checkpoint. The error then has `into_changed`. Objects
+        are unpickled before anything is filled. No other thread may use the state during the call.
 
-        Without `into`, a new tree is made. Arrays of other packages come back as NumPy arrays. Of
-        global arrays that many ranks have saved in parts, a single process gets the whole, as does
-        an array of `into` that has the global shape.
+        Without `into`, a new tree is made. Arrays of other packages come back as NumPy arrays. If
+        several ranks have saved a global array in parts, a single process gets the whole array, and
+        so does an array of `into` that has the global shape.
 
         With `lazy`, the call returns once the page tree is read, with all values and small arrays.
-        Large arrays follow while the program runs: what it touches first comes first, and the rest
-        comes in the background. `save`, `close`, another `restore` and `os.fork` wait for all of
-        it. If damage is found then, no other checkpoint can be taken: the program ends at once,
-        with a message and exit code 3. The checkpoint is marked suspect: the next lazy restore
-        takes the one before it. An eager one tries it, meets the damage, and does the same.
+        Large arrays follow while the program runs: touched memory first, and the rest in the
+        background. `save`, `close`, another `restore` and `os.fork` wait for all of it. If damage
+        is found then, no other checkpoint can be taken: the program ends at once, with a message
+        and exit code 3. The checkpoint is marked suspect: the next lazy restore takes the one
+        before it. An eager restore tries the suspect one, finds the damage, and then takes the one
+        before it.
 
         To serve system calls, a lazy restore needs root, CAP_SYS_PTRACE, or sysctl
-        vm.unprivileged_userfaultfd=1. Without that right, a system call that meets missing memory,
-        such as `file.write(array)`, fails with EFAULT: first call `wait` of the report. Arrays in
-        shared memory are read before the return; so is everything if the kernel gives no
-        userfaultfd. The report says so.
+        vm.unprivileged_userfaultfd=1. Without that right, a system call that touches missing
+        memory, such as `file.write(array)`, fails with EFAULT: first call `wait` of the report.
+        Arrays in shared memory are read before the return. If the kernel gives no userfaultfd,
+        everything is read before the return. The report says so.
 
         Args:
             into: The state to fill.
             epoch: The checkpoint to take, and no other: its number, one of `epochs()`, or -1 for
-                the newest ("latest" is the same), -2 for the one before it. Without it, the newest
-                that is whole.
-            only: Names of what to restore, such as "model/weights" (with all below it) or
-                "model/*/bias" (`*` also matches "/"). The rest is unchanged, or left out of a new
+                the newest ("latest" is the same), -2 for the one before it. None means the newest
+                whole one.
+            only: Names of leaves to restore, such as "model/weights" (with all below it) or
+                "model/*/bias" (`*` also matches "/"). The rest is unchanged, or missing in a new
                 tree (None in its lists).
             lazy: Whether to return at once and load memory later.
 
@@ -359,12 +360,12 @@ class Job:
             `lazy`, the report is a `LazyRestored`.
 
         Raises:
-            InvalidError: If there is no such epoch, if `into` does not match or would not be filled
-                (the message and the exception's `differences` name every place), or if the
-                checkpoint holds pickled objects and the job does not allow them.
+            InvalidError: If there is no such epoch, or if the checkpoint holds pickled objects and
+                the job does not allow them. Also if `into` does not match or would not be filled;
+                the message and the exception's `differences` name every path.
             DamagedError: If no checkpoint is whole.
         """
-        # Here and not further down: what counts is who holds it besides this call.
+        # Count here: it matters which references exist besides that of this call.
         is_referenced = _seen.is_referenced(sys.getrefcount(into))
         with self._declining():
             if into is not FRESH and (isinstance(into, Epoch) or is_single_value(into)):
@@ -402,7 +403,7 @@ class Job:
         """Stores directories and files in the pool, as a checkpoint of this job.
 
         Use it for the checkpoint files of any program. Data that the pool has already, from any
-        file, takes no space again. Files that have not changed since the previous put, by their
+        file, takes no more space. Files that have not changed since the previous put, by their
         size, times and place on the disk, are not read. Modes, owners, times, links, holes and
         extended attributes are kept. Returns when the checkpoint is committed.
 
@@ -413,12 +414,12 @@ class Job:
             ignore_files: Whether to obey `.outliveignore` files in directories.
             one_file_system: Whether to skip directories on which another file system is mounted.
             reread: Whether to read every file, even if it has not changed.
-            label: Label of the checkpoint, which keeps prunings from dropping it.
-            pin: Whether to pin the checkpoint. A pin also keeps prunings from dropping it.
+            label: Label of the checkpoint. No prune drops a labelled checkpoint.
+            pin: Whether to pin the checkpoint. No prune drops a pinned checkpoint.
             metrics: Figures of merit by name, for `prune(keep_best=...)`.
 
         Returns:
-            What was done. Files that could not be read are left out, and listed in `troubles`.
+            Report of the put. Files that could not be read are left out, and listed in `troubles`.
 
         Raises:
             InvalidError: If a path does not exist, or a pattern is not valid.
@@ -447,21 +448,22 @@ class Job:
         """Restores files, with every byte verified. Links in `to` are never followed.
 
         Args:
-            to: Directory to write to, which is made if it is missing.
+            to: Directory to write to, which is created if it is missing.
             paths: Paths to restore, such as "model/weights.bin" or a directory; everything if
                 empty.
-            epoch: The checkpoint to take, as in `restore`, instead of the newest of files that is
-                whole.
+            epoch: The checkpoint to take, as in `restore`. None means the newest whole one of
+                files.
             overwrite: Whether to replace existing files that differ. Each is replaced when the new
-                one is whole. Files that have the content, owner, mode and attributes already are
-                left alone.
+                one is whole. Files with the right content, owner, mode and attributes are not
+                touched.
 
         Returns:
-            What was done. It is false if the job has no checkpoint of files. A damaged file is left
-            out and listed in `troubles`. So is what the file system or the user's rights refuse.
+            Report of the get. It is false if the job has no checkpoint of files. A damaged file is
+            left out and listed in `troubles`. So is each file that the file system or the user's
+            rights refuse.
 
         Raises:
-            InvalidError: If something is in the way, or there is no such path or epoch.
+            InvalidError: If something is in the way, or no such path or epoch exists.
             DamagedError: If the list of files is damaged.
         """
         number_of = self._number_of(epoch)
@@ -473,20 +475,20 @@ class Job:
         return Got() if values is None else Got(**told(values))
 
     def _number_of(self, epoch: int | str | Epoch | None) -> int | None:
-        """The number of a checkpoint. One counted from the newest waits for the save under way."""
+        """Returns a checkpoint's number. One counted from the newest waits for a save under way."""
         name = epoch_name(epoch)
         return self._core.epoch_named(name, self._tick) if isinstance(name, str) else name
 
     def epochs(self) -> list[Epoch]:
-        """The committed checkpoints, oldest first."""
+        """Returns the committed checkpoints, oldest first."""
         return [Epoch(**values) for values in self._core.epochs()]
 
     def tiers(self, epoch: int | str | Epoch | None = None) -> tuple[str, ...]:
-        """The tiers from which alone a checkpoint can be read now.
+        """Returns the tiers from which alone a checkpoint can be read now.
 
-        "fast", "slow", both or none. A pool without a slow tier has a fast one only. Every target
-        is asked what it has. What is only on a fast tier in memory is lost when its host is started
-        anew: see `Save.wait(tier="slow")`.
+        The result is "fast", "slow", both or none. A pool without a slow tier has only a fast one.
+        The call asks every target for its shards. Data that is only on a fast tier in memory is
+        lost when its host restarts: see `Save.wait(tier="slow")`.
 
         Args:
             epoch: The checkpoint, as in `restore`. None is the newest.
@@ -504,7 +506,7 @@ class Job:
         Args:
             epoch: The checkpoint, as in `restore`.
             label: New label; an empty text removes it. None leaves it unchanged.
-            pin: Whether prunings keep it. None leaves it unchanged.
+            pin: Whether prunes keep it. None leaves it unchanged.
 
         Raises:
             InvalidError: If there is no such checkpoint.
@@ -531,8 +533,8 @@ class Job:
         """Drops checkpoints by rules, and frees the space that only they needed.
 
         A checkpoint stays if any rule keeps it. Pinned and labelled checkpoints stay, too, and so
-        does the newest of those that are not dropped by name. May be called while this or another
-        program saves to the pool. First waits for a save of this job that is under way.
+        does the newest of those that are not dropped by name. This or another program may save to
+        the pool meanwhile. First waits for a save of this job that is under way.
 
         Without any rule, the rules of `keep` in the `[tuning]` of `pool.toml` apply.
 
@@ -546,7 +548,7 @@ class Job:
             keep_best: Metric given to `save` by which to keep the best: "loss", "accuracy:max",
                 "loss:min:3" (the best three).
             drop: Epochs to drop, named as in `restore`, even if a rule, label or pin would keep
-                them. Rules choose among the rest. At least one checkpoint must be left.
+                them. Rules choose among the rest. At least one checkpoint must stay.
             everything: Whether to drop all checkpoints. No other program may have the job open;
                 for a dry run, neither may this one: call `close` first.
             collect: Whether to free space now; otherwise a later `gc` does.
@@ -555,8 +557,7 @@ class Job:
 
         Raises:
             InvalidError: If there is no rule, or one is not possible. Nothing was dropped.
-            DamagedError: If something stored cannot be read, so that its needs are unknown. No pack
-                was deleted.
+            DamagedError: If stored data that a decision needs cannot be read. No pack was deleted.
             Error: If freeing the space failed for another reason. If checkpoints had been dropped
                 by then, the message says so, as with `DamagedError`. They are gone, and the next
                 `gc` frees their space once the cause is removed.
@@ -575,32 +576,32 @@ class Job:
         return Pruned(collected=Collected(**done.pop("collected")), **done)
 
     def take_over(self) -> None:
-        """Lets the next save go on from this program's state, although others have saved since.
+        """Lets the next save continue from this program's state, although others have saved since.
 
-        The first save after a restore, and after a `close`, is refused with `FencedError` if
-        another program has saved this job since. Usually the program then restores again, and goes
-        on from there. Call this to go on from the state of this program instead. The checkpoints of
-        the others stay, as older epochs, and their programs get `FencedError`.
+        If another program has saved this job since the last restore or `close`, the first save
+        afterwards is refused with `FencedError`. Usually the program then restores again, and
+        continues from there. Call this to continue from the state of this program instead. The
+        checkpoints of the others stay, as older epochs, and their programs get `FencedError`.
         """
         self._core.take_over()
         self._know_history()
 
     def _know_history(self) -> None:
-        """Notes that this program has restored the job, or is told to go on without."""
+        """Notes that this program has restored the job, or continues without a restore."""
         self._knows_history = True
         _descent.know(self._location, self._name)
 
     def close(self) -> None:
         """Waits until the last save is over, and a lazy restore has filled its memory.
 
-        If the pool has a slow tier, this waits until that has what `[tiers]` in `pool.toml`
-        chooses, at most `finish_s` seconds. A warning says so if it lacks something then. The job
-        can be used again afterwards. If the job has rules (`keep_last`, `keep`), this drops the
-        other checkpoints and frees their space.
+        If the pool has a slow tier, this waits until that has the checkpoints that `[tiers]` in
+        `pool.toml` chooses, at most `finish_s` seconds. If it lacks some of them then, a warning
+        says so. The job can be used again afterwards. If the job has rules (`keep_last`, `keep`),
+        this drops the other checkpoints and frees their space.
 
         All ranks of a group close the job, after the same saves. If another rank saves or restores
-        meanwhile, all get `InvalidError`, which names it. At the end of a `with` that an exception
-        ended, no rank waits for the others.
+        meanwhile, all get `InvalidError`, which names it. If an exception ends the `with`, no rank
+        waits for the others.
 
         Raises:
             Error: If the last save failed and its error has not been raised yet. With
@@ -614,7 +615,7 @@ class Job:
         self._warn_of_failures()
 
     def __enter__(self) -> Self:
-        """The job itself."""
+        """Returns the job itself."""
         return self
 
     def __exit__(
@@ -623,16 +624,16 @@ class Job:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Closes it. An exception of the program is not replaced by one of `close`."""
+        """Closes it. An exception of `close` does not replace one of the program."""
         close_after(self._close, error)
 
     def __repr__(self) -> str:
-        """The name, for people."""
+        """Returns the name, for people."""
         return f"<outlive.Job {self._name!r}>"
 
 
 def _not_into(into: Any) -> str:
-    """What to do instead of restoring into a single value."""
+    """Returns the advice for a restore into a single value."""
     if isinstance(into, Epoch):
         return f"`into` is an `Epoch`, and no state: write `restore(epoch={into.epoch})`"
     meant = ""
@@ -651,13 +652,13 @@ class _Close(Protocol):
 
 
 def close_after(close: _Close, error: BaseException | None) -> None:
-    """Closes something at the end of a `with`, which `error` has ended if it is not None."""
+    """Closes an object at the end of a `with`, which `error` has ended unless it is None."""
     try:
         # After an exception the other ranks of a group may be anywhere.
         close(together=error is None)
     except Error as failure:
         if error is None:
             raise
-        # The program's own exception goes on; this must be heard all the same.
+        # Python raises the program's own exception, so add the failure to it.
         error.add_note(f"outlive: besides, the last save failed: {failure}")
         _notices.tell(logging.ERROR, "the last save failed: %s", failure)

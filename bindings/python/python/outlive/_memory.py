@@ -16,7 +16,7 @@ _log = logging.getLogger("outlive")
 Shape = SupportsIndex | Sequence[SupportsIndex]
 Order = Literal["C", "F"]
 
-# Smaller arrays are saved packed together, where their own address does not matter.
+# Smaller arrays are packed together when they are saved, so their own address does not matter.
 _MAPPED_FROM_BYTES = 64 * 1024
 _HUGE_BYTES = 2 * 1024 * 1024
 
@@ -31,16 +31,15 @@ def empty(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> npt
     """Returns an array like that of `numpy.empty`, page-aligned if it has 64 KiB or more.
 
     Its memory is a private mapping that lives as long as the array or any view of it. From 2 MiB
-    on, the kernel is asked for huge pages. If these cost more than twice as much at their first
-    touch, as in some virtual machines, it is asked for pages of 4 KiB. Large arrays (64 MiB)
-    measure that on their first blocks, and the log says what was chosen. The elements happen to be
-    zero; do not rely on that.
+    on, it asks the kernel for huge pages. If their first touch costs more than twice as much, as in
+    some virtual machines, it asks for pages of 4 KiB. Large arrays (64 MiB) measure that on their
+    first blocks, and the log names the choice. The elements happen to be zero; do not rely on that.
     """
     return zeros(shape, dtype, order)
 
 
 def empty_of(shape: tuple[int, ...], dtype: "np.dtype[Any]", order: Order) -> "npt.NDArray[Any]":
-    """As `empty`, quickly: a restore may make a million small arrays."""
+    """Works as `empty`, but faster: a restore may make a million small arrays."""
     length = dtype.itemsize
     for size in shape:
         length *= size

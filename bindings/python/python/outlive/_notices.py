@@ -1,4 +1,4 @@
-"""Notices to the program by `logging`. An error of `logging` never loses the work that was done."""
+"""Notices to the program by `logging`. An error of `logging` never loses work that is done."""
 
 import contextlib
 import logging
@@ -10,14 +10,14 @@ _log = logging.getLogger("outlive")
 def tell(level: int, text: str, *values: object, error: BaseException | None = None) -> None:
     """Logs a notice under "outlive".
 
-    When this is called the work is mostly done already. So an error of a filter or handler goes to
-    standard error instead of to the caller, who would lose what was done.
+    Mostly the work is done already when this is called. So an error of a filter or handler goes to
+    standard error instead of to the caller, which would lose its result.
 
     Args:
-        level: One of `logging`'s.
+        level: A level of `logging`.
         text: The notice, with `%`-signs for `values`.
-        values: What goes into the text.
-        error: The exception that it is about; its trace is logged too.
+        values: Values for the text.
+        error: The exception that it reports; its trace is logged too.
     """
     try:
         _log.log(level, text, *values, exc_info=error, stacklevel=2)
@@ -33,5 +33,5 @@ def to_stderr(message: str) -> None:
 
 
 def heard() -> bool:
-    """Whether the program listens to notices. Without a handler `logging` prints warnings."""
+    """Whether the program handles notices. Without a handler `logging` prints warnings."""
     return _log.hasHandlers()

@@ -1,4 +1,4 @@
-"""A pool: the place where checkpoints are kept."""
+"""A pool: the storage of checkpoints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from outlive._teller import Progress, Teller
 
 
 class Pool:
-    """A place where checkpoints are stored; made by `open`. May be used from any thread.
+    """The storage of checkpoints, from `open`. Any thread may use it.
 
     As a context manager, it closes itself at the end.
     """
@@ -29,7 +29,7 @@ class Pool:
         self._core = core
         self._location = location
         self._progress = progress
-        # In the order in which they were opened, which is the same on all ranks of a group.
+        # In the order of their opening, which is the same on all ranks of a group.
         self._jobs: list[weakref.ref[Job]] = []
         self._tick = Teller(core, progress)
 
@@ -52,43 +52,43 @@ class Pool:
 
         Only one program saves a job at a time. A second one takes the job over, and the first gets
         `FencedError`. Within a process, all `Job` objects of a job are one writer: a second one
-        joins the first, and its `restore` waits for a save under way. Jobs of a group are apart.
+        joins the first, and its `restore` waits for a save under way. Jobs of a group are separate.
 
         Args:
             name: Name of the job: one line of text, not empty, up to 200 plain characters.
             every_s: Seconds between saves. Calls of `Job.save` in between return at once.
-            keep_last: Number of newest whole checkpoints to keep. A background thread drops older
-                ones after each commit and frees their space, except those with a label or a pin.
-                If no `Job` of this process gave rules, all are kept until `Job.prune`.
+            keep_last: Number of newest whole checkpoints to keep. After each commit a background
+                thread drops older ones and frees their space, except those with a label or a pin.
+                If no `Job` of this process has rules, all are kept until `Job.prune`.
             keep: More rules in one text, as for `Job.prune`: "every 100 | best loss:min:3". A
                 checkpoint stays if any rule keeps it.
-            on_failure: Policy for saves that fail. "raise", the default: the next `save`,
-                `restore` or `close` raises its error. "warn": the program goes on. It gets a
-                `FailedSaveWarning`, the logger "outlive" says why, and the next save stores what
-                the failed one could not. Only failures of storage pass: errors of the program
-                (`InvalidError`), `FencedError` and `BugError` are raised in any case. None leaves
-                what this process has said of the job before.
-            fail_after: With "warn": time without a commit after which a failure is raised all the
-                same: a timedelta, or text such as "1h", the default. It counts from the last
-                commit, or from when the job was opened.
-            allow_pickle: Whether objects other than arrays and plain values may be pickled when a
-                state is saved, and unpickled when it is restored. Unpickling runs code that the
-                checkpoint chooses, so allow it only if you trust everybody who can write to the
-                pool.
-            group: What connects the ranks of the program, if it has several: a communicator of
-                mpi4py, `torch.distributed` or one of its process groups, any `Group`, or, for
-                processes that have only the pool in common, `ranks(...)`. Then every rank calls
-                `save` and `restore`, in the same order, and one checkpoint holds the states of all
-                ranks (docs/groups.md).
+            on_failure: Policy for saves that fail. "raise", the default: the next `save`, `restore`
+                or `close` raises its error. "warn": the program goes on. It gets a
+                `FailedSaveWarning`, the logger "outlive" gives the reason, and the next save stores
+                the data that the failed one could not. The policy covers only failures of storage:
+                errors of the program (`InvalidError`), `FencedError` and `BugError` are raised in
+                any case. None keeps the policy that this process has set for the job before.
+            fail_after: With "warn": time without a commit after which a failure is raised
+                nevertheless: a timedelta, or text such as "1h", the default. It counts from the
+                last commit, or from when the job was opened.
+            allow_pickle: Whether objects other than arrays and plain values may be pickled in a
+                save, and unpickled in a restore. Unpickling runs code that the checkpoint chooses,
+                so allow it only if you trust all people who can write to the pool.
+            group: Communicator of the program, if it has several ranks: of mpi4py,
+                `torch.distributed` or one of its process groups, any `Group`, or, for processes
+                that share only the pool, `ranks(...)`. Then every rank calls `save` and `restore`,
+                in the same order, and one checkpoint holds the states of all ranks
+                (docs/groups.md).
             replicated: Names of leaves that are the same on all ranks, such as "step" or
                 "model/*". Rank 0 stores them, once.
             schedule: When the ranks write: "coordinated" (all at once), "staggered" (one after the
-                other), "striped(WIDTH)" (so many at a time), or "adaptive".
-            patience_s: Seconds without a word of a rank after which a save fails. With
-                `ranks(...)`, also after which a rank that has not come to a call is given up.
+                other), "striped(WIDTH)" (WIDTH at a time), or "adaptive".
+            patience_s: Seconds without a message of a rank after which a save fails. With
+                `ranks(...)`, also the time after which a rank that has not come to a call is given
+                up.
 
         Raises:
-            InvalidError: If the name, the time or a rule is not possible, or it is no group.
+            InvalidError: If the name, a time or a rule is not possible, or `group` is no group.
         """
         if group is None and replicated:
             raise InvalidError("`replicated` says what is the same on all ranks: give `group` too")
@@ -118,7 +118,7 @@ class Pool:
         return job
 
     def jobs(self) -> list[str]:
-        """Names of the jobs that have ever saved to this pool."""
+        """Returns the names of the jobs that have ever saved to this pool."""
         return self._core.jobs()
 
     @property
@@ -133,10 +133,10 @@ class Pool:
         fence: Iterable[str] = (),
         dry_run: bool = False,
     ) -> Collected:
-        """Deletes what no checkpoint needs, and rewrites packs that are mostly unused.
+        """Deletes data that no checkpoint needs, and rewrites packs that are mostly unused.
 
-        May be called while programs save. A collection never deletes what a checkpoint needs, even
-        if it is interrupted. The next one goes on.
+        Programs may save meanwhile. A collection never deletes data that a checkpoint needs, even
+        if it is interrupted. The next one continues.
 
         Args:
             max_unused: Share of the bytes in packs that may stay unused, 0 to 1.
@@ -144,9 +144,8 @@ class Pool:
             dry_run: Whether to report only what would be done.
 
         Raises:
-            DamagedError: If something stored cannot be read, so that its needs are unknown. Nothing
-                was deleted.
-            RetryError: If another collection, pruning or scrub is at work. Nothing was done.
+            DamagedError: If stored data that a decision needs cannot be read. Nothing was deleted.
+            RetryError: If another collection, prune or scrub is running. Nothing was done.
             FencedError: If another collection has begun meanwhile, and the pool has no locks.
         """
         options = _core.Collection(unused_max=max_unused, fence=list(fence), dry_run=dry_run)
@@ -173,7 +172,7 @@ class Pool:
             raise failure
 
     def __enter__(self) -> Self:
-        """The pool itself."""
+        """Returns the pool itself."""
         return self
 
     def __exit__(
@@ -182,9 +181,9 @@ class Pool:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Closes it. An exception of the program is not replaced by one of `close`."""
+        """Closes it. An exception of `close` does not replace one of the program."""
         close_after(self._close, error)
 
     def __repr__(self) -> str:
-        """The location, for people."""
+        """Returns the location, for people."""
         return f"<outlive.Pool at {self._location!r}>"

@@ -1,4 +1,4 @@
-"""One restore, seen from Python: what the engine shall put where, and the tree of it."""
+"""One restore, seen from Python: where the engine puts the data, and the tree of it."""
 
 import contextlib
 import pickle
@@ -31,14 +31,14 @@ from outlive._tree import (
 )
 from outlive._trees import fits, inside, is_nameable, opened, path_of
 
-# How often a checkpoint may seem damaged, and then whole.
+# Number of times that a checkpoint may seem damaged, and then whole.
 _ATTEMPTS_MAX = 3
-# Stands for "no `into`": any value, None included, can be one.
+# Stands for "no `into`": any value, also None, can be an `into`.
 FRESH: Any = object()
 
 
 class UnsureError(Exception):
-    """Something of a checkpoint must be read before a plan can be made."""
+    """A part of a checkpoint must be read before a plan can be made."""
 
 
 def _some(names: list[str]) -> str:
@@ -46,18 +46,18 @@ def _some(names: list[str]) -> str:
 
 
 def _whole(part: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
-    """All of the global array of which there is a part."""
+    """Returns the whole of the global array, as a part."""
     shape = part[0]
     return shape, (0,) * len(shape)
 
 
 class Rebuild:
-    """`plan` says where the engine shall put the data; `finish` makes the tree.
+    """Plans a restore with `plan`, and makes the tree with `finish`.
 
     If a checkpoint proves damaged while it is read, `plan` is called again for the next older one.
 
     Attributes:
-        fills_into: Whether a plan fills `into`: from then on arrays of it may be written.
+        fills_into: Whether a plan fills `into`: from then on its arrays may be overwritten.
     """
 
     def __init__(
@@ -68,29 +68,29 @@ class Rebuild:
         only: str | Iterable[str] | None,
         allow_pickle: bool,
     ) -> None:
-        """Looks at `into`, which may be `FRESH`, and which the caller holds or has only passed on.
+        """Looks at `into`, which may be `FRESH`, and which the caller may hold or only pass on.
 
         Raises:
             InvalidError: If `into` cannot be a state.
         """
         self.fresh = into is FRESH
         self.into = into
-        # What the caller selects, and that for the checkpoint that is looked at.
+        # The caller's selection, and its form for the current checkpoint.
         self.asked = self.selection = Selection(only)
         self.allow_pickle = allow_pickle
         self.is_referenced = is_referenced
         self.trees: frozenset[str] | None = None
         self._take_into(None)
-        # What was read of a checkpoint before its plan could be made: by name what is pickled, and
-        # trees of plain values; None if it is damaged.
+        # Data of a checkpoint that was read before its plan: pickled objects and trees of plain
+        # values, by name; None if it is damaged.
         self.looked: dict[int, dict[str, Any] | None] = {}
         self.wanted: set[str] = set()
         self.figures = {"restored_bytes": 0, "read_bytes": 0, "seconds": 0.0}
         self.kept: set[str] = set()
         self.fills_into = False
-        # Whether a plan only reads again what was damaged before.
+        # Whether a plan only reads again what proved damaged before.
         self.is_probe = False
-        # How many ranks restore.
+        # Number of ranks that restore.
         self.ranks = 1
 
     def _take_into(self, trees: frozenset[str] | None) -> None:
@@ -98,7 +98,7 @@ class Rebuild:
         if trees is not None and trees == self.trees:
             return
         self.here = here = Flat()
-        # What the last one refers to would seem to be held by the program.
+        # References in the previous lists would count as the program's.
         self.owners = Owners(here, self.is_referenced, self._same)
         if not self.fresh:
             try:
@@ -108,7 +108,7 @@ class Rebuild:
             except InvalidError as error:
                 if trees is None:
                     raise
-                # It was a tree before, as which it does not fit.
+                # It was one leaf before, a tree of values, which did not fit the checkpoint.
                 what = f"`into` does not match checkpoint {self.epoch}; nothing was changed"
                 raise InvalidError(f"{what}: {error}") from None
         self.trees = frozenset(path_of(here, at) for at in self._my_trees())
@@ -128,10 +128,10 @@ class Rebuild:
         ranks: int,
         attachment: bytes,
     ) -> list[Any]:
-        """Says for each region where it goes.
+        """Chooses the destination of each region.
 
-        That is None, True (as a value), an array to fill, or one with what part of a global array
-        it is, and its shape.
+        That is None, True (as a value), an array to fill, or a tuple: an array to fill, its part of
+        the global array, and its shape.
         """
         self.epoch, count = epoch, len(names)
         self.kept.clear()
@@ -146,7 +146,8 @@ class Rebuild:
             self.selection = self.asked.of_regions()
             names = self._in_into(names)
             skeleton = self._skeleton_of_into(names)
-        # By number of the leaf that of its region; None if the checkpoint has none for this rank.
+        # By number of the leaf, the number of its region; None if the checkpoint has none for this
+        # rank.
         self.order: list[int | None] = list(range(len(names)))
         if skeleton is not None and skeleton[2] is not None:
             numbers = {name: at for at, name in enumerate(names)}
@@ -159,7 +160,7 @@ class Rebuild:
         nodes, fortran, _ = skeleton or ([], [], None)
         self.there = there = Flat(names, dtypes, shapes, [], nodes, fortran)
         there.parts = {at: part for at, part in enumerate(distributions) if isinstance(part, tuple)}
-        # By number of the leaf, what was read already.
+        # By number of the leaf, its content if it was read already.
         self.known: dict[int, Any] = {}
         looked = self._looked_at(ranks)
         if looked is None:
@@ -173,7 +174,8 @@ class Rebuild:
         self._refuse_missing_regions(ranks)
         self._refuse_parts_of_others(ranks)
         self.objects: list[Any] = [_build.ABSENT] * len(names)
-        # Arrays that were filled in the place of others: number of the leaf, and what to do then.
+        # Leaves whose array is filled in a different place: number of the leaf, and the function
+        # that puts the content in place.
         self.later: list[tuple[int, Callable[[], Any]]] = []
         self.checks: list[tuple[int, Any, Any]] = []
         self.copied_bytes = 0
@@ -204,7 +206,7 @@ class Rebuild:
         return ordered
 
     def _in_into(self, regions: list[str]) -> list[str]:
-        """The names that regions of another front door have in `into`.
+        """Returns the names in `into` of regions that another binding has saved.
 
         A region "grid/u" is `into["grid"]["u"]` or `into["grid/u"]`, as the program has it.
         """
@@ -217,14 +219,14 @@ class Rebuild:
         return names
 
     def _skeleton_of_into(self, names: list[str]) -> tuple[list[Node], list[int], list[str]]:
-        """The containers of `into`, its leaves, and those that it lacks.
+        """Returns the containers of `into`, and names of its leaves and of those that it lacks.
 
         Raises:
-            InvalidError: If it has leaves, selected ones, that the checkpoint has not.
+            InvalidError: If a selected leaf of it is not in the checkpoint.
         """
         theirs, of_values = set(names), value_lists(self.here)
         lacking = [n for n in self.here.names if n not in theirs and self.selection.has(n)]
-        # What is not wanted need not have a container there.
+        # Names that are not selected need no container there.
         more = [n for n in names if n not in self.mine and self.selection.has(n)]
         if lacking:
             # A list of values counts as one.
@@ -236,7 +238,7 @@ class Rebuild:
         return self.here.nodes, [], self.here.names + more
 
     def _refuse_missing_regions(self, ranks: int) -> None:
-        """What each rank has for itself a new rank must not ask for."""
+        """Refuses leaves that each rank saved for itself, if there are none of this rank."""
         leaves = enumerate(zip(self.there.names, self.order, self.chosen, strict=True))
         missing = [
             name
@@ -254,9 +256,9 @@ class Rebuild:
             )
 
     def _refuse_parts_of_others(self, ranks: int) -> None:
-        """Which part a rank has without `into` only ranks of the same number know.
+        """Refuses, without `into`, parts of global arrays that another number of ranks has saved.
 
-        One process has the whole.
+        Only the same number of ranks knows which part each has. One process takes the whole.
         """
         if not self.fresh or self.ranks in (ranks, 1):
             return
@@ -276,10 +278,10 @@ class Rebuild:
         user_only: bool | None,
         tick: Callable[[], None],
     ) -> dict[str, Any] | None:
-        """Restores by `plan`. What that is unsure about is looked at before, once a checkpoint.
+        """Restores by `plan`. Reads first, once a checkpoint, the data that the plan needs.
 
         Raises:
-            Error: Those of the native restore and of `plan`.
+            Error: Errors of the native restore and of `plan`.
         """
         _, self.ranks = core.group() or (0, 1)
         attempts = 0
@@ -291,7 +293,7 @@ class Rebuild:
                 continue
             if not self.is_probe:
                 break
-            # What was damaged is whole again.
+            # The part that was damaged is whole again.
             del self.looked[self.epoch]
             attempts += 1
             if attempts == _ATTEMPTS_MAX:
@@ -302,7 +304,7 @@ class Rebuild:
         return done
 
     def _look(self, core: _core.Job, tick: Callable[[], None]) -> None:
-        """Reads what a plan is made by, and nothing else."""
+        """Reads only the data that a plan needs."""
         wanted, all_names = self.wanted, list[str]()
 
         def plan(names: list[str], **_: object) -> list[Any]:
@@ -310,7 +312,7 @@ class Rebuild:
             return [True if name in wanted else None for name in names]
 
         self.looked[self.epoch] = None
-        # What is damaged the restore itself will find, and take an older checkpoint.
+        # If it is damaged, the restore itself finds that, and takes an older checkpoint.
         with contextlib.suppress(DamagedError):
             done = core.restore(plan, tick, epoch=self.epoch, user_only=None)
             if done is not None:
@@ -319,11 +321,11 @@ class Rebuild:
                 self.figures = {figure: done[figure] for figure in self.figures}
 
     def _looked_at(self, ranks: int) -> dict[str, Any] | None:
-        """What was read of the checkpoint already; None if that is damaged.
+        """Returns the data that was read for the plan already; None if it is damaged.
 
         Raises:
-            UnsureError: If something must be read first.
-            InvalidError: If many ranks would have to.
+            UnsureError: If such data must be read first.
+            InvalidError: If several ranks would have to read it.
         """
         there, selection = self.there, self.selection
         self.wanted = set[str]()
@@ -333,7 +335,7 @@ class Rebuild:
             name = there.names[at]
             whole = selection.has_whole(name)
             if dtype == PICKLE:
-                # What cannot be unpickled must be known before an array is filled.
+                # An object that cannot be unpickled must be known before an array is filled.
                 wanted = not self.fresh and self.allow_pickle and selection.has(name)
             elif self.fresh:
                 wanted = not whole and selection.may_have_part(inside(path_of(there, at)))
@@ -353,14 +355,14 @@ class Rebuild:
         return self.looked[self.epoch]
 
     def _open_trees(self, looked: dict[str, Any]) -> Flat:
-        """The checkpoint, with the leaves of those trees that are not taken as a whole."""
+        """Returns the checkpoint, with the leaves of those trees that are not taken as a whole."""
         there = self.there
         trees = {
             at: looked[there.names[at]]
             for at, dtype in enumerate(there.dtypes)
             if dtype == TREE and there.names[at] in looked
         }
-        # Patterns with `*` and the like pass over entries that no path can name.
+        # Patterns with `*` and the like skip entries that no path can name.
         closed = {at for at, tree in trees.items() if self._is_closed(path_of(there, at), tree)}
         whole = {at for at in closed if self.fresh or not self.selection.has(there.names[at])}
         if not self.fresh:
@@ -375,7 +377,7 @@ class Rebuild:
         return self.there
 
     def _is_closed(self, path: str, tree: Any) -> bool:
-        """Whether a tree stays one leaf, since no path can name its entries and no pattern does."""
+        """Whether a tree stays one leaf: no path can name its entries, and no pattern does."""
         selection = self.selection
         return (
             not selection.has_whole(path or ROOT)
@@ -384,7 +386,7 @@ class Rebuild:
         )
 
     def _trees_that_fit(self, trees: dict[int, Any], closed: set[int]) -> set[int]:
-        """Numbers of the trees that go into a container of the same form that the program holds."""
+        """Returns numbers of trees that fit a container of the same form that the program holds."""
         theirs = {path_of(self.there, at): at for at in trees}
         selection, mine = self.selection, {path_of(self.here, at): at for at in self._my_trees()}
         aside = {
@@ -399,11 +401,11 @@ class Rebuild:
         return fitting
 
     def _my_trees(self) -> list[int]:
-        """Numbers of the leaves of `into` that are trees."""
+        """Returns numbers of the leaves of `into` that are trees."""
         return [at for at, dtype in enumerate(self.here.dtypes) if dtype == TREE]
 
     def _fitting(self, trees: dict[int, Any], theirs: dict[str, int], closed: set[int]) -> set[int]:
-        """The same, given the trees by path; apart, since it refers to containers of `into`."""
+        """Works as above, given the trees by path; separate, as it refers to parts of `into`."""
         here, owners = self.here, self.owners
         places = {node.path: thing for node, thing in zip(here.nodes, here.containers, strict=True)}
         leaves = {path_of(here, at): at for at in self._my_trees()}
@@ -423,7 +425,7 @@ class Rebuild:
         return fitting
 
     def _unpickle(self, looked: dict[str, Any]) -> None:
-        """Makes the objects that come into `into`, before any of its arrays is filled."""
+        """Makes the objects that go into `into`, before any of its arrays is filled."""
         for at, name in enumerate(self.there.names):
             if self.there.dtypes[at] == PICKLE and name in looked and self.chosen[at]:
                 if name in self.kept:
@@ -442,7 +444,7 @@ class Rebuild:
     def _equals(self, name: str, pickled: bytes) -> bool:
         """Whether the program's object is the one that was pickled, and not only equal to it."""
         mine = self.here.leaves[self.mine[name]]
-        # What classes of the program raise here is of their choosing. It is not the same, then.
+        # Classes of the program may raise any exception here. Then the objects differ.
         with contextlib.suppress(Exception):
             if pickle.dumps(mine, protocol=5) == pickled:
                 return True
@@ -463,7 +465,7 @@ class Rebuild:
             )
 
     def _check_lengths(self, lengths: list[int]) -> None:
-        """A region's length must be what its dtype and shape say."""
+        """Checks that the length of each region fits its dtype and shape."""
         there = self.there
         self.parsed: dict[str, np.dtype[Any]] = {}
         sizes: dict[str, int] = dict.fromkeys((d for d in set(there.dtypes) if d[:3] == "py:"), -1)
@@ -487,7 +489,7 @@ class Rebuild:
         return InvalidError(f"{shown(self.there.names[at])} of checkpoint {self.epoch}: {error}")
 
     def _refuse_missing_dtypes(self) -> None:
-        """What is made anew must be an array of NumPy's."""
+        """Refuses dtypes that NumPy lacks, for arrays that are made."""
         texts = [text for text in set(self.there.dtypes) if text[:3] != "py:"]
         for text in texts if self.fresh else filter(is_value, texts):
             try:
@@ -498,7 +500,7 @@ class Rebuild:
                         raise self._no_dtype(at, error) from None
 
     def _share_memory(self) -> tuple[dict[int, int], dict[int, int]]:
-        """Which arrays of `into` are `tied` to others, and which are `mixed` with others."""
+        """Returns which arrays of `into` are `tied` to others, and which are `mixed`."""
         if self.fresh:
             return {}, {}
         return tied(
@@ -510,11 +512,11 @@ class Rebuild:
         )
 
     def _make(self, at: int, dtype: "np.dtype[Any]") -> Any:
-        """A new array for a region; what is given back is the same in the order of its memory."""
+        """Makes a new array for a region; returns it in the order of its memory."""
         fortran = at in self.fortran
         shape = self.there.shapes[at]
         if dtype.itemsize == 0:
-            # NumPy gives elements without bytes one, unless there is a buffer that has none.
+            # NumPy allocates a byte for elements without bytes, unless a buffer has none.
             made: Any = np.ndarray(shape, dtype, buffer=b"")
             self.objects[at] = made
             return bytearray()
@@ -523,7 +525,7 @@ class Rebuild:
         return made.T if fortran else made
 
     def _make_whole(self, at: int, dtype: "np.dtype[Any]") -> Any:
-        """A new array for the whole of the global array that a region is a part of."""
+        """Makes a new array for the whole of the global array that a region is a part of."""
         part = _whole(self.there.parts[at])
         try:
             made = _memory.empty(part[0], dtype)
@@ -538,7 +540,7 @@ class Rebuild:
         return (made, part, made.shape)
 
     def _fill(self, at: int, my: int) -> Any:
-        """The program's array for a region, or another one that is put there later."""
+        """Returns the program's array for a region, or another one to copy from later."""
         target = self.here.leaves[my]
         original = self.here.originals.get(my, target)
         part = self.here.parts.get(my)
@@ -579,7 +581,7 @@ class Rebuild:
         return wish
 
     def _refuse_untied(self, at: int, target: Any, made: Any) -> None:
-        """Of arrays that share memory only one can come back, unless all have the same in it."""
+        """Refuses arrays that share memory, unless all have the same content in the checkpoint."""
         if target.tobytes() != made.tobytes():
             with_it = self.mixed.get(at, self.tied.get(at, at))
             name, other = self.there.names[at], self.there.names[with_it]
@@ -590,7 +592,7 @@ class Rebuild:
             )
 
     def _fill_part(self, at: int, target: Any, original: Any, part: tuple[Any, ...]) -> Any:
-        """The program's part of a global array, or another array that is put there later."""
+        """Returns the program's part of a global array, or another array to copy from later."""
         self.objects[at] = original
         made = target
         if not (target.flags.writeable and target.flags.c_contiguous):
@@ -604,7 +606,7 @@ class Rebuild:
         return (made, part, target.shape)
 
     def how(self, mode: str, lazy_bytes: int, eager_because: str) -> dict[str, Any]:
-        """How a lazy restore fills memory, for `LazyRestored`, given how the engine does."""
+        """Returns how a lazy restore fills memory, for `LazyRestored`, from the engine's report."""
         if self.copied_bytes:
             why = "arrays that are not contiguous, or cannot be written, are copied from others"
             eager_because = "; ".join(filter(None, (eager_because, why)))
@@ -613,8 +615,8 @@ class Rebuild:
         return {"mode": mode, "lazy_bytes": lazy_bytes, "eager_because": eager_because}
 
     def select(self) -> Callable[[str], list[str]]:
-        """A function that gives the names of the regions that a name means, as in `only`."""
-        # These, and not the program's arrays.
+        """Returns a function that lists the regions that a name selects, as in `only`."""
+        # The function must refer to these, and not to the program's arrays.
         there, epoch, known = self.there, self.epoch, frozenset(self.known)
         of_regions = self.selection is not self.asked
 
@@ -633,7 +635,7 @@ class Rebuild:
         values = [None if at is None else values[at] for at in self.order]
         for at, put in self.later:
             objects[at] = put()
-        # When all are filled.
+        # Check once all are filled.
         for at, target, made in self.checks:
             self._refuse_untied(at, target, made)
         special = {d for d in set(there.dtypes) if d.startswith(SCALAR)} | {
@@ -697,11 +699,11 @@ class Rebuild:
 
 
 def _tell_of_change(error: BaseException) -> None:
-    """Says that `into` may be changed in part."""
+    """Adds to an error that `into` may have changed in part."""
     text = "`into` may hold parts of a checkpoint now: restore again, or throw that state away"
     if isinstance(error, Error):
         error.into_changed = True
-        # What an older checkpoint has said, in whose place this was tried, holds no more.
+        # The plan for an older checkpoint may have said so. It is no longer true.
         said = str(error).replace("; nothing was changed", "")
         error.args = (f"{said}. {text}",)
     else:
@@ -716,10 +718,10 @@ def restored(
     lazy: bool,
     tick: Callable[[], None],
 ) -> tuple[Any, Restored]:
-    """Restores a job: the tree, None if there is no checkpoint, and what was done.
+    """Restores a job; returns the tree, None without a checkpoint, and the report.
 
     Raises:
-        Error: Those of `Job.restore`.
+        Error: Errors of `Job.restore`.
     """
     try:
         done = rebuild.run(core, epoch, False if lazy else None, tick)

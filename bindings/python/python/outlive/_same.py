@@ -1,8 +1,8 @@
-"""Whether two objects are the same to `pickle`: types and all that would be stored, not `==`.
+"""Whether two objects are the same to `pickle`: their types and all that it would store, not `==`.
 
-Objects may be equal and differ all the same: `{1} == {True}`, `0.0 == -0.0`, and a class compares
-what it likes. Bytes of pickles may differ of objects that are the same: those of a set follow its
-order, which changes with each start of Python, and strings are shared by chance.
+Objects may be equal and still differ: `{1} == {True}`, `0.0 == -0.0`, and a class may define any
+comparison. Pickles of objects that are the same may differ: those of a set follow its order, which
+changes with each start of Python, and strings are shared by chance.
 """
 
 import copyreg
@@ -16,19 +16,19 @@ _FLOATS = {float: "<d", complex: "<dd"}
 
 
 def same(a: object, b: object) -> bool:
-    """Whether two objects are the same, with all that they refer to.
+    """Whether two objects are the same, with all objects that they refer to.
 
     Raises:
-        Exception: What their classes raise, which is of their choosing.
+        Exception: Any exception of their classes.
     """
     return _Comparison().same(a, b)
 
 
 class _Comparison:
-    """One comparison: knows what it has paired, which must be one to one."""
+    """One comparison: it knows which objects are paired, one to one."""
 
     def __init__(self) -> None:
-        # By the id of one the pair itself, which so stays alive and keeps its ids.
+        # By the id of one object, the pair itself. That keeps both alive, so that ids stay unique.
         self.pairs: dict[int, tuple[object, object]] = {}
         self.others: set[int] = set()
         self.trail: list[tuple[int, int]] = []
@@ -47,7 +47,7 @@ class _Comparison:
             return self._all(a, b)
         if kind is frozenset:
             return self._unordered(a, b)
-        # What is referred to twice here must be so there. That also ends circles.
+        # An object that is referred to twice here must be so there. That also ends cycles.
         if id(a) in self.pairs or id(b) in self.others:
             return id(a) in self.pairs and self.pairs[id(a)][1] is b
         self.pairs[id(a)] = (a, b)
@@ -68,11 +68,11 @@ class _Comparison:
         if kind is pickle.PickleBuffer:
             return bool(a.raw() == b.raw())
         if isinstance(a, type):
-            return False  # classes are what they are called, and these are two
+            return False  # pickle stores classes by name, and these are two
         mine, theirs = _reduced(a), _reduced(b)
         by: Any = kind.__reduce__
         if by in (set.__reduce__, frozenset.__reduce__):
-            # Their second part is a list of the elements, in the set's order.
+            # The second part of `mine` is a list of the elements, in the set's order.
             return self._unordered(a, b) and self._all(mine[2:], theirs[2:])
         return self._all(mine, theirs)
 
@@ -84,14 +84,14 @@ class _Comparison:
         for theirs in b:
             left.setdefault(hash(theirs), []).append(theirs)
         for mine in a:
-            # Mostly it has the same hash, but that of an object may be its address.
+            # Mostly it has the same hash, but the hash of an object may be its address.
             likely = left.get(hash(mine), [])
             if not any(self._take(mine, some) for some in itertools.chain([likely], left.values())):
                 return False
         return not any(left.values())
 
     def _take(self, mine: object, some: list[object]) -> bool:
-        """Takes out the one that is the same, if there is one."""
+        """Removes the one that is the same, and returns whether there is one."""
         for at, theirs in enumerate(some):
             before = len(self.trail)
             if self.same(mine, theirs):
@@ -110,7 +110,7 @@ def _bits(number: complex) -> bytes:
 
 
 def _reduced(thing: Any) -> tuple[object, ...]:
-    """What `pickle` stores of an object: how it is made, its state, its items."""
+    """Returns what `pickle` stores of an object: how it is made, its state, its items."""
     registered = copyreg.dispatch_table.get(type(thing))
     found: Any = registered(thing) if registered else thing.__reduce_ex__(5)
     if isinstance(found, str):

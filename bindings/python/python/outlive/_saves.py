@@ -1,4 +1,4 @@
-"""What `Job.save`, `Job.restore` and `Job.epochs` return."""
+"""Results of `Job.save`, `Job.restore` and `Job.epochs`."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class SaveStats:
         segment_bytes: Part of `new_bytes` that is merged index segments.
         raw_bytes: Bytes of new data before compression.
         packs: Number of packs written.
-        freeze: How the changed pages were held still while they were written, and why. For example:
-            "fork: 3.1 GiB exceed freeze_bytes_max = 64.0 MiB".
-        tracker: How the changes were found.
+        freeze: Way in which the changed pages were held still while they were written, and the
+            reason. For example: "fork: 3.1 GiB exceed freeze_bytes_max = 64.0 MiB".
+        tracker: Way in which the changes were found.
         copied_bytes: Bytes copied aside while `save` held the program up.
         ahead_bytes: Bytes that had been copied before, in the background.
         forked_bytes: Bytes that a forked process held.
         live_bytes: Bytes written while `save` held the program up.
-        stall_s: Seconds for which `save` held the program up, with the walk through the state. Not
-            counted is the wait for an earlier save.
+        stall_s: Seconds for which `save` held the program up, with the walk through the state, and
+            without the wait for an earlier save.
         total_s: Seconds from the call until the commit.
     """
 
@@ -112,21 +112,21 @@ class Save:
     def wait(self, timeout: float | None = None, *, tier: str | None = None) -> SaveStats | None:
         """Waits until the checkpoint is committed, and so survives a crash.
 
-        With a fast tier in memory, it survives the program and not a restart of the host. With
-        ``tier="slow"`` this waits until the slow tier has it as well. The program copies it there
-        in the background, if `[tiers]` in `pool.toml` chooses it; otherwise `outlive pool fill`
-        does. The targets are asked up to ten times a second, and less often after a while.
+        With a fast tier in memory, it survives the end of the program, but no restart of the host.
+        With ``tier="slow"`` this waits until the slow tier has it as well. The program copies it
+        there in the background, if `[tiers]` in `pool.toml` chooses it; otherwise `outlive pool
+        fill` does. This asks the targets up to ten times a second, and less often after a while.
 
         Args:
             timeout: Longest time to wait, in seconds; None waits without limit.
             tier: "fast" or "slow": the tier that must have all of it. None waits for the commit.
-                Give a timeout with it: a pool without that tier would keep it waiting for ever.
+                Give a timeout with it, since this waits forever if the pool lacks that tier.
 
         Returns:
             Figures of the save; None if it was skipped.
 
         Raises:
-            TimeoutError: If the save is not over by then, or the tier lacks it. It goes on.
+            TimeoutError: If the save is not over by then, or the tier lacks it. The save goes on.
             InvalidError: If there is no such tier, or the checkpoint was pruned.
             Error: If the save failed. The next save does not raise this error again.
         """
@@ -139,7 +139,7 @@ class Save:
             figures = self._core.wait(timeout, self._tick)
             if figures is None:
                 raise TimeoutError(f"checkpoint {self.epoch} is not committed yet; it goes on")
-            # The engine counts neither the walk through the state nor how its values were encoded.
+            # The engine counts neither the walk through the state nor the encoding of its values.
             held_s = max(self._core.held_s, figures["stall_s"])
             before_s = self._walk_s + held_s - figures["stall_s"]
             for key in ("stall_s", "total_s"):
@@ -214,14 +214,14 @@ class Save:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What a restore did. It is true if there was a checkpoint.
+    """Report of a restore. It is true if there was a checkpoint.
 
     Attributes:
         epoch: The epoch that was restored; None if the job has no checkpoint yet.
         seconds: Seconds that the restore took.
         restored_bytes: Bytes restored, zeros included.
         read_bytes: Bytes read from the pool for them.
-        skipped: Newer checkpoints that were passed over because they are damaged, each as epoch
+        skipped: Newer checkpoints that the restore skipped because they are damaged, each as epoch
             and reason. The epoch is None if it cannot be read.
     """
 
@@ -238,14 +238,14 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class LazyRestored(Restored):
-    """What a lazy restore has done so far, also in `restored_bytes` and `read_bytes`.
+    """Report of a lazy restore so far, also in `restored_bytes` and `read_bytes`.
 
     Attributes:
         mode: "full" if system calls may use arrays before they are whole. "user-only" if only the
-            program's own instructions may: a system call that meets missing memory fails with
+            program's own instructions may: a system call that touches missing memory fails with
             EFAULT, so call `wait` first. "eager" if everything was read before the return.
         lazy_bytes: Bytes that follow, or have followed, while the program runs.
-        eager_because: Why large arrays were read before the return; empty if none was.
+        eager_because: Reason why large arrays were read before the return; empty if none was.
     """
 
     mode: str = "eager"
@@ -269,13 +269,13 @@ class LazyRestored(Restored):
         """Waits until memory is there. From then on, system calls may use it, too.
 
         Args:
-            name: What to wait for, as in `only` of `Job.restore`, such as "model/weights". It is
-                fetched first. None waits for everything.
+            name: Name of the leaves to wait for, as in `only` of `Job.restore`, such as
+                "model/weights". They are fetched first. None waits for everything.
             timeout: Longest time to wait, in seconds; None waits without limit.
 
         Raises:
             TimeoutError: If the memory is not there by then. The restore goes on.
-            InvalidError: If nothing has that name.
+            InvalidError: If no leaf has that name.
         """
         if self._fill is None or self._tick is None or self._select is None:
             return
@@ -303,7 +303,7 @@ class Epoch:
         stall_s: Seconds for which the program stood still.
         drain_s: Seconds from then until just before the commit.
         label: Label of the checkpoint; empty if it has none.
-        pinned: Whether it is pinned, so that prunings keep it.
+        pinned: Whether it is pinned, so that prunes keep it.
         metrics: Figures of merit that the program gave.
         failed_before: Number of saves of its program that have failed since the checkpoint before
             it, or since the program opened the job.
@@ -329,12 +329,12 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """How the saves of a job did, in this process.
+    """Figures of a job's saves in this process.
 
     Attributes:
         on_failure: Policy for saves that fail: "raise" or "warn".
-        fail_after_s: Seconds without a commit after which a failure is raised all the same; None
-            for "raise".
+        fail_after_s: Seconds without a commit after which a failure is raised even so; None for
+            "raise".
         failed_in_a_row: Number of saves that have failed since the last commit.
         failed: Number of all saves that have failed.
         committed: Number of saves that were committed.
@@ -354,7 +354,7 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What a garbage collection did.
+    """Report of a garbage collection.
 
     Attributes:
         live_bytes: Bytes in use.
@@ -370,9 +370,9 @@ class Collected:
             name of their job.
         held_by_restore: Whether they wait until a lazy restore, here or elsewhere, has filled its
             memory.
-        postponed: Whether nothing was collected, since another collection is at work. That one, or
+        postponed: Whether nothing was collected, since another collection is running. That one, or
             the next, frees the space.
-        damaged: Descriptions of data in use that cannot be read. It was left where it is.
+        damaged: Descriptions of data in use that cannot be read. It was left unchanged.
     """
 
     live_bytes: int
@@ -390,12 +390,12 @@ class Collected:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What a pruning did.
+    """Report of a prune.
 
     Attributes:
         kept: Reason for each checkpoint that stays, by epoch.
         dropped: Epochs of the checkpoints that were dropped, or would be.
-        collected: What the garbage collection did.
+        collected: Report of the garbage collection.
     """
 
     kept: Mapping[int, str]

@@ -1,8 +1,8 @@
 """The seed sequences of NumPy's random generators.
 
-A bit generator's `state` says which numbers come next. Which generators `spawn` makes is decided by
-the seed sequence that it was made from, and by how many that has spawned so far. Both are kept as
-one text, so that a state can be restored into a generator that was seeded in another way.
+A bit generator's `state` determines the next numbers. Its seed sequence, and the number of
+generators that this has spawned so far, determine the generators that `spawn` makes. Both are kept
+as one text, so that a state can be restored into a generator that was seeded in another way.
 """
 
 import json
@@ -12,23 +12,23 @@ import numpy as np
 from numpy.random import SeedSequence
 from numpy.random.bit_generator import SeedlessSeedSequence
 
-# Under which it is kept, beside what NumPy calls the state.
+# Key for the text, beside NumPy's own keys of the state.
 KEY = "seed_sequence"
-# Digits of the number of generators spawned. It grows from save to save, and what follows the text
-# in an image should keep its place.
+# Digits of the number of generators spawned. It grows from save to save, and the data after the
+# text in an image should keep its offset.
 _SPAWNED_DIGITS = 10
-# A program may hold the sequence, too. To go forward by so many spawns at most it is not replaced.
+# Most spawns that move a sequence forward. Beyond, it is replaced, and other holders keep the old.
 _SPAWNS_MAX = 10_000
 
 
 def text_of(bits: np.random.BitGenerator) -> str:
-    """The seed sequence of a bit generator as text.
+    """Returns the seed sequence of a bit generator as text.
 
     Raises:
-        TypeError: If it is of a class of its own, which nobody here could make again.
+        TypeError: If it has a class of its own, which a restore could not make again.
     """
     seeds: Any = bits.seed_seq
-    if seeds is None:  # seeded in the way of old
+    if seeds is None:  # seeded in the old way
         return "null"
     if type(seeds) is SeedlessSeedSequence:
         return "[]"
@@ -41,10 +41,10 @@ def text_of(bits: np.random.BitGenerator) -> str:
 
 
 def give(bits: np.random.BitGenerator, text: str) -> None:
-    """Gives a bit generator the seed sequence that `text_of` had; it keeps its state.
+    """Gives a bit generator the seed sequence of a text; the generator keeps its state.
 
     Raises:
-        ValueError, TypeError: If the text is none of `text_of`.
+        ValueError, TypeError: If `text_of` cannot have written the text.
     """
     said = json.loads(text)
     now: Any = bits.seed_seq
@@ -56,7 +56,7 @@ def give(bits: np.random.BitGenerator, text: str) -> None:
         if type(now) is SeedSequence and _root(now) == said[:3]:
             ahead = int(spawned) - now.n_children_spawned
             if 0 <= ahead <= _SPAWNS_MAX:
-                # As the program has done it. Whoever else holds the sequence sees it, too.
+                # Spawn as the program has done. Other holders of the sequence see that, too.
                 now.spawn(ahead)
                 return
         wanted = SeedSequence(
@@ -69,12 +69,12 @@ def give(bits: np.random.BitGenerator, text: str) -> None:
 
 
 def _root(seeds: SeedSequence) -> list[Any]:
-    """What a sequence was made from."""
+    """Returns the arguments that a sequence was made from."""
     return [_texts(seeds.entropy), _texts(seeds.spawn_key), seeds.pool_size]
 
 
 def _texts(numbers: Any) -> Any:
-    """Numbers as text: of any size, in lists of lists; arrays and text mean the same to NumPy."""
+    """Returns numbers of any size as text, in lists of lists; text and arrays mean the same."""
     if isinstance(numbers, str):
         return hex(int(numbers, 16 if numbers.startswith("0x") else 10))
     if isinstance(numbers, list | tuple | np.ndarray):

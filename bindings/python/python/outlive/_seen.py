@@ -1,9 +1,9 @@
-"""Whether anybody would see what a restore puts into a state.
+"""Whether the program can see the data that a restore puts into a state.
 
-`into` fills arrays where they are, and replaces values in the dict or list that holds them. What
-nobody holds but `into` itself, nobody sees afterwards: `restore(into={"opt": opt.state_dict()})`
-would put the learning rate into a dict that is then thrown away. CPython counts references, and
-so tells.
+`into` fills arrays in place, and replaces values in the dict or list that holds them. If only
+`into` holds such a container, the program never sees the change:
+`restore(into={"opt": opt.state_dict()})` would put the learning rate into a dict that is then
+discarded. The reference counts of CPython show that.
 """
 
 import gc
@@ -20,9 +20,9 @@ from outlive import _foreign
 from outlive._tree import DICT, LIST, ORDERED, PICKLE, RANDOMS, TREE, Flat, is_value, parent, shown
 
 _MUTABLE = (DICT, ORDERED, LIST)
-# References to something that one list holds, as `sys.getrefcount` sees them.
+# References to an object that one list holds, as `sys.getrefcount` counts them.
 _IN_A_LIST = next(map(sys.getrefcount, [object()]))
-# These are what they are called, so that another one in their place is no surprise.
+# Pickle stores these by name, so that another one in their place is no surprise.
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 
 
@@ -31,44 +31,44 @@ def _count(into: object = None) -> int:
 
 
 def _counts() -> tuple[int, int]:
-    """What `_count` gives for what only the call holds, and for what a variable holds, too."""
+    """Returns `_count` of an object that only the call holds, and of one that a variable holds."""
     kept: list[int] = []
     return _count(into=[]), _count(into=kept)
 
 
-# From Python 3.14 on the two may be the same: then everything counts as referenced.
+# From Python 3.14 on the two may be equal: then everything counts as referenced.
 _TEMPORARY, _KEPT = _counts()
 
 
 def is_referenced(references: int) -> bool:
-    """Whether an argument of a function is referenced by more than its call.
+    """Whether more than its call refers to an argument of a function.
 
     Args:
-        references: `sys.getrefcount` of it, taken in that function itself.
+        references: `sys.getrefcount` of it, called in that function itself.
     """
     return references > _TEMPORARY or _TEMPORARY >= _KEPT
 
 
 class Owners:
-    """Which parts of a state that is restored into the program holds otherwise."""
+    """The parts of a state to fill that the program also holds elsewhere."""
 
     def __init__(self, here: Flat, is_referenced: bool, same: Callable[[str], bool]) -> None:
         """Looks at a state.
 
         Args:
             here: The state.
-            is_referenced: Whether something besides the call of `restore` holds it.
-            same: Says of a pickled object whether the checkpoint has the same.
+            is_referenced: Whether more than the call of `restore` refers to it.
+            same: Whether the checkpoint has the same pickled object under a name.
         """
         self.here, self.is_referenced, self.same = here, is_referenced, same
         self.look()
 
     def look(self) -> None:
-        """Counts who holds what."""
+        """Counts the references to each part."""
         here, is_referenced = self.here, self.is_referenced
         self.others: list[int] | None = None
-        # By path: whether somebody else reaches a container, and whether somebody sees what
-        # replaces one of its entries.
+        # By path: whether the program reaches a container elsewhere, and whether it sees new
+        # entries there.
         self.reached: dict[str, bool] = {}
         self.seen: dict[str, bool] = {}
         # Random generators take their state as a whole, from copies.
@@ -81,30 +81,30 @@ class Owners:
             if node.kind in _MUTABLE:
                 self.seen[path] = self.reached[path]
             else:
-                # Another tuple takes its place, if there is something that holds it.
+                # Another tuple replaces it, if a container holds it.
                 self.seen[path] = bool(path) and self.seen[above]
 
     def unseen(self, pairs: Iterable[tuple[int, str]]) -> list[str]:
-        """Says of which leaves nobody would see what takes their place, and why.
+        """Lists the leaves whose new content the program would not see, with the reason.
 
         Args:
-            pairs: Number of each leaf, and the dtype that it has in the checkpoint.
+            pairs: Number of each leaf, and its dtype in the checkpoint.
         """
         if all(self.reached.values()) and all(self.seen.values()):
-            # Then only objects matter, and of most states nothing need be counted.
+            # Then only pickled objects matter, and most states need no count.
             objects = {my for my, dtype in enumerate(self.here.dtypes) if dtype == PICKLE}
             pairs = [pair for pair in pairs if pair[0] in objects] if objects else []
         else:
             pairs = list(pairs)
         if not any(list(itertools.starmap(self._unseen, pairs))):
             return []
-        # An exception that has passed, of a restore that was refused, may still hold things.
+        # An exception of an earlier, refused restore may still hold objects.
         gc.collect()
         self.look()
         return [why for why in itertools.starmap(self._unseen, pairs) if why]
 
     def reaches_leaf(self, my: int) -> bool:
-        """Whether the program reaches a container that is one leaf without `into`."""
+        """Whether the program reaches, without `into`, a container that is one leaf."""
         if not self.here.nodes:
             return self.is_referenced
         if self.others is None:
@@ -112,7 +112,7 @@ class Owners:
         return self.reached[parent(self.here.names[my])] or self.others[my] > 0
 
     def unseen_lists(self, paths: Iterable[str]) -> list[str]:
-        """Says of which lists of values nobody would see what comes into them."""
+        """Lists the lists of values whose new entries the program would not see."""
         return [
             f"{shown(path)} would change only in objects that nothing but `into` holds"
             for path in sorted(paths)
@@ -120,7 +120,7 @@ class Owners:
         ]
 
     def _unseen(self, my: int, theirs: str) -> str | None:
-        """Why nobody would see what takes the place of a leaf; None if somebody does."""
+        """Returns why the program would not see the new content of a leaf; None if it would."""
         here = self.here
         if self.others is None:
             self.others = _others(here.leaves)
@@ -160,9 +160,9 @@ class Owners:
 
 
 def _others(things: list[Any]) -> list[int]:
-    """How many references there are to each beside those of this list and of the tree."""
+    """Counts the references to each object beside those of this list and of the tree."""
     counts = list(map(sys.getrefcount, things))
-    # What is in the tree twice is in the list twice.
+    # An object that is in the tree twice is in the list twice.
     times = Counter(map(id, things))
     return [
         count - _IN_A_LIST + 1 - 2 * times[id(thing)]

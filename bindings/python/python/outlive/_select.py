@@ -1,4 +1,4 @@
-"""Which leaves of a checkpoint the caller asked for."""
+"""The caller's selection among the leaves of a checkpoint."""
 
 import fnmatch
 import re
@@ -14,7 +14,7 @@ class Selection:
     """Names, given as paths (all below them included) or shell patterns; or everything."""
 
     def __init__(self, only: str | Iterable[str] | None) -> None:
-        """Takes what the caller gave as `only`; None is everything."""
+        """Takes the caller's `only`; None is everything."""
         patterns = [only] if isinstance(only, str) else [] if only is None else list(only)
         for pattern in patterns:
             if type(pattern) is not str:
@@ -23,7 +23,7 @@ class Selection:
         self._tests = [(pattern, _test(pattern)) for pattern in patterns]
 
     def of_regions(self) -> "Selection":
-        """The same, of names of regions: a key "a/b", escaped in a path, is a region "a/b"."""
+        """Returns the selection for regions: a key "a/b", escaped in a path, is a region "a/b"."""
         of_regions = Selection(None)
         of_regions.everything = self.everything
         of_regions._tests = [(pattern, _of_region(test)) for pattern, test in self._tests]
@@ -34,7 +34,7 @@ class Selection:
         return self.everything or any(test(name) for _, test in self._tests)
 
     def of(self, there: Flat, epoch: int) -> list[bool]:
-        """Which leaves of a checkpoint are selected.
+        """Returns, for each leaf of a checkpoint, whether it is selected.
 
         Raises:
             InvalidError: If one of the names or patterns selects nothing.
@@ -51,7 +51,7 @@ class Selection:
                     f"{more}"
                 )
         chosen = [self.has(name) for name in there.names]
-        # Half a random generator is none.
+        # A random generator is restored only as a whole.
         for node in there.nodes:
             if node.kind in RANDOMS:
                 end = there.end_of(node)
@@ -60,13 +60,13 @@ class Selection:
         return chosen
 
     def has_whole(self, path: str) -> bool:
-        """Whether a container is selected with all that is in it, whatever that is."""
+        """Whether a container is selected as a whole, whatever its entries are."""
         return self.everything or any(
             path == pattern or path.startswith(f"{pattern}/") for pattern, _ in self._tests
         )
 
     def may_have_part(self, inside: str) -> bool:
-        """Whether something may be selected of a container whose entries have this prefix."""
+        """Whether an entry of the container with this prefix of entries may be selected."""
         return self.names_part(inside) or any(_is_glob(pattern) for pattern, _ in self._tests)
 
     def names_part(self, inside: str) -> bool:
@@ -75,7 +75,7 @@ class Selection:
 
 
 def _empty_containers(there: Flat) -> list[str]:
-    """Paths of containers in which nothing is; no leaf speaks for them."""
+    """Returns paths of empty containers, which no leaf represents."""
     paths = [node.path for node in there.nodes if node.path]
     above = {path.rpartition("/")[0] for path in [*there.names, *paths]}
     return [path for path in paths if path not in above]

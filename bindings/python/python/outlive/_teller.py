@@ -1,4 +1,4 @@
-"""Tells the program what the engine tells: notices to `logging`, progress to its callback."""
+"""Passes the engine's events to the program: notices to `logging`, progress to its callback."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Progress = Callable[[str, int, int], object]
 
 
 class Teller:
-    """Passes on what the engine tells: notices to `logging`, progress to the program."""
+    """Passes the engine's events on: notices to `logging`, progress to the program."""
 
     def __init__(self, core: _core.Pool, progress: Progress | None) -> None:
         """For a pool, with the program's callback."""
@@ -21,9 +21,9 @@ class Teller:
         self.failed = False
 
     def __call__(self) -> None:
-        """Tells what has come since the last call."""
+        """Passes on the events since the last call."""
         events = self.core.take_events()
-        # Notices first: what ends the callback must not swallow them.
+        # Notices first: an exception of the callback must not drop them.
         for notice in events["notices"]:
             _notices.tell(_LEVELS[notice["level"]], "%s", notice["text"])
         if self.progress is not None:
@@ -31,7 +31,7 @@ class Teller:
                 self.show(self.progress, **progress)
 
     def show(self, progress: Progress, what: str, done_bytes: int, total_bytes: int) -> None:
-        """Calls the program. Its error must not end the work, nor lose what was done."""
+        """Calls the program. Its error must not end the work, nor lose its result."""
         try:
             progress(what, done_bytes, total_bytes)
         except Exception as error:

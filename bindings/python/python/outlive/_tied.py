@@ -7,18 +7,18 @@ import numpy as np
 
 
 def tied(arrays: Mapping[int, Any]) -> tuple[dict[int, int], dict[int, int]]:
-    """Finds arrays in the memory of others.
+    """Finds arrays that share memory with others.
 
     Args:
         arrays: Arrays by number.
 
     Returns:
-        By number of each array that has all elements where one of a lower number has them, the
-        number of that one; and by number of each array that shares memory otherwise, that of one
-        that it shares it with.
+        Two dicts by number of an array. The first has each array whose elements are all those of
+        one with a lower number, and that number. The second has each array that shares memory in
+        another way, and the number of one that it shares it with.
     """
     same, mixed = dict[int, int](), dict[int, int]()
-    # Those that own their memory share it with none but views.
+    # Arrays that own their memory share it only with views.
     if len({id(array) for array in arrays.values() if array.flags.owndata}) == len(arrays):
         return same, mixed
     spans = []
@@ -44,7 +44,7 @@ def tied(arrays: Mapping[int, Any]) -> tuple[dict[int, int], dict[int, int]]:
 
 
 def _is_same(one: Any, two: Any) -> bool:
-    """Whether two arrays have each element at the same place."""
+    """Whether two arrays have each element at the same address."""
     first, second = one.__array_interface__["data"][0], two.__array_interface__["data"][0]
     return bool(
         first == second
@@ -55,7 +55,7 @@ def _is_same(one: Any, two: Any) -> bool:
 
 
 def _share(one: Any, two: Any) -> bool:
-    """Whether two arrays have a byte in common; true if finding out would take long."""
+    """Whether two arrays have a byte in common; true if the check would take long."""
     try:
         return bool(np.shares_memory(one, two, max_work=10_000))  # type: ignore[arg-type]
     except np.exceptions.TooHardError:

@@ -1,11 +1,11 @@
 """A state tree as a flat list of named leaves, and the skeleton that puts it together again.
 
-A container of nothing but plain values is one leaf, from `TREE_LEAST` values on: a list of a
+A container that holds only plain values is one leaf, from `TREE_LEAST` values on: a list of a
 million numbers need not be a million leaves.
 
-A leaf's name is the path to it: keys and indices joined by "/", with "~" written "~0" and "/"
-written "~1" inside a key, and an empty key written "~". The skeleton says which paths are
-containers of which kind; it is stored beside the leaves as JSON.
+A leaf's name is the path to it: keys and indices joined by "/". Inside a key, "~" becomes "~0" and
+"/" becomes "~1"; an empty key becomes "~". The skeleton lists the paths that are containers, with
+their kinds; it is stored beside the leaves as JSON.
 """
 
 import json
@@ -36,9 +36,10 @@ VALUES: dict[type, str] = {
     type(None): "py:none",
 }
 PICKLE = "py:pickle"
-# A container of plain values (dict, list and tuple), with all in it.
+# A container of plain values (dict, list and tuple), with all its content.
 TREE = "py:tree"
-# So many values make it one leaf. Fewer are leaves of their own, which people and `only` can name.
+# With this many values it is one leaf. Fewer are leaves of their own, which people and `only` can
+# name.
 TREE_LEAST = 64
 SCALAR = "scalar:"
 # The name of a state that is a single leaf.
@@ -49,7 +50,7 @@ GENERATOR, BITS, RANDOM_STATE, RANDOM = "generator", "bit_generator", "random_st
 RANDOMS = (GENERATOR, BITS, RANDOM_STATE, RANDOM)
 
 _DEPTH_MAX = 200
-# From here on pickling an object is worth a word.
+# From here on pickling an object is worth a warning.
 _HEAVY_BYTES = 16 << 20
 _HEAVY_S = 0.5
 # Version 2 has trees among the leaves.
@@ -62,8 +63,8 @@ class Node:
     """A container: the number of leaves before it, its path, its kind.
 
     `detail` is the class of a random generator, or of a dict the keys that are integers: all
-    (True), none (None), or those listed. `metadata` is what PyTorch puts beside the entries of a
-    `state_dict`: the versions of its modules.
+    (True), none (None), or those listed. `metadata` is the attribute that PyTorch puts beside the
+    entries of a `state_dict`: the versions of its modules.
     """
 
     at: int
@@ -84,20 +85,20 @@ class Flat:
     nodes: list[Node] = field(default_factory=list)
     # Numbers of the leaves whose memory is in Fortran's order.
     fortran: list[int] = field(default_factory=list)
-    # By number of the leaf, what the program had there, if that was no NumPy array.
+    # By number of the leaf, the program's object there, if that is no NumPy array.
     originals: dict[int, Any] = field(default_factory=dict)
-    # The containers themselves, as far as they are those of the program.
+    # The containers themselves, if they belong to the program.
     containers: list[Any] = field(default_factory=list)
     # Names of pickled leaves that take long, with their bytes and seconds.
     heavy: list[tuple[str, int, float]] = field(default_factory=list)
-    # Names of ordered dicts with attributes that are not saved, and these.
+    # Names of ordered dicts with attributes that are not saved, and the names of these.
     lost: list[tuple[str, str]] = field(default_factory=list)
-    # By number of the leaf, of which array it is a part: global shape and offset, with block and
+    # By number of the leaf, its part of a global array: global shape and offset, with block and
     # stride if it is no box.
     parts: dict[int, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
 
     def end_of(self, node: Node) -> int:
-        """The number behind that of the last leaf in a container."""
+        """Returns the number after that of the last leaf in a container."""
         inside = f"{node.path}/" if node.path else ""
         end = node.at
         while end < len(self.names) and self.names[end].startswith(inside):
@@ -105,7 +106,7 @@ class Flat:
         return end
 
     def skeleton(self, *, with_names: bool = False) -> bytes:
-        """The containers as JSON; with the names, where other ranks store some of the leaves."""
+        """Returns the containers as JSON; with names if other ranks store some of the leaves."""
         nodes: list[list[Any]] = [
             [n.at, n.path, n.kind, n.detail, n.metadata]
             if n.metadata is not None
@@ -125,9 +126,9 @@ class Flat:
 
 
 def read_skeleton(text: bytes) -> tuple[list[Node], list[int], list[str] | None] | None:
-    """The containers, the numbers of the Fortran-ordered leaves, and the names if it has them.
+    """Returns the containers, the numbers of Fortran-ordered leaves, and any names.
 
-    None if another front door than Python's has written it.
+    Returns None if a binding other than Python's has written it.
 
     Raises:
         InvalidError: If a newer build has written it.
@@ -167,12 +168,12 @@ def flatten(
         allow_pickle: Whether objects of other types may be pickled.
         to_save: Whether the leaves must be contiguous memory, copied if they are not. Otherwise
             they are the very arrays of the state.
-        trees: Paths of the containers that are one leaf each, "" for the state itself; None:
+        trees: Paths of the containers that are one leaf each, "" for the state itself; None means
             those of plain values.
-        plain: Ids of the latter, if they are known.
+        plain: Ids of the containers of plain values, if they are known.
 
     Raises:
-        InvalidError: If something in it cannot be saved; the message names the place.
+        InvalidError: If an object in it cannot be saved; the message names its path.
     """
     walk = _Walk(allow_pickle, to_save)
     if trees is not None:
@@ -187,26 +188,26 @@ def flatten(
 
 
 def escape(key: str) -> str:
-    """A key as a part of a path."""
+    """Returns a key as a part of a path."""
     if "~" in key or "/" in key:
         return key.replace("~", "~0").replace("/", "~1")
     return key or "~"
 
 
 def unescape(part: str) -> str:
-    """The key that `escape` was given."""
+    """Returns the key that `escape` was given."""
     if "~" in part:
         return "" if part == "~" else part.replace("~1", "/").replace("~0", "~")
     return part
 
 
 def shown(path: str) -> str:
-    """A path as a message can show it."""
+    """Returns a path for a message."""
     return repr(path if len(path) <= 200 else path[:199] + "…") if path else "the state itself"
 
 
 def parent(name: str) -> str:
-    """The path of the container that holds a leaf or container."""
+    """Returns the path of the container that holds a leaf or container."""
     return name.rpartition("/")[0]
 
 
@@ -216,12 +217,12 @@ def is_value(dtype: str) -> bool:
 
 
 def is_single_value(value: Any) -> bool:
-    """Whether something is a number, a text or the like."""
+    """Whether an object is a number, a text or the like."""
     return type(value) in VALUES and type(value) is not bytearray
 
 
 def _kind_of(value: Any) -> str | None:
-    """The kind of container that a value is; None for leaves."""
+    """Returns the kind of container that a value is; None for leaves."""
     cls = type(value)
     kind = _CONTAINERS.get(cls)
     if kind is None and cls not in VALUES and isinstance(value, np.random.BitGenerator):
@@ -252,7 +253,7 @@ class _Walk:
         self.texts: dict[np.dtype[Any], str | None] = {}
 
     def child(self, name: str, value: Any, prefix: str, depth: int) -> None:
-        """Takes anything."""
+        """Adds a value of any kind."""
         kind = _kind_of(value)
         if kind is None:
             self.leaf(name, value)
@@ -280,14 +281,14 @@ class _Walk:
             else:
                 value_dict = value
                 node.detail = _int_keys(name, value)
-            # A copy, so that another thread's insertion is no half-walked dict.
+            # A copy, so that an insertion by another thread cannot break the walk.
             entries = list(value_dict.items())
             keys = (escape(key if type(key) is str else str(key)) for key, _ in entries)
             self.items(inside, keys, [entry for _, entry in entries], depth + 1)
         self.open.discard(id(value))
 
     def metadata(self, name: str, value: Any) -> Any:
-        """The `_metadata` of a `state_dict`, as far as it is plain; says what else is lost."""
+        """Returns the `_metadata` of a `state_dict` if it is plain; notes the lost attributes."""
         beside = vars(value)
         found = beside.get("_metadata")
         try:
@@ -300,7 +301,7 @@ class _Walk:
         return found if is_plain else None
 
     def items(self, prefix: str, keys: Iterable[str], values: Iterable[Any], depth: int) -> None:
-        """Takes the entries of a container. This loop sees every leaf, so it is kept short."""
+        """Adds the entries of a container. This loop sees every leaf, so it is kept short."""
         flat = self.flat
         values = list(values)
         kinds = [VALUES.get(cls) for cls in map(type, values)]
@@ -332,7 +333,7 @@ class _Walk:
     def array(
         self, name: str, value: "np.ndarray[Any, Any]", original: Any, text: str | None = None
     ) -> None:
-        """Takes an array; `text` is its dtype, if that is another than NumPy's."""
+        """Adds an array; `text` is its dtype, if NumPy lacks it."""
         dtype = value.dtype
         if text is None:
             try:
@@ -355,7 +356,7 @@ class _Walk:
         self.add(name, text, shape, value)
 
     def leaf(self, name: str, value: Any) -> None:
-        """Takes a leaf of any kind."""
+        """Adds a leaf of any kind."""
         cls = type(value)
         if cls in VALUES:
             self.add(name, VALUES[cls], (), value)
@@ -383,7 +384,7 @@ class _Walk:
             self.foreign(name, value)
 
     def part(self, name: str, value: Sharded) -> None:
-        """Takes a part of a global array."""
+        """Adds a part of a global array."""
         at = len(self.flat.names)
         self.leaf(name, value.array)
         if self.flat.names[at:] != [name] or is_value(self.flat.dtypes[at]):
@@ -401,7 +402,7 @@ class _Walk:
             self.flat.originals[at] = value
 
     def foreign(self, name: str, value: Any) -> None:
-        """Takes an object of another package, if it shows its memory."""
+        """Adds an object of another package, if it shows its memory."""
         try:
             found = _foreign.view(value)
         except _foreign.UnusableError as error:
@@ -413,13 +414,13 @@ class _Walk:
         view, text = found
         self.array(name, view, value, text)
         if self.to_save and _foreign.is_constant(value):
-            # A save need not copy what nobody changes; a memory view tells the core so.
+            # A save need not copy an array that cannot change; a memory view marks it for the core.
             leaf = self.flat.leaves[-1]
             if isinstance(leaf, np.ndarray) and leaf.size > 0:
                 self.flat.leaves[-1] = leaf.reshape(-1).view(np.uint8).data.toreadonly()
 
     def strange(self, name: str, value: Any, what: str) -> None:
-        """Takes an object that can only be pickled."""
+        """Adds an object that can only be pickled."""
         if not self.allow_pickle:
             hint = _foreign.way_out(value)
             raise InvalidError(
@@ -454,7 +455,7 @@ def _a(cls: type) -> str:
 
 
 def _int_keys(name: str, value: dict[Any, Any]) -> Any:
-    """Which keys are integers; refuses keys of other types, and pairs such as 1 and "1"."""
+    """Returns which keys are integers; refuses other types, and pairs such as 1 and "1"."""
     kinds = set(map(type, list(value)))
     if kinds <= {str}:
         return None
@@ -478,7 +479,7 @@ def _int_keys(name: str, value: dict[Any, Any]) -> Any:
 
 
 def _random_state(name: str, value: Any, kind: str) -> tuple[str, dict[str, Any]]:
-    """The class of a random generator and its state."""
+    """Returns the class of a random generator and its state."""
     if kind == RANDOM:
         version, numbers, gauss = value.getstate()
         state = {"version": version, "numbers": np.array(numbers, np.uint64), "gauss": gauss}

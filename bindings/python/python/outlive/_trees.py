@@ -13,20 +13,20 @@ _PLAIN = frozenset((int, float, str, bool, bytes, complex, type(None)))
 
 
 def path_of(flat: Flat, at: int) -> str:
-    """The path of a tree, which may be all of the state."""
+    """Returns the path of a tree, which may be the whole state."""
     return flat.names[at] if flat.nodes else ""
 
 
 def inside(path: str) -> str:
-    """What the paths of the entries of a container begin with."""
+    """Returns the prefix of the paths of a container's entries."""
     return f"{path}/" if path else ""
 
 
 def fits(mine: Any, theirs: Any) -> bool:
-    """Whether a tree can be put into a container of the program, with the same keys everywhere.
+    """Whether a tree can replace the content of a container, with the same keys everywhere.
 
-    Lists of plain values may differ in length. Whether something else is allowed, or what differs,
-    a comparison of all leaves says.
+    Lists of plain values may differ in length. A comparison of all leaves decides about other
+    differences, and names them.
     """
     kind, own = type(theirs), type(mine)
     if kind in _PLAIN:
@@ -64,7 +64,7 @@ def is_nameable(tree: Any) -> bool:
 def opened(
     there: Flat, contents: Mapping[int, Any], epoch: int
 ) -> tuple[Flat, list[int], dict[int, Any]]:
-    """A checkpoint with all leaves of some of its trees, instead of these.
+    """Returns a checkpoint in which all leaves of some of its trees replace these.
 
     Args:
         there: The checkpoint.
@@ -72,10 +72,10 @@ def opened(
         epoch: Its epoch, for messages.
 
     Returns:
-        The leaves; by number of each, that of the leaf it was or was in; by number, the values.
+        The leaves; by number of each, the number of its old leaf or tree; by number, the values.
 
     Raises:
-        InvalidError: If no path can name the entries of one.
+        InvalidError: If no path can name the entries of a tree.
     """
     new, was, values = Flat(), list[int](), dict[int, Any]()
     # By number of each leaf its new number; one more for nodes at the end.

@@ -6,13 +6,14 @@ use outlive_types::Error;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyComplex, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 
-/// Objects made from so many bytes are worth a pause of the garbage collector, which finds nothing.
+/// With this many bytes, a pause of the garbage collector is worth its cost: it would find nothing.
 const NO_COLLECTION_BYTES: usize = 16 * 1024;
 
-/// The container that [`encode`](super::encode) was given.
+/// Returns the container that [`encode`](super::encode) was given.
 ///
 /// # Errors
-/// `DamagedError` if the bytes are none of `encode`, `InvalidError` if they are of another version.
+/// `DamagedError` if `encode` cannot have written the bytes, `InvalidError` if they are of another
+/// version.
 pub fn decode<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyAny>> {
     let _paused = (bytes.len() >= NO_COLLECTION_BYTES).then(|| Paused::begin(py)).transpose()?;
     let mut decoder = Decoder { py, from: PlainReader::new(bytes).map_err(|e| to_py(py, &e))? };
@@ -34,7 +35,7 @@ impl<'py> Decoder<'_, 'py> {
         to_py(self.py, &Error::damaged(format!("a tree of plain values cannot be: {why}")))
     }
 
-    /// The next value. `keys` are those of the last dict in the same container.
+    /// Returns the next value. `keys` are those of the last dict in the same container.
     fn value(&mut self, keys: &mut Vec<Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
         let py = self.py;
         let mut next = self.from.next().map_err(|error| to_py(py, &error))?;
@@ -112,7 +113,7 @@ impl<'py> Decoder<'_, 'py> {
     }
 }
 
-/// A list or tuple of numbers.
+/// Makes a list or tuple of numbers.
 fn run<'py>(
     py: Python<'py>,
     kind: PlainKind,

@@ -11,9 +11,9 @@ use pyo3::types::{
 };
 use std::os::raw::c_int;
 
-/// Fewer numbers are no run: one that becomes a text leaves the others where they are.
+/// Fewer numbers are no run, so that one that becomes a text does not move the others.
 const RUN_LEAST: usize = 4;
-/// Entries of a padded block at least, and about how many bytes it has: padding is 3 % of that.
+/// Least number of entries of a padded block, and its approximate bytes: padding is 3 % of them.
 const BLOCK_ENTRIES_MIN: usize = 1024;
 const BLOCK_BYTES: usize = 64 * 1024;
 
@@ -38,7 +38,7 @@ struct Encoder<'a> {
     ints: Vec<i64>,
     depth: usize,
     begin: usize,
-    /// Long containers of the save before, and of this one.
+    /// Long containers of the previous save, and of this one.
     before: &'a mut Remembered,
     now: &'a mut Remembered,
 }
@@ -80,7 +80,7 @@ impl Encoder<'_> {
         Ok(())
     }
 
-    /// Writes the bytes that a container had, if it has the same entries; false if it has not.
+    /// Writes the bytes that a container had, if it has the same entries; false otherwise.
     fn again(&mut self, container: &Bound<'_, PyAny>) -> bool {
         let (at, begin) = (address(container), self.to.mark() - self.begin);
         match self.before.containers.remove(&at) {
@@ -95,7 +95,8 @@ impl Encoder<'_> {
         }
     }
 
-    /// Remembers a container that was written from `mark` on, if it is long and its entries cannot change.
+    /// Remembers a container that was written from `mark` on, if it is long and its entries cannot
+    /// change.
     fn remember<'py>(
         &mut self,
         container: &Bound<'py, PyAny>,
@@ -156,7 +157,7 @@ impl Encoder<'_> {
         Ok(())
     }
 
-    /// Writes a run of floats; false, and nothing, if it is none.
+    /// Writes a run of floats; if they are none, writes nothing and returns false.
     fn floats<'py>(
         &mut self,
         kind: PlainKind,
@@ -174,7 +175,7 @@ impl Encoder<'_> {
         true
     }
 
-    /// Writes a run of integers; false, and nothing, if it is none.
+    /// Writes a run of integers; if they are none, writes nothing and returns false.
     fn ints<'py>(
         &mut self,
         kind: PlainKind,
@@ -208,7 +209,7 @@ impl Encoder<'_> {
             before.clear();
         }
         self.enter(dict.py())?;
-        // Of dicts among the values. A key is none.
+        // Keys of the last dict among the values; keys of the dict are no dicts.
         let mut keys = Vec::new();
         let mut blocks = Blocks::new(&self.to);
         for (key, value) in dict.iter() {
@@ -220,7 +221,8 @@ impl Encoder<'_> {
             self.value(&value, &mut keys)?;
         }
         self.depth -= 1;
-        // Keys that no path can name count for more than one value; such a dict is always looked at.
+        // Keys that no path can name count for more than one value; such a dict is searched each
+        // time.
         let nameable = || {
             dict.iter().all(|(key, _)| key.is_exact_instance_of::<PyString>())
                 || dict.iter().all(|(key, _)| key.is_exact_instance_of::<PyInt>())
@@ -265,7 +267,7 @@ impl Encoder<'_> {
     }
 }
 
-/// Pads a long container every so many entries, so that an entry that grows moves only those of its
+/// Pads a long container at regular distances, so that an entry that grows moves only those of its
 /// own block, and a save finds the other pages unchanged.
 struct Blocks {
     begin: usize,
@@ -279,8 +281,8 @@ impl Blocks {
         Blocks { begin: to.mark(), entries: 0, length: BLOCK_ENTRIES_MIN }
     }
 
-    /// The first entries say how many make a block of the bytes wanted. A power of two of them, so
-    /// that other first entries make other blocks only if they are of quite another length.
+    /// Computes the length of a block from the bytes of the first entries. It is a power of two, so
+    /// that other first entries change the blocks only if their length differs much.
     fn before_entry(&mut self, to: &mut PlainWriter<'_>) {
         if self.entries == BLOCK_ENTRIES_MIN {
             let bytes = (to.mark() - self.begin).max(1);
@@ -293,7 +295,7 @@ impl Blocks {
     }
 }
 
-/// The value of an integer, or whether it is below or above what fits.
+/// Returns the value of an integer, or whether it is too small or too large.
 #[allow(unsafe_code)]
 fn short(int: &Bound<'_, PyInt>) -> Result<i64, bool> {
     let mut overflow: c_int = 0;

@@ -6,11 +6,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyList, PyString, PyTuple};
 use std::collections::HashSet;
 
-/// What a container counts that no path can describe: it is one leaf, whatever its size.
+/// Count of a container that no path can describe: it is one leaf, whatever its size.
 const UNNAMEABLE: usize = 1 << 40;
 
-/// Ids of the containers that hold nothing but plain values, of each the outermost: those with `least`
-/// values or more, and those with keys that no path can name.
+/// Returns ids of the outermost containers that hold only plain values: those with `least` values
+/// or more, and those with keys that no path can name.
 pub fn outermost(
     state: &Bound<'_, PyAny>,
     least: usize,
@@ -27,14 +27,14 @@ struct Search<'a> {
     least: usize,
     open: Vec<usize>,
     found: Vec<usize>,
-    /// Containers that were looked at and are not plain: a net of objects that refer to each other has no end of
-    /// ways through it.
+    /// Containers that were searched and are not plain: a net of objects that refer to each other
+    /// has endless paths.
     not_plain: HashSet<usize>,
     remembered: &'a mut Remembered,
 }
 
 impl Search<'_> {
-    /// Looks at something. Unless it is plain, it finds what is inside.
+    /// Searches a value: records it if it is a plain container, else the plain containers in it.
     fn child(&mut self, value: &Bound<'_, PyAny>) {
         if let Some(count) = self.count(value)
             && count >= self.least
@@ -44,13 +44,14 @@ impl Search<'_> {
         }
     }
 
-    /// How many values something plain has. If it is not, its plain containers are found.
+    /// Returns the number of values in a plain value. If it is not plain, records its plain
+    /// containers.
     fn count(&mut self, value: &Bound<'_, PyAny>) -> Option<usize> {
         if is_plain(value) {
             return Some(1);
         }
         let at = address(value);
-        // A walk refuses what is nested too deeply, and what contains itself.
+        // A walk refuses a value that is nested too deeply, or contains itself.
         if self.open.len() >= DEPTH_MAX || self.not_plain.contains(&at) || self.open.contains(&at) {
             return None;
         }
@@ -102,11 +103,11 @@ impl Search<'_> {
     }
 }
 
-/// What a container has, as far as it was looked at.
+/// Contents of a container, as far as it was searched.
 struct Inside {
-    /// How many values; `None` if not all is plain.
+    /// Number of values; `None` if not all are plain.
     total: Option<usize>,
-    /// Containers in it that are plain, each with how many values.
+    /// Plain containers in it, each with its number of values.
     plain: Vec<(usize, usize)>,
 }
 

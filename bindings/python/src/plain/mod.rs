@@ -1,5 +1,5 @@
-//! Containers of nothing but plain values: finds those of a state, and turns each into the bytes of one
-//! region and back. (`crates/format` has the bytes.)
+//! Containers that hold only plain values: finds those of a state, and converts each into the bytes
+//! of one region and back. `crates/format` defines the bytes.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyComplex, PyFloat, PyInt, PyString, PyTuple};
@@ -14,7 +14,7 @@ pub use find::outermost;
 
 /// The dtype of such a region.
 pub const TREE: &str = "py:tree";
-/// Deepest nesting of a state; `_tree.py` refuses more.
+/// Deepest nesting of a state; `_tree.py` refuses deeper ones.
 const DEPTH_MAX: usize = 200;
 
 /// Whether a value is plain: immutable, of a built-in type, and without parts.

@@ -1,4 +1,4 @@
-"""What README.md and docs/python.md say of JAX. Run by `make test-frameworks`."""
+"""Claims of README.md and docs/python.md about JAX. Run by `make test-frameworks`."""
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ def test_arrays_of_any_dtype_are_replaced(job: outlive.Job, name: str) -> None:
         assert isinstance(state[key], jax.Array)
         assert state[key].dtype == value.dtype
         assert np.asarray(state[key]).tobytes() == np.asarray(value).tobytes()
-        # Nobody may write to an array of JAX.
+        # No code may write to an array of JAX.
         assert not np.asarray(empty[key]).astype("f4").any()
     fresh = job.restore()["w"]
     assert isinstance(fresh, np.ndarray)

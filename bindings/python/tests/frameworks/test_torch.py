@@ -1,4 +1,4 @@
-"""What README.md and docs/python.md say of PyTorch. Run by `make test-frameworks`."""
+"""Claims of README.md and docs/python.md about PyTorch. Run by `make test-frameworks`."""
 
 import tempfile
 from collections.abc import Callable
@@ -70,7 +70,7 @@ def test_tensors_of_any_dtype_are_filled_in_place(job: outlive.Job, name: str) -
     assert same_bits(state["w"], saved["w"])
     assert same_bits(state["cut"].contiguous(), saved["cut"].contiguous())
     assert same_bits(state["scalar"].reshape(1), saved["scalar"].reshape(1))
-    if name != "float4_e2m1fn_x2":  # of which NumPy has no like
+    if name != "float4_e2m1fn_x2":  # NumPy has no such dtype
         fresh = job.restore()["w"]
         assert fresh.dtype.name == name
         assert fresh.tobytes() == want.view(torch.uint8).numpy().tobytes()
@@ -102,7 +102,7 @@ def test_the_state_of_an_optimizer(job: outlive.Job) -> None:
     program, other = Program(1), Program(2)
     program.step(2)
     job.save(program.state(), wait=True)
-    # Without a step it has no state to be filled.
+    # Before its first step it has no state to fill.
     with pytest.raises(outlive.InvalidError, match="has no state before its first step"):
         job.restore(into={"opt": other.optimizer.state_dict()}, only="opt")
     other.step(1)

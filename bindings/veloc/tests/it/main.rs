@@ -1,4 +1,4 @@
-//! All tests of this crate that see it from outside: one program, as each takes long to link.
+//! All integration tests of this crate, in one program, since each program takes long to link.
 
 mod common;
 mod mpi;

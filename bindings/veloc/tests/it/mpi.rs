@@ -1,4 +1,4 @@
-//! Ranks that were written for VELOC, under each MPI that is here: killed, continued, and damaged.
+//! Ranks that were written for VELOC, under each installed MPI: killed, continued, and damaged.
 
 use crate::common;
 
@@ -17,7 +17,7 @@ struct Mpi {
 }
 
 impl Mpi {
-    /// The library of this MPI, and the program linked to it.
+    /// Builds the library of this MPI, and the program linked to it.
     fn build(name: &'static str) -> Mpi {
         let mpi = Mpi { name, dir: tempfile::tempdir().unwrap() };
         let dir = mpi.dir.path();
@@ -58,7 +58,7 @@ impl Mpi {
     }
 }
 
-/// What ranks of one number save does not push out what those of another have saved.
+/// Saves of one number of ranks drop no checkpoint of another number.
 #[test]
 fn each_number_of_ranks_keeps_its_versions() {
     for name in MPIS {
@@ -76,7 +76,7 @@ fn each_number_of_ranks_keeps_its_versions() {
     }
 }
 
-/// A process, or with a minus before its number a group of them; one that has ended is no error.
+/// Kills a process, or with a minus before its number a process group. It may have ended already.
 fn kill(process: &str) {
     Command::new("kill").args(["-KILL", "--", process]).stderr(Stdio::null()).status().unwrap();
 }
@@ -117,14 +117,14 @@ fn ranks_of_veloc_run_unchanged() {
 
         let parts = Mpi::build(name);
         assert_eq!(parts.run(3, 20).0, -1);
-        // Another number of ranks finds no version, and takes nothing away.
+        // Another number of ranks finds no version, and deletes nothing.
         let other = parts.command(2, 0).output().unwrap();
         assert!(text_of(&other).contains("from version -1"));
         let told = String::from_utf8_lossy(&other.stderr).into_owned();
         assert!(told.contains("3 ranks have saved checkpoint"), "{told}");
         assert!(told.contains("these are 2"), "{told}");
         assert_eq!(parts.run(3, 20).0, 20);
-        // Damage of one rank's data: all go back to a version that is whole.
+        // Data of one rank is damaged: all ranks restore an older version that is whole.
         let mut found = Vec::new();
         packs(&parts.pool().join("packs"), &mut found);
         found.sort_by_key(|path| fs::metadata(path).unwrap().modified().unwrap());

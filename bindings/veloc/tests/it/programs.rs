@@ -1,4 +1,4 @@
-//! A program in C that was written for VELOC, linked to a library of that name and run with ours.
+//! A C program that was written for VELOC, linked to a library of that name and run with ours.
 
 use crate::common;
 
@@ -38,7 +38,7 @@ fn all_parts(mode: &str) {
             format!("scratch = {at}/scratch\npersistent = {at}/persistent\nmode = {mode}\n{more}");
         fs::write(dir.path().join("veloc.cfg"), text).unwrap();
     };
-    // What an older library has left there is no pool, and stays.
+    // Files of an older library are there: they are no pool, and stay.
     fs::create_dir(dir.path().join("persistent")).unwrap();
     fs::write(dir.path().join("persistent/heat-0-1.dat"), "of VELOC").unwrap();
     config("meta = true\nwatchdog = 1\n");
@@ -70,7 +70,7 @@ fn every_function_in_the_background() {
     all_parts("async");
 }
 
-/// Killed a few steps after each start; at last it prints what an undisturbed run prints.
+/// Kills a program a few steps after each start: its last line is that of an undisturbed run.
 #[test]
 fn killed_again_and_again() {
     if !is_here("cc") {
@@ -118,7 +118,7 @@ fn killed_again_and_again() {
     assert!(starts.windows(2).all(|pair| pair[1] >= pair[0] + 3), "{starts:?}");
 }
 
-/// They and no others, or a program's own functions could meet those of some dependency.
+/// An exported function of a dependency could clash with one of the program.
 #[test]
 fn the_names_of_veloc_are_exported() {
     if !is_here("cc") || !is_here("nm") {
@@ -139,7 +139,7 @@ fn the_names_of_veloc_are_exported() {
     assert_eq!(exported, declared);
 }
 
-/// What `make install` installs of VELOC's: programs find it as they find VELOC.
+/// Programs find the files that `make install` installs for VELOC as they find VELOC.
 #[test]
 fn cmake_finds_what_is_installed() {
     if !is_here("cc") || !is_here("cmake") || !is_here("c++") {
@@ -153,7 +153,7 @@ fn cmake_finds_what_is_installed() {
     let mut install = Command::new(root().join("../../scripts/install"));
     install.arg(&prefix).env("OUTLIVE_INSTALL_FROM", &built).env("DESTDIR", "");
     text_of(&install.output().unwrap());
-    // Moved: the package finds itself.
+    // The package still works in a moved folder.
     let moved = dir.path().join("moved");
     fs::rename(&prefix, &moved).unwrap();
     let programs = root().join("tests/it/programs");

@@ -1,5 +1,5 @@
-//! The program's large blocks: `malloc` and its kin stand before those of the GNU C library, and keep a
-//! list. They take no lock and allocate nothing themselves.
+//! The program's large blocks. `malloc` and its kin here replace those of the GNU C library, and
+//! keep a list. They take no lock and allocate nothing themselves.
 
 use crate::stop;
 use libc::c_void;
@@ -7,13 +7,13 @@ use std::ptr::null_mut;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
 
-/// Most blocks that are listed; later ones are left out.
+/// Most blocks that are listed; later ones are omitted.
 const BLOCKS_MAX: usize = 64;
-/// The address of a block that is being listed.
+/// The address of a block while it is being listed.
 const TAKEN: usize = 1;
 
 struct Block {
-    /// 0: there is none.
+    /// 0: the entry is empty.
     start: AtomicUsize,
     bytes: AtomicUsize,
 }
@@ -24,7 +24,8 @@ static LISTED_FROM: AtomicUsize = AtomicUsize::new(usize::MAX);
 static REFUSED_FROM: AtomicUsize = AtomicUsize::new(usize::MAX);
 static REFUSED_TO: AtomicUsize = AtomicUsize::new(0);
 
-/// From now on blocks of so many bytes are listed, and `refused` sizes not to be had.
+/// From now on lists blocks of at least `listed_from` bytes, and fails allocations of `refused`
+/// sizes.
 pub fn begin(listed_from: usize, refused: Option<(usize, usize)>) {
     LISTED_FROM.store(listed_from, SeqCst);
     if let Some((from, to)) = refused {
@@ -33,12 +34,12 @@ pub fn begin(listed_from: usize, refused: Option<(usize, usize)>) {
     }
 }
 
-/// Whether there is none.
+/// Whether no block is listed.
 pub fn is_empty() -> bool {
     BLOCKS.iter().all(|block| block.start.load(SeqCst) <= TAKEN)
 }
 
-/// Addresses and lengths of the blocks that there are.
+/// Returns the addresses and lengths of the listed blocks.
 pub fn blocks() -> Vec<(usize, usize)> {
     let all = BLOCKS.iter().map(|block| (block.start.load(SeqCst), block.bytes.load(SeqCst)));
     all.filter(|(start, _)| *start > TAKEN).collect()
@@ -56,7 +57,7 @@ fn list(start: *mut c_void, bytes: usize) {
 }
 
 fn unlist(start: *mut c_void) {
-    // Blocks of this size are mapped each by itself, behind a header of 16 bytes.
+    // Each block of this size is a mapping of its own, with a header of 16 bytes.
     if start.addr() % 4096 == 16
         && let Some(block) = BLOCKS.iter().find(|block| block.start.load(SeqCst) == start.addr())
     {
@@ -75,15 +76,15 @@ unsafe extern "C" {
 /// malloc(3).
 ///
 /// # Safety
-/// As there.
+/// As for malloc(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc(bytes: usize) -> *mut c_void {
     if REFUSED_FROM.load(SeqCst) <= bytes && bytes <= REFUSED_TO.load(SeqCst) {
-        // SAFETY: the C library's own place for the thread's `errno`.
+        // SAFETY: the C library's `errno` of this thread.
         unsafe { *libc::__errno_location() = libc::ENOMEM };
         return null_mut();
     }
-    // SAFETY: passed on as it came.
+    // SAFETY: the arguments are passed on unchanged.
     let block = unsafe { __libc_malloc(bytes) };
     list(block, bytes);
     block
@@ -92,12 +93,12 @@ pub unsafe extern "C" fn malloc(bytes: usize) -> *mut c_void {
 /// calloc(3).
 ///
 /// # Safety
-/// As there.
+/// As for calloc(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn calloc(count: usize, bytes: usize) -> *mut c_void {
-    // SAFETY: passed on as it came.
+    // SAFETY: the arguments are passed on unchanged.
     let block = unsafe { __libc_calloc(count, bytes) };
-    // (It did not overflow, or there would be no block.)
+    // (The product did not overflow, or there would be no block.)
     list(block, count.wrapping_mul(bytes));
     block
 }
@@ -105,12 +106,12 @@ pub unsafe extern "C" fn calloc(count: usize, bytes: usize) -> *mut c_void {
 /// realloc(3).
 ///
 /// # Safety
-/// As there.
+/// As for realloc(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn realloc(block: *mut c_void, bytes: usize) -> *mut c_void {
-    // (If it fails, a large block stays and is not listed any more: it is left out from then on.)
+    // (If realloc fails, a large block stays but is no longer listed: it is omitted from then on.)
     unlist(block);
-    // SAFETY: passed on as it came.
+    // SAFETY: the arguments are passed on unchanged.
     let block = unsafe { __libc_realloc(block, bytes) };
     list(block, bytes);
     block
@@ -119,10 +120,10 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, bytes: usize) -> *mut c_voi
 /// free(3).
 ///
 /// # Safety
-/// As there.
+/// As for free(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(block: *mut c_void) {
     unlist(block);
-    // SAFETY: passed on as it came.
+    // SAFETY: the argument is passed on unchanged.
     unsafe { __libc_free(block) };
 }

@@ -1,17 +1,17 @@
-//! Saves for a program that knows nothing of them, to measure what they cost it: a library for
-//! `LD_PRELOAD`, for benchmarks only. A thread of its own makes the program stand still again and
-//! again, freezes its large blocks of `malloc` by the same code as a save, and reads and hashes what
-//! was frozen while the program goes on; nothing is written to a disk.
+//! Saves of a program that does not know of them, to measure what they cost it: a library for
+//! `LD_PRELOAD`, for benchmarks only. A thread of its own repeatedly stops the program and freezes
+//! its large `malloc` blocks with the code of a save. While the program continues, the thread reads
+//! and hashes the frozen memory. Nothing is written to a disk.
 //!
 //! | Variable | |
 //! | --- | --- |
-//! | `OUTLIVE_PRELOAD_REPORT` | where the figures go, as JSON; without it nothing is done at all |
-//! | `OUTLIVE_PRELOAD_TRACKER` | `hash`, `mprotect`, `wp-async` or `auto`; without it nothing is frozen |
-//! | `OUTLIVE_PRELOAD_WHILE` | a file: there are freezes only while it exists |
-//! | `OUTLIVE_PRELOAD_INTERVAL_MS` | from one freeze to the next; 250 |
-//! | `OUTLIVE_PRELOAD_FROM_BYTES` | smaller blocks are left out; 16 MiB |
-//! | `OUTLIVE_PRELOAD_REFUSE` | `FROM-TO`: `malloc` has no memory for blocks of so many bytes |
-#![allow(unsafe_code)] // it lives in a program that it was not made for
+//! | `OUTLIVE_PRELOAD_REPORT` | file for the figures, as JSON; without it nothing happens |
+//! | `OUTLIVE_PRELOAD_TRACKER` | `hash`, `mprotect`, `wp-async`, `auto`; without it no freezes |
+//! | `OUTLIVE_PRELOAD_WHILE` | a file: freezes happen only while it exists |
+//! | `OUTLIVE_PRELOAD_INTERVAL_MS` | time between two freezes; 250 |
+//! | `OUTLIVE_PRELOAD_FROM_BYTES` | smaller blocks are omitted; 16 MiB |
+//! | `OUTLIVE_PRELOAD_REFUSE` | `FROM-TO`: `malloc` fails for blocks of FROM to TO bytes |
+#![allow(unsafe_code)] // runs inside a program that does not know of it
 
 mod heap;
 mod rounds;
@@ -27,11 +27,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
-/// How often the thread looks whether it is to begin or to end.
+/// Time between two checks whether the thread is to begin or to end.
 const GLANCE: Duration = Duration::from_millis(2);
-/// How long the end of the program waits for the report.
+/// Longest time that the end of the program waits for the report.
 const REPORT_PATIENCE: Duration = Duration::from_secs(30);
-/// One freeze in so many is followed by a comparison of all memory.
+/// Number of freezes of which one is followed by a comparison of all memory.
 const CHECKED: usize = 5;
 
 /// The process with the thread; a forked child has none.
@@ -39,7 +39,7 @@ static PROCESS: AtomicU32 = AtomicU32::new(0);
 static ENDS: AtomicBool = AtomicBool::new(false);
 static DONE: AtomicBool = AtomicBool::new(false);
 
-/// Called by the loader before the program's `main`.
+/// Entry point that the loader calls before the program's `main`.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEGIN: extern "C" fn() = begin;
@@ -49,13 +49,13 @@ struct Settings {
     tracker: Option<TrackerChoice>,
     only_while: Option<PathBuf>,
     interval: Duration,
-    /// Of the program's first thread, its processor time.
+    /// Clock of the processor time of the program's first thread.
     clock: libc::clockid_t,
 }
 
 impl Settings {
-    /// What the environment says. It is taken out, so that programs that this one starts are left
-    /// alone.
+    /// Reads the settings from the environment and removes them there, so that they do not affect
+    /// programs that this one starts.
     fn take() -> Option<Settings> {
         let report = taken("REPORT")?.into();
         let number = |name| taken(name).and_then(|text| text.parse::<usize>().ok());
@@ -66,7 +66,7 @@ impl Settings {
         heap::begin(number("FROM_BYTES").unwrap_or(16 << 20), refused);
         let tracker = taken("TRACKER").map(|word| TrackerChoice::parse(&word));
         let mut clock = 0;
-        // SAFETY: the calling thread's own clock is written to where it is asked for.
+        // SAFETY: the call writes the calling thread's own clock to `clock`.
         unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), &raw mut clock) };
         Some(Settings {
             report,
@@ -80,19 +80,19 @@ impl Settings {
         })
     }
 
-    /// Processor seconds of the program's first thread: all, and those in the kernel, in steps of a
-    /// hundredth mostly.
+    /// Processor seconds of the program's first thread: all, and those in the kernel, mostly in
+    /// steps of a hundredth.
     fn program_cpu(&self) -> (f64, f64) {
         let path = format!("/proc/self/task/{}/stat", process::id());
         let stat = fs::read_to_string(path).unwrap_or_default();
-        // Behind the name, which may hold anything (proc_pid_stat(5)).
+        // The fields after the name, which may hold any character (proc_pid_stat(5)).
         let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
         let ticks = fields.split_ascii_whitespace().nth(12).and_then(|text| text.parse().ok());
         let system_s = ticks.unwrap_or(0) as f64 / rustix::param::clock_ticks_per_second() as f64;
         (seconds(self.clock), system_s)
     }
 
-    /// Whether there is to be something to freeze, and is.
+    /// Whether freezes are wanted, and there is memory to freeze.
     fn is_open(&self) -> bool {
         let exists = |path: &PathBuf| path.exists();
         let may = !ENDS.load(SeqCst) && self.only_while.as_ref().is_none_or(exists);
@@ -117,7 +117,7 @@ extern "C" fn begin() {
     unsafe { libc::atexit(end) };
     let thread = thread::Builder::new().name("outlive-preload".into());
     let started = thread.spawn(move || {
-        /// Whatever becomes of the thread, the program is to end.
+        /// Lets the program end, even if the thread panics.
         struct Done;
         impl Drop for Done {
             fn drop(&mut self) {
@@ -133,7 +133,7 @@ extern "C" fn begin() {
     }
 }
 
-/// At the program's end: waits for the report.
+/// Waits for the report when the program ends.
 extern "C" fn end() {
     if PROCESS.load(SeqCst) != process::id() {
         return;
@@ -147,11 +147,11 @@ extern "C" fn end() {
 
 fn run(settings: &Settings) {
     stop::begin();
-    // Not on the program's own thread: what it allocates could be behind a lock that the program
-    // holds while it stands.
+    // Created on this thread, not the program's: an allocation there could wait for a lock that the
+    // stopped program holds.
     let mut rounds = settings.tracker.map(Rounds::new);
     let mut due = Instant::now();
-    // What the clocks said when there was first something to freeze.
+    // Processor time when there was first something to freeze.
     let mut began = None;
     let mut is_reported = false;
     loop {
@@ -162,10 +162,10 @@ fn run(settings: &Settings) {
             is_reported = false;
         }
         let is_over = !is_open && began.is_some() && !is_reported;
-        // Read first: the program goes on while the last freeze is worked on.
+        // Reads the clocks first: the program continues while the last freeze is processed.
         let ended = if is_over || ends { settings.program_cpu() } else { (0.0, 0.0) };
         match &mut rounds {
-            // The last one is compared, if the memory is there still.
+            // The last freeze is compared, if the memory still exists.
             Some(rounds) if is_over => rounds.round(true),
             Some(rounds) if is_open && Instant::now() >= due => {
                 due = Instant::now() + settings.interval;
@@ -189,7 +189,7 @@ fn run(settings: &Settings) {
     }
 }
 
-/// Whoever waits for the report finds all of it.
+/// Writes the report under another name first, so that a reader finds all of it or none.
 fn write(path: &Path, text: &str) {
     let part = path.with_extension("part");
     let written = fs::write(&part, text).and_then(|()| fs::rename(&part, path));
@@ -198,10 +198,10 @@ fn write(path: &Path, text: &str) {
     }
 }
 
-/// What a clock says.
+/// Seconds on a clock.
 fn seconds(clock: libc::clockid_t) -> f64 {
     let mut time = MaybeUninit::<libc::timespec>::zeroed();
-    // SAFETY: the call writes a time to the memory that it is given; all zero is one, too.
+    // SAFETY: the call writes a time to the given memory; all zero is a valid time, too.
     let time = unsafe {
         libc::clock_gettime(clock, time.as_mut_ptr());
         time.assume_init()

@@ -1,4 +1,4 @@
-//! One freeze after another, what each cost, and whether it told the truth.
+//! A series of freezes, the cost of each, and whether its image was right.
 
 use crate::{heap, seconds, stop};
 use outlive_capture::track::TrackerChoice;
@@ -12,22 +12,22 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What a save's longest chunks have.
+/// Length of a save's longest chunks.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// What one freeze cost.
+/// Cost of one freeze.
 struct Figures {
-    /// Until all threads stood.
+    /// Time until all threads stood.
     stop_s: f64,
-    /// The freeze, for which they stood.
+    /// Time of the freeze, in which they stood.
     stall_s: f64,
-    /// Processor time of the process in it, which is all ours.
+    /// Processor time of the process in the freeze, which is all ours.
     stall_cpu_s: f64,
-    /// Processor time to read and hash what was frozen.
+    /// Processor time to read and hash the frozen memory.
     drain_cpu_s: f64,
     changed_bytes: u64,
     copied_bytes: u64,
-    /// All memory was compared, while the program stood longer.
+    /// Whether all memory was compared, while the program stood longer.
     checked: bool,
 }
 
@@ -36,7 +36,7 @@ pub struct Rounds {
     tracker: Arc<ChangeTracker>,
     epoch: Epoch,
     figures: Vec<Figures>,
-    /// Hashes of all pages as the images have them, by region.
+    /// Hashes of all pages as in the images, by region.
     seen: HashMap<String, Vec<u128>>,
     checked_pages: u64,
     wrong_pages: u64,
@@ -46,7 +46,7 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    /// None yet.
+    /// Returns a series without freezes.
     pub fn new(choice: TrackerChoice) -> Rounds {
         Rounds {
             tracker: Arc::new(ChangeTracker::with(choice)),
@@ -61,12 +61,13 @@ impl Rounds {
         }
     }
 
-    /// How many there were.
+    /// Number of freezes so far.
     pub fn taken(&self) -> usize {
         self.figures.len()
     }
 
-    /// One more, if there is anything to freeze. With `checked` all memory is compared with the images.
+    /// Freezes once more, if there is anything to freeze. With `checked`, compares all memory with
+    /// the images.
     pub fn round(&mut self, checked: bool) {
         if self.error.is_none()
             && !heap::is_empty()
@@ -89,9 +90,9 @@ impl Rounds {
         }
         self.region_bytes = blocks.iter().map(|(_, bytes)| bytes).sum();
         let regions = blocks.iter().map(|(start, bytes)| {
-            // SAFETY: a block that the program has allocated and not freed. All that could write or
-            // free it stands until the freeze is over; nothing is left live by one that may copy
-            // without limit.
+            // SAFETY: a block that the program has allocated and not freed. All threads that could
+            // write or free it stand until the freeze is over. A freeze that may copy without limit
+            // leaves no run live.
             unsafe {
                 let at = *start as *const u8;
                 Region::from_raw(name(*start), "|u1", vec![*bytes as u64], at, *bytes)
@@ -135,8 +136,8 @@ impl Rounds {
         Ok(())
     }
 
-    /// Reads all that was frozen and hashes it as a save does, and keeps hashes of its own. Answers the
-    /// seconds of the former.
+    /// Reads and hashes all frozen memory as a save does, and keeps hashes of its own. Returns the
+    /// seconds of the reading and hashing.
     fn drain(&mut self, frozen: &dyn Frozen) -> Result<f64> {
         let streams = frozen.streams();
         self.seen.retain(|name, _| streams.iter().any(|stream| stream.name == *name));
@@ -161,7 +162,7 @@ impl Rounds {
         Ok(drain_cpu_s)
     }
 
-    /// Compares all memory with the images: what was taken for unchanged must be.
+    /// Compares all memory with the images: pages taken for unchanged must be unchanged.
     fn check(&mut self, blocks: &[(usize, usize)]) {
         for (start, bytes) in blocks {
             // SAFETY: as for the region above; the program stands still.
@@ -174,7 +175,7 @@ impl Rounds {
         }
     }
 
-    /// The figures as members of a JSON object, with a comma before each.
+    /// Formats the figures as members of a JSON object, with a comma before each.
     pub fn json(&self) -> String {
         let freezes: Vec<String> = self.figures.iter().map(Figures::json).collect();
         let error = self.error.as_ref().map_or("null".to_owned(), |error| quoted(error));
@@ -202,12 +203,12 @@ impl Figures {
     }
 }
 
-/// A region's name.
+/// Name of a region.
 fn name(start: usize) -> String {
     format!("{start:#x}")
 }
 
-/// Text for JSON.
+/// Quotes text for JSON.
 fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', " "))
 }

@@ -1,10 +1,10 @@
-//! The program's threads, and how they are made to stand: each is sent a signal, whose handler waits.
-//! One that is within the SIGSEGV handler of `mprotect` comes out of it first, as that blocks signals.
+//! The program's threads, and how they are stopped: each gets a signal whose handler waits. A
+//! thread within the SIGSEGV handler of `mprotect` leaves that first, as it blocks signals.
 //!
-//! A thread may stand while it holds a lock of the C library, so whoever works meanwhile must do
-//! without: our thread has an arena of `malloc` to itself, and starts and ends threads only here. (A
-//! program that is stopped while it starts a thread or loads a library could still be in our way; those
-//! that are measured do neither while they are.)
+//! A stopped thread may hold a lock of the C library, so our thread must do without these locks. It
+//! has an arena of `malloc` to itself, and starts and ends threads only here. (A program stopped
+//! while it starts a thread or loads a library could still block us; the measured programs do
+//! neither during the measurement.)
 
 use libc::c_int;
 use std::fs;
@@ -15,10 +15,10 @@ use std::sync::atomic::{AtomicI32, AtomicU32};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long threads have to stand.
+/// Longest time for threads to stop.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Odd: who gets the signal stands until it is another.
+/// Odd: a thread that gets the signal stands until the value changes.
 static TURN: AtomicU32 = AtomicU32::new(0);
 static STANDING: AtomicU32 = AtomicU32::new(0);
 /// The thread that works while the others stand.
@@ -28,23 +28,23 @@ fn this_thread() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
-/// Whether the calling thread is ours. (Those that work for it allocate nothing large.)
+/// Whether the calling thread is ours. (Its helpers make no large allocation.)
 pub fn is_ours() -> bool {
     OURS.load(SeqCst) == this_thread()
 }
 
-/// Not one that programs use: the last but two.
+/// Returns a signal that programs do not use: the last but two.
 fn signal() -> c_int {
     libc::SIGRTMAX() - 2
 }
 
-/// To be called once, by the thread that will stop the others.
+/// Prepares to stop threads. The thread that will stop the others calls it once.
 pub fn begin() {
     OURS.store(this_thread(), SeqCst);
     let handler: extern "C" fn(c_int) = stand;
-    // SAFETY: a mask and an action of zeros are whole, and filled below. The handler does only what one
-    // may: it waits, and changes nothing but `errno`, which it puts back. The program's signals are
-    // for its own threads; faults of this one cannot be blocked.
+    // SAFETY: a mask and an action of zeros are valid, and filled below. The handler does only what
+    // a handler may: it waits, and changes nothing but `errno`, which it restores. The program's
+    // signals are for its own threads; faults of this one cannot be blocked.
     unsafe {
         let mut all = MaybeUninit::zeroed().assume_init();
         libc::sigfillset(&raw mut all);
@@ -60,13 +60,13 @@ pub fn begin() {
     }
 }
 
-/// As long as this lives all threads but the calling one stand.
+/// Keeps all threads except the calling one stopped as long as it lives.
 pub struct Standing(());
 
 impl Drop for Standing {
     fn drop(&mut self) {
         TURN.fetch_add(1, SeqCst);
-        // SAFETY: wakes whoever waits for the word, which lives for ever.
+        // SAFETY: wakes the threads that wait for the word, which lives forever.
         unsafe {
             let wake = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
             libc::syscall(libc::SYS_futex, TURN.as_ptr(), wake, c_int::MAX);
@@ -74,8 +74,8 @@ impl Drop for Standing {
     }
 }
 
-/// Makes all other threads stand; `None` if one of them does not. Then it is not to be tried again: that
-/// one may get its signal later.
+/// Stops all other threads; `None` if one of them does not stop. Then do not try again: that thread
+/// may get its signal later.
 pub fn stop() -> Option<Standing> {
     let process = std::process::id().cast_signed();
     let begun = Instant::now();
@@ -84,7 +84,7 @@ pub fn stop() -> Option<Standing> {
     let stopping = Standing(());
     let mut told: Vec<i32> = Vec::new();
     while begun.elapsed() < PATIENCE {
-        // Who stood before the list was made can start no thread that is not on it.
+        // A thread that stood before the list was made can start no thread that is missing from it.
         let standing = STANDING.load(SeqCst) as usize;
         let threads = threads()?;
         told.retain(|thread| threads.contains(thread));
@@ -112,13 +112,13 @@ fn threads() -> Option<Vec<i32>> {
     Some(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// The handler.
+/// Signal handler.
 extern "C" fn stand(_: c_int) {
     let turn = TURN.load(SeqCst);
     if turn.is_multiple_of(2) {
         return;
     }
-    // SAFETY: the C library's own place for the thread's `errno`.
+    // SAFETY: the C library's `errno` of this thread.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let before = unsafe { *errno };
@@ -126,7 +126,7 @@ extern "C" fn stand(_: c_int) {
     while TURN.load(SeqCst) == turn {
         let wait = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
         let no_limit = null_mut::<libc::timespec>();
-        // SAFETY: waits for a word that lives for ever to be another, or for nothing.
+        // SAFETY: waits until a word that lives forever changes; it may also return early.
         unsafe { libc::syscall(libc::SYS_futex, TURN.as_ptr(), wait, turn, no_limit) };
     }
     // SAFETY: as above.

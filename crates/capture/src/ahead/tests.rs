@@ -1,4 +1,4 @@
-//! Copies ahead against a naive model, with a tracker that is told what was written.
+//! Compares copies ahead with a naive model, with a tracker whose written pages the test sets.
 
 use super::*;
 use crate::track::TrackerKind;
@@ -9,14 +9,15 @@ use std::sync::atomic::AtomicU64;
 pub use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// A tracker of the pages of `memory`, by number. It notes what it is told.
+/// A tracker of the pages of `memory`, by number. It reports the pages that a test notes as
+/// written.
 #[derive(Debug)]
 pub struct Told {
     start: usize,
     written: Mutex<BTreeSet<usize>>,
     refuses: Mutex<bool>,
     given_up: Mutex<bool>,
-    /// How often it was asked.
+    /// Number of collections.
     looks: AtomicU64,
 }
 
@@ -31,8 +32,8 @@ impl Told {
         }
     }
 
-    /// Waits until whoever copies ahead has found what was written, seen that it is quiet, copied it,
-    /// and looks again.
+    /// Waits until the copying thread has collected the written pages, found them quiet, copied
+    /// them, and collected again.
     pub fn wait_for_copies(&self) {
         let seen = self.looks.load(Ordering::Relaxed);
         let started = Instant::now();
@@ -46,7 +47,7 @@ impl Told {
         *self.refuses.lock().unwrap() = true;
     }
 
-    /// Nothing is left of its pages, and no page table.
+    /// Makes the tracker report all of its pages as absent.
     pub fn give_up(&self) {
         *self.given_up.lock().unwrap() = true;
     }
@@ -123,7 +124,7 @@ const PAGES: usize = 64;
 enum Step {
     Write(Vec<usize>),
     Round,
-    /// A round that is told to end after so many batches.
+    /// A round that must end after this number of batches.
     Short(usize),
 }
 
@@ -135,11 +136,11 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What must hold, told page by page.
+/// Expected state, page by page.
 #[derive(Default)]
 struct Model {
     written: BTreeSet<usize>,
-    /// Written since the last round.
+    /// Pages written since the last round.
     now: BTreeSet<usize>,
 }
 
@@ -154,7 +155,7 @@ proptest! {
     ) {
         let mut memory = AlignedBuf::zeroed(PAGES * PAGE_BYTES);
         let told = Told::new(memory.as_ptr().addr());
-        // Two areas that touch, in the wrong order.
+        // Two adjacent areas, in the wrong order.
         let areas = [told.pages(split..PAGES), told.pages(0..split)];
         let bytes_max = (budget_pages * PAGE_BYTES) as u64;
         let mut ahead = Ahead::new(&areas, &[], bytes_max, Ahead::default());
@@ -241,7 +242,7 @@ fn memory_that_goes_away_is_not_copied() {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
     let length = 4 * PAGE_BYTES;
     #[allow(unsafe_code)]
-    // SAFETY: a new mapping of our own, which nobody uses when it goes.
+    // SAFETY: a new mapping of our own, which is unused when it is unmapped.
     let start = unsafe {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         let start = mmap_anonymous(std::ptr::null_mut(), length, prot, MapFlags::PRIVATE).unwrap();
@@ -270,7 +271,7 @@ fn a_thread_copies_what_is_quiet_and_ends_when_told() {
     assert_eq!(ahead.copied_bytes(), 49 * 4096);
     assert!(ahead.page(told.pages(7..8).start).is_none());
     assert_eq!(ahead.page(told.pages(8..9).start), Some(&[3; PAGE_BYTES][..]));
-    // Dropped without a word, it ends as well; buffers serve again.
+    // A thread that is dropped without `stop` ends as well; buffers are reused.
     let thread = AheadThread::start(told.clone(), begin(ahead)).unwrap();
     drop(thread);
     assert_eq!(Arc::strong_count(&told), 1);

@@ -1,16 +1,17 @@
-//! Keeps apart what threads of one process do at the same time: clones of ours, memory that is kept from a clone's
-//! child, and forks of the program.
+//! Excludes concurrent actions of the threads of one process: our clones, memory that a clone's
+//! child does not get, and forks of the program.
 //!
-//! A child may be a copy of this process at any moment. So no state here makes a child wait for a thread that it does
-//! not have: it names the process, and that of another one counts for nothing.
+//! A child may be a copy of this process at any moment, and it must not wait for a thread that it
+//! does not have. So each state here names a process, and the state of another process counts for
+//! nothing.
 
 use super::sys;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::yield_now;
 
-/// The process of which a thread clones, or reads its mappings; 0 if none does.
+/// The process with a thread that clones or reads its mappings; 0 if there is none.
 static CLONING: AtomicU32 = AtomicU32::new(0);
-/// The process that keeps memory from children; 0 if none does.
+/// The process that withholds memory from children; 0 if there is none.
 static KEEPING: AtomicU32 = AtomicU32::new(0);
 /// Threads of the program that are forking.
 static FORKING: AtomicU32 = AtomicU32::new(0);
@@ -20,22 +21,22 @@ static FORKING: AtomicU32 = AtomicU32::new(0);
 pub(super) struct CloneGuard(());
 
 impl CloneGuard {
-    /// Waits for the turn: others take it for milliseconds.
+    /// Waits until no other thread holds the guard, which takes milliseconds.
     pub fn wait() -> CloneGuard {
         let own = std::process::id();
         let mut there = 0;
         while let Err(holder) =
             CLONING.compare_exchange(there, own, Ordering::SeqCst, Ordering::SeqCst)
         {
-            // One of another process was copied with its memory.
+            // A guard of another process was copied with its memory.
             there = if holder == own { 0 } else { holder };
             yield_now();
         }
         CloneGuard(())
     }
 
-    /// Has threads of the program that begin to fork wait until this is dropped; `None` if one is forking already, which
-    /// may wait for anything, or if forks are not seen.
+    /// Makes threads of the program that begin to fork wait until the result is dropped. `None` if
+    /// one is forking already, which may wait for anything, or if forks are not seen.
     pub fn hold_forks(&self) -> Option<HeldForks> {
         if !forks_are_seen() {
             return None;
@@ -52,7 +53,7 @@ impl Drop for CloneGuard {
     }
 }
 
-/// No thread of the program forks by libc.
+/// No thread of the program forks through libc.
 #[derive(Debug)]
 pub(super) struct HeldForks(());
 
@@ -62,8 +63,8 @@ impl Drop for HeldForks {
     }
 }
 
-/// Whether forks of the program are counted. Not at the first call, which sees to it: a thread may be in a fork that
-/// began before.
+/// Whether forks of the program are counted. The first call starts that and returns false: a thread
+/// may be in a fork that began before.
 fn forks_are_seen() -> bool {
     static ASKED: AtomicBool = AtomicBool::new(false);
     static SEEN: AtomicBool = AtomicBool::new(false);
@@ -85,7 +86,7 @@ pub(super) extern "C" fn after_fork() {
     FORKING.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// The other threads are not there.
+/// Resets the states: the child does not have the other threads.
 extern "C" fn after_fork_in_child() {
     for state in [&CLONING, &KEEPING, &FORKING] {
         state.store(0, Ordering::SeqCst);

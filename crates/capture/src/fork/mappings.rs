@@ -1,27 +1,28 @@
-//! Which memory a fork freezes, which it does not, and which the child can do without.
+//! Memory that a fork freezes, that it does not freeze, and that the child does not need.
 
 use super::apart::CloneGuard;
 use crate::track::Refusal;
 use outlive_types::BLOCK_BYTES;
 use std::ops::Range;
 
-/// What a fork costs while the program stands, in seconds a GiB: of 4 KiB pages, and of huge ones.
-/// `outlive bench freeze` measures both; to arm what is then read in place adds too little to be told
-/// apart (docs/design/011-tracking.md).
+/// Cost of a fork while the program stands, in seconds per GiB of 4 KiB pages, and of huge ones.
+/// `outlive bench freeze` measures both. The cost of arming memory that is then read in place is
+/// too small to be measured (docs/design/011-tracking.md).
 pub(crate) const FORK_SMALL_S_PER_GIB: f64 = 0.034;
 pub(crate) const FORK_HUGE_S_PER_GIB: f64 = 0.0008;
-/// Memory is kept from the child if that saves so much: the calls of the kernel for it took 8 µs where they were timed.
+/// Least saving for which memory is withheld from the child: the system calls for it took 8 µs when
+/// measured.
 const KEPT_FROM_S: f64 = 20e-6;
-/// Each range that is kept from the child may split a mapping in three for a moment, of which the system
-/// allows 65,530.
+/// Most ranges that are withheld from the child: each may briefly split a mapping in three, of
+/// which the system allows 65,530.
 const KEPT_MAX: usize = 1024;
 
 /// The mappings of this process, as `/proc/self/smaps` lists them.
 #[derive(Debug, Default)]
 pub(crate) struct Mappings {
-    /// Sorted, apart.
+    /// Sorted and disjoint.
     list: Vec<Mapping>,
-    /// Anonymous memory that is there, in all mappings.
+    /// Anonymous memory that is present, in all mappings.
     pub filled: Filled,
 }
 
@@ -32,30 +33,30 @@ struct Mapping {
     filled: Filled,
 }
 
-/// Anonymous memory that is there.
+/// Anonymous memory that is present.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Filled {
-    /// Bytes of it.
+    /// Bytes of all of it.
     pub bytes: u64,
-    /// Part of them that lies in huge pages.
+    /// Bytes of the part that lies in huge pages.
     pub huge_bytes: u64,
 }
 
 impl Filled {
-    /// What it costs to fork it, in seconds.
+    /// Seconds that it costs to fork this memory.
     pub fn fork_s(self) -> f64 {
         let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
         let small_bytes = self.bytes.saturating_sub(self.huge_bytes);
         gib(small_bytes) * FORK_SMALL_S_PER_GIB + gib(self.huge_bytes) * FORK_HUGE_S_PER_GIB
     }
 
-    /// What is in `part` of `whole` bytes, if it is spread evenly.
+    /// Returns the share of `part` bytes of `whole`, if the memory is spread evenly.
     fn share(self, part: usize, whole: usize) -> Filled {
         let of = |bytes: u64| (bytes as f64 * part as f64 / whole.max(1) as f64) as u64;
         Filled { bytes: of(self.bytes), huge_bytes: of(self.huge_bytes) }
     }
 
-    /// What is left of it without `other`.
+    /// Returns the rest without `other`.
     pub fn less(self, other: Filled) -> Filled {
         Filled {
             bytes: self.bytes.saturating_sub(other.bytes),
@@ -69,23 +70,24 @@ impl Filled {
     }
 }
 
-/// Memory that a child does without.
+/// Memory that a child does not need.
 #[derive(Debug, Default)]
 pub(crate) struct KeptFrom {
-    /// Whole blocks (2 MiB), apart.
+    /// Whole blocks (2 MiB), disjoint.
     pub ranges: Vec<Range<usize>>,
-    /// What is there, as far as the mappings tell.
+    /// Memory present in the ranges, as far as the mappings show.
     pub filled: Filled,
 }
 
 impl Mappings {
-    /// Reads them. That takes 5 ms for each GiB of 4 KiB pages (0.1 of huge ones), as the kernel
-    /// counts pages on the way; it tells flags nowhere else.
+    /// Reads the mappings. That takes 5 ms for each GiB of 4 KiB pages (0.1 of huge ones), as the
+    /// kernel counts pages meanwhile; only this file has the flags.
     ///
     /// # Errors
-    /// If they may not be read.
+    /// If the mappings may not be read.
     pub fn read() -> Result<Mappings, Refusal> {
-        // What another freeze keeps from its child would seem to be kept from all.
+        // Otherwise memory that another freeze withholds from its child would seem to be withheld
+        // from all.
         let _turn = CloneGuard::wait();
         match std::fs::read_to_string("/proc/self/smaps") {
             Ok(text) => Ok(Mappings::parse(&text)),
@@ -104,7 +106,7 @@ impl Mappings {
             match first.strip_suffix(':') {
                 None => {
                     let Some(range) = range_of(first) else { continue };
-                    // Permissions, offset, device, inode: private, and no file behind it.
+                    // Permissions, offset, device, inode: private, and without a file.
                     let private = words.next().is_some_and(|word| word.ends_with('p'));
                     plain = private && words.nth(2) == Some("0");
                     found.list.push(Mapping { range, frozen: false, filled: Filled::default() });
@@ -118,7 +120,7 @@ impl Mappings {
                     found.fill(Filled { bytes: 0, huge_bytes });
                 }
                 Some("VmFlags") => {
-                    // Not copied; wiped; of a device; in any case not frozen.
+                    // Flags of memory that is not copied, wiped, or a device's: it is not frozen.
                     let mut flags = words;
                     let frozen =
                         plain && !flags.any(|flag| ["dc", "wf", "io", "pf"].contains(&flag));
@@ -132,7 +134,7 @@ impl Mappings {
         found
     }
 
-    /// Adds to what is in the last mapping.
+    /// Adds memory to the last mapping.
     fn fill(&mut self, filled: Filled) {
         self.filled.add(filled);
         if let Some(last) = self.list.last_mut() {
@@ -140,15 +142,16 @@ impl Mappings {
         }
     }
 
-    /// The frozen memory that holds nothing of `needed` (sorted, apart), where it saves time to keep it from the
-    /// child: in whole blocks, as a huge page that is cut in two is split.
+    /// Returns the frozen memory that holds nothing of `needed` (sorted, disjoint), where
+    /// withholding it from the child saves time. The ranges are whole blocks: a huge page that is
+    /// cut in two is split.
     pub fn kept_from(&self, needed: &[Range<usize>]) -> KeptFrom {
         let mut found: Vec<(Range<usize>, Filled)> = Vec::new();
         for mapping in self.list.iter().filter(|mapping| mapping.frozen) {
             let Range { start: begin, end: stop } = mapping.range;
             let first = needed.partition_point(|range| range.end <= begin);
             let inside = needed[first..].iter().take_while(|it| it.start < stop);
-            // What is needed was written, so it is there; only the rest is spread evenly.
+            // Needed memory was written, so it is present; only the rest is spread evenly.
             let part = |range: &Range<usize>| range.end.min(stop) - range.start.max(begin);
             let needed_bytes = inside.clone().map(part).sum::<usize>();
             let all = mapping.filled;
@@ -179,7 +182,7 @@ impl Mappings {
     }
 
     /// True if a fork freezes all of `range`: private memory without a file, which the program has
-    /// not kept from its children. (Pages pinned for a device are copied by the fork itself.)
+    /// not withheld from its children. (The fork itself copies pages that are pinned for a device.)
     pub fn is_frozen(&self, range: Range<usize>) -> bool {
         let mut at = range.start;
         let first = self.list.partition_point(|mapping| mapping.range.end <= at);
@@ -265,7 +268,7 @@ mod tests {
         let list = vec![
             mapping(0..100, 100 * MIB, 0, true),
             mapping(100..200, 100 * MIB, 0, false),
-            // Next to nothing is there.
+            // Hardly anything is present.
             mapping(200..300, 4096, 0, true),
             mapping(300..400, 100 * MIB, 100 * MIB, true),
         ];
@@ -278,7 +281,7 @@ mod tests {
         assert_eq!(found, ranges);
         let mib = |bytes: u64| bytes >> 20;
         assert_eq!((mib(kept.filled.bytes), mib(kept.filled.huge_bytes)), (172, 98));
-        // Most is saved first.
+        // The range that saves most comes first.
         assert_eq!(kept.ranges[0], ranges[1]);
         let all = 0..usize::MAX;
         assert!(mappings.kept_from(std::slice::from_ref(&all)).ranges.is_empty());

@@ -1,9 +1,9 @@
 //! A frozen child: a copy of this process's memory that only sleeps, and is read.
 //!
-//! The kernel copies page tables, not pages; a page is copied when the program first writes it. So
-//! the image stands from one moment on, at the cost of 20 to 28 ms a GiB of 4 KiB pages or 0.6 ms a
-//! GiB of huge ones, and 2 to 5 µs for each page that the program writes while the child lives. Of memory
-//! that the image does not need the child gets nothing, and it costs nothing.
+//! The kernel copies page tables, not pages; it copies a page when the program first writes it. So
+//! the image is of one moment. That costs 20 to 28 ms per GiB of 4 KiB pages, or 0.6 ms per GiB of
+//! huge ones. It also costs 2 to 5 µs for each page that the program writes while the child lives.
+//! The child does not get memory that the image does not need, so that costs nothing.
 
 mod apart;
 mod mappings;
@@ -34,20 +34,21 @@ use std::time::{Duration, Instant};
 
 /// All memory of this process as it was at one moment; but see [`Mappings::is_frozen`].
 ///
-/// A thread of its own has forked the child and waits beside it: the child's life hangs on that
-/// thread's (`PR_SET_PDEATHSIG` speaks of the thread that forked), which ends with this value, with
-/// the process however it ends, or with its `exec`.
+/// A holder thread has forked the child and waits beside it. The child dies with that thread
+/// (`PR_SET_PDEATHSIG` refers to the thread that forked). The thread ends with this value, with the
+/// process however it ends, or with its `exec`.
 #[derive(Debug)]
 pub(crate) struct ForkImage {
     child: Arc<Child>,
-    /// Its `/proc/PID/mem`: bound to the memory and not to the number, so that it is never another
-    /// process's. A read of it borrows the page. (`process_vm_readv` pins it, for which the kernel
-    /// gives the child a copy of its own since Linux 5.19: all that is read would be there twice.)
+    /// The child's `/proc/PID/mem`: bound to the memory and not to the number, so it never becomes
+    /// another process's. A read of it borrows the page. (`process_vm_readv` pins the page. Since
+    /// Linux 5.19 the kernel then gives the child a copy of its own: all pages read would exist
+    /// twice.)
     memory: File,
-    /// Dropping it ends the holder.
+    /// Ends the holder when it is dropped.
     end: Option<Sender<()>>,
     holder: Option<JoinHandle<()>>,
-    /// In a process forked from this one by the program there is neither holder nor child.
+    /// A process that the program forked from this one has neither holder nor child.
     process_id: u32,
 }
 
@@ -57,10 +58,10 @@ struct Child {
     pidfd: OwnedFd,
 }
 
-/// Freezes for which nothing is forked after a child was lost: whatever killed it (mostly a lack of
-/// memory) may do so again, and the save must not fail for ever.
+/// Number of freezes without a fork after a child was lost. The cause (mostly a lack of memory) may
+/// recur, and the save must not fail forever.
 const PAUSE_FREEZES: u32 = 8;
-/// What is left of that pause.
+/// Freezes left of that pause.
 static PAUSE: AtomicU32 = AtomicU32::new(0);
 
 const NOT_READABLE: &str = "the child may not be read: it needs the right to trace one's own child \
@@ -68,20 +69,20 @@ const NOT_READABLE: &str = "the child may not be read: it needs the right to tra
 
 /// Stack of the holder, which does next to nothing.
 const HOLDER_STACK_BYTES: usize = 64 << 10;
-/// Its stack, and the variables of threads that a program may have, lie within so much on either side of a frame.
+/// Distance from a frame within which its stack and the variables of a program's threads lie.
 const AROUND_STACK_BYTES: usize = 8 << 20;
 
 impl ForkImage {
-    /// Forks. The child does without `kept_from` where that is possible: whole blocks, apart.
+    /// Forks. The child lacks `kept_from` where possible: whole blocks, disjoint.
     ///
     /// # Errors
-    /// A sentence that says why that is not possible here or now.
+    /// A sentence that says why a fork is not possible here or now.
     pub fn take(kept_from: Vec<Range<usize>>) -> std::result::Result<ForkImage, Refusal> {
         let paused = |left: u32| left.checked_sub(1);
         if PAUSE.fetch_update(Ordering::Relaxed, Ordering::Relaxed, paused).is_ok() {
             return refuse("an earlier child was killed, so none is forked for some saves");
         }
-        // The proof that what is read is what was there: it is changed after the fork.
+        // Proof that the child keeps the old content: it is changed after the fork.
         let mut proof = AlignedBuf::zeroed(PAGE_BYTES);
         black_box(&mut proof)[..8].copy_from_slice(b"as then\0");
         let proof_at = proof.as_ptr().addr();
@@ -129,7 +130,7 @@ impl ForkImage {
         }
     }
 
-    /// Fills `into` with what was at `address`.
+    /// Fills `into` with the memory at `address` as it was at the fork.
     ///
     /// # Errors
     /// `Retry` if the child is gone.
@@ -161,18 +162,18 @@ impl ForkImage {
         ))
     }
 
-    /// The child's process id.
+    /// Process id of the child.
     #[cfg(test)]
     pub fn pid(&self) -> i32 {
         self.child.pid
     }
 }
 
-/// Fills `into` with memory of this process at `address`, by a copy that the kernel makes: so the
-/// memory may be written, or unmapped, meanwhile.
+/// Fills `into` with memory of this process at `address`. The kernel makes the copy, so other
+/// threads may write or unmap the memory meanwhile.
 ///
 /// # Errors
-/// EFAULT if it is not there.
+/// EFAULT if the memory is not mapped.
 pub(crate) fn read_own(address: usize, into: &mut [u8]) -> std::result::Result<(), Errno> {
     let mut done = 0;
     while done < into.len() {
@@ -185,21 +186,21 @@ pub(crate) fn read_own(address: usize, into: &mut [u8]) -> std::result::Result<(
     Ok(())
 }
 
-/// What became of a child.
+/// State of a child.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
-    /// It lives.
+    /// The child lives.
     None,
     Signal(i32),
-    /// Somebody else has waited for it.
+    /// Another thread has waited for it.
     Unknown,
 }
 
-/// How long a child that cannot be read may take to end, until it counts as living.
+/// Time after which a child that cannot be read counts as alive.
 const END_WAIT: Duration = Duration::from_secs(2);
 
 impl Child {
-    /// How it ended. One that is about to is waited for.
+    /// Returns how the child ended. If it is about to end, waits for that.
     fn end(&self) -> End {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT | ALL;
         let started = Instant::now();
@@ -219,7 +220,7 @@ impl Child {
 /// `__WALL`: also children that end without a signal. rustix has no name for it.
 const ALL: WaitIdOptions = WaitIdOptions::from_bits_retain(libc::__WALL as u32);
 
-/// The blocks of these ranges that hold nothing of another one.
+/// Returns the whole blocks of these ranges that do not touch `other`.
 fn without_range(ranges: Vec<Range<usize>>, other: Range<usize>) -> Vec<Range<usize>> {
     let end = other.start / BLOCK_BYTES * BLOCK_BYTES;
     let start = other.end.checked_next_multiple_of(BLOCK_BYTES).unwrap_or(usize::MAX);
@@ -228,15 +229,16 @@ fn without_range(ranges: Vec<Range<usize>>, other: Range<usize>) -> Vec<Range<us
     ranges.into_iter().flat_map(parts).filter(|part| part.start < part.end).collect()
 }
 
-/// The holder's life: forks, waits for the end of the image, ends the child and its remains.
+/// Main function of the holder: forks, waits for the end of the image, kills the child and reaps
+/// it.
 fn hold(
     kept_from: Vec<Range<usize>>,
     tell: &SyncSender<std::result::Result<Arc<Child>, Errno>>,
     ended: &Receiver<()>,
 ) {
     sys::block_signals();
-    // The child stands on a copy of this thread's stack, which libc may have put where memory was; the thread's own
-    // variables, to which the kernel writes, lie behind it.
+    // The child uses a copy of this thread's stack, which libc may have put into such memory. The
+    // thread's own variables, to which the kernel writes, lie behind it.
     let here = (&raw const tell).addr();
     let stack = here.saturating_sub(AROUND_STACK_BYTES)..here.saturating_add(AROUND_STACK_BYTES);
     let kept_from = without_range(kept_from, stack);
@@ -255,14 +257,14 @@ fn hold(
     };
     let child = Arc::new(Child { pid, pidfd });
     if tell.send(Ok(Arc::clone(&child))).is_ok() {
-        // If memory runs out, the child goes first and not the program. Without effect where that is
-        // not allowed.
+        // If memory runs out, the kernel kills the child before the program. This has no effect
+        // where it is not allowed.
         let _ = std::fs::write(format!("/proc/{pid}/oom_score_adj"), "1000");
-        // Nothing is ever sent.
+        // No message ever arrives: this waits until the sender is dropped.
         let _ = ended.recv();
     }
     let _ = pidfd_send_signal(&child.pidfd, Signal::KILL);
-    // An error means that somebody has waited for it already.
+    // An error means that another thread has reaped it already.
     let id = || WaitId::PidFd(child.pidfd.as_fd());
     while matches!(waitid(id(), WaitIdOptions::EXITED | ALL), Err(Errno::INTR)) {}
 }

@@ -1,10 +1,10 @@
-//! How much memory is left for what a program rewrites while a child keeps the old pages.
+//! Memory left for pages that a program rewrites while a child keeps the old ones.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Bytes that this process can still take before the system, or a memory cgroup that it is in, runs
-/// out; `None` if nothing tells.
+/// Bytes that this process can still take before the system, or a memory cgroup of the process,
+/// runs out; `None` if that is unknown.
 pub(crate) fn available_bytes() -> Option<u64> {
     let system = fs::read_to_string("/proc/meminfo").ok().and_then(|text| meminfo(&text));
     let groups = fs::read_to_string("/proc/self/cgroup").ok();
@@ -20,7 +20,7 @@ fn meminfo(text: &str) -> Option<u64> {
     line.split_ascii_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
-/// The least that any group leaves, from our own up to the root.
+/// Returns the least that any group leaves, from our own up to the root.
 fn of_groups(text: &str, mount: &Path) -> Option<u64> {
     let mut least: Option<u64> = None;
     for line in text.lines() {
@@ -51,7 +51,8 @@ fn of_groups(text: &str, mount: &Path) -> Option<u64> {
     least
 }
 
-/// What one group leaves: its limit less what it uses, of which files that are not in use go first.
+/// Bytes that one group leaves: its limit minus its use, without inactive files, which are
+/// reclaimed first.
 fn of_group(group: &Path, [limit, usage, reclaimable]: [&str; 3]) -> Option<u64> {
     let number = |name: &str| fs::read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
     // The word "max" is no number: no limit.

@@ -1,5 +1,5 @@
-//! The system calls of a fork that runs no code of the program, and of reading what it holds: all
-//! unsafe code of this room.
+//! System calls of a fork that runs no code of the program, and of reads of its memory: all unsafe
+//! code of this module.
 #![allow(unsafe_code)]
 
 use outlive_types::BLOCK_BYTES;
@@ -7,15 +7,15 @@ use rustix::io::Errno;
 use std::ops::Range;
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// Flags of clone(2): no new thread, no signal at its end, so memory is copied on write, and a
+/// Flags of clone(2): no new thread, no signal at its end. So memory is copied on write, and a
 /// `wait` of the program does not see the child.
 const FLAGS: usize = (libc::CLONE_FILES | libc::CLONE_UNTRACED | libc::CLONE_PIDFD) as u32 as usize;
 
-/// Keeps every signal from the calling thread, for ever. (glibc's own `pthread_sigmask` would leave
-/// out those that it uses itself.)
+/// Blocks every signal in the calling thread, forever. (glibc's own `pthread_sigmask` would omit
+/// those that it uses itself.)
 pub fn block_signals() {
     let all = u64::MAX;
-    // SAFETY: the kernel reads 8 bytes at `all`, which lives; the old mask is not asked for.
+    // SAFETY: the kernel reads 8 bytes at `all`, which lives; the old mask is not requested.
     unsafe {
         libc::syscall(
             libc::SYS_rt_sigprocmask,
@@ -27,23 +27,24 @@ pub fn block_signals() {
     };
 }
 
-/// Copies this process, all its memory as it is now, into a child that sleeps until it is killed,
-/// or until the calling thread ends, by whatever end. Answers its process id and a descriptor of it.
+/// Copies this process, with all its memory as it is now, into a child. The child sleeps until it
+/// is killed, or until the calling thread ends in any way. Returns its process id and a descriptor
+/// of it.
 ///
 /// The child shares the descriptor table, so that no copy of a descriptor keeps anything open. It
-/// runs not one instruction of the program, of libc or of an allocator: only the system calls below,
-/// made by hand, on its own copy of this thread's stack. The caller must have blocked all signals:
+/// runs not one instruction of the program, of libc or of an allocator. It runs only the raw system
+/// calls below, on its own copy of this thread's stack. The caller must have blocked all signals:
 /// the child inherits that, and so no handler runs in it.
 ///
 /// # Errors
-/// What clone(2) says.
+/// Errors of clone(2).
 pub fn clone_sleeper() -> Result<(i32, OwnedFd), Errno> {
     let parent = std::process::id() as usize;
-    // SAFETY: takes nothing.
+    // SAFETY: takes no arguments.
     let thread = unsafe { libc::syscall(libc::SYS_gettid) } as usize;
     let mut pidfd = -1i32;
     // SAFETY: without CLONE_VM this is a fork: the child continues here on a copy of the stack (the
-    // stack argument 0 keeps the stack pointer) and goes to `sleep`, which does not return, so that
+    // stack argument 0 keeps the stack pointer). It goes to `sleep`, which does not return, so that
     // no value of the parent is used or dropped twice. With CLONE_PIDFD the kernel writes an i32 to
     // the third argument, which points to one. The rest is unused.
     let pid = unsafe { raw::syscall(raw::CLONE, [FLAGS, 0, (&raw mut pidfd).addr(), 0, 0]) };
@@ -57,21 +58,22 @@ pub fn clone_sleeper() -> Result<(i32, OwnedFd), Errno> {
     Ok((pid as i32, unsafe { OwnedFd::from_raw_fd(pidfd) }))
 }
 
-/// Has libc call these at each fork of this process, by the thread that forks: before, after, and in the child.
+/// Registers functions that libc calls at each fork of this process, in the thread that forks:
+/// before, after, and in the child.
 pub fn at_forks(
     before: extern "C" fn(),
     after: extern "C" fn(),
     in_child: extern "C" fn(),
 ) -> bool {
-    // SAFETY: the functions are there for as long as the process.
+    // SAFETY: the functions exist as long as the process.
     unsafe { libc::pthread_atfork(Some(before), Some(after), Some(in_child)) == 0 }
 }
 
-/// Calls `clone`, which must neither allocate nor wait. Its child lacks these ranges, whole pages. Other children of
-/// this process that are made meanwhile lack them, too.
+/// Calls `clone`, which must neither allocate nor wait. Its child lacks these ranges, whole pages.
+/// So do other children that this process forks meanwhile.
 pub fn without<T>(ranges: &[Range<usize>], clone: impl FnOnce() -> T) -> T {
     for range in ranges {
-        // What is not kept from the child costs time, and nothing else.
+        // Memory that cannot be withheld from the child only costs time.
         let _ = advise(range, libc::MADV_DONTFORK);
     }
     let cloned = clone();
@@ -79,7 +81,8 @@ pub fn without<T>(ranges: &[Range<usize>], clone: impl FnOnce() -> T) -> T {
     cloned
 }
 
-/// Children get a range again. What other threads have put there meanwhile may refuse that; the rest is given back.
+/// Lets children have a range again. The kernel may refuse a part where other threads have mapped
+/// something else meanwhile; the rest is given back.
 fn give_back(range: &Range<usize>) {
     loop {
         match advise(range, libc::MADV_DOFORK) {
@@ -96,26 +99,26 @@ fn give_back(range: &Range<usize>) {
     }
 }
 
-/// Advises the kernel; of a range that is partly gone it hears of the rest.
+/// Advises the kernel. If part of a range is unmapped, the kernel still applies it to the rest.
 fn advise(range: &Range<usize>, advice: i32) -> Result<(), Errno> {
     let start = std::ptr::without_provenance_mut(range.start);
-    // SAFETY: neither advice changes what is in memory, or who may use it.
+    // SAFETY: neither advice changes the content of memory, or access to it.
     match unsafe { libc::madvise(start, range.len(), advice) } {
         0 => Ok(()),
         _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
     }
 }
 
-/// What the child does. Only system calls that take numbers, or a constant.
+/// Main function of the child. It makes only system calls that take numbers, or a constant.
 fn sleep(parent: usize, thread: usize) -> ! {
     const NAME: &[u8; 16] = b"outlive-frozen\0\0";
     let [death, name] = [libc::PR_SET_PDEATHSIG, libc::PR_SET_NAME].map(|what| what as usize);
-    // SAFETY: none of these calls has an effect on memory; NAME is 16 bytes that live for ever.
+    // SAFETY: none of these calls has an effect on memory; NAME is 16 bytes that live forever.
     unsafe {
         let armed = raw::syscall(raw::PRCTL, [death, libc::SIGKILL as usize, 0, 0, 0]);
         raw::syscall(raw::PRCTL, [name, NAME.as_ptr().addr(), 0, 0, 0]);
-        // The parent may have ended before the first call, or only its thread, by an `exec`: signal 0
-        // asks for that. (Parent 0 is in another pid namespace, where its numbers mean nothing.)
+        // The parent may have ended before the first call, or only its thread, by an `exec`: signal
+        // 0 checks that. (Parent 0 is in another pid namespace, where its numbers mean nothing.)
         let now = raw::syscall(raw::GETPPID, [0; 5]);
         let is_orphan = match now {
             0 => false,
@@ -134,21 +137,24 @@ fn sleep(parent: usize, thread: usize) -> ! {
     }
 }
 
-/// Copies bytes at `address` of this process to `into`, by the kernel. Answers how many, at least one.
+/// Copies bytes at `address` of this process to `into`, by the kernel. Returns their number, at
+/// least one.
 ///
-/// It is a `process_vm_writev` to ourselves and not a `process_vm_readv`: the kernel pins the side that
-/// it looks up as another process's, and to pin memory that a child shares gives us a copy of it.
+/// It calls `process_vm_writev` on our own process, not `process_vm_readv`. The kernel pins the
+/// side that it looks up as another process's. Pinning memory that a child shares would give us a
+/// copy of it.
 ///
 /// # Errors
-/// EFAULT if there is no such memory.
+/// EFAULT if the memory is not mapped.
 pub fn read_own(address: usize, into: &mut [u8]) -> Result<usize, Errno> {
     let length = into.len();
     let from = libc::iovec { iov_base: std::ptr::without_provenance_mut(address), iov_len: length };
     let to = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: length };
     let own = std::process::id() as libc::pid_t;
-    // SAFETY: the kernel writes at most `length` bytes to `into`, which is ours alone; the other
-    // address it reads as it reads any argument of a system call, and answers EFAULT if nothing is
-    // there. Whoever writes that memory meanwhile races with the kernel and not with Rust code.
+    // SAFETY: the kernel writes at most `length` bytes to `into`, which is ours alone. It reads the
+    // other address as any argument of a system call, and returns EFAULT if nothing is mapped
+    // there. A thread that writes that memory meanwhile races with the kernel and not with Rust
+    // code.
     let read = unsafe { libc::process_vm_writev(own, &raw const from, 1, &raw const to, 1, 0) };
     match usize::try_from(read) {
         Ok(0) => Err(Errno::FAULT),
@@ -175,8 +181,8 @@ mod raw {
     #[inline(always)]
     pub unsafe fn syscall(number: usize, [a, b, c, d, e]: [usize; 5]) -> isize {
         let result: isize;
-        // SAFETY: the kernel's convention for x86-64: number in rax, arguments in rdi, rsi, rdx, r10,
-        // r8; rcx and r11 are lost. What the call does is the caller's promise.
+        // SAFETY: the kernel's convention for x86-64: number in rax, arguments in rdi, rsi, rdx,
+        // r10, r8; rcx and r11 are lost. The caller is responsible for the effect of the call.
         unsafe {
             std::arch::asm!(
                 "syscall",
@@ -194,8 +200,8 @@ mod raw {
     #[inline(always)]
     pub unsafe fn syscall(number: usize, [a, b, c, d, e]: [usize; 5]) -> isize {
         let result: isize;
-        // SAFETY: the kernel's convention for arm64: number in x8, arguments in x0 to x4. What the
-        // call does is the caller's promise.
+        // SAFETY: the kernel's convention for arm64: number in x8, arguments in x0 to x4. The
+        // caller is responsible for the effect of the call.
         unsafe {
             std::arch::asm!(
                 "svc 0",

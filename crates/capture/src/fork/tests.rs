@@ -1,4 +1,4 @@
-//! Children that hold memory still, and how they end.
+//! Tests of frozen children, and of how they end.
 #![allow(unsafe_code)]
 
 mod process;
@@ -9,7 +9,7 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// The state letter of a process, `None` if there is none.
+/// Returns the state letter of a process; `None` if it does not exist.
 fn state(pid: i32) -> Option<char> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     text.rsplit_once(") ")?.1.chars().next()
@@ -23,7 +23,7 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Tests that count on a fork: they take turns, as the pause after a lost child is everybody's.
+/// Lock for tests that need a fork: they take turns, as the pause after a lost child affects all.
 pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
     static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -31,7 +31,7 @@ pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
     turn
 }
 
-/// An image of all memory.
+/// Returns an image of all memory.
 pub(crate) fn take() -> std::result::Result<ForkImage, Refusal> {
     ForkImage::take(Vec::new())
 }
@@ -51,7 +51,7 @@ fn a_child_keeps_what_was_there() {
         let mut part = vec![0; 100];
         image.read(memory.as_ptr().addr() + length - 100, &mut part).unwrap();
         assert_eq!(part, then[length - 100..]);
-        // Memory that is gone by now.
+        // The image also has memory that is unmapped by now.
         let address = memory.as_ptr().addr();
         drop(memory);
         image.read(address, &mut seen).unwrap();
@@ -84,7 +84,7 @@ fn a_wait_of_the_program_does_not_see_it() {
     let waited = unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) };
     assert!(waited == 0 || waited == own as i32, "{waited}");
     let _ = other.wait();
-    // Other tests may have children; ours is none of those that a wait finds.
+    // Other tests may have children; a wait finds none of ours.
     // SAFETY: as above.
     let waited = unsafe { libc::waitpid(image.pid(), std::ptr::null_mut(), libc::WNOHANG) };
     assert_eq!(waited, -1, "no such child");
@@ -97,7 +97,7 @@ fn descriptors_are_shared_and_not_kept_open() {
     let (reader, writer) = std::io::pipe().unwrap();
     let image = take().unwrap();
     drop(writer);
-    // With a copy of the writing end in the child this would wait for ever.
+    // With a copy of the writing end in the child this would wait forever.
     assert_eq!(std::io::read_to_string(reader).unwrap(), "");
     drop(image);
 }
@@ -186,7 +186,8 @@ fn a_fork_freezes_what_mappings_say_it_does() {
     }
 }
 
-/// Memory in small pages, of which each tells its number; three quarters of it a child may do without.
+/// Returns memory in small pages that each hold their number, and the quarter of it that a child
+/// needs.
 fn big() -> (AlignedBuf, Range<usize>) {
     let mut memory = AlignedBuf::zeroed(24 * BLOCK_BYTES);
     // SAFETY: advice about memory of our own.
@@ -202,7 +203,7 @@ fn big() -> (AlignedBuf, Range<usize>) {
 fn a_child_gets_what_is_needed_and_little_else() {
     let _turn = alone();
     let (memory, needed) = big();
-    // From then on forks of the program are seen.
+    // From now on forks of the program are seen.
     drop(take().unwrap());
     let mappings = Mappings::read().unwrap();
     let kept = mappings.kept_from(std::slice::from_ref(&needed));
@@ -212,17 +213,17 @@ fn a_child_gets_what_is_needed_and_little_else() {
     image.read(needed.start, &mut seen).unwrap();
     assert!(seen == memory[..needed.len()]);
     let end = memory.as_ptr().addr() + memory.len();
-    // The holder's stack may lie before the memory or behind it.
+    // The holder's stack may lie before or after the memory.
     let middle = needed.start + memory.len() / 2;
     assert!(image.read(middle, &mut [0; 8]).is_err(), "it was not needed");
-    // The next one, and children of the program, get all.
+    // The next child, and children of the program, get all memory.
     assert!(Mappings::read().unwrap().is_frozen(needed.start..end));
     let mut seen = vec![0; memory.len()];
     take().unwrap().read(needed.start, &mut seen).unwrap();
     assert!(seen == memory[..]);
 }
 
-/// What of a child that the program makes is wrong, by its exit code.
+/// Forks a child of the program and returns its wait status: 0 if it sees all memory.
 fn fork_and_look(memory: &[u8]) -> i32 {
     // SAFETY: the child reads memory, calls nothing that allocates, and ends.
     unsafe {
@@ -230,7 +231,7 @@ fn fork_and_look(memory: &[u8]) -> i32 {
         if pid == 0 {
             let is_there = |page: usize| memory[page * PAGE_BYTES..][..8] == page.to_le_bytes();
             let is_whole = (0..memory.len() / PAGE_BYTES).all(is_there);
-            // A freeze of the child must not wait for a thread of its parent.
+            // A freeze in the child must not wait for a thread of its parent.
             drop(CloneGuard::wait());
             libc::_exit(i32::from(!is_whole));
         }
@@ -264,14 +265,15 @@ fn a_child_of_the_program_gets_all_also_while_images_are_taken() {
         let (memory, needed, end) = (&memory[..], &needed, &end);
         for at in 0..2 {
             scope.spawn(move || {
-                // One needs the first quarter, the other one the last.
+                // One image needs the first quarter, the other one the last.
                 let start = needed.start + at * (memory.len() - needed.len());
                 let needed = start..start + needed.len();
                 let mut seen = vec![0; needed.len()];
                 let mut count = 0;
                 while end.load(Ordering::Relaxed) == 0 || count < 20 {
                     let kept = Mappings::read().unwrap().kept_from(std::slice::from_ref(&needed));
-                    // What the other one keeps back just now does not seem to be kept from all.
+                    // Memory that the other thread withholds just now must not seem withheld from
+                    // all.
                     assert!(kept.filled.bytes >= needed.len() as u64);
                     let image = ForkImage::take(kept.ranges).unwrap();
                     image.read(start, &mut seen).unwrap();

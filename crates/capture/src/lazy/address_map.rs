@@ -1,26 +1,26 @@
-//! Where memory that is being filled lies now: a program may move it (`mremap`), give up what it holds
-//! (`MADV_DONTNEED`, `MADV_FREE`) or unmap it, whole or in parts.
+//! Current addresses of memory that is being filled. A program may move it (`mremap`), drop its
+//! content (`MADV_DONTNEED`, `MADV_FREE`) or unmap it, whole or in parts.
 //!
-//! A fill speaks of *homes*, the addresses at which memory was registered. The table says where each
-//! lies, and what of it is not to be filled any more. It is changed by the kernel's notices alone, and
-//! the kernel keeps whoever causes one waiting, and refuses to place pages, until it is read.
+//! A fill refers to *homes*, the addresses at which memory was registered. The table says where
+//! each lies now, and which of it is not to be filled any more. Only notices of the kernel change
+//! it. Until a notice is read, the thread that caused it waits, and the kernel places no pages.
 //!
-//! Memory changes before its notice is read, so two threads' notices may come in the wrong order: one
-//! piece is told to have come to where another one still is, by the table. That one has left then, and
-//! what is told next of leaving the place is told of it.
+//! Memory changes before its notice is read, so the notices of two threads may come in the wrong
+//! order. Then a piece arrives where, by the table, another piece still is. That other piece counts
+//! as gone, and the next notice that something left this address is about it.
 
 use std::ops::Range;
 
-/// Memory side by side that has had one fate.
+/// Adjacent memory with one history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct HomePiece {
     /// Number of the region.
     region: usize,
     home: usize,
     at: Range<usize>,
-    /// The program gave it up: what is missing there is zero.
+    /// Whether the program dropped it: missing pages are zero.
     dropped: bool,
-    /// It is not there any more: another piece is. The notice of where it went is under way.
+    /// Whether another piece is at its address: the notice of its new address is still to come.
     gone: bool,
 }
 
@@ -30,20 +30,20 @@ impl HomePiece {
     }
 }
 
-/// What is known of an address.
+/// Known facts about an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// It is of this region, and has this home.
+    /// The address belongs to this region, and has this home.
     Home(usize, usize),
-    /// It is zero, if it is missing: it was given up, or became part of a mapping since, or is of a
-    /// region that is whole.
+    /// A missing page is zero. The memory was dropped, became part of a mapping since, or belongs
+    /// to a region that is whole.
     Zero,
 }
 
-/// Where a range of homes is; the first so many bytes of it.
+/// Location of the first bytes of a range of homes, with their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum At {
-    /// Here, and to be filled.
+    /// At this address, and to be filled.
     Here(usize, usize),
     /// Nowhere that is to be filled.
     Nowhere(usize),
@@ -52,20 +52,22 @@ pub(super) enum At {
 /// The table of all regions of one restore.
 #[derive(Debug)]
 pub(super) struct AddressMap {
-    /// By home; apart, and so by region. None of a region that is whole: others may have its memory.
+    /// Pieces by home; disjoint, and so by region. It has none of a region that is whole: other
+    /// regions may have its memory.
     pieces: Vec<HomePiece>,
-    /// Of each region whether it is whole.
+    /// Whether each region is whole.
     over: Vec<bool>,
     any_moved: bool,
-    /// Where moved memory was, of which the kernel has not said yet that it is unmapped there. It does,
-    /// before or after something else has come to that place. After a move that unmaps nothing
-    /// (`MREMAP_DONTUNMAP`) it says so once the program unmaps what was emptied, or moves that on. One
-    /// entry stands for one such notice: a second would swallow one that is about something else.
+    /// Old addresses of moved memory that the kernel has not yet reported as unmapped. It reports
+    /// them before or after something else comes to that address. A move that unmaps nothing
+    /// (`MREMAP_DONTUNMAP`) is different. There the report comes once the program unmaps the
+    /// emptied memory, or moves it on. One entry stands for one such notice: a second entry would
+    /// consume a notice about something else.
     left: Vec<Range<usize>>,
 }
 
 impl AddressMap {
-    /// Of regions that are where they were registered; ascending and apart.
+    /// Returns the table of regions at their registered addresses; ascending and disjoint.
     pub fn new(regions: impl Iterator<Item = Range<usize>>) -> AddressMap {
         let piece = |(region, at): (usize, Range<usize>)| {
             let home = at.start;
@@ -79,14 +81,14 @@ impl AddressMap {
         self.over[region]
     }
 
-    /// A region is whole, and registered nowhere any more: its pieces go.
+    /// Notes that a region is whole, and registered nowhere any more: drops its pieces.
     pub fn set_over(&mut self, region: usize) {
         self.over[region] = true;
         let pieces = self.pieces_of(region);
         self.pieces.drain(pieces);
     }
 
-    /// What a thread that waits at `address` waits for.
+    /// Returns the origin of the page that a thread at `address` waits for.
     pub fn known(&self, address: usize) -> Origin {
         let found = if self.any_moved {
             self.pieces.iter().find(|piece| !piece.gone && piece.at.contains(&address))
@@ -102,7 +104,7 @@ impl AddressMap {
         }
     }
 
-    /// Where the beginning of a range of homes is. The range is not empty.
+    /// Returns the location of the beginning of a range of homes. The range is not empty.
     pub fn at(&self, home: &Range<usize>) -> At {
         let next = self.pieces.partition_point(|piece| piece.home().end <= home.start);
         match self.pieces.get(next) {
@@ -118,7 +120,7 @@ impl AddressMap {
         }
     }
 
-    /// All places of a region.
+    /// Returns all current address ranges of a region.
     pub fn of(&self, region: usize) -> impl Iterator<Item = &Range<usize>> {
         self.pieces[self.pieces_of(region)].iter().map(|piece| &piece.at)
     }
@@ -128,7 +130,7 @@ impl AddressMap {
         first..self.pieces.partition_point(|piece| piece.region <= region)
     }
 
-    /// Regions that have anything at these addresses and are not whole; each once.
+    /// Returns the regions that have memory at these addresses and are not whole; each once.
     pub fn overlapping(&self, parts: &[Range<usize>]) -> Vec<usize> {
         let overlaps = |piece: &&HomePiece| {
             let at = &piece.at;
@@ -140,7 +142,7 @@ impl AddressMap {
         found
     }
 
-    /// The program has moved what was at `from`.
+    /// Records that the program has moved the memory at `from`.
     pub fn moved(&mut self, from: &Range<usize>, to: usize) {
         self.any_moved = true;
         self.change(&(to..to + from.len()), |piece| {
@@ -154,12 +156,12 @@ impl AddressMap {
             piece.gone = false;
             true
         });
-        // The rest was empty. If an earlier move has emptied it, that is known already.
+        // The rest was empty. If an earlier move has emptied it, its entry exists already.
         let rest = parts.iter().chain(&self.left).fold(vec![from.clone()], cut);
         self.left.extend(parts.into_iter().chain(rest));
     }
 
-    /// The program has given up what is there.
+    /// Records that the program has dropped the content of a range.
     pub fn dropped(&mut self, range: &Range<usize>) {
         self.change(range, |piece| {
             piece.dropped |= !piece.gone;
@@ -167,7 +169,7 @@ impl AddressMap {
         });
     }
 
-    /// The program has unmapped it.
+    /// Records that the program has unmapped a range.
     pub fn unmapped(&mut self, range: &Range<usize>) {
         let mut rest = vec![range.clone()];
         let mut left = Vec::new();
@@ -182,8 +184,8 @@ impl AddressMap {
         }
     }
 
-    /// Changes the pieces that leave these addresses: where some are gone already it is those, and not
-    /// what has come there since.
+    /// Changes the pieces that leave these addresses. Where some are gone already, it changes
+    /// those, and not the pieces that came there since.
     fn leave(&mut self, range: &Range<usize>, mut change: impl FnMut(&mut HomePiece) -> bool) {
         let gone = self.pieces.iter().filter(|piece| piece.gone);
         let gone: Vec<_> = gone.flat_map(|piece| overlap(&piece.at, range)).collect();
@@ -196,7 +198,8 @@ impl AddressMap {
         }
     }
 
-    /// Changes the pieces within these addresses; those for which `change` says no go.
+    /// Changes the pieces within these addresses, and removes those for which `change` returns
+    /// false.
     fn change(&mut self, range: &Range<usize>, mut change: impl FnMut(&mut HomePiece) -> bool) {
         let mut pieces = Vec::with_capacity(self.pieces.len() + 2);
         for piece in self.pieces.drain(..) {
@@ -228,7 +231,7 @@ fn overlap(one: &Range<usize>, other: &Range<usize>) -> Option<Range<usize>> {
     (both.start < both.end).then_some(both)
 }
 
-/// What remains of some ranges without another.
+/// Returns the rest of some ranges without another.
 fn cut(ranges: Vec<Range<usize>>, away: &Range<usize>) -> Vec<Range<usize>> {
     let parts = |range: Range<usize>| {
         let before = range.start..range.end.min(away.start);

@@ -1,8 +1,9 @@
-//! A fill under way: which memory waits for what, and how pages get to their place.
+//! A fill in progress: the missing memory, the threads that wait for it, and how pages are placed.
 //!
-//! What the background brings goes to a *shadow* first, private memory that lies to the hardware's
-//! blocks as the program's does. Once a unit of 2 MiB is whole there, its pages are moved to the
-//! program, huge ones in one go; nobody copies them a second time, and nothing is in memory twice.
+//! Bytes from the background go to a *shadow* first: private memory with the same alignment to the
+//! hardware's blocks as the program's. Once a unit of 2 MiB is whole there, its pages are moved to
+//! the program, huge ones in one step. So no bytes are copied twice, and nothing is in memory
+//! twice.
 #![allow(unsafe_code)]
 
 use super::address_map::{AddressMap, At, Origin};
@@ -17,10 +18,10 @@ use std::sync::{
 };
 use std::time::{Duration, Instant};
 
-/// How often a page is asked for again if the kernel has no memory, with a pause of 10 ms between.
+/// Number of retries for a page if the kernel has no memory, with a pause of 10 ms between.
 const MEMORY_ATTEMPTS: u32 = 300;
 
-/// Pages that were placed in one of the ways there are, in bytes.
+/// Bytes of pages placed in each way, and the number of faults.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub moved: AtomicU64,
@@ -43,14 +44,14 @@ pub(super) struct Filling {
     /// Units that the background has not brought wholly.
     left_units: AtomicUsize,
     shadow: Shadow,
-    /// Moving has been refused for good.
+    /// Whether moving pages was refused permanently.
     copies: AtomicBool,
-    /// Its number among the fill's regions, by address.
+    /// Number among the fill's regions, by address.
     number: usize,
 }
 
 impl Filling {
-    /// Of a region at `start` whose whole pages are `interior`, which is not empty.
+    /// Prepares a region at `start` whose whole pages are `interior`, which is not empty.
     pub fn new(stream: usize, start: usize, interior: Range<usize>) -> std::io::Result<Filling> {
         let first = interior.start / BLOCK_BYTES * BLOCK_BYTES;
         let count = (interior.end - first).div_ceil(BLOCK_BYTES);
@@ -76,12 +77,12 @@ impl Filling {
         self.units[number].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where `address` has its twin.
+    /// Returns the address in the shadow for `address`.
     fn shadow_of(&self, address: usize) -> usize {
         self.shadow.start() + (address - self.first)
     }
 
-    /// What is to be filled of a unit, by address.
+    /// Returns the range to fill of a unit, by address.
     fn range_of(&self, unit: usize) -> Range<usize> {
         let at = self.first + unit * BLOCK_BYTES;
         self.interior.start.max(at)..self.interior.end.min(at + BLOCK_BYTES)
@@ -92,13 +93,13 @@ impl Filling {
 #[derive(Debug)]
 pub struct MemoryFill {
     uffd: Uffd,
-    /// By address.
+    /// Regions by address.
     fillings: Vec<Filling>,
     by_stream: HashMap<usize, usize>,
     process_id: u32,
-    /// Where they are. Whoever places pages reads it, and holds it until they are placed; whoever reads
-    /// what the kernel says holds it alone. So nothing is placed by a table that is not true any more,
-    /// nor in a region that is whole: another fill may have its memory.
+    /// Current addresses of the regions. A thread that places pages holds the read lock until they
+    /// are placed; a thread that reads notices holds the write lock. So no page is placed by an
+    /// outdated table, or in a region that is whole: another fill may have its memory.
     addresses: RwLock<AddressMap>,
     pub(super) counts: Counts,
     state: Mutex<State>,
@@ -109,14 +110,14 @@ pub struct MemoryFill {
 struct State {
     /// Regions that are not whole.
     left: usize,
-    /// Threads that wait for one.
+    /// Threads that wait for a region.
     waiting: usize,
     failure: Option<Error>,
 }
 
 impl MemoryFill {
-    /// Takes on regions that are registered with `uffd` and have lost their pages; `notices` are what the
-    /// kernel has said of them since.
+    /// Starts with regions that are registered with `uffd` and have lost their pages; `notices` are
+    /// the kernel's notices about them since.
     pub(super) fn new(uffd: Uffd, mut fillings: Vec<Filling>, notices: Vec<Notice>) -> MemoryFill {
         fillings.sort_unstable_by_key(|filling| filling.interior.start);
         fillings.iter_mut().enumerate().for_each(|(number, filling)| filling.number = number);
@@ -157,9 +158,9 @@ impl MemoryFill {
         self.addresses().is_over(filling.number)
     }
 
-    // --- What the kernel says -----------------------------------------------------------------------
+    // --- Notices of the kernel -------------------------------------------------------------------
 
-    /// Takes account of a notice. Answers for which page of which region a thread waits, if one does.
+    /// Applies a notice. Returns the region and page that a thread waits for, if one does.
     fn heed(&self, addresses: &mut AddressMap, notice: Notice) -> Option<(usize, usize)> {
         match notice {
             Notice::Fault(address) => match addresses.known(address) {
@@ -172,7 +173,8 @@ impl MemoryFill {
             }
             Notice::Dropped(range) => {
                 addresses.dropped(&range);
-                // Whoever waits there is served by what was true before, and may not be. It faults again.
+                // A thread that waits there was served by the old state, which may be wrong now. It
+                // faults again.
                 self.uffd.wake(&range);
             }
             Notice::Unmapped(range) => {
@@ -183,15 +185,15 @@ impl MemoryFill {
         None
     }
 
-    /// Reads what the kernel says, if it says anything: pages cannot be placed before. A thread that
-    /// waits for one will say so again.
+    /// Reads a notice, if there is one: until then, pages cannot be placed. A thread whose fault is
+    /// read here faults again.
     fn heed_next(&self) {
         if !self.heed_one(&mut self.places_alone()) {
             std::thread::yield_now();
         }
     }
 
-    /// Reads until no notice is under way.
+    /// Reads until no notice is pending.
     fn heed_all<'a>(
         &'a self,
         mut addresses: RwLockWriteGuard<'a, AddressMap>,
@@ -206,7 +208,7 @@ impl MemoryFill {
         addresses
     }
 
-    /// False if the kernel says nothing at the moment.
+    /// Reads one notice. False if there is none at the moment.
     fn heed_one(&self, addresses: &mut AddressMap) -> bool {
         match self.uffd.read() {
             Some(Notice::Fault(address)) => self.uffd.wake(&(address..address + PAGE_BYTES)),
@@ -216,20 +218,21 @@ impl MemoryFill {
         true
     }
 
-    /// Gives whoever waits at an address a page of zeros. If that is not possible now, it faults again.
+    /// Gives the threads that wait at an address a page of zeros. If that is impossible now, they
+    /// fault again.
     fn zero(&self, address: usize) {
         let page = address..address + PAGE_BYTES;
         self.uffd.zero(&page);
         self.uffd.wake(&page);
     }
 
-    // --- Pages --------------------------------------------------------------------------------------
+    // --- Pages -----------------------------------------------------------------------------------
 
     pub(super) fn filling(&self, stream: usize) -> Option<&Filling> {
         self.by_stream.get(&stream).map(|at| &self.fillings[*at])
     }
 
-    /// Parts of regions that share their pages with other memory: stream and bytes.
+    /// Returns the parts of regions that share their pages with other memory: stream and bytes.
     pub(super) fn edges(&self, lengths: &dyn Fn(usize) -> usize) -> Vec<(usize, Range<u64>)> {
         let edges_of = |filling: &Filling| {
             let head = 0..(filling.interior.start - filling.start) as u64;
@@ -241,7 +244,7 @@ impl MemoryFill {
         edges.filter(|(_, range)| !range.is_empty()).collect()
     }
 
-    /// Takes verified bytes for a part of a region, or zeros.
+    /// Receives verified bytes for a part of a region, or zeros.
     pub(super) fn bring(
         &self,
         filling: &Filling,
@@ -266,14 +269,14 @@ impl MemoryFill {
                     let bytes = &bytes[at + part.start - from..at + part.end - from];
                     let to = filling.shadow_of(at + part.start);
                     filling.shadow.take(&(to..to + bytes.len()));
-                    // SAFETY: the shadow is memory of ours and spans every unit; who writes a unit's
-                    // part of it, or moves it away, holds that unit's lock.
+                    // SAFETY: the shadow is memory of ours and spans every unit. A thread that
+                    // writes a unit's part of it, or moves it away, holds that unit's lock.
                     unsafe { sys::write(to, bytes) };
                 }
                 whole = unit.bring(window, part.len());
             }
             let last = whole && self.place_unit(filling, number, &mut unit);
-            // Whoever waits for the unit may keep the region from being declared whole.
+            // A thread that waits for this lock may keep the region from being declared whole.
             drop(unit);
             if last {
                 self.end(filling);
@@ -281,8 +284,8 @@ impl MemoryFill {
         }
     }
 
-    /// AddressMap what faults have not placed of a unit that is whole in the shadow. True if it was the
-    /// last.
+    /// Places the windows of a unit that faults have not placed, once it is whole in the shadow.
+    /// True if it was the last unit.
     fn place_unit(&self, filling: &Filling, number: usize, unit: &mut Unit) -> bool {
         let range = filling.range_of(number);
         let at = filling.first + number * BLOCK_BYTES;
@@ -299,25 +302,26 @@ impl MemoryFill {
         }
         if leftovers {
             let shadow = filling.shadow_of(range.start)..filling.shadow_of(range.end);
-            // SAFETY: the pages are ours, and everything that was brought is placed. If it fails, they
-            // stay until the fill is over.
+            // SAFETY: the pages are ours, and everything that was brought is placed. If it fails,
+            // they stay until the fill is over.
             let _ = unsafe { sys::drop_pages(&shadow) };
         }
         filling.left_units.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// Brings pages of the shadow to their place. True if some remain there.
+    /// Places pages of the shadow in the program's memory. True if some remain in the shadow.
     fn place(&self, filling: &Filling, range: &Range<usize>) -> bool {
         let mut moving = !filling.copies.load(Ordering::Relaxed);
         let mut copied = !moving;
         let whole = self.place_each(filling, range, &mut |home, to, bytes| {
             let from = filling.shadow_of(home);
             if moving {
-                // SAFETY: the unit's lock is held (see `bring`), so nobody uses its shadow.
+                // SAFETY: the unit's lock is held (see `bring`), so no other thread uses its
+                // shadow.
                 match unsafe { self.uffd.move_pages(to, from, bytes) } {
                     Placed::Refused(done, error) => {
                         (moving, copied) = (false, true);
-                        // Pages that a fork ever shared are busy; anything else will not change.
+                        // Pages that a fork ever shared are busy; any other error is permanent.
                         if error.raw_os_error() != Some(libc::EBUSY) {
                             filling.copies.store(true, Ordering::Relaxed);
                         }
@@ -335,9 +339,9 @@ impl MemoryFill {
         copied || !whole
     }
 
-    /// Has `place` place all of a range of homes where it is now, in as many parts as it takes: it gets a
-    /// home, its place, and a length. False if some of it belongs to the program no more, or the kernel
-    /// refused.
+    /// Calls `place` for all of a range of homes at their current addresses, in as many parts as
+    /// necessary; it gets a home, its address, and a length. False if some of the range no longer
+    /// belongs to the program, or the kernel refused.
     fn place_each<'a>(
         &self,
         filling: &Filling,
@@ -382,7 +386,7 @@ impl MemoryFill {
                 Placed::NotOne(_) if bytes - step > PAGE_BYTES => {
                     bytes_max = ((bytes - step) / 2).next_multiple_of(PAGE_BYTES);
                 }
-                // The program has unmapped the page: it waits for nothing there.
+                // The program has unmapped the page: no thread waits for it.
                 Placed::NotOne(_) => {
                     done += PAGE_BYTES;
                     whole = false;
@@ -404,14 +408,15 @@ impl MemoryFill {
         whole
     }
 
-    /// Waits for a range that the program waits for and that is not at hand.
+    /// Waits until the program waits for a range that is not available, and returns it.
     pub(super) fn next_missing(&self) -> Option<Missing> {
         loop {
             if !self.uffd.wait() {
                 return None;
             }
             let fault = {
-                // What is read is heeded before anybody places a page by what was true before.
+                // The write lock makes sure that no thread places a page by the old state before
+                // this notice is applied.
                 let mut addresses = self.places_alone();
                 self.uffd.read().and_then(|notice| self.heed(&mut addresses, notice))
             };
@@ -434,11 +439,12 @@ impl MemoryFill {
                     unit_length: whole.len(),
                 });
             }
-            // The kernel refused pages of this fill, so a missing page may not be zero. The program ends soon.
+            // The kernel refused pages of this fill, so a missing page may not be zero. The program
+            // ends soon.
             if self.failure().is_some() {
                 continue;
             }
-            // All of what is placed is there, so what is missing is zero.
+            // All pages of a placed window are there, so a missing page is zero.
             let page = &(home..home + PAGE_BYTES);
             self.place_each(filling, page, &mut |_, to, bytes| {
                 (&self.counts.zeros, self.uffd.zero(&(to..to + bytes)))
@@ -447,7 +453,8 @@ impl MemoryFill {
         }
     }
 
-    /// Wakes who waits for what has these homes; who finds a page missing faults again.
+    /// Wakes the threads that wait for these homes. A thread whose page is still missing faults
+    /// again.
     fn wake(&self, filling: &Filling, range: &Range<usize>) {
         let addresses = self.addresses();
         let mut home = range.start;
@@ -462,8 +469,8 @@ impl MemoryFill {
         }
     }
 
-    /// Has the unit of a missing window wake its threads once it is whole. They fault again, and get a page of zeros where
-    /// the page is zero.
+    /// Makes the unit of a missing window wake its threads once it is whole. They fault again, and
+    /// get a page of zeros where the page is zero.
     pub(super) fn expect(&self, missing: &Missing) {
         let Some(filling) = self.filling(missing.stream) else { return };
         let number = (filling.start + missing.offset as usize - filling.first) / BLOCK_BYTES;
@@ -487,7 +494,8 @@ impl MemoryFill {
         }
     }
 
-    /// AddressMap the window of a fault, unless the background came first. Without `bytes` it takes them from the shadow.
+    /// Places the window of a fault, unless the background came first. Without `bytes` it takes
+    /// them from the shadow.
     pub(super) fn deliver(&self, missing: &Missing, bytes: Option<&[u8]>) {
         let Some(filling) = self.filling(missing.stream) else { return };
         let address = filling.start + missing.offset as usize;
@@ -509,7 +517,8 @@ impl MemoryFill {
                 unit.set_placed(window);
             }
             None if unit.is_brought(window) => {
-                // With its neighbours: a program that reads in order would fault on each of them.
+                // Also places the neighbours: a program that reads in order would fault on each of
+                // them.
                 let run = unit.brought_around(window);
                 let at = |window| window_of(filling, base, window);
                 self.place(filling, &(at(run.start).start..at(run.end - 1).end));
@@ -521,10 +530,11 @@ impl MemoryFill {
         }
     }
 
-    /// A region is whole: what is missing of it is zero, and the kernel may know.
+    /// Ends a region that is whole: its missing pages are zero, and the kernel may place them
+    /// itself.
     fn end(&self, filling: &Filling) {
-        // Without a notice under way, all pieces are where the table says. With one, something else may
-        // be there, another region perhaps, and what has moved would stay registered.
+        // Without a pending notice, all pieces are where the table says. With one, something else
+        // may be there, perhaps another region, and moved memory would stay registered.
         let mut addresses = self.heed_all(self.places_alone());
         loop {
             let pieces = addresses.of(filling.number);
@@ -560,8 +570,8 @@ impl MemoryFill {
         self.state().failure.clone()
     }
 
-    /// Waits until a region, or all of them, are whole, or it is clear that they never will be. False
-    /// if that takes longer than `timeout`.
+    /// Waits until a region, or all of them, are whole, or it is clear that they never will be.
+    /// False if that takes longer than `timeout`.
     pub(super) fn wait_for(&self, stream: Option<usize>, timeout: Option<Duration>) -> bool {
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut state = self.state();
@@ -587,10 +597,11 @@ impl MemoryFill {
         }
     }
 
-    /// Waits until nothing of these addresses is missing. `None` if that takes longer than `timeout`.
+    /// Waits until nothing of these addresses is missing. `None` if that takes longer than
+    /// `timeout`.
     ///
     /// # Errors
-    /// If it always will be.
+    /// If some of it will stay missing forever.
     pub(super) fn wait_for_parts(
         &self,
         parts: &[Range<usize>],
@@ -610,24 +621,24 @@ impl MemoryFill {
         Some(Ok(()))
     }
 
-    /// Waits for everything.
+    /// Waits for all regions.
     pub(super) fn wait(&self, timeout: Option<Duration>) -> bool {
         self.wait_for(None, timeout)
     }
 
-    /// Threads that wait at present.
+    /// Number of threads that wait at present.
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
         self.state().waiting
     }
 
-    /// False in a forked child: nobody fills there, and what other threads of the parent had locked when
-    /// it was forked stays locked.
+    /// False in a forked child: no thread fills there, and locks that other threads of the parent
+    /// held at the fork stay locked.
     pub(super) fn is_ours(&self) -> bool {
         self.process_id == std::process::id()
     }
 
-    /// As a thread of the fill does for a moment.
+    /// Runs `work` with the lock held, as a thread of the fill holds it for a moment.
     #[cfg(test)]
     pub(super) fn with_the_lock(&self, work: impl FnOnce()) {
         let _held = self.state();
@@ -647,30 +658,31 @@ impl MemoryFill {
         state.left == 0 || state.failure.is_some()
     }
 
-    /// Nobody will fill any more: forks and waits must not wait for it.
+    /// Ends the fill before it is whole: forks and waits must not wait for it.
     pub(super) fn give_up(&self) {
         self.fail(Error::retry("the fill was given up before it was whole"));
     }
 
     /// See [`LazyMemory::stop`](super::LazyMemory::stop).
     pub(super) fn stop(&self) {
-        // Not under the lock: whoever waits to fork goes on now.
+        // Without the lock: a thread that waits to fork continues now.
         let left = self.state().left;
         match left {
-            // Mappings that the program has made longer since are registered as well.
+            // Mappings that the program has extended since are registered as well.
             0 => self.uffd.close(),
             _ => self.uffd.stop(),
         }
     }
 
-    /// The memory goes: nobody waits for it, nor for being heard, even if others still know this fill.
+    /// Lets go of the memory: no thread waits for it or for its notices, even if others hold this
+    /// fill.
     pub(super) fn detach(&self) {
         self.uffd.close();
     }
 }
 
 impl Drop for MemoryFill {
-    /// Regions that never became whole are the program's again, with whatever they hold.
+    /// Gives regions that never became whole back to the program, with their current content.
     fn drop(&mut self) {
         let addresses = self.addresses();
         for filling in self.fillings.iter().filter(|filling| !addresses.is_over(filling.number)) {
@@ -694,7 +706,7 @@ fn refused(error: &std::io::Error) -> Error {
     }
 }
 
-/// Has the first touch of a region's pages wait, and drops what they hold.
+/// Makes the first touch of a region's pages wait, and drops their content.
 pub(super) fn arm(uffd: &Uffd, interior: &Range<usize>) -> Result<(), String> {
     let told = |error: std::io::Error| match error.raw_os_error() {
         Some(libc::EBUSY) => {
@@ -705,8 +717,8 @@ pub(super) fn arm(uffd: &Uffd, interior: &Range<usize>) -> Result<(), String> {
         _ => error.to_string(),
     };
     uffd.register(interior).map_err(told)?;
-    // SAFETY: who made the `MutRegion` has given up what it holds (`MutRegion::from_raw`), and the
-    // range is private and anonymous, as the caller has looked up.
+    // SAFETY: the creator of the `MutRegion` has given up its content (`MutRegion::from_raw`). The
+    // range is private and anonymous, as the caller has checked.
     unsafe { sys::drop_pages(interior) }.map_err(|error| {
         let _ = uffd.unregister(interior);
         told(error)

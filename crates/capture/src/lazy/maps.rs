@@ -1,4 +1,4 @@
-//! Which memory is private and anonymous: only there a missing page can stand for one that is to come.
+//! Lists private anonymous memory: only there can a missing page stand for one that is to come.
 
 use std::fs;
 use std::io;
@@ -25,15 +25,15 @@ impl PrivateMemory {
         PrivateMemory(ranges)
     }
 
-    /// True if all of `range` is.
+    /// True if all of `range` is private memory.
     pub fn holds(&self, range: &Range<usize>) -> bool {
         let at = self.0.partition_point(|known| known.end <= range.start);
         self.0.get(at).is_some_and(|known| known.start <= range.start && range.end <= known.end)
     }
 }
 
-/// The range of a line such as `7f31c0000000-7f31c4000000 rw-p 00000000 00:00 0 [heap]`, if it is
-/// private, anonymous, writable, and no stack.
+/// Returns the range of a line such as `7f31c0000000-7f31c4000000 rw-p 00000000 00:00 0 [heap]`, if
+/// it is private, anonymous, writable, and no stack.
 fn private(line: &str) -> Option<Range<usize>> {
     let mut words = line.split_ascii_whitespace();
     let (start, end) = words.next()?.split_once('-')?;

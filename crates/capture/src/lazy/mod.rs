@@ -1,9 +1,9 @@
-//! Lazy restart: the program runs at once; what it touches comes first, the rest in the background.
+//! Lazy restart: the program runs at once. Touched memory comes first, the rest in the background.
 //!
-//! [`LazyMemory`] is the place that such a restore fills. It registers the whole pages of regions with
-//! userfaultfd, so that the first touch of a page that is not there yet waits; who restores asks for
-//! what is waited for ([`LazyMemory::next_missing`]) and brings everything else meanwhile
-//! ([`LazyMemory::write`]). Why this way: `docs/design/012-lazy-restore.md`.
+//! [`LazyMemory`] is the memory that such a restore fills. It registers the whole pages of regions
+//! with userfaultfd, so that the first touch of a missing page waits. The restore asks for the
+//! awaited pages ([`LazyMemory::next_missing`]) and meanwhile brings everything else
+//! ([`LazyMemory::write`]). The reasons are in `docs/design/012-lazy-restore.md`.
 
 mod address_map;
 mod fill;
@@ -30,59 +30,61 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use sys::Uffd;
 
-/// Regions with fewer whole pages than this are filled before the program goes on: to wait for them
-/// would cost more.
+/// Least whole pages of a lazy region, in bytes. Smaller regions are filled before the program
+/// continues: to wait for them would cost more.
 pub const LAZY_FROM_BYTES: usize = 256 * 1024;
-/// Regions filled lazily at most, the longest first: each may split a mapping in three, of which Linux
+/// Most regions filled lazily, the longest first: each may split a mapping in three, of which Linux
 /// allows 65,530.
 const REGIONS_MAX: usize = 8192;
 
-/// How memory is to be filled.
+/// Options for filling memory.
 #[derive(Clone, Debug, Default)]
 pub struct LazyOptions {
-    /// Serve the program's own instructions only, even where system calls could be served too.
+    /// Serves the program's own instructions only, even where system calls could be served too.
     pub user_only: bool,
-    /// Fill everything before the program goes on.
+    /// Fills everything before the program continues.
     pub eager: bool,
-    /// Fill these streams before the program goes on.
+    /// Streams to fill before the program continues.
     pub eager_streams: Vec<usize>,
 }
 
-/// How memory is being filled.
+/// Description of how memory is being filled.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct How {
-    /// Which faults are served; `None` if nothing is filled lazily.
+    /// Faults that are served; `None` if nothing is filled lazily.
     pub mode: Option<Mode>,
-    /// Why memory that is long enough is filled before the program goes on; empty if none is.
+    /// Reason why memory that is long enough is filled before the program continues; empty if none
+    /// is.
     pub eager_because: String,
     /// Bytes filled while the program runs.
     pub lazy_bytes: u64,
 }
 
-/// How pages came to their place so far, in bytes.
+/// Bytes placed so far in each way, and the number of faults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Traffic {
-    /// Moved as they were.
+    /// Bytes of pages that were moved without a copy.
     pub moved_bytes: u64,
-    /// Copied, for faults or since they could not be moved.
+    /// Bytes copied, for faults or because they could not be moved.
     pub copied_bytes: u64,
-    /// First touches that were waited for.
+    /// First touches that had to wait.
     pub faults: u64,
 }
 
-/// Memory of a number of streams, filled while the program runs, as far as that is possible; all
-/// else (small regions, memory that is shared, of a file, locked, or if the kernel gives no userfaultfd)
-/// is to be filled before the program goes on. All methods may be called from any thread.
+/// Memory of a number of streams, filled while the program runs, as far as that is possible. All
+/// else must be filled before the program continues: small regions, and memory that is shared, of a
+/// file, or locked. So must all memory if the kernel gives no userfaultfd. All methods may be
+/// called from any thread.
 #[derive(Debug)]
 pub struct LazyMemory {
-    // Before `streams`: what is registered must still be there.
+    // Before `streams`: registered memory must still be mapped when this is dropped.
     fill: Option<Owner>,
     streams: Vec<MutRegion>,
     learnt: Learnt,
     how: How,
 }
 
-/// Whoever waits for a fill when its memory goes waits in vain, and is told.
+/// Owner of a fill: when its memory goes, threads that still wait for the fill get an error.
 #[derive(Debug)]
 struct Owner(Arc<MemoryFill>);
 
@@ -96,7 +98,8 @@ impl Deref for Owner {
 impl Drop for Owner {
     fn drop(&mut self) {
         if !self.0.is_ours() {
-            // It is never dropped here. Only address space is lost: a fork waits until all is filled.
+            // It is never dropped here. Only address space is lost: a fork waits until all is
+            // filled.
             std::mem::forget(Arc::clone(&self.0));
             return;
         }
@@ -108,7 +111,7 @@ impl Drop for Owner {
 }
 
 impl LazyMemory {
-    /// Memory for stream 0, 1 and so on. What it holds is dropped as far as it will be filled lazily.
+    /// Takes the memory of stream 0, 1 and so on. Drops its content where it will be filled lazily.
     ///
     /// # Errors
     /// `Invalid` for memory that cannot exist: a null address, or more bytes than memory can hold.
@@ -123,12 +126,12 @@ impl LazyMemory {
         Ok(LazyMemory { fill: fill.map(Owner), streams, learnt, how })
     }
 
-    /// How it is filled.
+    /// Returns how the memory is filled.
     pub fn how(&self) -> &How {
         &self.how
     }
 
-    /// How pages came so far.
+    /// Returns how pages were placed so far.
     pub fn traffic(&self) -> Traffic {
         let Some(fill) = &self.fill else { return Traffic::default() };
         Traffic {
@@ -138,7 +141,8 @@ impl LazyMemory {
         }
     }
 
-    /// Which pages fresh memory was made of and why, for people; `None` if there was none to speak of.
+    /// Describes the kind of pages of fresh memory and the reason, for people; `None` if there was
+    /// hardly any.
     pub fn fresh_report(&self) -> Option<String> {
         let [small, huge] = self.fill.as_ref().map_or([0; 2], |fill| fill.touched());
         let [eager_small, eager_huge] = touched(&self.streams);
@@ -155,18 +159,19 @@ impl LazyMemory {
         self.streams[stream].length()
     }
 
-    /// True if a stream is filled while the program runs, but for its edges.
+    /// True if a stream is filled while the program runs, except for its edges.
     pub fn is_lazy(&self, stream: usize) -> bool {
         self.filling(stream).is_some()
     }
 
-    /// Bytes of lazy streams that share a page with other memory. The program must wait for them.
+    /// Returns the bytes of lazy streams that share a page with other memory. The program must wait
+    /// for them.
     pub fn edges(&self) -> Vec<(usize, Range<u64>)> {
         let Some(fill) = &self.fill else { return Vec::new() };
         fill.edges(&|stream| self.streams[stream].length())
     }
 
-    /// Takes bytes of an edge.
+    /// Writes bytes of an edge.
     ///
     /// # Panics
     /// If the range is part of no edge.
@@ -181,8 +186,8 @@ impl LazyMemory {
         self.streams[stream].0.write(offset as usize, bytes);
     }
 
-    /// Takes bytes of a stream from a page on: whole pages, or up to the stream's end; none twice. What
-    /// the program has got already, or changed since, stays as it is.
+    /// Receives bytes of a stream from a page on: whole pages, or up to the stream's end; none
+    /// twice. Pages that the program already has, or has changed since, stay unchanged.
     ///
     /// # Panics
     /// If the range is another one.
@@ -195,7 +200,7 @@ impl LazyMemory {
         }
     }
 
-    /// The same, of zeros.
+    /// Does the same with zeros.
     ///
     /// # Panics
     /// As [`LazyMemory::write`].
@@ -209,28 +214,30 @@ impl LazyMemory {
         }
     }
 
-    /// Waits until the program waits for something that is not at hand. `None` once
+    /// Waits until the program waits for bytes that are not available. `None` once
     /// [`LazyMemory::stop`] was called, or if nothing is lazy.
     pub fn next_missing(&self) -> Option<Missing> {
         self.fill.as_ref()?.next_missing()
     }
 
-    /// Leaves a fault to the background, which writes the rest of its unit ([`Missing::unit`]) next.
+    /// Leaves a fault to the background, which writes the rest of its unit ([`Missing::unit`])
+    /// next.
     pub fn expect(&self, missing: &Missing) {
         if let Some(fill) = &self.fill {
             fill.expect(missing);
         }
     }
 
-    /// The background writes expected units late: their threads fault again.
+    /// Makes the threads of expected units fault again, since the background writes these units
+    /// late.
     pub fn expect_nothing(&self) {
         if let Some(fill) = &self.fill {
             fill.expect_nothing();
         }
     }
 
-    /// Serves a fault with all bytes of its range, verified. Without bytes it puts the range into place as it was written
-    /// ([`Missing::is_written`]).
+    /// Serves a fault with all bytes of its range, verified. Without bytes it places the range as
+    /// it was written ([`Missing::is_written`]).
     ///
     /// # Panics
     /// If `bytes` has another length.
@@ -242,52 +249,55 @@ impl LazyMemory {
         }
     }
 
-    /// Ends every [`LazyMemory::next_missing`], now and later. If all is whole, what is missing is zero
-    /// from then on; if not, it stays missing until this value is dropped, and who waits for it waits.
+    /// Ends every [`LazyMemory::next_missing`], now and later. If all is whole, missing pages are
+    /// zero from then on. If not, they stay missing until this value is dropped, and threads that
+    /// touch them wait.
     pub fn stop(&self) {
         if let Some(fill) = &self.fill {
             fill.stop();
         }
     }
 
-    /// No more will come: waits and forks go on with what is there.
+    /// Gives up the fill: waits and forks continue with the present content.
     pub fn give_up(&self) {
         if let Some(fill) = &self.fill {
             fill.give_up();
         }
     }
 
-    /// To be called once all is whole, while the memory is there: takes back what was advised for the time
-    /// of the restore. Otherwise that ends when this value goes, which may know the memory for long.
+    /// Withdraws the advice that was given for the restore. Call it once all is whole, while the
+    /// memory is mapped. Otherwise the advice ends when this value is dropped, which may be much
+    /// later.
     pub fn end_advice(&self) {
         Advice::of(&self.streams).end();
     }
 
-    /// Why the kernel did not take something, if it did not; the program cannot go on then.
+    /// Returns the kernel's refusal of restored bytes, if there was one; the program cannot
+    /// continue then.
     pub fn failure(&self) -> Option<Error> {
         self.fill.as_ref()?.failure()
     }
 
-    /// Waits until a stream is whole, without one until all are; also ends if they never will be.
-    /// False if that takes longer than `timeout`. System calls may use what is whole.
+    /// Waits until a stream is whole, or all of them if none is given; also ends if they never will
+    /// be. False if that takes longer than `timeout`. System calls may use a stream that is whole.
     pub fn wait(&self, stream: Option<usize>, timeout: Option<Duration>) -> bool {
         self.fill.as_ref().is_none_or(|fill| fill.wait_for(stream, timeout))
     }
 
-    /// Hashes of a stream as it was stored, once all of it was brought: what the memory held before the
-    /// program changed it.
+    /// Returns the hashes of a stream as stored, once all of it was brought: those of the content
+    /// before the program changed it.
     pub fn take_hashes(&self, stream: usize) -> Option<PageHashes> {
         self.learnt.take(stream, self.streams.get(stream)?.length() as u64)
     }
 
-    /// A copy of a stream that is not lazy and whose memory is our own.
+    /// Returns a copy of a stream that is not lazy and whose memory is our own.
     pub fn copy_of(&self, stream: usize) -> Option<AlignedBuf> {
         let region = self.streams.get(stream)?;
         (region.0.is_owned() && !self.is_lazy(stream)).then(|| region.0.copy())
     }
 
-    /// Reads a byte as a program does, and turns bits of it over: for tests and measurements, whose
-    /// programs have no other way to memory that is ours. Returns what it was.
+    /// Reads a byte as a program does, and flips bits of it. For tests and measurements, whose
+    /// programs cannot reach our memory in another way. Returns the old value.
     ///
     /// # Panics
     /// If the memory is not our own ([`MutRegion::zeroed`]), or the offset lies outside.
@@ -295,20 +305,21 @@ impl LazyMemory {
     pub fn touch(&self, stream: usize, offset: usize, flip: u8) -> u8 {
         let region = &self.streams[stream];
         assert!(region.0.is_owned() && offset < region.length(), "no byte of ours to touch");
-        // SAFETY: the memory is ours and mapped until `streams` goes. That other threads use it by
-        // `touch` only holds for lazy streams, which nothing else here reads or writes; others and
-        // edges are written before the program may touch anything.
+        // SAFETY: the memory is ours and mapped until `streams` is dropped. Other threads must use
+        // it only through `touch`. That holds for lazy streams, which nothing else here reads or
+        // writes. Other streams and edges are written before the program may touch anything.
         unsafe { sys::touch(region.0.start() + offset, flip) }
     }
 
-    /// The memory again, in the order given. Waits until it is whole, or never will be.
+    /// Waits until the memory is whole, or never will be. Returns it in the order given.
     pub fn into_streams(self) -> Vec<MutRegion> {
         self.wait(None, None);
         self.streams
     }
 }
 
-/// Why memory cannot be filled lazily that a job tracks, if one does: the kernel lets only one have it.
+/// Returns the reason why memory that a job tracks cannot be filled lazily: the kernel gives it to
+/// one user only.
 fn tracked(range: &Range<usize>) -> Option<String> {
     let who = holder(Pages { start: range.start, end: range.end })?;
     Some(format!(
@@ -316,7 +327,7 @@ fn tracked(range: &Range<usize>) -> Option<String> {
     ))
 }
 
-/// Registers what can be filled lazily.
+/// Registers all memory that can be filled lazily.
 fn arm_all(streams: &[MutRegion], options: &LazyOptions, how: &mut How) -> Option<MemoryFill> {
     if options.eager {
         "it was asked for".clone_into(&mut how.eager_because);
@@ -333,7 +344,7 @@ fn arm_all(streams: &[MutRegion], options: &LazyOptions, how: &mut How) -> Optio
             Err(error) => Err(format!("/proc/self/maps cannot be read: {error}")),
         });
     let armed = opened.and_then(|(uffd, private)| {
-        // What they held is given up, of which the kernel says so.
+        // The old content is dropped, which causes notices of the kernel.
         let armed = uffd.hearing(|| arm_each(&uffd, &private, streams, ranges, how));
         let none = |error| format!("no thread could be started: {error}");
         armed.map(|(fillings, notices)| (uffd, fillings, notices)).map_err(none)
@@ -351,7 +362,7 @@ fn arm_all(streams: &[MutRegion], options: &LazyOptions, how: &mut How) -> Optio
     }
 }
 
-/// The whole pages of each stream that is long enough, by stream; the longest first.
+/// Returns the whole pages of each stream that is long enough, by stream; the longest first.
 fn worth_it(
     streams: &[MutRegion],
     options: &LazyOptions,
@@ -375,7 +386,7 @@ fn worth_it(
     ranges
 }
 
-/// Registers those of `ranges` that the kernel takes.
+/// Registers those of `ranges` that the kernel accepts.
 fn arm_each(
     uffd: &Uffd,
     private: &PrivateMemory,
@@ -390,7 +401,8 @@ fn arm_each(
             how.eager_because = tracked(&range).unwrap_or_else(shared);
             continue;
         }
-        // Locked memory is refused here, before a shadow, which might be locked as well, is made.
+        // The kernel refuses locked memory here, before a shadow exists, which might be locked as
+        // well.
         let armed = fill::arm(uffd, &range).and_then(|()| {
             let filling = Filling::new(stream, streams[stream].0.start(), range.clone());
             filling.map_err(|error| {

@@ -1,4 +1,4 @@
-//! userfaultfd, as far as missing pages go: the ioctls of `linux/userfaultfd.h`, defined by hand.
+//! userfaultfd for missing pages: the ioctls of `linux/userfaultfd.h`, defined by hand.
 #![allow(unsafe_code)]
 
 use outlive_io::fresh::FreshMemory;
@@ -26,7 +26,7 @@ const UFFDIO_ZEROPAGE: u64 = iowr(0x04, size_of::<Zero>());
 const UFFDIO_MOVE: u64 = iowr(0x05, size_of::<PlaceRequest>());
 
 const FEATURE_MOVE: u64 = 1 << 16;
-/// Notices of `mremap`, of `madvise` that gives memory up, and of `munmap`. Anybody may ask for them.
+/// Notices of `mremap`, of `madvise` that drops memory, and of `munmap`. They need no privilege.
 const FEATURE_NOTICES: u64 = (1 << 2) | (1 << 3) | (1 << 6);
 const REGISTER_MODE_MISSING: u64 = 1;
 const MOVE_MODE_ALLOW_SRC_HOLES: u64 = 2;
@@ -35,7 +35,7 @@ const EVENT_REMAP: u8 = 0x14;
 const EVENT_REMOVE: u8 = 0x15;
 const EVENT_UNMAP: u8 = 0x16;
 const USER_MODE_ONLY: u64 = 1;
-/// `_IO(0xAA, 0x00)`: /dev/userfaultfd gives a descriptor.
+/// `_IO(0xAA, 0x00)`: returns a descriptor from /dev/userfaultfd.
 const USERFAULTFD_IOC_NEW: u64 = 0xAA << 8;
 
 #[repr(C)]
@@ -76,7 +76,7 @@ struct Zero {
     done: i64,
 }
 
-/// `struct uffd_msg`. What the words are depends on the event.
+/// `struct uffd_msg`. The meaning of the words depends on the event.
 #[repr(C)]
 #[derive(Default)]
 struct Message {
@@ -85,58 +85,58 @@ struct Message {
     words: [u64; 3],
 }
 
-/// What the kernel says. Whoever causes anything but a fault waits until it is read, and no page can be
-/// placed meanwhile.
+/// A notice of the kernel. Except for a fault, the thread that causes one waits until it is read,
+/// and no page can be placed meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Notice {
     /// A thread waits for the page at this address.
     Fault(usize),
-    /// What was at the range is at the address now.
+    /// The memory of the range is at the address now.
     Moved(Range<usize>, usize),
-    /// What is there is given up in a moment.
+    /// The content of the range is about to be dropped.
     Dropped(Range<usize>),
-    /// What was there is unmapped.
+    /// The memory of the range is unmapped.
     Unmapped(Range<usize>),
 }
 
-/// Which faults of missing pages are served.
+/// Faults of missing pages that are served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// All, those of system calls too.
+    /// All faults, also those of system calls.
     Full,
-    /// Those of the program's own instructions; system calls into missing memory fail with EFAULT.
+    /// Faults of the program's own instructions; system calls into missing memory fail with EFAULT.
     UserOnly,
 }
 
-/// What became of an attempt to place pages.
+/// Result of an attempt to place pages.
 #[derive(Debug)]
 pub(super) enum Placed {
-    /// All of it is there.
+    /// All pages are placed.
     All,
-    /// The first so many bytes are there; the next page is there already, by other means.
+    /// This number of bytes is placed; the next page already exists, by other means.
     UntilPresent(usize),
-    /// The first so many bytes are there; the rest cannot be placed in this way.
+    /// This number of bytes is placed; the rest cannot be placed in this way.
     Refused(usize, io::Error),
-    /// The first so many bytes are there; the rest is not registered any more, not mapped, or lies in
-    /// several mappings (which differ in some advice, say): then parts of it can be placed.
+    /// This number of bytes is placed. The rest is no longer registered, not mapped, or lies in
+    /// several mappings (which differ in advice, for example): then parts of it can be placed.
     NotOne(usize),
-    /// The first so many bytes are there; the rest cannot be placed now: somebody maps memory at this
-    /// moment, or there is a notice to be read first.
+    /// This number of bytes is placed. The rest cannot be placed now: a thread is mapping memory,
+    /// or a notice must be read first.
     NotNow(usize),
 }
 
 /// A userfaultfd. Its methods place pages only where they are missing in registered memory; they
-/// never change a page that is there.
+/// never change a page that exists.
 #[derive(Debug)]
 pub(super) struct Uffd {
-    /// Until it is closed. Whoever waits has a share of it.
+    /// The descriptor until it is closed. Each waiting thread shares it.
     fd: Mutex<Option<Arc<OwnedFd>>>,
     stop: OwnedFd,
     pub mode: Mode,
 }
 
 impl Uffd {
-    /// The one with the widest mode that the kernel gives; `user_only` asks for no more than that.
+    /// Opens one with the widest mode that the kernel gives; `user_only` limits it to that mode.
     pub fn open(user_only: bool) -> io::Result<Uffd> {
         let open = || {
             let full = if user_only { Err(io::ErrorKind::Unsupported.into()) } else { open_full() };
@@ -145,8 +145,8 @@ impl Uffd {
                 Err(_) => open_with(USER_MODE_ONLY).map(|fd| (fd, Mode::UserOnly)),
             }
         };
-        // Older kernels do not know MOVE; the attempt tells. Without notices memory that is moved would
-        // be lost.
+        // Older kernels do not know MOVE; the attempt shows that. Without notices, moved memory
+        // would be lost.
         let (mut fd, mode) = open()?;
         if handshake(&fd, FEATURE_NOTICES | FEATURE_MOVE).is_err() {
             (fd, _) = open()?;
@@ -155,35 +155,37 @@ impl Uffd {
         Ok(Uffd { fd: Mutex::new(Some(Arc::new(fd))), stop: eventfd()?, mode })
     }
 
-    /// The descriptor, or EBADF once it is closed.
+    /// Returns the descriptor, or EBADF once it is closed.
     fn fd(&self) -> io::Result<Arc<OwnedFd>> {
         let fd = self.fd.lock().unwrap_or_else(PoisonError::into_inner).clone();
         fd.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
     }
 
-    /// Has the first touch of each missing page wait.
+    /// Makes the first touch of each missing page wait.
     pub fn register(&self, range: &Range<usize>) -> io::Result<()> {
         let span = span(range);
         let mut register = Register { span, mode: REGISTER_MODE_MISSING, ioctls: 0 };
         self.ioctl(UFFDIO_REGISTER, &mut register)
     }
 
-    /// Ends that, and wakes who waits: pages that are still missing are zero from then on.
+    /// Ends the registration, and wakes waiting threads: pages that are still missing are zero from
+    /// then on.
     pub fn unregister(&self, range: &Range<usize>) -> io::Result<()> {
         let ended = self.ioctl(UFFDIO_UNREGISTER, &mut span(range));
-        // The kernel wakes before it ends the registration. A thread whose fault is under way at that
-        // moment, with no more than the lock of its mapping, begins to wait after the wake.
+        // The kernel wakes before it ends the registration. A thread whose fault is being handled
+        // at that moment, with only the lock of its mapping, begins to wait after the wake.
         self.wake(range);
         ended
     }
 
-    /// Wakes who waits for these pages; who finds one still missing faults again.
+    /// Wakes the threads that wait for these pages. A thread whose page is still missing faults
+    /// again.
     pub fn wake(&self, range: &Range<usize>) {
         // It fails for no range of whole pages.
         let _ = self.ioctl(UFFDIO_WAKE, &mut span(range));
     }
 
-    /// AddressMap copies of `bytes`, whole pages.
+    /// Places copies of `bytes`, whole pages.
     pub fn copy(&self, to: usize, bytes: &[u8]) -> Placed {
         let mut place = PlaceRequest {
             to: to as u64,
@@ -195,11 +197,11 @@ impl Uffd {
         self.place(UFFDIO_COPY, &mut place)
     }
 
-    /// AddressMap the pages at `from` themselves, which are missing there afterwards. Where none is, none
-    /// is placed.
+    /// Places the pages at `from` themselves, which are missing there afterwards. Where a page is
+    /// missing at `from`, none is placed.
     ///
     /// # Safety
-    /// The pages at `from` must be the caller's, and nobody may use them meanwhile.
+    /// The pages at `from` must be the caller's, and no other thread may use them meanwhile.
     pub unsafe fn move_pages(&self, to: usize, from: usize, bytes: usize) -> Placed {
         let mut place = PlaceRequest {
             to: to as u64,
@@ -211,16 +213,16 @@ impl Uffd {
         self.place(UFFDIO_MOVE, &mut place)
     }
 
-    /// True if memory is being moved, given up or unmapped at this moment, of which a notice is to be
-    /// read yet, or has just been read. If not, all that was changed before is in notices that were read.
+    /// True if memory is being moved, dropped or unmapped at this moment, and its notice is still
+    /// to be read, or has just been read. If false, the notices of all earlier changes were read.
     pub fn is_changing(&self) -> bool {
-        // The kernel answers that before it finds that there is nothing to be copied.
+        // The kernel returns this error before it finds that there is nothing to copy.
         let mut nothing = PlaceRequest { to: 0, from: 0, bytes: 0, mode: 0, done: 0 };
         let asked = self.ioctl(UFFDIO_COPY, &mut nothing);
         asked.is_err_and(|error| error.raw_os_error() == Some(libc::EAGAIN))
     }
 
-    /// AddressMap zero pages where pages are missing.
+    /// Places zero pages where pages are missing.
     pub fn zero(&self, range: &Range<usize>) -> Placed {
         let mut zero = Zero { span: span(range), mode: 0, done: 0 };
         let Err(error) = self.ioctl(UFFDIO_ZEROPAGE, &mut zero) else { return Placed::All };
@@ -252,7 +254,7 @@ impl Uffd {
                 Some(libc::EAGAIN) => return Placed::NotNow(before),
                 Some(libc::EEXIST) => return Placed::UntilPresent(before),
                 Some(libc::ENOENT) => return Placed::NotOne(before),
-                // MOVE says so of several mappings, but of other things as well.
+                // MOVE returns this for several mappings, but for other reasons as well.
                 Some(libc::EINVAL) if place.bytes > PAGE_BYTES as u64 => {
                     return Placed::NotOne(before);
                 }
@@ -263,21 +265,22 @@ impl Uffd {
         }
     }
 
-    /// Waits until there is something to be read; false once [`Uffd::stop`] was called.
+    /// Waits until there is a notice to read; false once [`Uffd::stop`] was called.
     pub fn wait(&self) -> bool {
         self.fd().is_ok_and(|fd| wait(&fd, &self.stop))
     }
 
-    /// What the kernel says next, if it says anything.
+    /// Reads the next notice, if there is one.
     pub fn read(&self) -> Option<Notice> {
         read(&*self.fd().ok()?)
     }
 
-    /// Does `work`, of whose notices nobody else hears; who gives memory up waits until they are read.
-    /// Answers those that are about memory as well, but for that which was given up: that is the work's.
+    /// Runs `work` and reads its notices, which no other thread gets; a thread that drops memory
+    /// waits until its notice is read. Also returns the notices, except those of dropped memory,
+    /// which `work` causes itself.
     ///
     /// # Errors
-    /// If no thread can be started; nothing was done.
+    /// If no thread can be started; then `work` was not run.
     pub fn hearing<T>(&self, work: impl FnOnce() -> T) -> io::Result<(T, Vec<Notice>)> {
         let (fd, done) = (self.fd()?, eventfd()?);
         let (mut waiting, mut notices) = (Vec::new(), Vec::new());
@@ -292,11 +295,11 @@ impl Uffd {
                 }
             };
             std::thread::Builder::new().name("outlive-hear".into()).spawn_scoped(scope, hear)?;
-            // Also when the work panics.
+            // Also ends the reading when `work` panics.
             let _end = End(&done);
             Ok::<T, io::Error>(work())
         })?;
-        // They find somebody who serves them when they fault again.
+        // These threads fault again, and are served then.
         for address in waiting {
             self.wake(&(address..address + PAGE_BYTES));
         }
@@ -308,7 +311,8 @@ impl Uffd {
         tell(&self.stop);
     }
 
-    /// The same, and ends all that is registered: what is missing is zero from then on, and nobody waits.
+    /// Does the same, and ends all registrations: missing pages are zero from then on, and no
+    /// thread waits.
     pub fn close(&self) {
         self.stop();
         self.fd.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -320,7 +324,7 @@ impl Uffd {
 }
 
 fn eventfd() -> io::Result<OwnedFd> {
-    // SAFETY: no memory is involved; a descriptor that was made is owned by nobody else.
+    // SAFETY: no memory is involved; a new descriptor has no other owner.
     unsafe {
         match libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) {
             fd @ 0.. => Ok(OwnedFd::from_raw_fd(fd)),
@@ -330,11 +334,11 @@ fn eventfd() -> io::Result<OwnedFd> {
 }
 
 fn tell(eventfd: &OwnedFd) {
-    // SAFETY: only a number is handed over.
+    // SAFETY: only a number is passed.
     unsafe { libc::eventfd_write(eventfd.as_raw_fd(), 1) };
 }
 
-/// Tells it when it goes.
+/// Signals the eventfd when it is dropped.
 struct End<'a>(&'a OwnedFd);
 
 impl Drop for End<'_> {
@@ -343,7 +347,7 @@ impl Drop for End<'_> {
     }
 }
 
-/// Waits until there is something to be read from `fd`; false if `stop` was told.
+/// Waits until `fd` is readable; false if `stop` was signalled.
 fn wait(fd: &OwnedFd, stop: &OwnedFd) -> bool {
     loop {
         let mut ready = [stop, fd].map(|fd| libc::pollfd {
@@ -361,7 +365,7 @@ fn wait(fd: &OwnedFd, stop: &OwnedFd) -> bool {
 
 fn read(fd: &OwnedFd) -> Option<Notice> {
     let mut message = Message::default();
-    // SAFETY: the message may be written as a whole; any bytes are a valid one.
+    // SAFETY: the whole message may be written; any bytes are a valid one.
     let read =
         unsafe { libc::read(fd.as_raw_fd(), (&raw mut message).cast(), size_of::<Message>()) };
     if read != size_of::<Message>() as isize {
@@ -383,10 +387,11 @@ fn span(range: &Range<usize>) -> Span {
 }
 
 fn ioctl<T>(fd: &OwnedFd, request: u64, argument: &mut T) -> io::Result<()> {
-    // SAFETY: the requests of this file are made from the size of the structure that they take, which
-    // may be read and written here. What they do to other memory: they place pages where the program
-    // has none, which no reference can point to (`LazyMemory` says why), and read `PlaceRequest::from`, which
-    // is a live slice or what the caller of `move_pages` promised.
+    // SAFETY: the requests of this file contain the size of the structure that they take, which may
+    // be read and written here. Their effect on other memory is limited. They place pages where the
+    // program has none, which no reference can point to (`LazyMemory` says why). They read
+    // `PlaceRequest::from`, which is a live slice or memory that the caller of `move_pages`
+    // promised.
     match unsafe { libc::ioctl(fd.as_raw_fd(), request as _, std::ptr::from_mut(argument)) } {
         0.. => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -403,7 +408,7 @@ fn open_full() -> io::Result<OwnedFd> {
 
 fn open_with(flags: u64) -> io::Result<OwnedFd> {
     let flags = flags as libc::c_int | libc::O_CLOEXEC | libc::O_NONBLOCK;
-    // SAFETY: the call takes no memory; a descriptor that was made is owned by nobody else.
+    // SAFETY: the call takes no memory; a new descriptor has no other owner.
     unsafe {
         match libc::syscall(libc::SYS_userfaultfd, flags) {
             fd @ 0.. => Ok(OwnedFd::from_raw_fd(fd as i32)),
@@ -412,11 +417,11 @@ fn open_with(flags: u64) -> io::Result<OwnedFd> {
     }
 }
 
-/// By the device, whose file's rights say who may.
+/// Opens one through the device, whose file permissions control access.
 fn open_device() -> io::Result<OwnedFd> {
     let device = std::fs::File::open("/dev/userfaultfd")?;
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
-    // SAFETY: the request takes a number; a descriptor that was made is owned by nobody else.
+    // SAFETY: the request takes a number; a new descriptor has no other owner.
     unsafe {
         match libc::ioctl(device.as_raw_fd(), USERFAULTFD_IOC_NEW as _, flags) {
             fd @ 0.. => Ok(OwnedFd::from_raw_fd(fd)),
@@ -434,19 +439,19 @@ pub(super) struct Shadow {
     fresh: Option<FreshMemory>,
 }
 
-// SAFETY: it is only addresses; who reads or writes through them says why that may be.
+// SAFETY: it holds only addresses; code that reads or writes through them says why it may.
 unsafe impl Send for Shadow {}
 // SAFETY: as above.
 unsafe impl Sync for Shadow {}
 
 impl Shadow {
-    /// For `bytes` bytes, a multiple of 2 MiB.
+    /// Maps `bytes` bytes, a multiple of 2 MiB.
     pub fn new(bytes: usize) -> io::Result<Shadow> {
         let block = outlive_types::BLOCK_BYTES;
         let whole_bytes = bytes + block;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new mapping where the kernel likes disturbs nothing.
+        // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
         let whole =
             unsafe { libc::mmap(std::ptr::null_mut(), whole_bytes, protection, flags, -1, 0) };
         if whole == libc::MAP_FAILED {
@@ -458,7 +463,7 @@ impl Shadow {
         Ok(Shadow { whole, whole_bytes, start, fresh })
     }
 
-    /// To be called before a part is written.
+    /// Prepares a part; call it before the part is written.
     pub fn take(&self, part: &Range<usize>) {
         if let Some(fresh) = &self.fresh {
             fresh.take(part, false);
@@ -470,7 +475,7 @@ impl Shadow {
         self.fresh.as_ref().map_or([0; 2], FreshMemory::touched)
     }
 
-    /// Its address.
+    /// Address of the first byte.
     pub fn start(&self) -> usize {
         self.start
     }
@@ -478,16 +483,17 @@ impl Shadow {
 
 impl Drop for Shadow {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and who has a `Shadow` has no slice of it any more.
+        // SAFETY: the mapping is ours, and an owner that drops a `Shadow` has no slice of it any
+        // more.
         unsafe { libc::munmap(self.whole, self.whole_bytes) };
     }
 }
 
-/// Drops the pages: what was there is gone, the next touch finds zeros, or waits.
+/// Drops the pages and their content; the next touch finds zeros, or waits.
 ///
 /// # Safety
-/// The range, whole pages of private anonymous memory, must be the caller's, and nobody may rely on
-/// what it holds.
+/// The range, whole pages of private anonymous memory, must be the caller's, and no thread may rely
+/// on its content.
 pub(super) unsafe fn drop_pages(range: &Range<usize>) -> io::Result<()> {
     let start = std::ptr::with_exposed_provenance_mut(range.start);
     // SAFETY: passed on to the caller.
@@ -497,51 +503,52 @@ pub(super) unsafe fn drop_pages(range: &Range<usize>) -> io::Result<()> {
     }
 }
 
-/// Ends the process at once, with `message` on standard error: no destructor and no handler runs,
+/// Ends the process at once, with `message` on standard error. No destructor and no handler runs,
 /// since any of them might wait for memory that does not come. The exit code is 3, as that of the
 /// command for damage.
 pub fn end_program(message: &str) -> ! {
     let text = format!("outlive: {message}\n");
-    // SAFETY: the bytes are there; 2 is a descriptor or an error; `_exit` takes a number.
+    // SAFETY: the bytes exist; 2 is a descriptor or an error; `_exit` takes a number.
     unsafe {
         libc::write(2, text.as_ptr().cast(), text.len());
         libc::_exit(3)
     }
 }
 
-/// Has `prepare` called before every `fork` of this process, by the thread that forks.
+/// Makes libc call `prepare` before every `fork` of this process, in the thread that forks.
 pub(super) fn before_fork(prepare: extern "C" fn()) -> bool {
-    // SAFETY: the function is there for as long as the process.
+    // SAFETY: the function exists as long as the process.
     unsafe { libc::pthread_atfork(Some(prepare), None, None) == 0 }
 }
 
 /// Copies `bytes` to our own memory.
 ///
 /// # Safety
-/// `to` must be memory of ours that nobody else uses meanwhile, with room for all of `bytes`.
+/// `to` must be memory of ours that no other thread uses meanwhile, with room for all of `bytes`.
 pub(super) unsafe fn write(to: usize, bytes: &[u8]) {
     let to: *mut u8 = std::ptr::with_exposed_provenance_mut(to);
-    // SAFETY: passed on to the caller; memory that nobody else uses does not overlap a live slice.
+    // SAFETY: passed on to the caller; memory that no other thread uses does not overlap a live
+    // slice.
     unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
 }
 
-/// Our own memory as a slice, for as long as the caller needs it.
+/// Returns our own memory as a slice, for as long as the caller needs it.
 ///
 /// # Safety
-/// `at` must be initialised memory of ours of `bytes` bytes that nobody writes meanwhile.
+/// `at` must be initialised memory of ours of `bytes` bytes that no thread writes meanwhile.
 pub(super) unsafe fn slice<'a>(at: usize, bytes: usize) -> &'a [u8] {
     let at: *const u8 = std::ptr::with_exposed_provenance(at);
     // SAFETY: passed on to the caller.
     unsafe { std::slice::from_raw_parts(at, bytes) }
 }
 
-/// Reads a byte of the program's memory as the program would, and turns bits of it over.
+/// Reads a byte of the program's memory as the program would, and flips bits of it.
 ///
 /// # Safety
 /// `at` must be mapped and writable; other threads may use it only in this way.
 pub(super) unsafe fn touch(at: usize, flip: u8) -> u8 {
     let at: *const std::sync::atomic::AtomicU8 = std::ptr::with_exposed_provenance(at);
-    // The compiler must not see that nothing is turned over, and leave the touch out.
+    // The compiler must not see that no bit is flipped, and remove the touch.
     let flip = std::hint::black_box(flip);
     // SAFETY: passed on to the caller; an atomic may be used from several threads.
     std::hint::black_box(unsafe { (*at).fetch_xor(flip, std::sync::atomic::Ordering::Relaxed) })

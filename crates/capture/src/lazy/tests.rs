@@ -1,4 +1,4 @@
-//! Fills as a restore makes them, of memory whose contents the tests know.
+//! Fills as in a restore, of memory whose content the tests know.
 #![allow(unsafe_code)]
 
 mod moved;
@@ -13,7 +13,7 @@ use std::time::Instant;
 
 const MIB: usize = 1 << 20;
 
-/// What page `page` of stream `stream` holds; every seventh is zero.
+/// Content of byte `offset` of stream `stream`; every seventh page is zero.
 fn expected(stream: usize, offset: usize) -> u8 {
     let page = offset / PAGE_BYTES;
     match page % 7 {
@@ -26,9 +26,9 @@ fn bytes_of(stream: usize, range: Range<usize>) -> Vec<u8> {
     range.map(|offset| expected(stream, offset)).collect()
 }
 
-/// Does what a restore does: eager streams and edges first, then the program, then pieces of
-/// `piece_pages` pages in the order of `order`, with a thread that serves faults. `program` may touch
-/// what is lazy meanwhile.
+/// Restores: eager streams and edges first, then runs the program, and brings pieces of
+/// `piece_pages` pages in the order of `order`. A thread serves faults. `program` may touch lazy
+/// memory meanwhile.
 fn restore(memory: &LazyMemory, lengths: &[usize], seed: u64, program: &(dyn Fn() + Sync)) {
     let deliver = |missing: &Missing| deliver(memory, missing);
     restore_as(memory, lengths, seed, &deliver, &|release| {
@@ -43,8 +43,8 @@ fn deliver(memory: &LazyMemory, missing: &Missing) {
     memory.deliver(missing, Some(&bytes));
 }
 
-/// The same, but the last piece comes when the program releases it, at its end at the latest: until
-/// then memory is being filled, whatever the program does.
+/// Does the same, but the last piece comes when the program releases it, at its end at the latest.
+/// Until then memory is being filled, whatever the program does.
 fn restore_held(
     memory: &LazyMemory,
     lengths: &[usize],
@@ -54,7 +54,7 @@ fn restore_held(
     restore_as(memory, lengths, seed, &|missing| deliver(memory, missing), program);
 }
 
-/// The same; `serve` answers each fault.
+/// Does the same; `serve` handles each fault.
 fn restore_as(
     memory: &LazyMemory,
     lengths: &[usize],
@@ -129,8 +129,8 @@ fn check(memory: LazyMemory, lengths: &[usize]) {
     }
 }
 
-/// The test delivers nothing for some faults: the background brings their units. Some of these pages are zeros, which
-/// the fill does not put into place before the next fault.
+/// The test delivers nothing for some faults: the background brings their units. Some of these
+/// pages are zeros, which the fill does not place before the next fault.
 #[test]
 fn what_is_expected_is_there_once_its_unit_is_whole() {
     let lengths = [9 * MIB + 5];
@@ -151,7 +151,7 @@ fn what_is_expected_is_there_once_its_unit_is_whole() {
     };
     restore_as(&memory, &lengths, 5, &serve, &|release| {
         std::thread::scope(|scope| {
-            // They touch zeros and other pages of the last unit before it can be whole.
+            // The threads touch zeros and other pages of the last unit before it can be whole.
             let threads = [3, 4, 10, 7 * 20 + 3].map(|page| {
                 let memory = &memory;
                 let last = lengths[0] / PAGE_BYTES / 7 * 7 - 7 * 30;
@@ -171,7 +171,7 @@ fn what_is_expected_is_there_once_its_unit_is_whole() {
     check(memory, &lengths);
 }
 
-/// A background that begins again may bring an expected unit late.
+/// A background that restarts may bring an expected unit late.
 #[test]
 fn what_is_expected_no_more_is_asked_for_again() {
     let lengths = [4 * MIB];
@@ -254,8 +254,8 @@ fn arrays_off_page_boundaries_keep_their_neighbours() {
         let mut buffer = AlignedBuf::zeroed(5 * MIB);
         buffer.fill(0xEE);
         let start = buffer.as_mut_ptr();
-        // SAFETY: the bytes lie within the buffer, which outlives the memory, and are used by nobody
-        // else until it is gone.
+        // SAFETY: the bytes lie within the buffer, which outlives the memory. No other code uses
+        // them until the memory is dropped.
         let region = unsafe { MutRegion::from_raw(start.add(skip), length) };
         let memory = LazyMemory::new(vec![region], LazyOptions::default()).unwrap();
         assert!(memory.is_lazy(0) == (length > 2 * PAGE_BYTES + LAZY_FROM_BYTES), "{length}");
@@ -287,14 +287,17 @@ fn a_fork_waits_for_the_fill_and_its_child_sees_everything() {
     check(memory, &lengths);
 }
 
-/// The thread that holds a lock at a fork is not there in the child, which would wait for it for ever.
+/// A thread that holds a lock at a fork does not exist in the child, which would wait for it
+/// forever.
 #[test]
 fn a_child_that_is_forked_in_the_middle_of_something_fills_memory_too() {
     let mut status = -1;
     under_way::holding_the_lock(|| {
-        // The C library's `fork` would wait for the lock, and another thread take it right afterwards.
-        // SAFETY: with no stack of its own it is a fork. No other thread of this test is in the allocator
-        // or holds any lock that the child takes; it ends by `_exit`, or is killed if it waits for ever.
+        // The C library's `fork` would wait for the lock, and another thread take it right
+        // afterwards.
+        // SAFETY: with no stack of its own it is a fork. No other thread of this test is in the
+        // allocator or holds any lock that the child takes. The child ends by `_exit`, or the alarm
+        // kills it if it waits forever.
         unsafe {
             let child = libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as i32;
             if child == 0 {
@@ -312,13 +315,14 @@ fn a_child_that_is_forked_in_the_middle_of_something_fills_memory_too() {
     assert_eq!(status, 0, "the child waited, or knew nothing of its own fill");
 }
 
-/// A child has the parent's value, and lets go of it some time.
+/// A child has a copy of the parent's value, and drops it at some time.
 #[test]
 fn a_child_lets_go_of_its_parents_memory_whatever_was_locked_when_it_was_forked() {
     let memory = lazily(&[MIB], LazyOptions::default());
     let mut status = -1;
     memory.fill.as_ref().unwrap().with_the_lock(|| {
-        // SAFETY: as above. The child's copy of the value is dropped once, as nothing runs there but this.
+        // SAFETY: as above. The child's copy of the value is dropped once, as nothing else runs
+        // there.
         unsafe {
             let child = libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as i32;
             if child == 0 {
@@ -334,12 +338,13 @@ fn a_child_lets_go_of_its_parents_memory_whatever_was_locked_when_it_was_forked(
     check(memory, &[MIB]);
 }
 
-/// As another job has it that saves the same memory; frozen by a fork, nothing of it is read meanwhile.
+/// Freezes as another job that saves the same memory would. It uses a fork, so nothing is read
+/// meanwhile.
 fn freeze(memory: &LazyMemory, stream: usize, part: Range<usize>) -> Result<Box<dyn Frozen>> {
     let start = memory.streams[stream].0.start() + part.start;
     let start = std::ptr::with_exposed_provenance(start);
     let shape = vec![part.len() as u64];
-    // SAFETY: the memory is there until the test ends, and nobody writes it but the fill.
+    // SAFETY: the memory stays until the test ends, and only the fill writes it.
     let region = unsafe { Region::from_raw("shared", "|u1", shape, start, part.len()) };
     let tracker = Arc::new(ChangeTracker::new());
     let mut source = MemorySource::new(tracker, vec![region], Vec::new(), 1);
@@ -356,7 +361,7 @@ fn a_freeze_waits_for_whoever_fills_its_memory() {
         let part = MIB + 77..5 * MIB + 9;
         std::thread::scope(|scope| {
             let saving = scope.spawn(|| freeze(&memory, 1, part.clone()).unwrap());
-            // Nothing comes before it waits, or was mistaken.
+            // Nothing is brought before the save waits, or has wrongly finished.
             while memory.fill.as_ref().unwrap().waiting() == 0 && !saving.is_finished() {
                 std::thread::yield_now();
             }
@@ -414,7 +419,7 @@ fn who_has_the_memory_already_is_named() {
     let tracker = Arc::new(tracker);
     let start = std::ptr::with_exposed_provenance(mapping.0);
     let shape = vec![mapping.1 as u64];
-    // SAFETY: as above, and nobody writes it.
+    // SAFETY: as above, and no thread writes it.
     let region = unsafe { Region::from_raw("x", "|u1", shape, start, mapping.1) };
     let mut source = MemorySource::new(tracker.clone(), vec![region], Vec::new(), 1);
     source.freeze(&FreezeRequest::default()).unwrap().commit_baseline(Some(1));
@@ -424,7 +429,7 @@ fn who_has_the_memory_already_is_named() {
     }
 }
 
-/// With the full mode the kernel waits as the program does; without it, it must say so.
+/// In the full mode the kernel waits as the program does; otherwise it must return an error.
 #[test]
 fn system_calls_into_missing_memory() {
     let lengths = [2 * MIB];
@@ -463,7 +468,7 @@ fn system_calls_into_missing_memory() {
 fn shared_memory_is_filled_before_the_program_goes_on() {
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping where the kernel likes disturbs nothing.
+    // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), MIB, protection, flags, -1, 0) };
     assert_ne!(start, libc::MAP_FAILED);
     // SAFETY: the mapping is ours, and stays.
@@ -472,7 +477,7 @@ fn shared_memory_is_filled_before_the_program_goes_on() {
     assert!(!memory.is_lazy(0) && memory.how().eager_because.contains("shared"));
     restore(&memory, &[MIB], 6, &|| {});
     drop(memory);
-    // SAFETY: the mapping is ours, and nobody writes it now.
+    // SAFETY: the mapping is ours, and no thread writes it now.
     let bytes = unsafe { std::slice::from_raw_parts(start.cast::<u8>(), MIB) };
     assert!(bytes == bytes_of(0, 0..MIB));
 }
@@ -487,17 +492,17 @@ fn it_can_be_asked_to_wait_and_dropped_early() {
     memory.give_up();
     assert!(memory.wait(None, None) && memory.failure().is_some());
     drop(memory);
-    // SAFETY: there is none in `MemoryFill`'s drop to be waited for: a fork now ends.
+    // SAFETY: `MemoryFill` is dropped, so there is none to wait for: a fork now ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: it ends the child.
         unsafe { libc::_exit(0) }
     }
-    // SAFETY: no status is asked for.
+    // SAFETY: no status is requested.
     assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
 }
 
-/// An array may lie in mappings that differ in their advice; each is a mapping of its own for the kernel.
+/// An array may lie in mappings with different advice; the kernel handles each by itself.
 #[test]
 fn an_array_across_mappings() {
     for seed in 0..10 {
@@ -505,13 +510,13 @@ fn an_array_across_mappings() {
         let mut buffer = AlignedBuf::zeroed(8 * MIB);
         let start = buffer.as_mut_ptr();
         for at in [5 * 4096, MIB, MIB + 40 * 4096, 3 * MIB - 4096, 5 * MIB + 65536] {
-            // SAFETY: the advice is about memory of ours, and changes nothing of what it holds.
+            // SAFETY: the advice is about memory of ours, and does not change its content.
             let advised =
                 unsafe { libc::madvise(start.add(at).cast(), 3 * 4096, libc::MADV_DONTDUMP) };
             assert_eq!(advised, 0);
         }
-        // SAFETY: the bytes lie within the buffer, which outlives the memory, and are used by nobody
-        // else until it is gone, but for the sweep, which only reads what is lazy.
+        // SAFETY: the bytes lie within the buffer, which outlives the memory. No other code uses
+        // them until the memory is dropped, except for the sweep, which only reads lazy memory.
         let region = unsafe { MutRegion::from_raw(start.add(777), length) };
         let memory = LazyMemory::new(vec![region], LazyOptions::default()).unwrap();
         let address = memory.streams[0].0.start();
@@ -522,7 +527,7 @@ fn an_array_across_mappings() {
                 assert_eq!(got, expected(0, at), "at {at}");
             }
         });
-        // Without faults all but zeros is moved, if in parts.
+        // Without faults, all pages except zeros are moved, if in parts.
         let traffic = memory.traffic();
         assert!(seed % 2 == 0 || traffic.moved_bytes > length as u64 * 9 / 10, "{traffic:?}");
         drop(memory);
@@ -540,8 +545,8 @@ fn a_sweep_through_fresh_memory_keeps_up_with_the_fill() {
             buffer.fill(0xEE);
         }
         let start = buffer.as_mut_ptr();
-        // SAFETY: the bytes lie within the buffer, which outlives the memory, and are used by nobody
-        // else until it is gone, but for the sweep, which only reads what is lazy.
+        // SAFETY: the bytes lie within the buffer, which outlives the memory. No other code uses
+        // them until the memory is dropped, except for the sweep, which only reads lazy memory.
         let region = unsafe { MutRegion::from_raw(start.add(skip), length) };
         let memory = LazyMemory::new(vec![region], LazyOptions::default()).unwrap();
         let address = memory.streams[0].0.start();
@@ -571,7 +576,7 @@ fn nobody_waits_for_a_region_that_is_whole() {
                 begin.store(true, Ordering::Release);
                 let began = Instant::now();
                 while began.elapsed() < Duration::from_nanos(pause) {}
-                // What is missing when all is whole is zero.
+                // A page that is missing when all is whole is zero.
                 assert_eq!(memory.touch(0, at, 0), 0);
                 done.store(true, Ordering::Release);
             });

@@ -1,9 +1,9 @@
-//! The fills under way in this process, and who waits for them.
+//! The fills in progress in this process, and the two kinds of waits for them.
 //!
-//! - A *fork*: a child would read zeros in place of what is missing, in silence, as it has the parent's
-//!   memory but neither its userfaultfd nor its threads.
-//! - A *freeze* of memory that is being filled, whichever job or pool fills it: the child that holds an
-//!   image is such a child, and what the kernel copies for us fails or finds nothing.
+//! - A *fork* waits: a child would silently read zeros in place of missing pages, as it has the
+//!   parent's memory but neither its userfaultfd nor its threads.
+//! - A *freeze* of memory that is being filled waits, whichever job or pool fills it. The child
+//!   that holds an image is such a child, and copies by the kernel would fail or find nothing.
 
 use super::{MemoryFill, sys};
 use outlive_io::PerProcess;
@@ -15,21 +15,21 @@ use std::time::{Duration, Instant};
 #[derive(Default)]
 struct UnderWay {
     fills: Vec<Weak<MemoryFill>>,
-    /// Forks call [`complete`].
+    /// Whether forks call [`complete`].
     hooked: bool,
 }
 
-/// Fills under way in this process. A child has none: its parent's fills do not serve it.
+/// Fills in progress in this process. A child has none: its parent's fills do not serve it.
 static UNDER_WAY: PerProcess<UnderWay> = PerProcess::new(|parent| UnderWay {
     fills: Vec::new(),
     hooked: parent.is_some_and(|parent| parent.hooked),
 });
 
-/// Has forks and freezes wait for `fill` from now on.
+/// Makes forks and freezes wait for `fill` from now on.
 pub(super) fn watch(fill: &Arc<MemoryFill>) {
     let hooked = UNDER_WAY.lock().hooked;
-    // Not under the lock: the C library may hold one of its own while it calls `complete`. To be called
-    // twice does no harm.
+    // Without the lock: the C library may hold one of its own while it calls `complete`.
+    // Registering it twice does no harm.
     if !hooked {
         sys::before_fork(complete);
     }
@@ -60,15 +60,15 @@ pub(crate) fn wait_for(parts: &[Range<usize>], timeout: Option<Duration>) -> Opt
     Some(Ok(()))
 }
 
-/// Called by the thread that forks, before it does. Who fills never forks, nor takes a lock that a
-/// thread of the program may hold at a fork, the interpreter's included.
+/// Waits for all fills; the forking thread calls it before it forks. Threads that fill never fork.
+/// They take no lock that a thread of the program may hold at a fork, the interpreter's included.
 extern "C" fn complete() {
     for fill in all().iter().filter_map(Weak::upgrade) {
         fill.wait(None);
     }
 }
 
-/// As a thread holds the lock that is just registering a fill.
+/// Runs `work` with the lock held, as a thread holds it that is registering a fill.
 #[cfg(test)]
 pub(super) fn holding_the_lock(work: impl FnOnce()) {
     let _held = UNDER_WAY.lock();

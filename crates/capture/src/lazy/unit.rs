@@ -3,24 +3,24 @@
 use outlive_types::BLOCK_BYTES;
 use std::ops::Range;
 
-/// What a fault brings at once: as much as the longest chunk by default.
+/// Bytes that one fault brings: the length of the longest chunk by default.
 pub(super) const WINDOW_BYTES: usize = 64 * 1024;
 pub(super) const WINDOWS: usize = BLOCK_BYTES / WINDOW_BYTES;
 
-/// One unit: 2 MiB by the address, as the hardware maps it, or what of it is to be filled.
+/// One unit: 2 MiB by the address, as the hardware maps it, or the part of it that is to be filled.
 #[derive(Debug)]
 pub(super) struct Unit {
     /// Bytes of each window that the background has still to bring.
     left: [u32; WINDOWS],
     left_bytes: usize,
-    /// One bit for each window whose pages are in place.
+    /// One bit for each window whose pages are placed.
     placed: u32,
-    /// A thread of the program waits until the unit is whole.
+    /// Whether a thread of the program waits until the unit is whole.
     is_expected: bool,
 }
 
 impl Unit {
-    /// `range` is what is to be filled of the unit, from its own start.
+    /// Returns a new unit; `range` is the part to be filled, from the unit's start.
     pub fn new(range: &Range<usize>) -> Unit {
         let mut unit = Unit {
             left: [0; WINDOWS],
@@ -39,17 +39,17 @@ impl Unit {
         self.placed & (1 << window) != 0
     }
 
-    /// Everything that is stored for the window has been brought.
+    /// True if all stored bytes of the window have been brought.
     pub fn is_brought(&self, window: usize) -> bool {
         self.left[window] == 0
     }
 
-    /// The background has brought all of it.
+    /// True if the background has brought all of it.
     pub fn is_whole(&self) -> bool {
         self.left_bytes == 0
     }
 
-    /// Whether a thread of the program waits until the unit is whole.
+    /// Sets whether a thread of the program waits until the unit is whole.
     pub fn set_expected(&mut self, is_expected: bool) {
         self.is_expected = is_expected;
     }
@@ -58,7 +58,8 @@ impl Unit {
         self.is_expected
     }
 
-    /// The neighbouring windows, this one included, that the background has brought and the fill has not placed.
+    /// Returns the adjacent windows, this one included, that the background has brought and the
+    /// fill has not placed.
     pub fn brought_around(&self, window: usize) -> Range<usize> {
         let is_at_hand = |window: &usize| self.is_brought(*window) && !self.is_placed(*window);
         let before = (0..window).rev().take_while(is_at_hand).count();
@@ -70,14 +71,15 @@ impl Unit {
         self.placed |= 1 << window;
     }
 
-    /// The background has brought `bytes` of the window; true if that was the last of the unit.
+    /// Records that the background has brought `bytes` of the window; true if that was the last of
+    /// the unit.
     pub fn bring(&mut self, window: usize, bytes: usize) -> bool {
         self.left[window] = self.left[window].saturating_sub(bytes as u32);
         self.left_bytes = self.left_bytes.saturating_sub(bytes);
         self.left_bytes == 0
     }
 
-    /// Runs of windows that are not in place yet.
+    /// Returns runs of windows that are not yet placed.
     pub fn unplaced(&self) -> impl Iterator<Item = Range<usize>> {
         let placed = self.placed;
         let mut next = 0;

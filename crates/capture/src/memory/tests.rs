@@ -1,4 +1,4 @@
-//! Which pages memory may be made of during restores, and after them.
+//! Tests of the page kinds that memory may have during restores, and after them.
 
 use super::*;
 use crate::fill::MutRegion;
@@ -8,9 +8,9 @@ use outlive_io::fresh::{Offered, PageKind, offer, prefer};
 use outlive_io::mapped::flags_at;
 use outlive_types::PAGE_BYTES;
 
-/// Memory as `outlive.empty` makes it, of which a restore is to make small pages.
+/// Memory as `outlive.empty` makes it, which a restore should put into small pages.
 struct Array {
-    // Before the memory: it is taken back first.
+    // Before the memory: the offer is withdrawn first.
     _offered: Offered,
     memory: AlignedBuf,
 }
@@ -19,19 +19,20 @@ impl Array {
     fn new() -> Array {
         let memory = AlignedBuf::zeroed(FRESH_FROM_BYTES + PAGE_BYTES);
         let start = memory.as_ptr().expose_provenance();
-        // SAFETY: the buffer is a mapping of its own that nobody has used, and goes last.
+        // SAFETY: the buffer is a mapping of its own that was never used, and is freed last.
         let (offered, _) = unsafe { offer(start..start + memory.len()) };
         prefer(PageKind::Small);
         Array { _offered: offered, memory }
     }
 
-    /// The array must not be used otherwise before the region goes, or has ended.
+    /// Returns the region. The array must not be used otherwise before the region is dropped, or
+    /// has ended.
     fn region(&mut self) -> MutRegion {
-        // SAFETY: the buffer is initialised, and every test keeps it so long.
+        // SAFETY: the buffer is initialised, and every test keeps it that long.
         unsafe { MutRegion::from_raw(self.memory.as_mut_ptr(), self.memory.len()) }
     }
 
-    /// Whether all of it may get huge pages: `None` if nobody has said.
+    /// Whether all of it may get huge pages: `None` without advice.
     fn may_be_huge(&self) -> Option<bool> {
         let flags = flags_at(self.memory.as_ptr().addr() + self.memory.len() / 2);
         [" nh", " hg"].iter().position(|flag| flags.contains(flag)).map(|at| at > 0)
@@ -39,7 +40,7 @@ impl Array {
 
     fn forbid_huge(&mut self) {
         let (start, length) = (self.memory.as_mut_ptr(), self.memory.len());
-        // SAFETY: the buffer is ours, and advice changes nothing of what it holds.
+        // SAFETY: the buffer is ours, and advice does not change its content.
         assert_eq!(unsafe { libc::madvise(start.cast(), length, libc::MADV_NOHUGEPAGE) }, 0);
     }
 }
@@ -62,7 +63,7 @@ fn an_interrupted_restore_ends_its_advice_and_leaves_the_memory_alone() {
     scatter.write(0, 0, &[7; 10]);
     scatter.advice().end();
     assert_eq!(array.may_be_huge(), Some(true));
-    // The thread that reads lets go of it later. By then it may be somebody else's memory.
+    // The reading thread drops it later. By then the memory may have another owner.
     array.forbid_huge();
     drop(scatter);
     assert_eq!(array.may_be_huge(), Some(false));

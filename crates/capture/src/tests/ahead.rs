@@ -1,4 +1,4 @@
-//! Freezes of which part was copied ahead.
+//! Freezes of memory that was partly copied ahead.
 
 use super::*;
 use crate::ahead::tests::Told;
@@ -7,7 +7,8 @@ use outlive_io::AlignedBuf;
 
 const PAGES: usize = 1100;
 
-/// Pages of a region that begins `shift` bytes behind a page, all of which the tracker watches.
+/// Returns the pages of a region that begins `shift` bytes after a page's start; the tracker
+/// watches all of them.
 fn watched(told: &Told) -> Pages {
     told.pages(0..PAGES)
 }
@@ -38,7 +39,7 @@ fn copies_ahead_and_at_the_freeze_make_one_image() {
         write(&mut memory, 1090..PAGES, 0xA3);
         tracker.copy_ahead(told.clone(), &[watched(&told)], &[], 1 << 20).unwrap();
         told.wait_for_copies();
-        // Some are written again, some for the first time.
+        // Some pages are written again, others for the first time.
         write(&mut memory, 10..12, 0xB1);
         write(&mut memory, 528..535, 0xB2);
         let frozen = freeze(

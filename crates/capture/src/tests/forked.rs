@@ -10,7 +10,7 @@ fn request(freeze: FreezeMode, freeze_bytes_max: u64) -> FreezeRequest {
     FreezeRequest { freeze, freeze_bytes_max, ..FreezeRequest::default() }
 }
 
-/// Bytes of the runs from which the store would keep the program.
+/// Whether the runs hold the bytes `want`.
 fn is_held(frozen: &dyn Frozen, want: &[u8]) -> bool {
     let mut at = 0;
     (0..frozen.runs().len()).all(|run| {
@@ -38,7 +38,7 @@ fn what_exceeds_the_budget_is_forked_and_the_program_goes_on() {
     assert!(is_held(&*frozen, &then));
     frozen.commit_baseline(Some(1));
     drop(frozen);
-    // What was read of the child is the baseline: all of it has changed since.
+    // The pages read from the child are the baseline: all of them have changed since.
     let next = freeze(&tracker, vec![raw("big", &memory)], &since(Some(1))).unwrap();
     assert_eq!(next.changed_pages() as usize, 96 * MIB / PAGE_BYTES);
     assert!(next.report().freeze.starts_with("copy: 96.0 MiB fit"), "{}", next.report().freeze);
@@ -121,21 +121,21 @@ fn what_the_store_has_read_is_not_read_again_when_the_save_settles() {
     assert_eq!(next.runs(), [], "its hashes were there, without the child");
 }
 
-/// Kills the child, and answers what is said of it.
+/// Kills the child, and returns the error that reports it.
 fn child_killed(frozen: &dyn Frozen) -> Error {
     let children = std::fs::read_to_string(format!("/proc/self/task/{}/children", holder()));
     let child: i32 = children.unwrap().trim().parse().unwrap();
     let pid = rustix::process::Pid::from_raw(child).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     loop {
-        // The signal takes its time.
+        // The signal takes some time to arrive.
         if let Err(error) = frozen.bytes(0, &mut Vec::new()) {
             return error;
         }
     }
 }
 
-/// The thread that forked.
+/// Returns the thread that forked.
 fn holder() -> String {
     let threads = std::fs::read_dir("/proc/self/task").unwrap();
     let named = |path: &std::path::Path| std::fs::read_to_string(path.join("comm"));

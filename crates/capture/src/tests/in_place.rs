@@ -1,4 +1,4 @@
-//! What a child holds and the program has not written is read in place, and nothing else is.
+//! Tests that unwritten memory which a child holds is read in place, and nothing else is.
 
 use super::*;
 use crate::fork::tests::alone;
@@ -16,7 +16,7 @@ const MIB: usize = 1 << 20;
 /// Three blocks and a half, so that a part of it is no huge page.
 const LENGTH: usize = 7 * MIB;
 
-/// A mapping of its own, which tests do to what programs do.
+/// A mapping of its own, to which tests do what programs do.
 struct Mapping {
     start: *mut u8,
 }
@@ -25,7 +25,7 @@ impl Mapping {
     fn new() -> Mapping {
         let private = MapFlags::PRIVATE;
         let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, at no place that anybody has.
+        // SAFETY: a new mapping, at an address that is not in use.
         let start =
             unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), LENGTH, prot, private) };
         let mapping = Mapping { start: start.unwrap().cast() };
@@ -33,12 +33,12 @@ impl Mapping {
         mapping
     }
 
-    /// One that begins with a block.
+    /// Returns one that begins with a block.
     fn aligned() -> Mapping {
         const ROOM: usize = LENGTH + BLOCK_BYTES;
         let private = MapFlags::PRIVATE;
         let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: as in `new`; what is cut off at both ends nobody has seen.
+        // SAFETY: as in `new`; no other code has seen the parts that are cut off at both ends.
         let start = unsafe {
             let whole: *mut u8 =
                 rustix::mm::mmap_anonymous(std::ptr::null_mut(), ROOM, prot, private)
@@ -74,12 +74,13 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's; where the test has unmapped a part, nothing is there.
+        // SAFETY: the mapping is this value's; where the test has unmapped a part, nothing is
+        // there.
         unsafe { rustix::mm::munmap(self.at(0), LENGTH) }.unwrap();
     }
 }
 
-/// A tracker of the kernel's, if this kernel has one.
+/// Returns the kernel's tracker, if this kernel has one.
 fn tracked() -> Option<Arc<ChangeTracker>> {
     let tracker = ChangeTracker::with(TrackerChoice::Only(TrackerKind::WpAsync));
     if tracker.report().starts_with("wp-async") {
@@ -99,7 +100,7 @@ fn by_fork(tracker: &Arc<ChangeTracker>, bytes: &[u8], baseline: Option<u64>) ->
     frozen
 }
 
-/// The image of one region, of which `base` is the one before; asked for in pieces of `pages`.
+/// Returns the image of one region, read in pieces of `pages`; `base` is its predecessor.
 fn image(frozen: &dyn Frozen, pages: u32, base: &[u8]) -> Vec<u8> {
     let mut image = base.to_vec();
     for (number, run) in frozen.runs().iter().enumerate() {
@@ -114,8 +115,8 @@ fn image(frozen: &dyn Frozen, pages: u32, base: &[u8]) -> Vec<u8> {
     image
 }
 
-/// What of the region is read from the child, in pieces of 16 pages: addresses from its first byte on.
-/// All else is what the region holds.
+/// Returns the parts of the region that are read from the child, in pieces of 16 pages, as offsets.
+/// All else equals the region.
 fn from_child(in_place: &InPlace, region: &[u8]) -> Vec<Range<usize>> {
     let mut found: Vec<Range<usize>> = Vec::new();
     let start = region.as_ptr().addr();
@@ -150,7 +151,7 @@ fn what_nobody_wrote_is_read_in_place() {
     let _turn = alone();
     let Some(tracker) = tracked() else { return };
     let mapping = Mapping::new();
-    // The region does not begin with a page, nor end with one; those are not its own.
+    // The region neither begins nor ends at a page; the pages at its edges are not its own.
     let region = &mapping.bytes()[16..LENGTH - 16];
     let edges = [0..PAGE_BYTES - 16, LENGTH - PAGE_BYTES - 16..LENGTH - 32];
     let frozen = by_fork(&tracker, region, None);
@@ -162,7 +163,7 @@ fn what_nobody_wrote_is_read_in_place() {
     let written = 3 * MIB - 16..3 * MIB + PAGE_BYTES - 16;
     let [head, tail] = edges;
     assert_eq!(from_child(&in_place, region), [head.clone(), written.clone(), tail.clone()]);
-    // Somebody arms it once more: what the table says is not what it was, and yet it is not taken.
+    // Armed once more by other code: the table now describes another state, and must not be used.
     let (kernel, _) = tracker.lock().watches.armed().unwrap();
     let page = mapping.at(3 * MIB).addr();
     kernel.arm(Pages { start: page, end: page + PAGE_BYTES }).unwrap();
@@ -175,7 +176,7 @@ fn what_nobody_wrote_is_read_in_place() {
     assert!(from_child(&in_place, region).iter().eq([&(0..region.len())]));
 }
 
-/// Bytes that this thread has read of files so far, a child's memory among them. `None` where the
+/// Bytes that this thread has read from files so far, including a child's memory. `None` where the
 /// kernel does not count them.
 fn file_bytes_read() -> Option<usize> {
     let counts = std::fs::read_to_string("/proc/thread-self/io").ok()?;
@@ -256,7 +257,7 @@ fn no_page_is_copied_ahead_of_a_freeze_that_has_begun() {
 
 type Deed = (&'static str, fn(&Mapping));
 
-/// What a program may do to its memory while an image of it drains.
+/// Actions of a program on its memory while an image of it is persisted.
 const DEEDS: &[Deed] = &[
     ("nothing", |_| {}),
     ("writes all", |mapping| mapping.bytes().fill(0)),
@@ -264,8 +265,8 @@ const DEEDS: &[Deed] = &[
         mapping.bytes().iter_mut().step_by(2 * PAGE_BYTES).for_each(|byte| *byte ^= 0xFF);
     }),
     ("unmaps a part", |mapping| {
-        // SAFETY: the mapping is the test's (as in the next ones), which does not look at bytes
-        // that are gone.
+        // SAFETY: the mapping is the test's (as in the next ones), which does not read bytes that
+        // are unmapped.
         unsafe { rustix::mm::munmap(mapping.at(MIB), 3 * MIB) }.unwrap();
     }),
     ("maps another there", |mapping| {
@@ -278,7 +279,7 @@ const DEEDS: &[Deed] = &[
     ("moves it away and maps another", |mapping| {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
-        // SAFETY: as above; what was moved is left where it is.
+        // SAFETY: as above; the moved memory stays mapped.
         unsafe {
             rustix::mm::mremap(mapping.at(0), LENGTH, 2 * LENGTH, MremapFlags::MAYMOVE).unwrap();
             rustix::mm::mmap_anonymous(mapping.at(0), LENGTH, prot, flags).unwrap();
@@ -312,12 +313,12 @@ const DEEDS: &[Deed] = &[
     }),
 ];
 
-/// Memory at the freeze.
+/// State of the memory at the freeze.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
-    /// New: armed for the drain alone.
+    /// New: armed only until the image is persisted.
     Coarse,
-    /// The same in huge pages.
+    /// New, in huge pages.
     Huge,
     /// Watched page by page, some of them written.
     Armed,
@@ -387,7 +388,7 @@ fn what_is_written_while_it_drains_is_not_armed_afterwards() {
     let Some(tracker) = tracked() else { return };
     let mapping = Mapping::new();
     let (start, end) = (mapping.at(0).addr(), mapping.at(LENGTH).addr());
-    // Whole blocks: of others a few written pages are not many.
+    // Whole blocks only: in partial blocks, a few written pages do not count as many.
     let whole = Pages { start: start.next_multiple_of(2 * MIB), end: end / (2 * MIB) * (2 * MIB) };
     let armed = || {
         let (kernel, areas) = tracker.lock().watches.armed().unwrap();
@@ -417,11 +418,11 @@ fn what_is_armed_for_a_drain_that_fails_is_not_armed_afterwards() {
     assert_eq!(tracker.lock().watches.armed_bytes(), 0);
 }
 
-/// Tells of pages at random what it likes: one thing before a copy, another after it.
+/// A tracker that gives random results: one before a copy, another after it.
 #[derive(Debug)]
 struct Oracle {
     seed: u64,
-    /// What it ends after the copy.
+    /// The guard that it ends after the copy.
     guard: Option<Guard>,
 }
 
@@ -484,7 +485,7 @@ fn is_told(seed: u64, page: usize) -> bool {
 
 #[test]
 fn every_byte_comes_from_where_it_is_as_it_was() {
-    // The program's bytes are 1 and the child's 2: so it shows who gave what.
+    // The program's bytes are 1 and the child's 2, which shows the source of each byte.
     let mut memory = outlive_io::AlignedBuf::zeroed(3 * MIB);
     memory.fill(1);
     let start = memory.as_ptr().addr();
@@ -561,8 +562,9 @@ fn what_is_quiet_while_the_first_image_drains_is_never_compared() {
 fn what_is_quiet_from_a_restore_to_the_first_save_is_compared_once() {
     let _turn = alone();
     let Some(tracker) = tracked() else { return };
-    // A block stays coarse if one of its canaries has changed. Where these are hangs on how the region
-    // lies in blocks: so it always lies in the same way, and none of them is a page that changes.
+    // A block stays coarse if one of its canaries has changed. Their positions depend on the
+    // alignment of the region. So it always has the same alignment, and no canary is a page that
+    // changes.
     let mapping = Mapping::aligned();
     let region = &mapping.bytes()[..];
     tracker.prime(1, &[("a", region)], 1);
@@ -579,7 +581,8 @@ fn what_is_quiet_from_a_restore_to_the_first_save_is_compared_once() {
 
 type Meanwhile = Box<dyn Fn() + Send + Sync>;
 
-/// A tracker before whose next `arm` the program writes: it breaks the rule, and loses nothing.
+/// A tracker that lets the program write just before the next `arm`: that breaks the rule, but
+/// loses no write.
 #[derive(Clone)]
 struct Unruly {
     tracker: Arc<WpAsync>,
@@ -643,8 +646,8 @@ impl PageTracker for Unruly {
     }
 }
 
-/// The program writes after its memory was compared, before that is armed for the child. The write is
-/// in this image or in the next.
+/// The program writes after its memory was compared, before that is armed for the child. The write
+/// is in this image or in the next.
 #[test]
 fn what_is_written_during_a_forked_freeze_is_in_one_of_two_images() {
     let _turn = alone();
@@ -669,12 +672,13 @@ fn what_is_written_during_a_forked_freeze_is_in_one_of_two_images() {
             baseline = Some(1);
             (0..LENGTH).step_by(2 * PAGE_BYTES).for_each(|at| mapping.bytes()[at] ^= 0xFF);
         }
-        // One page of the child's, and one that has not changed before.
+        // One page that the child holds, and one that was unchanged so far.
         let start = mapping.start.addr();
         let write: Meanwhile = Box::new(move || {
             for page in [64, 65] {
                 let at: *mut u8 = std::ptr::with_exposed_provenance_mut(start + page * PAGE_BYTES);
-                // SAFETY: within the mapping, which lives longer; the test's thread stands in `freeze`.
+                // SAFETY: within the mapping, which lives longer; the test's thread is inside
+                // `freeze`.
                 unsafe { at.add(7).write_volatile(0x77) };
             }
         });

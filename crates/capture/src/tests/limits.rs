@@ -1,4 +1,4 @@
-//! Budgets, buffers, priming, many regions.
+//! Tests of budgets, buffers, priming and many regions.
 
 use super::*;
 use outlive_types::PACKED_STREAM;
@@ -6,7 +6,7 @@ use rustix::time::{ClockId, clock_gettime};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-/// A freeze of 4 MiB of `bytes` with a small packed region and this budget.
+/// Freezes 4 MiB of `bytes` with a small packed region and this budget.
 fn budgeted(tracker: &Arc<ChangeTracker>, bytes: &[u8], freeze_bytes_max: u64) -> Box<dyn Frozen> {
     let regions = vec![raw("small", &bytes[..5000]), raw("large", bytes)];
     let freeze_mode = FreezeMode::Copy;
@@ -104,7 +104,7 @@ fn a_restored_image_is_the_baseline() {
     assert_eq!(fresh.baseline(), Some(4));
     assert_eq!(dirty_pages(&fresh, regions()), []);
 
-    // Regions of another shape: the pages that differ.
+    // Regions of another shape: only the pages that differ are dirty.
     let other = Region::from_bytes("more", "", vec![], vec![1]);
     fresh.prime(4, &restored, 2);
     assert_eq!(dirty_pages(&fresh, [regions(), vec![other]].concat()), [(0, 1)]);
@@ -149,6 +149,7 @@ fn a_million_small_regions_take_little_time() {
     assert_eq!(source.freeze(&since(Some(1))).unwrap().runs(), []);
     let second = worked() - start;
     println!("a million regions: first freeze {first:?}, second {second:?}");
-    // Processor time, and generous, for unoptimised builds: it is about the order of growth.
+    // Processor time, with a generous limit for unoptimised builds: the test is about the order of
+    // growth.
     assert!(first + second < Duration::from_secs(10), "{first:?}, {second:?}");
 }

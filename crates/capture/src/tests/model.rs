@@ -1,4 +1,4 @@
-//! Random programs: every freeze is compared, byte by byte, with what the memory held.
+//! Random programs: every freeze is compared, byte by byte, with the memory at the freeze.
 
 use super::*;
 use outlive_types::{PACKED_BELOW_BYTES, PACKED_STREAM};
@@ -14,7 +14,7 @@ enum Step {
         length: usize,
         byte: u8,
     },
-    /// Gives a region another length; what is new is zero.
+    /// Gives a region another length; new bytes are zero.
     Resize {
         region: usize,
         length: usize,
@@ -36,7 +36,7 @@ enum Step {
         also: Vec<(u8, u64, u64)>,
     },
     Forget,
-    /// As after a restore of what the memory holds now.
+    /// Primes the tracker as after a restore of the present memory.
     Prime,
 }
 
@@ -85,7 +85,7 @@ type Image = BTreeMap<String, Vec<u8>>;
 struct Program {
     tracker: Arc<ChangeTracker>,
     regions: Vec<(String, Vec<u8>)>,
-    /// What the tracker's baseline must be: its epoch and image.
+    /// Expected baseline of the tracker: its epoch and image.
     baseline: Option<(u64, Image)>,
     epoch: u64,
 }
@@ -200,7 +200,8 @@ impl Program {
         scribble(self);
     }
 
-    /// The pages, as stream name and number, that differ from the baseline or are wanted.
+    /// Returns the pages, as stream name and number, that differ from the baseline or are
+    /// requested.
     fn expected_pages(&self, now: &Image, request: &FreezeRequest) -> BTreeSet<(String, u64)> {
         let old = self
             .baseline
@@ -225,7 +226,7 @@ impl Program {
     }
 }
 
-/// The pages of the runs, which are in order, apart, and within blocks.
+/// Returns the pages of the runs, which are in order, disjoint, and within blocks.
 fn pages_of_runs(frozen: &dyn Frozen) -> BTreeSet<(String, u64)> {
     let mut pages = BTreeSet::new();
     let mut end = (0, 0);
@@ -239,7 +240,7 @@ fn pages_of_runs(frozen: &dyn Frozen) -> BTreeSet<(String, u64)> {
     pages
 }
 
-/// Runs from `first` on hold what the memory held at the freeze.
+/// Checks that runs from `first` on hold the memory as of the freeze.
 fn check_bytes(frozen: &dyn Frozen, now: &Image, first: usize) {
     for number in first..frozen.runs().len() {
         let run = &frozen.runs()[number];
@@ -250,7 +251,7 @@ fn check_bytes(frozen: &dyn Frozen, now: &Image, first: usize) {
     }
 }
 
-/// No more is copied than allowed, and as much as fits.
+/// Checks that no more is copied than allowed, and as much as fits.
 fn check_budget(frozen: &dyn Frozen, budget_bytes: u64) {
     let length = |number: usize| {
         let packed = frozen.streams()[frozen.runs()[number].stream as usize].name.is_empty();

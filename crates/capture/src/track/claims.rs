@@ -1,5 +1,5 @@
-//! Who tracks which memory of this process. Two trackers on the same pages would arm them for each
-//! other, and each would miss the writes that the other has seen.
+//! Claims of trackers on memory of this process. Two trackers on the same pages would arm them for
+//! each other, and each would miss writes that the other has seen.
 
 use super::{Pages, Refusal, TrackerKind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ pub(super) struct Owner {
 
 #[derive(Debug, Default)]
 struct Claims {
-    /// A forked child starts with none.
+    /// The process of the claims; a forked child starts without claims.
     process_id: u32,
     claims: Vec<Claim>,
 }
@@ -25,7 +25,7 @@ struct Claims {
 struct Claim {
     pages: Pages,
     owner: u64,
-    /// The owner, as people are told.
+    /// Description of the owner, for people.
     who: String,
 }
 
@@ -37,7 +37,7 @@ impl Owner {
         Owner { number: LAST.fetch_add(1, Ordering::Relaxed), kind, job: OnceLock::new() }
     }
 
-    /// Whom it serves.
+    /// Sets the job that it serves.
     pub fn serve(&self, job: &str) {
         let _ = self.job.set(job.to_owned());
     }
@@ -49,7 +49,7 @@ impl Owner {
         }
     }
 
-    /// Claims pages that nobody has.
+    /// Claims pages that have no owner.
     pub fn claim(&self, pages: Pages) -> Result<(), Refusal> {
         let mut claims = lock();
         match claims.claims.iter().find(|claim| claim.overlaps(pages)) {
@@ -64,12 +64,12 @@ impl Owner {
         }
     }
 
-    /// Gives a claim back.
+    /// Releases a claim.
     pub fn release(&self, pages: Pages) {
         lock().claims.retain(|claim| (claim.pages, claim.owner) != (pages, self.number));
     }
 
-    /// Gives all claims back.
+    /// Releases all claims.
     pub fn release_all(&self) {
         lock().claims.retain(|claim| claim.owner != self.number);
     }
@@ -81,7 +81,8 @@ impl Claim {
     }
 }
 
-/// Who tracks any of these pages, as people are told: "job x of this process tracks it (wp-async)".
+/// Describes the owner of any of these pages, for people: "job x of this process tracks it
+/// (wp-async)".
 pub(crate) fn holder(pages: Pages) -> Option<String> {
     let claims = lock();
     claims.claims.iter().find(|claim| claim.overlaps(pages)).map(|claim| claim.who.clone())

@@ -1,11 +1,11 @@
-//! What kind of memory a range is, by `/proc/self/maps` (proc_pid_maps(5)).
+//! Checks the kind of memory of a range, by `/proc/self/maps` (proc_pid_maps(5)).
 
 use super::{Pages, Refusal};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 
-/// Refuses pages that are not private anonymous memory which can be written: other memory may change
-/// without this process's page table knowing, through a file, another mapping or another process.
+/// Refuses pages that are not private, anonymous and writable. Other memory may change without an
+/// entry in this process's page table: through a file, another mapping or another process.
 pub(super) fn check_private(pages: Pages) -> Result<(), Refusal> {
     let unreadable =
         |error: std::io::Error| Refusal(format!("/proc/self/maps cannot be read ({error})"));

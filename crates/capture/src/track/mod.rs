@@ -1,10 +1,9 @@
-//! Finding written pages without reading them: one trait, and the mechanisms of the kernel that it is
-//! made of.
+//! Finds written pages without reading them: one trait, and the kernel mechanisms behind it.
 //!
-//! A tracker speaks of *hardware pages*, by address; regions are cut into pages from their first byte
-//! on, wherever that lies. Who translates and filters is [`crate::ChangeTracker`].
+//! A tracker handles *hardware pages*, by address. Regions are cut into pages from their first byte
+//! on, at any address. [`crate::ChangeTracker`] translates and filters.
 
-#![allow(unsafe_code)] // a caller must own what it has tracked
+#![allow(unsafe_code)] // a caller must own the memory that is tracked
 
 mod claims;
 mod maps;
@@ -26,24 +25,24 @@ pub use wp_async::WpAsync;
 
 use std::fmt;
 
-/// Hardware pages side by side: addresses, multiples of 4096, `start` below `end`.
+/// Adjacent hardware pages: addresses, multiples of 4096, `start` below `end`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Pages {
     /// Address of the first byte.
     pub start: usize,
-    /// Address behind the last byte.
+    /// Address after the last byte.
     pub end: usize,
 }
 
 impl Pages {
-    /// How many.
+    /// Number of pages.
     pub fn count(&self) -> usize {
         (self.end - self.start) / outlive_types::PAGE_BYTES
     }
 }
 
-/// Why memory cannot be tracked, or why what was tracked is not known any more. Whoever is told so
-/// must take every page for written.
+/// Reason why memory cannot be tracked, or why the state of tracked memory is lost. The caller must
+/// then treat every page as written.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal(pub String);
 
@@ -53,106 +52,107 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// What becomes of collected pages.
+/// Treatment of collected pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Then {
-    /// The written ones are armed anew, in the same pass: no write between the two is missed.
+    /// Arms the written ones again, in the same pass: no write between the two is missed.
     Rearm,
-    /// They stay as they are.
+    /// Leaves them unchanged.
     Leave,
 }
 
-/// A mechanism that notes which armed pages were written. May be called from any thread; calls for
-/// overlapping pages must not run at once.
+/// A mechanism that notes which armed pages were written. It may be called from any thread; calls
+/// for overlapping pages must not run at once.
 ///
-/// The invariant: a write to a page that completed after `arm` (or a `collect` with [`Then::Rearm`])
-/// returned is reported by the next `collect` of that page, whoever wrote it by whatever way, unless
-/// that `collect` refuses. Pages that were not written may be reported as well.
+/// The invariant: if a write to a page completes after `arm` (or a `collect` with [`Then::Rearm`])
+/// has returned, the next `collect` of that page reports it or refuses. That holds whatever wrote
+/// it, in whatever way. Pages that were not written may be reported as well.
 pub trait PageTracker: Send + Sync + fmt::Debug {
-    /// Which one it is.
+    /// Returns the kind of this tracker.
     fn kind(&self) -> TrackerKind;
 
-    /// Says for which job it is used: others that want the same memory are told. Before anything is
-    /// watched.
+    /// Sets the job that uses it, for the message to others that want the same memory. Call it
+    /// before anything is watched.
     fn serve(&self, _job: &str) {}
 
-    /// Takes memory on; no page of it is armed yet.
+    /// Begins to watch memory; no page of it is armed yet.
     ///
     /// # Errors
-    /// Why it cannot be tracked: shared, file-backed, unmapped, somebody else's, too many pieces.
+    /// Reason why it cannot be tracked: shared, file-backed, unmapped, watched by another tracker,
+    /// too many pieces.
     ///
     /// # Safety
     /// The pages must be the caller's memory, mapped, and not be unmapped while the call runs.
     unsafe fn watch(&self, pages: Pages) -> Result<(), Refusal>;
 
-    /// Lets go of memory, wholly writable again. It may be gone already.
+    /// Releases memory, which is wholly writable again. It may be unmapped already.
     fn unwatch(&self, pages: Pages);
 
     /// Arms watched pages. From the return on, writes are noted.
     ///
     /// # Errors
-    /// Why they are not armed (all of them, or some).
+    /// Reason why they are not armed (all of them, or some).
     fn arm(&self, pages: Pages) -> Result<(), Refusal>;
 
-    /// Appends which of the watched pages were written since they were armed, sorted, with an
-    /// unwritten page between any two entries. Pages that are not armed count as written.
+    /// Appends the watched pages that were written since they were armed, sorted, with an unwritten
+    /// page between any two entries. Pages that are not armed count as written.
     ///
     /// # Errors
-    /// The memory was unmapped, moved or mapped anew meanwhile: take all of it for written, and watch
-    /// it again.
+    /// The memory was unmapped, moved or newly mapped meanwhile: treat all of it as written, and
+    /// watch it again.
     fn collect(&self, pages: Pages, then: Then, written: &mut Vec<Pages>) -> Result<(), Refusal>;
 
     /// Makes watched pages writable without a note: they are not armed any more.
     ///
     /// # Errors
-    /// Why they may still be armed.
+    /// Reason why they may still be armed.
     fn disarm(&self, pages: Pages) -> Result<(), Refusal>;
 
-    /// Appends the watched pages that hold nothing, never touched or given up (`MADV_DONTNEED`): they
-    /// read as zeros. Giving a page up is no write, so `collect` may not tell of it.
+    /// Appends the watched pages without content, never touched or dropped (`MADV_DONTNEED`): they
+    /// read as zeros. To drop a page is no write, so `collect` may not report it.
     ///
     /// # Errors
     /// As [`PageTracker::collect`].
     fn absent(&self, pages: Pages, absent: &mut Vec<Pages>) -> Result<(), Refusal>;
 
-    /// For the page at each of these addresses, whether it is surely in memory; `None` if this is not
-    /// to be had at once. Much quicker than [`PageTracker::absent`] for each.
+    /// Returns for the page at each of these addresses whether it is certainly in memory; `None` if
+    /// that cannot be found out at once. Much quicker than [`PageTracker::absent`] for each.
     fn present(&self, _: &[usize]) -> Option<Vec<bool>> {
         None
     }
 
-    /// Whether [`PageTracker::shared`] and [`PageTracker::untouched`] ever answer.
+    /// Whether [`PageTracker::shared`] and [`PageTracker::untouched`] work.
     fn tells_untouched(&self) -> bool {
         false
     }
 
-    /// Appends those of the watched pages, sorted and joined, that are in memory, armed, and one and
-    /// the same page in a forked child. Changes nothing, so it may run beside itself.
+    /// Appends those of the watched pages, sorted and joined, that are in memory, armed, and the
+    /// same page as in a forked child. Changes nothing, so several calls may run at once.
     ///
     /// # Errors
-    /// This tracker cannot tell.
+    /// This tracker does not know.
     fn shared(&self, _: Pages, _: &mut Vec<Pages>) -> Result<(), Refusal> {
         Err(Refusal("this tracker does not tell what is shared".into()))
     }
 
-    /// Appends those of the watched pages, sorted and joined, that hold exactly what they held when they
-    /// were armed: nobody has written them since through a page table, nor given them up, and they are
-    /// in memory. Changes nothing, so it may run beside itself.
+    /// Appends those of the watched pages, sorted and joined, that still have the content they had
+    /// when they were armed. They were neither written through a page table nor dropped since, and
+    /// are in memory. Changes nothing, so several calls may run at once.
     ///
     /// # Errors
-    /// This tracker cannot tell, or the memory was unmapped, moved or mapped anew meanwhile.
+    /// This tracker does not know, or the memory was unmapped, moved or newly mapped meanwhile.
     fn untouched(&self, _: Pages, _: &mut Vec<Pages>) -> Result<(), Refusal> {
         Err(Refusal("this tracker does not tell what stayed".into()))
     }
 
-    /// Whether the pages, a block, are one huge page at present. A guess: nothing hangs on it but
-    /// speed.
+    /// Whether the pages, a block, are one huge page at present. An estimate: only speed depends on
+    /// it.
     fn is_huge(&self, _: Pages) -> bool {
         false
     }
 
-    /// Makes a block that is not armed one huge page, if the system likes. False if it may like to
-    /// later.
+    /// Makes a block that is not armed one huge page, if the system allows it. False if it may do
+    /// so later.
     fn collapse(&self, _: Pages) -> bool {
         true
     }

@@ -6,7 +6,7 @@ use outlive_io::AlignedBuf;
 use outlive_types::PAGE_BYTES;
 use std::ops::Range;
 
-/// Whole pages of memory under a tracker, wholly armed.
+/// Whole pages of memory under a tracker, all of them armed.
 #[derive(Debug)]
 pub struct OwnedPages {
     tracker: Box<dyn PageTracker>,
@@ -15,10 +15,10 @@ pub struct OwnedPages {
 }
 
 impl OwnedPages {
-    /// `length` bytes, rounded down to pages, that hold what `fill` makes of zeros.
+    /// Returns `length` bytes, rounded down to pages, after `fill` has changed the initial zeros.
     ///
     /// # Errors
-    /// Why the tracker cannot take them.
+    /// Reason why the tracker refuses them.
     pub fn new(
         length: usize,
         tracker: Box<dyn PageTracker>,
@@ -28,7 +28,8 @@ impl OwnedPages {
         fill(&mut memory);
         let owned = OwnedPages { tracker, memory, found: Vec::new() };
         let pages = owned.pages();
-        // SAFETY: the buffer is page-aligned, whole, this value's own, and let go before it is freed.
+        // SAFETY: the buffer is page-aligned, whole, this value's own, and released before it is
+        // freed.
         unsafe { owned.tracker.watch(pages) }?;
         owned.tracker.arm(pages)?;
         Ok(owned)
@@ -39,20 +40,20 @@ impl OwnedPages {
         Pages { start, end: start + self.memory.len() }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.memory
     }
 
-    /// The bytes, to be changed.
+    /// Returns the bytes for writing.
     pub fn edit(&mut self) -> &mut [u8] {
         &mut self.memory
     }
 
-    /// The ranges of bytes that were written since the last call, and arms them anew.
+    /// Returns the ranges of bytes that were written since the last call, and arms them again.
     ///
     /// # Errors
-    /// What is not known any more.
+    /// Reason why the tracker lost the state.
     pub fn collect(&mut self) -> Result<impl Iterator<Item = Range<usize>> + Clone, Refusal> {
         self.found.clear();
         let pages = self.pages();

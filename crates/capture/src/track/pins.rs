@@ -1,5 +1,5 @@
-//! Memory that a device may write behind the page table's back: what was pinned before it was armed
-//! (io_uring's fixed buffers, RDMA, VFIO) takes writes that no tracker of page faults sees.
+//! Memory that a device may write past the page table. Memory that was pinned before it was armed
+//! (io_uring's fixed buffers, RDMA, VFIO) receives writes that no tracker of page faults sees.
 
 use super::Pages;
 use outlive_types::PAGE_BYTES;
@@ -8,15 +8,15 @@ use std::fs;
 /// The process's pinned memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Pins {
-    /// No more than these ranges.
+    /// These ranges, and no more.
     Known(Vec<Pages>),
-    /// Some, and nobody says where: this many bytes.
+    /// This number of bytes, at unknown addresses.
     Somewhere(u64),
 }
 
 impl Pins {
-    /// Asks the kernel. io_uring tells where its buffers are; whoever else pins memory only adds to
-    /// the process's sum.
+    /// Asks the kernel. io_uring reports the addresses of its buffers; other users of pinned memory
+    /// only add to the process's sum.
     pub fn of_this_process() -> Pins {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let pinned_bytes = pinned_bytes(&status);
@@ -31,7 +31,7 @@ impl Pins {
         Pins::Known(buffers)
     }
 
-    /// Why these pages cannot be trusted to a tracker, if so.
+    /// Returns the reason why these pages cannot be trusted to a tracker, if there is one.
     pub fn incomplete(&self, pages: Pages) -> Option<String> {
         match self {
             Pins::Known(pinned) => {
@@ -45,14 +45,14 @@ impl Pins {
     }
 }
 
-/// `VmPin` of `/proc/self/status`. A process whose kernel does not say it is taken to have none.
+/// Returns `VmPin` of `/proc/self/status`; 0 if the kernel does not report it.
 fn pinned_bytes(status: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("VmPin:"));
     let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
     kib.unwrap_or(0) * 1024
 }
 
-/// The fixed buffers of all io_uring instances of this process, rounded to pages.
+/// Returns the fixed buffers of all io_uring instances of this process, rounded to pages.
 fn io_uring_buffers() -> Vec<Pages> {
     let Ok(descriptors) = fs::read_dir("/proc/self/fd") else { return Vec::new() };
     let mut buffers = Vec::new();
@@ -67,7 +67,7 @@ fn io_uring_buffers() -> Vec<Pages> {
     buffers
 }
 
-/// The lines behind `UserBufs:`, each `number: 0xaddress/length`.
+/// Parses the lines after `UserBufs:`, each `number: 0xaddress/length`.
 fn parse_buffers(info: &str) -> Vec<Pages> {
     let mut lines = info.lines().skip_while(|line| !line.starts_with("UserBufs:"));
     lines.next();

@@ -1,4 +1,4 @@
-//! What this system lets a tracker do, found out by doing it: versions and capabilities do not tell.
+//! Trackers that work on this system, found by a trial: versions and capabilities do not show it.
 
 use super::{Mprotect, PageTracker, Pages, Refusal, Then, TrackerChoice, TrackerKind, WpAsync};
 use outlive_chunk::hash_pages;
@@ -8,25 +8,25 @@ use std::hint::black_box;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// What a tracker costs here, in nanoseconds.
+/// Costs of a tracker on this system, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Costs {
-    /// The first write to an armed page.
+    /// Cost of the first write to an armed page.
     pub fault_ns: f64,
-    /// Hashing a page.
+    /// Cost of hashing a page.
     pub compare_ns: f64,
 }
 
-/// What was found out about one tracker.
+/// Result of a trial of one tracker.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Probed {
-    /// Which.
+    /// Kind of the tracker.
     pub kind: TrackerKind,
-    /// What it costs, or why it does not work here.
+    /// Its costs, or the reason why it does not work here.
     pub outcome: Result<Costs, Refusal>,
 }
 
-/// The pages on which a tracker is tried: enough to time a fault.
+/// Pages on which a tracker is tried: enough to time a fault.
 const PAGES: usize = 512;
 const ATTEMPTS: usize = 4;
 
@@ -49,16 +49,16 @@ pub fn probe() -> Vec<Probed> {
     }
 }
 
-/// An opened tracker, and from how many written pages on a block is cheaper compared.
+/// An opened tracker, and the number of written pages from which a block is cheaper compared.
 pub(crate) struct OpenTracker {
     pub tracker: Arc<dyn PageTracker>,
     pub dense_pages: usize,
 }
 
-/// Opens what was chosen; nothing if that is hashing.
+/// Opens the chosen tracker; `None` for hashing.
 ///
 /// # Errors
-/// Why the choice does not work here.
+/// Reason why the choice does not work here.
 pub(crate) fn open(choice: TrackerChoice) -> Result<Option<OpenTracker>, Refusal> {
     let kind = match choice {
         TrackerChoice::Auto => TrackerKind::WpAsync,
@@ -78,7 +78,7 @@ pub(crate) fn open(choice: TrackerChoice) -> Result<Option<OpenTracker>, Refusal
     opened.map_err(|Refusal(why)| Refusal(format!("{kind} does not work here: {why}")))
 }
 
-/// Puts a tracker through what is asked of it.
+/// Tries all functions of a tracker.
 fn attempt(tracker: &dyn PageTracker) -> Result<Costs, Refusal> {
     let mut memory = AlignedBuf::zeroed(PAGES * PAGE_BYTES);
     memory.fill(1);
@@ -123,7 +123,7 @@ fn exercise(
     expect(Then::Rearm, &[3, 200])?;
     expect(Then::Rearm, &[])?;
     let mut costs = Costs { fault_ns: f64::INFINITY, compare_ns: f64::INFINITY };
-    // The best of a few: what else runs here only adds.
+    // The best of a few: other work on this machine only adds time.
     for _ in 0..ATTEMPTS {
         let fault_ns = ns_a_page(|| (0..PAGES).for_each(|page| write(memory, page)));
         let compare_ns = ns_a_page(|| drop(black_box(hash_pages(&memory[..]))));
@@ -141,7 +141,7 @@ fn ns_a_page(work: impl FnOnce()) -> f64 {
     started.elapsed().as_nanos() as f64 / PAGES as f64
 }
 
-/// From so many written pages of a block on, faults cost more than comparing all of it.
+/// Number of written pages of a block from which faults cost more than a comparison of all of it.
 fn dense_pages(fault_ns: f64, compare_page_ns: f64) -> usize {
     let even = BLOCK_PAGES as f64 * compare_page_ns / fault_ns.max(1.0);
     (even as usize).clamp(BLOCK_PAGES / 16, BLOCK_PAGES / 4 * 3)

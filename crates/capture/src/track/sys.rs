@@ -1,4 +1,4 @@
-//! The kernel's calls behind `WP_ASYNC`: userfaultfd and `PAGEMAP_SCAN`, whose structures no crate has
+//! System calls behind `WP_ASYNC`: userfaultfd and `PAGEMAP_SCAN`, whose structures no crate has
 //! (`linux/userfaultfd.h`, `linux/fs.h` of Linux 6.7).
 #![allow(unsafe_code)]
 
@@ -60,7 +60,7 @@ struct WriteProtect {
 
 const API: Opcode = opcode::read_write::<Api>(0xAA, 0x3F);
 const REGISTER: Opcode = opcode::read_write::<Register>(0xAA, 0x00);
-// The kernel's header says "read" of what it only reads from us.
+// The kernel's header says "read" although the kernel only reads from us.
 const UNREGISTER: Opcode = opcode::read::<Range>(0xAA, 0x01);
 const WRITEPROTECT: Opcode = opcode::read_write::<WriteProtect>(0xAA, 0x06);
 const PAGEMAP_SCAN: Opcode = opcode::read_write::<ScanArg>(b'f', 16);
@@ -71,13 +71,13 @@ impl From<Pages> for Range {
     }
 }
 
-/// A userfaultfd that notes writes and wakes nobody. Needs no privilege.
+/// Opens a userfaultfd that notes writes and wakes no thread. Needs no privilege.
 pub(super) fn open_uffd() -> io::Result<OwnedFd> {
     let flags = UserfaultfdFlags::CLOEXEC
         | UserfaultfdFlags::NONBLOCK
         | UserfaultfdFlags::from_bits_retain(USER_MODE_ONLY);
-    // SAFETY: the descriptor is only used for WP_ASYNC, by which the kernel lets every write through;
-    // nobody's access to memory can hang on it.
+    // SAFETY: the descriptor is only used for WP_ASYNC, by which the kernel allows every write; no
+    // thread's access to memory can wait for it.
     let uffd = unsafe { userfaultfd(flags) }?;
     let mut api = Api {
         api: UFFD_API,
@@ -98,38 +98,37 @@ pub(super) fn register(uffd: &OwnedFd, pages: Pages) -> io::Result<()> {
     Ok(unsafe { ioctl(uffd, Updater::<REGISTER, Register>::new(&mut register)) }?)
 }
 
-/// Takes registration and write protection from pages.
+/// Removes registration and write protection from pages.
 pub(super) fn unregister(uffd: &OwnedFd, pages: Pages) -> io::Result<()> {
     let mut range = Range::from(pages);
     // SAFETY: the structure is the one that this ioctl reads; it changes no byte of the range.
     Ok(unsafe { ioctl(uffd, Updater::<UNREGISTER, Range>::new(&mut range)) }?)
 }
 
-/// Takes the write protection from pages, so that writes to them cost nothing.
+/// Removes the write protection from pages, so that writes to them cost nothing.
 pub(super) fn unprotect(uffd: &OwnedFd, pages: Pages) -> io::Result<()> {
     loop {
         let mut protect = WriteProtect { range: pages.into(), mode: 0 };
         // SAFETY: the structure is the one that this ioctl reads; it changes no byte of the range.
         match unsafe { ioctl(uffd, Updater::<WRITEPROTECT, WriteProtect>::new(&mut protect)) } {
-            // The process's map of memory is being changed by another thread.
+            // Another thread is changing the process's memory map.
             Err(rustix::io::Errno::AGAIN) => std::thread::yield_now(),
             done => return Ok(done?),
         }
     }
 }
 
-/// Asks for a huge page (`MADV_COLLAPSE`, Linux 6.1). False if some page is in use in a way that will
-/// end.
+/// Asks for a huge page (`MADV_COLLAPSE`, Linux 6.1). False if some page is in use at present.
 pub(super) fn collapse(pages: Pages) -> bool {
-    // SAFETY: the call changes no byte and no protection of the range, whoever has it by now; it fails
-    // where nothing is mapped. That it fails is no loss.
+    // SAFETY: the call changes no byte and no protection of the range, even if that has a new owner
+    // by now. It fails where nothing is mapped, which does no harm.
     let failed = unsafe {
         libc::madvise(pages.start as *mut c_void, pages.end - pages.start, libc::MADV_COLLAPSE)
     };
     failed == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EAGAIN)
 }
 
-/// Side by side pages of the same categories, as the kernel lists them.
+/// Adjacent pages of the same categories, as the kernel lists them.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PageRun {
@@ -138,16 +137,16 @@ pub(super) struct PageRun {
     pub categories: u64,
 }
 
-/// What [`scan`] looks for.
+/// Conditions of a [`scan`].
 #[derive(Clone, Copy, Default)]
 pub(super) struct Search {
-    /// Pages must have all of these categories,
+    /// Categories that pages must all have,
     pub categories: u64,
     /// with these inverted.
     pub inverted: u64,
-    /// The found pages are armed in the same pass, and memory that is not registered is an error.
+    /// Whether the found pages are armed in the same pass; then unregistered memory is an error.
     pub rearm: bool,
-    /// That is an error in any case.
+    /// Whether unregistered memory is an error in any case.
     pub registered: bool,
 }
 
@@ -170,7 +169,8 @@ struct ScanArg {
 
 struct Scan<'a>(&'a mut ScanArg);
 
-// SAFETY: the opcode is PAGEMAP_SCAN's, and the pointer is to the structure that it reads and writes.
+// SAFETY: the opcode is PAGEMAP_SCAN's, and the pointer is to the structure that it reads and
+// writes.
 unsafe impl Ioctl for Scan<'_> {
     type Output = usize;
 
@@ -213,18 +213,18 @@ pub(super) fn scan(
             start: at,
             end: pages.end as u64,
             vec: list.as_mut_ptr() as u64,
-            // The kernel takes memory for as many.
+            // The kernel allocates memory for this number of entries.
             vec_len: LISTED_MAX.min(pages.count()) as u64,
             category_inverted: search.inverted,
             category_mask: search.categories,
             return_mask: search.categories,
             ..ScanArg::default()
         };
-        // SAFETY: the structure says where `list` is and how long; the kernel writes there and to the
-        // structure. It changes no byte of the scanned range.
+        // SAFETY: the structure has the address and length of `list`; the kernel writes there and
+        // to the structure. It changes no byte of the scanned range.
         let count = unsafe { ioctl(pagemap, Scan(&mut arg)) }?;
         for part in &list[..count.min(LISTED_MAX)] {
-            // SAFETY: the kernel has filled so many.
+            // SAFETY: the kernel has filled this number of entries.
             let part = unsafe { part.assume_init() };
             let part = Pages { start: part.start as usize, end: part.end as usize };
             match found.last_mut() {
@@ -240,12 +240,14 @@ pub(super) fn scan(
     Ok(())
 }
 
-/// For the page at each address, whether it is in memory and not the page of zeros: `move_pages`, told
-/// to move none, names the node of each that is. `None` where the system forbids it.
+/// Returns for the page at each address whether it is in memory and not the page of zeros. A call
+/// of `move_pages` that moves none names the node of each such page. `None` where the system
+/// forbids it.
 pub(super) fn present(addresses: &[usize]) -> Option<Vec<bool>> {
     let mut nodes: Vec<libc::c_int> = vec![-1; addresses.len()];
     let nowhere = std::ptr::null::<libc::c_int>();
-    // SAFETY: the kernel reads so many addresses, which it only looks up, and writes as many numbers.
+    // SAFETY: the kernel reads this number of addresses, only looks them up, and writes as many
+    // numbers.
     let asked = unsafe {
         libc::syscall(
             libc::SYS_move_pages,
@@ -265,8 +267,8 @@ const ENTRY_PRESENT: u64 = 1 << 63;
 const ENTRY_ARMED: u64 = 1 << 57;
 const ENTRY_EXCLUSIVE: u64 = 1 << 56;
 
-/// Appends the pages that are present, write-protected by a userfaultfd, and mapped by another process
-/// as well; neighbours joined. `pagemap` is the process's `/proc/self/pagemap`.
+/// Appends the pages that are present, write-protected by a userfaultfd, and mapped by another
+/// process as well; neighbours joined. `pagemap` is the process's `/proc/self/pagemap`.
 pub(super) fn shared(pagemap: &File, pages: Pages, found: &mut Vec<Pages>) -> io::Result<()> {
     const ENTRY_BYTES: usize = size_of::<u64>();
     let mut entries = [0; 512 * ENTRY_BYTES];

@@ -1,6 +1,6 @@
-//! userfaultfd `WP_ASYNC` with `PAGEMAP_SCAN` (Linux 6.7): the first write to an armed page costs one
-//! fault, which the kernel settles by itself; one pass over the page table lists the written pages and
-//! arms them anew.
+//! userfaultfd `WP_ASYNC` with `PAGEMAP_SCAN` (Linux 6.7). The first write to an armed page costs
+//! one fault, which the kernel resolves by itself. One pass over the page table lists the written
+//! pages and arms them again.
 #![allow(unsafe_code)]
 
 use super::sys::{self, Search};
@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// The tracker. It serves the process that opened it; a forked child is refused.
+/// The tracker. It serves the process that opened it, and refuses a forked child.
 #[derive(Debug)]
 pub struct WpAsync {
     uffd: OwnedFd,
@@ -21,10 +21,10 @@ pub struct WpAsync {
 }
 
 impl WpAsync {
-    /// Opens it.
+    /// Opens a tracker.
     ///
     /// # Errors
-    /// What this system denies.
+    /// The system's refusal.
     pub fn open() -> Result<WpAsync, Refusal> {
         let uffd = sys::open_uffd().map_err(|error| {
             Refusal(format!("this system gives no userfaultfd with WP_ASYNC ({error})"))
@@ -82,15 +82,15 @@ impl PageTracker for WpAsync {
 
     fn unwatch(&self, pages: Pages) {
         if self.check_process().is_ok() {
-            // Memory that is gone takes its registration along.
+            // Unmapped memory has lost its registration already.
             let _ = sys::unregister(&self.uffd, pages);
             self.owner.release(pages);
         }
     }
 
     fn arm(&self, pages: Pages) -> Result<(), Refusal> {
-        // What counts as written is armed. Of what was never touched that is so on some kernels (6.18)
-        // and not on others; there its first write is noted without.
+        // This arms the pages that count as written. On some kernels (6.18) these include untouched
+        // pages. On others they do not; there the first write to such a page is noted anyway.
         self.collect(pages, Then::Rearm, &mut Vec::new())
     }
 

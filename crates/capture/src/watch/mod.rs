@@ -1,9 +1,9 @@
-//! Which regions of a job are watched, block by block, and what of them must be compared.
+//! Watches regions of a job, block by block, and decides which of their pages must be compared.
 //!
-//! [`crate::track`] says which hardware pages were written. Here that is made pages of regions (`region`),
-//! for all regions of a job (`watches`), and decided where watching pays (`policy`).
+//! [`crate::track`] reports written hardware pages. This module translates them to pages of regions
+//! (`region`), for all regions of a job (`watches`), and decides where watching pays (`policy`).
 
-#![allow(unsafe_code)] // what is watched must be the program's memory
+#![allow(unsafe_code)] // watched memory must be the program's
 
 mod policy;
 mod ranges;

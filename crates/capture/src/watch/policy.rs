@@ -1,10 +1,10 @@
-//! What a watched region has taught: whether to compare written pages, to make dense blocks coarse, to
+//! Experience with a watched region: whether to compare written pages, make dense blocks coarse, or
 //! expect a sweep.
 
 use outlive_types::PageRange;
 use std::ops::Range;
 
-/// Whether written pages are worth comparing: only if some were written with what they held before.
+/// Whether written pages are worth comparing: only if some were written with their old content.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Filter {
     /// Written pages that were compared, and those of them that had not changed; older ones count
@@ -14,13 +14,13 @@ pub(super) struct Filter {
 }
 
 impl Filter {
-    /// Until so many were compared nothing is known.
+    /// Compared pages from which a decision is possible.
     const ENOUGH: u64 = 256;
-    /// So many times as many pages are a great many.
+    /// Factor above [`Filter::ENOUGH`] from which a sample is taken.
     const MANY: u64 = 16;
 
-    /// Compares a few of a great many written pages, rather than to learn from all of them that it does
-    /// not pay.
+    /// Compares a sample if very many pages are written, instead of learning from all of them that
+    /// it does not pay.
     pub fn ask(&mut self, written: &[PageRange], changed: impl Fn(u64) -> bool) {
         let pages: u64 = written.iter().map(|range| range.count).sum();
         let step = pages / Filter::ENOUGH;
@@ -48,23 +48,23 @@ impl Filter {
         self.unchanged += unchanged;
     }
 
-    /// Not if fewer than one in two hundred had not changed.
+    /// Whether comparing pays: not if fewer than one page in two hundred had not changed.
     pub fn pays(&self) -> bool {
         self.compared < Filter::ENOUGH || self.unchanged * 200 > self.compared
     }
 }
 
-/// Of pages that are not worth comparing one in so many is compared all the same, to know when that
-/// changes.
+/// Of pages that are not worth comparing, one in this number is compared nevertheless, to notice a
+/// change.
 const SAMPLED: u64 = 64;
 
-/// Whether blocks that were dense once will be so again. A program that sweeps through its memory once
-/// leaves each behind, and to make it coarse costs a comparison of all of it. All regions of a job teach
-/// it: of many regions, each may be written just once.
+/// Whether blocks that were dense once will be so again. A program that sweeps through its memory
+/// once leaves each block behind, and to make it coarse costs a comparison of all of it. All
+/// regions of a job contribute: of many regions, each may be written just once.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Patience {
-    /// Blocks that were made coarse, and those of them that were quiet right after; older ones count
-    /// less.
+    /// Blocks that were made coarse, and those of them that were quiet right after; older ones
+    /// count less.
     coarsened: u32,
     in_vain: u32,
 }
@@ -80,34 +80,37 @@ impl Patience {
         self.in_vain += u32::from(in_vain);
     }
 
-    /// A block is to be dense twice in a row before it is made coarse.
+    /// Whether a block must be dense twice in a row before it is made coarse.
     pub fn pays(&self) -> bool {
         self.in_vain * 2 > self.coarsened
     }
 }
 
-/// Where a sweep has come to. A program that fills its memory from one end to the other writes at each
-/// interval the blocks behind those of the last; to arm these costs it a fault a page. The paper's growing
-/// runs open them within the interval; here, where the kernel settles the faults, it is done before.
+/// Position of a sweep. A program that fills its memory from one end to the other writes in each
+/// interval the blocks behind those of the last one. Armed, these cost it a fault a page. The
+/// paper's growing runs open them within the interval. Here, where the kernel resolves the faults,
+/// they are disarmed before.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Front {
     /// Blocks that were dense at the last freeze.
     dense: Vec<bool>,
     /// Blocks that a sweep would write next.
     expected: Vec<Range<usize>>,
-    /// Blocks that were expected to be dense, and those of them that were not; older ones count less.
+    /// Blocks that were expected to be dense, and those of them that were not; older ones count
+    /// less.
     predicted: u32,
     in_vain: u32,
-    /// As good as all pages of the block that was compared last had changed.
+    /// Whether nearly all pages of the block that was compared last had changed.
     pub is_full: bool,
 }
 
 impl Front {
     const FORGOTTEN_AFTER: u32 = 64;
-    /// Until so many were predicted nothing is known.
+    /// Predicted blocks from which a decision is possible.
     const ENOUGH: u32 = 4;
 
-    /// Takes which blocks were dense at this freeze, and answers which are expected to be at the next.
+    /// Takes the blocks that were dense at this freeze, and returns those expected to be dense at
+    /// the next.
     pub fn learn(&mut self, dense: Vec<bool>) -> &[Range<usize>] {
         for run in std::mem::take(&mut self.expected) {
             if self.predicted >= Front::FORGOTTEN_AFTER {
@@ -123,7 +126,7 @@ impl Front {
             // No farther than sweeps have come.
             let most = (self.predicted - self.in_vain).max(Front::ENOUGH) as usize;
             let stop = (end + (end - at).min(most)).min(dense.len());
-            // No further than to what is written anyway.
+            // No farther than to blocks that are written anyway.
             let stop = (end..stop).find(|at| dense[*at]).unwrap_or(stop);
             if end < stop {
                 self.expected.push(end..stop);
@@ -134,13 +137,13 @@ impl Front {
         if self.pays() { &self.expected } else { &[] }
     }
 
-    /// What is expected mostly comes.
+    /// Whether predictions are mostly right.
     fn pays(&self) -> bool {
         self.predicted >= Front::ENOUGH && self.in_vain * 3 <= self.predicted
     }
 }
 
-/// Of these pages those that are compared whatever the others are worth: other ones at each freeze.
+/// Returns the sample of pages that is always compared: different ones at each freeze.
 pub(super) fn sampled(pages: &[PageRange], freeze: u64) -> Vec<PageRange> {
     let mut sampled = Vec::new();
     for range in pages {
@@ -155,8 +158,9 @@ pub(super) fn sampled(pages: &[PageRange], freeze: u64) -> Vec<PageRange> {
     sampled
 }
 
-/// One of `count` places for each number, and another with each seed; so irregular that no pattern passes
-/// for all there is. (The mixing is degski's, of 64 bits.)
+/// Returns one of `count` positions for each number, and another with each seed. They are so
+/// irregular that no pattern of writes can hit or miss all of them. (The mixing is degski's, of 64
+/// bits.)
 pub(super) fn scattered(seed: u64, number: u64, count: u64) -> u64 {
     let mix = |bits: u64| (bits ^ (bits >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93);
     let mixed = mix(mix(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ number));
@@ -167,7 +171,7 @@ pub(super) fn scattered(seed: u64, number: u64, count: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Which of 32 blocks.
+    /// Marks some of 32 blocks as dense.
     fn dense(blocks: Range<usize>) -> Vec<bool> {
         (0..32).map(|at| blocks.contains(&at)).collect()
     }
@@ -202,7 +206,7 @@ mod tests {
             assert!(pages.iter().all(|page| page.count == 1));
             assert_ne!(pages, sampled(&all, freeze + 1));
             pages.iter().for_each(|page| found[page.first as usize % 64] += 1);
-            // Of parts of them it is the same ones.
+            // A sample of parts of them has the same pages.
             let parts = [(3, 100), (103, 1), (104, 2000), (6399, 1)];
             let parts = parts.map(|(first, count)| PageRange { first, count });
             let inside = |page: &PageRange| {
@@ -273,7 +277,7 @@ mod tests {
         for at in 0..10 {
             front.learn(dense(at * 3..at * 3 + 3));
         }
-        // From now on it begins anew each time, elsewhere.
+        // From now on the sweep restarts each time, elsewhere.
         let expected = (0..40).filter(|at| {
             front.learn(dense(0..0));
             !front.learn(dense(at * 11 % 28..at * 11 % 28 + 2)).is_empty()

@@ -2,7 +2,7 @@
 
 use outlive_types::PageRange;
 
-/// The same pages, sorted and apart.
+/// Returns the same pages, sorted and disjoint.
 pub(super) fn joined(mut ranges: Vec<PageRange>) -> Vec<PageRange> {
     ranges.sort_unstable();
     let mut out: Vec<PageRange> = Vec::with_capacity(ranges.len());
@@ -17,7 +17,7 @@ pub(super) fn joined(mut ranges: Vec<PageRange>) -> Vec<PageRange> {
     out
 }
 
-/// Pages of `from` that are not in `other`; both sorted and apart.
+/// Returns the pages of `from` that are not in `other`; both sorted and disjoint.
 pub(super) fn without(from: &[PageRange], other: &[PageRange]) -> Vec<PageRange> {
     let mut left = Vec::with_capacity(from.len());
     let mut others = other.iter().peekable();

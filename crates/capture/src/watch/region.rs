@@ -1,9 +1,9 @@
-//! One region's memory under a tracker, from freeze to freeze: which of its pages have to be compared.
+//! One region's memory under a tracker, from freeze to freeze: the pages that must be compared.
 //!
 //! The policy is ACCK's (Shi et al., "Application-Based Coarse-Grained Incremental Checkpointing",
-//! NPC 2016), on this mechanism: blocks that are written sparsely are *armed* page by page; blocks that
-//! are written densely are *coarse*, unmonitored but for canary pages, and filtered by hash; those that
-//! turn cold are armed again. docs/capture.md tells what it costs.
+//! NPC 2016), on this mechanism. Blocks that are written sparsely are *armed* page by page. Blocks
+//! that are written densely are *coarse*: unmonitored except for canary pages, and filtered by
+//! hash. Blocks that turn cold are armed again. docs/capture.md has the costs.
 
 use super::policy::{Filter, Front, Patience, sampled, scattered};
 use super::ranges::{joined, without};
@@ -13,63 +13,63 @@ use outlive_chunk::{Diff, PageHashes, parallel};
 use outlive_types::{BLOCK_BYTES, PAGE_BYTES, PageRange, pages_of};
 use std::ops::Range;
 
-/// Pages of a coarse block that are looked at first. Eight: of a block with a tenth of its pages
-/// written they tell two times in three; what they miss, the comparison sees.
+/// Pages of a coarse block that are checked first. Eight: if a tenth of a block's pages is written,
+/// they show it two times in three; the comparison finds what they miss.
 const CANARIES: u64 = 8;
-/// A block that turned dense again soon after it was armed stays coarse for up to so many freezes.
+/// Most freezes that a block stays coarse if it turned dense again soon after it was armed.
 const WAIT_MAX: u8 = 32;
-/// Armed for so many freezes, a block's past counts no more.
+/// Freezes of an armed block after which its past no longer counts.
 const STEADY: u8 = 16;
-/// Coarse for so many freezes, a block gets back the huge page that tracking has split.
+/// Freezes of a coarse block after which it gets back the huge page that tracking has split.
 const COLLAPSED_AFTER: u8 = 3;
-/// From so many blocks on, each a call of the kernel, a second thread costs less than it saves.
+/// Number of blocks, each a system call, from which a second thread costs less than it saves.
 const BLOCKS_ASKED_TWICE: usize = 256;
 
 /// A block of hardware pages, 2 MiB by address as huge pages are.
 #[derive(Clone, Copy, Default, Debug)]
 struct Block {
     armed: bool,
-    /// How many freezes a coarse block still waits before its canaries are asked.
+    /// Freezes that a coarse block still waits before its canaries are checked.
     wait: u8,
-    /// What it waits when it turns coarse the next time.
+    /// Wait when it turns coarse the next time.
     next_wait: u8,
     /// Freezes since it was armed, or turned coarse.
     age: u8,
-    /// It was a huge page when it was armed; the first write since has split it.
+    /// Whether it was a huge page when it was armed; the first write since has split it.
     was_huge: bool,
-    /// Armed, and dense at the freeze before.
+    /// Whether it was armed, and dense at the freeze before.
     was_dense: bool,
-    /// As good as all of its pages had changed when it, or the last block of the sweep that is expected
-    /// there, was compared.
+    /// Whether nearly all of its pages had changed when it was compared, or when the last block of
+    /// the sweep that is expected there was.
     full: bool,
-    /// It was not compared at this freeze, since its canaries said the same.
+    /// Whether it was not compared at this freeze, since its canaries gave the same result.
     taken: bool,
-    /// Coarse only since a sweep is expected to come here.
+    /// Whether it is coarse only because a sweep is expected to come here.
     expected: bool,
-    /// It was looked at while an image drained whether it is written.
+    /// Whether it was checked for writes while an image was persisted.
     tried: bool,
 }
 
-/// Where a region lies.
+/// Location of a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RegionSpan {
-    /// Address of its first byte.
+    /// Address of the first byte.
     pub start: usize,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub length: usize,
 }
 
 impl RegionSpan {
-    /// The hardware pages that hold nothing but the region; others share theirs with the program's
-    /// other data and are compared at each freeze.
+    /// Returns the hardware pages that hold only the region. Its other pages are shared with other
+    /// data of the program, and are compared at each freeze.
     pub fn inner(self) -> Option<Pages> {
         let start = self.start.checked_next_multiple_of(PAGE_BYTES)?;
         let end = self.start.checked_add(self.length)? / PAGE_BYTES * PAGE_BYTES;
         (start < end).then_some(Pages { start, end })
     }
 
-    /// The region's pages, counted from its first byte, that lie in these hardware pages, wholly or
-    /// partly.
+    /// Returns the region's pages, counted from its first byte, that lie in these hardware pages,
+    /// wholly or partly.
     fn region_pages(self, pages: Pages) -> PageRange {
         let first = (pages.start.max(self.start) - self.start) / PAGE_BYTES;
         let end = (pages.end.min(self.start + self.length) - self.start).div_ceil(PAGE_BYTES);
@@ -78,8 +78,9 @@ impl RegionSpan {
 }
 
 impl RegionSpan {
-    /// The region's pages that lie mostly in these hardware pages, which hold nothing but the region. Of
-    /// a region that does not begin with a page, each of them ends another of the region's pages, too.
+    /// Returns the region's pages that lie mostly in these hardware pages, which hold only the
+    /// region. If the region does not begin at a page, each hardware page also has the end of
+    /// another of its pages.
     fn mostly_in(self, pages: Pages) -> PageRange {
         let touched = self.region_pages(pages);
         let shift = self.start % PAGE_BYTES;
@@ -93,19 +94,19 @@ impl RegionSpan {
     }
 }
 
-/// What a freeze has to look at; each sorted and apart.
+/// Pages that a freeze must consider; each list sorted and disjoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Look {
     /// Pages that may have changed.
     pub compare: Vec<PageRange>,
-    /// Other pages, which count as changed: to compare them would only keep the program waiting. Their
-    /// hashes are learnt while the image drains.
+    /// Other pages, which count as changed: to compare them would only keep the program waiting.
+    /// Their hashes are learnt while the image is persisted.
     pub dirty: Vec<PageRange>,
 }
 
 #[cfg(test)]
 thread_local! {
-    /// Blocks for which written pages were counted.
+    /// Number of blocks for which written pages were counted.
     pub static COUNTED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
@@ -115,10 +116,10 @@ pub(crate) struct RegionWatch {
     pub place: RegionSpan,
     inner: Pages,
     blocks: Vec<Block>,
-    /// Pages that may differ from the baseline although they are armed again: found by a freeze whose
-    /// save is not committed.
+    /// Pages that may differ from the baseline although they are armed again: found by a freeze
+    /// whose baseline is not committed.
     pending: Vec<PageRange>,
-    /// From so many written pages on a block is cheaper compared than tracked.
+    /// Number of written pages from which a block is cheaper compared than tracked.
     dense_pages: usize,
     /// Freezes so far; moves the canaries.
     freezes: u64,
@@ -126,16 +127,17 @@ pub(crate) struct RegionWatch {
     front: Front,
     /// Written pages that this freeze compares.
     judged: Vec<PageRange>,
-    /// Blocks before this one were asked since the last commit whether they get their huge pages back.
+    /// Blocks before this one were checked, since the last commit, for huge pages to recreate.
     healed: usize,
 }
 
 impl RegionWatch {
-    /// Begins to watch a region. Large ones start coarse: a program that allocates much at once mostly
-    /// sweeps over it, and arming what is swept costs a fault a page (the paper's a-priori hint).
+    /// Begins to watch a region. Large ones start coarse: a program that allocates much at once
+    /// mostly sweeps over it, and armed memory costs the sweep a fault a page (the paper's a-priori
+    /// hint).
     ///
     /// # Errors
-    /// Those of [`PageTracker::watch`] and [`PageTracker::arm`].
+    /// Errors of [`PageTracker::watch`] and [`PageTracker::arm`].
     ///
     /// # Safety
     /// As [`PageTracker::watch`].
@@ -157,7 +159,7 @@ impl RegionWatch {
         let blocks = (inner.end - 1) / BLOCK_BYTES - inner.start / BLOCK_BYTES + 1;
         let block = Block { armed, ..Block::default() };
         let blocks = vec![block; blocks];
-        // This freeze compares all of it. Should its save fail, so must the next.
+        // This freeze compares all of it. If its save fails, the next one must do so, too.
         let pending = vec![PageRange { first: 0, count: pages_of(place.length as u64) }];
         Ok(RegionWatch {
             place,
@@ -173,29 +175,29 @@ impl RegionWatch {
         })
     }
 
-    /// The hardware pages it watches.
+    /// Hardware pages that it watches.
     pub fn inner(&self) -> Pages {
         self.inner
     }
 
-    /// Memory whose writes are noted page by page.
+    /// Returns the memory whose writes are noted page by page.
     pub fn armed(&self) -> impl Iterator<Item = Pages> {
         let armed = self.blocks.iter().zip(0..).filter(|(block, _)| block.armed);
         armed.map(|(_, at)| self.block(at))
     }
 
-    /// All that it watches, and whether writes are noted there.
+    /// Returns all watched memory, and whether writes are noted there.
     pub fn parts(&self) -> impl Iterator<Item = (Pages, bool)> {
         let groups = self.groups().into_iter();
         groups.map(|group| (self.joined_blocks(&group), self.blocks[group.start].armed))
     }
 
-    /// Takes on as armed what is hardly written of blocks that were armed only while an image drained
-    /// (`areas`, sorted and apart), and disarms the others. Nothing of them has to be compared: they were
-    /// armed before the child had its image, so what was written since is noted. Only of blocks of which
-    /// the child holds everything (`forked`, sorted and apart): other pages were compared before they
-    /// were armed. Only of blocks that never were dense, and once each: to arm what the program comes to
-    /// later costs it a fault a page.
+    /// Keeps blocks armed that were armed only while an image was persisted (`areas`, sorted and
+    /// disjoint) and are hardly written; disarms the others. None of them has to be compared: they
+    /// were armed before the child had its image, so later writes are noted. Blocks qualify only if
+    /// the child holds all of them (`forked`, sorted and disjoint): other pages were compared
+    /// before they were armed. Blocks that ever were dense do not qualify, and each block is tried
+    /// once. Armed blocks that the program comes to later cost it a fault a page.
     pub fn keep_armed(
         &mut self,
         tracker: &dyn PageTracker,
@@ -222,14 +224,14 @@ impl RegionWatch {
                     let armed = Block { armed: true, age: 0, was_huge, ..self.blocks[at] };
                     self.blocks[at] = Block { full: false, taken: false, ..armed };
                 } else {
-                    // What is gone needs no disarming.
+                    // Unmapped memory needs no disarming.
                     let _ = tracker.disarm(pages);
                 }
             }
         }
     }
 
-    /// What the last freeze found is in a committed checkpoint.
+    /// Records that the findings of the last freeze are in a committed checkpoint.
     pub fn settle(&mut self) {
         self.pending.clear();
         self.healed = 0;
@@ -241,14 +243,15 @@ impl RegionWatch {
         self.filter.pays()
     }
 
-    /// Pages that the last freeze has looked at, until it is settled.
+    /// Number of pages that the last freeze considered, until its baseline is committed.
     #[cfg(test)]
     pub fn pending_pages(&self) -> u64 {
         self.pending.iter().map(|range| range.count).sum()
     }
 
-    /// A block that is to be one huge page again, as it stays coarse: random accesses take a third less
-    /// time then, and a fork a sixteenth (docs/design/011-tracking.md). Each is named once.
+    /// Returns a block that should be one huge page again, as it stays coarse. Random accesses then
+    /// take a third less time, and a fork a sixteenth (docs/design/011-tracking.md). Each is
+    /// returned once.
     pub fn next_split(&mut self) -> Option<Pages> {
         let is_split =
             |block: &Block| block.was_huge && !block.armed && block.age >= COLLAPSED_AFTER;
@@ -259,7 +262,7 @@ impl RegionWatch {
         Some(self.block(at?))
     }
 
-    /// Takes back that one of its blocks was named.
+    /// Allows one of its blocks to be returned again.
     pub fn is_still_split(&mut self, pages: Pages) {
         let at = (pages.start / BLOCK_BYTES).checked_sub(self.inner.start / BLOCK_BYTES);
         if let Some(at) = at.filter(|at| *at < self.blocks.len() && self.block(*at) == pages) {
@@ -267,7 +270,8 @@ impl RegionWatch {
         }
     }
 
-    /// At this freeze nothing was asked of it, since nearly all of it has changed: all of it is coarse.
+    /// Records a freeze that did not check the region, since nearly all of it has changed: all of
+    /// it counts as coarse.
     pub fn pass(&mut self, patience: &mut Patience) {
         for at in 0..self.blocks.len() {
             if !self.blocks[at].armed {
@@ -277,12 +281,12 @@ impl RegionWatch {
         }
     }
 
-    /// The pages to be compared at this freeze: all that may differ from `hashes`, which are those of
-    /// the last committed image. `bytes` are the region's. All memory is armed that will be, before
-    /// anything is compared or copied. On up to `threads` threads.
+    /// Returns the pages to be compared at this freeze: all that may differ from `hashes`, which
+    /// are those of the last committed image. `bytes` are the region's. All memory that is to be
+    /// armed is armed before anything is compared or copied. Runs on up to `threads` threads.
     ///
     /// # Errors
-    /// The memory is not known any more.
+    /// The state of the memory is lost.
     pub fn collect(
         &mut self,
         tracker: &dyn PageTracker,
@@ -303,7 +307,7 @@ impl RegionWatch {
         look.extend(hashes.not_zero(&absent));
         let mut copied = Vec::new();
         if let Some(ahead) = ahead {
-            // What was written or given up after the last look is not what was copied.
+            // The copies of pages written or dropped after the last collection are outdated.
             ahead.outdate(&written);
             ahead.outdate(&given_up);
             copied.extend(ahead.copied(self.inner).map(|pages| self.place.region_pages(pages)));
@@ -312,8 +316,8 @@ impl RegionWatch {
         let of_region = |pages: &Pages| self.place.region_pages(*pages);
         let written_pages = joined(written.iter().map(of_region).collect());
         let mut dirty = joined(copied);
-        // Whether to compare pays is asked of pages that lie mostly where was written. Others, of which
-        // little does, are compared in any case: mostly they have not changed.
+        // Whether comparing pays is decided by pages that lie mostly in written memory. The others
+        // lie there only in small part and are compared in any case: mostly they have not changed.
         let mostly = |pages: &Pages| self.place.mostly_in(*pages);
         let mostly = joined(written.iter().map(mostly).collect());
         self.filter.ask(&mostly, |page| hashes.differs(page as usize, bytes));
@@ -339,7 +343,7 @@ impl RegionWatch {
             look.push(self.place.region_pages(self.joined_blocks(&group)));
         }
         for run in self.front.learn(dense).to_vec() {
-            // The first one is compared in any case: it speaks for the others.
+            // The first one is compared in any case: the others follow its result.
             let armed: Vec<usize> = run.filter(|at| self.blocks[*at].armed).collect();
             for at in &armed {
                 let at = *at;
@@ -355,8 +359,9 @@ impl RegionWatch {
         Ok(Look { compare: without(&self.pending, &dirty), dirty })
     }
 
-    /// What was written of blocks that are armed, which is armed again. One thread does it: each block
-    /// with a written page is flushed from the address caches of every processor that runs one of ours.
+    /// Returns the written pages of armed blocks, and arms them again. One thread does it: each
+    /// block with a written page is flushed from the address caches of every processor that runs
+    /// one of our threads.
     fn written(
         &self,
         tracker: &dyn PageTracker,
@@ -368,9 +373,9 @@ impl RegionWatch {
         Ok(written)
     }
 
-    /// What was given up of blocks that are armed, of which `counts` pages each were found written. A
-    /// page that was given up counts as written, unless nothing is left of its block's page table; then
-    /// no page of the block could be marked.
+    /// Returns the dropped pages of armed blocks, of which `counts` pages each were found written.
+    /// A dropped page counts as written, unless nothing is left of its block's page table; then no
+    /// page of the block could be marked.
     fn absent(
         &self,
         tracker: &dyn PageTracker,
@@ -390,7 +395,7 @@ impl RegionWatch {
         let found = parallel(parts, threads, |blocks: &[Pages]| {
             let (mut absent, mut first) = (Vec::new(), Vec::new());
             for block in blocks {
-                // One page of the block tells.
+                // One page of the block shows it.
                 first.clear();
                 tracker.absent(Pages { end: block.start + PAGE_BYTES, ..*block }, &mut first)?;
                 if !first.is_empty() {
@@ -403,7 +408,7 @@ impl RegionWatch {
         Ok(found.concat())
     }
 
-    /// Blocks side by side of the same kind.
+    /// Returns adjacent blocks of the same kind.
     fn groups(&self) -> Vec<Range<usize>> {
         let mut groups: Vec<Range<usize>> = Vec::new();
         for (at, block) in self.blocks.iter().enumerate() {
@@ -415,7 +420,7 @@ impl RegionWatch {
         groups
     }
 
-    /// Learns from a comparison whether blocks that were armed for it deserve it.
+    /// Learns from a comparison whether blocks that were armed because of it should stay armed.
     pub fn compared(&mut self, tracker: &dyn PageTracker, diff: &Diff) -> Result<(), Refusal> {
         let mut changed = vec![0usize; self.blocks.len()];
         for run in diff.runs() {
@@ -431,10 +436,10 @@ impl RegionWatch {
                 // A sweep has just passed.
                 Block { armed: true, age: 0, was_dense: true, .. } => self.front.is_full = full,
                 Block { armed: true, age: 0, .. } if changed >= self.dense_pages => {
-                    // The canaries were mistaken.
+                    // The canaries were wrong.
                     self.make_coarse(tracker, at)?;
                 }
-                // It comes next.
+                // It is compared at the next freeze.
                 Block { expected: true, age: 0, .. } | Block { armed: true, .. } => {}
                 _ => self.blocks[at].full = full,
             }
@@ -445,8 +450,8 @@ impl RegionWatch {
         Ok(())
     }
 
-    /// Stops to monitor blocks of which so many pages are written that comparing them is cheaper.
-    /// Answers of which that is so, be they made coarse or not.
+    /// Stops monitoring blocks whose many written pages make a comparison cheaper. Returns which
+    /// blocks are that dense, whether they were made coarse or not.
     fn coarsen(
         &mut self,
         tracker: &dyn PageTracker,
@@ -484,32 +489,33 @@ impl RegionWatch {
         Ok(())
     }
 
-    /// The canary pages of a block at a freeze, counted from 1 after the one that began to watch.
+    /// Returns the canary pages of a block at a freeze, counted from 1 after the one that began to
+    /// watch.
     pub(super) fn canaries(&self, at: usize, freeze: u64) -> impl Iterator<Item = u64> + use<> {
         let pages = self.place.region_pages(self.block(at));
         (0..CANARIES)
             .map(move |number| pages.first + scattered(freeze, pages.first ^ number, pages.count))
     }
 
-    /// How many canary pages of a coarse block have changed. They are read, not armed: an armed one would
-    /// split its huge page and cost a fault.
+    /// Returns the number of changed canary pages of a coarse block. They are read, not armed: an
+    /// armed one would split its huge page and cost a fault.
     fn changed_canaries(&self, at: usize, hashes: &PageHashes, bytes: &[u8]) -> u64 {
         let canaries = self.canaries(at, self.freezes);
         canaries.filter(|page| hashes.differs(*page as usize, bytes)).count() as u64
     }
 
-    /// One more freeze at which a block is coarse, and was written since the last or not.
+    /// Counts a freeze at which a block is coarse; `quiet`: it was not written since the last one.
     fn stayed_coarse(&mut self, at: usize, quiet: bool, patience: &mut Patience) {
         let block = &mut self.blocks[at];
         block.age = block.age.saturating_add(1);
-        // (One that is coarse from the start was never made so.)
+        // (A block that is coarse from the start was never made so.)
         if block.age == 1 && block.next_wait > 0 && !block.expected {
             patience.learn(quiet);
         }
     }
 
-    /// Arms a coarse block if none of its canary pages has changed, or the sweep that was expected
-    /// there has come and gone. Notes whether it need not be compared.
+    /// Arms a coarse block if none of its canary pages has changed, or if the expected sweep has
+    /// come and gone. Notes whether it need not be compared.
     fn judge_coarse(
         &mut self,
         tracker: &dyn PageTracker,
@@ -532,12 +538,12 @@ impl RegionWatch {
         Ok(())
     }
 
-    /// The numbers of all blocks.
+    /// Numbers of all blocks.
     fn all(&self) -> Range<usize> {
         0..self.blocks.len()
     }
 
-    /// How many of these pages, which lie in some blocks, are in each of them.
+    /// Returns how many of these pages are in each of some blocks; all pages lie in these blocks.
     fn counts(&self, blocks: &Range<usize>, pages: &[Pages]) -> Vec<usize> {
         #[cfg(test)]
         COUNTED.with(|counted| counted.set(counted.get() + blocks.len()));
@@ -558,19 +564,19 @@ impl RegionWatch {
         }
     }
 
-    /// The part of some blocks side by side that is watched.
+    /// Returns the watched part of some adjacent blocks.
     fn joined_blocks(&self, blocks: &Range<usize>) -> Pages {
         Pages { start: self.block(blocks.start).start, end: self.block(blocks.end - 1).end }
     }
 
-    /// The part of a block that is watched.
+    /// Returns the watched part of a block.
     fn block(&self, at: usize) -> Pages {
         let start = (self.inner.start / BLOCK_BYTES + at) * BLOCK_BYTES;
         let end = (start + BLOCK_BYTES).min(self.inner.end);
         Pages { start: start.max(self.inner.start), end }
     }
 
-    /// Pages of the region that lie in hardware pages shared with other data.
+    /// Returns pages of the region that lie in hardware pages shared with other data.
     fn edges(&self) -> impl Iterator<Item = PageRange> {
         let pages = pages_of(self.place.length as u64);
         let head = (self.inner.start - self.place.start).div_ceil(PAGE_BYTES) as u64;

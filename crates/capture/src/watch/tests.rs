@@ -14,19 +14,19 @@ use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
 
-/// A program's array under a tracker, with the last image that was saved of it.
+/// A program's array under a tracker, with the last saved image.
 struct Program {
     memory: AlignedBuf,
-    /// Where the region lies in the memory.
+    /// Offset of the region in the memory.
     offset: usize,
     length: usize,
-    /// Regions side by side of which it consists: x0, x1 and so on.
+    /// Number of adjacent regions that make it up: x0, x1 and so on.
     regions: usize,
     tracker: Arc<ChangeTracker>,
     image: Vec<u8>,
     epoch: Epoch,
     freeze: FreezeMode,
-    /// What the last save said of its freeze.
+    /// The last save's report of its freeze.
     report: FreezeReport,
 }
 
@@ -51,12 +51,12 @@ impl Program {
         &mut self.memory[self.offset..][..self.length]
     }
 
-    /// Saves, and checks that the image is what the memory is. Answers how many pages were saved.
+    /// Saves, and checks that the image equals the memory. Returns the number of saved pages.
     #[allow(unsafe_code)]
     fn save(&mut self, commit: bool) -> u64 {
         let each = self.length / self.regions;
         let parts = self.bytes().chunks_exact(each).map(<[u8]>::as_ptr).enumerate();
-        // SAFETY: the buffer lives as long as this value, and nobody writes it during the call.
+        // SAFETY: the buffer lives as long as this value, and no thread writes it during the call.
         let region = |(number, start)| unsafe {
             Region::from_raw(format!("x{number}"), "|u1", vec![each as u64], start, each)
         };
@@ -113,13 +113,13 @@ fn what_changes_is_found_and_nothing_else() {
         let mut program = Program::new(offset, 9 * MIB + 777);
         program.bytes().iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 91) as u8);
         assert_eq!(program.save(true), 2305);
-        // Large memory starts coarse; what stays still is armed with the second freeze.
+        // Large memory starts coarse; quiet blocks are armed with the second freeze.
         assert_eq!(program.save(true), 0);
         for round in 0..40 {
             let pages = [5, 6, 700 + round, 2304, 1 + 512 * (round % 4)];
             pages.iter().for_each(|page| program.write(*page));
             if round % 3 == 0 {
-                // Written, and no other than before: filtered by hash.
+                // Written with its old value: filtered by hash.
                 let byte = &mut program.bytes()[1500 * PAGE_BYTES];
                 *byte = std::hint::black_box(*byte);
             }
@@ -128,7 +128,8 @@ fn what_changes_is_found_and_nothing_else() {
             apart.dedup();
             assert_eq!(program.save(round % 5 != 4), apart.len() as u64);
             if round % 5 == 4 {
-                // The save failed: the next one finds the same pages, although they are armed again.
+                // The save failed: the next one finds the same pages, although they are armed
+                // again.
                 assert_eq!(program.save(true), apart.len() as u64);
             }
         }
@@ -186,8 +187,8 @@ fn memory_given_up_is_seen() {
     assert_eq!(program.save(true), 0);
     program.write(600);
     assert_eq!(program.save(true), 1);
-    // A block of which a page was written, and one of which none was, given up at once; then one that
-    // was given up and written again in part.
+    // Two blocks dropped at once, of which one had a written page; then a block that was dropped
+    // and partly written again.
     program.bytes().fill(9);
     program.save(true);
     while program.tracker.lock().watches.armed_bytes() < 8 * MIB {
@@ -210,7 +211,7 @@ fn a_sweep_that_leaves_its_blocks_behind_makes_them_coarse_no_more() {
     let mut program = Program::new(0, 16 * MIB);
     program.save(true);
     program.save(true);
-    // The blocks that are coarse after block `at` was swept.
+    // Returns the blocks that are coarse after block `at` was swept.
     let sweep = |program: &mut Program, at: usize| -> Vec<usize> {
         (at * 512..(at + 1) * 512).for_each(|page| program.write(page));
         assert_eq!(program.save(true), 512);
@@ -227,7 +228,8 @@ fn a_sweep_that_leaves_its_blocks_behind_makes_them_coarse_no_more() {
     assert_eq!([2, 3].map(|block| sweep(&mut program, block)), [[], []]);
     // and then, that the next one will be.
     assert_eq!([4, 5].map(|block| sweep(&mut program, block)), [[5], [6]]);
-    // One that is written again is made coarse all the same, and the next one is not expected any more.
+    // A block that is written again is made coarse nevertheless, and the next one is no longer
+    // expected.
     assert_eq!([6, 6, 6].map(|block| sweep(&mut program, block)), [[7], [6], [6]]);
 }
 
@@ -246,7 +248,7 @@ fn regions_that_are_written_once_each_are_made_coarse_no_more() {
             32 * MIB - program.tracker.lock().watches.armed_bytes()
         })
         .collect();
-    // That of the first round is armed again in the second, and by then it is known.
+    // The region of the first round is armed again in the second, and by then the pattern is known.
     let edges = coarse[7];
     assert!(edges < MIB, "{coarse:?}");
     assert_eq!(coarse, [4 * MIB, edges, edges, edges, edges, edges, edges, edges]);
@@ -261,7 +263,7 @@ fn canaries_that_are_mistaken_arm_nothing_for_long() {
     program.save(true);
     let start = program.memory.as_ptr().addr();
     assert_eq!(start % (2 * MIB), 0, "one block of the region is one of the hardware");
-    // Only what the next freeze looks at first stays as it was.
+    // Only pages that the next freeze checks first stay unchanged.
     let canaries: Vec<usize> = {
         let state = program.tracker.lock();
         state.watches.watch_of("x0").canaries(1, 1).map(|page| page as usize).collect()
@@ -280,9 +282,10 @@ fn pages_that_are_written_and_stay_as_they_are_are_noticed_wherever_they_lie() {
     if !works_here() {
         return;
     }
-    // A page in 64, never the first of them.
+    // One page in 64, never the first of them.
     let pages = (0..16 * MIB / PAGE_BYTES).skip(5).step_by(64);
-    // Of few of them it takes longer, since it is chance which are looked at; but each gets its turn.
+    // With few of them it takes longer, since chance decides which are checked; but each gets its
+    // turn.
     for (rewritten, rounds_max) in [(0..64, 20), (0..8, 100), (8..16, 100), (16..24, 100)] {
         let mut program = Program::new(0, 16 * MIB);
         program.save(true);
@@ -340,16 +343,16 @@ fn where_a_sweep_is_expected_nothing_is_missed() {
     assert_eq!(program.save(false), 512);
     sweep(&mut program, 512);
     assert_eq!(program.save(true), 1024);
-    // It comes half of the way, with a page behind it; the save fails.
+    // The sweep comes half of the way, with a page behind it; the save fails.
     sweep(&mut program, 200);
     program.write(5000);
     assert_eq!(program.save(false), 201);
     assert_eq!(program.save(true), 201);
     assert_eq!(program.save(true), 0);
-    // It goes on, and farther than expected.
+    // The sweep continues, and farther than expected.
     sweep(&mut program, 1000);
     assert_eq!(program.save(true), 1000);
-    // It does not come, but a single page is written there.
+    // The sweep does not come, but a single page is written there.
     program.write(6000);
     assert_eq!(program.save(true), 1);
     program.write(6001);
@@ -387,7 +390,7 @@ fn what_a_tracker_cannot_take_is_refused() {
     }
     let tracker = WpAsync::open().unwrap();
     #[allow(unsafe_code)]
-    // SAFETY: nothing lies at these addresses, or it is of the test's own; see the calls.
+    // SAFETY: nothing is mapped at these addresses, or memory of the test's own; see the calls.
     let refused = |pages| unsafe { tracker.watch(pages) }.unwrap_err().0;
     assert!(
         refused(Pages { start: PAGE_BYTES, end: 2 * PAGE_BYTES }).contains("nothing is mapped")
@@ -397,7 +400,7 @@ fn what_a_tracker_cannot_take_is_refused() {
     use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     #[allow(unsafe_code)]
-    // SAFETY: new mappings, which nobody else uses.
+    // SAFETY: new mappings, which no other code uses.
     let (private, shared) = unsafe {
         let private = mmap(std::ptr::null_mut(), 8192, protection, MapFlags::PRIVATE, &file, 0);
         let shared = mmap_anonymous(std::ptr::null_mut(), 8192, protection, MapFlags::SHARED);
@@ -412,7 +415,7 @@ fn a_block_that_stays_coarse_gets_its_huge_page_back() {
     if !works_here() {
         return;
     }
-    // One block of ten, which is compared each time, and all of them, of which a sample tells enough.
+    // One block of ten, which is compared each time; then all of them, of which a sample suffices.
     for written in [512..1024, 0..5120] {
         let mut program = Program::new(0, 20 * MIB);
         program.bytes().fill(1);
@@ -435,7 +438,7 @@ fn a_block_that_stays_coarse_gets_its_huge_page_back() {
         for save in 0.. {
             written.clone().for_each(|page| program.write(page));
             program.save(true);
-            // It is done in the background, some time.
+            // This happens in the background, at some time.
             if blocks.clone().all(is_huge) {
                 assert!(save >= 3, "too soon to know that they stay coarse");
                 break;
@@ -458,7 +461,8 @@ fn what_was_copied_ahead_is_saved_and_the_rest_as_well() {
         program.save(true);
         program.save(true);
         for round in 0..6 {
-            // Some pages go quiet early, some are written to the end, one anew after its copy.
+            // Some pages go quiet early, some are written to the end, one is written again after
+            // its copy.
             (0..40).for_each(|page| program.write(7 * page + round));
             for _ in 0..4 {
                 program.tracker.wait_for_rounds();
@@ -489,7 +493,7 @@ fn what_was_let_go_is_compared_and_watched_anew() {
     program.write(700);
     program.tracker.detach();
     program.write(3);
-    // Somebody else may have it now.
+    // Another tracker may take the memory now.
     let other = WpAsync::open().unwrap();
     let start = (program.bytes().as_ptr() as usize).next_multiple_of(PAGE_BYTES);
     let pages = Pages { start, end: start + MIB };
@@ -515,7 +519,7 @@ fn copies_of_memory_that_was_given_up_since_do_not_count() {
     let hashes = PageHashes::compute(&memory, 1);
     let told = Told::new(memory.as_ptr().addr());
     let place = RegionSpan { start: memory.as_ptr().addr(), length: memory.len() };
-    // SAFETY: the tracker is told what happens; it does nothing to the memory.
+    // SAFETY: the tracker only returns what the test notes; it does nothing to the memory.
     let mut watch = unsafe { region::RegionWatch::begin(&told, place, PAGES) }.unwrap();
     watch.settle();
     let mut ahead = Ahead::new(&[told.pages(0..PAGES)], &[], 1 << 20, Ahead::default());
@@ -524,7 +528,7 @@ fn copies_of_memory_that_was_given_up_since_do_not_count() {
     (0..3).for_each(|_| ahead.round(&told, &|| false).unwrap());
     let copy = told.pages(5..6).start;
     assert_eq!(ahead.page(copy), Some(&[9; PAGE_BYTES][..]));
-    // As many kernels do it: what has no page table is not reported as written.
+    // Many kernels do not report memory without a page table as written.
     memory.fill(0);
     told.give_up();
     ahead.finish(&told).unwrap();
@@ -545,7 +549,7 @@ fn what_stays_armed_is_asked_in_proportion() {
     let start = 1 << 40;
     let told = Told::new(start);
     let place = RegionSpan { start, length: BLOCKS * BLOCK };
-    // SAFETY: nothing looks at the memory.
+    // SAFETY: nothing reads the memory.
     let mut watch = unsafe { region::RegionWatch::begin(&told, place, 100) }.unwrap();
     let area = |at: usize| Pages { start: start + at * BLOCK, end: start + (at + 1) * BLOCK };
     let areas: Vec<Pages> = (0..BLOCKS).step_by(2).map(area).collect();
@@ -560,7 +564,7 @@ fn what_stays_armed_is_asked_in_proportion() {
     assert_eq!(armed, (0..BLOCKS).filter(|at| sparse(*at)).map(area).collect::<Vec<_>>());
 }
 
-/// A page of the hardware holds the end of one page of such an array and most of another.
+/// A hardware page holds the end of one page of such an array and most of another.
 #[test]
 fn arrays_off_page_boundaries_are_not_compared_where_all_is_changed() {
     if !works_here() {
@@ -574,7 +578,7 @@ fn arrays_off_page_boundaries_are_not_compared_where_all_is_changed() {
         for round in 0..6 {
             let pages: Vec<usize> = (0..100).map(|number| number * 20 + round).collect();
             for page in &pages {
-                // In the middle of a page of the hardware, whatever page of the region that is.
+                // In the middle of a hardware page, whichever page of the region that is.
                 let at = page * PAGE_BYTES + (PAGE_BYTES / 2 + PAGE_BYTES - offset) % PAGE_BYTES;
                 program.bytes()[at] ^= 0xFF;
             }

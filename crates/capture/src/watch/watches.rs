@@ -11,31 +11,32 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Smaller regions are compared: that costs less than to ask the kernel about them.
+/// Length of the smallest watched region. Smaller ones are compared: that costs less than a system
+/// call.
 const WATCHED_FROM_BYTES: usize = 128 << 10;
-/// Most regions that are watched: each may split the memory map of the process in three, of which the
-/// system allows 65,530 pieces.
+/// Most regions that are watched: each may split the memory map of the process in three, of which
+/// the system allows 65,530 pieces.
 const WATCHES_MAX: usize = 4096;
 
-/// Which regions are watched, and why others are not.
+/// The watched regions, and the reasons why others are not watched.
 #[derive(Debug, Default)]
 pub(crate) struct Watches {
     tracker: Option<Arc<dyn PageTracker>>,
     dense_pages: usize,
     by_name: HashMap<String, RegionWatch>,
     patience: Patience,
-    /// Bytes of regions that are only compared, by reason. Of the last freeze.
+    /// Bytes of regions that are only compared, by reason, in the last freeze.
     refused: BTreeMap<String, u64>,
-    /// Of memory that is read in place while an image drains.
+    /// Guard of memory that is read in place while an image is persisted.
     guard: Guard,
-    /// Part of it that is coarse, and armed only for that.
+    /// Part of that memory that is coarse, and armed only for this.
     guarded: Vec<Pages>,
-    /// Addresses that the child holds, sorted and apart.
+    /// Addresses that the child holds, sorted and disjoint.
     forked: Vec<Range<usize>>,
 }
 
 impl Watches {
-    /// No region yet. Without a tracker everything is compared.
+    /// Returns a set without regions. Without a tracker everything is compared.
     pub fn new(opened: Option<OpenTracker>) -> Watches {
         let mut watches = Watches::default();
         if let Some(OpenTracker { tracker, dense_pages }) = opened {
@@ -49,18 +50,19 @@ impl Watches {
         self.tracker.is_some()
     }
 
-    /// The job whose regions they are.
+    /// Sets the job of the regions.
     pub fn serve(&self, job: &str) {
         if let Some(tracker) = &self.tracker {
             tracker.serve(job);
         }
     }
 
-    /// Arms what is not armed of these addresses (sorted, apart), which a freeze leaves to a child: so
-    /// that what of it the program does not write meanwhile can be read in place. It costs the program
-    /// next to nothing: the fault by which its first write to a page gets a copy takes the note as well.
+    /// Arms the unarmed blocks of these addresses (sorted, disjoint), which a freeze leaves to a
+    /// child. Then pages that the program does not write meanwhile can be read in place. It costs
+    /// the program next to nothing: the fault that copies a page at its first write also takes the
+    /// note.
     ///
-    /// It ends with [`Watches::end_guard`], and whenever any memory is armed anew or let go.
+    /// It ends with [`Watches::end_guard`], and whenever any memory is armed again or released.
     pub fn guard(&mut self, forked: Vec<Range<usize>>) -> Option<InPlace> {
         self.end_guard();
         let tracker = self.tracker.clone().filter(|tracker| tracker.tells_untouched())?;
@@ -80,7 +82,7 @@ impl Watches {
         InPlace::new(tracker, &areas, self.guard.clone())
     }
 
-    /// Nothing is read in place from now on. What was armed only for that is coarse again.
+    /// Ends all reading in place. Memory that was armed only for that is coarse again.
     pub fn end_guard(&mut self) {
         std::mem::take(&mut self.guard).end();
         let guarded = std::mem::take(&mut self.guarded);
@@ -90,14 +92,14 @@ impl Watches {
             if tracker.disarm(area).is_ok() {
                 continue;
             }
-            // Some of it is gone; that ends the kernel's work there.
+            // Part of it is unmapped, where the kernel stops.
             for start in (area.start..area.end).step_by(BLOCK_BYTES) {
                 let _ = tracker.disarm(Pages { start, end: area.end.min(start + BLOCK_BYTES) });
             }
         }
     }
 
-    /// Lets go of everything.
+    /// Releases all regions.
     pub fn clear(&mut self) {
         self.end_guard();
         if let Some(tracker) = &self.tracker {
@@ -106,8 +108,8 @@ impl Watches {
         self.by_name.clear();
     }
 
-    /// Begins a freeze of regions at these places, by stream name: lets go of those that went or
-    /// moved, and of memory in which a device may write unseen.
+    /// Begins a freeze of regions at these locations, by stream name. Releases regions that went or
+    /// moved, and memory in which a device may write unseen.
     pub fn begin(&mut self, places: &HashMap<&str, RegionSpan>) {
         self.refused.clear();
         self.end_guard();
@@ -132,11 +134,11 @@ impl Watches {
         self.by_name.get(name).is_some_and(|watch| watch.armed().next().is_some())
     }
 
-    /// Which pages of a region to compare with `old`, and which are in `ahead`; `None`: compare all. A region that is not watched yet is
-    /// from now on, if it can be.
+    /// Returns the pages of a region to compare with `old`, and those that are in `ahead`; `None`:
+    /// compare all. Begins to watch the region, if it is not watched yet and can be.
     ///
     /// # Safety
-    /// The place must be mapped memory of the program.
+    /// The location must be mapped memory of the program.
     #[allow(unsafe_code)]
     pub unsafe fn look(
         &mut self,
@@ -150,7 +152,7 @@ impl Watches {
         let tracker = self.tracker.clone()?;
         if let Some(watch) = self.by_name.get_mut(name) {
             let Some(old) = old else {
-                // What is not collected now stays noted until it is.
+                // Writes that are not collected now stay noted until they are.
                 watch.pass(&mut self.patience);
                 return None;
             };
@@ -168,7 +170,7 @@ impl Watches {
                 return None;
             }
         };
-        // All of it is compared now. What is quiet already needs no second time.
+        // All of it is compared now. Blocks that are quiet already need no second comparison.
         let look = watch.collect(&*tracker, old?, bytes, None, &mut self.patience, threads);
         if look.is_err() {
             self.drop_watch(name);
@@ -179,7 +181,7 @@ impl Watches {
     /// Begins to watch a region.
     ///
     /// # Errors
-    /// Why it cannot be watched.
+    /// Reason why it cannot be watched.
     ///
     /// # Safety
     /// As [`PageTracker::watch`].
@@ -205,7 +207,7 @@ impl Watches {
         unsafe { RegionWatch::begin(tracker, place, self.dense_pages) }
     }
 
-    /// Tells the watch of a region how it differed.
+    /// Passes a region's changes to its watch.
     pub fn compared(&mut self, name: &str, diff: &Diff) {
         let Some(tracker) = self.tracker.clone() else { return };
         let Some(watch) = self.by_name.get_mut(name) else { return };
@@ -214,8 +216,9 @@ impl Watches {
         }
     }
 
-    /// What was found is committed. What was armed only while the image drained, and is hardly written,
-    /// stays armed: it is as it was when it was frozen, so the next freeze need not compare it.
+    /// Commits the findings of the last freeze. Memory that was armed only while the image was
+    /// persisted, and is hardly written, stays armed. It is as it was when it was frozen, so the
+    /// next freeze need not compare it.
     pub fn settle(&mut self) {
         let guarded = ahead::union(&std::mem::take(&mut self.guarded), &[]);
         let forked = std::mem::take(&mut self.forked);
@@ -232,19 +235,19 @@ impl Watches {
         self.by_name.values_mut().for_each(RegionWatch::settle);
     }
 
-    /// A block to be collapsed, and what does it ([`RegionWatch::next_split`]).
+    /// Returns a block to be collapsed, and the tracker that does it ([`RegionWatch::next_split`]).
     pub fn next_split(&mut self) -> Option<(Arc<dyn PageTracker>, Pages)> {
         let tracker = self.tracker.as_ref()?;
         let block = self.by_name.values_mut().find_map(RegionWatch::next_split)?;
         Some((Arc::clone(tracker), block))
     }
 
-    /// Takes back that a block was collapsed: after the next commit it may work.
+    /// Notes that a block was not collapsed: after the next commit it may work.
     pub fn is_still_split(&mut self, block: Pages) {
         self.by_name.values_mut().for_each(|watch| watch.is_still_split(block));
     }
 
-    /// The watch of a region.
+    /// Returns the watch of a region.
     #[cfg(test)]
     pub fn watch_of(&self, name: &str) -> &RegionWatch {
         &self.by_name[name]
@@ -266,12 +269,12 @@ impl Watches {
             .sum()
     }
 
-    /// What copying ahead needs: the tracker, and the memory that it has armed.
+    /// Returns the tracker, and the memory that it has armed, for copying ahead.
     pub fn armed(&self) -> Option<(Arc<dyn PageTracker>, Vec<Pages>)> {
         Some((self.tracker.clone()?, self.by_name.values().flat_map(RegionWatch::armed).collect()))
     }
 
-    /// How changes are found, for people.
+    /// Describes for people how changes are found.
     pub fn report(&self) -> String {
         let Some(tracker) = &self.tracker else { return TrackerKind::Hash.to_string() };
         let watched: usize = self.by_name.values().map(|watch| watch.place.length).sum();
@@ -287,8 +290,8 @@ impl Watches {
     }
 }
 
-/// The blocks of a part that hold any of these addresses (sorted, apart), neighbours joined: to arm
-/// part of a huge page would split it.
+/// Returns the blocks of a part that hold any of these addresses (sorted, disjoint), neighbours
+/// joined: to arm part of a huge page would split it.
 fn blocks_of(addresses: &[Range<usize>], part: Pages) -> Vec<Pages> {
     let first = addresses.partition_point(|range| range.end <= part.start);
     let mut blocks: Vec<Pages> = Vec::new();

@@ -134,7 +134,7 @@ fn a_sample_tells_what_is_dense() {
         let pages = bytes.chunks_mut(PAGE_BYTES).enumerate();
         pages.filter(|(page, _)| is_dirty(*page)).for_each(|(_, bytes)| bytes[7] = 2);
     };
-    // Regular patterns do not pass for all.
+    // Regular patterns do not look like a change of all pages.
     for is_dirty in [|page| page % 2 == 0, |page| page % 16 == 0, |page| page % 10 != 0] {
         let mut some = bytes.clone();
         change(&mut some, is_dirty);
@@ -142,7 +142,7 @@ fn a_sample_tells_what_is_dense() {
     }
     change(&mut bytes, |page| page % 500 != 0);
     assert!(hashes.is_dense(&bytes));
-    // One that is as long as before, or long enough: others are hashed.
+    // A stream of another length, or a short one, is never dense: it is hashed.
     assert!(!hashes.is_dense(&bytes[..bytes.len() - 1]));
     let short = &bytes[..(SAMPLE_FROM_PAGES - 1) * PAGE_BYTES];
     assert!(!PageHashes::compute(&vec![9; short.len()], 2).is_dense(short));
@@ -156,7 +156,7 @@ fn only_the_pages_asked_for_are_compared() {
     let changed = [0u64, 1, 700, 1023, 1024, 1025, 2999, 3000];
     changed.iter().for_each(|page| new[*page as usize * PAGE_BYTES] ^= 1);
     let range = |first, count| PageRange { first, count };
-    // Page 700 has changed and is not asked for; 2 is asked for and has not changed.
+    // Page 700 has changed and is not asked for; page 2 is asked for and has not changed.
     let asked = [range(0, 3), range(900, 1500), range(2999, 2)];
     let compare = Compare { old: &hashes, bytes: &new, pages: Some(&asked) };
     let diff = diff_streams(&[compare], 3).pop().unwrap();
@@ -164,7 +164,7 @@ fn only_the_pages_asked_for_are_compared() {
     let mut now = hashes.clone();
     now.apply(diff);
     assert_eq!(now.diff(&new, 1).runs(), [range(700, 1)]);
-    // Of another length all of it is compared.
+    // If the length differs, all pages are compared.
     let compare = Compare { bytes: &new[..2000 * PAGE_BYTES], ..compare };
     let diff = diff_streams(&[compare], 3).pop().unwrap();
     assert_eq!(diff.runs()[1], range(700, 1));

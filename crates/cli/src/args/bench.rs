@@ -1,31 +1,31 @@
-//! `bench` and its parts.
+//! Options of `bench` and its subcommands.
 
 use super::{gib, minutes, percent, rate};
 use clap::{Args as ClapArgs, Subcommand};
 use outlive_types::FreezeMode;
 use std::path::PathBuf;
 
-/// What can be measured.
+/// The subcommands of `bench`.
 #[derive(Subcommand, Debug)]
 pub enum BenchCommand {
-    /// Measure a first save, one with nothing changed and one with one page changed, against raw
-    /// writes
+    /// Measure a first save, one without changes and one with one changed page, against raw writes
     Save(BenchSaveArgs),
     /// Measure verified restores into used and into fresh memory, against raw reads
     Restore(BenchIoArgs),
-    /// Measure what redundancy costs saves, and restores and repairs with targets lost or slow
+    /// Measure the cost of redundancy for saves, and restores and repairs with lost or slow targets
     Pool(BenchIoArgs),
-    /// Measure lazy restarts until the program goes on and until a step is done, against eager ones
+    /// Measure lazy restarts until the program runs and until a step is done, against eager ones
     Lazy(BenchLazyArgs),
-    /// Measure the bytes of many saves with a few random pages changed, and restores afterwards
+    /// Measure the bytes of many saves with a few random changed pages, and restores afterwards
     Churn(BenchChurnArgs),
     /// Save at a steady rate for minutes, to see whether the work keeps up and memory stays bounded
     Steady(BenchSteadyArgs),
-    /// Measure how long each way to freeze stops the program, and what its writes cost afterwards
+    /// Measure how long each method of freezing stops the program, and the cost of its writes
+    /// afterwards
     Freeze(BenchFreezeArgs),
-    /// Measure the memory that saves need beyond the state
+    /// Measure the memory that saves need in addition to the state
     Memory(BenchMemoryArgs),
-    /// Measure what finding changed pages costs a program, by tracker and pattern of writing
+    /// Measure the cost of finding changed pages, by tracker and pattern of writing
     Track(BenchTrackArgs),
     /// Count the container reads that planners of stream restores need, on a recorded trace
     Plan(BenchPlanArgs),
@@ -56,7 +56,7 @@ pub struct BenchSaveArgs {
     /// Compression of the pool
     #[arg(long, default_value = "auto", value_parser = ["none", "lz4", "zstd", "auto"])]
     pub compression: String,
-    /// Way in which the pool freezes; with `copy` the program waits for what exceeds 64 MiB
+    /// Method by which the pool freezes; with `copy` the program waits for all beyond 64 MiB
     #[arg(long, default_value = "auto", value_parser = FreezeMode::ALL.map(FreezeMode::name))]
     pub freeze: String,
     /// Kind of state: incompressible bytes, or words of which most bytes are zero
@@ -72,7 +72,7 @@ pub struct BenchIoArgs {
     /// State size in GiB
     #[arg(long, default_value_t = 4.0, value_parser = gib)]
     pub gib: f64,
-    /// Number of rounds, each of which takes every measurement once
+    /// Number of rounds; each makes every measurement once
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: u32,
 }
@@ -133,7 +133,7 @@ pub struct BenchFreezeArgs {
     /// State size in GiB
     #[arg(long, default_value_t = 4.0, value_parser = gib)]
     pub gib: f64,
-    /// Number of rounds, each of which takes every measurement once
+    /// Number of rounds; each makes every measurement once
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: u32,
 }
@@ -154,10 +154,10 @@ pub struct BenchTrackArgs {
     /// State size in GiB
     #[arg(long, default_value_t = 1.0, value_parser = gib)]
     pub gib: f64,
-    /// Number of images to measure for each pattern, after as many and four more to warm up
+    /// Number of images to measure for each pattern, after as many and four more as warm-up
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..1000))]
     pub intervals: u32,
-    /// File for a picture (SVG) of how much faster each tracker is than mprotect page by page
+    /// File for a picture (SVG) of the speedup of each tracker over mprotect page by page
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! `put` and `get`.
+//! Options of `put` and `get`.
 
 use super::size;
 use clap::Args as ClapArgs;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 pub struct PutArgs {
     /// The pool's directory, or its pool.toml
     pub pool: PathBuf,
-    /// Name of the job, which is made if it is new
+    /// Name of the job, created if it is new
     pub job: String,
     /// Directories and files, or - for standard input. The content of a single directory is listed
     /// without the directory's name; of several paths, each keeps its last part
@@ -19,10 +19,10 @@ pub struct PutArgs {
     /// Name under which standard input is listed [default: stdin]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Pattern of files to leave out, in the syntax of .gitignore. Several count in their order
+    /// Pattern of files to leave out, in the syntax of .gitignore; the last that matches decides
     #[arg(long, value_name = "PATTERN")]
     pub exclude: Vec<String>,
-    /// File with such patterns, which count before those of --exclude
+    /// File with such patterns; those of --exclude override them
     #[arg(long, value_name = "FILE")]
     pub exclude_from: Vec<PathBuf>,
     /// Do not read .outliveignore files
@@ -58,20 +58,19 @@ pub struct GetArgs {
     pub job: String,
     /// Paths to restore, as `outlive show` lists them [default: everything]
     pub paths: Vec<PathBuf>,
-    /// Directory to write to, which is made if it is missing; or - to write one file to standard
-    /// output
+    /// Directory to write to, created if it is missing; or - to write one file to standard output
     #[arg(long, value_name = "DIR")]
     pub to: PathBuf,
     /// The same as JOB@EPOCH
     #[arg(long, value_name = "EPOCH", allow_negative_numbers = true)]
     pub epoch: Option<EpochName>,
-    /// Replace existing files that differ. Those that are as they are to be are left alone
+    /// Replace existing files that differ; files that are right already are not touched
     #[arg(long)]
     pub overwrite: bool,
-    /// Memory for data read ahead of its turn, with `--to -` [default: 64MiB]
+    /// Memory for data that is read ahead, with `--to -` [default: 64MiB]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory: Option<u64>,
-    /// Print what would be restored and what is in the way, but write nothing
+    /// Print what would be restored and which names are taken, but write nothing
     #[arg(long)]
     pub dry_run: bool,
 }

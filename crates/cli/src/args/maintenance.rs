@@ -1,4 +1,5 @@
-//! What looks after checkpoints: `note`, `gc`, `prune`, `du`, `diff`, `copy` and `scrub`.
+//! Options of the commands that maintain checkpoints: `note`, `gc`, `prune`, `du`, `diff`, `copy`
+//! and `scrub`.
 
 use super::{bytes_per_s, percent, percent_or_none};
 use clap::Args as ClapArgs;
@@ -10,7 +11,7 @@ use std::path::PathBuf;
 pub struct NoteArgs {
     /// The pool's directory, or its pool.toml
     pub pool: PathBuf,
-    /// The checkpoint
+    /// The checkpoint to change
     #[arg(value_name = "JOB@EPOCH")]
     pub job: String,
     /// The same as JOB@EPOCH
@@ -27,7 +28,7 @@ pub struct NoteArgs {
     pub unpin: bool,
 }
 
-/// How a gc works.
+/// Options of every gc.
 #[derive(ClapArgs, Debug)]
 pub struct CollectArgs {
     /// Share of the bytes in packs that may stay unused, in per cent
@@ -160,7 +161,7 @@ pub struct ScrubArgs {
     /// Limit for reading, in bytes per second, such as 50MiB
     #[arg(long, value_name = "SIZE", value_parser = bytes_per_s)]
     pub rate: Option<u64>,
-    /// Approximate share of the packs to check, in per cent. Each run takes other packs
+    /// Approximate share of the packs to check, in per cent; each run takes other packs
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub sample: Option<f64>,
     /// Print what is damaged and what would be done, but change nothing

@@ -1,5 +1,5 @@
-//! `outlive bench churn`: many saves of a few random pages each. What do they cost in bytes, and
-//! what has become of the time to restore?
+//! `outlive bench churn`: many saves of a few random changed pages each. It measures their bytes,
+//! and the times of restores before and after.
 
 use super::machine::Cpu;
 use super::report::{Goal, Report, Unit};
@@ -15,9 +15,9 @@ use std::fs;
 use std::path::Path;
 use std::time::Instant;
 
-/// Bytes written for each byte changed.
+/// Most bytes written for each byte changed.
 const WRITTEN_MAX: f64 = 1.25;
-/// Restore of the last checkpoint, in times of the first.
+/// Longest restore of the last checkpoint, in times of the first.
 const SLOWER_MAX: f64 = 1.5;
 
 pub fn run(mut bench: Bench, args: &BenchChurnArgs) -> Result<Report> {
@@ -90,7 +90,7 @@ pub fn run(mut bench: Bench, args: &BenchChurnArgs) -> Result<Report> {
 struct Saves {
     stats: Vec<SaveStats>,
     cpu_s: Vec<f64>,
-    /// Bytes of the files that they left.
+    /// Bytes of the files after all saves.
     stored_bytes: u64,
 }
 
@@ -132,7 +132,7 @@ fn churn(
     Ok(saves)
 }
 
-/// Restores of one checkpoint: seconds of each, and what any of them read.
+/// Restores of one checkpoint: the seconds of each, and the bytes that any of them read.
 #[derive(Default)]
 struct Restores {
     total_s: Vec<f64>,
@@ -158,7 +158,7 @@ fn restores(
     let (Some(first), Some(last)) = (epochs.first(), epochs.last()) else {
         return Err(Error::bug("the saves left no checkpoints"));
     };
-    // Once without counting, so that the memory is there for both.
+    // The first restores do not count: they allocate the memory for both.
     read(path, first, &memory, &mut Restores::default())?;
     let mut found = [Restores::default(), Restores::default()];
     for run in 1..=args.runs {
@@ -173,7 +173,7 @@ fn restores(
     Ok(found)
 }
 
-/// Restores with nothing remembered from before.
+/// Restores a checkpoint without anything in memory from before.
 fn read(path: &Path, info: &EpochInfo, memory: &Memory, found: &mut Restores) -> Result<()> {
     let (cpu, started) = (Cpu::now(), Instant::now());
     let pool: Pool = outlive_pool::open(path, Environment::system())?;
@@ -187,7 +187,7 @@ fn read(path: &Path, info: &EpochInfo, memory: &Memory, found: &mut Restores) ->
     Ok(())
 }
 
-/// Lengths of all files below `path`, except reserves.
+/// Returns the length of all files below `path`, except reserves.
 fn file_bytes(path: &Path) -> Result<u64> {
     let io = |e| Error::io("listing", path, &e);
     let mut sum = 0;

@@ -1,5 +1,5 @@
-//! `outlive bench freeze`: how long a program stands while its image is frozen, way by way, and what
-//! its writes cost afterwards; against a plain copy of the same memory in the same run.
+//! `outlive bench freeze`: the stall of each method of freezing, and the cost of writes while the
+//! image is held. The same run also measures a plain copy of the same memory.
 
 use super::machine::Cpu;
 use super::report::{Goal, Report, Unit};
@@ -15,12 +15,12 @@ use serde_json::json;
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Stall of a fork of memory in unsplit huge pages.
+/// Longest stall for a fork of memory in unsplit huge pages.
 const FORK_HUGE_MS_PER_GIB_MAX: f64 = 1.0;
-/// How long `save` may hold a program up of whose state everything has changed.
+/// Longest time for which `save` may stop a program whose whole state has changed.
 const BLOCKED_MS_PER_GIB_MAX: f64 = 80.0;
 
-/// One way to freeze, and the memory it is tried on.
+/// One method of freezing, and the kind of memory.
 struct Way {
     name: &'static str,
     mode: FreezeMode,
@@ -34,13 +34,13 @@ const WAYS: [Way; 4] = [
     Way { name: "fork, huge pages", mode: FreezeMode::Fork, small_pages: false },
 ];
 
-/// What the rounds of one way found.
+/// Results of one method.
 #[derive(Default)]
 struct WayFigures {
     stall_ms_per_gib: Vec<f64>,
-    /// Of a plain copy to memory that is there, by one thread.
+    /// For a plain copy to allocated memory, by one thread.
     memcpy_ms_per_gib: Vec<f64>,
-    /// Of the first write to each page, with nothing frozen, and while the image is held.
+    /// For the first write to each page, with nothing frozen, and while the image is held.
     write_ns_per_page: Vec<f64>,
     held_ns_per_page: Vec<f64>,
     said: String,
@@ -119,7 +119,7 @@ fn gib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 30)
 }
 
-/// Takes all figures of one way, anew in each round: a fork leaves huge pages split that were written.
+/// Measures one method, with new memory in each round: a fork splits huge pages that are written.
 fn measure(bench: &Bench, way: &Way, total_bytes: u64, runs: u32) -> Result<WayFigures> {
     let mut found = WayFigures::default();
     let length = usize::try_from(total_bytes)
@@ -140,7 +140,7 @@ fn measure(bench: &Bench, way: &Way, total_bytes: u64, runs: u32) -> Result<WayF
         drop(black_box(copy));
 
         found.write_ns_per_page.push(write(state::edit(&mut source)?, 2));
-        // The second freeze by copy has its buffer; programs stand for many more than one.
+        // The second freeze by copy has its buffer already, as in programs with many freezes.
         let warm_ups = u32::from(way.mode == FreezeMode::Copy);
         for _ in 0..warm_ups {
             freeze(&mut source, way.mode)?.commit_baseline(None);
@@ -171,7 +171,7 @@ fn freeze(source: &mut OwnedSource, mode: FreezeMode) -> Result<Box<dyn Frozen>>
     source.freeze(&FreezeRequest { freeze: mode, freeze_bytes_max, ..FreezeRequest::default() })
 }
 
-/// Writes a byte to each page; nanoseconds a page.
+/// Writes a byte to each page; returns nanoseconds a page.
 fn write(bytes: &mut [u8], value: u8) -> f64 {
     let started = Instant::now();
     for page in bytes.chunks_mut(PAGE_BYTES) {
@@ -181,8 +181,8 @@ fn write(bytes: &mut [u8], value: u8) -> f64 {
     started.elapsed().as_secs_f64() * 1e9 / pages as f64
 }
 
-/// How long a save of a state that has changed wholly, in huge pages, holds the program up; and what
-/// it said.
+/// Measures how long a save of a state in huge pages, all of which has changed, stops the program.
+/// Also returns its freeze report.
 fn save(bench: &Bench, mode: FreezeMode, total_bytes: u64) -> Result<(f64, String)> {
     bench.scratch.clear("pool")?;
     let tuning = Tuning { freeze: mode.name().to_owned(), ..Tuning::default() };

@@ -1,5 +1,5 @@
-//! The part of `outlive bench freeze` in which not everything has changed: pages at random, and a hot
-//! spot that is copied ahead.
+//! The part of `outlive bench freeze` in which only some pages have changed: random ones, and a hot
+//! spot that is copied before the freeze.
 
 use super::report::{Goal, Unit};
 use super::{Bench, gib_bytes, median, state};
@@ -8,18 +8,18 @@ use outlive_types::{Epoch, FreezeMode, FreezeRequest, PAGE_BYTES, PageSource, Re
 use serde_json::json;
 use std::time::{Duration, Instant};
 
-/// Stall with one page in a hundred dirty, whatever the size; said of 4 GiB.
+/// Longest stall with one page in a hundred dirty; the goal holds for 4 GiB.
 const SPARSE_S_MAX: f64 = 0.010;
-/// Stall on a hot spot with copies made ahead.
+/// Longest stall on a hot spot that is copied before the freeze.
 const HOT_S_MAX: f64 = 0.005;
 const HOT_BYTES: usize = 64 << 20;
-/// How long the hot program runs between two freezes, and how many words it writes in a batch.
+/// Time for which the hot program runs between two freezes; `HOT_BATCH` is its words in a batch.
 const HOT_FOR: Duration = Duration::from_millis(400);
 const HOT_BATCH: usize = 2000;
 /// Freezes until the tracker knows which blocks are cold.
 const WARM_UPS: u32 = 5;
 
-/// Adds both to the report.
+/// Adds both patterns to the report.
 pub fn run(bench: &mut Bench, gib: f64, runs: u32) -> Result<()> {
     let length = gib_bytes(gib) as usize;
     let rng = SeededRng::new(7);
@@ -56,7 +56,7 @@ pub fn run(bench: &mut Bench, gib: f64, runs: u32) -> Result<()> {
     Ok(())
 }
 
-/// What the rounds of one pattern found.
+/// Results of one pattern.
 #[derive(Default)]
 struct PatternFigures {
     stall_s: Vec<f64>,
@@ -64,7 +64,7 @@ struct PatternFigures {
     freeze: String,
 }
 
-/// Lets a program write and freezes it, again and again.
+/// Repeatedly lets a program write and freezes it.
 fn rounds(
     length: usize,
     runs: u32,
@@ -86,7 +86,7 @@ fn rounds(
         if epoch > Epoch::from(WARM_UPS) {
             found.stall_s.push(started.elapsed().as_secs_f64());
         }
-        // What a drain does: it reads all that is frozen.
+        // As the persist phase does, reads all frozen pages.
         for run in 0..frozen.runs().len() {
             frozen.bytes(run, &mut scratch)?;
         }
@@ -97,7 +97,7 @@ fn rounds(
     Ok(found)
 }
 
-/// Changes a word of a page at random.
+/// Changes a word at a random position.
 fn change(bytes: &mut [u8], within: std::ops::Range<usize>, rng: &SeededRng) {
     let at = within.start + (rng.next_u64() % within.len() as u64) as usize;
     bytes[at] = bytes[at].wrapping_add(1);

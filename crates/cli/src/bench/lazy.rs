@@ -1,4 +1,4 @@
-//! `outlive bench lazy`: how soon a program is back at work when its memory follows later.
+//! `outlive bench lazy`: the time until a program runs again if its memory arrives later.
 
 use super::machine::Cpu;
 use super::raw::Baseline;
@@ -17,26 +17,26 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Until the program goes on.
+/// Longest time until the program runs.
 const RETURN_S_MAX: f64 = 0.1;
-/// Seconds of a first touch, 99 of 100.
+/// Longest first touch, for 99 of 100.
 const TOUCH_S_MAX: f64 = 0.002;
-/// The background against the device.
+/// Smallest speed of the background fill, as a share of the device's.
 const SHARE_MIN: f64 = 0.90;
 const SEED: u64 = 12;
 
-/// What the program does once it is back.
+/// Work of the program after the restart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
-    /// Nothing.
+    /// No work.
     Idle,
-    /// One page in a hundred, side by side.
+    /// Touches one page in a hundred, side by side.
     Run,
-    /// As many, anywhere.
+    /// Touches as many pages, at random.
     Scattered,
-    /// [`TOUCHES`] pages, anywhere, while the background has brought little.
+    /// Touches [`TOUCHES`] random pages, before the background has placed much.
     Touches,
-    /// All pages in order.
+    /// Touches all pages in order.
     All,
 }
 
@@ -47,35 +47,36 @@ const TOUCHES: usize = 200;
 /// One restart.
 struct Restart {
     memory: Arc<LazyMemory>,
-    /// Seconds from the beginning, which is before the pool is opened, until the program goes on.
+    /// Seconds from the start, before the pool is opened, until the program runs.
     return_s: f64,
-    /// Until its step was done.
+    /// Seconds until its step was done.
     step_s: f64,
-    /// Until all memory was there.
+    /// Seconds until all memory was placed.
     whole_s: f64,
-    /// Processor time of all that.
+    /// Processor time until all memory was placed.
     cpu_s: f64,
     /// Seconds of each first touch of [`Step::Touches`].
     touched_s: Vec<f64>,
     traffic: Traffic,
 }
 
-/// What the rounds took.
+/// Results of the rounds.
 #[derive(Default)]
 struct Rounds {
-    /// GB/s.
+    /// Raw speeds in GB/s.
     raws: Vec<f64>,
-    /// Of the raw speed, by the background.
+    /// Speeds of the background fill, as shares of the raw speed.
     shares: Vec<f64>,
     /// Seconds until a restart into used memory returned.
     used: Vec<f64>,
-    /// For each way (eager, lazy), by step: seconds until it returned, had done its step, was whole.
+    /// For eager and lazy restarts, by step: seconds until the return, the end of the step, and all
+    /// memory.
     times: [[[Vec<f64>; 3]; STEPS.len()]; 2],
     /// Seconds of each first touch of [`Step::Touches`], in lazy restarts.
     touched_s: Vec<f64>,
-    /// Of lazy restarts, by step.
+    /// Traffic of lazy restarts, by step.
     traffic: [Vec<Traffic>; STEPS.len()],
-    /// Processor seconds for each GB, by way.
+    /// Processor seconds for each GB, eager and lazy.
     cpu: [Vec<f64>; 2],
     how: How,
 }
@@ -123,7 +124,7 @@ pub fn run(mut bench: Bench, args: &BenchLazyArgs) -> Result<Report> {
 }
 
 impl Rounds {
-    /// Restarts in both ways with each step, and once into used memory; that is left.
+    /// Restarts eagerly and lazily with each step, then once into used memory, which is returned.
     fn restarts(
         &mut self,
         bench: &mut Bench,
@@ -160,7 +161,7 @@ impl Rounds {
                 last = Some(restart.memory);
             }
         }
-        // What a program that has written its arrays before pays: its pages must go first.
+        // A program that has written its arrays before pays more: its pages are freed first.
         let region = last.take().map(into_region).transpose()?;
         let restart = restart(path, region.ok_or_else(lost)?, lazily, Step::Idle)?;
         self.used.push(restart.return_s);
@@ -199,7 +200,7 @@ impl Rounds {
         report.goal("background fill, share of raw", median(&self.shares), Unit::Ratio, goal);
     }
 
-    /// Who filled the memory, and why not otherwise, for people.
+    /// Returns a text on the fill: its mode, and the reason if it was not lazy.
     fn served(&self) -> String {
         let served = match self.how.mode {
             Some(Mode::Full) => "userfaultfd serves the program and its system calls",
@@ -256,7 +257,7 @@ fn fresh(total_bytes: u64) -> Result<MutRegion> {
     Ok(MutRegion::zeroed(length))
 }
 
-/// The memory again, once the threads of its fill have let go of it.
+/// Returns the memory once the threads of its fill have released it.
 fn into_region(mut memory: Arc<LazyMemory>) -> Result<MutRegion> {
     loop {
         match Arc::try_unwrap(memory) {
@@ -267,7 +268,7 @@ fn into_region(mut memory: Arc<LazyMemory>) -> Result<MutRegion> {
     }
 }
 
-/// What a program does that starts again: open everything, restore, do a step.
+/// Restarts as a program does: opens everything, restores, does a step.
 fn restart(path: &Path, region: MutRegion, options: &LazyOptions, step: Step) -> Result<Restart> {
     let (cpu_before, started) = (Cpu::now(), Instant::now());
     let elapsed = || started.elapsed().as_secs_f64();
@@ -293,7 +294,7 @@ fn restart(path: &Path, region: MutRegion, options: &LazyOptions, step: Step) ->
     Ok(Restart { return_s, step_s, whole_s, cpu_s, touched_s, traffic: memory.traffic(), memory })
 }
 
-/// A step of the program. Returns the seconds of each first touch of [`Step::Touches`].
+/// Does a step of the program. Returns the seconds of each first touch of [`Step::Touches`].
 fn work(memory: &LazyMemory, step: Step) -> Vec<f64> {
     let pages = memory.length(0) / PAGE_BYTES;
     let touch = |page: usize| {

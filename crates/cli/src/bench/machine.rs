@@ -1,10 +1,10 @@
-//! What the figures were measured on.
+//! Description of the machine, with its memory and processor time.
 
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
 
-/// The machine, and the file system of `path`.
+/// Describes the machine, and the file system of `path`.
 pub fn describe(path: &Path) -> Value {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let (file_system, device) = file_system(path).unwrap_or_default();
@@ -20,7 +20,7 @@ pub fn describe(path: &Path) -> Value {
     })
 }
 
-/// One line for people.
+/// Returns one line for people.
 pub fn line(machine: &Value) -> String {
     let text = |key: &str| machine[key].as_str().unwrap_or("?").to_owned();
     format!(
@@ -44,13 +44,13 @@ pub struct Resident {
     pub peak_bytes: u64,
 }
 
-/// Reads them; zero where the system does not tell.
+/// Reads both; zero where the system lacks them.
 pub fn resident() -> Resident {
     let value = |key| line_value("/proc/self/status", key).and_then(|text| kib(&text)).unwrap_or(0);
     Resident { now_bytes: value("VmRSS"), peak_bytes: value("VmHWM") }
 }
 
-/// Makes the peak count from now on. False where the system cannot.
+/// Resets the peak. Returns false where the system cannot.
 pub fn reset_peak() -> bool {
     fs::write("/proc/self/clear_refs", "5").is_ok()
 }
@@ -58,14 +58,14 @@ pub fn reset_peak() -> bool {
 /// Processor time so far, in seconds over all cores.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cpu {
-    /// This process's.
+    /// Time of this process.
     pub own_s: f64,
-    /// Everybody's.
+    /// Time of all processes.
     pub all_s: f64,
 }
 
 impl Cpu {
-    /// Reads it; zero where the system does not tell.
+    /// Reads both; zero where the system lacks them.
     pub fn now() -> Cpu {
         let tick_s = 1.0 / rustix::param::clock_ticks_per_second() as f64;
         // user, nice, system, then idle and iowait, then irq, softirq, steal.
@@ -74,8 +74,8 @@ impl Cpu {
                 text.lines().next()?.split_whitespace().skip(1).flat_map(str::parse).collect();
             Some([0, 1, 2, 5, 6, 7].iter().filter_map(|at| fields.get(*at)).sum::<u64>())
         });
-        // The program's name, in parentheses, may hold anything; utime and stime are the 12th and
-        // 13th field behind it.
+        // The program's name, in parentheses, may contain anything; utime and stime are the 12th
+        // and 13th field after it.
         let own = fs::read_to_string("/proc/self/stat").ok().and_then(|text| {
             let mut fields = text.rsplit_once(')')?.1.split_whitespace().skip(11);
             Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
@@ -84,7 +84,7 @@ impl Cpu {
         Cpu { own_s: seconds(own), all_s: seconds(all) }
     }
 
-    /// Time since `before`.
+    /// Returns the time since `before`.
     pub fn since(self, before: Cpu) -> Cpu {
         Cpu { own_s: self.own_s - before.own_s, all_s: self.all_s - before.all_s }
     }
@@ -102,7 +102,7 @@ fn kib(text: &str) -> Option<u64> {
     text.strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
-/// Type and source of the mount that `path`, which is absolute, lies in.
+/// Returns type and source of the mount that contains the absolute path `path`.
 fn file_system(path: &Path) -> Option<(String, String)> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
     let inner = mounts.lines().filter_map(|line| {
@@ -111,7 +111,7 @@ fn file_system(path: &Path) -> Option<(String, String)> {
         let mut what = what.split(' ');
         path.starts_with(mount).then(|| (mount.len(), (what.next(), what.next())))
     });
-    // Of equal mounts the last one covers the others.
+    // The last of equal mounts covers the others.
     let (_, (kind, source)) = inner.max_by_key(|(length, _)| *length)?;
     Some((kind?.to_owned(), source?.to_owned()))
 }

@@ -1,4 +1,5 @@
-//! `outlive bench memory`: what saves need beyond the state itself, against the promised bounds.
+//! `outlive bench memory`: the memory that saves need in addition to the state, against the
+//! promised bounds.
 
 use super::machine::{reset_peak, resident};
 use super::report::{Goal, Report, Unit};

@@ -1,5 +1,5 @@
-//! `outlive bench`: measures a device bare, and with outlive on it, in one run, so that what counts
-//! are ratios. Each measurement is one file; what they share is here and in `scratch` and `report`.
+//! `outlive bench`: measures a device without and with outlive in one run, since only ratios count.
+//! Each measurement is one file; shared parts are here and in `scratch` and `report`.
 
 mod churn;
 mod freeze;
@@ -27,7 +27,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What every measurement needs.
+/// Context of every measurement.
 struct Bench {
     /// Directory of its own on the device.
     scratch: Scratch,
@@ -48,7 +48,7 @@ impl Bench {
         Ok(Bench { scratch, report, reporter: reporter.clone() })
     }
 
-    /// Tells a person who waits what is being done.
+    /// Reports the present step to a user who waits.
     fn step(&self, what: &str) {
         self.reporter.step(&format!("bench {}", self.report.name()), what);
     }
@@ -77,12 +77,12 @@ pub fn bench(
     Ok(report.answer())
 }
 
-/// A size in GiB as whole pages.
+/// Returns a size in GiB as whole pages, in bytes.
 fn gib_bytes(gib: f64) -> u64 {
     ((gib * (1u64 << 30) as f64) as u64).next_multiple_of(outlive_types::PAGE_BYTES as u64)
 }
 
-/// The middle one, or the mean of the two in the middle; 0 of none.
+/// Returns the median, or the mean of the two middle values; 0 of no values.
 fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -94,7 +94,7 @@ fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// GB/s, a GB being 10^9 bytes.
+/// Returns GB/s; a GB is 10^9 bytes.
 fn gb_per_s(bytes: u64, seconds: f64) -> f64 {
     if seconds > 0.0 { bytes as f64 / seconds / 1e9 } else { 0.0 }
 }

@@ -1,4 +1,4 @@
-//! `outlive bench plan`: how many containers each planner of a stream's restore reads.
+//! `outlive bench plan`: the number of containers that each planner of stream restores reads.
 
 use crate::args::{BenchPlanArgs, size};
 use crate::output::{Answer, Reporter, Table, bytes, shown};
@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 type Planner = fn(&[Item], Memory) -> StreamPlan;
 const PLANNERS: [(&str, Planner); 4] =
     [("LRU", lru), ("ASM", asm), ("DASM", dasm), ("outlive", best)];
-/// Reads saved against ASM, at [`GOAL_CONTAINERS`] of memory.
+/// Share of ASM's reads to save, at [`GOAL_CONTAINERS`] of memory.
 const GOAL_SAVED: f64 = 0.30;
 const GOAL_CONTAINERS: u64 = 8;
 
@@ -22,7 +22,7 @@ const GOAL_CONTAINERS: u64 = 8;
 struct Row {
     version: String,
     memory: Memory,
-    /// Containers that hold any of it: nobody reads fewer.
+    /// Number of containers with any of its chunks: no plan reads fewer.
     distinct: usize,
     stream_bytes: u64,
     reads: [usize; 4],
@@ -109,7 +109,7 @@ fn containers(memory: Memory) -> f64 {
     memory.bytes as f64 / memory.container_bytes as f64
 }
 
-/// Reads `8c`, or a size.
+/// Parses `8c`, or a size.
 fn memory(text: &str, container_bytes: u64) -> Result<Memory> {
     let count = text.strip_suffix('c').and_then(|count| count.parse::<u64>().ok());
     let total = match count {

@@ -1,5 +1,5 @@
-//! `outlive bench pool`: what redundancy costs a save, and how fast restores and repairs are when
-//! targets are lost or slow.
+//! `outlive bench pool`: the cost of redundancy for saves, and the speed of restores and repairs
+//! with lost or slow targets.
 
 use super::machine::Cpu;
 use super::report::{Goal, Report, Unit};
@@ -23,25 +23,25 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Of the time that the bytes alone would take.
+/// Longest save with redundancy, in times of its share of bytes.
 const OVERHEAD_MAX: f64 = 1.10;
-/// GB/s a core.
+/// Lowest speed of encoding, in GB/s a core.
 const ENCODE_MIN: f64 = 2.0;
-/// Of the speed of the slowest target.
+/// Lowest speed of a repair, as a share of the slowest target's.
 const REPAIR_MIN: f64 = 0.80;
-/// Of the time without that target.
+/// Longest restore with a slow target, in times of one without it.
 const ONE_SLOW_MAX: f64 = 1.3;
 const SEED: u64 = 5;
 /// Targets of the pools, all on one device.
 const TARGETS: usize = 6;
-/// State of the part in which targets are made slow.
+/// Size of the state where targets are slow.
 const THROTTLED_BYTES_MAX: u64 = 1 << 30;
-/// Speed of each target there: six of them stay below what a core can check.
+/// Speed of each such target: six of them are slower than one core verifies.
 const TARGET_BYTES_PER_S: u64 = 100_000_000;
-/// So many times slower is the slow one.
+/// Factor by which one of them is slower.
 const SLOWER: u64 = 10;
 
-/// The rules, with what they multiply bytes by.
+/// The rules, each with its factor of stored bytes.
 fn rules() -> [(&'static str, Redundancy, f64); 3] {
     [
         ("no redundancy", Redundancy::default(), 1.0),
@@ -50,7 +50,7 @@ fn rules() -> [(&'static str, Redundancy, f64); 3] {
     ]
 }
 
-/// What the rounds took, in seconds; by rule where there are three.
+/// Results of the rounds in seconds; by rule where there are three.
 #[derive(Default)]
 struct Rounds {
     saves: [Vec<f64>; 3],
@@ -79,14 +79,14 @@ pub fn run(mut bench: Bench, args: &BenchIoArgs) -> Result<Report> {
             rounds.stored[number] = stored;
         }
     }
-    // Behind all saves: they would fork with this memory besides.
+    // After all saves, which would otherwise fork with this memory, too.
     let memory = Memory::fresh(total_bytes)?;
     for (number, (name, rule, _)) in rules().into_iter().enumerate() {
         let survives = rule.survives();
         let (path, _, _) = save(&bench, &mut source, rule)?;
         bench.scratch.quiet()?;
         bench.step(&format!("restores, {name}"));
-        // Not counted: it leaves memory as the others find it.
+        // Not counted: it leaves memory in the same state for all that follow.
         restore(&path, &memory)?;
         for _ in 0..args.runs {
             rounds.restores[number].push(timed(|| restore(&path, &memory))?);
@@ -109,7 +109,8 @@ pub fn run(mut bench: Bench, args: &BenchIoArgs) -> Result<Report> {
     Ok(bench.report)
 }
 
-/// A first save to a new pool: where that is, how long it took, and the bytes that it stored.
+/// Saves to a new pool. Returns the pool's path, the seconds of the save, and the bytes that it
+/// stored.
 fn save(bench: &Bench, source: &mut OwnedSource, rule: Redundancy) -> Result<(PathBuf, f64, u64)> {
     bench.scratch.clear("pool")?;
     let path = bench.scratch.join("pool");
@@ -119,7 +120,7 @@ fn save(bench: &Bench, source: &mut OwnedSource, rule: Redundancy) -> Result<(Pa
     Ok((path, stats.total.as_secs_f64(), pool.usage()?.stored_bytes))
 }
 
-/// The part in which each target is as slow as a disk of its own.
+/// Measures with targets as slow as single disks.
 fn slow_targets(
     bench: &mut Bench,
     args: &BenchIoArgs,
@@ -166,7 +167,7 @@ impl Rounds {
             let speed = gb_per_s(total_bytes, median(&self.saves[number]));
             report.add(format!("{name}: first save, call to commit"), speed, Unit::GbPerS);
             if number > 0 {
-                // Round by round: the device's speed changes between them.
+                // Compared by round, since the device's speed changes between rounds.
                 let shares: Vec<f64> = self.saves[number]
                     .iter()
                     .zip(&self.saves[0])
@@ -216,24 +217,24 @@ impl Rounds {
     }
 }
 
-/// Seconds that something takes.
+/// Returns the seconds that `work` takes.
 fn timed(work: impl FnOnce() -> Result<()>) -> Result<f64> {
     let started = Instant::now();
     work()?;
     Ok(started.elapsed().as_secs_f64())
 }
 
-/// What a program does that starts again.
+/// Restores as a program does that restarts.
 fn restore(path: &Path, memory: &Memory) -> Result<()> {
     state::restore(&outlive_pool::open(path, Environment::system())?, memory)
 }
 
-/// The directory of target `number`, from 1.
+/// Returns the directory of target `number`, from 1.
 fn target(pool: &Path, number: usize) -> PathBuf {
     pool.join(format!("target-{number}"))
 }
 
-/// Takes all shards from a target: it is there, and empty.
+/// Deletes all shards of a target, which stays in the pool.
 fn remove(target: &Path) -> Result<()> {
     let packs = target.join("packs");
     let entries = fs::read_dir(&packs).map_err(|e| Error::io("listing", &packs, &e))?;
@@ -250,28 +251,28 @@ fn tuning() -> Tuning {
     Tuning { compression: "none".to_owned(), ..Tuning::default() }
 }
 
-/// A new pool over six directories.
+/// Creates a pool over six directories.
 fn create(path: &Path, redundancy: Redundancy) -> Result<Pool> {
     let mut id = [0; 16];
     SystemRng.fill(&mut id);
     let target = (1..=TARGETS).map(|n| TargetConfig::at(format!("target-{n}"))).collect();
     let config = PoolConfig::new(FormatConfig::new(id), tuning());
-    // A pool's directory must be empty when it is made: its targets are made with it.
+    // A new pool's directory must be empty, so its targets are created with it.
     outlive_pool::create(path, PoolConfig { target, redundancy, ..config }, Environment::system())
 }
 
-/// What the second target is like.
+/// State of the second target.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Second {
-    /// As the others.
+    /// Like the others.
     Equal,
-    /// So many times slower.
+    /// Slower by [`SLOWER`].
     Slow,
-    /// It has nothing.
+    /// It has no shards.
     Missing,
 }
 
-/// The pool in `path`, with each target as slow as a disk of its own.
+/// Opens the pool in `path` with targets as slow as single disks.
 fn throttled(path: &Path, config: &PoolConfig, second: Second) -> Result<Pool> {
     let open = |number: usize| -> Result<Arc<dyn Target>> {
         let kind = if number == 2 { second } else { Second::Equal };
@@ -289,7 +290,8 @@ fn throttled(path: &Path, config: &PoolConfig, second: Second) -> Result<Pool> {
     Ok(Pool::over(config.clone(), targets, log, Environment::system()))
 }
 
-/// Parity of 4 fragments, 2 of them, in memory that the processor's caches do not hold.
+/// Returns the speed of two parity fragments for four, in memory that exceeds the processor's
+/// caches.
 fn encode_gb_per_s() -> Result<f64> {
     const FRAGMENT_BYTES: usize = 1 << 20;
     const STRIPES: usize = 64;

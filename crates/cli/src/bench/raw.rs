@@ -1,4 +1,4 @@
-//! The device itself: the best of a fixed sweep of layouts, to compare with.
+//! The device without outlive: the best of a fixed set of layouts, as a baseline.
 
 use super::scratch::Scratch;
 use super::{Bench, gb_per_s};
@@ -8,16 +8,16 @@ use outlive_types::Result;
 use serde_json::{Value, json};
 
 const MIB: u64 = 1 << 20;
-/// Sizes of writes and reads that are tried.
+/// Lengths of the tried writes and reads.
 const UNITS: [usize; 2] = [MIB as usize, 4 * MIB as usize];
-/// Writes or reads in flight that are tried.
+/// Numbers of the tried writes or reads in flight.
 const DEPTHS: [usize; 2] = [8, 16];
-/// How many of the layouts are measured again in every round.
+/// Number of layouts that are measured in every round.
 const KEPT: usize = 2;
-/// Where the raw files lie.
+/// Directory of the raw files.
 const DIR: &str = "raw";
 
-/// What is tried: one preallocated file or files of 64 MiB, with each unit and depth.
+/// Returns the tried layouts: one preallocated file or files of 64 MiB, with each unit and depth.
 fn layouts(total_bytes: u64) -> Vec<RawLayout> {
     let mut layouts = Vec::new();
     for file_bytes in [total_bytes, 64 * MIB] {
@@ -30,7 +30,7 @@ fn layouts(total_bytes: u64) -> Vec<RawLayout> {
     layouts
 }
 
-/// A layout for people.
+/// Returns a layout as text for people.
 fn named(layout: &RawLayout) -> String {
     let files = match layout.file_bytes {
         bytes if bytes == 64 * MIB => "64 MiB files".to_owned(),
@@ -39,7 +39,7 @@ fn named(layout: &RawLayout) -> String {
     format!("{files}, {} MiB x {}", layout.write_bytes as u64 / MIB, layout.depth)
 }
 
-/// The layouts that were fastest, measured anew in every round.
+/// The fastest layouts, which are measured again in every round.
 pub struct Baseline {
     best: Vec<RawLayout>,
     total_bytes: u64,
@@ -49,7 +49,7 @@ pub struct Baseline {
 }
 
 impl Baseline {
-    /// For about `total_bytes`, rounded up so that every layout divides it.
+    /// Returns a baseline for about `total_bytes`, rounded up so that every layout divides it.
     fn new(total_bytes: u64) -> Baseline {
         let total_bytes = total_bytes.next_multiple_of(4 * MIB);
         let mut data = AlignedBuf::zeroed(16 * MIB as usize);
@@ -61,7 +61,7 @@ impl Baseline {
     pub fn of_writes(bench: &mut Bench, total_bytes: u64) -> Result<Baseline> {
         let mut baseline = Baseline::new(total_bytes);
         let layouts = layouts(baseline.total_bytes);
-        // The first gigabytes after a pause are not like the others.
+        // The first gigabytes after a pause have a different speed.
         baseline.write(&bench.scratch, &layouts[0])?;
         let mut speeds = Vec::new();
         for layout in layouts {
@@ -100,14 +100,14 @@ impl Baseline {
         self.best = speeds.into_iter().take(KEPT).map(|(_, layout)| layout).collect();
     }
 
-    /// Writes once with each of the best and answers the higher speed, in GB/s.
+    /// Writes once with each of the best; returns the higher speed, in GB/s.
     pub fn write_round(&mut self, scratch: &Scratch) -> Result<f64> {
         let speeds = self.best.iter().map(|layout| self.write(scratch, layout));
         let speeds = speeds.collect::<Result<Vec<f64>>>()?;
         Ok(self.round(speeds))
     }
 
-    /// Reads once with each of the best and answers the higher speed, in GB/s.
+    /// Reads once with each of the best; returns the higher speed, in GB/s.
     pub fn read_round(&mut self, scratch: &Scratch) -> Result<f64> {
         let speeds = self.best.iter().map(|layout| self.read(scratch, layout));
         let speeds = speeds.collect::<Result<Vec<f64>>>()?;
@@ -120,7 +120,7 @@ impl Baseline {
         best
     }
 
-    /// The layouts and their speeds, for programs.
+    /// Returns the layouts and their speeds, for programs.
     pub fn details(&self) -> Value {
         let layouts = self.best.iter().enumerate().map(|(number, layout)| {
             let speeds: Vec<f64> = self.rounds.iter().map(|round| round[number]).collect();
@@ -129,7 +129,7 @@ impl Baseline {
         layouts.collect()
     }
 
-    /// The layouts in words.
+    /// Returns the layouts as text.
     pub fn names(&self) -> String {
         let names: Vec<String> = self.best.iter().map(named).collect();
         names.join("; ")
@@ -150,7 +150,7 @@ impl Baseline {
     }
 }
 
-/// Where the files of a layout lie for reading; how they are read makes no difference to them.
+/// Returns the directory of a layout's files for reads, which do not depend on unit and depth.
 fn dir_of(layout: &RawLayout) -> &'static str {
     if layout.file_bytes == 64 * MIB { "raw-small" } else { "raw-one" }
 }

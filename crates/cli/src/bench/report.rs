@@ -1,4 +1,4 @@
-//! What a bench found, against its goals.
+//! Figures of a bench, compared with its goals.
 
 use super::machine;
 use crate::output::{Answer, Table};
@@ -14,7 +14,7 @@ pub enum Goal {
     AtMost(f64),
 }
 
-/// What a figure counts; decides how it is written.
+/// Unit of a figure, which determines its format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
     /// 10^9 bytes a second.
@@ -44,18 +44,18 @@ pub struct Report {
 }
 
 impl Report {
-    /// A report without figures. `command` is the command line.
+    /// Returns a report without figures. `command` is the command line.
     pub fn new(name: &'static str, command: String, machine: Value) -> Report {
         let (measures, notes) = (Vec::new(), Vec::new());
         Report { name, command, machine, measures, notes, details: serde_json::Map::new() }
     }
 
-    /// The bench's name.
+    /// Returns the bench's name.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Adds a figure that stands for itself.
+    /// Adds a figure without a goal.
     pub fn add(&mut self, what: impl Into<String>, value: f64, unit: Unit) {
         self.measures.push((what.into(), value, unit, None));
     }
@@ -70,7 +70,8 @@ impl Report {
         self.notes.push(note.into());
     }
 
-    /// Adds how much of the machine others had while figures were taken, for `wall_s` seconds.
+    /// Adds the share of the machine that other processes used while figures were measured for
+    /// `wall_s` seconds.
     pub fn others(&mut self, used: machine::Cpu, wall_s: f64) {
         let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
         let share = ((used.all_s - used.own_s) / (wall_s * cores)).max(0.0);
@@ -89,7 +90,7 @@ impl Report {
         self.details.insert(key.to_owned(), value);
     }
 
-    /// The report as an answer.
+    /// Returns the report as a command's answer.
     pub fn answer(self) -> Answer {
         let mut table = Table::new(&["WHAT", ">MEASURED", ">GOAL", "MET"]);
         let mut measures = Vec::new();

@@ -14,13 +14,13 @@ use std::hint::black_box;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Of the raw speed.
+/// Lowest speed, as a share of the raw speed.
 const SHARE_MIN: f64 = 0.90;
 const SEED: u64 = 3;
-/// Memory whose first touches are measured beside, in each kind of pages.
+/// Memory whose first touches are measured as well, in each kind of pages.
 const TOUCHED_BYTES_MAX: u64 = 512 << 20;
 
-/// What the rounds took; speeds in GB/s.
+/// Results of the rounds; speeds in GB/s.
 #[derive(Default)]
 struct Rounds {
     raws: Vec<f64>,
@@ -43,7 +43,7 @@ pub fn run(mut bench: Bench, args: &BenchIoArgs) -> Result<Report> {
     bench.scratch.quiet()?;
     let mut raw = Baseline::of_reads(&mut bench, total_bytes)?;
     let mut rounds = Rounds::default();
-    // Not counted: in each round as much memory was used before as in the others.
+    // Not counted: the memory is then as used in the first round as in the others.
     bench.step("a first restore, which leaves memory as the rounds do");
     let mut memory = Memory::fresh(total_bytes)?;
     restore(&path, &memory)?;
@@ -51,7 +51,7 @@ pub fn run(mut bench: Bench, args: &BenchIoArgs) -> Result<Report> {
     for run in 1..=args.runs {
         bench.step(&format!("round {run} of {}: raw reads", args.runs));
         rounds.raws.push(raw.read_round(&bench.scratch)?);
-        // The old memory goes before the clock starts.
+        // The old memory is freed before the clock starts.
         drop(std::mem::replace(&mut memory, Memory::fresh(0)?));
         bench.step(&format!("round {run} of {}: first touches of fresh memory", args.runs));
         let ms = first_touches(total_bytes.min(TOUCHED_BYTES_MAX) as usize);
@@ -129,9 +129,9 @@ impl Rounds {
     }
 }
 
-/// Touches each page of fresh memory, in the way of a program; milliseconds a GiB in huge and in 4 KiB
-/// pages. Block by block in turn, and both are kept to the end: neither gets what the other gave back,
-/// and whatever changes meanwhile changes for both.
+/// Touches each page of fresh memory, as a program does. Returns milliseconds a GiB in huge and in
+/// 4 KiB pages. Blocks of both kinds alternate and are kept to the end: no kind gets memory that
+/// the other freed, and changes of the machine affect both.
 fn first_touches(length: usize) -> [f64; 2] {
     let blocks = (length / BLOCK_BYTES).max(1);
     let mut memory = [(); 2].map(|()| AlignedBuf::zeroed(blocks * BLOCK_BYTES));
@@ -152,7 +152,7 @@ fn first_touches(length: usize) -> [f64; 2] {
     took.map(|took| took.as_secs_f64() * 1e3 / gib)
 }
 
-/// What a program does that starts again: open everything, restore the newest checkpoint.
+/// Restores as a program does that restarts: opens everything, and restores the newest checkpoint.
 fn restore(path: &Path, memory: &Memory) -> Result<()> {
     state::restore(&outlive_pool::open(path, Environment::system())?, memory)
 }

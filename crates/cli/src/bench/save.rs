@@ -12,14 +12,14 @@ use outlive_types::{Result, SeededRng};
 use serde_json::json;
 use std::time::Instant;
 
-/// Of the raw speed.
+/// Lowest speed, as a share of the raw speed.
 const SHARE_MIN: f64 = 0.95;
-/// Written by a save with nothing changed.
+/// Most bytes that a save without changes writes.
 const UNCHANGED_BYTES_MAX: f64 = 16.0 * 1024.0;
-/// Written by a save with one page changed.
+/// Most bytes that a save with one changed page writes.
 const ONE_PAGE_BYTES_MAX: f64 = 48.0 * 1024.0;
 
-/// What the rounds found.
+/// Results of the rounds.
 #[derive(Default)]
 struct Rounds {
     raw: Vec<f64>,

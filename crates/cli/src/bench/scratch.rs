@@ -1,4 +1,4 @@
-//! A directory of the bench's own, which goes when the bench ends, also by Ctrl-C.
+//! A directory of the bench's own, which is removed when the bench ends, also by Ctrl-C.
 
 use crate::EXIT_INTERRUPTED;
 use crate::output::complain;
@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, Once, PoisonError};
 
-/// What an interruption has to remove.
+/// Directories that an interruption must remove.
 static IN_USE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 static HANDLER: Once = Once::new();
 
@@ -17,12 +17,12 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes one in `dir`, which is made if it is missing.
+    /// Creates one in `dir`, which is created if it is missing.
     pub fn new(dir: &Path) -> Result<Scratch> {
         fs::create_dir_all(dir).map_err(|e| Error::io_named("making", dir, &e))?;
         let dir = dir.canonicalize().map_err(|e| Error::io_named("resolving", dir, &e))?;
         HANDLER.call_once(|| {
-            // Without a handler the bench works; a leftover is then the user's to remove.
+            // Without a handler the bench works; the user must then remove leftovers.
             let _ = ctrlc::set_handler(interrupted);
         });
         let mut in_use = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -38,25 +38,25 @@ impl Scratch {
         Ok(Scratch { path })
     }
 
-    /// The directory.
+    /// Returns the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A place in it.
+    /// Returns a path in it.
     pub fn join(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// A new directory in it.
+    /// Creates a directory in it.
     pub fn make(&self, name: &str) -> Result<PathBuf> {
         let path = self.join(name);
         fs::create_dir_all(&path).map_err(|e| Error::io_named("making", &path, &e))?;
         Ok(path)
     }
 
-    /// Removes a directory in it, and waits until the device has nothing left to do for it, so that
-    /// the next measurement does not pay.
+    /// Removes a directory in it, and waits until the device has done all work for it, so that the
+    /// next measurement is not slowed down.
     pub fn clear(&self, name: &str) -> Result<()> {
         let path = self.join(name);
         if path.exists() {
@@ -65,7 +65,7 @@ impl Scratch {
         self.quiet()
     }
 
-    /// Waits until the file system has written all that it has.
+    /// Waits until the file system has written all data.
     pub fn quiet(&self) -> Result<()> {
         let io = |e| Error::io_named("syncing the file system of", &self.path, &e);
         let dir = File::open(&self.path).map_err(io)?;
@@ -83,7 +83,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Runs on a thread of its own, while the bench goes on writing.
+/// Runs on a thread of its own, while the bench still writes.
 fn interrupted() {
     const TRIES: usize = 20;
     let in_use = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);

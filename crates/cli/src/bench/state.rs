@@ -1,4 +1,4 @@
-//! States to be saved: incompressible bytes that can be made, changed, and recognised again.
+//! States to save: incompressible bytes that can be generated, changed, and verified.
 
 use outlive_capture::OwnedSource;
 use outlive_capture::fill::{MutRegion, Scatter};
@@ -13,13 +13,13 @@ use std::path::Path;
 pub const JOB: &str = "bench";
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Fills `bytes` with what `seed` stands for, on all cores.
+/// Fills `bytes` with the sequence of `seed`, on all cores.
 pub fn fill(bytes: &mut [u8], seed: u64) {
     let pieces: Vec<(usize, &mut [u8])> = bytes.chunks_mut(PIECE_BYTES).enumerate().collect();
     parallel(pieces, default_threads(), |(number, piece)| fill_piece(piece, seed, number));
 }
 
-/// True if `bytes` are what [`fill`] makes of `seed`.
+/// Returns true if `bytes` equal [`fill`]'s result for `seed`.
 pub fn is_filled(bytes: &[u8], seed: u64) -> bool {
     let pieces: Vec<(usize, &[u8])> = bytes.chunks(PIECE_BYTES).enumerate().collect();
     let same = parallel(pieces, default_threads(), |(number, piece)| {
@@ -30,7 +30,7 @@ pub fn is_filled(bytes: &[u8], seed: u64) -> bool {
     same.into_iter().all(|same| same)
 }
 
-/// Xorshift (Marsaglia 2003): fast, and no compressor finds anything in it.
+/// Xorshift (Marsaglia 2003): fast, and incompressible.
 fn fill_piece(piece: &mut [u8], seed: u64, number: usize) {
     let mut state = SeededRng::new(seed ^ ((number as u64) << 20)).next_u64() | 1;
     let mut next = || {
@@ -47,7 +47,7 @@ fn fill_piece(piece: &mut [u8], seed: u64, number: usize) {
     rest.copy_from_slice(&last[..rest.len()]);
 }
 
-/// A program with one large region of `length` incompressible bytes.
+/// Returns a program with one large region of `length` incompressible bytes.
 pub fn source(length: u64, seed: u64) -> Result<OwnedSource> {
     let length = usize::try_from(length)
         .map_err(|_| Error::invalid("the state is larger than memory can be"))?;
@@ -56,7 +56,7 @@ pub fn source(length: u64, seed: u64) -> Result<OwnedSource> {
     Ok(source)
 }
 
-/// Turns noise into words that compressors shorten to about a third: of eight bytes five are zero.
+/// Makes noise compressible to about a third: of eight bytes five become zero.
 pub fn thin_out(bytes: &mut [u8]) {
     let pieces: Vec<&mut [u8]> = bytes.chunks_mut(PIECE_BYTES).collect();
     parallel(pieces, default_threads(), |piece| {
@@ -66,7 +66,7 @@ pub fn thin_out(bytes: &mut [u8]) {
     });
 }
 
-/// The memory of a source that no save is reading.
+/// Returns the memory of a source that no save is reading.
 pub fn edit(source: &mut OwnedSource) -> Result<&mut [u8]> {
     source.edit().ok_or_else(|| Error::bug("a save still reads the state after its commit"))
 }
@@ -78,12 +78,12 @@ pub fn change_page(bytes: &mut [u8], page: u64, rng: &SeededRng) {
     fill_piece(&mut bytes[start..end], rng.next_u64(), 0);
 }
 
-/// A new pool with the defaults.
+/// Creates a pool with the defaults.
 pub fn pool(path: &Path) -> Result<Pool> {
     pool_with(path, Tuning::default())
 }
 
-/// A new pool with other tuning.
+/// Creates a pool with other tuning.
 pub fn pool_with(path: &Path, tuning: Tuning) -> Result<Pool> {
     let mut id = [0; 16];
     SystemRng.fill(&mut id);
@@ -91,7 +91,7 @@ pub fn pool_with(path: &Path, tuning: Tuning) -> Result<Pool> {
     outlive_pool::create(path, config, Environment::system())
 }
 
-/// The bench's job, opened anew.
+/// Opens the bench's job again.
 pub fn job(pool: &Pool) -> Result<Job> {
     Job::open(pool, JOB, JobOptions::default())
 }
@@ -102,7 +102,7 @@ pub fn save(job: &Job, source: &mut OwnedSource) -> Result<SaveStats> {
     handle.wait(None).unwrap_or_else(|| Err(Error::bug("a wait without limit ended early")))
 }
 
-/// Restores the newest checkpoint, as a program does that starts again.
+/// Restores the newest checkpoint, as a program does that restarts.
 pub fn restore(pool: &Pool, memory: &Memory) -> Result<()> {
     let restored = job(pool)?.restore(
         Select::Newest,
@@ -112,7 +112,7 @@ pub fn restore(pool: &Pool, memory: &Memory) -> Result<()> {
     restored.map(drop).ok_or_else(|| Error::bug(format!("job {JOB} lost its checkpoint")))
 }
 
-/// Makes sure that a restore has handed back what was saved.
+/// Checks that a restore has returned the saved bytes.
 pub fn check(memory: Memory, seed: u64) -> Result<()> {
     match is_filled(&memory.into_bytes()?, seed) {
         true => Ok(()),
@@ -124,21 +124,21 @@ pub fn check(memory: Memory, seed: u64) -> Result<()> {
 pub struct Memory(Scatter);
 
 impl Memory {
-    /// Fresh memory: each page is made when it is first touched.
+    /// Returns fresh memory: each page is allocated at its first touch.
     pub fn fresh(length: u64) -> Result<Memory> {
         let length = usize::try_from(length)
             .map_err(|_| Error::invalid("the state is larger than memory can be"))?;
         Scatter::learning(vec![MutRegion::zeroed(length)]).map(Memory)
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn into_bytes(self) -> Result<AlignedBuf> {
         let stream = self.0.into_streams().pop().and_then(MutRegion::into_bytes);
         stream.ok_or_else(|| Error::bug("restored memory was lost"))
     }
 }
 
-/// A [`Memory`] lent to a restore, so that it can be used again.
+/// A reference to a [`Memory`] for one restore, so that it can be used again.
 pub struct BorrowedMemory<'a>(pub &'a Memory);
 
 impl RestoreSink for BorrowedMemory<'_> {

@@ -1,5 +1,5 @@
-//! `outlive bench steady`: saves at a fixed rate for minutes. Does the work keep up, do memory and
-//! the number of objects stay in bounds?
+//! `outlive bench steady`: saves at a fixed rate for minutes. It shows whether the work keeps up,
+//! and whether memory and the number of objects stay in bounds.
 
 use super::machine::{reset_peak, resident};
 use super::report::{Goal, Report, Unit};
@@ -10,19 +10,19 @@ use outlive_types::{Error, JobName, Result, SeededRng, pages_of};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
-/// Median time to commit in the last tenth, in times of the first tenth.
+/// Longest median time to commit in the last tenth, in times of the first tenth.
 const GROWTH_MAX: f64 = 1.5;
 const MIB: f64 = 1024.0 * 1024.0;
 /// Staging, frozen copies, index: the bounds that do not depend on the state.
 const FIXED_BYTES: f64 = 192.0 * MIB;
 const PER_GIB_BYTES: f64 = 6.0 * MIB;
 
-/// What a run at a steady rate found.
+/// Results of a run at a steady rate.
 #[derive(Default)]
 struct SteadyRun {
     saves: Vec<SaveStats>,
     skipped: u64,
-    /// Resident memory every so often.
+    /// Samples of the resident memory.
     resident: Vec<u64>,
 }
 

@@ -1,14 +1,14 @@
-//! File names for regions, and patterns that choose regions.
+//! File names for regions, and patterns that select regions.
 
 use outlive_format::fingerprint;
 
 /// Longest name before the extension; file systems allow 255 bytes in all.
 const STEM_BYTES_MAX: usize = 180;
 
-/// A file name for a region: letters, digits, `.`, `_`, `-` and a few harmless signs stand for
-/// themselves (a leading dot does not), every other byte is written `%XX`. A name that becomes too
-/// long is cut and ends in `~` and its hash. Different names give different files, and none leaves
-/// the directory.
+/// Returns a file name for a region: letters, digits, `.`, `_`, `-` and a few harmless signs stand
+/// for themselves (a leading dot does not). Every other byte becomes `%XX`. A name that is too long
+/// is cut and ends in `~` and its hash. Different names give different files, and none leaves the
+/// directory.
 pub fn file_name(region: &str, extension: &str) -> String {
     let mut stem = String::with_capacity(region.len());
     let mut cut = 0;
@@ -33,13 +33,14 @@ pub fn file_name(region: &str, extension: &str) -> String {
     format!("{stem}.{extension}")
 }
 
-/// True if all of `name` matches `pattern`, in which `*` stands for any text and `?` for any one
-/// character.
+/// Returns true if all of `name` matches `pattern`, in which `*` stands for any text and `?` for
+/// any one character.
 pub fn matches(pattern: &str, name: &str) -> bool {
     let pattern: Vec<char> = pattern.chars().collect();
     let name: Vec<char> = name.chars().collect();
     let (mut p, mut n) = (0, 0);
-    // Where to go on if what follows the last star does not fit: the star takes one more.
+    // Position to continue from if the text after the last star does not match: the star takes one
+    // more character.
     let mut retry: Option<(usize, usize)> = None;
     while n < name.len() {
         match pattern.get(p) {
@@ -95,7 +96,7 @@ mod tests {
             assert!(file.len() <= 190, "{file}");
         }
         assert_eq!(file_name("state/u.v", "bin"), "state%2Fu.v.bin");
-        // Cut between escapes, never within one.
+        // Cut between escapes, never inside one.
         let cut = file_name(&"/".repeat(100), "npy");
         assert!(cut.split_once('~').unwrap().0.len().is_multiple_of(3), "{cut}");
     }

@@ -1,4 +1,4 @@
-//! Restored bytes into files: temporary ones, which get their names when they are whole.
+//! Writes restored bytes to temporary files, which get their names when they are complete.
 
 use super::{ExportPlan, Item};
 use crate::show::packed_slice;
@@ -12,28 +12,28 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Files kept open at once; a process may often have 1024. The others are opened for each write.
+/// Most open files; a process may often have 1024. The others are opened for each write.
 const OPEN_MAX: usize = 256;
 
-/// Where each stream's bytes go.
+/// Output of the streams.
 pub struct FileSink {
-    /// By the stream's number.
+    /// Outputs by the stream's number.
     places: Vec<RegionOutput>,
-    /// The first failure; nothing is written after it.
+    /// The first failure, after which nothing is written.
     failure: Mutex<Option<Error>>,
 }
 
 enum RegionOutput {
-    /// Nobody asked for it.
+    /// The stream was not selected.
     Nowhere,
     /// The packed stream, whose regions become files at the end.
     Memory(Mutex<Vec<u8>>),
-    /// A region of its own, behind a header. Only so many files stay open.
+    /// A region of its own, after a header. At most [`OPEN_MAX`] files stay open.
     File { temporary: Temporary, file: Option<File>, header_bytes: u64, item: usize },
 }
 
 impl FileSink {
-    /// Makes a temporary file in `dir` for each large region of the plan.
+    /// Creates a temporary file in `dir` for each large region of the plan.
     pub fn create(dir: &Path, checkpoint: &MemoryImage, plan: &ExportPlan) -> Result<FileSink> {
         let mut places: Vec<RegionOutput> = Vec::new();
         places.resize_with(checkpoint.streams().len(), || RegionOutput::Nowhere);
@@ -42,7 +42,7 @@ impl FileSink {
         for (number, item) in plan.items.iter().enumerate() {
             let name = super::stream_name(&item.region);
             let Some(stream) = stream_of.get(name) else {
-                // An image whose regions are all empty has no packed stream to hold them.
+                // If all regions of an image are empty, there is no packed stream for them.
                 if item.region.bytes == 0 {
                     continue;
                 }
@@ -67,7 +67,7 @@ impl FileSink {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes bytes of a stream.
+    /// Writes bytes of a stream.
     pub fn write(&self, stream: usize, offset: u64, bytes: &[u8]) {
         match self.places.get(stream) {
             Some(RegionOutput::Memory(memory)) => {
@@ -93,7 +93,7 @@ impl FileSink {
         }
     }
 
-    /// Makes everything durable, gives the files their names, and answers the packed stream's bytes.
+    /// Makes all data durable, gives the files their names, and returns the packed stream's bytes.
     pub fn finish(self, plan: &ExportPlan, dir: &Path, force: bool) -> Result<Vec<u8>> {
         if let Some(error) = self.failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
             return Err(error);
@@ -138,7 +138,8 @@ impl FileSink {
     }
 }
 
-/// Writes trees of plain values as JSON. One that this build cannot read keeps no other file from being written.
+/// Writes trees of plain values as JSON. A tree that this build cannot read does not stop the
+/// others.
 struct Trees<'a> {
     dir: &'a Path,
     force: bool,
@@ -183,20 +184,20 @@ fn zeros(length: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Writes a small file in one go.
+/// Writes a small file at once.
 pub fn publish_bytes(dir: &Path, name: &str, bytes: &[u8], force: bool) -> Result<()> {
     let (temporary, mut file) = Temporary::create(dir)?;
     file.write_all(bytes).map_err(|error| Error::io_named("writing", &temporary.0, &error))?;
     temporary.publish(&file, dir, name, force)
 }
 
-/// A file that goes away unless it is published.
+/// A file that is removed unless it is published.
 struct Temporary(PathBuf);
 
 impl Temporary {
     fn create(dir: &Path) -> Result<(Temporary, File)> {
-        // Random: in containers that share the directory, processes have equal numbers, and one would
-        // publish what the other has begun.
+        // Random: containers that share the directory may have processes with equal numbers, and
+        // one would publish the file of another.
         let mut random = [0; 8];
         SystemRng.fill(&mut random);
         let path = dir.join(format!(".outlive-export-{:016x}", u64::from_le_bytes(random)));
@@ -227,7 +228,7 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // After a rename it is gone already; otherwise it has served, or failed.
+        // After a rename it is gone already; otherwise it is no longer needed.
         let _ = fs::remove_file(&self.0);
     }
 }
@@ -236,7 +237,7 @@ impl Drop for Temporary {
 mod tests {
     use super::*;
 
-    /// As two programs with one process number do, in containers that share the directory.
+    /// Two programs may have the same process number, in containers that share the directory.
     #[test]
     fn of_two_that_write_to_one_directory_each_publishes_its_own() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The benches at toy size: they end, report every figure, and clean up.
+//! The benches at small size: they end, report every figure, and clean up.
 
 use crate::common;
 
@@ -20,7 +20,7 @@ fn measured(name: &str, more: &[&str]) -> Value {
     report
 }
 
-/// The value of the only figure that is called so.
+/// Returns the value of the only figure with this name.
 fn value(report: &Value, what: &str) -> f64 {
     let measures = report["measures"].as_array().unwrap();
     let found: Vec<&Value> = measures.iter().filter(|m| m["what"] == what).collect();
@@ -121,7 +121,7 @@ fn freezes_are_measured() {
         assert!(value(&report, &format!("{way}: program stands")) > 0.0);
         assert!(value(&report, &format!("{way}: stall / memcpy")) > 0.0);
     }
-    // A page that the child keeps is copied at its first write: that is no work of nothing.
+    // A page that the child keeps is copied at its first write, which takes time.
     assert!(value(&report, "fork, 4 KiB pages: each page then written") > 50.0);
     let said = report["details"]["saves_auto_freeze"].as_str().unwrap();
     assert!(said.starts_with("fork: 128.0 MiB exceed freeze_bytes_max = 64.0 MiB"), "{said}");
@@ -163,7 +163,7 @@ fn an_interrupted_bench_cleans_up() {
 fn planners_are_compared_on_a_trace() {
     let dir = tempfile::tempdir().unwrap();
     let trace = dir.path().join("trace.txt");
-    // One chunk of each of ten containers, again and again.
+    // One chunk of each of ten containers, repeatedly.
     let mut lines = "outlive-trace 1\ncontainer_bytes 1000\nversion a\n".to_owned();
     for at in 0..100 {
         lines.push_str(&format!("{} 0 100\n", at % 10));

@@ -1,4 +1,4 @@
-//! Pools in buckets of real S3 servers, as an operator meets them.
+//! Pools in buckets of real S3 servers, as an operator uses them.
 
 use crate::place;
 
@@ -31,7 +31,7 @@ fn a_whole_pool_is_in_a_bucket() {
     }
     (2..=3).for_each(|epoch| fixture.check(POOL, "job", epoch));
 
-    // What is there already is no place for another pool, a target or a log.
+    // A prefix in use cannot become another pool, target or log.
     for taken in [POOL, "s3://ckpt/runs/a/packs", "s3://ckpt/runs/a/log/x"] {
         for words in [vec![taken], vec!["other", "--target", taken], vec!["other", "--log", taken]]
         {
@@ -41,17 +41,17 @@ fn a_whole_pool_is_in_a_bucket() {
         }
     }
     assert!(!fixture.path("other").join("pool.toml").exists());
-    // Nor is a directory beside it that does not exist.
+    // A directory relative to a bucket does not exist.
     let refused = fixture.run(&["pool", "init", "s3://ckpt/b", "--target", "../relative"]);
     assert!(refused.code == 2 && refused.err.contains("absolute"), "{refused:?}");
 
-    // Whoever has the wrong keys does not take the pool for an empty one.
+    // A user with the wrong keys gets an error, not an empty pool.
     for access in ["somebody", ""] {
         let refused = fixture.run_with(&["ls", POOL], access);
         assert_eq!(refused.code, 2, "{refused:?}");
         assert!(refused.err.contains("AWS_ACCESS_KEY_ID"), "{refused:?}");
     }
-    // The server is down, and comes back.
+    // The server stops, and starts again.
     fixture.server.stop();
     let failed = fixture.put(POOL, "job", 4);
     assert!(failed.code == 6 && failed.err.contains("try again"), "{failed:?}");
@@ -59,7 +59,7 @@ fn a_whole_pool_is_in_a_bucket() {
     assert_eq!(fixture.put(POOL, "job", 4).code, 0);
     fixture.check(POOL, "job", 4);
 
-    // The bucket vanishes, and comes back.
+    // The bucket vanishes, and returns.
     let (bucket, away) = (fixture.server.bucket_dir(), fixture.path("away"));
     fs::rename(&bucket, &away).unwrap();
     let failed = fixture.put(POOL, "job", 5);
@@ -68,7 +68,7 @@ fn a_whole_pool_is_in_a_bucket() {
     assert_eq!(fixture.put(POOL, "job", 5).code, 0);
     (2..=5).for_each(|epoch| fixture.check(POOL, "job", epoch));
 
-    // The descriptor vanishes: nothing is made in its place.
+    // The descriptor vanishes: no command creates another one.
     let (descriptor, away) = (bucket.join("runs/a/pool.toml"), fixture.path("pool.toml"));
     fs::rename(&descriptor, &away).unwrap();
     for words in [&["pool", "init", POOL][..], &["ls", POOL]] {
@@ -87,7 +87,7 @@ fn a_directory_and_a_bucket_keep_the_same() {
     fixture.init("pool", &targets);
     assert_eq!(fixture.put("pool", "job", 1).code, 0);
 
-    // Without the bucket it goes on, and says so.
+    // Without the bucket, saves continue with a warning.
     fixture.server.stop();
     let degraded = fixture.put("pool", "job", 2);
     assert_eq!(degraded.code, 0, "{degraded:?}");
@@ -95,13 +95,13 @@ fn a_directory_and_a_bucket_keep_the_same() {
     (1..=2).for_each(|epoch| fixture.check("pool", "job", epoch));
     fixture.server.start();
     let status = fixture.json(&["--json", "pool", "status", "pool"]);
-    // The newest is told first.
+    // The newest checkpoint comes first.
     assert_eq!(status["redundancy"][0]["survives"], 0, "{status}");
     assert_eq!(status["redundancy"][1]["survives"], 1, "{status}");
     fixture.done(&["pool", "repair", "pool"]);
     fixture.done(&["pool", "status", "pool"]);
 
-    // Without the directory all is in the bucket; another bucket takes its place.
+    // Without the directory, the bucket has all data; another bucket replaces the directory.
     fs::rename(fixture.path("disk"), fixture.path("gone")).unwrap();
     (1..=2).for_each(|epoch| fixture.check("pool", "job", epoch));
     fixture.done(&["pool", "replace", "pool", "1", "s3://ckpt/c"]);
@@ -117,7 +117,7 @@ fn a_log_in_a_bucket_serves_several_hosts() {
     let fixture = Fixture::new(server);
     let bucket = ["--log", "s3://ckpt/log", "--target", "s3://ckpt/packs"];
     fixture.init("here", &bucket);
-    // Another host needs the descriptor only.
+    // Another host needs only the descriptor.
     fs::create_dir(fixture.path("there")).unwrap();
     fs::copy(fixture.path("here/pool.toml"), fixture.path("there/pool.toml")).unwrap();
     assert_eq!(fixture.put("here", "a", 1).code, 0);
@@ -125,13 +125,14 @@ fn a_log_in_a_bucket_serves_several_hosts() {
     for pool in ["here", "there"] {
         (1..=2).for_each(|epoch| fixture.check(pool, "a", epoch));
     }
-    // A target that one adds is used by the other.
+    // Both hosts use a target that one of them adds.
     fixture.done(&["pool", "add", "here", "s3://ckpt/more"]);
     assert_eq!(fixture.put("there", "a", 3).code, 0);
     fixture.done(&["verify", "there"]);
     fixture.check("here", "a", 3);
 
-    // Two commands do not move shards at once. The next one takes over the claim of a killed one.
+    // Two commands do not move shards at the same time. A later one takes over the claim of a
+    // killed one.
     let table = fixture.server.bucket_dir().join("log/log/%2Etargets");
     let is_claimed = || {
         let records = fs::read_dir(&table).into_iter().flatten().flatten();
@@ -151,11 +152,11 @@ fn a_log_in_a_bucket_serves_several_hosts() {
     for told in [&format!("process {}", slow.0.id()), "outlive pool release"] {
         assert!(refused.err.contains(told), "{refused:?}");
     }
-    // Its process is dead, as can be seen on the same machine.
+    // On the same machine, a command sees that the process is dead.
     slow.kill();
     fixture.done(&["pool", "remove", "there", "1"]);
     assert!(!is_claimed());
-    // Its descriptor knows only a target that has left; the table knows better.
+    // Its descriptor lists only a target that has left; the table has the right ones.
     (1..=3).for_each(|epoch| fixture.check("there", "a", epoch));
     fixture.done(&["verify", "there"]);
 }
@@ -182,8 +183,8 @@ fn puts_and_collections_overlap_in_a_bucket() {
             scope.spawn(move || {
                 for _ in 0..PUTS {
                     let run = fixture.run(words);
-                    // Before the first checkpoint there is no job; two that collect at once may get
-                    // into each other's way.
+                    // Before the first checkpoint there is no job. Two concurrent collectors may
+                    // disturb each other.
                     let begins = run.code == 2 && run.err.contains("no job");
                     assert!(begins || matches!(run.code, 0 | 5 | 6), "{words:?}: {run:?}");
                 }

@@ -1,5 +1,5 @@
-//! What an operator of a pool does with a bucket: moves the log there and away, lets a fast tier in memory go, trims
-//! it. On real S3 servers.
+//! Operations of a pool's operator with a bucket: moves of the log, losses of a fast tier in
+//! memory, trims. They run on real S3 servers.
 
 use crate::common;
 use crate::place;
@@ -29,7 +29,7 @@ fn put(fixture: &Fixture, pool: &str, epoch: u64) -> Run {
     put
 }
 
-/// How many records a log in the bucket has, whatever set of places it is of.
+/// Counts the records of a log in the bucket, in all its configurations.
 fn records(fixture: &Fixture, prefix: &str) -> usize {
     let log = fixture.server.bucket_dir().join(prefix);
     let found = if log.exists() { files(&log) } else { Vec::new() };
@@ -48,13 +48,13 @@ fn a_log_is_moved_into_a_bucket_and_out_of_it() {
     let old = fs::read_to_string(fixture.path("pool/pool.toml")).unwrap();
     moved(&fixture, &["s3://ckpt/log"]);
     assert_eq!(put(&fixture, "pool", 2).err, "");
-    // An old copy of the descriptor follows.
+    // An old copy of the descriptor follows the log.
     fs::write(fixture.path("pool/pool.toml"), &old).unwrap();
     assert!(put(&fixture, "pool", 3).err.contains("the log was moved to s3://ckpt/log"));
     moved(&fixture, &["s3://ckpt/log"]);
     assert_eq!(put(&fixture, "pool", 4).err, "");
 
-    // Two places in buckets and one on a disk: the disk alone is no majority.
+    // Two replicas in buckets and one on a disk: the disk alone is no majority.
     moved(&fixture, &["s3://ckpt/log", "../disk", "s3://ckpt/other"]);
     put(&fixture, "pool", 5);
     fixture.server.stop();
@@ -66,14 +66,14 @@ fn a_log_is_moved_into_a_bucket_and_out_of_it() {
     fs::rename(fixture.path("disk"), fixture.path("gone")).unwrap();
     put(&fixture, "pool", 6);
 
-    // Out of them, with one lost; then nothing of the bucket is needed.
+    // The log moves out of the buckets, with one replica lost; then it needs nothing in them.
     moved(&fixture, &["../safe"]);
     fixture.server.stop();
     put(&fixture, "pool", 7);
     (1..=7).for_each(|epoch| fixture.check("pool", "job", epoch));
     fixture.server.start();
     assert_eq!(records(&fixture, "log"), 0, "the old places are emptied");
-    // Back to where it was once, and a descriptor from the very beginning.
+    // The log returns to an earlier location, and the descriptor is the first one.
     moved(&fixture, &["s3://ckpt/log"]);
     fs::write(fixture.path("pool/pool.toml"), &old).unwrap();
     put(&fixture, "pool", 8);
@@ -83,8 +83,8 @@ fn a_log_is_moved_into_a_bucket_and_out_of_it() {
     fixture.done(&["verify", "pool"]);
 }
 
-/// Log and packs are below other prefixes. Once its `pool.toml` was lost, nothing there named the pool, and `pool init`
-/// made another one.
+/// Log and packs are below other prefixes. If its `pool.toml` is lost, the markers must still name
+/// the pool, or `pool init` would create another one.
 #[test]
 fn a_pool_in_a_bucket_is_not_forgotten_with_its_descriptor() {
     let Some(server) = Server::versitygw() else { return };
@@ -133,7 +133,7 @@ fn places_in_buckets_that_cannot_take_a_log_change_nothing() {
     let refused = fixture.run_with(&strange, "somebody");
     assert!(refused.code == 2 && refused.err.contains("AWS_ACCESS_KEY_ID"), "{refused:?}");
     assert_eq!(put(&fixture, "pool", 1).err, "");
-    // A server of which two win that append at once keeps no log.
+    // A server that lets two concurrent appends win cannot keep a log.
     let Some(server) = Server::s3s_fs() else { return };
     let broken = Fixture::new(server);
     broken.init("pool", &["--target", "s3://ckpt/packs"]);
@@ -143,7 +143,7 @@ fn places_in_buckets_that_cannot_take_a_log_change_nothing() {
     put(&broken, "pool", 2);
 }
 
-/// Movers with other places each, one of them a disk, and whoever saves and collects.
+/// Concurrent movers to different replicas, one of them on a disk, with savers and collectors.
 #[test]
 fn movers_and_savers_meet_in_a_bucket() {
     const PUTS: u64 = 5;
@@ -188,8 +188,8 @@ fn movers_and_savers_meet_in_a_bucket() {
     fixture.done(&["verify", "pool"]);
 }
 
-/// It is killed once the bucket has something of the new place; the next program that saves brings it to its end,
-/// or the command that is given again.
+/// The mover is killed after its first writes to the bucket. The next program that saves completes
+/// the move, or a second run of the command does.
 #[test]
 fn a_mover_into_a_bucket_is_killed() {
     let Some(server) = Server::versitygw() else { return };
@@ -227,7 +227,7 @@ struct Volatile {
 }
 
 impl Volatile {
-    /// `pool` is a directory or a bucket, with its log.
+    /// `pool` is a directory or a bucket, and has the log.
     fn new(server: Server, pool: &'static str) -> Volatile {
         let fixture = Fixture::new(server);
         let memory = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -244,7 +244,7 @@ impl Volatile {
         fs::remove_dir_all(self.memory.path().join("fast")).unwrap();
     }
 
-    /// The tiers of each checkpoint, from the first on.
+    /// Returns the tiers of each checkpoint, from the first on.
     fn tiers(&self) -> Vec<Value> {
         let listed = self.fixture.json(&["--json", "ls", self.pool, "job"]);
         let listed = listed["checkpoints"].as_array().unwrap().iter();
@@ -283,16 +283,16 @@ fn lost_memory_is_made_anew_from_a_bucket() {
         put(&it.fixture, pool, 2);
         assert_eq!(it.tiers(), vec![json!(["fast", "slow"]); 2]);
         edit(&it.descriptor, |text| format!("{text}\n[tiers]\nfill = false\n"));
-        // Of this one the bucket has nothing.
+        // The bucket has nothing of this checkpoint.
         put(&it.fixture, pool, 3);
         assert_eq!(it.tiers()[2], json!(["fast"]));
         it.restart();
 
-        // Without the bucket nobody knows what is lost: everybody waits.
+        // Without the bucket, no program knows the losses: all must wait.
         it.fixture.server.stop();
         let waits = it.fixture.put(pool, "job", 4);
         assert_eq!(waits.code, 6, "{waits:?}");
-        // A log in a directory is there; so this much can be done.
+        // A log in a directory is available, so the target can be recreated.
         assert_eq!(waits.err.contains("made anew as target 3"), pool == "pool", "{waits:?}");
         let (waits, _) = it.get_latest();
         assert_eq!(waits.code, 6, "{waits:?}");
@@ -306,7 +306,7 @@ fn lost_memory_is_made_anew_from_a_bucket() {
             data == fs::read(it.fixture.path("job/data")).unwrap(),
             "epoch 2 is the newest there"
         );
-        // The same state again: nothing of what is lost may be taken for stored.
+        // The same state again: lost data must not count as stored.
         let anew = put(&it.fixture, pool, 3);
         assert_eq!(anew.err.contains("made anew as target 3"), pool != "pool", "{anew:?}");
         assert!(anew.err.contains("checkpoints 3"), "{anew:?}");
@@ -326,7 +326,7 @@ fn lost_memory_is_made_anew_from_a_bucket() {
             let wanted = fs::read(it.fixture.path("job/data")).unwrap();
             assert!(fs::read(out.join("data")).unwrap() == wanted, "epoch {epoch}");
         }
-        // What is lost is safe nowhere, and of what was saved after it the bucket has a part.
+        // No tier has the lost checkpoint, and the bucket has a part of the later one.
         assert_eq!(it.tiers(), [json!(["slow"]), json!(["slow"]), json!([]), json!([])]);
         let status = it.fixture.done(&["pool", "status", pool]);
         assert!(status.out.contains("slow tier: it has 2 of 4 checkpoints"), "{status:?}");
@@ -335,7 +335,7 @@ fn lost_memory_is_made_anew_from_a_bucket() {
         let lost = it.fixture.run(&["get", pool, "job", "--epoch", "3", "--to", "nothing"]);
         assert_eq!(lost.code, 3, "{lost:?}");
 
-        // The next time all is in the bucket.
+        // The next time the bucket has all data.
         it.fixture.done(&["pool", "fill", pool]);
         it.restart();
         let anew = put(&it.fixture, pool, 5);
@@ -367,12 +367,12 @@ fn the_fast_tier_is_trimmed_of_what_a_bucket_has() {
         it.fixture.done(&["pool", "fill", pool]);
         assert_eq!(it.slow().len(), all);
 
-        // The bucket is away: nothing goes.
+        // Without the bucket, nothing is deleted.
         it.fixture.server.stop();
         let away = it.fixture.run(&["pool", "trim", pool]);
         assert_eq!(away.code, 6, "{away:?}");
         it.fixture.server.start();
-        // Copies in it are damaged: what they are copies of stays.
+        // Copies in the bucket are damaged: their originals stay.
         for copy in it.slow() {
             let mut bytes = fs::read(&copy).unwrap();
             let middle = bytes.len() / 2;
@@ -397,7 +397,7 @@ fn the_fast_tier_is_trimmed_of_what_a_bucket_has() {
         it.fixture.done(&["scrub", pool]);
         assert_eq!(it.fast().len(), left);
 
-        // What only the bucket has survives the memory.
+        // Data that only the bucket has survives the loss of the memory.
         it.restart();
         put(&it.fixture, pool, 5);
         (1..=5).for_each(|epoch| it.fixture.check(pool, "job", epoch));

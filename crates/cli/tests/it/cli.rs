@@ -1,4 +1,4 @@
-//! The command as a person or a program meets it: text, JSON, exit codes, files.
+//! The command as people and programs use it: text, JSON, exit codes, files.
 
 use crate::common;
 
@@ -51,7 +51,7 @@ fn a_pool_keeps_its_packs_where_its_target_is() {
     let told = status["targets"][0]["target"].as_str().unwrap();
     assert!(told.starts_with("directory ") && told.ends_with("big"), "{told}");
 
-    // A put of all that is around leaves both of its places out.
+    // A put of a directory that contains the pool omits the pool's two locations.
     fs::write(dir.path().join("mine"), "bytes").unwrap();
     fs::write(big.join("also mine"), "bytes").unwrap();
     for _ in 0..2 {
@@ -105,7 +105,7 @@ fn jobs_checkpoints_and_regions_are_listed() {
     assert_eq!(epochs["checkpoints"][0]["parent"], Value::Null);
     assert_eq!(epochs["checkpoints"][2]["parent"], 2);
     assert_eq!(epochs["checkpoints"][2]["regions"], 10);
-    // What is listed as stored is what the files hold, but for the descriptor and session records.
+    // The listed stored bytes equal those of the files, except for descriptor and session records.
     let holds = |(path, _): &&(PathBuf, _)| !path.ends_with(".reserve");
     let stored: u64 = before.iter().filter(holds).map(|(_, bytes)| bytes.len() as u64).sum();
     let listed = epochs["stored_bytes"].as_u64().unwrap();
@@ -245,7 +245,7 @@ fn damage_is_named_and_passed_over() {
     assert!(newest.err.contains("warning: passed over a damaged checkpoint"), "{}", newest.err);
     assert_eq!(fs::read(to.join("step.bin")).unwrap(), [254]);
 
-    // A log record is not in any pack.
+    // A log record is in no pack.
     let log = pool.join("log/gray%20scott");
     let mut records: Vec<_> = fs::read_dir(&log).unwrap().map(|e| e.unwrap().path()).collect();
     records.sort();
@@ -309,7 +309,7 @@ fn a_sample_finds_damage_in_the_end() {
     let whole = outlive(&["verify", text(&pool), "--sample", "30%"]);
     assert!(whole.code == 0 && whole.out.contains("sample of 30 % is whole"), "{whole:?}");
     damage_array(&pool, 3);
-    // Each run looks at other parts: one that is hit is found soon, and none is read whole.
+    // Each run checks other parts: some runs soon find damage, and none reads everything.
     let codes: Vec<i32> = (0..60)
         .map(|_| outlive(&["verify", text(&pool), "--sample", "20", "--quick"]).code)
         .collect();
@@ -358,7 +358,7 @@ fn checkpoints_are_noted_pruned_and_collected() {
     }
     let noted = outlive(&["note", text(&pool), "gray scott", "1", "--label", "first"]);
     assert!(noted.code == 0 && noted.out.contains("label \"first\""), "{noted:?}");
-    // However it is told, a label looks the same.
+    // A label looks the same in all outputs.
     let odd = "a \"b\" \\ 'c'";
     let noted = outlive(&["note", text(&pool), "gray scott", "2", "--label", odd]);
     let listed = outlive(&["ls", text(&pool), "gray scott"]);
@@ -382,7 +382,8 @@ fn checkpoints_are_noted_pruned_and_collected() {
     assert_eq!(status["targets"][0]["shards"], 0);
 }
 
-/// A restore takes no files, and a get no memory: neither is told of the other's checkpoints.
+/// A restore uses no files, and a get no memory: the advice for each ignores the other's
+/// checkpoints.
 #[test]
 fn of_memory_and_files_in_one_job_each_is_advised_by_itself() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! `outlive copy` as a person or a program meets it.
+//! `outlive copy` as people and programs use it.
 
 use crate::common;
 
@@ -9,7 +9,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// A pool to copy to.
+/// Creates a pool to copy to.
 fn backup(dir: &Path) -> std::path::PathBuf {
     let path = dir.join("backup");
     assert_eq!(outlive(&["pool", "init", text(&path)]).code, 0);
@@ -50,7 +50,7 @@ fn a_pool_is_copied() {
     let arrays = files(&out);
     assert!(arrays.iter().any(|(_, bytes)| bytes.ends_with(&big(3))));
 
-    // Onto itself, under another name.
+    // A copy to the same pool, under another name.
     let fork = ["copy", text(&from), text(&from), "gray scott", "--as", "fork/of it"];
     assert_eq!(outlive(&fork).code, 0);
     assert_eq!(json(&["ls", text(&from), "fork/of it", "--json"])["checkpoints"][2]["epoch"], 3);
@@ -97,7 +97,7 @@ fn a_job_that_is_refused_keeps_no_other_from_being_copied() {
     for job in ["a", "b", "z"] {
         assert_eq!(outlive(&["put", text(&from), job, text(&here)]).code, 0);
     }
-    // Another history of that name.
+    // The second pool has a job of that name with another history.
     assert_eq!(outlive(&["put", text(&to), "b", text(&there)]).code, 0);
     let plan = outlive(&["copy", text(&from), text(&to), "--dry-run"]);
     let refused = "Job b: NOT COPIED: job b cannot be copied to the job b there";
@@ -113,7 +113,7 @@ fn a_job_that_is_refused_keeps_no_other_from_being_copied() {
     let jobs = again["jobs"].as_array().unwrap().iter();
     let kinds: Vec<_> = jobs.map(|job| job["refused"]["kind"].as_str()).collect();
     assert_eq!(kinds, [None, Some("Invalid"), None, None]);
-    // The only one that is asked for is an error.
+    // If it is the only requested job, the command fails.
     let only = outlive(&["copy", text(&from), text(&to), "b"]);
     assert!(only.code == 2 && only.err.contains("checkpoint 1 is another"), "{only:?}");
     let kept = outlive(&["copy", text(&from), text(&to), "b", "--as", "b of here"]);

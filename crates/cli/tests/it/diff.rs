@@ -1,4 +1,4 @@
-//! `outlive diff` as a person or a program meets it.
+//! `outlive diff` as people and programs use it.
 
 use crate::common;
 

@@ -1,4 +1,4 @@
-//! `outlive du` as a person or a program meets it.
+//! `outlive du` as people and programs use it.
 
 use crate::common;
 
@@ -22,7 +22,7 @@ fn what_occupies_a_pool_is_told() {
     }
     let all = json(&["du", text(&pool), "gray scott", "--json"]);
     assert_eq!(all["rows"].as_array().unwrap().len(), 3);
-    // The array of 240,000 bytes is new in each of them.
+    // Each checkpoint has a new array of 240,000 bytes.
     for row in all["rows"].as_array().unwrap() {
         assert!(row["only_bytes"].as_u64().unwrap() >= 240_000, "{row}");
     }

@@ -1,5 +1,4 @@
-//! One way to name a checkpoint, in every command that takes one; and what commands of other programs
-//! are called here.
+//! The same names of checkpoints in every command, and the equivalents of other programs' commands.
 
 use crate::common;
 
@@ -12,7 +11,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// A pool with memory in "gray scott" (1 to 3) and files in "files" (1 to 3).
+/// Creates a pool with memory in "gray scott" (1 to 3) and files in "files" (1 to 3).
 fn pool_with_both(dir: &Path) -> String {
     let pool = pool_with_job(dir);
     let tree = dir.join("tree");
@@ -84,7 +83,7 @@ fn every_command_takes_the_same_names() {
     assert_eq!(outlive(&["pool", "init", text(&other)]).code, 0);
     let two = ["copy", &pool, text(&other), "gray scott@1", "gray scott@latest", "--json"];
     assert_eq!(json(&two)["jobs"][0]["copied"].as_array().unwrap().len(), 2);
-    // What is dropped is counted before anything goes.
+    // Negative epochs are resolved before any checkpoint is dropped.
     let pruned = json(&["prune", &pool, "files", "--drop", "-1", "--drop", "-2", "--json"]);
     assert_eq!(pruned["retention"]["dropped"], value!([2, 3]));
     assert_eq!(json(&["show", &pool, "files@latest", "--json"])["manifest"]["epoch"], 1);
@@ -134,7 +133,7 @@ fn jobs_may_have_an_at_in_their_names() {
     for name in ["me@host", "me@host@1", "me@host@latest", "me@host@-1"] {
         assert_eq!(json(&["show", pool, name, "--json"])["job"], "me@host", "{name}");
     }
-    // A program may have made one that looks like a checkpoint of another.
+    // A program may have created a job with the name of another's checkpoint.
     let open = outlive_pool::open(Path::new(pool), outlive_pool::Environment::system()).unwrap();
     let job = outlive_store::Job::open(&open, "gray scott@2", Default::default()).unwrap();
     let source = outlive_files::PutSource::Stream { name: b"x".to_vec(), from: &mut &b"y"[..] };
@@ -163,7 +162,7 @@ fn the_newest_is_no_other_if_it_is_damaged() {
     let pool = pool_with_both(dir.path());
     let newest = outlive_pool::open(Path::new(&pool), outlive_pool::Environment::system()).unwrap();
     let job = outlive_types::JobName::new("files").unwrap();
-    // The newest manifest cannot be read.
+    // The newest manifest is unreadable.
     let number = newest.log().numbers(&job).unwrap().into_iter().max().unwrap();
     drop(newest);
     let mut found = Vec::new();
@@ -180,7 +179,7 @@ fn the_newest_is_no_other_if_it_is_damaged() {
     }
     found.sort();
     assert!(number > 0 && !found.is_empty());
-    // Records behind the last manifest (a close) go, so that the manifest is the newest.
+    // Records after the last manifest (a close) are deleted, so that the manifest is the newest.
     let manifest = loop {
         let last = found.pop().unwrap();
         if fs::metadata(&last).unwrap().len() > 300 {
@@ -226,7 +225,7 @@ fn commands_of_other_programs_are_explained() {
         assert_eq!((run.code, &told["error"]["kind"]), (2, &value!("Invalid")));
         assert!(told["error"]["message"].as_str().unwrap().contains(meant.trim_end()), "{told}");
     }
-    // Only where a command is meant.
+    // Only where a command is expected.
     let run = outlive(&["pool", "check"]);
     assert!(run.code == 2 && !run.err.contains("outlive has no"), "{run:?}");
 }

@@ -1,4 +1,4 @@
-//! `outlive put` and `outlive get` as a person or a program meets them.
+//! `outlive put` and `outlive get` as people and programs use them.
 
 use crate::common;
 
@@ -15,7 +15,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// A small tree with a bit of everything, and an empty pool.
+/// Creates a small tree with different kinds of items, and an empty pool.
 fn world(dir: &Path) -> (PathBuf, PathBuf) {
     let (tree, pool) = (dir.join("a tree"), dir.join("pool"));
     fs::create_dir_all(tree.join("model/old")).unwrap();
@@ -39,7 +39,7 @@ fn noise(seed: u64, length: usize) -> Vec<u8> {
     (0..length).map(|_| next()).collect()
 }
 
-/// Runs the command with `input`, and gives back all it wrote.
+/// Runs the command with `input`, and returns all its output.
 fn piped(args: &[&str], input: &[u8]) -> Output {
     let mut child = command(args)
         .stdin(Stdio::piped())
@@ -75,8 +75,8 @@ fn a_tree_is_put_listed_and_got() {
     assert!(run.out.contains("1 path by patterns"), "{run:?}");
     let again = json(&[&put[..], &["--json"]].concat());
     assert_eq!(again["epoch"], 2);
-    // What changed a moment ago may be read again; its content is known. Only the listing is new if
-    // it says by now that nothing can still change unseen.
+    // A file that changed a moment ago may be read again; its content is stored already. Only the
+    // listing is new, if the file is settled by now.
     assert!(again["raw_bytes"].as_u64().unwrap() < 10_000, "{again}");
 
     let show = outlive(&["show", text(&pool), "job", "1"]);
@@ -95,7 +95,7 @@ fn a_tree_is_put_listed_and_got() {
     assert!(same.success());
     assert_eq!(fs::metadata(out.join("notes.txt")).unwrap().permissions().mode() & 0o777, 0o640);
 
-    // Nothing is replaced unasked.
+    // A get replaces no file without --overwrite.
     let run = outlive(&["get", text(&pool), "job", "--to", text(&out)]);
     assert!(run.code == 2 && run.err.contains("--overwrite"), "{run:?}");
     fs::write(out.join("notes.txt"), "changed").unwrap();
@@ -113,7 +113,7 @@ fn a_tree_is_put_listed_and_got() {
 fn streams_go_in_and_out() {
     let dir = tempfile::tempdir().unwrap();
     let (tree, pool) = world(dir.path());
-    // Blocks that come again, near and far, so that little memory does not hold them all.
+    // Blocks that repeat at short and long distances, so that little memory cannot keep them all.
     let blocks: Vec<Vec<u8>> = (0..48).map(|seed| noise(1000 + seed, 700_000)).collect();
     let order = (0..48usize).chain((0..48).rev()).chain((0..48).map(|at| at * 7 % 48));
     let mut stream: Vec<u8> = order.flat_map(|at| blocks[at].clone()).collect();
@@ -128,7 +128,8 @@ fn streams_go_in_and_out() {
         let got = piped(&["get", text(&pool), "dump", "--to", "-", "--memory", memory], b"");
         assert!(got.status.success() && got.stdout == stream, "{memory}: {:?}", got.stderr);
     }
-    // Whoever reads may have enough, and is told that it was not all; JSON stays out of the stream.
+    // If the reader stops early, the command reports that this was not all; JSON stays out of the
+    // stream.
     let mut child = command(&["get", text(&pool), "dump", "db.sql", "--to", "-", "--json"])
         .stdout(Stdio::piped())
         .spawn()
@@ -180,7 +181,7 @@ fn requests_about_files_that_cannot_work_are_explained() {
 #[test]
 fn what_could_not_be_read_is_told_and_the_rest_is_put() {
     if !rustix::process::geteuid().is_root() {
-        return; // Nobody else can make a file that another user cannot read.
+        return; // Only root can make a file that another user cannot read.
     }
     let dir = tempfile::tempdir().unwrap();
     let (tree, _) = world(dir.path());
@@ -194,14 +195,14 @@ fn what_could_not_be_read_is_told_and_the_rest_is_put() {
     };
     let made = as_nobody(&["pool", "init", text(&pool)]);
     if String::from_utf8_lossy(&made.stderr).contains("Permission denied") {
-        return; // The place for temporary files is closed to others.
+        return; // Other users cannot enter the temporary directory.
     }
     let run = as_nobody(&["put", text(&pool), "job", text(&tree)]);
     let (out, err) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
     assert_eq!(run.status.code(), Some(7), "{out} {err}");
     assert!(out.contains("notes.txt: unreadable"), "{out}");
     assert!(out.contains("7 items, 3 files of"), "{out}");
-    // Owners cannot be given back, modes and times can.
+    // This user cannot restore owners, but modes and times.
     let there = dir.path().join("there");
     let run = as_nobody(&["get", text(&pool), "job", "--to", text(&there)]);
     assert_eq!(run.status.code(), Some(0), "{run:?}");
@@ -224,7 +225,7 @@ fn a_pool_that_is_named_by_its_descriptor_is_left_out_as_well() {
     }
 }
 
-/// A put of standard input that was interrupted, and the pipe to it.
+/// Starts a put of standard input that was interrupted; also returns the pipe to it.
 fn interrupted_put(pool: &str) -> (Child, ChildStdin) {
     let mut child = command(&["put", pool, "job", "-"])
         .stdin(Stdio::piped())
@@ -232,7 +233,7 @@ fn interrupted_put(pool: &str) -> (Child, ChildStdin) {
         .spawn()
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
-    // It takes more than a pipe holds, so it has come far enough to have been told.
+    // More than a pipe holds, so the put has installed its signal handler.
     stdin.write_all(&noise(1, 3_000_000)).unwrap();
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
@@ -244,7 +245,7 @@ fn an_interrupted_put_says_so() {
     let dir = tempfile::tempdir().unwrap();
     let (_, pool) = world(dir.path());
     let (child, mut stdin) = interrupted_put(text(&pool));
-    // Whoever was interrupted reads no further.
+    // An interrupted put reads no further.
     while stdin.write_all(&noise(2, 1_000_000)).is_ok() {}
     let output = child.wait_with_output().unwrap();
     let told = String::from_utf8_lossy(&output.stderr);
@@ -258,7 +259,7 @@ fn a_put_that_waits_for_a_silent_pipe_can_be_interrupted() {
     let dir = tempfile::tempdir().unwrap();
     let (_, pool) = world(dir.path());
     let (child, stdin) = interrupted_put(text(&pool));
-    // Nothing more comes, and the pipe stays open.
+    // No more input arrives, and the pipe stays open.
     let output = child.wait_with_output().unwrap();
     drop(stdin);
     let told = String::from_utf8_lossy(&output.stderr);
@@ -285,7 +286,7 @@ fn an_error_does_not_end_in_the_file() {
         "{verify:?}"
     );
     assert!(verify.out.contains("`outlive get` still gets"), "files have no regions: {verify:?}");
-    // Known damage does not lose its name with the place of what was damaged.
+    // Damage has the same name after a scrub, although its pack extents are gone.
     assert_eq!(outlive(&["scrub", text(&pool)]).code, 3);
     let verify = outlive(&["verify", text(&pool), "--quick"]);
     assert!(verify.out.contains("DAMAGED checkpoint 1: \"db\": "), "{verify:?}");
@@ -345,7 +346,7 @@ fn what_is_no_file_is_not_written_to_standard_output() {
     }
 }
 
-/// A get that replaces could take a pool's own files away.
+/// A get with --overwrite could replace a pool's own files.
 #[test]
 fn nothing_is_got_into_a_pool() {
     let dir = tempfile::tempdir().unwrap();
@@ -368,7 +369,7 @@ fn nothing_is_got_into_a_pool() {
     let run = outlive(&["pool", "init", text(&inner)]);
     assert!(run.code == 2 && run.err.contains("outside"), "{run:?}");
     assert_eq!(files(&pool), before);
-    // Beside its own places there is room.
+    // A directory next to the pool's own is permitted.
     let beside = pool.join("restored");
     assert_eq!(outlive(&["get", text(&pool), "job", "--to", text(&beside)]).code, 0);
 }

@@ -1,4 +1,4 @@
-//! Pools whose log is in several places, as an operator meets them.
+//! Pools whose log has several replicas, as an operator uses them.
 
 use crate::common;
 use crate::etcd;
@@ -13,7 +13,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// A pool, directories for its log, and files that are put into it.
+/// A pool, directories for its log, and files to put into it.
 struct Fixture {
     dir: tempfile::TempDir,
 }
@@ -25,7 +25,7 @@ impl Fixture {
         Fixture { dir }
     }
 
-    /// The same with a pool whose log is in these places.
+    /// The same with a pool whose log has these replicas.
     fn with_log(places: &[&str]) -> Fixture {
         let fixture = Fixture::new();
         let made = fixture.init(places);
@@ -43,7 +43,7 @@ impl Fixture {
         self.dir.path().join(name)
     }
 
-    /// `POOL` and `FROM` stand for themselves.
+    /// Runs a command; `POOL` and `FROM` stand for the paths.
     fn run(&self, words: &[&str]) -> Run {
         let (pool, from) = (self.path("a pool"), self.path("from"));
         let word = |word: &&str| match *word {
@@ -86,7 +86,7 @@ impl Fixture {
 
 const THREE: [&str; 3] = ["../log 1", "../log 2", "../log 3"];
 
-/// One place after the other is away, and comes back with what it had.
+/// One replica after the other is away, and returns with its old contents.
 #[test]
 fn any_one_of_three_places_may_be_away() {
     let fixture = Fixture::with_log(&THREE);
@@ -128,7 +128,7 @@ fn any_one_of_three_places_may_be_away() {
     }
 }
 
-/// Without a majority nothing is said to be missing, and nothing is written.
+/// Without a majority, no command reports data as missing, and none writes.
 #[test]
 fn without_a_majority_the_pool_is_refused_and_nothing_is_lost() {
     let fixture = Fixture::with_log(&THREE);
@@ -147,7 +147,7 @@ fn without_a_majority_the_pool_is_refused_and_nothing_is_lost() {
     assert_eq!((fixture.got("job", 1), fixture.got("job", 2)), ("1".to_owned(), "2".to_owned()));
 }
 
-/// Which place is which must not change, and no place of another pool takes part.
+/// The order of replicas must not change, and no replica of another pool takes part.
 #[test]
 fn places_in_another_order_or_of_another_pool_are_refused() {
     let fixture = Fixture::with_log(&THREE);
@@ -177,7 +177,7 @@ fn places_in_another_order_or_of_another_pool_are_refused() {
     let run = fixture.run(&["ls", "POOL"]);
     assert!(run.code == 2 && run.err.contains("pool_id"), "{run:?}");
 
-    // A lost descriptor: each place has one.
+    // Each replica has a copy of a lost descriptor.
     fs::rename(fixture.path("mine"), fixture.path("log 2")).unwrap_err();
     fs::remove_dir_all(fixture.path("log 2")).unwrap();
     fs::rename(fixture.path("mine"), fixture.path("log 2")).unwrap();
@@ -205,12 +205,12 @@ fn impossible_places_are_refused_before_anything_is_made() {
     assert!(target.code == 2 && target.err.contains("no packs"), "{target:?}");
 }
 
-/// Of two that make a pool with other places each, one does; what was begun and not finished is finished
-/// only with the same places.
+/// If two commands create a pool with different replicas, one succeeds. An unfinished creation can
+/// be completed only with the same replicas.
 #[test]
 fn a_pool_has_one_set_of_places() {
     let fixture = Fixture::with_log(&["../a", "../b", "../c"]);
-    // As a maker leaves it that was killed before the descriptor was there, and so before its copy.
+    // The state after a creation that was killed before the descriptor and its copy were written.
     fs::remove_file(fixture.path("a pool/pool.toml")).unwrap();
     fs::remove_file(fixture.path("a pool/.pool.toml")).unwrap();
     for other in
@@ -235,7 +235,7 @@ fn a_pool_has_one_set_of_places() {
     assert!(!fixture.path("a pool/pool.toml").exists());
 }
 
-/// A place whose marker is damaged, cannot be read, or hangs, is one that is away.
+/// A replica counts as away if its marker is damaged or unreadable, or hangs.
 #[test]
 fn one_place_in_trouble_stops_nobody() {
     let fixture = Fixture::with_log(&THREE);
@@ -268,7 +268,7 @@ fn one_place_in_trouble_stops_nobody() {
     assert_eq!(fixture.got("job", 5), "3");
 }
 
-/// Savers, prunes and collections at once, while places go and come back.
+/// Concurrent savers, prunes and collections, while replicas leave and return.
 #[test]
 fn programs_overlap_while_places_come_and_go() {
     const PUTS: u64 = 8;
@@ -283,7 +283,8 @@ fn programs_overlap_while_places_come_and_go() {
                     fs::create_dir(&from).unwrap();
                     for epoch in 1..=PUTS {
                         fs::write(from.join("data"), epoch.to_string()).unwrap();
-                        // One place may go while another one comes back: then it is told to try again.
+                        // One replica may leave while another returns: then the put must be
+                        // repeated.
                         let put = || fixture.run(&["put", "POOL", job, text(&from)]);
                         let mut done = put();
                         while done.code == 6 {
@@ -321,7 +322,7 @@ fn programs_overlap_while_places_come_and_go() {
     fixture.done(&["verify", "POOL"]);
 }
 
-/// A log in an etcd cluster, by itself and as one of three places.
+/// A log in an etcd cluster, alone and as one of three replicas.
 #[test]
 fn a_log_in_etcd_serves_several_hosts() {
     let mut cluster = Cluster::of(3);
@@ -334,14 +335,14 @@ fn a_log_in_etcd_serves_several_hosts() {
         let other = fixture.init(&[&location("alone"), "../new 1", "../new 2"]);
         assert!(other.code == 2, "{other:?}");
     }
-    // Another host needs the descriptor, and the packs.
+    // Another host needs the descriptor and the packs.
     let there = Fixture::new();
     fs::create_dir_all(there.path("a pool")).unwrap();
     fs::copy(alone.path("a pool/pool.toml"), there.path("a pool/pool.toml")).unwrap();
     std::os::unix::fs::symlink(alone.path("a pool/packs"), there.path("a pool/packs")).unwrap();
     assert_eq!(there.put("job", "2").code, 0);
     assert_eq!((alone.got("job", 1), alone.got("job", 2)), ("1".to_owned(), "2".to_owned()));
-    // Targets are changed by one at a time, although there are no locks.
+    // Only one command at a time changes targets, although there are no locks.
     alone.done(&["pool", "add", "POOL", "../disk 2"]);
     let free = alone.done(&["pool", "release", "POOL"]);
     assert!(free.out.contains("No command"), "{free:?}");

@@ -1,4 +1,4 @@
-//! Logs that are moved to other places, as an operator meets them.
+//! Logs that are moved to other replicas, as an operator uses the command.
 
 use crate::common;
 use crate::etcd;
@@ -20,13 +20,13 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// A pool, directories for its log, and files that are put into it.
+/// A pool, directories for its log, and files to put into it.
 struct Fixture {
     dir: tempfile::TempDir,
 }
 
 impl Fixture {
-    /// One whose log is in these places; none: beside `pool.toml`.
+    /// Creates a pool whose log has these replicas; without any, it is next to `pool.toml`.
     fn with_log(places: &[&str]) -> Fixture {
         let fixture = Fixture { dir: tempfile::tempdir().unwrap() };
         fs::create_dir(fixture.path("from")).unwrap();
@@ -42,7 +42,7 @@ impl Fixture {
         self.dir.path().join(name)
     }
 
-    /// The words of a command; `POOL` stands for the pool, `FROM` for the files.
+    /// Returns the words of a command; `POOL` stands for the pool, `FROM` for the files.
     fn words(&self, words: &[&str]) -> Vec<String> {
         let word = |word: &&str| match *word {
             "POOL" => text(&self.path("a pool")).to_owned(),
@@ -76,7 +76,7 @@ impl Fixture {
         self.run(&["put", "POOL", "job", "FROM"])
     }
 
-    /// Every epoch from `first` to `last` is there, as it was put.
+    /// Checks that every epoch from `first` to `last` is restored as it was put.
     fn holds(&self, first: u64, last: u64) {
         for epoch in first..=last {
             assert_eq!(self.got("job", epoch), epoch.to_string());
@@ -121,8 +121,8 @@ fn move_words<'a>(places: &[&'a str]) -> Vec<&'a str> {
 const ABC: [&str; 3] = ["../a", "../b", "../c"];
 const ABD: [&str; 3] = ["../a", "../b", "../d"];
 
-/// From one place to three, with one replaced that is lost, to five, and back beside `pool.toml`. Old copies of
-/// `pool.toml` follow each time.
+/// The log moves from one replica to three, with one lost and replaced, to five, and back next to
+/// `pool.toml`. Old copies of `pool.toml` follow each time.
 #[test]
 fn a_log_is_moved_from_place_to_place() {
     let fixture = Fixture::with_log(&[]);
@@ -178,8 +178,8 @@ fn a_log_is_moved_from_place_to_place() {
     fixture.holds(5, 8);
 }
 
-/// A place of an old set that was away while the log was moved, and all who have an old `pool.toml`, change
-/// nothing any more.
+/// A replica of an old configuration that was away during the move changes nothing, nor do programs
+/// with an old `pool.toml`.
 #[test]
 fn an_old_place_that_returns_does_not_count() {
     let fixture = Fixture::with_log(&ABC);
@@ -190,7 +190,7 @@ fn an_old_place_that_returns_does_not_count() {
     assert_eq!(fixture.put(2).code, 0);
     fixture.back("c");
     fixture.set_descriptor(&old);
-    // The one that was away, and one that is sealed: they say where the log is.
+    // The replica that was away and a sealed one: the sealed one names the log's location.
     let mut last = 2;
     for (away, left) in [("a", "b"), ("b", "a")] {
         fixture.away(away);
@@ -199,7 +199,7 @@ fn an_old_place_that_returns_does_not_count() {
         fixture.back(away);
         last += 1;
     }
-    // The one that was away alone: no majority.
+    // The replica that was away is no majority alone.
     fixture.away("a");
     fixture.away("b");
     let put = fixture.put(last + 1);
@@ -207,7 +207,7 @@ fn an_old_place_that_returns_does_not_count() {
     fixture.back("a");
     fixture.back("b");
     fixture.holds(1, last);
-    // Only what is of the newest set has it all.
+    // Only a replica of the newest configuration has all records.
     fs::remove_dir_all(fixture.path("c")).unwrap();
     fixture.moved(&ABD);
     fixture.holds(1, last);
@@ -272,7 +272,7 @@ fn impossible_places_are_refused_and_nothing_is_changed() {
     other.done(&["verify", "POOL"]);
 }
 
-/// The mover is killed at any moment, and the command given again, or a program that saves comes next.
+/// The mover is killed at any moment; then the command runs again, or a program saves.
 #[test]
 fn a_mover_that_is_killed_is_given_again() {
     for (number, again) in (0..12).map(|number| (number, number % 2 == 0)) {
@@ -280,7 +280,7 @@ fn a_mover_that_is_killed_is_given_again() {
         assert_eq!(fixture.put(1).code, 0);
         let words = fixture.words(&move_words(&ABC));
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        // It stands still before one of its calls that change something, for ever.
+        // The mover stops forever before one of its calls that change something.
         let mut mover = command(&words).stderr(std::process::Stdio::null()).spawn().unwrap();
         let wanted = ["a", "b", "c", "a/log-2", "c/log-2/log", "a/log-2/log/.pool.toml"];
         let until = fixture.path(wanted[number / 2]);
@@ -302,7 +302,8 @@ fn a_mover_that_is_killed_is_given_again() {
     }
 }
 
-/// Movers with other places each, and savers, at once: the log ends where one of them has put it, whole.
+/// Concurrent movers to different replicas, and savers: the log ends complete, where one of them
+/// has moved it.
 #[test]
 fn movers_and_savers_at_once() {
     const PUTS: u64 = 6;
@@ -348,7 +349,8 @@ fn movers_and_savers_at_once() {
     fixture.done(&["verify", "POOL"]);
 }
 
-/// Another host has other paths for the places: it follows as far as it knows them, and is told what to do.
+/// Another host has other paths for the replicas. It follows as far as it knows them, and reports
+/// the next step.
 #[test]
 fn another_host_is_told_where_the_log_is() {
     let fixture = Fixture::with_log(&[]);
@@ -366,10 +368,10 @@ fn another_host_is_told_where_the_log_is() {
     let places = ["one", "two", "three"].map(at);
     fixture.moved(&places.each_ref().map(String::as_str));
     assert_eq!(fixture.put(2).code, 0);
-    // The same names: it just follows.
+    // The same names: the host follows.
     let ls = outlive(&["ls", text(&there), "job"]);
     assert!(ls.code == 0 && ls.err.contains("the log was moved to"), "{ls:?}");
-    // Other names: one place can be done without, two cannot.
+    // Other names: one unknown replica is tolerated, two are not.
     fixture.away("one");
     assert_eq!(outlive(&["ls", text(&there), "job"]).code, 0);
     fixture.away("two");
@@ -391,7 +393,7 @@ fn another_host_is_told_where_the_log_is() {
     fixture.holds(1, 2);
 }
 
-/// Into an etcd cluster and out of it, with a place in it.
+/// The log moves into an etcd cluster and out of it, with one replica there.
 #[test]
 fn a_log_is_moved_into_etcd_and_out_of_it() {
     let cluster = Cluster::of(1);
@@ -414,7 +416,7 @@ fn a_log_is_moved_into_etcd_and_out_of_it() {
     fixture.done(&["verify", "POOL"]);
 }
 
-/// Memory; something happens before it is frozen.
+/// Memory that runs a function before it is frozen.
 struct Source<F> {
     inner: MemorySource,
     before: F,
@@ -431,8 +433,8 @@ impl<F: FnMut()> PageSource for Source<F> {
     }
 }
 
-/// Ranks are in the middle of a save: one has said in the log that its image is stored, and rank 0 has not read
-/// that yet. Ranks that are connected through the log have their calls there, too.
+/// Ranks are in the middle of a save: one has written to the log that its image is stored, and rank
+/// 0 has not read that yet. Ranks that the log connects have their calls there, too.
 #[test]
 fn a_save_of_ranks_goes_on_while_the_log_is_moved() {
     for (from, to) in [(vec![], vec!["a", "b", "c"]), (vec!["a", "b", "c"], vec!["d"])] {

@@ -1,4 +1,5 @@
-//! Pools of several directories, as an operator meets them: lost ones, ones that are away, repairs.
+//! Pools of several directories, as an operator uses them: lost targets, targets that are away,
+//! repairs.
 
 use crate::common;
 
@@ -10,7 +11,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// A pool of six directories, and files that are put into it.
+/// A pool of six directories, and files to put into it.
 struct Fixture {
     dir: tempfile::TempDir,
     pool: PathBuf,
@@ -82,7 +83,7 @@ fn two_of_six_directories_may_be_lost() {
         "{status}"
     );
 
-    // Two are away. All goes on, and says so.
+    // Two are away: all commands still work, with a warning.
     for number in [2, 5] {
         fs::rename(fixture.disk(number), fixture.dir.path().join(format!("away {number}")))
             .unwrap();
@@ -110,7 +111,7 @@ fn two_of_six_directories_may_be_lost() {
     assert_eq!(repair.code, 6, "{repair:?}");
     assert!(repair.out.contains("there is no target for them"), "{}", repair.out);
 
-    // A third: no pack can be read without it, and nothing is called lost.
+    // Without a third one no pack can be read, and none is reported as lost.
     fs::rename(fixture.disk(1), fixture.dir.path().join("away 1")).unwrap();
     for (command, code) in [(&["ls"][..], 0), (&["gc"], 6), (&["scrub"], 6), (&["verify"], 6)] {
         let run = fixture.run(command);
@@ -122,7 +123,7 @@ fn two_of_six_directories_may_be_lost() {
         fs::rename(fixture.dir.path().join(format!("away {number}")), fixture.disk(number))
             .unwrap();
     }
-    // What the gc has deleted meanwhile is on them still.
+    // The returned targets still have packs that the gc has deleted meanwhile.
     let repair = fixture.run(&["pool", "repair"]);
     assert_eq!(repair.code, 0, "{repair:?}");
     assert_eq!(fixture.run(&["gc"]).code, 0);
@@ -154,12 +155,12 @@ fn what_is_elsewhere_survives_the_loss_of_too_many_targets() {
         let is_shard = |path: &Path| path.extension().is_some_and(|e| e == "shard");
         files(&fixture.disk(*disk)).iter().any(|(path, _)| is_shard(path))
     };
-    // Which of the disks have the packs of 8 saves is chosen at random.
+    // The disks with the packs of 8 saves are random.
     let used: Vec<usize> = (1..=6).filter(is_used).collect();
     let lost = used[0].to_string();
     fs::remove_dir_all(fixture.disk(used[0])).unwrap();
 
-    // What was on it may come back, so nothing is called lost.
+    // Its packs may come back, so none is reported as lost.
     let codes: Vec<i32> = (1..=8).map(|seed| get(seed).code).collect();
     assert_eq!(codes.contains(&0), used.len() > 1, "{codes:?}");
     assert!(codes.contains(&6), "{codes:?}");
@@ -171,7 +172,7 @@ fn what_is_elsewhere_survives_the_loss_of_too_many_targets() {
     let refused = outlive(&["pool", "remove", text(&fixture.pool), &lost]);
     assert_eq!(refused.code, 6, "{refused:?}");
 
-    // Given up, it leaves what is on the others.
+    // If it is given up, the packs on the others stay.
     for _ in 0..2 {
         let removed = outlive(&["pool", "remove", text(&fixture.pool), &lost, "--lost"]);
         assert_eq!(removed.code, 0, "{removed:?}");
@@ -236,7 +237,7 @@ fn a_pool_that_cannot_be_is_refused_before_anything_is_made() {
     }
 }
 
-/// Who edits `pool.toml` cannot lose a target.
+/// An edit of `pool.toml` cannot lose a target.
 #[test]
 fn targets_are_those_of_the_log() {
     let fixture = Fixture::new(&["--erasure", "4+2"]);
@@ -264,14 +265,14 @@ fn targets_are_those_of_the_log() {
         let warned = run.code == 0 && run.err.contains(told);
         assert!(warned || run.code == 2 && run.err.contains(told), "{told}: {run:?}");
     }
-    // One that was moved is found where the descriptor says it is.
+    // A moved target is found at the descriptor's location.
     fs::rename(fixture.disk(3), fixture.dir.path().join("moved")).unwrap();
     fs::write(&descriptor, text.replace("../disk 3", "../moved")).unwrap();
     assert_eq!(fixture.run(&["verify"]).code, 0);
     assert!(!fixture.run(&["pool", "status"]).out.contains("AWAY"));
 }
 
-/// Targets come and go, and a program of an older view of them finds everything.
+/// Targets are added and removed, and a program with an older table finds everything.
 #[test]
 fn targets_are_added_drained_removed_and_replaced() {
     for rule in [&["--erasure", "4+2"][..], &[]] {
@@ -300,14 +301,14 @@ fn targets_are_added_drained_removed_and_replaced() {
         let added = run(&["pool", "add", "../disk 7"]);
         assert_eq!(added.code, 0, "{added:?}");
         assert!(added.out.contains("Target 7"), "{}", added.out);
-        // Given again, it changes nothing.
+        // A repetition changes nothing.
         for (location, told) in [("../disk 7", "Target 7"), ("../disk 2", "Target 2")] {
             let again = run(&["pool", "add", location]);
             assert!(again.code == 0 && again.out.contains(told), "{again:?}");
         }
         let refused = run(&["pool", "add", "s3x:a"]);
         assert!(refused.code == 2 && refused.err.contains("no scheme"), "{refused:?}");
-        // What is another pool's stays that.
+        // A target of another pool is refused and not changed.
         let strange = pool.with_file_name("another pool");
         assert_eq!(outlive(&["pool", "init", text(&strange)]).code, 0);
         let before = files(&strange);
@@ -315,7 +316,7 @@ fn targets_are_added_drained_removed_and_replaced() {
         assert_eq!((refused.code, refused.out.as_str()), (2, ""), "{refused:?}");
         assert!(refused.err.contains("belongs to the pool"), "{refused:?}");
         assert_eq!(files(&strange), before);
-        // Without redundancy, a few packs need not be everywhere.
+        // Without redundancy, a few packs need not be on all targets.
         let full = [2, 3, 4, 6].into_iter().find(|number| shards(*number) > 0).unwrap();
         let number = full.to_string();
         assert_eq!(shards(7), 0);
@@ -323,7 +324,7 @@ fn targets_are_added_drained_removed_and_replaced() {
         assert_eq!(drained.code, 0, "{drained:?}");
         assert_eq!(shards(full), 0);
         assert!(shards(7) > 0 || rule.is_empty());
-        // Nothing new goes there.
+        // No new pack goes there.
         assert_eq!(fixture.put(2).code, 0);
         assert_eq!(shards(full), 0);
         let removed = run(&["pool", "remove", &number]);
@@ -338,20 +339,20 @@ fn targets_are_added_drained_removed_and_replaced() {
                 && !toml.contains(&format!("disk {full}")),
             "{toml}"
         );
-        // One that is there is emptied into the new one; given again, that is done.
+        // An existing target is emptied into the new one; a repetition changes nothing.
         let replaced = run(&["pool", "replace", "1", "../disk 8"]);
         assert_eq!(replaced.code, 0, "{replaced:?}");
         assert_eq!(shards(1), 0);
         let again = run(&["pool", "replace", "1", "../disk 8"]);
         assert!(again.code == 0 && again.out.contains("Target 8"), "{again:?}");
-        // An emptied one may come again, with another number.
+        // An emptied target may return, with another number.
         let added = run(&["pool", "add", "../disk 1"]);
         assert!(added.code == 0 && added.out.contains("Target 9"), "{added:?}");
         assert_eq!(run(&["pool", "remove", "9"]).code, 0);
         for command in ["verify", "scrub", "gc"] {
             assert_eq!(outlive(&[command, text(&pool)]).code, 0, "{command}");
         }
-        // Should the descriptor be lost, the log's marker may serve as one.
+        // The log's marker may replace a lost descriptor.
         fs::copy(pool.join("log/.pool.toml"), pool.join("pool.toml")).unwrap();
         assert_eq!(outlive(&["verify", text(&pool)]).code, 0);
         fs::rename(fixture.disk(5), fixture.dir.path().join("gone")).unwrap();

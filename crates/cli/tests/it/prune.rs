@@ -1,4 +1,4 @@
-//! What `outlive prune` says when the space cannot be freed, or not at once.
+//! Messages of `outlive prune` if the space cannot be freed, or not at once.
 
 use crate::common;
 

@@ -20,7 +20,7 @@ fn grid(rank: Rank, epoch: Epoch) -> Vec<u8> {
     bytes
 }
 
-/// Makes `dir/pool` with two checkpoints of three ranks.
+/// Creates `dir/pool` with two checkpoints of three ranks.
 fn pool_with_ranks(dir: &Path) -> PathBuf {
     pool_of(dir, 0)
 }
@@ -190,7 +190,8 @@ fn all_ranks_are_copied() {
         assert!(fs::read(out.join("grid.npy")).unwrap().ends_with(&grid(rank, epoch)));
     }
 
-    // Under another name in the same pool nothing is sent again, and its gc finds all that is needed.
+    // A copy to another name in the same pool sends nothing again, and its gc finds all needed
+    // data.
     let fork = json(&["copy", from, from, "heat", "--as", "fork", "--json"]);
     assert_eq!(fork["jobs"][0]["copied"].as_array().unwrap().len(), 2, "{fork}");
     assert_eq!(outlive(&["prune", from, "heat", "--keep-last", "1"]).code, 0);
@@ -201,7 +202,7 @@ fn all_ranks_are_copied() {
     assert_eq!(outlive(&["verify", to]).code, 0);
 }
 
-/// One name, two histories: only the image tables tell.
+/// One name, two histories: only the image tables differ.
 #[test]
 fn another_history_of_ranks_is_not_copied_over() {
     let dir = tempfile::tempdir().unwrap();

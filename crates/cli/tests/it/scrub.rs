@@ -1,4 +1,4 @@
-//! `outlive scrub` as a person or a program meets it.
+//! `outlive scrub` as people and programs use it.
 
 use crate::common;
 
@@ -38,7 +38,7 @@ fn damage_is_found_and_shut_in() {
     assert_eq!(outlive(&["gc", text(&pool)]).code, 0);
     let verify = json_of(&["verify", text(&pool), "--json"], 3);
     assert_eq!(verify["jobs"][0]["damaged_epochs"], json!([3]));
-    // What is lost still has a name, and everybody is told of it.
+    // Lost data still has a name, and every command reports it.
     let verified = outlive(&["verify", text(&pool), "gray scott"]).out;
     assert!(verified.contains("DAMAGED checkpoint 3: region \"u"), "{verified}");
     let listed = outlive(&["ls", text(&pool), "gray scott"]).out;
@@ -65,7 +65,7 @@ fn damage_is_found_and_shut_in() {
     for part in ["checkpoint 3 of job gray scott is damaged: ", "without known damage is 2"] {
         assert!(taken.err.contains(part), "{part}: {}", taken.err);
     }
-    // What is advised can be run as it is.
+    // The advised command can be run unchanged.
     let advised = format!("prune {} 'gray scott' --drop 3`", text(&pool));
     assert!(run.out.contains(&advised), "{advised}: {}", run.out);
     let prune = outlive(&["prune", text(&pool), "gray scott", "--drop", "3"]);

@@ -1,5 +1,5 @@
-//! A target that does not answer: its marker is a pipe that no process writes to, so opening it hangs, as on a mount
-//! whose server is gone.
+//! A silent target: its marker is a pipe that no process writes to, so opening it hangs, as on a
+//! mount whose server is gone.
 
 use crate::common;
 
@@ -38,7 +38,7 @@ fn a_directory_that_hangs_is_done_without() {
     let status = outlive(&["pool", "status", text(&pool)]);
     assert!(status.code == 0 && status.out.contains("AWAY"), "{status:?}");
     assert!(status.out.contains("has not answered for "), "{status:?}");
-    // Where nothing may be lacking it is said, and the pool is as it was.
+    // If full redundancy is required, the put is refused, and the pool is unchanged.
     let descriptor = fs::read_to_string(pool.join("pool.toml")).unwrap();
     let full = descriptor.replace("mirror = 2", "mirror = 2\nwrites = \"full\"");
     assert_ne!(full, descriptor);

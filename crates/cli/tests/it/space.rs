@@ -1,4 +1,4 @@
-//! Space comes back: from running programs, from killed ones, and on a full disk.
+//! Space is freed: of running programs, of killed ones, and on a full disk.
 
 use crate::common;
 use crate::etcd;
@@ -51,7 +51,7 @@ fn wait_until_it_writes(child: &mut Child, pool: &Path) {
     }
 }
 
-/// A running program holds packs back, and `gc` names it. A killed one holds nothing.
+/// A running program holds packs back, and `gc` names it. A killed one holds none back.
 #[test]
 fn a_program_that_was_killed_holds_nothing_back() {
     let dir = tempfile::tempdir().unwrap();
@@ -92,14 +92,14 @@ fn a_program_that_was_killed_holds_nothing_back() {
     assert_eq!((&freed["held_packs"], &freed["held_bytes"]), (&0.into(), &0.into()), "{freed}");
     let got = command(&["get", pool, "job", "--to", "-"]).output().unwrap();
     assert!(got.status.success() && got.stdout == noise(3, DUMP_BYTES));
-    // The killed save's own packs are gone, too.
+    // The killed save's own packs are deleted, too.
     let du = json(&["du", pool, "--json"]);
     assert!(du["packs_bytes"].as_u64() < Some(2 * DUMP_BYTES as u64), "{du}");
     put(pool, "job", 4);
 }
 
-/// Begins a put in namespaces of its own, as in a container: processes outside cannot see whether it runs. `boot`: a file
-/// with the boot id that it sees.
+/// Begins a put in namespaces of its own, as in a container: processes outside cannot see whether
+/// it runs. `boot` is a file with the boot id that it sees.
 fn begin_in_a_container(pool: &str, job: &str, boot: Option<&Path>) -> Option<(Child, ChildStdin)> {
     if !rustix::process::geteuid().is_root() {
         assert!(std::env::var_os("CI").is_none(), "root is needed to make a namespace");
@@ -119,7 +119,7 @@ fn begin_in_a_container(pool: &str, job: &str, boot: Option<&Path>) -> Option<(C
     Some((child, stdin))
 }
 
-/// A program in a container is in its save: it holds packs back until it is killed.
+/// Checks that a program in a container that is in its save holds packs back until it is killed.
 fn a_killed_one_holds_nothing_back(path: &Path, container: (Child, ChildStdin), what: &str) {
     let (pool, (mut child, mut stdin)) = (text(path), container);
     stdin.write_all(&noise(9, 12_000_000)).unwrap();
@@ -144,7 +144,8 @@ fn a_killed_one_holds_nothing_back(path: &Path, container: (Child, ChildStdin), 
     put(pool, "job", 4);
 }
 
-/// A process number means nothing in another container. There the log says whether its writer runs.
+/// A process number means nothing in another container. There the log shows whether its writer
+/// runs.
 #[test]
 fn a_program_that_was_killed_in_another_container_holds_nothing_back() {
     let cluster = Cluster::of(1);
@@ -163,8 +164,8 @@ fn a_program_that_was_killed_in_another_container_holds_nothing_back() {
     }
 }
 
-/// One kernel at a time has a disk. So its locks tell of programs that ran before the host was started again, and of
-/// programs in containers that see another boot id.
+/// Only one kernel at a time has a disk. So its locks also show the state of programs from before
+/// the host restarted, and of programs in containers that see another boot id.
 #[test]
 fn a_program_of_another_boot_holds_nothing_back() {
     let dir = tempfile::tempdir().unwrap();
@@ -240,7 +241,7 @@ fn a_prune_works_on_a_disk_that_is_full_to_the_last_byte() {
     }
     let got = command(&["get", pool, "job", "--to", "-"]).output().unwrap();
     assert!(got.status.success() && got.stdout == noise(6, DUMP_BYTES));
-    // Control: without the reserve the prune fails.
+    // As a control: without the reserve the prune fails.
     fs::remove_file(mount.0.join("filler")).unwrap();
     (7..=8).for_each(|seed| put(pool, "job", seed));
     fs::remove_file(&reserve).unwrap();

@@ -1,4 +1,4 @@
-//! Suspect checkpoints: shown, passed over, not counted by rules, and cleared once they are whole.
+//! Suspect checkpoints: shown, skipped, not counted by rules, and cleared once they are whole.
 
 use crate::common;
 
@@ -22,11 +22,11 @@ fn a_suspect_checkpoint_is_shown_and_cleared_by_a_verification() {
     assert_eq!(marks, [&json!(false), &json!(false), &json!(true)]);
     assert!(outlive(&["ls", text, "gray scott"]).out.contains("suspect"));
     assert!(outlive(&["show", text, "gray scott", "3"]).out.contains("suspect"));
-    // The newest that counts is the one before.
+    // The newest that counts is the one before it.
     let shown = outlive(&["show", text, "gray scott", "--json"]);
     assert!(shown.code == 0 && shown.out.contains("\"epoch\": 2"), "{shown:?}");
 
-    // A part of it says nothing about the whole.
+    // A sample shows nothing about the whole checkpoint.
     let sampled = json(&["verify", text, "--sample", "50%", "--json"]);
     assert_eq!(sampled["jobs"][0]["cleared_epochs"], json!([]));
     let verified = json(&["verify", text, "--json"]);
@@ -35,7 +35,7 @@ fn a_suspect_checkpoint_is_shown_and_cleared_by_a_verification() {
     let shown = outlive(&["show", text, "gray scott", "--json"]);
     assert!(shown.out.contains("\"epoch\": 3"), "{shown:?}");
 
-    // What is damaged stays suspect.
+    // A damaged checkpoint stays suspect.
     mark();
     damage_array(&path, 3);
     let verified = outlive(&["verify", text]);

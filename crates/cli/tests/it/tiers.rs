@@ -1,5 +1,5 @@
-//! Pools with a fast tier and a slow one, as an operator meets them: the slow one is filled, the fast one is
-//! lost, and what was filled is there.
+//! Pools with a fast and a slow tier, as an operator uses them: the slow one is filled, the fast
+//! one is lost, and the slow one has the copies.
 
 use crate::common;
 
@@ -18,21 +18,21 @@ fn noise(seed: u64) -> Vec<u8> {
     (0..40_000).map(word).flat_map(mixed).collect()
 }
 
-/// A pool with `fast 1`, `fast 2` … and `slow 1`, `slow 2` … beside it.
+/// A pool with `fast 1`, `fast 2` … and `slow 1`, `slow 2` … next to it.
 struct Fixture {
     dir: tempfile::TempDir,
     pool: PathBuf,
 }
 
 impl Fixture {
-    /// One that is filled by the command only.
+    /// Creates a pool whose slow tier only the command fills.
     fn new(fast: usize, slow: usize, rule: &[&str]) -> Fixture {
         let fixture = Fixture::filling(fast, slow, rule);
         fixture.set("fill = false");
         fixture
     }
 
-    /// One that programs fill.
+    /// Creates a pool whose slow tier programs fill.
     fn filling(fast: usize, slow: usize, rule: &[&str]) -> Fixture {
         let dir = tempfile::tempdir().unwrap();
         let pool = dir.path().join("a pool");
@@ -92,7 +92,7 @@ impl Fixture {
         run
     }
 
-    /// The tiers of each checkpoint, newest first.
+    /// Returns the tiers of each checkpoint, newest first.
     fn tiers(&self) -> Vec<Vec<String>> {
         let status = json(&["pool", "status", text(&self.pool), "--json"]);
         let names = |one: &serde_json::Value| {
@@ -107,7 +107,7 @@ impl Fixture {
         files(&self.at(name)).into_iter().filter(|(path, _)| is_shard(path)).collect()
     }
 
-    /// How many there are, while others are being written.
+    /// Counts the shards, while others are being written.
     fn shard_count(&self, name: &str) -> usize {
         let mut dirs = vec![self.at(name)];
         let mut count = 0;
@@ -122,7 +122,7 @@ impl Fixture {
         count
     }
 
-    /// Puts lines into `[tiers]`.
+    /// Inserts lines into `[tiers]`.
     fn set(&self, lines: &str) {
         const TIERS: &str = "[tiers]\n";
         let path = self.pool.join("pool.toml");
@@ -155,17 +155,17 @@ fn what_was_filled_outlives_the_fast_tier() {
         assert!(filled.out.contains("copied to the slow tier"), "{}", filled.out);
         assert!(fixture.good(&["pool", "fill"]).out.contains("has them all"));
         assert_eq!(fixture.tiers(), [["fast", "slow"], ["fast", "slow"]]);
-        // Nothing is surplus, and nothing is called damaged.
+        // No shard is surplus, and none is reported as damaged.
         assert!(fixture.good(&["pool", "repair"]).out.contains("no shard of them is missing"));
         fixture.good(&["scrub"]);
-        // What a gc rewrites goes to the slow tier before it deletes what was there.
+        // Packs that a gc rewrites go to the slow tier before it deletes the old ones.
         fixture.good(&["gc"]);
         assert_eq!(fixture.tiers(), [["fast", "slow"], ["fast", "slow"]]);
         fixture.good(&["verify"]);
         assert_eq!(fixture.put(3).code, 0);
         assert_eq!(fixture.tiers(), [&["fast"][..], &["fast", "slow"], &["fast", "slow"]]);
 
-        // The fast tier is away: what is only there is passed over, and not lost.
+        // The fast tier is away: checkpoints that only it has are skipped, and not lost.
         for number in 1..=fast {
             fs::rename(
                 fixture.at(&format!("fast {number}")),
@@ -190,7 +190,7 @@ fn what_was_filled_outlives_the_fast_tier() {
         let put = fixture.put(4);
         assert!(put.code != 0, "{put:?}");
 
-        // It comes back, and nothing is wrong.
+        // It returns, and nothing is wrong.
         for number in 1..=fast {
             fs::rename(
                 fixture.at(&format!("away {number}")),
@@ -202,7 +202,7 @@ fn what_was_filled_outlives_the_fast_tier() {
         fixture.check(3);
         fixture.good(&["pool", "fill"]);
 
-        // It is lost for good, and others take its place.
+        // It is lost for good, and new targets replace it.
         for number in 1..=fast {
             fs::remove_dir_all(fixture.at(&format!("fast {number}"))).unwrap();
         }
@@ -211,7 +211,7 @@ fn what_was_filled_outlives_the_fast_tier() {
         }
         let remove = |number: usize| {
             let removed = fixture.run(&["pool", "remove", &number.to_string(), "--lost"]);
-            // The repair waits for others, as long as more are away than may be lost.
+            // The repair waits as long as more targets are away than the redundancy tolerates.
             let waits = fast - number > 1;
             assert_eq!(removed.code, if waits { 6 } else { 0 }, "{removed:?}");
             assert_eq!(removed.out.contains("not possible yet"), waits, "{removed:?}");
@@ -247,7 +247,7 @@ fn one_slow_target_has_the_data_and_enough_of_them_have_all() {
     fixture.good(&["pool", "fill"]);
     let parity = (1..=3).flat_map(|n| names(&format!("slow {n}")));
     assert!(parity.filter(|name| name.ends_with(".2.shard")).count() > 0);
-    // Each is the same as on the fast tier.
+    // Each copy equals the one on the fast tier.
     let all = |tier: &str| -> Vec<(PathBuf, Vec<u8>)> {
         (1..=3).flat_map(|n| fixture.shards(&format!("{tier} {n}"))).collect()
     };
@@ -257,7 +257,7 @@ fn one_slow_target_has_the_data_and_enough_of_them_have_all() {
         let same = fast.iter().find(|(other, _)| other.file_name() == name);
         assert!(same.is_some_and(|(_, other)| *other == bytes), "{}", path.display());
     }
-    // A slow target may go, and what another one can take goes there.
+    // If a slow target is removed, its packs go to another one.
     fixture.good(&["pool", "remove", "4"]);
     assert!(fixture.shards("slow 1").is_empty());
     assert_eq!(fixture.tiers(), [["fast", "slow"], ["fast", "slow"]]);
@@ -295,7 +295,7 @@ fn damage_on_the_fast_tier_is_read_from_the_slow_one_and_mended() {
     assert!(scrub.out.contains("whole"), "{}", scrub.out);
     assert!(fixture.shards("fast 1") == whole, "the same bytes again");
 
-    // What is damaged on the slow tier is written anew where it is.
+    // Damaged copies on the slow tier are rewritten there.
     let copies = fixture.shards("slow 1");
     let (path, mut bytes) = copies[0].clone();
     bytes[5000] ^= 1;
@@ -339,7 +339,7 @@ fn the_rule_says_what_the_slow_tier_gets() {
     old.set("older_than_s = 1000000");
     assert_eq!(old.put(1).code, 0);
     assert!(old.good(&["pool", "fill"]).out.starts_with("0 checkpoints"));
-    // The tier is the table's, whatever a copy of the descriptor leaves out.
+    // The table determines the tier, even if a copy of the descriptor omits it.
     let path = old.pool.join("pool.toml");
     let before = fs::read_to_string(&path).unwrap();
     assert!(before.contains("tier = \"slow\""), "{before}");
@@ -357,7 +357,7 @@ fn a_fill_that_was_killed_is_repeated() {
     for epoch in 1..=3 {
         assert_eq!(fixture.put(epoch).code, 0);
     }
-    // After its first packs it would wait for days.
+    // At this rate it would wait for days after its first packs.
     let mut fill = command(&["pool", "fill", text(&fixture.pool), "--rate", "1"])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -367,7 +367,7 @@ fn a_fill_that_was_killed_is_repeated() {
         assert!(fill.try_wait().unwrap().is_none(), "it has ended");
         std::thread::yield_now();
     }
-    // Nor does it keep saves and restores waiting.
+    // It does not delay saves and restores.
     assert_eq!(fixture.put(4).code, 0);
     fixture.check(4);
     fill.kill().unwrap();
@@ -392,7 +392,7 @@ fn fills_run_beside_saves_and_gcs() {
         let others = move |command: &'static [&'static str]| {
             while !done.load(order) {
                 let run = fixture.run(command);
-                // Another collects just then.
+                // Another collector may run.
                 assert!(matches!(run.code, 0 | 6), "{command:?}: {run:?}");
             }
         };
@@ -414,7 +414,7 @@ fn fills_run_beside_saves_and_gcs() {
     fixture.good(&["pool", "fill"]);
     fixture.good(&["verify"]);
     assert!(fixture.tiers().iter().all(|tiers| tiers.len() == 2), "{:?}", fixture.tiers());
-    // What a gc deletes, it deletes everywhere.
+    // A gc deletes packs from all tiers.
     let named = |name: &str| -> Vec<PathBuf> {
         fixture.shards(name).into_iter().map(|(path, _)| path.file_name().unwrap().into()).collect()
     };
@@ -442,20 +442,20 @@ fn programs_fill_the_slow_tier_behind_their_commits() {
     let listed = json(&["ls", text(&fixture.pool), "job", "--json"]);
     let tiers = &listed["checkpoints"][0]["tiers"];
     assert_eq!(*tiers, serde_json::json!(["fast", "slow"]), "{listed}");
-    // What packs a gc writes, it has copied; the next save goes on from there.
+    // The gc has copied the packs that it wrote; the next save continues from there.
     fixture.good(&["prune", "job", "--keep-last", "1"]);
     fixture.good(&["gc"]);
     assert_eq!(fixture.put(4).code, 0);
     assert_eq!(fixture.tiers(), vec![["fast", "slow"]; 2]);
 
-    // The slow tier is away: that is said once, and costs nothing but its copies.
+    // The slow tier is away: one warning, and no effect except for missing copies.
     fs::rename(fixture.at("slow 1"), fixture.at("away")).unwrap();
     let put = fixture.put(5);
     assert_eq!(put.code, 0, "{put:?}");
     assert!(put.err.contains("the slow tier lacks"), "{}", put.err);
     assert!(put.err.contains("slow 1"), "{}", put.err);
     fs::rename(fixture.at("away"), fixture.at("slow 1")).unwrap();
-    // The next save makes up for it.
+    // The next save copies what is missing.
     assert_eq!(fixture.put(6).code, 0);
     assert_eq!(fixture.tiers(), vec![["fast", "slow"]; 4]);
     for number in 1..=3 {
@@ -473,7 +473,7 @@ fn a_program_that_ends_waits_no_longer_for_the_slow_tier_than_it_is_told() {
     assert_eq!(put.code, 0, "{put:?}");
     assert!(put.err.contains("was closed before the slow tier had all of it"), "{}", put.err);
     assert!(put.err.contains("pool fill"), "{}", put.err);
-    // Nor does a program that is killed while it copies leave anything but work.
+    // A program that is killed while it copies leaves nothing wrong, only work.
     fixture.set("finish_s = 1000");
     let path = fixture.pool.join("pool.toml");
     let slowly = fs::read_to_string(&path).unwrap().replace("finish_s = 0\n", "");
@@ -490,7 +490,7 @@ fn a_program_that_ends_waits_no_longer_for_the_slow_tier_than_it_is_told() {
         assert!(put.try_wait().unwrap().is_none(), "it has ended");
         std::thread::yield_now();
     }
-    // Meanwhile it stands in nobody's way.
+    // Meanwhile it does not block other commands.
     fixture.good(&["pool", "repair"]);
     put.kill().unwrap();
     put.wait().unwrap();

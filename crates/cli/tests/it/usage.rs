@@ -1,4 +1,4 @@
-//! What goes wrong without any fault of the pool: command lines, files that were named, rights, and
+//! Errors that are not the pool's: command lines, files that the user names, access rights, and
 //! standard output.
 
 use crate::common;
@@ -27,7 +27,7 @@ fn command_lines_that_cannot_be_read_are_told_as_json() {
         let message = told["error"]["message"].as_str().unwrap();
         assert!(message.starts_with(|c: char| c != '\n') && message.len() > 20, "{message}");
     }
-    // Standard output may be a file's.
+    // Standard output may take a file's content.
     let run = outlive(&["--json", "get", "p", "j", "--to", "-", "--memory", "lots"]);
     assert!(run.code == 2 && run.out.is_empty() && run.err.contains("\"error\""), "{run:?}");
     let run = outlive(&["lss"]);
@@ -67,7 +67,7 @@ fn files_that_were_named_are_no_damage() {
 fn what_may_not_be_read_is_no_damage() {
     let dir = tempfile::tempdir().unwrap();
     let pool = pool_with_job(dir.path());
-    // The superuser may read everything, but no loop of links.
+    // The superuser may read everything, except for a loop of links.
     let listed: Vec<_> = fs::read_dir(pool.join("packs")).unwrap().collect();
     for (number, entry) in listed.into_iter().enumerate() {
         let directory = entry.unwrap().path();

@@ -1,5 +1,5 @@
-//! Pools with a fast tier in memory, as a program meets them behind a restart of its host: directories on a
-//! tmpfs that are emptied.
+//! Pools with a fast tier in memory, as programs see them after a restart of their host:
+//! directories on a tmpfs that are emptied.
 
 use crate::common;
 
@@ -17,7 +17,7 @@ fn noise(seed: u64) -> Vec<u8> {
     (0..40_000).map(word).flat_map(mixed).collect()
 }
 
-/// A pool on disk, whose targets are in memory, and a slow one on disk, if there is one.
+/// A pool on disk, whose targets are in memory, with or without a slow one on disk.
 struct Fixture {
     dir: tempfile::TempDir,
     memory: tempfile::TempDir,
@@ -47,14 +47,14 @@ impl Fixture {
         self.memory.path().join(format!("ram {number}"))
     }
 
-    /// What a restart of the host leaves.
+    /// Removes what a restart of the host removes.
     fn restart(&self) {
         for entry in fs::read_dir(self.memory.path()).unwrap() {
             fs::remove_dir_all(entry.unwrap().path()).unwrap();
         }
     }
 
-    /// A command on a host.
+    /// Runs a command on a host.
     fn on(&self, host: &str, words: &[&str]) -> Run {
         let output = command(words).env("OUTLIVE_HOST", host).output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -122,19 +122,20 @@ fn a_program_goes_on_from_the_slow_tier_when_memory_is_lost() {
     let config = fixture.pool.join("pool.toml");
     let filled = fs::read_to_string(&config).unwrap();
     fs::write(&config, format!("{filled}\n[tiers]\nfill = false\n")).unwrap();
-    // Shares everything with the one before, and is not on the slow tier, nor is what comes behind it.
+    // This checkpoint shares all data with the one before. It is not on the slow tier, and neither
+    // is the next one.
     fixture.put(3);
     fixture.put(1);
     fixture.restart();
 
-    // Nothing is written by whoever only looks.
+    // A command that only reads writes nothing.
     let (got, data) = fixture.get("one", &[]);
     assert_eq!(got.code, 0, "{got:?}");
     assert!(data.unwrap() == noise(2), "{got:?}");
     assert!(got.err.contains("in memory"), "{got:?}");
     assert!(!fixture.ram(1).exists());
 
-    // The same bytes again: what was stored of them is gone.
+    // The same bytes again: their stored copy is gone.
     let put = fixture.put(3);
     assert!(put.err.contains("made anew as target 3"), "{put:?}");
     assert!(put.err.contains("lost with the memory that they were in: checkpoints 3"), "{put:?}");
@@ -148,7 +149,7 @@ fn a_program_goes_on_from_the_slow_tier_when_memory_is_lost() {
     let put = fixture.put(1);
     assert!(!put.err.contains("anew"), "{put:?}");
     fixture.check(6, 1);
-    // What is lost can be pruned, and the rest filled.
+    // The lost checkpoint can be pruned, and the others filled.
     fixture.good(&["prune", "job", "--keep-last", "2"]);
     fixture.good(&["pool", "fill"]);
     let safe = |tiers: &[String]| tiers.contains(&"slow".to_owned());
@@ -174,7 +175,7 @@ fn a_pool_in_memory_alone_says_what_is_lost_and_begins_anew() {
     let (got, data) = fixture.get("one", &[]);
     assert_ne!(got.code, 0, "{got:?}");
     assert!(data.is_none());
-    // The same bytes: nothing of them is left.
+    // The same bytes: no copy of them remains.
     let put = fixture.put(1);
     assert!(put.err.contains("checkpoints 1; none is left"), "{put:?}");
     fixture.check(2, 1);
@@ -184,7 +185,7 @@ fn a_pool_in_memory_alone_says_what_is_lost_and_begins_anew() {
 fn only_the_host_whose_memory_it_was_makes_it_anew() {
     let fixture = Fixture::with_slow();
     fixture.put(1);
-    // Another host sees no memory of the first one, even where a directory has the same name.
+    // Another host sees no memory of the first one, even if a directory has the same name.
     let put = fixture.put_from("two", 2);
     assert_eq!(put.code, 2, "{put:?}");
     assert!(put.err.contains("in the memory of the host one"), "{put:?}");
@@ -197,7 +198,7 @@ fn only_the_host_whose_memory_it_was_makes_it_anew() {
     assert!(!fixture.ram(1).exists());
     fixture.put(2);
     fixture.check(2, 2);
-    // A second target in memory must be in that of the same host.
+    // A second target in memory must be on the same host.
     let added = fixture
         .on("two", &["pool", "add", text(&fixture.pool), text(&fixture.ram(2)), "--volatile"]);
     assert_eq!(added.code, 2, "{added:?}");
@@ -208,7 +209,7 @@ fn only_the_host_whose_memory_it_was_makes_it_anew() {
     assert!(added.err.contains("not in memory"), "{added:?}");
 }
 
-/// What has to outlive the memory of the host is not in it.
+/// Data that must survive the loss of the host's memory is not stored in it.
 #[test]
 fn a_target_in_memory_is_refused_while_the_log_or_a_slow_target_is() {
     let (fixture, made) = Fixture::new(&[]);
@@ -234,7 +235,7 @@ fn what_comes_back_by_halves_is_no_target_and_two_programs_make_it_anew_once() {
     let copied = std::process::Command::new("cp").arg("-a").arg(fixture.ram(1)).arg(&copy).status();
     assert!(copied.unwrap().success());
     fs::remove_dir_all(fixture.ram(1)).unwrap();
-    // Packs without what says whose they are: somebody has to look at that.
+    // Packs without a marker: the operator must examine them.
     fs::create_dir(fixture.ram(1)).unwrap();
     fs::rename(copy.join("packs"), fixture.ram(1).join("packs")).unwrap();
     let marker = fixture.ram(1).join("packs/.pool.toml");
@@ -257,7 +258,7 @@ fn what_comes_back_by_halves_is_no_target_and_two_programs_make_it_anew_once() {
     assert!(!config.contains("unsettled"), "{config}");
     fixture.check(1, 1);
     fixture.check(2, 2);
-    // The old one in its place is not the new one.
+    // The old target in its place is not the new one.
     fs::write(&marker, old).unwrap();
     assert_eq!(fixture.put_from("one", 4).code, 2);
 }
@@ -277,12 +278,12 @@ fn the_fast_tier_is_trimmed_of_what_the_slow_one_has() {
         files(at).into_iter().filter(|(path, _)| is_shard(path)).count()
     };
     let all = shards(&fixture.ram(1));
-    // The slow tier has nothing: everything stays.
+    // The slow tier has nothing, so all packs stay.
     let trimmed = fixture.good(&["pool", "trim"]);
     assert!(trimmed.out.contains("stay, as the slow tier lacks them"), "{trimmed:?}");
     assert_eq!(shards(&fixture.ram(1)), all);
     fixture.good(&["pool", "fill"]);
-    // A damaged copy is none.
+    // A damaged copy does not count.
     let slow = fixture.dir.path().join("slow");
     let is_shard = |path: &Path| path.extension().is_some_and(|end| end == "shard");
     let copies = files(&slow).into_iter().filter(|(path, _)| is_shard(path));
@@ -305,7 +306,7 @@ fn the_fast_tier_is_trimmed_of_what_the_slow_one_has() {
     assert!(left > 0 && left < all, "{left} of {all}");
     let (tiers, slow_only) = (fixture.epochs(), vec!["slow".to_owned()]);
     assert!(tiers.iter().filter(|(_, tiers)| *tiers == slow_only).count() >= 3, "{tiers:?}");
-    // What the newest needs is here, whatever its lists name.
+    // The fast tier has all data of the newest, whatever its lists name.
     let away = fixture.dir.path().join("away");
     fs::rename(&slow, &away).unwrap();
     fixture.check(4, 4);
@@ -313,7 +314,7 @@ fn the_fast_tier_is_trimmed_of_what_the_slow_one_has() {
     fs::rename(&away, &slow).unwrap();
     (1..=4).for_each(|epoch| fixture.check(epoch, epoch));
 
-    // Nobody brings it back, nor calls it missing; and saves share what is on the slow tier only.
+    // A repair and a scrub accept trimmed packs, and saves share data that only the slow tier has.
     let repaired = fixture.good(&["pool", "repair"]);
     assert!(repaired.out.contains("trimmed"), "{repaired:?}");
     fixture.good(&["scrub"]);
@@ -330,7 +331,7 @@ fn the_fast_tier_is_trimmed_of_what_the_slow_one_has() {
     (3..=4).for_each(|epoch| fixture.check(epoch, epoch));
     fixture.check(5, 1);
     fixture.check(6, 6);
-    // What the newest needs is brought back.
+    // The repair brings back the data of the newest checkpoint.
     fixture.good(&["pool", "repair"]);
 }
 
@@ -354,7 +355,8 @@ fn programs_trim_behind_their_fills() {
     (1..=3).for_each(|epoch| fixture.check(epoch, epoch));
 }
 
-/// What has to outlive a restart of the host is not put into its memory: logs, and what a slow tier has.
+/// Data that must survive a restart of the host is not put into its memory: logs, and the slow
+/// tier.
 #[test]
 fn what_has_to_stay_is_not_put_into_memory() {
     let memory = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -391,7 +393,7 @@ fn what_has_to_stay_is_not_put_into_memory() {
     let (code, err) = run(&["pool", "move-log", text(&pool), "--log", "../log"]);
     assert_eq!(code, Some(0), "{err}");
 
-    // A pool that is in memory itself may have all of it there, and says so.
+    // A pool that is in memory itself may have everything there; the command reports that.
     let words = ["pool", "init", &at("pool"), "--volatile", &at("other"), "--slow", &slow];
     let output = command(&words).env("OUTLIVE_HOST", "one").output().unwrap();
     let out = String::from_utf8(output.stdout).unwrap();

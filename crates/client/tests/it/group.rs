@@ -1,6 +1,6 @@
-//! Programs of several ranks, each a thread with a client of its own: they save together, and go on with
-//! the same and with other numbers of ranks.
-#![allow(unsafe_code)] // they hand over their own memory
+//! Programs of several ranks, each rank a thread with its own client: they save together, and go on
+//! with the same number of ranks or another one.
+#![allow(unsafe_code)] // the tests hand over their own memory
 
 use outlive_capture::{Region, fill::MutRegion};
 use outlive_client::{Client, End, NamedMemory, WritePermit};
@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
-/// Extents of the global array.
+/// Shape of the global array.
 const ROWS: u64 = 120;
 const COLUMNS: u64 = 700;
 
@@ -23,12 +23,12 @@ const COLUMNS: u64 = 700;
 struct Share {
     offset: [u64; 2],
     shape: [u64; 2],
-    /// Block and stride; none of a box.
+    /// Block and stride; `None` for a box.
     blocks: Option<([u64; 2], [u64; 2])>,
 }
 
 impl Share {
-    /// The rows or columns that it has.
+    /// Returns its indices along the axis `at`.
     fn along(&self, at: usize) -> Vec<u64> {
         let (offset, extent) = (self.offset[at], self.shape[at]);
         match self.blocks {
@@ -52,20 +52,20 @@ impl Share {
     }
 }
 
-/// What one rank has.
+/// Memory of one rank.
 struct Memory {
     part: Share,
     /// Its part of the array.
     cells: Vec<u64>,
-    /// The same on all ranks.
+    /// Table that is the same on all ranks.
     table: Vec<u8>,
-    /// Of each rank its own; none if it is empty.
+    /// Bytes of this rank alone; if empty, it has no such region.
     own: Vec<u8>,
-    /// One number, the same on all ranks.
+    /// Number that is the same on all ranks.
     step: Box<u64>,
 }
 
-/// The element of the array at a place, after so many steps.
+/// Returns the element of the array at this row and column, after `step` steps.
 fn cell(row: u64, column: u64, step: u64) -> u64 {
     if (row + column).is_multiple_of(7) {
         row * COLUMNS + column + (step << 32)
@@ -105,7 +105,7 @@ impl Memory {
 
     fn regions(&self) -> Vec<Region> {
         let region = |name: &str, dtype: &str, shape: Vec<u64>, start: *const u8, bytes: usize| {
-            // SAFETY: every test waits for `save`, and writes its memory only then.
+            // SAFETY: every test waits for `save`, and only then writes its memory.
             unsafe { Region::from_raw(name, dtype, shape, start, bytes) }
         };
         let bytes = self.cells.len() * 8;
@@ -128,7 +128,8 @@ impl Memory {
 
     fn targets(&mut self) -> Vec<NamedMemory> {
         let target = |name: &str, dtype: &str, shape, start, bytes, distribution| {
-            // SAFETY: every test keeps its memory, and does not look at it, until the restore is over.
+            // SAFETY: every test keeps its memory, and does not look at it, until the restore is
+            // over.
             let memory = unsafe { MutRegion::from_raw(start, bytes) };
             NamedMemory {
                 name: name.to_owned(),
@@ -161,7 +162,8 @@ impl Memory {
     }
 }
 
-/// Blocks of rows, of columns, and of both; rows one by one, columns by fives, and blocks of both.
+/// Cuts the array: blocks of rows, of columns or of both; or cyclic: rows one by one, columns by
+/// fives, or blocks of both.
 fn parts(ranks: u32, by: &str) -> Vec<Share> {
     let cut = |extent: u64, pieces: u64, at: u64| {
         (extent * at / pieces, extent * (at + 1) / pieces - extent * at / pieces)
@@ -212,7 +214,7 @@ fn pool(dir: &Path) -> Pool {
     open(&path, Environment::system()).unwrap()
 }
 
-/// Runs ranks, each in a thread of its own.
+/// Runs `ranks` ranks, each in its own thread.
 fn run<T: Send>(
     dir: &Path,
     ranks: u32,
@@ -262,7 +264,7 @@ fn ranks_save_together_and_write_what_has_changed() {
             client.close(End::Together).unwrap();
             first.new_bytes
         });
-        // The table is stored by one of them.
+        // One of the ranks stores the table.
         assert!(new_bytes[0] > 150_000 + new_bytes[1], "{new_bytes:?}");
         run(dir.path(), 4, schedule, |rank, client| {
             let mut found = Memory::empty(by_rows[rank as usize].clone(), 100);
@@ -295,7 +297,7 @@ fn another_number_of_ranks_takes_the_parts_it_needs() {
                 found.check(5);
                 restored.stats.read_bytes
             });
-            // Rows lie side by side: nobody reads what he has no part of.
+            // Rows lie side by side: no rank reads data in which it has no part.
             if by == "rows" && ranks == 5 && saved == 4 {
                 let all: u64 = ROWS * COLUMNS * 8;
                 assert!(read.iter().all(|read| *read < all / 2 + 400_000), "{read:?} of {all}");
@@ -329,7 +331,7 @@ fn blocks_that_are_dealt_out_become_any_others() {
     }
 }
 
-/// With the same blocks each rank reads its own image, and writes only what it changes then.
+/// With the same blocks, each rank reads its own image, and then writes only its changes.
 #[test]
 fn a_rank_goes_on_with_its_own_blocks() {
     let dir = tempfile::tempdir().unwrap();
@@ -363,7 +365,7 @@ fn what_no_rank_has_saved_is_named() {
     let errors = run(dir.path(), 1, Schedule::Coordinated, |_, client| {
         let mut memory = Memory::empty(here[0].clone(), 100);
         let error = restore(&client, &mut memory).unwrap_err();
-        // Nothing was written to it, nor to what is there.
+        // The restore wrote nothing, not even data that is there.
         assert!(memory.cells.iter().all(|cell| *cell == !0));
         assert!(memory.table.iter().all(|byte| *byte == 1) && memory.own == [9; 100]);
         error
@@ -411,7 +413,7 @@ fn what_each_rank_has_for_itself_needs_as_many_ranks() {
     assert_eq!(errors[0].kind(), ErrorKind::Invalid);
     let message = errors[0].message();
     assert!(message.contains("rank 2") && message.contains("\"own\""), "{message}");
-    // Fewer ranks can be had: those that are left have their own.
+    // Fewer ranks are possible: each one that is left gets its own region.
     run(dir.path(), 1, Schedule::Coordinated, |_, client| {
         let mut found = Memory::empty(parts(1, "rows").remove(0), 100);
         restore(&client, &mut found).unwrap().unwrap();
@@ -470,7 +472,7 @@ fn what_one_rank_does_wrong_all_are_told() {
     }
 }
 
-/// It saves again where the others are a step behind: a checkpoint of two steps was committed, in silence.
+/// After it, the rank is a step ahead of the others: no checkpoint may mix two steps.
 #[test]
 fn a_rank_that_leaves_out_a_save_is_noticed() {
     let dir = tempfile::tempdir().unwrap();
@@ -478,7 +480,7 @@ fn a_rank_that_leaves_out_a_save_is_noticed() {
     let errors = run(dir.path(), 2, Schedule::Coordinated, |rank, client| {
         let mut errors = Vec::new();
         for step in 1..=6 {
-            // Each leaves out one.
+            // Each rank leaves out one save.
             if (rank, step) == (1, 3) || (rank, step) == (0, 6) {
                 continue;
             }

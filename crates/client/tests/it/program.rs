@@ -1,5 +1,5 @@
 //! Programs as front doors write them: they save, end, restore into other memory, and go on.
-#![allow(unsafe_code)] // they hand over their own memory
+#![allow(unsafe_code)] // the tests hand over their own memory
 
 use crate::heat;
 
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// A program's memory: a large array, and two that are packed together.
+/// Memory of a program: a large array, and two small ones that are packed together.
 #[derive(Clone, PartialEq)]
 struct Memory {
     grid: Vec<u8>,
@@ -45,7 +45,7 @@ impl Memory {
             [("grid", &self.grid), ("small", &self.small), ("step", &self.step)];
         let region = |(name, bytes): (&str, &[u8])| {
             let (start, length) = (bytes.as_ptr(), bytes.len());
-            // SAFETY: every test waits for `save`, and writes its memory only then.
+            // SAFETY: every test waits for `save`, and only then writes its memory.
             unsafe { Region::from_raw(name, "|u1", vec![length as u64], start, length) }
         };
         parts.into_iter().map(region).collect()
@@ -106,14 +106,14 @@ fn the_example_goes_on_where_it_was() {
     let whole = heat::run(&dir.path().join("whole"), 40).unwrap();
     assert_eq!(whole.0, 0);
     let parts = dir.path().join("parts");
-    // What was not saved of the first run is computed again.
+    // The second run computes again what the first one did not save.
     assert_eq!(heat::run(&parts, 25).unwrap().0, 0);
     let (begun, cells) = heat::run(&parts, 40).unwrap();
     assert_eq!(begun, 20);
     assert!(cells == whole.1, "bit for bit");
 }
 
-/// A job that is closed has no descriptors, however many were open, beside one that goes on with its own.
+/// Closed jobs keep no file descriptors, however many jobs were open; an open job keeps its own.
 #[test]
 fn closed_jobs_keep_no_descriptors() {
     let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
@@ -133,11 +133,11 @@ fn closed_jobs_keep_no_descriptors() {
         closed.push(client);
     }
     assert!(descriptors() <= before, "{} descriptors after {before}", descriptors());
-    // The other one has missed nothing.
+    // The other job has missed no change.
     memory.grid[5000] ^= 1;
     let stats = save(&other, &memory);
     assert!(stats.changed_bytes <= 4 * 4096, "{stats:?}");
-    // A closed one goes on, and what it wrote comes back.
+    // A closed job goes on, and its data comes back.
     let mut again = closed.swap_remove(7);
     save(&again, &memory);
     memory.grid[9000] ^= 1;
@@ -184,7 +184,7 @@ fn a_lazy_restore_fills_while_the_program_runs_and_primes_the_next_save() {
     permit.withdraw();
     let begun = begun.unwrap().unwrap();
     assert_eq!(begun.filled.restored.epoch, 1);
-    // What is packed with others is there at once.
+    // Regions that are packed together are there at once.
     assert!(found.small == saved.small && found.step == saved.step);
     let whole = begun.rest.wait(None, Duration::MAX);
     whole.unwrap().unwrap();
@@ -243,7 +243,7 @@ fn parts_copies_and_memory_that_overlaps() {
     save(&client(dir.path()), &saved);
     let client = client(dir.path());
     let permit = Arc::new(WritePermit::default());
-    // One region as a copy, one into the same memory as another, one not at all.
+    // Two regions go into overlapping memory, one into a copy.
     let mut shared = vec![0; GRID_BYTES];
     let mut regions = Vec::new();
     let filled = client.restore(Select::Newest, &permit, &mut |offer| {
@@ -256,7 +256,7 @@ fn parts_copies_and_memory_that_overlaps() {
     let filled = filled.unwrap().unwrap();
     assert_eq!(filled.bytes(&regions[2]), Some(&saved.step[..]));
     assert!(shared[..3000] == saved.small && shared[3000..] == saved.grid[3000..]);
-    // What is known of the program's memory stays if only part of a checkpoint is read.
+    // A restore of a part changes nothing in what is known about the program's memory.
     let permit = Arc::new(WritePermit::default());
     let part = &mut |_| Ok(vec![Destination::Nothing, Destination::Copy, Destination::Nothing]);
     let filled = client.restore(Select::Newest, &permit, part).unwrap().unwrap();
@@ -284,10 +284,10 @@ fn failures_are_told_once_and_a_fenced_program_stays_fenced() {
     let dir = tempfile::tempdir().unwrap();
     let first = client(dir.path());
     save(&first, &memory(6));
-    // A gc with a fence stands for another program that takes the job over.
+    // A gc with a fence stands for another program that takes over the job.
     let options = GcOptions { fence: vec![first.job().name().clone()], ..GcOptions::default() };
     collect(first.job().pool(), &options).unwrap();
-    // The handle is dropped: `due` tells what became of it, once.
+    // The test drops the handle: `due` reports the save's failure, once.
     let saved = first.save(memory(8).regions(), Vec::new(), SaveNotes::default());
     let error = match saved {
         Err(error) => error,
@@ -311,7 +311,7 @@ fn failures_are_told_once_and_a_fenced_program_stays_fenced() {
     assert!(found == memory(7));
     second.close(End::Together).unwrap();
     second.close(End::Exit).unwrap();
-    // A client that was closed is refused once another program has saved, and a new one is not.
+    // A closed client is refused once another program has saved, and a new client is not.
     collect(second.job().pool(), &options).unwrap();
     let refused = second.save(memory(8).regions(), Vec::new(), SaveNotes::default());
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Fenced);
@@ -320,7 +320,7 @@ fn failures_are_told_once_and_a_fenced_program_stays_fenced() {
     save(&third, &memory(8));
 }
 
-/// A notebook cell runs again while its last save is under way.
+/// A notebook cell runs again while its last save is in progress.
 #[test]
 fn a_job_that_is_opened_again_joins_the_one_that_is_open() {
     let dir = tempfile::tempdir().unwrap();
@@ -362,7 +362,7 @@ fn a_job_that_is_opened_again_joins_the_one_that_is_open() {
     assert_eq!(linked.job().epochs().unwrap().len(), 11);
 }
 
-/// The session of a program that prunes holds nothing back, and the program saves on.
+/// The session of a program that prunes holds nothing back, and the program goes on saving.
 #[test]
 fn a_program_that_prunes_lets_go() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A cluster of three: it goes on without one of its members, and loses nothing without two.
+//! A cluster of three continues without one of its members, and loses nothing without two.
 
 use crate::support;
 
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread;
 use support::{Cluster, job, until, url_with};
 
-/// Appends `record` as a program does: what failed and may be done again is done again.
+/// Appends `record` as a program does: repeats failed calls that may be repeated.
 fn append(log: &dyn ManifestLog, previous: Previous, record: &[u8]) -> Previous {
     until("the append is done", || match log.append_if(&job(), previous, record) {
         Ok(append) => {
@@ -23,7 +23,7 @@ fn append(log: &dyn ManifestLog, previous: Previous, record: &[u8]) -> Previous 
     Previous::of(previous.number + 1, record)
 }
 
-/// The same for a read.
+/// Repeats a read until it succeeds.
 fn again<T>(mut read: impl FnMut() -> Result<T>) -> T {
     let mut got = None;
     until("the read is done", || match read() {
@@ -57,7 +57,7 @@ fn a_majority_goes_on_and_less_loses_nothing() {
     };
     add(&log, 3);
     for number in 0..3 {
-        // One of the three leads, and one is who was asked last.
+        // One of the three leads, and one was asked last.
         cluster.stop(number);
         add(&log, 3);
         assert_eq!(again(|| log.latest(&job())), 6 + 3 * number as u64);
@@ -87,7 +87,7 @@ fn a_majority_goes_on_and_less_loses_nothing() {
     }
     cluster.start(&[0, 2]);
     let numbers = again(|| log.numbers(&job()));
-    // The put without a majority may be made yet, by the member that was there.
+    // The member that was up may still make the put that had no majority.
     assert!((records.len()..=records.len() + 1).contains(&numbers.len()), "{numbers:?}");
     for (number, record) in (1..).zip(&records) {
         assert!(again(|| log.read(&job(), number)) == *record, "{number}");

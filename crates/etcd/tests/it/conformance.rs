@@ -1,4 +1,4 @@
-//! What every medium and log must do, on a real server: directly, and over a bad network.
+//! The conformance suite of media and logs on a real server: directly, and over a bad network.
 
 use crate::support;
 
@@ -27,7 +27,7 @@ fn a_cluster_behind_a_bad_network_keeps_a_log() {
     let cluster = Cluster::of(1);
     let proxy = Proxy::before(cluster.address());
     let mut count = 0;
-    // Spoils every seventh request, each time in another way.
+    // Spoils every seventh request, each time in a different way.
     proxy.spoil(move |_, _| {
         count += 1;
         let fault =
@@ -41,7 +41,7 @@ fn a_cluster_behind_a_bad_network_keeps_a_log() {
     });
 }
 
-/// More records than one request lists, and keys beside them that are none of theirs.
+/// More records than one request lists, and foreign keys among them.
 #[test]
 fn a_long_log_is_listed_whole_and_by_itself() {
     const RECORDS: u64 = 1001;
@@ -75,7 +75,7 @@ fn a_long_log_is_listed_whole_and_by_itself() {
     assert_eq!(jobs, ["x-y", "x.z", "x"]);
 }
 
-/// A listing is of one moment. If the cluster clears that moment away, another is taken.
+/// A listing shows one moment. If the cluster compacts that revision, the listing begins again.
 #[test]
 fn a_listing_begins_anew_if_its_moment_is_cleared_away() {
     let cluster = Cluster::of(1);
@@ -128,8 +128,8 @@ fn files_are_written_read_and_removed() {
     );
 }
 
-/// A lease in the cluster ends some seconds after its last renewal. A lease that has ended is granted again: the program
-/// was only held up, and a gc may not have looked meanwhile.
+/// A lease in the cluster ends some seconds after its last renewal. A lease that has ended is
+/// granted again: the program was only paused, and a gc may not have looked meanwhile.
 #[test]
 fn a_lease_is_renewed_until_its_holder_ends() {
     let cluster = Cluster::of(1);
@@ -141,7 +141,7 @@ fn a_lease_is_renewed_until_its_holder_ends() {
     let asked = format!(r#"{{"ID":"{id}"}}"#);
     let left = || -> i64 {
         let answer = post(cluster.address(), "lease/timetolive", &asked);
-        // Zeros are left out.
+        // The gateway omits zeros.
         let Some((_, rest)) = answer.split_once(r#""TTL":""#) else { return 0 };
         rest.split_once('"').unwrap().0.parse().unwrap()
     };
@@ -155,7 +155,7 @@ fn a_lease_is_renewed_until_its_holder_ends() {
     until("it begins anew", || medium.has_lease_ended(&token).unwrap() == Some(false));
     drop(lease);
     until("it ends", || medium.has_lease_ended(&token).unwrap() == Some(true));
-    // Another cluster knows nothing of it.
+    // Another cluster does not know the lease.
     let other = Cluster::of(1);
     assert_eq!(other.pool_url().open_medium().unwrap().has_lease_ended(&token).unwrap(), None);
 }

@@ -1,4 +1,4 @@
-//! Replies that are lost, requests that are refused, and endpoints that are wrong.
+//! Lost replies, refused requests, and wrong endpoints.
 
 use crate::support;
 
@@ -16,7 +16,7 @@ fn is_put(_: &str, target: &str) -> bool {
     target == "/v3/kv/txn"
 }
 
-/// A put whose reply is lost is an error, and is not made twice.
+/// A put whose reply is lost is an error, and is not repeated.
 #[test]
 fn a_put_whose_reply_is_lost_is_not_known() {
     let cluster = Cluster::of(1);
@@ -83,7 +83,7 @@ fn a_read_whose_reply_is_lost_is_repeated() {
 fn a_record_that_is_too_long_is_refused_with_what_to_raise() {
     let cluster = Cluster::of(1);
     let medium = cluster.pool_url().open_medium().unwrap();
-    // Of the second the server reads only the length.
+    // The server reads only the length of the second.
     for bytes in [1_677_722, 6 << 20] {
         let error = medium.put_new(&job(), 1, &vec![1; bytes]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
@@ -109,7 +109,7 @@ fn a_full_database_is_told_as_such() {
     assert!(!medium.list(&job()).unwrap().is_empty(), "it can be read");
 }
 
-/// What each kind of call says.
+/// Returns the result of each kind of call.
 fn calls(pool_url: &EtcdUrl) -> Vec<(&'static str, Result<()>)> {
     let (medium, files) = (pool_url.open_medium().unwrap(), pool_url.open_files().unwrap());
     vec![
@@ -134,7 +134,7 @@ fn all_are(kind: ErrorKind, told: &str, calls: Vec<(&'static str, Result<()>)>) 
     }
 }
 
-/// Nobody listens there.
+/// No server listens there.
 #[test]
 fn a_cluster_that_is_not_there_is_told_soon() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -156,7 +156,7 @@ fn a_cluster_that_is_not_there_is_told_soon() {
     assert!(error.message().contains("no-such-host.invalid:2379"), "{error}");
 }
 
-/// A member that takes connections and says nothing, as one that hangs.
+/// A member that hangs: it accepts connections and sends nothing.
 #[test]
 fn a_member_that_says_nothing_is_passed_over() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -180,13 +180,13 @@ fn a_member_that_says_nothing_is_passed_over() {
     );
 }
 
-/// A web server that has `answer` for everything.
+/// Starts a web server that sends `answer` to every request.
 fn stranger(answer: &'static str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
         for mut client in listener.incoming().flatten() {
-            // What is not read would reset the connection, and the answer with it.
+            // Unread bytes would reset the connection, and the answer would be lost.
             let (mut request, mut chunk) = (Vec::new(), [0; 4096]);
             while !request.ends_with(b"}") {
                 match client.read(&mut chunk) {
@@ -205,7 +205,7 @@ fn what_is_not_etcd_is_told_as_such() {
     for answer in [
         "HTTP/1.0 404 Not Found\r\n\r\nno such page",
         "HTTP/1.0 200 OK\r\n\r\n<html>hello</html>",
-        // Without a header no answer is believed: it would say that a record is not there.
+        // A reply without a header must be refused: it would mean that a record does not exist.
         "HTTP/1.0 200 OK\r\n\r\n{}",
         "HTTP/1.0 302 Found\r\nLocation: http://127.0.0.1:1/\r\n\r\n",
     ] {
@@ -214,7 +214,7 @@ fn what_is_not_etcd_is_told_as_such() {
     }
 }
 
-/// Two programs that ask one each would keep a log each.
+/// Two programs with one member each would otherwise keep two logs.
 #[test]
 fn members_of_two_clusters_are_told_apart() {
     let (one, mut other) = (Cluster::of(1), Cluster::of(1));
@@ -222,7 +222,7 @@ fn members_of_two_clusters_are_told_apart() {
     let error = pool_url.check().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     assert!(error.message().contains("belongs to another cluster"), "{error}");
-    // Whoever does not check learns of it as soon as he meets both.
+    // Without `check`, the first calls that reach both members find the fault.
     let medium = pool_url.open_medium().unwrap();
     assert_eq!(medium.put_new(&job(), 1, b"one").unwrap(), Put::Made);
     other.stop(0);

@@ -1,4 +1,4 @@
-//! A forked child has a thread and connections of its own, and leaves those of its parent alone.
+//! A forked child has its own thread and connections, and does not touch its parent's.
 #![allow(unsafe_code)]
 
 use crate::support;
@@ -7,12 +7,12 @@ use outlive_target::{LogMedium, Put};
 use outlive_types::Result;
 use support::{Cluster, job};
 
-/// Whether `work` succeeds in a forked child.
+/// Returns whether `work` succeeds in a forked child.
 fn succeeds_in_a_child(work: impl FnOnce() -> Result<()>) -> bool {
-    // SAFETY: the child does `work` and ends, without what Rust does at the end of a program.
+    // SAFETY: the child does `work` and calls `_exit`, so none of Rust's exit code runs in it.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: it is killed if it waits for ever.
+        // SAFETY: `alarm` has no requirements; it kills a child that would wait forever.
         unsafe { libc::alarm(60) };
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
         let status = match outcome {
@@ -23,11 +23,11 @@ fn succeeds_in_a_child(work: impl FnOnce() -> Result<()>) -> bool {
             }
             Err(_) => 2,
         };
-        // SAFETY: it ends the process.
+        // SAFETY: `_exit` has no requirements; it ends the process.
         unsafe { libc::_exit(status) };
     }
     let mut status = -1;
-    // SAFETY: the status may be written.
+    // SAFETY: `status` may be written.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
 }

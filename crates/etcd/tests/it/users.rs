@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use support::{Cluster, Tls, encode, job, named_url, post, url_with};
 
-/// Has the cluster ask for users: "root", and "me", who may use what is below "ckpt/".
+/// Makes the cluster require users: "root", and "me", who may use keys below "ckpt/".
 fn introduce_users(cluster: &Cluster) {
     let to = |path: &str, body: &str| post(cluster.address(), path, body);
     for name in ["root", "me"] {
@@ -28,7 +28,7 @@ fn users_are_known_by_their_passwords() {
     let mut cluster = Cluster::of(1);
     let addresses = cluster.addresses();
     let me = url_with(&addresses, "ckpt", &[("ETCDCTL_USER", "me:me:secret")]);
-    // A user that is told and not asked for does no harm.
+    // A user that is given but not required does no harm.
     let medium = me.open_medium().unwrap();
     assert_eq!(medium.put_new(&job(), 1, b"one").unwrap(), Put::Made);
     introduce_users(&cluster);
@@ -58,7 +58,7 @@ fn users_are_known_by_their_passwords() {
             assert!(!error.message().contains("secret"), "{error}");
         }
     }
-    // A server that is started again knows none of the tokens that it has given.
+    // A restarted server knows none of the tokens that it has given.
     cluster.stop(0);
     cluster.start(&[0]);
     assert_eq!(medium.put_new(&job(), 3, b"three").unwrap(), Put::Made);
@@ -74,7 +74,7 @@ fn openssl(dir: &Path, arguments: &[&str]) {
     );
 }
 
-/// An authority in `dir`, and a certificate that it has signed for this machine.
+/// Makes an authority in `dir`, and a certificate that it has signed for this machine.
 fn make_certificates(dir: &Path) -> Tls {
     let new = ["req", "-newkey", "rsa:2048", "-nodes", "-subj"];
     openssl(
@@ -124,14 +124,14 @@ fn certificates_are_checked_on_both_sides() {
     for (scheme, variables, told) in [
         // The system does not know the authority.
         ("etcds", &[][..], "ETCDCTL_CACERT"),
-        // The server wants to know who asks.
+        // The server requires a client certificate.
         ("etcds", &[("ETCDCTL_CACERT", roots)], "ETCDCTL_CERT"),
         ("etcds", &[("ETCDCTL_CACERT", key)], "ETCDCTL_CACERT"),
         ("etcd", &[], "etcds://"),
     ] {
         let pool_url = named_url(scheme, &cluster.addresses(), "ckpt", variables);
         let error = pool_url.check().unwrap_err();
-        // One that is cut off may be so by the network.
+        // A cut connection may also be the network's fault.
         let kind = if scheme == "etcd" { ErrorKind::Retry } else { ErrorKind::Invalid };
         assert_eq!(error.kind(), kind, "{error}");
         assert!(error.message().contains(told), "{error}");

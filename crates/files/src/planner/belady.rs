@@ -1,15 +1,15 @@
-//! Ours: chunks kept by when they are due.
+//! Our planner: it keeps chunks by their next use.
 
 use super::{Item, Memory, StreamPlan, asm, dasm, lru};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-/// Where the chunks of a recipe are used.
+/// Uses of the chunks of a recipe.
 struct Uses {
-    /// By item: the number of its chunk.
+    /// For each item, the number of its chunk.
     chunk: Vec<u32>,
-    /// By chunk: what it is, and the items that use it, ascending.
+    /// For each chunk, its description and the items that use it, ascending.
     chunks: Vec<(Item, Vec<usize>)>,
-    /// By container: its chunks.
+    /// For each container, its chunks.
     containers: HashMap<u32, Vec<u32>>,
 }
 
@@ -30,7 +30,7 @@ impl Uses {
         uses
     }
 
-    /// The first use of a chunk after item `at`.
+    /// Returns the first use of a chunk after item `at`.
     fn next(&self, chunk: u32, at: usize) -> Option<usize> {
         let items = &self.chunks[chunk as usize].1;
         items.get(items.partition_point(|item| *item <= at)).copied()
@@ -41,12 +41,13 @@ impl Uses {
     }
 }
 
-/// Keeps of each container read the chunks that are due again, those due last giving way.
+/// Keeps the chunks of each read container that are used again; those with the latest next use are
+/// dropped first.
 pub fn belady(recipe: &[Item], memory: Memory) -> StreamPlan {
     let uses = Uses::of(recipe);
     let room_bytes = memory.bytes.saturating_sub(memory.container_bytes);
     let mut plan = StreamPlan::default();
-    // What is kept: by next use, and by chunk with the read that brought it.
+    // Kept chunks: by next use, and by chunk with the read that brought it.
     let mut due: BTreeSet<(usize, u32)> = BTreeSet::new();
     let mut kept: HashMap<u32, u32> = HashMap::new();
     let mut kept_bytes = 0;
@@ -72,8 +73,8 @@ pub fn belady(recipe: &[Item], memory: Memory) -> StreamPlan {
             plan.from.push(read);
             continue;
         }
-        // Before the buffer gets another container, what of it is due is kept, as far as there is
-        // room: so a chunk that is due before the next read takes none.
+        // Before the buffer gets another container, its chunks with a further use are kept, as far
+        // as there is room. So a chunk that is due before the next read takes none.
         if let Some((container, read)) = buffer {
             keep(&uses, container, read, at, room_bytes, &mut due, &mut kept, &mut kept_bytes);
         }
@@ -97,7 +98,7 @@ fn keep(
     kept_bytes: &mut u64,
 ) {
     for chunk in uses.containers.get(&container).into_iter().flatten() {
-        // Item `at` is of another container.
+        // Item `at` belongs to another container.
         let Some(next) = uses.next(*chunk, at).filter(|_| !kept.contains_key(chunk)) else {
             continue;
         };
@@ -113,12 +114,12 @@ fn keep(
     }
 }
 
-/// The plan with the fewest reads of all that we know how to make.
+/// Returns the plan with the fewest reads of all our planners.
 pub fn best(recipe: &[Item], memory: Memory) -> StreamPlan {
     let ours = belady(recipe, memory);
     let containers: HashSet<u32> = recipe.iter().map(|item| item.container).collect();
     if ours.reads.len() == containers.len() {
-        return ours; // Each is read once: nobody can do better.
+        return ours; // Each is read once: no plan has fewer reads.
     }
     let others = [asm(recipe, memory), dasm(recipe, memory), lru(recipe, memory)];
     let fewest = |a: StreamPlan, b: StreamPlan| if b.reads.len() < a.reads.len() { b } else { a };

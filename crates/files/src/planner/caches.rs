@@ -1,9 +1,9 @@
-//! The planners that others have published.
+//! Published planners of others.
 
 use super::{Item, Memory, StreamPlan};
 use std::collections::VecDeque;
 
-/// Containers in memory, the one used last at the end, with the number of its read.
+/// Containers in memory, each with the number of its read; the most recently used at the end.
 #[derive(Default)]
 struct Containers {
     held: VecDeque<(u32, u32)>,
@@ -15,7 +15,7 @@ impl Containers {
         Containers { held: VecDeque::new(), most: most.max(1) as usize }
     }
 
-    /// The read that brought a container, reading it now if it is not there.
+    /// Returns the read that brought a container; reads it now if it is not in memory.
     fn fetch(&mut self, container: u32, at: usize, plan: &mut StreamPlan) -> u32 {
         if let Some(found) = self.held.iter().position(|(held, _)| *held == container)
             && let Some(entry) = self.held.remove(found)
@@ -37,7 +37,7 @@ impl Containers {
     }
 }
 
-/// A cache of whole containers.
+/// Plans with a cache of whole containers.
 pub fn lru(recipe: &[Item], memory: Memory) -> StreamPlan {
     let mut plan = StreamPlan::default();
     let mut cache = Containers::new(memory.bytes / memory.container_bytes.max(1));
@@ -48,7 +48,7 @@ pub fn lru(recipe: &[Item], memory: Memory) -> StreamPlan {
     plan
 }
 
-/// Fills one assembly area that begins at item `at`: its end, with all items served.
+/// Fills one assembly area that begins at item `at`; returns its end.
 fn assemble(
     recipe: &[Item],
     at: usize,
@@ -64,7 +64,7 @@ fn assemble(
         filled += u64::from(item.length);
         end += 1;
     }
-    // Items of the area by container, so that each is served in one go.
+    // Items of the area by container, so that each container serves all its items at once.
     let mut order: Vec<usize> = (at..end).collect();
     order.sort_by_key(|item| recipe[*item].container);
     let mut served = vec![u32::MAX; end - at];
@@ -73,7 +73,7 @@ fn assemble(
             continue;
         }
         let container = recipe[item].container;
-        // The whole area is filled before its first byte goes out.
+        // The whole area is filled before its first byte is written.
         let read = cache.fetch(container, at, plan);
         let from = order.partition_point(|other| recipe[*other].container < container);
         for other in &order[from..] {
@@ -87,7 +87,7 @@ fn assemble(
     end
 }
 
-/// A forward assembly area of all the memory but one container.
+/// Plans with a forward assembly area of all the memory but one container.
 pub fn asm(recipe: &[Item], memory: Memory) -> StreamPlan {
     let area_bytes = memory.bytes.saturating_sub(memory.container_bytes);
     let mut plan = StreamPlan::default();
@@ -99,9 +99,9 @@ pub fn asm(recipe: &[Item], memory: Memory) -> StreamPlan {
     plan
 }
 
-/// An assembly area and a cache of containers that share the memory. Our reading: before each area,
-/// every split of the memory is tried on the recipe's next bytes, as many as the memory has, from
-/// the cache as it stands; the split with the fewest reads a byte is taken.
+/// Plans with an assembly area and a cache of containers that share the memory. In our reading,
+/// every split of the memory is tried before each area, on as many of the recipe's next bytes as
+/// the memory has, from the present cache. The split with the fewest reads a byte is taken.
 pub fn dasm(recipe: &[Item], memory: Memory) -> StreamPlan {
     let most = (memory.bytes / memory.container_bytes.max(1)).max(1);
     let mut plan = StreamPlan::default();

@@ -8,13 +8,13 @@ fn memory(containers: u64) -> Memory {
     Memory { bytes: containers * CONTAINER, container_bytes: CONTAINER }
 }
 
-/// Chunks of 100 bytes, ten a container.
+/// Returns a chunk of 100 bytes; a container has ten.
 fn item(number: u32) -> Item {
     Item { container: number / 10, offset: number % 10 * 100, length: 100 }
 }
 
 fn recipe() -> impl Strategy<Value = Vec<Item>> {
-    // Runs, as streams have them, over chunks that come again.
+    // Runs, as in streams, over repeated chunks.
     prop::collection::vec((0..300u32, 1..30u32), 0..40).prop_map(|runs| {
         runs.into_iter().flat_map(|(from, count)| (from..from + count).map(item)).collect()
     })
@@ -63,8 +63,7 @@ fn with_all_in_memory_each_container_is_read_once() {
 
 #[test]
 fn chunks_that_are_due_soon_are_kept() {
-    // One chunk of each of 20 containers, again and again: 2000 bytes of chunks, 20,000 of
-    // containers.
+    // One chunk of each of 20 containers, repeatedly: 2000 bytes of chunks, 20,000 of containers.
     let recipe: Vec<Item> = (0..200).map(|at| item(at % 20 * 10)).collect();
     assert_eq!(belady(&recipe, memory(3)).reads.len(), 20);
     assert_eq!(lru(&recipe, memory(3)).reads.len(), 200);

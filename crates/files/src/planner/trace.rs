@@ -5,13 +5,13 @@
 //! container_bytes 4194304
 //! version django-4.0                  begins a version; its items follow in the stream's order:
 //! 17 8192 6001                        container, offset in it, length; all decimal
-//! * 3                                 the next 3 items lie right behind the last one: lengths follow,
+//! * 3                                 the next 3 items directly follow the last one: lengths
 //! 5000                                one a line
 //! 9123
 //! 4096
 //! ```
 //!
-//! Empty lines, and what follows a `#`, are left out.
+//! Empty lines and comments after `#` are skipped.
 
 use super::Item;
 use outlive_types::{Error, Result};
@@ -20,13 +20,13 @@ use std::fmt::Write as _;
 /// One version's recipe.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Version {
-    /// Its name.
+    /// Name of the version.
     pub name: String,
-    /// Its chunks, in the stream's order.
+    /// Chunks in the stream's order.
     pub recipe: Vec<Item>,
 }
 
-/// Versions whose chunks lie in common containers.
+/// Versions that share containers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Trace {
     /// Length of a container.
@@ -38,7 +38,7 @@ pub struct Trace {
 const HEAD: &str = "outlive-trace 1";
 
 impl Trace {
-    /// The trace as text.
+    /// Returns the trace as text.
     pub fn to_text(&self) -> String {
         let mut text = format!("{HEAD}\ncontainer_bytes {}\n", self.container_bytes);
         for version in &self.versions {
@@ -63,7 +63,7 @@ impl Trace {
         text
     }
 
-    /// Reads a trace.
+    /// Parses a trace.
     ///
     /// # Errors
     /// `Invalid`, with the line, for anything else.

@@ -1,4 +1,4 @@
-//! Trees of files, put and got back: everything that a file system can hold, bit for bit.
+//! Trees of files, put and got back: every property that a file system can hold, bit for bit.
 
 use crate::common;
 use crate::trees;
@@ -31,9 +31,9 @@ fn everything_comes_back_as_it_was() {
         assert_eq!(report.items, expected.len() as u64);
         assert!(report.stats.new_bytes < 10 << 20, "holes are not stored");
         same(&got(&job, 1, world.dir.path()), &expected, compression);
-        // Once more, now taken over; and then read again.
+        // A second put takes the files over, and a third reads them again.
         let report = put_whole(&job, &source);
-        // One has a time in the future, which tells nothing.
+        // One file has a time in the future, so it is read.
         assert_eq!((report.plan.read_files, report.stats.raw_bytes), (1, 0));
         same(&got(&job, 2, world.dir.path()), &expected, "taken over");
         let options = PutOptions { reread: true, ..PutOptions::default() };
@@ -59,7 +59,7 @@ fn lengths_around_every_cut_come_back() {
     let expected = snapshot(&source);
     let job = world.job();
     let report = put_whole(&job, &source);
-    // All begin alike.
+    // All begin with the same bytes.
     assert!(report.stats.raw_bytes < (part + (8 << 20)) as u64, "{:?}", report.stats);
     same(&got(&job, 1, world.dir.path()), &expected, "lengths");
 }

@@ -1,5 +1,5 @@
-//! Gets that are given again: what is there already, what killed gets have left, what a directory
-//! gives to what is made in it, and what a file system or a user without rights cannot do.
+//! Repeated gets: existing files, leftovers of killed gets, and properties that new files inherit
+//! from their directory. Also limits of a file system, and of a user without rights.
 
 use crate::common;
 use crate::trees;
@@ -26,14 +26,14 @@ fn get_over(job: &Job, epoch: u64, to: &Path) -> GetReport {
     checkpoint(job, epoch).get(&over(to)).unwrap()
 }
 
-/// Inode and ctime of everything: what has both as before was not touched.
+/// Returns inode and ctime of every file: a get that changes neither has not touched it.
 fn identities(to: &Path) -> BTreeMap<PathBuf, (u64, i64, i64)> {
     let mut found = BTreeMap::new();
     let mut dirs = vec![to.to_path_buf()];
     while let Some(dir) = dirs.pop() {
         for entry in fs::read_dir(&dir).unwrap() {
             let path = entry.unwrap().path();
-            // Deeper than a path may be long.
+            // Its path is longer than the system permits.
             let Ok(there) = fs::symlink_metadata(&path) else { continue };
             if there.is_dir() {
                 dirs.push(path.clone());
@@ -59,7 +59,7 @@ fn what_is_there_already_is_left_alone() {
     tick(&to);
     let again = get_over(&job, 1, &to);
     assert!(again.troubles.is_empty(), "{:?}", again.troubles);
-    // Files without any permission are compared by root only.
+    // Only root compares files without any permission.
     let unread = if is_root() { 0 } else { again.files - again.kept_files };
     assert_eq!((again.files, again.kept_files + unread, again.items), (files, files, first.items));
     assert_eq!((again.bytes, again.kept_bytes), (first.bytes, first.bytes));
@@ -109,7 +109,7 @@ fn only_what_differs_is_made_anew() {
         let there = fs::symlink_metadata(at(name)).unwrap();
         (there.mtime(), there.mtime_nsec())
     };
-    // The times are put back: only the content tells.
+    // The times are restored: only the content differs.
     for (name, bytes) in [("bit", &b"?"[..]), ("zeros", b"1"), ("small", b"?"), ("sparse", b"?")] {
         let (s, ns) = mtime(name);
         edit(&at(name), 70, bytes);
@@ -130,7 +130,7 @@ fn only_what_differs_is_made_anew() {
     fs::set_permissions(at("wider"), fs::Permissions::from_mode(0o666)).unwrap();
     lsetxattr(at("attribute"), "user.a", b"2", XattrFlags::empty()).unwrap();
     lsetxattr(at("mode"), "user.too much", b"", XattrFlags::empty()).unwrap();
-    // Under that name it is not the checkpoint's.
+    // That name does not belong to the checkpoint.
     let outside = world.dir.path().join("outside");
     fs::hard_link(at("linked"), &outside).unwrap();
     fs::remove_file(at("same too")).unwrap();
@@ -147,7 +147,7 @@ fn only_what_differs_is_made_anew() {
     assert!(is_kept("touched") && is_kept("same"));
     assert_eq!(report.kept_files, 2, "{report:?}");
     assert_eq!(fs::metadata(outside).unwrap().nlink(), 1);
-    // And once more, with nothing to do.
+    // A second get has nothing to do.
     let report = get_over(&job, 1, &to);
     assert_eq!((report.kept_files, report.files), (13, 13));
     assert_eq!(identities(&to).keys().count(), after.keys().count());
@@ -177,7 +177,7 @@ fn files_of_killed_gets_go_and_are_never_put() {
     assert!(top.exists() && below.exists());
     child.kill().unwrap();
     child.wait().unwrap();
-    // Without leave to replace things a get removes nothing.
+    // Without permission to overwrite, a get removes nothing.
     let elsewhere = world.directory("elsewhere");
     fs::copy(&top, elsewhere.join(name(0))).unwrap();
     get_whole(&job, 2, &elsewhere);
@@ -188,7 +188,7 @@ fn files_of_killed_gets_go_and_are_never_put() {
     same(&snapshot(&to), &snapshot(&source), "cleaned");
 }
 
-/// An ACL with an entry for user 1234, as the kernel takes it.
+/// Returns an ACL with an entry for user 1234, in the kernel's form.
 fn acl(owner: u16) -> Vec<u8> {
     let none = u32::MAX;
     let entries = [(1, owner, none), (2, 7, 1234), (4, 5, none), (16, 7, none), (32, 5, none)];
@@ -218,7 +218,7 @@ fn nothing_is_inherited() {
     let expected = snapshot(&source);
     let job = world.job();
     put_whole(&job, &source);
-    // The second one does not even let an owner write.
+    // The second ACL does not even let an owner write.
     for (name, owner) in [("to", 7), ("shut", 0)] {
         let to = world.directory(name);
         set(&to, default, owner).unwrap();
@@ -237,7 +237,7 @@ fn nothing_is_inherited() {
 #[test]
 fn times_that_do_not_fit_are_told() {
     let world = World::new();
-    // Memory takes any time; what a disk takes, the test finds out.
+    // Memory takes any time; for a disk, the test finds the limits.
     let Ok(source) = tempfile::tempdir_in("/dev/shm") else { return };
     let times = [-4_850_000_000, -1, 0, 253_402_300_800, 139_689_000_000_000];
     for time in times {
@@ -305,14 +305,14 @@ fn a_chmod_to_the_same_mode_is_no_change() {
         let report = report.unwrap();
         assert!(report.troubles.is_empty(), "{:?}", report.troubles);
         same(&got(&job, 1, world.dir.path()), &snapshot(&source), "its content");
-        // The last change may have been to the content, so the file is read again.
+        // The last change may concern the content, so the file is read again.
         tick(&source);
         assert_eq!(put_whole(&job, &source).plan.read_files, 1);
         assert_eq!(put_whole(&job, &source).plan.read_files, 0);
     }
 }
 
-/// Gets of a user without rights, over directories of their own and over one that is not.
+/// Gets by a user without rights, over directories of this user and over one of another.
 fn as_other_user(dir: &Path) {
     let pool = outlive_pool::open(&dir.join("pool"), Environment::system()).unwrap();
     let job = Job::open(&pool, "job", Default::default()).unwrap();
@@ -321,7 +321,7 @@ fn as_other_user(dir: &Path) {
     let modes = || ["", "shut", "shut/in", "dark", "locked"].map(mode);
     get_whole(&job, 1, &to);
     assert_eq!(modes(), [0o555, 0o555, 0o555, 0o111, 0]);
-    // Over their own directories, which are read-only, and which not even they may read.
+    // Over its own read-only directories, some of which it may not even read.
     for (epoch, content) in [(1, "one"), (2, "two"), (2, "two")] {
         let report = get_over(&job, epoch, &to);
         assert!(report.troubles.is_empty(), "{:?}", report.troubles);
@@ -331,12 +331,12 @@ fn as_other_user(dir: &Path) {
         }
     }
     assert_eq!(get_over(&job, 2, &to).kept_files, 4);
-    // What ends early leaves the modes as they were.
+    // A get that ends early leaves the modes as they were.
     let options = over(&to);
     options.stop.store(true, Ordering::Relaxed);
     checkpoint(&job, 1).get(&options).unwrap_err();
     assert_eq!(modes(), [0o555, 0o555, 0o555, 0o111, 0]);
-    // Entries of another user are named, and the others are made.
+    // Entries of another user are reported, and the others are made.
     for path in ["mixed", "mixed top"] {
         let mixed = dir.join(path);
         let report = get_over(&job, 2, &mixed);
@@ -390,7 +390,7 @@ fn users_overwrite_trees_of_their_own() {
         fs::create_dir(dir.path().join(name).join("dark")).unwrap();
         fs::write(dir.path().join(name).join("dark/file"), "ours").unwrap();
     }
-    // Here they may not even add a name.
+    // Here the user may not even add a name.
     chown(dir.path().join("mixed top"), Some(0), Some(0)).unwrap();
     run_as_other_user("files_again::users_overwrite_trees_of_their_own", dir.path());
 }

@@ -1,5 +1,5 @@
-//! What is put and got, and what is not: chosen paths, patterns, names that are taken, and links that
-//! somebody has planted.
+//! Selection of the files to put and get: chosen paths, patterns, names that are taken, and links
+//! that an attacker has planted.
 
 use crate::common;
 use crate::trees;
@@ -22,7 +22,7 @@ fn some_paths_of_it() {
         fs::create_dir_all(source.join(path)).unwrap();
         fs::write(source.join(path).join("file"), noise(path.len() as u64, 2000)).unwrap();
     }
-    // The first name is not chosen; two others are, one of them in a directory that comes later.
+    // The first name is not chosen; two others are, one of them in a later directory.
     fs::write(source.join("a/first"), noise(1, 40_000)).unwrap();
     fs::hard_link(source.join("a/first"), source.join("d/e/second")).unwrap();
     fs::hard_link(source.join("a/first"), source.join("d/third")).unwrap();
@@ -96,7 +96,7 @@ fn what_is_in_the_way_stays_unless_it_is_to_be_replaced() {
     assert!(error.kind() == ErrorKind::Invalid && error.message().contains("also long"), "{error}");
     same(&snapshot(&to), &before, "nothing was touched");
 
-    // Nor may something else be where a directory is to be.
+    // A file may not take the name of a directory either.
     let beside = world.directory("beside");
     fs::write(beside.join("order"), "mine").unwrap();
     let before = snapshot(&beside);
@@ -121,11 +121,11 @@ fn what_is_in_the_way_stays_unless_it_is_to_be_replaced() {
     }
     set_mtime(&to, 1_000_000_007, 8);
     same(&snapshot(&to), &expected, "replaced");
-    // Once more over itself: nothing is left behind.
+    // A second get over the same files leaves nothing behind.
     assert!(files.get(&options).unwrap().troubles.is_empty());
     same(&snapshot(&to), &expected, "replaced again");
 
-    // A directory does not give way to a file, nor a file's further names to that directory.
+    // A file does not replace a directory, and its further names do not link to that directory.
     fs::remove_file(to.join("long")).unwrap();
     fs::create_dir_all(to.join("long/mine")).unwrap();
     fs::remove_file(to.join("also long")).unwrap();
@@ -168,7 +168,7 @@ fn planted_links_are_never_followed() {
             }
         }
     }
-    // The directory itself may be a link: the user has named it.
+    // The directory itself may be a link, since the user gives it.
     let to = world.directory("real");
     symlink("real", world.dir.path().join("by link")).unwrap();
     get_whole(&job, 1, &world.dir.path().join("by link"));
@@ -228,7 +228,7 @@ fn patterns_leave_out() {
     assert_eq!(found, expected);
 }
 
-/// Patterns of a few words, in all their combinations, left to chance.
+/// Returns a random pattern of a few words, in all combinations.
 fn random_pattern(random: &mut dyn FnMut(usize) -> usize) -> String {
     const WORDS: [&str; 20] = [
         "a", "b", "ab", "a.x", "*", "?", "**", "*.x", "[ab]", "[!a]", "[^b]", "{a,b}", "\\a", "c",

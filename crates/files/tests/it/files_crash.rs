@@ -1,4 +1,4 @@
-//! Puts that are cut or fail at every step, and gets of what is damaged.
+//! Puts that are cut or fail at every step, and gets of damaged data.
 
 use crate::common;
 use crate::trees;
@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use tempfile::TempDir;
 use trees::*;
 
-/// Three trees, each a change of the one before; with a content that has a recipe.
+/// Makes three trees, each a change of the one before; one content has a recipe.
 fn sources(dir: &TempDir) -> Vec<PathBuf> {
     (0u64..3)
         .map(|number| {
@@ -39,7 +39,7 @@ fn world_on(world: &FaultWorld, compression: &str) -> World {
     })
 }
 
-/// Puts one tree after the other until one fails; how many were acknowledged.
+/// Puts one tree after the other until one fails; returns the number of acknowledged puts.
 fn put_all(world: &World, sources: &[PathBuf]) -> usize {
     let job = world.job();
     sources.iter().take_while(|source| put(&job, source).is_ok()).count()
@@ -57,14 +57,14 @@ fn a_crash_at_any_operation_loses_nothing_acknowledged() {
         assert!(ops > 20, "the puts are long enough to be worth crashing: {ops} operations");
         let mut crashed = 0;
         for number in 0..ops {
-            // Compressed chunks wait longer in memory; what the medium does is the same.
+            // Compressed chunks wait longer in memory; the medium behaves the same.
             let modes = if compression == "none" { CutMode::ALL.len() } else { 1 };
             for mode in CutMode::ALL.into_iter().take(modes) {
                 let what = format!("{compression}: {mode:?} at {number}");
                 let world = FaultWorld::new();
                 world.cut_at(number, mode);
                 let acknowledged = put_all(&world_on(&world, compression), &sources);
-                // Which thread does what when is not the same each time: there may be fewer.
+                // The threads do not run in the same order each time, so there may be fewer steps.
                 if !world.crashed() {
                     continue;
                 }
@@ -84,7 +84,7 @@ fn a_crash_at_any_operation_loses_nothing_acknowledged() {
                     same(&got(&job, found as u64, dir.path()), &expected[found - 1], &what);
                 }
                 assert_eq!(job.verify(None).unwrap().findings, vec![], "{what}");
-                // Life goes on, past whatever garbage the crash has left.
+                // Later puts succeed, whatever garbage the crash has left.
                 let next = found % sources.len();
                 let report = put_whole(&job, &sources[next]);
                 assert_eq!(report.stats.epoch, found as u64 + 1, "{what}");
@@ -153,7 +153,7 @@ fn every_flip_is_found_and_hurts_only_what_it_hits() {
     for (number, bytes) in (0u64..).zip([600, 5000, 20_000, 100]) {
         fs::write(source.join(format!("file {number}")), noise(number, bytes)).unwrap();
     }
-    // One with a recipe, in little space: equal pieces take none.
+    // A file with a recipe, in little space: equal pieces take none.
     let piece = noise(9, 16 << 10);
     fs::write(source.join("long"), piece.repeat(24)).unwrap();
     fs::hard_link(source.join("file 1"), source.join("file 1 too")).unwrap();
@@ -165,7 +165,7 @@ fn every_flip_is_found_and_hurts_only_what_it_hits() {
     let (mut lost, mut gone, mut whole) = (0, 0, 0);
     for shard in target.list().unwrap() {
         let length = target.length(shard).unwrap();
-        // Each byte of metadata, and of contents some.
+        // Some bytes of the metadata, and fewer of the contents.
         for offset in 0..length {
             let is_plain = (4096..length.saturating_sub(16 << 10)).contains(&offset);
             if offset % if is_plain { 211 } else { 29 } != 0 {
@@ -217,7 +217,7 @@ fn further_names_of_a_lost_file_are_lost_with_it() {
     put_whole(&world.job(), &source);
     let shard = faulty.target().list().unwrap()[0];
     faulty.corrupt(shard, 4096 + 100, 1);
-    // An older file of that name must not be taken for it.
+    // The get must not accept an older file of that name.
     let to = dir.path().join("to");
     fs::create_dir(&to).unwrap();
     fs::write(to.join("a"), "older").unwrap();

@@ -1,4 +1,4 @@
-//! Puts one after the other: what need not be read, and what is shared.
+//! Consecutive puts: unchanged files, and shared data.
 
 use crate::common;
 use crate::trees;
@@ -43,7 +43,7 @@ fn only_what_has_changed_is_read() {
     let fourth = put_whole(&job, &source);
     assert!(fourth.stats.raw_bytes < 80_000, "{:?}", fourth.stats);
 
-    // A new name, and what only concerns the name.
+    // A new name, and changes that concern only the name.
     fs::rename(source.join("f3"), source.join("renamed")).unwrap();
     fs::remove_file(source.join("f4")).unwrap();
     fs::set_permissions(source.join("f5"), fs::Permissions::from_mode(0o600)).unwrap();
@@ -53,14 +53,14 @@ fn only_what_has_changed_is_read() {
     same(&got(&job, 5, world.dir.path()), &snapshot(&source), "the newest");
     assert_eq!(job.verify(None).unwrap().findings, vec![]);
 
-    // Another handle, as after a restart, knows the same.
+    // Another handle, as after a restart, knows the same files.
     assert_eq!(put_whole(&world.job(), &source).plan.read_files, 0);
     let reread = PutOptions { reread: true, ..PutOptions::default() };
     let report = put_with(&world.job(), &source, &reread).unwrap();
     assert_eq!((report.plan.read_files, report.stats.raw_bytes), (20, 0));
 }
 
-/// An unchanged tree costs nothing anew, not even a list of its chunks, whichever job puts it.
+/// An unchanged tree uses no new space, not even for a list of its chunks, whichever job puts it.
 #[test]
 fn what_any_job_has_put_is_not_stored_again() {
     let world = World::tuned(|tuning| tuning.compression = "none".to_owned());
@@ -76,7 +76,7 @@ fn what_any_job_has_put_is_not_stored_again() {
     assert_eq!(second.stats.raw_bytes, 0);
     assert!(second.stats.new_bytes < 20_000, "{:?}", second.stats);
     same(&got(&other("second"), 1, world.dir.path()), &snapshot(&source), "shared");
-    // A job that has checkpoints of its own takes over what others hold, too.
+    // A job with checkpoints of its own also uses chunks of other jobs.
     let small = world.directory("small");
     fs::write(small.join("own"), noise(9999, 5000)).unwrap();
     put_whole(&other("third"), &small);
@@ -97,13 +97,13 @@ fn an_edit_that_hides_is_found() {
     set_mtime(&file, 1000, 5);
     let job = world.job();
     put_whole(&job, &source);
-    // The same length and the same mtime: its ctime tells.
+    // The same length and the same mtime: only the ctime differs.
     tick(world.dir.path());
     edit(&file, 77, b"hidden");
     set_mtime(&file, 1000, 5);
     assert_eq!(put_whole(&job, &source).plan.read_files, 1);
     same(&got(&job, 2, world.dir.path()), &snapshot(&source), "ctime");
-    // A file put in its place with the same times: its inode tells.
+    // Another file replaces it with the same times: only the inode differs.
     fs::write(source.join("other"), noise(2, 10_000)).unwrap();
     fs::rename(source.join("other"), &file).unwrap();
     set_mtime(&file, 1000, 5);
@@ -120,11 +120,11 @@ fn what_changed_just_before_it_was_read_is_read_again() {
     let job = world.job();
     put_whole(&job, &source);
     assert_eq!(put_whole(&job, &source).plan.read_files, 1, "within the clock's tick");
-    // An hour later it is read once more, since what was kept of it is doubtful; then no more.
+    // An hour later it is read once more, since its stored content is doubtful; then no more.
     world.clock.ahead_ns.store(2 * HOUR_NS, Ordering::Relaxed);
     assert_eq!(put_whole(&job, &source).plan.read_files, 1);
     assert_eq!(put_whole(&job, &source).plan.read_files, 0);
-    // A clock that was set back makes everything look new.
+    // A clock that is set back makes every file look new.
     world.clock.ahead_ns.store(0, Ordering::Relaxed);
     assert_eq!(put_whole(&job, &source).plan.read_files, 0, "what was settled stays so");
     edit(&source.join("file"), 5, b"again");
@@ -149,7 +149,7 @@ fn equal_contents_are_stored_once() {
     let second = put_whole(&job("two"), &two);
     assert!(second.stats.raw_bytes < 10_000, "{:?}", second.stats);
     same(&got(&job("two"), 1, dir.path()), &snapshot(&two), "borrowed");
-    // And it stays when the job that had it goes.
+    // The data stays when the job that stored it is dropped.
     let drop = [(JobName::new("one").unwrap(), [1].into())].into();
     collect(&pool, &GcOptions { drop, thoroughness: thorough(), ..Default::default() }).unwrap();
     same(&got(&job("two"), 1, dir.path()), &snapshot(&two), "borrowed, and kept");
@@ -197,7 +197,7 @@ fn files_and_memory_share_a_job() {
                 }
             }
         }
-        // Each kind has its own newest.
+        // Memory and files each have their own newest checkpoint.
         assert_eq!(reader.restore(Select::Newest).unwrap().unwrap().0, 10);
         assert_eq!(reader.job.files(Select::Newest).unwrap().unwrap().0.epoch(), 9);
         assert_eq!(reader.job.verify(None).unwrap().findings, vec![]);
@@ -206,7 +206,7 @@ fn files_and_memory_share_a_job() {
     prune(&world.pool, &[1, 2, 3, 4, 5]).unwrap();
     expected.retain(|epoch, _| *epoch > 5);
     check(&expected);
-    // The program goes on after the prune.
+    // The program continues after the prune.
     assert_eq!(program.save(&state).unwrap().epoch, 11);
 }
 

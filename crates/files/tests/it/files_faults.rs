@@ -1,4 +1,4 @@
-//! Files that change under the reader, full and read-only file systems, users without rights, and very
+//! Files that change during a read, full and read-only file systems, users without rights, and very
 //! many files.
 
 use crate::common;
@@ -29,7 +29,7 @@ fn threads_called(name: &str) -> usize {
     names.filter(|found| found.trim() == name).count()
 }
 
-/// A world whose reader stops at `create` once, with the first of its files half read.
+/// Returns a world whose reader stops at `create` once, with the first of its files half read.
 fn interrupted(act: impl Fn() + Send + Sync + 'static) -> World {
     let steps = Steps::default();
     let world = World::on(
@@ -40,8 +40,8 @@ fn interrupted(act: impl Fn() + Send + Sync + 'static) -> World {
     let once = AtomicBool::new(false);
     steps.hook(move |_, what| {
         if what == "create" && !once.swap(true, Ordering::SeqCst) {
-            // The scan goes on to its end; then its thread is gone, and only we are left. (Where other
-            // tests run in this process, that may never be.)
+            // The scan continues to its end; then its thread is gone, and only this one remains.
+            // Where other tests run in this process, that may never happen.
             let started = Instant::now();
             while threads_called("outlive-put") > 1 && started.elapsed() < Duration::from_secs(5) {
                 std::thread::sleep(Duration::from_millis(1));
@@ -76,7 +76,7 @@ fn what_vanishes_is_told_and_left_out() {
     let path = dir.path().to_path_buf();
     let world = interrupted(move || {
         fs::remove_file(path.join("b")).unwrap();
-        // One that leads elsewhere is not followed.
+        // A link that leads elsewhere is not followed.
         fs::remove_file(path.join("c")).unwrap();
         symlink("/etc/passwd", path.join("c")).unwrap();
     });
@@ -93,7 +93,7 @@ fn what_vanishes_is_told_and_left_out() {
     assert!(!report.troubles.is_whole());
     let found = got(&job, 1, world.dir.path());
     assert_eq!(found.keys().collect::<Vec<_>>(), [&b"."[..], b"a"]);
-    // The next put has it.
+    // The next put includes the file.
     let report = put_whole(&job, dir.path());
     assert_eq!(report.plan.kept_files, 1);
     same(&got(&job, 2, world.dir.path()), &snapshot(dir.path()), "the next");
@@ -110,7 +110,7 @@ fn a_further_name_never_gets_what_another_file_holds() {
         let outside = tempfile::tempdir().unwrap();
         let new = outside.path().join("new");
         fs::write(&new, noise(3, length)).unwrap();
-        // As editors save: the name is another file's now, and what was listed is only "d".
+        // As editors save: another file has the name now, and the listed file is only "d".
         let world = interrupted(move || fs::rename(&new, path.join("c")).unwrap());
         let job = world.job();
         let report = put(&job, dir.path()).unwrap();
@@ -119,7 +119,7 @@ fn a_further_name_never_gets_what_another_file_holds() {
         assert_eq!(troubles, [(&b"d"[..], FileErrorKind::Unreadable)]);
         let (mut found, mut there) = (got(&job, 1, world.dir.path()), snapshot(dir.path()));
         there.remove(&b"d"[..]);
-        // The directory has changed since it was looked at.
+        // The directory has changed since the scan.
         assert_eq!(there.remove(&b"."[..]).is_some(), found.remove(&b"."[..]).is_some());
         same(&found, &there, "the new content, under its own name only");
         put_whole(&job, dir.path());
@@ -127,7 +127,7 @@ fn a_further_name_never_gets_what_another_file_holds() {
     }
 }
 
-/// A clock that panics in every thread but the one that set it up.
+/// A clock that panics in every thread except the one that created it.
 struct BrokenClock(std::sync::OnceLock<std::thread::ThreadId>);
 
 impl outlive_types::Clock for BrokenClock {
@@ -206,7 +206,7 @@ fn a_file_that_never_holds_still_is_told() {
         assert_eq!(report.troubles.len(), 1);
         let found = got(&job, 1, world.dir.path());
         assert_eq!(found.len(), 3);
-        // Doubtful as it is, it is read again whatever its times say.
+        // Its content is doubtful, so the next put reads it again whatever its times are.
         assert_eq!(put_whole(&job, dir.path()).plan.read_files, 1);
         same(&got(&job, 2, world.dir.path()), &snapshot(dir.path()), "at rest");
     }
@@ -230,7 +230,7 @@ fn a_put_stopped_halfway_commits_nothing() {
     same(&got(&job, 1, world.dir.path()), &snapshot(dir.path()), "the next");
 }
 
-/// A file system in memory of a few MiB; without root there is none, and the test says so.
+/// A file system in memory of a few MiB; without root there is none, and the test reports that.
 struct Mount(PathBuf);
 
 impl Mount {
@@ -247,7 +247,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // Failing here must not hide the test's own failure.
+        // A failure here must not hide the test's own failure.
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
 }
@@ -265,7 +265,7 @@ fn full_and_read_only_file_systems() {
     }
     fs::write(source.join("small"), "x").unwrap();
     let Some(mount) = Mount::new(world.dir.path().join("mount")) else { return };
-    // A pool that gets full.
+    // The pool's file system fills up.
     let pool = create(&mount.0.join("pool"), small_config(), Environment::system()).unwrap();
     let job = Job::open(&pool, "job", Default::default()).unwrap();
     assert_eq!(put(&job, &source).unwrap_err().kind(), ErrorKind::Full);
@@ -273,7 +273,7 @@ fn full_and_read_only_file_systems() {
     assert!(got(&job, 1, world.dir.path()).contains_key(&b"small"[..]));
     drop((job, pool));
     fs::remove_dir_all(mount.0.join("pool")).unwrap();
-    // A directory that gets full: what was begun is gone.
+    // The destination fills up: unfinished files are removed.
     let job = world.job();
     put_whole(&job, &source);
     let to = mount.0.join("to");
@@ -285,7 +285,7 @@ fn full_and_read_only_file_systems() {
         assert_eq!(fs::read(file.path()).unwrap(), fs::read(source.join(name)).unwrap());
     }
     fs::remove_dir_all(&to).unwrap();
-    // One that cannot be written; it can be read.
+    // A read-only pool can be read, and not written.
     fs::write(mount.0.join("file"), "x").unwrap();
     run(Command::new("mount").args(["-o", "remount,ro"]).arg(&mount.0));
     let error = checkpoint(&job, 1).get(&into(&to)).unwrap_err();
@@ -294,7 +294,7 @@ fn full_and_read_only_file_systems() {
     same(&got(&job, 2, world.dir.path()), &snapshot(&mount.0), "read-only");
 }
 
-/// Everything that a user without rights meets, in a pool on disk that everybody can read.
+/// All limits for a user without rights, in a pool on disk that everyone can read.
 fn as_other_user(dir: &Path) {
     let pool = outlive_pool::open(&dir.join("pool"), Environment::system()).unwrap();
     let job = Job::open(&pool, "job", Default::default()).unwrap();
@@ -305,11 +305,11 @@ fn as_other_user(dir: &Path) {
     assert_eq!(troubles, [(&b"null"[..], FileErrorKind::Incomplete)], "{:?}", report.troubles);
     let found = snapshot(&to);
     let mode = |name: &str| found[name.as_bytes()].mode;
-    // With the bits a program would run with the rights of this user instead of its owner's.
+    // With these bits a program would run with the rights of this user instead of its owner's.
     assert_eq!((mode("set-id"), mode("plain"), mode("locked")), (0o755, 0o640, 0));
     assert!(found.values().all(|item| item.owner == (OTHER, OTHER)));
 
-    // What they cannot read is told.
+    // Unreadable files are reported.
     let theirs = outlive_pool::open(&dir.join("theirs/pool"), Environment::system()).unwrap();
     let job = Job::open(&theirs, "job", Default::default()).unwrap();
     let report = put(&job, &dir.join("source")).unwrap();
@@ -319,7 +319,7 @@ fn as_other_user(dir: &Path) {
     assert_eq!(troubles, expected.map(|path| (path, FileErrorKind::Unreadable)));
     assert!(!report.troubles.is_whole());
 
-    // If that is all, there is no checkpoint.
+    // If no file is readable, there is no checkpoint.
     for name in ["locked dir", "locked"] {
         let error = put(&job, &dir.join("source").join(name)).unwrap_err();
         assert!(
@@ -329,7 +329,7 @@ fn as_other_user(dir: &Path) {
     }
     assert_eq!(job.files(Select::Newest).unwrap().unwrap().0.epoch(), 1);
 
-    // Nor what they cannot write.
+    // A get cannot write to an unwritable directory.
     let error = checkpoint(&job, 1).get(&into(&dir.join("ours"))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     let options = GetOptions { overwrite: true, ..into(&dir.join("mixed")) };
@@ -386,7 +386,7 @@ fn a_hundred_thousand_files_take_little() {
             fs::create_dir_all(source.join(format!("{}", number / 1000))).unwrap();
         }
         let path = source.join(format!("{}/file-{number}", number / 1000));
-        // Some stand in the listing, some do not.
+        // Some contents are in the listing, others are not.
         fs::write(path, noise(number, if number % 10 == 0 { 2000 } else { 100 })).unwrap();
     }
     let tuning = outlive_pool::Tuning { threads: 2, ..Default::default() };
@@ -400,7 +400,7 @@ fn a_hundred_thousand_files_take_little() {
     let took = worked() - started;
     assert_eq!((report.plan.files, report.items), (100_000, 100_101));
     assert!(report.stats.new_bytes < 60 << 20, "{:?}", report.stats);
-    // A changed name costs a chunk of the listing, not all of it.
+    // A changed name rewrites a chunk of the listing, not all of it.
     fs::rename(source.join("50/file-50500"), source.join("50/file-x")).unwrap();
     let again = put_whole(&job, &source);
     let (plan, _) = job.plan_put(std::slice::from_ref(&source), &PutOptions::default()).unwrap();

@@ -1,4 +1,4 @@
-//! Prunes and gcs after puts, and beside puts and gets.
+//! Prunes and gcs after puts, and during puts and gets.
 
 use crate::common;
 use crate::stepped;
@@ -30,7 +30,7 @@ fn what_is_kept_stays_whole_and_space_goes_down() {
     for epoch in 1..=6 {
         fs::write(source.join("new"), noise(epoch, 400_000)).unwrap();
         fs::write(source.join(format!("stays {epoch}")), noise(100 + epoch, 150_000)).unwrap();
-        // More pieces than an item holds.
+        // More pieces than an item can hold.
         fs::write(source.join("long"), noise(1000 + epoch / 3, 1_500_000)).unwrap();
         put_whole(&job, &source);
         expected.insert(epoch, snapshot(&source));
@@ -38,7 +38,7 @@ fn what_is_kept_stays_whole_and_space_goes_down() {
     let mut before = stored_bytes(&*target);
     for drop in [&[1][..], &[2, 4], &[3, 5]] {
         prune(&world.pool, drop).unwrap();
-        // The session has to say something before condemned packs go.
+        // The session must write a record before condemned packs are deleted.
         put_whole(&job, &source);
         let epoch = job.epochs().unwrap().last().unwrap().epoch;
         expected.insert(epoch, snapshot(&source));
@@ -54,7 +54,7 @@ fn what_is_kept_stays_whole_and_space_goes_down() {
     assert_eq!(job.verify(None).unwrap().findings, vec![]);
 }
 
-/// Files with recipes and without, put twice, in a world without any open session.
+/// Puts files with and without recipes twice, in a world that leaves no session open.
 fn past(target: &Arc<dyn Target>, log: &Arc<dyn ManifestLog>, sources: &[PathBuf]) {
     let world = World::on(target.clone(), log.clone(), |_| {});
     for source in &sources[..2] {
@@ -86,11 +86,11 @@ fn a_gc_at_any_step_of_a_put_hurts_nothing() {
         let other = World::on(target.clone(), log.clone(), |_| {}).pool;
         let done = Arc::new(AtomicBool::new(false));
         let hook_done = done.clone();
-        // In every other run the parent goes, too.
+        // In every other run the parent is dropped, too.
         let drop: &[Epoch] = if number % 2 == 0 { &[1] } else { &[1, 2] };
         steps.hook(move |at, _| {
             if at == number && !hook_done.swap(true, Ordering::SeqCst) {
-                // Once the put has a session, the newest cannot go.
+                // Once the put has a session, the newest cannot be dropped.
                 prune(&other, drop).or_else(|_| prune(&other, &[1])).unwrap();
                 collect(&other, &GcOptions { thoroughness: thorough(), ..Default::default() })
                     .unwrap();

@@ -1,4 +1,4 @@
-//! Random trees, edited over many epochs, against a model that only remembers what each looked like.
+//! Random trees, edited over many epochs, compared with a model that only remembers each state.
 
 use crate::common;
 use crate::trees;
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use trees::*;
 
-/// Something done to a tree.
+/// A change of a tree.
 #[derive(Clone, Debug)]
 enum Act {
     Write { path: usize, seed: u64, bytes: usize },
@@ -50,7 +50,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     prop::collection::vec(act, 0..8)
 }
 
-/// Does it, if it can be done.
+/// Applies the change, if possible.
 fn act(dir: &Path, act: &Act) -> std::io::Result<()> {
     let at = |path: &usize| dir.join(PATHS[*path]);
     let is_file = |path: &Path| fs::symlink_metadata(path).is_ok_and(|there| there.is_file());
@@ -89,7 +89,7 @@ fn act(dir: &Path, act: &Act) -> std::io::Result<()> {
             symlink(PATHS[*to], at(path))
         }
         Act::Mode { path, mode } if is_file(&at(path)) => {
-            // Whoever runs this must still be able to read it.
+            // The test's user must still be able to read it.
             fs::set_permissions(at(path), fs::Permissions::from_mode(mode | 0o600))
         }
         Act::Touch { path, s } if fs::symlink_metadata(at(path)).is_ok() => {
@@ -108,8 +108,8 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Each epoch comes back as the tree was then. The clock is right, so files are unsettled, or
-    /// ahead, so all edits must be found by what `stat` tells.
+    /// Each epoch is restored as the tree was then. The clock is right, so files are unsettled, or
+    /// ahead, so `stat` must show all edits.
     #[test]
     fn every_epoch_comes_back(
         edits in prop::collection::vec(acts(), 1..8),
@@ -127,7 +127,7 @@ proptest! {
         let rng = SeededRng::new(seed);
         for acts in &edits {
             for next in acts {
-                // Many cannot be done; then nothing was.
+                // Many changes are impossible, and then do nothing.
                 let _ = act(&source, next);
             }
             let report = put_whole(&job, &source);
@@ -137,7 +137,7 @@ proptest! {
             match chance[0] % 4 {
                 0 => job = world.job(),
                 1 => {
-                    // The newest stays while its program may go on.
+                    // The newest stays while its program may continue.
                     let older = expected.len() - 1;
                     let drop: Vec<Epoch> =
                         expected.keys().copied().take(older).step_by(2).collect();
@@ -146,7 +146,7 @@ proptest! {
                 }
                 _ => {}
             }
-            // Edits within one tick of the file system's clock cannot be told apart by anybody.
+            // No program can distinguish edits within one tick of the file system's clock.
             if is_ahead {
                 tick(world.dir.path());
             }

@@ -1,4 +1,4 @@
-//! Parts of files: verified, without the rest, and wherever a gc puts them meanwhile.
+//! Ranges of files: verified, read without the rest, also while a gc moves them.
 
 use crate::common;
 use crate::stepped;
@@ -19,7 +19,7 @@ fn any_range_of_a_file_is_what_was_put() {
     let log = Arc::new(SteppedLog(Arc::new(MemoryLog::new()), steps.clone()));
     let world = World::on(target, log, |_| {});
     let source = world.directory("source");
-    // More pieces than an item holds, pieces, inline, nothing, and holes.
+    // More pieces than an item can hold, pieces, inline, empty, and holes.
     fs::write(source.join("long"), noise(1, 3_000_000)).unwrap();
     fs::write(source.join("pieces"), noise(2, 40_000)).unwrap();
     fs::write(source.join("short"), noise(3, 30)).unwrap();
@@ -31,7 +31,7 @@ fn any_range_of_a_file_is_what_was_put() {
     );
     let job = world.job();
     put_whole(&job, &source);
-    // A gc that has something to move: the newest put needs part of what the first one has.
+    // The gc must move data: the newest put needs part of the first one's.
     let opened = checkpoint(&job, 1);
     fs::write(source.join("other"), noise(6, 100_000)).unwrap();
     put_whole(&job, &source);

@@ -1,6 +1,6 @@
-//! Trees of plain values, as a front door stores them in one region: a list of a million numbers, a
-//! dict of short strings. What stands in front says what follows, so a value that is appended leaves
-//! the bytes before it alone.
+//! Trees of plain values, which a language binding stores in one region: a list of a million
+//! numbers, a dict of short strings. Each value begins with its type and length, so a value that is
+//! appended does not change the bytes before it.
 
 mod read;
 mod write;
@@ -34,17 +34,17 @@ const SHORT_COUNT: usize = 32;
 const SHORT_TEXT: u8 = 128;
 const SHORT_TEXT_BYTES: usize = 128;
 
-/// Padding ends at a multiple of this, as the pages do whose changes a save finds.
+/// Padding ends at a multiple of this, like the pages in which a save finds changes.
 const PAD_BYTES: usize = 4096;
 
-/// What holds other values.
+/// Kind of a container.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PlainKind {
     /// A list.
     List,
     /// A tuple.
     Tuple,
-    /// A dict: a key and a value each.
+    /// A dict: pairs of a key and a value.
     Dict,
 }
 
@@ -52,7 +52,7 @@ impl PlainKind {
     const ALL: [PlainKind; 3] = [PlainKind::List, PlainKind::Tuple, PlainKind::Dict];
 }
 
-/// Numbers of one kind, one behind another.
+/// Consecutive numbers of one kind.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Numbers<'a> {
     /// Integers of one byte.
@@ -79,7 +79,7 @@ impl<'a> Numbers<'a> {
         })
     }
 
-    /// The narrowest tag for these integers.
+    /// Returns the narrowest tag for these integers.
     fn narrowest(self) -> u8 {
         let (mut least, mut most) = (0, 0);
         let take = |value: i64| (least, most) = (least.min(value), most.max(value));
@@ -87,8 +87,7 @@ impl<'a> Numbers<'a> {
         narrowest(least, most)
     }
 
-    /// Calls `take` with each number as what the first of two functions makes of an integer, the second
-    /// of a float.
+    /// Calls `take` with each number, after `int` or `float` has converted it.
     pub fn each<T>(
         self,
         int: impl Fn(i64) -> T,
@@ -108,12 +107,12 @@ impl<'a> Numbers<'a> {
     }
 }
 
-/// What comes next in a tree.
+/// The next token of a tree.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Plain<'a> {
-    /// Nothing, as a value.
+    /// Python's `None`.
     None,
-    /// A truth value.
+    /// A Boolean value.
     Bool(bool),
     /// An integer.
     Int(i64),
@@ -121,25 +120,26 @@ pub enum Plain<'a> {
     Unsigned(u64),
     /// A longer integer: two's complement, little-endian.
     Big(&'a [u8]),
-    /// A float, with its bits.
+    /// A float, bit by bit.
     Float(f64),
     /// Real and imaginary part.
     Complex(f64, f64),
-    /// UTF-8, but that surrogates may stand alone.
+    /// UTF-8, except that surrogates may stand alone.
     Text(&'a [u8]),
     /// A byte string.
     Bytes(&'a [u8]),
-    /// A container; its entries follow.
+    /// A container with this number of entries, which follow.
     Open(PlainKind, usize),
-    /// A dict with the keys of the one before it in the same container; its values, so many, follow.
+    /// A dict with the keys of the dict before it in the same container. This number of values
+    /// follows.
     Again(usize),
-    /// Padding in front of a value, which is no value itself.
+    /// Padding before a value; it is no value itself.
     Pad,
-    /// A list or tuple of so many numbers, which are these.
+    /// A list or tuple of this number of numbers, and the numbers.
     Run(PlainKind, usize, Numbers<'a>),
 }
 
-/// The narrowest tag for integers from `least` to `most`.
+/// Returns the narrowest tag for integers from `least` to `most`.
 fn narrowest(least: i64, most: i64) -> u8 {
     let fits = |low: i64, high: i64| least >= low && most <= high;
     if fits(0, u8::MAX.into()) {

@@ -10,7 +10,7 @@ use outlive_types::{Error, Result};
 
 const TOO_WIDE: &str = "a value has a shorter encoding";
 
-/// Reads what [`PlainWriter`](super::PlainWriter) has written.
+/// Reads the output of [`PlainWriter`](super::PlainWriter).
 #[derive(Debug)]
 pub struct PlainReader<'a> {
     left: &'a [u8],
@@ -31,7 +31,7 @@ impl<'a> PlainReader<'a> {
     /// Begins with the bytes of a region.
     ///
     /// # Errors
-    /// `Damaged` if this is no tree, `Invalid` if it is of another version.
+    /// `Damaged` if the region is no tree, `Invalid` if it has another version.
     pub fn new(bytes: &'a [u8]) -> Result<PlainReader<'a>> {
         let mut reader =
             PlainReader { left: bytes, bytes: bytes.len(), open: Vec::new(), begun: false };
@@ -47,10 +47,10 @@ impl<'a> PlainReader<'a> {
         Ok(reader)
     }
 
-    /// What comes next; `None` at the end. What is open is closed as its last entry ends.
+    /// Returns the next token; `None` at the end. A container ends with its last entry.
     ///
     /// # Errors
-    /// `Damaged` if that cannot be.
+    /// `Damaged` if no valid token follows.
     #[expect(
         clippy::should_implement_trait,
         reason = "an iterator of results is read on after an error"
@@ -148,7 +148,7 @@ impl<'a> PlainReader<'a> {
     }
 
     fn enter(&mut self, values: usize) -> Result<()> {
-        // Each entry that is still to come takes a byte, so a damaged count reserves no memory.
+        // Each missing entry takes a byte, so a damaged count reserves no memory.
         let waiting = self.open.iter().map(|opened| opened.values_left).sum::<usize>();
         if values.saturating_add(waiting) > self.left.len() {
             return Err(damaged("a container has more entries than bytes follow"));
@@ -203,7 +203,7 @@ impl<'a> PlainReader<'a> {
     }
 }
 
-/// An integer, which a narrower tag would not hold.
+/// Returns an integer that does not fit a narrower tag.
 fn int<'a>(tag: u8, value: i64) -> Result<Plain<'a>> {
     if narrowest(value, value) == tag { Ok(Plain::Int(value)) } else { Err(damaged(TOO_WIDE)) }
 }

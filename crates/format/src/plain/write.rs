@@ -7,7 +7,7 @@ use super::{
 };
 use crate::VERSION;
 
-/// Writes a tree, in the order of a walk.
+/// Writes a tree in the order of a walk.
 #[derive(Debug)]
 pub struct PlainWriter<'a> {
     to: &'a mut Vec<u8>,
@@ -15,7 +15,7 @@ pub struct PlainWriter<'a> {
 }
 
 impl<'a> PlainWriter<'a> {
-    /// Begins one, behind what is in `to`.
+    /// Begins a tree after the bytes in `to`.
     pub fn new(to: &'a mut Vec<u8>) -> PlainWriter<'a> {
         let begin = to.len();
         to.extend_from_slice(MAGIC);
@@ -23,17 +23,17 @@ impl<'a> PlainWriter<'a> {
         PlainWriter { to, begin }
     }
 
-    /// Where the next value begins, for [`PlainWriter::back_to`].
+    /// Returns the position of the next value, for [`PlainWriter::back_to`].
     pub fn mark(&self) -> usize {
         self.to.len()
     }
 
-    /// Something that was written before, at a place as far into a page as this.
+    /// Appends a value that was encoded before, at the same offset in a page.
     pub fn encoded(&mut self, bytes: &[u8]) {
         self.to.extend_from_slice(bytes);
     }
 
-    /// Takes back all since a mark.
+    /// Removes everything since a mark.
     pub fn back_to(&mut self, mark: usize) {
         self.to.truncate(mark);
     }
@@ -52,17 +52,17 @@ impl<'a> PlainWriter<'a> {
         self.to.push(count as u8);
     }
 
-    /// Nothing.
+    /// Writes `None`.
     pub fn none(&mut self) {
         self.to.push(NONE);
     }
 
-    /// A truth value.
+    /// Writes a Boolean value.
     pub fn bool(&mut self, value: bool) {
         self.to.push(if value { TRUE } else { FALSE });
     }
 
-    /// An integer.
+    /// Writes an integer.
     pub fn int(&mut self, value: i64) {
         match narrowest(value, value) {
             U8 => self.tagged(U8, [value as u8]),
@@ -72,29 +72,29 @@ impl<'a> PlainWriter<'a> {
         }
     }
 
-    /// An integer beyond `i64`.
+    /// Writes an integer beyond `i64`.
     pub fn unsigned(&mut self, value: u64) {
         self.tagged(U64, value.to_le_bytes());
     }
 
-    /// A longer integer.
+    /// Writes a longer integer.
     pub fn big(&mut self, bytes: &[u8]) {
         self.counted(BIG, bytes.len());
         self.to.extend_from_slice(bytes);
     }
 
-    /// A float.
+    /// Writes a float.
     pub fn float(&mut self, value: f64) {
         self.tagged(FLOAT, value.to_le_bytes());
     }
 
-    /// Real and imaginary part.
+    /// Writes a complex number.
     pub fn complex(&mut self, real: f64, imaginary: f64) {
         self.tagged(COMPLEX, real.to_le_bytes());
         self.to.extend_from_slice(&imaginary.to_le_bytes());
     }
 
-    /// A text.
+    /// Writes a text.
     pub fn text(&mut self, text: &[u8]) {
         if text.len() < SHORT_TEXT_BYTES {
             self.to.push(SHORT_TEXT | text.len() as u8);
@@ -104,21 +104,21 @@ impl<'a> PlainWriter<'a> {
         self.to.extend_from_slice(text);
     }
 
-    /// A byte string.
+    /// Writes a byte string.
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.counted(BYTES, bytes.len());
         self.to.extend_from_slice(bytes);
     }
 
-    /// Padding up to the next page, so that what is before it may grow a little and leaves what follows
-    /// where it is.
+    /// Pads up to the next page, so that the values before may grow a little without moving those
+    /// that follow.
     pub fn pad(&mut self) {
         self.to.push(PAD);
         let length = (self.to.len() - self.begin).next_multiple_of(PAD_BYTES);
         self.to.resize(self.begin + length, 0);
     }
 
-    /// A container, whose entries are written next.
+    /// Begins a container; its entries are written next.
     pub fn open(&mut self, kind: PlainKind, count: usize) {
         if kind != PlainKind::Dict && count < SHORT_COUNT {
             self.to.push(SHORT + SHORT_COUNT as u8 * kind as u8 + count as u8);
@@ -127,12 +127,13 @@ impl<'a> PlainWriter<'a> {
         }
     }
 
-    /// A dict with the keys of the one before it in the same container; its values are written next.
+    /// Begins a dict with the keys of the dict before it in the same container; its values are
+    /// written next.
     pub fn again(&mut self) {
         self.to.push(AGAIN);
     }
 
-    /// A list or tuple of integers, in as few bytes each as all of them need.
+    /// Writes a list or tuple of integers, each in the number of bytes that the widest needs.
     pub fn ints(&mut self, kind: PlainKind, values: &[i64]) {
         let (least, most) =
             values.iter().fold((0, 0), |(least, most), v| (*v.min(&least), *v.max(&most)));
@@ -157,14 +158,14 @@ impl<'a> PlainWriter<'a> {
         values.iter().for_each(|value| self.to.extend_from_slice(&bytes(*value)));
     }
 
-    /// A list or tuple of so many floats. They are written next, by [`PlainWriter::float_of_run`].
+    /// Begins a list or tuple of `count` floats, which [`PlainWriter::float_of_run`] writes next.
     pub fn floats(&mut self, kind: PlainKind, count: usize) {
         self.counted(RUN + kind as u8, count);
         self.to.push(FLOAT);
         self.to.reserve(8 * count);
     }
 
-    /// The next float of a run.
+    /// Writes the next float of a run.
     pub fn float_of_run(&mut self, value: f64) {
         self.to.extend_from_slice(&value.to_le_bytes());
     }

@@ -1,4 +1,4 @@
-//! The archive: what a prune or gc has left of a job's log.
+//! The archive: the checkpoints that a prune or gc has kept in a job's log.
 
 use super::manifest::Images;
 use super::segment::{SEGMENT_BYTES, SegmentRef, check_segments, read_segments};
@@ -16,18 +16,18 @@ pub struct Archive {
     pub gc: SessionId,
     /// The newest session of the log; true if it is open.
     pub session: Option<(Session, bool)>,
-    /// Newest epoch that the log has had, kept or not; 0 for none.
+    /// Newest epoch that the log has had, even if it was dropped; 0 for none.
     pub last_epoch: Epoch,
-    /// Packs that nobody may refer to from now on.
+    /// Packs to which no later commit may refer.
     pub condemned: Vec<PackId>,
-    /// The segments of each image that stands in its manifest.
+    /// Segments of each image whose header is in its manifest.
     pub segments: Vec<SegmentRef>,
-    /// Pages with the segments of each rank, of all checkpoints that have an image table.
+    /// Pages with the segments of each rank, for all checkpoints that have an image table.
     pub lists: Vec<PageRef>,
-    /// Epochs of the manifests of which something is lost, ascending.
+    /// Epochs of the incomplete checkpoints, ascending.
     pub incomplete: Vec<Epoch>,
-    /// What was kept, epochs ascending. Images in them have no segments of their own; those that an
-    /// image table lists are replaced by `lists`.
+    /// Kept manifests, epochs ascending. Images in them have no segments of their own; `lists`
+    /// replaces the segments of those in an image table.
     pub manifests: Vec<Manifest>,
 }
 

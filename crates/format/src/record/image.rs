@@ -1,4 +1,4 @@
-//! An image: what one rank has of a checkpoint.
+//! An image: the share of one rank in a checkpoint.
 
 use super::segment::{SEGMENT_BYTES, SegmentRef, check_segments, read_segments};
 use crate::codec::{Check, Reader, Writer, demand};
@@ -7,7 +7,7 @@ use outlive_types::{COMMITTER, Rank, Result};
 
 const HEAD_BYTES: usize = 32 + 2 * TreeRef::ENCODED_BYTES;
 
-/// What an image is made of.
+/// Contents of an image.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ImageKind {
     /// A catalog and page trees.
@@ -33,12 +33,12 @@ impl ImageKind {
     }
 }
 
-/// What an image holds.
+/// Description of an image's contents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ImageRef {
     /// The rank.
     pub rank: Rank,
-    /// What it is made of.
+    /// Kind of its contents.
     pub kind: ImageKind,
     /// Number of its regions, or of its listing's items.
     pub regions: u64,
@@ -50,26 +50,27 @@ pub struct ImageRef {
     pub packed: TreeRef,
 }
 
-/// One rank's image, and where all of it is.
+/// One rank's image and its segments.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Image {
-    /// What it holds.
+    /// Description of the contents.
     pub reference: ImageRef,
-    /// Packs of this rank and session with a lower number are done with: named here, or garbage.
+    /// Packs of this rank and session with a lower number are complete: this image names them, or
+    /// they are garbage.
     pub next_pack: u32,
-    /// Resolve every chunk and node that the image needs.
+    /// Segments that give the pack extent of every chunk and node of the image.
     pub segments: Vec<SegmentRef>,
 }
 
 impl Image {
-    /// An image without anything in it.
+    /// Returns an image without contents.
     pub fn empty(rank: Rank, kind: ImageKind) -> Image {
         let (catalog, packed) = (TreeRef::EMPTY, TreeRef::EMPTY);
         let reference = ImageRef { rank, kind, regions: 0, state_bytes: 0, catalog, packed };
         Image { reference, next_pack: 0, segments: Vec::new() }
     }
 
-    /// Length of the image's header in bytes, with so many segments.
+    /// Returns the length in bytes of an image's header with this number of segments.
     pub fn bytes_for(segments: usize) -> usize {
         HEAD_BYTES + SEGMENT_BYTES * segments
     }

@@ -18,19 +18,22 @@ pub struct Manifest {
     pub world_size: u32,
     /// Its epoch, from 1.
     pub epoch: Epoch,
-    /// The epoch that it shares subtrees with; 0 if there was none.
+    /// Epoch with which it shares subtrees; 0 if there was none.
     pub parent: Epoch,
-    /// The newest epoch that its program had restored or saved: it went on from there. 0 if there was none.
+    /// Newest epoch that its program had restored or saved: the program continued from there. 0 if
+    /// there was none.
     pub predecessor: Epoch,
-    /// When it was frozen, nanoseconds since 1970.
+    /// Time of the freeze, in nanoseconds since 1970.
     pub frozen_ns: u64,
-    /// What the save did.
+    /// Figures of the save.
     pub figures: SaveFigures,
-    /// How many saves of its program have failed since the one before it; 65,535 stands for more, too.
+    /// Number of failed saves of its program since the checkpoint before it; 65,535 also stands for
+    /// more.
     pub failed_before: u16,
-    /// What the user says about it.
+    /// The user's remarks.
     pub remarks: Remarks,
-    /// The program's own figures of merit: names, sorted, each once, and values that are numbers.
+    /// The program's own figures of merit: names, sorted, each once, and values, none of them a
+    /// NaN.
     pub metrics: Vec<(String, f64)>,
     /// The images of ranks 0 to world size - 1.
     pub images: Images,
@@ -41,45 +44,45 @@ impl Eq for Manifest {} // a metric is never a NaN
 /// Figures of a save, for reports and plots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SaveFigures {
-    /// All bytes that it wrote, but for the manifest.
+    /// All bytes that it wrote, except for the manifest.
     pub new_bytes: u64,
-    /// Bytes of the pages that were dirty; of files, bytes that were read.
+    /// Bytes of the dirty pages; for files, bytes that were read.
     pub changed_bytes: u64,
-    /// Bytes of chunks that were stored already.
+    /// Bytes of chunks that were already stored.
     pub known_bytes: u64,
     /// Bytes of zero pages.
     pub zero_bytes: u64,
     /// Bytes of the new chunks before compression.
     pub raw_bytes: u64,
-    /// How long the program stood still, in nanoseconds.
+    /// Duration of the stall, in nanoseconds.
     pub stall_ns: u64,
-    /// From the freeze's end to the commit, in nanoseconds.
+    /// Time from the end of the freeze to the commit, in nanoseconds.
     pub drain_ns: u64,
 }
 
-/// What is said about a checkpoint, by its user or by a restore.
+/// Remarks on a checkpoint, by its user or by a restore.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Remarks {
-    /// A pruning keeps it, whatever its rules.
+    /// True if every prune keeps it, whatever its rules.
     pub pinned: bool,
-    /// A restore or a verification found damage in it. Lazy restores pass over it until a verification or a scrub finds
-    /// all of it whole.
+    /// True if a restore or verification found damage in it. Lazy restores skip it until a
+    /// verification or scrub finds that it is whole.
     pub suspect: bool,
-    /// A word for it; may be empty. At most [`LABEL_BYTES_MAX`].
+    /// The user's label; may be empty. At most [`LABEL_BYTES_MAX`].
     pub label: String,
 }
 
 /// The images of a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Images {
-    /// The only one stands in the manifest.
+    /// The only image; the manifest contains its header.
     One(Image),
-    /// Those of many ranks stand in a table elsewhere.
+    /// The images of several ranks; a table outside the manifest contains their headers.
     Table(ImageTable),
 }
 
 impl Images {
-    /// The only image, if there is one only.
+    /// Returns the image of a checkpoint with one rank.
     pub fn one(&self) -> Option<&Image> {
         match self {
             Images::One(image) => Some(image),
@@ -87,7 +90,7 @@ impl Images {
         }
     }
 
-    /// The image table, if there is one.
+    /// Returns the image table, if there is one.
     pub fn table(&self) -> Option<&ImageTable> {
         match self {
             Images::One(_) => None,
@@ -97,7 +100,7 @@ impl Images {
 }
 
 impl Manifest {
-    /// What each of its images is made of.
+    /// Returns the kind of its images' contents.
     pub fn kind(&self) -> ImageKind {
         match &self.images {
             Images::One(image) => image.reference.kind,
@@ -105,12 +108,12 @@ impl Manifest {
         }
     }
 
-    /// Whether it is of a checkpoint of files.
+    /// Returns whether it is a checkpoint of files.
     pub fn is_of_files(&self) -> bool {
         self.kind() == ImageKind::Files
     }
 
-    /// Regions, or items, of all images.
+    /// Returns the number of regions, or items, of all images.
     pub fn regions(&self) -> u64 {
         match &self.images {
             Images::One(image) => image.reference.regions,
@@ -118,7 +121,7 @@ impl Manifest {
         }
     }
 
-    /// Bytes of all images' regions or files.
+    /// Returns the bytes of all images' regions or files.
     pub fn state_bytes(&self) -> u64 {
         match &self.images {
             Images::One(image) => image.reference.state_bytes,
@@ -262,7 +265,7 @@ impl Remarks {
         u8::from(self.pinned) | u8::from(self.suspect) << 1
     }
 
-    /// The label comes next in `from`.
+    /// Reads remarks; the label comes next in `from`.
     pub(super) fn read(flags: u8, label_bytes: u16, from: &mut Reader<'_>) -> Result<Remarks> {
         if flags > 3 {
             return Err(from.damaged(format!("its remarks have flags {flags}")));

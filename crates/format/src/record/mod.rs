@@ -25,28 +25,28 @@ const FINGERPRINT_BYTES: usize = 32;
 /// One record of a job's log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// Its place in the log, from 1.
+    /// Number in the log, from 1.
     pub number: u64,
-    /// Fingerprint of the record before it, all bytes of it; zero for the first.
+    /// Fingerprint of all bytes of the record before it; zero for the first.
     pub previous: Fingerprint,
-    /// What it says.
+    /// Contents of the record.
     pub body: Body,
 }
 
-/// What a record says.
+/// Contents of a record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Body {
     /// A writer begins.
     Session(Session),
     /// A checkpoint exists.
     Manifest(Manifest),
-    /// A gc has condemned packs.
+    /// A gc condemned packs.
     Sweep(Sweep),
     /// A writer ends.
     Close(Close),
-    /// A gc or scrub has replaced every record before.
+    /// A gc or scrub replaced every record before.
     Archive(Archive),
-    /// A user has said something about a checkpoint.
+    /// A user remarked on a checkpoint.
     Note(Note),
     /// Checkpoints were dropped.
     Prune(Prune),
@@ -57,9 +57,9 @@ pub enum Body {
 pub struct Session {
     /// The session.
     pub session: SessionId,
-    /// The writer's process id; 0 if only the session's name is known.
+    /// Process id of the writer; 0 if only the session's id is known.
     pub process_id: u32,
-    /// When it was opened, nanoseconds since 1970.
+    /// Time of its opening, in nanoseconds since 1970.
     pub opened_ns: u64,
     /// Start of the writer's process, in ticks since boot.
     pub started: u64,
@@ -67,16 +67,17 @@ pub struct Session {
     pub host: String,
     /// Boot id and namespaces of process ids and time, at most 65,535 bytes; empty if unknown.
     pub system: String,
-    /// Token of the lease that the writer holds in the log, at most 65,535 bytes; empty if it holds none.
+    /// Token of the lease that the writer holds in the log, at most 65,535 bytes; empty if there is
+    /// none.
     pub lease: String,
 }
 
-/// What a gc condemned.
+/// Packs that a gc condemned.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sweep {
     /// The gc run, an id like a session's.
     pub gc: SessionId,
-    /// The packs that it will delete.
+    /// The packs that the gc will delete.
     pub packs: Vec<PackId>,
 }
 
@@ -87,26 +88,26 @@ pub struct Close {
     pub session: SessionId,
 }
 
-/// What was said about a checkpoint after it was made.
+/// Remarks on a checkpoint, made later.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Note {
-    /// Which checkpoint.
+    /// Epoch of the checkpoint.
     pub epoch: Epoch,
-    /// What holds from now on.
+    /// Remarks that replace all earlier ones.
     pub remarks: Remarks,
 }
 
-/// Which checkpoints were dropped. They are gone from then on; their space is a gc's business.
+/// Checkpoints that were dropped. They no longer count; a gc frees their space.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Prune {
-    /// Newest epoch that the log has had, dropped or not.
+    /// Newest epoch that the log has had, even if it was dropped.
     pub last_epoch: Epoch,
     /// The epochs, ascending; at least one.
     pub epochs: Vec<Epoch>,
 }
 
 impl Record {
-    /// The record's bytes.
+    /// Encodes the record.
     ///
     /// # Errors
     /// `Bug` for fields that contradict each other or exceed the format's limits.
@@ -204,13 +205,13 @@ impl Record {
 }
 
 impl Session {
-    /// A session whose own record cannot be read.
+    /// Returns a session whose own record cannot be read.
     pub fn of_unknown(session: SessionId) -> Session {
         let (host, system, lease) = Default::default();
         Session { session, process_id: 0, opened_ns: 0, started: 0, host, system, lease }
     }
 
-    /// Whether more is known of it than its name.
+    /// Returns whether more than its id is known.
     pub fn is_known(&self) -> bool {
         self.process_id != 0
     }

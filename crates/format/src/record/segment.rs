@@ -6,28 +6,28 @@ use outlive_types::{Fingerprint, PackId, Result};
 /// Length of a reference in bytes.
 pub(super) const SEGMENT_BYTES: usize = 44 + PackId::BYTES;
 
-/// Which of the two things a [`SegmentRef`] names.
+/// Kind of the object that a [`SegmentRef`] names.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum SegmentKind {
-    /// A pack's own directory, behind its containers.
+    /// A pack's own directory, after its containers.
     Directory,
     /// A merge of directories, in a container.
     Segment,
 }
 
-/// Where a directory or segment is.
+/// Location of a directory or segment.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SegmentRef {
     /// The pack that holds it.
     pub pack: PackId,
-    /// Logical offset in the pack, in bytes; for a directory F, the length of a shard's fragments:
-    /// each shard of the pack has the directory behind them.
+    /// Logical offset in the pack, in bytes. For a directory it is F, the length of a shard's
+    /// fragments, which the directory follows in each shard of the pack.
     pub offset: u32,
     /// Length in bytes.
     pub length: u32,
     /// Directory or segment.
     pub kind: SegmentKind,
-    /// How many merges are behind it; 0 for a directory.
+    /// Number of merges that produced it; 0 for a directory.
     pub level: u8,
     /// Fingerprint of all its bytes.
     pub fp: Fingerprint,

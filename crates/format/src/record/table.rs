@@ -1,5 +1,5 @@
-//! The image table: the images of a checkpoint of many ranks, outside of its manifest, in pages of
-//! which a rank reads one.
+//! The image table: the images of a checkpoint of several ranks, outside its manifest, in pages.
+//! Each rank reads one page.
 
 use super::image::{Image, ImageKind};
 use super::segment::{SEGMENT_BYTES, SegmentRef, check_segments, read_segments};
@@ -15,10 +15,10 @@ const HEAD_BYTES: usize = 16;
 pub(super) const PAGE_REF_BYTES: usize = 44 + PackId::BYTES;
 const TABLE_HEAD_BYTES: usize = 24;
 
-/// Where a page is, and which ranks it begins with.
+/// Location of a page, and its first rank.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PageRef {
-    /// The first rank on it; the page before it ends with the rank before that.
+    /// First rank on the page; the page before it ends with the preceding rank.
     pub first_rank: Rank,
     /// The pack that holds it.
     pub pack: PackId,
@@ -51,7 +51,7 @@ impl PageRef {
     }
 }
 
-/// The pages that hold what is said of a rank: the last one that begins with it, or before.
+/// Returns the page that contains `rank`: the last one whose first rank is not higher.
 pub fn page_of(pages: &[PageRef], rank: Rank) -> Option<&PageRef> {
     pages[..pages.partition_point(|page| page.first_rank <= rank)].last()
 }
@@ -79,20 +79,20 @@ pub(crate) fn check_pages(pages: &[PageRef]) -> Check {
     Ok(())
 }
 
-/// What a manifest says of an image table.
+/// Description of an image table in a manifest.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ImageTable {
-    /// What each of the images is made of.
+    /// Kind of the images' contents.
     pub kind: ImageKind,
     /// Regions, or items, of all images.
     pub regions: u64,
     /// Bytes of all images' regions or files.
     pub state_bytes: u64,
-    /// Packs of the committer and this session with a lower number are done with.
+    /// Packs of the committer in this session with a lower number are complete.
     pub next_pack: u32,
-    /// The table.
+    /// Pages of the table.
     pub pages: Vec<PageRef>,
-    /// Where an archive has put the lists of segments; they replace those of the images. Known from
+    /// Pages with the lists of segments in an archive; they replace those of the images. Taken from
     /// the archive, and not stored here.
     pub lists: Vec<PageRef>,
 }
@@ -129,20 +129,20 @@ impl ImageTable {
 /// A page of an image table: the images of consecutive ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TablePage {
-    /// At least one; ranks ascend one by one.
+    /// At least one image; ranks ascend one by one.
     pub images: Vec<Image>,
 }
 
 impl TablePage {
-    /// Length of the encoding in bytes.
+    /// Returns the length of the encoding in bytes.
     pub fn encoded_len(&self) -> usize {
         HEAD_BYTES + self.images.iter().map(Image::encoded_len).sum::<usize>()
     }
 
-    /// The page's bytes.
+    /// Encodes the page.
     ///
     /// # Errors
-    /// `Bug` for no image, ranks that do not follow each other, or an image that cannot be.
+    /// `Bug` for no image, ranks that are not consecutive, or an invalid image.
     pub fn encode(&self) -> Result<Vec<u8>> {
         encodable(PAGE, self.check())?;
         let mut out = Writer::begin(PAGE_MAGIC, self.encoded_len());
@@ -176,23 +176,23 @@ impl TablePage {
     }
 }
 
-/// Where the chunks of consecutive ranks are, in all checkpoints of an archive.
+/// Segments of consecutive ranks, for all checkpoints of an archive.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SegmentLists {
-    /// Segments by rank, at least one rank; ranks ascend one by one.
+    /// Segments by rank, of at least one rank; ranks ascend one by one.
     pub ranks: Vec<(Rank, Vec<SegmentRef>)>,
 }
 
 impl SegmentLists {
-    /// Length of a list of so many segments in bytes.
+    /// Returns the length of a list with this number of segments, in bytes.
     pub fn bytes_for(segments: usize) -> usize {
         8 + SEGMENT_BYTES * segments
     }
 
-    /// The page's bytes.
+    /// Encodes the page.
     ///
     /// # Errors
-    /// `Bug` for no rank, ranks that do not follow each other, or a segment that cannot be.
+    /// `Bug` for no rank, ranks that are not consecutive, or an invalid segment.
     pub fn encode(&self) -> Result<Vec<u8>> {
         encodable(LISTS, self.check())?;
         let lists = self.ranks.iter().map(|(_, list)| SegmentLists::bytes_for(list.len()));

@@ -2,7 +2,7 @@ use super::*;
 use crate::fingerprint;
 use proptest::prelude::*;
 
-/// Bytes without a pattern that repeats within a page.
+/// Returns bytes without a pattern that repeats within a page.
 fn chunk(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at.wrapping_mul(2_654_435_761) >> 7) as u8).collect()
 }
@@ -11,7 +11,7 @@ fn group_of(group_log2: u8) -> usize {
     PAGE_BYTES << group_log2
 }
 
-/// All that a slice of `chunk` must do.
+/// Checks all operations of a slice of `chunk`.
 fn check(chunk: &[u8], form: SliceForm, bytes: &[u8]) {
     assert_eq!(bytes.len() as u64, form.length());
     let slice = Slice::decode(bytes, form).unwrap();
@@ -44,7 +44,7 @@ proptest! {
         match Slice::decode(&first, form).unwrap().cut(less) {
             Some((form, second)) => {
                 check(&chunk, form, &second);
-                // The same as if it had been cut at once.
+                // A second cut gives the same bytes as a single one.
                 prop_assert_eq!(cut_chunk(&chunk, less, group_log2).unwrap().1, second);
             }
             None => prop_assert!(less.within(groups).is_empty()),
@@ -75,7 +75,7 @@ proptest! {
         let at = at % bytes.len();
         bytes[at] ^= 1 << bit;
         let is_fine = Slice::decode(&bytes, form).is_ok_and(|slice| slice.is_of(&fingerprint(&chunk)));
-        // The length counts only where it is hashed: not where no subtree of pages reaches the end.
+        // The length matters only where it is hashed: not if no subtree of pages reaches the end.
         prop_assert!(!is_fine || at < HEAD_BYTES && keep & 1 << 15 == 0);
     }
 }
@@ -112,12 +112,12 @@ fn a_slice_of_another_length_is_damaged() {
     let mut wrong = bytes.clone();
     wrong[..4].copy_from_slice(&u32::MAX.to_le_bytes());
     assert!(Slice::decode(&wrong, form).is_err());
-    // A last page that is said to be shorter than it is.
+    // A last page with a shorter length than it has.
     wrong[..4].copy_from_slice(&(15 * 4096 + 7_u32).to_le_bytes());
     assert!(Slice::decode(&wrong, form).is_err());
 }
 
-/// The layout of docs/format.md, byte by byte.
+/// Compares with the layout of docs/format.md, byte by byte.
 #[test]
 fn the_layout_is_that_of_the_document() {
     let chunk = chunk(3 * 4096 + 10);

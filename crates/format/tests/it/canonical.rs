@@ -1,5 +1,5 @@
-//! Each value has one encoding: everything else is refused, even behind right checksums. Offsets
-//! are those of the fixtures in `golden.rs`.
+//! Each value has one encoding: everything else is refused, even with right checksums. Offsets are
+//! those of the fixtures in `golden.rs`.
 
 use crate::samples;
 
@@ -7,7 +7,7 @@ use outlive_format::*;
 use outlive_types::{ErrorKind, Fingerprint};
 use samples::{STRUCTURES, fp};
 
-/// Bytes written at an offset.
+/// Bytes to write at an offset.
 type Edit<'a> = (usize, &'a [u8]);
 
 fn refused(name: &str, sample: usize, edits: &[Edit<'_>], why: &str) {

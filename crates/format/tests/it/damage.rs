@@ -1,4 +1,4 @@
-//! Wrong bytes are found, and never anything worse than an error.
+//! Decoders find wrong bytes, and do nothing worse than return an error.
 
 use crate::samples;
 
@@ -7,7 +7,7 @@ use outlive_types::{Distribution, ErrorKind};
 use proptest::prelude::*;
 use samples::{STRUCTURES, Structure};
 
-/// Bytes that decode at all must encode to themselves.
+/// Checks that bytes that decode also encode to themselves.
 fn refused_or_canonical(structure: &Structure, bytes: &[u8]) {
     if let Ok(again) = (structure.again)(bytes) {
         assert!(again == bytes, "{} accepts a second form of {again:02x?}", structure.name);
@@ -22,7 +22,8 @@ fn each_sample(mut test: impl FnMut(&Structure, Vec<u8>)) {
     }
 }
 
-/// The bytes of the structure's own checksums; those of a tail's directory are not its own.
+/// Returns the start of the bytes that the structure's own checksums cover; a tail's directory has
+/// its own.
 fn guarded_from(structure: &Structure, sample: &[u8]) -> usize {
     match structure.name {
         "shard_tail" => Footer::decode(sample).unwrap().directory_bytes as usize,
@@ -269,7 +270,7 @@ fn a_program_is_told_what_its_catalog_cannot_hold() {
         ([2, 1], [end, 2], "dimension 0 it begins"),
         ([2, 1], [6, 3], "dimension 1 it begins"),
     ] {
-        // Both by who writes it and by who reads it.
+        // Both the encoder and the decoder refuse it.
         let mut catalog = samples::catalog();
         let mut bytes = catalog.encode().unwrap();
         if let Distribution::BlockCyclic { block: own, stride: own_stride, .. } =
@@ -279,7 +280,7 @@ fn a_program_is_told_what_its_catalog_cannot_hold() {
         }
         let error = catalog.encode().expect_err("the region is no part of that");
         assert!(error.message().contains(word), "{error}");
-        // Behind the lists come the name, the dtype and the attachment.
+        // The name, the dtype and the attachment follow the lists.
         let lists = bytes.len() - 6 - 32;
         for (at, number) in block.into_iter().chain(stride).enumerate() {
             bytes[lists + 8 * at..][..8].copy_from_slice(&number.to_le_bytes());

@@ -1,13 +1,13 @@
 //! The bytes of one value of each structure, written out field by field after `docs/format.md`: an
 //! accidental change of the layout fails here. The checksums come from other implementations of
-//! XXH3 and BLAKE3 than the code's (the Python packages `xxhash` and `blake3`).
+//! XXH3 and BLAKE3 (the Python packages `xxhash` and `blake3`).
 
 use crate::samples;
 
 use outlive_format::*;
 use std::fmt::Write;
 
-/// Bytes from hexadecimal text; `AAx16` is sixteen times the byte `AA`, `|` and blanks only
+/// Returns bytes from hexadecimal text; `AAx16` is sixteen times the byte `AA`, `|` and blanks only
 /// separate.
 fn hex(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -231,7 +231,7 @@ fn recipes() {
 
 #[test]
 fn listing() {
-    // Owner, times, device and inode, the same for all but the hard link.
+    // Owner, times, device and inode, the same for all items except the hard link.
     let common = "e8030000 64000000 | ffc99a3b ffffffffffffffff | 05000000 0403020100000000 \
                   | 01fd000000000000 6655443322110000";
     let item = |head: &str, mode: &str, rest: &str| format!("{head} | {mode} | {common} | {rest} ");
@@ -317,7 +317,7 @@ fn hashes() {
     let zero = "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262";
     assert_eq!(fingerprint(b"").to_string(), zero);
     assert_eq!(checksum(b""), 0x2d06_8005_38d3_94c2);
-    assert_eq!((VERSION, REVISION), (0, 15));
+    assert_eq!((VERSION, REVISION), (0, 16));
     let document = include_str!("../../../../docs/format.md");
     assert!(document.contains(&format!("\n    revision = {REVISION} ")), "docs/format.md is older");
     assert!(document.contains(&format!("(now {REVISION})")), "docs/format.md is older");

@@ -1,10 +1,10 @@
-//! Leaves against the simplest thing that does the same: an array with one entry a page.
+//! Compares leaves with the simplest equivalent: an array with one entry a page.
 
 use outlive_format::{Leaf, LeafKind, Lookup, PageExtent};
 use outlive_types::{BLOCK_PAGES, Fingerprint};
 use proptest::prelude::*;
 
-/// What each page of the block is.
+/// Location of each page of the block.
 type Model = [Lookup; BLOCK_PAGES];
 
 fn fp(byte: u8) -> Fingerprint {
@@ -15,8 +15,8 @@ fn delta_kind(chain: u8) -> LeafKind {
     LeafKind::Delta { base: fp(0xBA), chain }
 }
 
-/// Extents in page order from (gap before, pages, chunk; 0 is none, shift). With shift 0 pages of a
-/// chunk continue across extents, so merging has work to do.
+/// Builds extents in page order from (gap before, pages, chunk; 0 is none, shift). With shift 0,
+/// pages of a chunk continue across extents, so merging has work to do.
 fn extents(plan: &[(u16, u16, u8, u16)]) -> Vec<PageExtent> {
     let mut extents = Vec::new();
     let mut at = 0;
@@ -44,7 +44,7 @@ fn lay(model: &mut Model, extents: &[PageExtent]) {
     }
 }
 
-/// The leaf of a model, built page by page.
+/// Returns the leaf of a model, built page by page.
 fn leaf_of(kind: LeafKind, model: &Model) -> Leaf {
     let pages = model.iter().zip(0..).filter_map(|(known, page)| match *known {
         Lookup::Base => None,
@@ -114,7 +114,7 @@ proptest! {
         let folded = folded.expect("there was a delta");
         let full = Leaf::build(LeafKind::Full, extents(&base)).unwrap();
         prop_assert_eq!(Leaf::overlay(&full, [&folded]), leaf.clone());
-        // And all of it at once.
+        // All deltas may be folded at once.
         prop_assert_eq!(Leaf::overlay(&full, &deltas_laid), leaf);
     }
 }

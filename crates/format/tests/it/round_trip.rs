@@ -1,4 +1,4 @@
-//! What is written is what is read, for any value.
+//! For any value, decoding returns what was encoded.
 
 use outlive_format::*;
 use outlive_types::{Distribution, Fingerprint, PackId, RegionDesc, RegionLocation, SessionId};
@@ -54,7 +54,7 @@ fn directory() -> impl Strategy<Value = Directory> {
         EntryKind::Slice(SliceForm::new(PageSet::of(30, 2, 4), 2, 4).unwrap()),
     ]);
     let codec = prop::sample::select(vec![Codec::Lz4, Codec::Zstd]);
-    // Few fingerprints and frames, so that some are at several places, and some share a frame.
+    // Few fingerprints and frames, so that some have several pack extents, and some share a frame.
     let entry = (0..40_u8, any::<u32>(), any::<u32>(), 1..=LENGTH_MAX, kind);
     let framed = (any::<u32>(), 0..8_u32, 1..9000_u32, 0..=u32::MAX, codec);
     let entries = vec((entry, proptest::option::of(framed)), 0..120);
@@ -76,11 +76,11 @@ fn directory() -> impl Strategy<Value = Directory> {
             let pack = pack % packs.len() as u32;
             let raw_bytes = raw_bytes + 1;
             let stored_bytes = raw_bytes / 2 + 1 - u32::from(raw_bytes == 2);
-            // What is at a place is one frame.
+            // Each pack extent has one frame.
             let (stored_bytes, raw_bytes, codec) =
                 *frames.entry((pack, offset)).or_insert((stored_bytes, raw_bytes, codec));
             let first = first % raw_bytes;
-            // A slice has the length that its form tells.
+            // A slice has the length that its form determines.
             let kind = match kind.slice().is_some() && length <= raw_bytes - first {
                 true => kind,
                 false => EntryKind::Chunk,
@@ -141,12 +141,12 @@ fn region() -> impl Strategy<Value = CatalogRegion> {
         })
 }
 
-/// Extent of a global array and where a part of this extent begins in it.
+/// Extent of a global array, and start in it of a part with extent `extent`.
 fn part(extent: u64) -> impl Strategy<Value = (u64, u64)> {
     (0..=u64::MAX - extent).prop_flat_map(move |offset| (offset + extent..=u64::MAX, Just(offset)))
 }
 
-/// What there is of such parts, in blocks of up to 3 elements, every 7.
+/// Returns such parts in blocks of up to 3 elements, every 7.
 fn in_blocks(shape: &[u64], parts: Vec<(u64, u64)>) -> Distribution {
     let (global_shape, offset): (Vec<u64>, Vec<u64>) = parts.into_iter().unzip();
     let block: Vec<u64> = offset.iter().map(|offset| 1 + offset % 3).collect();
@@ -157,7 +157,7 @@ fn in_blocks(shape: &[u64], parts: Vec<(u64, u64)>) -> Distribution {
         block,
         stride,
     };
-    // Elsewhere the gaps do not fit in.
+    // Otherwise the array has no room for the gaps.
     match blocks.check(shape) {
         Ok(()) => blocks,
         Err(_) => Distribution::BlockCyclic {
@@ -397,7 +397,7 @@ fn file() -> impl Strategy<Value = Item> {
     )
 }
 
-/// Paths of few letters, so that they have much in common.
+/// Paths of few letters, so that they have long common prefixes.
 fn path() -> impl Strategy<Value = Vec<u8>> {
     let part = vec(prop::sample::select(b"ab-.~\xFF".to_vec()), 1..5)
         .prop_filter("these lead elsewhere", |part| part != b"." && part != b"..");
@@ -509,7 +509,7 @@ proptest! {
         let listing = Listing { items };
         let bytes = listing.encode().unwrap();
         prop_assert_eq!(&Listing::decode(&bytes).unwrap(), &listing);
-        // In whatever parts it comes.
+        // The parts in which it arrives do not matter.
         let mut reader = ListingReader::new();
         let mut read = Vec::new();
         let (mut rest, mut steps) = (&bytes[..], steps.into_iter().cycle());
@@ -525,7 +525,7 @@ proptest! {
         prop_assert_eq!(read, listing.items);
     }
 
-    /// The order of a walk: names by their bytes, each directory followed by what is in it.
+    /// The order is that of a walk: names by their bytes, each directory before its contents.
     #[test]
     fn paths_are_in_the_order_of_a_walk(mut paths in vec(path(), 2..20)) {
         paths.push(b".".to_vec());

@@ -9,7 +9,7 @@ fn does_all_jobs_with_no_more_threads_than_its_depth() {
     let engine = DiskEngine::new(3);
     let running = Arc::new(AtomicUsize::new(0));
     let peak = Arc::new(AtomicUsize::new(0));
-    // The first three are done side by side, or never.
+    // The first three jobs run at the same time, or never end.
     let together = Arc::new(Barrier::new(3));
     let tickets: Vec<_> = (0..60)
         .map(|number| {
@@ -50,7 +50,7 @@ fn queued_jobs_are_done_after_the_engine_was_dropped() {
     assert_eq!(tickets.into_iter().map(Ticket::wait).sum::<i32>(), 10);
 }
 
-/// Forks while other threads keep the shared engine busy, as a Python program may, and lets the
+/// Forks while other threads keep the shared engine busy, as a Python program may, and has the
 /// child use it.
 #[test]
 fn a_forked_child_gets_a_working_engine() {
@@ -68,7 +68,7 @@ fn a_forked_child_gets_a_working_engine() {
     for _ in 0..20 {
         let (forked, waits) = channel();
         let of_parent = DiskEngine::shared().submit(move || waits.recv().unwrap());
-        // SAFETY: the child uses memory and threads of its own, and leaves by `_exit`, so that no
+        // SAFETY: the child uses memory and threads of its own, and ends with `_exit`, so that no
         // destructor of the test runner runs twice.
         let child = unsafe { fork() };
         if child == 0 {
@@ -87,14 +87,14 @@ fn a_forked_child_gets_a_working_engine() {
     busy.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-// SAFETY: these are libc's, with their types on Linux.
+// SAFETY: these are libc's functions, with their types on Linux.
 unsafe extern "C" {
     fn fork() -> i32;
     fn _exit(status: i32) -> !;
     fn kill(pid: i32, signal: i32) -> i32;
 }
 
-/// The child's exit status; a child that hangs is killed after five minutes and gives `None`.
+/// Returns the child's exit status. Kills a child that hangs for five minutes, and returns `None`.
 fn exit_status(child: i32) -> Option<i32> {
     use rustix::process::{Pid, WaitOptions, waitpid};
     let until = Instant::now() + Duration::from_secs(300);

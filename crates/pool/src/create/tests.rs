@@ -29,7 +29,7 @@ fn a_directory_becomes_a_pool_once() {
 fn all_that_is_missing_above_a_pool_is_made_durably() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join("made/by/the/pool");
-    // To make or name what is in a directory does not open it; to sync it does.
+    // A sync opens a directory; making or naming an entry in it does not.
     let watch = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).unwrap();
     inotify::add_watch(&watch, root.path(), WatchFlags::OPEN).unwrap();
     let pool = open_or_create(&path, Environment::system()).unwrap();
@@ -42,7 +42,7 @@ fn all_that_is_missing_above_a_pool_is_made_durably() {
     assert_eq!(open(&path, Environment::system()).unwrap().config(), pool.config());
 }
 
-/// What is there by the time at which the descriptor is must be durable by then.
+/// Entries that are there before the descriptor must be durable before it.
 #[test]
 fn the_entries_of_log_and_packs_are_durable_before_the_descriptor() {
     let root = tempfile::tempdir().unwrap();
@@ -61,7 +61,7 @@ fn the_entries_of_log_and_packs_are_durable_before_the_descriptor() {
         told.iter().position(is_it).unwrap_or_else(|| panic!("{name}: {told:?}"))
     };
     let between = &told[made("log").max(made("packs"))..made(DESCRIPTOR)];
-    // To sync a directory opens it; to make something in it does not.
+    // A sync opens a directory; making an entry in it does not.
     assert!(between.contains(&(false, None)), "{told:?}");
 }
 
@@ -108,7 +108,7 @@ fn a_pool_that_has_gone_is_noticed() {
         fs::rename(&away, path.join(part)).unwrap();
         pool.check_markers().unwrap();
     }
-    // Somebody edits it: those that run go on, nobody new begins.
+    // A person edits the file: running programs go on, and no new one begins.
     let text = fs::read_to_string(path.join(DESCRIPTOR)).unwrap();
     let commented = [text.as_bytes(), b"# caf\xE9"].concat();
     let wrong = text.replace("threads = 0", "threads = ???").into_bytes();
@@ -154,7 +154,7 @@ fn put_pack(pool: &Pool, pack: PackId) {
 fn packs_are_kept_where_the_target_is() {
     let dir = tempfile::tempdir().unwrap();
     let (path, away) = (dir.path().join("p"), dir.path().join("away"));
-    // A path relative to the pool, one by itself, and the pool's own.
+    // Paths relative to the pool, with and without a scheme, and the pool's own location.
     for (number, (location, root)) in
         [("file:../big/a", "big/a"), ("../big/b", "big/b"), ("file:.", "p"), ("../p", "p")]
             .into_iter()
@@ -175,7 +175,7 @@ fn packs_are_kept_where_the_target_is() {
         assert!(is_taken(&root.join("packs/x")) && is_taken(&path.join("packs")));
         assert!(!is_taken(&root.join("x")));
 
-        // Where the target has its own medium, that may be missing, or another's.
+        // A target on its own medium may be missing, or belong to another pool.
         if root != path {
             fs::rename(&root, &away).unwrap();
             for _ in 0..2 {
@@ -200,7 +200,7 @@ fn packs_are_kept_where_the_target_is() {
             fs::rename(&away, &root).unwrap();
             made.check_markers().unwrap();
         }
-        // The marker knows where the packs are, should the descriptor be lost.
+        // If the descriptor is lost, the marker knows where the packs are.
         fs::copy(path.join(MARKER), path.join(DESCRIPTOR)).unwrap();
         assert_eq!(open(&path, Environment::system()).unwrap().packs().unwrap(), [pack]);
         fs::remove_dir_all(&path).unwrap();
@@ -241,7 +241,7 @@ fn a_target_that_is_in_use_is_refused_before_anything_is_made() {
 fn a_target_that_cannot_be_made_leaves_the_choice_of_another() {
     let dir = tempfile::tempdir().unwrap();
     let (path, root) = (dir.path().join("p"), dir.path().join("big"));
-    // Nobody can make directories there.
+    // No process can make directories there.
     let impossible = with_target(Path::new("/proc/nothing"));
     let error = create(&path, impossible, Environment::system()).unwrap_err();
     assert!(error.message().contains("/proc/nothing"), "{error}");
@@ -250,7 +250,7 @@ fn a_target_that_cannot_be_made_leaves_the_choice_of_another() {
     assert_eq!(made.packs_elsewhere(), [root.join("packs")]);
 }
 
-/// Whoever finds a pool half made goes on with its target.
+/// A maker that finds a half-made pool goes on with its target.
 #[test]
 fn a_maker_that_died_has_chosen_the_target() {
     let dir = tempfile::tempdir().unwrap();
@@ -286,7 +286,7 @@ fn several_targets_are_one_space() {
         usage.targets.iter().map(|target| target.stored_bytes).sum::<u64>()
     );
 
-    // Another program finds them, wherever each is now.
+    // Another program finds the packs, wherever each one is now.
     let from = |root: &Path| root.join(format!("packs/00/{}.0.shard", packs[0]));
     let there = roots.iter().position(|root| from(root).exists()).unwrap();
     let to = &roots[(there + 1) % 3];
@@ -338,7 +338,7 @@ fn a_log_that_is_missing_or_another_s_is_refused() {
         assert_eq!(error.kind(), Kind::Damaged);
         assert!(error.message().contains("mount"), "{error}");
         assert_eq!(open_or_create(&path, Environment::system()).unwrap_err(), error);
-        // As the directory on which something is to be mounted.
+        // As the empty directory of an unmounted file system.
         fs::create_dir_all(&log).unwrap();
     }
     let other = dir.path().join("other");
@@ -377,7 +377,8 @@ fn what_is_left_of_a_pool_becomes_no_other_one() {
         let dir = tempfile::tempdir().unwrap();
         let made = open_or_create(dir.path(), Environment::system()).unwrap();
         fs::remove_file(dir.path().join(DESCRIPTOR)).unwrap();
-        // Whoever made it died before the last step: another goes on. A file system has its own.
+        // The maker died before the last step: another one goes on. `lost+found` is the file
+        // system's.
         fs::create_dir_all(dir.path().join("log/lost+found")).unwrap();
         let again = open_or_create(dir.path(), Environment::system()).unwrap();
         assert_eq!(again.config(), made.config());
@@ -396,7 +397,7 @@ fn what_is_left_of_a_pool_becomes_no_other_one() {
     }
 }
 
-/// A pool of which nothing is in its own directory but the descriptor.
+/// Makes a pool that has only the descriptor in its own directory.
 fn scattered(dir: &Path) -> (PathBuf, Pool) {
     let path = dir.join("p");
     let log = LogConfig::at(&["../a", "../b", "../c"].map(str::to_owned));
@@ -405,8 +406,8 @@ fn scattered(dir: &Path) -> (PathBuf, Pool) {
     (path, pool)
 }
 
-/// With the log and the targets elsewhere nothing was left where the descriptor had been: a program made another pool
-/// there, did not warn, and began anew.
+/// If the log and the targets are elsewhere, a lost descriptor must not let a program make another
+/// pool there without a warning.
 #[test]
 fn a_pool_of_which_all_is_elsewhere_is_not_forgotten_with_its_descriptor() {
     let dir = tempfile::tempdir().unwrap();
@@ -442,13 +443,13 @@ fn a_pool_without_a_copy_of_its_descriptor_gets_one_from_a_program_that_saves() 
     assert!(!path.join(COPY).exists());
     pool.check_markers().unwrap();
     assert!(path.join(COPY).exists());
-    // The marker of a log that is there says as much.
+    // A log in the pool's own directory has a marker there, which serves as well.
     let beside = dir.path().join("q");
     open_or_create(&beside, Environment::system()).unwrap().check_markers().unwrap();
     assert!(!beside.join(COPY).exists());
 }
 
-/// Where the log was once, nothing may be left of it.
+/// The former log replicas may be gone.
 #[test]
 fn the_copy_of_a_descriptor_says_where_the_log_was_moved_to() {
     let dir = tempfile::tempdir().unwrap();
@@ -466,12 +467,12 @@ fn the_copy_of_a_descriptor_says_where_the_log_was_moved_to() {
     let copy = fs::read_to_string(path.join(DESCRIPTOR)).unwrap();
     assert!(copy.ends_with(&text) && copy.lines().count() == text.lines().count() + 1, "{copy}");
     let back = open(&path, Environment::system()).unwrap();
-    // No title is added to one that has it.
+    // A descriptor that has the title gets no second one.
     back.check_markers().unwrap();
     assert_eq!(fs::read_to_string(path.join(COPY)).unwrap(), copy);
 }
 
-/// Threads stand for processes with equal numbers, as in containers that share a directory.
+/// Threads stand for processes with equal process ids, as in containers that share a directory.
 #[test]
 fn makers_at_the_same_time_agree() {
     for is_scattered in (0..50).map(|number| number % 2 == 0) {
@@ -485,8 +486,8 @@ fn makers_at_the_same_time_agree() {
                 let config = PoolConfig { log, ..PoolConfig::new(format, Tuning::default()) };
                 start.wait();
                 let pool = match is_scattered {
-                    // A maker that comes too late gets an error that names the pool, or the one that has the log, and
-                    // may open the pool once it is made.
+                    // A late maker gets an error that names the pool, or the owner of the log. It
+                    // may open the pool once that is made.
                     true => create(&path, config, Environment::system()).or_else(|error| {
                         let is_told = |words| error.message().contains(words);
                         assert!(

@@ -1,4 +1,4 @@
-//! Descriptors that a person has edited, and that others rewrite at the same moment.
+//! Descriptors that a person has edited, and that other processes rewrite at the same moment.
 
 use super::*;
 use crate::paths::MARKER;
@@ -38,7 +38,7 @@ fn what_a_person_wrote_stays() {
         "{targets}"
     );
     assert!(targets.starts_with(&text[..text.find("[[").unwrap()]), "{targets}");
-    // Where there was none: before the targets, or at the end.
+    // Without such a table: before the targets, or at the end.
     assert_eq!(
         with_tables("[a]\n[[target]]\nid = 1\n", "[log]", "[log]\n"),
         "[a]\n[log]\n\n[[target]]\nid = 1\n"
@@ -73,8 +73,8 @@ fn parts_are_rewritten_one_by_one() {
     assert_eq!(copy(), format!("{TITLE}{with_log}"));
 }
 
-/// A process has read the file, and then the log is moved, once or twice, before it writes: the file that it writes
-/// does not say where the log was.
+/// A process reads the file, and the log is moved once or twice before it writes: the file that it
+/// writes must not name the old replicas.
 #[test]
 fn a_late_writer_leaves_no_older_log() {
     for moves in 1..=2 {
@@ -97,12 +97,12 @@ fn a_late_writer_leaves_no_older_log() {
         assert_eq!(rewrite(paths, format, &SystemRng, &change).unwrap().number, moves + 1);
         let there = PoolConfig::parse(&descriptor(dir.path()), "x").unwrap();
         assert_eq!((there.log.unwrap().number, there.target), (moves + 1, rows));
-        // It took a write to find that out, and another one to put it right.
+        // One write finds that out, and another one corrects it.
         assert_eq!(looked.get(), 3);
     }
 }
 
-/// The places of the set that this process knows are gone, as the file names a newer one.
+/// The file names a newer configuration than this process knows, and the old replicas are gone.
 #[test]
 fn a_newer_log_needs_none_of_the_older_places() {
     let dir = tempfile::tempdir().unwrap();
@@ -129,7 +129,7 @@ fn writers_that_never_agree_end() {
     assert!(error.kind() == ErrorKind::Retry && turn.get() == ATTEMPTS, "{error}");
 }
 
-/// Root may move the log of another user's pool, under a umask of its own.
+/// Root may move the log of another user's pool, with its own umask.
 #[test]
 fn what_is_rewritten_has_the_permissions_of_its_directory() {
     let dir = tempfile::tempdir().unwrap();
@@ -142,7 +142,7 @@ fn what_is_rewritten_has_the_permissions_of_its_directory() {
         pool.move_log(&[dir.path().join(format!("{mode}")).display().to_string()]).unwrap();
         for text in [DESCRIPTOR, COPY, MARKER] {
             let there = root.join(text).metadata().unwrap().permissions().mode() & 0o777;
-            let first = text != MARKER || mode == 0o750; // it is sealed but once
+            let first = text != MARKER || mode == 0o750; // it is sealed only once
             assert_eq!(there, if first { mode & 0o666 } else { 0o640 }, "{text}");
         }
     }

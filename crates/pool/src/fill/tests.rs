@@ -1,4 +1,4 @@
-//! What a fill copies is enough when the fast tier is gone, wherever the fill was interrupted.
+//! A fill copies enough to do without the fast tier, wherever it was interrupted.
 #![expect(clippy::disallowed_methods, reason = "what is read first is looked at, too")]
 
 use crate::redundancy::Tier;
@@ -114,7 +114,7 @@ fn the_slow_tier_alone_is_enough_and_the_fast_one_is_made_of_it() {
             true => assert!(missing == all && has.iter().all(|count| *count <= 1), "{what}"),
             false => assert_eq!(missing, usize::from(geometry.k), "{what}"),
         }
-        // Copies are no redundancy, and not surplus either.
+        // Copies on the slow tier are no redundancy, and not surplus either.
         let redundancy = pool.redundancy().unwrap()[&pack()];
         assert_eq!(
             (redundancy.shards, redundancy.slow_spare),
@@ -158,11 +158,11 @@ fn whatever_is_damaged_on_the_fast_tier_is_read_from_the_slow_one() {
     }
 }
 
-/// (suspend:50014709: a gc called a pack damaged that lacked redundancy, as a target did not answer just then.) As long as
-/// what is left could not be copied just then, another attempt may copy it.
+/// (suspend:50014709) If a target fails only for now, the error says that, and not that the pack
+/// lacks shards: another attempt may copy it.
 #[test]
 fn a_copy_that_failed_for_now_is_said_rather_than_what_the_pack_lacks() {
-    // The second pack has too little left.
+    // The second case has too few shards left.
     for lacking in [&[1][..], &[1, 2]] {
         let mut failed = 0;
         for step in 0.. {
@@ -200,7 +200,7 @@ fn a_fill_may_fail_at_any_step_and_be_repeated() {
             slow[0].fail_at(slow[0].ops() + step, ErrorKind::Retry);
             let first = pool.fill_pack(pack(), &need).unwrap();
             let is_over = first.left == 0 && step > 8;
-            // What was copied is whole, and what was not is not there.
+            // Copied shards are whole, and no others are there.
             let there: usize = numbers(&slow).iter().map(BTreeSet::len).sum();
             assert_eq!(there, first.shards, "{what}");
             let again = pool.fill_pack(pack(), &pool.fill_need().unwrap()).unwrap();
@@ -233,11 +233,11 @@ fn a_damaged_copy_is_written_anew_where_it_is() {
         panic!("{found:?}")
     };
     assert_eq!(error.kind(), ErrorKind::Damaged);
-    // What a fill remembers of the slow target stays true at every step.
+    // The fill's record of the slow target stays true at every step.
     assert_eq!(pool.mend_pack(pack(), true, &found).unwrap().shards, 1);
     assert_eq!(faults(&pool), []);
     assert_eq!((numbers(&slow), need.missing(pack())), (vec![BTreeSet::from([0, 1])], 0));
-    // A part of the data that the fast tier has lost is made of the others.
+    // A data shard that the fast tier has lost is computed from the others.
     slow[0].target().delete(ShardName { pack: pack(), shard: 1 }).unwrap();
     for world in &fast {
         world.target().delete(ShardName { pack: pack(), shard: 1 }).unwrap();
@@ -247,7 +247,7 @@ fn a_damaged_copy_is_written_anew_where_it_is() {
     assert_eq!(numbers(&slow), [BTreeSet::from([0, 1])]);
 }
 
-/// Two copies of one shard are one part of the data.
+/// Two copies of one shard count as one part of the data.
 #[test]
 fn copies_of_one_shard_count_once() {
     let Fixture { slow, pool, fast: _fast } = fixture(3, 2, Redundancy::erasure(2, 1));
@@ -268,7 +268,7 @@ fn copies_of_one_shard_count_once() {
     assert_eq!((filled.shards, filled.left), (1, 0));
 }
 
-/// A commit counts on the targets on which a pack is durable.
+/// A commit counts the targets on which a pack is durable.
 #[test]
 fn a_shard_whose_last_sync_failed_is_not_durable() {
     let Fixture { fast, pool, slow: _slow } = fixture(3, 0, Redundancy::erasure(2, 1));

@@ -57,7 +57,7 @@ fn with_another<T>(
     done
 }
 
-/// Tells of each file or directory that is opened, made or renamed in some directories, or that is one of them.
+/// Reports each open, creation and rename in some directories, and each open of these directories.
 struct Watch {
     watch: rustix::fd::OwnedFd,
     directories: Vec<(i32, PathBuf)>,
@@ -72,8 +72,8 @@ impl Watch {
         Watch { watch, directories }
     }
 
-    /// What was done since it was asked last: whether something was opened, and what. To sync a directory opens it;
-    /// to make, rename or read a file in it does not.
+    /// Returns the events since the last call: whether a path was opened, and the path. A sync
+    /// opens a directory; making, renaming or reading a file in it does not.
     fn seen(&self) -> Vec<(bool, PathBuf)> {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut events = inotify::Reader::new(&self.watch, &mut buffer);
@@ -94,8 +94,8 @@ fn names(dir: &Path, names: &[&str]) -> Vec<String> {
     names.iter().map(|name| dir.join(name).display().to_string()).collect()
 }
 
-/// A mover is held up once it has sealed the log. Another one brings the move to its end, and moves the log on. The first one wrote
-/// `pool.toml` back to its own places then, and said that the log is there.
+/// A mover pauses once it has sealed the log. Another one ends the move, and moves the log again.
+/// Then the first one must not write its own replicas into `pool.toml`.
 #[test]
 fn a_mover_that_is_overtaken_writes_no_older_places_down() {
     for what in ["gather what the log has", "copy what the log had"] {
@@ -115,8 +115,8 @@ fn a_mover_that_is_overtaken_writes_no_older_places_down() {
     }
 }
 
-/// A process died when it had sealed a place, and before that was durable; or when it had opened one. Those that
-/// find that do not build on it before it is.
+/// A process died after it had sealed or opened a replica, before that was durable. Processes that
+/// find this make it durable before they build on it.
 #[test]
 fn what_others_have_left_is_made_durable_first() {
     let dir = tempfile::tempdir().unwrap();
@@ -129,7 +129,7 @@ fn what_others_have_left_is_made_durable_first() {
     let new = ["a", "b", "c"].map(|name| dir.path().join(name).join("log-2/log"));
     let watch = Watch::of(&[&[old.clone()][..], &new].concat());
 
-    // The log is open by then: the old places are asked for their markers, and for nothing else.
+    // The log is open by then: the old replicas are only asked for their markers.
     open(&root, Environment::system()).unwrap();
     let seen = watch.seen();
     let synced = |dir: &Path| seen.iter().position(|(opened, path)| *opened && path == dir);
@@ -144,8 +144,8 @@ fn what_others_have_left_is_made_durable_first() {
     assert!(seen.contains(&(true, old)), "{seen:?}");
 }
 
-/// One has looked for the new places before they were open; then another brings the move to its end. The first one
-/// took the new places for the old ones, and sealed them: the log led back to itself.
+/// A thread looks for the new replicas before they are open; then another one ends the move. The
+/// first one must not take the new replicas for the old ones and seal them.
 #[test]
 fn a_thread_that_another_overtakes_seals_no_new_place() {
     let dir = tempfile::tempdir().unwrap();
@@ -156,7 +156,7 @@ fn a_thread_that_another_overtakes_seals_no_new_place() {
     pool.move_log(&replicas).unwrap();
     let new = paths.log().clone();
     assert_eq!((old.number, new.number), (1, 2));
-    // As the first one saw them.
+    // As the first thread saw them.
     for replica in &new.at[..2] {
         fs::remove_file(replica.as_directory().unwrap().join(MARKER)).unwrap();
     }
@@ -168,8 +168,8 @@ fn a_thread_that_another_overtakes_seals_no_new_place() {
     }
 }
 
-/// Who has looked where the log is, and then another moves it to places that he wants as well: they hold records by
-/// then, and that is no fault of theirs.
+/// A mover looks where the log is; then another one moves it to replicas that the first one wants,
+/// too. They hold records by then, and that is no fault of theirs.
 #[test]
 fn a_mover_that_another_overtakes_is_told_so() {
     let dir = tempfile::tempdir().unwrap();
@@ -185,7 +185,7 @@ fn a_mover_that_another_overtakes_is_told_so() {
             replicas.try_for_each(|(named, at)| prepare_replica(paths, format, named, at))
         })
     };
-    // Records of nobody's move are another matter.
+    // Records that belong to no move are another matter.
     let strange = new.at[2].as_directory().unwrap().join("log");
     fs::create_dir_all(strange.join("job")).unwrap();
     assert_eq!(look().unwrap_err().kind(), ErrorKind::Invalid);
@@ -199,8 +199,8 @@ fn a_mover_that_another_overtakes_is_told_so() {
     assert_eq!(late.paths().unwrap().log().number, 2);
 }
 
-/// Before each step of a mover another one decides on other places, and is killed behind that: the decision counts, not
-/// the number.
+/// Before each step of a mover, another one decides on other replicas, and is then killed: the
+/// decision counts, not the number.
 #[test]
 fn a_mover_follows_what_another_one_has_decided() {
     let mut told_so = 0;
@@ -241,7 +241,7 @@ fn a_mover_follows_what_another_one_has_decided() {
             let there: Vec<String> = log.named.iter().map(Location::to_string).collect();
             let wanted: Vec<String> =
                 decided.replica.iter().map(|it| it.location.clone()).collect();
-            // One that begins behind the decision moves the log on.
+            // A mover that begins after the decision moves the log again.
             let is_it = log.number == decided.number;
             assert!(there == wanted || !is_it, "step {at}: {there:?}, {wanted:?}, {told:?}");
             told_so += usize::from(is_it && told.is_err());
@@ -250,7 +250,7 @@ fn a_mover_follows_what_another_one_has_decided() {
     assert!(told_so > 0, "some are overtaken");
 }
 
-/// A gc or reader at work does not know the new places.
+/// A gc or reader that runs does not know the new replicas.
 #[test]
 fn a_log_stays_while_a_command_or_a_reader_is_at_work() {
     let dir = tempfile::tempdir().unwrap();
@@ -276,7 +276,8 @@ fn a_log_stays_while_a_command_or_a_reader_is_at_work() {
     assert_eq!(pool.paths().unwrap().log().number, 1);
 }
 
-/// A mover is overtaken before each step: the log is where one of the two moved it, and the descriptor says so.
+/// A mover is overtaken before each step: the log is where one of the two moved it, and the
+/// descriptor says so.
 #[test]
 fn a_mover_may_be_overtaken_at_every_step() {
     let to = |dir: &Path| names(dir, &["a", "b", "c"]);
@@ -305,7 +306,7 @@ fn a_mover_may_be_overtaken_at_every_step() {
         let named = read_descriptor(&late.paths().unwrap().root).unwrap().log.unwrap();
         let is_third = named.location.as_deref() == Some(&there);
         overtaken += usize::from(is_third);
-        // After its last copy a mover only tidies up.
+        // After its last copy, a mover only tidies up.
         let has_moved = at > last_copy;
         assert_eq!(told.is_err(), is_third && !has_moved, "step {at}, {step}: {told:?}, {named:?}");
         let found = open(&root, Environment::system()).unwrap();
@@ -314,7 +315,8 @@ fn a_mover_may_be_overtaken_at_every_step() {
     assert!(overtaken > 3, "{overtaken} of {steps:?}");
 }
 
-/// A disk is unmounted during a write: the write fails, though the directory beneath took it.
+/// A disk is unmounted during a write: the write fails, though the directory below the mount point
+/// took it.
 #[test]
 fn an_answer_of_a_place_that_went_meanwhile_does_not_count() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What a commit is told of targets that have left.
+//! Checks of a commit for targets that have left.
 
 use crate::{
     AllNamed, Container, Environment, FormatConfig, Named, PackUses, PackWriter, Pool, PoolConfig,
@@ -13,7 +13,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
-/// A pool of six directories, four shards of data and two of parity, two of the directories away.
+/// Makes a pool of six directories, four shards of data and two of parity, two of the directories
+/// away.
 fn degraded() -> (TempDir, Pool) {
     let dir = tempfile::tempdir().unwrap();
     let location = |id: u32| dir.path().join(id.to_string()).to_str().unwrap().to_owned();
@@ -26,7 +27,7 @@ fn degraded() -> (TempDir, Pool) {
     (dir, pool)
 }
 
-/// Another process.
+/// Opens the pool as another process.
 fn another(dir: &Path) -> Pool {
     open(&dir.join("pool"), Environment::system()).unwrap()
 }
@@ -44,14 +45,14 @@ fn a_target_to_which_nothing_was_written_may_leave() {
     let then = pool.targets_now().unwrap().unwrap();
     put_pack(&pool, 1);
     assert_eq!(then.spread(), Spread::from([vec![3, 4, 5, 6]]));
-    // Away all the time; nothing is lost, and the pack has just enough.
+    // The target was away all the time: nothing is lost, and the pack has just enough.
     let new = dir.path().join("7");
     let (id, was_there, _) = another(dir.path())
         .replace_target(1, new.to_str().unwrap(), true, None, &AllNamed)
         .unwrap();
     assert_eq!((id, was_there), (7, false));
     pool.check_targets(&then, &Spread::new()).unwrap();
-    // What is written from now on is on the new one as well.
+    // Data that is written from now on is on the new one as well.
     pool.refresh_targets().unwrap();
     put_pack(&pool, 2);
     assert_eq!(then.spread(), Spread::from([vec![3, 4, 5, 6], vec![3, 4, 5, 6, 7]]));
@@ -72,9 +73,9 @@ fn a_pack_that_has_too_little_left_is_not_committed() {
     let error = pool.check_targets(&before, &Spread::new()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
     assert!(error.message().starts_with("target 3 was removed"), "{error}");
-    // Nothing was written since.
+    // Nothing was written since then.
     pool.check_targets(&behind, &Spread::new()).unwrap();
-    // Another process has written, and says so.
+    // Another process has written, and reports its targets.
     pool.check_targets(&behind, &Spread::from([vec![2, 3, 4, 5, 6]])).unwrap();
     let others = Spread::from([vec![4, 5, 6, 7], vec![1, 3, 4, 5]]);
     let error = pool.check_targets(&behind, &others).unwrap_err();
@@ -92,7 +93,8 @@ impl Observer for Warnings {
     }
 }
 
-/// Seven directories for four shards of data and two of parity, and a process that hears warnings.
+/// Makes a pool of seven directories, four shards of data and two of parity, and a process that
+/// collects warnings.
 fn seven(writes: Writes) -> (TempDir, Pool, Arc<Warnings>) {
     let dir = tempfile::tempdir().unwrap();
     let target = (1..=7).map(|id| TargetConfig::at(location(&dir, id))).collect();
@@ -109,7 +111,8 @@ fn location(dir: &TempDir, id: u32) -> String {
     dir.path().join(id.to_string()).to_str().unwrap().to_owned()
 }
 
-/// Enough shards are left to commit, and fewer than the pool promises: one warning for each target that has left says so.
+/// Enough shards are left to commit, but fewer than the pool promises: one warning for each target
+/// that has left says so.
 #[test]
 fn a_commit_with_less_redundancy_warns() {
     let (dir, pool, warnings) = seven(Writes::Degraded);
@@ -150,13 +153,13 @@ fn where_saves_need_all_redundancy_a_commit_with_less_is_refused() {
     let error = pool.check_targets(&then, &Spread::new()).unwrap_err();
     assert!(error.kind() == ErrorKind::Retry && error.message().contains("save again"), "{error}");
     assert_eq!(*warnings.0.lock().unwrap(), [""; 0]);
-    // Written again, it has all.
+    // A pack that is written again has all shards.
     let then = pool.targets_now().unwrap().unwrap();
     put_pack(&pool, 2);
     pool.check_targets(&then, &Spread::new()).unwrap();
 }
 
-/// What a drain has moved to a target that is lost then is lost with it.
+/// A drain moves a shard to a target that is lost then: the shard is lost with it.
 #[test]
 fn what_was_moved_before_the_commit_may_be_lost_elsewhere() {
     let dir = tempfile::tempdir().unwrap();
@@ -181,7 +184,6 @@ fn what_was_moved_before_the_commit_may_be_lost_elsewhere() {
     assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
 }
 
-/// A pool of some directories, `1` to `targets`, to which another one was added: its table has a record.
 /// Logs in which no checkpoint names a pack.
 struct NoneNamed;
 
@@ -195,7 +197,7 @@ impl PackUses for NoneNamed {
     }
 }
 
-/// A drain leaves the copy of a shard that is beside another one of the pack, and both may be lost then.
+/// A drain leaves the copy of a shard beside another shard of the pack, and both may be lost then.
 #[test]
 fn what_a_drain_left_beside_another_shard_may_be_lost_with_it() {
     let (dir, location) = pool_of(5, Redundancy::erasure(2, 1));
@@ -224,6 +226,8 @@ fn what_a_drain_left_beside_another_shard_may_be_lost_with_it() {
     assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
 }
 
+/// Makes a pool of the directories `1` to `targets`. The last one is added, so that its table has a
+/// record.
 fn pool_of(targets: u32, redundancy: Redundancy) -> (TempDir, impl Fn(u32) -> String) {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().to_owned();
@@ -236,7 +240,7 @@ fn pool_of(targets: u32, redundancy: Redundancy) -> (TempDir, impl Fn(u32) -> St
     (dir, location)
 }
 
-/// The table calls a target that a person has moved by its old place.
+/// The table has the old location of a target that a person has moved.
 #[test]
 fn the_old_place_of_a_target_that_was_moved_is_free() {
     let (dir, location) = pool_of(2, Redundancy::default());
@@ -255,7 +259,7 @@ fn the_old_place_of_a_target_that_was_moved_is_free() {
     assert!(pool.targets().members().iter().all(|member| member.check().is_ok()));
 }
 
-/// Programs open a pool by the hosts that `pool.toml` names, so a change has to fit these.
+/// Programs open a pool with the hosts in `pool.toml`, so a change has to fit these.
 #[test]
 fn a_change_that_does_not_fit_the_hosts_of_the_descriptor_is_refused() {
     let (dir, location) = pool_of(4, Redundancy::mirror(2));

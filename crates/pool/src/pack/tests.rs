@@ -70,7 +70,8 @@ impl Drop for SlowWriter {
     }
 }
 
-/// Who gives up for want of room may try something smaller, and finds no room while writes go on.
+/// A writer that gives up for lack of space may try something smaller, and finds no space while
+/// writes go on.
 #[test]
 fn nothing_is_under_way_once_a_pack_is_given_up() {
     const CONTAINERS: usize = 5;

@@ -3,7 +3,7 @@ use outlive_types::ErrorKind;
 use std::fs;
 use std::path::Path;
 
-/// As a new process sees it.
+/// Opens the pool as a new process.
 fn another(pool: &Path) -> Pool {
     open(pool, Environment::system()).unwrap()
 }
@@ -24,7 +24,7 @@ fn memory_that_is_lost_again_is_not_settled() {
     anew.settle().unwrap();
     let waits = another(&root).check_settled().unwrap_err();
     assert_eq!(waits.kind(), ErrorKind::Retry, "{waits}");
-    // The next process begins again, and goes on since the memory stays.
+    // The next process begins again, and succeeds since the memory stays.
     let pool = another(&root);
     assert!(pool.wants_recreate().unwrap());
     let anew = pool.recreate_lost().unwrap().unwrap();

@@ -1,5 +1,6 @@
-//! Brings one pack to what the table of targets says: the only code that moves, remakes or deletes single shards.
-//! Each step may be the last one: a shard is deleted only when another copy of it was read or written whole.
+//! Makes one pack match the table of targets. Only this code moves, recreates or deletes single
+//! shards. Each step may be the last one: it deletes a shard only when another copy was read or
+//! written whole.
 
 use super::plan::{Allowed, Fate, plan};
 use crate::Pool;
@@ -11,17 +12,17 @@ use outlive_types::{Error, ErrorKind, PackId, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Where the copies of a pack's shards are: pairs of a shard and of a target in the set.
+/// Copies of a pack's shards: pairs of a shard and of a target in the set.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Listed {
     pub fast: Vec<(u8, usize)>,
     pub slow: Vec<(u8, usize)>,
 }
 
-/// What a repair did for one pack.
+/// Result of the repair of one pack.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PackRepair {
-    /// Shards that were missing or damaged, and were written anew.
+    /// Shards that were missing or damaged, and were written again.
     pub shards: usize,
     /// Bytes of these.
     pub written_bytes: u64,
@@ -35,7 +36,7 @@ pub struct PackRepair {
     pub missing: usize,
     /// Shards that are still beside another one of the pack, on targets that fail together.
     pub crowded: usize,
-    /// Copies that are still on a target that is to be emptied: its number, and why.
+    /// Targets that are to be emptied and still have copies: number, and reason.
     pub left: BTreeMap<u32, Error>,
 }
 
@@ -43,12 +44,12 @@ pub struct PackRepair {
 struct Work {
     shard: u8,
     member: usize,
-    /// Copies that go then.
+    /// Targets whose copies are deleted then.
     from: Vec<usize>,
     is_damaged: bool,
 }
 
-/// One pack that is repaired.
+/// The repair of one pack.
 pub(super) struct Bring<'a> {
     pub pool: &'a Pool,
     pub targets: Arc<TargetSet>,
@@ -56,7 +57,7 @@ pub(super) struct Bring<'a> {
     pub repair: PackRepair,
     works: Vec<Work>,
     writers: Vec<NewShard>,
-    /// Slow copies on targets that leave, and that no other slow target takes.
+    /// Slow copies on targets that leave, which no other slow target takes.
     homeless: Vec<(u8, Vec<usize>)>,
 }
 
@@ -70,10 +71,10 @@ impl Bring<'_> {
         ShardName { pack: self.pack, shard }
     }
 
-    /// Does what is to be done, of a pack that lies as it is listed. `damaged` are copies in which damage was found.
+    /// Repairs a pack that has the listed copies. `damaged` are copies in which damage was found.
     ///
     /// # Errors
-    /// `Damaged` if too little is left of the pack; what the targets report.
+    /// `Damaged` if too little is left of the pack; errors of the targets.
     pub fn run(&mut self, listed: &Listed, allowed: Allowed, damaged: &[ShardFault]) -> Result<()> {
         let count = self.pool.shards_of(self.pack).len();
         let fast = plan(&self.targets, Tier::Fast, count, &listed.fast, allowed);
@@ -82,9 +83,9 @@ impl Bring<'_> {
             return Ok(());
         }
         let mut damaged = self.copies_of(damaged);
-        // It may have been moved since the damage was found.
+        // A copy may have been moved since the damage was found.
         damaged.retain(|copy| listed.fast.contains(copy) || listed.slow.contains(copy));
-        // A repair first reads each copy that is to stay in the place of others.
+        // A repair first reads each copy that stays in place of others.
         let mut surplus: Vec<(u8, usize, Vec<usize>)> = Vec::new();
         for (shard, fate) in (0..).zip(&fast).chain((0..).zip(&slow)) {
             if let Fate::Stays { on, surplus: others } = fate
@@ -133,14 +134,14 @@ impl Bring<'_> {
         Ok(())
     }
 
-    /// The copies that faults are of, if they are damaged.
+    /// Returns the copies that have these faults, if they are damaged.
     fn copies_of(&self, faults: &[ShardFault]) -> Vec<(u8, usize)> {
         let damaged = faults.iter().filter(|fault| fault.error.kind() == ErrorKind::Damaged);
         let copy = |fault: &ShardFault| Some((fault.shard, self.targets.number_of(fault.target?)?));
         damaged.filter_map(copy).collect()
     }
 
-    /// The shards that are to be read.
+    /// Returns the shards that must be read.
     fn wanted(&self, fast: &[Fate], slow: &[Fate], damaged: &[(u8, usize)]) -> Vec<u8> {
         let moves =
             |(shard, fate): (u8, &Fate)| matches!(fate, Fate::Moves { .. }).then_some(shard);
@@ -164,7 +165,7 @@ impl Bring<'_> {
         self.writers.push(NewShard::new(shard, writer));
     }
 
-    /// Begins what is to be written on fast targets, each on one that fails by itself.
+    /// Begins the shards for fast targets, each on one that fails by itself.
     fn begin_fast(&mut self, fates: &[Fate], bytes_max: u64) -> Result<()> {
         let seat = |fate: &Fate| match fate {
             Fate::Stays { on, .. } => Some(*on),
@@ -190,7 +191,7 @@ impl Bring<'_> {
         Ok(())
     }
 
-    /// Begins what is to be moved to other slow targets.
+    /// Begins the copies that move to other slow targets.
     fn begin_slow(&mut self, fates: &[Fate], there: &[(u8, usize)], bytes_max: u64) -> Result<()> {
         for (shard, fate) in (0..).zip(fates) {
             let Fate::Moves { from } = fate else { continue };
@@ -209,8 +210,8 @@ impl Bring<'_> {
         Ok(())
     }
 
-    /// Drops slow copies that no other slow target takes, where the fast tier has the same shard, which is read for
-    /// that.
+    /// Deletes slow copies that no other slow target takes, if the fast tier has the same shard,
+    /// which is read first.
     fn drop_slow(&mut self) -> Result<()> {
         for (shard, from) in std::mem::take(&mut self.homeless) {
             match self.is_whole_on_fast(shard) {
@@ -268,8 +269,8 @@ impl Bring<'_> {
         Ok(())
     }
 
-    /// Deletes copies of a shard of which another one is whole. On a target that was given up they may stay. Returns how
-    /// many are gone.
+    /// Deletes copies of a shard of which another one is whole. They may stay on a target that was
+    /// given up. Returns how many are gone.
     fn delete(&self, shard: u8, on: &[usize]) -> Result<usize> {
         if on.is_empty() {
             return Ok(0);
@@ -289,7 +290,7 @@ impl Bring<'_> {
         Ok(gone)
     }
 
-    /// Notes copies that stay where they should not be.
+    /// Notes copies that stay in the wrong place.
     fn leave(&mut self, on: &[usize], why: &Error) {
         for member in on.iter().map(|on| &self.targets.members()[*on]) {
             match member.is_active() {

@@ -1,6 +1,7 @@
-//! Brings a pool to what its table of targets says: `plan` (what becomes of each copy) -> `bring` (one pack) -> the pass
-//! over all packs, and then the rows of targets that are empty. It is the only mover: whatever a command wants of the
-//! targets, it says in the table, and a repair does it. A repair may be stopped at any moment, and begun again.
+//! Makes a pool match its table of targets: `plan` decides about each copy, `bring` repairs one
+//! pack, and a pass covers all packs and then the rows of empty targets. Nothing else moves shards:
+//! a command changes the table, and a repair does the work. A repair may be stopped at any moment,
+//! and begun again.
 
 mod bring;
 mod plan;
@@ -24,52 +25,52 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Further passes of a repair, at most. A removal takes one: the repair closes a target, looks at it once more, and
-/// drops its row.
+/// Most further passes of a repair. A removal takes one: the repair closes a target, lists it once
+/// more, and drops its row.
 const PASSES_MAX: usize = 8;
 
-/// How to repair.
+/// Options of a repair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RepairOptions {
-    /// At most so many bytes a second are written.
+    /// Limit for the bytes that are written in a second.
     pub bytes_per_s: Option<u64>,
-    /// Only say what is missing.
+    /// Whether only to report what is missing.
     pub dry_run: bool,
 }
 
-/// What the logs say of packs. A repair asks while it holds the lock.
+/// Knowledge of the logs about packs. A repair asks while it holds the lock.
 pub trait PackUses {
-    /// Packs that a checkpoint names: others may be of a save under way, whose writer counts on where it has put
-    /// them. `None`: all.
+    /// Returns the packs that a checkpoint names. Others may belong to a save in progress, whose
+    /// writer counts on their places. `None`: all.
     ///
     /// # Errors
-    /// What log and targets report.
+    /// Errors of the log and the targets.
     fn named(&self, pool: &Pool) -> Result<Option<Named>>;
 
-    /// Packs that were deleted from the fast tier on purpose.
+    /// Returns the packs that were deleted from the fast tier on purpose.
     ///
     /// # Errors
-    /// What log and targets report.
+    /// Errors of the log and the targets.
     fn trimmed(&self, pool: &Pool) -> Result<BTreeSet<PackId>>;
 }
 
 /// Packs that checkpoints name.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Named {
-    /// These.
+    /// The packs.
     pub packs: BTreeSet<PackId>,
-    /// Whether lists of some checkpoint are damaged, so that it may name others, too.
+    /// Whether the lists of a checkpoint are damaged, so that it may name others, too.
     pub is_partial: bool,
 }
 
 impl Named {
-    /// Whether a checkpoint may name a pack.
+    /// Returns whether a checkpoint may name a pack.
     pub fn may_have(&self, pack: &PackId) -> bool {
         self.is_partial || self.packs.contains(pack)
     }
 }
 
-/// A pool to which nothing is being saved, and from which nothing was trimmed.
+/// Uses of a pool to which nothing is being saved, and from which nothing was trimmed.
 #[derive(Clone, Copy, Debug)]
 pub struct AllNamed;
 
@@ -83,19 +84,19 @@ impl PackUses for AllNamed {
     }
 }
 
-/// What a repair found and did.
+/// Result of a repair.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RepairReport {
-    /// Packs looked at.
+    /// Packs that were checked.
     pub packs: u64,
-    /// Of these, packs of which something was missing, or where it should not be.
+    /// Of these, packs with a shard that was missing or in the wrong place.
     pub degraded: u64,
-    /// Packs of which nothing was made, since a shard of them is still being written, or was left behind: a gc
-    /// removes those.
+    /// Packs that got no shards, since one of their shards is still being written, or was left
+    /// behind: a gc removes those.
     pub unfinished: u64,
     /// Packs that were deleted from the fast tier on purpose: they are whole on the slow one.
     pub trimmed: u64,
-    /// Shards written anew.
+    /// Shards written again.
     pub shards: u64,
     /// Bytes of these.
     pub written_bytes: u64,
@@ -107,24 +108,26 @@ pub struct RepairReport {
     pub surplus: u64,
     /// Shards that are still missing, as there is no target for them.
     pub missing: u64,
-    /// Shards that are on targets which fail together with another one of the pack, as there is no other target for
-    /// them.
+    /// Shards on targets that fail together with another one of the pack, as there is no other
+    /// target for them.
     pub crowded: u64,
-    /// Packs of which too little is left, and why. A scrub finds out which checkpoints need them.
+    /// Packs of which too little is left, with the error. A scrub finds out which checkpoints need
+    /// them.
     pub lost: Vec<(PackId, Error)>,
-    /// Further packs of which too little is left, but that no checkpoint names: a gc deletes what is left.
+    /// Further packs of which too little is left, but that no checkpoint names: a gc deletes the
+    /// rest.
     pub unneeded: u64,
-    /// Packs that could not be read or written just now.
+    /// Packs that could not be read or written now.
     pub failed: Vec<(PackId, Error)>,
-    /// Targets that are to be emptied and are not empty: how many shards are left, and why.
+    /// Targets that are to be emptied and are not empty: number of shards left, and reason.
     pub left: BTreeMap<u32, (u64, Option<Error>)>,
-    /// Targets that are no part of the pool any more.
+    /// Targets that have left the pool.
     pub removed: Vec<u32>,
 }
 
 impl RepairReport {
-    /// True if the pool is as its table says: every pack has all its shards, each on a target that fails by itself,
-    /// and targets that were to be emptied are empty.
+    /// Returns whether the pool matches its table: every pack has all its shards, each on a target
+    /// that fails by itself, and targets that were to be emptied are empty.
     pub fn is_whole(&self) -> bool {
         let RepairReport { missing, crowded, lost, failed, left, .. } = self;
         *missing == 0 && *crowded == 0 && lost.is_empty() && failed.is_empty() && left.is_empty()
@@ -141,35 +144,36 @@ impl RepairReport {
     }
 }
 
-/// How many shards a pack lacks: what [`Pool::redundancy`] says.
+/// Redundancy of a pack, as [`Pool::redundancy`] returns it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PackRedundancy {
-    /// Shards that are on fast targets that are there.
+    /// Shards on fast targets that are there.
     pub shards: usize,
-    /// So many more targets or hosts may be lost, whichever these are; negative if the fast tier alone is not enough
-    /// to read it now.
+    /// Number of further targets or hosts that may be lost, whichever these are; negative if the
+    /// fast tier alone is not enough to read the pack now.
     pub spare: i64,
-    /// How many shards more than needed the slow tier has; negative if that alone is not enough.
+    /// Number of shards on the slow tier beyond those needed; negative if that tier alone is not
+    /// enough.
     pub slow_spare: i64,
 }
 
 impl PackRedundancy {
-    /// Whether a pack is on the slow tier only, and whole there.
+    /// Returns whether a pack is on the slow tier only, and whole there.
     pub fn is_slow_only(&self) -> bool {
         self.shards == 0 && self.slow_spare >= 0
     }
 }
 
 impl Pool {
-    /// Of each finished pack, sorted, how much of it is there.
+    /// Returns the redundancy of each finished pack, sorted.
     ///
     /// # Errors
-    /// More targets than the pool can do without cannot be asked, and there is no slow tier.
+    /// If more targets cannot be listed than the pool can do without, and there is no slow tier.
     pub fn redundancy(&self) -> Result<BTreeMap<PackId, PackRedundancy>> {
         self.redundancy_without(None)
     }
 
-    /// The same, as if a target were not there.
+    /// Returns the same without one target.
     pub(crate) fn redundancy_without(
         &self,
         without: Option<u32>,
@@ -190,7 +194,7 @@ impl Pool {
             let fast: Vec<(u8, usize)> =
                 fast.into_iter().filter(|(_, on)| !targets.members()[*on].is_lost()).collect();
             let shards = distinct(&fast);
-            // What is on a target that was given up can be read as long as that answers.
+            // Shards on a target that was given up can be read as long as it answers.
             let spare = match readable as i64 - k {
                 // Two shards that are lost together count once.
                 0.. => (apart(&targets, count, &fast) as i64 - k).max(0),
@@ -202,13 +206,13 @@ impl Pool {
         Ok(self.by_pack(&targets, &listed).into_iter().map(each).collect())
     }
 
-    /// Number of shards of a pack.
+    /// Returns the number of shards of a pack.
     fn shards_a_pack(&self) -> usize {
         let geometry = self.config().geometry();
         usize::from(geometry.k) + usize::from(geometry.m)
     }
 
-    /// A listing by pack. Shards with numbers that no pack has are left out.
+    /// Groups a listing by pack. Shards with numbers that no pack has are left out.
     fn by_pack(
         &self,
         targets: &TargetSet,
@@ -227,14 +231,14 @@ impl Pool {
         packs
     }
 
-    /// Brings the pool to what its table of targets says: writes what is missing of packs anew, moves shards apart and
-    /// off targets that are to be emptied, deletes surplus copies once the one that stays was read, and drops the rows
-    /// of targets that are to go and are empty. It may be stopped at any moment, and begun again; it may run beside
-    /// saves and restores.
+    /// Makes the pool match its table of targets. It writes missing shards again, and moves shards
+    /// apart and off targets that are to be emptied. It deletes surplus copies once the one that
+    /// stays was read, and drops the rows of empty targets that are to go. It may be stopped at any
+    /// moment, and begun again; it may run beside saves and restores.
     ///
     /// # Errors
-    /// `Retry` if another command collects; more targets than the pool can do without cannot be asked. What
-    /// concerns single packs is in the report.
+    /// `Retry` if another command collects; an error if more targets cannot be listed than the pool
+    /// can do without. The report has the errors of single packs.
     pub fn repair(&self, options: RepairOptions, uses: &dyn PackUses) -> Result<RepairReport> {
         match options.dry_run {
             true => {
@@ -248,7 +252,7 @@ impl Pool {
         }
     }
 
-    /// The same for a command that has the lock.
+    /// Does the same for a command that has the lock.
     pub(crate) fn repair_alone(
         &self,
         _alone: &Exclusive,
@@ -260,7 +264,7 @@ impl Pool {
             if !self.advance(&mut report)? {
                 break;
             }
-            // Saves that had looked at the table before may have put something on a target that is closed now.
+            // Saves that read the table earlier may have written to a target that is closed now.
             let before = std::mem::take(&mut report);
             report = self.pass(options, uses)?;
             report.shards += before.shards;
@@ -274,11 +278,11 @@ impl Pool {
         Ok(report)
     }
 
-    /// One pass over all packs.
+    /// Makes one pass over all packs.
     fn pass(&self, options: RepairOptions, uses: &dyn PackUses) -> Result<RepairReport> {
         let targets = self.targets();
-        // Asked before the listing and behind it: a shard that is finished meanwhile is unfinished in one of both, or
-        // listed.
+        // Listed before and after: a shard that is finished meanwhile is unfinished in one of both
+        // lists, or is in the listing between them.
         let mut unfinished = self.unfinished_fast()?;
         let packs = self.by_pack(&targets, &targets.list_durable()?);
         unfinished.append(&mut self.unfinished_fast()?);
@@ -286,15 +290,15 @@ impl Pool {
         let mut report = RepairReport { packs: packs.len() as u64, ..RepairReport::default() };
         let (mut named, mut work) = (None::<Option<Named>>, Vec::new());
         for (pack, listed) in packs {
-            // On a slow tier that is to be emptied a pack cannot stay.
+            // A pack cannot stay on a slow tier that is to be emptied.
             let is_trimmed =
                 listed.fast.is_empty() && self.has_slow_to_fill() && trimmed.contains(&pack);
             let is_begun = unfinished.contains(&pack);
             let mut allowed = Allowed { make: !is_trimmed, tidy: true };
             let careful = Allowed { make: !is_trimmed && !is_begun, tidy: false };
             let fates = |allowed| self.fates(&targets, &listed, allowed);
-            // A checkpoint names only packs that their writer finished, so an unfinished shard of one was left behind by
-            // a repair or a fill.
+            // A checkpoint names only packs that their writers finished. So a repair or a fill has
+            // left an unfinished shard of one behind.
             if fates(allowed) != fates(careful) {
                 let named = match &named {
                     Some(named) => named,
@@ -320,7 +324,7 @@ impl Pool {
             self.bring_all(&targets, work, options.bytes_per_s, &mut report);
         }
         if !report.lost.is_empty() {
-            // If the logs cannot tell, any may be needed.
+            // If the logs cannot say, any pack may be needed.
             let named = named.unwrap_or_else(|| uses.named(self).unwrap_or(None));
             let count = report.lost.len();
             report.lost.retain(|(pack, _)| named.as_ref().is_none_or(|named| named.may_have(pack)));
@@ -330,7 +334,7 @@ impl Pool {
         Ok(report)
     }
 
-    /// What becomes of all copies of a pack.
+    /// Returns the fates of all copies of a pack.
     fn fates(&self, targets: &TargetSet, listed: &Listed, allowed: Allowed) -> Vec<Fate> {
         let count = self.shards_a_pack();
         let mut fates = plan(targets, Tier::Fast, count, &listed.fast, allowed);
@@ -342,7 +346,8 @@ impl Pool {
         fates
     }
 
-    /// Packs of which a shard is being written on the fast tier, or was left behind there.
+    /// Returns the packs of which a shard is being written on the fast tier, or was left behind
+    /// there.
     fn unfinished_fast(&self) -> Result<BTreeSet<PackId>> {
         let targets = self.targets();
         let is_fast = |number: usize| targets.members()[number].tier == Tier::Fast;
@@ -387,8 +392,9 @@ impl Pool {
         }
     }
 
-    /// Counts what is still on targets that are to be emptied. A target that was given up need not be empty: perhaps
-    /// nothing can be read or deleted there any more. What counts is what the pass could not make of the others.
+    /// Counts the shards on targets that are to be emptied. A target that was given up need not be
+    /// empty, as reads and deletes may fail there: only shards count that the pass could not make
+    /// elsewhere.
     fn count_left(&self, targets: &TargetSet, dry_run: bool, report: &mut RepairReport) {
         let (failed, lost) = (&report.failed, &report.lost);
         let unmade: BTreeSet<PackId> = failed.iter().chain(lost).map(|(pack, _)| *pack).collect();
@@ -421,8 +427,9 @@ impl Pool {
         ))
     }
 
-    /// Takes the next step for rows of targets that are to go: one that is empty is closed, and one that is empty once
-    /// it was closed is dropped. Returns whether a pass has to look at a target again.
+    /// Takes the next step for the rows of targets that are to go: closes one that is empty, and
+    /// drops one that is empty after it was closed. Returns whether a pass has to list a target
+    /// again.
     fn advance(&self, report: &mut RepairReport) -> Result<bool> {
         let Some(table) = self.table() else { return Ok(false) };
         let rows = table.read()?;
@@ -459,12 +466,13 @@ impl Pool {
         Ok(!closed.is_empty())
     }
 
-    /// Mends packs in which damage was found, but that can be read: writes damaged copies anew where they are, on
-    /// either tier, and makes what the fast tier lacks, unless `rests` names the pack: it was trimmed, or is still being
-    /// written. Returns what became of each; packs that were deleted meanwhile are left out.
+    /// Repairs packs in which damage was found, but that can be read. It writes damaged copies
+    /// again in place, on either tier. It makes what the fast tier lacks, unless `rests` names the
+    /// pack: that was trimmed, or is still being written. Returns the result of each; packs that
+    /// were deleted meanwhile are left out.
     ///
     /// # Errors
-    /// `Retry` while another command is at work; what the targets report.
+    /// `Retry` while another command does so; errors of the targets.
     pub fn mend(
         &self,
         faults: &BTreeMap<PackId, Vec<ShardFault>>,
@@ -486,7 +494,7 @@ impl Pool {
         Ok(outcomes)
     }
 
-    /// Mends one pack, for a caller that is alone.
+    /// Repairs one pack, for a caller that has the lock.
     pub(crate) fn mend_pack(
         &self,
         pack: PackId,

@@ -1,32 +1,32 @@
-//! What is to become of each copy of a pack's shards: a value, made of a listing and of what the table says of the
-//! targets. `bring` executes it.
+//! Plans the fate of each copy of a pack's shards: a value, computed from a listing and from the
+//! table of targets. `bring` executes it.
 
 use crate::redundancy::Tier;
 use crate::targets::{Member, TargetSet};
 
-/// What a repair may do with a pack.
+/// Steps that a repair may take with a pack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Allowed {
-    /// Shards that are missing are made. Not of a pack that is still being written.
+    /// Whether to make missing shards. Not of a pack that is still being written.
     pub make: bool,
-    /// Copies on targets that stay are moved apart, and surplus ones are deleted. Not of a pack that no checkpoint
-    /// names yet: its writer counts on where it has put it.
+    /// Whether to move copies on targets that stay apart, and to delete surplus ones. Not of a pack
+    /// that no checkpoint names yet: its writer counts on their places.
     pub tidy: bool,
 }
 
-/// What becomes of one shard.
+/// Fate of one shard.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Fate {
     /// Its copies stay as they are.
     Rests,
-    /// One copy stays, and these go, once the one that stays has been read.
+    /// One copy stays, and the others go once that one has been read.
     Stays {
         /// The target that keeps it.
         on: usize,
         /// The others that have it.
         surplus: Vec<usize>,
     },
-    /// It is written on another target, and then its copies go, if it has any.
+    /// It is written on another target; then its copies go, if it has any.
     Moves {
         /// The targets that have it.
         from: Vec<usize>,
@@ -34,7 +34,7 @@ pub(crate) enum Fate {
 }
 
 impl Fate {
-    /// Whether something is to be done.
+    /// Returns whether there is work.
     pub fn is_work(&self) -> bool {
         match self {
             Fate::Rests => false,
@@ -44,11 +44,12 @@ impl Fate {
     }
 }
 
-/// Plans for one tier of a pack. `copies` are pairs of a shard and of a target that is there.
+/// Plans one tier of a pack. `copies` are pairs of a shard and of a target that is there.
 ///
-/// On the fast tier, as many shards as possible stay where they are, no two on targets that fail together: a
-/// bipartite matching of shards and domains, by augmenting paths (Kuhn, "The Hungarian method for the assignment
-/// problem", 1955). Slow targets keep copies beside each other, and what they lack is a fill's work.
+/// On the fast tier, as many shards as possible stay where they are, no two on targets that fail
+/// together. That is a bipartite matching of shards and domains, by augmenting paths (Kuhn, "The
+/// Hungarian method for the assignment problem", 1955). Slow targets keep copies beside each other,
+/// and a fill makes what they lack.
 pub(crate) fn plan(
     targets: &TargetSet,
     tier: Tier,
@@ -84,7 +85,7 @@ pub(crate) fn plan(
                 false => Fate::Rests,
             },
             None if allowed.tidy || !on.iter().any(stays) => Fate::Moves { from: on.clone() },
-            // Another shard has the seat. Copies that are on targets that leave go all the same.
+            // Another shard has the seat. Copies on targets that leave go all the same.
             None => {
                 let (stay, surplus): (Vec<usize>, Vec<usize>) = on.iter().partition(|on| stays(on));
                 match surplus.is_empty() {
@@ -97,10 +98,10 @@ pub(crate) fn plan(
     copies.iter().zip(seats).map(fate).collect()
 }
 
-/// How many shards of a pack are on fast targets that fail by themselves, one for each. So many are there as long as
-/// no target is lost, and each target that is lost takes one at most.
+/// Returns how many shards of a pack are on fast targets that fail by themselves, one for each.
+/// Each target that is lost takes one of these at most.
 pub(crate) fn apart(targets: &TargetSet, count: usize, copies: &[(u8, usize)]) -> usize {
-    // A target that is being emptied has its shards still.
+    // A target that is being emptied still has its shards.
     let domain = |on: usize| {
         let member: &Member = &targets.members()[on];
         (!member.is_lost()).then_some(&member.domain)
@@ -108,7 +109,7 @@ pub(crate) fn apart(targets: &TargetSet, count: usize, copies: &[(u8, usize)]) -
     seats(&by_shard(count, copies), &domain).into_iter().flatten().count()
 }
 
-/// The targets that have a copy, for each shard.
+/// Returns the targets that have a copy, for each shard.
 fn by_shard(count: usize, copies: &[(u8, usize)]) -> Vec<Vec<usize>> {
     let mut by_shard = vec![Vec::new(); count];
     for (shard, on) in copies {
@@ -119,7 +120,8 @@ fn by_shard(count: usize, copies: &[(u8, usize)]) -> Vec<Vec<usize>> {
     by_shard
 }
 
-/// One target for each shard, as far as there are: at most one in each domain, none without a domain.
+/// Chooses one target for each shard, as far as there are: at most one in each domain, none without
+/// a domain.
 fn seats<'a>(
     copies: &[Vec<usize>],
     domain: &dyn Fn(usize) -> Option<&'a String>,
@@ -131,7 +133,8 @@ fn seats<'a>(
     seats
 }
 
-/// Gives a shard a seat; others that have a choice may have to change theirs. `met` are the domains that were tried.
+/// Gives a shard a seat; others that have a choice may change theirs. `met` are the domains tried
+/// so far.
 fn seat<'a>(
     shard: usize,
     copies: &[Vec<usize>],
@@ -185,14 +188,14 @@ mod tests {
         use TargetState::{Active, Closed, Draining, Lost};
         let all = set(&[("a", Active), ("b", Active), ("c", Active), ("c", Active)]);
         let fast = |copies: &[(u8, usize)], allowed| plan(&all, Tier::Fast, 3, copies, allowed);
-        // Nothing is to be done.
+        // Nothing to do.
         let whole = fast(&[(0, 0), (1, 1), (2, 3)], ALL);
         assert_eq!(whole, [stays(0, &[]), stays(1, &[]), stays(3, &[])]);
         assert!(!whole.iter().any(Fate::is_work));
-        // A duplicate gives its place to a shard that has no other: shard 0 stays on `b`.
+        // A duplicate leaves its place to a shard that has no other: shard 0 stays on `b`.
         let doubled = [(0, 0), (0, 1), (1, 0), (2, 2)];
         assert_eq!(fast(&doubled, ALL), [stays(1, &[0]), stays(0, &[]), stays(2, &[])]);
-        // Two on one host: one moves. Not while its writer counts on it.
+        // Two on one host: one moves, but not while its writer counts on it.
         let together = [(0, 0), (1, 2), (2, 3)];
         assert_eq!(fast(&together, ALL), [stays(0, &[]), stays(2, &[]), moves(&[3])]);
         assert_eq!(fast(&together, NONE), [stays(0, &[]), stays(2, &[]), Fate::Rests]);
@@ -202,13 +205,13 @@ mod tests {
         assert_eq!(apart(&all, 3, &doubled), 3);
         assert_eq!(apart(&all, 3, &together), 2);
         assert_eq!(apart(&all, 3, &[(0, 0), (1, 0), (2, 0)]), 1);
-        // A repair moves what is on targets that leave, also if a writer counts on it.
+        // A repair moves shards off targets that leave, even if a writer counts on them.
         for state in [Draining, Closed, Lost] {
             let all = set(&[("a", state), ("b", Active), ("c", Active), ("d", Active)]);
             let copies = [(0, 0), (1, 0), (1, 1), (2, 2)];
             let fates = plan(&all, Tier::Fast, 3, &copies, NONE);
             assert_eq!(fates, [moves(&[0]), stays(1, &[0]), stays(2, &[])], "{state:?}");
-            // Also if a copy is left beside another shard.
+            // Even if a copy is left beside another shard.
             let copies = [(0, 1), (1, 0), (1, 1), (2, 2)];
             let fates = plan(&all, Tier::Fast, 3, &copies, NONE);
             assert_eq!(fates, [stays(1, &[]), stays(1, &[0]), stays(2, &[])], "{state:?}");

@@ -1,5 +1,5 @@
-//! A pool over places of one world, and what holds of it whatever happens: all that was written can be read, whichever m
-//! targets are lost.
+//! A pool over places of one world, and its promise whatever happens: all data can be read,
+//! whichever m targets are lost.
 
 mod claims;
 mod commands;
@@ -23,7 +23,7 @@ const PACKS: u32 = 4;
 /// Places that targets may be in.
 const PLACES: usize = 8;
 
-/// Places of targets, each with the number of the target that is there.
+/// Places of targets, each with the number of the target there.
 #[derive(Clone, Debug)]
 struct Places {
     targets: Vec<Arc<dyn Target>>,
@@ -32,7 +32,7 @@ struct Places {
     looks: Looks,
 }
 
-/// Counts the looks of one process at its targets, and calls a hook with the number of each before it.
+/// Counts the health checks of one process, and calls a hook with the number of each one before it.
 #[derive(Clone, Default)]
 struct Looks(Arc<Mutex<(u64, Option<Hook>)>>);
 
@@ -126,19 +126,19 @@ impl Fixture {
         fixture
     }
 
-    /// The same with a slow target in place 5. Returns its number.
+    /// Makes the same with a slow target in place 5. Returns its number.
     fn with_slow(targets: usize, rule: Redundancy, has_locks: bool) -> (Fixture, u32) {
         let fixture = Fixture::new(targets, rule, has_locks);
         let slow = fixture.pool().add_target("5", None, Tier::Slow).unwrap();
         (fixture, slow)
     }
 
-    /// As a new process sees it.
+    /// Opens the pool as a new process.
     fn process(&self) -> (Pool, FaultProcess) {
         self.process_that(Looks::default())
     }
 
-    /// The same, with a hook before each look at a target.
+    /// Does the same, with a hook before each health check of a target.
     fn process_that(&self, looks: Looks) -> (Pool, FaultProcess) {
         let (targets, log, process) = self.world.process_with(PLACES);
         let (markers, first) = (self.markers.clone(), self.first);
@@ -161,7 +161,7 @@ impl Fixture {
         self.process().0
     }
 
-    /// Takes a target away, with all that is on it. Returns its number.
+    /// Takes a target away, with all its data. Returns its number.
     fn take(&self, place: usize) -> u32 {
         self.markers.lock().unwrap().remove(&place).unwrap()
     }
@@ -181,8 +181,8 @@ impl Fixture {
         report
     }
 
-    /// The pool is as its table says: each shard of each pack once, on targets that fail by themselves, and every
-    /// set of m targets may be away.
+    /// Checks that the pool matches its table: each shard of each pack once, on targets that fail
+    /// by themselves, and every set of m targets may be away.
     fn check(&self, what: &str) {
         let pool = self.pool();
         let targets = pool.targets();
@@ -263,7 +263,7 @@ fn rules() -> Vec<(usize, Redundancy)> {
     ]
 }
 
-/// All packs of these tests are named by checkpoints.
+/// Logs in which checkpoints name all packs of these tests.
 struct All;
 
 impl crate::PackUses for All {
@@ -291,7 +291,7 @@ fn copy_by_hand(fixture: &Fixture, name: ShardName, from: usize, to: usize) {
     writer.finish(length).wait().unwrap();
 }
 
-/// The logs say this.
+/// Logs with these answers.
 #[derive(Default)]
 struct Says {
     named: Named,
@@ -308,7 +308,7 @@ impl crate::PackUses for Says {
     }
 }
 
-/// Lists of checkpoints are damaged: what else they name is not known.
+/// Returns logs with damaged lists of checkpoints: the other packs that they name are not known.
 fn partial() -> Says {
     let named = Named { packs: BTreeSet::new(), is_partial: true };
     Says { named, ..Says::default() }

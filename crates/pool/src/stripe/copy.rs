@@ -1,4 +1,5 @@
-//! Writes shards of a pack anew, or on other targets: each part of them read and checked, or made of others.
+//! Writes shards of a pack again, or on other targets: each part is read and checked, or computed
+//! from others.
 
 use super::scan::Scan;
 use crate::Pool;
@@ -7,7 +8,7 @@ use outlive_io::{AlignedBuf, Completions, SharedBuf};
 use outlive_target::{Fault, ShardWriter};
 use outlive_types::{Error, Result};
 
-/// Writes of one shard that are under way at once.
+/// Writes of one shard that are in progress at once.
 const AHEAD: usize = 4;
 
 /// A shard that is being written.
@@ -54,7 +55,7 @@ fn aligned(bytes: &[u8]) -> SharedBuf {
     buffer.share()
 }
 
-/// Length that a shard of the pack has.
+/// Returns the length of a shard of the pack.
 ///
 /// # Errors
 /// As [`Scan::header`].
@@ -64,18 +65,18 @@ pub(crate) fn shard_bytes(scan: &Scan) -> Result<u64> {
     Ok(header.directory_offset() + tail_bytes as u64)
 }
 
-/// Writes these shards of the pack that is read, and returns the length of each. A shard is there as a whole or not
-/// at all; if one fails, those that were begun are given up.
+/// Writes these shards of the pack that is read, and returns the length of each. A shard is there
+/// as a whole or not at all; if one fails, those that were begun are given up.
 ///
 /// # Errors
-/// `Damaged` if too little is left of the pack; what the targets report.
+/// `Damaged` if too little is left of the pack; errors of the targets.
 pub(crate) fn write_shards(
     pool: &Pool,
     scan: &mut Scan,
     mut shards: Vec<NewShard>,
 ) -> Result<Vec<u64>> {
     let mut wanted: Vec<u8> = shards.iter().map(|shard| shard.number).collect();
-    // Each is made once, however many copies of it are written.
+    // Each is computed once, however many copies of it are written.
     wanted.sort_unstable();
     wanted.dedup();
     while let Some(fragments) = scan.next(&wanted)? {

@@ -1,5 +1,5 @@
-//! Packs as stripes: each container cut into fragments, parity added, each shard on a target of its own;
-//! read again from any k of them, and made whole again.
+//! Packs as stripes: each container is cut into fragments, parity is added, and each shard is on
+//! its own target. Packs are read from any k of the shards, and repaired.
 
 mod copy;
 mod read;

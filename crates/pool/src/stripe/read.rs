@@ -1,4 +1,4 @@
-//! Reads a range of a container from its data fragments, and what of them is lost or late from others.
+//! Reads a range of a container from its data fragments, and lost or late ones from others.
 
 use crate::layout::{Layout, Piece};
 use crate::targets::{TargetSet, rather};
@@ -9,17 +9,17 @@ use outlive_types::{Error, ErrorKind, PackId, Result};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Who waits looks whether something is late after so many times what is usual, but not before
-/// [`LATE_MIN`], and again after as long.
+/// A reader checks whether a read is late after this multiple of the usual time, but not before
+/// [`LATE_MIN`], and again after the same time.
 const LATE: u32 = 4;
 const LATE_MIN: Duration = Duration::from_millis(20);
 const LATE_MAX: Duration = Duration::from_secs(1);
-/// Microseconds that a target may have to do first before others are asked in its place.
+/// Microseconds of queued work of a target, above which others are read in its place.
 const WAIT_MAX_US: u64 = 50_000;
-/// Every so many reads of a slow target go there all the same: to learn whether it still is.
+/// Of this number of reads of a slow target one goes there, to find out whether it is still slow.
 const LOOK_AGAIN: u32 = 256;
 
-/// Reads pieces of one container into `buffer`, which is as long as they are together.
+/// Reads pieces of one container into `buffer`, which is as long as all of them together.
 pub(crate) fn read_pieces(
     targets: Arc<TargetSet>,
     mode: ReadMode,
@@ -32,7 +32,7 @@ pub(crate) fn read_pieces(
     let mut parts = Vec::with_capacity(pieces.len());
     for mut piece in pieces {
         if code.k() == 1 {
-            // All copies are alike: they take turns.
+            // All copies are alike: reads alternate between them.
             piece.shard = (targets.count() as usize % layout.shards()) as u8;
         }
         let rest = buffer.split_off(piece.length);
@@ -52,7 +52,7 @@ pub(crate) fn read_pieces(
     ticket
 }
 
-/// A read under way.
+/// A read in progress.
 struct Reading {
     targets: Arc<TargetSet>,
     mode: ReadMode,
@@ -63,9 +63,9 @@ struct Reading {
 
 struct State {
     parts: Vec<RequestedPiece>,
-    /// Shards that gave nothing.
+    /// Shards that gave no bytes.
     unusable: Vec<bool>,
-    /// Why, of one of them. That something cannot be read now comes before that it is damaged.
+    /// Error of one of them. An error that may pass comes before damage.
     error: Option<Error>,
     promise: Option<Promise<Result<AlignedBuf>>>,
 }
@@ -74,22 +74,22 @@ struct State {
 struct RequestedPiece {
     piece: Piece,
     bytes: Bytes,
-    /// The same range of other fragments, to make this one of them.
+    /// The same range of other fragments, to compute this one from them.
     extra: Vec<Extra>,
-    /// Where the piece belongs, unless a read is using it.
+    /// Buffer of the piece, unless a read is using it.
     room: Option<AlignedBuf>,
 }
 
 enum Bytes {
-    /// Nobody reads it: it is made from others.
+    /// No read is in progress: it is computed from others.
     None,
     /// It is being read.
     Awaited,
-    /// It is being read, and made from others meanwhile.
+    /// It is being read, and computed from others meanwhile.
     Late,
-    /// In its place.
+    /// In its buffer.
     Here(AlignedBuf),
-    /// Elsewhere: a read that is late has its place.
+    /// In another buffer: a late read has its own.
     Apart(AlignedBuf),
 }
 
@@ -118,7 +118,7 @@ impl RequestedPiece {
         matches!(self.bytes, Bytes::Awaited | Bytes::Late)
     }
 
-    /// The bytes that it has of the range of another piece.
+    /// Returns its bytes for the range of another piece.
     fn covering(&self, piece: &Piece) -> Option<&[u8]> {
         within(self.bytes()?, &self.piece, piece)
     }
@@ -159,8 +159,8 @@ impl Reading {
         self.proceed();
     }
 
-    /// How long the targets have to do whose shards no part is of, in microseconds, the least last. Empty unless the
-    /// parts are of k shards: one in the place of another would be more to read.
+    /// Returns the queued work, in microseconds, of the targets whose shards belong to no part, the
+    /// least last. Empty unless the parts are of k shards: to replace one would be more to read.
     fn spare(&self, state: &State) -> Vec<u64> {
         let k = self.code.k();
         if self.code.m() == 0 || k == 1 || state.parts.len() != k {
@@ -200,7 +200,7 @@ impl Reading {
         self.targets.reads_around() && self.targets.is_overdue(self.name(shard))
     }
 
-    /// Starts reads. Their outcomes may be there before this returns.
+    /// Starts reads. Their results may be there before this returns.
     fn submit(self: Arc<Self>, orders: Vec<FragmentRead>) {
         for FragmentRead { part, shard, offset, buffer } in orders {
             let this = self.clone();
@@ -225,13 +225,13 @@ impl Reading {
         {
             let mut state = self.lock();
             if state.promise.is_none() {
-                return; // it was overtaken; its buffer goes home
+                return; // it is too late; its buffer is returned
             }
             let is_own = state.parts[number].piece.shard == shard;
             match outcome {
                 Ok(bytes) if is_own => {
                     let part = &mut state.parts[number];
-                    // Made from others already: they are the same bytes.
+                    // If it was computed from others already, the bytes are the same.
                     part.bytes = Bytes::Here(bytes);
                 }
                 Ok(bytes) => {
@@ -260,8 +260,8 @@ impl Reading {
         self.proceed();
     }
 
-    /// What has not come from a target that is slower than the others is made from those, if they come
-    /// first. Where all are slow alike, it would only be more to read.
+    /// Computes pieces from the others if their target is slower than those, and those come first.
+    /// If all targets are slow alike, it would only be more to read.
     fn go_around_late(self: Arc<Self>) {
         {
             let mut state = self.lock();
@@ -279,8 +279,8 @@ impl Reading {
         self.proceed();
     }
 
-    /// Makes what can be made, asks for what is needed for it, and answers once all is there or nothing
-    /// more can come.
+    /// Computes pieces where that is possible, starts the reads that others need, and answers once
+    /// all is there or nothing more can come.
     fn proceed(self: Arc<Self>) {
         let mut state = self.lock();
         let mut orders = Vec::new();
@@ -294,8 +294,8 @@ impl Reading {
                 Err(error) => return Self::answer(state, Err(error)),
             }
         }
-        // Making one may have been what another waited for; nothing is left over, since each needs only
-        // what was read.
+        // A computed piece may have been what another one waited for. No further pass is needed,
+        // since each needs only bytes that were read.
         if state.parts.iter().all(|part| part.bytes().is_some()) {
             let parts = std::mem::take(&mut state.parts);
             return Self::answer(state, together(parts));
@@ -309,7 +309,7 @@ impl Reading {
         self.submit(orders);
     }
 
-    /// Whether anything is being read.
+    /// Returns whether any read is in progress.
     fn can_come(&self, state: &State) -> bool {
         let is_awaited = |part: &RequestedPiece| {
             part.is_awaited() || part.extra.iter().any(|extra| extra.bytes.is_none())
@@ -325,7 +325,7 @@ impl Reading {
         }
     }
 
-    /// Makes a part of k others, if they are there.
+    /// Computes a part from k others, if they are there.
     fn make(&self, state: &mut State, number: usize) -> Result<bool> {
         let piece = state.parts[number].piece;
         let room = state.parts[number].room.take();
@@ -349,26 +349,26 @@ impl Reading {
         let is_late = room.is_none();
         let mut made = room.unwrap_or_else(|| self.targets.fragment(piece.length));
         self.code.rebuild(&given, &mut [(piece.shard.into(), &mut made)])?;
-        // What was read for it may serve other parts.
+        // The bytes that were read for it may serve other parts.
         let part = &mut state.parts[number];
         part.bytes = if is_late { Bytes::Apart(made) } else { Bytes::Here(made) };
         Ok(true)
     }
 
-    /// Asks for as many other fragments as a part needs beyond what is there or on its way.
+    /// Orders as many other fragments as a part needs beyond those that are there or on their way.
     fn ask(&self, state: &mut State, number: usize, orders: &mut Vec<FragmentRead>) {
         let piece = state.parts[number].piece;
         let mut used = vec![false; state.unusable.len()];
         used[usize::from(piece.shard)] = true;
         let mut coming = 0;
         for (_, extra) in extras(&state.parts).filter(|(other, _)| other.covers(&piece)) {
-            // Its target may never answer: then others are asked as well.
+            // Its target may never answer: then others are read as well.
             let comes = extra.bytes.is_some() || !self.is_overdue(extra.shard);
             let was_used = std::mem::replace(&mut used[usize::from(extra.shard)], true);
             coming += usize::from(comes && !was_used);
         }
         for part in state.parts.iter().filter(|part| part.piece.shard != piece.shard) {
-            // One that is late may never come.
+            // A late one may never come.
             let comes = part.bytes().is_some() || matches!(part.bytes, Bytes::Awaited);
             if comes && part.covers(&piece) && !used[usize::from(part.piece.shard)] {
                 used[usize::from(part.piece.shard)] = true;
@@ -388,7 +388,7 @@ impl Reading {
             && !state.unusable[usize::from(piece.shard)]
             && let Some(buffer) = own.room.take()
         {
-            // It was not asked since it is lost or its target slow; the others are not enough.
+            // It was not read since it is lost, or its target is slow; the others are not enough.
             own.bytes = Bytes::Awaited;
             orders.push(FragmentRead {
                 part: number,
@@ -406,18 +406,18 @@ impl Reading {
     }
 }
 
-/// Of `bytes`, which are those of `there`, the range of `piece`.
+/// Returns the range of `piece` in `bytes`, which are those of `there`.
 fn within<'a>(bytes: &'a [u8], there: &Piece, piece: &Piece) -> Option<&'a [u8]> {
     let start = piece.offset.checked_sub(there.offset)? as usize;
     bytes.get(start..start + piece.length)
 }
 
-/// What is read of other shards, with the part that it is read for.
+/// Returns the reads of other shards, each with the part that needs it.
 fn extras(parts: &[RequestedPiece]) -> impl Iterator<Item = (&RequestedPiece, &Extra)> {
     parts.iter().flat_map(|part| part.extra.iter().map(move |extra| (part, extra)))
 }
 
-/// One buffer of all parts.
+/// Joins all parts in one buffer.
 fn together(parts: Vec<RequestedPiece>) -> Result<AlignedBuf> {
     let total: usize = parts.iter().map(|part| part.piece.length).sum();
     if parts.iter().any(|part| matches!(part.bytes, Bytes::Apart(_))) {

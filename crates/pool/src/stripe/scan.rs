@@ -1,6 +1,7 @@
-//! The one verified read: a pack container by container, every fragment against its checksum. A fragment that is
-//! damaged or cannot be read is taken from any other copy of its shard, on either tier, or made from the fragments of
-//! other shards. Only when all of them were tried is anything called damaged.
+//! The verified read: a pack, container by container, every fragment against its checksum. A
+//! fragment that is damaged or unreadable is read from any other copy of its shard, on either tier,
+//! or computed from the fragments of other shards. Only after all of these were tried, it counts as
+//! damaged.
 
 use super::shard::OpenShard;
 use crate::Pool;
@@ -14,45 +15,45 @@ use outlive_types::{Error, ErrorKind, PackId, Result};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Containers whose reads are under way while one is looked at.
+/// Containers whose reads are in progress while one is checked.
 const AHEAD: usize = 2;
 
-/// What is wrong with a shard, or with one copy of it.
+/// Fault of a shard, or of one copy of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ShardFault {
-    /// The number of the shard in its pack.
+    /// Number of the shard in its pack.
     pub shard: u8,
-    /// The target that has the faulty copy; none if the fast tier has no copy at all.
+    /// Target that has the faulty copy; `None` if the fast tier has no copy at all.
     pub target: Option<u32>,
     /// Whether that is a slow target.
     pub is_slow: bool,
-    /// Why.
+    /// The reason.
     pub error: Error,
 }
 
-/// A shard as it lies on one target.
+/// A copy of a shard on one target.
 struct ShardCopy {
     shard: u8,
     targets: Arc<TargetSet>,
-    /// In that set.
+    /// Number of the target in that set.
     member: usize,
-    /// Header and tail, once they were looked at.
+    /// Header and tail, once they were read.
     open: Option<Result<Arc<OpenShard>>>,
 }
 
 impl ShardCopy {
-    /// The number of its target.
+    /// Returns the id of its target.
     fn id(&self) -> u32 {
         self.targets.members()[self.member].id
     }
 }
 
-/// What is read ahead.
+/// Copies that are read ahead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Breadth<'a> {
-    /// Every copy of every shard: to find out what is damaged.
+    /// Every copy of every shard, to find all damage.
     All,
-    /// One copy of each of these shards; others where that is not enough.
+    /// One copy of each of these shards; others if that is not enough.
     Shards(&'a [u8]),
 }
 
@@ -61,13 +62,14 @@ pub(crate) struct Scan {
     pool: Pool,
     pack: PackId,
     layout: Layout,
-    /// Copies in the order in which they were found and are tried: of each shard those on the fast tier first.
+    /// Copies in the order in which they were found and are tried: of each shard those on the fast
+    /// tier first.
     copies: Vec<ShardCopy>,
     /// Shards whose copies the scan has looked for.
     looked: Vec<u8>,
-    /// What was found wrong, in the order found.
+    /// Faults, in the order in which they were found.
     faults: Vec<ShardFault>,
-    /// Why a target cannot be asked that may have a copy.
+    /// Error of a target that cannot be asked and may have a copy.
     unasked: Option<Error>,
     /// Copies that are read ahead.
     ahead: Vec<usize>,
@@ -78,19 +80,20 @@ pub(crate) struct Scan {
     is_second: bool,
 }
 
-/// The fragments of one container: those that were read or made.
+/// Fragments of one container that were read or computed.
 pub(crate) struct Fragments {
-    /// Which container.
+    /// Number of the container.
     pub number: u64,
-    /// By shard.
+    /// Bytes of each shard's fragment.
     pub bytes: Vec<Option<AlignedBuf>>,
 }
 
 impl Scan {
-    /// Looks for all copies of a pack's shards, and opens what is read ahead.
+    /// Looks for all copies of a pack's shards, and opens those that are read ahead.
     ///
     /// # Errors
-    /// No header and tail of it can be read: `Damaged` if every target was asked, otherwise why one cannot be.
+    /// If no header and tail can be read: `Damaged` if every target answered, otherwise the error
+    /// of one that did not.
     pub fn open(pool: &Pool, pack: PackId, breadth: Breadth<'_>) -> Result<Scan> {
         let layout = Layout::new(pool.config().geometry(), 0)?;
         let mut scan = Scan {
@@ -111,13 +114,14 @@ impl Scan {
         Ok(scan)
     }
 
-    /// The numbers of all shards.
+    /// Returns the numbers of all shards.
     fn all(&self) -> Vec<u8> {
         (0..self.layout.shards() as u8).collect()
     }
 
-    /// Looks for the copies of shards that it has not looked for yet. If there are none, looks for all once more,
-    /// on the targets that the pool has now: a shard may have been moved. Returns whether there is something to read.
+    /// Looks for the copies of shards that it has not looked for yet. If there are none, looks for
+    /// all once more, on the targets that the pool has now: a shard may have been moved. Returns
+    /// whether there is something to read.
     fn look_further(&mut self) -> Result<bool> {
         let left: Vec<u8> =
             self.all().into_iter().filter(|shard| !self.looked.contains(shard)).collect();
@@ -130,8 +134,9 @@ impl Scan {
         Ok(is_new || self.look_further()?)
     }
 
-    /// Has everything read once more, the first time it is called: a wrong bit may have come about on the way, and
-    /// another command may have mended one copy after it was read here, before the next was damaged.
+    /// Lets everything be read once more, at the first call. A wrong bit may have appeared on the
+    /// way. Or another command may have repaired one copy after it was read here, before the next
+    /// one was damaged.
     fn read_again(&mut self) -> bool {
         for copy in &mut self.copies {
             copy.open.take_if(|open| open.is_err());
@@ -139,7 +144,7 @@ impl Scan {
         !std::mem::replace(&mut self.is_second, true)
     }
 
-    /// Looks for copies of these shards that are not known yet. Returns whether there are any.
+    /// Looks for copies of these shards that are not known yet. Returns whether it has found any.
     fn look(&mut self, shards: &[u8]) -> Result<bool> {
         let targets = self.pool.targets();
         let (mut is_new, mut missing) = (false, Vec::new());
@@ -164,7 +169,7 @@ impl Scan {
                 }
             }
         }
-        // A target that has vanished seems to have nothing.
+        // A target that has vanished seems to be empty.
         let vanished = if missing.is_empty() { None } else { targets.vanished(&[Tier::Fast]) };
         self.unasked = self.unasked.take().or(vanished.clone());
         for (name, unasked) in missing {
@@ -196,7 +201,7 @@ impl Scan {
             }
         }
         self.read_ahead_in_place_of(breadth)?;
-        // The header of any shard says how long all are.
+        // The header of any shard has the length of all.
         let first = loop {
             match (0..self.copies.len()).find_map(|at| self.opened(at)) {
                 Some(first) => break first,
@@ -210,7 +215,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Where a shard is to be made of others, these are read ahead: any k.
+    /// Reads k others ahead, if a shard has to be computed from them.
     fn read_ahead_in_place_of(&mut self, breadth: Breadth<'_>) -> Result<()> {
         let Breadth::Shards(shards) = breadth else { return Ok(()) };
         let ahead =
@@ -230,7 +235,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Header and tail of a copy, if they are whole; a fault is noted once.
+    /// Returns header and tail of a copy, if they are whole; notes a fault once.
     fn opened(&mut self, at: usize) -> Option<Arc<OpenShard>> {
         if self.copies[at].open.is_none() {
             let ShardCopy { shard, targets, member, .. } = &self.copies[at];
@@ -255,7 +260,7 @@ impl Scan {
         }
     }
 
-    /// Why too little can be read: that something cannot be read now comes before that it is damaged.
+    /// Returns why too little can be read. An error that may pass comes before damage.
     fn too_few(&self) -> Error {
         let mut errors = self.faults.iter().map(|fault| &fault.error);
         let unread = errors.find(|error| error.kind() != ErrorKind::Damaged).cloned();
@@ -268,7 +273,7 @@ impl Scan {
         error.unwrap_or_else(|| Error::damaged("too little is left of it"))
     }
 
-    /// What was found wrong so far.
+    /// Returns the faults found so far.
     pub fn faults(&self) -> &[ShardFault] {
         &self.faults
     }
@@ -280,7 +285,7 @@ impl Scan {
         first.ok_or_else(|| Error::bug("a scan without shards"))
     }
 
-    /// The header of a shard; its number is that of any.
+    /// Returns the header of some shard; its number is that of any.
     ///
     /// # Errors
     /// `Bug` without one, which an open scan excludes.
@@ -288,7 +293,7 @@ impl Scan {
         self.first().map(|open| &open.header)
     }
 
-    /// The pack's directory.
+    /// Returns the pack's directory.
     ///
     /// # Errors
     /// As [`Scan::header`].
@@ -296,7 +301,7 @@ impl Scan {
         self.first().map(|open| &open.directory)
     }
 
-    /// The same as it is stored.
+    /// Returns the directory as it is stored.
     ///
     /// # Errors
     /// As [`Scan::header`].
@@ -304,13 +309,13 @@ impl Scan {
         self.first().map(|open| &open.tail.directory[..])
     }
 
-    /// Bytes of all copies that were opened.
+    /// Returns the bytes of all copies that were opened.
     pub fn stored_bytes(&self) -> u64 {
         let open = self.copies.iter().filter_map(|copy| copy.open.as_ref()?.as_ref().ok());
         open.map(|open| open.stored_bytes).sum()
     }
 
-    /// Number of containers.
+    /// Returns the number of containers.
     ///
     /// # Errors
     /// As [`Scan::header`].
@@ -318,17 +323,17 @@ impl Scan {
         self.first().map(|open| open.tail.fragments.len())
     }
 
-    /// Where the fragments of a container begin in each shard, and their length.
+    /// Returns where the fragments of a container begin in each shard, and their length.
     pub fn fragment_of(&self, container: u64) -> (u64, u64) {
         self.layout.fragment_of(container)
     }
 
-    /// The numbers of the shards that hold the data.
+    /// Returns the numbers of the shards that hold the data.
     pub fn data(&self) -> Vec<u8> {
         (0..self.layout.code.k() as u8).collect()
     }
 
-    /// Length of a container.
+    /// Returns the length of a container.
     ///
     /// # Errors
     /// As [`Scan::header`].
@@ -337,10 +342,12 @@ impl Scan {
         Ok(geometry.container_bytes.min(containers_bytes - number * geometry.container_bytes))
     }
 
-    /// The next container's fragments of the `wanted` shards, and whatever was read besides; `None` behind the last.
+    /// Returns the next container's fragments of the `wanted` shards, and others that were read;
+    /// `None` after the last.
     ///
     /// # Errors
-    /// `Damaged` if too few fragments are whole on all targets, or why one of them cannot be read just now.
+    /// `Damaged` if too few fragments are whole on all targets, or the error of one that cannot be
+    /// read now.
     pub fn next(&mut self, wanted: &[u8]) -> Result<Option<Fragments>> {
         let total = self.containers()? as u64;
         while self.asked < total && self.under_way.len() <= AHEAD {
@@ -354,7 +361,7 @@ impl Scan {
         self.fragments(number, reads, wanted).map(Some)
     }
 
-    /// One container's fragments of the `wanted` shards, by itself.
+    /// Returns one container's fragments of the `wanted` shards, by itself.
     ///
     /// # Errors
     /// As [`Scan::next`]; `Damaged` if there is no such container.
@@ -393,7 +400,8 @@ impl Scan {
                 self.make(number, &mut bytes, &lost)?;
                 return Ok(Fragments { number, bytes });
             }
-            // A copy that has vanished may be somewhere else: it is deleted only when another is whole.
+            // A copy that has vanished may be elsewhere: it is deleted only when another one is
+            // whole.
             if !self.look_further()? {
                 return Err(self.too_few());
             }
@@ -401,7 +409,8 @@ impl Scan {
         }
     }
 
-    /// Tries copies that were not read yet of these shards, where nothing is known of them, until enough is there.
+    /// Tries copies of these shards that were not read yet, where bytes are missing, until there
+    /// are enough.
     fn try_others(
         &mut self,
         number: u64,
@@ -415,7 +424,7 @@ impl Scan {
             if *tried || !is_needed {
                 continue;
             }
-            // Any k are enough to make all others.
+            // Any k are enough to compute all others.
             let is_all = shards.len() == bytes.len();
             if is_all && bytes.iter().flatten().count() >= self.layout.code.k() {
                 return;
@@ -435,7 +444,7 @@ impl Scan {
         targets.members()[*member].read(ShardName { pack: self.pack, shard: *shard }, range)
     }
 
-    /// A fragment that was read, if it is what it should be.
+    /// Returns a fragment that was read, if it matches its checksum.
     fn checked(&mut self, at: usize, container: u64, read: ReadTicket) -> Option<AlignedBuf> {
         let open = self.opened(at)?;
         let expected = open.tail.fragments.get(container as usize)?.checksum;
@@ -448,7 +457,7 @@ impl Scan {
         None
     }
 
-    /// Makes fragments that are lost of others.
+    /// Computes lost fragments from the others.
     fn make(&self, container: u64, bytes: &mut [Option<AlignedBuf>], lost: &[u8]) -> Result<()> {
         let length = self.layout.fragment_of(container).1 as usize;
         let lost = lost.iter().map(|shard| usize::from(*shard));
@@ -469,7 +478,7 @@ impl Scan {
         Ok(())
     }
 
-    /// A container of its fragments.
+    /// Joins a container from its fragments.
     ///
     /// # Errors
     /// As [`Scan::header`].

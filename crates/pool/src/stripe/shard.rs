@@ -1,4 +1,4 @@
-//! One shard as it lies on its target: what surrounds its fragments, checked.
+//! One shard on its target: header, tail and directory, which surround its fragments, checked.
 
 use crate::Pool;
 use crate::targets::TargetSet;
@@ -18,10 +18,10 @@ pub(crate) struct OpenShard {
 }
 
 impl OpenShard {
-    /// Reads what surrounds a shard's fragments. It is on the target `member` of these.
+    /// Reads header and tail of a shard, on the target `member` of `targets`.
     ///
     /// # Errors
-    /// `Damaged`, saying what is wrong first; what the target reports.
+    /// `Damaged`, with the first fault; errors of the target.
     pub fn open(
         pool: &Pool,
         targets: &TargetSet,

@@ -1,5 +1,5 @@
-//! Packs over targets that fail: whatever is lost within the pool's redundancy, what is read is what was
-//! written, and a repair makes it whole.
+//! Packs over targets that fail: whatever is lost within the pool's redundancy, reads return the
+//! written data, and a repair makes the pack whole.
 #![expect(clippy::disallowed_methods, reason = "what is read first is looked at, too")]
 
 use crate::{Container, Environment, FormatConfig, PackWriter, Pool, PoolConfig, Redundancy};
@@ -53,13 +53,13 @@ fn pack(number: u32) -> PackId {
     PackId::new(SessionId([5; 12]), 0, number)
 }
 
-/// Writes a pack of such chunks, and answers where they are.
+/// Writes a pack of these chunks, and returns where they are.
 fn write(pool: &Pool, pack: PackId, chunks: &[Vec<u8>]) -> Result<Vec<PackExtent>> {
     let mut writer = PackWriter::new(pool, pack, 4 * CONTAINER as u64)?;
     let mut places = Vec::new();
     for chunk in chunks {
         if writer.needs_buffer(chunk.len()) {
-            // What was in the buffer before must not get out.
+            // The old contents of the buffer must not get out.
             let mut buffer = AlignedBuf::zeroed(CONTAINER);
             buffer.fill(0xee);
             writer.open(Container::new(buffer))?;
@@ -106,7 +106,7 @@ fn rules() -> Vec<(usize, Redundancy)> {
     ]
 }
 
-/// All sets of at most `m` of `n` things.
+/// Returns all sets of at most `m` of `n` things.
 fn losses(n: usize, m: usize) -> Vec<Vec<usize>> {
     (0u32..1 << n)
         .filter(|set| set.count_ones() as usize <= m)
@@ -147,7 +147,7 @@ fn any_m_targets_may_be_lost_and_repair_makes_all_whole() {
                 assert_eq!(after.faults, [], "{what}");
                 assert_eq!(reader.mend_pack(pack, true, &[]).unwrap(), Default::default());
             }
-            // The repaired shards are those that were lost, to the byte.
+            // The repaired shards equal the lost ones, to the byte.
             for (shard, member) in pool.targets().list().unwrap() {
                 let read = |pool: &Pool, member: usize| {
                     let target = pool.targets().members()[member].target().clone();
@@ -159,7 +159,8 @@ fn any_m_targets_may_be_lost_and_repair_makes_all_whole() {
                 assert_eq!(read(&pool, member), read(&reader, now), "{what}: {shard}");
             }
         }
-        // One more, and it is gone for good; but that is damage only if all of them are there.
+        // One more loss, and the pack is gone for good; but that is damage only if all targets are
+        // there.
         if let Some(one) = losses(targets, m + 1).into_iter().find(|lost| {
             let lost_shards = |pack| {
                 (0..targets)
@@ -186,8 +187,8 @@ fn any_m_targets_may_be_lost_and_repair_makes_all_whole() {
     }
 }
 
-/// Bits that flip in up to m shards of a pack, wherever, are noticed and mended; also where each container
-/// has another damaged fragment.
+/// Bits that flip in up to m shards of a pack, wherever, are noticed and repaired, even if each
+/// container has another damaged fragment.
 #[test]
 fn damaged_fragments_are_made_from_the_others() {
     for (targets, rule) in rules() {
@@ -208,7 +209,7 @@ fn damaged_fragments_are_made_from_the_others() {
             assert_eq!(after.faults, [], "{rule:?} {offset}");
             check(&pool, &places, &chunks, "repaired");
         }
-        // Every shard is damaged, but of no container more than one.
+        // Every shard is damaged, but in no container more than one.
         if shards.len() >= 4 {
             let fragment = pool.config().geometry().fragment_bytes(CONTAINER as u64);
             for (number, shard) in shards.iter().take(4).enumerate() {
@@ -278,14 +279,14 @@ fn a_slow_target_is_gone_around_unless_it_is_needed() {
     }
 }
 
-/// What a target does with reads.
+/// Behaviour of a target that is read.
 const ANSWERS: u8 = 0;
 const KEEPS_SILENT: u8 = 1;
 const HAS_NOTHING: u8 = 2;
-/// The next read has a wrong bit, and those behind it are right; one more for each read before it.
+/// The next read has a wrong bit, and those after it are right; one more for each read before it.
 const ERRS_ONCE: u8 = 3;
 
-/// A target that may stop to answer, as a mount whose server is gone does.
+/// A target that may stop answering, like a mount whose server is gone.
 #[derive(Debug)]
 struct Moody(Arc<dyn Target>, AtomicU8);
 
@@ -363,7 +364,7 @@ impl Target for Moody {
     }
 }
 
-/// One target never answers, and others have nothing: what is left is enough, and is asked.
+/// One target never answers, and others have nothing: the rest is enough, and is read.
 #[test]
 fn a_target_that_never_answers_is_gone_around() {
     let rules = [
@@ -400,8 +401,8 @@ fn a_target_that_never_answers_is_gone_around() {
     }
 }
 
-/// (disks:92000727) Each copy is read wrong once, such as by a bad cable, or since it was damaged just then and another
-/// one mended: everything is read again before it is called damaged.
+/// (disks:92000727) Each copy is read wrong once, such as by a bad cable, or since it is damaged
+/// just after another one was repaired. Everything is read again before it counts as damaged.
 #[test]
 fn damage_that_passes_is_none() {
     let chunks = chunks(1, 2 * CONTAINER + 9000);
@@ -424,7 +425,7 @@ fn damage_that_passes_is_none() {
         met += usize::from(faults.len() == 2);
         assert!(bytes >= 2 * CONTAINER + 9000, "behind {before} reads: {bytes}");
     }
-    // Of others nothing depends on the first byte.
+    // Other reads do not depend on the first byte.
     assert!(met >= 4, "both copies were read wrong {met} times");
 }
 

@@ -11,8 +11,8 @@ use outlive_types::{Error, ErrorKind, PackId, Result};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// After this time, parity that finds no buffer gets memory of its own: those that are out may wait for
-/// somebody to take notice of a failure.
+/// Time after which parity without a buffer gets memory of its own: the buffers in use may wait
+/// until a failure is noticed.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The shards of a pack that is being written.
@@ -34,7 +34,7 @@ struct Shard {
     fragments: Vec<Fragment>,
 }
 
-/// The shards of a pack whose last bytes are on their way.
+/// The shards of a pack whose last writes are in progress.
 pub(crate) struct ShardsEnd {
     losses: Losses,
     writes: WritesInFlight,
@@ -64,7 +64,7 @@ struct Losses {
 }
 
 impl Losses {
-    /// Takes notice of a failure.
+    /// Notes a failure.
     ///
     /// # Errors
     /// That failure, if it is one too many.
@@ -79,7 +79,7 @@ impl Losses {
         Ok(())
     }
 
-    /// Takes notice of how something ended that was done for a shard.
+    /// Notes the result of an operation for a shard.
     ///
     /// # Errors
     /// As [`Losses::note`].
@@ -93,7 +93,7 @@ impl Losses {
         }
     }
 
-    /// Takes notice of the writes that are over, and answers how many are not.
+    /// Notes which writes have ended, and returns how many have not.
     fn check(&mut self, in_flight: &mut WritesInFlight) -> Result<usize> {
         while let Some(((shard, _), written)) = in_flight.try_next() {
             self.see(shard, written.map_err(|fault| fault.error))?;
@@ -103,10 +103,11 @@ impl Losses {
 }
 
 impl Shards {
-    /// Begins a pack of at most so many bytes of containers, with a tail of at most so many.
+    /// Begins a pack of at most `capacity_bytes` of containers, with a tail of at most
+    /// `tail_bytes`.
     ///
     /// # Errors
-    /// What the targets report.
+    /// Errors of the targets.
     pub fn begin(
         pool: &Pool,
         pack: PackId,
@@ -129,7 +130,7 @@ impl Shards {
             };
             shards.push(Shard { begun, fragments: Vec::new() });
         }
-        // A thread that lacks a buffer looks whether its writes have failed.
+        // A thread that lacks a buffer checks whether its writes have failed.
         let staging = pool.staging().clone();
         let in_flight = Completions::telling(move || staging.tell());
         let (pool, containers_bytes) = (pool.clone(), 0);
@@ -146,14 +147,16 @@ impl Shards {
         })
     }
 
-    /// Bytes of a container's buffer that must be defined before it is sent: zeros behind its end.
+    /// Returns how many bytes of a container's buffer must be defined before it is sent: zeros
+    /// behind its end.
     pub fn filled_bytes(&self, length: usize) -> usize {
         let fragment = self.geometry.fragment_bytes(length as u64) as usize;
         length.max(fragment * self.code.k())
     }
 
-    /// Sends a container of `length` bytes off; behind them there are zeros up to
-    /// [`Shards::filled_bytes`], as far as the buffer goes. `checksum` is that of the `length` bytes.
+    /// Sends off a container of `length` bytes; behind them there are zeros up to
+    /// [`Shards::filled_bytes`], as far as the buffer goes. `sum` is the checksum of the `length`
+    /// bytes.
     ///
     /// # Errors
     /// `Bug` for memory that does not fit; earlier failures, if they are too many.
@@ -210,11 +213,11 @@ impl Shards {
         }
     }
 
-    /// Takes notice of writes that are over (a failed one keeps its buffer until then) and answers
-    /// how many are not.
+    /// Notes which writes have ended, and returns how many have not. A failed write keeps its
+    /// buffer until then.
     ///
     /// # Errors
-    /// Why a write failed, if the pack cannot do without that shard.
+    /// Error of a write, if the pack cannot do without that shard.
     pub fn check_writes(&mut self) -> Result<usize> {
         let left = self.losses.check(&mut self.in_flight)?;
         for lost in &self.losses.lost {
@@ -223,7 +226,7 @@ impl Shards {
         Ok(left)
     }
 
-    /// Ends the pack without a trace. Returns once nothing is on its way any more.
+    /// Ends the pack and removes every trace of it. Returns once no write is in progress.
     pub fn give_up(mut self) {
         self.shards.clear();
         while self.in_flight.wait_next().is_some() {}
@@ -271,8 +274,8 @@ impl Shards {
                     targets.is_on(name, member);
                 }
                 finished.map_err(|error: Error| match error.kind() {
-                    // Of a pack of which nothing else was unfinished any more: a target was lost. What the system
-                    // refuses has another cause.
+                    // Nothing else of the pack was unfinished any more, since a target was lost. A
+                    // refusal by the system has another cause.
                     ErrorKind::Invalid if may_be_repaired && error.os().is_none() => {
                         Error::retry(format!(
                             "a repair has made a shard while it was written, so save again: {}",
@@ -293,10 +296,10 @@ impl Shards {
 }
 
 impl ShardsEnd {
-    /// As [`Shards::check_writes`].
+    /// Does the same as [`Shards::check_writes`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Shards::check_writes`].
     pub fn check_writes(&mut self) -> Result<usize> {
         self.losses.check(&mut self.writes)
     }
@@ -304,7 +307,7 @@ impl ShardsEnd {
     /// Waits until the shards are durable.
     ///
     /// # Errors
-    /// Why one is not, if the pack cannot do without it.
+    /// Error of a shard, if the pack cannot do without it.
     pub fn wait(mut self) -> Result<()> {
         let mut outcome = Ok(());
         while let Some(((shard, _), written)) = self.writes.wait_next() {
@@ -326,7 +329,7 @@ impl ShardsEnd {
     }
 }
 
-/// A fragment of a container, zeros where that has ended.
+/// Returns a fragment of a container, with zeros behind the container's end.
 fn part(container: &SharedBuf, start: usize, length: usize) -> SharedBuf {
     if start + length <= container.len() {
         return container.slice(start..start + length);
@@ -337,7 +340,7 @@ fn part(container: &SharedBuf, start: usize, length: usize) -> SharedBuf {
     bytes.share()
 }
 
-/// Headers and tails are written once a pack, so they are copied into memory of their own.
+/// Copies a header or a tail into memory of its own, which happens once a pack.
 fn aligned(bytes: &[u8]) -> SharedBuf {
     let mut buffer = AlignedBuf::zeroed(bytes.len());
     buffer.copy_from_slice(bytes);

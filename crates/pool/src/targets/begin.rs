@@ -7,12 +7,12 @@ use outlive_types::{Error, ErrorKind, PackId, Result};
 use std::collections::HashMap;
 
 impl TargetSet {
-    /// Begins `count` shards of a pack, each in a domain of its own. Where one cannot be begun, another
+    /// Begins `count` shards of a pack, each in its own domain. If one cannot be begun, another
     /// target takes its place, as far as there is one.
     ///
     /// # Errors
-    /// More shards than may be missing cannot be begun, or any if nothing may be missing: why the first
-    /// of them could not. `Full` if room is all that lacks.
+    /// If more shards cannot be begun than may be missing: the error of the first of them. `Full`
+    /// if only room is lacking.
     pub fn create(
         &self,
         pack: PackId,
@@ -21,7 +21,7 @@ impl TargetSet {
     ) -> Result<Vec<Result<BegunShard>>> {
         let choices = placement::choices(self, Tier::Fast, pack, bytes_max);
         let mut chosen = placement::apart(&self.members, &choices, count);
-        // As preferred: so that whoever reads asks the right one first.
+        // In the preferred order, so that readers ask the right one first.
         let order = placement::preferred(&self.members, Tier::Fast, pack);
         chosen.sort_by_key(|number| order.iter().position(|other| other == number));
         let mut refused = HashMap::new();
@@ -38,7 +38,7 @@ impl TargetSet {
                         let under_way = target.begin(bytes_max);
                         shards[shard] = Some(BegunShard { writer, member, under_way });
                     }
-                    // Wherever it is asked for.
+                    // The shard exists, so every target refuses it.
                     Err(error)
                         if error.kind() == ErrorKind::Invalid
                             && self.find_on(Tier::Fast, name).is_ok() =>
@@ -72,11 +72,11 @@ impl TargetSet {
         Ok(shards.into_iter().map(|shard| shard.ok_or_else(why)).collect())
     }
 
-    /// Begins a shard on a target that fails by itself: on no host of the targets in `used`, and on none that has a
-    /// shard of that name. `None` if no target can take it.
+    /// Begins a shard on a target that fails by itself: on no host of the targets in `used`, and on
+    /// none that has a shard of that name. `None` if no target can take it.
     ///
     /// # Errors
-    /// Why a target that has room does not take it just now.
+    /// Error of a target that has room, but does not take it now.
     pub fn begin_apart(
         &self,
         shard: ShardName,
@@ -89,12 +89,12 @@ impl TargetSet {
         self.begin_on(choices.into_iter().filter(|number| !is_used(*number)), shard, bytes_max)
     }
 
-    /// Begins a copy of a shard on a slow target; `None` if none can take it. With `apart`, only one on a
-    /// host that has no other shard of the pack. Otherwise those come first that have the fewest of them.
-    /// `there` says which slow targets have shards of the pack, each as often as it has one.
+    /// Begins a copy of a shard on a slow target; `None` if none can take it. With `apart`, only
+    /// hosts without another shard of the pack count. Otherwise those with the fewest come first.
+    /// `there` lists the slow targets that have shards of the pack, once for each shard.
     ///
     /// # Errors
-    /// Why a target that has room does not take it just now.
+    /// Error of a target that has room, but does not take it now.
     pub fn begin_slow(
         &self,
         shard: ShardName,
@@ -120,11 +120,11 @@ impl TargetSet {
     ) -> Result<Option<(usize, Box<dyn ShardWriter>)>> {
         let mut refused = None;
         for number in choices {
-            // One that cannot take it is no reason not to ask the others.
+            // If one cannot take it, the others are asked all the same.
             match self.members[number].target().create(shard, bytes_max) {
                 Ok(writer) => return Ok(Some((number, writer))),
                 Err(error) if error.kind() == ErrorKind::Full => {}
-                // It has the shard already, which was not known: it could not be listed just now.
+                // It has the shard already, which was not known, since it could not be listed.
                 Err(error) if error.kind() == ErrorKind::Invalid => {
                     refused = refused.or(Some(Error::retry(error.message())));
                 }
@@ -134,7 +134,7 @@ impl TargetSet {
         refused.map_or(Ok(None), Err)
     }
 
-    /// How many of `count` shards a new pack may lack.
+    /// Returns how many of `count` shards a new pack may lack.
     pub fn may_lack(&self, count: usize) -> usize {
         match self.redundancy.writes {
             Writes::Degraded => self.survives().min(count.saturating_sub(1)),
@@ -142,7 +142,7 @@ impl TargetSet {
         }
     }
 
-    /// Why there are not enough targets for a pack.
+    /// Returns why there are not enough targets for a pack.
     fn why_not(&self, refused: &HashMap<usize, Error>) -> Error {
         if let Some(full) = refused.values().find(|error| error.kind() == ErrorKind::Full) {
             return full.clone();
@@ -159,19 +159,20 @@ impl TargetSet {
         })
     }
 
-    /// A second shard of a name is refused wherever the first is.
+    /// Refuses a second shard of a name, wherever the first one is.
     fn refuse_second(&self, shard: ShardName) -> Result<()> {
         if self.members.len() == 1 {
             return Ok(()); // that target does so itself
         }
-        // A slow target has nothing that a fast one had not before.
+        // A slow target has only shards that a fast one had before.
         match self.find_here(&[Tier::Fast], shard) {
             Ok(Some(number)) => Err(Error::invalid(format!(
                 "shard {shard} is on {} already",
                 self.members[number].target().describe()
             ))),
             Ok(None) => Ok(()),
-            // Names are new: it is not on a target that is away just now, unless somebody repairs.
+            // Names are new: the shard is not on a target that is away now, unless a repair has put
+            // it there.
             Err(_) if self.survives() > 0 => Ok(()),
             Err(error) => Err(error),
         }

@@ -1,4 +1,4 @@
-//! One target of a pool, and what is known of how it does.
+//! One target of a pool, its state and its speed.
 
 use super::table::StillThere;
 use crate::redundancy::{TargetState, Tier};
@@ -16,46 +16,47 @@ use std::time::{Duration, Instant};
 pub(crate) struct Member {
     /// Its number in `pool.toml`.
     pub id: u32,
-    /// What fails together with it.
+    /// Name of the group of targets that fail together with it.
     pub domain: String,
     target: Arc<dyn Target>,
     still_there: Option<Arc<StillThere>>,
-    /// What leaves it alone while it does not answer.
+    /// Watch that gives up operations there while it is silent.
     watch: Option<Arc<TargetWatch>>,
-    /// What is to become of it.
+    /// Its state.
     pub state: TargetState,
-    /// Whether saves write there.
+    /// Its tier: saves write to fast targets.
     pub tier: Tier,
-    /// It is in the memory of a host.
+    /// Whether it is in the memory of a host.
     pub is_volatile: bool,
-    /// It was made anew, and what was lost with the one before is not in the logs yet.
+    /// Whether it was recreated, and the logs do not say yet what was lost with the old one.
     pub is_unsettled: bool,
-    /// Why it is not used now.
+    /// Reason why it is not used now.
     away: Mutex<Option<Error>>,
-    /// Of the names that are known to be durable, a hash of those that end alike.
+    /// Hashes of the names that are known to be durable, one for all names that end alike.
     durable: Mutex<[u64; 256]>,
-    /// Bytes that shards may take that are being written there now, by this process.
+    /// Bytes that shards may take that this process is writing there now.
     under_way: Arc<AtomicU64>,
-    /// How fast it reads.
+    /// Speed of its reads.
     pace: Arc<Mutex<Pace>>,
 }
 
-/// Reads after which it is known what the fastest take.
+/// Reads after which the time of the fastest ones is known.
 const READS_MIN: u64 = 8;
-/// A read that has waited for so long is no chance.
+/// A read that has waited for this time does so by no accident.
 const STUCK: Duration = Duration::from_secs(2);
 
-/// How fast a target reads, however many reads it has to do: from one that is over to the next.
+/// Speed of a target's reads, however many are queued: the time from the end of one to the end of
+/// the next.
 #[derive(Default)]
 struct Pace {
-    /// Microseconds for a read: a mean that forgets; 0 if none is over.
+    /// Microseconds of a read: a decaying mean; 0 if none is over.
     mean_us: u64,
-    /// Microseconds for the fastest of them: a least value that forgets, after so many reads.
+    /// Microseconds of the fastest of them: a decaying minimum of `reads` reads.
     least_us: u64,
     reads: u64,
-    /// When those were asked for that are not over, by number.
+    /// Start times of the reads in progress, by number.
     asked: BTreeMap<u64, Instant>,
-    /// When the last one was over.
+    /// End of the last one.
     last: Option<Instant>,
     next: u64,
 }
@@ -82,35 +83,36 @@ impl Pace {
         }
     }
 
-    /// What even the fastest reads take; 0 if there were too few to tell. Behind somebody's writes any read
-    /// takes long, so the mean of a few says nothing of the target.
+    /// Returns the time that even the fastest reads take; 0 if there were too few. Any read is slow
+    /// behind the writes of others, so the mean of a few says nothing about the target.
     fn least_us(&self, now: Instant) -> u64 {
         let waited = self.waited(now).filter(|waited| *waited >= STUCK).unwrap_or_default();
         let least_us = if self.reads < READS_MIN { 0 } else { self.least_us };
         least_us.max(waited.as_micros() as u64)
     }
 
-    /// How long the oldest read that is not over has been at it.
+    /// Returns how long the oldest read in progress has taken.
     fn waited(&self, now: Instant) -> Option<Duration> {
         let oldest = self.asked.first_key_value().map(|(_, asked)| *asked);
         let since = oldest.map(|oldest| self.last.map_or(oldest, |last| oldest.max(last)));
         since.map(|since| now.saturating_duration_since(since))
     }
 
-    /// One that does not come counts with the time that it has taken so far.
+    /// Returns the time of a read. One in progress counts with its time so far.
     fn read_us(&self, now: Instant) -> u64 {
         let waited_us = self.waited(now).map_or(0, |waited| waited.as_micros() as u64);
         waited_us.max(self.mean_us)
     }
 
-    /// Until all that was asked for is over, if one takes `unknown_us` where that is not known.
+    /// Returns the time until all reads in progress are over; `unknown_us` stands for a read whose
+    /// time is not known.
     fn wait_us(&self, unknown_us: u64, now: Instant) -> u64 {
         let least = if self.mean_us == 0 { unknown_us } else { 0 };
         self.asked.len() as u64 * self.read_us(now).max(least)
     }
 }
 
-/// Which of 256 hashes a name goes into, and its own.
+/// Returns which of 256 hashes a name belongs to, and the hash of the name.
 fn place_and_hash(shard: &ShardName) -> (usize, u64) {
     let mut hasher = DefaultHasher::new();
     (shard.pack, shard.shard).hash(&mut hasher);
@@ -118,7 +120,7 @@ fn place_and_hash(shard: &ShardName) -> (usize, u64) {
 }
 
 impl Member {
-    /// A target that is always there, as far as it can say.
+    /// Returns a target that counts as always there.
     pub fn new(id: u32, target: Arc<dyn Target>) -> Member {
         Member {
             id,
@@ -137,7 +139,7 @@ impl Member {
         }
     }
 
-    /// The same, on a host that may fail as a whole.
+    /// Returns the same on a host that may fail as a whole.
     pub fn on(mut self, host: Option<&str>) -> Member {
         if let Some(host) = host {
             self.domain = format!("host {host}");
@@ -145,31 +147,31 @@ impl Member {
         self
     }
 
-    /// The same in another state.
+    /// Returns the same in another state.
     pub fn in_state(mut self, state: TargetState) -> Member {
         self.state = state;
         self
     }
 
-    /// The same on a tier.
+    /// Returns the same on a tier.
     pub fn on_tier(mut self, tier: Tier) -> Member {
         self.tier = tier;
         self
     }
 
-    /// The same, as a row of the table says it of targets in memory.
+    /// Returns the same with what a row of the table says about targets in memory.
     pub fn in_memory(mut self, is_volatile: bool, is_unsettled: bool) -> Member {
         (self.is_volatile, self.is_unsettled) = (is_volatile, is_unsettled);
         self
     }
 
-    /// The same, with a way to find out whether it is there.
+    /// Returns the same with a way to find out whether it is there.
     pub fn if_there(mut self, still_there: Box<StillThere>) -> Member {
         self.still_there = Some(still_there.into());
         self
     }
 
-    /// The same, left alone while it does not answer.
+    /// Returns the same with a watch, which leaves it alone while it is silent.
     pub fn watched(mut self, watch: Option<Arc<TargetWatch>>) -> Member {
         if let Some(watch) = watch {
             self.target = Arc::new(WatchedTarget::new(self.target, watch.clone()));
@@ -178,21 +180,21 @@ impl Member {
         self
     }
 
-    /// The target, whether it is there or not.
+    /// Returns the target, whether it is there or not.
     pub fn target(&self) -> &Arc<dyn Target> {
         &self.target
     }
 
-    /// Looks whether it is there. What was away and is back is used again.
+    /// Checks whether it is there. A target that was away and is back is used again.
     ///
     /// # Errors
-    /// What is wrong with the place where it should be.
+    /// Error of the location where it should be.
     pub fn check(&self) -> Result<()> {
         let begun = self.begin_check();
         self.end_check(begun)
     }
 
-    /// Begins to look whether it is there, if that may take long. [`Member::end_check`] ends it.
+    /// Begins that check, if it may take long. [`Member::end_check`] ends it.
     pub fn begin_check(&self) -> Option<Ticket<Result<()>>> {
         let watch = self.watch.as_ref()?;
         let still_there = self.still_there.clone();
@@ -202,18 +204,18 @@ impl Member {
         })
     }
 
-    /// As [`Member::check`], for a look that may be under way.
+    /// As [`Member::check`], for a check that may be in progress.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Member::check`].
     pub fn end_check(&self, begun: Option<Ticket<Result<()>>>) -> Result<()> {
         let found = match begun {
             Some(begun) => blocking(|| begun.wait()),
             None => self.still_there.as_ref().map_or(Ok(()), |still_there| still_there()),
         };
-        // Never `Damaged` to those who want something of it: nothing is known of what is on it.
+        // Never `Damaged` for callers that need its data, since nothing is known about that.
         let away = found.as_ref().err().map(|error| Error::away(error.message()));
-        // The watch knows when one that is silent answers again.
+        // The watch knows when a silent one answers again.
         let away = away.filter(|_| self.silent().is_none());
         *self.away.lock().unwrap_or_else(PoisonError::into_inner) = away;
         found
@@ -223,10 +225,10 @@ impl Member {
         self.watch.as_ref()?.silent()
     }
 
-    /// The same for who wants something of it.
+    /// Does the same for callers that need its data.
     ///
     /// # Errors
-    /// Why it cannot be used: never `Damaged`.
+    /// Reason why it cannot be used: never `Damaged`.
     pub fn look(&self) -> Result<()> {
         match self.check() {
             Ok(()) => Ok(()),
@@ -234,28 +236,30 @@ impl Member {
         }
     }
 
-    /// What it says. One that vanishes seems empty: so it must be there before and after.
+    /// Returns its answer. A target that vanishes seems empty, so it must be there before and
+    /// after.
     ///
     /// # Errors
-    /// Why it cannot be asked.
+    /// Reason why it cannot be asked.
     pub fn asked<T>(&self, ask: impl Fn(&dyn Target) -> Result<T>) -> Result<T> {
         self.look()?;
         let answer = ask(&**self.target())?;
         self.look().map(|()| answer)
     }
 
-    /// All finished shards, sorted. A power cut takes none of them back: a process may have died between the moment at
-    /// which a name was visible and its sync.
+    /// Returns all finished shards, sorted. A power cut takes none of them back, even if a process
+    /// died after a name was visible and before its sync.
     ///
     /// # Errors
-    /// Why it cannot be asked.
+    /// Reason why it cannot be asked.
     pub fn durable(&self) -> Result<Vec<ShardName>> {
         self.asked(|target| {
             let (shards, mut hashes) = (target.list()?, [0; 256]);
             for (at, hash) in shards.iter().map(place_and_hash) {
                 hashes[at] ^= hash;
             }
-            // Nothing that was deleted comes back in the life of a set of targets: that takes a change of the table.
+            // No deleted shard comes back in the life of a set of targets: that takes a change of
+            // the table.
             let mut known = self.durable.lock().unwrap_or_else(PoisonError::into_inner);
             let is_new = |shard: &&ShardName| {
                 let (at, _) = place_and_hash(shard);
@@ -276,26 +280,26 @@ impl Member {
         self.durable.lock().unwrap_or_else(PoisonError::into_inner)[at] ^= hash;
     }
 
-    /// Whether shards are put there.
+    /// Returns whether it gets new shards.
     pub fn is_active(&self) -> bool {
         self.state == TargetState::Active
     }
 
-    /// Whether it was given up: if it is away, nothing is waited for.
+    /// Returns whether it was given up: if it is away, nothing waits for it.
     pub fn is_lost(&self) -> bool {
         self.state == TargetState::Lost
     }
 
-    /// Why it was not used when that was looked at last.
+    /// Returns why it could not be used when that was checked last.
     pub fn away(&self) -> Option<Error> {
         let away = self.away.lock().unwrap_or_else(PoisonError::into_inner).clone();
         away.or_else(|| self.silent())
     }
 
-    /// Whether it has a finished shard.
+    /// Returns whether it has a finished shard.
     ///
     /// # Errors
-    /// It cannot be asked.
+    /// If it cannot be asked.
     pub fn has(&self, shard: ShardName) -> Result<bool> {
         match self.away() {
             Some(_) if self.is_lost() => return Ok(false),
@@ -309,7 +313,7 @@ impl Member {
         }
     }
 
-    /// Reads, and notes how long that took.
+    /// Reads, and measures the time.
     pub fn read(&self, shard: ShardName, range: ReadRange) -> ReadTicket {
         let pace = self.pace.clone();
         let number = self.pace().begin(Instant::now());
@@ -327,36 +331,36 @@ impl Member {
         self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Microseconds that it needs for a read, besides those that it has to do first; 0 if nothing was
-    /// asked for yet.
+    /// Returns the microseconds that it needs for a read, without those queued before it; 0 before
+    /// the first one.
     pub fn read_us(&self) -> u64 {
         self.pace().read_us(Instant::now())
     }
 
-    /// Microseconds that even its fastest reads take; 0 if too little is known.
+    /// Returns the microseconds that even its fastest reads take; 0 if too little is known.
     pub fn least_read_us(&self) -> u64 {
         self.pace().least_us(Instant::now())
     }
 
-    /// Microseconds until it has done what it was asked for. `unknown_us` is what one takes, where that is
-    /// not known.
+    /// Returns the microseconds until its reads in progress are over. `unknown_us` stands for a
+    /// read whose time is not known.
     pub fn wait_us(&self, unknown_us: u64) -> u64 {
         self.pace().wait_us(unknown_us, Instant::now())
     }
 
-    /// Makes it seem slow, or quick.
+    /// Makes it seem slow, or fast.
     #[cfg(test)]
     pub fn set_read_us(&self, micros: u64) {
         let mut pace = self.pace();
         (pace.mean_us, pace.least_us, pace.reads) = (micros, micros, READS_MIN);
     }
 
-    /// Bytes that this process may still put there.
+    /// Returns the bytes that this process may still write there.
     pub fn under_way(&self) -> u64 {
         self.under_way.load(Ordering::Relaxed)
     }
 
-    /// Counts a shard of at most so many bytes as under way, until the guard is dropped.
+    /// Counts a shard of at most `bytes` as in progress, until the guard is dropped.
     pub fn begin(&self, bytes: u64) -> UnderWay {
         self.under_way.fetch_add(bytes, Ordering::Relaxed);
         UnderWay { sum: self.under_way.clone(), bytes }
@@ -369,7 +373,7 @@ impl fmt::Debug for Member {
     }
 }
 
-/// What a shard that is being written may take of its target.
+/// Space that a shard in progress may take on its target.
 #[derive(Debug)]
 pub(crate) struct UnderWay {
     sum: Arc<AtomicU64>,
@@ -386,7 +390,7 @@ impl Drop for UnderWay {
 mod tests {
     use super::*;
 
-    /// Most reads wait for writes. Those that do not tell how fast the target is.
+    /// Most reads wait for writes. Those do not show how fast the target is.
     #[test]
     fn a_target_is_as_fast_as_its_fastest_reads() {
         let start = Instant::now();
@@ -407,7 +411,7 @@ mod tests {
             let now = read(&mut busy, 300);
             assert!((1000..3000).contains(&busy.least_us(now)));
         }
-        // All of them: it has become slow.
+        // All reads are slow: the target has become slow.
         for _ in 0..100 {
             read(&mut busy, 300);
         }
@@ -435,11 +439,11 @@ mod tests {
             assert!((9900..=10_000).contains(&pace.read_us(at(number * 10))));
         }
         assert_eq!(pace.wait_us(5, at(100)), 0);
-        // After a rest, time begins when something is asked for.
+        // After a pause, time begins with the next read.
         let read = pace.begin(at(1000));
         pace.end(read, true, at(1010));
         assert!((9900..=10_000).contains(&pace.read_us(at(1010))));
-        // One that fails tells nothing; one that does not come tells ever more.
+        // A failed read shows nothing; one that does not end shows ever more.
         let (failed, late) = (pace.begin(at(1010)), pace.begin(at(1010)));
         pace.end(failed, false, at(1011));
         assert!((9900..=10_000).contains(&pace.read_us(at(1011))));

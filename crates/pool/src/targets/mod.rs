@@ -1,4 +1,4 @@
-//! The targets of a pool as one: which of them has a shard, which gets one, and which are away.
+//! The targets of a pool as one: which of them have a shard, which get one, and which are away.
 
 mod begin;
 mod member;
@@ -19,7 +19,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The targets of a table.
+/// Opens the targets of a table.
 pub(crate) fn members(table: &TargetTable, rows: &[TargetConfig]) -> Result<Vec<Member>> {
     let member = |row: &TargetConfig| {
         let (target, still_there) = table.locations().open(row, rows.len() == 1)?;
@@ -30,7 +30,7 @@ pub(crate) fn members(table: &TargetTable, rows: &[TargetConfig]) -> Result<Vec<
             Some(still_there) => member.if_there(still_there),
             None => member,
         };
-        // Nothing goes on without the only one.
+        // An only target has no watch, since nothing goes on without it.
         Ok(match rows.len() {
             1 => member,
             _ => member.watched(table.locations().watch(row)),
@@ -39,7 +39,7 @@ pub(crate) fn members(table: &TargetTable, rows: &[TargetConfig]) -> Result<Vec<
     rows.iter().map(member).collect()
 }
 
-/// What is told of several errors: see [`Error::or_rather`].
+/// Chooses which of several errors to report: see [`Error::or_rather`].
 pub(crate) fn rather(first: Option<Error>, next: Error) -> Error {
     match first {
         Some(first) => first.or_rather(next),
@@ -47,50 +47,52 @@ pub(crate) fn rather(first: Option<Error>, next: Error) -> Error {
     }
 }
 
-/// Shards of which it is known where they are.
+/// Number of shards whose target is remembered.
 const HOMES_MAX: usize = 1 << 17;
 
-/// Microseconds that a read takes, until one was read.
+/// Microseconds of a read, before the first one.
 const UNKNOWN_US: u64 = 12_500;
 
-/// Targets that keep shards together, each shard on one of them. Which one is written nowhere: whoever
-/// reads asks, and remembers. So nothing can disagree with what is there, and a shard may be moved.
+/// Targets that keep shards together, each shard on one of them. No record says which one: a reader
+/// asks, and remembers the answer. So nothing can disagree with what is there, and a shard may be
+/// moved.
 #[derive(Debug)]
 pub(crate) struct TargetSet {
     members: Vec<Member>,
     redundancy: Redundancy,
-    /// Where finished shards were found. Only ever tried: a forked child may inherit it locked.
+    /// Targets on which finished shards were found. Nothing waits for the lock: a forked child may
+    /// inherit it in use.
     homes: Mutex<HashMap<ShardName, usize>>,
     /// Shards that were not found, or not whole: others are read first.
     lost: Mutex<HashSet<ShardName>>,
-    /// Memory for fragments that are read in the place of others.
+    /// Memory for fragments that are read in place of others.
     fragments: Arc<StagingPool>,
-    /// Whether reads go around targets that are late.
+    /// Whether reads go around late targets.
     reads_around: bool,
-    /// Of what takes turns.
+    /// Counter for choices that alternate.
     counter: AtomicU32,
-    /// What names them.
+    /// Table that names them.
     source: Option<Source>,
-    /// Those that the table names now, as far as somebody needed to know. Held while the table is read: who
-    /// comes meanwhile waits for that, and does not read it, too.
+    /// Targets that the table names now, as far as they were needed. Locked while the table is
+    /// read: other callers wait for that, and do not read it, too.
     successor: sync::Mutex<Option<Arc<TargetSet>>>,
 }
 
-/// The table that names targets, as it was seen.
+/// The table that names targets, as it was read.
 #[derive(Debug)]
 struct Source {
     table: Arc<TargetTable>,
     rows: Rows,
-    /// A version of the table in which it says so.
+    /// A version of the table that has these rows.
     version: AtomicU64,
 }
 
-/// Where copies of a shard are.
+/// Copies of a shard.
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
-    /// The targets that have one, in the order in which they are tried.
+    /// Targets that have one, in the order in which they are tried.
     pub members: Vec<usize>,
-    /// Why a target cannot be asked that may have one.
+    /// Error of a target that cannot be asked and may have one.
     pub unasked: Option<Error>,
 }
 
@@ -107,7 +109,7 @@ impl TargetSet {
         let container_bytes = config.format.container_bytes;
         let geometry = redundancy.geometry(container_bytes);
         let fragment_bytes = geometry.fragment_bytes(container_bytes) as usize;
-        // As many as a restore has on its way of two lost targets.
+        // As many as a restore without two targets has in progress.
         let containers = config.tuning.staging_bytes / container_bytes;
         let fragments = StagingPool::new(2 * containers as usize * fragment_bytes, fragment_bytes);
         TargetSet::with(members, redundancy, reads_around, fragments)
@@ -134,23 +136,23 @@ impl TargetSet {
         }
     }
 
-    /// The same, as a table of that version names them.
+    /// Returns the same, as a table of that version names them.
     pub fn of_table(self, table: Arc<TargetTable>, rows: Rows, version: u64) -> TargetSet {
         let version = AtomicU64::new(version);
         TargetSet { source: Some(Source { table, rows, version }), ..self }
     }
 
-    /// A version of the table that names them; 0 without one.
+    /// Returns a version of the table that names them; 0 without one.
     pub fn version(&self) -> u64 {
         self.source.as_ref().map_or(0, |source| source.version.load(Ordering::Relaxed))
     }
 
-    /// The number of the next target that comes; 0 without a table.
+    /// Returns the number of the next target that comes; 0 without a table.
     pub fn next_id(&self) -> u32 {
         self.source.as_ref().map_or(0, |source| source.rows.next_id)
     }
 
-    /// Whether a later version of the table says the same. Then it counts as theirs.
+    /// Returns whether a later version of the table has the same rows. Then it counts as theirs.
     pub fn is_still(&self, rows: &Rows, version: u64) -> bool {
         let source = self.source.as_ref().filter(|source| source.rows == *rows);
         source.is_some_and(|source| {
@@ -159,7 +161,8 @@ impl TargetSet {
         })
     }
 
-    /// The targets that the table names now, if they are others: somebody may have moved shards to them.
+    /// Returns the targets that the table names now, if they are others: shards may have been moved
+    /// to them.
     fn successor(&self) -> Result<Option<Arc<TargetSet>>> {
         let Some(Source { table, .. }) = &self.source else { return Ok(None) };
         let now = table.version()?;
@@ -184,17 +187,17 @@ impl TargetSet {
         }
     }
 
-    /// The target with a number in the table.
+    /// Returns which member has this number in the table.
     pub fn number_of(&self, id: u32) -> Option<usize> {
         self.members.iter().position(|member| member.id == id)
     }
 
-    /// Whether reads go around targets that are late.
+    /// Returns whether reads go around late targets.
     pub fn reads_around(&self) -> bool {
         self.reads_around
     }
 
-    /// One more than at the last call: for what takes turns.
+    /// Returns one more than at the last call, for choices that alternate.
     pub fn count(&self) -> u32 {
         self.counter.fetch_add(1, Ordering::Relaxed)
     }
@@ -203,12 +206,12 @@ impl TargetSet {
         &self.members
     }
 
-    /// Those of a tier, with their numbers here.
+    /// Returns the targets of a tier, with their numbers in this set.
     pub fn of_tier(&self, tier: Tier) -> impl Iterator<Item = (usize, &Member)> {
         self.members.iter().enumerate().filter(move |(_, member)| member.tier == tier)
     }
 
-    /// Whether there are targets in memory.
+    /// Returns whether there are targets in memory.
     pub fn has_volatile(&self) -> bool {
         self.members.iter().any(|member| member.is_volatile)
     }
@@ -229,17 +232,17 @@ impl TargetSet {
         }
     }
 
-    /// Whether there are slow targets.
+    /// Returns whether there are slow targets.
     pub fn has_slow(&self) -> bool {
         self.of_tier(Tier::Slow).next().is_some()
     }
 
-    /// So many fast targets may be away, and all is there.
+    /// Returns how many fast targets may be away without loss.
     pub fn survives(&self) -> usize {
         self.redundancy.survives()
     }
 
-    /// What and where they are, for messages.
+    /// Describes the targets and their locations, for messages.
     pub fn describe(&self) -> String {
         let each: Vec<String> = self.members.iter().map(|one| one.target().describe()).collect();
         match &each[..] {
@@ -248,16 +251,18 @@ impl TargetSet {
         }
     }
 
-    /// The number of the target that has a finished shard: a fast one, if one has it.
+    /// Returns the number in this set of the target that has a finished shard: a fast one, if one
+    /// has it.
     ///
     /// # Errors
-    /// `Damaged` if every target says that it has not; otherwise why one cannot be asked.
+    /// `Damaged` if every target answers that it lacks the shard; otherwise the error of one that
+    /// cannot be asked.
     pub fn find(&self, shard: ShardName) -> Result<usize> {
         let found = self.find_here(&[Tier::Fast, Tier::Slow], shard)?;
         found.map_or_else(|| self.not_found(&[Tier::Fast, Tier::Slow], shard), Ok)
     }
 
-    /// The same of one tier.
+    /// Does the same for one tier.
     ///
     /// # Errors
     /// As [`TargetSet::find`].
@@ -267,7 +272,7 @@ impl TargetSet {
     }
 
     fn not_found(&self, tiers: &[Tier], shard: ShardName) -> Result<usize> {
-        // One that has vanished has nothing, as it seems; and it may be on one that came meanwhile.
+        // A target that has vanished seems empty. Or the shard is on a target that came meanwhile.
         if let Some(vanished) = self.vanished(tiers) {
             return Err(vanished);
         }
@@ -279,8 +284,9 @@ impl TargetSet {
         }
     }
 
-    /// The same of these targets; `None` if every one of these tiers says that it has not. Earlier tiers
-    /// are asked first. What a later one has is as good, whether or not an earlier one can be asked.
+    /// Does the same for these tiers; `None` if all their targets answer that they lack the shard.
+    /// Earlier tiers are asked first. A copy on a later tier is as good, whether or not an earlier
+    /// one can be asked.
     fn find_here(&self, tiers: &[Tier], shard: ShardName) -> Result<Option<usize>> {
         if self.members.len() == 1 {
             return Ok(tiers.contains(&self.members[0].tier).then_some(0));
@@ -304,7 +310,7 @@ impl TargetSet {
                         return Ok(Some(number));
                     }
                     Ok(false) => {}
-                    // It may be there.
+                    // The shard may be there.
                     Err(error) => unknown = Some(rather(unknown, error)),
                 }
             }
@@ -312,12 +318,12 @@ impl TargetSet {
         unknown.map_or(Ok(None), Err)
     }
 
-    /// All copies of a shard, fast ones first.
+    /// Returns all copies of a shard, fast ones first.
     pub fn copies(&self, shard: ShardName) -> Copies {
         self.copies_on(&[Tier::Fast, Tier::Slow], shard)
     }
 
-    /// The same of these tiers.
+    /// Does the same for these tiers.
     pub fn copies_on(&self, tiers: &[Tier], shard: ShardName) -> Copies {
         if self.members.len() == 1 {
             return Copies { members: vec![0], unasked: None };
@@ -335,10 +341,10 @@ impl TargetSet {
         copies
     }
 
-    /// A target that has a shard, none of `others`: a fast one, if one has it.
+    /// Returns a target that has a shard, none of `others`: a fast one, if one has it.
     ///
     /// # Errors
-    /// None of those that can be asked has it, and another one may have it.
+    /// If no target that answers has it, and another one may have it.
     pub fn find_elsewhere(&self, shard: ShardName, others: &[usize]) -> Result<Option<usize>> {
         let mut unknown = None;
         for tier in [Tier::Fast, Tier::Slow] {
@@ -365,7 +371,7 @@ impl TargetSet {
     /// Notes where a shard is.
     pub fn is_on(&self, shard: ShardName, number: usize) {
         self.remember(|homes| {
-            // A pool may have more than should be kept in memory; they are found again.
+            // A pool may have more shards than memory should keep; they are found again.
             if homes.len() >= HOMES_MAX {
                 homes.clear();
             }
@@ -376,7 +382,8 @@ impl TargetSet {
         }
     }
 
-    /// Notes that a shard gave nothing: it is read only if others are not enough, or once in a while.
+    /// Notes that a shard gave no bytes: it is read only if others are not enough, or once in a
+    /// while.
     pub fn is_lost(&self, shard: ShardName) {
         self.forget(shard);
         if let Ok(mut lost) = self.lost.try_lock() {
@@ -387,7 +394,7 @@ impl TargetSet {
         }
     }
 
-    /// Memory for a part of a fragment.
+    /// Returns memory for a part of a fragment.
     pub fn fragment(&self, length: usize) -> AlignedBuf {
         if length <= self.fragments.buffer_bytes()
             && let Some(mut buffer) = self.fragments.try_take()
@@ -405,8 +412,8 @@ impl TargetSet {
         });
     }
 
-    /// Whether a shard is lost or its target slow, as far as that can be said at once: for who would
-    /// rather read another one.
+    /// Returns whether a shard is lost or its target slow, as far as that is known at once: readers
+    /// then prefer another shard.
     pub fn is_late(&self, shard: ShardName) -> bool {
         self.is_known_lost(shard) || self.is_slow(shard)
     }
@@ -415,9 +422,10 @@ impl TargetSet {
         self.lost.try_lock().is_ok_and(|lost| lost.contains(&shard))
     }
 
-    /// The target of a shard, for who would only like to know how busy it is. A shard that is on none is noted as
-    /// lost and not looked for again here: parity that a slow tier does not have would cost requests at
-    /// each read. Who needs it asks all targets, and then the note goes.
+    /// Returns the target of a shard, for callers that only want to know how busy it is. A shard
+    /// that is nowhere is noted as lost, and not looked for here again: parity that a slow tier
+    /// lacks would cost requests at each read. A read that needs the shard asks all targets, and
+    /// then the note goes.
     fn likely(&self, shard: ShardName) -> Option<usize> {
         if self.is_known_lost(shard) {
             return None;
@@ -429,7 +437,7 @@ impl TargetSet {
         found.ok().flatten()
     }
 
-    /// Whether the target of a shard takes far longer than the others do.
+    /// Returns whether the target of a shard takes far longer than the others do.
     fn is_slow(&self, shard: ShardName) -> bool {
         if !self.reads_around {
             return false;
@@ -438,7 +446,7 @@ impl TargetSet {
         self.likely(shard).is_some_and(|number| placement::is_slow(&self.members[number], typical))
     }
 
-    /// Microseconds until the target of a shard has done what it was asked for.
+    /// Returns the microseconds until the target of a shard has ended its reads in progress.
     pub fn wait_us(&self, shard: ShardName) -> u64 {
         match self.likely(shard) {
             Some(number) if self.reads_around => self.members[number].wait_us(UNKNOWN_US),
@@ -446,18 +454,18 @@ impl TargetSet {
         }
     }
 
-    /// Whether a read of a shard that has not come yet should be overtaken: its target is slow, or it is
-    /// not known what is usual.
+    /// Returns whether other reads should replace one that is not over: its target is slow, or the
+    /// usual time is not known.
     pub fn is_overdue(&self, shard: ShardName) -> bool {
         self.typical_read_us() == 0 || self.is_slow(shard)
     }
 
-    /// Microseconds that a read usually takes; 0 if that is not known.
+    /// Returns the microseconds that a read usually takes; 0 if that is not known.
     pub fn typical_read_us(&self) -> u64 {
         placement::typical_read_us(&self.members)
     }
 
-    /// Reads a range of a finished shard, wherever it is; also if it is moved just then.
+    /// Reads a range of a finished shard, wherever it is, even if it is being moved.
     pub fn read(self: &Arc<Self>, shard: ShardName, range: ReadRange) -> ReadTicket {
         let ReadRange { offset, mode, .. } = range;
         let number = match self.find(shard) {
@@ -481,8 +489,8 @@ impl TargetSet {
         ticket
     }
 
-    /// Reads a shard that was not where it was thought to be, which was the target `before`, if it is
-    /// somewhere else by now.
+    /// Reads a shard that was not on the expected target, which is `before`, if it is elsewhere by
+    /// now.
     fn read_moved(
         &self,
         shard: ShardName,
@@ -507,13 +515,13 @@ impl TargetSet {
         }
     }
 
-    /// Why a target of these tiers seems to have nothing of what it had, if one has vanished.
+    /// Returns why a target of these tiers seems empty, if one has vanished.
     pub fn vanished(&self, tiers: &[Tier]) -> Option<Error> {
         let is_asked = |member: &&Member| tiers.contains(&member.tier) && !member.is_lost();
         self.members.iter().filter(is_asked).find_map(|member| member.look().err())
     }
 
-    /// Length of a finished shard.
+    /// Returns the length of a finished shard.
     ///
     /// # Errors
     /// As [`TargetSet::find`].
@@ -536,10 +544,11 @@ impl TargetSet {
         }
     }
 
-    /// What each target that is there says, with its number. Slow ones may be missing: they have copies.
+    /// Returns the answer of each target that is there, with its number. Slow ones may be missing:
+    /// they have copies.
     ///
     /// # Errors
-    /// More fast targets than may be missing cannot be asked: why the first of them cannot.
+    /// If more fast targets cannot be asked than may be missing: the error of the first one.
     fn ask<T>(&self, ask: impl Fn(&Member) -> Result<T>) -> Result<Vec<(usize, T)>> {
         let mut answers = Vec::with_capacity(self.members.len());
         let (mut failed, mut first) = (0, None);
@@ -559,15 +568,15 @@ impl TargetSet {
         }
     }
 
-    /// All finished shards on the targets that are there, with the target's number, sorted.
+    /// Returns all finished shards on the targets that are there, with the target's number, sorted.
     ///
     /// # Errors
-    /// More targets than may be missing cannot be asked: why the first of them cannot.
+    /// If more targets cannot be asked than may be missing: the error of the first one.
     pub fn list(&self) -> Result<Vec<(ShardName, usize)>> {
         self.ask(|member| member.asked(|target| target.list())).map(flat)
     }
 
-    /// The same; a power cut takes none of them back.
+    /// Returns the same; a power cut takes none of them back.
     ///
     /// # Errors
     /// As [`TargetSet::list`].
@@ -575,7 +584,8 @@ impl TargetSet {
         self.ask(Member::durable).map(flat)
     }
 
-    /// The same of as many targets as are there, be they too few. A power cut takes back nothing that is on slow ones.
+    /// Returns the same for the targets that are there, even if they are too few. A power cut takes
+    /// back no shard on slow ones.
     pub fn list_there(&self) -> Vec<(ShardName, usize)> {
         let list = |(number, member): (usize, &Member)| {
             let listed = match member.tier {
@@ -587,7 +597,7 @@ impl TargetSet {
         flat(self.members.iter().enumerate().filter_map(list).collect())
     }
 
-    /// All shards that were begun and not finished.
+    /// Returns all shards that were begun and not finished.
     ///
     /// # Errors
     /// As [`TargetSet::list`].
@@ -595,7 +605,7 @@ impl TargetSet {
         self.ask(|member| member.asked(|target| target.unfinished())).map(flat)
     }
 
-    /// Removes what was written of unfinished shards.
+    /// Removes the data of unfinished shards.
     ///
     /// # Errors
     /// As [`TargetSet::list`].
@@ -606,7 +616,7 @@ impl TargetSet {
         self.ask(|member| member.asked(each)).map(drop)
     }
 
-    /// Removes shards from every target that is there. On one that is away they stay, and are seen
+    /// Removes shards from every target that is there. On one that is away they stay, and appear
     /// again when it is back.
     ///
     /// # Errors
@@ -621,10 +631,10 @@ impl TargetSet {
         self.ask(|member| member.asked(each)).map(drop)
     }
 
-    /// The same from fast targets only: from all that are there, also if one of them fails.
+    /// Removes a shard from all fast targets that are there, even if one of them fails.
     ///
     /// # Errors
-    /// What the first target reports that fails.
+    /// Error of the first target that fails.
     pub fn delete_fast(&self, shard: ShardName) -> Result<()> {
         self.forget(shard);
         let there = self.of_tier(Tier::Fast).filter(|(_, one)| one.away().is_none());
@@ -632,16 +642,17 @@ impl TargetSet {
         deleted.into_iter().collect()
     }
 
-    /// Makes sure that everything can be read: enough fast targets are there, or a slow one. Answers why nothing can
-    /// be saved, if it is only a slow one.
+    /// Makes sure that everything can be read: enough fast targets are there, or a slow one.
+    /// Returns why nothing can be saved, if it is only a slow one.
     ///
     /// # Errors
-    /// As [`TargetSet::check`], if there is no slow target either.
+    /// As [`TargetSet::check`], if no slow target is there either.
     pub fn check_readable(&self) -> Result<Option<Error>> {
         self.check_or(|member| member.tier == Tier::Slow)
     }
 
-    /// Makes sure that a target is there. Answers why nothing can be saved, if too few fast ones are.
+    /// Makes sure that a target is there. Returns why nothing can be saved, if too few fast ones
+    /// are there.
     ///
     /// # Errors
     /// As [`TargetSet::check`], if no target is there.
@@ -649,7 +660,8 @@ impl TargetSet {
         self.check_or(|_| true)
     }
 
-    /// Answers why nothing can be saved, if too few fast targets are there and one that `is_enough`.
+    /// Returns why nothing can be saved, if too few fast targets are there, but one that
+    /// `is_enough`.
     fn check_or(&self, is_enough: impl Fn(&Member) -> bool) -> Result<Option<Error>> {
         let fast = self.check();
         let mut is_readable = false;
@@ -657,32 +669,32 @@ impl TargetSet {
             is_readable |= is_enough(member) && member.check().is_ok();
         }
         let Err(error) = fast else { return Ok(None) };
-        // Only now it is known of each of them.
+        // Only now each of them has been checked.
         for (_, member) in self.of_tier(Tier::Fast) {
             is_readable |= member.check().is_ok() && is_enough(member);
         }
         if is_readable { Ok(Some(error)) } else { Err(error) }
     }
 
-    /// Makes sure that there are as many fast targets as the pool needs.
+    /// Makes sure that as many fast targets are there as the pool needs.
     ///
     /// # Errors
-    /// More than may be missing are away: why the first of them is.
+    /// If more are away than may be missing: the error of the first one.
     pub fn check(&self) -> Result<()> {
         let fast = || {
             let fast = self.of_tier(Tier::Fast).map(|(_, member)| member);
             fast.filter(|member| !member.is_lost())
         };
-        // One that was given up may be back.
+        // A target that was given up may be back.
         self.members.iter().filter(|member| member.is_lost()).for_each(|lost| drop(lost.check()));
-        // All at once: if several do not answer, they are waited for at the same time.
+        // All at once, so that the waits for silent ones overlap.
         let begun: Vec<_> = fast().map(Member::begin_check).collect();
         let looked = fast().zip(begun);
         let mut away = looked.filter_map(|(member, begun)| member.end_check(begun).err());
         match away.nth(self.survives()) {
             None => Ok(()),
             Some(last) => {
-                // The first says as much, and nothing is asked twice for one target.
+                // The first error says as much, and no target is asked twice.
                 let first = fast().find_map(|member| member.check().err());
                 let error = first.unwrap_or(last);
                 Err(match self.survives() {

@@ -1,4 +1,4 @@
-//! Which targets a pack's shards go to.
+//! Chooses the targets of a pack's shards.
 
 use super::{Member, TargetSet};
 use crate::redundancy::Tier;
@@ -7,26 +7,27 @@ use outlive_target::Capacity;
 use outlive_types::PackId;
 use std::collections::HashSet;
 
-/// Targets whose free parts differ by less, in hundredths of the freer one's, are equally full.
+/// Targets are equally full if their free parts differ by less than this, in hundredths of the
+/// larger part.
 const PERCENT_ALIKE: u128 = 10;
-/// One whose reads take so many times as long as others' is slow.
+/// A target is slow if its reads take this many times as long as those of others.
 const SLOW: u64 = 4;
 
-/// How well a target suits; the least suits best.
+/// Rating of a target; the least one suits best.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Rate {
     lacks_room: bool,
     is_slow: bool,
     under_way: u64,
-    /// It is this fuller one's turn to be passed over.
+    /// Whether the pack passes over this target, which is fuller.
     is_passed_over: bool,
-    /// Its place in the order that the pack prefers.
+    /// Its position in the order that the pack prefers.
     turn: usize,
 }
 
-/// The targets in the order in which they are tried for a pack: those that are there, have room, are not
-/// slow and least busy come first, then as the pack prefers them, but that a fuller target is passed over by
-/// so many packs that all become full together.
+/// Returns the targets in the order in which they are tried for a pack. First come those that are
+/// there, have room, are not slow, and have the least to do; then the pack's preference counts.
+/// Some packs pass over a fuller target, so that all become full together.
 pub(super) fn choices(targets: &TargetSet, tier: Tier, pack: PackId, bytes_max: u64) -> Vec<usize> {
     let members = targets.members();
     let typical_us =
@@ -37,7 +38,7 @@ pub(super) fn choices(targets: &TargetSet, tier: Tier, pack: PackId, bytes_max: 
         if !member.is_active() || member.away().is_some() {
             continue;
         }
-        // One that cannot say how full it is may still take a shard, when others do not.
+        // A target that cannot say how full it is may still take a shard that others do not.
         let unknown = Capacity { total_bytes: 0, free_bytes: 0 };
         there.push((turn, number, member.target().capacity().unwrap_or(unknown)));
     }
@@ -63,21 +64,22 @@ fn free_permille(capacity: Capacity) -> u128 {
     u128::from(capacity.free_bytes) * 1000 / u128::from(capacity.total_bytes.max(1))
 }
 
-/// Whether a pack passes over a target of which a smaller part is free than of the freest: of all packs, as
-/// many do as that part is smaller. (Chosen by a hash, so that ranks that do not know of each other agree.)
+/// Returns whether a pack passes over a target with a smaller free part than the freest one has.
+/// The smaller that part, the more packs do. A hash decides, so that ranks agree without a message.
 fn passes_over(pack: PackId, id: u32, free: u128, freest: u128) -> bool {
     free * 100 < freest * (100 - PERCENT_ALIKE)
         && u128::from(hash(&pack.0, id)) * freest > free * u128::from(u64::MAX)
 }
 
-/// All targets in the order in which a pack's shards prefer them: shard 0 the first, and so on. Who looks
-/// for a shard finds it at the first attempt while every target takes part in every stripe, or all are
-/// equally good when it is written.
+/// Returns all targets in the order in which a pack's shards prefer them, shard 0 first. A reader
+/// finds a shard at the first attempt if every target takes part in every stripe, or if all were
+/// equally good when it was written.
 ///
-/// Each session has an order of its own, and the packs of a rank begin one after the other in it, from a
-/// place that is the rank's own: so the packs that the ranks of a group write at a time are spread evenly,
-/// though no rank knows of the others'. (RAID's rotation of parity. Hashing each pack by itself would give
-/// one of eight targets three or four of sixteen ranks, for which all would wait.)
+/// Each session has its own order. The packs of a rank follow each other in it, from a place that
+/// is the rank's own. So the packs that the ranks of a group write at a time are spread evenly,
+/// though no rank knows the others' packs. RAID rotates parity in this way. If each pack were
+/// hashed by itself, one of eight targets would get three or four of sixteen ranks, and all would
+/// wait for these.
 pub(super) fn preferred(members: &[Member], tier: Tier, pack: PackId) -> Vec<usize> {
     let is_of_tier = |number: &usize| members[*number].tier == tier;
     let mut order: Vec<usize> = (0..members.len()).filter(is_of_tier).collect();
@@ -90,9 +92,10 @@ pub(super) fn preferred(members: &[Member], tier: Tier, pack: PackId) -> Vec<usi
     order
 }
 
-/// Where in a circle of so many places the packs of a rank begin: as far from those of the ranks before it
-/// as may be, as each rank may write several packs, one place after the other. No place is a second
-/// rank's before each is one's. (The sequence of van der Corput, 1935: 0, 1/2, 1/4, 3/4, 1/8, ...)
+/// Returns where in a circle of `locations` places the packs of a rank begin. Each rank may write
+/// several packs, one place after the other, so this is as far as possible from the ranks before
+/// it. No place is used twice before each is used once. This is the sequence of van der Corput,
+/// 1935: 0, 1/2, 1/4, 3/4, 1/8, ...
 fn first_place(rank: u32, locations: usize) -> usize {
     let part = |n: u64| ((u128::from(n.reverse_bits()) * locations as u128) >> 64) as usize;
     let mut is_taken = vec![false; locations];
@@ -107,7 +110,7 @@ fn hash(of: &[u8], id: u32) -> u64 {
     checksum(&[of, &id.to_le_bytes()].concat())
 }
 
-/// What a read takes at the target in the middle; 0 if too few have been read from.
+/// Returns the median over the targets of the time of a read; 0 if too few have been read from.
 pub(super) fn typical_read_us(members: &[Member]) -> u64 {
     typical(members, Member::read_us)
 }
@@ -118,12 +121,12 @@ fn typical(members: &[Member], of: fn(&Member) -> u64) -> u64 {
     if known.len() < 2 { 0 } else { known[(known.len() - 1) / 2] }
 }
 
-/// Whether a target's reads take far longer than is usual here.
+/// Returns whether a target's reads take far longer than is usual here.
 pub(super) fn is_slow(member: &Member, typical_us: u64) -> bool {
     typical_us > 0 && member.read_us() > SLOW * typical_us.max(500)
 }
 
-/// At most `count` of the choices, no two in one domain.
+/// Returns at most `count` of the choices, no two in one domain.
 pub(super) fn apart(members: &[Member], choices: &[usize], count: usize) -> Vec<usize> {
     let mut taken = HashSet::new();
     let is_apart = |number: &&usize| taken.insert(members[**number].domain.as_str());

@@ -1,5 +1,5 @@
-//! The table of targets: a job of its own in the log, whose newest record says which targets the pool has and
-//! what is to become of each. A row is changed by one conditional append, and `repair` makes the pool match.
+//! The table of targets: a job of its own in the log, whose newest record lists the pool's targets
+//! and their states. One conditional append changes a row, and `repair` makes the pool match.
 
 use crate::host::ProcessMark;
 use crate::redundancy::TargetConfig;
@@ -9,16 +9,16 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How often a table is read again that others change meanwhile.
+/// Attempts to change or read a table that others change meanwhile.
 const ATTEMPTS: usize = 16;
 
-/// Says whether a target is where it was.
+/// Check of whether a target is where it was.
 pub type StillThere = dyn Fn() -> Result<()> + Send + Sync;
 
 /// A target, and a way to find out whether it is there.
 pub type OpenTarget = (Arc<dyn Target>, Option<Box<StillThere>>);
 
-/// What is found in a place that is to become a target.
+/// Contents of a location that is to become a target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FoundTarget {
     /// Nothing: it can become a new target.
@@ -32,25 +32,27 @@ pub enum FoundTarget {
     },
 }
 
-/// Where the targets of a table are: directories, buckets, markers, `pool.toml`.
+/// Locations of the targets of a table: directories, buckets, markers, `pool.toml`.
 pub trait TargetLocations: Send + Sync + fmt::Debug {
-    /// The targets that are written down where a person looks for them. A process reads them before the table: a
-    /// command puts a row into the table first and then writes it down, so the table has all that are found here.
+    /// Returns the targets that are written down for a person. A process reads them before the
+    /// table: a command puts a row into the table first and then writes it down, so the table has
+    /// all of them.
     ///
     /// # Errors
-    /// What the medium reports.
+    /// Errors of the medium.
     fn written_down(&self) -> Result<Vec<TargetConfig>> {
         Ok(Vec::new())
     }
 
-    /// The table of a pool whose targets were never changed. `written_down` was read before.
+    /// Returns the table of a pool whose targets were never changed. `written_down` was read
+    /// before.
     ///
     /// # Errors
-    /// `Invalid` for a table that cannot be; what the medium reports.
+    /// `Invalid` for an impossible table; errors of the medium.
     fn first(&self, written_down: &[TargetConfig]) -> Result<Rows>;
 
-    /// The rows as this process sees them: other hosts may have other names for a place. `written_down` was read
-    /// before the rows.
+    /// Returns the rows as this process sees them: other hosts may have other names for a location.
+    /// `written_down` was read before the rows.
     ///
     /// # Errors
     /// `Invalid` for rows that do not fit what is written down.
@@ -58,80 +60,80 @@ pub trait TargetLocations: Send + Sync + fmt::Debug {
         Ok(rows.targets)
     }
 
-    /// A target, and a way to find out whether it is there.
+    /// Returns a target, and a way to find out whether it is there.
     ///
     /// # Errors
-    /// `Invalid` for a location that cannot be.
+    /// `Invalid` for an impossible location.
     fn open(&self, row: &TargetConfig, is_only: bool) -> Result<OpenTarget>;
 
-    /// What leaves a target alone while it does not answer, if anything does: the same for each target
-    /// that [`TargetLocations::open`] opens for the row.
+    /// Returns the watch that leaves a target alone while it is silent, if there is one: the same
+    /// for each target that [`TargetLocations::open`] opens for the row.
     fn watch(&self, _row: &TargetConfig) -> Option<Arc<TargetWatch>> {
         None
     }
 
-    /// Whether a row names the pool's own place.
+    /// Returns whether a row names the pool's own location.
     fn is_own(&self, _row: &TargetConfig) -> bool {
         false
     }
 
-    /// What is in the place that a row names.
+    /// Finds out what is in the location that a row names.
     ///
     /// # Errors
     /// `Invalid` if something else is there.
     fn find(&self, row: &TargetConfig) -> Result<FoundTarget>;
 
-    /// Makes a free place, or one of this pool, the target that a row describes, before the table names it.
+    /// Makes a free location, or one of this pool, the target of a row, before the table names it.
     /// `rows` are those of the table.
     ///
     /// # Errors
-    /// `Invalid` for a place that cannot be a target of this pool; what the medium reports.
+    /// `Invalid` for a location that cannot be a target of this pool; errors of the medium.
     fn prepare(&self, row: &TargetConfig, rows: &[TargetConfig]) -> Result<()>;
 
-    /// Writes the rows where a person looks for them.
+    /// Writes the rows down for a person.
     ///
     /// # Errors
-    /// What the medium reports.
+    /// Errors of the medium.
     fn write_down(&self, rows: &[TargetConfig]) -> Result<()> {
         let _ = rows;
         Ok(())
     }
 
-    /// Whether both rows name the same place.
+    /// Returns whether both rows name the same location.
     fn is_same(&self, one: &TargetConfig, other: &TargetConfig) -> bool {
         one.location == other.location
     }
 
-    /// Whether a volatile target is in the memory of this host.
+    /// Returns whether a volatile target is in the memory of this host.
     fn is_ours(&self, _row: &TargetConfig) -> bool {
         false
     }
 
-    /// Whether everything is gone that was on a volatile target of this host: it is as a restart of the host
-    /// leaves it, and it was not made anew.
+    /// Returns whether a volatile target of this host has lost everything: it is as a restart of
+    /// the host leaves it, and it was not recreated.
     ///
     /// # Errors
-    /// What the medium reports.
+    /// Errors of the medium.
     fn is_wiped(&self, _row: &TargetConfig) -> Result<bool> {
         Ok(false)
     }
 
-    /// Makes the place of a volatile target again, empty: before the table names the new one.
+    /// Recreates the location of a volatile target, empty, before the table names the new one.
     ///
     /// # Errors
-    /// `Invalid` if the place is not in memory; what the medium reports.
+    /// `Invalid` if the location is not in memory; errors of the medium.
     fn make_location(&self, _row: &TargetConfig) -> Result<()> {
         Ok(())
     }
 
-    /// Makes an empty place the target that a row of the table describes.
+    /// Makes an empty location the target of a row of the table.
     ///
     /// # Errors
-    /// What the medium reports.
+    /// Errors of the medium.
     fn mark(&self, row: &TargetConfig) -> Result<()>;
 }
 
-/// What a record of the table says.
+/// Contents of a record of the table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rows {
     /// A number that no target has or had.
@@ -141,7 +143,7 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// What a record of the table says.
+    /// Reads a record of the table.
     ///
     /// # Errors
     /// `Damaged` for bytes that are no such record.
@@ -149,12 +151,12 @@ impl Rows {
         TableText::parse(record).map(TableText::rows)
     }
 
-    /// The row of a target.
+    /// Returns the row of a target.
     pub fn get(&self, id: u32) -> Option<&TargetConfig> {
         self.targets.iter().find(|row| row.id.unwrap_or(1) == id)
     }
 
-    /// The same, to be changed.
+    /// Returns the same, to be changed.
     pub fn get_mut(&mut self, id: u32) -> Option<&mut TargetConfig> {
         self.targets.iter_mut().find(|row| row.id.unwrap_or(1) == id)
     }
@@ -176,7 +178,7 @@ struct TableText {
     /// The process that moves shards now, where the log has no locks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     changed_by: Option<Holder>,
-    /// Where they were when they were added.
+    /// Targets, with their locations when they were added.
     #[serde(default)]
     target: Vec<TargetConfig>,
 }
@@ -203,11 +205,11 @@ impl TableText {
 struct Holder {
     #[serde(flatten)]
     process: ProcessMark,
-    /// Tells the claims of one process apart.
+    /// Distinguishes the claims of one process.
     claim: String,
 }
 
-/// The newest record; `text` is none before the first.
+/// The newest record; `text` is `None` before the first one.
 struct Written {
     previous: Previous,
     text: Option<TableText>,
@@ -227,7 +229,8 @@ pub struct TargetTable {
     rng: Arc<dyn Rng>,
     /// The claim of this process, while it has one.
     claimed: Mutex<Option<Holder>>,
-    /// Claims of this process that have ended, and that the log may still carry, as it could not be written then.
+    /// Claims of this process that have ended, and that the log may still have, as it could not be
+    /// written then.
     unreturned: Mutex<Vec<Holder>>,
 }
 
@@ -238,7 +241,7 @@ impl fmt::Debug for TargetTable {
 }
 
 impl TargetTable {
-    /// The table in a log, of targets that are in these places.
+    /// Returns the table in a log, for targets at these locations.
     pub fn new(
         log: Arc<dyn ManifestLog>,
         locations: Arc<dyn TargetLocations>,
@@ -247,28 +250,28 @@ impl TargetTable {
         TargetTable { log, locations, rng, claimed: Mutex::default(), unreturned: Mutex::default() }
     }
 
-    /// Where the targets are.
+    /// Returns the locations of the targets.
     pub fn locations(&self) -> &dyn TargetLocations {
         &*self.locations
     }
 
-    /// A number that is another one whenever the table is.
+    /// Returns a number that changes whenever the table does.
     ///
     /// # Errors
-    /// What the log reports.
+    /// Errors of the log.
     pub fn version(&self) -> Result<u64> {
         Ok(self.log.latest(&JobName::targets())? + 1)
     }
 
-    /// The table as it is in the log.
+    /// Returns the table as it is in the log.
     ///
     /// # Errors
-    /// `Invalid` for a table that cannot be; `Damaged` if its record is; what the log reports.
+    /// `Invalid` for an impossible table; `Damaged` if its record is damaged; errors of the log.
     pub fn read(&self) -> Result<Rows> {
         self.look().map(|look| look.rows)
     }
 
-    /// The targets as this process sees them.
+    /// Returns the targets as this process sees them.
     ///
     /// # Errors
     /// As [`TargetTable::read`].
@@ -276,32 +279,33 @@ impl TargetTable {
         self.seen().map(|rows| rows.targets)
     }
 
-    /// The table as this process sees it: other hosts may have other names for a place.
+    /// Returns the table as this process sees it: other hosts may have other names for a location.
     ///
     /// # Errors
     /// As [`TargetTable::read`].
     pub(crate) fn seen(&self) -> Result<Rows> {
         let Look { written_down, written, rows } = self.look()?;
-        // Before there is a record, they are as this process sees them.
+        // Before there is a record, the rows are as this process sees them.
         Ok(match written.text {
             Some(_) => Rows { targets: self.locations.seen(rows.clone(), &written_down?)?, ..rows },
             None => rows,
         })
     }
 
-    /// Changes the table in one step: `change` gets it as it is, and is called again if another process was faster.
-    /// A table that it leaves as it was is not written. Returns the table as it is then.
+    /// Changes the table in one step. `change` gets it as it is, and is called again if another
+    /// process was faster. A table that it leaves as it was is not written. Returns the table as it
+    /// is then.
     ///
     /// # Errors
-    /// Those of `change`; `Fenced` if the claim of this process was ended; `Retry` if others are faster again and
-    /// again; what the log reports, and then the change was made or not.
+    /// Those of `change`; `Fenced` if the claim of this process was ended; `Retry` if others are
+    /// faster again and again. After an error of the log, the change was made or not.
     pub fn change(&self, change: &mut dyn FnMut(&mut Rows) -> Result<()>) -> Result<Rows> {
         for _ in 0..ATTEMPTS {
             let Look { written, rows: before, .. } = self.look()?;
             let mut rows = before.clone();
             change(&mut rows)?;
             if rows == before {
-                // A command that was killed may have left that to this one.
+                // A killed command may have left this undone.
                 let _ = self.locations.write_down(&rows.targets);
                 return Ok(rows);
             }
@@ -314,7 +318,8 @@ impl TargetTable {
         Err(too_busy())
     }
 
-    /// Reads what is written down, and then the newest record, which alone tells all once there is one.
+    /// Reads what is written down, and then the newest record, which alone counts once there is
+    /// one.
     fn look(&self) -> Result<Look> {
         let written_down = self.locations.written_down();
         let written = self.written()?;
@@ -325,7 +330,7 @@ impl TargetTable {
         Ok(Look { written_down, written, rows })
     }
 
-    /// The newest record.
+    /// Returns the newest record.
     fn written(&self) -> Result<Written> {
         let job = JobName::targets();
         let mut attempts = 0;
@@ -354,7 +359,7 @@ impl TargetTable {
         }
     }
 
-    /// Appends a table behind the one that was read. False if another process was faster.
+    /// Appends a table behind the one that was read. Returns false if another process was faster.
     fn append(&self, behind: Previous, table: &TableText) -> Result<bool> {
         let job = JobName::targets();
         let text = toml::to_string(table)
@@ -363,7 +368,7 @@ impl TargetTable {
         if appended == Append::Lost {
             return Ok(false);
         }
-        // Old tables that stay do no harm.
+        // Old tables that are left do no harm.
         let _ = self.log.remove_before(&job, behind.number + 1);
         Ok(true)
     }
@@ -383,12 +388,12 @@ impl TargetTable {
         self.unreturned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the process that made a claim still works under it, as far as is known here.
+    /// Returns whether the process that made a claim still works under it, as far as is known here.
     fn is_at_work(&self, holder: &Holder) -> bool {
         !holder.process.is_dead() && !self.unreturned().contains(holder)
     }
 
-    /// The claim that a record carries, which must be ours if we have one.
+    /// Returns the claim in a record, which must be ours if we have one.
     fn still_claimed(&self, written: &Written) -> Result<Option<Holder>> {
         let there = written.text.as_ref().and_then(|text| text.changed_by.clone());
         match &*self.claimed() {
@@ -400,11 +405,11 @@ impl TargetTable {
         }
     }
 
-    /// Makes sure that the claim of this process, if it has one, was not ended: to be asked before a shard is
-    /// deleted.
+    /// Makes sure that the claim of this process, if it has one, was not ended. A caller checks
+    /// this before it deletes a shard.
     ///
     /// # Errors
-    /// `Fenced` if it was; what the log reports.
+    /// `Fenced` if it was ended; errors of the log.
     pub fn check_claim(&self) -> Result<()> {
         if self.claimed().is_none() {
             return Ok(());
@@ -412,10 +417,12 @@ impl TargetTable {
         self.still_claimed(&self.written()?).map(drop)
     }
 
-    /// Keeps other processes from moving shards. The claim of a process that is dead on this host is taken over.
+    /// Keeps other processes from moving shards. It takes over the claim of a dead process on this
+    /// host.
     ///
     /// # Errors
-    /// `Retry` if another process has it, and the error names the command `release`; what the log reports.
+    /// `Retry` if another process has a claim, and the error names the command `release`; errors of
+    /// the log.
     pub fn claim(self: &Arc<Self>, release: &str) -> Result<Claim> {
         let mut random = [0; 8];
         self.rng.fill(&mut random);
@@ -444,10 +451,10 @@ impl TargetTable {
         Err(too_busy())
     }
 
-    /// Ends the claim of a process that was killed. Returns its holder.
+    /// Ends the claim of a killed process. Returns its holder.
     ///
     /// # Errors
-    /// What the log reports; `Retry` if others are faster again and again.
+    /// Errors of the log; `Retry` if others are faster again and again.
     pub fn release(&self) -> Result<Option<String>> {
         let Some(holder) = self.written()?.text.and_then(|text| text.changed_by) else {
             return Ok(None);
@@ -471,7 +478,7 @@ impl TargetTable {
     }
 }
 
-/// The right to move shards, given back when it is dropped.
+/// The right to move shards, which ends when the value is dropped.
 pub struct Claim {
     table: Arc<TargetTable>,
     ours: Holder,
@@ -486,7 +493,8 @@ impl fmt::Debug for Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         *self.table.claimed() = None;
-        // The next claim of this table ignores a record that stays; another process takes it over once this one is dead.
+        // The next claim of this table ignores a record that is left. Another process takes it over
+        // once this one is dead.
         if self.table.end(&self.ours).is_err() {
             self.table.unreturned().push(self.ours.clone());
         }

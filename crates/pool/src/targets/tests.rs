@@ -45,15 +45,16 @@ fn shards_go_where_room_is_and_where_little_is_under_way() {
         sizes.map(|bytes| -> Arc<dyn Target> { Arc::new(MemoryTarget::with_capacity(bytes)) });
     let set = set(targets.to_vec(), Redundancy::default());
     let counts = || targets.each_ref().map(|target| target.list().unwrap().len());
-    // While one is written, the next goes to another; the first has too little room for it.
+    // While one is written, the next one goes to another target; the first target has too little
+    // room for it.
     let open = set.create(pack(1), 1, 2 << 20).unwrap();
     put(&set, 2, 1, 2 << 20).unwrap();
     assert_eq!((counts()[0], counts()[1] + counts()[2]), (0, 1));
     drop(open);
-    // Another one that has room.
+    // Another one with room.
     put(&set, 3, 1, 2 << 20).unwrap();
     assert_eq!((counts()[0], counts()[1] + counts()[2]), (0, 2));
-    // Until every one of them is full.
+    // Until all of them are full.
     for number in 4..9 {
         put(&set, number, 1, 1 << 20).unwrap();
     }
@@ -66,7 +67,7 @@ fn shards_go_where_room_is_and_where_little_is_under_way() {
     assert_eq!(there, [1, 3, 4, 5, 6, 7, 8, 9].map(shard)[1..]);
 }
 
-/// What cannot be asked is not missing: a gc or a restore must not take it for that.
+/// A shard is not missing if a target cannot be asked: a gc or a restore must not take it for that.
 #[test]
 fn a_shard_is_missing_only_if_every_target_says_so() {
     let (world, memory) = (FaultWorld::new(), Arc::new(MemoryTarget::new()));
@@ -80,7 +81,7 @@ fn a_shard_is_missing_only_if_every_target_says_so() {
         world.fail_at(world.ops(), ErrorKind::Retry);
         assert_eq!(both().length(shard(number)).unwrap_err().kind(), ErrorKind::Retry);
     }
-    // A second one of a name is refused wherever the first is.
+    // A second shard of a name is refused wherever the first one is.
     let error = both().create(pack(1), 1, 4096).map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
 }
@@ -99,7 +100,7 @@ fn no_two_shards_of_a_pack_are_in_one_domain() {
         used.extend(members);
     }
     assert_eq!(used.len(), 5, "all of them take part");
-    // A fourth has no domain of its own: nothing may lack, or one.
+    // A fourth shard has no domain of its own: it may be lacking, or nothing may be.
     assert!(set.create(pack(99), 4, 4096).is_ok_and(|begun| begun[3].is_err()));
     let full = Redundancy { writes: Writes::Full, ..Redundancy::erasure(2, 1) };
     let set = hosts(vec![on(1, a), on(2, a), on(3, b)], full);
@@ -107,7 +108,7 @@ fn no_two_shards_of_a_pack_are_in_one_domain() {
     assert!(error.message().contains("too few targets"), "{error}");
 }
 
-/// How many packs each of so many targets gets if ranks write some packs each, as others do before them.
+/// Returns how many packs each target gets if each rank writes some packs, after some earlier ones.
 fn packs_of_ranks(targets: usize, session: u8, ranks: u32, packs: u32) -> Vec<usize> {
     let memory = |_| -> Arc<dyn Target> { Arc::new(MemoryTarget::new()) };
     let each = set((0..targets).map(memory).collect(), Redundancy::default());
@@ -120,7 +121,7 @@ fn packs_of_ranks(targets: usize, session: u8, ranks: u32, packs: u32) -> Vec<us
     counts
 }
 
-/// Ranks do not know what the others write: still no target gets more of their packs than another.
+/// Ranks do not know what the others write; still, no target gets more of their packs than another.
 #[test]
 fn packs_of_many_ranks_are_spread_evenly() {
     for (targets, session) in (1..=8).flat_map(|targets| (0..20).map(move |s| (targets, s))) {
@@ -132,7 +133,7 @@ fn packs_of_many_ranks_are_spread_evenly() {
     }
 }
 
-/// Also if each of them writes several: two ranks with two packs each use four targets, not three.
+/// Even if each rank writes several: two ranks with two packs each use four targets, not three.
 #[test]
 fn several_packs_of_few_ranks_are_spread_evenly() {
     for (ranks, packs) in [(1, 8), (2, 2), (2, 4), (3, 2), (4, 2), (2, 8), (4, 4), (8, 3), (16, 5)]
@@ -141,7 +142,7 @@ fn several_packs_of_few_ranks_are_spread_evenly() {
         let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
         assert!(most - least <= 1, "{ranks} ranks of {packs} packs: {counts:?}");
     }
-    // Whatever the numbers are, no target gets two packs more than the fewest that one must get.
+    // For all numbers, no target gets two packs more than the fewest that one must get.
     for (targets, ranks, packs) in
         (1..=8).flat_map(|t| (1..=9).flat_map(move |r| (1..=6).map(move |p| (t, r, p))))
     {
@@ -151,7 +152,7 @@ fn several_packs_of_few_ranks_are_spread_evenly() {
     }
 }
 
-/// A target that was added gets more than the others, but not everything: they would idle meanwhile.
+/// A new target gets more than the others, but not everything: they would idle meanwhile.
 #[test]
 fn fuller_targets_get_fewer_packs_so_that_all_become_full_together() {
     let targets = [4, 4, 4].map(|mib| Arc::new(MemoryTarget::with_capacity(mib << 20)));
@@ -169,7 +170,7 @@ fn fuller_targets_get_fewer_packs_so_that_all_become_full_together() {
         let begun = set.create(pack(number), 1, 4096).unwrap().remove(0).unwrap();
         counts[begun.member] += 1;
     }
-    // Half of the first two is free: each of them passes over about half of the packs that it would get.
+    // Half of the first two is free: about half of the packs that they would get pass over them.
     assert!(counts[2] > 250 && counts[2] < 400, "{counts:?}");
     assert!(counts[0].min(counts[1]) > 80, "{counts:?}");
 }
@@ -185,7 +186,7 @@ fn who_looks_first_where_a_shard_should_be_finds_it_there() {
     }
 }
 
-/// Parity that a slow tier does not have costs no request at each read; and it is found when it is needed.
+/// Parity that a slow tier lacks costs no request at each read; and it is found when it is needed.
 #[test]
 fn a_shard_that_is_nowhere_is_looked_for_once() {
     let (fast, slow) = (FaultWorld::new(), FaultWorld::new());
@@ -205,7 +206,7 @@ fn a_shard_that_is_nowhere_is_looked_for_once() {
     }
     assert_eq!(asked(), before + once);
 
-    // Somebody else puts it there.
+    // Another process puts it there.
     put(&hosts(members(), Redundancy::default()), 1, 1, 4096).unwrap();
     assert!(set.is_late(shard(1)));
     let range = ReadRange::new(0, AlignedBuf::zeroed(4096));
@@ -214,8 +215,8 @@ fn a_shard_that_is_nowhere_is_looked_for_once() {
     assert!(!set.is_late(shard(1)));
 }
 
-/// Who knows where a shard was, and finds that target away, is told of its copy on a slow one; and of what has
-/// none, that it is away.
+/// A reader knows where a shard was, and that target is away: it finds the copy on a slow one. For
+/// a shard without a copy, it learns that the target is away.
 #[test]
 fn a_known_place_that_is_away_hides_no_copy() {
     let there = Arc::new(AtomicBool::new(true));
@@ -262,7 +263,8 @@ fn a_read_finds_a_shard_that_was_moved() {
     assert_eq!(set.find(shard(1)).unwrap(), 1 - on);
 }
 
-/// A target that vanishes while it is listed seems empty, and a gc or a repair must not believe that.
+/// A target that vanishes while it is listed seems empty, and a gc or a repair must not believe
+/// that.
 #[test]
 fn the_listing_of_a_target_that_vanishes_does_not_count() {
     let looks = AtomicU32::new(0);
@@ -277,7 +279,8 @@ fn the_listing_of_a_target_that_vanishes_does_not_count() {
     assert!(set.list_there().is_empty());
 }
 
-/// Places that write down what is added, as `pool.toml` does; another process adds a target while this one reads that.
+/// Locations that write down new targets, as `pool.toml` does; another process adds a target while
+/// this one reads that.
 #[derive(Debug, Default)]
 struct Adding {
     written_down: Mutex<Vec<TargetConfig>>,
@@ -334,7 +337,7 @@ impl TargetLocations for Adding {
     }
 }
 
-/// The first target that is added, and a further one: the table has no record before the first.
+/// The first target that is added, and another one: the table has no record before the first.
 #[test]
 fn a_target_that_comes_while_the_table_is_read_is_one_of_the_pool() {
     let locations = Arc::new(Adding::default());

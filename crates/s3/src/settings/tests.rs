@@ -1,10 +1,10 @@
-//! Where settings are found, and what is said when they are not.
+//! Sources of settings, and the messages when some are missing.
 
 use super::*;
 use outlive_types::ErrorKind;
 use std::fs;
 
-/// The settings of a program with these variables.
+/// Returns the settings of a program with these variables.
 fn find(variables: &[(&str, &str)]) -> Result<Settings> {
     let value = |name: &str| {
         variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
@@ -76,7 +76,7 @@ fn files_are_read_where_variables_are_silent() {
     assert!(told.contains("sso_session") && told.contains("export-credentials"), "{told}");
     let told = refused(&[home, ("AWS_PROFILE", "nobody")]);
     assert!(told.contains("\"nobody\"") && told.contains(".aws/config"), "{told}");
-    // The same files elsewhere.
+    // The same files in other locations.
     let settings = find(&[
         ("AWS_SHARED_CREDENTIALS_FILE", credentials.to_str().unwrap()),
         ("AWS_CONFIG_FILE", config.to_str().unwrap()),

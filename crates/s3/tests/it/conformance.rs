@@ -1,4 +1,5 @@
-//! What every target, medium and log must do, on a real server: directly, and over a bad network.
+//! The conformance suite of targets, media and logs on a real server: directly, and over a bad
+//! network.
 
 use crate::support;
 
@@ -27,7 +28,7 @@ fn a_bucket_keeps_a_log() {
     check_log(false, move || Arc::new(RecordLog::over(server.pool_url().open_medium().unwrap())));
 }
 
-/// Spoils every seventh request, each time in another way.
+/// Spoils every seventh request, each time in a different way.
 fn spoil_some(proxy: &Proxy) {
     let mut count = 0;
     proxy.spoil(move |_, _| {

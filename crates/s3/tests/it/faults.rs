@@ -1,4 +1,4 @@
-//! What is told when a bucket cannot be used, and that replies which get lost change nothing.
+//! Messages when a bucket cannot be used, and lost replies, which change nothing.
 
 use crate::support;
 
@@ -22,7 +22,7 @@ fn job() -> JobName {
     JobName::new("x").unwrap()
 }
 
-/// A request to `what` of a shard: "uploads", "partNumber", "uploadId=" or nothing.
+/// Matches a request to `what` of a shard: "uploads", "partNumber", "uploadId=" or nothing.
 fn is(method: &'static str, what: &'static str) -> impl Fn(&str, &str) -> bool + Send + 'static {
     move |is_method, target| {
         let kind = ["uploads", "partNumber", ".part/", "uploadId="]
@@ -32,7 +32,8 @@ fn is(method: &'static str, what: &'static str) -> impl Fn(&str, &str) -> bool +
     }
 }
 
-/// Of ranges that were asked for together, those that are there come, whatever happens to the others.
+/// If several ranges are requested together, those that exist arrive, whatever happens to the
+/// others.
 #[test]
 fn ranges_that_share_a_request_fail_one_by_one() {
     let Some(server) = Server::versitygw() else { return };
@@ -43,7 +44,7 @@ fn ranges_that_share_a_request_fail_one_by_one() {
         put(&target, name(pack), &content(u64::from(pack), 1 << 20)).unwrap();
     }
     put(&target, name(16), &bytes).unwrap();
-    // As many long requests as there may be are held, so what follows waits and is put together.
+    // All long requests that may run at once are held, so the next ranges wait and are joined.
     let object = name(16).to_string();
     let is_it = move |target: &str| target.contains(&object);
     let other = is_it.clone();
@@ -60,7 +61,7 @@ fn ranges_that_share_a_request_fail_one_by_one() {
     let mut cut = true;
     proxy.spoil(move |_, target| {
         *counting.lock().unwrap() += usize::from(is_it(target));
-        // The request for all of them fails, those for each do not.
+        // The joined request fails, and the single ones do not.
         match is_it(target) && std::mem::take(&mut cut) {
             true => Fault::Refuse(400),
             false => Fault::None,
@@ -83,7 +84,7 @@ fn ranges_that_share_a_request_fail_one_by_one() {
     for (pack, ticket) in (0..).zip(held) {
         assert!(ticket.wait().unwrap()[..] == content(pack, 1 << 20));
     }
-    // One for all, one for each, and those that find out the length of the shard.
+    // One for all, one for each, and those that ask for the length of the shard.
     let requests = *requests.lock().unwrap();
     assert!((5..=8).contains(&requests), "{requests}");
 }
@@ -114,8 +115,8 @@ fn no_reply_that_is_lost_loses_a_shard() {
     assert_eq!(target.list().unwrap().len(), pack as usize);
 }
 
-/// What a ticket calls back runs in one of the threads that carry requests out: who asks for something
-/// there must not wait for himself.
+/// A ticket's callback runs in one of the threads that carry out requests: a request that it makes
+/// must not wait for that thread.
 #[test]
 fn what_a_read_calls_back_may_ask_the_bucket_again() {
     const READS: usize = 40;
@@ -169,15 +170,15 @@ fn no_reply_that_is_lost_forks_a_log() {
         assert_eq!(log.append_if(&job(), Previous::NONE, b"other").unwrap(), Append::Lost);
     }
     assert_eq!(log.numbers(&job()).unwrap(), [1, 2, 3]);
-    // One that never came may be repeated; object_store does so, as it is not idempotent, only if it
-    // knows that.
+    // A request that never arrived may be repeated. It is not idempotent, so object_store repeats
+    // it only if it knows that.
     proxy.spoil_once(Fault::LoseRequest, is("PUT", ""));
     let first = log.append_if(&job(), previous, b"last");
     let again = first.or_else(|_| log.append_if(&job(), previous, b"last"));
     assert_eq!(again.unwrap(), Append::Done);
 }
 
-/// The finish of a shard whose complete is done, and whose server is gone for good afterwards.
+/// The finish of a shard is completed, and the server is gone for good afterwards.
 #[test]
 fn a_finish_that_nobody_knows_about_says_so() {
     let Some(server) = Server::versitygw() else { return };
@@ -221,7 +222,7 @@ fn a_server_may_be_started_again_in_the_middle() {
     assert!(get(&target, name(2), 0, bytes.len()).unwrap() == bytes);
 }
 
-/// What each kind of call says.
+/// Returns the result of each kind of call.
 fn calls(pool_url: &outlive_s3::S3Url) -> Vec<(&'static str, Result<()>)> {
     let (target, medium) = (pool_url.open_target().unwrap(), pool_url.open_medium().unwrap());
     vec![
@@ -259,7 +260,7 @@ fn wrong_keys_and_missing_buckets_are_told_as_such() {
     all_are(ErrorKind::Invalid, "create the bucket", calls(&missing));
 }
 
-/// A bucket that vanishes is no damage: its shards may all be there again soon.
+/// A vanished bucket is no damage: its shards may all be back soon.
 #[test]
 fn a_bucket_that_vanishes_is_not_one_without_shards() {
     let Some(mut server) = Server::versitygw() else { return };
@@ -268,7 +269,7 @@ fn a_bucket_that_vanishes_is_not_one_without_shards() {
     put(&target, name(1), &content(1, 4096)).unwrap();
     let mut writer = target.create(name(2), 4 * PART as u64).unwrap();
     write_all(&mut *writer, &content(2, 2 * PART), 4 << 20).unwrap();
-    // A server that is just storing a part would make the bucket's folder anew.
+    // A server that is storing a part would recreate the bucket's folder.
     server.stop();
     std::fs::rename(server.bucket_dir(), server.bucket_dir().with_extension("gone")).unwrap();
     server.start();
@@ -294,14 +295,14 @@ fn a_dead_server_is_told_soon() {
         assert!(error.message().contains("is the server running"), "{error}");
         assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
     }
-    // Nobody above may repeat a finish, so it is tried for longer.
+    // No caller may repeat a finish, so it is tried for longer.
     let since = Instant::now();
     let error = writer.finish(4096).wait().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
     assert!(since.elapsed() < Duration::from_secs(20), "{:?}", since.elapsed());
 }
 
-/// It takes connections, and says nothing.
+/// The server accepts connections, and sends nothing.
 #[test]
 fn a_server_that_says_nothing_is_told_soon() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();

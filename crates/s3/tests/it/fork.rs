@@ -1,4 +1,4 @@
-//! A forked child has threads and connections of its own, and leaves those of its parent alone.
+//! A forked child has its own threads and connections, and does not touch its parent's.
 #![allow(unsafe_code)]
 
 use crate::support;
@@ -9,12 +9,12 @@ use support::{PAGE, Server, buffer_of, content, get, name, put, write_all};
 
 const PART: usize = 8 << 20;
 
-/// Whether `work` succeeds in a forked child.
+/// Returns whether `work` succeeds in a forked child.
 fn succeeds_in_a_child(work: impl FnOnce() -> Result<()>) -> bool {
-    // SAFETY: the child does `work` and ends, without what Rust does at the end of a program.
+    // SAFETY: the child does `work` and calls `_exit`, so none of Rust's exit code runs in it.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: it is killed if it waits for ever.
+        // SAFETY: `alarm` has no requirements; it kills a child that would wait forever.
         unsafe { libc::alarm(60) };
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
         let status = match outcome {
@@ -25,11 +25,11 @@ fn succeeds_in_a_child(work: impl FnOnce() -> Result<()>) -> bool {
             }
             Err(_) => 2,
         };
-        // SAFETY: it ends the process.
+        // SAFETY: `_exit` has no requirements; it ends the process.
         unsafe { libc::_exit(status) };
     }
     let mut status = -1;
-    // SAFETY: the status may be written.
+    // SAFETY: `status` may be written.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
 }
@@ -47,7 +47,7 @@ fn parent_and_child_use_one_target() {
     let done = succeeds_in_a_child(|| {
         assert!(get(&target, name(1), 0, bytes.len())? == bytes);
         put(&target, name(3), &bytes)?;
-        // What the parent has begun is the parent's.
+        // The child cannot use a writer that the parent has begun.
         let mut writer = inherited.take().expect("it was inherited");
         let fault = writer.write(first.len() as u64, buffer_of(rest)).wait().unwrap_err();
         assert_eq!(fault.error.kind(), ErrorKind::Invalid);

@@ -1,4 +1,4 @@
-//! Which servers may keep a log, and that the others may keep shards.
+//! The probe refuses some servers as a log; they may still keep shards.
 
 use crate::support;
 

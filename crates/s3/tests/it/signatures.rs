@@ -1,4 +1,4 @@
-//! Bodies that are signed, and others: either way the server takes none that was changed on its way.
+//! Signed and unsigned bodies: in both cases the server refuses a body that was changed on its way.
 
 use crate::support;
 
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 const PART: usize = 8 << 20;
 
-/// A place on the server at `url`, for a profile that has bodies signed or not.
+/// Returns a location on the server at `url`, for a profile with signed or unsigned bodies.
 fn pool_url(url: &str, prefix: usize, signed: bool) -> (S3Url, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("config");

@@ -1,4 +1,4 @@
-//! A server that is reached over https, with a certificate that is trusted or is not.
+//! A server over https, with a certificate that is trusted or not.
 
 use crate::support;
 
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use support::{PAGE, Server, content, get, name, place_at_url, put};
 
-/// Has the openssl command make a certificate for this machine.
+/// Makes a certificate for this machine with the openssl command.
 fn make_certificate(dir: &Path) -> bool {
     let made = Command::new("openssl")
         .args([
@@ -33,7 +33,7 @@ fn make_certificate(dir: &Path) -> bool {
     made.is_ok_and(|status| status.success())
 }
 
-/// For another process, as what is trusted is read from the environment.
+/// For a second process, since the trusted certificates are read from the environment.
 const URL: &str = "OUTLIVE_TEST_URL";
 
 #[test]
@@ -64,7 +64,7 @@ fn a_server_is_trusted_if_its_certificate_is() {
     assert!(told.contains("1 passed") && told.contains(TRUSTED), "{told}");
 }
 
-/// Said by the other process, so that it has certainly been here.
+/// Output of the second process, as a proof that it came this far.
 const TRUSTED: &str = "the server was trusted";
 
 fn puts_and_gets(url: &str) {

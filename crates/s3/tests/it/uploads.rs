@@ -1,4 +1,4 @@
-//! Shards of several parts: how they come together, and what is left of those that were given up.
+//! Shards of several parts: how they are completed, and the remains of abandoned ones.
 #![expect(clippy::disallowed_methods, reason = "a test that hangs ends")]
 
 use crate::support;
@@ -72,7 +72,7 @@ fn writes_in_any_order_make_whole_parts_and_what_is_not_written_is_zero() {
     check(&target, 1, &bytes);
 }
 
-/// Many shards at once, of which none has a whole part, from a supply that is smaller than one part.
+/// Many concurrent shards without a whole part use a supply that is smaller than one part.
 #[test]
 fn a_small_supply_of_buffers_feeds_many_shards() {
     let Some(server) = Server::versitygw() else { return };
@@ -99,8 +99,8 @@ fn a_small_supply_of_buffers_feeds_many_shards() {
 /// Parts that a bucket sends at once.
 const PARTS_MAX: usize = 16;
 
-/// A proxy that holds all parts, and three shards of eight parts, of each of which all is written but the
-/// first page. With them the tickets of the writes.
+/// Starts a proxy that holds all parts, and three shards of eight parts, each complete except for
+/// the first page. Also returns the tickets of the writes.
 fn three_held_shards(
     proxy: &Proxy,
     target: &S3Target,
@@ -123,7 +123,7 @@ fn three_held_shards(
     (writers.collect(), tickets)
 }
 
-/// Writes whose bytes were not taken over yet.
+/// Counts the writes whose bytes are not taken over yet.
 fn waiting(tickets: &[WriteTicket]) -> usize {
     tickets.iter().filter(|ticket| !ticket.ready()).count()
 }
@@ -135,8 +135,8 @@ fn shards_share_the_parts_that_a_bucket_sends_at_once() {
     let target = url_at(proxy.address()).open_target().unwrap();
     let bytes = content(4, 8 * PART);
     let (writers, tickets) = three_held_shards(&proxy, &target, &bytes);
-    // The first two have seven whole parts each, the third has the other two: five writes, as the first
-    // part lacks its header, and the fourth part is not whole.
+    // The first two have seven whole parts each, and the third has the other two. Those are five
+    // writes, since the first part lacks its header, and the fourth part is not whole.
     until("as many as allowed are sent", || proxy.held() == PARTS_MAX);
     assert_eq!(waiting(&tickets), 16 - 6, "their memory is bounded");
     proxy.let_go();
@@ -162,7 +162,7 @@ fn a_shard_that_is_given_up_lets_others_go_on() {
     let (mut writers, tickets) = three_held_shards(&proxy, &target, &bytes);
     until("as many as allowed are sent", || proxy.held() == PARTS_MAX);
     drop(writers.remove(0));
-    // The third shard has all its parts on their way now.
+    // All parts of the third shard are being sent now.
     until("the others go on", || waiting(&tickets) == 0);
     until("their parts are sent", || proxy.held() == PARTS_MAX + 5);
     proxy.let_go();
@@ -174,7 +174,7 @@ fn a_shard_that_is_given_up_lets_others_go_on() {
     assert!(tickets.into_iter().all(|ticket| ticket.wait().is_ok()));
 }
 
-/// A finish does not wait for parts under way before it sends those that are left.
+/// A finish sends the remaining parts at once, without waiting for those in progress.
 #[test]
 fn a_finish_sends_the_rest_beside_what_is_under_way() {
     let Some(server) = Server::versitygw() else { return };
@@ -194,7 +194,7 @@ fn a_finish_sends_the_rest_beside_what_is_under_way() {
     check(&target, 1, &bytes[..2 * PART + PAGE]);
 }
 
-/// Uploads that the server knows.
+/// Counts the uploads that the server knows.
 fn uploads(server: &Server) -> usize {
     fn files(dir: &Path) -> usize {
         let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
@@ -240,7 +240,7 @@ fn an_upload_whose_program_died_is_found_and_ended() {
     gc.delete_unfinished(name(1)).unwrap();
     gc.delete_unfinished(name(1)).unwrap();
     assert_eq!((gc.unfinished().unwrap(), uploads(&server)), (vec![], 0));
-    // It was only slow, and wants to go on.
+    // The writer was only slow, and tries to continue.
     let error = writer.finish(3 * PART as u64).wait().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
     assert!(error.message().contains("ended before it was finished"), "{error}");
@@ -253,7 +253,7 @@ fn a_finished_shard_stays_when_it_is_deleted_as_an_unfinished_one() {
     let proxy = Proxy::before(server.address());
     let pool_url = url_at(proxy.address());
     let target = pool_url.open_target().unwrap();
-    // What names the upload cannot be removed after the finish.
+    // The object that names the upload cannot be removed after the finish.
     proxy.spoil(|method, target| match method == "DELETE" && target.contains(".part/") {
         true => Fault::Refuse(400),
         false => Fault::None,
@@ -288,7 +288,7 @@ fn a_long_shard_is_replaced_and_its_upload_is_found_meanwhile() {
         until("its parts are there", || uploads(&server) >= 2);
         writer
     };
-    // A gc ends it, as its program seems to have died.
+    // A gc ends the upload, since its program seems to have died.
     let writer = begin();
     gc.delete_unfinished(name(1)).unwrap();
     assert_eq!(gc.unfinished().unwrap(), []);
@@ -304,8 +304,8 @@ fn a_long_shard_is_replaced_and_its_upload_is_found_meanwhile() {
     until("nothing is left", || uploads(&server) == 0);
 }
 
-/// A reply that is lost, or a request: the shard is the old one or the new one, and a second attempt
-/// succeeds. It is never deleted, also if the server cannot be asked.
+/// After a lost reply or request, the shard is the old or the new one, and a second attempt
+/// succeeds. It is never deleted, even if the server cannot be asked.
 #[test]
 fn a_shard_survives_a_replacement_of_which_nothing_is_known() {
     let Some(server) = Server::versitygw() else { return };
@@ -316,7 +316,7 @@ fn a_shard_survives_a_replacement_of_which_nothing_is_known() {
         let (old, new) = (content(1, length), content(2, length));
         put(&target, name(pack), &old).unwrap();
         for fault in [Fault::LoseReply, Fault::LoseRequest] {
-            // After the request that ends the shard nothing can be asked, and only be removed.
+            // After the request that ends the shard, reads fail and only deletions succeed.
             let mut is_gone = false;
             proxy.spoil(move |method, target| {
                 let is_put = method == "PUT" && length < PART;
@@ -341,7 +341,7 @@ fn a_shard_survives_a_replacement_of_which_nothing_is_known() {
     }
 }
 
-/// How often each kind of request came.
+/// Counts the requests of each kind.
 fn count(proxy: &Proxy) -> Arc<Mutex<BTreeMap<String, usize>>> {
     let counts: Arc<Mutex<BTreeMap<String, usize>>> = Arc::default();
     let counting = counts.clone();
@@ -368,7 +368,7 @@ fn a_shard_of_one_part_is_one_put() {
     let of = |kind: &str, times: usize| (kind.to_owned(), times);
     let expected = BTreeMap::from([of("GET shard", 1), of("PUT shard", 1)]);
     assert_eq!(*counts.lock().unwrap(), expected);
-    // And one of three: begun, named, three parts, completed, its name removed.
+    // A shard of three parts: begun, named, three parts, completed, its name removed.
     put(&target, name(2), &content(2, 2 * PART + PAGE)).unwrap();
     let all = [
         of("DELETE .part/", 1),

@@ -5,7 +5,7 @@ fn job() -> JobName {
     JobName::new("a").unwrap()
 }
 
-/// A job with one checkpoint of program 1.
+/// Returns the oracle of a job with one checkpoint of program 1.
 fn with_one(told: bool, doomed: bool) -> Oracle {
     let oracle = Oracle::default();
     let state = State::random(&SeededRng::new(1), 3);

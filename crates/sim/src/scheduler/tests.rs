@@ -5,7 +5,7 @@ fn run(seed: u64, programs: Vec<Start>) -> Ran {
     SeededScheduler::new(Policy::of(seed), true).run(programs)
 }
 
-/// Two programs that each read a number, and write it back with one more.
+/// Two programs that each read a number, and write it back increased by one.
 fn lost_update(seed: u64) -> (u64, Ran) {
     let number = Arc::new(sync::Mutex::new(0));
     let add = |name: &str| -> Start {

@@ -1,4 +1,4 @@
-//! The bugs that `scripts/explore-bugs` puts back still fit the sources.
+//! Checks that the bugs that `scripts/explore-bugs` puts back still fit the sources.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,8 @@ fn every_bug_can_still_be_put_back() {
     for bug in std::fs::read_dir(&bugs).unwrap() {
         let path = bug.unwrap().path().canonicalize().unwrap();
         let mut git = Command::new("git");
-        // A copy of the sources need be no repository, and one that lies in another is not of that one.
+        // A copy of the sources need not be a repository, and must not count as part of one around
+        // it.
         let checked = git.args(["apply", "--check", "-p1"]).arg(&path).current_dir(&root);
         let checked = checked.env("GIT_CEILING_DIRECTORIES", root.parent().unwrap()).output();
         let checked = checked.expect("git is there");

@@ -1,9 +1,9 @@
-//! The explorer's own checks: that they notice what is wrong, and that its programs achieve something.
+//! Tests of the explorer itself: it notices violations, and its programs achieve their purposes.
 
 use outlive_sim::{Case, Family, Lie, Name, run, run_case};
 use std::collections::BTreeMap;
 
-/// Failures of schedules in which the log lies.
+/// Returns the failures of schedules in which the log lies.
 fn failures(family: Family, lie: Lie, schedules: u64) -> Vec<String> {
     let outcome = |seed| {
         let case = Case { lie: Some(lie), ..Case::of(Name { family, seed }) };
@@ -19,7 +19,7 @@ fn a_fenced_writer_that_commits_is_noticed() {
     assert!(noticed > 0, "{failures:?}");
 }
 
-/// Bits may flip in these schedules; that excuses nothing while none has.
+/// Bits may flip in these schedules; that excuses nothing before one has flipped.
 #[test]
 fn damage_is_no_excuse_before_a_bit_has_flipped() {
     let lies = failures(Family::Damage, Lie::ReadsWrongly, 100);
@@ -27,8 +27,8 @@ fn damage_is_no_excuse_before_a_bit_has_flipped() {
     assert!(noticed.count() > 0, "{lies:?}");
 }
 
-/// What programs are there for, and in how many of a hundred schedules of all families it must have come
-/// about at least once. What is rarer must have come about in some schedule.
+/// The purposes of programs. For each: in how many of a hundred schedules of all families it must
+/// be achieved. A rarer purpose must be achieved in some schedule.
 const ACHIEVEMENTS: [(&str, u64); 47] = [
     ("save", 60),
     ("restore", 20),
@@ -79,16 +79,17 @@ const ACHIEVEMENTS: [(&str, u64); 47] = [
     ("go on without what was in memory", 0),
 ];
 
-/// What leaves checks out, and in how many of a hundred schedules at most: of all families, and of those about single
-/// targets. One family of fourteen is there for damage that nothing makes up for.
+/// The reasons to skip checks. For each: in how many of a hundred schedules at most, of all
+/// families and of those about single targets. One family of fourteen exists for damage beyond
+/// redundancy.
 const UNCHECKED: [(&str, u64, u64); 2] =
     [("the end goes unchecked", 1, 1), ("only what is left is checked", 7, 0)];
 
-/// Seeds of each family, and further ones of the families about single targets, in which much is rare.
+/// Seeds of each family, and more of the families about single targets, whose events are rarer.
 const SEEDS: u64 = 40;
 const SEEDS_OF_TARGETS: u64 = 160;
 
-/// In how many schedules each thing has come about.
+/// Returns the number of schedules in which each purpose was achieved.
 fn achievements(names: impl IntoIterator<Item = Name>) -> BTreeMap<&'static str, u64> {
     let mut schedules = BTreeMap::new();
     for name in names {

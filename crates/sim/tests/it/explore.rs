@@ -1,6 +1,6 @@
-//! Some thousands of schedules. Which ones is fixed, but for those that a seed in the environment adds:
-//! `OUTLIVE_SIM_SEED=N` starts there. A failure names its schedule; `cargo run -p outlive-sim -- NAME`
-//! shows it step by step.
+//! Runs some thousands of schedules. They are fixed, except that `OUTLIVE_SIM_SEED=N` in the
+//! environment starts at another seed. A failure names its schedule;
+//! `cargo run -p outlive-sim -- NAME` shows it step by step.
 
 use outlive_sim::{Family, Name, run};
 
@@ -33,8 +33,8 @@ fn check(name: Name) {
     }
 }
 
-/// Schedules beyond those above that have found something; docs/design/013-explorer.md says what. A change
-/// of the store makes other schedules of them, so each is worth most until the next one.
+/// Further schedules that have found a failure once; docs/design/013-explorer.md lists them. A
+/// change of the store changes these schedules, so each is worth most until the next change.
 #[test]
 fn what_once_failed_does_not_fail_again() {
     for (family, seed) in [

@@ -6,31 +6,32 @@ use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, Result};
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// A record of the log, as far as it can be read. A manifest that an archive keeps is an entry of
-/// its own, behind the archive's, as if its record were still there.
+/// its own, after the archive's, as if its record still existed.
 #[derive(Debug)]
 pub struct Entry {
     /// Number of the record, or of the archive that keeps it.
     pub number: u64,
-    /// The record, or why it cannot be read.
+    /// The record, or the error of reading it.
     pub record: Result<Record>,
     /// Length of its bytes; 0 for a manifest in an archive.
     pub bytes: u64,
-    /// Fingerprint of its bytes, whole or not; zero for a manifest in an archive, or if it is missing.
+    /// Fingerprint of its bytes, whole or not; zero for a manifest in an archive, or if it is
+    /// missing.
     pub fp: Fingerprint,
-    /// An archive says that something of this checkpoint is lost.
+    /// Whether an archive lists this checkpoint as incomplete.
     pub incomplete: bool,
 }
 
 impl Entry {
-    /// What is wrong with the record, if it is damaged.
+    /// Returns the damage of the record, if it is damaged.
     pub fn damage(&self) -> Option<&Error> {
         self.record.as_ref().err().filter(|error| error.kind() == ErrorKind::Damaged)
     }
 
-    /// This entry, whole or damaged.
+    /// Returns this entry, whole or damaged.
     ///
     /// # Errors
-    /// Why it could not be read, if that says nothing about the record itself.
+    /// The error of reading it, unless that is damage of the record.
     pub fn unless_unread(self) -> Result<Entry> {
         match self.record {
             Err(error) if error.kind() != ErrorKind::Damaged => Err(error),
@@ -38,13 +39,13 @@ impl Entry {
         }
     }
 
-    /// Whether this is a whole record other than the one with the fingerprint `fp`. One that cannot
-    /// be read may have been that one.
+    /// Returns whether this is a whole record other than the one with the fingerprint `fp`. A
+    /// record that cannot be read may be that one.
     pub fn is_other_than(&self, fp: Fingerprint) -> bool {
         self.record.is_ok() && !self.fp.is_zero() && self.fp != fp
     }
 
-    /// The manifest, if this is one that can be read.
+    /// Returns the manifest, if this is one and can be read.
     pub fn manifest(&self) -> Option<&Manifest> {
         match &self.record {
             Ok(Record { body: Body::Manifest(manifest), .. }) => Some(manifest),
@@ -57,26 +58,26 @@ impl Entry {
 pub struct History<'a> {
     pool: &'a Pool,
     job: &'a JobName,
-    /// Ascending; the next is the last.
+    /// Ascending; the next record is the last one.
     numbers: Vec<u64>,
-    /// What the next must be, as records are removed from the oldest on and only before an archive;
-    /// 0 before the first and behind an archive.
+    /// The number that the next record must have, since records are removed from the oldest on, and
+    /// only before an archive; 0 before the first record and after an archive.
     expected: u64,
     /// Manifests of the archive that was reached, newest first.
     archived: VecDeque<Entry>,
-    /// What users said afterwards.
+    /// Remarks from later notes.
     notes: HashMap<Epoch, Remarks>,
     /// Epochs that were dropped.
     dropped: HashSet<Epoch>,
-    /// Epoch of the last manifest that was met.
+    /// Epoch of the last manifest that was returned.
     lowest: Epoch,
 }
 
-/// Reads the job's records one by one, newest first. Remarks in later notes stand in the manifests
-/// already, and those that a later prune has dropped are left out.
+/// Reads the job's records one by one, newest first. The manifests already have the remarks of
+/// later notes, and the iterator omits checkpoints that a later prune has dropped.
 ///
 /// # Errors
-/// What the log reports when it is listed; damaged records are [`Entry`]s.
+/// Errors of listing the log; damaged records are [`Entry`]s.
 pub fn history<'a>(pool: &'a Pool, job: &'a JobName) -> Result<History<'a>> {
     let numbers = pool.log().numbers(job)?;
     let (archived, notes, dropped) = Default::default();
@@ -97,7 +98,7 @@ impl Iterator for History<'_> {
 }
 
 impl History<'_> {
-    /// The next entry, be it dropped or not: for whoever counts what reading takes.
+    /// Returns the next entry, dropped or not, for callers that count the records read.
     pub fn step(&mut self) -> Option<Entry> {
         let entry = match self.archived.pop_front() {
             Some(entry) => entry,
@@ -106,12 +107,12 @@ impl History<'_> {
         Some(self.met(entry))
     }
 
-    /// Whether a later prune has dropped the checkpoint that an entry holds.
+    /// Returns whether a later prune has dropped the checkpoint that an entry holds.
     pub fn is_dropped(&self, entry: &Entry) -> bool {
         entry.manifest().is_some_and(|manifest| self.dropped.contains(&manifest.epoch))
     }
 
-    /// Takes from an entry what it says about older ones, and adds what newer ones say about it.
+    /// Keeps what an entry says about older ones, and adds what newer ones say about it.
     fn met(&mut self, mut entry: Entry) -> Entry {
         match entry.record.as_mut().map(|record| &mut record.body) {
             Ok(Body::Manifest(manifest)) => {
@@ -124,7 +125,7 @@ impl History<'_> {
                 self.notes.entry(note.epoch).or_insert_with(|| note.remarks.clone());
             }
             Ok(Body::Archive(archive)) => {
-                // What is older is replaced, even where it could not be removed yet.
+                // Older records are replaced, even where they could not be removed yet.
                 self.numbers.clear();
                 self.expected = 0;
                 self.archived = unpack(entry.number, archive, self.lowest);
@@ -135,12 +136,12 @@ impl History<'_> {
         entry
     }
 
-    /// About how many records are still to be read; 0 behind the last.
+    /// Returns about how many records are still to be read; 0 after the last.
     pub fn records_left(&self) -> usize {
         self.numbers.len() + usize::from(!self.archived.is_empty())
     }
 
-    /// The next record, or one entry for all that are missing before it.
+    /// Returns the next record, or one entry for all that are missing before it.
     fn next_record(&mut self) -> Option<Entry> {
         let next = self.numbers.last().copied().unwrap_or(0);
         let missing = self.expected;
@@ -168,7 +169,7 @@ impl History<'_> {
             match self.archive_instead(number) {
                 Ok(Some(archive)) => return archive,
                 Ok(None) => {}
-                // It may be gone for a good reason: that is not known.
+                // It is unknown whether the record was removed on purpose.
                 Err(unknown) => read = Err(unknown),
             }
         }
@@ -178,8 +179,8 @@ impl History<'_> {
         Entry { number, record, bytes, fp, incomplete: false }
     }
 
-    /// The archive that has replaced a record since the log was listed, if that is why it is gone.
-    /// What came after the archive is not ours to tell: it is newer than the listing.
+    /// Returns the archive that has replaced a record since the log was listed, if it is gone for
+    /// that reason. This history omits records after the archive: they are newer than the listing.
     fn archive_instead(&self, number: u64) -> Result<Option<Entry>> {
         let mut now = self.pool.log().numbers(self.job)?;
         loop {
@@ -213,13 +214,13 @@ impl History<'_> {
     }
 }
 
-/// The manifests of an archive, as those see them who read the log when it is there.
+/// Returns the manifests of an archive, as readers of the log see them.
 pub fn manifests_of(archive: &Archive) -> impl Iterator<Item = Manifest> {
     let entries = unpack(0, archive, Epoch::MAX).into_iter();
     entries.filter_map(|entry| entry.manifest().cloned())
 }
 
-/// The manifests of an archive that are older than `below`, newest first.
+/// Returns the manifests of an archive that are older than `below`, newest first.
 fn unpack(number: u64, archive: &Archive, below: Epoch) -> VecDeque<Entry> {
     let entry = |manifest: &Manifest| {
         let incomplete = archive.incomplete.binary_search(&manifest.epoch).is_ok();

@@ -1,4 +1,4 @@
-//! The log of a job: reading its history, opening a session, committing a manifest.
+//! The log of a job: reads its history, opens sessions, commits manifests.
 
 mod history;
 mod position;

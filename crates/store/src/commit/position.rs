@@ -1,11 +1,11 @@
-//! Where a job's log is, as far as writers are concerned: its newest session and epoch.
+//! The position of a job's log for its writers: its newest session and epoch.
 
 use super::{Entry, history};
 use outlive_format::Body;
 use outlive_pool::Pool;
 use outlive_types::{Epoch, ErrorKind, JobName, Result, SessionId};
 
-/// Where a log is. Notes, and what prunes, gcs and scrubs append, change nothing of it.
+/// Position of a log. Notes, and the records of prunes, gcs and scrubs, do not change it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Position {
     /// The newest session.
@@ -15,10 +15,10 @@ pub struct Position {
 }
 
 impl Position {
-    /// Reads no more of the log than it takes to know.
+    /// Reads the log only as far back as necessary.
     ///
     /// # Errors
-    /// What the log reports, but for damage.
+    /// Errors of the log, except damage.
     pub fn of(pool: &Pool, job: &JobName) -> Result<Position> {
         let mut reading = Reading::default();
         for entry in history(pool, job)? {
@@ -37,15 +37,15 @@ pub struct Reading {
     session: Option<SessionId>,
     epoch: Option<Epoch>,
     damaged: u64,
-    /// An archive stands for everything before it: the manifests that it keeps say nothing more.
+    /// Whether an archive was read. It replaces everything before it: its manifests add nothing.
     is_archive_met: bool,
 }
 
 impl Reading {
-    /// The next older entry.
+    /// Adds the next older entry.
     ///
     /// # Errors
-    /// Why the record could not be read, unless it is damaged.
+    /// If the record could not be read, unless it is damaged.
     pub fn add(&mut self, entry: &Entry) -> Result<()> {
         if self.is_archive_met {
             return Ok(());
@@ -61,8 +61,8 @@ impl Reading {
             }
             Ok(Body::Sweep(_) | Body::Close(_) | Body::Note(_)) => (None, None),
             Err(error) if error.kind() != ErrorKind::Damaged => return Err(error.clone()),
-            // It may have been a manifest: its epoch is not used again. What lies below the newest
-            // epoch that can be read has a smaller one anyway.
+            // The record may have been a manifest, whose epoch must not be used again. Records
+            // below the newest readable epoch have smaller epochs anyway.
             Err(_) => {
                 self.damaged += u64::from(self.epoch.is_none());
                 (None, None)
@@ -73,17 +73,17 @@ impl Reading {
         Ok(())
     }
 
-    /// The newest session is known by other means.
+    /// Sets the newest session, which the caller knows, unless a record has named one.
     pub fn assume_session(&mut self, session: SessionId) {
         self.session.get_or_insert(session);
     }
 
-    /// Whether older entries add nothing.
+    /// Returns whether older entries add nothing.
     pub fn is_done(&self) -> bool {
         self.is_archive_met || self.session.is_some() && self.epoch.is_some()
     }
 
-    /// What was read so far.
+    /// Returns the position, as far as it was read.
     pub fn position(&self) -> Position {
         Position { session: self.session, epoch: self.epoch.unwrap_or(0) + self.damaged }
     }

@@ -1,5 +1,5 @@
-//! A writer's hold on the log. Whoever appended the newest session record may commit; everybody
-//! before is fenced, and finds out when their next append loses.
+//! A writer's hold on the log. The writer of the newest session record may commit. All writers
+//! before it are fenced, and learn that when their next append loses.
 
 use super::{Position, Reading, history};
 use crate::images::list_of;
@@ -13,13 +13,13 @@ use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, Rank, Result,
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How often a session tries to open, or a manifest to be appended, while others append.
+/// Attempts to open a session, or to append a manifest, while others append.
 const ATTEMPTS: usize = 32;
 
-/// Where the chunks of a rank are after an archive, if its image stood in a manifest or `in_table`.
+/// Returns a rank's segments after an archive, if its image was in a manifest or `in_table`.
 ///
 /// # Errors
-/// `Damaged` if the page that says so is missing or wrong.
+/// `Damaged` if the page that lists them is missing or wrong.
 pub fn segments_of(
     pool: &Pool,
     moved: &Moved,
@@ -32,39 +32,40 @@ pub fn segments_of(
     }
 }
 
-/// The newest checkpoint that a program has restored or saved: its next one goes on from there. One that it restores
-/// later, and that is older, it only looks at.
+/// The newest checkpoint that a program has restored or saved: its next checkpoint follows it. A
+/// later restore of an older checkpoint does not change it.
 #[derive(Clone, Debug, Default)]
 pub struct Reached(Arc<AtomicU64>);
 
 impl Reached {
-    /// A checkpoint was restored, or may have been saved. Waits for no save that is under way.
+    /// Adds a checkpoint that was restored, or may have been saved. Does not wait for a save in
+    /// progress.
     pub fn add(&self, epoch: Epoch) {
         self.0.fetch_max(epoch, Ordering::Relaxed);
     }
 
-    /// Whether the program may go on from this checkpoint, or from a newer one.
+    /// Returns whether the program may continue from this checkpoint, or from a newer one.
     fn has(&self, epoch: Epoch) -> bool {
         epoch <= self.0.load(Ordering::Relaxed)
     }
 
-    /// The epoch from which checkpoint `epoch` goes on; 0 for none.
+    /// Returns the epoch that checkpoint `epoch` follows; 0 for none.
     pub fn before(&self, epoch: Epoch) -> Epoch {
-        // The last commit may have failed, and its epoch is used again then.
+        // If the last commit failed, its epoch is used again.
         self.0.load(Ordering::Relaxed).min(epoch.saturating_sub(1))
     }
 }
 
-/// Answer to an attempt to commit.
+/// Result of an attempt to commit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Commit {
     /// The checkpoint exists.
     Done(Committed),
-    /// Packs were condemned or chunks moved since: the manifest must be mended and offered again.
+    /// Packs were condemned or chunks moved: the caller must rebase the manifest and commit again.
     Changed(Changes),
 }
 
-/// What is known of a session, if its record is still there and can be read.
+/// Returns the record of a session, if it still exists and can be read.
 fn find_session(pool: &Pool, job: &JobName, id: SessionId) -> Option<Session> {
     let sessions = history(pool, job).ok()?.filter_map(|entry| match entry.record.ok()?.body {
         Body::Session(session) => Some(session),
@@ -81,37 +82,41 @@ pub struct LogHead {
     number: u64,
     fp: Fingerprint,
     session: Option<SessionId>,
-    /// Number of the record that opened it: what it says is known, whether it can be read or not.
+    /// Number of the record that opened it: its content is known, whether it can be read or not.
     opened: u64,
-    /// True between a failed append and the next look at the log: we do not know its newest record.
+    /// True between a failed append and the next look at the log, whose newest record is unknown
+    /// then.
     uncertain: bool,
-    /// Where the log must be when the next session is opened.
+    /// Position that the log must have when the next session is opened.
     expected: Option<Position>,
-    /// Number of the newest record of which the restored checkpoint takes account that the next save follows.
+    /// Number of the newest record of which the restored checkpoint takes account that the next
+    /// save follows.
     restored_as_of: Option<u64>,
     /// A session that is being opened.
     opening: Option<SessionId>,
     /// A session whose end is uncertain.
     ending: Option<SessionId>,
-    /// Shows to other hosts that this writer runs, from before its session is opened until after it is closed.
+    /// Shows other hosts that this writer runs, from before its session is opened until after it is
+    /// closed.
     lease: Option<Lease>,
     fenced: Option<Error>,
-    /// Others have saved since this writer looked, or the log was put back: it must look again.
+    /// Others have saved since this writer's last look, or the log was put back: it must look
+    /// again.
     is_stale: bool,
-    /// A reader has found damage in a checkpoint since this was last asked.
+    /// Whether a reader has found damage in a checkpoint since the last `take_damage`.
     met_damage: bool,
-    /// Which targets there were before anything was written that is not in a record yet.
+    /// The pool's targets before the first write that no record names yet.
     targets: Option<TargetsThen>,
-    /// What this writer has restored and saved.
+    /// The newest checkpoint that this writer has restored or saved.
     reached: Reached,
     /// Newest epoch in the log.
     pub last_epoch: Epoch,
-    /// What was seen of sweeps and archives and not yet asked for.
+    /// Changes by sweeps and archives that the caller has not taken yet.
     changes: Changes,
 }
 
 impl LogHead {
-    /// A head that has looked at nothing yet.
+    /// Makes a head that has not read the log yet.
     pub fn new(job: JobName) -> LogHead {
         LogHead {
             job,
@@ -135,38 +140,39 @@ impl LogHead {
         }
     }
 
-    /// What others have done to the log since this was last asked.
+    /// Returns the changes by others to the log since the last call.
     pub fn take_changes(&mut self) -> Changes {
         std::mem::take(&mut self.changes)
     }
 
-    /// Gives back changes that could not be dealt with, to be asked for again.
+    /// Gives back changes that the caller could not handle, so that the next call returns them.
     pub fn put_back(&mut self, mut changes: Changes) {
         changes.then(std::mem::take(&mut self.changes));
         self.changes = changes;
     }
 
-    /// Makes sure that this session, which must be open, still is.
+    /// Checks that this session, which must be open, still is.
     ///
     /// # Errors
-    /// `Fenced` if another has followed; what the log reports.
+    /// `Fenced` if another session has followed; errors of the log.
     pub fn check(&mut self, pool: &Pool) -> Result<()> {
         self.look(pool, self.session)?;
         self.check_targets(pool, &Spread::new())
     }
 
-    /// Makes sure that what was written since [`LogHead::open`] lies on targets that the pool has still.
+    /// Checks that the data written since [`LogHead::open`] is on targets that the pool still has.
     fn check_targets(&self, pool: &Pool, others: &Spread) -> Result<()> {
         self.targets.as_ref().map_or(Ok(()), |then| pool.check_targets(then, others))
     }
 
-    /// Why something failed: if this session is over, that is why, whatever `error` says. Who has
-    /// followed may have taken our unfinished packs for left-overs, or moved what we read. `Retry` if
-    /// something seems damaged and the log does not say who is at work.
+    /// Returns the cause of a failure: the end of this session, if it has ended, else `error`. The
+    /// writer of a later session may have taken unfinished packs for leftovers, or moved data that
+    /// this one reads. `Retry` if data seems damaged and the log does not show which writer is
+    /// active.
     pub fn blame(&mut self, pool: &Pool, error: Error) -> Error {
         match self.session.map(|_| self.check(pool)) {
             Some(Err(fenced)) if fenced.kind() == ErrorKind::Fenced => fenced,
-            // What is missing may be what another has moved: then nothing is damaged.
+            // Another writer may have moved the missing data: then nothing is damaged.
             Some(Err(unknown))
                 if error.kind() == ErrorKind::Damaged && unknown.kind() == ErrorKind::Retry =>
             {
@@ -179,82 +185,85 @@ impl LogHead {
         }
     }
 
-    /// Takes note of where the log is now: the next session is opened only if nobody has saved by
-    /// then, or begun to. For whoever restores and means to go on from there.
+    /// Notes the position of the log. The next session is opened only if no other writer has saved,
+    /// or begun to save, by then. For programs that restore and continue from there.
     ///
     /// # Errors
-    /// What the log reports.
+    /// Errors of the log.
     pub fn note_position(&mut self, pool: &Pool) -> Result<Position> {
         let position = Position::of(pool, &self.job)?;
         (self.expected, self.is_stale) = (Some(position), false);
         Ok(position)
     }
 
-    /// The next save follows a restored checkpoint, which takes account of the log up to this record.
+    /// Notes that the next save follows a restored checkpoint, which takes account of the log up to
+    /// this record.
     pub fn follows_as_of(&mut self, number: u64) {
         self.restored_as_of = Some(number);
     }
 
-    /// The next session is opened whoever has saved meanwhile: what they saved is left behind.
+    /// Allows the next session even if others have saved meanwhile: the program does not continue
+    /// from their checkpoints.
     pub fn take_over(&mut self) {
         (self.expected, self.is_stale) = (None, false);
     }
 
-    /// What this writer has restored and saved.
+    /// Returns the newest checkpoint that this writer has restored or saved.
     pub fn reached(&self) -> &Reached {
         &self.reached
     }
 
-    /// Shares what the program has restored and saved.
+    /// Uses a `reached` that other writers of the program share.
     pub fn share_reached(&mut self, reached: Reached) {
         self.reached = reached;
     }
 
-    /// The job.
+    /// Returns the job.
     pub fn job(&self) -> &JobName {
         &self.job
     }
 
-    /// The session, once it is open.
+    /// Returns the session, once it is open.
     pub fn session(&self) -> Option<SessionId> {
         self.session
     }
 
-    /// Whether the next save of this writer would be refused, as far as it has seen: another one has taken over, others
-    /// have saved since it looked, or the log was put back.
+    /// Returns whether the next save of this writer would be refused, as far as it knows. The
+    /// reasons: another writer has taken over, others have saved since its last look, or the log
+    /// was put back.
     pub fn is_refused(&self) -> bool {
         self.fenced.is_some() || self.is_stale
     }
 
-    /// Whether a reader has marked a checkpoint as suspect since this was last asked.
+    /// Returns whether a reader has marked a checkpoint as suspect since the last call.
     pub fn take_damage(&mut self) -> bool {
         std::mem::take(&mut self.met_damage)
     }
 
-    /// Number of the newest record that was seen.
+    /// Returns the number of the newest record that it has read.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// The session, opened in the log if there is none yet. Answers true if it was opened now.
+    /// Returns the session; opens one in the log if there is none, and then returns true as well.
     ///
     /// # Errors
-    /// `Fenced` if another writer has taken over since; what the log reports.
+    /// `Fenced` if another writer has taken over; errors of the log.
     pub fn open(&mut self, pool: &Pool) -> Result<(SessionId, bool)> {
         if let Some(error) = &self.fenced {
             return Err(error.clone());
         }
-        // Nothing is written before.
+        // Read the targets before the first write.
         self.targets = pool.targets_now()?;
         match self.session {
             Some(session) if !self.uncertain => {
-                // Cheaper to be told now than after everything is stored.
+                // To learn it now is cheaper than after everything is stored.
                 if self.has_news(pool)? {
                     self.look(pool, Some(session))?;
                 }
                 Ok((session, false))
             }
-            // After a failed append the same session goes on, from whatever the log holds now.
+            // After a failed append the same session continues, from the log's present end.
             Some(session) => {
                 self.look(pool, Some(session))?;
                 self.uncertain = false;
@@ -264,7 +273,7 @@ impl LogHead {
         }
     }
 
-    /// Whether others have appended something, as far as a look at one or two records tells.
+    /// Returns whether others have appended records, as far as a look at one or two records shows.
     fn has_news(&self, pool: &Pool) -> Result<bool> {
         let is_there = |number| match pool.log().read(&self.job, number) {
             Ok(_) => Ok(true),
@@ -274,10 +283,11 @@ impl LogHead {
         Ok(is_there(self.number + 1)? || !is_there(self.number)?)
     }
 
-    /// The pool is where it was, and whoever saves knows what was lost with targets in memory.
+    /// Checks that the pool is where it was, and that the logs list the data lost with volatile
+    /// targets.
     fn check_markers(&self, pool: &Pool) -> Result<()> {
         pool.check_markers()?;
-        // A collector is who finds that out.
+        // A collector finds that data.
         if self.job.is_gc() { Ok(()) } else { pool.check_settled() }
     }
 
@@ -285,12 +295,13 @@ impl LogHead {
         self.check_markers(pool)?;
         for _ in 0..ATTEMPTS {
             let now = self.look(pool, None)?;
-            // Its record is there, although the append has not said so. A gc may have ended it since, as its lease had
-            // ended: so another one follows it, with a new lease.
+            // The record of this session exists, although the append failed. A gc may have ended
+            // the session since, as its lease had ended. So the writer opens another session, with
+            // a new lease.
             if now.session.is_some() && now.session == self.opening {
                 (self.ending, self.lease) = (self.opening.take(), None);
             }
-            // The same one after a failure: its record may be there.
+            // Use the same session again after a failure: its record may exist.
             let session = *self.opening.get_or_insert_with(|| {
                 let mut id = [0; 12];
                 pool.env().rng.fill(&mut id);
@@ -303,7 +314,8 @@ impl LogHead {
                 self.is_stale = checked.is_err();
                 checked?;
             }
-            // Without a lease this host alone can tell whether the writer runs. No job waits for packs of collectors.
+            // Without a lease only this host can tell whether the writer runs. Collectors need
+            // none: no job waits for their packs.
             if self.lease.is_none() && !self.job.is_gc() {
                 self.lease = pool.log().lease().unwrap_or_default();
             }
@@ -318,9 +330,9 @@ impl LogHead {
                 lease: self.lease.as_ref().map(|lease| lease.token.clone()).unwrap_or_default(),
             });
             if self.append(pool, body)? == Append::Done {
-                // In the log it is open, whatever comes of the next look.
+                // The log has the session open, whatever the next check returns.
                 self.ending = Some(session);
-                self.check_markers(pool)?; // nobody has taken it away meanwhile
+                self.check_markers(pool)?; // the pool was not removed meanwhile
                 (self.session, self.opened) = (Some(session), self.number);
                 (self.expected, self.opening, self.ending) = (None, None, None);
                 return Ok((session, true));
@@ -332,7 +344,7 @@ impl LogHead {
         )))
     }
 
-    /// Refuses to go on from a state that others have left behind.
+    /// Refuses to continue from a state after which others have saved.
     fn check_position(&self, pool: &Pool, now: Position) -> Result<()> {
         let Some(then) = self.expected.filter(|then| *then != now) else { return Ok(()) };
         let who = match now.session.and_then(|session| find_session(pool, &self.job, session)) {
@@ -354,9 +366,9 @@ impl LogHead {
         )))
     }
 
-    /// Looks at the newest records: number and fingerprint of the last, the newest epoch, whether
-    /// the newest session is still `mine`, and what has changed since the last look. Answers the
-    /// log's position.
+    /// Reads the newest records: number and fingerprint of the last one, the newest epoch, whether
+    /// the newest session is still `mine`, and the changes since the last look. Returns the log's
+    /// position.
     fn look(&mut self, pool: &Pool, mine: Option<SessionId>) -> Result<Position> {
         let seen = Previous { number: self.number, fp: self.fp };
         let mut newest: Option<Previous> = None;
@@ -372,7 +384,8 @@ impl LogHead {
             }
             let damage = entry.damage();
             match (mine, damage) {
-                // It may be a rival's session: who did not write it must take it for that.
+                // It may be a rival's session record: a writer that did not write it must assume
+                // so.
                 (Some(_), Some(error)) if is_new => {
                     return Err(self.fence_behind(entry.number, error));
                 }
@@ -387,8 +400,8 @@ impl LogHead {
                 Ok(Body::Prune(prune)) if is_new => since.dropped.extend(prune.epochs),
                 Ok(Body::Sweep(sweep)) if is_new => since.condemned.extend(sweep.packs),
                 Ok(Body::Note(note)) if is_new && note.remarks.suspect => {
-                    // Before the first save a mark counts if it is newer than what that save follows, and of a
-                    // checkpoint with which it may share.
+                    // Before the first save, a mark counts if it is newer than the checkpoint that
+                    // the save follows, and marks a checkpoint with which the save may share.
                     let is_newer = |as_of| entry.number > as_of;
                     let may_share =
                         self.restored_as_of.is_some_and(is_newer) && self.reached.has(note.epoch);
@@ -407,7 +420,7 @@ impl LogHead {
                         let Archive { segments, lists, .. } = archive;
                         since.moved = Some(Moved { number, segments, lists, epochs });
                     }
-                    // It stands for everything before it.
+                    // It replaces everything before it.
                     is_last = true;
                 }
                 _ => {}
@@ -428,10 +441,10 @@ impl LogHead {
             (Some(mine), Some(newest)) if newest != mine => {
                 Err(self.fence(find_session(pool, &self.job, newest)))
             }
-            // A gc has given up the record of our session, which it could not read. So it did not
-            // know of us, and may have deleted what we were about to commit.
+            // A gc has dropped the record of this session, which it could not read. So it did not
+            // know the session, and may have deleted packs that this writer was about to commit.
             (Some(_), None) => Err(self.fence(None)),
-            // While it ends its session, this writer may have closed that itself.
+            // A writer that ends its session may have appended the close record itself.
             _ if is_closed && self.ending != mine => Err(self.fence_without_lease()),
             _ => Ok(position),
         }
@@ -456,14 +469,14 @@ impl LogHead {
         self.must_stop(error)
     }
 
-    /// From now on this writer appends nothing.
+    /// Stops this writer: it appends nothing from now on.
     fn must_stop(&mut self, error: Error) -> Error {
         self.fenced = Some(error.clone());
         self.lease = None;
         error
     }
 
-    /// A gc has seen that the lease had ended, and has ended the session.
+    /// Fences this writer after a gc has ended its session, since its lease had ended.
     fn fence_without_lease(&mut self) -> Error {
         let error = Error::fenced(format!(
             "a gc or prune has ended the session of job {}, as this program seemed to have ended: it was held up, or cut \
@@ -491,17 +504,18 @@ impl LogHead {
         self.must_stop(error)
     }
 
-    /// Appends the manifest; from then on the checkpoint exists. Somebody else's note does not
-    /// stand in the way; after a sweep or an archive the caller must mend the manifest first. `written` says
-    /// where other processes have put what the manifest names.
+    /// Appends the manifest; from then on the checkpoint exists. A note by another process does not
+    /// prevent that. After a sweep or an archive, the caller must rebase the manifest first.
+    /// `written` lists the targets to which other processes have written packs of the manifest.
     ///
     /// # Errors
-    /// `Fenced` if another writer has taken over; after any other error the checkpoint may or may
-    /// not exist, and the next `open` finds out.
+    /// `Fenced` if another writer has taken over. After any other error the checkpoint may or may
+    /// not exist; the next `open` finds out.
     pub fn commit(&mut self, pool: &Pool, manifest: &Manifest, written: &Spread) -> Result<Commit> {
         self.check_markers(pool)?;
         for _ in 0..ATTEMPTS {
-            // Reload behind every append that was lost: who has made a target anew calls us back so.
+            // Check again after every lost append: a process that has recreated a target reports it
+            // by a record.
             self.check_targets(pool, written)?;
             let record = self.record(Body::Manifest(manifest.clone()));
             let record_bytes = record.encode()?.len() as u64;
@@ -509,7 +523,7 @@ impl LogHead {
             let committed = Committed { number: record.number, record_bytes, in_table };
             let appended = self.append(pool, record.body);
             if appended != Ok(Append::Lost) {
-                // Also if it has failed: it may be in the log all the same.
+                // Also after an error: the manifest may be in the log all the same.
                 self.reached.add(manifest.epoch);
             }
             if appended? == Append::Done {
@@ -520,8 +534,8 @@ impl LogHead {
             let before = Previous { number: self.number, fp: self.fp };
             let looked = self.look(pool, self.session);
             let is_fenced = looked.as_ref().is_err_and(|e| e.kind() == ErrorKind::Fenced);
-            // What was held up on its way was our record: archives have taken it up meanwhile, and
-            // others may have followed, of whom the next save is told.
+            // The delayed append may have succeeded: archives have taken in its record. Other
+            // sessions may have followed, and the next save learns of them.
             let may_be_there = looked.as_ref().map_or(is_fenced, |p| p.epoch >= manifest.epoch);
             if may_be_there && self.is_committed(pool, manifest)? {
                 pool.log().sync(&self.job)?;
@@ -531,8 +545,8 @@ impl LogHead {
             if before == (Previous { number: self.number, fp: self.fp })
                 || self.last_epoch >= manifest.epoch
             {
-                // Nobody opened a session, yet the number or the epoch is taken: the log was
-                // written by other means, and we cannot know what it holds.
+                // No other session was opened, yet the number or the epoch is taken: the log was
+                // changed by other means, and its content is unknown.
                 return Err(self.fence(None));
             }
             let changes = self.take_changes();
@@ -547,7 +561,8 @@ impl LogHead {
         )))
     }
 
-    /// Whether a manifest of this session is in the log; then the program goes on from it.
+    /// Returns whether a manifest of this session is in the log; then the program continues from
+    /// it.
     fn is_committed(&self, pool: &Pool, manifest: &Manifest) -> Result<bool> {
         for entry in history(pool, &self.job)? {
             let is_it = |there: &Manifest| {
@@ -561,11 +576,12 @@ impl LogHead {
         Ok(false)
     }
 
-    /// Ends the open session in the log. Even after an error this writer never uses that session again: the next
-    /// [`LogHead::open`] opens another.
+    /// Ends the open session in the log. Even after an error this writer never uses that session
+    /// again: the next [`LogHead::open`] opens another one.
     ///
     /// # Errors
-    /// Errors of the log, unless an earlier append had failed. A takeover by another writer is no error.
+    /// Errors of the log, unless an earlier append had failed. A takeover by another writer is no
+    /// error.
     pub fn close(&mut self, pool: &Pool) -> Result<()> {
         let had_failed = self.uncertain;
         match self.end(pool) {
@@ -574,7 +590,7 @@ impl LogHead {
         }
     }
 
-    /// As [`LogHead::close`]; call it again after an error.
+    /// Ends the session as [`LogHead::close`] does; call it again after an error.
     ///
     /// # Errors
     /// Errors of the log; the session may then still be open.
@@ -585,19 +601,20 @@ impl LogHead {
     }
 
     fn end_in_log(&mut self, pool: &Pool) -> Result<()> {
-        // While it is not known whether another one was opened behind it, a gc finds out once this process is gone.
+        // If another session may have been opened after this one, a gc ends it once this process is
+        // gone.
         let ending = self.ending.filter(|_| self.opening.is_none());
         let Some(session) = self.session.take().or(ending) else { return Ok(()) };
         if self.fenced.is_some() {
             return Ok(());
         }
         self.ending = Some(session);
-        // What this writer does later goes on from here.
+        // Later saves of this writer continue from here.
         self.expected = Some(Position { session: Some(session), epoch: self.last_epoch });
         let mut must_look = self.uncertain;
         for _ in 0..ATTEMPTS {
             if must_look {
-                // Notes and sweeps do not matter; another session means that this one is over.
+                // Notes and sweeps do not matter; another session means that this one has ended.
                 match self.look(pool, Some(session)) {
                     Err(error) if error.kind() == ErrorKind::Fenced => {
                         self.ending = None;
@@ -639,10 +656,10 @@ impl LogHead {
     }
 }
 
-/// Appends a note to a job's log, whoever else appends.
+/// Appends a note to a job's log, also while others append.
 ///
 /// # Errors
-/// `Retry` if others are faster all the time; what the log reports.
+/// `Retry` if other appends win every time; errors of the log.
 pub fn append_note(pool: &Pool, job: &JobName, note: Note) -> Result<()> {
     for _ in 0..ATTEMPTS {
         let number = pool.log().latest(job)?;
@@ -654,7 +671,7 @@ pub fn append_note(pool: &Pool, job: &JobName, note: Note) -> Result<()> {
         }
         let newest = match pool.log().read(job, number) {
             Ok(newest) => newest,
-            // It is gone by now, replaced by an archive.
+            // An archive has replaced the record meanwhile.
             Err(error) if error.kind() == ErrorKind::Damaged => continue,
             Err(error) => return Err(error),
         };

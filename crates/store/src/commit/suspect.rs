@@ -1,15 +1,15 @@
-//! Records that damage was found in a checkpoint.
+//! Records damage that was found in a checkpoint.
 
 use super::{Entry, append_note, history};
 use outlive_format::Note;
 use outlive_pool::Pool;
 use outlive_types::{Epoch, JobName, Result};
 
-/// Marks a checkpoint as suspect, unless the log marks it already: rules of prunes do not count it, and lazy restores
-/// pass over it, until a verification or a scrub finds it whole.
+/// Marks a checkpoint as suspect, unless the log marks it already. Prune rules do not count a
+/// suspect checkpoint, and lazy restores skip it, until a verification or a scrub finds it whole.
 ///
 /// # Errors
-/// What the log reports; `Retry` if other writers append all the time.
+/// Errors of the log; `Retry` if other writers append all the time.
 pub fn mark_suspect(pool: &Pool, job: &JobName, epoch: Epoch) -> Result<()> {
     let is_it = |entry: &Entry| entry.manifest().is_some_and(|found| found.epoch == epoch);
     let Some(entry) = history(pool, job)?.find(is_it) else { return Ok(()) };

@@ -1,6 +1,7 @@
-//! Copies checkpoints from one pool to another: `plan` (which, and may they) -> `needs` (what of them
-//! the base there does not have) -> `run` (read, verify and `store` what is lacking, commit, epoch by
-//! epoch). On the way to a target a copy is a save like any other: sessions, mending and all.
+//! Copies checkpoints from one pool, the source, to another, the destination. `plan` chooses them
+//! and checks that they may follow. `needs` finds the data that the base at the destination lacks.
+//! `run` reads and verifies it, lets `store` write it, and commits, epoch by epoch. For the
+//! destination, a copy is a save like any other, with sessions and rebases.
 
 mod needs;
 mod plan;

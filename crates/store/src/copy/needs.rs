@@ -1,4 +1,4 @@
-//! What an image needs that its base does not: nodes and chunks to look for. Subtrees that the base
+//! Finds the nodes and chunks that an image needs and its base does not. Subtrees that the base
 //! needs, too, are left out whole, and their nodes are not read again.
 
 use crate::index::{Fingerprints, Locator, Pages, ReadItem};
@@ -14,44 +14,44 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 /// Leaves read in one go.
 const LEAF_BATCH: usize = 1024;
 
-/// The nodes of one image, as far as it takes to know that another one has them: 32 bytes a node and
-/// 32 for each that another names.
+/// The nodes of one image, as far as needed to see that another image has them: 32 bytes a node,
+/// and 32 for each node that another one names.
 #[derive(Debug, Default)]
 pub struct NodeSet {
     /// Children of inner nodes.
     inner: HashMap<Fingerprint, Vec<Fingerprint>>,
-    /// The chains below leaves.
+    /// Bases below each leaf, newest first.
     leaves: HashMap<Fingerprint, Vec<Fingerprint>>,
-    /// Everything that is in a chain.
+    /// All of these bases.
     bases: HashSet<Fingerprint>,
-    /// Of an image of files: the listing, and the recipes of its items.
+    /// For an image of files: the listing, and the recipes of its items.
     listing: Option<Fingerprint>,
     recipes: HashSet<Fingerprint>,
 }
 
-/// What is to be stored, unless it is there.
+/// Objects to store, unless the destination has them.
 #[derive(Debug, Default)]
 pub struct Needs {
     /// Nodes.
     pub nodes: Vec<ReadItem>,
-    /// Chunks and slices, each once, with the pages that are needed of it.
+    /// Chunks and slices, each once, with its needed pages.
     pub chunks: Vec<NeededChunk>,
 }
 
-/// A chunk or a slice, and which of its pages are needed.
+/// A chunk or a slice, and its needed pages.
 #[derive(Clone, Copy, Debug)]
 pub struct NeededChunk {
-    /// What is read.
+    /// Object to read.
     pub item: ReadItem,
-    /// In groups of the pool that it is read from.
+    /// Needed pages, in groups of the source pool.
     pub pages: PageSet,
 }
 
-/// Finds what an image needs besides what is needed by the one whose nodes are `base`; and its own
-/// nodes.
+/// Finds what an image needs besides the needs of the image whose nodes are `base`. Also returns
+/// the image's own nodes.
 ///
 /// # Errors
-/// `Damaged` if something that must be read is missing or wrong.
+/// `Damaged` if an object that must be read is missing or wrong.
 pub fn needs(
     pool: &Pool,
     locator: &Locator,
@@ -74,7 +74,7 @@ struct Finder<'a> {
     locator: &'a Locator,
     needs: Needs,
     seen: Fingerprints,
-    /// Where chunks and slices are in `needs`.
+    /// Positions of chunks and slices in `needs`.
     chunks: HashMap<(Fingerprint, Option<SliceForm>), usize>,
     group_log2: u8,
 }
@@ -150,7 +150,7 @@ fn memory(
     Ok(nodes)
 }
 
-/// New leaves: what they have of leaves that the base needs as well is not looked at.
+/// Reads new leaves, without their parts in leaves that the base also needs.
 fn leaves(
     pool: &Pool,
     found: &mut Finder<'_>,
@@ -179,7 +179,7 @@ fn leaves(
     for top in tops {
         let (mut chain, mut deltas) = (Vec::new(), Vec::new());
         let mut fp = *top;
-        // A chain of what was read ends with a full leaf or one of the base; a circle has no hash.
+        // The leaves read end with a full leaf or one of the base; hashes allow no circle.
         while let Some(leaf) = parts.get(&fp) {
             deltas.push(leaf);
             let LeafKind::Delta { base: below, .. } = leaf.kind else { break };

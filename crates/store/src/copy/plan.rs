@@ -1,4 +1,4 @@
-//! Which checkpoints a copy takes, and whether they may follow what is there.
+//! Chooses the checkpoints of a copy, and checks whether they may follow those at the destination.
 
 use crate::commit::history;
 use crate::gc::JobState;
@@ -9,49 +9,51 @@ use outlive_types::{Epoch, Error, ErrorKind, JobName, Result};
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// What is copied, and how.
+/// Options of a copy.
 #[derive(Clone, Debug, Default)]
 pub struct CopyOptions {
-    /// These jobs; all without any.
+    /// Jobs to copy; all if empty.
     pub jobs: Vec<JobName>,
-    /// These epochs of the one job; all without any.
+    /// Epochs of the one job to copy; all if empty.
     pub epochs: BTreeSet<Epoch>,
-    /// The one job gets this name.
+    /// New name of the one job.
     pub rename: Option<JobName>,
-    /// The job there is the same, though the two have no checkpoint in common (any more).
+    /// Takes the job at the destination for the same one, though the two have no checkpoint in
+    /// common (any more).
     pub same_history: bool,
-    /// At most so many bytes a second are read.
+    /// Maximum number of bytes to read per second.
     pub bytes_per_s: Option<u64>,
 }
 
-/// A checkpoint that will be copied.
+/// A checkpoint to copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EpochCopy {
-    /// Its epoch, here and there.
+    /// Its epoch, in both pools.
     pub epoch: Epoch,
     /// Bytes of its state.
     pub state_bytes: u64,
 }
 
-/// What will be done about a job.
+/// Plan for one job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JobCopy {
-    /// The job here.
+    /// The job in the source.
     pub from: JobName,
-    /// The job there.
+    /// The job at the destination.
     pub to: JobName,
-    /// Checkpoints that are copied, oldest first.
+    /// Checkpoints to copy, oldest first.
     pub copied: Vec<EpochCopy>,
-    /// Those that are there already.
+    /// Epochs that the destination has already.
     pub there: Vec<Epoch>,
-    /// Those that are not there, but older than something that is or was: a log only goes forward.
+    /// Epochs that the destination lacks, but older than one that it has or had: a log only goes
+    /// forward.
     pub behind: Vec<Epoch>,
-    /// Records of its log that cannot be read.
+    /// Number of records of the source's log that cannot be read.
     pub unreadable: u64,
 }
 
 impl JobCopy {
-    /// Nothing, yet.
+    /// Returns a plan without any checkpoint yet.
     pub(super) fn new(from: &JobName, to: &JobName) -> JobCopy {
         JobCopy {
             from: from.clone(),
@@ -64,12 +66,12 @@ impl JobCopy {
     }
 }
 
-/// What a copy will do.
+/// Plan of a copy.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CopyPlan {
-    /// One for each job that can be copied.
+    /// One plan for each job that can be copied.
     pub jobs: Vec<JobCopy>,
-    /// Those that cannot, and why: the others are copied all the same.
+    /// Jobs that cannot be copied, and why; the others are copied all the same.
     pub refused: Vec<(JobName, Error)>,
 }
 
@@ -95,12 +97,12 @@ impl fmt::Display for CopyPlan {
     }
 }
 
-/// Plans a copy. Writes nothing. Of several jobs one that is no history of what is there is refused
-/// in the plan.
+/// Plans a copy, and writes nothing. One of several jobs is refused in the plan if its history is
+/// not that of the job at the destination.
 ///
 /// # Errors
-/// `Invalid` for jobs or epochs that are not there, pools whose sizes do not go together, and if the
-/// only job is refused; what the logs report.
+/// `Invalid` for unknown jobs or epochs, for pools whose sizes do not fit, and if the only job is
+/// refused; errors of the logs.
 pub fn plan(from: &Pool, to: &Pool, options: &CopyOptions) -> Result<CopyPlan> {
     check_sizes(from, to)?;
     let is_one = options.jobs.len() == 1;
@@ -126,7 +128,7 @@ pub fn plan(from: &Pool, to: &Pool, options: &CopyOptions) -> Result<CopyPlan> {
     Ok(plan)
 }
 
-/// Chunks are copied as they are, so they must be allowed there.
+/// Checks that the destination allows the chunks of the source, which are copied as they are.
 fn check_sizes(from: &Pool, to: &Pool) -> Result<()> {
     let (here, there) = (from.config().format.chunk_bytes_max, to.config().format.chunk_bytes_max);
     match here > there {
@@ -138,7 +140,7 @@ fn check_sizes(from: &Pool, to: &Pool) -> Result<()> {
     }
 }
 
-/// Plans the copy of a job to one that is as `state` says.
+/// Plans the copy of a job to one with the state `state`.
 ///
 /// # Errors
 /// As [`plan`].
@@ -160,7 +162,7 @@ pub fn plan_job(
     let mut has_common = false;
     for manifest in &manifests {
         let epoch = manifest.epoch;
-        // Newest first.
+        // The manifests of `state` are newest first.
         let there = state.manifests.binary_search_by(|there| epoch.cmp(&there.epoch));
         match there.ok().map(|at| &state.manifests[at]) {
             Some(there) if is_same([from, to], [manifest, there])? => {
@@ -196,8 +198,8 @@ pub fn plan_job(
     Ok(plan)
 }
 
-/// Roots are fingerprints of everything below them, so this is a comparison of the bytes. Where an image table is
-/// damaged, what the manifests say must do.
+/// Whether two checkpoints are the same. Roots are fingerprints of everything below them, so this
+/// compares the bytes. If an image table is damaged, only the manifests count.
 fn is_same(pools: [&Pool; 2], manifests: [&Manifest; 2]) -> Result<bool> {
     let what =
         |m: &Manifest| (m.epoch, m.frozen_ns, m.world_size, m.kind(), m.regions(), m.state_bytes());

@@ -1,5 +1,5 @@
-//! Carries a copy out: epoch by epoch, oldest first, each committed before the next is begun. So
-//! whenever it is stopped, the next run goes on behind what is committed.
+//! Carries a copy out: epoch by epoch, oldest first, each committed before the next begins. So
+//! after a stop, the next run continues behind the last commit.
 
 use super::needs::{NeededChunk, NodeSet, needs};
 use super::plan::{CopyOptions, CopyPlan, JobCopy, plan, plan_job};
@@ -25,7 +25,8 @@ use outlive_types::{Epoch, Error, ErrorKind, JobName, Rank, Result};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// How often an epoch is sent anew because its base there was pruned meanwhile.
+/// Maximum number of attempts to send an epoch: its base at the destination may be pruned
+/// meanwhile.
 const ATTEMPTS: usize = 4;
 
 /// A checkpoint that was copied.
@@ -35,25 +36,25 @@ pub struct Copied {
     pub epoch: Epoch,
     /// Bytes of chunks that were read and sent.
     pub sent_bytes: u64,
-    /// Bytes of chunks that were looked for and found there.
+    /// Bytes of chunks that the destination had already.
     pub found_bytes: u64,
-    /// Bytes written there: data, nodes, directories, padding, manifest.
+    /// Bytes written at the destination: data, nodes, directories, padding, manifest.
     pub new_bytes: u64,
 }
 
-/// What was done about a job.
+/// Result for one job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JobCopied {
-    /// What was planned.
+    /// The plan.
     pub plan: JobCopy,
     /// Checkpoints copied.
     pub copied: Vec<Copied>,
     /// Checkpoints that are damaged, and were left out.
     pub damaged: Vec<(Epoch, Error)>,
-    /// Checkpoints that were dropped before it was their turn.
+    /// Checkpoints that were dropped before they were copied.
     pub gone: Vec<Epoch>,
-    /// Why no more of it was copied, though others were: the two jobs are not one history, or
-    /// another writer has taken over the one there.
+    /// Reason why no more of it was copied, though others were: the two jobs are not one history,
+    /// or another writer has taken over the one at the destination.
     pub refused: Option<Error>,
 }
 
@@ -69,7 +70,7 @@ impl JobCopied {
     }
 }
 
-/// What a copy did.
+/// Result of a copy.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CopyReport {
     /// One for each job.
@@ -77,7 +78,7 @@ pub struct CopyReport {
 }
 
 impl CopyReport {
-    /// What a plan amounts to before anything is done.
+    /// Returns the report of a plan before anything is copied.
     pub fn planned(plan: CopyPlan, options: &CopyOptions) -> CopyReport {
         let refused = |(job, why): (JobName, Error)| JobCopied::refused(&job, options, why);
         let mut jobs: Vec<JobCopied> = plan.jobs.into_iter().map(JobCopied::new).collect();
@@ -86,24 +87,25 @@ impl CopyReport {
         CopyReport { jobs }
     }
 
-    /// True if nothing that was asked for is damaged.
+    /// Returns true if nothing that was asked for is damaged.
     pub fn is_whole(&self) -> bool {
         self.jobs.iter().all(|job| job.damaged.is_empty() && job.plan.unreadable == 0)
     }
 
-    /// Why the first job that was refused was.
+    /// Returns why the first refused job was refused.
     pub fn refused(&self) -> Option<&Error> {
         self.jobs.iter().find_map(|job| job.refused.as_ref())
     }
 }
 
-/// Copies checkpoints. Every byte is verified on the way; what is damaged is left out and told. The
-/// jobs there are fenced as by any save; one that needs nothing is not touched. Of several jobs, one
-/// that is refused or taken over is told in the report, and the others are copied.
+/// Copies checkpoints. It verifies every byte on the way; it leaves damaged checkpoints out and
+/// reports them. It fences the jobs at the destination as any save does, except those that need
+/// nothing. If one of several jobs is refused or taken over, the report says so, and the others are
+/// copied.
 ///
 /// # Errors
-/// As [`plan()`]; `Fenced` if another writer takes the only job over; what the target reports. What
-/// was committed until then stays, and another run goes on behind it.
+/// As [`plan()`]; `Fenced` if another writer takes the only job over; errors of the destination.
+/// Checkpoints committed before stay, and another run continues behind them.
 pub fn copy(from: &Pool, to: &Pool, options: &CopyOptions) -> Result<CopyReport> {
     let pace = Pace::new(options.bytes_per_s);
     let mut report = CopyReport::planned(plan(from, to, options)?, options);
@@ -128,33 +130,33 @@ pub fn copy(from: &Pool, to: &Pool, options: &CopyOptions) -> Result<CopyReport>
     Ok(report)
 }
 
-/// Whether other jobs can be copied all the same. What the system refuses may hold for all of them.
+/// Whether other jobs can be copied all the same. An error of the system may hit all of them.
 fn is_about_one_job(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Fenced) && error.os().is_none()
 }
 
-/// One rank of the job there.
+/// One rank of the job at the destination.
 struct RankCopy {
-    /// Follows the image of the rank there that the next one takes over from.
+    /// Follows the rank's image at the destination that the next one builds on.
     writer: RankWriter,
     /// The nodes of that image.
     nodes: NodeSet,
-    /// What its segments list.
+    /// Contents of its segments.
     there: Rolling,
-    /// What those of the image here list.
+    /// Contents of the segments of the source image.
     here: Rolling,
 }
 
 struct Copier<'a> {
     from: &'a Pool,
     to: &'a Pool,
-    /// The job here.
+    /// The job in the source.
     name: JobName,
     committer: &'a mut Committer,
     pace: &'a Pace,
-    /// As many as a checkpoint has had at most.
+    /// As many ranks as any copied checkpoint or base has.
     ranks: Vec<RankCopy>,
-    /// What went wrong there, and not here.
+    /// Error of the destination, not of the source.
     fault: Option<Error>,
 }
 
@@ -172,7 +174,7 @@ struct SentImage {
 }
 
 impl RankCopy {
-    /// Takes notice of what others have done there.
+    /// Takes note of changes that other processes made at the destination.
     fn begin(&mut self, pool: &Pool, opened: &Opened) -> Result<()> {
         self.writer.begin(pool, opened)?;
         if self.writer.base.is_none() {
@@ -181,13 +183,13 @@ impl RankCopy {
         Ok(())
     }
 
-    /// The next image takes nothing over.
+    /// Makes the next image build on no other.
     fn forget(&mut self) {
         self.writer.base = None;
         (self.nodes, self.there) = Default::default();
     }
 
-    /// Reads where the chunks are that the next image takes over.
+    /// Reads the extents of chunks that the next image can reuse.
     fn look_there(&mut self, pool: &Pool) {
         let Some(base) = &self.writer.base else { return };
         if let Err(error) = self.there.step(pool, &base.segments) {
@@ -200,7 +202,7 @@ impl RankCopy {
 impl Copier<'_> {
     fn run(&mut self, options: &CopyOptions, done: &mut JobCopied) -> Result<()> {
         self.begin()?;
-        // From now on nobody else commits: what was planned before may have been overtaken.
+        // No other process commits from now on, but one may have overtaken the plan.
         let state = JobState::read(self.to, &done.plan.to, true)?;
         done.plan = plan_job([self.from, self.to], &self.name, &state, options)?;
         self.start_from(&state);
@@ -218,7 +220,7 @@ impl Copier<'_> {
         Ok(())
     }
 
-    /// Every rank there hears of what others have done.
+    /// Opens the session, and lets every rank take note of other processes' changes.
     fn begin(&mut self) -> Result<()> {
         recreate_lost(self.to)?;
         let opened = self.committer.open(self.to)?;
@@ -228,7 +230,7 @@ impl Copier<'_> {
         Ok(())
     }
 
-    /// Takes the newest checkpoint there as base, if its metadata is whole.
+    /// Takes the newest checkpoint at the destination as base, if its metadata is whole.
     fn start_from(&mut self, state: &JobState) {
         let is_whole = |manifest: &&Manifest| !state.incomplete.contains(&manifest.epoch);
         let Some(manifest) = state.manifests.iter().find(is_whole) else { return };
@@ -257,7 +259,7 @@ impl Copier<'_> {
         Ok(())
     }
 
-    /// A rank there, which takes part from now on.
+    /// Returns a rank of the destination, which takes part from now on.
     fn rank(&mut self, rank: Rank) -> Result<&mut RankCopy> {
         while self.ranks.len() <= rank as usize {
             let index_bytes_max = self.to.config().tuning.index_bytes_max;
@@ -276,12 +278,12 @@ impl Copier<'_> {
         Ok(&mut self.ranks[rank as usize])
     }
 
-    /// Copies one checkpoint; `None` if it is gone by now.
+    /// Copies one checkpoint; returns `None` if it is gone by now.
     fn epoch(&mut self, epoch: Epoch) -> Result<Option<Copied>> {
         let mut attempts = 1;
         loop {
             match self.attempt(epoch) {
-                // Its base was pruned, or an append may have been lost: the log knows.
+                // Its base was pruned, or an append may have failed: the log has the answer.
                 Err(error) if error.kind() == ErrorKind::Retry && attempts < ATTEMPTS => {
                     if let Some(fault) = self.fault.take() {
                         return Err(fault);
@@ -296,7 +298,8 @@ impl Copier<'_> {
     fn attempt(&mut self, epoch: Epoch) -> Result<Option<Copied>> {
         self.begin().map_err(|error| self.blame(error))?;
         if self.committer.head.last_epoch >= epoch {
-            // The append before was not lost after all: what it made is the base of what follows.
+            // The append before was done after all: its checkpoint is the base of those that
+            // follow.
             let name = self.committer.head.job().clone();
             let state = JobState::read(self.to, &name, true).map_err(|e| self.blame(e))?;
             self.ranks.iter_mut().for_each(RankCopy::forget);
@@ -326,7 +329,7 @@ impl Copier<'_> {
         })
     }
 
-    /// Notes that something went wrong there.
+    /// Notes an error of the destination.
     fn blame(&mut self, error: Error) -> Error {
         self.fault = Some(error.clone());
         error
@@ -337,8 +340,8 @@ impl Copier<'_> {
         Ok(entries.any(|entry| entry.manifest().is_some_and(|m| m.epoch == epoch)))
     }
 
-    /// Stores what of a checkpoint is lacking there. An error of the pool there is noted in `fault`,
-    /// and ends the search for other places here.
+    /// Stores what the destination lacks of a checkpoint. An error of the destination is noted in
+    /// `fault`, and ends the search for other extents in the source.
     fn send(&mut self, manifest: &Manifest, as_of: u64) -> Result<Sent> {
         let files = open_files(self.from, &self.name, manifest, as_of)?;
         let mut images = Vec::new();
@@ -414,7 +417,7 @@ impl Copier<'_> {
         };
         let shared_segments = sink.shared_segments();
         let hits = sink.hits.into_inner().unwrap_or_else(PoisonError::into_inner);
-        // It stays the writer's until the copy is committed.
+        // The base stays the writer's until the copy is committed.
         let parent = writer.base.as_ref().map(|base| Base {
             epoch: base.epoch,
             segments: base.segments.clone(),
@@ -422,7 +425,7 @@ impl Copier<'_> {
             as_of: base.as_of,
             ..Base::default()
         });
-        // Those of all ranks together stand in the manifest.
+        // The manifest has the figures of all ranks together.
         let like = if reference.rank == 0 { manifest.figures } else { SaveFigures::default() };
         let figures =
             &mut |stats: &mut SaveStats| SaveFigures { new_bytes: stats.new_bytes, ..like };

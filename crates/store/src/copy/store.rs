@@ -1,4 +1,5 @@
-//! One checkpoint's chunks and nodes: read and verified here, stored there.
+//! Reads and verifies the chunks and nodes of one checkpoint in the source, and stores them at the
+//! destination.
 
 use crate::index::ReadItem;
 use crate::read::{ReadPlan, Take, Verified};
@@ -10,36 +11,37 @@ use outlive_types::{Error, Event, Progress, Result};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Ends a search for the checkpoint here; the true error is noted elsewhere.
+/// Returns the error that ends a search for the checkpoint in the source; the true error is noted
+/// elsewhere.
 pub fn elsewhere() -> Error {
     Error::retry("the pool to copy to does not take it")
 }
 
-/// Reads here and stores there.
+/// Reads in the source and stores at the destination.
 pub struct Store<'s, 'a> {
-    /// Here.
+    /// The source.
     pub from: &'s Pool,
-    /// There.
+    /// The destination.
     pub to: &'s Pool,
-    /// Takes what is sent.
+    /// Packer for all that is sent.
     pub packer: &'s Packer<'a>,
-    /// Knows what is there.
+    /// Sink that knows the chunks of the destination.
     pub sink: &'s ChunkSink<'s>,
-    /// How fast.
+    /// Pace of the reads.
     pub pace: &'s Pace,
-    /// Counts what was read.
+    /// Bytes read so far.
     pub done_bytes: AtomicU64,
-    /// What there is to read.
+    /// Bytes to read.
     pub total_bytes: u64,
-    /// What went wrong there.
+    /// First error of the destination.
     pub fault: Mutex<Option<Error>>,
 }
 
 impl Store<'_, '_> {
-    /// Chunks, by as many threads as both pools allow.
+    /// Copies chunks, by as many threads as both pools allow.
     ///
     /// # Errors
-    /// What the pool here reports; an error of the pool there is noted in `fault`.
+    /// Errors of the source; an error of the destination is noted in `fault`.
     pub fn chunks(&self, wanted: &[ReadItem]) -> Result<()> {
         let threads = self.from.config().tuning.threads().min(self.packer.lanes_max());
         let lanes: Mutex<Vec<Lane<'_>>> = Mutex::default();
@@ -47,11 +49,11 @@ impl Store<'_, '_> {
         let take = |at: usize, there: Verified<'_>| {
             let bytes = there.stored;
             self.step(bytes);
-            // One for each thread, in the end.
+            // In the end there is one for each thread.
             let idle = lock().pop();
             let mut lane = idle.unwrap_or_else(|| self.packer.lane());
             let ReadItem { fp, extent } = wanted[at];
-            // What was worth compressing there is so here.
+            // A chunk that was worth compressing in the source is so at the destination.
             let codec = extent.frame.map(|frame| frame.codec);
             let stored = lane
                 .set_squeezing(FrameCompression::as_before(self.to.config(), codec))
@@ -68,7 +70,7 @@ impl Store<'_, '_> {
         finished.and_then(|()| self.packer.join_lanes()).map_err(|error| self.blame(error))
     }
 
-    /// Nodes, in their order.
+    /// Copies nodes, in their order.
     ///
     /// # Errors
     /// As [`Store::chunks`].

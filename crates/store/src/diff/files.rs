@@ -5,7 +5,7 @@ use outlive_format::{Item, ItemKind, path_cmp};
 use outlive_types::Result;
 use std::cmp::Ordering;
 
-/// How a path differs.
+/// Kind of a path's difference.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Change {
     /// Only the second checkpoint has it.
@@ -14,9 +14,9 @@ pub enum Change {
     Removed,
     /// Both have it.
     Changed {
-        /// It is of another kind, leads elsewhere, or holds something else.
+        /// Whether its kind, target or content differs.
         content: bool,
-        /// What else differs: `mode`, `owner`, `mtime`, `attributes`.
+        /// Other differences: `mode`, `owner`, `mtime`, `attributes`.
         metadata: Vec<&'static str>,
     },
 }
@@ -26,25 +26,25 @@ pub enum Change {
 pub struct PathDiff {
     /// The path.
     pub path: Vec<u8>,
-    /// What it is, in the second checkpoint if that has it.
+    /// Kind of the item, in the second checkpoint if that has it.
     pub kind: ItemKind,
-    /// Length in the first and the second; 0 where it is not, or is no file.
+    /// Length in the first and the second; 0 where the path is missing, or no file.
     pub bytes: [u64; 2],
-    /// How it differs.
+    /// The difference.
     pub change: Change,
 }
 
-/// What differs between two images of files.
+/// Differences between two images of files.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FilesDiff {
     /// Paths that differ, in the order of the listing.
     pub paths: Vec<PathDiff>,
-    /// How many paths are the same.
+    /// Number of paths that are the same.
     pub same: u64,
 }
 
-/// Compares two checkpoints of files. The order in which a file was cut into chunks decides whether
-/// its content is the same; no content is read.
+/// Compares two checkpoints of files. Files have the same content if they were cut into the same
+/// chunks; no content is read.
 ///
 /// # Errors
 /// `Damaged` if a listing is missing or wrong.

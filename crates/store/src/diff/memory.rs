@@ -9,21 +9,21 @@ use outlive_pool::Pool;
 use outlive_types::{Error, PAGE_BYTES, Rank, RegionDesc, RegionLocation, Result, pages_of};
 use std::collections::HashMap;
 
-/// An image of which only the catalog has been read.
+/// An image whose catalog has been read, and nothing else.
 pub struct ComparedMemory {
     locator: Locator,
     catalog: Catalog,
     image: ImageRef,
 }
 
-/// A region that both have and that is not the same.
+/// A region that both images have, but not the same.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RegionDiff {
-    /// As the first checkpoint describes it.
+    /// Description by the first checkpoint.
     pub before: RegionDesc,
-    /// As the second does.
+    /// Description by the second.
     pub after: RegionDesc,
-    /// The pages that differ; `None` if the region was below 64 KiB in just one of them, so that its
+    /// Pages that differ; `None` if the region was below 64 KiB in just one image, so that its
     /// bytes were not compared.
     pub content: Option<PageDiff>,
 }
@@ -36,7 +36,7 @@ impl RegionDiff {
     }
 }
 
-/// What differs between two images of memory.
+/// Differences between two images of memory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MemoryDiff {
     /// Regions that only the second has.
@@ -45,14 +45,14 @@ pub struct MemoryDiff {
     pub removed: Vec<RegionDesc>,
     /// Regions that are not the same.
     pub changed: Vec<RegionDiff>,
-    /// How many regions are the same.
+    /// Number of regions that are the same.
     pub same: u64,
-    /// Whether what the front door keeps with the image differs.
+    /// Whether the attachment differs, which the front door stores with the image.
     pub attachment: bool,
 }
 
 impl MemoryDiff {
-    /// True if nothing differs.
+    /// Returns true if nothing differs.
     pub fn is_same(&self) -> bool {
         let regions = self.added.len() + self.removed.len() + self.changed.len();
         regions == 0 && !self.attachment
@@ -63,7 +63,7 @@ impl ComparedMemory {
     /// Reads the catalog of a rank in the checkpoint that `manifest` describes.
     ///
     /// # Errors
-    /// `Invalid` for a rank that it does not have; `Damaged` if it is missing or wrong.
+    /// `Invalid` for a rank that the checkpoint lacks; `Damaged` if the image is missing or wrong.
     pub fn open(pool: &Pool, manifest: &Manifest, rank: Rank) -> Result<ComparedMemory> {
         let Image { reference: image, segments, .. } = image_of(pool, manifest, rank)?;
         let locator = Locator::load(pool, &segments)?;
@@ -75,7 +75,7 @@ impl ComparedMemory {
 /// Compares two images.
 ///
 /// # Errors
-/// `Damaged` if what must be read is missing or wrong.
+/// `Damaged` if an object that must be read is missing or wrong.
 pub fn compare(
     pool: &Pool,
     a: &ComparedMemory,
@@ -114,7 +114,7 @@ pub fn compare(
     Ok(diff)
 }
 
-/// Small regions share pages, so they are compared byte by byte; their stream is read when one may
+/// Compares small regions byte by byte, since they share pages. Their stream is read when one may
 /// differ.
 struct Packed<'a> {
     pool: &'a Pool,

@@ -1,5 +1,5 @@
-//! What differs between two checkpoints: `pages` compares page trees, `memory` images of memory,
-//! `files` images of files. Only metadata is read, and of page trees only what differs.
+//! Finds the differences between two checkpoints: `pages` compares page trees, `memory` images of
+//! memory, `files` images of files. Only metadata is read, and only differing parts of page trees.
 
 mod files;
 mod memory;
@@ -18,18 +18,18 @@ use outlive_format::Manifest;
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, JobName, Rank, Result};
 
-/// One of the two.
+/// One of the two checkpoints.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Side {
     /// The job.
     pub job: JobName,
-    /// Which of its checkpoints; the newest is that whose metadata is whole.
+    /// Selection of the checkpoint; the newest is the newest with whole metadata.
     pub select: Select,
-    /// The rank whose image is compared; must be given if the checkpoint has several.
+    /// Rank whose image is compared; required if the checkpoint has several.
     pub rank: Option<Rank>,
 }
 
-/// What differs, by the kind of the two.
+/// Differences, by the kind of the two checkpoints.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Differences {
     /// Both hold a program's memory.
@@ -45,12 +45,12 @@ pub struct Diff {
     pub epochs: [Epoch; 2],
     /// Newer checkpoints that were passed over since they are damaged.
     pub skipped: [Skipped; 2],
-    /// What differs.
+    /// The differences.
     pub differences: Differences,
 }
 
 impl Diff {
-    /// True if nothing differs.
+    /// Returns true if nothing differs.
     pub fn is_same(&self) -> bool {
         match &self.differences {
             Differences::Memory(diff) => diff.is_same(),
@@ -64,11 +64,11 @@ enum ComparedImage {
     Files(Box<FilesImage>),
 }
 
-/// Compares two checkpoints of a pool. With `ranges` the ranges of pages that differ are listed.
+/// Compares two checkpoints of a pool. With `ranges`, it lists the ranges of pages that differ.
 ///
 /// # Errors
-/// `Invalid` for a checkpoint or rank that is not there, or two of different kinds; `Damaged` if what must be
-/// read is missing or wrong.
+/// `Invalid` for an unknown checkpoint or rank, or two checkpoints of different kinds; `Damaged` if
+/// an object that must be read is missing or wrong.
 pub fn diff(pool: &Pool, chosen: [&Side; 2], ranges: bool) -> Result<Diff> {
     while_moving(pool, Logs::Of(&chosen.map(|chosen| &chosen.job)), &mut || {
         let (a, epoch_a, skipped_a) = open(pool, chosen[0])?;

@@ -8,25 +8,25 @@ use outlive_pool::Pool;
 use outlive_types::{BLOCK_PAGES, Fingerprint, PAGE_BYTES, PageRange, Result, blocks_of, pages_of};
 use std::collections::HashMap;
 
-/// Pairs of nodes read in one go: bounds the memory for them to some 20 MiB.
+/// Pairs of nodes read in one go; it bounds their memory to some 20 MiB.
 const BATCH: usize = 512;
 
-/// Which pages of two streams differ, as far as both reach. A page counts as the same if it is in the
-/// same chunk; so one that was saved anew with the bytes it had may count as different.
+/// Pages that differ between two streams, as far as both reach. A page counts as the same if it is
+/// in the same chunk; so one that was saved again with the same bytes may count as different.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PageDiff {
     /// Pages that both streams have.
     pub pages: u64,
-    /// How many of them differ.
+    /// Number of pages that differ.
     pub changed_pages: u64,
     /// Bytes of these.
     pub changed_bytes: u64,
-    /// Where they are, if that was asked for.
+    /// Their ranges, if the caller asks for them.
     pub ranges: Vec<PageRange>,
 }
 
 impl PageDiff {
-    /// Takes notice of a page that differs, of streams that share `bytes` bytes.
+    /// Notes a page that differs between streams that share `bytes` bytes.
     pub fn add(&mut self, page: u64, bytes: u64, ranges: bool) {
         self.changed_pages += 1;
         self.changed_bytes += (bytes - page * PAGE_BYTES as u64).min(PAGE_BYTES as u64);
@@ -89,7 +89,7 @@ impl Comparison<'_> {
                 continue;
             }
             let read = [self.inner(batch, 0, level)?, self.inner(batch, 1, level)?];
-            // Pairs that come of a few inner nodes may be many; each node's are dealt with by itself.
+            // A few inner nodes may give many pairs: those of each node are handled separately.
             for pair in batch {
                 let next = self.children(pair, level, &read);
                 self.descend(next, level - 1)?;
@@ -98,7 +98,7 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    /// The children of one side's nodes.
+    /// Returns the children of one side's nodes.
     fn inner(
         &self,
         batch: &[Pair],
@@ -111,7 +111,7 @@ impl Comparison<'_> {
         Ok(read.into_iter().map(|(fp, inner)| (fp, inner.children)).collect())
     }
 
-    /// Pairs of children that differ.
+    /// Returns the pairs of children that differ.
     fn children(
         &self,
         pair: &Pair,
@@ -122,7 +122,7 @@ impl Comparison<'_> {
         let child = |side: usize, slot: usize| -> Option<NodeRef> {
             let (fp, of_level) = pair.nodes[side]?;
             if of_level < level {
-                // The shorter tree has no node up here: all of it is the first child.
+                // The shorter tree has no node at this level: all of it is the first child.
                 return (slot == 0).then_some((fp, of_level));
             }
             let child = read[side].get(&fp)?.get(slot)?;

@@ -1,4 +1,5 @@
-//! Fills the slow tier behind the commits of one job, in a thread that ends when nothing is left to copy.
+//! Fills the slow tier behind the commits of one job, in a thread that ends when nothing is left to
+//! copy.
 
 use super::lock_filling;
 use super::selection::FillSelection;
@@ -12,15 +13,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// So often a round begins again because a gc has moved what was to be copied.
+/// Maximum number of rounds: a round begins again if a gc has moved packs that it was to copy.
 const ROUNDS: usize = 16;
-/// Attempts to trim in a row that fail for one cause before a warning names it, if it is a cause that passes: another
-/// program may just have been faster.
+/// Attempts to trim that fail in a row for one cause before a warning names it, if the cause may
+/// pass: another program may just have been faster.
 const UNTRIMMED_MAX: u32 = 3;
 
-/// Fills the slow tier with what a job has committed. Clones are the same.
+/// Fills the slow tier with the commits of a job. Clones are the same.
 ///
-/// There is no state but what lies on the targets: a program that is killed, or gives up, leaves work to its
+/// All its state lies on the targets: a program that is killed, or gives up, leaves work to its
 /// next commit, to its successor, or to `pool fill`.
 #[derive(Clone)]
 pub struct BackgroundFill(Arc<Shared>);
@@ -30,37 +31,37 @@ struct Shared {
     process_id: u32,
     state: Mutex<State>,
     changed: Condvar,
-    /// What is done with the fast tier when the slow one has what it should.
+    /// Work on the fast tier once the slow one has all that it should.
     then: OnceLock<Then>,
 }
 
-/// Something to be done with a pool, in turns.
+/// Work on a pool, with a paced lock.
 type Then = fn(&Pool, &mut PacedLock, Rest<'_>) -> Result<()>;
 
 #[derive(Default)]
 struct State {
-    /// Commits so far.
+    /// Number of commits so far.
     commits: u64,
-    /// Those for which a close has waited, as long as it may.
+    /// Number of commits for which a close has waited, as long as it may.
     waited_for: u64,
-    /// A thread is at work.
+    /// Whether a thread works.
     is_running: bool,
-    /// How the last round ended, and how many commits there were when it began.
+    /// Outcome of the last round, and the number of commits when it began.
     outcome: Option<Result<()>>,
     ended: u64,
-    /// The warning that was given last.
+    /// Last warning.
     said: Option<String>,
-    /// What one round leaves to the next.
+    /// Knowledge that one round leaves to the next.
     memory: Option<Memory>,
     paces: Option<Paces>,
-    /// A close waits, or has waited. A trim ends at its next rest.
+    /// Whether a close waits, or has waited. A trim then ends at its next rest.
     closes: bool,
-    /// It ends one rest of the fill: the next one, or the one under way.
+    /// Whether the close ends one rest of the fill: the next one, or the present one.
     hurries: bool,
     untrimmed: Untrimmed,
 }
 
-/// Fill and trim move so many bytes a second, whatever a round ends with.
+/// Paces of fill and trim in bytes per second; they outlast the rounds.
 struct Paces {
     fill: PacedLock,
     then: PacedLock,
@@ -73,42 +74,42 @@ impl Paces {
     }
 }
 
-/// Why the fast tier could not be trimmed lately.
+/// Reasons why the fast tier could not be trimmed lately.
 #[derive(Default)]
 struct Untrimmed {
     cause: Option<String>,
-    /// So often in a row for this cause.
+    /// Number of failures in a row for this cause.
     times: u32,
     /// The cause that the last warning named.
     said: Option<String>,
 }
 
-/// How a round ended in which nothing failed.
+/// End of a round in which nothing failed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Round {
-    /// What was chosen is on the slow tier, or there is a newer checkpoint to begin with.
+    /// The slow tier has all that was chosen, or a newer checkpoint goes first.
     Done,
-    /// Packs were moved meanwhile, or another command is at work.
+    /// Packs were moved meanwhile, or another command collects.
     Moved,
 }
 
-/// Whose rest it is.
+/// Work that rests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Work {
     Fill,
     Trim,
 }
 
-/// What is known of the slow tier, and of the checkpoints.
+/// Knowledge about the slow tier and the checkpoints.
 struct Memory {
     need: FillNeed,
     choice: FillSelection,
-    /// The newest record of collectors then: whoever moves packs appends one.
+    /// The newest record of collectors at that time; a command that moves packs appends one.
     collections: u64,
 }
 
 impl BackgroundFill {
-    /// Of a job of which nothing is known yet.
+    /// Begins without any knowledge about the job.
     pub fn new(job: JobName) -> BackgroundFill {
         let (state, changed, then) = Default::default();
         BackgroundFill(Arc::new(Shared {
@@ -120,12 +121,12 @@ impl BackgroundFill {
         }))
     }
 
-    /// Has something done with the fast tier whenever the slow one has what it should.
+    /// Sets the work on the fast tier for whenever the slow one has all that it should.
     pub(crate) fn then(&self, then: Then) {
         let _ = self.0.then.set(then);
     }
 
-    /// Begins to copy what has been committed. Never waits.
+    /// Begins to copy the commits. Never waits.
     pub fn committed(&self, pool: &Pool) {
         if !pool.config().tiers.fill || !pool.has_slow_tier() || !self.is_mine() {
             return;
@@ -138,13 +139,13 @@ impl BackgroundFill {
         self.start(pool, state);
     }
 
-    /// For whoever waits for it, as a job does that is closed.
+    /// Returns a wait for the fill, as for a job that is closed.
     pub fn finish(&self, pool: &Pool) -> Finish {
         let (behind, pool, begun) = (self.clone(), pool.clone(), pool.env().clock.monotonic());
         Finish { behind, pool, begun, begins: true, hurries: true }
     }
 
-    /// Threads do not survive a fork.
+    /// Whether this process has made it: threads do not survive a fork.
     fn is_mine(&self) -> bool {
         self.0.process_id == std::process::id()
     }
@@ -166,20 +167,21 @@ impl BackgroundFill {
     }
 }
 
-/// A wait until what `[tiers]` chooses of a job is on the slow tier, but no longer than that allows.
+/// A wait until the slow tier has all that `[tiers]` chooses of a job, but no longer than it
+/// allows.
 pub struct Finish {
     behind: BackgroundFill,
     pool: Pool,
     begun: Duration,
-    /// What failed before is tried once more.
+    /// Whether a failed copy is tried once more.
     begins: bool,
-    /// A rest of the work is ended once.
+    /// Whether a rest of the work is ended once.
     hurries: bool,
 }
 
 impl Finish {
-    /// Waits at most so long. True if that was all: what could not be copied by then, the pool's observer has
-    /// been told of. It is still being copied until the process ends.
+    /// Waits for `timeout` at most. Returns true if the wait is over. The pool's observer then
+    /// knows if something is not copied yet; copying goes on until the process ends.
     pub fn wait(&mut self, timeout: Duration) -> bool {
         let Finish { behind, pool, .. } = self;
         if !behind.is_mine() {
@@ -190,7 +192,7 @@ impl Finish {
         let returns = clock.monotonic() + timeout;
         loop {
             let mut state = behind.0.state();
-            // That of an earlier close is not repeated.
+            // The wait of an earlier close is not repeated.
             if state.waited_for == state.commits {
                 return true;
             }
@@ -209,9 +211,10 @@ impl Finish {
                 continue;
             }
             let is_late = match &state.outcome {
-                // What the slow tier should have is there. The fast one is still being trimmed, or was.
+                // The slow tier has all that it should. The fast one is still being trimmed, or
+                // was.
                 Some(Ok(())) if has_ended && (!state.is_running || left.is_zero()) => false,
-                // Why was told.
+                // The reason was reported.
                 _ if !state.is_running && !self.begins => !has_ended,
                 _ if left.is_zero() => true,
                 _ if state.is_running => return false,
@@ -255,7 +258,7 @@ impl Shared {
             });
             paces.fill.end(pool);
             if outcome.is_err() {
-                // What is known may be why.
+                // This knowledge may be the cause.
                 memory = None;
             }
             self.tell(pool, &outcome);
@@ -277,8 +280,8 @@ impl Shared {
         }
     }
 
-    /// Lets time pass for the pace. False if something new has been committed, or if a trim is to end because a
-    /// close waits. For a close a fill leaves out one rest and goes on.
+    /// Rests for the pace. Returns false if something new was committed, or if a trim must end
+    /// because a close waits. For a close, a fill skips one rest and goes on.
     fn rest(&self, pool: &Pool, commits: u64, time: Duration, work: Work) -> bool {
         let clock = &pool.env().clock;
         let until = clock.monotonic().saturating_add(time);
@@ -307,7 +310,7 @@ impl Shared {
         }
     }
 
-    /// Has the rest done, such as a trim of the fast tier.
+    /// Does the other work, such as a trim of the fast tier.
     fn end(&self, pool: &Pool, commits: u64, turns: &mut PacedLock) {
         let Some(then) = self.then.get() else { return };
         let rest = |time| self.rest(pool, commits, time, Work::Trim);
@@ -329,7 +332,7 @@ impl Shared {
         }
     }
 
-    /// Says once why something cannot be copied.
+    /// Warns once if something cannot be copied.
     fn tell(&self, pool: &Pool, outcome: &Result<()>) {
         let text = outcome.as_ref().err().map(|error| {
             format!(
@@ -349,7 +352,7 @@ impl Shared {
         }
     }
 
-    /// Copies until nothing is left, or a newer checkpoint is there to be copied first.
+    /// Copies until nothing is left, or until a newer checkpoint goes first.
     fn rounds(
         &self,
         pool: &Pool,
@@ -377,7 +380,7 @@ impl Shared {
         turns: &mut PacedLock,
     ) -> Result<Round> {
         pool.refresh_targets()?;
-        // Before anything is looked at: what is moved behind this is noticed.
+        // Before any other look: a later move is noticed.
         let collections = pool.log().latest(&JobName::gc())?;
         let memory = match memory.take() {
             Some(known) if known.collections == collections && known.need.is_of(pool) => {
@@ -417,7 +420,7 @@ impl Shared {
                 let bytes = fill.bytes;
                 if let Some(why) = fill.why {
                     is_whole = false;
-                    // The next one would have to wait as long for the same answer.
+                    // The next pack would wait as long for the same error.
                     if why.kind() != ErrorKind::Damaged {
                         return Err(of(manifest.epoch, pack, why));
                     }
@@ -444,7 +447,7 @@ fn of(epoch: Epoch, pack: PackId, why: Error) -> Error {
 }
 
 impl Untrimmed {
-    /// Notes how a trim has ended. Returns what to say: a cause, once, or that there is none any more.
+    /// Notes how a trim has ended. Returns the message: a cause, once, or that none is left.
     fn tells(&mut self, error: Option<Error>) -> Option<std::result::Result<(), String>> {
         let Some(error) = error else {
             (self.cause, self.times) = (None, 0);

@@ -1,4 +1,4 @@
-//! Fills the slow tier behind the saves: which packs it lacks of the checkpoints that it should have.
+//! Fills the slow tier: copies the packs that it lacks of the checkpoints that it should have.
 
 use crate::commit::manifests_of;
 use crate::paced_lock::{Held, LockTurn, PacedLock, sleep};
@@ -18,42 +18,43 @@ pub use behind::{BackgroundFill, Finish as FinishFill};
 mod behind;
 mod selection;
 
-/// How to fill.
+/// Options of a fill.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FillOptions {
-    /// At most so many bytes a second are copied.
+    /// Maximum number of bytes to copy per second.
     pub bytes_per_s: Option<u64>,
-    /// Only say what is missing.
+    /// Only report which shards are missing.
     pub dry_run: bool,
 }
 
-/// What a fill found and did.
+/// Findings and work of a fill.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FillReport {
-    /// Checkpoints that `[tiers]` chooses.
+    /// Number of checkpoints that `[tiers]` chooses.
     pub checkpoints: u64,
-    /// Packs that these need.
+    /// Number of packs that these need.
     pub packs: u64,
-    /// Of these, packs that the slow tier lacked, or lacked a part of.
+    /// Number of these packs that the slow tier lacked, or lacked a part of.
     pub degraded: u64,
-    /// Shards copied.
+    /// Number of shards copied.
     pub shards: u64,
     /// Bytes of these.
     pub copied_bytes: u64,
-    /// Shards that the slow tier still lacks.
+    /// Number of shards that the slow tier still lacks.
     pub left: u64,
     /// Packs of which it still lacks something, and why.
     pub failed: Vec<(PackId, Error)>,
-    /// Checkpoints of which it is not known which packs they need, and why.
+    /// Checkpoints whose packs are not known, and why.
     pub unread: Vec<(JobName, Epoch, Error)>,
 }
 
-/// Copies what the slow tier lacks of the checkpoints that `[tiers]` in `pool.toml` chooses, those of the
-/// newest first. It may be stopped at any moment, and begun again; it may run beside saves and restores.
+/// Copies the packs that the slow tier lacks of the checkpoints that `[tiers]` in `pool.toml`
+/// chooses, those of the newest first. It may be stopped at any moment and begun again; it may run
+/// beside saves and restores.
 ///
 /// # Errors
-/// `Invalid` without a slow target; `Retry` if another command collects, or the targets cannot be asked.
-/// What concerns single packs is in the report.
+/// `Invalid` without a slow target; `Retry` if another command collects, or if a target does not
+/// respond. Errors of single packs are in the report.
 pub fn fill(pool: &Pool, options: FillOptions) -> Result<FillReport> {
     if options.dry_run {
         let found = Found::look(pool)?;
@@ -76,7 +77,7 @@ pub fn fill(pool: &Pool, options: FillOptions) -> Result<FillReport> {
         match (taken, &known) {
             (Ok(Some(found)), _) => known = Some(found),
             (Ok(None), _) => {}
-            // The report says all the same what was done before.
+            // The report lists the earlier work all the same.
             (Err(error), Some(found)) => {
                 let left = found.left(&met);
                 outcomes.extend(left.into_iter().map(|pack| (pack, Err(error.clone()))));
@@ -87,7 +88,7 @@ pub fn fill(pool: &Pool, options: FillOptions) -> Result<FillReport> {
         let Some(found) = &known else { break };
         let mut next = found.left(&met);
         let counts = (met.len(), met.len() + next.len());
-        // Behind a few packs the pace may want a rest, and others the lock.
+        // After a few packs, the pace may need a rest, and other commands the lock.
         if options.bytes_per_s.is_some() {
             next.truncate(pool.config().tuning.threads().max(1));
         }
@@ -120,10 +121,10 @@ pub fn fill(pool: &Pool, options: FillOptions) -> Result<FillReport> {
     Ok(report)
 }
 
-/// So often a fill of a collector begins again because the targets have changed.
+/// Maximum number of attempts of a collector's fill: the targets may change meanwhile.
 const ROUNDS: usize = 8;
 
-/// Fills packs side by side. Tells how many of all are done; so many were before.
+/// Fills packs side by side. It reports the progress among `all` packs, `before` of which are done.
 fn fill_packs(
     pool: &Pool,
     packs: Vec<PackId>,
@@ -150,14 +151,15 @@ fn lock_at_first(pool: &Pool) -> Result<Held> {
     }
 }
 
-/// What the slow tier lacks, as it was at one moment.
+/// Packs that the slow tier lacks, at one moment.
 struct Found {
-    /// What there is: nothing was copied yet.
+    /// Report before anything was copied.
     report: FillReport,
     need: FillNeed,
-    /// Those of the newest checkpoint first.
+    /// Packs that it lacks, those of the newest checkpoint first.
     lacking: Vec<PackId>,
-    /// The newest record of collectors, read before the packs: a program that moves packs appends one.
+    /// The newest record of collectors, read before the packs: a program that moves packs appends
+    /// one.
     collections: u64,
 }
 
@@ -173,7 +175,7 @@ impl Found {
         Ok(Found { report, need, lacking, collections })
     }
 
-    /// What it lacks besides those that were met.
+    /// Returns the packs that it lacks, except those that were met.
     fn left(&self, met: &HashSet<PackId>) -> Vec<PackId> {
         self.lacking.iter().copied().filter(|pack| !met.contains(pack)).collect()
     }
@@ -186,7 +188,8 @@ impl Found {
     }
 }
 
-/// The lock for filling: that of collectors. `None` while another has it.
+/// Takes the lock for filling, which is that of collectors. Returns `None` while another process
+/// has it.
 fn lock_filling(pool: &Pool) -> Result<Option<Held>> {
     Ok(match pool.log().lock_collecting()? {
         Lock::Busy => None,
@@ -194,26 +197,28 @@ fn lock_filling(pool: &Pool) -> Result<Option<Held>> {
     })
 }
 
-/// What the slow tier has, for a gc or scrub that puts new packs in the place of old ones.
+/// Contents of the slow tier, for a gc or scrub that replaces old packs with new ones.
 pub(crate) struct FillSession {
     session: SessionId,
-    /// Found out when it is first asked for. Nobody else fills meanwhile: that takes the lock of collectors.
+    /// Read at the first use. No other process fills meanwhile: that takes the lock of collectors.
     need: Option<FillNeed>,
 }
 
 impl FillSession {
-    /// For the packs of a session.
+    /// Begins for the packs of a session.
     pub fn new(session: SessionId) -> FillSession {
         FillSession { session, need: None }
     }
 
-    /// Copies to the slow tier what a job needs once it is told of `archive`, if the slow tier has any of that or
-    /// of what is `replaced`. To be done before: from then on its checkpoints may read a chunk elsewhere than
-    /// before, also in packs that were there already, and those that were safe on the slow tier would not be.
+    /// Copies to the slow tier the packs that a job needs after the report `archive`, if the slow
+    /// tier has any of them or of `replaced`. To be called before the report: after it, the job's
+    /// checkpoints may read a chunk from other packs, even from old ones. So those that were safe
+    /// on the slow tier would not be.
     ///
     /// # Errors
-    /// Why what this session has written cannot be copied now: then nobody is to be told. Of other packs that are
-    /// damaged, or have no room, the pool's observer is told, as a gc must be able to free space.
+    /// The reason why packs of this session cannot be copied now: then no report may follow. For
+    /// other packs, which are damaged or find no room, it only warns the pool's observer: a gc must
+    /// be able to free space.
     pub fn fill(
         &mut self,
         pool: &Pool,
@@ -255,7 +260,7 @@ impl FillSession {
         for manifest in manifests_of(archive) {
             match packs_of(pool, &manifest, &mut segments) {
                 Ok(packs) => named.extend(packs),
-                // It is incomplete, and safe nowhere.
+                // The checkpoint is incomplete, and safe nowhere.
                 Err(error) if error.kind() == ErrorKind::Damaged => {}
                 Err(error) => return Err(error),
             }
@@ -286,7 +291,7 @@ impl FillSession {
     }
 }
 
-/// The packs of the checkpoints that `[tiers]` chooses, those of the newest checkpoint first.
+/// Returns the packs of the checkpoints that `[tiers]` chooses, those of the newest first.
 fn chosen_packs(pool: &Pool, report: &mut FillReport) -> Result<Vec<PackId>> {
     let (mut choice, mut chosen) = (FillSelection::default(), Vec::new());
     for job in pool.jobs()? {

@@ -1,4 +1,4 @@
-//! Which checkpoints the slow tier should have, and which packs these need.
+//! Selects the checkpoints that the slow tier should have, and the packs that these need.
 
 use crate::commit::history;
 use crate::redundancy::{KnownSegments, packs_of};
@@ -7,25 +7,25 @@ use outlive_pool::Pool;
 use outlive_types::{Epoch, JobName, PackId, Result};
 use std::collections::{BTreeSet, HashSet};
 
-/// Segments of which it is remembered which packs they name.
+/// Maximum number of segments whose packs are remembered.
 const SEGMENTS_MAX: usize = 1 << 12;
 
-/// The checkpoints of one job that `[tiers]` in `pool.toml` chooses, less those that are known to be on the
-/// slow tier. What it knows is void when packs were moved: then there must be a new one.
+/// The checkpoints of one job that `[tiers]` in `pool.toml` chooses, except those known to be on
+/// the slow tier. A selection is void once packs were moved: then a new one must be made.
 #[derive(Default)]
 pub struct FillSelection {
     done: HashSet<Epoch>,
-    /// This one and all that are older need not be looked at.
+    /// Epoch up to which all checkpoints are done.
     done_until: Epoch,
     newest: Epoch,
     segments: KnownSegments,
 }
 
 impl FillSelection {
-    /// Those that are left, newest first.
+    /// Returns the checkpoints that are left, newest first.
     ///
     /// # Errors
-    /// What the log reports.
+    /// Errors of the log.
     pub fn left(&mut self, pool: &Pool, job: &JobName) -> Result<Vec<Manifest>> {
         let rule = &pool.config().tiers;
         let now_ns = pool.env().clock.unix_ns();
@@ -34,13 +34,13 @@ impl FillSelection {
             let entry = entry.unless_unread()?;
             let Some(manifest) = entry.manifest() else { continue };
             if entry.incomplete {
-                continue; // what it lacks is nowhere
+                continue; // no target has its lost data
             }
             self.newest = self.newest.max(manifest.epoch);
             if manifest.epoch <= self.done_until {
                 break;
             }
-            // One that a wrong clock has put into the future is new.
+            // A checkpoint that a wrong clock has put into the future is new.
             let age_s = now_ns.saturating_sub(manifest.frozen_ns) / 1_000_000_000;
             if rule.takes(manifest.epoch, age_s) && !self.done.contains(&manifest.epoch) {
                 left.push(manifest.clone());
@@ -49,7 +49,7 @@ impl FillSelection {
         Ok(left)
     }
 
-    /// The packs that a checkpoint needs.
+    /// Returns the packs that a checkpoint needs.
     ///
     /// # Errors
     /// As [`packs_of`].
@@ -60,14 +60,14 @@ impl FillSelection {
         packs_of(pool, manifest, &mut self.segments)
     }
 
-    /// A checkpoint is on the slow tier.
+    /// Notes that a checkpoint is on the slow tier.
     pub fn done(&mut self, epoch: Epoch) {
         self.done.insert(epoch);
     }
 
-    /// All that were left are.
+    /// Notes that all checkpoints that were left are there.
     pub fn all_done(&mut self, pool: &Pool) {
-        // Where age decides, one that was too new will be chosen later.
+        // Where age decides, a checkpoint that was too new will be chosen later.
         if pool.config().tiers.older_than_s == 0 {
             self.done_until = self.newest;
             self.done.clear();

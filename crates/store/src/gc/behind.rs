@@ -9,12 +9,13 @@ use crate::retention::{Freed, Freeing, plan_of};
 use outlive_pool::{Pool, Tier};
 use outlive_types::{Epoch, JobName, Result};
 
-/// Share of the bytes in packs that may stay unused: with fewer, rewriting mostly copies more than it frees.
+/// Share of the bytes in packs that may stay unused. With fewer unused bytes, rewriting mostly
+/// copies more than it frees.
 const UNUSED_MAX: f64 = 0.3;
-/// When a job is closed, packs of which a smaller share is in use are rewritten, too.
+/// Share in use below which packs are rewritten, too, when a job is closed.
 const REWRITE_BELOW: f64 = 1.0 / 8.0;
 
-/// See [`Freeing`].
+/// Drops checkpoints and frees space as [`Freeing`] describes.
 ///
 /// # Errors
 /// As [`collect_after`]; `Retry` if another command collects.
@@ -27,7 +28,7 @@ pub fn free_behind(pool: &Pool, what: Freeing<'_>) -> Result<Freed> {
     let plan = plan_of(pool, job, rules)?;
     let mut drop = plan.dropped();
     if !drop.is_empty() && pool.has_slow_tier() {
-        // Without the fast tier it is all that is left.
+        // This one is all that is left without the fast tier.
         if let Some(epoch) = newest_on_slow(pool, job)? {
             drop.remove(&epoch);
         }
@@ -39,7 +40,8 @@ pub fn free_behind(pool: &Pool, what: Freeing<'_>) -> Result<Freed> {
         unused_max: UNUSED_MAX,
         rewrite_below: if is_last { REWRITE_BELOW } else { 0.0 },
         collect: collects,
-        // Rewriting chunks for single pages after every few saves takes more bytes than the saves do.
+        // Rewriting chunks for single pages after every few saves writes more bytes than the saves
+        // do.
         of_pages: false,
         ..Thoroughness::default()
     };
@@ -50,7 +52,7 @@ pub fn free_behind(pool: &Pool, what: Freeing<'_>) -> Result<Freed> {
         Some(end) => collect_after(pool, &options, end)?,
         None => collect_after(pool, &options, &mut || Ok(()))?,
     };
-    // Packs that other programs hold are not waited for.
+    // This job does not wait for packs that other programs hold.
     let own_bytes = match report.held_by.keys().eq([job]) {
         true => report.held_bytes,
         false => 0,
@@ -66,7 +68,7 @@ pub fn free_behind(pool: &Pool, what: Freeing<'_>) -> Result<Freed> {
     }
 }
 
-/// The newest checkpoint that the slow tier alone can restore.
+/// Returns the newest checkpoint that the slow tier alone can restore.
 fn newest_on_slow(pool: &Pool, job: &JobName) -> Result<Option<Epoch>> {
     let mut look = RedundancyLook::new(pool)?;
     for entry in history(pool, job)? {

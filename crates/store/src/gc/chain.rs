@@ -1,5 +1,5 @@
-//! What each of a line of checkpoints needs. From one to the next only what differs is looked at:
-//! subtrees that both have are held, and what no later one has is released.
+//! Finds what each checkpoint of a chain needs. From one to the next it looks only at the
+//! differences: it holds the subtrees that both have, and releases those that no later one has.
 
 use super::chains::{RankLine, inline_segments, lines};
 use super::mark::{at_fault, live_of, load, stored_apart};
@@ -14,20 +14,20 @@ use outlive_pool::{PackExtent, Pool};
 use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, PackId, Result};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// What was found of a line, besides its shares.
+/// Findings about a chain, besides its shares.
 #[derive(Debug, Default)]
 pub struct LineReport {
     /// Checkpoints that cannot be read.
     pub unknown: BTreeMap<Epoch, Error>,
-    /// Packs that their segments name or lie in.
+    /// Packs that its segments name or lie in.
     pub named: HashSet<PackId>,
 }
 
-/// Counts what each of `kept`, checkpoints of one rank of a job from the oldest on, needs: each is the
+/// Counts the needs of each of `kept`, checkpoints of one rank of a job, oldest first. Each is the
 /// next unit of `shares`.
 ///
 /// # Errors
-/// What target and log report, but for damage.
+/// Errors of targets and log, except damage.
 pub fn line(
     pool: &Pool,
     packs: &mut HashMap<PackId, PackMarks>,
@@ -37,7 +37,7 @@ pub fn line(
 ) -> Result<LineReport> {
     let first_unit = shares.at_work() + 1;
     kept.iter().for_each(|_| shares.next_unit());
-    // The order in which a gc looks for places.
+    // A gc looks for pack extents in this order.
     let newest_first: Vec<&Manifest> = kept.iter().rev().copied().collect();
     let segments = inline_segments(&newest_first);
     let mut found = LineReport::default();
@@ -64,7 +64,7 @@ pub fn line(
         };
         let Err(error) = walk(kept, first_unit, &mut found) else { continue };
         damage(error)?;
-        // One of their segments cannot be read: each checkpoint by itself.
+        // One of their segments cannot be read: take each checkpoint by itself.
         for (unit, manifest) in (first_unit..).zip(kept) {
             if let Err(error) = walk(&[manifest], unit, &mut found) {
                 let error = at_fault(pool, job, manifest.epoch, damage(error)?);
@@ -79,10 +79,10 @@ fn damage(error: Error) -> Result<Error> {
     if error.kind() == ErrorKind::Damaged { Ok(error) } else { Err(error) }
 }
 
-/// What a checkpoint, or a subtree, needs.
+/// Needs of a checkpoint or a subtree.
 #[derive(Default)]
 struct Needed {
-    /// By how many it is needed itself.
+    /// Number of checkpoints and subtrees that need it.
     by: u32,
     entries: Vec<HeldEntry>,
     subtrees: Vec<Subtree>,
@@ -94,7 +94,7 @@ struct Line<'a> {
     shares: &'a mut Shares,
     locator: &'a Locator,
     part: FingerprintRange,
-    /// Of the checkpoint at work and the one before it.
+    /// Subtrees of the current checkpoint and of the one before it.
     subtrees: HashMap<Subtree, Needed>,
     before: Needed,
     at_work: Needed,
@@ -123,7 +123,7 @@ impl<'a> Line<'a> {
                 self.hold(extent, Pages::Whole, None);
             }
         }
-        // Of a incomplete checkpoint what cannot be found keeps nothing alive.
+        // Missing data of an incomplete checkpoint keeps nothing alive.
         self.is_incomplete = job.incomplete.contains(&manifest.epoch);
         let mut lost = |_: Fingerprint| ();
         let lost: Lost<'_> = self.is_incomplete.then_some(&mut lost);
@@ -135,7 +135,7 @@ impl<'a> Line<'a> {
         walked
     }
 
-    /// Nothing is known any more of what `unit` and those before it have.
+    /// Releases all that is held; `unit` is the last unit that needs it.
     fn leave_all(&mut self, unit: u32) {
         let at_work = std::mem::take(&mut self.at_work);
         self.leave(at_work, unit);
@@ -180,7 +180,7 @@ impl Needs for Line<'_> {
 
     fn add(&mut self, of: Subtree, live: Live) -> Result<()> {
         match live {
-            // Each part reads all nodes; they count once.
+            // Each part reads all nodes, but only the first counts them.
             Live::Node(node) if self.part.is_first() => {
                 self.hold(node.extent, Pages::Whole, Some(of))
             }

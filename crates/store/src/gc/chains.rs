@@ -1,5 +1,5 @@
-//! The checkpoints of a job as its ranks have them. Each rank resolves what it needs by segments of its
-//! own, so what is marked and listed anew is marked and listed for each rank.
+//! The checkpoints of a job, rank by rank. Each rank resolves its needs by segments of its own, so
+//! a gc marks and lists again for each rank.
 
 use super::survey::JobState;
 use crate::images::each_image;
@@ -11,9 +11,9 @@ use std::collections::{BTreeMap, HashSet};
 /// The images of one rank, newest first.
 #[derive(Debug, Default)]
 pub struct RankLine {
-    /// The rank, if the images stand in image tables; `None` for those that stand in manifests.
+    /// The rank, if the images stand in image tables; `None` for images in manifests.
     pub rank: Option<Rank>,
-    /// The images, and the checkpoints that they are of.
+    /// The images, each with the epoch of its checkpoint.
     pub images: Vec<(Epoch, ImageRef)>,
     /// The distinct segments of all of them.
     pub segments: Vec<SegmentRef>,
@@ -27,10 +27,11 @@ impl RankLine {
     }
 }
 
-/// The lines of some checkpoints of a job, newest first. Of a incomplete one the image table may be lost.
+/// Returns the images of each rank in some checkpoints of a job, newest first. An incomplete
+/// checkpoint may lack its image table.
 ///
 /// # Errors
-/// `Damaged` if an image table cannot be read, with the checkpoint that it is of.
+/// `Damaged` if an image table cannot be read, with the epoch of its checkpoint.
 pub fn lines(
     pool: &Pool,
     job: &JobState,
@@ -59,7 +60,7 @@ pub fn lines(
     Ok(ranks.into_values().collect())
 }
 
-/// The distinct segments that stand in manifests themselves: of those of one rank.
+/// Returns the distinct segments that stand in manifests themselves, for checkpoints of one rank.
 pub fn inline_segments(kept: &[&Manifest]) -> Vec<SegmentRef> {
     let mut seen = HashSet::new();
     let all = kept.iter().flat_map(|manifest| match &manifest.images {
@@ -69,7 +70,7 @@ pub fn inline_segments(kept: &[&Manifest]) -> Vec<SegmentRef> {
     all.filter(|segment| seen.insert(**segment)).copied().collect()
 }
 
-/// What of an error matters to a plan: nothing but damage is passed over.
+/// Names the checkpoint in an error, as `at_fault` does.
 pub fn at_fault_of<T>(
     pool: &Pool,
     job: &JobState,

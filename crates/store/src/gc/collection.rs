@@ -1,4 +1,4 @@
-//! A gc at work: what it is asked to do, and what it holds.
+//! A running gc: its options and its state.
 
 use super::plan::Thoroughness;
 use crate::commit::LogHead;
@@ -10,36 +10,36 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What a gc is asked to do.
+/// Options of a gc.
 #[derive(Clone, Debug, Default)]
 pub struct GcOptions {
-    /// Checkpoints to drop, by job. The newest of a job goes only if all of it go.
+    /// Checkpoints to drop, by job. The newest of a job goes only if all of them go.
     pub drop: BTreeMap<JobName, BTreeSet<Epoch>>,
-    /// Refuse to leave a job without any checkpoint: whoever chose what to drop has kept one, which
-    /// another prune may have dropped since.
+    /// Refuse to leave a job without any checkpoint. The caller has kept one, which another prune
+    /// may have dropped since.
     pub keep_one: bool,
     /// Jobs whose open session is ended: their program is gone, or must stop.
     pub fence: Vec<JobName>,
     /// How thorough it is.
     pub thoroughness: Thoroughness,
-    /// Bytes a second that are copied at most; `None` for no limit.
+    /// Maximum number of bytes to copy per second; `None` for no limit.
     pub bytes_per_s: Option<u64>,
-    /// Records that cannot be read are given up; otherwise they stop a gc, since nobody knows what
-    /// they refer to.
+    /// Give up records that cannot be read. Otherwise they stop a gc, since it is unknown what they
+    /// refer to.
     pub forget_damaged: bool,
     /// Only plan.
     pub dry_run: bool,
-    /// Set it to end the gc early: what is done by then is right, and the next one goes on.
+    /// Set it to end the gc early: the work done by then is valid, and the next gc continues.
     pub stop: Arc<AtomicBool>,
 }
 
-/// A gc at work.
+/// A running gc.
 pub struct Gc<'a> {
     pub(super) pool: &'a Pool,
     pub(super) options: &'a GcOptions,
     pub(super) packs: PackNumbers,
     pub(super) head: &'a mut LogHead,
-    /// Of what is copied.
+    /// Pace of the copies.
     pub(super) pace: &'a Pace,
 }
 

@@ -1,7 +1,9 @@
-//! A gc ends the sessions of programs on other hosts whose leases have ended: these sessions would hold space forever.
+//! A gc ends the sessions of programs on other hosts whose leases have ended: these sessions would
+//! hold space forever.
 //!
-//! A lease may end while its program runs: the host is cut off, or the program was stopped for long. So the gc ends the
-//! session by a record. Behind that record every append of the program is lost: the program finds it, and is fenced.
+//! A lease may end while its program runs: the host is cut off, or the program was suspended for
+//! long. So the gc ends the session by a record. Every append of the program behind that record
+//! fails: the program finds the record, and is fenced.
 
 use super::report::{ATTEMPTS, append_behind};
 use super::survey::{JobState, Survey};
@@ -9,10 +11,10 @@ use outlive_format::{Body, Close};
 use outlive_pool::Pool;
 use outlive_types::{Result, SessionId};
 
-/// Ends the open sessions of a survey whose leases have ended. A dry run only takes them for ended.
+/// Ends the open sessions of a survey whose leases have ended. A dry run only counts them as ended.
 ///
 /// # Errors
-/// What the log reports. A lease that cannot be asked for has not ended, and is no error.
+/// Errors of the log. A lease whose state cannot be read has not ended, and is no error.
 pub fn end_lost_sessions(
     pool: &Pool,
     survey: &mut Survey,
@@ -28,8 +30,9 @@ pub fn end_lost_sessions(
     Ok(())
 }
 
-/// Ends the session of a job if its lease has ended, and answers its name then. The state is what was read last. A job
-/// whose log others write all the time keeps its session.
+/// Ends the session of a job if its lease has ended, and then returns the session. `state` becomes
+/// the last state that was read. A job whose log other processes write all the time keeps its
+/// session.
 ///
 /// # Errors
 /// As [`end_lost_sessions`].

@@ -1,5 +1,5 @@
-//! Marks what checkpoints need: a bit for each entry of each pack. Fingerprints are resolved part by
-//! part, so that the memory for that stays below the bound of the pool's index.
+//! Marks the entries of packs that checkpoints need, and their pages. Fingerprints are resolved
+//! part by part, so that the memory for that stays below the bound of the pool's index.
 
 use super::chains::{RankLine, at_fault_of, lines};
 use super::pack_marks::PackMarks;
@@ -17,7 +17,7 @@ use outlive_pool::{PackExtent, Pool};
 use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, PackId, Result};
 use std::collections::{HashMap, HashSet};
 
-/// Marks of the whole pool, and what each job names.
+/// Marks of the whole pool, and the packs that each job names.
 #[derive(Debug, Default)]
 pub struct Marks {
     /// By pack.
@@ -26,16 +26,16 @@ pub struct Marks {
     pub unreadable: Vec<(PackId, Error)>,
     /// Packs that jobs' segments name or lie in.
     pub named: HashMap<JobName, HashSet<PackId>>,
-    /// Who needs what; only if somebody wants to know.
+    /// Needs of each unit, if a caller asks for them.
     pub shares: Option<Shares>,
-    /// Of jobs that get new segments whatever is condemned: bytes of the old ones.
+    /// For jobs that get new segments in any case: bytes of the old ones.
     pub relisted: HashMap<JobName, u64>,
     /// Binary logarithm of the pages of a page group.
     pub group_log2: u8,
 }
 
 impl Marks {
-    /// Reads the directories of `packs`. One that cannot be read is left alone.
+    /// Reads the directories of `packs`, and notes those that cannot be read.
     pub fn new(pool: &Pool, packs: &[PackId]) -> Marks {
         let group_log2 = PageSet::group_log2(pool.config().format.chunk_bytes_max);
         let mut marks = Marks { group_log2, ..Marks::default() };
@@ -87,8 +87,8 @@ impl Marks {
         parts.iter().try_for_each(|part| self.part(pool, job, line, *part))
     }
 
-    /// Marks all nodes, and the chunks of one part. What any of the line's segments names is found: a
-    /// gc that moves something gives all its checkpoints the same ones.
+    /// Marks all nodes, and the chunks of one part. It finds all that any segment of the rank
+    /// names: a gc that moves something gives all checkpoints of the rank the same segments.
     fn part(
         &mut self,
         pool: &Pool,
@@ -111,11 +111,11 @@ impl Marks {
             }
         })?;
         self.named.entry(job.name.clone()).or_default().extend(locator.packs());
-        // Nothing of it outlives this: another job may have the same subtree at other places; so has this one when it is
-        // read again, as it has saved or was pruned meanwhile.
+        // For this walk only: another job may have the same subtree in other extents. So may this
+        // job when it is read again, after it has saved or was pruned.
         let mut visited = HashSet::new();
         for (epoch, image) in &line.images {
-            // Of a incomplete checkpoint what cannot be found keeps nothing alive.
+            // Missing data of an incomplete checkpoint keeps nothing alive.
             let is_incomplete = job.incomplete.contains(epoch);
             let mut lost = |_: Fingerprint| ();
             let lost: Lost<'_> = is_incomplete.then_some(&mut lost);
@@ -140,14 +140,13 @@ impl Marks {
         Ok(())
     }
 
-    /// Tells the needs of units apart from here on.
+    /// Counts the needs of each unit separately from here on.
     pub fn tell_units_apart(&mut self) {
         self.shares = Some(Shares::default());
         self.packs.values_mut().for_each(PackMarks::tell_units_apart);
     }
 
-    /// From here on somebody else's needs are marked, as if nothing were marked yet; `shares` keeps
-    /// what was.
+    /// Begins the next unit, as if nothing were marked yet; `shares` keeps the counts so far.
     pub fn next_unit(&mut self) {
         self.packs.values_mut().for_each(PackMarks::next_unit);
         if let Some(shares) = &mut self.shares {
@@ -155,7 +154,7 @@ impl Marks {
         }
     }
 
-    /// Marks what anybody needs, as a gc would have.
+    /// Marks what any unit needs, as a gc would have.
     pub fn unite(&mut self) {
         self.packs.values_mut().for_each(PackMarks::unite);
     }
@@ -165,7 +164,7 @@ impl Marks {
         self.named.values().any(|named| named.contains(pack))
     }
 
-    /// Which pages of an entry of a segment are in use.
+    /// Returns the pages of a segment's entry that are in use.
     pub fn live_pages(&self, pack: &PackId, entry: &DirectoryEntry) -> PageSet {
         self.packs.get(pack).map(|marks| marks.live_pages(entry)).unwrap_or_default()
     }
@@ -195,7 +194,7 @@ fn extent_of(page: &PageRef) -> PackExtent {
     }
 }
 
-/// Where segments are that lie in packs as entries of their own.
+/// Returns the extents of segments that lie in packs as entries of their own.
 pub fn stored_apart<'a>(
     segments: impl IntoIterator<Item = &'a SegmentRef>,
 ) -> impl Iterator<Item = PackExtent> {
@@ -209,7 +208,7 @@ pub fn stored_apart<'a>(
 const CATALOG: u8 = 0x40;
 
 /// Finds what an image needs; nodes and the chunks of catalogs and listings must be in the locator.
-/// With `lost` that is called with what is missing or wrong, and the rest goes on.
+/// With `lost`, it calls that for each missing or wrong object, and goes on.
 ///
 /// # Errors
 /// `Damaged` if a node, the catalog or the listing is missing or wrong.
@@ -248,7 +247,7 @@ pub fn at_fault(pool: &Pool, job: &JobState, epoch: Epoch, error: Error) -> Erro
         "checkpoint {epoch} of job {} cannot be read, so what it needs is unknown and no pack is deleted",
         job.name
     );
-    // What cannot be read just now may be whole.
+    // Data that cannot be read at the moment may be whole.
     if error.kind() != ErrorKind::Damaged {
         return error.context(what);
     }
@@ -260,8 +259,8 @@ pub fn at_fault(pool: &Pool, job: &JobState, epoch: Epoch, error: Error) -> Erro
     ))
 }
 
-/// The places of all nodes, of the chunks of catalogs and listings, and of one part's chunks. Each
-/// segment is read once, however many checkpoints list it.
+/// Loads the extents of all nodes, of the chunks of catalogs and listings, and of one part's
+/// chunks. Each segment is read once, however many checkpoints list it.
 pub fn load(
     pool: &Pool,
     job: &JobState,
@@ -302,7 +301,8 @@ pub fn load(
     })
 }
 
-/// Every chunk and node of one part that some segments list and that is in use, with its place.
+/// Returns every chunk and node of one part that some segments list and that is in use, with its
+/// pack.
 ///
 /// # Errors
 /// `Damaged` if a segment cannot be read.
@@ -313,14 +313,14 @@ pub fn live_entries(
     part: FingerprintRange,
 ) -> Result<Vec<(DirectoryEntry, PackId)>> {
     let mut live: Vec<(DirectoryEntry, PackId)> = Vec::new();
-    // Of equal chunks one; of slices each, for each may have pages that another one lacks.
+    // One of equal chunks, but every slice: each may have pages that another one lacks.
     let mut seen = HashSet::new();
     for segment in segments {
         let directory = read_segment(pool, segment)?;
         let listed = directory.entries.iter().filter(|e| e.kind.is_resolved());
         for entry in listed.filter(|entry| part.holds(&entry.fp)) {
             let pack = directory.packs[entry.pack as usize];
-            // A pack that is new, or cannot be read, has no marks; what is in it stays named.
+            // A pack that is new, or cannot be read, has no marks; its entries stay listed.
             let live_there = |marks: &PackMarks| marks.is_live(entry);
             let extent = entry.kind.slice().map(|_| (pack, entry.offset, entry.frame));
             if marks.packs.get(&pack).is_none_or(live_there) && seen.insert((entry.fp, extent)) {

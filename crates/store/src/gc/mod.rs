@@ -1,5 +1,8 @@
-//! Pruning and garbage collection. `prune` drops checkpoints, with a record each. A gc: `survey` (what the logs say) -> `mark` (what is in use) -> `plan` (which packs
-//! go) -> `run` (copy: `rewrite`, `tell` every job, delete); `usage` marks to tell who needs what (`line`, `share`). Why it is safe beside saves: docs/design/009-gc.md.
+//! Pruning and garbage collection. `prune` drops checkpoints, with one record in each job's log. A
+//! gc first reads the logs (`survey`), marks the data in use (`mark`) and chooses the packs to
+//! delete (`plan`). Then `run` copies live data (`rewrite`), reports to every job (`report`) and
+//! deletes. `usage` marks to find what each unit needs (`chain`, `share`). docs/design/009-gc.md
+//! says why all this is safe beside saves.
 
 mod behind;
 mod chain;

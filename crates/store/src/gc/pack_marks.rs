@@ -1,4 +1,4 @@
-//! Marks of one pack: its entries in use, and of chunks the pages.
+//! Marks of one pack: its entries in use, and the pages of its chunks in use.
 
 use crate::index::Pages;
 use outlive_format::{DirectoryEntry, PAGE_GROUPS_MAX, PageSet};
@@ -6,41 +6,41 @@ use outlive_pool::PackExtent;
 use outlive_types::PAGE_BYTES;
 use std::collections::HashMap;
 
-/// The part of a pack that is in use. Six bytes an entry, ten if it has frames.
+/// The part of a pack that is in use. It takes six bytes an entry, ten if the pack has frames.
 #[derive(Debug, Default)]
 pub struct PackMarks {
     /// Length of its containers.
     pub total_bytes: u64,
-    /// Bytes of all entries. The rest fills up pages, and containers in which the next one had no
-    /// room.
+    /// Bytes of all entries. The rest fills up pages, and containers without room for the next
+    /// entry.
     pub filled_bytes: u64,
-    /// Where its entries are, sorted.
+    /// Offsets of its entries, sorted.
     offsets: Vec<u32>,
-    /// Where they are in their frames; empty if there are none.
+    /// Offsets of the entries in their frames; empty without frames.
     firsts: Vec<u32>,
     /// Binary logarithm of the pages of a page group.
     group_log2: u8,
     in_use: InUse,
-    /// The part that any unit uses, if several are told apart.
+    /// The part that any unit uses, if units are counted separately.
     by_any: Option<InUse>,
 }
 
-/// Entries in use, and which pages of them.
+/// Entries in use, and their pages in use.
 #[derive(Debug, Default)]
 struct InUse {
     /// By entry.
     pages: Vec<PageSet>,
-    /// Bytes of entries in use; of a frame the share that its chunks in use have.
+    /// Bytes of entries in use; for a frame, the share of its chunks in use.
     entry_bytes: u64,
     /// The same without pages that are not in use.
     page_bytes: u64,
-    /// Entries in use, and those of which all pages are.
+    /// Number of entries in use, and of those with all pages in use.
     entries: usize,
     whole_entries: usize,
 }
 
 impl PackMarks {
-    /// Nothing is in use yet of these entries.
+    /// Returns marks of these entries, with nothing in use yet.
     pub fn new(entries: &[DirectoryEntry], total_bytes: u64, group_log2: u8) -> PackMarks {
         let mut keys: Vec<(u32, u32)> =
             entries.iter().map(|e| (e.offset, e.frame.map_or(0, |frame| frame.first))).collect();
@@ -60,19 +60,19 @@ impl PackMarks {
         PackMarks { total_bytes, filled_bytes, offsets, firsts, group_log2, in_use, by_any: None }
     }
 
-    /// From here on what any unit uses is kept beside what the one at work uses.
+    /// From here on, keeps what any unit uses beside what the current unit uses.
     pub fn tell_units_apart(&mut self) {
         self.by_any = Some(InUse::new(self.offsets.len()));
     }
 
-    /// Another unit is at work.
+    /// Begins the next unit.
     pub fn next_unit(&mut self) {
         let mut pages = std::mem::take(&mut self.in_use.pages);
         pages.fill(PageSet::default());
         self.in_use = InUse { pages, ..InUse::default() };
     }
 
-    /// All that any unit uses is in use.
+    /// Makes all that any unit uses count as in use.
     pub fn unite(&mut self) {
         if let Some(all) = self.by_any.take() {
             self.in_use = all;
@@ -88,30 +88,30 @@ impl PackMarks {
         }
     }
 
-    /// How many entries it has.
+    /// Returns the number of its entries.
     pub fn entries(&self) -> usize {
         self.offsets.len()
     }
 
-    /// Bytes of entries in use; of a frame the share that its chunks in use have.
+    /// Returns the bytes of entries in use; for a frame, the share of its chunks in use.
     pub fn live_bytes(&self) -> u64 {
         self.in_use.entry_bytes
     }
 
-    /// The same without pages of chunks that are not in use.
+    /// Returns the same without unused pages of chunks.
     pub fn live_page_bytes(&self) -> u64 {
         self.in_use.page_bytes
     }
 
-    /// Marks pages of what is at a place. Returns which entry it is and its bytes, if nothing of it was
-    /// marked yet.
+    /// Marks pages of the entry at an extent. Returns the number of the entry and its bytes, if
+    /// none of it was marked before.
     pub fn mark(&mut self, extent: &PackExtent, pages: Pages) -> Option<(usize, u64)> {
         let (at, bytes) = self.mark_for_any(extent, pages)?;
         self.in_use.add(at, extent, pages, self.group_log2).then_some((at, bytes))
     }
 
-    /// Marks them as what some unit needs, and not as what the one at work needs. Returns which entry it is,
-    /// and its bytes.
+    /// Marks them as needed by some unit, but not by the current one. Returns the number of the
+    /// entry and its bytes.
     pub fn mark_for_any(&mut self, extent: &PackExtent, pages: Pages) -> Option<(usize, u64)> {
         let at = self.find(extent.offset, extent.frame.map_or(0, |frame| frame.first))?;
         if let Some(all) = &mut self.by_any {
@@ -120,8 +120,8 @@ impl PackMarks {
         Some((at, stored_bytes(extent, extent.length.into())))
     }
 
-    /// Bytes that would become free if the rest were copied, with `of_pages` the rest of the pages. What
-    /// only fills a page up would be needed there, too.
+    /// Returns the bytes that copying the live entries, with `of_pages` the live pages, would free.
+    /// Bytes that only fill up a page would be needed in the copy, too.
     pub fn unused_bytes(&self, of_pages: bool) -> u64 {
         let InUse { entry_bytes, page_bytes, entries, whole_entries, .. } = self.in_use;
         let (count, bytes) =
@@ -132,7 +132,7 @@ impl PackMarks {
         }
     }
 
-    /// Which pages of an entry are in use.
+    /// Returns the pages of an entry that are in use.
     pub fn live_pages(&self, entry: &DirectoryEntry) -> PageSet {
         let at = self.find(entry.offset, entry.frame.map_or(0, |frame| frame.first));
         at.map(|at| self.in_use.pages[at]).unwrap_or_default()
@@ -149,7 +149,7 @@ impl InUse {
         InUse { pages: vec![PageSet::default(); entries], ..InUse::default() }
     }
 
-    /// True if nothing of the entry was in use yet.
+    /// Adds pages of an entry. Returns true if none of the entry was in use yet.
     fn add(&mut self, at: usize, extent: &PackExtent, pages: Pages, group_log2: u8) -> bool {
         let before = self.pages[at];
         let now = before.with(pages.set(group_log2));
@@ -169,12 +169,12 @@ impl InUse {
     }
 }
 
-/// Bytes of some pages of what is at a place, and whether that is all of it.
+/// Returns the bytes of some pages of an entry, and whether these are all of it.
 fn bytes_of(extent: &PackExtent, pages: PageSet, group_log2: u8) -> (u64, bool) {
     let length = u64::from(extent.length);
     let group_bytes = (PAGE_BYTES as u64) << group_log2;
     let is_whole = match extent.slice {
-        // Of another pool, with other groups: it is in use as a whole.
+        // A slice of another pool, with other groups, is in use as a whole.
         Some(form) if form.group_log2() != group_log2 => !pages.is_empty(),
         Some(form) => pages.holds(form.pages()),
         None => match length.div_ceil(group_bytes) {
@@ -186,7 +186,7 @@ fn bytes_of(extent: &PackExtent, pages: PageSet, group_log2: u8) -> (u64, bool) 
     (stored_bytes(extent, if is_whole { length } else { length.min(page_bytes) }), is_whole)
 }
 
-/// Of so many bytes of an entry what they take as it is stored.
+/// Returns how many stored bytes some bytes of an entry take.
 fn stored_bytes(extent: &PackExtent, bytes: u64) -> u64 {
     match extent.frame {
         None => bytes,

@@ -1,4 +1,4 @@
-//! The plan of a gc: which packs go, which are copied first, which stay.
+//! The plan of a gc: which packs it deletes, which it copies first, which stay.
 
 use super::chains::inline_segments;
 use super::mark::Marks;
@@ -9,12 +9,12 @@ use outlive_types::{Epoch, JobName, PAGE_BYTES, PackId};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 
-/// Small packs are merged from this many on.
+/// Number of small packs from which a gc merges them.
 const SMALL_PACKS_MIN: usize = 4;
-/// Rewriting the packs below [`Thoroughness::rewrite_below`] must free so many bytes more, now and with its own segments
-/// counted.
+/// Bytes that rewriting the packs below [`Thoroughness::rewrite_below`] must free in addition, now
+/// and with its own segments counted.
 const POOR_FREED_MIN_BYTES: u64 = 16 << 20;
-/// It copies no more than this: a program waits at its end.
+/// Maximum number of bytes that this copies: a program waits for it at its end.
 const POOR_COPIED_MAX_BYTES: u64 = 256 << 20;
 
 /// How thorough a gc is.
@@ -22,18 +22,18 @@ const POOR_COPIED_MAX_BYTES: u64 = 256 << 20;
 pub struct Thoroughness {
     /// Share of the bytes that may stay unused, 0 to 1.
     pub unused_max: f64,
-    /// Packs of which a smaller share is in use are rewritten even if few enough bytes are unused, if that frees 16 MiB: it
-    /// copies little for what it frees.
+    /// Share in use below which packs are rewritten even if few enough bytes are unused, if that
+    /// frees 16 MiB: it copies little for what it frees.
     pub rewrite_below: f64,
-    /// Whether packs are condemned at all; otherwise checkpoints are dropped and nothing else.
+    /// Whether packs are condemned at all; otherwise the gc only drops checkpoints.
     pub collect: bool,
-    /// Whether packs are rewritten; otherwise only those go of which nothing is in use.
+    /// Whether packs are rewritten; otherwise the gc deletes only packs with nothing in use.
     pub rewrite: bool,
-    /// Whether pages of chunks that are not in use count as unused; otherwise only whole chunks do. Rewriting drops
-    /// them either way.
+    /// Whether unused pages of chunks count as unused; otherwise only whole chunks do. Rewriting
+    /// drops unused pages in both cases.
     pub of_pages: bool,
-    /// In a pool without redundancy so many small packs stay apart at most, so that one that is damaged takes few
-    /// checkpoints with it.
+    /// Maximum number of small packs that stay apart in a pool without redundancy, so that one
+    /// damaged pack takes few checkpoints with it.
     pub small_apart_max: usize,
 }
 
@@ -50,7 +50,7 @@ impl Default for Thoroughness {
     }
 }
 
-/// A pack of which something is in use.
+/// A pack that is partly in use.
 struct Partly {
     pack: PackId,
     live: u64,
@@ -59,33 +59,33 @@ struct Partly {
     unused: u64,
 }
 
-/// What a gc will do.
+/// Plan of a gc.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct GcPlan {
     /// Checkpoints that are dropped, by job.
     pub dropped: BTreeMap<JobName, BTreeSet<Epoch>>,
     /// Packs without anything in use.
     pub dead: Vec<PackId>,
-    /// Packs whose rest is copied to new ones.
+    /// Packs whose live data is copied to new ones.
     pub rewritten: Vec<PackId>,
-    /// Shards that nobody will finish.
+    /// Number of unfinished packs that no session will finish.
     pub leftovers: usize,
-    /// Packs that stay.
+    /// Number of packs that stay.
     pub stay: usize,
-    /// Packs of saves under way, of which nothing is known yet.
+    /// Number of packs of saves under way, whose needs are not known yet.
     pub in_progress: usize,
-    /// The jobs that these saves are of, and the program of each.
+    /// Jobs of these saves, and the program of each.
     pub saving: BTreeMap<JobName, String>,
-    /// Packs whose directory cannot be read: left alone.
+    /// Number of packs that stay because their directory cannot be read.
     pub unreadable: usize,
-    /// Bytes of containers in all, and in use.
+    /// Bytes of all containers.
     pub total_bytes: u64,
     /// Bytes in use.
     pub live_bytes: u64,
-    /// Bytes that are copied.
+    /// Bytes to copy.
     pub copied_bytes: u64,
-    /// About how many bytes of containers the gc writes: what it copies, and the segments that say
-    /// where it is then, in whole pages.
+    /// Bytes of containers that the gc writes, about: the copies, and the segments that list them,
+    /// in whole pages.
     pub written_bytes: u64,
     /// Bytes of containers that go, less those that are written.
     pub freed_bytes: u64,
@@ -95,8 +95,8 @@ pub struct GcPlan {
     pub held_by: BTreeMap<JobName, String>,
 }
 
-/// Small packs if there are more than `small_apart`, then those worst in use, until few enough bytes are unused and the
-/// next pack is in use enough.
+/// Chooses small packs if there are more than `small_apart`, then the packs worst in use, until few
+/// enough bytes are unused and the next pack is in use enough.
 fn worth_rewriting(
     partly: &[Partly],
     pack_bytes: u64,
@@ -104,7 +104,7 @@ fn worth_rewriting(
     thoroughness: Thoroughness,
 ) -> HashSet<PackId> {
     let mut chosen: HashSet<PackId> = HashSet::new();
-    // Small packs become few: by half at least, or the work would come again each time.
+    // Merging must at least halve the small packs, or each gc would merge again.
     let small: Vec<_> = partly.iter().filter(|p| p.total < pack_bytes / 2).collect();
     let small_bytes: u64 = small.iter().map(|p| p.live).sum();
     let few = SMALL_PACKS_MIN.max(2 * small_bytes.div_ceil(pack_bytes) as usize);
@@ -112,7 +112,7 @@ fn worth_rewriting(
         chosen.extend(small.iter().map(|p| p.pack));
     }
     let mut rest: Vec<&Partly> = partly.iter().filter(|p| !chosen.contains(&p.pack)).collect();
-    // Most unused bytes for each byte to copy first.
+    // First the packs with the most unused bytes for each byte to copy.
     let worth = |p: &Partly| u128::from(p.unused) * u128::from(u64::MAX) / u128::from(p.live);
     rest.sort_by(|a, b| worth(b).cmp(&worth(a)).then(a.pack.cmp(&b.pack)));
     let mut unused: u64 = rest.iter().map(|p| p.unused).sum();
@@ -122,7 +122,7 @@ fn worth_rewriting(
     let mut poor_left = POOR_COPIED_MAX_BYTES;
     for p in rest {
         let is_enough = unused as f64 <= thoroughness.unused_max * kept as f64;
-        // What has nothing to give is not touched, however little may stay.
+        // A pack without unused bytes stays, however few unused bytes are allowed.
         if p.unused == 0 || is_enough && !(is_poor(p) && p.live <= poor_left) {
             break;
         }
@@ -135,7 +135,7 @@ fn worth_rewriting(
     chosen
 }
 
-/// Counts the packs of checkpoints whose ranks each write one pack in each save.
+/// Counts the packs of checkpoints if each rank writes one pack in each save.
 pub fn packs_written<'m>(kept: impl IntoIterator<Item = &'m Manifest>) -> usize {
     let written = kept.into_iter().map(|manifest| match manifest.images {
         Images::One(_) => 1,
@@ -145,9 +145,10 @@ pub fn packs_written<'m>(kept: impl IntoIterator<Item = &'m Manifest>) -> usize 
 }
 
 impl GcPlan {
-    /// Chooses packs: all that are dead, small ones if there are several, and then the ones worst in
-    /// use until few enough bytes of the rest are unused. Without redundancy twice as many small packs as kept
-    /// checkpoints have `written` stay apart. Packs below [`Thoroughness::rewrite_below`] go, too, if that pays now.
+    /// Chooses all dead packs, small ones if there are several, and then the packs worst in use,
+    /// until few enough of the other bytes are unused. Without redundancy, small packs stay apart:
+    /// twice the number `written` for the kept checkpoints. Packs below
+    /// [`Thoroughness::rewrite_below`] go, too, if that pays now.
     pub fn choose(
         pool: &Pool,
         survey: &Survey,
@@ -182,7 +183,7 @@ impl GcPlan {
         let (mut gone_bytes, mut copied_from, mut filled) = (0, 0, 0);
         for pack in &survey.packs {
             let Some(found) = marks.packs.get(pack) else {
-                // Nobody can find anything in it, and nobody looks for anything there.
+                // An unreadable pack that no segment names holds nothing that a reader could find.
                 if !marks.is_named(pack) && !survey.is_in_progress(pack) {
                     plan.dead.push(*pack);
                     plan.unreadable = plan.unreadable.saturating_sub(1);
@@ -190,7 +191,7 @@ impl GcPlan {
                 continue;
             };
             let of_pages = thoroughness.of_pages;
-            // A copy loses the pages that are not in use, whatever counts as unused.
+            // A copy loses unused pages, whatever counts as unused.
             let (live, total) = (found.live_page_bytes(), found.total_bytes);
             if survey.is_in_progress(pack) {
                 plan.in_progress += 1;
@@ -244,7 +245,7 @@ impl GcPlan {
                 plan.stay += 1;
             }
         }
-        // What had no room in a container has none in the new ones, either.
+        // New containers get as much padding as the old ones had.
         let packed =
             u128::from(plan.copied_bytes) * u128::from(copied_from) / u128::from(filled.max(1));
         plan.count(survey, marks, packed as u64);
@@ -267,12 +268,12 @@ impl GcPlan {
         }
     }
 
-    /// Bytes that a gc would free now.
+    /// Returns the bytes that a gc would free now.
     pub fn freed_now_bytes(&self) -> u64 {
         self.freed_bytes.saturating_sub(self.held_bytes)
     }
 
-    /// Counts what is written: copies that take `packed` bytes in their containers, and segments.
+    /// Counts the bytes to write: copies, which take `packed` bytes in containers, and segments.
     fn count(&mut self, survey: &Survey, marks: &Marks, packed: u64) {
         let condemned = self.condemned();
         let segments: u64 = survey
@@ -280,7 +281,7 @@ impl GcPlan {
             .iter()
             .map(|job| match (marks.relisted.get(&job.name), marks.named.get(&job.name)) {
                 (Some(bytes), _) => *bytes,
-                // Those that lie in containers that go are among what is copied.
+                // Segments in deleted containers are among the copied entries.
                 (None, Some(named)) if !named.is_disjoint(&condemned) => {
                     let kept: Vec<&Manifest> = job.manifests.iter().collect();
                     let stay = inline_segments(&kept).into_iter().filter(|segment| {
@@ -295,13 +296,13 @@ impl GcPlan {
         self.written_bytes = packed.next_multiple_of(page) + segments.next_multiple_of(page);
     }
 
-    /// Everything that goes.
+    /// Returns all packs that are deleted.
     pub fn condemned(&self) -> HashSet<PackId> {
         self.dead.iter().chain(&self.rewritten).copied().collect()
     }
 }
 
-/// Whether an unfinished pack belongs to nobody any more.
+/// Whether no open session can finish an unfinished pack.
 pub fn is_leftover(survey: &Survey, pack: PackId) -> bool {
     !survey.is_open(pack.session())
 }
@@ -342,7 +343,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Which of these packs of 64 MiB are rewritten, given how many MiB of each are in use.
+    /// Returns which of these packs of 64 MiB are rewritten, given the MiB in use of each.
     fn rewritten(live_mib: &[u64], rewrite_below: f64) -> Vec<usize> {
         let pack = |at: usize| PackId::new(SessionId([1; 12]), 0, at as u32);
         let packs = live_mib.iter().enumerate().map(|(at, live)| {
@@ -355,20 +356,21 @@ mod tests {
         (0..packs.len()).filter(|at| chosen.contains(&pack(*at))).collect()
     }
 
-    /// A program that changes one array wholly and another a little: what it drops leaves packs nearly empty.
+    /// A program changes one array wholly and another a little: the dropped checkpoints leave packs
+    /// nearly empty.
     #[test]
     fn packs_that_are_nearly_empty_go_however_few_they_are() {
         let mut live_mib = vec![64; 20];
         (live_mib[3], live_mib[4], live_mib[5]) = (1, 7, 9);
         assert_eq!(rewritten(&live_mib, 0.0), [] as [usize; 0], "173 of 1105 MiB are unused");
         assert_eq!(rewritten(&live_mib, 0.125), [3, 4]);
-        // More than 30 % of what is in use is unused: the worst go until less is.
+        // The unused bytes exceed 30 % of those in use: the worst packs go until they no longer do.
         let live_mib = [1, 20, 41, 41, 41, 41, 64, 64];
         assert_eq!(rewritten(&live_mib, 0.0), [0, 1]);
         assert_eq!(rewritten(&live_mib, 0.125), [0, 1]);
     }
 
-    /// The copies would only take space: 16 MiB are little, and another program may hold the packs back.
+    /// The copies would only take space: 16 MiB is little, and another program may hold the packs.
     #[test]
     fn nearly_empty_packs_stay_where_their_space_does_not_come_back() {
         let plan = |freed_mib: u64, held_mib: u64| GcPlan {

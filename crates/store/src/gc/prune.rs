@@ -1,5 +1,6 @@
-//! Drops checkpoints: one record in the job's log, right behind what was read of it. Nothing is marked,
-//! copied or deleted for that, so it works on a full disk, and beside a gc. Space is gc's business.
+//! Drops checkpoints by one record in the job's log, right behind the records that were read. It
+//! marks, copies and deletes nothing, so it works on a full disk, and beside a gc. A gc frees the
+//! space.
 
 use super::collection::GcOptions;
 use super::leases::end_if_lost;
@@ -10,12 +11,12 @@ use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, JobName, Result};
 use std::collections::BTreeSet;
 
-/// Drops checkpoints of a job; those that are gone already are no error. Returns the ones that it
-/// dropped, oldest first.
+/// Drops checkpoints of a job; epochs that are already gone are no error. Returns the epochs that
+/// it dropped, oldest first.
 ///
 /// # Errors
-/// `Invalid` as [`check_drop`]; `Retry` if the job saves faster than that, again and again, or if
-/// nothing would be left that was meant to be; what the log reports.
+/// `Invalid` as [`check_drop`]. `Retry` if the job saves before each append, again and again, or if
+/// no checkpoint would be left although the options keep one. Errors of the log.
 pub fn drop_checkpoints(
     pool: &Pool,
     name: &JobName,
@@ -48,7 +49,7 @@ pub fn drop_checkpoints(
     )))
 }
 
-/// Refuses what cannot be dropped of a job, as its log has it.
+/// Checks that checkpoints can be dropped from a job, by the state of its log.
 ///
 /// # Errors
 /// `Invalid` if there is no such job, or if its newest checkpoint would go while its program may

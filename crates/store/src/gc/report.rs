@@ -1,4 +1,4 @@
-//! Tells jobs what is condemned, each by a record right behind what was read of its log.
+//! Reports condemned packs to jobs, each by a record right behind the records that were read.
 
 use super::survey::JobState;
 use outlive_format::{
@@ -9,14 +9,14 @@ use outlive_target::{Append, Previous};
 use outlive_types::{Error, JobName, PackId, Result, SessionId};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// How often a job is read again because its program has saved meanwhile.
+/// Maximum number of attempts to report to a job: its program may save meanwhile.
 pub const ATTEMPTS: usize = 64;
 
-/// Tells every job, until there is none without it. `tell` gets a name, and whether it is the first
-/// time; it answers the job's state as it was told.
+/// Reports to every job, until no job lacks a report. `tell` gets a name, and whether it is the
+/// first time; it returns the job's state as of its report.
 ///
 /// # Errors
-/// Those of `tell`; what the log reports.
+/// Errors of `tell` and of the log.
 pub fn tell_all(
     pool: &Pool,
     tell: &mut dyn FnMut(&JobName, bool) -> Result<JobState>,
@@ -26,8 +26,8 @@ pub fn tell_all(
         let mut news = false;
         for name in pool.jobs()? {
             let is_first = match told.get(&name) {
-                // A session that begins now may have read other logs before they were told; one
-                // that was open then has been told, whatever it does now.
+                // A session that begins now may have read other logs before their reports; one that
+                // was open at the report has it, whatever it does now.
                 Some(state) if state.is_open() => continue,
                 Some(state) if pool.log().latest(&name)? == state.number => continue,
                 known => known.is_none(),
@@ -36,19 +36,19 @@ pub fn tell_all(
             let state = tell(&name, is_first)?;
             told.insert(name, state);
         }
-        // Jobs that appeared or began while others were told are told, too.
+        // Jobs that appeared or began meanwhile get a report, too.
         if !news {
             return Ok(told);
         }
     }
 }
 
-/// Tells one job. `attempt` reads its log and answers its state, what is condemned and new to it,
-/// and, if the job names any of it, the archive that tells so; a sweep does otherwise. It is called
-/// again if the job's program was faster.
+/// Reports to one job. `attempt` reads its log. It returns the job's state, the condemned packs
+/// that are new to the job, and an archive if the job needs one, as when it names such a pack.
+/// Otherwise the report is a sweep. `attempt` is called again if the job's program appended first.
 ///
 /// # Errors
-/// `Retry` if it is so again and again; those of `attempt`; what the log reports.
+/// `Retry` if the program is always first; errors of `attempt` and of the log.
 pub fn tell(
     pool: &Pool,
     gc: SessionId,
@@ -72,11 +72,11 @@ pub fn tell(
     )))
 }
 
-/// Appends a record right behind what was read; an archive twice. False if somebody else was
-/// faster.
+/// Appends a record right behind the records that were read; an archive twice. Returns false if
+/// another process appended first.
 ///
 /// # Errors
-/// What the log reports.
+/// Errors of the log.
 pub fn append_behind(pool: &Pool, state: &mut JobState, body: Body) -> Result<bool> {
     let (log, name) = (pool.log(), &state.name);
     let is_archive = matches!(body, Body::Archive(_));
@@ -90,7 +90,7 @@ pub fn append_behind(pool: &Pool, state: &mut JobState, body: Body) -> Result<bo
     if is_archive {
         let first = state.number;
         let again = Record { number: first + 1, previous: state.fp, ..record };
-        // Everything older hangs on this record, so there are two of it.
+        // Everything older hangs on this record, so it is written twice.
         let bytes = again.encode()?;
         let behind = Previous { number: first, fp: state.fp };
         if log.append_if(name, behind, &bytes)? == Append::Done {
@@ -101,19 +101,19 @@ pub fn append_behind(pool: &Pool, state: &mut JobState, body: Body) -> Result<bo
     Ok(true)
 }
 
-/// Where the chunks and the image tables of a job's checkpoints are from now on.
+/// New segments and table pages of a job's checkpoints.
 #[derive(Clone, Debug, Default)]
 pub struct Relisted {
-    /// The segments of images that stand in manifests.
+    /// Segments of images that stand in manifests.
     pub segments: Vec<SegmentRef>,
-    /// The segments of each rank, of images that stand in tables.
+    /// Lists of each rank's segments, for images that stand in tables.
     pub lists: Vec<PageRef>,
-    /// Pages of image tables that have moved, by where they were.
+    /// Pages of image tables that have moved, by their old extents.
     pub pages: HashMap<PageRef, PageRef>,
 }
 
 impl Relisted {
-    /// A manifest as an archive keeps it.
+    /// Returns a manifest as an archive keeps it.
     fn kept(&self, manifest: &Manifest) -> Manifest {
         let mut manifest = manifest.clone();
         match &mut manifest.images {
@@ -129,8 +129,9 @@ impl Relisted {
     }
 }
 
-/// The archive of a job that keeps some of its checkpoints, in place of all its records. `condemned` names every pack
-/// that is condemned now: the records that had named some of them go.
+/// Returns the archive of a job that keeps some of its checkpoints; it replaces all records of the
+/// job. `condemned` names every pack that is condemned now, since the records that named some of
+/// them go.
 pub fn archive_of(
     gc: SessionId,
     state: &JobState,
@@ -140,7 +141,8 @@ pub fn archive_of(
 ) -> Archive {
     let mut condemned: Vec<PackId> = condemned.iter().copied().collect();
     if state.is_open() {
-        // Its writer has not answered about these. Some are lost: no collector lists them any more.
+        // Its writer has not appended since these were reported. Some are lost: no collector lists
+        // them any more.
         condemned.extend(&state.held);
     }
     condemned.sort_unstable();

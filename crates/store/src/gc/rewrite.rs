@@ -1,4 +1,4 @@
-//! Copies what is in use of packs that go, and stores the segments that say where it is now.
+//! Copies the live data of packs that go, and stores segments with its new extents.
 
 use super::chains::{RankLine, at_fault_of, inline_segments, lines};
 use super::collection::Gc;
@@ -19,7 +19,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
-/// An entry that is copied, and its pages in use.
+/// An entry to copy, and its pages in use.
 #[derive(Clone, Copy)]
 struct ToCopy {
     item: ReadItem,
@@ -28,28 +28,28 @@ struct ToCopy {
     group_log2: u8,
 }
 
-/// Packs' worth of bytes that are copied by one packer, which keeps their directories in memory.
+/// Packs' worth of bytes that one packer copies; it keeps their directories in memory.
 const PACKS_PER_COPY: u64 = 16;
-/// Memory for a fingerprint that was copied.
+/// Bytes of memory for the fingerprint of a copied entry.
 const SEEN_BYTES: u64 = 64;
 
-/// What a gc knows and has done by the time that jobs are told.
+/// State of a gc when it begins to report to jobs.
 pub struct Work {
-    /// What is in use.
+    /// Marks of the data in use.
     pub marks: Marks,
-    /// Packs that go.
+    /// Packs to delete.
     pub condemned: HashSet<PackId>,
-    /// The directories of the packs that condemned entries were copied to.
+    /// Directories of the packs that hold the copies.
     pub copied: Vec<SegmentRef>,
     /// New segments of jobs that need them, stored together.
     pub segments: HashMap<JobName, Relisted>,
-    /// Copies what was written to the slow tier.
+    /// Copies the written packs to the slow tier.
     pub fills: FillSession,
 }
 
 impl Gc<'_> {
-    /// Copies what is in use of packs that go, each chunk once. A pack with a damaged one stays after
-    /// all: what is left may still be mended. The faults are answered.
+    /// Copies the live data of packs that go, each chunk once. A pack with a damaged chunk stays
+    /// after all, since a scrub may still repair it. Returns the faults.
     pub(super) fn copy_out(&mut self, packs: &[PackId], work: &mut Work) -> Result<Vec<String>> {
         let group_bytes = PACKS_PER_COPY * self.pool.config().format.pack_bytes;
         let seen_max = self.pool.config().tuning.index_bytes_max / SEEN_BYTES;
@@ -65,7 +65,8 @@ impl Gc<'_> {
             let mut live = self.live_of(&group, &work.marks)?;
             live.retain(|one| is_first(&mut seen, one));
             faults.extend(self.copy(&live, &mut work.copied)?);
-            // One that is copied again beyond this is dead at once, and goes with the next gc.
+            // A chunk that is copied again beyond this is dead at once; the next gc deletes the
+            // copy.
             if seen.len() as u64 > seen_max {
                 seen.clear();
             }
@@ -83,7 +84,7 @@ impl Gc<'_> {
         Ok(faults.into_iter().map(|(_, error)| error.to_string()).collect())
     }
 
-    /// Entries in use of some packs, nodes last.
+    /// Returns the entries in use of some packs, nodes last.
     fn live_of(&self, packs: &[PackId], marks: &Marks) -> Result<Vec<ToCopy>> {
         let mut live = Vec::new();
         for pack in packs {
@@ -99,8 +100,8 @@ impl Gc<'_> {
         Ok(live)
     }
 
-    /// Copies entries to packs of our own, in container order, and notes these packs' directories.
-    /// Answers those that are damaged.
+    /// Copies entries to new packs, in container order, and notes the directories of these packs.
+    /// Returns the damaged entries.
     fn copy(
         &mut self,
         live: &[ToCopy],
@@ -144,11 +145,11 @@ impl Gc<'_> {
                             .and_then(|()| lane.append_as(bytes, fp, kind))
                     }
                 };
-                // What fails here is our writing, not the pack that is read.
+                // A failure here is one of writing, not one of the pack that is read.
                 stored.inspect_err(|error| **fail = Some(error.clone()))
             };
             let faults = ReadPlan::new(pool, &wanted).beside_writes().execute(pool, 1, true, &take);
-            // What was not read for another reason than damage may be whole.
+            // An entry that was not read for another reason than damage may be whole.
             if let Some(fault) = faults.iter().find(|fault| !is_damage(&fault.error)) {
                 fail.get_or_insert_with(|| fault.error.clone());
             }
@@ -168,8 +169,8 @@ impl Gc<'_> {
         Ok(damaged)
     }
 
-    /// Stores the new segments of all jobs that will need them, in one go: a pack for each of many
-    /// jobs would be many small packs.
+    /// Stores the new segments of all jobs that will need them, together: a pack for each of many
+    /// jobs would give many small packs.
     pub(super) fn store_together(&mut self, survey: &Survey, work: &mut Work) -> Result<()> {
         let jobs: Vec<_> = survey.jobs.iter().filter(|job| self.is_archived(job, work)).collect();
         let expected: u64 = jobs
@@ -187,8 +188,8 @@ impl Gc<'_> {
         Ok(())
     }
 
-    /// Stores the segments of a job that was not as surveyed, and before that copies what it has come
-    /// to need of condemned packs.
+    /// Stores the segments of a job that has changed since the survey. First it copies what the job
+    /// has come to need from condemned packs.
     pub(super) fn store_late(&mut self, job: &JobState, work: &mut Work) -> Result<Relisted> {
         let kept = self.kept(job);
         let lines = at_fault_of(self.pool, job, lines(self.pool, job, &kept))?;
@@ -205,7 +206,8 @@ impl Gc<'_> {
         Ok(stored)
     }
 
-    /// Copies what one part of some segments lists of condemned packs and was not copied yet.
+    /// Copies the entries in condemned packs that one part of some segments lists and that lack a
+    /// copy.
     fn copy_late(
         &mut self,
         segments: &[SegmentRef],
@@ -228,7 +230,7 @@ impl Gc<'_> {
     }
 
     /// Stores new segments for some checkpoints: one set for those of one rank, and a list for each
-    /// rank of the others. Pages of image tables that lie in condemned packs are stored anew.
+    /// rank of the others. Copies the pages of image tables that lie in condemned packs.
     fn relist(
         &self,
         kept: &[&Manifest],
@@ -238,7 +240,7 @@ impl Gc<'_> {
     ) -> Result<Relisted> {
         let mut relisted = Relisted::default();
         let mut lists = Vec::new();
-        // Read once for all ranks, if it is not too much.
+        // Read once for all ranks, if it is small enough.
         let copied = match &self.parts(&work.copied)[..] {
             [all] => Some(self.copied(work, *all)?),
             _ => None,
@@ -262,7 +264,8 @@ impl Gc<'_> {
         Ok(relisted)
     }
 
-    /// Stores one set of segments for what some list, with new places for what was copied.
+    /// Stores one set of segments for the live entries that others list, with the new extents of
+    /// copies.
     fn list(
         &self,
         segments: &[SegmentRef],
@@ -295,7 +298,7 @@ impl Gc<'_> {
                     packs.push(now.pack);
                     packs.len() as u32 - 1
                 });
-                // It may be the whole chunk by now, of which another job needs all.
+                // The copy may be the whole chunk, if another job needs all of it.
                 let kind = if entry.kind.is_content() { EntryKind::Chunk } else { entry.kind };
                 entries.push(now.entry(entry.fp, pack, kind));
             }
@@ -314,7 +317,7 @@ impl Gc<'_> {
         FingerprintRange::of(segments, self.pool.config().tuning.index_bytes_max)
     }
 
-    /// Where the copied entries of a part are now.
+    /// Loads the new extents of the copied entries of a part.
     fn copied(&self, work: &Work, part: FingerprintRange) -> Result<Locator> {
         Locator::load_where(self.pool, &work.copied, |entry| part.holds(&entry.fp))
     }
@@ -332,12 +335,12 @@ impl ToCopy {
         self.item.extent.slice.is_some_and(|form| form.group_log2() != self.group_log2)
     }
 
-    /// Chunks before nodes, each in the order of their places.
+    /// Orders chunks before nodes, each by extent.
     fn order(&self) -> (bool, PackExtent) {
         (!self.kind.is_content(), self.item.extent)
     }
 
-    /// Where its pages are in what was copied.
+    /// Finds its pages among the copies.
     fn find(&self, copied: &Locator) -> Option<PackExtent> {
         copied.forms(&self.item.fp).find(|extent| match (extent.slice, self.item.extent.slice) {
             (None, _) => true,
@@ -347,7 +350,8 @@ impl ToCopy {
     }
 }
 
-/// Whether its pages have not been copied yet; of each chunk the pages copied last are remembered.
+/// Whether its pages are not copied yet. `seen` keeps the pages of each chunk that were copied
+/// last.
 fn is_first(seen: &mut ByFingerprint<PageSet>, one: &ToCopy) -> bool {
     if one.is_foreign() {
         return true;

@@ -1,5 +1,5 @@
-//! Carries a gc out. The order is the protocol (docs/design/009-gc.md): copy, make durable, tell
-//! every job, then delete what nobody can need any more.
+//! Carries a gc out. The order of its steps is the protocol (docs/design/009-gc.md): copy, make
+//! durable, report to every job, then delete the packs that no job can need any more.
 
 use super::collection::{Gc, GcOptions};
 use super::leases::end_lost_sessions;
@@ -19,26 +19,26 @@ use outlive_target::Lock;
 use outlive_types::{Epoch, Error, ErrorKind, JobName, PackId, Result, SessionId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// A log with more records than this for each checkpoint kept is made short.
+/// Records for each kept checkpoint; a gc archives a log that has more.
 const RECORDS_PER_CHECKPOINT: usize = 2;
-/// Logs of fewer records are never worth it.
+/// Number of records up to which a log is never worth an archive.
 const RECORDS_MIN: usize = 32;
 /// Whether a gc has collected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Collecting {
-    /// It has.
+    /// It has collected.
     #[default]
     Done,
-    /// It was not asked to.
+    /// The options do not ask for it.
     NotAsked,
-    /// Another gc or scrub is at work; that one, or the next, frees the space.
+    /// Another gc or scrub runs; that one, or the next, frees the space.
     Postponed,
 }
 
-/// What a gc did.
+/// Results of a gc.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct GcReport {
-    /// The plan it followed.
+    /// The plan that it followed.
     pub plan: GcPlan,
     /// Packs deleted.
     pub deleted: usize,
@@ -50,39 +50,40 @@ pub struct GcReport {
     pub held_bytes: u64,
     /// Jobs whose open session holds these packs, and the program of each.
     pub held_by: BTreeMap<JobName, String>,
-    /// They wait for a lazy restore, which still reads.
+    /// Whether they wait for a lazy restore that still reads.
     pub is_read: bool,
-    /// Whether space was freed as well, or checkpoints were dropped and nothing else.
+    /// Whether the gc also freed space, or only dropped checkpoints.
     pub collecting: Collecting,
     /// Chunks in use that could not be read: their packs stay.
     pub damaged: Vec<String>,
 }
 
 impl GcReport {
-    /// About how many bytes the gc freed: the packs deleted, less the bytes written.
+    /// Returns about how many bytes the gc freed: the packs deleted, less the bytes written.
     pub fn freed_bytes(&self) -> u64 {
         self.deleted_bytes.saturating_sub(self.plan.written_bytes)
     }
 }
 
-/// Plans, and unless it is a dry run, carries out a gc: first it drops what it is told to drop, which
-/// is a record in each job's log and nothing else; then it collects, unless another gc or scrub is at
-/// work. That one, or the next, frees the space.
+/// Plans a gc, and carries it out unless it is a dry run. First it drops the checkpoints that the
+/// options name, by one record in each job's log. Then it collects, unless another gc or scrub
+/// runs; that one, or the next, frees the space.
 ///
 /// # Errors
-/// `Damaged` if a log or checkpoint cannot be read, so that nobody knows what it needs; `Retry` if
-/// another collects and there was nothing else to do; `Fenced` if another gc has begun, where the
-/// medium has no locks; `Invalid` for checkpoints that cannot be dropped; what target and log report.
-/// Whatever had been done by then is right, and the next gc finishes it. An error after something was
-/// dropped says so.
+/// `Damaged` if a log or checkpoint cannot be read, so that its needs are unknown. `Retry` if
+/// another process collects and there was nothing else to do. `Fenced` if another gc has begun,
+/// where the medium has no locks. `Invalid` for checkpoints that cannot be dropped. Errors of
+/// targets and log. The work done before an error is valid, and the next gc completes it. An error
+/// after a drop names the dropped checkpoints.
 pub fn collect(pool: &Pool, options: &GcOptions) -> Result<GcReport> {
     collect_after(pool, options, &mut || Ok(()))
 }
 
-/// Calls `before`, then collects. On a full disk it gives up the reserve, calls both again, and rewrites no packs.
+/// Calls `before`, then collects. If the disk is full, it deletes the reserve, does both again, and
+/// rewrites no packs.
 ///
 /// # Errors
-/// Those of `before`; as [`collect`].
+/// Those of `before` and of [`collect`].
 pub fn collect_after(
     pool: &Pool,
     options: &GcOptions,
@@ -95,7 +96,7 @@ pub fn collect_after(
     if gives_up && pool.delete_reserve() > 0 {
         let mut options = options.clone();
         options.thoroughness.rewrite = false;
-        // The first error says what was dropped, if anything was.
+        // The first error names the dropped checkpoints, if any.
         collected = attempt(&options).or(collected);
     }
     let has_freed = |report: &&GcReport| !options.dry_run && report.collecting == Collecting::Done;
@@ -110,7 +111,7 @@ pub fn collect_after(
 fn collect_once(pool: &Pool, options: &GcOptions) -> Result<GcReport> {
     let pace = &Pace::new(options.bytes_per_s);
     if options.dry_run {
-        // Nobody need know.
+        // No log has this session.
         let packs = PackNumbers::new(SessionId([0xFF; 12]), 0);
         let mut head = LogHead::new(JobName::gc());
         return Gc { pool, options, packs, head: &mut head, pace }.work();
@@ -124,7 +125,7 @@ fn collect_once(pool: &Pool, options: &GcOptions) -> Result<GcReport> {
     outcome.and_then(|()| free(pool, options, pace)).map_err(|error| after(pool, &dropped, error))
 }
 
-/// Frees space, unless it was not asked for or another gc or scrub is at work.
+/// Frees space, unless the options do not ask for it or another gc or scrub runs.
 fn free(pool: &Pool, options: &GcOptions, pace: &Pace) -> Result<GcReport> {
     let plan = GcPlan { dropped: options.drop.clone(), ..GcPlan::default() };
     let decided = |collecting| GcReport { plan, collecting, ..GcReport::default() };
@@ -138,7 +139,7 @@ fn free(pool: &Pool, options: &GcOptions, pace: &Pace) -> Result<GcReport> {
     };
     let mut head = LogHead::new(JobName::gc());
     let (session, _) = head.open(pool)?;
-    // The record by which an earlier gc, should it still be at work, learns that it is fenced.
+    // By this record, an earlier gc that still runs learns that it is fenced.
     let opened = head.number();
     let packs = PackNumbers::new(session, 0);
     let mut collected = Gc { pool, options, packs: packs.clone(), head: &mut head, pace }.work();
@@ -161,7 +162,7 @@ fn free(pool: &Pool, options: &GcOptions, pace: &Pace) -> Result<GcReport> {
     closed.map(|()| report)
 }
 
-/// The error that came after checkpoints had been dropped.
+/// Adds the dropped checkpoints to an error that came after them.
 fn after(pool: &Pool, dropped: &[(&JobName, Vec<Epoch>)], error: Error) -> Error {
     let said = dropped.iter().filter_map(|(job, epochs)| match epochs[..] {
         [] => None,
@@ -180,7 +181,7 @@ fn after(pool: &Pool, dropped: &[(&JobName, Vec<Epoch>)], error: Error) -> Error
     ))
 }
 
-/// Why nothing is collected now.
+/// Returns the error for a pool in which another process collects.
 pub fn busy(pool: &Pool) -> Error {
     Error::retry(format!(
         "another gc, prune or scrub is at work in {}: wait until it has ended, or end it, and try \
@@ -189,7 +190,7 @@ pub fn busy(pool: &Pool) -> Error {
     ))
 }
 
-/// Ends a job's session: whoever holds it is fenced at its next save.
+/// Ends a job's session; its writer is fenced at its next save.
 fn fence(pool: &Pool, job: &JobName) -> Result<()> {
     if pool.log().latest(job)? == 0 {
         return Err(Error::invalid(format!("there is no job {job}")));
@@ -201,8 +202,8 @@ fn fence(pool: &Pool, job: &JobName) -> Result<()> {
 
 impl Gc<'_> {
     fn work(&mut self) -> Result<GcReport> {
-        // After a first try for which there was no room, what that has written is garbage like any
-        // other, unless some job was told of it.
+        // If a first try ran out of space, its packs are garbage like any other, unless a job's log
+        // already names them.
         let own = (self.packs.session(), FirstPacks::of(&self.packs));
         let GcOptions { forget_damaged: forget, dry_run, .. } = *self.options;
         let mut survey = Survey::new(self.pool, own, forget)?;
@@ -237,7 +238,7 @@ impl Gc<'_> {
         report.damaged = self.copy_out(&rewritten, &mut work)?;
         self.store_together(&survey, &mut work)?;
 
-        // From here on jobs are told.
+        // From here on, jobs get reports.
         let told = tell_all(self.pool, &mut |name, is_first| {
             self.check_stop()?;
             let known = survey.jobs.iter().find(|job| is_first && job.name == *name);
@@ -247,15 +248,15 @@ impl Gc<'_> {
         Ok(report)
     }
 
-    /// The checkpoints that stay, newest first. Those that go are gone by now, unless this is a dry
-    /// run.
+    /// Returns the checkpoints that stay, newest first. Dropped ones are already gone from the log,
+    /// except in a dry run.
     pub(super) fn kept<'m>(&self, job: &'m JobState) -> Vec<&'m Manifest> {
         let drop = self.options.drop.get(&job.name).filter(|_| self.options.dry_run);
         let stays = |m: &&Manifest| drop.is_none_or(|drop| !drop.contains(&m.epoch));
         job.manifests.iter().filter(stays).collect()
     }
 
-    /// Whether a job is told by an archive.
+    /// Whether a job gets its report as an archive.
     pub(super) fn is_archived(&self, state: &JobState, work: &Work) -> bool {
         let kept = self.kept(state).len();
         let named = work.marks.named.get(&state.name);
@@ -267,12 +268,13 @@ impl Gc<'_> {
             || state.damaged > 0
     }
 
-    /// Tells a job what is condemned: by an archive if it names any of it, or has something dropped
-    /// or much to be made short; by a sweep otherwise. Answers the job's state as it was told.
+    /// Reports the condemned packs to a job. The record is an archive if the job names one of them,
+    /// has dropped checkpoints or has a long log; otherwise it is a sweep. Returns the job's state
+    /// as of this record.
     ///
-    /// A job without a session is told as well. Nobody at work there needs to know; but an earlier
-    /// gc that was fenced and does not know it yet has read that log, too, and what it would append
-    /// now names packs that we took for garbage. Behind our record its append is lost.
+    /// A job without a session gets a report, too. No writer there needs it. But an earlier gc that
+    /// does not know yet that it is fenced may have read that log, and its next append names packs
+    /// that we took for garbage. Behind our record that append fails.
     fn tell(
         &mut self,
         known: Option<&JobState>,
@@ -285,7 +287,7 @@ impl Gc<'_> {
             let (state, surveyed) = match marked.take() {
                 Some(state) => (state, true),
                 None => {
-                    // It has saved meanwhile: what it needs now is marked as well.
+                    // The job has saved meanwhile: mark its present needs as well.
                     let mut state = JobState::read(pool, name, self.options.forget_damaged)?;
                     work.marks.job(pool, &state, &self.kept(&state))?;
                     state.hold_what_is_named(|pack| work.marks.is_named(pack));
@@ -308,16 +310,18 @@ impl Gc<'_> {
             if let Some(archive) = &archive {
                 work.fills.fill(pool, archive, &work.condemned)?;
             }
-            // After the reading: a later gc may have told the job of what we copied, and then our record
-            // would follow on that one. And after the last pack is stored: its target may have left.
+            // After the reads: a later gc may have condemned our copies, and our record would
+            // follow its report. Also after the last pack is stored: its target may have been
+            // removed.
             self.head.check(pool)?;
-            // Nor of copies that lie where a target was until somebody unmounted it.
+            // Copies where a target was unmounted do not count, either.
             pool.check_markers()?;
             Ok((state, anew, archive))
         })
     }
 
-    /// Deletes condemned packs that no open session can need: those that every open one has let go.
+    /// Deletes condemned packs that no open session can need, since every open one has released
+    /// them.
     fn delete(
         &mut self,
         survey: &Survey,
@@ -330,20 +334,21 @@ impl Gc<'_> {
         if work.condemned.is_empty() && (!collect || leftovers().count() == 0) {
             return Ok(());
         }
-        // What others have appended, and may have died before it was durable, decides here, too.
+        // Records of others decide here, too; their writers may have died before the records were
+        // durable.
         for name in told.keys() {
             self.pool.log().sync(name)?;
         }
         self.head.check(self.pool)?;
         self.pool.check_markers()?;
         if collect {
-            // One that was finished after all is no left-over: an earlier gc, fenced since, may have
-            // told a job of it.
+            // A pack that was finished after all is no leftover: an earlier gc, fenced since, may
+            // have named it in a job's log.
             for pack in leftovers() {
                 self.pool.delete_unfinished_pack(*pack)?;
             }
         }
-        // Who begins to read from here on finds in the log what every job was told.
+        // A reader that begins after this finds all reports in the logs.
         report.is_read = self.pool.log().is_read()?;
         // In order, so that a run can be repeated.
         for pack in &work.condemned.iter().copied().collect::<BTreeSet<PackId>>() {

@@ -1,20 +1,20 @@
-//! Who needs which entries of packs: what somebody needs alone, and what they share with others.
-//! Eight bytes an entry, besides what marking takes.
+//! Finds which entries of packs each unit needs alone, and which it shares with others. It takes
+//! eight bytes an entry, besides the marks.
 
 use outlive_types::PackId;
 use std::collections::HashMap;
 
-/// Nobody needs the entry.
+/// No unit needs the entry.
 const NOBODY: u32 = 0;
-/// Several do.
+/// Several units need it.
 const MANY: u32 = u32::MAX;
 
-/// What one unit (a checkpoint, or all of a job) needs.
+/// Needs of one unit: a checkpoint, or a whole job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Share {
     /// Bytes of all entries that it needs.
     pub needed_bytes: u64,
-    /// Bytes of those that no other unit needs.
+    /// Bytes of the entries that no other unit needs.
     pub only_bytes: u64,
 }
 
@@ -40,39 +40,39 @@ pub struct HeldEntry {
 pub struct Shares {
     numbers: HashMap<PackId, u32>,
     packs: Vec<Pack>,
-    /// By unit, the first of which has number 1.
+    /// By unit; the first has number 1.
     units: Vec<Share>,
-    /// Number of the unit at work.
+    /// Number of the current unit.
     at_work: u32,
     held_bytes: u64,
 }
 
 impl Shares {
-    /// Begins with the next unit.
+    /// Begins the next unit.
     pub fn next_unit(&mut self) {
         self.units.push(Share::default());
         self.at_work = self.units.len() as u32;
     }
 
-    /// Number of the unit at work.
+    /// Returns the number of the current unit.
     pub fn at_work(&self) -> u32 {
         self.at_work
     }
 
-    /// Goes on with a unit that was begun.
+    /// Continues with a unit that was begun before.
     pub fn go_to(&mut self, unit: u32) {
         self.at_work = unit;
     }
 
-    /// The unit at work needs entry `at` of `entries`. To be called once for each.
+    /// Notes that the current unit needs entry `at` of `entries`. To be called once for each entry.
     pub fn add(&mut self, pack: PackId, entries: usize, at: usize, bytes: u64) {
         let pack = self.number(pack, entries);
         self.need(pack, at, bytes);
         self.unit(self.at_work).needed_bytes += bytes;
     }
 
-    /// The unit at work needs entry `at` of `entries`, and so do those after it, until it is released
-    /// as often as it was held.
+    /// Notes that the current unit and those after it need entry `at` of `entries`, until it is
+    /// released as often as it was held.
     pub fn hold(&mut self, pack: PackId, entries: usize, at: usize, bytes: u64) -> HeldEntry {
         let pack = self.number(pack, entries);
         let found = &mut self.packs[pack];
@@ -85,7 +85,7 @@ impl Shares {
         HeldEntry { pack: pack as u32, at: at as u32, bytes: bytes as u32 }
     }
 
-    /// One of those that hold an entry holds it no more; `last` is the last unit that needs it.
+    /// Releases an entry for one of its holders; `last` is the last unit that needs it.
     pub fn release(&mut self, held: HeldEntry, last: u32) {
         let (pack, at, bytes) = (held.pack as usize, held.at as usize, u64::from(held.bytes));
         self.packs[pack].held[at] -= 1;
@@ -94,14 +94,14 @@ impl Shares {
         }
         self.held_bytes -= bytes;
         let first = self.packs[pack].needed_by[at];
-        // From the first to the last unit all have needed it.
+        // All units from the first to the last have needed it.
         if first != MANY && first != last {
             self.unit(first).only_bytes -= bytes;
             self.packs[pack].needed_by[at] = MANY;
         }
     }
 
-    /// The unit at work needs what is held now.
+    /// Counts all held entries as needs of the current unit.
     pub fn needs_what_is_held(&mut self) {
         self.unit(self.at_work).needed_bytes += self.held_bytes;
     }
@@ -138,12 +138,12 @@ impl Shares {
         number as usize
     }
 
-    /// The units' needs, in the order in which they came.
+    /// Returns the needs of the units, in the order of their numbers.
     pub fn units(&self) -> &[Share] {
         &self.units
     }
 
-    /// Bytes of all entries that anybody needs.
+    /// Returns the bytes of all entries that any unit needs.
     pub fn all_bytes(&self) -> u64 {
         self.packs.iter().map(|pack| pack.used_bytes).sum()
     }
@@ -153,7 +153,7 @@ impl Shares {
 mod tests {
     use super::*;
 
-    /// What units hold from one to the next counts as if each had added it.
+    /// Entries that units hold from one to the next count as if each unit had added them.
     #[test]
     fn holding_is_adding_to_each_unit() {
         let pack = PackId([7; 20]);

@@ -1,4 +1,4 @@
-//! What the logs say: the first thing a gc looks at.
+//! Reads the logs of all jobs: the first step of a gc.
 
 use crate::commit::{Reading, history};
 use crate::images::each_image;
@@ -21,19 +21,20 @@ pub struct JobState {
     pub fp: Fingerprint,
     /// Records in the log.
     pub records: usize,
-    /// Number of the archive that it goes on from; 0 without one.
+    /// Number of its archive; 0 without one.
     pub archive: u64,
-    /// Its checkpoints, newest first, with the remarks that hold now.
+    /// Its checkpoints, newest first, with their present remarks.
     pub manifests: Vec<Manifest>,
     /// Its newest session, and whether that is open.
     pub session: Option<(Session, bool)>,
     /// Newest epoch that the log has had.
     pub last_epoch: Epoch,
-    /// Records that cannot be read.
+    /// Number of records that cannot be read.
     pub damaged: u64,
-    /// Whether checkpoints were dropped since its archive: it gets a new one, and new segments.
+    /// Whether checkpoints were dropped since its archive: then it gets a new one, and new
+    /// segments.
     pub pruned: bool,
-    /// Those of its checkpoints of which something is lost.
+    /// Its incomplete checkpoints.
     pub incomplete: BTreeSet<Epoch>,
     /// Packs that were condemned before its writer appended something: it no longer needs them.
     pub released: HashSet<PackId>,
@@ -41,16 +42,16 @@ pub struct JobState {
     pub held: HashSet<PackId>,
 }
 
-/// What the newer records of a log have said.
+/// State that the newer records of a log have set.
 #[derive(Default)]
 struct NewerRecords {
     /// The session that was closed last.
     closed: Option<SessionId>,
-    /// The newest session that a manifest or its end names: its own record may be unreadable.
+    /// The newest session that a manifest or a close names; its own record may be unreadable.
     named: Option<SessionId>,
-    /// A writer has appended something.
+    /// Whether a writer has appended something.
     writer: bool,
-    /// The archive was reached, and what follows was said by it.
+    /// Whether the archive was reached, so that the manifests that follow are part of it.
     archive: bool,
 }
 
@@ -58,8 +59,8 @@ impl JobState {
     /// Reads a job's log.
     ///
     /// # Errors
-    /// `Damaged` if a record cannot be read: nobody knows what it refers to. With `forget` it is
-    /// only counted.
+    /// `Damaged` if a record cannot be read: it is unknown what it refers to. With `forget`, such
+    /// records are only counted.
     pub fn read(pool: &Pool, name: &JobName, forget: bool) -> Result<JobState> {
         let mut state = JobState {
             name: name.clone(),
@@ -79,13 +80,13 @@ impl JobState {
         let mut reading = Reading::default();
         let mut seen = NewerRecords::default();
         for entry in history(pool, name)? {
-            // Also if it cannot be read: what is told goes behind it.
+            // Also if it cannot be read: reports go behind it.
             if state.number == 0 {
                 state.number = entry.number;
                 state.fp = entry.fp;
             } else if entry.number > state.number {
-                // An archive has taken the place of what was still to be read; what it condemned is
-                // not older than the records before it.
+                // An archive has replaced the records still to be read. The packs that it condemns
+                // are not older than the records before it.
                 return JobState::read(pool, name, forget);
             }
             reading.add(&entry)?;
@@ -112,12 +113,12 @@ impl JobState {
             *open = *open && !has_ended(session);
         }
         state.last_epoch = reading.position().epoch;
-        // What was condemned twice counts as held.
+        // Packs that were condemned twice count as held.
         state.released.retain(|pack| !state.held.contains(pack));
         Ok(state)
     }
 
-    /// Adds what a record says, which is older than all that were added before.
+    /// Adds a record, which is older than all records that were added before.
     fn add(&mut self, body: Body, (number, incomplete): (u64, bool), seen: &mut NewerRecords) {
         let condemn = |packs: Vec<PackId>, state: &mut JobState| match seen.writer {
             true => state.released.extend(packs),
@@ -155,8 +156,9 @@ impl JobState {
         }
     }
 
-    /// Sets the newest session, unless it is known: that of the next older record that says one, or one
-    /// that newer records name, if that is another. Who has restored before must be told of it.
+    /// Sets the newest session, unless it is known. It is that of the next older record that has
+    /// one, or one that newer records name, if that is another. A program that has restored before
+    /// must learn of it.
     fn set_session(&mut self, older: Option<(Session, bool)>, seen: &NewerRecords) {
         if self.session.is_some() {
             return;
@@ -173,26 +175,29 @@ impl JobState {
         });
     }
 
-    /// The open session whose lease has ended: its writer seems to be gone, with its host or cut off from the log.
+    /// Returns the open session if its lease has ended: its writer seems to be gone with its host,
+    /// or cut off from the log.
     pub(super) fn lost_session(&self, pool: &Pool) -> Option<SessionId> {
         let (session, _) = self.session.as_ref().filter(|(_, open)| *open)?;
-        // This process can look at those of its own system. A record that cannot be read may be a newer session.
+        // This process can see whether a process of its own system runs. An unreadable record may
+        // be a newer session.
         if session.lease.is_empty() || self.damaged > 0 || process_of(session).is_of_this_system() {
             return None;
         }
-        // A lease that cannot be asked for has not ended.
+        // A lease whose state cannot be read has not ended.
         let has_ended = pool.log().has_lease_ended(&session.lease).unwrap_or_default();
         (has_ended == Some(true)).then_some(session.session)
     }
 
-    /// The newest session was ended.
+    /// Notes that the newest session was ended.
     pub(super) fn session_has_ended(&mut self) {
         if let Some((_, open)) = &mut self.session {
             *open = false;
         }
     }
 
-    /// Whether a writer may be at work: its session is open, and its process is not known to be dead.
+    /// Whether a writer may still append: its session is open, and its process is not known to be
+    /// dead.
     pub fn is_open(&self) -> bool {
         self.session.as_ref().is_some_and(|(_, open)| *open)
     }
@@ -217,18 +222,18 @@ impl JobState {
         self.is_open() && !self.released.contains(pack)
     }
 
-    /// Whether its log says of a pack that it is condemned, and nobody has named it again since.
+    /// Whether its log reports a pack as condemned, and no checkpoint has named it since.
     pub fn mentions(&self, pack: &PackId) -> bool {
         self.held.contains(pack) || self.released.contains(pack)
     }
 
-    /// What is named again was not let go for good: it must be said again that it is condemned.
+    /// Forgets the reports of packs that are named again: a gc must report them again.
     pub fn hold_what_is_named(&mut self, is_named: impl Fn(&PackId) -> bool) {
         self.released.retain(|pack| !is_named(pack));
         self.held.retain(|pack| !is_named(pack));
     }
 
-    /// The packs of the open session that may belong to a save under way.
+    /// Returns the packs of the open session that may belong to a save under way.
     fn in_progress(&self, pool: &Pool) -> Result<Option<(SessionId, FirstPacks)>> {
         let Some((session, _)) = self.session.as_ref().filter(|(_, open)| *open) else {
             return Ok(None);
@@ -239,8 +244,8 @@ impl JobState {
     }
 }
 
-/// Whether the session's process is known to be dead. A late append of it still follows the very record that it had
-/// read, or fails.
+/// Whether the session's process is known to be dead. A late append of it still follows the very
+/// record that it had read, or fails.
 fn has_ended(session: &Session) -> bool {
     process_of(session).is_dead()
 }
@@ -250,17 +255,17 @@ fn process_of(session: &Session) -> ProcessMark {
     ProcessMark { process: process_id, started, host, system }
 }
 
-/// The first pack of each rank in a session that is not done with; 0 for ranks that are not named.
+/// First pack of each rank that may belong to a save under way in a session; 0 for ranks not named.
 #[derive(Clone, Debug, Default)]
 pub struct FirstPacks(HashMap<Rank, u32>);
 
 impl FirstPacks {
-    /// Those of one rank alone.
+    /// Returns the first pack of one rank alone.
     pub fn of(packs: &PackNumbers) -> FirstPacks {
         FirstPacks([(packs.rank(), packs.next())].into())
     }
 
-    /// Those behind the images of a checkpoint. An image table that cannot be read says nothing: then
+    /// Returns the first packs behind the images of a checkpoint. If an image table cannot be read,
     /// every pack may belong to a save under way.
     fn after(pool: &Pool, manifest: &Manifest) -> Result<FirstPacks> {
         let mut first = HashMap::new();
@@ -282,27 +287,27 @@ impl FirstPacks {
     }
 }
 
-/// All jobs, and the packs that were there before their logs were read.
+/// All jobs, and the packs that existed before their logs were read.
 #[derive(Debug)]
 pub struct Survey {
-    /// Packs on the target, sorted.
+    /// Packs on the targets, sorted.
     pub packs: Vec<PackId>,
-    /// Packs that were begun before the logs were read, and not finished until then.
+    /// Packs that were begun before the logs were read, and not finished after that.
     pub unfinished: Vec<PackId>,
     /// The jobs.
     pub jobs: Vec<JobState>,
-    /// First packs of each open session that must be left alone.
+    /// First packs of each open session that a gc must not touch.
     in_progress: HashMap<SessionId, FirstPacks>,
 }
 
 impl Survey {
-    /// Lists packs, then reads all logs: so whoever wrote a pack listed here has its session in a
-    /// log that is read. Unfinished packs are looked for again afterwards: one that is finished by
-    /// then may be part of a checkpoint whose program has ended its session.
-    /// `own` is the collector's session, and the first of its packs that it is not done with.
+    /// Lists packs, then reads all logs: so the writer of each listed pack has its session in a log
+    /// that is read. Unfinished packs are listed again afterwards: a pack that is finished by then
+    /// may be part of a checkpoint whose program has ended its session. `own` is the collector's
+    /// session, with the first of its packs that are in progress.
     ///
     /// # Errors
-    /// What target and log report; `Damaged` as [`JobState::read`].
+    /// Errors of targets and log; `Damaged` as [`JobState::read`].
     pub fn new(pool: &Pool, own: (SessionId, FirstPacks), forget: bool) -> Result<Survey> {
         let mut unfinished = pool.unfinished_packs()?;
         let packs = pool.packs()?;
@@ -330,12 +335,13 @@ impl Survey {
         Ok(Survey { packs, unfinished, jobs, in_progress })
     }
 
-    /// A session was ended after its log had been read: none of its packs belongs to a save under way.
+    /// Notes that a session was ended after its log was read: no pack of it belongs to a save under
+    /// way.
     pub(super) fn session_has_ended(&mut self, session: SessionId) {
         self.in_progress.remove(&session);
     }
 
-    /// A job's log was read anew.
+    /// Looks for a save under way in a job's log that was read again.
     pub(super) fn look_for_progress(&mut self, pool: &Pool, job: usize) -> Result<()> {
         self.in_progress.extend(self.jobs[job].in_progress(pool)?);
         Ok(())
@@ -346,7 +352,7 @@ impl Survey {
         self.in_progress.get(&pack.session()).is_some_and(|first| first.is_behind(pack))
     }
 
-    /// Whether a session may be at work.
+    /// Whether a session may be open.
     pub fn is_open(&self, session: SessionId) -> bool {
         self.in_progress.contains_key(&session)
     }

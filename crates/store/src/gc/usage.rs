@@ -1,5 +1,5 @@
-//! What occupies a pool, and what deleting some of it would free: gc's marking, for one unit after
-//! the other. A reading of one moment; nothing is written.
+//! Finds what occupies a pool, and what deleting some of it would free. It marks as a gc does, one
+//! unit after the other. The result holds for one moment; nothing is written.
 
 use super::chain::line;
 use super::leases::end_lost_sessions;
@@ -13,7 +13,7 @@ use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, JobName, Result, SessionId};
 use std::collections::BTreeSet;
 
-/// Of what the usage is asked.
+/// Selection of a usage.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum UsageOf {
     /// Every job.
@@ -24,47 +24,48 @@ pub enum UsageOf {
     Some(JobName, BTreeSet<Epoch>),
 }
 
-/// What a job, a checkpoint, or several of them need.
+/// Needs of a job, a checkpoint, or several of them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UsageRow {
-    /// The job; empty for several.
+    /// The job; `None` for several.
     pub job: Option<JobName>,
     /// The epochs, oldest first.
     pub epochs: Vec<Epoch>,
     /// Bytes of the checkpoints' states, as if nothing were shared.
     pub state_bytes: u64,
-    /// Bytes stored that they need.
+    /// Stored bytes that they need.
     pub needed_bytes: u64,
-    /// Bytes of those that nothing else needs: deleting just these checkpoints frees them, but for
+    /// Stored bytes that nothing else needs: deleting just these checkpoints frees them, except
     /// padding and what a gc writes.
     pub only_bytes: u64,
 }
 
-/// What occupies a pool.
+/// Usage of a pool.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Usage {
-    /// One for each job or checkpoint that was asked for.
+    /// One row for each selected job or checkpoint.
     pub rows: Vec<UsageRow>,
     /// All of them together.
     pub together: UsageRow,
-    /// What a gc would do now.
+    /// Plan of a gc now.
     pub plan: GcPlan,
-    /// What it would do if all that was asked for were deleted; `None` for all jobs.
+    /// Plan of a gc if everything selected were deleted; `None` for all jobs.
     pub without: Option<GcPlan>,
-    /// Checkpoints (0: records of the log) that cannot be read, so that it is not known what they need.
+    /// Checkpoints that cannot be read, so that their needs are unknown; epoch 0 for records of the
+    /// log.
     pub unknown: Vec<(JobName, Epoch, Error)>,
 }
 
-/// Finds out what is needed by whom. Reads logs, directories and page trees. What checkpoints of a job
-/// share is read once for those that were asked for, and once for the rest.
+/// Finds what each unit needs. It reads logs, directories and page trees. Data that checkpoints of
+/// a job share is read once for the selected ones, and once for the rest.
 ///
 /// # Errors
-/// `Invalid` for a job or epoch that is not there; `Damaged` if the whole log is missing; what target
-/// and log report. Damaged checkpoints are told in the answer.
+/// `Invalid` for a job or epoch that does not exist; `Damaged` if the whole log is missing; errors
+/// of targets and log. The result lists damaged checkpoints.
 pub fn usage(pool: &Pool, of: &UsageOf) -> Result<Usage> {
     let mut again = Reload::new(pool, Logs::All)?;
     loop {
-        // Nobody need know of this session.
+        // No log has this session.
         let mut survey = Survey::new(pool, (SessionId([0xFF; 12]), FirstPacks::default()), true)?;
         end_lost_sessions(pool, &mut survey, true, true)?;
         let usage = Reading::new(pool, &survey).read(of);
@@ -78,7 +79,7 @@ pub fn usage(pool: &Pool, of: &UsageOf) -> Result<Usage> {
     }
 }
 
-/// A row for some checkpoints of a job, newest first, before it is known what they need.
+/// Returns a row for some checkpoints of a job, newest first, before their needs are known.
 fn row(job: &JobState, manifests: &[&Manifest]) -> UsageRow {
     UsageRow {
         job: Some(job.name.clone()),
@@ -123,7 +124,7 @@ impl<'a> Reading<'a> {
             UsageOf::Checkpoints(name) | UsageOf::Some(name, _) => {
                 let job = self.job(name)?;
                 let chosen = self.chosen(job, of)?;
-                // The line knows images of one rank.
+                // `line` takes images of one rank.
                 if chosen.iter().any(|manifest| manifest.world_size > 1) {
                     for manifest in &chosen {
                         self.marks.next_unit();
@@ -145,7 +146,7 @@ impl<'a> Reading<'a> {
         let choose = |marks: &Marks, written| {
             GcPlan::choose(self.pool, self.survey, marks, written, Thoroughness::default())
         };
-        // What is marked by now is what the rest needs.
+        // The marks are now the needs of the rest.
         let without =
             (*of != UsageOf::Jobs).then(|| choose(&self.marks, written.saturating_sub(asked_for)));
         for (job, packs) in named {
@@ -156,7 +157,7 @@ impl<'a> Reading<'a> {
         for (row, share) in rows.iter_mut().zip(&shares) {
             (row.needed_bytes, row.only_bytes) = (share.needed_bytes, share.only_bytes);
         }
-        // What the rest needs and is new belongs to it alone; the other part of it is shared.
+        // New bytes that the rest needs belong to it alone; its other bytes are shared.
         let rest = shares.last().filter(|_| shares.len() > rows.len());
         let shared = rest.map_or(0, |rest| rest.needed_bytes - (self.all_bytes() - needed_bytes));
         let is_one_job = *of != UsageOf::Jobs;
@@ -176,7 +177,7 @@ impl<'a> Reading<'a> {
         found.ok_or_else(|| Error::invalid(format!("there is no job {name}")))
     }
 
-    /// The checkpoints that were asked for, oldest first.
+    /// Returns the selected checkpoints, oldest first.
     fn chosen(&self, job: &'a JobState, of: &UsageOf) -> Result<Vec<&'a Manifest>> {
         let UsageOf::Some(_, epochs) = of else {
             return Ok(job.manifests.iter().rev().collect());
@@ -190,7 +191,7 @@ impl<'a> Reading<'a> {
         epochs.iter().map(find).collect()
     }
 
-    /// Everything that was not asked for is one more unit.
+    /// Marks everything that is not selected as one more unit.
     fn rest(&mut self, of: &UsageOf) -> Result<()> {
         let name = match of {
             UsageOf::Jobs => return Ok(()),
@@ -208,7 +209,7 @@ impl<'a> Reading<'a> {
         Ok(())
     }
 
-    /// Marks what checkpoints need; one that cannot be read is noted.
+    /// Marks what checkpoints need, and notes each that cannot be read.
     fn mark(&mut self, job: &JobState, manifests: &[&Manifest]) -> Result<()> {
         let is_damage = |error: &Error| error.kind() == outlive_types::ErrorKind::Damaged;
         match self.marks.job(self.pool, job, manifests) {

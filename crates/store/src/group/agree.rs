@@ -1,27 +1,27 @@
-//! One outcome for all ranks: each brings its own, rank 0 decides, and all get what it decided.
-//! So no rank goes on while another has given up.
+//! One outcome for all ranks: each rank brings its own, rank 0 decides, and all get its decision.
+//! So no rank continues while another has given up.
 
 use outlive_types::{Coordinator, Error, ErrorKind, Result};
 
 const DONE: u8 = 0;
 const FAILED: u8 = 1;
-/// Bits that stand beside an error.
+/// Flags of an error.
 const AWAY: u8 = 1;
 const OF_SYSTEM: u8 = 2;
 const FOR_PROGRAM: u8 = 4;
 const FOR_GROUP: u8 = 8;
 
-/// Every rank brings a result. On rank 0, `decide` makes one outcome of all, in the order of the ranks;
-/// every rank gets that. Collective.
+/// Brings the result of this rank. On rank 0, `decide` makes one outcome of all results, in the
+/// order of the ranks; every rank gets it. Collective.
 ///
 /// # Errors
-/// The outcome, if it is an error; what the coordinator reports.
+/// The outcome, if it is an error; errors of the coordinator.
 pub fn agree(
     coordinator: &dyn Coordinator,
     mine: Result<Vec<u8>>,
     decide: &mut dyn FnMut(Vec<Result<Vec<u8>>>) -> Result<Vec<u8>>,
 ) -> Result<Vec<u8>> {
-    // Whether the others have come, and heard this, is not known then.
+    // After an error it is unknown whether the others have come, and have got this.
     let brought = coordinator.gather(&encode(&mine)).map_err(Error::for_group)?;
     let outcome = match coordinator.rank() {
         0 => encode(&all_of(coordinator, &brought).and_then(decide)),
@@ -30,20 +30,20 @@ pub fn agree(
     decode(&coordinator.broadcast(&outcome).map_err(Error::for_group)?)?
 }
 
-/// Which call a rank makes: ranks that make different ones are out of step, and what they would do together
-/// would be no state of the program.
+/// The call that a rank makes. Ranks that make different calls are out of step, and their common
+/// result would be no state of the program.
 #[derive(Clone, Copy, Debug)]
 pub struct Step<'a> {
-    /// How many calls this rank has made.
+    /// Number of calls that this rank has made.
     pub number: u64,
-    /// What it is, for people; empty for a rank that cannot make it.
+    /// Name of the call in messages; empty for a rank that cannot make it.
     pub what: &'a str,
 }
 
-/// As [`agree`], if all ranks are in the same step.
+/// Agrees as [`agree`] does, if all ranks are in the same step.
 ///
 /// # Errors
-/// As [`agree`]; `Invalid` if a rank makes another call.
+/// As for [`agree`]; `Invalid` if a rank makes another call.
 pub fn agree_in_step(
     coordinator: &dyn Coordinator,
     step: Step<'_>,
@@ -101,7 +101,7 @@ fn all_of(coordinator: &dyn Coordinator, brought: &[Vec<u8>]) -> Result<Vec<Resu
     brought.iter().map(|bytes| decode(bytes)).collect()
 }
 
-/// What all ranks have brought, or the error of the first one that has failed.
+/// Returns the results of all ranks, or the error of the first one that has failed.
 ///
 /// # Errors
 /// That error, with the rank in it.
@@ -110,7 +110,7 @@ pub fn unless_failed(brought: Vec<Result<Vec<u8>>>) -> Result<Vec<Vec<u8>>> {
     brought.into_iter().enumerate().map(named).collect()
 }
 
-/// The error of a rank, as others are told of it.
+/// Returns the error of a rank, as others get it.
 pub fn of_rank(rank: impl std::fmt::Display, error: Error) -> Error {
     error.context(format!("rank {rank}"))
 }

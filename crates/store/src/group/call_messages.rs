@@ -1,4 +1,4 @@
-//! Words of ranks in the log: how a rank says them, and how others hear them.
+//! Messages of ranks in the log: how a rank sends them, and how others receive them.
 
 use outlive_format::{CallMessage, Payload, Token};
 use outlive_pool::Pool;
@@ -9,12 +9,12 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Between two attempts to say something.
+/// Pause between two attempts to send.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How often it is tried to say that a rank leaves.
+/// Number of attempts to report that a rank leaves.
 const LAST_WORDS: u32 = 4;
 
-/// Says what one rank has to say.
+/// Sends the messages of one rank.
 pub struct Sender {
     pool: Pool,
     chain: JobName,
@@ -23,13 +23,13 @@ pub struct Sender {
     run: String,
     speaker: Token,
     newest: Mutex<Option<Previous>>,
-    /// It has said something in this run.
+    /// Whether it has sent a message in this run.
     has_come: AtomicBool,
     has_left: AtomicBool,
 }
 
 impl Sender {
-    /// That of `rank`.
+    /// Makes the sender of `rank`.
     pub fn new(pool: &Pool, job: &JobName, rank: Rank, size: u32, run: &str) -> Sender {
         let mut speaker = Token::default();
         pool.env().rng.fill(&mut speaker);
@@ -58,24 +58,26 @@ impl Sender {
         self.speaker
     }
 
-    /// A number that nobody has drawn.
+    /// Draws a number that no other process has.
     pub fn draw(&self) -> Token {
         let mut token = Token::default();
         self.pool.env().rng.fill(&mut token);
         token
     }
 
-    /// Says something, `until` a time by the pool's clock if the log does not answer.
+    /// Sends a message; repeats that `until` a time by the pool's clock if the log does not
+    /// respond.
     ///
     /// # Errors
-    /// What the log reports; `Invalid` if this rank is there twice; `Fenced` if another run has begun.
+    /// Errors of the log; `Invalid` if two processes have this rank; `Fenced` if another run has
+    /// begun.
     pub fn say(&self, said: Payload, until: Duration) -> Result<()> {
         let word = self.word(said)?;
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             match self.append(&mut newest, &word) {
                 Ok(Append::Done) => return Ok(()),
-                // Somebody else has said something here, and may not.
+                // Another process has sent a message here, and must not.
                 Ok(Append::Lost) => {}
                 Err(error) if error.kind() == ErrorKind::Retry && self.now() < until => {
                     sleep(PAUSE)
@@ -85,24 +87,24 @@ impl Sender {
         }
     }
 
-    /// A sign of life, if this rank has come and not left.
+    /// Sends a sign of life, if this rank has come and not left.
     pub fn live(&self) {
         if self.has_come.load(Ordering::Relaxed) && !self.has_left.load(Ordering::Relaxed) {
-            // The next one may be heard.
+            // If this one fails, the next one may arrive.
             drop(self.say(Payload::Alive, Duration::ZERO));
         }
     }
 
-    /// Says the last word.
+    /// Sends the last message.
     ///
     /// # Errors
-    /// As [`Sender::say`].
+    /// As for [`Sender::say`].
     pub fn leave(&self, why: &Error) -> Result<()> {
         self.has_left.store(true, Ordering::Relaxed);
         self.say(Payload::Left(why.clone()), self.now() + PAUSE * LAST_WORDS)
     }
 
-    /// Removes all words but the newest. They are left, should that fail.
+    /// Removes all messages but the newest. If that fails, they stay.
     pub fn tidy(&self) {
         let newest = *self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(newest) = newest else { return };
@@ -111,14 +113,15 @@ impl Sender {
         }
     }
 
-    /// Whether nobody else has said something here since. Otherwise those that this rank waits for may never
-    /// answer: whoever came in their places has removed what they said. A log that cannot be read just now tells nothing.
+    /// Checks that no other process has sent messages here since. Otherwise the ranks for which
+    /// this one waits may never respond: the processes that replaced them have removed their
+    /// messages. A log that cannot be read now shows nothing.
     ///
     /// # Errors
-    /// `Invalid` if this rank is there twice; `Fenced` if another run has begun.
+    /// `Invalid` if two processes have this rank; `Fenced` if another run has begun.
     pub fn check(&self) -> Result<()> {
         let newest = *self.newest.lock().unwrap_or_else(PoisonError::into_inner);
-        // Otherwise it is looked before the next word is said.
+        // Otherwise a look precedes the next message.
         let Some(newest) = newest else { return Ok(()) };
         let numbers = self.pool.log().numbers(&self.chain).unwrap_or_default();
         if numbers.last().is_none_or(|last| *last <= newest.number) {
@@ -141,7 +144,8 @@ impl Sender {
         CallMessage { run: run.clone(), ranks: *size, speaker: *speaker, said }.encode()
     }
 
-    /// After an error the same may be tried again: what the log has of it is found.
+    /// Appends a message. After an error the append may be repeated: it finds the record if the log
+    /// has it.
     fn append(&self, newest: &mut Option<Previous>, word: &[u8]) -> Result<Append> {
         let behind = match *newest {
             Some(behind) => behind,
@@ -159,7 +163,8 @@ impl Sender {
         Ok(appended)
     }
 
-    /// The newest word of this chain. Before the first one is said, all that are there are looked at.
+    /// Returns the newest message of this chain. Before the first message of this run it looks at
+    /// all of them.
     fn look(&self) -> Result<Previous> {
         let numbers = self.pool.log().numbers(&self.chain)?;
         let Some(newest) = numbers.last().copied() else { return Ok(Previous::NONE) };
@@ -169,9 +174,9 @@ impl Sender {
         for number in numbers.into_iter().filter(|number| *number >= first) {
             let bytes = match self.pool.log().read(&self.chain, number) {
                 Ok(bytes) => bytes,
-                // Another process removes it, or it says nothing any more.
+                // Another process has removed it, or it has no meaning any more.
                 Err(error) if error.kind() == ErrorKind::Damaged && number < newest => continue,
-                // Another process has said something newer by now, and removed it.
+                // Another process has sent a newer message meanwhile, and removed this one.
                 Err(error)
                     if error.kind() == ErrorKind::Damaged
                         && !self.pool.log().numbers(&self.chain)?.contains(&number) =>
@@ -210,43 +215,44 @@ fn taken_over(run: &str, by: &str) -> Error {
     ))
 }
 
-/// Hears what another rank says.
+/// Receives the messages of another rank.
 #[derive(Debug)]
 pub struct Receiver {
     /// The other rank.
     pub rank: Rank,
-    /// Why the log could not be read when it was tried last.
+    /// Error of the last attempt to read the log.
     pub trouble: Option<Error>,
     chain: JobName,
     seen: u64,
-    /// When something was heard last.
+    /// Time of the last message.
     heard: Duration,
-    /// Who speaks for the rank in this run.
+    /// The process that sends for the rank in this run.
     speaker: Option<Token>,
 }
 
 impl Receiver {
-    /// For what `rank` says, `now` by the pool's clock, and has said.
+    /// Makes a receiver of `rank`, at `now` by the pool's clock. It also gets earlier messages.
     pub fn new(job: &JobName, rank: Rank, now: Duration) -> Receiver {
         let chain = job.calls_of(rank);
         Receiver { rank, chain, seen: 0, heard: now, speaker: None, trouble: None }
     }
 
-    /// From `now` on something is expected.
+    /// Expects a message from `now` on.
     pub fn expect(&mut self, now: Duration) {
         self.heard = self.heard.max(now);
     }
 
-    /// For how long nothing was heard.
+    /// Returns the time since the last message.
     pub fn silent_for(&self, now: Duration) -> Duration {
         now.saturating_sub(self.heard)
     }
 
-    /// The next word of the rank in `run`, which has `size` ranks. A log that cannot be read just now has none.
+    /// Returns the next message of the rank in `run`, which has `size` ranks; `None` also if the
+    /// log cannot be read now.
     ///
     /// # Errors
-    /// Why the rank has left; `Fenced` if another run has begun; `Invalid` if it is there twice, or in a group
-    /// of another size; `Retry` for a word that is damaged.
+    /// The reason why the rank has left; `Fenced` if another run has begun; `Retry` for a damaged
+    /// message. `Invalid` if two processes have the rank, or its group has another size.
     pub fn next(&mut self, pool: &Pool, run: &str, size: u32) -> Result<Option<CallMessage>> {
         let found = match self.look(pool, run) {
             Err(error) if error.kind() == ErrorKind::Retry => {
@@ -281,7 +287,7 @@ impl Receiver {
         }
     }
 
-    /// The next word in this run, if there is one; or why it cannot be read.
+    /// Returns the next message in this run, if there is one, or the error of reading it.
     fn look(&mut self, pool: &Pool, run: &str) -> Result<Option<Result<CallMessage>>> {
         for number in pool.log().numbers(&self.chain)? {
             if number <= self.seen {
@@ -289,7 +295,7 @@ impl Receiver {
             }
             let read = match pool.log().read(&self.chain, number) {
                 Err(error) if error.kind() == ErrorKind::Damaged => {
-                    // Its writer removes what all have read.
+                    // Its sender removes messages that all ranks have read.
                     if !pool.log().numbers(&self.chain)?.contains(&number) {
                         self.seen = number;
                         continue;
@@ -300,11 +306,11 @@ impl Receiver {
             };
             self.seen = number;
             match (read, self.speaker) {
-                // It belongs to this run, perhaps.
+                // It may belong to this run.
                 (Err(error), Some(_)) => return Ok(Some(Err(error))),
                 (Ok(word), _) if word.run == run => return Ok(Some(Ok(word))),
                 (Ok(word), Some(_)) => return Err(taken_over(run, &word.run)),
-                // Of an earlier run.
+                // It belongs to an earlier run.
                 (_, None) => {}
             }
         }

@@ -1,9 +1,10 @@
-//! A [`Coordinator`] for ranks that have nothing in common but the pool: their calls go through the log. Each
-//! rank has a chain of words of its own there, beside that of its mail, and only it appends there.
+//! A [`Coordinator`] for ranks that have only the pool in common: their calls go through the log.
+//! Each rank has a chain of messages of its own there, beside that of its mail, and only it appends
+//! there.
 //!
-//! A run begins with a meeting: every rank says that it has come, and rank 0 names all who have. What is said
-//! later carries the number that rank 0 has drawn for the meeting. So nothing that an earlier run has
-//! left can be taken for a word of this one, whatever that run was called.
+//! A run begins with a meeting: every rank reports that it has come, and rank 0 lists all that
+//! have. Later messages carry the number that rank 0 has drawn for the meeting. So no message of an
+//! earlier run counts as one of this run, whatever name that run had.
 
 use super::call_messages::{Receiver, Sender};
 use super::mail::least_pause;
@@ -20,13 +21,13 @@ use std::time::Duration;
 
 /// The rank that meets the others.
 const FIRST: Rank = 0;
-/// The most ranks that can meet: a word that names all of them has 1 MiB, which every log takes.
+/// Most ranks that can meet: a message that lists all of them has 1 MiB, which every log takes.
 const RANKS_MAX: u32 = 1 << 16;
-/// The longest pause between two looks: an eighth of the time that has passed.
+/// Longest pause between two looks; up to it a pause is an eighth of the time that has passed.
 const PAUSE_MAX: Duration = Duration::from_millis(250);
-/// After so many calls what all have read is removed.
+/// Calls after which a rank removes the messages that all ranks have read.
 const TIDY_EVERY: u64 = 8;
-/// Ranks that are patient for longer than this need no sign that others are at work.
+/// Ranks with more patience than this need no keepalive.
 const KEEPALIVE_PATIENCE_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Called while a rank waits; an error ends the wait.
@@ -44,22 +45,22 @@ pub struct PoolRanks {
 
 #[derive(Default)]
 struct State {
-    /// How many calls this rank has made.
+    /// Number of calls that this rank has made.
     calls: u64,
     meeting: Option<Token>,
-    /// Of rank 0: all others. Of others: rank 0.
+    /// On rank 0, receivers of all other ranks. On other ranks, the receiver of rank 0.
     ears: Vec<Receiver>,
-    /// Why this rank takes part no more.
+    /// The error since which this rank takes no part.
     failed: Option<Error>,
 }
 
 impl PoolRanks {
-    /// Rank `rank` of `size` ranks that save and restore `job`. All of them give the same `run`, which no
-    /// earlier start of the program has given. Who is waited for must be heard of within `patience`. Nothing
-    /// is read or written before the first call.
+    /// Makes rank `rank` of `size` ranks that save and restore `job`. All of them give the same
+    /// `run`, which no earlier start of the program has given. A rank for which others wait must
+    /// send a message within `patience`. Nothing is read or written before the first call.
     ///
     /// # Errors
-    /// `Invalid` for a rank or a name that cannot be.
+    /// `Invalid` for an impossible rank or name.
     pub fn new(
         pool: &Pool,
         job: &str,
@@ -91,10 +92,10 @@ impl PoolRanks {
         Ok(PoolRanks { rank, size, job, patience, mouth, state: Mutex::default() })
     }
 
-    /// As [`Coordinator::gather`], as long as that is to go on.
+    /// Gathers as [`Coordinator::gather`] does, until `go_on` returns an error.
     ///
     /// # Errors
-    /// As [`Coordinator::gather`]; that of `go_on`.
+    /// As for [`Coordinator::gather`]; errors of `go_on`.
     pub fn gather_while(&self, bytes: &[u8], go_on: GoOn<'_>) -> Result<Vec<Vec<u8>>> {
         self.call(go_on, &mut |state, meeting, number| {
             if self.rank != FIRST {
@@ -107,10 +108,10 @@ impl PoolRanks {
         })
     }
 
-    /// As [`Coordinator::broadcast`], as long as that is to go on.
+    /// Broadcasts as [`Coordinator::broadcast`] does, until `go_on` returns an error.
     ///
     /// # Errors
-    /// As [`Coordinator::broadcast`]; that of `go_on`.
+    /// As for [`Coordinator::broadcast`]; errors of `go_on`.
     pub fn broadcast_while(&self, bytes: &[u8], go_on: GoOn<'_>) -> Result<Vec<u8>> {
         self.call(go_on, &mut |state, meeting, number| {
             if self.rank == FIRST {
@@ -122,8 +123,8 @@ impl PoolRanks {
         })
     }
 
-    /// Makes a call. After the first one that fails this rank takes part no more, and says so: others may be
-    /// a call ahead.
+    /// Makes a call. After the first failed call this rank takes no further part, and reports that:
+    /// others may be a call ahead.
     fn call<T>(
         &self,
         go_on: GoOn<'_>,
@@ -153,7 +154,8 @@ impl PoolRanks {
     fn leave(&self, mut state: MutexGuard<'_, State>, error: &Error) {
         state.failed = Some(error.clone());
         drop(state);
-        // Who has been taken over, or has come in the place of another, can say nothing. Others miss it.
+        // A rank that was taken over, or has replaced another process, cannot report this. Others
+        // miss it.
         if let Err(unsaid) = self.mouth.leave(error)
             && unsaid.kind() == ErrorKind::Retry
         {
@@ -169,7 +171,7 @@ impl PoolRanks {
 
     fn meet(&self, state: &mut State, go_on: GoOn<'_>) -> Result<Token> {
         self.say(Payload::Here)?;
-        // What earlier runs have left nobody needs.
+        // No rank needs the messages of earlier runs.
         self.mouth.tidy();
         let now = self.mouth.pool().env().clock.monotonic();
         let others = if self.rank == FIRST { 1..self.size } else { FIRST..FIRST + 1 };
@@ -194,7 +196,7 @@ impl PoolRanks {
         speakers.get(self.rank as usize) == Some(&self.mouth.speaker())
     }
 
-    /// What others have given in a call.
+    /// Returns the bytes that others have given in a call.
     fn hear(
         &self,
         state: &mut State,
@@ -217,7 +219,7 @@ impl PoolRanks {
         self.listen(&mut state.ears, go_on, &missing, &mut given)
     }
 
-    /// Waits for one word of each of the others, and answers what `take` makes of them.
+    /// Waits for one message of each of the others, and returns the results of `take`.
     fn listen<T>(
         &self,
         ears: &mut [Receiver],
@@ -231,7 +233,8 @@ impl PoolRanks {
         let mut taken: Vec<Option<T>> = ears.iter().map(|_| None).collect();
         ears.iter_mut().for_each(|ear| ear.expect(began));
         let mut looks = Looks::begin(began, self.patience);
-        // Others wait for rank 0 as long as it waits, so that it can tell them who is missing.
+        // Others wait for rank 0 as long as it waits, so that it can tell them which rank is
+        // missing.
         let _keepalive = (self.rank == FIRST).then(|| self.keepalive());
         loop {
             for (ear, taken) in ears.iter_mut().zip(&mut taken).filter(|(_, taken)| taken.is_none())
@@ -257,7 +260,7 @@ impl PoolRanks {
                 self.mouth.check()?;
             }
             go_on()?;
-            // Rank 0 alone looks for what the others say; they all look for what it says.
+            // Only rank 0 looks for the messages of the others; all others look for its messages.
             let looking = if self.rank == FIRST { 1 } else { self.size };
             let least = least_pause(looking, self.patience);
             sleep((now.saturating_sub(began) / 8).clamp(least, PAUSE_MAX.max(least)));
@@ -287,8 +290,8 @@ impl PoolRanks {
         }
     }
 
-    /// Removes what all have read: when rank 0 has heard all, or another one has heard rank 0, everything that it
-    /// said before.
+    /// Removes earlier messages of this rank. All ranks have read them once rank 0 has received
+    /// from all, or another rank has received from rank 0.
     fn tidy(&self, number: u64) {
         if number % TIDY_EVERY < 2 {
             self.mouth.tidy();
@@ -323,7 +326,7 @@ impl Coordinator for PoolRanks {
 
     fn leave(&self, why: &Error) {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        // Ranks that have not met this one miss it, or wait for those that come later.
+        // Ranks that have not met this one miss it, or wait for ranks that come later.
         if state.failed.is_none() && state.meeting.is_some() {
             PoolRanks::leave(self, state, why);
         }
@@ -335,7 +338,7 @@ impl Coordinator for PoolRanks {
         }
         let mouth = self.mouth.clone();
         let pulse = Pulse::start(self.patience / 4, move || mouth.live());
-        // Then this rank may be missed, and says so.
+        // Without a keepalive the others may miss this rank; the warning says so.
         let told = pulse.inspect_err(|error| {
             self.mouth.pool().warn(Error::no_thread("a sign of life", error).message());
         });

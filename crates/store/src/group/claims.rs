@@ -1,20 +1,21 @@
-//! Whether all ranks save what belongs together. Their regions may have other lengths, since parts of an
-//! array seldom are of one size, but not other names, types or global shapes.
+//! Checks that the ranks save regions that belong together. Lengths may differ, since the parts of
+//! an array are seldom of one size. Names, types and global shapes must be the same.
 
 use outlive_format::fingerprint;
 use outlive_types::{Distribution, Error, PageSource, RegionDesc, Result, Scalar};
 use std::collections::BTreeMap;
 
-/// A longer text is told by its fingerprint.
+/// Longest text in a message; a longer one is shown by its fingerprint.
 const TEXT_CHARS_MAX: usize = 60;
 
-/// What a rank is about to save: a line for each region, then a line for each value that all ranks must have.
+/// The regions that a rank will save: a line for each region, then a line for each value that all
+/// ranks must have.
 #[derive(Debug)]
 pub struct Claims(String);
 
 impl Claims {
-    /// Of a rank that saves `source` as `job` to the pool `id`, but for the regions that `is_lone` names. `says`
-    /// what it does with saves that fail.
+    /// Makes the claims of a rank that saves `source` as `job` to the pool `id`, except the regions
+    /// that `is_lone` names. `says` is its policy for failed saves.
     ///
     /// # Errors
     /// `Invalid` for regions that no image can hold.
@@ -50,17 +51,17 @@ impl Claims {
         Claims(format!("the pool {id}\nthe job {job:?}\n{says}\n{}", lines.join("\n")))
     }
 
-    /// Two ranks with the same one save what belongs together.
+    /// Returns a digest. Two ranks with the same digest save regions that belong together.
     pub fn digest(&self) -> Vec<u8> {
         fingerprint(self.0.as_bytes()).0.to_vec()
     }
 
-    /// All of them.
+    /// Returns all lines.
     pub fn into_bytes(self) -> Vec<u8> {
         self.0.into_bytes()
     }
 
-    /// Says how the claims of the ranks differ; they do.
+    /// Returns an error with a difference between the claims of the ranks, which must differ.
     pub fn difference(all: &[Vec<u8>]) -> Error {
         let texts: Vec<String> =
             all.iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect();
@@ -98,7 +99,7 @@ impl Claims {
     }
 }
 
-/// Lines of values begin with the region's name in quotes.
+/// Returns the line of a value, which begins with the region's name in quotes.
 fn value(region: &RegionDesc, bytes: &[u8]) -> String {
     let RegionDesc { name, dtype, shape, .. } = region;
     // An array of one element is a number, too.
@@ -107,7 +108,7 @@ fn value(region: &RegionDesc, bytes: &[u8]) -> String {
         Some(Scalar::None) => "None".to_owned(),
         Some(Scalar::Bool(value)) => value.to_string(),
         Some(Scalar::Int(value)) => value.to_string(),
-        // All zeros are equal, and so are all NaN, for what programs see of them.
+        // For programs all zeros are equal, and so are all NaN.
         Some(Scalar::Float(0.0)) => "0.0".to_owned(),
         Some(Scalar::Float(value)) => format!("{value:?}"),
         Some(Scalar::Text(text)) if text.chars().count() <= TEXT_CHARS_MAX => format!("{text:?}"),
@@ -134,7 +135,7 @@ fn line(region: &RegionDesc) -> String {
     }
 }
 
-/// What ranks have claimed, if it is the same.
+/// Returns whether all ranks have made the same claims.
 pub fn are_equal(digests: &[Vec<u8>]) -> bool {
     digests.windows(2).all(|pair| pair[0] == pair[1])
 }

@@ -1,6 +1,6 @@
-//! How ranks tell each other, while a save is written, what has become of their images: by records in
-//! the log, since the pool is all that their background threads have in common. Each rank has a chain of
-//! records of its own, and only it appends there.
+//! Save messages: while a save is written, ranks report to each other the state of their images.
+//! They use records in the log, since their background threads have only the pool in common. Each
+//! rank has a chain of records of its own, and only it appends there.
 
 use outlive_format::{Envelope, SaveMessage};
 use outlive_pool::Pool;
@@ -10,17 +10,17 @@ use outlive_types::{Error, ErrorKind, JobName, Rank, Result, SessionId};
 use std::sync::PoisonError;
 use std::time::Duration;
 
-/// How often an append is tried again while somebody else, from a process that was thought dead, appends.
+/// Attempts to append while another process of this rank, which was thought dead, appends.
 const ATTEMPTS: usize = 8;
-/// How often last words are said, if the log does not answer.
+/// Attempts to send a last message, if the log does not respond.
 const LAST_WORDS: usize = 4;
 /// The shortest and the longest pause between two looks; it grows with the time that has passed.
 const PAUSES: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(50)];
-/// Where all ranks of a group look for the word of one, it comes so much later for each of them. So they look at
-/// most 10,000 times a second together; rank 0 takes about as long to hear them all.
+/// Pause for each rank of a group, where all of them look for a message of one rank. So together
+/// they look at most 10,000 times a second; rank 0 takes about as long to receive from all of them.
 const FOR_EACH_RANK: Duration = Duration::from_micros(100);
 
-/// Which save a message is about.
+/// The save that a message is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SaveId {
     /// Its session.
@@ -29,7 +29,7 @@ pub struct SaveId {
     pub save: u64,
 }
 
-/// Where one rank leaves messages.
+/// Sends the messages of one rank.
 #[derive(Debug)]
 pub struct Outbox {
     chain: JobName,
@@ -37,21 +37,21 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// That of `rank`.
+    /// Makes the outbox of `rank`.
     pub fn new(job: &JobName, rank: Rank) -> Outbox {
         Outbox { chain: job.mail_of(rank), newest: Mutex::default() }
     }
 
-    /// Leaves a message.
+    /// Sends a message.
     ///
     /// # Errors
-    /// What the log reports; then it is not known whether the message is there.
+    /// Errors of the log; then it is unknown whether the message is there.
     pub fn post(&self, pool: &Pool, save_id: SaveId, message: SaveMessage) -> Result<()> {
         let SaveId { session, save } = save_id;
         let bytes = Envelope { session, save, message }.encode()?;
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         for _ in 0..ATTEMPTS {
-            // Not known any more should anything fail.
+            // After a failure the newest record is unknown.
             let behind = newest.take().map_or_else(|| self.look(pool), Ok)?;
             if pool.log().append_if(&self.chain, behind, &bytes)? == Append::Done {
                 *newest = Some(Previous::of(behind.number + 1, &bytes));
@@ -65,11 +65,11 @@ impl Outbox {
         )))
     }
 
-    /// The same for the last word about a save, for which others would wait in vain: it is said again if
-    /// the log does not answer. That it may be there twice does no harm.
+    /// Sends the last message about a save, for which others would wait in vain. Repeats it if the
+    /// log does not respond; a duplicate does no harm.
     ///
     /// # Errors
-    /// As [`Outbox::post`].
+    /// As for [`Outbox::post`].
     pub fn insist(&self, pool: &Pool, save_id: SaveId, message: &SaveMessage) -> Result<()> {
         for _ in 1..LAST_WORDS {
             match self.post(pool, save_id, message.clone()) {
@@ -80,10 +80,10 @@ impl Outbox {
         self.post(pool, save_id, message.clone())
     }
 
-    /// Removes all messages but the newest: nobody needs what is about earlier saves.
+    /// Removes all messages but the newest: no rank needs those about earlier saves.
     ///
     /// # Errors
-    /// What the log reports.
+    /// Errors of the log.
     pub fn tidy(&self, pool: &Pool) -> Result<()> {
         let newest = *self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         newest.map_or(Ok(()), |newest| pool.log().remove_before(&self.chain, newest.number))
@@ -96,7 +96,7 @@ impl Outbox {
                 Ok(bytes) => return Ok(Previous::of(number, &bytes)),
                 Err(error) => error,
             };
-            // Another process of this rank has said more since, and removed that one.
+            // Another process of this rank has sent more since, and removed that one.
             let now = pool.log().latest(&self.chain)?;
             if error.kind() != ErrorKind::Damaged || now <= number {
                 return Err(error);
@@ -107,11 +107,11 @@ impl Outbox {
     }
 }
 
-/// Why a message was not heard.
+/// The error of a message that was not received.
 enum Unheard {
-    /// The log cannot be read just now.
+    /// The log cannot be read now.
     Now(Error),
-    /// Time does not heal that.
+    /// A permanent error.
     Ever(Error),
 }
 
@@ -124,33 +124,35 @@ impl From<Error> for Unheard {
     }
 }
 
-/// Reads what another rank leaves.
+/// Receives the messages of another rank.
 #[derive(Debug)]
 pub struct Inbox {
     /// The other rank.
     pub rank: Rank,
     chain: JobName,
     seen: u64,
-    /// When something was found last.
+    /// Time of the last message.
     heard: Duration,
     trouble: Option<Error>,
 }
 
 impl Inbox {
-    /// What `rank` leaves from now on, `now` by the pool's clock, and what lies there still.
+    /// Makes the inbox of `rank`, at `now` by the pool's clock. It also gets the messages that are
+    /// still there.
     pub fn new(job: &JobName, rank: Rank, now: Duration) -> Inbox {
         Inbox { rank, chain: job.mail_of(rank), seen: 0, heard: now, trouble: None }
     }
 
-    /// From `now` on something is expected.
+    /// Expects a message from `now` on.
     pub fn expect(&mut self, now: Duration) {
         self.heard = self.heard.max(now);
     }
 
-    /// The next message about a save, if there is one. A log that cannot be read just now has none.
+    /// Returns the next message about a save, if there is one; `None` also if the log cannot be
+    /// read now.
     ///
     /// # Errors
-    /// Those that time does not heal; `Retry` if a message is damaged, or nothing has come for `patience`.
+    /// Permanent errors; `Retry` if a message is damaged, or none has come for `patience`.
     pub fn next(
         &mut self,
         pool: &Pool,
@@ -199,7 +201,7 @@ impl Inbox {
         for number in numbers.into_iter().filter(|it| *it > seen) {
             let bytes = match pool.log().read(&self.chain, number) {
                 Err(error) if error.kind() == ErrorKind::Damaged => {
-                    // Its writer removes what is about earlier saves.
+                    // Its sender removes messages about earlier saves.
                     let is_there = pool.log().numbers(&self.chain)?.contains(&number);
                     self.seen = number;
                     match is_there {
@@ -215,7 +217,7 @@ impl Inbox {
             let Envelope { session, save, message } = envelope;
             if (SaveId { session, save }) == save_id {
                 match message {
-                    // What is waited for may lie behind signs of life.
+                    // The expected message may come after signs of life.
                     SaveMessage::Alive => alive = Some(message),
                     message => return Ok(Some(message)),
                 }
@@ -224,7 +226,8 @@ impl Inbox {
         Ok(alive)
     }
 
-    /// It may be what is waited for. Signs of life would come all the same, so nobody would be missed.
+    /// Returns the error for a damaged message. It may be the expected one, and the rank would not
+    /// count as missing, since its signs of life still come.
     fn damaged(&self, number: u64, error: &Error) -> Unheard {
         Unheard::Ever(Error::retry(format!(
             "message {number} of rank {} cannot be read: save again ({error})",
@@ -233,12 +236,13 @@ impl Inbox {
     }
 }
 
-/// How long each of so many ranks pauses at least that look for the same word, if all are patient for so long.
+/// Returns the least pause of each of `ranks` ranks with this patience that look for the same
+/// message.
 pub fn least_pause(ranks: u32, patience: Duration) -> Duration {
     PAUSES[0].max((FOR_EACH_RANK * ranks).min(patience / 8))
 }
 
-/// Pauses between two looks at what others have left.
+/// Pauses between two looks for messages of others.
 #[derive(Debug)]
 pub struct Pauses {
     since: Duration,
@@ -246,17 +250,18 @@ pub struct Pauses {
 }
 
 impl Pauses {
-    /// Of a rank that looks for what no other looks for. The first look is now.
+    /// Makes the pauses of a rank that alone looks for a message. The first look is now.
     pub fn begin(pool: &Pool) -> Pauses {
         Pauses { since: pool.env().clock.monotonic(), least: PAUSES[0] }
     }
 
-    /// Of a rank that looks for what all of so many ranks look for.
+    /// Makes the pauses of a rank that looks for a message for which all of `ranks` ranks look.
     pub fn among(pool: &Pool, ranks: u32, patience: Duration) -> Pauses {
         Pauses { least: least_pause(ranks, patience), ..Pauses::begin(pool) }
     }
 
-    /// Waits for a sixteenth of the time that has passed: a device idles for half of that when ranks take turns.
+    /// Waits for a sixteenth of the time that has passed: when ranks take turns, a device idles for
+    /// half of that.
     pub fn pause(&self, pool: &Pool) {
         let passed = pool.env().clock.monotonic().saturating_sub(self.since);
         sleep((passed / 16).clamp(self.least, PAUSES[1].max(self.least)));

@@ -25,32 +25,32 @@ use std::time::Duration;
 
 /// The rank that commits.
 const LEADER: Rank = 0;
-/// Ranks that are patient for longer than this need no sign that others are at work.
+/// Ranks with more patience than this need no keepalive.
 const KEEPALIVE_PATIENCE_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Rank 0 asks no more ranks at one look that have nothing to say yet: each is a request to the log. So its requests
-/// are bounded, however many ranks there are and however long they take.
+/// Most ranks without a message that rank 0 asks in one look, since each is a request to the log.
+/// So its requests are bounded, however many ranks there are and however long they take.
 const SILENT_AT_A_LOOK: usize = 64;
 
-/// One rank's part. It is used by one save at a time.
+/// A member of a group. One save at a time uses it.
 #[derive(Debug)]
 pub(crate) struct GroupMember {
     pub coordinator: Arc<dyn Coordinator>,
-    /// How many collective calls this rank has made.
+    /// Number of collective calls that this rank has made.
     calls: AtomicU64,
-    /// The ranks are out of step: they can do nothing together any more.
+    /// Whether the ranks are out of step: then they can do nothing together.
     is_over: AtomicBool,
-    /// The ranks know which of them are on one host, and share its memory.
+    /// Whether the ranks know which of them are on one host, and share its memory.
     is_settled: AtomicBool,
-    /// How often this rank has looked, in vain, for what others do: that is getting on, too.
+    /// Number of looks in vain for messages of others: these count as progress, too.
     looks: AtomicU64,
     job: JobName,
     patience: Duration,
     is_lone: fn(&str) -> bool,
     outbox: Outbox,
-    /// Of rank 0: of all others. Of others: of rank 0.
+    /// On rank 0, inboxes of all other ranks. On other ranks, the inbox of rank 0.
     inboxes: Mutex<Vec<Inbox>>,
-    /// Of rank 0: how many saves it has begun, and when ranks write.
+    /// On rank 0, the number of saves that it has begun, and the schedule of writes.
     leader: Mutex<LeaderState>,
 }
 
@@ -58,9 +58,9 @@ pub(crate) struct GroupMember {
 struct LeaderState {
     saves: u64,
     scheduler: WriteScheduler,
-    /// The least number that no rank has given to a pack yet, as the newest images say.
+    /// The least number that no rank has given to a pack yet, according to the newest images.
     next_pack: u32,
-    /// What saves since the last one that was committed have told: perhaps not every rank has heard of it.
+    /// Changes that saves since the last committed one have reported: some rank may not know them.
     told: Changes,
 }
 
@@ -70,9 +70,9 @@ pub(crate) struct GroupSave {
     pub epoch: Epoch,
     pub packs: PackNumbers,
     pub save_id: SaveId,
-    /// How many ranks write at a time.
+    /// Number of ranks that write at a time.
     pub width: u32,
-    /// For how long ranks wait for word of each other: as rank 0 has it.
+    /// Time for which ranks wait for messages of each other: that of rank 0.
     pub patience: Duration,
 }
 
@@ -113,10 +113,10 @@ impl GroupMember {
         self.leader.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something that rank 0 decides, unless a rank is not `ready`. Collective.
+    /// Lets rank 0 decide, unless a rank is not `ready`. Collective.
     ///
     /// # Errors
-    /// Of the first rank that is not ready; those of `decide`; what the coordinator reports.
+    /// The error of the first rank that is not ready; errors of `decide` and of the coordinator.
     pub fn decide(
         &self,
         what: &str,
@@ -127,10 +127,10 @@ impl GroupMember {
         self.agree(what, ready, &mut |all| unless_failed(all).and_then(|_| decide()))
     }
 
-    /// One outcome for all ranks, which must be in the same call. Collective.
+    /// Agrees on one outcome for all ranks, which must be in the same call. Collective.
     ///
     /// # Errors
-    /// As [`agree_in_step`].
+    /// As for [`agree_in_step`].
     pub fn agree(
         &self,
         what: &str,
@@ -138,7 +138,7 @@ impl GroupMember {
         decide: &mut dyn FnMut(Vec<Result<Vec<u8>>>) -> Result<Vec<u8>>,
     ) -> Result<Vec<u8>> {
         let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
-        // The others wait for what rank 0 decides.
+        // The others wait for the decision of rank 0.
         let decide = &mut |all| {
             let _keepalive = self.coordinator.keepalive();
             decide(all)
@@ -150,11 +150,12 @@ impl GroupMember {
         agreed
     }
 
-    /// Closes the job on all ranks, unless a rank is not `ready`. A rank that is elsewhere in the program hears of
-    /// it, and so does this one. Ranks that are out of step already do not wait for each other. Collective.
+    /// Closes the job on all ranks, unless a rank is not `ready`. If a rank is elsewhere in the
+    /// program, it and this rank get an error. Ranks that are already out of step do not wait for
+    /// each other. Collective.
     ///
     /// # Errors
-    /// As [`GroupMember::agree`].
+    /// As for [`GroupMember::agree`].
     pub fn close(&self, ready: Result<()>) -> Result<()> {
         if self.is_over.load(Ordering::Relaxed) {
             return ready;
@@ -164,8 +165,8 @@ impl GroupMember {
             .map(drop)
     }
 
-    /// This rank takes no part any more, and waits for no other one. They are told, as far as what connects the
-    /// ranks has the means.
+    /// Ends this rank's part in the group: it waits for no other rank. The coordinator informs the
+    /// others, if it can.
     pub fn leave(&self) {
         if self.is_over.swap(true, Ordering::Relaxed) {
             return;
@@ -177,11 +178,11 @@ impl GroupMember {
         )));
     }
 
-    /// The ranks of one host share the memory that the pool has for containers. To be called as `what` begins.
-    /// Collective, the first time.
+    /// Shares the pool's memory for containers among the ranks of one host. Call it when `what`
+    /// begins. Collective, the first time.
     ///
     /// # Errors
-    /// Those of [`GroupMember::agree`].
+    /// Errors of [`GroupMember::agree`].
     pub fn settle(&self, pool: &Pool, what: &str) -> Result<()> {
         if self.is_settled.load(Ordering::Relaxed) {
             return Ok(());
@@ -195,20 +196,20 @@ impl GroupMember {
             self.agree(what, Ok(mine), &mut |all| unless_failed(all).map(|all| all.join(&b'\n')))?;
         let all = String::from_utf8_lossy(&all);
         let beside = all.lines().filter(|one| one.split(' ').next() == Some(host));
-        // One that cannot say where it is shares with nobody.
+        // A rank that does not know its host shares with no other.
         let processes = if host.is_empty() { 1 } else { beside.collect::<BTreeSet<_>>().len() };
         pool.share_staging(processes);
         self.is_settled.store(true, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Begins a save: rank 0 opens the session, unless a rank is not `ready` or has something else to
-    /// save. Collective; when it returns, all ranks have called it. This rank `says` its
-    /// policy for saves that fail, which must be the same on all. On rank 0 `judge` marks an error of which all ranks
-    /// must tell their programs.
+    /// Begins a save: rank 0 opens the session, unless a rank is not `ready` or has something else
+    /// to save. Collective; when it returns, all ranks have called it. `says` is this rank's policy
+    /// for failed saves, which must be the same on all. On rank 0 `judge` marks an error that all
+    /// ranks must report to their programs.
     ///
     /// # Errors
-    /// The same for all ranks: why nothing was begun.
+    /// The same for all ranks: the reason why no save was begun.
     pub fn begin(
         &self,
         pool: &Pool,
@@ -236,7 +237,7 @@ impl GroupMember {
         self.join(pool, writer, &decided)
     }
 
-    /// Rank 0 opens the session. What it answers is for every rank.
+    /// Opens the session on rank 0. Every rank needs the result.
     fn open(&self, pool: &Pool, writer: &mut Writer) -> Result<Vec<u8>> {
         let mut opened = writer.committer.open(pool)?;
         let epoch = writer.committer.head.last_epoch + 1;
@@ -254,7 +255,8 @@ impl GroupMember {
         Ok(bytes)
     }
 
-    /// A rank takes notice of the session. Should it fail, the others are told in the log.
+    /// Takes account of the session on each rank. If that fails, the others get a message in the
+    /// log.
     fn join(&self, pool: &Pool, writer: &mut Writer, decided: &[u8]) -> Result<GroupSave> {
         let wrong = || Error::bug("rank 0 has begun a save with something that is no session");
         let (epoch, rest) = decided.split_first_chunk::<8>().ok_or_else(wrong)?;
@@ -271,20 +273,21 @@ impl GroupMember {
             let error = writer.committer.blame(pool, error);
             self.give_up(pool, save_id, error)
         })?;
-        // Where a pack goes is decided by its number and its rank: the ranks spread their packs evenly as
-        // long as they count alike, also if one has written more than others, or once had to merge an index.
+        // The number and the rank of a pack decide where it goes. So ranks spread their packs
+        // evenly as long as their numbers are alike, also if one has written more than others, or
+        // once had to merge an index.
         packs.go_on_at(u32::from_le_bytes(*next_pack));
         Ok(GroupSave { epoch, packs, save_id, width, patience })
     }
 
-    /// This rank has no image: says so to the others, and answers why.
+    /// Reports to the others that this rank has no image, and returns the error.
     pub fn give_up(&self, pool: &Pool, save_id: SaveId, error: Error) -> Error {
-        // Should that fail, they will miss this rank.
+        // If that fails, they will miss this rank.
         self.tell(pool, save_id, &SaveMessage::Failed(error.clone()));
         error
     }
 
-    /// Says the last word of this rank about a save. Answers whether it was said.
+    /// Sends the last message of this rank about a save. Returns whether it was sent.
     fn tell(&self, pool: &Pool, save_id: SaveId, message: &SaveMessage) -> bool {
         let told = self.outbox.insist(pool, save_id, message);
         if let Err(untold) = &told {
@@ -294,30 +297,31 @@ impl GroupMember {
         told.is_ok()
     }
 
-    /// Waits until it is this rank's turn to write. A freeze that holds the program up, or holds memory
-    /// that it has no room for, does not wait.
+    /// Waits until it is this rank's turn to write. A freeze that makes the program wait, or keeps
+    /// memory for which it has no room, does not wait.
     ///
     /// # Errors
-    /// Why the save has failed meanwhile.
+    /// The failure of the save meanwhile.
     fn await_turn(&self, pool: &Pool, group_save: &GroupSave) -> Result<()> {
         let Some(before) = self.rank().checked_sub(group_save.width) else { return Ok(()) };
         let now = pool.env().clock.monotonic();
         let mut first = Inbox::new(&self.job, before, now);
         let mut leader = Inbox::new(&self.job, LEADER, now);
-        // Every rank looks at what the leader says, and only this one for its turn.
+        // Every rank looks for messages of the leader, and only this one looks for its turn.
         let between = least_pause(self.coordinator.size(), group_save.patience);
         let mut next_look = now;
         let pauses = Pauses::begin(pool);
         let mut watch = self.watch(pool, group_save);
         loop {
-            // Whether it has an image or none, it writes no more.
+            // With or without an image, that rank no longer writes.
             if first.next(pool, group_save.save_id, group_save.patience)?.is_some() {
                 return Ok(());
             }
             let now = pool.env().clock.monotonic();
             if before != LEADER && now >= next_look {
                 next_look = now + between;
-                // What rank 0 says before this rank has an image can only be that the save has failed.
+                // Before this rank has an image, a message of rank 0 can only be that the save has
+                // failed.
                 if let Some(SaveMessage::Failed(error)) =
                     leader.next(pool, group_save.save_id, group_save.patience)?
                 {
@@ -333,13 +337,13 @@ impl GroupMember {
         FenceWatch::begin(pool, &self.job, group_save.save_id, group_save.patience)
     }
 
-    /// Carries out this rank's `plan` of the save that has `begun`, up to the commit. `live_done` is called
-    /// once no live page will be read again, also after an error.
+    /// Carries out this rank's `plan` of the save `group_save`, up to the commit. Calls `live_done`
+    /// once it will read no live page again, also after an error.
     ///
     /// # Errors
-    /// Why nothing was committed, the same for all ranks as far as they can be told. The previous
-    /// checkpoint stays as it was, and so does the writer.
-    #[allow(clippy::too_many_arguments)] // a save's whole surroundings, once
+    /// The reason why nothing was committed, the same for all ranks as far as they can learn it.
+    /// The previous checkpoint and the writer stay as they were.
+    #[allow(clippy::too_many_arguments)] // the complete input of a save, in one call
     pub fn execute(
         self: &Arc<GroupMember>,
         pool: &Pool,
@@ -352,7 +356,7 @@ impl GroupMember {
     ) -> Result<SaveStats> {
         self.tidy(pool);
         let pulse = self.pulse(pool, group_save);
-        // Who stands still must not wait for others.
+        // A rank whose program waits must not wait for others.
         let turn = if plan.live_blocks == 0 { self.await_turn(pool, group_save) } else { Ok(()) };
         let store =
             |()| writer.rank.store(pool, &group_save.packs, plan, frozen, request, live_done);
@@ -368,8 +372,8 @@ impl GroupMember {
         Ok(stats)
     }
 
-    /// Commits what all ranks have stored: rank 0 does, and the others wait for that. Answers the
-    /// image as it was committed.
+    /// Commits the stored images of all ranks: rank 0 does, and the others wait for that. Returns
+    /// the image as it was committed.
     fn commit(
         &self,
         pool: &Pool,
@@ -396,7 +400,7 @@ impl GroupMember {
             let spread = writer.rank.targets.as_ref().map(TargetsThen::spread).unwrap_or_default();
             let image = SaveMessage::Image(RankImage { spread, ..stored.image().clone() });
             if let Err(error) = self.outbox.post(pool, group_save.save_id, image) {
-                // It may be there all the same, and rank 0 commits.
+                // The message may be there all the same, and rank 0 may commit.
                 let committed = self.withdraw(pool, group_save, error)?;
                 writer.committer.events.committed(pool, group_save.epoch);
                 return Ok((stored, committed));
@@ -416,7 +420,7 @@ impl GroupMember {
         }
     }
 
-    /// This rank has no image. Rank 0 knows better why, if the session is over.
+    /// Reports that this rank has no image. If the session is over, rank 0 knows the reason better.
     fn fail(&self, pool: &Pool, group_save: &GroupSave, error: Error) -> Error {
         match self.withdraw(pool, group_save, error) {
             Ok(_) => Error::bug("a save was committed without the image of a rank"),
@@ -424,9 +428,9 @@ impl GroupMember {
         }
     }
 
-    /// Says that this rank has no image, for a reason, and waits for what rank 0 makes of it.
+    /// Reports that this rank has no image, with the reason, and waits for the verdict of rank 0.
     fn withdraw(&self, pool: &Pool, group_save: &GroupSave, error: Error) -> Result<Committed> {
-        // Whoever could not say so must be missed, and shows no sign of life any more.
+        // Others must miss a rank that could not report it, so its signs of life end.
         if !self.tell(pool, group_save.save_id, &SaveMessage::Failed(error.clone())) {
             return Err(unconfirmed(error));
         }
@@ -437,7 +441,7 @@ impl GroupMember {
         }
     }
 
-    /// What rank 0 says next.
+    /// Returns the next message of rank 0.
     fn verdict(&self, pool: &Pool, group_save: &GroupSave) -> Result<SaveMessage> {
         let now = pool.env().clock.monotonic();
         let mut inboxes = self.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -458,7 +462,7 @@ impl GroupMember {
                 error.context("the checkpoint may exist or not, as only rank 0 knows")
             })?;
             match next {
-                // For those who wait for their turn.
+                // For ranks that wait for their turn.
                 Some(SaveMessage::Image(_)) => {}
                 Some(message) => return Ok(message),
                 None => self.pause(pool, &pauses),
@@ -481,7 +485,7 @@ impl GroupMember {
         };
         self.tell(pool, group_save.save_id, &verdict);
         if outcome.is_ok() {
-            // Every rank has taken part, so it has heard of all changes.
+            // Every rank has taken part, so it knows all changes.
             self.leader().told = Changes::default();
         }
         outcome
@@ -509,10 +513,11 @@ impl GroupMember {
                 self.learn(pool, group_save, images, started);
             }
             is_first = false;
-            // A later run restores what is committed before it begins, and nothing must follow.
+            // A later run restores the newest checkpoint when it begins, so no commit must follow
+            // then.
             let images = images.and_then(|images| self.coordinator.check().map(|()| images));
             let outcome = images.and_then(|images| writer.committer.commit(pool, header, &images));
-            // What this save could not deal with, the next one must.
+            // The next save must take account of the changes that this one could not handle.
             let put_back = |writer: &mut Writer, stored: &StoredImage| {
                 writer.committer.head.put_back(stored.changes_seen().clone());
             };
@@ -533,15 +538,15 @@ impl GroupMember {
         }
     }
 
-    /// What the images of all ranks say for the next save: how fast they were written, and which numbers of
-    /// packs are taken.
+    /// Learns for the next save from the images of all ranks: how fast they were written, and which
+    /// pack numbers are taken.
     fn learn(&self, pool: &Pool, group_save: &GroupSave, images: &[RankImage], started: Duration) {
         let took = pool.env().clock.monotonic().saturating_sub(started);
         let own = images.first().map_or(0, |image| image.figures.drain_ns);
         let bytes = images.iter().map(|image| image.figures.new_bytes).sum();
         let next_pack = images.iter().map(|image| image.image.next_pack).max();
         let mut leader = self.leader();
-        // Every eighth save merges its index, which takes time that no width is to blame for.
+        // Every eighth save merges its index, which takes time for which no width is the cause.
         let (session, first_pack) = (group_save.save_id.session, leader.next_pack);
         if !images.iter().any(|image| has_merged(&image.image, session, first_pack)) {
             leader.scheduler.learn(group_save.width, bytes, took + Duration::from_nanos(own));
@@ -549,7 +554,7 @@ impl GroupMember {
         leader.next_pack = next_pack.unwrap_or_default();
     }
 
-    /// The images of all ranks.
+    /// Collects the images of all ranks.
     fn collect(
         &self,
         pool: &Pool,
@@ -566,7 +571,7 @@ impl GroupMember {
         inboxes.iter_mut().for_each(|inbox| inbox.expect(now));
         let pauses = Pauses::begin(pool);
         let mut watch = self.watch(pool, group_save);
-        // The next that is asked, in turn.
+        // Ranks without an image, in the order in which they are asked.
         let mut missing: VecDeque<usize> = (0..inboxes.len()).collect();
         loop {
             let mut silent = 0;
@@ -599,14 +604,15 @@ impl GroupMember {
         }
     }
 
-    /// Removes what is about earlier saves. Every rank has read it: it has come to begin this one.
+    /// Removes messages about earlier saves. Every rank has read them: it has come to begin this
+    /// one.
     fn tidy(&self, pool: &Pool) {
         if let Err(error) = self.outbox.tidy(pool) {
             pool.warn(format!("old messages of rank {} are left: {error}", self.rank()));
         }
     }
 
-    /// What was learnt of schedules, on rank 0.
+    /// Returns the findings about schedules, on rank 0.
     pub fn learnt(&self) -> Vec<String> {
         self.leader().scheduler.learnt()
     }
@@ -616,8 +622,8 @@ impl GroupMember {
         pauses.pause(pool);
     }
 
-    /// Says that this rank is at work, from time to time, until the answer is dropped; not if it has got on with
-    /// nothing for as long as the others are patient, as they are to miss it then.
+    /// Sends signs of life from time to time, until the returned pulse is dropped. It pauses while
+    /// this rank has made no progress for the patience of the others, since they must miss it then.
     fn pulse(self: &Arc<GroupMember>, pool: &Pool, group_save: &GroupSave) -> Option<Pulse> {
         if group_save.patience > KEEPALIVE_PATIENCE_MAX {
             return None;
@@ -637,15 +643,15 @@ impl GroupMember {
             }
         };
         let pulse = Pulse::start(group_save.patience / 4, beat);
-        // Then this rank may be missed: the save fails, and says so.
+        // Without them the others may miss this rank: the save fails, and the error says so.
         pulse
             .inspect_err(|error| pool.warn(Error::no_thread("a sign of life", error).message()))
             .ok()
     }
 }
 
-/// Why a rank has no image, if rank 0 has said nothing of it: only that one knows whether the session is
-/// over, and another has moved what was looked for.
+/// Returns the error of a rank without an image, if rank 0 has sent none. Only rank 0 knows whether
+/// the session is over, so that another writer may have moved the data.
 fn unconfirmed(error: Error) -> Error {
     match error.kind() {
         ErrorKind::Damaged => Error::retry(format!(

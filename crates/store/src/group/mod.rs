@@ -1,18 +1,20 @@
-//! A group: the ranks of one program, whose images belong together. One checkpoint has the images of all
-//! ranks, and exists once rank 0 has committed it.
+//! A group: the ranks of one program, whose images belong together. One checkpoint has the images
+//! of all ranks, and exists once rank 0 has committed it.
 //!
-//! A save begins on the threads that call it, through the [`Coordinator`]: rank 0 opens the session, and
-//! every rank learns of it and freezes. From then on the program goes on. The rest is done in the
-//! background, through the pool: each rank tells in the log when its image is stored, rank 0 commits, and
-//! tells the others. So no thread of outlive's own ever calls the coordinator, which may be MPI.
+//! A save begins on the threads that call it, through the [`Coordinator`]: rank 0 opens the
+//! session, and every rank learns of it and freezes. Then the program continues. The rest happens
+//! in the background, through the pool: each rank reports in the log that its image is stored, rank
+//! 0 commits, and informs the others. So no thread of outlive's own ever calls the coordinator,
+//! which may be MPI.
 //!
-//! - `calls`: a coordinator for ranks that have nothing else in common, through the log; `words`: what they say.
+//! - `calls`: a coordinator for ranks that have only the pool in common; `call_messages`: its
+//!   messages in the log.
 //! - `agree`: one outcome for all ranks.
-//! - `mail`: what ranks tell each other in the log.
-//! - `claims`: whether all ranks save what belongs together.
-//! - `part`: a rank's part in a save.
+//! - `mail`: messages of ranks in the log during a save.
+//! - `claims`: whether all ranks save regions that belong together.
+//! - `member`: a rank's part in a save.
 //! - `pulse`: signs of life.
-//! - `turns`: when each rank writes.
+//! - `write_scheduler`: when each rank writes.
 //! - `watch`: whether another writer has taken over.
 //! - `restore`: one epoch for all ranks.
 
@@ -39,24 +41,25 @@ use outlive_types::Coordinator;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How the ranks of a program save together.
+/// Options for the common saves of a program's ranks.
 #[derive(Clone, Debug)]
 pub struct GroupOptions {
     /// Connects the ranks.
     pub coordinator: Arc<dyn Coordinator>,
-    /// After so long without a word of a rank, a save has failed.
+    /// Time without a message of a rank after which a save has failed.
     pub patience: Duration,
-    /// When each rank writes.
+    /// Schedule of the ranks' writes.
     pub schedule: Schedule,
-    /// Names of regions that a rank may have without the others. All others are on every rank.
+    /// Whether a rank may have a region of this name without the others. All others are on every
+    /// rank.
     pub is_lone: fn(&str) -> bool,
 }
 
 impl GroupOptions {
-    /// For how long ranks wait for word of each other, unless something else is said.
+    /// Default time for which ranks wait for messages of each other.
     pub const PATIENCE: Duration = Duration::from_secs(120);
 
-    /// A group of these ranks.
+    /// Makes the options of a group of these ranks.
     pub fn new(coordinator: Arc<dyn Coordinator>) -> GroupOptions {
         GroupOptions {
             coordinator,

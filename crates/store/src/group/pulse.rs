@@ -1,4 +1,4 @@
-//! A sign of life from a thread of its own, while others work.
+//! Signs of life from a thread of its own, while other threads work.
 
 use outlive_types::sync::{Condvar, Mutex, spawn};
 use std::io;
@@ -12,7 +12,7 @@ impl Pulse {
     /// Calls `beat` whenever `every` has passed.
     ///
     /// # Errors
-    /// The system starts no thread.
+    /// If the system starts no thread.
     pub fn start(every: Duration, mut beat: impl FnMut() + Send + 'static) -> io::Result<Pulse> {
         let pulse = Pulse(Arc::default());
         let over = pulse.0.clone();
@@ -23,7 +23,7 @@ impl Pulse {
                 let (guard, has_passed) = waited.unwrap_or_else(PoisonError::into_inner);
                 is_over = guard;
                 if has_passed && !*is_over {
-                    // With the lock: once it is dropped, nothing is said any more.
+                    // With the lock: once this is dropped, no beat follows.
                     beat();
                 }
             }

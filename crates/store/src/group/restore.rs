@@ -15,35 +15,37 @@ use std::time::Duration;
 const NONE: u8 = 0;
 /// Rank 0 has found a checkpoint to try.
 const TRY: u8 = 1;
-/// All ranks have done what they wanted with it.
+/// All ranks have completed their step with it.
 const DONE: u8 = 2;
-/// Some rank could not, as it is damaged.
+/// A rank has failed, as the checkpoint is damaged.
 const DAMAGED: u8 = 3;
-/// Some rank could not, as a part of it is only on targets that are away.
+/// A rank has failed, as data of the checkpoint is only on away targets.
 const AWAY: u8 = 5;
 /// A prune has dropped it since rank 0 found it.
 const GONE: u8 = 4;
 
-/// How often a checkpoint may be gone that rank 0 finds again. Between two times the pause grows, up to a second.
+/// Times that a checkpoint may be gone which rank 0 finds again. The pause between them grows, up
+/// to a second.
 const GONE_TIMES: u32 = 60;
 const GONE_PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
 
-/// What a rank has restored together with the others.
+/// Result of a restore on all ranks.
 #[derive(Debug)]
 pub struct TogetherRestored<T> {
     /// The epoch, the same on all ranks.
     pub epoch: Epoch,
-    /// What the rank's attempt has made of it.
+    /// The value of this rank's attempt.
     pub value: T,
-    /// Newer checkpoints that were passed over, and why; those that only rank 0 knows of are told there.
+    /// Newer checkpoints that were skipped, with the errors; only rank 0 lists those that only it
+    /// knows.
     pub skipped: Skipped,
 }
 
-/// What comes of a step that all ranks take with a checkpoint.
+/// Outcome of a step that all ranks take with a checkpoint.
 enum Outcome<T> {
     Done(T),
     Gone,
-    /// It is damaged, or not there as long as targets are away.
+    /// It is damaged, or unavailable while targets are away.
     Passed(Error),
 }
 
@@ -53,19 +55,21 @@ pub(crate) struct Together<'a> {
     pub pool: &'a Pool,
     pub name: &'a JobName,
     pub select: Select,
-    /// Has the next save refused if others save from now on, and answers the newest epoch that there is now.
+    /// Notes the log's position, so that the next save is refused if others save from now on.
+    /// Returns the newest epoch.
     pub note: &'a dyn Fn() -> Result<Epoch>,
 }
 
 impl Together<'_> {
-    /// Every rank makes `attempt` with one checkpoint after the other, newest first, until all succeed
-    /// with the same. It gets the manifest, and the number of the newest record that was read, as does `look`,
-    /// which all ranks do before: what is small and wanted by many is read while nobody reads what is large.
-    /// Nothing is tried if a rank is not `ready`. `None` if the job has no checkpoint. Collective.
+    /// Calls `attempt` on every rank with one checkpoint after the other, newest first, until all
+    /// succeed with the same one. Before that, all ranks call `look` with it: small data that many
+    /// ranks need is read before any rank reads large data. Both get the manifest, and the number
+    /// of the newest record that was read. Nothing is tried if a rank is not `ready`. `None` if the
+    /// job has no checkpoint. Collective.
     ///
     /// # Errors
-    /// The same on all ranks: `Damaged` if the checkpoint that was asked for, or every one, is damaged for
-    /// some rank; whatever else stood in the way of one of them.
+    /// The same on all ranks: `Damaged` if the requested checkpoint, or every one, is damaged for
+    /// some rank; any other error of one of them.
     pub fn restore<T>(
         &self,
         ready: Result<()>,
@@ -118,7 +122,7 @@ impl Together<'_> {
                     }
                     if self.member.rank() == 0 {
                         self.pool.warn(format!("all ranks pass over checkpoint {epoch}: {why}"));
-                        // A pool that cannot be written to is read all the same.
+                        // A pool that is not writable can be read all the same.
                         let _ = mark_suspect(self.pool, self.name, epoch);
                     }
                     skipped.push((epoch, why));
@@ -128,7 +132,8 @@ impl Together<'_> {
         }
     }
 
-    /// Some rank does not see a checkpoint that rank 0 finds again and again.
+    /// Returns the error for a checkpoint that rank 0 finds again and again, and another rank does
+    /// not.
     fn unseen(&self, epoch: Epoch) -> Error {
         Error::retry(format!(
             "rank 0 finds checkpoint {epoch} of job {} in {}, and another rank does not: its file system may \
@@ -138,7 +143,7 @@ impl Together<'_> {
         ))
     }
 
-    /// One step of all ranks with a checkpoint. Collective.
+    /// Takes one step with a checkpoint on all ranks. Collective.
     fn all<T>(
         &self,
         what: &str,
@@ -170,7 +175,7 @@ impl Together<'_> {
         }
     }
 
-    /// What the ranks do together, which must be the same.
+    /// Returns the name of the ranks' common call, which must be the same on all.
     fn what(&self) -> String {
         let which = match self.select {
             Select::Epoch(epoch) => format!("epoch {epoch}"),
@@ -180,15 +185,16 @@ impl Together<'_> {
         format!("a restore of {which} of job {:?} in pool {pool}", self.name.as_str())
     }
 
-    /// On rank 0: what is tried next. The first time, the next save goes on from where the log is then: it is
-    /// refused if others have saved after what was chosen, and not if that is what others have saved.
+    /// Chooses the next candidate on rank 0. The first time it also notes the log's position: the
+    /// next save is refused if others have saved after the chosen checkpoint, and not if others
+    /// have saved that one.
     fn choose(&self, below: Epoch, skipped: &mut Skipped) -> Result<Option<Epoch>> {
         if below < Epoch::MAX {
             return self.next_below(below, skipped);
         }
         let mut newest = (self.note)()?;
         let mut chosen = self.next_below(below, skipped)?;
-        // Saved in between.
+        // Others have saved in between.
         while self.select == Select::Newest && chosen.is_some_and(|chosen| chosen > newest) {
             newest = (self.note)()?;
             skipped.clear();
@@ -197,7 +203,8 @@ impl Together<'_> {
         Ok(chosen)
     }
 
-    /// The newest checkpoint of memory below an epoch that is worth a try. `None` if there is none at all.
+    /// Returns the newest checkpoint of memory below an epoch that is worth a try; `None` if there
+    /// is none at all.
     fn next_below(&self, below: Epoch, skipped: &mut Skipped) -> Result<Option<Epoch>> {
         let Together { pool, name, select, .. } = *self;
         if let Select::Epoch(epoch) = select {
@@ -211,7 +218,7 @@ impl Together<'_> {
                     if error.kind() != ErrorKind::Damaged {
                         return Err(error);
                     }
-                    // It may have been a checkpoint; it is told once.
+                    // It may have been a checkpoint; warn once.
                     if below == Epoch::MAX {
                         pool.warn(format!("a record of job {name} cannot be read: {error}"));
                         skipped.push((0, error));
@@ -224,7 +231,7 @@ impl Together<'_> {
             };
             return Ok(Some(manifest.epoch));
         }
-        // One that is away may be whole.
+        // A checkpoint on away targets may be whole.
         if let Some((_, away)) = skipped.iter().find(|(_, error)| error.is_away()) {
             return Err(away.clone().context(format!(
                 "no checkpoint of job {name} is whole on the slow tier, and the fast one is away"
@@ -239,7 +246,7 @@ impl Together<'_> {
         }
     }
 
-    /// What an attempt has made of a checkpoint; `None` if it is gone.
+    /// Returns the value of an attempt with a checkpoint; `None` if that is gone.
     fn attempt<T>(
         &self,
         epoch: Epoch,
@@ -255,7 +262,7 @@ impl Together<'_> {
         }
     }
 
-    /// Whether a checkpoint that was there when rank 0 looked is there no more.
+    /// Returns whether a checkpoint that existed when rank 0 looked is gone.
     fn is_gone(&self, epoch: Epoch) -> Result<bool> {
         if let Select::Epoch(_) = self.select {
             return Ok(false);
@@ -268,7 +275,7 @@ impl Together<'_> {
         Ok(true)
     }
 
-    /// On rank 0: what the ranks' attempts come to.
+    /// Judges the attempts of all ranks, on rank 0.
     fn judge(&self, all: Vec<Result<Vec<u8>>>) -> Result<Vec<u8>> {
         let (mut passed, mut is_gone) = (None, false);
         for (rank, tried) in all.into_iter().enumerate() {
@@ -279,7 +286,7 @@ impl Together<'_> {
                 }
                 Err(error) => error,
             };
-            // What is only on a target that is away is not lost, but nothing else can come now.
+            // Data that is only on an away target is not lost, but nothing else is available now.
             let is_away = error.is_away()
                 && !matches!(self.select, Select::Epoch(_))
                 && self.pool.is_slow_alone();

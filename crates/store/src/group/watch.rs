@@ -1,6 +1,6 @@
-//! Looks now and then, while a rank waits for others, whether another writer has taken the job over. Then
-//! nobody may ever answer: ranks of the same numbers leave their messages in the same places, and remove
-//! what is older.
+//! Looks from time to time, while a rank waits for others, whether another writer has taken over
+//! the job. Then the others may never respond: ranks with the same numbers send their messages in
+//! the same chains, and remove the older ones.
 
 use super::mail::SaveId;
 use crate::commit::history;
@@ -12,7 +12,7 @@ use std::time::Duration;
 /// The longest time between two looks.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// When a rank that waits looks around: several times within its patience.
+/// Times at which a waiting rank looks: several times within its patience.
 #[derive(Debug)]
 pub struct Looks {
     every: Duration,
@@ -20,13 +20,13 @@ pub struct Looks {
 }
 
 impl Looks {
-    /// Those of a rank that waits from `now` on.
+    /// Makes the looks of a rank that waits from `now` on.
     pub fn begin(now: Duration, patience: Duration) -> Looks {
         let every = EVERY.min(patience / 4);
         Looks { every, next: now + every }
     }
 
-    /// Whether it is time for the next one.
+    /// Returns whether the next look is due.
     pub fn is_due(&mut self, now: Duration) -> bool {
         let is_due = now >= self.next;
         if is_due {
@@ -36,7 +36,7 @@ impl Looks {
     }
 }
 
-/// A rank that waits.
+/// The watch of a waiting rank.
 #[derive(Debug)]
 pub struct FenceWatch<'a> {
     job: &'a JobName,
@@ -45,7 +45,7 @@ pub struct FenceWatch<'a> {
 }
 
 impl<'a> FenceWatch<'a> {
-    /// One that waits from now on.
+    /// Makes the watch of a rank that waits from now on.
     pub fn begin(
         pool: &Pool,
         job: &'a JobName,
@@ -56,7 +56,7 @@ impl<'a> FenceWatch<'a> {
         FenceWatch { job, session: save_id.session, looks }
     }
 
-    /// Looks, if it is time to. A log that cannot be read just now tells nothing.
+    /// Looks, if that is due. A log that cannot be read now shows nothing.
     ///
     /// # Errors
     /// `Fenced` if another writer has taken over.
@@ -75,7 +75,7 @@ impl<'a> FenceWatch<'a> {
     }
 }
 
-/// The newest session, unless what cannot be read may be a newer one.
+/// Returns the newest session, unless an unreadable record may be a newer one.
 fn newest_session(pool: &Pool, job: &JobName) -> Result<Option<SessionId>> {
     for entry in history(pool, job)? {
         match entry.record?.body {

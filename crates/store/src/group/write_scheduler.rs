@@ -1,7 +1,8 @@
-//! When each rank writes what it has frozen: all at once, or so many at a time. (Chang, Cho and Kim,
-//! "Performance Evaluation of the Striped Checkpointing Algorithm on the Distributed RAID for Cluster
-//! Computer": coordinated, staggered and striped writers.) The freeze is coordinated in any case, so this
-//! decides how long a save takes, and never what is in it.
+//! Decides when each rank writes its frozen image: all ranks at once, or a number of them at a
+//! time. (Chang, Cho and Kim, "Performance Evaluation of the Striped Checkpointing Algorithm on the
+//! Distributed RAID for Cluster Computer": coordinated, staggered and striped writers.) The freeze
+//! is coordinated in any case, so the schedule decides how long a save takes, and never its
+//! content.
 
 use outlive_format::Image;
 use outlive_types::{Error, PackId, Result, SessionId};
@@ -9,23 +10,23 @@ use std::cmp::Reverse;
 use std::fmt;
 use std::time::Duration;
 
-/// In how many saves a width that was nearly the best is tried again. One that was slower, or was tried again
-/// in vain, as much later.
+/// Saves after which a width that was nearly the best is tried again. A slower width, or one that
+/// was tried again in vain, waits longer in proportion.
 const TRIED_AGAIN_AFTER: u64 = 24;
-/// Longest time between two attempts, in times of the shortest.
+/// Longest time between two attempts, as a multiple of the shortest.
 const LATER_MAX: f64 = 8.0;
-/// Narrower widths than one that is so many times slower than a wider one are not tried.
+/// Slowness of a width, compared with a wider one, from which narrower ones are not tried.
 const FAR_SLOWER: f64 = 1.5;
-/// One save is enough to judge a width that is so many times slower than the best.
+/// Slowness, compared with the best, at which one save is enough to judge a width.
 const CLEARLY_SLOWER: f64 = 1.25;
-/// So many saves are needed for the others, as any one may be slow by chance.
+/// Saves needed to judge the others, as any one may be slow by chance.
 const SAVES_TO_JUDGE: u32 = 3;
-/// A save weighs as much as each one before it, of so many at most.
+/// Most saves in a mean: a save weighs as much as each one before it.
 const SAVES_THAT_COUNT: u32 = 5;
-/// Of widths that differ by less, the widest is taken: it holds frozen memory for the shortest time.
+/// Of widths that differ by less, the widest is used: it holds frozen memory for the shortest time.
 const AS_GOOD: f64 = 1.05;
 
-/// How many ranks write at a time.
+/// Number of ranks that write at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Schedule {
     /// All of them.
@@ -33,17 +34,18 @@ pub enum Schedule {
     Coordinated,
     /// One after the other.
     Staggered,
-    /// So many: as soon as one is done, the next one begins.
+    /// This number: as soon as one is done, the next one begins.
     Striped(u32),
-    /// As many as were fastest in the saves before.
+    /// The number that was fastest in earlier saves.
     Adaptive,
 }
 
 impl Schedule {
-    /// The one that is called so: `coordinated`, `staggered`, `striped(WIDTH)` or `adaptive`.
+    /// Returns the schedule of this name: `coordinated`, `staggered`, `striped(WIDTH)` or
+    /// `adaptive`.
     ///
     /// # Errors
-    /// `Invalid` if none is.
+    /// `Invalid` for any other name.
     pub fn from_name(name: &str) -> Result<Schedule> {
         match name {
             "coordinated" => return Ok(Schedule::Coordinated),
@@ -78,7 +80,7 @@ impl fmt::Display for Schedule {
 pub struct WriteScheduler {
     schedule: Schedule,
     ranks: u32,
-    /// What was measured of each width that has been tried.
+    /// Measurements of each width that has been tried.
     tried: Vec<Tried>,
     saves: u64,
 }
@@ -87,21 +89,21 @@ pub struct WriteScheduler {
 struct Tried {
     width: u32,
     bytes_per_s: f64,
-    /// How many saves that is the mean of.
+    /// Number of saves in this mean.
     saves: u32,
     /// The number of the newest of them.
     last: u64,
-    /// How much later than usual it is tried again.
+    /// Factor by which its next attempt is later than usual.
     later: f64,
 }
 
 impl WriteScheduler {
-    /// Of so many ranks.
+    /// Makes a scheduler for `ranks` ranks.
     pub fn new(schedule: Schedule, ranks: u32) -> WriteScheduler {
         WriteScheduler { schedule, ranks, tried: Vec::new(), saves: 0 }
     }
 
-    /// How many ranks write at a time in the next save, 1 to all.
+    /// Returns the number of ranks that write at a time in the next save, 1 to all.
     pub fn next(&mut self) -> u32 {
         self.saves += 1;
         match self.schedule {
@@ -112,9 +114,10 @@ impl WriteScheduler {
         }
     }
 
-    /// What a save has shown: so many ranks at a time have written so many bytes in this time.
+    /// Learns from a save: `width` ranks at a time have written `bytes` bytes in the time `took`.
     pub fn learn(&mut self, width: u32, bytes: u64, took: Duration) {
-        // The first save makes everything, and what is over at once says nothing of the devices.
+        // The first save writes everything, and a save that is over at once shows nothing of the
+        // devices.
         if self.saves <= 1 || bytes < 1 << 20 || took.is_zero() {
             return;
         }
@@ -124,7 +127,7 @@ impl WriteScheduler {
             return self.tried.push(tried);
         };
         if self.saves - tried.last > TRIED_AGAIN_AFTER {
-            // Things may have changed since.
+            // The load may have changed since.
             tried.saves = tried.saves.min(SAVES_TO_JUDGE - 1);
             tried.later = LATER_MAX.min(2.0 * tried.later);
         } else {
@@ -135,13 +138,13 @@ impl WriteScheduler {
         tried.last = self.saves;
     }
 
-    /// All, then halves of it down to one until that is far slower than a wider one, since a narrow one may
-    /// be the best although those between are not (a disk's arm that only one rank leaves where it is); those
-    /// near the best again, until there are enough saves to judge by; then the best, while the others are
-    /// looked at again now and then.
+    /// Chooses a width. First all ranks, then halves of it down to one, until a width is far slower
+    /// than a wider one. A narrow one may be the best although those between are not, as on a disk
+    /// whose arm only a single rank leaves in place. Then those near the best again, until there
+    /// are enough saves to judge by. Then the best, while the others are tried again now and then.
     fn adapt(&self) -> u32 {
         let mut next = Some(self.ranks);
-        // Of this width and the wider ones.
+        // The best of this width and the wider ones.
         let mut best: f64 = 0.0;
         while let Some(width) = next {
             let Some(tried) = self.tried.iter().find(|tried| tried.width == width) else {
@@ -169,7 +172,7 @@ impl WriteScheduler {
         old.map_or(used, |tried| tried.width)
     }
 
-    /// What was measured, for people: `4 ranks at a time: 812 MB/s`, the best first.
+    /// Returns the measurements in words: `4 ranks at a time: 812 MB/s`, the best first.
     pub fn learnt(&self) -> Vec<String> {
         let mut tried: Vec<&Tried> = self.tried.iter().collect();
         tried.sort_by(|a, b| b.bytes_per_s.total_cmp(&a.bytes_per_s));
@@ -179,7 +182,8 @@ impl WriteScheduler {
     }
 }
 
-/// Whether an image joins parts of the index in packs that its rank has written from number `first_pack` on.
+/// Returns whether an image has merged parts of the index into packs that its rank has numbered
+/// from `first_pack` on.
 pub fn has_merged(image: &Image, session: SessionId, first_pack: u32) -> bool {
     let is_new = |pack: PackId| pack.session() == session && pack.count() >= first_pack;
     image.segments.iter().any(|segment| segment.level > 0 && is_new(segment.pack))
@@ -261,15 +265,16 @@ mod tests {
             width
         });
         let widths = widths.collect::<Vec<u32>>();
-        // The first one makes everything, and does not count.
+        // The first save writes everything, and does not count.
         assert_eq!(widths[..4], [16, 16, 8, 4]);
         assert!(widths[4..].iter().all(|width| *width >= 8), "{widths:?}");
         // 8 is no better than 16.
         assert_eq!(widths[8..], [16; 12]);
     }
 
-    /// How much longer saves take than with the best width always, if each is up to 1.6 times as long as
-    /// usual by chance (as was measured beside HPL), and a width takes so long.
+    /// Returns the time of saves divided by their time with the best width. By chance each save
+    /// takes up to 1.6 times its `usual` time, which depends on the width (as was measured beside
+    /// HPL).
     fn lost_by_chance(usual: fn(u32) -> f64) -> f64 {
         let (mut taken, mut best) = (0.0, 0.0);
         for seed in 0..200 {
@@ -301,8 +306,8 @@ mod tests {
         assert!(lost.iter().all(|lost| *lost < 1.04), "{lost:.3?}");
     }
 
-    /// A model of devices: whatever width is fastest is soon used in nearly all saves, and another one
-    /// once that is.
+    /// A model of devices: the fastest width is soon used in nearly all saves, and so is another
+    /// one once that is the fastest.
     #[test]
     fn the_fastest_width_is_found_and_found_again() {
         for fastest in [1u32, 2, 4, 8, 16] {

@@ -1,15 +1,16 @@
-//! Ranges of fingerprints: what is too much for the memory allowed is dealt with part by part.
+//! Ranges of fingerprints: a set that exceeds the allowed memory is handled part by part.
 
 use outlive_format::SegmentRef;
 use outlive_types::Fingerprint;
 
-/// Bytes that an entry of a segment takes in memory, and of the segment at least.
+/// Bytes of a segment's entry in memory; [`STORED_BYTES`] are the least that it takes in the
+/// segment.
 const MEMORY_BYTES: u64 = 160;
 const STORED_BYTES: u64 = 44;
-/// Less memory than this is not worth the repeated reading.
+/// Least memory that is worth the repeated reading.
 const BYTES_MIN: u64 = 64 << 10;
 
-/// Every fingerprint is in one of `count` parts, and parts ascend as fingerprints do.
+/// One of `count` parts. Every fingerprint is in one of them, and parts ascend as fingerprints do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FingerprintRange {
     number: u32,
@@ -17,10 +18,10 @@ pub struct FingerprintRange {
 }
 
 impl FingerprintRange {
-    /// Everything.
+    /// The range of all fingerprints.
     pub const ALL: FingerprintRange = FingerprintRange { number: 0, count: 1 };
 
-    /// So many parts that what `segments` list of one fits into `bytes_max` of memory.
+    /// Returns the parts: the entries of `segments` in each of them fit into `bytes_max` of memory.
     pub fn of(segments: &[SegmentRef], bytes_max: u64) -> Vec<FingerprintRange> {
         let stored: u64 = segments.iter().map(|segment| u64::from(segment.length)).sum();
         let bytes = stored / STORED_BYTES * MEMORY_BYTES;
@@ -28,12 +29,12 @@ impl FingerprintRange {
         (0..count).map(|number| FingerprintRange { number, count }).collect()
     }
 
-    /// Whether it is the first of them.
+    /// Returns whether it is the first part.
     pub fn is_first(&self) -> bool {
         self.number == 0
     }
 
-    /// Whether a fingerprint is in this part.
+    /// Returns whether a fingerprint is in this part.
     pub fn holds(&self, fp: &Fingerprint) -> bool {
         let [a, b, c, d, ..] = fp.0;
         let prefix = u64::from(u32::from_be_bytes([a, b, c, d]));

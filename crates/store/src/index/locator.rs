@@ -1,4 +1,4 @@
-//! All places that one checkpoint may need, in memory.
+//! Pack extents of everything that one checkpoint may need, in memory.
 
 use super::{ByFingerprint, read_segment};
 use outlive_format::{Directory, DirectoryEntry, InFrame, PageSet, SegmentRef, SliceForm};
@@ -6,33 +6,33 @@ use outlive_pool::{PackExtent, Pool};
 use outlive_types::{Error, Fingerprint, PAGE_BYTES, PackId, Result};
 use std::collections::hash_map::Entry::{Occupied, Vacant};
 
-/// Something to read: its name and where it lies.
+/// An object to read: its name and its pack extent.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadItem {
     /// Fingerprint its bytes must have.
     pub fp: Fingerprint,
-    /// Where it is.
+    /// Its pack extent.
     pub extent: PackExtent,
 }
 
-/// Which pages of a chunk are needed.
+/// The pages of a chunk that are needed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pages {
-    /// All of it.
+    /// All pages.
     Whole,
-    /// So many from one on.
+    /// The first page, and the number of pages.
     From(u32, u32),
 }
 
 impl Pages {
-    /// Those with so many bytes from one on.
+    /// Returns the pages with `length` bytes from byte `from` on.
     pub fn of_bytes(from: u32, length: u32) -> Pages {
         let page = PAGE_BYTES as u32;
         let first = from / page;
         Pages::From(first, from.saturating_add(length).div_ceil(page).saturating_sub(first))
     }
 
-    /// As a set, in groups of `2^group_log2`.
+    /// Returns them as a set, in groups of `2^group_log2` pages.
     pub fn set(self, group_log2: u8) -> PageSet {
         match self {
             Pages::Whole => PageSet::ALL,
@@ -40,7 +40,7 @@ impl Pages {
         }
     }
 
-    /// Whether what is at `place` has them.
+    /// Returns whether the object at `extent` has them.
     pub fn are_at(self, extent: &PackExtent) -> bool {
         match (self, extent.slice) {
             (_, None) => true,
@@ -50,15 +50,15 @@ impl Pages {
     }
 }
 
-/// Resolves fingerprints. About 60 bytes a chunk, and 32 more for one in a frame.
+/// Resolves fingerprints. Takes about 60 bytes a chunk, and 32 more for one in a frame.
 #[derive(Debug, Default)]
 pub struct Locator {
     packs: Vec<PackId>,
-    /// Whole chunks and nodes; of a chunk that is there in slices only, the first.
+    /// Whole chunks and nodes; the first slice of a chunk that exists in slices only.
     extents: ByFingerprint<Entry>,
     /// Further slices of chunks.
     slices: ByFingerprint<Vec<Entry>>,
-    /// Frames of chunks that lie in one.
+    /// Frames of the chunks that are in one.
     frames: Vec<(u32, InFrame)>,
 }
 
@@ -80,12 +80,12 @@ impl Locator {
     /// Loads the segments of a manifest.
     ///
     /// # Errors
-    /// `Damaged` if one is missing or wrong.
+    /// `Damaged` if a segment is missing or wrong.
     pub fn load(pool: &Pool, segments: &[SegmentRef]) -> Result<Locator> {
         Locator::load_where(pool, segments, |_| true)
     }
 
-    /// Loads those entries of segments that `keep` wants.
+    /// Loads the entries of segments that `keep` accepts.
     ///
     /// # Errors
     /// `Damaged` if a segment is missing or wrong.
@@ -101,8 +101,8 @@ impl Locator {
         Ok(locator)
     }
 
-    /// Adds those entries of a directory that `keep` wants. Answers the places of what has another one
-    /// already.
+    /// Adds the entries of a directory that `keep` accepts. Returns the pack extents of objects
+    /// that already have another one.
     pub(super) fn extend(
         &mut self,
         directory: &Directory,
@@ -124,7 +124,7 @@ impl Locator {
         others
     }
 
-    /// What one directory lists.
+    /// Makes a locator of one directory.
     pub fn of(directory: &Directory) -> Locator {
         let mut locator = Locator { packs: directory.packs.clone(), ..Locator::default() };
         locator.extents.reserve(directory.entries.len());
@@ -134,7 +134,7 @@ impl Locator {
         locator
     }
 
-    /// Adds an entry, unless its chunk has a place already. False if it had one before.
+    /// Adds an entry, unless its chunk already has a pack extent. Returns false if it had one.
     fn add(&mut self, first_pack: u32, listed: &DirectoryEntry) -> bool {
         let Locator { extents, slices, frames, .. } = self;
         let slice = listed.kind.slice();
@@ -154,7 +154,7 @@ impl Locator {
                 true
             }
             (Occupied(mut there), None) => {
-                // Of equal chunks the first named serves as well as any other.
+                // Of equal chunks the first one listed serves as well as any other.
                 if there.get().slice.is_some() {
                     let before = there.insert(entry_of());
                     slices.entry(listed.fp).or_default().push(before);
@@ -171,18 +171,18 @@ impl Locator {
         }
     }
 
-    /// Where the node, or the whole chunk, is.
+    /// Returns the pack extent of a node, or of a whole chunk.
     ///
     /// # Errors
-    /// `Damaged` if no segment names it, or nothing but slices of it.
+    /// `Damaged` if no segment lists it, or only slices of it.
     pub fn find(&self, fp: &Fingerprint) -> Result<PackExtent> {
         self.find_pages(fp, Pages::Whole)
     }
 
-    /// Where some pages of a chunk are: in the chunk, or in a slice of it.
+    /// Returns the pack extent of some pages of a chunk: of the chunk, or of a slice of it.
     ///
     /// # Errors
-    /// `Damaged` if no segment names them.
+    /// `Damaged` if no segment lists them.
     pub fn find_pages(&self, fp: &Fingerprint, pages: Pages) -> Result<PackExtent> {
         self.forms(fp).find(|extent| pages.are_at(extent)).ok_or_else(|| {
             let what = match self.forms(fp).next() {
@@ -193,7 +193,7 @@ impl Locator {
         })
     }
 
-    /// The chunk or node, or its slices, in the order in which they serve.
+    /// Returns the pack extents of a chunk or node, or of its slices, in order of preference.
     pub fn forms(&self, fp: &Fingerprint) -> impl Iterator<Item = PackExtent> {
         let further = self.slices.get(fp).into_iter().flatten();
         self.extents.get(fp).into_iter().chain(further).map(|entry| self.extent(entry))
@@ -211,17 +211,17 @@ impl Locator {
         PackExtent { pack, offset, length, frame, slice: entry.slice }
     }
 
-    /// The packs that the segments name.
+    /// Returns the packs that the segments list.
     pub fn packs(&self) -> &[PackId] {
         &self.packs
     }
 
-    /// Number of chunks and nodes known.
+    /// Returns the number of known chunks and nodes.
     pub fn len(&self) -> usize {
         self.extents.len()
     }
 
-    /// True if nothing is known.
+    /// Returns true if no chunk or node is known.
     pub fn is_empty(&self) -> bool {
         self.extents.is_empty()
     }

@@ -1,5 +1,5 @@
-//! From fingerprints to places: segments as the manifest names them, and the bounded memory of what
-//! is stored already.
+//! From fingerprints to pack extents: the segments that a manifest lists, and the bounded memory of
+//! stored chunks.
 
 mod fingerprint_range;
 mod locator;

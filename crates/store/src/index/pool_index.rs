@@ -1,12 +1,13 @@
-//! What the whole pool holds, as all checkpoints of all jobs name it: so a chunk that any job has
-//! stored need not be stored again.
+//! The index of the whole pool, from the checkpoints of all jobs: a chunk that any job has stored
+//! need not be stored again.
 //!
-//! Sixteen bytes a chunk are kept in memory: a prefix of its fingerprint, and the number of a
-//! segment that lists it. Segments themselves are read when a prefix is met, and the last few are kept. If
-//! even the prefixes are too many, only a sample of them is kept; a save that meets one loads the
-//! segment, and finds its neighbours there (sparse indexing: Lillibridge et al., "Sparse indexing:
-//! large scale, inline deduplication using sampling and locality", FAST 2009). Chunks in no order that
-//! the segments know would have one read for each: segments are read again only as long as that pays.
+//! The index keeps sixteen bytes a chunk in memory: a prefix of its fingerprint, and the number of
+//! a segment that lists it. It reads a segment when a save meets such a prefix, and keeps the last
+//! few segments. If even the prefixes are too many, it keeps only a sample of them. A save that
+//! meets one loads the segment, and finds its neighbours there (sparse indexing: Lillibridge et
+//! al., "Sparse indexing: large scale, inline deduplication using sampling and locality", FAST
+//! 2009). Chunks in an order that no segment has would need one read each: segments are read again
+//! only as long as that pays.
 
 use super::read_segment;
 use super::survey::Survey;
@@ -17,7 +18,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// So many bytes to save must there be for each byte that reading the index takes.
+/// Bytes to save that pay for reading one byte of the index.
 pub(super) const PAYS_FROM: u64 = 8;
 /// Bytes of a [`Slot`].
 const SLOT_BYTES: u64 = size_of::<Slot>() as u64;
@@ -26,22 +27,24 @@ const SLOTS_SHARE: (u64, u64) = (1, 2);
 /// Memory of a decoded entry.
 const DECODED_BYTES: u64 = 64;
 
-/// A segment is lent whole if a save needs at least this part of it. It costs a manifest less than
-/// the places one by one, and whoever reads the manifest reads at most so many times too much.
+/// A save shares a segment if it needs at least one in this many of its entries. That costs a
+/// manifest less than single pack extents, and a reader of the manifest reads at most this many
+/// times too much.
 const LENT_PART: usize = 4;
-/// A shorter one is not worth a reference: this part of a container.
+/// The shortest segment to share is this part of a container; a shorter one is not worth a
+/// reference.
 const LENT_BYTES_PART: u64 = 1024;
 
 /// A chunk that is stored.
 #[derive(Clone, Copy, Debug)]
 pub struct Stored {
-    /// Where.
+    /// Its pack extent.
     pub extent: PackExtent,
-    /// Number of the segment that says so.
+    /// Number of the segment that lists it.
     pub segment: u32,
 }
 
-/// A segment of another checkpoint, which a manifest lists instead of places out of it.
+/// A segment of another checkpoint, which a manifest lists instead of single pack extents.
 #[derive(Clone, Debug)]
 pub struct SharedSegment {
     /// The segment.
@@ -50,7 +53,7 @@ pub struct SharedSegment {
 }
 
 impl SharedSegment {
-    /// Whether it says where a chunk is.
+    /// Returns whether it lists a chunk.
     pub fn lists(&self, fp: &Fingerprint) -> bool {
         self.directory.find(fp).iter().any(|entry| entry.kind == EntryKind::Chunk)
     }
@@ -63,27 +66,28 @@ struct Slot {
     segment: u32,
 }
 
-/// Chunks that are stored, of whichever job.
+/// Stored chunks of all jobs.
 #[derive(Debug)]
 pub struct PoolIndex {
     pool: Pool,
     segments: Vec<SegmentRef>,
     /// Sorted.
     slots: Vec<Slot>,
-    /// Prefixes that are not a multiple of this power of two are left out.
+    /// Power of two; only prefixes that are a multiple of it are kept.
     sample: u64,
     condemned: HashSet<PackId>,
     /// Segments read last, the newest at the end.
     recent: Mutex<Vec<(u32, Arc<Directory>)>>,
     recent_max: usize,
-    /// Bytes of segments that may still be read: each once, and then as much as pays for what was found.
+    /// Bytes of segments that may still be read: each segment once, then as many as the chunks
+    /// found pay for.
     credit_bytes: AtomicU64,
     shared_bytes_min: u64,
 }
 
 impl PoolIndex {
-    /// Reads the segments that a survey has found, within `bytes_max` of memory. Segments that
-    /// cannot be read are left out: what they hold will be stored again.
+    /// Reads the segments that a survey has found, within `bytes_max` of memory. Skips segments
+    /// that cannot be read: saves will store their chunks again.
     pub fn load(pool: &Pool, survey: Survey, bytes_max: u64) -> PoolIndex {
         let slots_max = (bytes_max * SLOTS_SHARE.0 / SLOTS_SHARE.1 / SLOT_BYTES).max(1024);
         let segment_bytes = pool.config().format.container_bytes / 44 * DECODED_BYTES;
@@ -102,7 +106,7 @@ impl PoolIndex {
         };
         for number in 0..index.segments.len() {
             let segment = index.segments[number];
-            // A directory lists nothing but its own pack.
+            // A directory lists only its own pack.
             if segment.kind == SegmentKind::Directory && index.condemned.contains(&segment.pack) {
                 continue;
             }
@@ -117,8 +121,8 @@ impl PoolIndex {
         index
     }
 
-    /// Segments may list the same: where two lines of checkpoints begin with the same ones, or where
-    /// jobs share.
+    /// Sorts the slots and removes duplicates. Segments list the same chunk where two chains begin
+    /// with the same checkpoints, or where jobs share.
     fn sort(&mut self) {
         self.slots.sort_unstable();
         self.slots.dedup_by_key(|slot| slot.prefix);
@@ -149,12 +153,12 @@ impl PoolIndex {
         }
     }
 
-    /// A save deals with so many bytes, which pay for reading segments again.
+    /// Adds the credit of a save of `bytes`, which pays for reading segments again.
     pub fn earn(&self, bytes: u64) {
         self.credit_bytes.fetch_add(bytes / PAYS_FROM, Ordering::Relaxed);
     }
 
-    /// Where a chunk is stored, if this index knows.
+    /// Returns a stored chunk, if this index knows it.
     pub fn find(&self, fp: &Fingerprint) -> Option<Stored> {
         let prefix = prefix_of(fp);
         if self.sample > 1
@@ -175,7 +179,8 @@ impl PoolIndex {
         })
     }
 
-    /// Which segments a manifest had better list whole, of which a save needs so many chunks each.
+    /// Returns the segments that a manifest should list as a whole; `needed` counts the chunks that
+    /// a save needs of each.
     pub fn lend(&self, needed: &HashMap<u32, usize>) -> Vec<SharedSegment> {
         let mut shared_segments: Vec<SharedSegment> = Vec::new();
         let mut numbers: Vec<&u32> = needed.keys().collect();
@@ -188,7 +193,7 @@ impl PoolIndex {
             let Some(directory) = self.recent(*number).or_else(|| self.read(*number)) else {
                 continue;
             };
-            // What a manifest lists must not be condemned, needed or not.
+            // A manifest must list no condemned pack, needed or not.
             let is_condemned = |pack: &PackId| self.condemned.contains(pack);
             let is_sound =
                 !is_condemned(&segment.pack) && !directory.packs.iter().any(is_condemned);
@@ -207,7 +212,7 @@ impl PoolIndex {
         })
     }
 
-    /// A place of a chunk that is not condemned.
+    /// Returns a pack extent of a chunk, in a pack that is not condemned.
     fn extent(&self, directory: &Directory, fp: &Fingerprint) -> Option<PackExtent> {
         let listed = directory.find(fp).iter();
         listed.filter(|entry| entry.kind == EntryKind::Chunk).find_map(|entry| {
@@ -216,7 +221,7 @@ impl PoolIndex {
         })
     }
 
-    /// A segment that was read lately.
+    /// Returns a segment that was read recently.
     fn recent(&self, number: u32) -> Option<Arc<Directory>> {
         let mut recent = self.lock();
         let at = recent.iter().position(|(other, _)| *other == number)?;
@@ -226,7 +231,7 @@ impl PoolIndex {
         Some(directory)
     }
 
-    /// A segment, if reading it again may pay.
+    /// Returns a segment, if the credit pays for reading it again.
     fn pay_for(&self, number: u32) -> Option<Arc<Directory>> {
         let bytes = u64::from(self.segments[number as usize].length);
         let pay = |credit: u64| credit.checked_sub(bytes);
@@ -234,7 +239,7 @@ impl PoolIndex {
         self.read(number)
     }
 
-    /// Reads a segment without the lock: other threads go on with what is there.
+    /// Reads a segment without the lock: other threads continue with the segments in memory.
     fn read(&self, number: u32) -> Option<Arc<Directory>> {
         let directory = Arc::new(read_segment(&self.pool, &self.segments[number as usize]).ok()?);
         let mut recent = self.lock();
@@ -250,7 +255,7 @@ impl PoolIndex {
     }
 }
 
-/// Fingerprints are uniform, so any eight bytes will do.
+/// Returns eight bytes of a fingerprint: fingerprints are uniform, so any eight will do.
 fn prefix_of(fp: &Fingerprint) -> u64 {
     let (first, _) = fp.0.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
     u64::from_be_bytes(*first)

@@ -1,5 +1,5 @@
-//! The directories of all packs, in place of a segment that is damaged. Every pack lists what it has, so merged segments
-//! only save reading them.
+//! Replaces a damaged segment by the directories of all packs. Every pack lists its content; merged
+//! segments only save reading the directories.
 
 use super::{Locator, read_segment};
 use outlive_format::SegmentRef;
@@ -8,30 +8,31 @@ use outlive_types::{Error, ErrorKind, Result};
 
 /// Memory for an entry of a locator.
 const ENTRY_BYTES: u64 = 60;
-/// A search may take so many times the memory of the pool's index.
+/// A search may take this many times the memory of the pool's index.
 const SEARCH_PER_INDEX: u64 = 4;
 
-/// Where the chunks and nodes of an image are that is restored.
+/// Pack extents of the chunks and nodes of an image to restore.
 #[derive(Debug)]
 pub struct RestoreLocator {
-    /// Their places.
+    /// The pack extents.
     pub locator: Locator,
-    /// What is damaged of the segments, if the directories of all packs stand in for it.
+    /// The damage of the segments, if the directories of all packs replace them.
     pub instead_of: Option<Error>,
 }
 
 impl RestoreLocator {
-    /// Loads the `segments` of an image. If one is damaged, or none is known, the directories of all packs tell where
-    /// things are.
+    /// Loads the `segments` of an image. If one is damaged, or none is known, reads the directories
+    /// of all packs instead.
     ///
     /// - A check does not search: it reports the damage.
-    /// - Collectors, and saves that share what segments list, rely on them, and use [`Locator::load`].
-    /// - What seems to be missing may have been moved by a collector: `is_named` says whether the log still names these
-    ///   segments.
+    /// - Collectors, and saves that share chunks of segments, rely on the segments, and use
+    ///   [`Locator::load`].
+    /// - A collector may have moved data that seems to be missing: `is_named` returns whether the
+    ///   log still names these segments.
     ///
     /// # Errors
-    /// `Damaged` if they are not named any more, if a search would take too much memory, or for a check; what log and
-    /// target report.
+    /// `Damaged` if the log no longer names them, if a search would take too much memory, or for a
+    /// check; errors of log and target.
     pub fn load(
         pool: &Pool,
         segments: &[SegmentRef],
@@ -54,7 +55,7 @@ impl RestoreLocator {
 fn search(pool: &Pool, segments: &[SegmentRef], damage: &Error) -> Result<Locator> {
     let entries_max = pool.config().tuning.index_bytes_max * SEARCH_PER_INDEX / ENTRY_BYTES;
     let mut locator = Locator::default();
-    // What can be read of them comes first: of two places it names the one that a collector keeps.
+    // Readable segments come first: of two pack extents they list the one that a collector keeps.
     for segment in segments {
         if let Ok(directory) = read_segment(pool, segment) {
             locator.extend(&directory, &|_| true);

@@ -1,5 +1,5 @@
-//! The places that one checkpoint after the other may need. From one to the next only what its
-//! segments add is read, so a long line of checkpoints costs little more than its last one.
+//! The pack extents that a series of checkpoints may need. A step to the next checkpoint reads only
+//! the segments that it adds, so a long chain costs little more than its last checkpoint.
 
 use super::{Locator, read_segment};
 use crate::index::ReadItem;
@@ -8,34 +8,34 @@ use outlive_pool::Pool;
 use outlive_types::{PackId, Result};
 use std::collections::HashSet;
 
-/// A locator that follows from one checkpoint's segments to the next one's.
+/// A locator that steps from one checkpoint's segments to the next one's.
 #[derive(Debug, Default)]
 pub struct Rolling {
     locator: Locator,
-    /// What it has loaded.
+    /// The segments that it has loaded.
     held: Vec<SegmentRef>,
 }
 
-/// What a step to the next checkpoint has changed.
+/// Result of a step to the next checkpoint.
 #[derive(Debug)]
 pub enum Stepped {
-    /// Everything may have other places, or none any more.
+    /// Everything may have other pack extents, or none.
     Recreated,
-    /// All that was there has the places that it had. These have got further ones.
+    /// All objects keep their pack extents. These have additional ones.
     Further(Vec<ReadItem>),
 }
 
 impl Rolling {
-    /// Resolves what `segments` list from now on, and nothing else that matters.
+    /// Resolves the entries of `segments` from now on, and no other relevant ones.
     ///
     /// # Errors
-    /// `Damaged` if one is missing or wrong; then nothing has changed.
+    /// `Damaged` if a segment is missing or wrong; then nothing has changed.
     pub fn step(&mut self, pool: &Pool, segments: &[SegmentRef]) -> Result<Stepped> {
         let held: HashSet<&SegmentRef> = self.held.iter().collect();
         let next: HashSet<&SegmentRef> = segments.iter().collect();
         let added = segments.iter().filter(|segment| !held.contains(segment));
         let added = added.map(|s| read_segment(pool, s)).collect::<Result<Vec<Directory>>>()?;
-        // What has gone was merged, or this is another line of checkpoints.
+        // The missing segments were merged, or this is another chain.
         let merged = |segment: &SegmentRef| {
             let was = read_segment(pool, segment);
             was.is_ok_and(|was| extents(&was).all(|(pack, entry)| is_in(&added, pack, entry)))
@@ -55,19 +55,19 @@ impl Rolling {
         Ok(Stepped::Further(further))
     }
 
-    /// The places.
+    /// Returns the pack extents.
     pub fn locator(&self) -> &Locator {
         &self.locator
     }
 }
 
-/// What a directory lists, but for segments, and the packs where it is.
+/// Returns the entries of a directory, except segments, with their packs.
 fn extents(directory: &Directory) -> impl Iterator<Item = (PackId, &DirectoryEntry)> {
     let listed = directory.entries.iter().filter(|entry| entry.kind.is_resolved());
     listed.map(|entry| (directory.packs[entry.pack as usize], entry))
 }
 
-/// Whether one of the directories lists the same at the same place.
+/// Returns whether one of the directories lists the same object at the same pack extent.
 fn is_in(directories: &[Directory], pack: PackId, entry: &DirectoryEntry) -> bool {
     directories.iter().any(|directory| {
         let from = directory.entries.partition_point(|other| other.fp < entry.fp);

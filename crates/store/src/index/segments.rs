@@ -1,6 +1,6 @@
-//! Segments: merged directories. A manifest names a bounded number of them, because every
-//! [`MERGE_AT`] of one level are merged into one of the next (O'Neil et al., "The log-structured
-//! merge-tree", 1996), up to the size of a container.
+//! Segments: merged directories. A manifest lists a bounded number of them: every [`MERGE_AT`] of
+//! one level are merged into one of the next (O'Neil et al., "The log-structured merge-tree",
+//! 1996). A segment grows up to the size of a container.
 
 use crate::read_at::read_at;
 use outlive_chunk::fingerprint;
@@ -9,13 +9,13 @@ use outlive_pool::Pool;
 use outlive_types::{PackId, Result};
 use std::collections::HashMap;
 
-/// So many segments of one level are merged.
+/// Number of segments of one level that are merged.
 pub const MERGE_AT: usize = 8;
 
 /// Reads and verifies a segment.
 ///
 /// # Errors
-/// `Damaged` if it is not what the manifest names.
+/// `Damaged` if it does not match the reference in the manifest.
 pub fn read_segment(pool: &Pool, segment: &SegmentRef) -> Result<Directory> {
     let SegmentRef { pack, offset, length, fp, .. } = *segment;
     let bytes = match segment.kind {
@@ -27,11 +27,11 @@ pub fn read_segment(pool: &Pool, segment: &SegmentRef) -> Result<Directory> {
     Directory::decode(&bytes)
 }
 
-/// Which segments to merge next: their indices, at least two, or none.
+/// Returns the indices of the segments to merge next: at least two, or none.
 pub fn choose_merge(segments: &[SegmentRef], segment_bytes_max: u32) -> Vec<usize> {
     let mut levels: HashMap<u8, Vec<usize>> = HashMap::new();
     for (at, segment) in segments.iter().enumerate() {
-        // One that is half full already can only be merged with few others: it stays.
+        // A segment that is half full could only be merged with few others: it stays.
         if segment.length < segment_bytes_max / 2 {
             levels.entry(segment.level).or_default().push(at);
         }
@@ -48,7 +48,7 @@ pub fn choose_merge(segments: &[SegmentRef], segment_bytes_max: u32) -> Vec<usiz
     chosen
 }
 
-/// One directory that resolves whatever `parts` resolve.
+/// Merges directories into one that resolves everything that `parts` resolve.
 pub fn merge(parts: &[Directory]) -> Directory {
     let mut packs: Vec<PackId> = Vec::new();
     let mut numbers: HashMap<PackId, u32> = HashMap::new();
@@ -72,7 +72,7 @@ pub fn merge(parts: &[Directory]) -> Directory {
         );
     }
     let mut merged = Directory::new(packs, entries);
-    // Two saves may have borrowed the same chunk.
+    // Two saves may list the same foreign chunk.
     merged.entries.dedup_by_key(|entry| (entry.fp, entry.pack, entry.offset, entry.frame));
     merged
 }

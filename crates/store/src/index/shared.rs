@@ -1,4 +1,4 @@
-//! When the index of the whole pool is read: as soon as that pays.
+//! Reads the index of the whole pool as soon as that pays.
 
 use super::PoolIndex;
 use super::pool_index::PAYS_FROM;
@@ -7,12 +7,12 @@ use outlive_pool::Pool;
 use outlive_types::{PackId, Result};
 use std::collections::HashSet;
 
-/// After one of which only a part was read, the next look comes when there is so many times as much to
-/// save: so all looks together take little more than the last.
+/// Growth of the bytes to save between a look that read only a part and the next one. So all looks
+/// together cost little more than the last one.
 const LOOKS_GROW: u64 = 8;
 const LOOK_BYTES_MIN: u64 = 1 << 20;
-/// An index is read anew after so many bytes for each of its own, and at least [`STALE_BYTES_MIN`]:
-/// other jobs have gone on meanwhile.
+/// Saved bytes for each byte of an index, and [`STALE_BYTES_MIN`] at least, after which it is read
+/// again: other jobs have saved meanwhile.
 const STALE_AFTER: u64 = 64;
 const STALE_BYTES_MIN: u64 = 4 << 30;
 
@@ -20,19 +20,19 @@ const STALE_BYTES_MIN: u64 = 4 << 30;
 #[derive(Debug, Default)]
 pub struct SharedChunks {
     index: Option<PoolIndex>,
-    /// Bytes that saves have dealt with since the index was read whole.
+    /// Bytes of saves since the index was last read as a whole.
     since_bytes: u64,
-    /// The logs are asked when it is as much.
+    /// Value of `since_bytes` at which the logs are read again.
     due_bytes: u64,
 }
 
 impl SharedChunks {
-    /// Takes notice of a save of `bytes`, and reads as much of the index as pays now. Packs in
-    /// `condemned`, of which the writer has been told, are left out even where other jobs have not
-    /// been told yet.
+    /// Takes account of a save of `bytes`, and reads as much of the index as pays now. Omits the
+    /// packs in `condemned`, which the writer knows, even where they are not reported to other jobs
+    /// yet.
     ///
     /// # Errors
-    /// What the log reports.
+    /// Errors of the log.
     pub fn refresh(
         this: &mut Option<SharedChunks>,
         pool: &Pool,
@@ -58,7 +58,7 @@ impl SharedChunks {
             let next = shared.since_bytes.saturating_mul(LOOKS_GROW).max(LOOK_BYTES_MIN);
             shared.due_bytes = next.min(all_bytes.saturating_mul(PAYS_FROM));
         }
-        // Two at once would take twice the memory.
+        // Two indexes at once would take twice the memory.
         shared.index = None;
         if !survey.segments.is_empty() {
             shared.index = Some(PoolIndex::load(pool, survey, bytes_max));
@@ -66,7 +66,7 @@ impl SharedChunks {
         Ok(())
     }
 
-    /// The index, as far as it was read.
+    /// Returns the index, as far as it was read.
     pub fn index(&self) -> Option<&PoolIndex> {
         self.index.as_ref()
     }

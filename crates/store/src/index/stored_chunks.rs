@@ -1,14 +1,14 @@
-//! A bounded memory of chunks that the job's segments hold, so that they are not written again.
+//! A bounded memory of the chunks in the job's segments, so that they are not written again.
 
 use super::Fingerprints;
 use outlive_types::Fingerprint;
 
-/// What a set costs per fingerprint: 32 bytes and a control byte, in tables that are half to seven
+/// Bytes of a set per fingerprint: 32 bytes and a control byte, in tables that are half to seven
 /// eighths full.
 const ENTRY_BYTES: u64 = 56;
 
 /// Two generations: when the young one is full it becomes the old one, and the old one is
-/// forgotten. A duplicate missed that way costs space, nothing else.
+/// forgotten. A duplicate missed that way costs only space.
 #[derive(Debug)]
 pub struct StoredChunks {
     young: Fingerprints,
@@ -17,7 +17,7 @@ pub struct StoredChunks {
 }
 
 impl StoredChunks {
-    /// A memory of at most `bytes_max`.
+    /// Makes a memory of at most `bytes_max` bytes.
     pub fn new(bytes_max: u64) -> StoredChunks {
         let generation_max = (bytes_max / ENTRY_BYTES / 2).max(16) as usize;
         StoredChunks {
@@ -27,7 +27,7 @@ impl StoredChunks {
         }
     }
 
-    /// True if the chunk is known to be stored.
+    /// Returns whether the chunk is known to be stored.
     pub fn contains(&self, fp: &Fingerprint) -> bool {
         self.young.contains(fp) || self.old.contains(fp)
     }

@@ -1,8 +1,9 @@
-//! Which segments the checkpoints of all jobs name, and what must not be referred to.
+//! Finds the segments that the checkpoints of all jobs list, and the packs to which no save may
+//! refer.
 //!
-//! A save begins with the segments of the checkpoint that it follows, so a checkpoint names whatever
-//! its parent names: of a line of checkpoints the last one tells all. A log has several lines if its
-//! program began anew, or went back to an older checkpoint.
+//! A save begins with the segments of the checkpoint that it follows, so a checkpoint lists
+//! everything that its parent lists: the last one of a chain is enough. A log has several chains if
+//! its program began again without a checkpoint, or went back to an older one.
 
 use crate::commit::{History, history};
 use crate::images::{pages_of, segments_of_all};
@@ -11,36 +12,36 @@ use outlive_pool::Pool;
 use outlive_types::{Epoch, Fingerprint, JobName, PackId, Result};
 use std::collections::HashSet;
 
-/// What a record or segment counts at least, however short it is.
+/// Bytes that a record or segment counts at least.
 const READ_BYTES_MIN: u64 = 4096;
 
-/// What may be read of each log at least, to reach its newest checkpoint: prunes that no gc has followed
-/// may have dropped thousands on the way there.
+/// Bytes of each log that a survey may read at least, to reach the newest checkpoint: prunes
+/// without a later gc may have dropped thousands of checkpoints on the way.
 const FIRST_BYTES_MIN: u64 = 64 * READ_BYTES_MIN;
 
 /// Segments, and packs that gcs have condemned.
 #[derive(Debug, Default)]
 pub struct Survey {
-    /// The segments of each job's newest checkpoint, then those of lines that ended before. Each once,
-    /// and no more than were paid for.
+    /// The segments of each job's newest checkpoint, then those of chains that ended earlier. Each
+    /// once, as many as `bytes_max` pays for.
     pub segments: Vec<SegmentRef>,
-    /// Packs of which nothing may be taken over.
+    /// Packs whose chunks no save may share.
     pub condemned: HashSet<PackId>,
-    /// What it takes to read all segments of all jobs, as far as that is known.
+    /// Bytes to read for all segments of all jobs, as far as known.
     pub all_bytes: u64,
-    /// True if nothing was left out.
+    /// True if nothing was omitted.
     pub is_whole: bool,
 }
 
 impl Survey {
-    /// Asks the logs of all jobs. The caller's session must be in its job's log already: then a gc
-    /// that condemns something afterwards tells the caller. First each log is read down to its newest
-    /// checkpoint, with an equal share of `bytes_max` for each; then more, as long as records and segments
-    /// take less than `bytes_max` in all.
+    /// Reads the logs of all jobs. The caller's session must already be in its job's log: then a gc
+    /// that condemns packs afterwards reports them to the caller. First the survey reads each log
+    /// down to its newest checkpoint, with an equal share of `bytes_max` for each. Then it reads
+    /// more, as long as records and segments take less than `bytes_max` in total.
     ///
     /// # Errors
-    /// What the log reports when it is listed. Checkpoints that cannot be read are left out, and so are
-    /// those of which something is known to be lost.
+    /// Errors of listing the log. Omits checkpoints that cannot be read, or are known to have lost
+    /// data.
     pub fn new(pool: &Pool, bytes_max: u64) -> Result<Survey> {
         let jobs = pool.jobs()?;
         let mut survey = Survey::default();
@@ -49,7 +50,7 @@ impl Survey {
         let share = (bytes_max / lines.len().max(1) as u64).max(FIRST_BYTES_MIN);
         let mut is_first = true;
         while !lines.is_empty() {
-            // A line of each job: newer checkpoints are the ones more likely to be met again.
+            // One chain of each job: newer checkpoints are more likely to share chunks.
             lines.retain_mut(|log| {
                 let limit = if is_first { survey.all_bytes + share } else { bytes_max };
                 match log.next(&mut survey, limit) {
@@ -81,7 +82,7 @@ impl Survey {
         }
     }
 
-    /// Leaves out the segments that are too much; answers whether there were any.
+    /// Removes the segments that are too much; returns whether there were any.
     fn cut(&mut self, bytes_max: u64) -> bool {
         let before = self.segments.len();
         let mut bytes = 0;
@@ -103,7 +104,7 @@ fn cost_of_page(page: &PageRef) -> u64 {
     u64::from(page.length).max(READ_BYTES_MIN)
 }
 
-/// The lines of a job's checkpoints, by their last ones, newest first.
+/// The chains of a job, by their last checkpoints, newest first.
 struct Lines<'a> {
     pool: &'a Pool,
     entries: History<'a>,
@@ -120,9 +121,9 @@ impl<'a> Lines<'a> {
         self.entries.records_left()
     }
 
-    /// The segments of the last checkpoint of the next line; `None` behind the last, or if finding it
-    /// takes too much. Sweeps stand behind the checkpoints that they may hurt, so whoever has read one
-    /// of those has read them, too.
+    /// Returns the segments of the last checkpoint of the next chain; `None` after the last chain,
+    /// or if the search costs too much. Sweeps are newer than the checkpoints that they affect, so
+    /// this reads them first.
     fn next(&mut self, survey: &mut Survey, bytes_max: u64) -> Option<Vec<SegmentRef>> {
         while survey.all_bytes < bytes_max {
             let entry = self.entries.step()?;
@@ -132,7 +133,7 @@ impl<'a> Lines<'a> {
             }
             let is_dropped = self.entries.is_dropped(&entry);
             match entry.record {
-                // What was found damaged before would only be spread.
+                // Chunks that were found damaged must not spread to more checkpoints.
                 Ok(Record { body: Body::Manifest(manifest), .. })
                     if !is_dropped && !entry.incomplete && !manifest.remarks.suspect =>
                 {

@@ -1,6 +1,6 @@
-//! The interface of the store for content that is no program's memory: files, today. Whoever has
-//! some hands its chunks and nodes to a [`ContentStore`], and the job commits what was stored as one
-//! checkpoint. What such a checkpoint shares with others is found as for memory.
+//! The interface of the store for content other than a program's memory: today, files. A caller
+//! passes its chunks and nodes to a [`ContentStore`], and the job commits them as one checkpoint.
+//! Such a checkpoint shares chunks in the same way as one of memory.
 
 use super::Job;
 use crate::index::{SharedChunks, StoredChunks};
@@ -20,13 +20,13 @@ pub struct ContentStore<'a> {
     sink: &'a ChunkSink<'a>,
 }
 
-/// One thread's way into a [`ContentStore`]: what it stores lies side by side.
+/// One thread's input to a [`ContentStore`]: its chunks are stored next to each other.
 pub struct ContentLane<'a> {
     sink: &'a ChunkSink<'a>,
     lane: Lane<'a>,
 }
 
-/// What was stored, before it is committed.
+/// Content that was stored, but not committed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Content {
     /// The listing.
@@ -44,25 +44,25 @@ pub struct Content {
 }
 
 impl<'a> ContentStore<'a> {
-    /// The pool.
+    /// Returns the pool.
     pub fn pool(&self) -> &'a Pool {
         self.pool
     }
 
-    /// A way for one thread. Each fills a container of its own.
+    /// Returns a lane for one thread. Each lane fills a container of its own.
     pub fn lane(&self) -> ContentLane<'a> {
         ContentLane { sink: self.sink, lane: self.packer.lane() }
     }
 
-    /// How many lanes can be filled side by side.
+    /// Returns the number of lanes that can be filled at the same time.
     pub fn lanes_max(&self) -> usize {
         self.packer.lanes_max()
     }
 
-    /// Stores what the lanes that have ended left over.
+    /// Stores the rest of the lanes that have ended.
     ///
     /// # Errors
-    /// What the target reports.
+    /// Errors of the target.
     pub fn join_lanes(&self) -> Result<()> {
         self.packer.join_lanes()
     }
@@ -72,37 +72,37 @@ impl ContentLane<'_> {
     /// Stores a chunk, unless it is stored already.
     ///
     /// # Errors
-    /// What the target reports.
+    /// Errors of the target.
     pub fn chunk(&mut self, bytes: &[u8], fp: Fingerprint) -> Result<()> {
         self.sink.store(&mut self.lane, bytes, fp)
     }
 
-    /// Stores a node: what names chunks or other nodes.
+    /// Stores a node, which names chunks or other nodes.
     ///
     /// # Errors
-    /// What the target reports.
+    /// Errors of the target.
     pub fn node(&mut self, bytes: &[u8], fp: Fingerprint) -> Result<()> {
         self.lane.append_node(bytes, fp)
     }
 
-    /// Sends what waits on its way.
+    /// Ends the frame and hands the container to the packer.
     ///
     /// # Errors
-    /// What the target reports.
+    /// Errors of the target.
     pub fn finish(self) -> Result<()> {
         self.lane.finish()
     }
 }
 
 impl Job {
-    /// Stores content and commits it as a checkpoint of this job. Waits first for a save under way, and
-    /// lets none begin meanwhile. `store` gets the newest checkpoint of files that opens, and stores
-    /// what differs from it; its result is returned with the figures. `index_for` tells for how many
-    /// bytes the index of the whole pool is worth reading.
+    /// Stores content and commits it as a checkpoint of this job. Waits first for a save in
+    /// progress, and lets none begin meanwhile. `store` gets the newest checkpoint of files that
+    /// opens, and stores what differs from it; its result is returned with the figures. `index_for`
+    /// returns the number of bytes for which the index of the whole pool is worth reading.
     ///
     /// # Errors
-    /// `Fenced`; the failure of an earlier save that nobody has been told; those of `store`; what the
-    /// pool reports. Nothing was committed then.
+    /// `Fenced`; the failure of an earlier save that the program has not seen; errors of `store`
+    /// and of the pool. Nothing was committed then.
     pub fn store_content<R>(
         &self,
         notes: &SaveNotes,
@@ -120,7 +120,7 @@ impl Job {
             let (rank, bytes) = (&mut writer.rank, index_for(parent.as_ref()));
             SharedChunks::refresh(&mut rank.shared, pool, bytes, &rank.condemned)?;
             let packer = Packer::new(pool, &packs, 0).for_files();
-            // It takes what it knows from its parent's segments.
+            // The parent's segments show which chunks are known.
             let known = StoredChunks::new(0);
             let shared = writer.rank.shared.as_ref().and_then(SharedChunks::index);
             let extents = parent.as_ref().map(FilesImage::extents);
@@ -130,7 +130,7 @@ impl Job {
             let stored = store(&into, parent.as_ref());
             let epoch = writer.committer.head.last_epoch + 1;
             let failed = |error: &Error| inner.events.failed(pool, epoch, error);
-            // Whether a gc has taken what was read is known to the log.
+            // The log shows whether a gc has taken the data that was read.
             let stored = stored.map_err(|error| writer.committer.blame(pool, error));
             let (content, told) = stored.inspect_err(failed)?;
             let image = new_image(&content, sink, parent);

@@ -1,4 +1,4 @@
-//! What `save` gives back: the means to wait for the commit.
+//! The result of `save`, which waits for the commit.
 
 use crate::save::SaveStats;
 use outlive_types::sync::{Condvar, Mutex, MutexGuard};
@@ -6,7 +6,7 @@ use outlive_types::{Epoch, Error, Result};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A save under way, or over. Clones speak of the same save.
+/// A save, in progress or over. Clones refer to the same save.
 #[derive(Clone, Debug)]
 pub struct SaveHandle(Arc<Shared>);
 
@@ -22,7 +22,7 @@ struct State {
     live_done: bool,
     outcome: Option<Result<SaveStats>>,
     stall: Duration,
-    /// Somebody has been told the outcome.
+    /// Whether the program has seen the outcome.
     seen: bool,
 }
 
@@ -31,14 +31,14 @@ impl SaveHandle {
         SaveHandle(Arc::new(Shared { epoch, state: Mutex::default(), changed: Condvar::new() }))
     }
 
-    /// A save that has failed as it began.
+    /// Returns the handle of a save that failed at its beginning.
     pub(crate) fn failed(epoch: Epoch, error: Error) -> SaveHandle {
         let handle = SaveHandle::new(epoch);
         handle.settle(Err(error));
         handle
     }
 
-    /// The epoch that the checkpoint has once it is committed.
+    /// Returns the epoch that the checkpoint has once it is committed.
     pub fn epoch(&self) -> Epoch {
         self.0.epoch
     }
@@ -71,7 +71,7 @@ impl SaveHandle {
         );
     }
 
-    /// How long the program stood still; known only when `save` returns, perhaps after the commit.
+    /// Sets the stall; known only when `save` returns, perhaps after the commit.
     pub(crate) fn set_stall(&self, stall: Duration) {
         let mut state = self.state();
         state.stall = stall;
@@ -80,8 +80,7 @@ impl SaveHandle {
         }
     }
 
-    /// Waits until the save is over, at most `timeout`, without taking notice of how it ended.
-    /// True if it is over.
+    /// Waits until the save is over, at most `timeout`; true if it is over. A failure stays unseen.
     pub fn wait_done(&self, timeout: Option<Duration>) -> bool {
         self.wait_over(timeout).is_some()
     }
@@ -105,7 +104,7 @@ impl SaveHandle {
         Some(state)
     }
 
-    /// The failure of which the program has not been told yet.
+    /// Returns the failure, if the program has not seen it yet.
     pub(crate) fn unseen_failure(&self) -> Option<Error> {
         let state = self.state();
         match &state.outcome {
@@ -114,28 +113,30 @@ impl SaveHandle {
         }
     }
 
-    /// The program is told how it ended.
+    /// Notes that the program has seen the outcome.
     pub(crate) fn see(&self) {
         self.state().seen = true;
     }
 
-    /// As [`SaveHandle::unseen_failure`]; the program is told now.
+    /// Returns the failure as [`SaveHandle::unseen_failure`] does, and notes that the program has
+    /// seen it.
     pub(crate) fn tell_failure(&self) -> Option<Error> {
         let error = self.unseen_failure()?;
         self.see();
         Some(error)
     }
 
-    /// True once the checkpoint is committed, or has failed.
+    /// Returns true once the checkpoint is committed, or has failed.
     pub fn done(&self) -> bool {
         self.state().outcome.is_some()
     }
 
-    /// Waits for the commit at most until `timeout` (for ever without one); `None` if it is not
+    /// Waits for the commit, at most `timeout` (forever without one); `None` if the save is not
     /// over by then.
     ///
     /// # Errors
-    /// Inside: why the save failed. Being told here, the next save does not raise it again.
+    /// Inside: the error of the save. The program has seen it then, so the next save does not raise
+    /// it.
     pub fn wait(&self, timeout: Option<Duration>) -> Option<Result<SaveStats>> {
         let mut state = self.wait_over(timeout)?;
         state.seen = true;

@@ -1,4 +1,4 @@
-//! How a job does: which of its saves have failed, and when the program must be told so by an error.
+//! The health of a job: its failed saves, and when an error must report them to the program.
 
 use outlive_pool::Pool;
 use outlive_types::sync::{Mutex, MutexGuard};
@@ -7,41 +7,41 @@ use std::fmt;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-/// After a failed save the next one is due so much later, and after each further one twice as much.
+/// Delay of the next save after a failed one; each further failure doubles it.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The pause doubles at most so often: the interval of the job bounds it long before.
+/// The pause doubles at most this often: the interval of the job bounds it long before.
 const DOUBLED_MAX: u32 = 20;
 
 /// Policy for saves that fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnFailure {
-    /// The next save, wait or close returns its failure.
+    /// The next save, wait or close returns the failure.
     #[default]
     Raise,
-    /// The program goes on, with a warning, until no save has been committed for `fail_after`.
+    /// The program continues, with a warning, until no save has been committed for `fail_after`.
     Warn {
-        /// Counted from the last commit, or from when this was set.
+        /// Counted from the last commit, or from the time at which this was set.
         fail_after: Duration,
     },
 }
 
 impl OnFailure {
-    /// For how long a program goes on, unless something else is said.
+    /// Default time for which a program continues.
     pub const FAIL_AFTER: Duration = Duration::from_secs(3600);
 }
 
-/// How a job does in this process.
+/// Health of a job in this process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JobHealth {
     /// Policy for saves that fail.
     pub on_failure: OnFailure,
-    /// Saves that have failed since the last one that was committed.
+    /// Saves that have failed since the last committed one.
     pub failed_in_a_row: u64,
     /// All saves that have failed.
     pub failed: u64,
     /// Saves that were committed.
     pub committed: u64,
-    /// Why the last one of those that failed did so.
+    /// Error of the last failed save.
     pub last_error: Option<Error>,
     /// Time since the last commit.
     pub since_commit: Option<Duration>,
@@ -50,7 +50,7 @@ pub struct JobHealth {
 /// Counts the saves of a job, and judges their failures.
 pub(crate) struct Health {
     job: JobName,
-    /// Pools that are opened one after the other have clocks of their own.
+    /// The clock of one pool: pools that are opened later have clocks of their own.
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
 }
@@ -60,13 +60,13 @@ struct State {
     on_failure: OnFailure,
     failed_in_a_row: u64,
     failed: u64,
-    /// Those of which the program has been told by a warning.
+    /// Failures that a warning has reported to the program.
     warned: u64,
     committed: u64,
     last_error: Option<Error>,
     failed_at: Duration,
     committed_at: Option<Duration>,
-    /// `fail_after` counts from here.
+    /// Start of the time that `fail_after` limits.
     counts_from: Duration,
 }
 
@@ -84,7 +84,7 @@ impl Health {
     /// Sets the policy for saves that fail; `every` is the interval of the handle that sets it.
     ///
     /// # Errors
-    /// `Invalid` for a time within which no second save is due, or none.
+    /// `Invalid` for a time of zero, or one within which no second save is due.
     pub fn set(&self, on_failure: OnFailure, every: Option<Duration>) -> Result<()> {
         if let OnFailure::Warn { fail_after } = on_failure {
             let seconds = fail_after.as_secs_f64();
@@ -110,7 +110,7 @@ impl Health {
         Ok(())
     }
 
-    /// A save was committed.
+    /// Counts a committed save.
     pub fn committed(&self) {
         let (now, mut state) = (self.clock.monotonic(), self.state());
         state.committed += 1;
@@ -118,7 +118,7 @@ impl Health {
         (state.committed_at, state.counts_from) = (Some(now), now);
     }
 
-    /// A save has failed.
+    /// Counts a failed save.
     pub fn failed(&self, error: &Error) {
         let (now, mut state) = (self.clock.monotonic(), self.state());
         state.failed += 1;
@@ -126,7 +126,7 @@ impl Health {
         (state.failed_at, state.last_error) = (now, Some(error.clone()));
     }
 
-    /// The policy, in words.
+    /// Returns the policy, in words.
     pub fn says(&self) -> &'static str {
         match self.state().on_failure {
             OnFailure::Raise => "on_failure \"raise\"",
@@ -134,7 +134,7 @@ impl Health {
         }
     }
 
-    /// How the job does.
+    /// Returns the health of the job.
     pub fn look(&self) -> JobHealth {
         let (now, state) = (self.clock.monotonic(), self.state());
         JobHealth {
@@ -157,12 +157,13 @@ impl Health {
         Some((count, state.failed_in_a_row, error))
     }
 
-    /// Failed saves since the last commit, for the next manifest.
+    /// Returns the number of failed saves since the last commit, for the next manifest.
     pub fn failed_before(&self) -> u16 {
         u16::try_from(self.state().failed_in_a_row).unwrap_or(u16::MAX)
     }
 
-    /// Whether a save that failed must be tried again by now, although the interval has not passed.
+    /// Returns whether a failed save must be tried again by now, although the interval has not
+    /// passed.
     pub fn is_again_due(&self) -> bool {
         let (now, state) = (self.clock.monotonic(), self.state());
         let Some(before) = state.failed_in_a_row.checked_sub(1) else { return false };
@@ -171,17 +172,17 @@ impl Health {
         state.on_failure != OnFailure::Raise && now.saturating_sub(state.failed_at) >= pause
     }
 
-    /// Lets the program go on after the failure of the last save. Of a group, the rank that `decides` when
-    /// it has lasted too long decides for all.
+    /// Lets the program continue after the failure of the last save. In a group, the rank that
+    /// `decides` when failures have lasted too long decides for all ranks.
     ///
     /// # Errors
-    /// The failure, if the program must be told.
+    /// The failure, if the program must know of it.
     pub fn judge(&self, error: Error, decides: bool) -> Result<()> {
         let failed_at = self.state().failed_at;
         self.judge_as_of(error, decides, failed_at)
     }
 
-    /// The same for a failure of this moment, which is not counted yet. Returns what all ranks are told.
+    /// Judges a failure of this moment, which is not counted yet. Returns the error for all ranks.
     pub fn judge_for_all(&self, error: Error) -> Error {
         let raises = self.state().on_failure == OnFailure::Raise;
         let judged = || self.judge_as_of(error.clone(), true, self.clock.monotonic());
@@ -214,11 +215,11 @@ impl Health {
         )
     }
 
-    /// As [`Health::judge`] when the job is closed: no other save will follow. Returns a warning where the
-    /// program goes on.
+    /// Judges as [`Health::judge`] when the job is closed: no other save will follow. Returns a
+    /// warning where the program continues.
     ///
     /// # Errors
-    /// The failure, if the program must be told.
+    /// The failure, if the program must know of it.
     pub fn judge_last(&self, error: Error, decides: bool) -> Result<String> {
         self.judge(error.clone(), decides)?;
         let state = self.state();
@@ -236,18 +237,20 @@ impl Health {
     }
 }
 
-/// Whether a failure may pass by itself, or be ended by an operator: of a target, a disk, a log. What the program
-/// has asked for wrongly stays wrong.
+/// Returns whether a failure may end by itself, or by an operator's action: one of a target, a disk
+/// or a log. A wrong request of the program stays wrong.
 pub(crate) fn may_pass(error: &Error) -> bool {
     match error.kind() {
         ErrorKind::Retry | ErrorKind::Full | ErrorKind::Damaged => true,
-        // The system refuses: rights, a file system that became read-only, an error of the device.
+        // The system refuses: permissions, a file system that became read-only, an error of the
+        // device.
         ErrorKind::Invalid => !is_mistake(error),
         ErrorKind::Fenced | ErrorKind::Bug => false,
     }
 }
 
-/// Whether the program asks for what cannot be, such as a state that no save can store.
+/// Returns whether the program requests the impossible, such as to save a state that no save can
+/// store.
 pub(crate) fn is_mistake(error: &Error) -> bool {
     error.kind() == ErrorKind::Invalid && error.os().is_none()
 }

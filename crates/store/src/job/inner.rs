@@ -1,4 +1,4 @@
-//! What a job's handles and its drain share.
+//! State that a job's handles share with the persist phase of its saves.
 
 use super::handle::SaveHandle;
 use super::health::{Health, may_pass};
@@ -23,12 +23,12 @@ pub(crate) struct FrozenSave {
     pub mode: SaveMode,
 }
 
-/// How a save goes on after the freeze.
+/// Continuation of a save after the freeze.
 #[derive(Clone)]
 pub(crate) enum SaveMode {
-    /// Into these packs; this process commits.
+    /// The save writes these packs, and this process commits.
     Alone(PackNumbers),
-    /// As a rank's part in the save of a group.
+    /// The save is a rank's part in the save of a group.
     Together(Arc<GroupMember>, GroupSave),
 }
 
@@ -37,21 +37,21 @@ pub(crate) struct Inner {
     /// The pool of the client that opened the job last.
     pool: RwLock<Pool>,
     pub name: JobName,
-    /// Threads do not survive a fork; the child must know that this is not its job.
+    /// Process that opened it. Threads do not survive a fork, so a forked child must not use it.
     pub process_id: u32,
-    /// Held for the whole of a drain.
+    /// Locked during the whole persist phase.
     pub writer: Mutex<Writer>,
-    /// Of the writer, for those who cannot wait for it.
+    /// The writer's events, for threads that cannot wait for the writer.
     pub events: CommitEvents,
     /// Shared with the writer.
     pub retain: BackgroundRetention,
-    /// What it has restored and saved. Shared with the writer.
+    /// The newest checkpoint that it has restored or saved. Shared with the writer.
     pub reached: Reached,
-    /// Counts its saves that were committed, and that have failed.
+    /// Counts its committed and its failed saves.
     pub health: Health,
-    /// This rank's part, if the program has several.
+    /// The member for this rank, if the program has several ranks.
     pub member: Option<Arc<GroupMember>>,
-    /// Held while a save is being started: saves start one after the other.
+    /// Locked while a save starts: saves start one after the other.
     pub starting: Mutex<Option<SaveHandle>>,
     /// The lazy restore that still fills memory.
     pub filling: Mutex<Option<LazyFill>>,
@@ -85,12 +85,13 @@ impl Inner {
         }
     }
 
-    /// The pool for saves.
+    /// Returns the pool for saves.
     pub fn pool(&self) -> Pool {
         self.pool.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Replaces the pool for later saves by a newer handle of the same pool, unless a save is under way.
+    /// Replaces the pool for later saves by a newer handle of the same pool, unless a save is in
+    /// progress.
     pub fn set_pool(&self, pool: &Pool) {
         let Some(current) = self.starting.try_lock() else { return };
         if current.as_ref().is_none_or(SaveHandle::done) {
@@ -119,8 +120,8 @@ impl Inner {
         self.filling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A first save after this is refused if others have saved meanwhile. A job that has a session
-    /// open hears of others by being fenced. Answers the newest epoch that there is now.
+    /// Notes the log's position: a first save after this is refused if others have saved meanwhile.
+    /// A job with an open session learns of others when it is fenced. Returns the newest epoch.
     pub fn note_position(&self) -> Result<Epoch> {
         Ok(self.writer().committer.head.note_position(&self.pool())?.epoch)
     }
@@ -136,7 +137,7 @@ impl Inner {
         }
     }
 
-    /// Whether this process decides for all ranks of its group; also without one.
+    /// Returns whether this process decides for all ranks of its group; true without a group.
     pub fn decides(&self) -> bool {
         self.member.as_ref().is_none_or(|member| member.rank() == 0)
     }
@@ -144,26 +145,26 @@ impl Inner {
     /// Waits for an earlier save.
     ///
     /// # Errors
-    /// Why it failed, if the program must be told and was not.
+    /// Its failure, if the program must know of it and has not seen it.
     pub fn over(&self, save: Option<&SaveHandle>) -> Result<()> {
         let Some(handle) = save else { return Ok(()) };
         handle.wait_done(None);
         self.tell(handle).map_err(|error| error.context("an earlier save failed"))
     }
 
-    /// Tells how a save ended that is over.
+    /// Reports the outcome of a save that is over.
     ///
     /// # Errors
-    /// Why it failed, if the program must be told and was not.
+    /// Its failure, if the program must know of it and has not seen it.
     pub fn tell(&self, handle: &SaveHandle) -> Result<()> {
         let Some(error) = handle.unseen_failure() else { return Ok(()) };
         self.health.judge(error, self.decides()).inspect_err(|_| handle.see())
     }
 
-    /// The same for the last save before the job is closed.
+    /// Does the same for the last save before the job is closed.
     ///
     /// # Errors
-    /// As [`Inner::tell`].
+    /// As for [`Inner::tell`].
     pub fn tell_last(&self, handle: &SaveHandle) -> Result<()> {
         let Some(error) = handle.tell_failure() else { return Ok(()) };
         let warning = self.health.judge_last(error, self.decides())?;
@@ -171,17 +172,19 @@ impl Inner {
         Ok(())
     }
 
-    /// A save has failed as it began. Returns the handle of a failed save if the program goes on.
+    /// Counts a save that failed at its beginning. Returns the handle of a failed save if the
+    /// program continues.
     ///
     /// # Errors
-    /// The failure, if the program must be told.
+    /// The failure, if the program must know of it.
     pub fn failed_at_once(&self, error: Error) -> Result<SaveHandle> {
-        // That of an earlier save, or of the ranks: nothing was begun.
+        // The failure of an earlier save, or of other ranks: this save has not begun.
         if error.must_be_told() || !may_pass(&error) {
             return Err(error);
         }
         self.health.failed(&error);
-        // In a group rank 0 has judged, or judges as the next save begins, so that all ranks do the same.
+        // In a group rank 0 has judged, or judges when the next save begins, so that all ranks act
+        // the same.
         self.health.judge(error.clone(), self.member.is_none())?;
         let writer = self.writer();
         let epoch = writer.committer.head.last_epoch.max(writer.rank.parent()) + 1;
@@ -196,11 +199,11 @@ impl Inner {
         self.starting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a save and freezes the program's memory for it. In a group all ranks do so together, unless
-    /// one of them is not `ready`.
+    /// Begins a save and freezes the program's memory for it. In a group all ranks do so together,
+    /// unless one of them is not `ready`.
     pub fn freeze(&self, source: &mut dyn PageSource, ready: Result<()>) -> Result<FrozenSave> {
         let pool = self.pool();
-        // Of a group one rank does it for all.
+        // One rank of a group does it for all.
         let is_first = self.member.as_ref().is_none_or(|member| member.rank() == 0);
         let anew = || if is_first { recreate_lost(&pool).map(drop) } else { Ok(()) };
         let ready = ready.and_then(|()| anew());
@@ -226,8 +229,8 @@ impl Inner {
         Ok(FrozenSave { frozen, plan, mode: SaveMode::Together(member.clone(), group_save) })
     }
 
-    /// Dropped checkpoints make room for the next save, if the last one met a full disk, or is faster than the retention
-    /// of the job. No save is under way.
+    /// Drops checkpoints to make room for the next save, if the last one met a full disk, or is
+    /// faster than the job's retention. No save is in progress.
     pub fn make_room(&self, pool: &Pool, failure: Option<&Error>) {
         let mut end = || self.writer().committer.head.end(pool);
         if failure.is_none_or(|error| error.kind() != ErrorKind::Full) {
@@ -235,7 +238,8 @@ impl Inner {
         }
         let writer = self.writer();
         let head = &writer.committer.head;
-        // A writer that could not open a session is the next one all the same, unless it is refused.
+        // A writer that could not open a session still counts as the next one, unless it is
+        // refused.
         let newest = || Position::of(pool, &self.name).ok().and_then(|position| position.session);
         let session = if head.is_refused() { None } else { head.session().or_else(newest) };
         drop(writer);
@@ -255,7 +259,7 @@ impl Inner {
         self.writer().committer.head.end(&self.pool()).map(|()| true)
     }
 
-    /// Makes a restored checkpoint what the next save follows.
+    /// Makes a restored checkpoint the base of the next save.
     pub fn adopt(&self, checkpoint: &MemoryImage) {
         let mut writer = self.writer();
         writer.committer.head.follows_as_of(checkpoint.as_of());
@@ -264,7 +268,7 @@ impl Inner {
 }
 
 impl Drop for Inner {
-    /// The last handle is gone: a clean end is worth a record, but not an error.
+    /// Closes the session with the last handle: a clean end is worth a record, but not an error.
     fn drop(&mut self) {
         if self.check_process().is_ok() {
             let pool = self.pool();

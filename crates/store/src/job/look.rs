@@ -1,4 +1,4 @@
-//! What a job has: its checkpoints, opened for reading, checked, and chosen by rules.
+//! The contents of a job: its checkpoints, opened for reading, checked, and chosen by rules.
 
 use super::Job;
 use crate::commit::{history, mark_suspect};
@@ -14,7 +14,7 @@ use outlive_format::{Manifest, Remarks};
 use outlive_pool::Tier;
 use outlive_types::{Epoch, EpochName, Error, Rank, Result};
 
-/// A committed checkpoint, as the log tells it.
+/// A committed checkpoint in the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EpochInfo {
     /// The epoch.
@@ -26,11 +26,11 @@ pub struct EpochInfo {
 }
 
 impl Job {
-    /// The committed checkpoints, oldest first. Manifests that cannot be read are left out; `verify`
-    /// names them.
+    /// Returns the committed checkpoints, oldest first. Omits manifests that cannot be read;
+    /// `verify` names them.
     ///
     /// # Errors
-    /// What the log reports.
+    /// Errors of the log.
     pub fn epochs(&self) -> Result<Vec<EpochInfo>> {
         let mut epochs = Vec::new();
         for entry in history(self.pool(), self.name())? {
@@ -44,11 +44,11 @@ impl Job {
         Ok(epochs)
     }
 
-    /// The number of a checkpoint. Those that the log has are counted from the newest, whole or not.
+    /// Returns the number of a checkpoint. A count from the newest includes damaged checkpoints.
     ///
     /// # Errors
-    /// `Invalid` if there are not so many; `Damaged` if a newer record cannot be read, so that they
-    /// cannot be counted; what the log reports. A number is not looked for.
+    /// `Invalid` if there are fewer; `Damaged` if a newer record cannot be read, which makes a
+    /// count impossible; errors of the log. Whether a given number exists is not checked.
     pub fn epoch_named(&self, name: EpochName) -> Result<Epoch> {
         let back = match name {
             EpochName::Number(epoch) => return Ok(epoch),
@@ -78,10 +78,10 @@ impl Job {
         }))
     }
 
-    /// What rules would make of the job's checkpoints; without any, those that `pool.toml` gives.
+    /// Plans the retention of the job's checkpoints; without rules, by those in `pool.toml`.
     ///
     /// # Errors
-    /// Those of [`Rules::plan`], and what the log reports.
+    /// Errors of [`Rules::plan`] and of the log.
     pub fn retention(&self, rules: &Rules) -> Result<RetentionPlan> {
         let mut rules = rules.clone();
         let keep = &self.pool().config().tuning.keep;
@@ -91,29 +91,29 @@ impl Job {
         plan_of(self.pool(), self.name(), &rules)
     }
 
-    /// Changes what is said about a checkpoint, and returns what holds then. Its program may save
+    /// Changes the remarks of a checkpoint, and returns the new ones. Its program may save
     /// meanwhile.
     ///
     /// # Errors
-    /// `Invalid` if there is no such checkpoint, or the label is too long; what the log reports.
+    /// `Invalid` if there is no such checkpoint, or the label is too long; errors of the log.
     pub fn note(&self, epoch: Epoch, change: impl Fn(&mut Remarks)) -> Result<Remarks> {
         remark(self.pool(), self.name(), epoch, &change)
     }
 
-    /// Marks a checkpoint as suspect: rules of prunes do not count it, and lazy restores pass over it, until a
-    /// verification or a scrub finds it whole.
+    /// Marks a checkpoint as suspect: prune rules do not count it, and lazy restores skip it, until
+    /// a verification or a scrub finds it whole.
     ///
     /// # Errors
-    /// What the log reports.
+    /// Errors of the log.
     pub fn mark_suspect(&self, epoch: Epoch) -> Result<()> {
         mark_suspect(self.pool(), self.name(), epoch)
     }
 
-    /// The tiers from which alone a checkpoint, the newest without an epoch, can be read now; none of one that is
-    /// incomplete. Every target is asked what it has.
+    /// Returns the tiers that each have all of a checkpoint now; none for an incomplete one.
+    /// Without an epoch it is the newest checkpoint. Asks every target for its shards.
     ///
     /// # Errors
-    /// `Invalid` if there is no such checkpoint; what log and targets report.
+    /// `Invalid` if there is no such checkpoint; errors of log and targets.
     pub fn tiers(&self, epoch: Option<Epoch>) -> Result<Vec<Tier>> {
         let mut look = RedundancyLook::new(self.pool())?;
         for entry in history(self.pool(), self.name())? {
@@ -134,18 +134,18 @@ impl Job {
     /// Opens the only image of a checkpoint for reading. `None` if the job has no checkpoint.
     ///
     /// # Errors
-    /// `Invalid` if the epoch asked for does not exist; `Damaged` if it, or every checkpoint, is
+    /// `Invalid` if the requested epoch does not exist; `Damaged` if it, or every checkpoint, is
     /// damaged.
     pub fn image(&self, select: Select) -> Result<Option<(MemoryImage, Skipped)>> {
         first_good(self.pool(), self.name(), select, &mut |_| Ok(()))
             .map(|found| found.map(|(checkpoint, (), skipped)| (checkpoint, skipped)))
     }
 
-    /// Opens what one rank has of a checkpoint, and reads nothing of what other ranks have. `None` if
-    /// the job has no checkpoint.
+    /// Opens one rank's image of a checkpoint, and reads no data of other ranks. `None` if the job
+    /// has no checkpoint.
     ///
     /// # Errors
-    /// As [`Job::image`]; `Invalid` if the checkpoint has no such rank.
+    /// As for [`Job::image`]; `Invalid` if the checkpoint has no such rank.
     pub fn image_of_rank(
         &self,
         select: Select,
@@ -155,12 +155,12 @@ impl Job {
             .map(|found| found.map(|(checkpoint, (), skipped)| (checkpoint, skipped)))
     }
 
-    /// The same, and does `attempt` with it: reads its streams, say. If something proves damaged then,
-    /// the next older checkpoint takes its place, unless an epoch was asked for. If a gc has moved
-    /// something meanwhile, `attempt` is called again.
+    /// Does the same, and calls `attempt` with the image, for example to read its streams. If data
+    /// proves damaged then, the next older checkpoint takes its place, unless an epoch was
+    /// requested. If a gc has moved data meanwhile, `attempt` is called again.
     ///
     /// # Errors
-    /// As [`Job::image_of_rank`], and those of `attempt`.
+    /// As for [`Job::image_of_rank`]; errors of `attempt`.
     pub fn attempt_rank<T>(
         &self,
         select: Select,
@@ -170,21 +170,21 @@ impl Job {
         first_of_rank(self.pool(), self.name(), select, rank, attempt)
     }
 
-    /// Opens what one rank has of a checkpoint, for whoever reads parts of its regions. `None` if the
+    /// Opens one rank's image of a checkpoint, for readers of parts of its regions. `None` if the
     /// job has no checkpoint.
     ///
     /// # Errors
-    /// As [`Job::image_of_rank`].
+    /// As for [`Job::image_of_rank`].
     pub fn ranges(&self, select: Select, rank: Rank) -> Result<Option<(RangeReader, Skipped)>> {
         let found = self.image_of_rank(select, rank)?;
         Ok(found.map(|(image, skipped)| (RangeReader::new(image), skipped)))
     }
 
-    /// Opens a checkpoint of files. Without a choice the newest that opens, whatever checkpoints of
-    /// memory there are besides. `None` if the job has none at all.
+    /// Opens a checkpoint of files. Without an epoch it is the newest one of files that opens, even
+    /// if there are checkpoints of memory. `None` if the job has none of files.
     ///
     /// # Errors
-    /// `Invalid` if the epoch asked for does not exist or holds memory; `Damaged` if it, or every
+    /// `Invalid` if the requested epoch does not exist or holds memory; `Damaged` if it, or every
     /// one, is damaged.
     pub fn files(&self, select: Select) -> Result<Option<(FilesImage, Skipped)>> {
         let (pool, name) = (self.pool(), self.name());
@@ -196,20 +196,20 @@ impl Job {
         Ok(found.map(|(_, checkpoint, skipped)| (checkpoint, skipped)))
     }
 
-    /// Reads and verifies the chosen checkpoints (all without a choice), and the job's log. A chunk
-    /// that several checkpoints share is read once.
+    /// Reads and verifies one checkpoint (all, without an epoch) and the job's log. A chunk that
+    /// several checkpoints share is read once.
     ///
     /// # Errors
-    /// What the log reports when it is listed; `Invalid` for an epoch that does not exist; that the
-    /// medium cannot be asked, or may not. Damage is in the report.
+    /// Errors of listing the log; `Invalid` for an epoch that does not exist; an error of a medium
+    /// that does not respond or denies access. Damage is in the report.
     pub fn verify(&self, only: Option<Epoch>) -> Result<VerifyReport> {
         self.verify_sample(only, Sample::ALL)
     }
 
-    /// The same with a part of the chunks; the log and all page trees are read whole.
+    /// Does the same with a part of the chunks; reads the whole log and all page trees.
     ///
     /// # Errors
-    /// As [`Job::verify`].
+    /// As for [`Job::verify`].
     pub fn verify_sample(&self, only: Option<Epoch>, sample: Sample) -> Result<VerifyReport> {
         verify(self.pool(), self.name(), only, sample)
     }

@@ -30,21 +30,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// For how long somebody waits who has nothing else to do.
+/// Longest single wait; the caller repeats it.
 const A_WHILE: Duration = Duration::from_secs(3600);
 
-/// How a job behaves.
+/// Options of a job.
 #[derive(Clone, Debug, Default)]
 pub struct JobOptions {
-    /// Saves closer together than this are not due.
+    /// Shortest time between two due saves.
     pub every: Option<Duration>,
-    /// The ranks of the program, if it has several: then saves, restores, closes and [`Job::due`] are
-    /// collective.
+    /// The ranks of the program, if it has several. Then saves, restores, closes and [`Job::due`]
+    /// are collective.
     pub group: Option<GroupOptions>,
-    /// Policy for saves that fail. `None`: as this process has set it before for the job.
+    /// Policy for failed saves. `None`: the policy that this process has set for the job before.
     pub on_failure: Option<OnFailure>,
-    /// The newest checkpoint that this program has restored or saved. Keep a clone, and give it again when the job is
-    /// closed and opened again.
+    /// The newest checkpoint that this program has restored or saved. Keep a clone, and pass it
+    /// again when the job is closed and opened again.
     pub reached: Reached,
 }
 
@@ -54,24 +54,24 @@ pub struct Job {
     pool: Pool,
     /// Monotonic nanoseconds of the last save's start, plus one; 0 before the first.
     last_start_ns: AtomicU64,
-    /// Saves closer together than this are not due.
+    /// Shortest time between two due saves.
     every: Option<Duration>,
 }
 
-/// A job that does not stay open by this handle.
+/// A handle that does not keep its job open.
 #[derive(Clone)]
 pub struct WeakJob(Weak<Inner>);
 
 impl WeakJob {
-    /// Returns the same job with the same session. Returns `None` if the job is over or fenced, or belongs to the parent
-    /// process. The job then does with failed saves what `options` say.
+    /// Returns the same job with the same session; `None` if the job is over or fenced, or belongs
+    /// to the parent process. From then on the policy of `options` holds for failed saves.
     ///
     /// # Errors
-    /// As [`Job::on_failure`].
+    /// As for [`Job::on_failure`].
     pub fn join(&self, pool: &Pool, options: &JobOptions) -> Result<Option<Job>> {
         let inner = self.0.upgrade().filter(|inner| inner.check_process().is_ok());
         let Some(inner) = inner else { return Ok(None) };
-        // A save under way holds the writer, so a fence shows only later.
+        // A save in progress locks the writer, so a fence shows only later.
         let is_fenced = inner.writer.try_lock().is_some_and(|it| it.committer.head.is_refused());
         if is_fenced {
             return Ok(None);
@@ -82,25 +82,25 @@ impl WeakJob {
         Ok(Some(job))
     }
 
-    /// As [`Job::end_session`]; does nothing if the job is over.
+    /// Ends the session as [`Job::end_session`] does; does nothing if the job is over.
     ///
     /// # Errors
-    /// What the log reports.
+    /// Errors of the log.
     pub fn end_session(&self) -> Result<()> {
         self.0.upgrade().map_or(Ok(()), |inner| inner.end_session().map(drop))
     }
 
-    /// Whether the job has been dropped.
+    /// Returns whether the job has been dropped.
     pub fn is_over(&self) -> bool {
         self.0.strong_count() == 0
     }
 }
 
 impl Job {
-    /// Opens a job; nothing is read or written yet.
+    /// Opens a job; reads and writes nothing yet.
     ///
     /// # Errors
-    /// `Invalid` for an impossible name; as [`Job::on_failure`].
+    /// `Invalid` for an impossible name; errors of [`Job::on_failure`].
     pub fn open(pool: &Pool, name: &str, options: JobOptions) -> Result<Job> {
         let name = JobName::new(name)?;
         let JobOptions { every, group, on_failure, reached } = options;
@@ -115,13 +115,13 @@ impl Job {
         Job { inner, pool: pool.clone(), every, last_start_ns: AtomicU64::new(0) }
     }
 
-    /// A handle to join the job later.
+    /// Returns a handle to join the job later.
     pub fn downgrade(&self) -> WeakJob {
         WeakJob(Arc::downgrade(&self.inner))
     }
 
-    /// Sets the rules. Behind each commit the job drops the other checkpoints and frees their space. In a group the rules
-    /// of the committing rank count.
+    /// Sets the retention rules. After each commit the job drops the other checkpoints and frees
+    /// their space. In a group the rules of the committing rank count.
     ///
     /// # Errors
     /// `Invalid` for rules that name single checkpoints, or keep none.
@@ -138,8 +138,8 @@ impl Job {
         Ok(())
     }
 
-    /// Sets the policy for saves that fail, for all handles of the job in this process. The same on all ranks
-    /// of a group; the time of rank 0 counts.
+    /// Sets the policy for failed saves, for all handles of the job in this process. It must be the
+    /// same on all ranks of a group; the time of rank 0 counts.
     ///
     /// # Errors
     /// `Invalid` for a time within which a failed save is not tried again.
@@ -148,45 +148,46 @@ impl Job {
         self.inner.health.set(on_failure, self.every)
     }
 
-    /// Takes note of a checkpoint that the program has restored without [`Job::restore`]: its next one goes on from
-    /// there.
+    /// Notes a checkpoint that the program has restored without [`Job::restore`]: its next one
+    /// follows it.
     pub fn note_restored(&self, epoch: Epoch) {
         self.inner.reached.add(epoch);
     }
 
-    /// How its saves did, in this process.
+    /// Returns the health of its saves, in this process.
     pub fn health(&self) -> JobHealth {
         self.inner.health.look()
     }
 
-    /// The failures since this was last asked: how many, how many in a row, and the last one. `None` if there are
-    /// none, or if the program is told of each by an error.
+    /// Returns the failures since the last call: their number, the number in a row, and the last
+    /// error. `None` if there are none, or if the program gets each as an error.
     pub fn untold_failures(&self) -> Option<(u64, u64, Error)> {
         self.inner.health.untold()
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(&self) -> &JobName {
         &self.inner.name
     }
 
-    /// Its pool.
+    /// Returns its pool.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// Tells what becomes of its checkpoints, in the order of the saves.
+    /// Returns the events of its checkpoints, in the order of the saves.
     pub fn events(&self) -> &CommitEvents {
         &self.inner.events
     }
 
-    /// Whether the program is a group of ranks, so that saves and restores are collective.
+    /// Returns whether the program is a group of ranks, so that saves and restores are collective.
     pub fn is_group(&self) -> bool {
         self.inner.member.is_some()
     }
 
-    /// Takes part, with an error, in the save or restore that the other ranks of the group begin: nothing
-    /// is begun then. Answers what all ranks are told. Without a group that is the error itself.
+    /// Takes part, with an error, in the save or restore that the other ranks of the group begin:
+    /// nothing is begun then. Returns the error that all ranks get. Without a group that is `error`
+    /// itself.
     pub fn abort_collective(&self, error: Error) -> Error {
         let Some(member) = &self.inner.member else { return error };
         let nothing = &mut || Err(Error::bug("a rank has declined, and nobody was told"));
@@ -196,34 +197,35 @@ impl Job {
             .unwrap_or_else(|| Error::bug("nobody has declined"))
     }
 
-    /// This process's rank; 0 for a program of one.
+    /// Returns this process's rank; 0 for a program of one.
     pub fn rank(&self) -> Rank {
         self.inner.member.as_ref().map_or(0, |member| member.rank())
     }
 
-    /// How many ranks the program has.
+    /// Returns the number of ranks of the program.
     pub fn ranks(&self) -> u32 {
         self.inner.member.as_ref().map_or(1, |member| member.coordinator.size())
     }
 
-    /// Whoever waits for something inside of a call that the other ranks may make already holds this meanwhile,
-    /// so that they do not take this rank for dead.
+    /// Returns a keepalive, to be held during a wait. The other ranks may have made their next call
+    /// already; with a keepalive they do not take this rank for dead.
     pub fn keepalive(&self) -> Option<Box<dyn Any + Send>> {
         self.inner.member.as_ref().and_then(|member| member.coordinator.keepalive())
     }
 
-    /// What an adaptive schedule has learnt, the best first; known on rank 0.
+    /// Returns the findings of an adaptive schedule, the best first; known on rank 0.
     pub fn schedule_learnt(&self) -> Vec<String> {
         self.inner.member.as_ref().map_or_else(Vec::new, |member| member.learnt())
     }
 
-    /// True if a save is due: always without an interval, else once it has passed since the last
-    /// save began. If the program goes on after failed saves, a save is also due one second after the first
-    /// that failed, two after the second, four after the third, and so on. In a group the clock of rank 0 decides for all of them; without an interval nothing
-    /// has to be decided.
+    /// Returns whether a save is due: always without an interval, else once the interval has passed
+    /// since the last save began. If the program continues after failed saves, a save is also due
+    /// one second after the first failed one, two after the second, four after the third, and so
+    /// on. In a group the clock of rank 0 decides for all ranks; without an interval there is
+    /// nothing to decide.
     ///
     /// # Errors
-    /// Those of the coordinator.
+    /// Errors of the coordinator.
     pub fn due(&self) -> Result<bool> {
         match (&self.inner.member, self.every) {
             (Some(member), Some(_)) => {
@@ -250,11 +252,11 @@ impl Job {
         }
     }
 
-    /// Tells how the last save ended, if it is over. Returns whether it has failed, and the program goes on
-    /// without having been told.
+    /// Reports the outcome of the last save, if it is over. Returns whether it has failed, and the
+    /// program continues without having seen that.
     ///
     /// # Errors
-    /// Its failure, if the program must be told ([`Job::on_failure`]) and was not.
+    /// Its failure, if the program must know of it ([`Job::on_failure`]) and has not seen it.
     pub fn tell_last(&self) -> Result<bool> {
         self.inner.check_process()?;
         let current = self.inner.starting();
@@ -263,14 +265,14 @@ impl Job {
         Ok(handle.unseen_failure().is_some())
     }
 
-    /// Waits for a save of this job. The program goes on after its failure as [`Job::on_failure`] says; otherwise
-    /// use [`SaveHandle::wait`].
+    /// Waits for a save of this job. After its failure the program continues as [`Job::on_failure`]
+    /// says. To get every failure, use [`SaveHandle::wait`].
     ///
     /// # Errors
-    /// Its failure, if the program must be told.
+    /// Its failure, if the program must know of it.
     pub fn settle_save(&self, save: &SaveHandle) -> Result<()> {
         save.wait_done(None);
-        // What all ranks of a group do alike is decided as the next save begins.
+        // All ranks of a group decide together when the next save begins.
         match save.unseen_failure() {
             Some(error) => {
                 let judged = self.inner.health.judge(error, self.inner.member.is_none());
@@ -280,22 +282,22 @@ impl Job {
         }
     }
 
-    /// Saves what `source` holds. Returns when the program may write its memory again; the handle
-    /// tells when the checkpoint is committed. Waits first for an earlier save to be over.
+    /// Saves the state of `source`. Returns when the program may write its memory again; the handle
+    /// shows when the checkpoint is committed. Waits first for an earlier save.
     ///
     /// # Errors
-    /// `Invalid` in a forked child and for a state that cannot be described; `Fenced`; and the
-    /// failure of an earlier save, if the program must be told and was not (then nothing new was begun). If the
-    /// program goes on after failures ([`Job::on_failure`]), a save that fails as it begins gives a handle of a
-    /// failed save.
+    /// `Invalid` in a forked child and for a state that cannot be described; `Fenced`. The failure
+    /// of an earlier save, if the program must know of it and has not seen it; then no save has
+    /// begun. If the program continues after failures ([`Job::on_failure`]), a save that fails at
+    /// its beginning returns the handle of a failed save.
     pub fn save(&self, source: &mut dyn PageSource) -> Result<SaveHandle> {
         self.save_with(source, SaveNotes::default())
     }
 
-    /// Like [`Job::save`]; `notes` are kept with the checkpoint.
+    /// Saves as [`Job::save`] does; `notes` are kept with the checkpoint.
     ///
     /// # Errors
-    /// As [`Job::save`].
+    /// As for [`Job::save`].
     pub fn save_with(&self, source: &mut dyn PageSource, notes: SaveNotes) -> Result<SaveHandle> {
         let inner = &self.inner;
         inner.check_process()?;
@@ -310,8 +312,8 @@ impl Job {
         let group_save = self.begin(source, notes, ready);
         let handle =
             group_save.or_else(|error| inner.failed_at_once(error)).inspect_err(|error| {
-                // The program gets this error, so the next call tries a save and does not repeat an older one. A mistake of
-                // the program says nothing of the older save.
+                // The program gets this error, so the next call tries a save and does not repeat an
+                // older error. A mistake of the program says nothing about the older save.
                 if !is_mistake(error) {
                     current.iter().for_each(SaveHandle::see);
                 }
@@ -357,7 +359,7 @@ impl Job {
         Ok(handle)
     }
 
-    /// Does `work` when no save is under way, and lets none begin meanwhile.
+    /// Does `work` while no save is in progress, and lets none begin meanwhile.
     pub(crate) fn wait_for_turn<T>(&self, work: impl FnOnce(&Inner) -> Result<T>) -> Result<T> {
         self.inner.check_process()?;
         if self.is_group() {
@@ -374,26 +376,26 @@ impl Job {
         done
     }
 
-    /// Whether a save is under way. Never waits: while a save is being started, or another call holds
-    /// saves back, that counts as one.
+    /// Returns whether a save is in progress. Never waits: a save that is starting, or another call
+    /// that delays saves, counts as one.
     pub fn is_saving(&self) -> bool {
         let Some(current) = self.inner.starting.try_lock() else { return true };
         current.as_ref().is_some_and(|handle| !handle.done())
     }
 
-    /// Waits until a lazy restore has filled all memory. A save and a close do so by themselves.
+    /// Waits until a lazy restore has filled all memory. Saves and closes do so themselves.
     ///
     /// # Errors
-    /// Why it never will.
+    /// The failure of the restore.
     pub fn wait_filled(&self) -> Result<()> {
         self.inner.check_process()?;
         self.inner.wait_filled()
     }
 
-    /// Waits until no save is under way.
+    /// Waits until no save is in progress.
     ///
     /// # Errors
-    /// The last save's failure, if nobody has been told it yet.
+    /// The last save's failure, if the program has not seen it.
     pub fn wait(&self) -> Result<()> {
         self.inner.check_process()?;
         let current = self.inner.starting().clone();
@@ -406,10 +408,11 @@ impl Job {
         Ok(())
     }
 
-    /// Waits until no save is under way.
+    /// Waits until no save is in progress.
     ///
     /// # Errors
-    /// The last save's failure, if the program must be told ([`Job::on_failure`]) and was not.
+    /// The last save's failure, if the program must know of it ([`Job::on_failure`]) and has not
+    /// seen it.
     pub fn settle(&self) -> Result<()> {
         self.inner.check_process()?;
         let current = self.inner.starting().clone();
@@ -418,47 +421,48 @@ impl Job {
         self.inner.tell(&handle)
     }
 
-    /// The save under way or the last one.
+    /// Returns the save in progress, or the last one.
     pub fn current(&self) -> Option<SaveHandle> {
         self.inner.check_process().ok()?;
         self.inner.starting().clone()
     }
 
-    /// Completes the drain and ends the session in the log. Then it waits for the slow tier, if there is one, at
-    /// most as long as `[tiers]` in `pool.toml` allows. The job can be used again afterwards. In a group all
-    /// ranks close it: collective.
+    /// Completes the persist phase and ends the session in the log. Then waits for the slow tier,
+    /// if there is one, at most as long as `[tiers]` in `pool.toml` allows. The job can be used
+    /// again afterwards. Collective: in a group all ranks close it.
     ///
     /// # Errors
-    /// The last save's failure, if the program must be told ([`Job::on_failure`]) and was not, or if no save was
-    /// committed; what the log reports. In a group `Invalid` if another rank saves or restores meanwhile.
+    /// The last save's failure, if the program must know of it ([`Job::on_failure`]) and has not
+    /// seen it, or if no save was committed; errors of the log. In a group `Invalid` if another
+    /// rank saves or restores meanwhile.
     pub fn close(&self) -> Result<()> {
         self.wait_filled()?;
         self.close_as(true)
     }
 
-    /// The same without the other ranks of a group, which may be elsewhere in the program: they are told as far
-    /// as that is possible.
+    /// Closes the job without the other ranks of a group, which may be elsewhere in the program.
+    /// Informs them as far as possible.
     ///
     /// # Errors
-    /// As [`Job::close`].
+    /// As for [`Job::close`].
     pub fn leave(&self) -> Result<()> {
         self.wait_filled()?;
         self.close_as(false)
     }
 
-    /// As [`Job::leave`] where the program ends: memory that a lazy restore still fills is not
-    /// waited for.
+    /// Closes the job as [`Job::leave`] does when the program ends: does not wait for memory that a
+    /// lazy restore still fills.
     ///
     /// # Errors
-    /// As [`Job::close`].
+    /// As for [`Job::close`].
     pub fn close_at_exit(&self) -> Result<()> {
         self.close_as(false)
     }
 
     fn close_as(&self, together: bool) -> Result<()> {
         self.inner.check_process()?;
-        // Held to the end: a save that began now would be committed in a session that is over, and a
-        // gc would not know of it.
+        // Locked to the end: a save that began now would commit in a session that is over, and a gc
+        // would not know of it.
         let current = self.inner.starting();
         let keepalive = together.then(|| self.keepalive());
         let told = current.as_ref().map_or(Ok(()), |handle| {
@@ -479,28 +483,30 @@ impl Job {
         drop((writer, current));
         let mut finish = self.finish_fill();
         while !finish.wait(A_WHILE) {}
-        // Behind the fill: a checkpoint that the slow tier has just got may be all that it has.
+        // After the fill: a checkpoint that the slow tier has just got may be its only one.
         self.inner.retain.finish(&self.pool);
         self.pool.close_files(true);
         told.and(closed)
     }
 
-    /// Ends the session in the log, unless a save is under way or starting. The next save opens another. So packs that only
-    /// this program needed, and left-overs of its failed saves, can be deleted. Returns whether no session is open.
+    /// Ends the session in the log, unless a save is in progress or starting. The next save opens
+    /// another one. So a gc can delete packs that only this program needed, and leftovers of its
+    /// failed saves. Returns whether no session is open.
     ///
     /// # Errors
-    /// What the log reports.
+    /// Errors of the log.
     pub fn end_session(&self) -> Result<bool> {
         self.inner.end_session()
     }
 
-    /// For whoever waits for the slow tier before the job is closed, which does it otherwise.
+    /// Returns the wait for the slow tier, for callers that wait before they close the job.
     pub fn finish_fill(&self) -> FinishFill {
         self.inner.writer().committer.behind.finish(&self.pool)
     }
 
-    /// Says that the next save may leave behind what others have saved since this job restored, or was
-    /// closed. Without it that save is refused as `Fenced`.
+    /// Allows the next save although others have saved since this job restored or was closed: the
+    /// job does not continue from their checkpoints. Without this call that save is refused as
+    /// `Fenced`.
     pub fn take_over(&self) {
         self.inner.writer().committer.head.take_over();
     }

@@ -1,4 +1,4 @@
-//! The background half of a save: what goes on after the program was let go.
+//! The background half of a save, after the program may continue.
 
 use super::handle::SaveHandle;
 use super::inner::{Inner, SaveMode};
@@ -8,7 +8,7 @@ use outlive_pool::Pool;
 use outlive_types::{Error, ErrorKind, Frozen, Result};
 use std::sync::Arc;
 
-/// Everything that goes on after the program was let go.
+/// Everything that a save needs after the program may continue.
 pub(crate) struct Persist {
     pub inner: Arc<Inner>,
     pub frozen: Arc<dyn Frozen>,
@@ -19,7 +19,7 @@ pub(crate) struct Persist {
 }
 
 impl SaveMode {
-    /// Nothing comes of the save here: other ranks are told.
+    /// Gives up the save here, and informs the other ranks.
     pub fn give_up(&self, pool: &Pool, error: Error) -> Error {
         match self {
             SaveMode::Alone(_) => error,
@@ -92,14 +92,15 @@ impl Persist {
             pool.warn(format!("a save of job {} failed: {error}", inner.name));
             inner.events.failed(&pool, handle.epoch(), error);
         }
-        // The frozen image takes memory, and is not needed any more.
+        // The frozen image takes memory, and is no longer needed.
         drop(frozen);
-        // Behind them the next save may begin, whose session must not end.
+        // Before the next save can begin, since its session must not end.
         inner.make_room(&pool, outcome.as_ref().err());
-        // Collectors may have deleted packs that this program has read: their space is free once the files are closed.
+        // Collectors may have deleted packs that this program has read: closing the files frees
+        // their space.
         pool.close_files(false);
-        // What this thread holds of the image and the job goes before anybody is told: who waited
-        // may free the memory, or count on the job's end.
+        // Drop this thread's references to the image and the job before waiting threads continue.
+        // These may free the memory, or rely on the job's end.
         drop(inner);
         handle.settle(outcome);
     }

@@ -11,30 +11,31 @@ use crate::restore::{LazyEnds, LazyFill, LazySink, Runner, refuse_suspect};
 use outlive_format::Manifest;
 use outlive_types::{Epoch, Error, ErrorKind, Result};
 
-/// Which streams to read, and the sink to put them into.
+/// Numbers of the streams to read, and the sink for them.
 pub type Prepared<S> = (Vec<usize>, S);
 
-/// What a restore did.
+/// Result of a restore.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Restored {
     /// The epoch that was restored.
     pub epoch: Epoch,
     /// Figures.
     pub stats: RestoreStats,
-    /// Newer checkpoints that were passed over, and why.
+    /// Newer checkpoints that were skipped, with the errors.
     pub skipped: Skipped,
 }
 
 impl Job {
-    /// Restores on all ranks of a group: each makes `attempt` with one checkpoint after the other, newest
-    /// first, until all succeed with the same one. Before that all take a `look` at it: what is small, and
-    /// wanted by many, is read before anybody reads what is large. Both get the manifest, and the number of
-    /// the newest record that was read; they fail with `Damaged` to have all pass on. A save under way is
-    /// waited for. `None` if there is no checkpoint. Collective.
+    /// Restores on all ranks of a group. Each rank calls `attempt` with one checkpoint after the
+    /// other, newest first, until all succeed with the same one. Before that, all call `look` with
+    /// it: small data that many ranks need is read before any rank reads large data. Both get the
+    /// manifest, and the number of the newest record that was read; after a `Damaged` error all
+    /// ranks skip the checkpoint. Waits for a save in progress. `None` if there is no checkpoint.
+    /// Collective.
     ///
     /// # Errors
-    /// The same on all ranks: `Damaged` if nothing whole was found; whatever else stood in the way of one
-    /// of them. `Bug` without a group.
+    /// The same on all ranks: `Damaged` if no whole checkpoint was found; any other error of one of
+    /// them. `Bug` without a group.
     pub fn restore_together<T>(
         &self,
         select: Select,
@@ -54,7 +55,8 @@ impl Job {
             }
             Ok(())
         };
-        // Not before all ranks have come: an earlier run may commit until then, and what is restored is newer.
+        // Note it once all ranks have come: until then an earlier run may commit a newer checkpoint
+        // to restore.
         let note = &|| self.inner.note_position();
         let together = Together { member, pool: self.pool(), name: self.name(), select, note };
         let mut found = together.restore(ready(), look, attempt);
@@ -65,19 +67,19 @@ impl Job {
         found
     }
 
-    /// The next save is refused if others save before it: this program goes on from what it reads now. Restores do
-    /// so by themselves.
+    /// Notes the log's position: the next save is refused if others save before it, since this
+    /// program continues from the data that it reads now. Restores do so themselves.
     ///
     /// # Errors
-    /// What the log reports.
+    /// Errors of the log.
     pub fn note_position(&self) -> Result<()> {
         self.inner.note_position().map(drop)
     }
 
-    /// Makes the image that a rank has restored as a whole, and that is its own, what its next save
-    /// follows.
+    /// Makes an image the base of the rank's next save. The image is the rank's own, and was
+    /// restored as a whole.
     pub fn follow_restored(&self, image: &MemoryImage) {
-        // A save that began meanwhile goes on from the base it was planned for.
+        // A save that began meanwhile keeps the base of its plan.
         let current = self.inner.starting();
         if let Some(handle) = current.as_ref() {
             handle.wait_done(None);
@@ -85,7 +87,7 @@ impl Job {
         self.inner.adopt(image);
     }
 
-    /// What every restore without a group does first.
+    /// Takes the first steps of every restore without a group.
     fn before_restore(&self) -> Result<()> {
         self.settle()?;
         self.wait_filled()?;
@@ -93,12 +95,13 @@ impl Job {
         self.note_position()
     }
 
-    /// Restores for one process, whoever has saved: makes `attempt` with one checkpoint of memory after the
-    /// other, newest first, until that succeeds. It gets the manifest, and the number of the newest record that
-    /// was read; it fails with `Damaged` to pass on. A save under way is waited for. `None` if there is no checkpoint.
+    /// Restores for one process, even if others have saved: calls `attempt` with one checkpoint of
+    /// memory after the other, newest first, until that succeeds. `attempt` gets the manifest, and
+    /// the number of the newest record that was read; after a `Damaged` error the search skips the
+    /// checkpoint. Waits for a save in progress. `None` if there is no checkpoint.
     ///
     /// # Errors
-    /// As [`Job::image`], and those of `attempt`.
+    /// As for [`Job::image`]; errors of `attempt`.
     pub fn restore_alone<T>(
         &self,
         select: Select,
@@ -112,7 +115,8 @@ impl Job {
         Ok(Some((value, skipped)))
     }
 
-    /// If a restore met damage, the next save relies on nothing that this program has stored before.
+    /// Forgets all stored chunks if a restore met damage, so that the next save relies on none of
+    /// them.
     fn distrust(&self, found: std::result::Result<Option<&Skipped>, &mut Error>) {
         let is_damage = |error: &Error| error.kind() == ErrorKind::Damaged;
         let met = match found {
@@ -120,7 +124,7 @@ impl Job {
             Err(error) => is_damage(error),
         };
         if met {
-            // A save under way still needs the base it was planned for.
+            // A save in progress still needs the base of its plan.
             let current = self.inner.starting();
             if let Some(handle) = current.as_ref() {
                 handle.wait_done(None);
@@ -129,24 +133,24 @@ impl Job {
         }
     }
 
-    /// A program that restores goes on from there. If what was lost with a target in memory cannot be recorded
-    /// now, there may be something to restore all the same.
+    /// Records the data that was lost with volatile targets, since a program that restores
+    /// continues without it. If that fails, there may be data to restore all the same.
     fn go_on_without_memory(&self) {
         if let Err(error) = recreate_lost(self.pool()) {
             self.pool().warn(error.to_string());
         }
     }
 
-    /// Restores. For each checkpoint that comes into question, newest first, `prepare` looks at its
-    /// regions and answers which streams to read and where to put them; an error from it ends the
-    /// restore before anything was written. If the data then prove damaged, the next older one
-    /// takes its place. `done` is called with the sink that holds the restored bytes.
+    /// Restores. For each candidate, newest first, `prepare` looks at the regions of the
+    /// checkpoint, and returns the streams to read and the sink for them. Its error ends the
+    /// restore before anything was written. If the data then prove damaged, the next older
+    /// checkpoint takes its place. `done` is called with the sink that holds the restored bytes.
     ///
-    /// When every stream was read, the next save is incremental to what was restored: the source
-    /// must then be given memory that holds just these bytes as its baseline.
+    /// If every stream was read, the next save is incremental to the restored checkpoint: the
+    /// source must then get memory with exactly these bytes as its baseline.
     ///
     /// # Errors
-    /// As [`Job::image`], and those of `prepare` and `done`.
+    /// As for [`Job::image`]; errors of `prepare` and `done`.
     pub fn restore<S: RestoreSink>(
         &self,
         select: Select,
@@ -168,15 +172,14 @@ impl Job {
         Ok(Some(Restored { epoch: checkpoint.epoch(), stats, skipped }))
     }
 
-    /// Restores lazily: returns when the page tree is read, and what the sink does not fill lazily. The
-    /// rest follows while the program runs; saves, closes and restores wait for it. Otherwise as
-    /// [`Job::restore`], but that damage found after the return ends the fill: `ends` says what
-    /// becomes of the program then, whose memory has holes. If no thread can be started for the rest,
-    /// memory is whole when this returns. Checkpoints of which somebody has said before that something
-    /// is damaged are passed over.
+    /// Restores lazily: returns when the page tree is read, and the data that the sink does not
+    /// fill lazily. The rest follows while the program runs; saves, closes and restores wait for
+    /// it. Otherwise as [`Job::restore`], except that damage found after the return ends the fill:
+    /// `ends` then decides about the program, whose memory has holes. If no thread can start for
+    /// the rest, memory is whole when this returns. Checkpoints with known damage are skipped.
     ///
     /// # Errors
-    /// As [`Job::restore`].
+    /// As for [`Job::restore`].
     pub fn restore_lazily<S: LazySink>(
         &self,
         select: Select,
@@ -185,7 +188,7 @@ impl Job {
     ) -> Result<Option<(Restored, LazyFill)>> {
         self.before_restore()?;
         let (pool, name) = (self.pool(), self.name());
-        // Taken before the log is read: what is in use then stays until memory is filled.
+        // Locked before the log is read: data in use then stays until memory is filled.
         let reading = pool.log().lock_reading()?;
         let listed = pool.log().latest(name)?;
         let mut attempt = |checkpoint: &MemoryImage| {
@@ -215,8 +218,8 @@ impl Job {
         let restored = Restored { epoch: checkpoint.epoch(), stats, skipped };
         let inner = self.inner.clone();
         let follow = Box::new(move |checkpoint: &MemoryImage| inner.adopt(checkpoint));
-        // From the moment at which nothing drains any more until the fill is known, no save begins;
-        // those that come later wait for the fill, so no base is replaced under a drain.
+        // No save begins between the end of the last persist phase and the moment when the fill is
+        // known. Later saves wait for the fill, so no base is replaced during a persist phase.
         let current = self.inner.starting();
         if let Some(handle) = current.as_ref() {
             handle.wait_done(None);

@@ -1,4 +1,5 @@
-//! Whom a damaged chunk belongs to, so that damage can be told by regions and files, not by packs.
+//! Finds the owners of a damaged chunk, so that damage is reported by regions and files, not by
+//! packs.
 
 use crate::index::Locator;
 use crate::index::ReadItem;
@@ -9,23 +10,23 @@ use outlive_pool::Pool;
 use outlive_types::{Error, Fingerprint, JobName, Result};
 use std::collections::HashMap;
 
-/// What of a checkpoint needs a chunk: the first, and how many more there are.
+/// Owners of a chunk in a checkpoint: the first one, and the number of others.
 #[derive(Clone, Default)]
 struct Owners {
     first: String,
     more: u64,
 }
 
-/// A checkpoint of either kind, opened.
+/// An opened checkpoint of either kind.
 pub enum AnyImage {
-    /// Of a program's memory.
+    /// A program's memory.
     Memory(Box<MemoryImage>),
-    /// Of files.
+    /// Files.
     Files(Box<FilesImage>),
 }
 
 impl AnyImage {
-    /// Opens what `manifest` describes.
+    /// Opens the checkpoint that `manifest` describes.
     ///
     /// # Errors
     /// `Damaged` if its metadata is missing or wrong.
@@ -37,10 +38,10 @@ impl AnyImage {
         })
     }
 
-    /// Opens one image of what `manifest` describes.
+    /// Opens one image of the checkpoint that `manifest` describes.
     ///
     /// # Errors
-    /// As [`AnyImage::new`].
+    /// As for [`AnyImage::new`].
     pub fn image(
         pool: &Pool,
         job: &JobName,
@@ -54,8 +55,8 @@ impl AnyImage {
         }
     }
 
-    /// Every chunk with its place, and what cannot be found: a region's or file's first chunk that
-    /// has no place, a recipe that is missing or wrong.
+    /// Returns every chunk with its pack extent, and the errors: the first chunk of a region or
+    /// file that no segment lists, or a recipe that is missing or wrong.
     pub fn wanted(&self) -> (Vec<ReadItem>, Vec<Error>) {
         match self {
             AnyImage::Memory(checkpoint) => checkpoint.wanted(),
@@ -63,7 +64,7 @@ impl AnyImage {
         }
     }
 
-    /// For each of `chunks` what needs it, in words. Reads the metadata once more.
+    /// Returns the owners of each of `chunks`, in words. Reads the metadata once more.
     ///
     /// # Errors
     /// `Damaged` if any of it is missing or wrong.

@@ -1,4 +1,4 @@
-//! Reads many chunks or nodes in container order, verifies each, and hands it on.
+//! Reads many chunks or nodes in container order, verifies each, and passes it on.
 #![expect(
     clippy::disallowed_methods,
     reason = "each chunk is verified, and read again from any copy"
@@ -16,50 +16,52 @@ use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Reads asked for over all threads: the engine has eight under way, the others are ready when a
-/// thread comes back from verifying.
+/// Reads in flight over all threads: the engine works on eight, and the others are ready when a
+/// thread returns from verifying.
 const READS_IN_FLIGHT: usize = 14;
-/// The same where the staging memory has room for more, as that of a pool in a bucket: a server may be far.
+/// The same where staging has room for more, as in a pool in a bucket, whose server may be far.
 const READS_IN_FLIGHT_MAX: usize = 30;
 
-/// Takes bytes that were read and verified, with their number in the caller's list.
+/// Takes verified bytes, with their number in the caller's list.
 pub type Take<'t> = dyn Fn(usize, Verified<'_>) -> Result<()> + Sync + 't;
 
-/// What to read in one go: a span, and which of the sorted wanted it covers.
+/// One read: a span, and the range of the sorted items that it covers.
 #[derive(Clone, Debug)]
 struct Step {
     span: Span,
     items: Range<usize>,
 }
 
-/// A plan: each needed byte is read once, in container order; ranges closer than the gap are one.
+/// A plan: each needed byte is read once, in container order; ranges closer than the gap become
+/// one.
 #[derive(Debug)]
 pub struct ReadPlan {
-    /// The wanted in container order, each with its number in the caller's list.
+    /// The items in container order, each with its number in the caller's list.
     sorted: Vec<(u32, ReadItem)>,
     steps: Vec<Step>,
     /// Bytes that will be read.
     pub read_bytes: u64,
-    /// Whether what is read is written to the same pool.
+    /// Whether the caller writes the data to the same pool.
     is_beside_writes: bool,
 }
 
-/// Something that could not be read or did not verify.
+/// An item that could not be read or did not verify.
 #[derive(Debug)]
 pub struct ReadFault {
-    /// Which of the wanted.
+    /// Number of the item in the caller's list.
     pub wanted: usize,
-    /// Why.
+    /// The cause.
     pub error: Error,
 }
 
-/// Says which read begins next, and when.
+/// Decides which read begins next, and when.
 pub trait ReadOrder: Sync {
-    /// The number of the next read. With `None`, or with a number beyond the plan, no read begins now. Then a thread that
-    /// has no read under way (`is_idle`) ends.
+    /// Returns the number of the next read. With `None`, or with a number beyond the plan, no read
+    /// begins now. Then a thread that has no read in flight (`is_idle`) ends.
     fn next(&self, is_idle: bool) -> Option<usize>;
 
-    /// A read that `next` returned has come or failed. The plan does not call it for a number beyond the plan.
+    /// Notes that a read from `next` has ended or failed. The plan does not call it for a number
+    /// beyond the plan.
     fn ended(&self) {}
 }
 
@@ -70,13 +72,13 @@ impl<F: Fn() -> Option<usize> + Sync> ReadOrder for F {
 }
 
 impl ReadPlan {
-    /// Plans the reading of `wanted`. Equal places are read once and handed on for each.
+    /// Plans the reading of `wanted`. Equal pack extents are read once and passed on for each item.
     pub fn new(pool: &Pool, wanted: &[ReadItem]) -> ReadPlan {
         ReadPlan::within(pool, wanted, u64::MAX)
     }
 
-    /// The same in reads of at most `span_bytes_max`, but for single frames and chunks: somebody else
-    /// who wants something small does not wait long behind them.
+    /// Plans reads of at most `span_bytes_max`, except for longer frames and chunks. So other
+    /// readers of small ranges do not wait long behind them.
     pub fn within(pool: &Pool, wanted: &[ReadItem], span_bytes_max: u64) -> ReadPlan {
         let container = pool.config().format.container_bytes;
         let gap_max = pool.config().tuning.read_gap_bytes;
@@ -109,19 +111,18 @@ impl ReadPlan {
         ReadPlan { sorted, steps, read_bytes, is_beside_writes: false }
     }
 
-    /// For a caller that writes to the same pool what it is handed: half of the buffers stay for the
-    /// writes.
+    /// Leaves half of the buffers to writes, for a caller that writes the data to the same pool.
     pub fn beside_writes(mut self) -> ReadPlan {
         self.is_beside_writes = true;
         self
     }
 
-    /// Number of read operations.
+    /// Returns the number of read operations.
     pub fn reads(&self) -> usize {
         self.steps.len()
     }
 
-    /// For each of the wanted, the read that brings it.
+    /// Returns for each of the items the read that brings it.
     pub fn step_of(&self) -> Vec<u32> {
         let mut step_of = vec![0; self.sorted.len()];
         for (number, step) in self.steps.iter().enumerate() {
@@ -132,9 +133,9 @@ impl ReadPlan {
         step_of
     }
 
-    /// The reads in an order in which those of so many packs take turns, each pack's by itself in container
-    /// order: a pack may be on one target, and others could be read from beside it. `None` if that is no other
-    /// order.
+    /// Returns the reads in an order in which `packs_at_once` packs take turns, each pack in
+    /// container order. A pack may be on one target, and other targets can be read at the same
+    /// time. `None` if the order would stay the same.
     fn turns(&self, packs_at_once: usize) -> Option<Vec<usize>> {
         let mut packs: VecDeque<Range<usize>> = VecDeque::new();
         for (number, step) in self.steps.iter().enumerate() {
@@ -159,9 +160,9 @@ impl ReadPlan {
         Some(order)
     }
 
-    /// Reads everything with `threads` threads and hands each verified item to `take`, with its
-    /// number in the caller's list. With `keep_going` faults are collected, otherwise the first ends
-    /// the work. Reads are begun in container order, and with one thread handed on in it.
+    /// Reads everything with `threads` threads, and passes each verified item to `take`, with its
+    /// number in the caller's list. With `keep_going` it collects faults, otherwise the first one
+    /// ends the work. Reads begin in container order; one thread also passes them on in that order.
     pub fn execute(
         &self,
         pool: &Pool,
@@ -174,8 +175,8 @@ impl ReadPlan {
         self.execute_as(pool, (threads, self.depth(pool, threads)), keep_going, &next, take)
     }
 
-    /// The same for who takes items in any order: reads of several packs take turns, so that all targets are
-    /// busy.
+    /// Does the same for a caller that takes items in any order: reads of several packs take turns,
+    /// so that all targets are busy.
     pub fn execute_in_turns(
         &self,
         pool: &Pool,
@@ -191,21 +192,22 @@ impl ReadPlan {
         self.run(pool, (threads, self.depth(pool, threads)), false, keep_going, &next, take)
     }
 
-    /// How many reads are asked for at a time.
+    /// Returns the number of reads in flight at a time.
     fn depth(&self, pool: &Pool, threads: usize) -> usize {
         let staging = pool.staging();
         self.depth_with(staging.total_bytes() / staging.buffer_bytes(), threads)
     }
 
     fn depth_with(&self, buffers: usize, threads: usize) -> usize {
-        // What is being verified has a buffer as well.
+        // Data that is being verified has a buffer as well.
         match self.is_beside_writes {
             true => (buffers / 2).saturating_sub(threads).clamp(1, READS_IN_FLIGHT_MAX),
             false => buffers.saturating_sub(threads).clamp(READS_IN_FLIGHT, READS_IN_FLIGHT_MAX),
         }
     }
 
-    /// The same in another order. `(threads, depth)`: reads asked for over all threads are at most `depth`.
+    /// Does the same in another order, with at most `depth` reads in flight over all `threads`
+    /// threads.
     pub fn execute_as(
         &self,
         pool: &Pool,
@@ -250,14 +252,14 @@ impl ReadPlan {
         faults.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Reads everything at once into buffers made for it: for a few small reads that must not wait for
-    /// those of others to come back.
+    /// Reads everything at once into buffers of its own: for a few small reads that must not wait
+    /// for the buffers of others.
     ///
     /// # Errors
-    /// `Damaged` for the first thing that is missing or wrong.
+    /// `Damaged` for the first item that is missing or wrong.
     pub fn execute_now(&self, pool: &Pool, take: &Take<'_>) -> Result<()> {
         let read = |step: &Step| {
-            // Wherever it begins within a page.
+            // A span may begin anywhere within a page.
             let bytes = (step.span.length as usize + PAGE_BYTES).next_multiple_of(PAGE_BYTES);
             pool.read(step.span, AlignedBuf::zeroed(bytes))
         };
@@ -295,21 +297,21 @@ struct Worker<'a> {
     keep_going: bool,
     take: &'a Take<'a>,
     depth: usize,
-    /// Items are handed on in the order in which they are read: for who copies them side by side.
+    /// Passes items on in the order of the reads, for callers that copy them one after the other.
     in_order: bool,
     /// Threads that read.
     alive: &'a AtomicUsize,
 }
 
-/// Reads under way.
+/// Reads in flight.
 struct Reads {
     queue: Completions<usize, Result<SpanBytes>>,
-    /// For who takes them in order. Anybody else takes them as they come: what is late holds up nothing
-    /// else.
+    /// Order of the reads for callers that need it. `None`: reads are taken as they end, and a late
+    /// one delays no other.
     order: Option<InOrder>,
 }
 
-/// The numbers of the reads that were not taken yet, and what has come before its turn.
+/// The numbers of the reads that were not taken yet, and the reads that ended before their turn.
 type InOrder = (VecDeque<usize>, HashMap<usize, Result<SpanBytes>>);
 
 impl Reads {
@@ -345,7 +347,8 @@ impl Reads {
     }
 }
 
-/// Counts the reads that a thread has begun. All of them end with it, also in a panic: other threads may wait for room.
+/// Counts the reads that a thread has begun. All of them end with it, also in a panic: other
+/// threads may wait for room.
 struct Given<'a> {
     order: &'a dyn ReadOrder,
     count: usize,
@@ -375,7 +378,7 @@ impl Worker<'_> {
         self.alive.fetch_add(1, Ordering::AcqRel);
         let done = self.read_all();
         let is_last = self.alive.fetch_sub(1, Ordering::AcqRel) == 1;
-        // The others read the rest, if there are any.
+        // The other threads read the rest, if there are any.
         if let Err(error) = done
             && is_last
         {
@@ -383,21 +386,21 @@ impl Worker<'_> {
         }
     }
 
-    /// Reads until nothing is left.
+    /// Reads until no read is left.
     ///
     /// # Errors
-    /// There is no memory for even one buffer.
+    /// If there is no memory for even one buffer.
     fn read_all(&self) -> Result<()> {
         let mut in_flight = Reads::new(self.in_order);
         let mut given = Given { order: self.order, count: 0 };
         let mut frame = Frame::default();
         loop {
             while in_flight.len() < self.depth && !self.stop.load(Ordering::Relaxed) {
-                // With reads of our own under way their buffers will come back.
+                // While this thread has reads in flight, their buffers will return.
                 let buffer = match self.pool.staging().try_take() {
                     Some(buffer) => buffer,
-                    // Others hold them all, and may wait for us. So reads exceed the pool by at most a
-                    // buffer for each of their threads.
+                    // Other threads hold all buffers, and may wait for this one. So reads exceed
+                    // the pool by at most a buffer for each of their threads.
                     None if in_flight.is_empty() => {
                         let bytes = self.pool.staging().buffer_bytes();
                         AlignedBuf::try_not_inherited(bytes)
@@ -416,7 +419,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Nobody reads what is left, if anything is.
+    /// Reports `error` for the next read if one is left, since no thread will read it.
     fn give_up(&self, error: Error) {
         let next = self.order.next(true);
         if next.is_some() {
@@ -449,7 +452,7 @@ impl Worker<'_> {
                         break (self.take)(*number as usize, there);
                     }
                     Err(error) if !may_read_again => break Err(error),
-                    // A part of it is damaged; which, only the checksums of all its parts can tell.
+                    // A part of it is damaged; only the checksums of all its parts show which.
                     Err(error) => {
                         may_read_again = false;
                         match self.pool.read_checked(step.span) {
@@ -457,7 +460,7 @@ impl Worker<'_> {
                                 (read, frame.extent, verified) = (Ok(again), None, None);
                                 pages.forget();
                             }
-                            // What cannot be read just now may be whole.
+                            // Data that cannot be read now may be whole.
                             Err(again) => break Err(error.or_rather(again)),
                         }
                     }
@@ -475,7 +478,7 @@ impl Worker<'_> {
     }
 }
 
-/// The frame decompressed last: its chunks are wanted one after the other.
+/// The frame decompressed last: readers take its chunks one after the other.
 #[derive(Default)]
 struct Frame {
     extent: Option<u32>,
@@ -483,8 +486,8 @@ struct Frame {
 }
 
 impl Frame {
-    /// The bytes that are wanted, of what was read as `span`: what they should be, as `is_known` says
-    /// already or their fingerprint.
+    /// Returns the wanted bytes of the `span` that was read. They are right, since `is_known` says
+    /// so or since their fingerprint matches.
     fn verified<'a>(
         &'a mut self,
         read: &'a Result<SpanBytes>,
@@ -503,7 +506,7 @@ impl Frame {
             .ok_or_else(|| mismatch(wanted))
     }
 
-    /// The bytes at `place`, which lies in what was read as `span`.
+    /// Returns the bytes of `extent`, which is within the `span` that was read.
     fn chunk<'a>(
         &'a mut self,
         read: &'a [u8],
@@ -521,13 +524,13 @@ impl Frame {
                 .map_err(|e| e.context(format!("at {} of pack {}", extent.offset, extent.pack)))?;
             self.extent = Some(extent.offset);
         }
-        // Where chunks lie in their frame was checked when the directory was decoded.
+        // The decoder of the directory has checked the chunk's offset in its frame.
         Ok(&self.decompressor.last()[frame.first as usize..][..extent.length as usize])
     }
 }
 
-/// Numbers of the wanted in the order of their places. Packs are few and their ids long, so these are compared
-/// once.
+/// Returns the numbers of the items in the order of their pack extents. Packs are few and their ids
+/// long, so it compares the ids only once.
 fn in_container_order(wanted: &[ReadItem]) -> Vec<u32> {
     let mut packs: HashMap<PackId, u32> = wanted.iter().map(|w| (w.extent.pack, 0)).collect();
     let mut ids: Vec<PackId> = packs.keys().copied().collect();

@@ -1,4 +1,4 @@
-//! Finds the checkpoint to restore: the newest that is whole.
+//! Finds the checkpoint to restore: the newest whole one.
 
 use super::image::MemoryImage;
 use super::reload::{Logs, Reload};
@@ -8,40 +8,41 @@ use outlive_format::Manifest;
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, ErrorKind, JobName, Rank, Result};
 
-/// Which checkpoint to restore.
+/// The checkpoint to restore.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Select {
-    /// The newest that is whole.
+    /// The newest whole one.
     Newest,
-    /// The newest that opens and that nobody has found damaged, for whoever reads only a part.
+    /// The newest one that opens and has no known damage, for readers of only a part.
     Sound,
-    /// This one or none.
+    /// Only this one.
     Epoch(Epoch),
 }
 
-/// Checkpoints that were passed over, newest first, and why. Epoch 0: the manifest could not be read.
+/// Skipped checkpoints, newest first, with the errors. Epoch 0: the manifest could not be read.
 pub type Skipped = Vec<(Epoch, Error)>;
 
-/// The epoch that was found, what the attempt made of it, and what was passed over.
+/// The epoch that was found, the result of the attempt, and the skipped checkpoints.
 type Selection<T> = (Epoch, T, Skipped);
 
-/// Which checkpoints are looked for.
+/// The checkpoints that a search considers.
 #[derive(Clone, Copy)]
 pub struct Kind<'a> {
-    /// Whether a manifest is of one of them.
+    /// Whether a manifest describes one of them.
     pub is: &'a dyn Fn(&Manifest) -> bool,
-    /// Whether a checkpoint opens: who asked for one that is damaged is told of others.
+    /// Whether a checkpoint opens: the error for a damaged epoch names another one that does.
     pub opens: &'a dyn Fn(&Manifest) -> bool,
 }
 
-/// The newest checkpoint of memory that opens and on which `attempt` succeeds. `Damaged` errors send it to the
-/// next older one, and so do those of targets that are away while only the slow tier is there; all others end
-/// the search. A gc moves chunks while this reads: what is missing then is looked for again as the log has it
-/// now.
+/// Returns the newest checkpoint of memory that opens and on which `attempt` succeeds. After a
+/// `Damaged` error the search tries the next older one. It does so, too, after errors of away
+/// targets, while only the slow tier is reachable. All other errors end it. If a gc moves chunks
+/// meanwhile, the search looks for missing data again, as the log has it then.
 ///
 /// # Errors
-/// `Invalid` if the epoch asked for does not exist; `Damaged` if nothing whole was found, unless all is recorded
-/// as incomplete in a pool with targets in memory: then there is nothing.
+/// `Invalid` if the requested epoch does not exist; `Damaged` if no whole checkpoint was found. In
+/// a pool with volatile targets, the result is `None` if all checkpoints are recorded as
+/// incomplete.
 pub fn first_good<T>(
     pool: &Pool,
     name: &JobName,
@@ -58,11 +59,11 @@ pub fn first_good<T>(
     Ok(found.map(|(_, (checkpoint, value), skipped)| (checkpoint, value, skipped)))
 }
 
-/// What one rank has of the newest checkpoint of memory that opens for it, and on which `attempt`
-/// succeeds; otherwise as [`first_good`].
+/// Returns one rank's image of the newest checkpoint of memory that opens for it, and on which
+/// `attempt` succeeds; otherwise as [`first_good`].
 ///
 /// # Errors
-/// As [`first_good`]; `Invalid` if a checkpoint has no such rank.
+/// As for [`first_good`]; `Invalid` if a checkpoint has no such rank.
 pub fn first_of_rank<T>(
     pool: &Pool,
     name: &JobName,
@@ -78,11 +79,11 @@ pub fn first_of_rank<T>(
     Ok(found.map(|(_, (checkpoint, value), skipped)| (checkpoint, value, skipped)))
 }
 
-/// The newest manifest of memory that opens for a rank, and on which `attempt`, which gets the number of the
-/// newest record besides, succeeds; otherwise as [`first_good`].
+/// Returns the newest manifest of memory that opens for a rank, and on which `attempt` succeeds;
+/// otherwise as [`first_good`]. `attempt` also gets the number of the newest record.
 ///
 /// # Errors
-/// As [`first_good`].
+/// As for [`first_good`].
 pub fn first_with_rank<T>(
     pool: &Pool,
     name: &JobName,
@@ -96,12 +97,12 @@ pub fn first_with_rank<T>(
     first_manifest(pool, name, select, Kind { is: &is_memory, opens: &opens }, attempt)
 }
 
-/// The newest manifest of a kind on which `attempt`, which gets the number of the newest record
-/// besides, succeeds; otherwise as [`first_good`]. An epoch that is asked for may be of any kind. The log records
-/// which checkpoints proved damaged.
+/// Returns the newest manifest of a kind on which `attempt` succeeds; otherwise as [`first_good`].
+/// `attempt` also gets the number of the newest record. A requested epoch may be of any kind. The
+/// log records which checkpoints proved damaged.
 ///
 /// # Errors
-/// As [`first_good`].
+/// As for [`first_good`].
 pub fn first_manifest<T>(
     pool: &Pool,
     name: &JobName,
@@ -112,16 +113,16 @@ pub fn first_manifest<T>(
     let mut passed = Skipped::new();
     let found = search(pool, name, select, kind, attempt, &mut passed);
     for (epoch, _) in passed.iter().filter(|(_, why)| why.kind() == ErrorKind::Damaged) {
-        // A pool that cannot be written to is read all the same.
+        // A pool that is not writable can be read all the same.
         let _ = mark_suspect(pool, name, *epoch);
     }
     found
 }
 
-/// The same, and records nothing.
+/// Does the same, and records nothing.
 ///
 /// # Errors
-/// As [`first_good`].
+/// As for [`first_good`].
 pub fn find_manifest<T>(
     pool: &Pool,
     name: &JobName,
@@ -132,7 +133,7 @@ pub fn find_manifest<T>(
     search(pool, name, select, kind, attempt, &mut Skipped::new())
 }
 
-/// The same; says in `passed` which checkpoints it passed over, also if it fails.
+/// Does the same; lists the skipped checkpoints in `passed`, also if it fails.
 fn search<T>(
     pool: &Pool,
     name: &JobName,
@@ -158,7 +159,7 @@ fn search<T>(
     }
 }
 
-/// Why a checkpoint is passed over that was found damaged by somebody who could not go on with it.
+/// Returns the error for a skipped checkpoint that is marked suspect.
 pub fn suspect(pool: &Pool, epoch: Epoch, job: &JobName) -> Error {
     Error::damaged(format!(
         "checkpoint {epoch} of job {job} is suspect: damage was found in it; `{}` \
@@ -167,7 +168,7 @@ pub fn suspect(pool: &Pool, epoch: Epoch, job: &JobName) -> Error {
     ))
 }
 
-/// Why a checkpoint is passed over that a scrub has recorded as incomplete.
+/// Returns the error for a skipped checkpoint that a scrub has recorded as incomplete.
 pub fn incomplete(pool: &Pool, epoch: Epoch, job: &JobName) -> Error {
     Error::damaged(format!(
         "checkpoint {epoch} of job {job} is incomplete: a scrub has found that something of it is lost; \
@@ -183,12 +184,12 @@ struct Search<'a> {
     kind: Kind<'a>,
     /// Number of the log's newest record when the search began.
     listed: u64,
-    /// Number of the newest record that was read: an archive may have taken the place of others.
+    /// Number of the newest record that was read: an archive may have replaced others.
     as_of: u64,
     /// Newest epoch seen.
     newest: Epoch,
     skipped: Skipped,
-    /// Of these, how many the log says to be incomplete.
+    /// Number of them that the log lists as incomplete.
     lost: usize,
 }
 
@@ -224,7 +225,7 @@ impl Search<'_> {
                         }
                         _ => {}
                     }
-                    // The first attempt may have been what found that the targets are away.
+                    // The first attempt may have found out that the targets are away.
                     let mut tried = attempt(manifest, self.as_of);
                     if tried.as_ref().is_err_and(|e| e.kind() == ErrorKind::Retry)
                         && pool.is_slow_alone()
@@ -235,7 +236,7 @@ impl Search<'_> {
                         .map(|value| (manifest.epoch, value))
                         .map_err(|error| (manifest.epoch, error))
                 }
-                // What cannot be read may have been a checkpoint; its epoch is not known.
+                // An unreadable record may have been a checkpoint; its epoch is unknown.
                 (Err(error), _) => Err((0, error.clone())),
             };
             match outcome {
@@ -244,8 +245,8 @@ impl Search<'_> {
                     self.lost += usize::from(entry.incomplete);
                     self.skipped.push((epoch, error));
                 }
-                // What is only on a target that is away is not lost. But whoever restores from the slow
-                // tier wants what is there, as long as nothing else can come.
+                // Data that is only on an away target is not lost. But while only the slow tier is
+                // reachable, a restore uses the data that it has.
                 Err((epoch, error))
                     if error.is_away()
                         && !matches!(select, Select::Epoch(_))
@@ -277,7 +278,7 @@ impl Search<'_> {
             }
             return Ok(Some((epoch, value, self.skipped)));
         }
-        // One that is away may be whole.
+        // A checkpoint on away targets may be whole.
         let away = skipped.iter().find(|(_, error)| error.kind() == ErrorKind::Retry);
         if let (Some((_, away)), false) = (away, matches!(select, Select::Epoch(_))) {
             return Err(away.clone().context(format!(
@@ -286,7 +287,7 @@ impl Search<'_> {
         }
         let is_all = !skipped.is_empty() && self.lost == skipped.len();
         if is_all && !matches!(select, Select::Epoch(_)) && pool.has_volatile() {
-            // As was to be expected when the host of such a pool is started anew: its programs begin anew.
+            // Expected after a restart of the host of such a pool: its programs begin again.
             pool.warn(format!(
                 "job {name} has no checkpoint any more: all {} were lost with the memory that they were in, \
                  and are recorded as incomplete",
@@ -308,12 +309,12 @@ impl Search<'_> {
         }
     }
 
-    /// The error for an epoch that was asked for and is damaged; others may be whole.
+    /// Returns the error for a requested epoch that is damaged; others may be whole.
     fn one_damaged(&self, epoch: Epoch, why: &Error) -> Error {
         let (pool, name) = (self.pool, self.name);
         let of = format!("checkpoint {epoch} of job {name}");
         let why = why.message().strip_prefix(&format!("{of}: ")).unwrap_or(why.message());
-        // A program's memory does not help who asked for files, nor the other way round.
+        // A program's memory does not help a reader of files, nor the other way round.
         let is_asked = |entry: &Entry| entry.manifest().is_some_and(|m| m.epoch == epoch);
         let asked = history(pool, name).ok().and_then(|mut entries| entries.find(is_asked));
         let kind = asked.as_ref().and_then(Entry::manifest).map(Manifest::is_of_files);

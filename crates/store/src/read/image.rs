@@ -1,4 +1,4 @@
-//! An image of memory, opened for reading: its catalog and page trees, every node of them verified.
+//! An image of memory, opened for reading: its catalog and page trees, with every node verified.
 
 use super::streams::{RestorePlan, RestoreSink, RestoreStats, Transfers};
 use super::trees::read_trees;
@@ -23,7 +23,7 @@ pub struct Stream {
     pub tree: PageTree,
 }
 
-/// Whether the log has a checkpoint still as `manifest` says, with everything in the same places.
+/// Returns whether the log still has the checkpoint of `manifest`, with all pack extents unchanged.
 pub(super) fn is_in_log(pool: &Pool, job: &JobName, manifest: &Manifest) -> Result<bool> {
     for entry in history(pool, job)? {
         if let Some(now) = entry.manifest().filter(|now| now.epoch == manifest.epoch) {
@@ -33,7 +33,7 @@ pub(super) fn is_in_log(pool: &Pool, job: &JobName, manifest: &Manifest) -> Resu
     Ok(false)
 }
 
-/// What one rank has of a checkpoint of memory: its metadata, read and verified.
+/// One rank's image of memory: its metadata, read and verified.
 #[derive(Debug)]
 pub struct MemoryImage {
     pool: Pool,
@@ -60,7 +60,7 @@ impl MemoryImage {
         MemoryImage::open_as_of(pool, job, manifest, 0)
     }
 
-    /// Opens what one rank has of a checkpoint, and reads nothing of what other ranks have.
+    /// Opens one rank's image of a checkpoint, and reads no data of other ranks.
     ///
     /// # Errors
     /// `Damaged` if any of its metadata is missing or wrong; `Invalid` if there is no such rank.
@@ -75,7 +75,7 @@ impl MemoryImage {
         MemoryImage::open_image(pool, job, manifest, image, 0)
     }
 
-    /// The same with an image that has been found already, knowing the log up to record `as_of`.
+    /// Opens an image that is already known, as of record `as_of` of the log.
     pub(crate) fn open_image(
         pool: &Pool,
         job: &JobName,
@@ -87,7 +87,7 @@ impl MemoryImage {
         MemoryImage::open_inner(pool, job, manifest, image, as_of).map_err(|e| e.context(of))
     }
 
-    /// The same, knowing the log up to record `as_of`.
+    /// Opens the only image, as of record `as_of` of the log.
     pub(crate) fn open_as_of(
         pool: &Pool,
         job: &JobName,
@@ -137,7 +137,7 @@ impl MemoryImage {
             }
         }
         let trees = read_trees(pool, &locator, &roots).map_err(|error| {
-            // One after the other they say whose it is.
+            // Read one by one, the trees show which stream the error concerns.
             let is_hit = |root: &TreeRef| read_trees(pool, &locator, &[*root]).is_err();
             match roots.iter().position(is_hit) {
                 Some(at) => error.context(stream_words(&names[at])),
@@ -147,8 +147,8 @@ impl MemoryImage {
         let streams =
             names.into_iter().zip(trees).map(|(name, tree)| Stream { name, tree }).collect();
         if let Some(damage) = &instead_of {
-            // Programs that go on from it, and rules of prunes, must hear of it. A pool that cannot be written to is read
-            // all the same.
+            // Programs that continue from it, and prune rules, must know of the damage. A pool that
+            // is not writable can be read all the same.
             let _ = mark_suspect(pool, job, manifest.epoch);
             pool.warn(format!(
                 "{damage}: the directories of all packs tell where {} is; run: {}",
@@ -174,57 +174,58 @@ impl MemoryImage {
         })
     }
 
-    /// What it is called, for people.
+    /// Returns its name for messages.
     pub(crate) fn words(&self) -> String {
         image_words(&self.job, &self.manifest, self.image.rank)
     }
 
-    /// Its epoch.
+    /// Returns its epoch.
     pub fn epoch(&self) -> Epoch {
         self.manifest.epoch
     }
 
-    /// Its job.
+    /// Returns its job.
     pub fn job(&self) -> &JobName {
         &self.job
     }
 
-    /// The manifest.
+    /// Returns the manifest.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// The image that was opened.
+    /// Returns the image that was opened.
     pub fn image(&self) -> &ImageRef {
         &self.image
     }
 
-    /// The segments that resolve what the image needs.
+    /// Returns the segments that list everything that the image needs.
     pub fn segments(&self) -> &[SegmentRef] {
         &self.segments
     }
 
-    /// Whether a segment is damaged, so that a search told where things are.
+    /// Returns whether a segment is damaged, so that a search has found the pack extents.
     pub(crate) fn is_searched(&self) -> bool {
         self.is_searched
     }
 
-    /// Every region, in the order in which it was saved.
+    /// Returns every region, in the order in which it was saved.
     pub fn regions(&self) -> &[RegionDesc] {
         &self.regions
     }
 
-    /// What the front door kept with the image.
+    /// Returns the attachment of the front door.
     pub fn attachment(&self) -> &[u8] {
         &self.catalog.attachment
     }
 
-    /// Its streams: the packed stream first if there is one, then one for each large region.
+    /// Returns its streams: the packed stream first if there is one, then one for each large
+    /// region.
     pub fn streams(&self) -> &[Stream] {
         &self.streams
     }
 
-    /// Number of the newest record in the log when this was opened.
+    /// Returns the number of the newest record in the log when this was opened.
     pub(crate) fn as_of(&self) -> u64 {
         self.as_of
     }
@@ -237,7 +238,7 @@ impl MemoryImage {
         &self.locator
     }
 
-    /// Where the bytes of `selected` streams come from.
+    /// Returns the sources of the bytes of `selected` streams.
     ///
     /// # Errors
     /// `Damaged` if a chunk is in none of the segments.
@@ -271,17 +272,16 @@ impl MemoryImage {
         RestorePlan::new(&self.pool, &self.locator, &trees).map_err(|e| e.context(self.words()))
     }
 
-    /// Reads `selected` streams into `sink`, every byte verified before it is handed over.
+    /// Reads `selected` streams into `sink`, which gets only verified bytes.
     ///
     /// # Errors
-    /// `Damaged` if anything is missing or wrong; what was handed over until then was right, but is
-    /// not all.
+    /// `Damaged` if any data is missing or wrong; the bytes in `sink` are right, but incomplete.
     pub fn read(&self, selected: &[usize], sink: &dyn RestoreSink) -> Result<RestoreStats> {
         self.plan(selected)?.execute(&self.pool, sink).map_err(|e| e.context(self.words()))
     }
 
-    /// Every chunk of the image with its place, the catalog's included; and for each region of
-    /// which a chunk is in none of the segments, which.
+    /// Returns every chunk of the image with its pack extent, including the catalog's. Also returns
+    /// an error for each region with a chunk that no segment lists.
     pub fn wanted(&self) -> (Vec<ReadItem>, Vec<Error>) {
         let (mut all, mut faults) = (Vec::new(), Vec::new());
         let mut add = |tree: &PageTree, words: &dyn Fn() -> String| match RestorePlan::wanted(
@@ -299,10 +299,10 @@ impl MemoryImage {
         (all, faults)
     }
 
-    /// The packed stream's bytes; empty if there is none.
+    /// Returns the packed stream's bytes; empty if there is none.
     ///
     /// # Errors
-    /// Those of [`MemoryImage::read`].
+    /// As for [`MemoryImage::read`].
     pub fn packed_bytes(&self) -> Result<Vec<u8>> {
         match self.streams.first() {
             Some(stream) if stream.name == PACKED_STREAM => {
@@ -313,13 +313,13 @@ impl MemoryImage {
         }
     }
 
-    /// Number of the stream that holds a region of its own.
+    /// Returns the numbers of the streams by name, for regions with a stream of their own.
     pub fn stream_of(&self) -> HashMap<&str, usize> {
         self.streams.iter().enumerate().map(|(at, stream)| (stream.name.as_str(), at)).collect()
     }
 }
 
-/// What an image is called, for people.
+/// Returns the name of an image for messages.
 pub(crate) fn image_words(job: &JobName, manifest: &Manifest, rank: Rank) -> String {
     let epoch = manifest.epoch;
     match manifest.world_size {
@@ -328,10 +328,10 @@ pub(crate) fn image_words(job: &JobName, manifest: &Manifest, rank: Rank) -> Str
     }
 }
 
-/// Regions must lie within the packed stream that the manifest names.
+/// Checks that packed regions lie within the packed stream of the manifest.
 ///
 /// # Errors
-/// `Damaged` if one does not.
+/// `Damaged` if a region does not.
 pub fn check_packed(catalog: &Catalog, packed: TreeRef) -> Result<()> {
     for region in &catalog.regions {
         if let RegionLocation::Packed { offset } = region.desc.location
@@ -346,7 +346,7 @@ pub fn check_packed(catalog: &Catalog, packed: TreeRef) -> Result<()> {
     Ok(())
 }
 
-/// Reads the catalog that `root` names.
+/// Reads the catalog with the root `root`.
 ///
 /// # Errors
 /// `Damaged` if it is missing or wrong.
@@ -354,7 +354,7 @@ pub fn read_catalog(pool: &Pool, locator: &Locator, root: TreeRef) -> Result<Cat
     Catalog::decode(&read_stream(pool, locator, root)?)
 }
 
-/// Reads the stream that `root` names into memory. Meant for catalogs and packed streams.
+/// Reads the stream with the root `root` into memory. Meant for catalogs and packed streams.
 ///
 /// # Errors
 /// `Damaged` if it is missing or wrong.
@@ -371,14 +371,14 @@ fn read_whole(pool: &Pool, locator: &Locator, stream: Stream) -> Result<Vec<u8>>
             let mut whole = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             whole[offset as usize..][..bytes.len()].copy_from_slice(bytes);
         }
-        // The vector began as zeros.
+        // The vector begins as zeros.
         fn zero(&self, _stream: usize, _offset: u64, _length: u64) {}
     }
     let plan = RestorePlan::new(pool, locator, &[(0, &stream.tree)])?;
     let length = usize::try_from(stream.tree.bytes)
         .map_err(|_| Error::invalid("a stream is longer than this machine's memory"))?;
     let mut whole = Vec::new();
-    // The length comes from a verified node, yet it may be too much for this machine.
+    // The length comes from a verified node, yet this machine may lack the memory.
     whole
         .try_reserve_exact(length)
         .map_err(|_| Error::full(format!("cannot allocate {length} bytes of memory")))?;
@@ -388,7 +388,7 @@ fn read_whole(pool: &Pool, locator: &Locator, stream: Stream) -> Result<Vec<u8>>
     Ok(sink.0.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// What a stream is, for people.
+/// Returns the name of a stream for messages.
 pub fn stream_words(name: &str) -> String {
     match name == PACKED_STREAM {
         true => "regions below 64 KiB".to_owned(),

@@ -1,4 +1,4 @@
-//! What page trees need: every node and chunk below their roots.
+//! Finds the data that page trees need: every node and chunk below their roots.
 
 use super::nodes::{Lost, Raw, merge_from, read_what_is_there};
 use crate::index::{Locator, Pages, ReadItem};
@@ -7,37 +7,37 @@ use outlive_pool::Pool;
 use outlive_types::{Fingerprint, Result};
 use std::collections::{HashMap, HashSet};
 
-/// Something that a tree needs.
+/// A node or chunk that a tree needs.
 #[derive(Clone, Copy, Debug)]
 pub enum Live {
-    /// A node, and where it is.
+    /// A node, and its pack extent.
     Node(ReadItem),
     /// A chunk, or some pages of it.
     Chunk(Fingerprint, Pages),
 }
 
-/// A node with all below it: its fingerprint and level. Levels beyond those of trees tell catalogs
-/// and recipes apart.
+/// A node with everything below it: its fingerprint and level. Levels beyond those of trees
+/// distinguish catalogs and recipes.
 pub type Subtree = (Fingerprint, u8);
 
-/// Takes what a walk over the needs of checkpoints finds.
+/// Receives the results of a walk over the needs of checkpoints.
 pub trait Needs {
-    /// `of` (the checkpoint itself: none) has the subtree. Returns whether to look into it.
+    /// Notes that `of` (`None`: the checkpoint itself) has the subtree. Returns whether to walk it.
     fn enter(&mut self, subtree: Subtree, of: Option<Subtree>) -> bool;
 
-    /// The subtree needs something, besides the subtrees below it.
+    /// Notes that the subtree needs a node or chunk, besides the subtrees below it.
     ///
     /// # Errors
-    /// Whatever ends the walk.
+    /// An error ends the walk.
     fn add(&mut self, of: Subtree, live: Live) -> Result<()>;
 }
 
-/// Calls `each` with every node and chunk that is needed, some of them more than once. Subtrees in
-/// `visited` were dealt with before, and are left out.
+/// Calls `each` for every node and chunk that is needed, some of them more than once. Skips the
+/// subtrees in `visited`.
 pub struct Once<'a> {
-    /// Subtrees that were looked into.
+    /// Subtrees that were walked.
     pub visited: &'a mut HashSet<Subtree>,
-    /// Called with what is needed.
+    /// Called with each need.
     pub each: &'a mut dyn FnMut(Live) -> Result<()>,
 }
 
@@ -51,11 +51,11 @@ impl Needs for Once<'_> {
     }
 }
 
-/// Finds every node and chunk that trees need; each root comes with what it belongs to. The locator
-/// must know all nodes.
+/// Finds every node and chunk that trees need; each root comes with the subtree to which it
+/// belongs. The locator must know all nodes.
 ///
 /// # Errors
-/// `Damaged` if a node is missing or wrong, unless `lost` takes that; what `needs` reports.
+/// `Damaged` if a node is missing or wrong, unless `lost` takes that; errors of `needs`.
 pub fn walk_live(
     pool: &Pool,
     locator: &Locator,
@@ -92,7 +92,8 @@ pub fn walk_live(
                     }
                 }
                 Raw::Leaf(leaf) => {
-                    // A base is needed to know what its delta leaves of it, visited or not.
+                    // A base shows which of its extents its delta still uses, so it is read even if
+                    // it was visited.
                     if let LeafKind::Delta { base, .. } = leaf.kind {
                         next.push((base, 0));
                     }

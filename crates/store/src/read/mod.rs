@@ -1,10 +1,10 @@
-//! Reading, the floor below saves, restores, gcs, copies and diffs: manifest -> places -> page trees
-//! or listings -> a plan in container order -> verified bytes.
+//! Reading, the floor below saves, restores, gcs, copies and diffs: manifest -> pack extents ->
+//! page trees or listings -> a plan in container order -> verified bytes.
 //!
-//! `find` chooses a checkpoint of a job, and `again` looks again where a gc has moved something; `image`
-//! and `files` open what one rank has of it; `trees`, `nodes` and `live` walk over what it needs;
-//! `streams` plans what goes where, `ranges` for parts, `ranks` for parts of other ranks' images; `chunks`
-//! reads, and hands on what is `verified`.
+//! `find` chooses a checkpoint of a job, and `reload` repeats a read after a gc has moved data.
+//! `image` and `files` open one rank's image of it; `trees`, `nodes` and `live` walk over the data
+//! that it needs. `streams` plans the transfers of a restore, `ranges` those of parts, `ranks`
+//! those of parts of other ranks' images. `chunks` reads, and passes on `verified` bytes.
 
 mod any;
 mod chunks;

@@ -10,8 +10,8 @@ use outlive_types::{Error, ErrorKind, Fingerprint, Result};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-/// Called with what is missing or wrong, by whoever wants the rest all the same; without it, that
-/// is an error.
+/// Called with each missing or wrong node, for callers that want the rest all the same; without it,
+/// such a node is an error.
 pub type Lost<'a> = Option<&'a mut dyn FnMut(Fingerprint)>;
 
 /// A decoded node, before its children are known.
@@ -23,7 +23,7 @@ pub(super) enum Raw {
 /// Reads inner nodes of one level.
 ///
 /// # Errors
-/// `Damaged` if one is missing or wrong.
+/// `Damaged` if a node is missing or wrong.
 pub fn read_inner(
     pool: &Pool,
     locator: &Locator,
@@ -41,10 +41,10 @@ pub fn read_inner(
     inner.collect()
 }
 
-/// Reads leaves as they are, without the chains below them.
+/// Reads single leaves, without the chains below them.
 ///
 /// # Errors
-/// `Damaged` if one is missing or wrong.
+/// `Damaged` if a leaf is missing or wrong.
 pub fn read_leaf_nodes(
     pool: &Pool,
     locator: &Locator,
@@ -64,7 +64,7 @@ pub fn read_leaf_nodes(
 /// Reads leaves, each merged with the chain below it into a full one.
 ///
 /// # Errors
-/// `Damaged` if one is missing or wrong.
+/// `Damaged` if a leaf is missing or wrong.
 pub fn read_leaves(
     pool: &Pool,
     locator: &Locator,
@@ -86,13 +86,13 @@ pub fn read_leaves(
     fps.iter().map(|fp| Ok((*fp, merge_from(&parts, *fp)?))).collect()
 }
 
-/// The leaf `fp` merged with the chain below it.
+/// Returns the leaf `fp`, merged with the chain below it.
 pub(super) fn merge_from(leaves: &HashMap<Fingerprint, Leaf>, fp: Fingerprint) -> Result<Leaf> {
     let mut parts: Vec<&Leaf> = Vec::new();
     let mut next = Some(fp);
     while let Some(fp) = next {
         let leaf = leaves.get(&fp).ok_or_else(|| misplaced(fp))?;
-        // A delta's chain is one longer than its base's, so this ends.
+        // A delta's chain is one longer than its base's, so the loop ends.
         if parts.last().is_some_and(|above| leaf.chain() + 1 != above.chain()) {
             return Err(misplaced(fp));
         }
@@ -113,7 +113,7 @@ pub(super) fn read_wave(
     read_what_is_there(pool, locator, wave, &mut None)
 }
 
-/// The nodes of a wave; `lost` takes those that are not there.
+/// Reads the nodes of a wave; `lost` takes the missing ones.
 pub(super) fn read_what_is_there(
     pool: &Pool,
     locator: &Locator,
@@ -164,10 +164,10 @@ pub(super) fn read_what_is_there(
     Ok(out.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Reads the chains of leaves that are not kept, merged into one full leaf each.
+/// Reads the chains of leaves that are not kept, each merged into one full leaf.
 ///
 /// # Errors
-/// `Damaged`, and what the target reports.
+/// `Damaged`; errors of the target.
 pub fn read_merged(pool: &Pool, leaves: &[&LeafNode]) -> Result<Vec<Leaf>> {
     if leaves.is_empty() {
         return Ok(Vec::new());
@@ -203,7 +203,7 @@ pub fn read_merged(pool: &Pool, leaves: &[&LeafNode]) -> Result<Vec<Leaf>> {
         .collect()
 }
 
-/// Merges a chain given newest first; the last is a full leaf.
+/// Merges a chain that is given newest first; its last part is a full leaf.
 pub(super) fn merge(parts: &[&Leaf]) -> Option<Leaf> {
     let (full, deltas) = parts.split_last()?;
     Some(Leaf::overlay(full, deltas.iter().rev().copied()))

@@ -1,4 +1,5 @@
-//! Single pages are verified in groups: that is faster than one by one (`outlive_chunk::fingerprint_pages`).
+//! Verifies single pages in groups: that is faster than one by one
+//! (`outlive_chunk::fingerprint_pages`).
 
 use crate::index::ReadItem;
 use outlive_chunk::{PAGES_AT_ONCE, fingerprint_pages};
@@ -6,18 +7,18 @@ use outlive_pool::Span;
 use outlive_types::PAGE_BYTES;
 use std::collections::VecDeque;
 
-/// The pages of one read that were verified before they are handed on.
+/// The pages of one read that were verified before they are passed on.
 #[derive(Debug, Default)]
 pub(super) struct VerifiedPages {
-    /// Numbers of items, ascending, and whether these are right.
+    /// Numbers of items, ascending, each with whether it is right.
     found: VecDeque<(usize, bool)>,
-    /// Number of the item behind the last group.
+    /// Number of the item after the last group.
     end: usize,
 }
 
 impl VerifiedPages {
-    /// Whether item `at` is a page that has its fingerprint. False if it is none, or must be verified by itself. The
-    /// caller asks for items of one read, in ascending order.
+    /// Returns whether item `at` is a page with the right fingerprint. False if it is no page, or
+    /// must be verified by itself. The caller asks for items of one read, in ascending order.
     pub fn knows(
         &mut self,
         items: &[(u32, ReadItem)],
@@ -39,7 +40,7 @@ impl VerifiedPages {
         first: usize,
         (read, span): (&[u8], &Span),
     ) {
-        // An item that is wanted twice follows on itself.
+        // An item that is wanted twice follows itself.
         let is_new = |at: usize| at == first || items[at].1.extent != items[at - 1].1.extent;
         let pages = (first..items.len()).filter(|at| is_new(*at));
         let pages = pages.filter_map(|at| Some((at, page_in(&items[at].1, read, span)?)));
@@ -51,14 +52,14 @@ impl VerifiedPages {
             numbers.into_iter().zip(right).map(|(at, fp)| (at, fp == items[at].1.fp)).collect();
     }
 
-    /// The bytes were read again.
+    /// Forgets the pages, since the bytes were read again.
     pub fn forget(&mut self) {
         self.found.clear();
         self.end = 0;
     }
 }
 
-/// The bytes of an item, if they are one page as the program had it.
+/// Returns the bytes of an item, if they are one page as the program had it.
 fn page_in<'a>(item: &ReadItem, read: &'a [u8], span: &Span) -> Option<&'a [u8; PAGE_BYTES]> {
     let extent = &item.extent;
     let is_page =
@@ -76,7 +77,7 @@ mod tests {
     use outlive_pool::PackExtent;
     use outlive_types::{PackId, SessionId};
 
-    /// Twenty pages, of which one is wanted twice, one is wrong, and one is wanted with its neighbour.
+    /// Twenty pages: one is wanted twice, one is wrong, and one is wanted with its neighbour.
     #[test]
     fn only_right_pages_are_known() {
         let pack = PackId::new(SessionId([1; 12]), 0, 0);

@@ -1,4 +1,4 @@
-//! Parts of regions: bytes a to b, verified, without the rest.
+//! Reads parts of regions: bytes a to b, verified, without the rest.
 
 use super::chunks::ReadPlan;
 use super::find::{Select, first_of_rank};
@@ -15,9 +15,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Leaves that are kept in memory for whoever reads parts.
+/// Leaves that are kept in memory for readers of parts.
 const LEAVES_MAX: usize = 256;
-/// Shorter ranges are read at once; longer ones by all threads, through the staging memory.
+/// Shorter ranges are read at once; longer ones by all threads, through staging.
 const AT_ONCE_BYTES: u64 = 4 << 20;
 
 /// Leaves that are too large to be kept with their tree, by stream and block.
@@ -25,7 +25,7 @@ const AT_ONCE_BYTES: u64 = 4 << 20;
 pub(crate) struct Leaves(Mutex<HashMap<(usize, u64), Arc<Leaf>>>);
 
 impl MemoryImage {
-    /// Adds what a range of a stream comes from.
+    /// Adds the sources of a range of a stream.
     ///
     /// # Errors
     /// `Damaged` if a leaf or chunk is missing or wrong.
@@ -63,7 +63,7 @@ impl MemoryImage {
     /// Reads and verifies a range of a stream that begins at `offset` and is as long as `into`.
     ///
     /// # Errors
-    /// `Damaged` if anything of it is missing or wrong; then `into` holds part of it.
+    /// `Damaged` if any of it is missing or wrong; then `into` has part of it.
     pub(crate) fn fetch(
         &self,
         pool: &Pool,
@@ -93,10 +93,10 @@ impl MemoryImage {
         faults.into_iter().next().map_or(Ok(()), |fault| Err(fault.error))
     }
 
-    /// The same image as the log has it now; `None` if that is damaged.
+    /// Opens the same image as the log has it now; `None` if that is damaged.
     ///
     /// # Errors
-    /// `Retry` if its checkpoint was pruned; what the log reports.
+    /// `Retry` if its checkpoint was pruned; errors of the log.
     pub(crate) fn reopen(&self) -> Result<Option<MemoryImage>> {
         let (pool, job, epoch) = (self.pool(), self.job(), self.epoch());
         let (select, rank) = (Select::Epoch(epoch), self.image().rank);
@@ -110,16 +110,16 @@ impl MemoryImage {
         }
     }
 
-    /// For whoever reads by it for long, knowing the log up to record `listed`.
+    /// Makes this image follow the log, for long reads; record `listed` was the newest one so far.
     pub(crate) fn current(self, listed: u64) -> Current<MemoryImage> {
         let (pool, job) = (self.pool().clone(), self.job().clone());
         Current::new(&pool, &job, listed, self, Box::new(MemoryImage::reopen))
     }
 }
 
-/// Reads parts of the regions of one image, wherever a gc puts them meanwhile. Its page trees are in
-/// memory, about 6 MiB for each GiB; of the regions only what is asked for is read. May be used by many
-/// threads at once.
+/// Reads parts of the regions of one image, also while a gc moves them. Its page trees are in
+/// memory, about 6 MiB for each GiB; of the regions it reads only the requested parts. Many threads
+/// may use it at once.
 #[derive(Debug)]
 pub struct RangeReader {
     image: Current<MemoryImage>,
@@ -127,29 +127,28 @@ pub struct RangeReader {
 }
 
 impl RangeReader {
-    /// Reads by an image that was opened.
+    /// Makes a reader of an opened image.
     pub fn new(image: MemoryImage) -> RangeReader {
         let listed = image.as_of();
         RangeReader { image: image.current(listed), leaves: Leaves::default() }
     }
 
-    /// The epoch.
+    /// Returns the epoch.
     pub fn epoch(&self) -> Epoch {
         self.image.get().epoch()
     }
 
-    /// Its regions, in the order in which they were saved.
+    /// Returns its regions, in the order in which they were saved.
     pub fn regions(&self) -> Vec<RegionDesc> {
         self.image.get().regions().to_vec()
     }
 
-    /// Reads the bytes of a region from `offset` on into all of `into`. Every chunk that holds some of
-    /// them is verified first.
+    /// Fills `into` with the bytes of a region from `offset` on. Verifies first every chunk that
+    /// has some of them.
     ///
     /// # Errors
-    /// `Invalid` for a region that the image does not have, or bytes beyond its end; `Damaged` if
-    /// something is missing or wrong, then `into` holds part of it; `Retry` if the checkpoint has been
-    /// pruned.
+    /// `Invalid` for a region that the image does not have, or bytes beyond its end; `Retry` if the
+    /// checkpoint was pruned; `Damaged` if data is missing or wrong. Then `into` has part of it.
     pub fn read(&self, region: &str, offset: u64, into: &mut [u8]) -> Result<()> {
         let image = self.image.get();
         let of = || format!("region \"{}\" of {}", region.escape_debug(), image.words());

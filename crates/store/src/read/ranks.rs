@@ -1,5 +1,6 @@
-//! A checkpoint of several ranks, of which a rank reads what it needs: its own image, and parts of
-//! others', if the program has another number of ranks now, or has divided its arrays otherwise.
+//! A checkpoint of several ranks, of which a rank reads the data that it needs: its own image, and
+//! parts of other images. A program needs those if its number of ranks, or the division of its
+//! arrays, has changed.
 
 use super::image::{MemoryImage, image_words, is_in_log, read_catalog};
 use super::ranges::Leaves;
@@ -20,19 +21,19 @@ pub struct RankImages<'a> {
     as_of: u64,
 }
 
-/// What an image of another rank has, but for its bytes.
+/// Metadata of another rank's image.
 #[derive(Debug)]
 pub struct RankRegions {
-    /// The image, to be opened.
+    /// The image, not opened yet.
     image: Image,
     /// Its regions.
     pub regions: Vec<RegionDesc>,
-    /// What the front door kept with it.
+    /// The attachment of the front door.
     pub attachment: Vec<u8>,
 }
 
 impl<'a> RankImages<'a> {
-    /// The checkpoint of a manifest, knowing the log up to record `as_of`.
+    /// Describes the checkpoint of a manifest, as of record `as_of` of the log.
     pub fn new(
         pool: &'a Pool,
         job: &'a JobName,
@@ -42,34 +43,34 @@ impl<'a> RankImages<'a> {
         RankImages { pool, job, manifest, as_of }
     }
 
-    /// Its epoch.
+    /// Returns its epoch.
     pub fn epoch(&self) -> Epoch {
         self.manifest.epoch
     }
 
-    /// How many ranks have saved it.
+    /// Returns the number of ranks that have saved it.
     pub fn count(&self) -> u32 {
         self.manifest.world_size
     }
 
-    /// Opens what a rank has saved.
+    /// Opens a rank's image.
     ///
     /// # Errors
-    /// As [`MemoryImage::open_rank`].
+    /// As for [`MemoryImage::open_rank`].
     pub fn open(&self, rank: Rank) -> Result<MemoryImage> {
         let image = image_to_restore(self.pool, self.manifest, rank)?;
         MemoryImage::open_image(self.pool, self.job, self.manifest.clone(), image, self.as_of)
     }
 
-    /// Tells the regions of every rank; of each no more than its catalog is read.
+    /// Calls `each` with the regions of every rank; reads only the catalogs.
     ///
     /// # Errors
-    /// `Damaged` if anything of that is missing or wrong; those of `each`.
+    /// `Damaged` if any catalog is missing or wrong; errors of `each`.
     pub fn each(&self, each: &mut dyn FnMut(RankRegions) -> Result<()>) -> Result<()> {
         each_image(self.pool, self.manifest, &mut |image| each(self.regions_of(image.clone())?))
     }
 
-    /// The regions of one rank; no more than its catalog is read.
+    /// Returns the regions of one rank; reads only its catalog.
     ///
     /// # Errors
     /// `Damaged` if that is missing or wrong; `Invalid` if there is no such rank.
@@ -98,8 +99,8 @@ impl<'a> RankImages<'a> {
 }
 
 impl MemoryImage {
-    /// In which stream a region lies, and from which byte on. `None` if all packed regions together have no
-    /// byte.
+    /// Returns the stream of a region, and the offset of its first byte. `None` if all packed
+    /// regions together have no byte.
     pub fn stream_with(&self, region: &RegionDesc) -> Option<(usize, u64)> {
         let (name, from) = match region.location {
             RegionLocation::Packed { offset } => (PACKED_STREAM, offset),
@@ -108,10 +109,10 @@ impl MemoryImage {
         self.streams().iter().position(|stream| stream.name == name).map(|at| (at, from))
     }
 
-    /// Reads ranges of streams, ascending in each, into `sink`, which gets every byte of them verified.
+    /// Reads ranges of streams, ascending in each, into `sink`, which gets only verified bytes.
     ///
     /// # Errors
-    /// As [`MemoryImage::read`].
+    /// As for [`MemoryImage::read`].
     pub fn read_ranges(
         &self,
         ranges: &[(usize, Range<u64>)],

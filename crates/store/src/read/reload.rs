@@ -1,45 +1,45 @@
-//! Looking again. Readers have no session, so gcs and prunes do not wait for them: what a reader looks
-//! for may be moved, or dropped, meanwhile. A gc tells every log before it deletes; so if something is
-//! missing and a log has changed, the reader looks again at what the log says now.
+//! Repeats reads after moves. Readers have no session, so gcs and prunes do not wait for them: a gc
+//! may move, and a prune may drop, the data of a read. A gc reports to every log before it deletes.
+//! So if data is missing and a log has changed, the reader looks again at the log as it is now.
 
 use outlive_pool::Pool;
 use outlive_types::{Error, ErrorKind, JobName, Result, sync};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How often a reader looks again at most.
+/// Most looks of a reader at the logs.
 const ATTEMPTS: usize = 16;
 
-/// Whose logs may tell of what is looked for.
+/// The logs that may report moves of the data.
 #[derive(Clone, Copy)]
 pub(crate) enum Logs<'a> {
-    /// Those of these jobs.
+    /// The logs of these jobs.
     Of(&'a [&'a JobName]),
-    /// Those of all jobs, whichever there are.
+    /// The logs of all jobs that there are.
     All,
 }
 
-/// Tells whether a reader who has missed something should look again.
+/// Decides whether a reader that misses data should look again.
 pub(crate) struct Reload<'a> {
     pool: &'a Pool,
     logs: Logs<'a>,
-    /// The newest record of each log before the reader looked.
+    /// The newest record of each log before the reader began.
     seen: Vec<(JobName, u64)>,
     left: usize,
 }
 
 impl<'a> Reload<'a> {
-    /// For a reader who begins now.
+    /// Makes a `Reload` for a reader that begins now.
     ///
     /// # Errors
-    /// What the log reports.
+    /// Errors of the log.
     pub fn new(pool: &'a Pool, logs: Logs<'a>) -> Result<Reload<'a>> {
         let mut again = Reload { pool, logs, seen: Vec::new(), left: ATTEMPTS };
         again.seen = again.newest()?;
         Ok(again)
     }
 
-    /// For a reader who began when record `number` was the newest of `job`'s log.
+    /// Makes a `Reload` for a reader that began when record `number` was the newest of `job`'s log.
     pub fn since(pool: &'a Pool, logs: Logs<'a>, job: &JobName, number: u64) -> Reload<'a> {
         Reload { pool, logs, seen: vec![(job.clone(), number)], left: ATTEMPTS }
     }
@@ -52,10 +52,10 @@ impl<'a> Reload<'a> {
         }
     }
 
-    /// Whether a log has changed since the reader began, or since this was last asked.
+    /// Returns whether a log has changed since the reader began, or since the last call.
     ///
     /// # Errors
-    /// What the log reports.
+    /// Errors of the log.
     pub fn is_worth_it(&mut self) -> Result<bool> {
         if self.left == 0 {
             return Ok(false);
@@ -66,10 +66,10 @@ impl<'a> Reload<'a> {
     }
 }
 
-/// Does `work`, and does it again if something was missing that a gc or prune may have moved.
+/// Does `work`, and repeats it if data was missing that a gc or prune may have moved.
 ///
 /// # Errors
-/// Those of `work`; what the log reports.
+/// Errors of `work` and of the log.
 pub(crate) fn while_moving<T>(
     pool: &Pool,
     logs: Logs<'_>,
@@ -88,29 +88,29 @@ fn is_missing(error: &Error) -> bool {
     error.kind() == ErrorKind::Damaged
 }
 
-/// Opens something anew; `None` if it is where it was.
+/// Opens an object again; `None` if it has not moved.
 type Reopen<T> = dyn Fn(&T) -> Result<Option<T>> + Send + Sync;
 
-/// Something that was opened by what the log said, and is opened anew when that changes. For readers
-/// that last: many may use it at once.
+/// An object that was opened as of some record of the log, and is opened again when the log has
+/// moved it. For long readers; many threads may use it at once.
 pub(crate) struct Current<T> {
     pool: Pool,
     job: JobName,
     now: Mutex<Now<T>>,
-    /// Held by whoever looks again, which takes reads of the log: one is enough. `now` is held for a moment
-    /// only, so that a page fault that misses nothing waits for none of that.
+    /// Locked during a look at the log, since one thread that reads it is enough. `now` is locked
+    /// only for a moment, so a page fault that misses nothing waits for no such look.
     looking: sync::Mutex<()>,
     reopen: Box<Reopen<T>>,
 }
 
 struct Now<T> {
-    /// The newest record of the log when this was true.
+    /// The newest record of the log when this was up to date.
     listed: u64,
     opened: Arc<T>,
 }
 
 impl<T> Current<T> {
-    /// `opened` when `listed` was the newest record of the job's log.
+    /// Takes `opened`, which was up to date when `listed` was the newest record of the job's log.
     pub fn new(
         pool: &Pool,
         job: &JobName,
@@ -123,12 +123,12 @@ impl<T> Current<T> {
         Current { pool: pool.clone(), job: job.clone(), now, looking, reopen }
     }
 
-    /// The pool.
+    /// Returns the pool.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// As far as it is known.
+    /// Returns the object, as far as it is known.
     pub fn get(&self) -> Arc<T> {
         self.now().opened.clone()
     }
@@ -137,10 +137,10 @@ impl<T> Current<T> {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it is another by now than `seen`, after a look at the log.
+    /// Returns whether the object differs from `seen` by now, after a look at the log.
     ///
     /// # Errors
-    /// What the log reports, and whoever opens it.
+    /// Errors of the log and of opening it again.
     pub fn moved_since(&self, seen: &Arc<T>) -> Result<bool> {
         let _looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
         let (opened, known) = {
@@ -162,10 +162,10 @@ impl<T> Current<T> {
         Ok(true)
     }
 
-    /// Reads by it, and again if something is missing that was moved.
+    /// Reads from the object, and repeats that if data was missing that has moved.
     ///
     /// # Errors
-    /// Those of `work`; what the log reports.
+    /// Errors of `work` and of the log.
     pub fn read<R>(&self, work: &mut dyn FnMut(&T) -> Result<R>) -> Result<R> {
         for _ in 0..ATTEMPTS {
             let seen = self.get();

@@ -1,5 +1,5 @@
-//! The restore plan: which chunk goes where. The destination takes writes in any order, so chunks
-//! are read in container order, each once, and scattered.
+//! The restore plan: the destination of each chunk. The destination takes writes in any order, so
+//! chunks are read in container order, each once, and scattered.
 
 use super::chunks::ReadPlan;
 use super::nodes::read_merged;
@@ -26,20 +26,20 @@ pub trait RestoreSink: Sync {
     fn zero(&self, stream: usize, offset: u64, length: u64);
 }
 
-/// Part of a chunk and where it goes.
+/// Part of a chunk, and its destination.
 #[derive(Clone, Copy, Debug)]
 pub struct Transfer {
     pub stream: u32,
     /// Bytes from the chunk's start.
     from: u32,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u32,
     /// Bytes from the stream's start.
     pub to: u64,
 }
 
 impl Transfer {
-    /// Its part of the chunk.
+    /// Returns its part of the chunk.
     ///
     /// # Errors
     /// `Damaged` if the chunk is too short.
@@ -55,7 +55,7 @@ pub struct Zeros {
     pub length: u64,
 }
 
-/// Where the bytes of streams, or of parts of them, come from: for each piece what is wanted for it.
+/// Sources of the bytes of streams, or of parts of them: for each piece the chunk that it needs.
 #[derive(Debug, Default)]
 pub struct Transfers {
     pub wanted: Vec<ReadItem>,
@@ -63,29 +63,29 @@ pub struct Transfers {
     pub zeros: Vec<Zeros>,
 }
 
-/// What a restore will read and write.
+/// Reads and writes of a restore.
 #[derive(Debug)]
 pub struct RestorePlan {
     reads: ReadPlan,
     pieces: Vec<Transfer>,
     zeros: Vec<Zeros>,
-    /// Bytes that will be handed over, zeros included.
+    /// Bytes that the sink will get, including zeros.
     pub total_bytes: u64,
 }
 
-/// What a restore did.
+/// Figures of a restore.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RestoreStats {
-    /// Bytes handed over, zeros included.
+    /// Bytes that the sink got, including zeros.
     pub total_bytes: u64,
-    /// Bytes read from the target, gaps included.
+    /// Bytes read from the target, including gaps.
     pub read_bytes: u64,
-    /// Read operations.
+    /// Number of read operations.
     pub reads: u64,
 }
 
 impl RestoreStats {
-    /// Adds what the reading of another image has taken.
+    /// Adds the figures of another image.
     pub fn add(&mut self, more: RestoreStats) {
         self.total_bytes += more.total_bytes;
         self.read_bytes += more.read_bytes;
@@ -94,10 +94,11 @@ impl RestoreStats {
 }
 
 impl RestorePlan {
-    /// Plans the reading of trees, each with the number that its stream has for the sink.
+    /// Plans the reading of trees, each with the number of its stream in the sink.
     ///
     /// # Errors
-    /// `Damaged` if a chunk is nowhere or too short, or a leaf that was not kept cannot be read.
+    /// `Damaged` if no segment lists a chunk, a chunk is too short, or a leaf that was not kept
+    /// cannot be read.
     pub fn new(
         pool: &Pool,
         locator: &Locator,
@@ -108,16 +109,16 @@ impl RestorePlan {
         Ok(RestorePlan::of(pool, transfers, total_bytes))
     }
 
-    /// Plans the reading of parts of streams, so many bytes in all.
+    /// Plans the reading of parts of streams, `total_bytes` in total.
     pub fn of(pool: &Pool, transfers: Transfers, total_bytes: u64) -> RestorePlan {
         let Transfers { wanted, pieces, zeros } = transfers;
         RestorePlan { reads: ReadPlan::new(pool, &wanted), pieces, zeros, total_bytes }
     }
 
-    /// The chunks of trees, once for each use.
+    /// Returns the chunks of trees, once for each use.
     ///
     /// # Errors
-    /// As [`RestorePlan::new`].
+    /// As for [`RestorePlan::new`].
     pub fn wanted(
         pool: &Pool,
         locator: &Locator,
@@ -126,7 +127,7 @@ impl RestorePlan {
         Transfers::of(pool, locator, trees).map(|pieces| pieces.wanted)
     }
 
-    /// Reads, verifies and hands over.
+    /// Reads and verifies the chunks, and passes their bytes to the sink.
     ///
     /// # Errors
     /// `Damaged` for the first chunk that is missing or wrong.
@@ -176,10 +177,11 @@ impl fmt::Display for RestorePlan {
 }
 
 impl Transfers {
-    /// Of whole trees.
+    /// Returns the transfers of whole trees.
     ///
     /// # Errors
-    /// `Damaged` if a chunk is nowhere or too short, or a leaf that was not kept cannot be read.
+    /// `Damaged` if no segment lists a chunk, a chunk is too short, or a leaf that was not kept
+    /// cannot be read.
     pub fn of(pool: &Pool, locator: &Locator, trees: &[(usize, &PageTree)]) -> Result<Transfers> {
         let mut pieces = Transfers::default();
         for (number, tree) in trees {
@@ -210,10 +212,11 @@ impl Transfers {
         Ok(())
     }
 
-    /// Adds a part of a stream. `leaf_of` gives the leaf of a block, `None` where all pages are zero.
+    /// Adds a part of a stream. `leaf_of` returns the leaf of a block, `None` where all pages are
+    /// zero.
     ///
     /// # Errors
-    /// Those of `leaf_of`; `Damaged` if a chunk is nowhere or too short.
+    /// Errors of `leaf_of`; `Damaged` if no segment lists a chunk, or a chunk is too short.
     pub fn range(
         &mut self,
         locator: &Locator,
@@ -237,7 +240,7 @@ impl Transfers {
         for extent in leaf.page_extents() {
             let Some(fp) = extent.chunk else { continue };
             let begin = block * BLOCK_BYTES as u64 + u64::from(extent.page) * page;
-            // A stream that has become shorter may end inside an extent.
+            // A stream that has become shorter may end within an extent.
             let end = (begin + u64::from(extent.pages) * page).min(part.range.end);
             let to = begin.max(part.range.start);
             if begin >= part.range.end {
@@ -273,7 +276,7 @@ impl Transfers {
     }
 }
 
-/// The part of a stream that pieces are looked for; what has a source is cut off its start.
+/// The part of a stream that still lacks sources; each transfer removes its range from the start.
 struct StreamRange<'a> {
     locator: &'a Locator,
     stream: u32,

@@ -18,7 +18,7 @@ type Nodes = HashMap<Fingerprint, (PackExtent, Raw)>;
 /// `Damaged` if a node is missing or wrong.
 pub fn read_trees(pool: &Pool, locator: &Locator, roots: &[TreeRef]) -> Result<Vec<PageTree>> {
     let mut nodes = Nodes::new();
-    // (fingerprint, expected level); a base leaf is expected where its delta was.
+    // Pairs of fingerprint and expected level; a base leaf has the level of its delta.
     let mut wave: Vec<(Fingerprint, u8)> =
         roots.iter().filter(|r| !r.root.is_zero()).map(|r| (r.root, r.level())).collect();
     while !wave.is_empty() {
@@ -91,7 +91,7 @@ impl Builder<'_> {
         let mut chain = Vec::new();
         let mut parts = Vec::new();
         let mut next = Some(fp);
-        // A delta's chain is one longer than its base's, so this ends.
+        // A delta's chain is one longer than its base's, so the loop ends.
         let mut above: Option<u8> = None;
         while let Some(fp) = next {
             let Some((extent, Raw::Leaf(leaf))) = self.nodes.get(&fp) else {
@@ -110,7 +110,7 @@ impl Builder<'_> {
         }
         chain.reverse();
         let parts_bytes: usize = parts.iter().map(|leaf| leaf.encoded_len()).sum();
-        // Merging what is too large to keep would be done again by whoever needs it.
+        // Readers that need a leaf too large to keep would merge it again anyway.
         if parts_bytes as u64 > 2 * self.keep_bytes_max {
             return Ok(LeafNode { chain, kept: None, merged_bytes: parts_bytes as u32 });
         }

@@ -4,16 +4,16 @@ use outlive_chunk::fingerprint;
 use outlive_format::{PageSet, Slice, SliceForm, cut_chunk};
 use outlive_types::{Error, Fingerprint, Result};
 
-/// Bytes that were verified. Of a slice only the pages that it holds are to be had.
+/// Verified bytes. Of a slice only its own pages are available.
 #[derive(Clone, Copy, Debug)]
 pub struct Verified<'a> {
-    /// As they were stored, but for compression.
+    /// The bytes as they were stored, decompressed.
     pub stored: &'a [u8],
     slice: Option<Slice<'a>>,
 }
 
 impl<'a> Verified<'a> {
-    /// `None` if the bytes are not those of the fingerprint.
+    /// Verifies bytes; `None` if they do not match the fingerprint.
     ///
     /// # Errors
     /// `Damaged` if they are no slice of this form.
@@ -30,7 +30,7 @@ impl<'a> Verified<'a> {
         Ok(is_right.then_some(Verified { stored, slice }))
     }
 
-    /// The same for bytes that were verified before.
+    /// Takes bytes that were verified before.
     ///
     /// # Errors
     /// `Damaged` if they are no slice of this form.
@@ -39,7 +39,7 @@ impl<'a> Verified<'a> {
         Ok(Verified { stored, slice })
     }
 
-    /// All bytes of the chunk or node.
+    /// Returns all bytes of the chunk or node.
     ///
     /// # Errors
     /// `Bug` if it is a slice: a plan that needs all of a chunk does not read slices.
@@ -50,10 +50,10 @@ impl<'a> Verified<'a> {
         }
     }
 
-    /// Some bytes of the chunk.
+    /// Returns some bytes of the chunk.
     ///
     /// # Errors
-    /// `Damaged` if it is too short, or a slice without their pages.
+    /// `Damaged` if the chunk is too short, or a slice without their pages.
     pub fn get(&self, from: u32, length: u32) -> Result<&'a [u8]> {
         let (from, length) = (from as usize, length as usize);
         let found = match &self.slice {
@@ -65,7 +65,7 @@ impl<'a> Verified<'a> {
         })
     }
 
-    /// A slice with fewer pages; `None` if that leaves all that is there, or cannot be made of it.
+    /// Makes a slice with fewer pages; `None` if it would keep all pages, or cannot be made.
     pub fn cut(&self, keep: PageSet, group_log2: u8) -> Option<(SliceForm, Vec<u8>)> {
         match &self.slice {
             None => cut_chunk(self.stored, keep, group_log2),

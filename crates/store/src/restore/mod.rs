@@ -1,5 +1,5 @@
-//! Restoring lazily: once the page tree is read, the program goes on; what it touches is fetched, the
-//! rest follows in container order.
+//! Lazy restores: once the page tree is read, the program continues. A fault fetches the pages that
+//! the program touches, and the rest follows in container order.
 
 mod read_scheduler;
 mod run;
@@ -15,45 +15,47 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Memory that a program uses while it is being filled.
+/// Memory that a program uses while a lazy restore fills it.
 ///
-/// [`RestoreSink::write`] and [`RestoreSink::zero`] bring every byte of every stream that is read once;
-/// what the program has got by a fault, or changed since, must stay as it is.
+/// [`RestoreSink::write`] and [`RestoreSink::zero`] bring every byte of the restored streams once.
+/// Bytes that the program got by a fault, or has changed since, must stay as they are.
 pub trait LazySink: RestoreSink + Send + 'static {
-    /// True if the stream is filled while the program runs, but for its edges.
+    /// Returns whether the stream, except its edges, is filled while the program runs.
     fn is_lazy(&self, stream: usize) -> bool;
-    /// Parts of lazy streams that the program must wait for.
+    /// Returns the parts of lazy streams that the program must wait for.
     fn edges(&self) -> Vec<(usize, Range<u64>)>;
     /// Takes bytes of an edge.
     fn write_edge(&self, stream: usize, offset: u64, bytes: &[u8]);
-    /// Waits for what the program waits for; `None` once `stop` was called.
+    /// Waits for the next range that the program misses; `None` once `stop` was called.
     fn next_missing(&self) -> Option<Missing>;
-    /// The background writes all of the unit next, so nothing is delivered for this fault.
+    /// Notes that the background writes the whole unit next, so nothing is delivered for this
+    /// fault.
     fn expect(&self, missing: &Missing);
-    /// The background writes expected units late: their threads are to fault again.
+    /// Notes that the background writes expected units late: their threads must fault again.
     fn expect_nothing(&self);
-    /// Serves a fault with all bytes of its range; without bytes, as it was written ([`Missing::is_written`]).
+    /// Serves a fault with all bytes of its range; `None`: they are written
+    /// ([`Missing::is_written`]).
     fn deliver(&self, missing: &Missing, bytes: Option<&[u8]>);
-    /// Why what was brought could not be put into place, if so.
+    /// Returns the error of placing bytes in memory, if there was one.
     fn failure(&self) -> Option<Error>;
-    /// Nothing more will come; nobody shall wait for it.
+    /// Ends all waits: nothing more will come.
     fn give_up(&self);
     /// Ends every `next_missing`, now and later.
     fn stop(&self);
 }
 
-/// What happens when a fill is over.
+/// Actions at the end of a fill.
 pub struct LazyEnds<S> {
-    /// Everything was brought. Called by a thread of the fill, before anybody who waits is told; the
-    /// sink's hashes are those of the checkpoint.
+    /// Called when everything was brought, by a thread of the fill, before waiting threads
+    /// continue. The sink's hashes are those of the checkpoint.
     #[allow(clippy::type_complexity)]
     pub filled: Box<dyn FnOnce(&MemoryImage, &S) + Send>,
-    /// It will never be: the program, whose memory has holes, must end. By then the checkpoint is
-    /// marked suspect if it is damaged; the message says so.
+    /// Called after a failure: the program, whose memory has holes, must end. A damaged checkpoint
+    /// is marked suspect by then; the message says so.
     pub failed: Box<dyn FnOnce(&Error) + Send>,
 }
 
-/// A fill under way, or over.
+/// A fill, in progress or over.
 #[derive(Clone, Debug)]
 pub struct LazyFill(Arc<Shared>);
 
@@ -62,7 +64,7 @@ struct Shared {
     outcome: Mutex<Option<Result<RestoreStats>>>,
     changed: Condvar,
     done_bytes: AtomicU64,
-    /// Bytes of all lazy streams, zeros included.
+    /// Bytes of all lazy streams, including zeros.
     total_bytes: u64,
     order: Mutex<Option<Arc<ReadScheduler>>>,
     stopping: AtomicBool,
@@ -84,12 +86,12 @@ impl LazyFill {
         self.0.outcome.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// True once it is over, well or not.
+    /// Returns whether it is over, after success or failure.
     pub fn done(&self) -> bool {
         self.outcome().is_some()
     }
 
-    /// Bytes brought so far, and in all.
+    /// Returns the bytes brought so far, and in total.
     pub fn progress(&self) -> (u64, u64) {
         (self.0.done_bytes.load(Ordering::Relaxed), self.0.total_bytes)
     }
@@ -113,14 +115,14 @@ impl LazyFill {
         }
     }
 
-    /// Has a part of a stream read before all else.
+    /// Reads a part of a stream before everything else.
     pub fn prefer(&self, stream: usize, range: Range<u64>) {
         if let Some(order) = self.order() {
             order.prefer(stream, range);
         }
     }
 
-    /// The order of the current pass, if one reads.
+    /// Returns the order of the current pass, if one reads.
     fn order(&self) -> Option<Arc<ReadScheduler>> {
         self.0.order.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -140,7 +142,8 @@ impl LazyFill {
     }
 }
 
-/// A checkpoint in which damage was found before is not to be relied on without reading all of it.
+/// Refuses a checkpoint with known damage: a lazy restore must not rely on it before all of it is
+/// read.
 pub(crate) fn refuse_suspect(
     checkpoint: &MemoryImage,
     is_incomplete: bool,

@@ -1,5 +1,6 @@
-//! Says which read of the background begins next, and when. Reads that the program waits for come first, then their
-//! neighbours, then the rest in container order. Faults reduce the number of reads at a time.
+//! Decides which read of the background begins next, and when. Reads for which the program waits
+//! come first, then their neighbours, then the rest in container order. Faults reduce the number of
+//! reads in flight.
 
 use super::LazyFill;
 use crate::read::{ReadOrder, ReadPlan, Transfer};
@@ -11,36 +12,36 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Reads that begin and end without a fault before the limit rises again: some milliseconds.
 const CALM: usize = 4;
-/// Number of faults for which the background makes way. Each costs the time of some reads, and splits a huge page.
-/// [`READS_FOR_FAULT`] reads earn one more.
+/// Number of faults for which the background yields. Each costs the time of some reads, and splits
+/// a huge page. Every [`READS_FOR_FAULT`] reads earn one more.
 const FAULTS_MAX: usize = 256;
 const READS_FOR_FAULT: usize = 1024;
-/// Number of reads that a fault waits for, at most, where the background does not make way.
+/// Most reads for which a fault waits, where the background does not yield.
 const UNIT_READS_MAX: usize = 8;
 
-/// Limits the reads under way.
+/// Limits the reads in flight.
 #[derive(Debug)]
 struct Room {
     under_way: usize,
     limit: usize,
     limit_max: usize,
-    /// Number of reads that end before the limit rises.
+    /// Number of reads that must end before the limit rises.
     pause: usize,
     /// Number of reads that have ended.
     ended: usize,
-    /// Number of faults for which the background made way.
+    /// Number of faults for which the background yielded.
     faults: usize,
 }
 
-/// Reads that may wait to be preferred; the oldest wishes are dropped.
+/// Most reads in the list of preferred ones; the oldest are dropped.
 const PREFERRED_MAX: usize = 64;
 
 /// The order of one plan's reads. Each is given out once.
 ///
-/// The limit of reads under way follows the congestion control of TCP (slow start, multiplicative decrease: Jacobson 1988).
-/// It begins at one. Each fault halves it. Once some reads have ended without a fault, each further one raises it. So a
-/// fault waits behind few reads of the background, and without faults the background keeps the device busy. The limit is
-/// never zero.
+/// The limit of reads in flight follows the congestion control of TCP (slow start, multiplicative
+/// decrease: Jacobson 1988). It begins at one. Each fault halves it. Once some reads have ended
+/// without a fault, each further one raises it. So a fault waits behind few reads of the
+/// background, and without faults the background keeps the device busy. The limit is never zero.
 #[derive(Debug)]
 pub(super) struct ReadScheduler {
     room: Mutex<Room>,
@@ -52,8 +53,8 @@ pub(super) struct ReadScheduler {
     extents: Vec<PieceRead>,
 }
 
-/// Destination of a piece, and its read: stream, first byte, end, number of the read. A piece lies within one block of
-/// its stream.
+/// Destination of a piece, and its read: stream, first byte, end, number of the read. A piece lies
+/// within one block of its stream.
 type PieceRead = (u32, u64, u64, u32);
 
 /// Reads that come before container order.
@@ -61,12 +62,12 @@ type PieceRead = (u32, u64, u64, u32);
 struct Priorities {
     /// The program waits for these, in the order of its faults. The list keeps all of them.
     awaited: VecDeque<u32>,
-    /// The program may wait for these soon. The newest wish comes first.
+    /// The program may wait for these soon; the newest come first.
     preferred: VecDeque<u32>,
 }
 
 impl ReadScheduler {
-    /// `numbers[n]` is the piece for which the plan's `n`th wanted is.
+    /// Makes the order of `reads`. `numbers[n]` is the piece that the plan's `n`th item serves.
     pub fn new(
         reads: &ReadPlan,
         pieces: &[Transfer],
@@ -105,8 +106,8 @@ impl ReadScheduler {
         self.room.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes room for a read. Without room an idle thread waits: another thread has reads under way. A thread that is not
-    /// idle gets false.
+    /// Takes room for a read. Without room an idle thread waits, since another thread has reads in
+    /// flight. A thread that is not idle gets false.
     fn take_room(&self, is_idle: bool) -> bool {
         let mut room = self.room();
         while room.under_way >= room.limit {
@@ -124,14 +125,14 @@ impl ReadScheduler {
         self.changed.notify_all();
     }
 
-    /// Whether all reads of a unit have begun.
+    /// Returns whether all reads of a unit have begun.
     pub fn is_given(&self, stream: usize, unit: Range<u64>) -> bool {
         self.reads_of(stream, unit).next().is_none()
     }
 
-    /// Decides about a fault in this unit. True: the background brings the unit. Its reads have all begun, or come next,
-    /// because the program touches so much that whole units serve it faster. False: the caller reads the missing window by
-    /// itself, and the background makes way.
+    /// Decides about a fault in this unit. True: the background brings the unit. Its reads have all
+    /// begun, or come next, since the program touches so much that whole units serve it faster.
+    /// False: the caller reads the missing window by itself, and the background yields.
     pub fn takes_on(&self, stream: usize, unit: Range<u64>) -> bool {
         let left: Vec<u32> = self.reads_of(stream, unit).take(UNIT_READS_MAX + 1).collect();
         if left.is_empty() {
@@ -155,7 +156,7 @@ impl ReadScheduler {
         self.wishes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads for this range that have not begun, each once.
+    /// Returns the reads for this range that have not begun, each once.
     fn reads_of(&self, stream: usize, range: Range<u64>) -> impl Iterator<Item = u32> {
         let stream = stream as u32;
         // A piece that begins in the block before may end in the range.
@@ -171,7 +172,7 @@ impl ReadScheduler {
             .filter(move |read| seen.insert(*read))
     }
 
-    /// The next read; `None` if all were given.
+    /// Returns the next read; `None` if all were given out.
     fn next_read(&self) -> Option<usize> {
         let take = |read: usize| !self.given[read].swap(true, Ordering::Relaxed);
         loop {
@@ -194,8 +195,8 @@ impl ReadScheduler {
         }
     }
 
-    /// Moves the reads for this range ahead of container order, behind those that the program waits for. The list keeps
-    /// the newest [`PREFERRED_MAX`].
+    /// Moves the reads for this range ahead of container order, after those for which the program
+    /// waits. The list keeps the newest [`PREFERRED_MAX`].
     pub fn prefer(&self, stream: usize, range: Range<u64>) {
         let reads: Vec<u32> = self.reads_of(stream, range).take(PREFERRED_MAX).collect();
         let preferred = &mut self.wishes().preferred;
@@ -229,7 +230,7 @@ impl ReadOrder for ReadScheduler {
     }
 }
 
-/// The order of a fill until that is to stop.
+/// The order of a fill until the fill must stop.
 pub(super) struct WhileWanted<'a>(pub &'a ReadScheduler, pub &'a LazyFill);
 
 impl ReadOrder for WhileWanted<'_> {
@@ -248,7 +249,7 @@ mod tests {
 
     const READ_BYTES: u64 = 1 << 20;
 
-    /// Reads side by side that each bring as much of stream 0; at most eight under way.
+    /// Makes adjacent reads of stream 0, `READ_BYTES` each; at most eight in flight.
     fn order(reads: u32) -> ReadScheduler {
         let extent = |read: u32| {
             let to = u64::from(read) * READ_BYTES;
@@ -261,13 +262,13 @@ mod tests {
         2 * number * READ_BYTES..2 * (number + 1) * READ_BYTES
     }
 
-    /// Begins as many reads as the limit allows. Returns the number under way.
+    /// Begins as many reads as the limit allows. Returns the number in flight.
     fn begin(order: &ReadScheduler) -> usize {
         while order.next(false).is_some() {}
         order.room().under_way
     }
 
-    /// Ends reads one by one, and begins others in their place. Returns the number under way.
+    /// Ends reads one by one, and begins others in their place. Returns the number in flight.
     fn go_on(order: &ReadScheduler, reads: usize) -> usize {
         for _ in 0..reads {
             order.ended();
@@ -301,7 +302,7 @@ mod tests {
         assert_eq!(order.room().limit, before);
         // The plan has no piece there: an earlier pass has brought it.
         assert!(order.takes_on(1, unit(0)));
-        // The reads of a fault come first, so they are under way soon.
+        // The reads of a fault come first, so they are in flight soon.
         assert!(!order.takes_on(0, unit(100)));
         order.prefer(0, unit(100));
         go_on(&order, 20);
@@ -316,15 +317,15 @@ mod tests {
         }
         assert!(order.takes_on(0, unit(2000)));
         assert_eq!(order.next(false), Some(4000), "its reads come first");
-        // A unit of too many reads is not waited for.
+        // A fault does not wait for a unit of too many reads.
         assert!(!order.takes_on(0, unit(2001).start..unit(2010).end));
         go_on(&order, READS_FOR_FAULT);
         assert!(!order.takes_on(0, unit(2200)));
         assert!(order.takes_on(0, unit(2300)));
     }
 
-    /// Units begin at multiples of 2 MiB by address, pieces end at multiples by stream. So a unit may need the end of a
-    /// piece that begins before it.
+    /// Units begin at multiples of 2 MiB of the address, pieces end at multiples in the stream. So
+    /// a unit may need the end of a piece that begins before it.
     #[test]
     fn a_unit_waits_for_what_begins_before_it() {
         let order = order(1000);
@@ -340,7 +341,7 @@ mod tests {
         assert!(!order.is_given(0, 0..4096));
     }
 
-    /// Later faults and wishes do not drop the reads of an earlier fault.
+    /// Later faults and preferences do not drop the reads of an earlier fault.
     #[test]
     fn what_a_program_waits_for_is_not_forgotten() {
         let order = order(10_000);

@@ -1,4 +1,5 @@
-//! The threads of a lazy restore: some fetch what the program waits for, one brings the rest.
+//! The threads of a lazy restore: some fetch the pages that the program misses, one brings the
+//! rest.
 
 use super::read_scheduler::{ReadScheduler, WhileWanted};
 use super::{LazyEnds, LazyFill, LazySink};
@@ -12,23 +13,24 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-/// Threads that serve faults: a program seldom has more threads that wait at once, and each is served
-/// by whichever is free.
+/// Threads that serve faults: a program seldom has more threads that wait at once, and any free
+/// thread serves the next fault.
 const FAULT_THREADS: usize = 4;
-/// Most reads of the background under way, over all threads. The engine carries out eight at once.
+/// Most reads of the background in flight, over all threads. The engine carries out eight at once.
 const READS_IN_FLIGHT: usize = 14;
-/// Longest read of the background: what a fault may have to wait behind.
+/// Longest read of the background: a fault may have to wait for one.
 const SPAN_BYTES_MAX: u64 = 1 << 20;
-/// Bytes that the background reads next after a fault, from the fault's unit on.
+/// Bytes that the background reads next after a fault, from the start of the fault's unit.
 const NEIGHBOURS_BYTES: u64 = 4 * BLOCK_BYTES as u64;
-/// How often what cannot be read is tried again, and how long after.
+/// Attempts to read data, and the pause before the next one.
 const ATTEMPTS: usize = 5;
 const PAUSE: Duration = Duration::from_millis(100);
-/// The same of what is on a target that is away. The program that waits for it can only go on with it, or die.
+/// The same for data on an away target. The program that waits for it can only continue with it, or
+/// die.
 const ATTEMPTS_AWAY: usize = 120;
 const PAUSE_AWAY: Duration = Duration::from_secs(1);
 
-/// Called when all of a checkpoint has been restored: the next save follows it.
+/// Called when a checkpoint was restored as a whole: the next save follows it.
 pub(crate) type Follow = Box<dyn Fn(&MemoryImage) + Send + Sync>;
 
 /// One lazy restore.
@@ -36,13 +38,13 @@ pub(crate) struct Runner<S> {
     /// Also keeps the job open until the fill is over.
     follow: Follow,
     sink: S,
-    /// The streams that are lazy.
+    /// The lazy streams.
     streams: Vec<usize>,
-    /// Every stream was asked for.
+    /// Whether every stream was requested.
     whole: bool,
-    /// The image as the log has it now: a gc may move chunks while they are being fetched.
+    /// The image as the log has it now: a gc may move chunks during the fill.
     image: Current<MemoryImage>,
-    /// Keeps gcs from deleting what the fill needs, where the medium has locks.
+    /// Keeps gcs from deleting data that the fill needs, where the medium has locks.
     reading: Mutex<Option<LockGuard>>,
     leaves: Leaves,
     fill: LazyFill,
@@ -50,11 +52,10 @@ pub(crate) struct Runner<S> {
 }
 
 impl<S: LazySink> Runner<S> {
-    /// Reads what the program must wait for. `listed` is the newest record of the log before the
-    /// checkpoint was looked for.
+    /// Reads the data that the program must wait for.
     ///
     /// # Errors
-    /// `Damaged` if anything of that is missing or wrong.
+    /// `Damaged` if any of that data is missing or wrong.
     pub fn read_eager(
         checkpoint: &MemoryImage,
         selected: &[usize],
@@ -85,8 +86,9 @@ impl<S: LazySink> Runner<S> {
         Ok(stats)
     }
 
-    /// Starts the fill; what the program must wait for has been read. If no thread can be started, it
-    /// is over when this returns.
+    /// Starts the fill, after the data that the program must wait for. `listed` is the newest
+    /// record of the log before the search for the checkpoint. If no thread can start, the fill is
+    /// over when this returns.
     pub fn start(
         follow: Follow,
         (image, listed): (MemoryImage, u64),
@@ -116,14 +118,14 @@ impl<S: LazySink> Runner<S> {
         }
         let filler = runner.clone();
         if sync::spawn("outlive-fill", move || filler.fill()).is_err() {
-            // What the memory held is gone. An error would leave zeros, which another job's save takes
-            // for content.
+            // The old content of the memory is gone. An error would leave zeros, which another
+            // job's save would take for content.
             runner.fill();
             return fill;
         }
         for _ in 0..FAULT_THREADS {
             let server = runner.clone();
-            // What no thread fetches comes with everything else.
+            // Ranges that no thread fetches come with everything else.
             if sync::spawn("outlive-fault", move || server.serve()).is_err() {
                 break;
             }
@@ -135,7 +137,7 @@ impl<S: LazySink> Runner<S> {
         self.fill.is_stopping()
     }
 
-    // --- Faults -------------------------------------------------------------------------------------
+    // --- Faults ----------------------------------------------------------------------------------
 
     fn serve(&self) {
         let mut buffer = Vec::new();
@@ -156,13 +158,14 @@ impl<S: LazySink> Runner<S> {
         }
     }
 
-    /// Leaves a fault to the background, if that brings the unit next or has written the window. Returns whether it does.
+    /// Leaves a fault to the background, if that brings the unit next or has written the window.
+    /// Returns whether it does.
     fn is_left_to_background(&self, missing: &Missing) -> bool {
         let (stream, unit) = (missing.stream, missing.unit());
         let order = self.fill.order();
         let is_taken_on = match &order {
             None => false,
-            // The window is in memory: no read makes way for it.
+            // The window is in memory: no read yields for it.
             Some(order) if missing.is_written => order.is_given(stream, unit),
             Some(order) => {
                 order.prefer(stream, unit.start..unit.start + NEIGHBOURS_BYTES);
@@ -182,7 +185,8 @@ impl<S: LazySink> Runner<S> {
         is_taken_on || missing.is_written
     }
 
-    /// Does `work`, again if something is missing that a gc has moved, or the medium hesitates.
+    /// Does `work`, and repeats it if data was missing that a gc has moved, or if the medium fails
+    /// briefly.
     fn attempt(&self, work: &mut dyn FnMut(&MemoryImage) -> Result<()>) -> Result<()> {
         let mut attempts = 1;
         loop {
@@ -192,7 +196,7 @@ impl<S: LazySink> Runner<S> {
         }
     }
 
-    /// Decides whether to try again after `error`; the error, if not.
+    /// Returns once `work` is worth another attempt after `error`; returns the error if it is not.
     fn again(&self, seen: &Arc<MemoryImage>, error: Error, attempts: &mut usize) -> Result<()> {
         *attempts += 1;
         if self.is_stopping() {
@@ -212,7 +216,7 @@ impl<S: LazySink> Runner<S> {
         }
     }
 
-    // --- The background -----------------------------------------------------------------------------
+    // --- The background --------------------------------------------------------------------------
 
     fn fill(&self) {
         match self.fill_all() {
@@ -230,7 +234,7 @@ impl<S: LazySink> Runner<S> {
             let checkpoint = self.image.get();
             let outcome = self.pass(&checkpoint, &mut brought, &mut stats);
             if outcome.is_err() {
-                // Until the next pass begins, the fault threads fetch each window by themselves.
+                // Until the next pass begins, the fault threads fetch each window themselves.
                 self.fill.set_order(None);
                 self.sink.expect_nothing();
             }
@@ -245,8 +249,8 @@ impl<S: LazySink> Runner<S> {
         Ok(stats)
     }
 
-    /// Brings all that was not brought before. Trees that were opened again have the same pieces in
-    /// the same order, at other places.
+    /// Brings all pieces that were not brought before. Trees that were opened again have the same
+    /// pieces in the same order, at other pack extents.
     fn pass(
         &self,
         checkpoint: &MemoryImage,
@@ -298,9 +302,9 @@ impl<S: LazySink> Runner<S> {
         }
     }
 
-    // --- The end ------------------------------------------------------------------------------------
+    // --- The end ---------------------------------------------------------------------------------
 
-    /// Lets gcs delete again what was read.
+    /// Allows gcs to delete the data again, since it was read.
     fn detach(&self) {
         drop(self.reading.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
@@ -321,7 +325,8 @@ impl<S: LazySink> Runner<S> {
         self.sink.stop();
     }
 
-    /// The first failure marks the checkpoint and ends the program; others came too late.
+    /// Marks the checkpoint and ends the program after the first failure; later failures do
+    /// nothing.
     fn fail(&self, error: Error) {
         let Some(ends) = self.take_ends() else { return };
         self.fill.0.stopping.store(true, Ordering::Relaxed);
@@ -345,7 +350,7 @@ impl<S: LazySink> Runner<S> {
     }
 }
 
-/// When to tell how far it is: 256 times in all.
+/// Decides when to report progress: 256 times in total.
 struct Steps {
     total_bytes: u64,
     step_bytes: u64,

@@ -1,5 +1,5 @@
-//! Retention of a job: after commits, drops checkpoints that its rules do not keep, and frees their space. Gain and cost
-//! decide how often.
+//! Retention of a job: after commits, drops checkpoints that its rules do not keep, and frees their
+//! space. Gain and cost decide how often.
 
 use super::Rules;
 use outlive_io::make_way;
@@ -11,7 +11,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// The job frees space after saves have written this many bytes, or this fraction of the bytes in use if more.
+/// The job frees space after saves have written this many bytes, or the bytes in use divided by
+/// `WRITTEN_SHARE` if that is more.
 const WRITTEN_MIN: u64 = 16 << 20;
 const WRITTEN_SHARE: u64 = 4;
 /// After a slow drop the thread rests for this multiple of its time.
@@ -32,15 +33,15 @@ pub struct Freeing<'a> {
     pub has_dropped: bool,
     /// Whether to free space, too.
     pub collects: bool,
-    /// The job is closed: nearly empty packs are rewritten, too.
+    /// Whether the job is closed: then nearly empty packs are rewritten, too.
     pub is_last: bool,
-    /// Ends the job's session first, since it would hold packs back.
+    /// Ends the job's session first, since it would hold packs.
     pub end: Option<End<'a>>,
 }
 
-/// How a round frees.
+/// How a round frees space.
 struct How<'a> {
-    /// See [`Freeing::end`]. With it space is freed in any case.
+    /// See [`Freeing::end`]. With it, the round always frees space.
     end: Option<End<'a>>,
     is_last: bool,
 }
@@ -57,17 +58,18 @@ pub enum Freed {
     Space {
         /// Bytes in use now.
         live_bytes: u64,
-        /// Bytes that only this job's session holds back.
+        /// Bytes that only this job's session holds.
         own_bytes: u64,
-        /// Whether nothing is held back.
+        /// Whether no pack is held.
         is_all: bool,
     },
 }
 
-/// Drops and frees.
+/// Drops checkpoints and frees space.
 pub type Free = fn(&Pool, Freeing<'_>) -> Result<Freed>;
 
-/// Applies a job's rules after commits, in a thread that ends when it is idle. Clones share their state.
+/// Applies a job's rules after commits, in a thread that ends when it is idle. Clones share their
+/// state.
 #[derive(Clone)]
 pub struct BackgroundRetention(Arc<Shared>);
 
@@ -82,21 +84,21 @@ struct Shared {
 #[derive(Default)]
 struct State {
     rules: Option<Rules>,
-    /// That of the last commit.
+    /// Session of the last commit.
     session: Option<SessionId>,
     is_running: bool,
     /// Commits that the thread has not looked at.
     commits: u64,
-    /// Bytes written since space was freed last.
+    /// Bytes written since space was last freed.
     written_bytes: u64,
-    /// Bytes in use then, and bytes that waited for a session.
+    /// Bytes in use at that time, and bytes that waited for a session.
     live_bytes: u64,
     held_bytes: u64,
-    /// Dropped checkpoints, or a failed save, may still take space.
+    /// Whether dropped checkpoints, or a failed save, may still take space.
     has_dropped: bool,
-    /// Space was freed, but not from packs that are nearly empty.
+    /// Whether space was freed, but not from nearly empty packs.
     has_let_be: bool,
-    /// The thread rests until then.
+    /// Time until which the thread rests.
     rests_until: Duration,
     failures: u32,
     /// Last warning.
@@ -109,12 +111,13 @@ impl State {
         self.written_bytes >= self.worth_bytes()
     }
 
-    /// Whether something may be left to drop or to free.
+    /// Whether something may remain to be dropped or freed.
     fn is_pending(&self) -> bool {
         self.commits > 0 || self.has_dropped || self.has_let_be
     }
 
-    /// Whether saves must wait because the thread lags. Not after a failure: then the thread tries again.
+    /// Whether saves must wait because the thread lags. After a failure they need not: the thread
+    /// tries again.
     fn is_late(&self) -> bool {
         let more_bytes = self.written_bytes + self.held_bytes;
         self.rules.is_some() && self.failures == 0 && more_bytes >= 2 * self.worth_bytes()
@@ -133,7 +136,7 @@ impl BackgroundRetention {
         BackgroundRetention(Arc::new(Shared { job, process_id, state, changed, free }))
     }
 
-    /// Sets the function that drops and frees, which stands above this module.
+    /// Sets the function that drops and frees; its module stands above this one.
     pub fn by(&self, free: Free) {
         let _ = self.0.free.set(free);
     }
@@ -167,20 +170,21 @@ impl BackgroundRetention {
         }
     }
 
-    /// Makes a save that gets ahead of the thread wait until space is freed. `end` ends the session that would hold it.
+    /// Makes a save that gets ahead of the thread wait until space is freed. `end` ends the session
+    /// that would hold packs.
     pub fn catch_up(&self, pool: &Pool, end: &mut dyn FnMut() -> Result<()>) {
         if self.0.state().is_late() {
             self.once_idle(pool, end, false, &State::is_late);
         }
     }
 
-    /// Drops and frees now, if anything may be left to: the job has been closed.
+    /// Drops and frees now, if anything may remain to do: the job has been closed.
     pub fn finish(&self, pool: &Pool) {
         self.once_idle(pool, &mut || Ok(()), true, &State::is_pending);
     }
 
-    /// Drops and frees now, since a save in this `session` has met a full disk and left some of its packs there. `end` as
-    /// above.
+    /// Drops and frees now, since a save in this `session` has met a full disk and left some of its
+    /// packs there. `end` is as in `catch_up`.
     pub fn make_room(&self, pool: &Pool, session: SessionId, end: &mut dyn FnMut() -> Result<()>) {
         let mut state = self.0.state();
         (state.session, state.has_dropped) = (Some(session), true);
@@ -188,7 +192,7 @@ impl BackgroundRetention {
         self.once_idle(pool, end, false, &State::is_pending);
     }
 
-    /// Waits until no thread is at work, which would keep another collector from the lock.
+    /// Waits until no thread works, which would keep another collector from the lock.
     pub fn wait_idle(&self) {
         if self.0.process_id == std::process::id() {
             drop(self.0.idle());
@@ -205,7 +209,8 @@ impl BackgroundRetention {
         if self.0.process_id != std::process::id() {
             return;
         }
-        // A running thread holds the collecting lock, and cannot free packs that the open session holds.
+        // A running thread holds the collecting lock, and cannot free packs that the open session
+        // holds.
         let state = self.0.idle();
         let rules = if is_wanted(&state) { state.rules.clone() } else { None };
         drop(state);
@@ -216,7 +221,7 @@ impl BackgroundRetention {
 }
 
 impl Shared {
-    /// Waits until no thread is at work.
+    /// Waits until no thread works.
     fn idle(&self) -> MutexGuard<'_, State> {
         let waited = self.changed.wait_while(self.state(), |state| state.is_running);
         waited.unwrap_or_else(PoisonError::into_inner)
@@ -255,7 +260,7 @@ impl Shared {
         done.is_ok()
     }
 
-    /// Drops, and frees space if it is worth it, or always with `end`.
+    /// Drops, and frees space if it is worth it; with `end`, always.
     fn round<'a>(&'a self, pool: &Pool, rules: &'a Rules, how: How<'a>) -> Result<()> {
         let How { end, is_last } = how;
         let mut state = self.state();
@@ -285,7 +290,7 @@ impl Shared {
                 (state.has_dropped, state.has_let_be) = (!is_all, !is_last);
             }
             Err(error) => {
-                // It may have dropped some.
+                // The round may have dropped some.
                 (state.commits, state.has_dropped) = (state.commits + commits, true);
                 return Err(error);
             }

@@ -1,20 +1,20 @@
-//! How old checkpoints are, where the clock that dated them may have jumped.
+//! Ages of checkpoints; the clock that dated them may have jumped.
 //!
-//! Epochs are in the order in which they were saved, whatever their times say. So a time is taken
-//! as it stands only where it fits that order. One that is later than that of the checkpoint behind
-//! it, or earlier than one before it, says nothing: that checkpoint counts as if it were saved just
-//! before the one behind it, which is the youngest that it can be.
+//! Epochs are in the order of the saves, whatever their times say. So a time counts as it is only
+//! where it fits that order. A time says nothing if it is later than that of the next checkpoint,
+//! or earlier than an earlier one's. That checkpoint counts as saved just before the next one,
+//! which makes it as young as it can be.
 
 use std::collections::BTreeSet;
 use std::ops::Bound::{Excluded, Unbounded};
 
-/// By how many nanoseconds each checkpoint is older than the newest whose time is not in the
-/// future. `times_ns` are theirs, newest epoch first.
+/// Returns by how many nanoseconds each checkpoint is older than the newest whose time is not in
+/// the future. `times_ns` are their times, newest epoch first.
 pub fn ages_ns(times_ns: &[u64], now_ns: u64) -> Vec<u64> {
-    // If all are in the future, it is the clock of now that has jumped: then the newest epoch's.
+    // If all are in the future, the present clock has jumped: then take the newest epoch's time.
     let past = times_ns.iter().find(|time| **time <= now_ns);
     let Some(&newest) = past.or(times_ns.first()) else { return Vec::new() };
-    // For each, the time next to its own among those of earlier epochs that are later.
+    // For each, the next later time among those of earlier epochs.
     let mut earlier = BTreeSet::new();
     let mut belied_by: Vec<Option<u64>> = times_ns
         .iter()
@@ -41,7 +41,7 @@ pub fn ages_ns(times_ns: &[u64], now_ns: u64) -> Vec<u64> {
 mod tests {
     use super::*;
 
-    /// Ages of epochs that are given oldest first, as they are told.
+    /// Returns the ages of epochs, which are given oldest first.
     fn ages(times: &[u64], now: u64) -> Vec<u64> {
         let newest_first: Vec<u64> = times.iter().rev().copied().collect();
         let mut ages = ages_ns(&newest_first, now);
@@ -59,25 +59,26 @@ mod tests {
 
     #[test]
     fn a_jump_makes_no_other_checkpoint_old() {
-        // Ahead: the first, one in the midst, the newest.
+        // Ahead: the first, one in the middle, the newest.
         assert_eq!(ages(&[466, 100, 101, 102], 103), [2, 2, 1, 0]);
         assert_eq!(ages(&[100, 466, 101, 102], 103), [2, 1, 1, 0]);
         assert_eq!(ages(&[100, 101, 102, 466], 103), [2, 1, 0, 0]);
-        // The time of the jump has come meanwhile: what seems to be before it is not old.
+        // The time of the jump has come meanwhile: a checkpoint that seems to be before it is not
+        // old.
         assert_eq!(ages(&[100, 466, 101, 102, 467], 467), [367, 1, 0, 0, 0]);
-        // Back: the first, some in the midst, the newest.
+        // Back: the first, some in the middle, the newest.
         assert_eq!(ages(&[0, 100, 101], 102), [101, 1, 0]);
         assert_eq!(ages(&[100, 101, 0, 1, 104], 105), [4, 3, 0, 0, 0]);
         assert_eq!(ages(&[100, 101, 0], 102), [0, 0, 0]);
-        // As far as it goes.
+        // By as much as possible.
         assert_eq!(ages(&[100, u64::MAX, 101, 102], 103), [2, 1, 1, 0]);
         assert_eq!(ages(&[100, u64::MAX, u64::MAX], u64::MAX), [u64::MAX - 100, 0, 0]);
-        // Now.
+        // The present clock.
         assert_eq!(ages(&[100, 101, 102], 1), [2, 1, 0]);
         assert_eq!(ages(&[100, 101, 102], 100), [0, 0, 0]);
     }
 
-    /// Whatever one jump does to one time, no other checkpoint gets older by it than it is.
+    /// A jump of one time makes no other checkpoint look older than it is.
     #[test]
     fn one_wrong_time_costs_nobody_else() {
         let right: Vec<u64> = (0..8).map(|n| 1000 + 10 * n).collect();

@@ -14,8 +14,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// A thread for each so many bytes, if the program does not wait: 10 ms of work where they lie side by
-/// side, 60 where each page lies elsewhere.
+/// Bytes for each thread while the program runs: 10 ms of work where the pages are adjacent, 60 ms
+/// where they are scattered.
 const BYTES_A_THREAD: u64 = 16 << 20;
 
 /// A block's new extents.
@@ -25,7 +25,7 @@ pub struct BlockExtents {
     pub stream: u32,
     /// Number of the block.
     pub block: u64,
-    /// Sorted by page; `None` as chunk where pages are zero now.
+    /// Extents sorted by page; the chunk is `None` where pages are zero now.
     pub extents: Vec<PageExtent>,
 }
 
@@ -40,26 +40,26 @@ pub struct ChunkCounts {
     pub raw_bytes: AtomicU64,
 }
 
-/// Takes fingerprinted chunks and stores those that are not stored yet: of memory and of files alike.
+/// Stores the fingerprinted chunks that are not stored yet, of memory and of files alike.
 pub struct ChunkSink<'a> {
     /// Chunks of earlier checkpoints.
     known: &'a StoredChunks,
-    /// All that the parent's segments name; for savers that do not keep `known`.
+    /// All chunks that the parent's segments name; for savers that do not keep `known`.
     parent: Option<&'a Locator>,
     /// Chunks of all jobs.
     shared: Option<&'a PoolIndex>,
-    /// Chunks of this save; they become known when it is committed.
+    /// Chunks of this save; the commit makes them known.
     pub new: Mutex<Fingerprints>,
-    /// Chunks that were stored before this save; for those of `shared`, where.
+    /// Chunks that were stored before this save, with their extents where `shared` found them.
     pub hits: Mutex<ReusedChunks>,
-    /// How many of them each segment of `shared` has told.
+    /// Number of these chunks that each segment of `shared` has found.
     told: Mutex<HashMap<u32, usize>>,
     /// Figures.
     pub counts: ChunkCounts,
 }
 
 impl<'a> ChunkSink<'a> {
-    /// A sink that knows nothing of this save yet.
+    /// Makes a sink that knows nothing of this save yet.
     pub fn new(
         known: &'a StoredChunks,
         parent: Option<&'a Locator>,
@@ -69,12 +69,12 @@ impl<'a> ChunkSink<'a> {
         ChunkSink { known, parent, shared, new, hits, told, counts }
     }
 
-    /// Stores a chunk by way of `lane`, unless it is stored already.
+    /// Stores a chunk through `lane`, unless it is stored already.
     ///
     /// # Errors
-    /// What the target reports.
+    /// Errors of the target.
     pub fn store(&self, lane: &mut Lane<'_>, chunk: &[u8], fp: Fingerprint) -> Result<()> {
-        // Who names it first stores it; if that fails, so does the save.
+        // The first thread that names a chunk stores it; if that fails, so does the save.
         let is_first = || self.new.lock().unwrap_or_else(PoisonError::into_inner).insert(fp);
         if self.is_known(fp) || !is_first() {
             self.counts.known_bytes.fetch_add(chunk.len() as u64, Ordering::Relaxed);
@@ -84,7 +84,7 @@ impl<'a> ChunkSink<'a> {
         lane.append(chunk, fp)
     }
 
-    /// Whether a chunk of `bytes` need not be stored; then this image has it from elsewhere.
+    /// Returns whether a chunk of `bytes` is stored already; then this image refers to it.
     pub fn has(&self, fp: Fingerprint, bytes: u32) -> bool {
         let is_known = self.is_known(fp);
         if is_known {
@@ -93,8 +93,9 @@ impl<'a> ChunkSink<'a> {
         is_known
     }
 
-    /// Whether the checkpoint before has these pages of a chunk in a slice; then this image has them from
-    /// there. For a copy, which knows which pages it needs: in groups of `2^group_log2` pages.
+    /// Returns whether a slice in the parent checkpoint has these pages of a chunk; then this image
+    /// refers to that slice. A copy uses it, since it knows the pages that it needs, in groups of
+    /// `2^group_log2` pages.
     pub fn has_pages(&self, wanted: &ReadItem, pages: PageSet, group_log2: u8) -> bool {
         let forms = self.parent.into_iter().flat_map(|parent| parent.forms(&wanted.fp));
         let mut slices = forms.filter_map(|there| there.slice);
@@ -104,10 +105,10 @@ impl<'a> ChunkSink<'a> {
         true
     }
 
-    /// Stores a slice by way of `lane`.
+    /// Stores a slice through `lane`.
     ///
     /// # Errors
-    /// What the target reports.
+    /// Errors of the target.
     pub fn store_slice(
         &self,
         lane: &mut Lane<'_>,
@@ -141,19 +142,21 @@ impl<'a> ChunkSink<'a> {
         true
     }
 
-    /// Segments that tell so much of what this save has found that it lists them whole.
+    /// Returns the shared segments, which this save lists as a whole, since it needs much of what
+    /// they name.
     pub fn shared_segments(&self) -> Vec<SharedSegment> {
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         self.shared.map_or_else(Vec::new, |shared| shared.lend(&told))
     }
 }
 
-/// Where a block's pages come from.
+/// Source of a block's pages.
 pub trait Pages {
-    /// Pages of the run `name`, numbered from its first; lent, or read into `scratch`.
+    /// Returns pages of the run `name`, numbered from its first: a reference, or a copy in
+    /// `scratch`.
     ///
     /// # Errors
-    /// Whatever keeps them from being read.
+    /// If the pages cannot be read.
     fn pages<'a>(
         &'a self,
         name: usize,
@@ -175,16 +178,16 @@ impl Pages for &dyn Frozen {
 
 /// Cuts, fingerprints and stores chunks that are not known yet.
 pub struct Chunker<'a> {
-    /// Takes the new ones.
+    /// Takes the new chunks.
     packer: &'a Packer<'a>,
-    /// Knows which they are.
+    /// Knows which chunks are new.
     pub sink: ChunkSink<'a>,
     /// Longest chunk.
     chunk_pages_max: u32,
 }
 
 impl<'a> Chunker<'a> {
-    /// A chunker that knows nothing of this save yet.
+    /// Makes a chunker that knows nothing of this save yet.
     pub fn new(
         packer: &'a Packer<'a>,
         known: &'a StoredChunks,
@@ -194,17 +197,17 @@ impl<'a> Chunker<'a> {
         Chunker { packer, sink: ChunkSink::new(known, None, shared), chunk_pages_max }
     }
 
-    /// A thread's part of the work.
+    /// Returns a thread's part of the work.
     pub fn part(&self) -> ChunkerPart<'_> {
         let (scratch, pages, waiting, blocks) = Default::default();
         ChunkerPart { chunker: self, lane: self.packer.lane(), scratch, pages, waiting, blocks }
     }
 
-    /// Works through the plan's blocks with `threads` threads. As soon as the last live block is
-    /// read, `live_done` is called.
+    /// Works through the plan's blocks with `threads` threads. Calls `live_done` as soon as the
+    /// last live block is read.
     ///
     /// # Errors
-    /// What the target reports; the other threads stop soon after.
+    /// Errors of the target; the other threads stop soon after one.
     pub fn run(
         &self,
         plan: &SavePlan,
@@ -212,8 +215,8 @@ impl<'a> Chunker<'a> {
         threads: usize,
         live_done: &(dyn Fn() + Sync),
     ) -> Result<Vec<BlockExtents>> {
-        // Each thread fills a container of its own; two more are for what comes behind. While the program
-        // runs, more threads than the work needs would take the processor from it.
+        // Each thread fills a container of its own; two more serve the stages that follow. While
+        // the program runs, more threads than the work needs would take processor time from it.
         let waited_for = plan.live_blocks > 0;
         let needed = plan.dirty_bytes.div_ceil(BYTES_A_THREAD).try_into().unwrap_or(usize::MAX);
         let threads = if waited_for { threads } else { threads.min(needed) };
@@ -279,29 +282,29 @@ impl<'a> Chunker<'a> {
     }
 }
 
-/// Stands for the fingerprint of a page that waits; no bytes have it.
+/// Placeholder for the fingerprint of a page in `ChunkerPart::pages`; no bytes have it.
 const WAITS: Fingerprint = Fingerprint([0xFF; 32]);
 
 /// Cuts and stores one thread's blocks.
 pub struct ChunkerPart<'a> {
     chunker: &'a Chunker<'a>,
     lane: Lane<'a>,
-    /// Holds a chunk where it cannot be lent.
+    /// Holds a chunk that the source cannot return as a reference.
     scratch: Vec<u8>,
     /// Pages whose fingerprints are computed together; each becomes a chunk of its own.
     pages: Vec<u8>,
-    /// Their extents: which block of `blocks`, and which extent of it.
+    /// Their extents: index into `blocks`, and index of the extent in that block.
     waiting: Vec<(usize, usize)>,
     blocks: Vec<BlockExtents>,
 }
 
 impl ChunkerPart<'_> {
-    /// Cuts a block of a stream, given its dirty runs: first page in the block, number of pages, and a name by which `from`
-    /// gives some of these pages. It is asked for each page once, for a chunk at a time: so all that is done with a
-    /// chunk's bytes is done while they are in the cache.
+    /// Cuts a block of a stream, given its dirty runs: first page in the block, number of pages,
+    /// and a name by which `from` finds these pages. It asks `from` for each page once, one chunk
+    /// at a time. So all work on the bytes of a chunk happens while they are in the cache.
     ///
     /// # Errors
-    /// What the target and `from` report.
+    /// Errors of the target and of `from`.
     pub fn block(
         &mut self,
         (stream, block): (u32, u64),
@@ -321,7 +324,7 @@ impl ChunkerPart<'_> {
         Ok(())
     }
 
-    /// Pages that become a chunk, or several with zeros between them.
+    /// Turns pages into a chunk, or into several with zeros between them.
     fn piece(&mut self, first_page: u32, bytes: &[u8]) -> Result<()> {
         let sink = &self.chunker.sink;
         let pages = bytes.len().div_ceil(PAGE_BYTES);
@@ -365,7 +368,7 @@ impl ChunkerPart<'_> {
         Ok(())
     }
 
-    /// Stores the pages that wait.
+    /// Stores the collected single pages.
     fn store_pages(&mut self) -> Result<()> {
         let pages: Vec<&[u8; PAGE_BYTES]> = self.pages.as_chunks().0.iter().collect();
         let waiting = self.waiting.drain(..);
@@ -379,10 +382,10 @@ impl ChunkerPart<'_> {
         Ok(())
     }
 
-    /// The extents of the blocks that have any, once all is stored.
+    /// Returns the extents of the blocks that have any, once all chunks are stored.
     ///
     /// # Errors
-    /// What the target reports.
+    /// Errors of the target.
     pub fn finish(mut self) -> Result<Vec<BlockExtents>> {
         self.store_pages()?;
         self.lane.finish()?;

@@ -1,4 +1,4 @@
-//! Makes images exist: one manifest for those of all ranks.
+//! Makes a checkpoint exist: commits one manifest for the images of all ranks.
 
 use super::events::CommitEvents;
 use super::packer::{PackNumbers, Packer};
@@ -12,18 +12,19 @@ use outlive_format::{
 use outlive_pool::Pool;
 use outlive_types::{COMMITTER, Epoch, Error, JobName, Result};
 
-/// What a checkpoint says besides its images.
+/// Contents of a manifest besides its images.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct CheckpointHeader {
     /// Its epoch.
     pub epoch: Epoch,
-    /// From which one its program went on, if that is not this writer's to say.
+    /// The checkpoint from which its program went on; `None`: the one that this writer reached
+    /// last.
     pub predecessor: Option<Epoch>,
-    /// When it was frozen, nanoseconds since 1970.
+    /// Time of its freeze, in nanoseconds since 1970.
     pub frozen_ns: u64,
-    /// How many saves have failed since the one before it.
+    /// Number of failed saves since the checkpoint before it.
     pub failed_before: u16,
-    /// What the user says about it.
+    /// The user's remarks on it.
     pub remarks: Remarks,
     /// The program's own figures of merit, sorted by name.
     pub metrics: Vec<(String, f64)>,
@@ -34,7 +35,7 @@ pub struct CheckpointHeader {
 pub struct Committer {
     /// The log.
     pub head: LogHead,
-    /// Tells what becomes of its checkpoints.
+    /// Reports the fate of its checkpoints.
     pub events: CommitEvents,
     /// Copies them to the slow tier.
     pub behind: BackgroundFill,
@@ -42,12 +43,12 @@ pub struct Committer {
     pub retain: BackgroundRetention,
     /// Numbers of the packs with image tables.
     packs: Option<PackNumbers>,
-    /// Whether this committer has made the reserve: one look at the capacity is enough, since gcs make it anew.
+    /// Whether this committer has made the reserve. Once is enough, since gcs recreate it.
     has_reserve: bool,
 }
 
 impl Committer {
-    /// One that has looked at nothing yet.
+    /// Makes a committer that has not read the log yet.
     pub fn new(job: JobName) -> Committer {
         let (events, behind) = (CommitEvents::new(job.clone()), BackgroundFill::new(job.clone()));
         let retain = BackgroundRetention::new(job.clone());
@@ -61,28 +62,30 @@ impl Committer {
         }
     }
 
-    /// Opens the session if there is none. What the answer says is for every rank.
+    /// Opens the session if there is none. Every rank needs the result.
     ///
     /// # Errors
-    /// `Fenced` if another writer has taken over; what the log reports.
+    /// `Fenced` if another writer has taken over; errors of the log.
     pub fn open(&mut self, pool: &Pool) -> Result<Opened> {
         let (session, _) = self.head.open(pool)?;
         Ok(Opened { session, changes: self.head.take_changes() })
     }
 
-    /// Why a rank's image failed: if the session is over, that is why, whatever `error` says. Whoever has
-    /// followed may have taken unfinished packs for left-overs, or moved what a rank reads.
+    /// Returns the reason why a rank's image failed: the end of the session, if it has ended, else
+    /// `error`. The writer of a later session may have taken unfinished packs for leftovers, or
+    /// moved data that a rank reads.
     pub fn blame(&mut self, pool: &Pool, error: Error) -> Error {
         self.head.blame(pool, error)
     }
 
-    /// Offers a checkpoint of these images, one for each rank from 0 on. If packs were condemned or
-    /// chunks moved since the session was opened or this was last asked, nothing is committed: each
-    /// rank must mend its image by [`RankWriter::mend`](super::RankWriter::mend), and offer it again.
+    /// Appends a checkpoint of these images, one for each rank from 0 on. It commits nothing if
+    /// packs were condemned or chunks moved since the session was opened or since the last call.
+    /// Then each rank must rebase its image by [`RankWriter::rebase`](super::RankWriter::rebase),
+    /// and the caller commits again.
     ///
     /// # Errors
-    /// `Fenced` if another writer has taken over; `Invalid` for images that do not go together; what
-    /// target and log report. The previous checkpoint stays as it was.
+    /// `Fenced` if another writer has taken over; `Invalid` for images that do not go together;
+    /// errors of target and log. The previous checkpoint stays as it was.
     pub fn commit(
         &mut self,
         pool: &Pool,
@@ -152,7 +155,7 @@ impl Committer {
         })
     }
 
-    /// Stores the image table. Answers how many bytes that took as well.
+    /// Stores the image table. Returns it with the number of bytes written.
     fn store_table(&mut self, pool: &Pool, images: &[RankImage]) -> Result<(ImageTable, u64)> {
         let session = self.head.session().ok_or_else(|| Error::bug("no session is open"))?;
         let packs = match &self.packs {
@@ -176,7 +179,8 @@ impl Committer {
     }
 }
 
-/// All ranks save at the same time: bytes add up, and the longest time counts.
+/// Adds a rank's figures. All ranks save at the same time: bytes add up, and the longest time
+/// counts.
 fn add(all: &mut SaveFigures, rank: &SaveFigures) {
     all.new_bytes += rank.new_bytes;
     all.changed_bytes += rank.changed_bytes;
@@ -187,7 +191,7 @@ fn add(all: &mut SaveFigures, rank: &SaveFigures) {
     all.drain_ns = all.drain_ns.max(rank.drain_ns);
 }
 
-/// The checkpoint that all images share subtrees with, if it is the same one.
+/// Returns the checkpoint with which all images share subtrees, 0 if they differ.
 fn parent_of(images: &[RankImage]) -> Epoch {
     let mut parents = images.iter().map(|it| it.parent);
     let first = parents.next().unwrap_or(0);

@@ -14,26 +14,27 @@ use outlive_format::{Image, ImageRef, Manifest, RankImage, SaveFigures, SegmentR
 use outlive_pool::{Pool, Spread};
 use outlive_types::{Epoch, Result};
 
-/// An image of files, or one that was copied, that is stored but for its segments.
+/// An image of files, or a copied image, that is stored except for its segments.
 pub struct NewImage {
-    /// What the manifest says of it.
+    /// Its description in the manifest.
     pub reference: ImageRef,
-    /// The checkpoint that it takes over from.
+    /// The checkpoint from which it reuses data.
     pub parent: Option<Base>,
-    /// Chunks that it has from elsewhere.
+    /// Chunks of other checkpoints that it uses.
     pub hits: ReusedChunks,
-    /// Segments that list many of them.
+    /// Segments that list many of these chunks.
     pub shared_segments: Vec<SharedSegment>,
     /// Figures so far.
     pub stats: SaveStats,
 }
 
 impl Writer {
-    /// Commits an image of files. What this writer knows of the program's memory stays as it is: the
-    /// next save of memory follows the last one of memory.
+    /// Commits an image of files. The writer's state for memory stays as it is: the next save of
+    /// memory follows the last save of memory.
     ///
     /// # Errors
-    /// What target or log report; `Retry` if the checkpoint it takes over from was pruned meanwhile.
+    /// Errors of target or log; `Retry` if a prune dropped the checkpoint from which the image
+    /// reuses data.
     pub fn commit_content(
         &mut self,
         pool: &Pool,
@@ -76,7 +77,7 @@ impl Writer {
         let memory = std::mem::replace(&mut self.rank.base, parent);
         let committed = self.commit(pool, packs, header, &mut stored);
         self.rank.base = memory;
-        // What was mended here concerns the memory's checkpoint as well.
+        // A rebase here concerns the memory's checkpoint as well.
         self.committer.head.put_back(stored.seen);
         let committed = committed?;
         stored.stats.new_bytes += committed.record_bytes;
@@ -85,11 +86,11 @@ impl Writer {
 }
 
 impl NewImage {
-    /// Stores its segments, as part of the checkpoint of an epoch that follows another one. Answers what it
-    /// takes over from as well.
+    /// Stores its segments, as part of the checkpoint `epoch` that follows `parent_epoch`. Returns
+    /// the stored image, and the checkpoint from which it reuses data.
     ///
     /// # Errors
-    /// What the target reports.
+    /// Errors of the target.
     pub fn store(
         self,
         pool: &Pool,
@@ -128,7 +129,7 @@ impl NewImage {
 
 /// A rank's image that was copied from elsewhere, stored and durable.
 pub struct CopiedImage<'a> {
-    /// Its writer, which follows what the image takes over from.
+    /// Its writer, which follows the checkpoint from which the image reuses data.
     pub writer: &'a mut RankWriter,
     /// The writer's packs.
     pub packs: PackNumbers,
@@ -137,10 +138,11 @@ pub struct CopiedImage<'a> {
 }
 
 impl Committer {
-    /// Commits the images of all ranks as the checkpoint that they were elsewhere.
+    /// Commits the images of all ranks as a checkpoint with the header of the original.
     ///
     /// # Errors
-    /// What target or log report; `Retry` if the checkpoint they take over from was pruned meanwhile.
+    /// Errors of target or log; `Retry` if a prune dropped the checkpoint from which they reuse
+    /// data.
     pub fn commit_copies(
         &mut self,
         pool: &Pool,
@@ -148,7 +150,7 @@ impl Committer {
         like: &Manifest,
     ) -> Result<Committed> {
         let committed = self.commit_rebasing(pool, copies, like);
-        // What the next checkpoint follows must hear of what was mended, too.
+        // The next save must take account of the changes that caused a rebase, too.
         if let Some(first) = copies.first() {
             self.head.put_back(first.stored.seen.clone());
         }

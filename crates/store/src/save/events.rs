@@ -1,5 +1,5 @@
-//! What became of checkpoints, for whoever waits for that: outputs that must not be seen before the
-//! state behind them is safe, say.
+//! Events about the fate of checkpoints, for programs that wait for them: outputs must not become
+//! visible before the state behind them is safe.
 
 use outlive_pool::Pool;
 use outlive_types::sync::{Mutex, MutexGuard};
@@ -8,35 +8,35 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 
-/// What became of one checkpoint.
+/// The fate of one checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CommitEvent {
-    /// It exists from now on, whatever happens to this program.
+    /// The checkpoint exists from now on, whatever happens to this program.
     Committed {
         /// Its job.
         job: JobName,
         /// Its epoch.
         epoch: Epoch,
     },
-    /// It is not known to exist. The job's next checkpoint may get the same epoch.
+    /// The checkpoint is not known to exist. The job's next checkpoint may get the same epoch.
     Failed {
         /// Its job.
         job: JobName,
         /// The epoch that it would have had.
         epoch: Epoch,
-        /// Why.
+        /// The cause.
         error: Error,
     },
 }
 
 type Watcher = Arc<dyn Fn(&CommitEvent) + Send + Sync>;
 
-/// Tells what becomes of the checkpoints of one writer: saves, puts and copies. Clones tell of the same
-/// ones.
+/// Reports the fate of the checkpoints of one writer: of saves, puts and copies. Clones report the
+/// same events.
 ///
-/// Events come one after the other, in the order of the saves; epochs that were committed rise. An epoch
-/// that was committed never fails afterwards. A save that was refused before its memory was frozen has
-/// no event: its caller was told.
+/// Events come one after the other, in the order of the saves; committed epochs rise. A committed
+/// epoch never fails afterwards. A save that was refused before its memory was frozen has no event:
+/// its caller gets the error.
 #[derive(Clone)]
 pub struct CommitEvents(Arc<Shared>);
 
@@ -53,7 +53,8 @@ struct State {
     committed: Epoch,
 }
 
-/// Events are told as long as this is kept. When it goes, one that is being told may still arrive.
+/// Keeps its watcher subscribed. An event that is being delivered when it is dropped may still
+/// arrive.
 pub struct CommitSubscription {
     of: CommitEvents,
     number: u64,
@@ -68,9 +69,9 @@ impl CommitEvents {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls `watcher` with each event from now on, until the answer is dropped. It is called by the
-    /// thread that commits, before anybody who waits for the save is told: it must return quickly, and
-    /// must not save, wait for saves or close the job.
+    /// Calls `watcher` with each event from now on, until the returned subscription is dropped. The
+    /// thread that commits calls it before waiters for the save return. So `watcher` must return
+    /// quickly, and must not save, wait for saves or close the job.
     #[must_use = "events are told as long as the watch is kept"]
     pub fn watch(
         &self,
@@ -83,13 +84,13 @@ impl CommitEvents {
         CommitSubscription { of: self.clone(), number }
     }
 
-    /// A checkpoint exists.
+    /// Reports that a checkpoint exists.
     pub(crate) fn committed(&self, pool: &Pool, epoch: Epoch) {
         self.state().committed = epoch;
         self.tell(pool, &CommitEvent::Committed { job: self.0.job.clone(), epoch });
     }
 
-    /// A checkpoint will not be committed, unless it has been.
+    /// Reports that a checkpoint will not be committed, unless it was committed.
     pub fn failed(&self, pool: &Pool, epoch: Epoch, error: &Error) {
         if epoch > self.state().committed {
             let (job, error) = (self.0.job.clone(), error.clone());
@@ -98,7 +99,7 @@ impl CommitEvents {
     }
 
     fn tell(&self, pool: &Pool, event: &CommitEvent) {
-        // Without the lock: a watcher may drop its own watch.
+        // Without the lock: a watcher may drop its own subscription.
         let watchers: Vec<Watcher> =
             self.state().watchers.iter().map(|(_, it)| it.clone()).collect();
         for watcher in watchers {

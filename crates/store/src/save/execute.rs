@@ -29,7 +29,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{OnceLock, PoisonError};
 use std::time::Duration;
 
-/// What the checkpoint of a plan says besides its images.
+/// Returns the header of the checkpoint of a plan.
 pub(crate) fn checkpoint_header(
     pool: &Pool,
     plan: &SavePlan,
@@ -45,34 +45,34 @@ pub(crate) fn checkpoint_header(
     }
 }
 
-/// Name under which leaves of the catalog are dealt with; no region can have it.
+/// Name by which the leaf stage knows the catalog; no region can have it.
 const CATALOG: &str = "\0catalog";
 
-/// What a save is asked for besides the image.
+/// Arguments of a save besides the image.
 #[derive(Clone, Debug, Default)]
 pub struct SaveRequest {
-    /// When the program asked for it.
+    /// Time of the program's call.
     pub started: Duration,
-    /// What it said about it.
+    /// The program's notes on the checkpoint.
     pub notes: SaveNotes,
-    /// How many saves have failed since the last one that was committed.
+    /// Number of failed saves since the last committed one.
     pub failed_before: u16,
 }
 
-/// A save may rewrite at most one byte for so many that have changed, whatever its credit: its
-/// pages are frozen like changed ones, and the program should not feel them.
+/// Changed bytes for each byte that a save may rewrite, whatever its credit. Rewritten pages are
+/// frozen like changed ones, and the program should not notice them.
 const CHANGED_PER_REWRITTEN: u64 = 2;
-/// A catalog that is no longer than this is stored as a whole if anything in it has changed.
+/// A catalog up to this length is stored as a whole if anything in it has changed.
 const CATALOG_WHOLE_MAX_BYTES: usize = 16 << 10;
-/// At most this part of the state is saved up as credit.
+/// The credit is at most this part of the state.
 const CREDIT_PART_OF_STATE: u64 = 8;
 
 impl Writer {
-    /// Carries out `plan` on `frozen`. `live_done` is called once no live page will be read again,
-    /// also after an error.
+    /// Carries out `plan` on `frozen`. Calls `live_done` once it will read no live page again, also
+    /// after an error.
     ///
     /// # Errors
-    /// What target or log report. The previous checkpoint stays as it was, and so does this writer.
+    /// Errors of target or log. The previous checkpoint and this writer stay as they were.
     pub fn execute(
         &mut self,
         pool: &Pool,
@@ -86,7 +86,7 @@ impl Writer {
         let mut stored = stored.map_err(|error| self.committer.blame(pool, error))?;
         let header = checkpoint_header(pool, plan, request);
         let committed = self.commit(pool, packs, &header, &mut stored);
-        // What this save could not deal with, the next one must.
+        // The next save must take account of the changes that this one could not handle.
         let committed =
             committed.inspect_err(|_| self.committer.head.put_back(stored.seen.clone()))?;
         let mut stats = self.rank.follow(pool, stored, &committed);
@@ -94,7 +94,7 @@ impl Writer {
         Ok(stats)
     }
 
-    /// Offers the image until it is committed, and mends it as often as something has changed.
+    /// Appends the image until it is committed; rebases it whenever something has changed.
     pub(super) fn commit(
         &mut self,
         pool: &Pool,
@@ -106,7 +106,7 @@ impl Writer {
             let image = std::slice::from_ref(&stored.image);
             match self.committer.commit(pool, header, image)? {
                 Commit::Done(committed) => return Ok(committed),
-                // Whoever has followed may have taken what the mending reads.
+                // The writer of a later session may have deleted data that the rebase reads.
                 Commit::Changed(changes) => {
                     let rebased = self.rank.rebase(pool, packs, stored, changes);
                     rebased.map_err(|error| self.committer.blame(pool, error))?;
@@ -117,11 +117,11 @@ impl Writer {
 }
 
 impl RankWriter {
-    /// Stores an image: carries out `plan` on `frozen`, up to the commit. `live_done` is called once
-    /// no live page will be read again, also after an error.
+    /// Stores an image: carries out `plan` on `frozen`, up to the commit. Calls `live_done` once it
+    /// will read no live page again, also after an error.
     ///
     /// # Errors
-    /// What the target reports. This writer stays as it was.
+    /// Errors of the target. This writer stays as it was.
     pub fn store(
         &mut self,
         pool: &Pool,
@@ -149,11 +149,11 @@ impl RankWriter {
                 plan.parent
             )));
         }
-        // Room for the page tree and the catalog comes on top; a pack takes more if need be.
+        // The page tree and the catalog need room as well; a pack takes more if necessary.
         let expected_bytes = plan.dirty_bytes + plan.dirty_bytes / 32 + (64 << 10);
         let packer = Packer::new(pool, packs, expected_bytes);
         let stored = self.run_stages(pool, packs, plan, frozen, live_done, packer);
-        // Whatever happened, the program must not wait for us any longer.
+        // In every case the program must not wait any longer.
         live_done();
         let mut stored = stored?;
         stored.stats.stall = stall.get().copied().unwrap_or_default();
@@ -162,7 +162,7 @@ impl RankWriter {
         Ok(stored)
     }
 
-    /// Makes a stored image what the next save follows, once it is committed.
+    /// Makes a committed image the base of the next save.
     pub fn follow(
         &mut self,
         pool: &Pool,
@@ -177,7 +177,8 @@ impl RankWriter {
         stored.stats
     }
 
-    /// Chooses what the next save rewrites. Changed bytes earn credit; what was granted is spent.
+    /// Chooses the pages that the next save rewrites. Changed bytes earn credit; granted bytes
+    /// spend it.
     fn grant(&mut self, pool: &Pool, stats: &SaveStats, candidates: Vec<RewriteCandidate>) {
         let percent = u64::from(pool.config().tuning.rewrite_percent_max);
         let earned = stats.changed_bytes / 100 * percent;
@@ -190,7 +191,7 @@ impl RankWriter {
         self.rewrite_credit_bytes = credit - granted_bytes;
     }
 
-    #[allow(clippy::too_many_arguments)] // the stages' whole surroundings, once
+    #[allow(clippy::too_many_arguments)] // the complete input of the stages, in one call
     fn run_stages(
         &mut self,
         pool: &Pool,
@@ -249,7 +250,7 @@ struct Stages<'a> {
     packer: &'a Packer<'a>,
 }
 
-/// An image that is written but for its segments.
+/// An image that is written except for its segments.
 struct Written {
     base: Base,
     reference: ImageRef,
@@ -298,7 +299,7 @@ impl Stages<'_> {
         let catalog_bytes = self.catalog(&streams)?;
         let (mut old, mut catalog_hashes) = (base.catalog.clone(), base.catalog_hashes.clone());
         let mut diff = catalog_hashes.diff(&catalog_bytes, tuning.threads());
-        // So no checkpoint needs an older pack for its catalog alone.
+        // Then no checkpoint needs an older pack for its catalog alone.
         if !diff.runs().is_empty() && catalog_bytes.len() <= CATALOG_WHOLE_MAX_BYTES {
             (old, catalog_hashes) = (PageTree::default(), PageHashes::default());
             diff = catalog_hashes.diff(&catalog_bytes, tuning.threads());
@@ -337,7 +338,7 @@ impl Stages<'_> {
         })
     }
 
-    /// The page tree of each stream, with what is new.
+    /// Returns the page tree of each stream, with the new blocks.
     fn trees(
         &self,
         base: &Base,
@@ -394,7 +395,7 @@ impl Stages<'_> {
     }
 }
 
-/// A block in memory of our own; a run's name is its first page.
+/// A block in memory of this process; a run's name is its first page.
 struct OwnBlock<'a>(&'a [u8]);
 
 impl Pages for OwnBlock<'_> {
@@ -409,7 +410,7 @@ impl Pages for OwnBlock<'_> {
     }
 }
 
-/// The catalog takes the same way as the program's streams, from memory of our own.
+/// Stores the catalog as a stream, from memory of this process.
 fn catalog_extents(
     chunker: &Chunker<'_>,
     packer: &Packer<'_>,

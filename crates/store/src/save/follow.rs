@@ -1,4 +1,4 @@
-//! What the next save follows: what was restored, or nothing, if something that it would share is gone.
+//! The base of the next save: the restored checkpoint, or none if data that it would share is gone.
 
 use super::presence::{Lack, lack_of};
 use super::writer::{Base, RankWriter};
@@ -19,11 +19,11 @@ impl RankWriter {
         self.candidates.clear();
     }
 
-    /// Makes a restored checkpoint what the next save follows. If that cannot be, the next save shares
-    /// nothing with it, and the pool's observer is told.
+    /// Makes a restored checkpoint the base of the next save. If that is impossible, the next save
+    /// shares nothing with it, and the pool warns its observer.
     pub fn follow_restored(&mut self, pool: &Pool, checkpoint: &MemoryImage) {
         if checkpoint.is_searched() {
-            // What the next checkpoint would share hangs on the damaged segment.
+            // The chunks that the next checkpoint would share depend on the damaged segment.
             return self.forget(pool);
         }
         let threads = pool.config().tuning.threads();
@@ -43,7 +43,7 @@ impl RankWriter {
                 "the next save of job {job} shares nothing with checkpoint {epoch}: {error}"
             ));
         }
-        // Once a gc has moved it, it may have only slices of some.
+        // After a gc has moved the checkpoint, it may have only slices of some chunks.
         let is_there = |base: &Base| base.segments == checkpoint.segments();
         if !self.base.as_ref().is_some_and(is_there) {
             return;
@@ -61,8 +61,8 @@ impl RankWriter {
 }
 
 impl RankWriter {
-    /// A save met damage in what it shares with earlier checkpoints, or what it shares has vanished. The next one shares
-    /// nothing that has vanished, and nothing with its base.
+    /// Forgets the base after a save found shared data of earlier checkpoints damaged or missing.
+    /// The next save shares nothing with its base, and nothing that is missing.
     pub fn begin_anew(&mut self, pool: &Pool) {
         self.presence.make_due();
         let missing = self.missing_packs(pool);
@@ -70,8 +70,9 @@ impl RankWriter {
         self.condemned.extend(missing);
     }
 
-    /// Checks behind the commit of `epoch` whether its packs are there. If some are gone, the next save stores
-    /// everything anew, and the pool's observer is told. An error of the check is left to the next one.
+    /// Checks after the commit of `epoch` whether its packs exist. If some are gone, the next save
+    /// stores everything again, and the pool warns its observer. An error of the check has no
+    /// effect: the next check repeats it.
     pub fn check_presence(&mut self, pool: &Pool, job: &JobName, epoch: Epoch) {
         if self.rank == 0
             && let Err(error) = self.presence.freshen(pool, job)

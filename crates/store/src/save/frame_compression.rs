@@ -1,26 +1,26 @@
-//! How chunks are to be compressed, by what they are of.
+//! Compression of chunks, by the kind of their content.
 
 use outlive_chunk::{Compression, FRAME_BYTES_MAX};
 use outlive_pool::PoolConfig;
 use outlive_types::Codec;
 
-/// Frames of files: longer ones shrink further, and what is next to each other is read together.
+/// Frame length for files: longer frames compress better, and adjacent chunks are read together.
 const FILES_FRAME_BYTES: usize = 256 << 10;
 /// Level for files, which no program waits for.
 const FILES_LEVEL_MIN: u32 = 5;
 
-/// How chunks are compressed.
+/// Frame compression of a lane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameCompression {
     pub(super) compression: Compression,
     /// Zstandard's level.
     pub(super) level: i32,
-    /// Chunks are gathered up to this length.
+    /// Length up to which chunks are gathered in a frame.
     pub(super) frame_bytes: usize,
 }
 
 impl FrameCompression {
-    /// For what programs save. (The configuration was checked when the pool was opened.)
+    /// Returns the settings for saves. An open pool's configuration is known to be valid.
     pub fn of_saves(config: &PoolConfig) -> FrameCompression {
         let tuning = &config.tuning;
         let compression = tuning.compression().unwrap_or(Compression::None);
@@ -28,7 +28,7 @@ impl FrameCompression {
         FrameCompression { compression, level, frame_bytes: FRAME_BYTES_MAX }
     }
 
-    /// For files.
+    /// Returns the settings for files.
     pub fn of_files(config: &PoolConfig) -> FrameCompression {
         let tuning = &config.tuning;
         let compression = tuning.compression_files().unwrap_or(Compression::None);
@@ -38,7 +38,8 @@ impl FrameCompression {
         FrameCompression { compression, level, frame_bytes }
     }
 
-    /// For chunks that lie in a frame of this codec, or in none: as they were judged before.
+    /// Returns the settings for chunks of a frame with this codec, or of none: they stay as they
+    /// were stored.
     pub fn as_before(config: &PoolConfig, codec: Option<Codec>) -> FrameCompression {
         let compression = codec.map_or(Compression::None, Compression::Always);
         FrameCompression { compression, ..FrameCompression::of_files(config) }

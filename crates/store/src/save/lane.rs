@@ -1,5 +1,5 @@
-//! One thread's way to the target: gathers new chunks into frames, compresses them where that is
-//! wished and pays, and fills containers.
+//! One thread's input to the packer: gathers new chunks into frames, compresses them where that is
+//! configured and pays, and fills containers.
 
 use super::frame_compression::FrameCompression;
 use super::packer::Packer;
@@ -9,11 +9,11 @@ use outlive_pool::{Container, Pool};
 use outlive_types::{Codec, Fingerprint, Result};
 use std::time::{Duration, Instant};
 
-/// With `auto`, a chunk that would be alone in its frame and is no longer stays as it is: a page read
-/// back costs less than its decompression, and a frame's description takes what was saved.
+/// Longest chunk that stays uncompressed with `auto` if it would be alone in its frame. To read a
+/// page back costs less than its decompression, and a frame's description takes the bytes saved.
 const LONE_BYTES_MAX: usize = 8 * 1024;
 
-/// Chunks of a frame at most: pieces of tiny files must not fill a directory.
+/// Most chunks in a frame: pieces of tiny files must not fill a directory.
 const FRAME_CHUNKS_MAX: usize = 1024;
 
 /// One thread's container, and the chunks on their way into it.
@@ -23,27 +23,27 @@ pub struct Lane<'a> {
     container: Option<Container>,
     compression: FrameCompression,
     compressor: Compressor,
-    /// What is tried on the frame being gathered.
+    /// The codec to try on the frame being gathered.
     codec: Option<Codec>,
     /// The frame being gathered, and its chunks.
     raw: Vec<u8>,
     chunks: Vec<(Fingerprint, u32, EntryKind)>,
-    /// Bytes that may still go in plain before the next decision.
+    /// Bytes that may still be stored uncompressed before the next decision.
     plain_bytes: usize,
     times: Times,
 }
 
-/// Where this thread's time has gone since it last told the policy.
+/// This thread's times since its last report to the policy.
 struct Times {
     since: Instant,
     raw_bytes: u64,
     waited: Duration,
     compressing: Duration,
-    /// Waiting that the packer was not told of yet.
+    /// Waiting time that the packer has not got yet.
     untold: Duration,
 }
 
-/// Raw bytes after which a lane tells the policy what they cost.
+/// Raw bytes after which a lane reports their cost to the policy.
 const TELL_BYTES: u64 = 8 << 20;
 
 impl Times {
@@ -54,7 +54,7 @@ impl Times {
 }
 
 impl Packer<'_> {
-    /// A way for one thread to store chunks without keeping the others waiting.
+    /// Returns a lane, by which one thread stores chunks without making others wait.
     pub fn lane(&self) -> Lane<'_> {
         Lane::new(self, self.pool, self.compression)
     }
@@ -80,10 +80,10 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Compresses what comes next in another way.
+    /// Compresses the following chunks with other settings.
     ///
     /// # Errors
-    /// What the target reports.
+    /// Errors of the target.
     pub fn set_squeezing(&mut self, compression: FrameCompression) -> Result<()> {
         if compression != self.compression {
             self.end_frame()?;
@@ -95,18 +95,18 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
-    /// Stores a chunk. It may wait here for others to be compressed with: [`Lane::finish`] ends that.
+    /// Stores a chunk. It may wait here for others to be compressed with, until [`Lane::finish`].
     ///
     /// # Errors
-    /// What the target reports.
+    /// Errors of the target.
     pub fn append(&mut self, bytes: &[u8], fp: Fingerprint) -> Result<()> {
         self.append_as(bytes, fp, EntryKind::Chunk)
     }
 
-    /// The same for a chunk or a slice of one.
+    /// Stores a chunk, or a slice of one, in the same way.
     ///
     /// # Errors
-    /// What the target reports.
+    /// Errors of the target.
     pub fn append_as(&mut self, bytes: &[u8], fp: Fingerprint, kind: EntryKind) -> Result<()> {
         self.times.raw_bytes += bytes.len() as u64;
         if self.raw.len() + bytes.len() > self.compression.frame_bytes
@@ -129,26 +129,27 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
-    /// Stores a node, beside the chunks and never compressed.
+    /// Stores a node in the containers of the chunks, never compressed.
     ///
     /// # Errors
-    /// What the target reports.
+    /// Errors of the target.
     pub fn append_node(&mut self, bytes: &[u8], fp: Fingerprint) -> Result<()> {
         self.room(bytes.len(), 1)?.push(bytes, fp, EntryKind::Node);
         Ok(())
     }
 
-    /// Sends what waits on its way. To be called when this thread has no more chunks.
+    /// Ends the frame and hands the container to the packer. Call it when this thread has no more
+    /// chunks.
     ///
     /// # Errors
-    /// What the target reports.
+    /// Errors of the target.
     pub fn finish(mut self) -> Result<()> {
         self.end_frame()?;
         self.packer.keep(self.container.take());
         Ok(())
     }
 
-    /// Chooses what happens to the next frame's worth of bytes.
+    /// Chooses the codec for the next frame's worth of bytes.
     fn decide(&mut self) {
         if self.plain_bytes > 0 {
             return;
@@ -174,14 +175,14 @@ impl<'a> Lane<'a> {
             Some(codec) => self.squeeze(codec, &raw, &chunks),
             None => self.all_plain(&raw, &chunks),
         };
-        // The memory serves again.
+        // Reuse the memory.
         (self.raw, self.chunks) = (raw, chunks);
         self.raw.clear();
         self.chunks.clear();
         done
     }
 
-    /// Compresses a frame, and stores it as it was if that does not shorten it.
+    /// Compresses a frame, or stores it uncompressed if compression does not shorten it.
     fn squeeze(
         &mut self,
         codec: Codec,
@@ -226,7 +227,7 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
-    /// A container with room for so many bytes and chunks.
+    /// Returns a container with room for `length` bytes and `chunks` chunks.
     fn room(&mut self, length: usize, chunks: usize) -> Result<&mut Container> {
         if self.container.as_ref().is_some_and(|open| !open.fits(length, chunks)) {
             self.send()?;
@@ -257,7 +258,8 @@ impl<'a> Lane<'a> {
         sent
     }
 
-    /// This thread has not worked for so long, by its own choice.
+    /// Excludes from the policy's figures a time in which this thread did not work by its own
+    /// choice.
     pub fn paused(&mut self, time: Duration) {
         self.times.since += time;
     }

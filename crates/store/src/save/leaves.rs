@@ -1,6 +1,6 @@
-//! The second stage: new extents become leaves. A leaf is written as a delta upon the last one
-//! while that is cheap, and merged into a full leaf otherwise. Merging is also the moment at which
-//! we see how fragmented a block has become, so it is where pages are chosen to be rewritten.
+//! The second stage: new extents become leaves. The stage writes a leaf as a delta upon the last
+//! one while that is cheap, and merges it into a full leaf otherwise. A merge shows how fragmented
+//! a block has become, so it also chooses the pages to rewrite.
 
 use super::chunks::BlockExtents;
 use super::packer::Packer;
@@ -11,11 +11,12 @@ use outlive_pool::Pool;
 use outlive_types::{BLOCK_PAGES, Epoch, Error, PAGE_BYTES, PageRange, Result, pages_of};
 use std::sync::Arc;
 
-/// A chunk is worth leaving behind when at most a third of it is still in use.
+/// A chunk is rewritten when at most a third of it is still in use.
 const EVACUATE_BELOW: (u16, u16) = (1, 3);
-/// Blocks that change at every save are merged at every ninth, a ninth of them at each.
+/// Saves between two merges of a block that changes at every save: each save merges a ninth of the
+/// blocks.
 const MERGE_PERIOD: u64 = CHAIN_MAX as u64 + 1;
-/// Leaves read back and merged in one go; bounds the memory for it to about 10 MiB.
+/// Leaves read back and merged at once; bounds the memory for it to about 10 MiB.
 const MERGE_BATCH: usize = 256;
 
 /// Clean pages to rewrite in the next save, so that a restore need not read a nearly dead chunk.
@@ -31,20 +32,20 @@ pub struct RewriteCandidate {
 
 /// Turns extents into leaves.
 pub struct LeafStage<'a> {
-    /// Where leaves are read back from.
+    /// The pool from which leaves are read back.
     pub pool: &'a Pool,
-    /// Takes the new ones.
+    /// Takes the new leaves.
     pub packer: &'a Packer<'a>,
-    /// The epoch being made: decides whose turn it is to be merged.
+    /// The new epoch: decides which blocks are merged in this save.
     pub epoch: Epoch,
-    /// Candidates for rewriting, gathered on the way.
+    /// Candidates for rewriting that merges have found.
     pub candidates: Vec<RewriteCandidate>,
     /// Bytes of leaves stored.
     pub stored_bytes: u64,
 }
 
 enum LeafUpdate {
-    /// Every page of the block is new: what was there does not matter.
+    /// Every page of the block is new: the old leaf does not matter.
     Fresh,
     /// A delta upon the old chain.
     Delta,
@@ -53,10 +54,10 @@ enum LeafUpdate {
 }
 
 impl LeafStage<'_> {
-    /// The edits of stream `name`, of `bytes` bytes now, whose tree was `old`.
+    /// Returns the edits of stream `name`, which has `bytes` bytes now and had the tree `old`.
     ///
     /// # Errors
-    /// What the target reports; `Damaged` if an old leaf must be read and cannot.
+    /// Errors of the target; `Damaged` if an old leaf is needed and cannot be read.
     pub fn edits(
         &mut self,
         name: &str,
@@ -135,7 +136,7 @@ impl LeafStage<'_> {
             None => Arc::new(Node::Leaf(LeafNode {
                 chain,
                 kept: None,
-                // Each new extent may split an old one, so this errs on the long side.
+                // Each new extent may split an old one: an upper bound.
                 merged_bytes: old.merged_bytes + leaf.encoded_len() as u32,
             })),
         }))
@@ -156,8 +157,8 @@ impl LeafStage<'_> {
 
     /// Notes the pages of the merged leaf that are alone in large, mostly dead chunks.
     fn candidate(&mut self, name: &str, block: u64, leaf: &Leaf) {
-        // A leaf does not say how long its chunks are. The last page in use is a lower bound; most
-        // chunks are cut at powers of two, and an estimate that is too short only misses some.
+        // A leaf does not store the lengths of its chunks. The last page in use is a lower bound;
+        // most chunks are cut at powers of two, and an estimate that is too short only misses some.
         let mut size = vec![0u16; leaf.chunks.len()];
         for extent in &leaf.extents {
             if let Some(chunk) = extent.chunk {
@@ -201,7 +202,7 @@ fn choose(
     }
     // A delta that is half as long as the merged leaf saves nothing in the long run.
     let delta_bytes = upon_anything(new)?.encoded_len() as u32;
-    // Taking turns spreads the work: otherwise all blocks of a full save would be due at once.
+    // The epoch spreads the work: otherwise all blocks of a full save would be due at once.
     let is_due = old.chain.len() > usize::from(CHAIN_MAX)
         || old.chain.len() > 1 && (epoch + new.block).is_multiple_of(MERGE_PERIOD);
     Ok(if is_due || delta_bytes * 2 > old.merged_bytes {
@@ -211,18 +212,18 @@ fn choose(
     })
 }
 
-/// The extents as a delta leaf in memory, zero pages and all; its base is never looked at.
+/// Returns the extents as a delta leaf in memory, including zero pages; its base is never read.
 fn upon_anything(new: &BlockExtents) -> Result<Leaf> {
     let base = outlive_types::Fingerprint([0xFF; 32]);
     Leaf::build(LeafKind::Delta { base, chain: 1 }, new.extents.iter().copied())
 }
 
-/// The wishes that fit into `budget_bytes`, worst chunks first, and how many bytes they take.
+/// Returns the candidates that fit into `budget_bytes`, worst chunks first, and their bytes.
 pub fn within_budget(
     mut candidates: Vec<RewriteCandidate>,
     budget_bytes: u64,
 ) -> (Vec<(String, PageRange)>, u64) {
-    // Compare live/size without division: a/b < c/d.
+    // Compares live/size without division: a/b < c/d.
     candidates.sort_by(|a, b| {
         let (a_live, a_size) = a.use_of_chunk;
         let (b_live, b_size) = b.use_of_chunk;

@@ -1,7 +1,10 @@
 //! Saving: a plan, then its execution in stages. Each stage is a file:
-//! `plan` (what changed, block by block) -> `chunks` (cut, fingerprint, drop what is known) ->
-//! `packer` (fill containers) -> `leaves` (page tree, merging and evacuating) -> `execute` (catalog,
-//! segments) -> `committer` (one manifest for the images of all ranks).
+//! - `plan`: lists the changes, block by block;
+//! - `chunks`: cuts, fingerprints, drops known chunks;
+//! - `packer`: fills containers;
+//! - `leaves`: builds the page tree, merges and evacuates;
+//! - `execute`: stores catalog and segments;
+//! - `committer`: commits one manifest for the images of all ranks.
 
 mod chunks;
 mod committer;

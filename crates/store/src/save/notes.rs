@@ -1,24 +1,24 @@
-//! What people say about a checkpoint: when it is saved, and later.
+//! Remarks and metrics of a checkpoint, given with a save or later.
 
 use crate::commit::{append_note, history};
 use outlive_format::{LABEL_BYTES_MAX, Note, Remarks};
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, JobName, Result};
 
-/// What the program or its user says about a checkpoint when it is made.
+/// Notes that the program or its user gives a checkpoint when it is saved.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct SaveNotes {
-    /// A label, and whether prunings keep it.
+    /// The label, and whether prunes keep the checkpoint.
     pub remarks: Remarks,
     /// Figures of merit by name, for keep-best rules; sorted, each name once, no NaN.
     pub metrics: Vec<(String, f64)>,
 }
 
 impl SaveNotes {
-    /// Notes of these metrics, which it sorts.
+    /// Makes notes of these metrics, which it sorts.
     ///
     /// # Errors
-    /// `Invalid` for an empty or repeated name, one above 65,535 bytes, a NaN, or a label as long.
+    /// `Invalid` for an empty or repeated name, a name or label above 65,535 bytes, or a NaN.
     pub fn new(remarks: Remarks, mut metrics: Vec<(String, f64)>) -> Result<SaveNotes> {
         metrics.sort_by(|a, b| a.0.cmp(&b.0));
         for (name, value) in &metrics {
@@ -45,11 +45,10 @@ impl SaveNotes {
     }
 }
 
-/// Changes the remarks of a checkpoint, and returns them as they are then. Its program may save
-/// meanwhile.
+/// Changes the remarks of a checkpoint, and returns the new ones. Its program may save meanwhile.
 ///
 /// # Errors
-/// `Invalid` if there is no such checkpoint, or the label is too long; what the log reports.
+/// `Invalid` if there is no such checkpoint, or the label is too long; errors of the log.
 pub fn remark(
     pool: &Pool,
     job: &JobName,

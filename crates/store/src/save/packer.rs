@@ -1,4 +1,4 @@
-//! Fills one pack after the other.
+//! Fills packs, one after the other.
 
 use super::frame_compression::FrameCompression;
 use outlive_chunk::{Policy, fingerprint};
@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use crate::index::{choose_merge, merge, read_segment};
 use crate::tree::Link;
 
-/// Gives each pack that a rank writes in a session its number, once, however whoever asked for it ends: a pack of a save
-/// that failed may be there, or still be on its way. Clones count on together.
+/// Numbers the packs that a rank writes in a session. It returns each number once, whatever becomes
+/// of the save: a pack of a failed save may exist, or still be in flight. Clones share the counter.
 #[derive(Clone, Debug)]
 pub struct PackNumbers {
     session: SessionId,
@@ -23,27 +23,27 @@ pub struct PackNumbers {
 }
 
 impl PackNumbers {
-    /// Those of a rank that has written no packs in a session yet.
+    /// Numbers for a rank that has written no packs in a session yet.
     pub fn new(session: SessionId, rank: Rank) -> PackNumbers {
         PackNumbers { session, rank, next: Arc::default() }
     }
 
-    /// The session.
+    /// Returns the session.
     pub fn session(&self) -> SessionId {
         self.session
     }
 
-    /// The rank.
+    /// Returns the rank.
     pub fn rank(&self) -> Rank {
         self.rank
     }
 
-    /// Number of the next pack.
+    /// Returns the number of the next pack.
     pub fn next(&self) -> u32 {
         self.next.load(Ordering::Acquire)
     }
 
-    /// Leaves out the numbers below `number`, unless they are taken.
+    /// Skips the numbers below `number`.
     pub fn go_on_at(&self, number: u32) {
         self.next.fetch_max(number, Ordering::AcqRel);
     }
@@ -64,13 +64,13 @@ pub struct Packer<'a> {
     pub(super) pool: &'a Pool,
     numbers: PackNumbers,
     pub(super) compression: FrameCompression,
-    /// How many lanes are filled side by side.
+    /// Number of lanes that are filled at the same time.
     lanes: AtomicUsize,
     state: Mutex<State>,
 }
 
 struct State {
-    /// How much is still to come, as far as the plan knows.
+    /// Bytes still to come, as far as the plan knows.
     expected_bytes: u64,
     current: Option<PackWriter>,
     finished: Vec<FinishedPack>,
@@ -79,18 +79,18 @@ struct State {
     meter: Meter,
 }
 
-/// Measures how fast the target takes what it is given.
+/// Measures the throughput of the target.
 struct Meter {
     since: Instant,
-    /// Bytes handed to the target in all.
+    /// Bytes given to the target in total.
     sent_bytes: u64,
     /// Bytes that had arrived when the measurement began.
     arrived_before: u64,
-    /// What all lanes together have waited for the target since then.
+    /// Time that all lanes together have waited for the target since then.
     waited: Duration,
 }
 
-/// Bytes after which a measurement is worth something.
+/// Bytes after which a measurement is useful.
 const METER_BYTES: u64 = 32 << 20;
 
 impl Meter {
@@ -98,7 +98,8 @@ impl Meter {
         Meter { since: Instant::now(), sent_bytes: 0, arrived_before: 0, waited: Duration::ZERO }
     }
 
-    /// Tells the policy, if enough has arrived by now.
+    /// Reports the measurement to the policy, if `at_least` bytes have arrived since the last
+    /// report.
     fn tell(&mut self, policy: &mut Policy, lanes: usize, arrived_bytes: u64, at_least: u64) {
         let bytes = arrived_bytes.saturating_sub(self.arrived_before);
         if bytes < at_least {
@@ -113,7 +114,7 @@ impl Meter {
 }
 
 impl State {
-    /// How many writes are on their way. Finds failed ones soon: they keep their buffers.
+    /// Returns the number of writes in flight. Finds failed ones early: they keep their buffers.
     fn writes_in_flight(&mut self) -> Result<usize> {
         let mut in_flight = 0;
         for pack in &mut self.finished {
@@ -134,9 +135,9 @@ impl State {
 }
 
 impl Drop for Packer<'_> {
-    /// Packs that were being finished when something failed are finished, or gone, before anybody is
-    /// told: whoever is told may end the process, and would leave unfinished shards behind; or try
-    /// something that needs less room, which must be free by then.
+    /// Finishes or gives up the open packs after a failure, before the caller gets the error. The
+    /// caller may then end the process, which would leave unfinished shards behind. Or it may try
+    /// something that needs less space, which must be free by then.
     fn drop(&mut self) {
         let (current, finished) = {
             let mut state = self.state();
@@ -147,13 +148,13 @@ impl Drop for Packer<'_> {
     }
 }
 
-/// A segment of the checkpoint, and what it says if that is in memory: one that the same packer has
-/// just stored cannot be read yet.
+/// A segment of the checkpoint, and its directory if that is in memory. A segment that the same
+/// packer has just stored cannot be read yet.
 pub type LoadedSegment = (SegmentRef, Option<Directory>);
 
-/// What a packer has written.
+/// Result of a packer.
 pub struct Packed {
-    /// The packs, all durable.
+    /// Number of packs, all durable.
     pub packs: u64,
     /// Their bytes on the target.
     pub stored_bytes: u64,
@@ -164,7 +165,7 @@ pub struct Packed {
 }
 
 impl<'a> Packer<'a> {
-    /// A packer for about `expected_bytes`.
+    /// Makes a packer for about `expected_bytes`.
     pub fn new(pool: &'a Pool, numbers: &PackNumbers, expected_bytes: u64) -> Self {
         let state = State {
             expected_bytes,
@@ -179,7 +180,7 @@ impl<'a> Packer<'a> {
         Packer { pool, numbers, compression, lanes, state: Mutex::new(state) }
     }
 
-    /// The same for what files hold.
+    /// Sets the compression for the content of files.
     pub fn for_files(mut self) -> Self {
         self.compression = FrameCompression::of_files(self.pool.config());
         self
@@ -189,10 +190,10 @@ impl<'a> Packer<'a> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stores a node or segment, behind everything stored before.
+    /// Stores a node or segment after everything stored before.
     ///
     /// # Errors
-    /// What the target reports.
+    /// Errors of the target.
     pub fn append(&self, bytes: &[u8], fp: Fingerprint, kind: EntryKind) -> Result<PackExtent> {
         let mut state = self.state();
         let length = bytes.len();
@@ -207,23 +208,24 @@ impl<'a> Packer<'a> {
         }
     }
 
-    /// How many lanes the staging pool can feed.
+    /// Returns the number of lanes that the staging pool can feed.
     pub fn lanes_max(&self) -> usize {
         let staging = self.pool.staging();
         (staging.total_bytes() / staging.buffer_bytes()).saturating_sub(2).max(1)
     }
 
-    /// How many lanes are filled side by side, by which waiting and compressing are judged.
+    /// Returns the number of lanes filled at the same time, by which the policy judges waiting and
+    /// compressing.
     pub fn lanes(&self) -> usize {
         self.lanes.load(Ordering::Relaxed)
     }
 
-    /// Says that there will be `lanes`, at least one, of them.
+    /// Sets the number of lanes to `lanes`, at least one.
     pub fn set_lanes(&self, lanes: usize) {
         self.lanes.store(lanes.max(1), Ordering::Relaxed);
     }
 
-    /// A lane's container, full or the last one; `waited` is how long the lane waited for buffers.
+    /// Takes a lane's container, full or the last one; the lane has waited `waited` for buffers.
     pub(super) fn send(&self, container: Container, waited: Duration) -> Result<()> {
         let mut state = self.state();
         let container_bytes = self.pool.config().format.container_bytes;
@@ -235,12 +237,12 @@ impl<'a> Packer<'a> {
         self.place(&mut state, container)
     }
 
-    /// Keeps what a lane has not filled for whoever comes next.
+    /// Keeps a container that a lane has not filled, for the next user.
     pub(super) fn keep(&self, container: Option<Container>) {
         self.state().left_over.extend(container);
     }
 
-    /// Opens a pack unless there is one that `fits`.
+    /// Opens a pack unless the open one `fits`.
     fn current(&self, state: &mut State, fits: impl Fn(&PackWriter) -> bool) -> Result<()> {
         if state.current.as_ref().is_some_and(|pack| !fits(pack)) {
             self.close_current(state)?;
@@ -248,7 +250,7 @@ impl<'a> Packer<'a> {
         if state.current.is_none() {
             let id = self.numbers.take()?;
             let format = &self.pool.config().format;
-            // Where the plan's estimate was too small, packs become larger one by one.
+            // Where the plan's estimate was too small, each next pack is larger.
             let grown = format.container_bytes << state.finished.len().min(6);
             let expected = state.expected_bytes.max(grown).min(format.pack_bytes);
             state.expected_bytes -= expected.min(state.expected_bytes);
@@ -264,11 +266,11 @@ impl<'a> Packer<'a> {
         state.open(container)
     }
 
-    /// Joins what the lanes have left over. To be called when all of them are done, and before the
+    /// Joins the unfilled containers of the lanes. Call it when all lanes are done, and before the
     /// first node.
     ///
     /// # Errors
-    /// What the target reports.
+    /// Errors of the target.
     pub fn join_lanes(&self) -> Result<()> {
         let mut state = self.state();
         for mut left in std::mem::take(&mut state.left_over) {
@@ -282,18 +284,19 @@ impl<'a> Packer<'a> {
         Ok(())
     }
 
-    /// Stores a node and says how to find it again.
+    /// Stores a node and returns a link to it.
     ///
     /// # Errors
-    /// What the target reports.
+    /// Errors of the target.
     pub fn append_node(&self, bytes: &[u8]) -> Result<Link> {
         let fp = fingerprint(bytes);
         Ok(Link { fp, extent: self.append(bytes, fp, EntryKind::Node)? })
     }
 
-    /// A free buffer: one of the staging pool as soon as there is one, unless nothing of ours is on
-    /// its way. Then those who have them all may be waiting in their turn, and one of our own gets
-    /// us on; so a save exceeds the pool by at most a container for each of its threads.
+    /// Returns a free buffer: the next of the staging pool, unless this packer has no write in
+    /// flight. Then the holders of all buffers may be waiting for their turn, and a buffer outside
+    /// the pool lets this save continue. So a save exceeds the pool by at most a container for each
+    /// of its threads.
     pub(super) fn buffer(&self) -> Result<AlignedBuf> {
         self.buffer_unless(&mut || self.state().writes_in_flight())
     }
@@ -313,7 +316,7 @@ impl<'a> Packer<'a> {
                 return AlignedBuf::try_not_inherited(bytes)
                     .ok_or_else(|| Error::no_memory("a container", bytes));
             }
-            // One of them ends, or a buffer of the pool comes back.
+            // Wait until a write ends, or a buffer returns to the pool.
             staging.wait_event(seen);
         }
     }
@@ -326,10 +329,11 @@ impl<'a> Packer<'a> {
     }
 
     /// Merges segments where they have become too many, closes the last pack, and waits until all
-    /// is durable. `before` are the segments that the image needs besides the new packs'.
+    /// packs are durable. `before` are the segments that the image needs besides those of the new
+    /// packs.
     ///
     /// # Errors
-    /// What the target reports.
+    /// Errors of the target.
     pub fn finish(&self, before: Vec<LoadedSegment>) -> Result<(Packed, u64)> {
         let (segments, segment_bytes) = self.merge_segments(before)?;
         let mut packed = self.close()?;
@@ -337,11 +341,11 @@ impl<'a> Packer<'a> {
         Ok((packed, segment_bytes))
     }
 
-    /// Closes the last pack, and waits until all is durable. The segments in the answer are the new
-    /// packs' directories, but for those that were merged.
+    /// Closes the last pack, and waits until all packs are durable. The returned segments are the
+    /// new packs' directories, except for the merged ones.
     ///
     /// # Errors
-    /// What the target reports.
+    /// Errors of the target.
     pub fn close(&self) -> Result<Packed> {
         let mut state = self.state();
         self.close_current(&mut state)?;
@@ -354,23 +358,23 @@ impl<'a> Packer<'a> {
         let (waiting, lanes) = (Instant::now(), self.lanes());
         let mut outcome = Ok(());
         for pack in std::mem::take(&mut state.finished) {
-            // Merging took the directories of the packs that it has named already.
+            // A merge took the directories of the packs that it already lists.
             if !pack.directory.packs.is_empty() {
                 packed.segments.push(directory_ref(&pack));
             }
-            // Also behind one that failed: see `drop`.
+            // Also after one has failed: see `drop`.
             outcome = outcome.and(pack.wait());
         }
         outcome?;
-        // Everything has arrived: what was waited for at the end counts for all threads.
+        // Everything has arrived: the wait at the end counts for all threads.
         let meter = &mut state.meter;
         meter.waited += waiting.elapsed().mul_f64(lanes as f64);
         meter.tell(&mut self.pool.policy(), lanes, meter.sent_bytes, METER_BYTES / 4);
         Ok(packed)
     }
 
-    /// Every eight segments of a level become one of the next, old ones and those of packs that
-    /// this save has closed already alike.
+    /// Merges every eight segments of a level into one of the next: older segments, and directories
+    /// of packs that this save has already closed.
     fn merge_segments(&self, before: Vec<LoadedSegment>) -> Result<(Vec<SegmentRef>, u64)> {
         let max = self.pool.config().format.container_bytes as u32;
         let mut written = 0;

@@ -7,19 +7,19 @@ use outlive_types::{Rank, Result};
 
 /// Length of a reference to a page.
 const PAGE_REF_BYTES: usize = 64;
-/// A shorter page is not worth a reference of its own.
+/// Shortest page that is worth a reference of its own.
 const PAGE_BYTES_MIN: usize = 4 << 10;
 
-/// With how many bytes a page ends, of `all` that there are. Whoever wants one rank reads the
+/// Returns the length of a page, for `all` bytes of entries. A reader of one rank reads the
 /// references to all pages, and one page: together they are shortest if both are equally long.
 fn page_bytes(all: usize) -> usize {
     (all * PAGE_REF_BYTES).isqrt().max(PAGE_BYTES_MIN)
 }
 
-/// Stores the images of consecutive ranks, and says where.
+/// Stores the images of consecutive ranks, and returns references to the pages.
 ///
 /// # Errors
-/// What the target reports.
+/// Errors of the target.
 pub fn store_table(packer: &Packer<'_>, images: Vec<Image>) -> Result<Vec<PageRef>> {
     let bytes_of = |image: &Image| Image::bytes_for(image.segments.len());
     store_pages(packer, images, &bytes_of, &|images: Vec<Image>| {
@@ -28,11 +28,11 @@ pub fn store_table(packer: &Packer<'_>, images: Vec<Image>) -> Result<Vec<PageRe
     })
 }
 
-/// Stores the segments of consecutive ranks, and says where. An archive that keeps image tables has lists, also
-/// if all of the tables are lost.
+/// Stores the segments of consecutive ranks, and returns references to the pages. An archive that
+/// keeps image tables has lists, also if all of the tables are lost.
 ///
 /// # Errors
-/// What the target reports.
+/// Errors of the target.
 pub fn store_lists(
     packer: &Packer<'_>,
     mut lists: Vec<(Rank, Vec<SegmentRef>)>,
@@ -48,10 +48,10 @@ pub fn store_lists(
     })
 }
 
-/// Stores a page once more, elsewhere.
+/// Stores a copy of a page elsewhere.
 ///
 /// # Errors
-/// What the target reports.
+/// Errors of the target.
 pub fn store_page(packer: &Packer<'_>, first_rank: Rank, bytes: &[u8]) -> Result<PageRef> {
     let fp = fingerprint(bytes);
     let extent = packer.append(bytes, fp, EntryKind::Page)?;

@@ -1,28 +1,28 @@
-//! The plan of a save: plain data, made from what the freeze found before anything is written.
+//! The plan of a save: plain data, made from the result of the freeze before anything is written.
 
 use outlive_types::{BLOCK_PAGES, Epoch, Frozen, PACKED_STREAM, PAGE_BYTES};
 use std::fmt;
 use std::ops::Range;
 
-/// What a save will do.
+/// The work of a save.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SavePlan {
-    /// The epoch it will have.
+    /// The epoch of the new checkpoint.
     pub epoch: Epoch,
-    /// The epoch it shares subtrees with, 0 for none.
+    /// The epoch with which it shares subtrees, 0 for none.
     pub parent: Epoch,
     /// Every stream of the image, in the image's order.
     pub streams: Vec<StreamPlan>,
     /// The blocks with dirty pages, in stream and page order.
     pub blocks: Vec<BlockWork>,
-    /// How many of `blocks`, from the first on, hold pages of the program's own memory: it waits
-    /// until they are read.
+    /// Number of blocks at the start of `blocks` that hold pages of the program's own memory: the
+    /// program waits until they are read.
     pub live_blocks: usize,
-    /// Bytes of dirty pages; pages that are rewritten to keep restores fast count as well.
+    /// Bytes of dirty pages, including pages that are rewritten to keep restores fast.
     pub dirty_bytes: u64,
-    /// How many of them are read from the program's memory while it waits.
+    /// Bytes among them that are read from the program's memory while it waits.
     pub live_bytes: u64,
-    /// How many pages were asked for although they did not change.
+    /// Number of unchanged pages to rewrite.
     pub evacuated_pages: u64,
 }
 
@@ -44,7 +44,7 @@ pub struct BlockWork {
     pub stream: u32,
     /// Number of the block in its stream.
     pub block: u64,
-    /// Which of the frozen image's runs.
+    /// Indexes of its runs in the frozen image.
     pub runs: Range<usize>,
 }
 

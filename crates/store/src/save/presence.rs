@@ -1,5 +1,6 @@
-//! Behind commits: are the packs there that the new checkpoint names? Scratch file systems delete files by age, and
-//! people clean directories beneath running programs. The program still has everything in its memory.
+//! Checks after commits that the packs exist which the new checkpoint names. Scratch file systems
+//! delete files by age, and people clean directories that running programs use. The program still
+//! has everything in its memory.
 
 use crate::commit::{Entry, history};
 use crate::images::images_of;
@@ -11,28 +12,28 @@ use outlive_types::{Epoch, ErrorKind, JobName, PackId, Rank, Result};
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
-/// After a check this multiple of its time passes without another one.
+/// Multiple of a check's duration that passes before the next one.
 const REST: u32 = 100;
-/// One that takes longer, as on a file system far away, is not repeated before [`PAUSE`].
+/// A check that takes longer, as on a remote file system, is not repeated before [`PAUSE`].
 const QUICK: Duration = Duration::from_millis(10);
 const PAUSE: Duration = Duration::from_secs(120);
-/// More packs than these are listed with all others, instead of each by itself.
+/// More packs than this are found by a listing of all packs, instead of one look at each.
 const SINGLE_MAX: usize = 64;
 
-/// When a rank checks next, and what it knows.
+/// The time of a rank's next check, and the segments it has read.
 #[derive(Debug, Default)]
 pub struct PresenceCheck {
     due: Duration,
     known: KnownSegments,
-    /// When files were given the present as their time.
+    /// Time at which the files last got the present as their modification time.
     freshened: Option<Duration>,
 }
 
 impl PresenceCheck {
-    /// The packs that segments name and that are gone, if a check is due.
+    /// Returns the packs that segments name and that are gone, if a check is due.
     ///
     /// # Errors
-    /// What the targets report.
+    /// Errors of the targets.
     pub fn missing(&mut self, pool: &Pool, segments: &[SegmentRef]) -> Result<BTreeSet<PackId>> {
         let clock = &pool.env().clock;
         let begun = clock.monotonic();
@@ -48,7 +49,7 @@ impl PresenceCheck {
         };
         let mut missing = BTreeSet::new();
         for pack in named.into_iter().filter(|pack| !listed.contains(pack)) {
-            // A target that cannot be asked has lost nothing.
+            // A target that is away has lost nothing.
             if pool.stored_bytes(pack).is_err_and(|error| error.kind() == ErrorKind::Damaged) {
                 missing.insert(pack);
             }
@@ -59,15 +60,16 @@ impl PresenceCheck {
         Ok(missing)
     }
 
-    /// The next check is due at once.
+    /// Makes the next check due at once.
     pub fn make_due(&mut self) {
         self.due = Duration::ZERO;
     }
 
-    /// Gives the files that checkpoints of the job need the present as their time, if that is due.
+    /// Sets the present as the modification time of the files that checkpoints of the job need, if
+    /// that is due.
     ///
     /// # Errors
-    /// What log and targets report.
+    /// Errors of log and targets.
     pub fn freshen(&mut self, pool: &Pool, job: &JobName) -> Result<()> {
         let every = Duration::from_secs(pool.config().tuning.freshen_every_s);
         let now = pool.env().clock.monotonic();
@@ -87,10 +89,11 @@ impl PresenceCheck {
     }
 }
 
-/// How much a checkpoint lacks, as the log has it now: another rank's gc may have moved what was in `missing`.
+/// Effect of missing packs on a checkpoint, as the log has it now: the gc of another rank may have
+/// moved data out of `missing`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lack {
-    /// It names none of the packs any more.
+    /// It no longer names any of the packs.
     Nothing,
     /// It names some, and needs nothing in them.
     Names,
@@ -98,10 +101,10 @@ pub enum Lack {
     Needs,
 }
 
-/// Reads the page trees of a rank's image, and no chunks.
+/// Returns the effect of `missing` on a rank's image. Reads its page trees, and no chunks.
 ///
 /// # Errors
-/// What log and targets report, but for damage.
+/// Errors of log and targets, except damage.
 pub fn lack_of(
     pool: &Pool,
     job: &JobName,

@@ -1,5 +1,5 @@
-//! What a writer does when prunes and gcs have been at work since it last looked: follow chunks to
-//! their new places, save those that were condemned, and offer the manifest again.
+//! Changes to a writer after prunes and gcs: it follows chunks to their new pack extents, copies
+//! condemned ones, and appends the manifest again.
 
 use super::packer::{LoadedSegment, PackNumbers, Packer};
 use super::segments::{ImageSegments, ReusedChunks};
@@ -17,13 +17,13 @@ use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, PackId, Rank, Result};
 use std::collections::{HashMap, HashSet};
 
 impl RankWriter {
-    /// Takes notice of changes between two saves.
+    /// Takes account of changes between two saves.
     ///
     /// # Errors
     /// `Damaged` if the new segments cannot be read.
     pub fn absorb(&mut self, pool: &Pool, changes: Changes) -> Result<()> {
         if !changes.is_empty() {
-            // Which of the known chunks were condemned is not known: their places are not kept.
+            // Known chunks have no pack extents, so it is unknown which of them were condemned.
             self.known.clear();
             self.shared = None;
         }
@@ -31,8 +31,8 @@ impl RankWriter {
         self.catch_up(pool)
     }
 
-    /// Keeps what the log has said, for bases that are taken later and do not know it: of a checkpoint
-    /// that was opened before, and restored until now.
+    /// Keeps the changes that the log has reported, for a base that is taken later and lacks them.
+    /// Such a base is a checkpoint that was opened before them, and whose restore ended after them.
     fn remember(&mut self, changes: &Changes) {
         self.condemned.extend(&changes.condemned);
         self.dropped.extend(&changes.dropped);
@@ -44,17 +44,18 @@ impl RankWriter {
     /// Takes a restored checkpoint as base. It may have been moved or dropped since it was opened.
     ///
     /// # Errors
-    /// `Damaged` if the segments that say where it is now cannot be read; then there is no base.
+    /// `Damaged` if the segments with its new pack extents cannot be read; then there is no base.
     pub fn adopt(&mut self, pool: &Pool, base: Base) -> Result<()> {
         self.base = Some(base);
         self.candidates.clear();
         self.known.clear();
-        // What came after it may come again, and is now in other checkpoints than this writer's own.
+        // Chunks of later checkpoints may recur, and are now in other checkpoints than this
+        // writer's own.
         self.shared = None;
         self.catch_up(pool)
     }
 
-    /// Makes the base follow what is remembered.
+    /// Brings the base up to date with the remembered changes.
     fn catch_up(&mut self, pool: &Pool) -> Result<()> {
         let RankWriter { rank, base, moved, dropped, .. } = self;
         let is_late = |base: &mut Base, moved: &Moved| base.as_of < moved.number;
@@ -62,7 +63,7 @@ impl RankWriter {
             && let Some(moved) = moved
             && let Some(late) = base.take_if(|base| is_late(base, moved))
         {
-            // Which of the known chunks it still has is not known.
+            // It is unknown which of the known chunks it still has.
             self.known.clear();
             *base = follow(pool, *rank, late, moved)?;
         }
@@ -73,13 +74,13 @@ impl RankWriter {
         Ok(())
     }
 
-    /// Mends an image that was stored while chunks were moved or condemned: `changes` are those since
-    /// it was offered to the committer. Chunks that it had from condemned packs are copied; gc leaves
-    /// those packs in place until this session has committed.
+    /// Rebases an image that was stored while chunks were moved or condemned: `changes` are those
+    /// since the committer last got it. Copies the chunks that it shares with condemned packs; a gc
+    /// keeps those packs until this session has committed.
     ///
     /// # Errors
-    /// `Retry` if the checkpoint it follows was pruned, or something that it shares is lost; what the
-    /// target reports.
+    /// `Retry` if the checkpoint it follows was pruned, or shared data is lost; errors of the
+    /// target.
     pub fn rebase(
         &mut self,
         pool: &Pool,
@@ -88,7 +89,7 @@ impl RankWriter {
         changes: Changes,
     ) -> Result<()> {
         stored.seen.then(changes);
-        // What else was known may be gone.
+        // Other known chunks may be gone.
         self.known.clear();
         self.shared = None;
         let StoredImage { base, named, image, seen, stats, .. } = stored;
@@ -99,8 +100,8 @@ impl RankWriter {
         Ok(())
     }
 
-    /// `next` is what comes of the save, and `changes` are all since it began. Answers how many bytes
-    /// it wrote.
+    /// Rebases the segments of an image. `next` is the base that the save will leave, and `changes`
+    /// are all since the save began. Returns the number of bytes written.
     fn rebase_segments(
         &mut self,
         pool: &Pool,
@@ -165,7 +166,7 @@ impl RankWriter {
             packer.finish(segments)
         });
         let (packed, _) = packed?;
-        // From now on they are listed by packs of our own.
+        // The save's own packs list them from now on.
         let rescued: HashSet<(Fingerprint, Option<SliceForm>)> =
             lost.iter().map(|rescued| (rescued.fp, rescued.extent.slice)).collect();
         named.hits.chunks.retain(|fp, _| !rescued.contains(&(*fp, None)));
@@ -178,7 +179,7 @@ impl RankWriter {
     }
 }
 
-/// Whether what lies at a place has all that was found; without a form that was a whole chunk.
+/// Returns whether a pack extent has all that was found; `found` is `None` for a whole chunk.
 fn serves(extent: &PackExtent, found: Option<SliceForm>) -> bool {
     match (extent.slice, found) {
         (None, _) => true,
@@ -200,7 +201,7 @@ fn rescue(pool: &Pool, packer: &Packer<'_>, lost: &[ReadItem]) -> Result<()> {
         .into_iter()
         .next()
     {
-        // The next save does not find it any more, and stores it anew.
+        // The next save no longer finds it, and stores it again.
         Some(fault) if fault.error.kind() == ErrorKind::Damaged => Err(Error::retry(format!(
             "this save shares data that proved damaged meanwhile: save again, the next save stores \
              it anew ({})",
@@ -211,7 +212,7 @@ fn rescue(pool: &Pool, packer: &Packer<'_>, lost: &[ReadItem]) -> Result<()> {
     }
 }
 
-/// Makes a base follow its chunks; `None` if its checkpoint is gone.
+/// Updates the pack extents of a base; `None` if its checkpoint is gone.
 fn follow(pool: &Pool, rank: Rank, mut base: Base, moved: &Moved) -> Result<Option<Base>> {
     if moved.epochs.binary_search(&base.epoch).is_err() {
         return Ok(None);
@@ -223,8 +224,8 @@ fn follow(pool: &Pool, rank: Rank, mut base: Base, moved: &Moved) -> Result<Opti
     Ok(Some(base))
 }
 
-/// Leaves know where they lie: tells them their new places. New ones, which the locator does not
-/// know, stay where they are.
+/// Updates the pack extents in the leaves. New leaves, which the locator does not know, keep
+/// theirs.
 fn relink(base: &mut Base, locator: &Locator) -> Result<()> {
     let mut find =
         |link: &Link| Ok(locator.find(&link.fp).ok().filter(|extent| *extent != link.extent));
@@ -234,7 +235,7 @@ fn relink(base: &mut Base, locator: &Locator) -> Result<()> {
     Ok(())
 }
 
-/// Places of chunks in packs that the manifest's other segments do not list.
+/// Pack extents of chunks that the manifest's other segments do not list.
 #[derive(Debug, Default)]
 pub struct ForeignChunks {
     packs: Vec<PackId>,
@@ -243,7 +244,7 @@ pub struct ForeignChunks {
 }
 
 impl ForeignChunks {
-    /// Those among `hits` that have a place of their own, and are in none of the segments `lent`.
+    /// Returns the chunks among `hits` that have an extent, and are in none of `shared_segments`.
     pub fn of(hits: &ReusedChunks, shared_segments: &[SharedSegment]) -> ForeignChunks {
         let mut foreign = ForeignChunks::default();
         for (fp, extent) in &hits.chunks {
@@ -271,13 +272,13 @@ impl ForeignChunks {
     /// Stores them as segments, each short enough for a container.
     ///
     /// # Errors
-    /// What the target reports.
+    /// Errors of the target.
     pub fn store(self, pool: &Pool, packer: &Packer<'_>) -> Result<Vec<LoadedSegment>> {
         store_segments(pool, packer, Directory::new(self.packs, self.entries))
     }
 }
 
-/// Adds the segments `lent` to those of a manifest, but for those that it lists already.
+/// Adds `shared_segments` to the segments of a manifest, except those that it already lists.
 pub fn list_shared(segments: &mut Vec<LoadedSegment>, shared_segments: &[SharedSegment]) {
     let there: HashSet<SegmentRef> = segments.iter().map(|(segment, _)| *segment).collect();
     let shared_segments = shared_segments.iter().map(|shared_segments| shared_segments.segment);
@@ -287,7 +288,7 @@ pub fn list_shared(segments: &mut Vec<LoadedSegment>, shared_segments: &[SharedS
 /// Stores a directory of any length as segments of level 0.
 ///
 /// # Errors
-/// What the target reports.
+/// Errors of the target.
 pub fn store_segments(
     pool: &Pool,
     packer: &Packer<'_>,

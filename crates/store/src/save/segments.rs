@@ -1,4 +1,4 @@
-//! What an image has from elsewhere, and what names all of it.
+//! Chunks that an image shares, and the segments that list all its chunks.
 
 use crate::index::ByFingerprint;
 use outlive_format::{SegmentRef, SliceForm};
@@ -8,19 +8,19 @@ use outlive_types::Fingerprint;
 /// Chunks and slices that a save found stored already.
 #[derive(Debug, Default)]
 pub struct ReusedChunks {
-    /// Chunks. `None`: where the segments of its base say.
+    /// Chunks, with their extents; `None`: the segments of the base list the extent.
     pub chunks: ByFingerprint<Option<PackExtent>>,
-    /// Slices in the segments of its base. Only a copy relies on any: it knows which pages it needs.
+    /// Slices in the segments of the base. Only a copy uses them: it knows the pages that it needs.
     pub slices: Vec<(Fingerprint, SliceForm)>,
 }
 
 /// A manifest's segments, as a save made them.
 #[derive(Debug, Default)]
 pub struct ImageSegments {
-    /// What the manifest lists.
+    /// The segments that the manifest lists.
     pub segments: Vec<SegmentRef>,
     /// The directories of the save's own packs.
     pub own: Vec<SegmentRef>,
-    /// Chunks that the image has from elsewhere.
+    /// Chunks of other checkpoints that the image uses.
     pub hits: ReusedChunks,
 }

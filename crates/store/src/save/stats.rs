@@ -1,10 +1,10 @@
-//! What a save did.
+//! Figures of a save.
 
 use outlive_format::SaveFigures;
 use outlive_types::{Epoch, FreezeReport};
 use std::time::Duration;
 
-/// Figures of one committed save. Bytes are exact; times are this process's.
+/// Figures of one committed save. Bytes are exact; times are those of this process.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct SaveStats {
     /// The epoch.
@@ -15,7 +15,7 @@ pub struct SaveStats {
     pub changed_bytes: u64,
     /// Bytes of unchanged pages that were rewritten to keep restores fast.
     pub evacuated_bytes: u64,
-    /// Bytes of all-zero pages among them: they cost nothing.
+    /// Bytes of all-zero pages among them, which take no space.
     pub zero_bytes: u64,
     /// Bytes of chunks that were stored already.
     pub known_bytes: u64,
@@ -23,23 +23,24 @@ pub struct SaveStats {
     pub new_bytes: u64,
     /// Bytes of the new chunks before compression.
     pub raw_bytes: u64,
-    /// Part of `new_bytes` that is page tree and catalog nodes.
+    /// Bytes of `new_bytes` for page tree and catalog nodes.
     pub node_bytes: u64,
-    /// Part of `new_bytes` that is merged segments.
+    /// Bytes of `new_bytes` for merged segments.
     pub segment_bytes: u64,
-    /// Packs written.
+    /// Number of packs written.
     pub packs: u64,
-    /// How the image was held still and its changes were found, and why so.
+    /// How the freeze fixed the image and found its changes, and the reason.
     pub freeze: FreezeReport,
-    /// How long the program stood still for the freeze, and for reading what was not copied.
+    /// Time for which the program stood for the freeze, and for reading the pages that were not
+    /// copied.
     pub stall: Duration,
-    /// From the call to the commit.
+    /// Time from the call to the commit.
     pub total: Duration,
 }
 
 impl SaveStats {
-    /// What the manifest keeps of this. The log record itself is not counted in it, and `total` ends
-    /// before it is written.
+    /// Returns the figures for the manifest. They exclude the log record itself, and `total` ends
+    /// before that is written.
     pub fn figures(&self) -> SaveFigures {
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         SaveFigures {

@@ -8,7 +8,7 @@ use crate::commit::Changes;
 use crate::index::Fingerprints;
 use outlive_format::RankImage;
 
-/// An image that is stored and durable, and what it takes to mend it before the commit, and to follow
+/// An image that is stored and durable, with the data to rebase it before the commit, and to follow
 /// it afterwards.
 pub struct StoredImage {
     pub(super) base: Base,
@@ -18,17 +18,18 @@ pub struct StoredImage {
     pub(super) image: RankImage,
     /// All changes of which it takes account.
     pub(super) seen: Changes,
-    /// What the save did so far.
+    /// Figures of the save so far.
     pub stats: SaveStats,
 }
 
 impl StoredImage {
-    /// What the committer needs.
+    /// Returns the image for the committer.
     pub fn image(&self) -> &RankImage {
         &self.image
     }
 
-    /// What prunes and gcs have done since the session message, as far as it was told.
+    /// Returns the changes by prunes and gcs since the session record, as far as the image got
+    /// them.
     pub fn changes_seen(&self) -> &Changes {
         &self.seen
     }

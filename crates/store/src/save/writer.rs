@@ -1,5 +1,5 @@
-//! What a writer carries from one save to the next: a rank what its images share, the committer
-//! (`committer`) the log. A program of one rank is both.
+//! State of a writer from one save to the next: a rank keeps the data that its images share, and
+//! the committer (`committer`) owns the log. A program of one rank is both.
 
 use super::committer::Committer;
 use super::packer::PackNumbers;
@@ -16,7 +16,7 @@ use outlive_types::{
 };
 use std::collections::{HashMap, HashSet};
 
-/// The checkpoint that the next save follows: what it can share.
+/// The checkpoint that the next save follows: the data that it can share.
 #[derive(Debug, Default)]
 pub struct Base {
     /// Its epoch.
@@ -29,43 +29,44 @@ pub struct Base {
     pub catalog_hashes: PageHashes,
     /// The segments of the rank's image in it.
     pub segments: Vec<SegmentRef>,
-    /// Whether that image stands in an image table.
+    /// Whether that image is in an image table.
     pub in_table: bool,
-    /// Number of the newest record in the log of which it takes account.
+    /// Number of the newest log record of which it takes account.
     pub as_of: u64,
 }
 
-/// Everything a rank carries from one save to the next.
+/// State that a rank carries from one save to the next.
 #[derive(Debug)]
 pub struct RankWriter {
     /// The rank.
     pub rank: Rank,
-    /// What the next save follows; `None`: it starts from nothing.
+    /// The checkpoint that the next save follows; `None`: the next save stores everything.
     pub base: Option<Base>,
     /// Chunks that need not be written again.
     pub known: StoredChunks,
     /// Clean pages that the next save rewrites.
     pub candidates: Vec<(String, PageRange)>,
-    /// Bytes that may be spent on rewriting: what earlier saves have earned and not spent.
+    /// Bytes that saves may spend on rewriting: earned by earlier saves and not spent.
     pub rewrite_credit_bytes: u64,
     /// Numbers of the rank's packs in a session, once it wrote in one.
     pub packs: Option<PackNumbers>,
-    /// What the whole pool holds; read when so much is written that it pays.
+    /// Chunks of the whole pool; read when a save is large enough for that to pay.
     pub shared: Option<SharedChunks>,
-    /// Packs of which this job's log has said that nobody may refer to them any more.
+    /// Packs that this job's log has reported as condemned: no later commit may refer to them.
     pub condemned: HashSet<PackId>,
-    /// Checkpoints that were dropped since this writer first looked.
+    /// Checkpoints that were dropped since this writer first read the log.
     pub dropped: HashSet<Epoch>,
-    /// Where the newest archive that this writer has seen has put what is left.
+    /// The pack extents after the newest archive that this writer has read.
     pub moved: Option<Moved>,
     /// The pool's targets when the save began.
     pub targets: Option<TargetsThen>,
-    /// Whether the packs of the base are there.
+    /// Checks whether the packs of the base exist.
     pub presence: PresenceCheck,
 }
 
 impl RankWriter {
-    /// One that has saved nothing yet and remembers chunks in at most `index_bytes_max` of memory.
+    /// Makes a writer that has saved nothing yet, and keeps known chunks in at most
+    /// `index_bytes_max`.
     pub fn new(rank: Rank, index_bytes_max: u64) -> RankWriter {
         RankWriter {
             rank,
@@ -83,18 +84,18 @@ impl RankWriter {
         }
     }
 
-    /// The rank's packs in the session that the committer has `opened`; takes notice of what others
-    /// have done meanwhile.
+    /// Returns the rank's packs in the session that the committer has `opened`; takes account of
+    /// the changes by others meanwhile.
     ///
     /// # Errors
-    /// `Damaged` if what an archive has moved cannot be found.
+    /// `Damaged` if data that an archive has moved cannot be found.
     pub fn begin(&mut self, pool: &Pool, opened: &Opened) -> Result<PackNumbers> {
         let packs = match &self.packs {
             Some(packs) if packs.session() == opened.session => packs.clone(),
             _ => self.packs.insert(PackNumbers::new(opened.session, self.rank)).clone(),
         };
         self.absorb(pool, opened.changes.clone())?;
-        // What the committer knows of them is not newer.
+        // The committer's view of the targets is not newer.
         self.targets = pool.targets_now()?;
         Ok(packs)
     }
@@ -102,7 +103,7 @@ impl RankWriter {
     /// Freezes a program's memory for checkpoint `epoch`, and plans how it is stored.
     ///
     /// # Errors
-    /// Those of the source; `Invalid` for a freeze that `pool.toml` does not know.
+    /// Errors of the source; `Invalid` for an unknown freeze in `pool.toml`.
     pub fn freeze(
         &mut self,
         pool: &Pool,
@@ -121,7 +122,7 @@ impl RankWriter {
         Ok((frozen, plan))
     }
 
-    /// Epoch of the checkpoint that the next save follows; 0 for none.
+    /// Returns the epoch of the checkpoint that the next save follows; 0 for none.
     pub fn parent(&self) -> Epoch {
         self.base.as_ref().map_or(0, |base| base.epoch)
     }
@@ -132,34 +133,35 @@ impl RankWriter {
 pub struct Writer {
     /// Makes images.
     pub rank: RankWriter,
-    /// Makes them exist.
+    /// Commits them.
     pub committer: Committer,
 }
 
 impl Writer {
-    /// One that has looked at nothing yet.
+    /// Makes a writer that has not read the log yet.
     pub fn new(pool: &Pool, job: JobName) -> Writer {
         Writer::of_rank(pool, job, 0)
     }
 
-    /// That of a rank of a group; only the committer of rank 0 is used.
+    /// Makes the writer of a rank of a group; only the committer of rank 0 is used.
     pub fn of_rank(pool: &Pool, job: JobName, rank: Rank) -> Writer {
         let index_bytes_max = pool.config().tuning.index_bytes_max;
         Writer { rank: RankWriter::new(rank, index_bytes_max), committer: Committer::new(job) }
     }
 
-    /// The session's packs; it is opened if there is none, and notice taken of what others have done meanwhile.
+    /// Returns the session's packs. Opens the session if there is none, and takes account of the
+    /// changes by others meanwhile.
     ///
     /// # Errors
-    /// `Fenced` if another writer has taken over; what the log reports.
+    /// `Fenced` if another writer has taken over; errors of the log.
     pub fn begin(&mut self, pool: &Pool) -> Result<PackNumbers> {
         self.begin_seeing(pool).map(|(packs, _)| packs)
     }
 
-    /// The same; answers what others have done as well.
+    /// Does the same, and returns the changes by others as well.
     ///
     /// # Errors
-    /// As [`Writer::begin`].
+    /// As for [`Writer::begin`].
     pub fn begin_seeing(&mut self, pool: &Pool) -> Result<(PackNumbers, Changes)> {
         let opened = self.committer.open(pool)?;
         if self.committer.head.take_damage() {

@@ -1,4 +1,4 @@
-//! Reads one pack whole: structures and checksums, and every entry against its fingerprint.
+//! Reads one pack whole: its structures and checksums, and every entry against its fingerprint.
 
 use crate::read::Verified;
 use outlive_chunk::Decompressor;
@@ -10,7 +10,7 @@ use outlive_types::{Error, PackId, Result};
 /// Checks a pack.
 ///
 /// # Errors
-/// `Damaged`, saying what is wrong first; what the target reports.
+/// `Damaged`, with the first fault that it finds; errors of the targets.
 pub fn check_pack(pool: &Pool, pack: PackId, pace: &Pace) -> Result<PackCheck> {
     let mut sorted: Option<Vec<DirectoryEntry>> = None;
     let mut decompressor = Decompressor::default();
@@ -29,7 +29,7 @@ pub fn check_pack(pool: &Pool, pack: PackId, pace: &Pace) -> Result<PackCheck> {
     pool.check_pack(pack, &mut each)
 }
 
-/// Checks the entries of one fragment, which lies at `offset`.
+/// Checks the entries of one container, which lies at `offset`.
 fn check_entries(
     entries: &[DirectoryEntry],
     offset: u64,

@@ -1,5 +1,5 @@
-//! Moves what is whole out of damaged packs, and tells every job not to refer to them any more. A gc
-//! for just these packs; the protocol is that of docs/design/009-gc.md.
+//! Moves whole data out of damaged packs, and reports to every job, so that no job refers to these
+//! packs any more. It is a gc for just these packs, with the protocol of docs/design/009-gc.md.
 
 use super::check::check_pack;
 use super::listed::{Form, PackExtents, SegmentContents, add, directory_of};
@@ -21,40 +21,39 @@ use outlive_target::Lock;
 use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, PackId, Result, SessionId};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-/// What was done about damaged packs, or would be.
+/// Work that was done about damaged packs, or would be.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct HealReport {
-    /// Damaged packs that jobs name, missing ones included. Once the scrub is over, and nothing has
-    /// kept it from mending, nobody refers to them.
+    /// Damaged packs that jobs name, missing ones included. No job refers to them after the scrub,
+    /// unless something kept it from a repair.
     pub condemned: BTreeSet<PackId>,
-    /// Packs that jobs name and that are not there.
+    /// Packs that jobs name and that do not exist.
     pub missing: BTreeSet<PackId>,
     /// Damaged packs that no job names: a gc deletes them.
     pub unneeded: BTreeSet<PackId>,
-    /// Damaged packs of saves under way, of which nothing is known yet: left to the next scrub.
+    /// Damaged packs of saves under way, whose needs are not known yet: left to the next scrub.
     pub pending: BTreeSet<PackId>,
-    /// Chunks and nodes of damaged packs that are whole, and were copied.
+    /// Number of chunks and nodes of damaged packs that are whole, and were copied.
     pub moved: u64,
     /// Bytes of these.
     pub moved_bytes: u64,
-    /// Damaged ones that were found whole in another pack.
+    /// Number of damaged ones that were found whole in another pack.
     pub mended: u64,
-    /// Damaged ones that were found nowhere.
+    /// Number of damaged ones that were found nowhere.
     pub lost: u64,
-    /// Segments that could not be read, and were made anew from directories.
+    /// Number of segments that could not be read, and were recreated from directories.
     pub segments: u64,
-    /// Checkpoints that need what is lost.
+    /// Checkpoints that need lost data.
     pub incomplete: BTreeMap<JobName, BTreeSet<Epoch>>,
 }
 
-/// Deals with `suspects`, packs in which something was found to be wrong, and with packs that are
-/// missing. A dry run reads the same and writes nothing. What was found and done stands in `report`,
-/// whatever ends it.
+/// Deals with `suspects`, packs in which a fault was found, and with missing packs. A dry run reads
+/// the same and writes nothing. `report` gets the findings and the work done, even after an error.
 ///
 /// # Errors
-/// `Damaged` if a log cannot be read, so that nobody knows what it needs; `Retry` if another command
-/// collects; `Fenced` if a gc has begun; what target and log report. What had been done by then is
-/// right, and the next one finishes it.
+/// `Damaged` if a log cannot be read, so that its needs are unknown. `Retry` if another command
+/// collects. `Fenced` if a gc has begun. Errors of targets and log. The work done before an error
+/// is valid, and the next scrub completes it.
 pub fn heal(
     pool: &Pool,
     suspects: &BTreeSet<PackId>,
@@ -62,7 +61,7 @@ pub fn heal(
     dry_run: bool,
     report: &mut HealReport,
 ) -> Result<()> {
-    // Nobody need know before there is something to do.
+    // No log needs a session before there is something to do.
     let (has_work, found) = look(pool, suspects, pace, dry_run)?;
     report.clone_from(&found);
     if dry_run || !has_work {
@@ -74,23 +73,23 @@ pub fn heal(
     };
     let healed = heal_alone(pool, suspects, pace, report, Missing::IsStrange);
     if healed.as_ref().is_err_and(|error| error.kind() == ErrorKind::Fenced) {
-        // What the other one moved and deleted beneath us may seem to be missing.
+        // Data that the other collector moved and deleted meanwhile may seem to be missing.
         *report = found;
     }
     drop(turn);
     healed
 }
 
-/// What it means if all packs are missing that jobs need.
+/// Meaning of a pool that lacks all packs that jobs need.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Missing {
-    /// Something is not mounted: nothing is done.
+    /// A target is not mounted: nothing is done.
     IsStrange,
-    /// They were in memory.
+    /// The packs were in memory.
     IsKnown,
 }
 
-/// The same without a look first, for who holds the lock of collectors.
+/// Does the same without a look first, for a caller that holds the lock of collectors.
 ///
 /// # Errors
 /// As [`heal`].
@@ -110,15 +109,16 @@ pub(crate) fn heal_alone(
         *report = heal.report;
         outcome
     });
-    // A gc that has begun meanwhile takes our unfinished packs for leftovers: say why they are gone.
+    // A gc that has begun meanwhile takes our unfinished packs for leftovers: explain why they are
+    // gone.
     let healed = healed.map_err(|error| head.blame(pool, error));
     let closed = head.close(pool);
     let _ = pool.log().remove_before(&JobName::gc(), opened);
     healed.and(closed)
 }
 
-/// Finds out whether there is something to do, and what, without writing anything. A gc may take away
-/// what is looked at; so what seems to be missing is looked for again if the logs have changed.
+/// Finds out whether there is something to do, and what, without writing anything. A gc may delete
+/// data during the look; so missing data is looked up again if the logs have changed.
 fn look(
     pool: &Pool,
     suspects: &BTreeSet<PackId>,
@@ -146,7 +146,7 @@ fn look(
     }
 }
 
-/// Those of the suspects that are still there and still damaged.
+/// Returns the suspects that still exist and are still damaged.
 fn bad_packs(
     pool: &Pool,
     survey: &Survey,
@@ -157,7 +157,7 @@ fn bad_packs(
     let mut bad: HashSet<PackId> = HashSet::new();
     for pack in suspects.iter().filter(|pack| survey.packs.contains(pack)) {
         match check_pack(pool, *pack, pace) {
-            // It was not the medium that was wrong.
+            // The fault was not one of the medium.
             Ok(_) => {}
             Err(error) if !is_damage(&error) => return Err(error),
             Err(_) if survey.is_in_progress(pack) => {
@@ -171,7 +171,7 @@ fn bad_packs(
     Ok(bad)
 }
 
-/// The checkpoints of a job that were incomplete and still miss something.
+/// Returns the incomplete checkpoints of a job that still lack data.
 fn still_hurt(pool: &Pool, job: &JobState, listed: &SegmentContents) -> Result<BTreeSet<Epoch>> {
     let locator = Locator::of(&directory_of(&listed.extents));
     let mut incomplete = job.incomplete.clone();
@@ -183,7 +183,7 @@ fn still_hurt(pool: &Pool, job: &JobState, listed: &SegmentContents) -> Result<B
     Ok(incomplete)
 }
 
-/// Packs that jobs name, and that are not there.
+/// Returns the packs that jobs name and that do not exist.
 fn missing_packs(
     pool: &Pool,
     survey: &Survey,
@@ -192,7 +192,7 @@ fn missing_packs(
     let there: BTreeSet<PackId> = survey.packs.iter().copied().collect();
     let mut missing = BTreeSet::new();
     for pack in named.difference(&there) {
-        // Packs that have come since the target was listed are there now.
+        // Packs that have come since the targets were listed exist now.
         match pool.stored_bytes(*pack) {
             Err(error) if is_damage(&error) => {
                 missing.insert(*pack);
@@ -203,7 +203,7 @@ fn missing_packs(
     Ok(missing)
 }
 
-/// A scrub that deals with what it found.
+/// A scrub that deals with its findings.
 pub struct Heal<'a> {
     pub(super) pool: &'a Pool,
     pub(super) packs: PackNumbers,
@@ -211,14 +211,15 @@ pub struct Heal<'a> {
     pub(super) pace: &'a Pace,
     survey: Survey,
     pub(super) bad: HashSet<PackId>,
-    /// Packs in which what is damaged may be looked for.
+    /// Packs that may hold copies of damaged data.
     pub(super) good: Vec<PackId>,
-    /// Packs that jobs name. Others may be deleted at any moment, by a gc that was held up.
+    /// Packs that jobs name. A gc that was held up may delete others at any moment.
     pub(super) named: BTreeSet<PackId>,
-    /// Where things of bad packs are, or are now.
+    /// Present extents of objects that bad packs list.
     pub(super) found: HashMap<Form, PackExtent>,
     pub(super) lost: HashSet<Form>,
-    /// Jobs whose incomplete checkpoints have found what they missed: a save has stored it anew.
+    /// Jobs whose incomplete checkpoints have found the data that they lacked: a save has stored it
+    /// again.
     healed: BTreeSet<JobName>,
     has_work: bool,
     fills: FillSession,
@@ -293,7 +294,7 @@ impl<'a> Heal<'a> {
         })
     }
 
-    /// Finds out what is lost and who is incomplete, without writing anything.
+    /// Finds the lost data and the incomplete checkpoints, without writing anything.
     fn look(&mut self) -> Result<()> {
         for job in self.survey.jobs.clone() {
             let listed = SegmentContents::read(self.pool, &job.manifests, &self.bad)?;
@@ -327,12 +328,12 @@ impl<'a> Heal<'a> {
         tell_all(self.pool, &mut |name, _| self.tell(name)).map(drop)
     }
 
-    /// Tells a job, by an archive if it names anything bad and by a sweep otherwise.
+    /// Reports to a job: by an archive if the job names a bad pack, and by a sweep otherwise.
     fn tell(&mut self, name: &JobName) -> Result<JobState> {
         let (pool, session) = (self.pool, self.packs.session());
         let told = tell(pool, session, name, &mut || {
             let mut state = JobState::read(pool, name, false)?;
-            // After the reading, as in a gc.
+            // After the reads, as in a gc.
             self.head.check(pool)?;
             let listed = SegmentContents::read(pool, &state.manifests, &self.bad)?;
             let is_new = |pack: &&PackId| !state.mentions(pack) || listed.packs.contains(*pack);
@@ -349,7 +350,7 @@ impl<'a> Heal<'a> {
             let kept: Vec<&Manifest> = state.manifests.iter().collect();
             let archive = archive_of(session, &state, &kept, &self.bad, relisted);
             self.fills.fill(pool, &archive, &self.bad)?;
-            // After the last pack is stored: the target that it is on may have left.
+            // After the last pack is stored: its target may have been removed.
             self.head.check(pool)?;
             pool.check_markers()?;
             Ok((state, anew, Some(archive)))
@@ -358,7 +359,8 @@ impl<'a> Heal<'a> {
         Ok(told)
     }
 
-    /// The places of everything that a job lists and that can be read, and its incomplete checkpoints.
+    /// Returns the extents of everything that a job lists and that can be read, and the job's
+    /// incomplete checkpoints.
     fn resolve(
         &mut self,
         state: &JobState,
@@ -377,7 +379,7 @@ impl<'a> Heal<'a> {
             },
         });
         if is_partial {
-            // What a segment listed stands in the directories of packs, too, with much besides.
+            // The directories of packs list all that a segment listed, and much besides.
             for pack in &self.good {
                 match self.pool.directory_of(*pack) {
                     Ok((directory, _)) => add(&mut extents, &directory, &self.bad),
@@ -403,8 +405,8 @@ impl<'a> Heal<'a> {
         Ok((extents, incomplete))
     }
 
-    /// Stores new segments that list `places`: all of them for the checkpoints of one rank, and what
-    /// it needs for each rank of the others.
+    /// Stores new segments: one set with all `extents` for the checkpoints of one rank, and for
+    /// each rank of the others a set of the extents that it needs.
     fn relist(&mut self, state: &JobState, extents: &PackExtents) -> Result<Relisted> {
         let mut relisted = Relisted::default();
         let packer = Packer::new(self.pool, &self.packs, 64 * extents.len() as u64);
@@ -416,7 +418,7 @@ impl<'a> Heal<'a> {
             Ok(stored.into_iter().map(|(segment, _)| segment).collect())
         };
         let kept: Vec<&Manifest> = state.manifests.iter().collect();
-        // An image table that is lost is a incomplete checkpoint's.
+        // A lost image table is one of an incomplete checkpoint.
         let lines = lines(self.pool, state, &kept).map_err(|(_, error)| error)?;
         let mut lists = Vec::new();
         for line in lines {
@@ -444,21 +446,21 @@ impl<'a> Heal<'a> {
         Ok(relisted)
     }
 
-    /// The places of what one rank needs.
+    /// Returns the extents that one rank needs.
     fn needed_by(&self, line: &RankLine, extents: &PackExtents) -> Result<PackExtents> {
         let locator = Locator::of(&directory_of(extents));
         let (mut needed, mut visited) = (HashSet::new(), HashSet::new());
         for (_, image) in &line.images {
             walk_image(self.pool, image, &locator, &mut needed, &mut visited)?;
         }
-        // A slice may have been mended by its whole chunk.
+        // A whole chunk may have repaired its slice.
         let is_needed = |form: &Form, extent: &PackExtent| needed.contains(&(form.0, extent.slice));
         let there = extents.iter().filter(|(form, (_, extent))| is_needed(form, extent));
         Ok(there.map(|(form, there)| (*form, *there)).collect())
     }
 }
 
-/// Whether a checkpoint misses something; `needed` gathers what it needs.
+/// Whether a checkpoint lacks data; `needed` gathers its needs.
 fn walk(
     pool: &Pool,
     manifest: &Manifest,
@@ -476,7 +478,7 @@ fn walk(
     }
 }
 
-/// Whether an image misses something; `needed` gathers what it needs, but for what is below `visited`.
+/// Whether an image lacks data; `needed` gathers its needs, except those below `visited`.
 fn walk_image(
     pool: &Pool,
     image: &ImageRef,

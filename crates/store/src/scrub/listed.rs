@@ -1,4 +1,4 @@
-//! What the segments of a job's checkpoints list, as far as they can be read.
+//! Contents of the segments of a job's checkpoints, as far as they can be read.
 
 use crate::images::{pages_of, segments_of_all};
 use crate::index::read_segment;
@@ -10,18 +10,18 @@ use std::collections::{HashMap, HashSet};
 /// A chunk or node, or a slice of a chunk.
 pub type Form = (Fingerprint, Option<SliceForm>);
 
-/// Chunks, slices and nodes with one place each: about 100 bytes of memory for an entry. The kind of a slice
-/// is that of its chunk.
+/// Chunks, slices and nodes with one extent each: about 100 bytes of memory for an entry. The kind
+/// of a slice is that of its chunk.
 pub type PackExtents = HashMap<Form, (EntryKind, PackExtent)>;
 
-/// What segments list.
+/// Contents of segments.
 #[derive(Debug, Default)]
 pub struct SegmentContents {
-    /// Where chunks and nodes are; in packs that are not bad, if there is a choice.
+    /// Extents of chunks and nodes; in packs that are not bad, if there is a choice.
     pub extents: PackExtents,
     /// All packs that are named.
     pub packs: HashSet<PackId>,
-    /// Segments that cannot be read.
+    /// Number of segments that cannot be read.
     pub unreadable: usize,
 }
 
@@ -29,7 +29,7 @@ impl SegmentContents {
     /// Reads the segments of some manifests.
     ///
     /// # Errors
-    /// What the target reports, but for damage.
+    /// Errors of the targets, except damage.
     pub fn read(
         pool: &Pool,
         manifests: &[Manifest],
@@ -61,13 +61,13 @@ impl SegmentContents {
         Ok(listed)
     }
 
-    /// Whether anything of it is or may be in a bad pack.
+    /// Whether any of it is or may be in a bad pack.
     pub fn concerns(&self, bad: &HashSet<PackId>) -> bool {
         self.unreadable > 0 || !self.packs.is_disjoint(bad)
     }
 }
 
-/// Adds what a directory lists. A place in a bad pack gives way to another one.
+/// Adds the entries of a directory. An extent in a bad pack gives way to another one.
 pub fn add(extents: &mut PackExtents, directory: &Directory, bad: &HashSet<PackId>) {
     for entry in directory.entries.iter().filter(|entry| entry.kind.is_resolved()) {
         let pack = directory.packs[entry.pack as usize];
@@ -82,7 +82,7 @@ pub fn add(extents: &mut PackExtents, directory: &Directory, bad: &HashSet<PackI
     }
 }
 
-/// The same as a directory.
+/// Returns the same as a directory.
 pub fn directory_of(extents: &PackExtents) -> Directory {
     let mut packs: Vec<PackId> = Vec::new();
     let mut numbers: HashMap<PackId, u32> = HashMap::new();
@@ -95,7 +95,7 @@ pub fn directory_of(extents: &PackExtents) -> Directory {
     };
     let entries: Vec<DirectoryEntry> = extents.iter().map(entry).collect();
     let mut directory = Directory::new(packs, entries);
-    // A slice and its chunk may have been mended by the same copy.
+    // One copy may have repaired a slice and its chunk.
     directory.entries.dedup();
     directory
 }

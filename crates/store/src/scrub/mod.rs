@@ -1,5 +1,6 @@
-//! Scrubbing: `check` (read a pack, every byte of it) -> `scrub` (all of them, at a rate) -> `heal`
-//! (what is whole moves out: `rescue`; what is damaged is condemned). Why: docs/design/010-scrub.md.
+//! Scrubbing: `check` reads every byte of a pack, and `scrub` checks all packs at a given rate.
+//! `heal` moves whole data out of damaged packs (`rescue`) and condemns them. Why:
+//! docs/design/010-scrub.md.
 
 mod check;
 mod heal;

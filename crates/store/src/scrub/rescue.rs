@@ -1,5 +1,5 @@
-//! Copies what is whole out of damaged packs, and looks for the rest in others; what is found neither
-//! way is lost.
+//! Copies whole data out of damaged packs, and finds the rest in other packs. Data that it finds in
+//! neither way is lost.
 
 use super::heal::Heal;
 use super::listed::{Form, PackExtents, SegmentContents};
@@ -13,7 +13,7 @@ use outlive_types::{Error, Fingerprint, Result};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
-/// Something that a bad pack lists, and where it is read: there, or as a whole chunk elsewhere.
+/// An object that a bad pack lists, and its extent: there, or as a whole chunk elsewhere.
 #[derive(Clone, Copy)]
 struct Wanted {
     form: Form,
@@ -26,14 +26,15 @@ impl Wanted {
         Wanted { form, kind, item: ReadItem { fp: form.0, extent } }
     }
 
-    /// Chunks before nodes, each in the order of their places.
+    /// Orders chunks before nodes, each by extent.
     fn order(&self) -> (bool, PackExtent) {
         (self.kind != EntryKind::Chunk, self.item.extent)
     }
 }
 
 impl Heal<'_> {
-    /// Takes care of what is listed in bad packs: finds it elsewhere, or copies it if it is whole.
+    /// Takes care of the objects that bad packs list: finds each elsewhere, or copies it if it is
+    /// whole.
     pub(super) fn save(&mut self, listed: &SegmentContents, write: bool) -> Result<()> {
         let is_new = |form: &Form, extent: &PackExtent| {
             self.bad.contains(&extent.pack)
@@ -68,9 +69,9 @@ impl Heal<'_> {
         Ok(())
     }
 
-    /// Looks into the directories of good packs, and makes sure that what they list is there. In a pack
-    /// that a job names it can stay. Answers what lies in others: they may be deleted at any moment. A
-    /// whole chunk serves for its slices.
+    /// Reads the directories of good packs, and checks that the objects that they list are there.
+    /// An object in a pack that a job names can stay. Returns the extents in other packs, which a
+    /// gc may delete at any moment. A whole chunk serves for its slices.
     fn find_elsewhere(&mut self, wanted: &mut PackExtents) -> Result<HashMap<Form, PackExtent>> {
         let mut forms: HashMap<Fingerprint, Vec<(Form, EntryKind)>> = HashMap::new();
         for (form, (kind, _)) in wanted.iter() {
@@ -114,7 +115,7 @@ impl Heal<'_> {
         Ok(go.into_iter().map(|other| (other.form, other.item.extent)).collect())
     }
 
-    /// Copies what is whole, chunks first. Answers the rest.
+    /// Copies whole objects, chunks first. Returns the others.
     fn copy(&mut self, entries: &[Wanted], write: bool) -> Result<Vec<Wanted>> {
         let total_bytes: u64 = entries.iter().map(|one| u64::from(one.item.extent.length)).sum();
         let packer = Packer::new(self.pool, &self.packs, total_bytes);
@@ -137,7 +138,7 @@ impl Heal<'_> {
                     Some(lane) if kind.is_content() => lane.append_as(bytes, fp, kind),
                     Some(_) => packer.append(bytes, fp, kind).map(|_| ()),
                 };
-                // What fails here is our writing, not the pack that is read.
+                // A failure here is one of writing, not one of the pack that is read.
                 stored.inspect_err(|error| {
                     fault.get_or_insert_with(|| error.clone());
                 })
@@ -176,7 +177,7 @@ impl Heal<'_> {
     }
 }
 
-/// A medium that cannot be asked has lost nothing yet.
+/// Returns the first error that is no damage: a target that cannot be read has lost nothing yet.
 fn other_than_damage(errors: impl Iterator<Item = Error>) -> Result<()> {
     errors.into_iter().find(|error| !is_damage(error)).map_or(Ok(()), Err)
 }

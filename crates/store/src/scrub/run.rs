@@ -1,4 +1,4 @@
-//! Reads all packs, or a sample of them, and has what is wrong dealt with.
+//! Reads all packs, or a sample of them, and deals with the faults.
 
 use super::check::check_pack;
 use super::heal::{HealReport, heal};
@@ -14,44 +14,46 @@ use outlive_types::{Error, ErrorKind, Event, PackId, Progress, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How to scrub.
+/// Options of a scrub.
 #[derive(Clone, Copy, Debug)]
 pub struct ScrubOptions {
-    /// Which packs are read.
+    /// Selection of the packs to read.
     pub sample: Sample,
-    /// At most so many bytes a second are read.
+    /// Maximum number of bytes to read per second.
     pub bytes_per_s: Option<u64>,
     /// Only report.
     pub dry_run: bool,
 }
 
-/// What a scrub found and did.
+/// Findings and work of a scrub.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ScrubReport {
-    /// Packs read.
+    /// Number of packs read.
     pub packs: u64,
     /// Bytes of the whole ones.
     pub read_bytes: u64,
-    /// Faults of shards on the fast tier, of packs that can be read all the same: they are missing, damaged, or cannot
-    /// be read just now.
+    /// Faults of shards on the fast tier: missing, damaged or not readable at the moment. Their
+    /// packs can still be read.
     pub degraded: Vec<(PackId, ShardFault)>,
-    /// The same of copies on slow targets.
+    /// The same for copies on slow targets.
     pub copies: Vec<(PackId, ShardFault)>,
-    /// Shards of both kinds that were written anew.
+    /// Number of shards of both kinds that were rewritten.
     pub repaired: u64,
-    /// Packs that can be read, and of which not all damage was mended, and why.
+    /// Packs that can be read, but whose damage is not all repaired, and why.
     pub unmended: Vec<(PackId, Error)>,
-    /// Packs with something wrong, and what came first.
+    /// Packs that cannot be read whole, and the first fault of each.
     pub damaged: Vec<(PackId, Error)>,
-    /// What was done about them.
+    /// Work that was done about them.
     pub heal: HealReport,
-    /// What kept the scrub from doing all that can be done: a log or pack that could not be read just
-    /// then, another command that collects, a full pool. What was found and done stands above.
+    /// Reason why the scrub could not do everything: a log or pack that could not be read at the
+    /// moment, another command that collects, a full pool. The findings and work so far stand
+    /// above.
     pub blocked: Option<Error>,
 }
 
 impl ScrubReport {
-    /// True if nothing that a checkpoint needs is damaged or lacks redundancy, as far as could be found out.
+    /// Returns true if nothing that a checkpoint needs is damaged or lacks redundancy, as far as
+    /// the scrub could see.
     pub fn is_whole(&self) -> bool {
         let mut faults = self.degraded.iter().chain(&self.copies);
         let is_unread = |fault: &ShardFault| fault.error.kind() != ErrorKind::Damaged;
@@ -60,7 +62,7 @@ impl ScrubReport {
             && !faults.any(|(_, fault)| is_unread(fault))
     }
 
-    /// True if something is damaged still.
+    /// Returns true if something is still damaged.
     pub fn is_incomplete(&self) -> bool {
         let HealReport { condemned, pending, segments, incomplete, .. } = &self.heal;
         !condemned.is_empty()
@@ -71,7 +73,8 @@ impl ScrubReport {
     }
 }
 
-/// Removes the suspect mark from checkpoints all of whose packs this scrub has read and found `whole`.
+/// Removes the suspect mark from checkpoints if this scrub has read all their packs and found them
+/// `whole`.
 fn clear_suspects(pool: &Pool, whole: &BTreeSet<PackId>) -> Result<()> {
     let mut known = KnownSegments::new();
     for job in pool.jobs()? {
@@ -100,12 +103,12 @@ fn clear_suspects(pool: &Pool, whole: &BTreeSet<PackId>) -> Result<()> {
     Ok(())
 }
 
-/// Scrubs a pool: reads packs and checks every byte of them, then moves what is whole out of damaged
-/// ones and sees to it that nobody refers to them any more.
+/// Scrubs a pool: reads packs and checks every byte of them, then moves whole data out of damaged
+/// packs and makes all jobs refer to the copies.
 ///
 /// # Errors
-/// What target and log report. Damage is in the report, and then also what kept it from being dealt
-/// with: nobody should have to read the whole pool again to learn which packs are damaged.
+/// Errors of targets and log. Damage is in the report, with an error that kept the scrub from
+/// dealing with it. So no second scrub is needed to learn which packs are damaged.
 pub fn scrub(pool: &Pool, options: &ScrubOptions) -> Result<ScrubReport> {
     let pool = &pool.to_check();
     let pace = Pace::new(options.bytes_per_s);
@@ -122,10 +125,11 @@ pub fn scrub(pool: &Pool, options: &ScrubOptions) -> Result<ScrubReport> {
         (pack, outcome)
     });
     let mut report = ScrubReport::default();
-    // What was trimmed is missing on purpose.
+    // Trimmed packs are missing on purpose.
     let (trimmed, mut unread) = match Uses.trimmed(pool) {
         Ok(trimmed) => (trimmed, None),
-        // Any may have been: what is missing is left to the next scrub, and what was found is in the report.
+        // Any pack may have been trimmed: the next scrub deals with missing ones. The report has
+        // the findings.
         Err(error) => (outcomes.iter().map(|(pack, _)| *pack).collect(), Some(error)),
     };
     let mut whole = BTreeSet::new();
@@ -152,7 +156,7 @@ pub fn scrub(pool: &Pool, options: &ScrubOptions) -> Result<ScrubReport> {
         if !report.damaged.is_empty() {
             // A gc may have deleted some meanwhile.
             let there: BTreeSet<PackId> = pool.packs()?.into_iter().collect();
-            // Of others some shards are not finished yet, or were left behind.
+            // Other packs have shards that are not finished yet, or were left behind.
             let damaged: BTreeSet<PackId> = report.damaged.iter().map(|(pack, _)| *pack).collect();
             let unfinished = being_written(pool, |pack| damaged.contains(pack))?;
             report.damaged.retain(|(pack, _)| there.contains(pack) && !unfinished.contains(pack));
@@ -181,11 +185,12 @@ pub fn scrub(pool: &Pool, options: &ScrubOptions) -> Result<ScrubReport> {
     }
 }
 
-/// Further looks at a pack in which something is wrong, at most: the table also changes when a command begins or ends.
+/// Maximum number of further checks of a pack with a fault: the table also changes when a command
+/// begins or ends.
 const LOOKS_MAX: usize = 3;
 
-/// Checks a pack where it is now. If something is wrong and targets have come or gone, it checks the pack again: a
-/// command may have moved its shards meanwhile.
+/// Checks a pack where it is now. After a fault, if targets have come or gone, it checks the pack
+/// again: a command may have moved its shards meanwhile.
 fn check_as_it_is(pool: &Pool, pack: PackId, pace: &Pace) -> Result<PackCheck> {
     let mut outcome = check_pack(pool, pack, pace);
     for _ in 0..LOOKS_MAX {
@@ -199,7 +204,7 @@ fn check_as_it_is(pool: &Pool, pack: PackId, pace: &Pace) -> Result<PackCheck> {
     outcome
 }
 
-/// Writes shards anew that are missing or damaged, of packs that can be read thanks to the others.
+/// Rewrites missing or damaged shards of packs that can be read thanks to the others.
 fn repair(
     pool: &Pool,
     pace: &Pace,
@@ -209,7 +214,7 @@ fn repair(
 ) -> Result<()> {
     let mut faults: BTreeMap<PackId, Vec<ShardFault>> = BTreeMap::new();
     for (pack, fault) in report.degraded.iter().chain(&report.copies) {
-        // What cannot be read just now may be whole.
+        // A shard that cannot be read at the moment may be whole.
         if fault.error.kind() == ErrorKind::Damaged {
             faults.entry(*pack).or_default().push(fault.clone());
         }
@@ -248,7 +253,7 @@ fn repair(
                     let why = "there is no target for what it lacks: bring back those that are away, or add one";
                     report.unmended.push((pack, Error::full(why)));
                 }
-                // A damaged copy that is to leave its target, and cannot.
+                // A damaged copy that should go from its target, and cannot.
                 let is_damaged = |id: &u32| faults[&pack].iter().any(|it| it.target == Some(*id));
                 let left = repair.left.into_iter().find(|(id, _)| is_damaged(id));
                 report.unmended.extend(left.map(|(_, why)| (pack, why)));
@@ -259,8 +264,9 @@ fn repair(
     Ok(())
 }
 
-/// Packs of `these` that savers may be writing still, or have left behind. What a checkpoint names was finished by its
-/// writer: an unfinished part of it is what a fill, a repair or a scrub has left behind.
+/// Returns the packs of `these` that savers may still be writing, or have left behind. The writer
+/// of a pack that a checkpoint names has finished it: an unfinished shard of it is what a fill, a
+/// repair or a scrub has left behind.
 fn being_written(pool: &Pool, these: impl Fn(&PackId) -> bool) -> Result<BTreeSet<PackId>> {
     let mut unfinished: BTreeSet<PackId> = pool.unfinished_packs()?.into_iter().collect();
     unfinished.retain(these);

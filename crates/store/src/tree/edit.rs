@@ -5,15 +5,15 @@ use outlive_format::{InnerNode, NODE_CHILDREN, tree_level};
 use outlive_types::{Fingerprint, Result, blocks_of};
 use std::sync::Arc;
 
-/// The new leaf of one block; `None` when all its pages have become zero.
+/// The new leaf of one block; `None` if all its pages have become zero.
 pub type BlockEdit = (u64, Option<Arc<Node>>);
 
-/// The tree of a stream of `bytes` that follows from `old` by `edits` (sorted by block, each block
-/// once). `emit` stores each changed inner node and answers its fingerprint; children come before
-/// parents.
+/// Makes the tree of a stream of `bytes` from `old` by `edits`, which are sorted by block, each
+/// block once. `emit` stores each changed inner node and returns its fingerprint; children come
+/// before parents.
 ///
 /// # Errors
-/// What `emit` reports.
+/// Errors of `emit`.
 pub fn edit(
     old: &PageTree,
     bytes: u64,
@@ -58,7 +58,8 @@ struct Editor<'a> {
 }
 
 impl Editor<'_> {
-    /// The node at `level` whose first block is `first`, after `edits` (all of which it spans).
+    /// Returns the node at `level` whose first block is `first`, after `edits`, all of which it
+    /// spans.
     fn node(
         &mut self,
         old: Option<Arc<Node>>,
@@ -81,7 +82,7 @@ impl Editor<'_> {
             _ => &[],
         };
         let slots = (self.blocks - first).div_ceil(span).min(NODE_CHILDREN as u64) as usize;
-        // Only the end of the stream can cut a node; inside, nothing to do means nothing changes.
+        // Only the end of the stream can cut a node; elsewhere, without edits nothing changes.
         if edits.is_empty() && old_children.len() < slots {
             return Ok(old);
         }
@@ -105,7 +106,7 @@ impl Editor<'_> {
             children[slot] = new;
             rest = &rest[count..];
         }
-        // The end of the stream may cut the last child deeper down.
+        // The end of the stream may cut the last child further down.
         if children.len() == slots {
             let slot = slots - 1;
             let new =

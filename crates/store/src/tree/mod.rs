@@ -1,6 +1,6 @@
 //! The page tree in memory: a persistent (copy-on-write) tree whose nodes are shared between the
-//! checkpoint that exists and the one being made. What it holds of each node is its fingerprint;
-//! leaves also know where their chain lies, so that one that is not kept can be read again.
+//! existing checkpoint and the next one. It keeps the fingerprint of each node. Leaves also keep
+//! the pack extents of their chain, so that a leaf that is not in memory can be read again.
 
 mod edit;
 
@@ -34,7 +34,7 @@ pub enum Node {
 pub struct Inner {
     /// Its fingerprint.
     pub fp: Fingerprint,
-    /// Children; `None` where all pages are zero. Trailing `None`s are left out.
+    /// Children; `None` where all pages are zero. Trailing `None`s are omitted.
     pub children: Vec<Option<Arc<Node>>>,
 }
 
@@ -43,30 +43,30 @@ pub struct Inner {
 pub struct Link {
     /// Fingerprint of the stored leaf.
     pub fp: Fingerprint,
-    /// Where it is.
+    /// Its pack extent.
     pub extent: PackExtent,
 }
 
-/// A leaf: what is stored, and perhaps what it amounts to.
+/// A leaf: its stored chain, and perhaps the merged leaf.
 #[derive(Debug)]
 pub struct LeafNode {
     /// The full leaf, then the delta leaves upon it, newest last; never empty.
     pub chain: Vec<Link>,
     /// The chain merged into one full leaf, if it is small enough to keep.
     pub kept: Option<Arc<Leaf>>,
-    /// Length in bytes that the merged leaf would have, or a little more.
+    /// Length in bytes of the merged leaf, or a little more.
     pub merged_bytes: u32,
 }
 
 impl LeafNode {
-    /// Fingerprint of the newest element: the leaf's name in its parent.
+    /// Returns the fingerprint of the newest element: the leaf's name in its parent.
     pub fn fp(&self) -> Fingerprint {
         self.chain.last().map_or(Fingerprint::ZERO, |link| link.fp)
     }
 }
 
 impl Node {
-    /// The node's fingerprint.
+    /// Returns the node's fingerprint.
     pub fn fp(&self) -> Fingerprint {
         match self {
             Node::Inner(inner) => inner.fp,
@@ -75,24 +75,24 @@ impl Node {
     }
 }
 
-/// Blocks that a node of `level` spans.
+/// Returns the number of blocks that a node of `level` spans.
 pub fn span_of(level: u8) -> u64 {
     (NODE_CHILDREN as u64).pow(u32::from(level))
 }
 
 impl PageTree {
-    /// Level of the root: 0 for a leaf.
+    /// Returns the level of the root: 0 for a leaf.
     pub fn level(&self) -> u8 {
         tree_level(self.bytes)
     }
 
-    /// The tree as the catalog or manifest names it.
+    /// Returns the reference for the catalog or manifest.
     pub fn reference(&self) -> TreeRef {
         let root = self.root.as_ref().map_or(Fingerprint::ZERO, |node| node.fp());
         TreeRef { bytes: self.bytes, root }
     }
 
-    /// The leaf of `block`; `None` where all pages are zero or the stream has ended.
+    /// Returns the leaf of `block`; `None` where all pages are zero or the stream has ended.
     pub fn leaf(&self, block: u64) -> Option<&Arc<Node>> {
         let mut node = self.root.as_ref()?;
         for level in (1..=self.level()).rev() {
@@ -103,11 +103,11 @@ impl PageTree {
         (block < blocks_of(self.bytes)).then_some(node)
     }
 
-    /// The same tree, its leaves found at other places. `find` answers the place of a link, `None`
-    /// for one that stays where it is.
+    /// Returns the same tree with new pack extents of its leaves. `find` returns the new extent of
+    /// a link, `None` if it has not moved.
     ///
     /// # Errors
-    /// Those of `find`.
+    /// Errors of `find`.
     pub fn relink(
         &self,
         find: &mut dyn FnMut(&Link) -> Result<Option<PackExtent>>,
@@ -145,7 +145,7 @@ impl PageTree {
     }
 }
 
-/// A node with relinked leaves; `None` if nothing below it has moved.
+/// Returns a node with relinked leaves; `None` if nothing below it has moved.
 fn relink(
     node: &Arc<Node>,
     find: &mut dyn FnMut(&Link) -> Result<Option<PackExtent>>,

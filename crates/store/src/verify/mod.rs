@@ -1,5 +1,5 @@
-//! Checks what is stored logically, by reading whole checkpoints. (The pool checks it physically,
-//! shard by shard.)
+//! Checks stored data logically, by reading whole checkpoints. The pool checks it physically, shard
+//! by shard.
 
 mod passed;
 
@@ -15,31 +15,31 @@ use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, Result, Rng};
 use passed::Passed;
 use std::collections::{HashMap, HashSet};
 
-/// Something wrong.
+/// A fault that a verification found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
-    /// The checkpoint that is incomplete; `None` for damage outside any checkpoint's reach.
+    /// The checkpoint that is incomplete; `None` for damage outside all checkpoints.
     pub epoch: Option<Epoch>,
-    /// What and where.
+    /// The fault, and where it is.
     pub error: Error,
 }
 
-/// What a verification found.
+/// Findings of a verification.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct VerifyReport {
-    /// Checkpoints looked at.
+    /// Number of checkpoints checked.
     pub checkpoints: u64,
-    /// How many of them are whole.
+    /// Number of whole ones.
     pub whole: u64,
-    /// Shards looked at.
+    /// Number of shards checked.
     pub shards: u64,
     /// Bytes read.
     pub read_bytes: u64,
-    /// Everything wrong.
+    /// All faults.
     pub findings: Vec<Finding>,
 }
 
-/// A random part of all chunks and shards: each is in it with the same chance.
+/// A random part of all chunks and shards: each is in it with the same probability.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Sample {
     share: f64,
@@ -50,20 +50,20 @@ impl Sample {
     /// Everything.
     pub const ALL: Sample = Sample { share: 1.0, seed: 0 };
 
-    /// About this share, 0 to 1; another one each time.
+    /// Returns a sample with about this share, 0 to 1; another one each time.
     pub fn new(share: f64, rng: &dyn Rng) -> Sample {
         let mut seed = [0; 8];
         rng.fill(&mut seed);
         Sample { share, seed: u64::from_le_bytes(seed) }
     }
 
-    /// Whether something with this fingerprint is in it.
+    /// Whether an object with this fingerprint is in it.
     pub fn holds(&self, fp: &Fingerprint) -> bool {
         self.share >= 1.0 || (self.turned(fp) as f64) < self.share * u64::MAX as f64
     }
 
-    /// Keeps of `items` those that are in it, but always one: a few of them must not be passed over
-    /// by every small sample.
+    /// Keeps those of `items` that are in it, but always one: otherwise every small sample would
+    /// pass over a few items.
     pub fn choose<T>(&self, items: &mut Vec<T>, fp: impl Fn(&T) -> Fingerprint) {
         let nearest = items.iter().map(&fp).min_by_key(|fp| self.turned(fp));
         items.retain(|item| {
@@ -72,15 +72,15 @@ impl Sample {
         });
     }
 
-    /// Fingerprints are uniform, and stay so when they are turned by a random number.
+    /// Mixes a fingerprint with a random number: fingerprints are uniform, and stay so.
     fn turned(&self, fp: &Fingerprint) -> u64 {
         fp.prefix().wrapping_mul(self.seed | 1).rotate_left(32) ^ self.seed
     }
 }
 
-/// Whether an error says that something stored is not what it was. A pack of another pool or
-/// version under its name is damage, and so is what the system calls that (`Error::io_stored`); what it
-/// refuses otherwise is none, for nobody has looked at it.
+/// Whether an error shows that stored data has changed. A pack of another pool or version under its
+/// name is damage, and so is damage that the system reports (`Error::io_stored`). Other refusals of
+/// the system are not: they prevent a look at the data.
 pub fn is_damage(error: &Error) -> bool {
     match error.kind() {
         ErrorKind::Damaged => true,
@@ -89,8 +89,7 @@ pub fn is_damage(error: &Error) -> bool {
     }
 }
 
-/// Reads and verifies the chosen checkpoints (all without a choice) and the log of a job; of chunks
-/// only a sample.
+/// Reads and verifies one checkpoint of a job, or all, and the job's log; of chunks only a sample.
 ///
 /// # Errors
 /// As [`Job::verify`](crate::Job::verify).
@@ -103,7 +102,7 @@ pub fn verify(
     Look { pool: &pool.to_check(), job, sample }.until_it_holds(only)
 }
 
-/// What is looked at, and how much of it.
+/// Extent of a verification.
 #[derive(Clone, Copy)]
 struct Look<'a> {
     pool: &'a Pool,
@@ -119,7 +118,7 @@ impl Look<'_> {
         let mut read_bytes = 0;
         loop {
             let looked = self.look(only, &mut verified);
-            // A gc may have moved what was looked for, a prune may have dropped it. What was found
+            // A gc may have moved data meanwhile, and a prune may have dropped it. Data that was
             // whole until then is not read again.
             let is_whole = looked.as_ref().is_ok_and(|report| report.findings.is_empty());
             if is_whole || !again.is_worth_it()? {
@@ -138,7 +137,7 @@ impl Look<'_> {
         verified: &mut HashSet<PackExtent>,
     ) -> Result<VerifyReport> {
         let mut report = VerifyReport::default();
-        // Each with its place in the log, newest first.
+        // Each with its position in the log, newest first.
         let mut findings: Vec<(usize, Finding)> = Vec::new();
         let mut manifests: Vec<(usize, Manifest)> = Vec::new();
         let mut later: Option<(u64, Fingerprint)> = None;
@@ -165,7 +164,7 @@ impl Look<'_> {
             let chosen = |manifest: &&Manifest| only.is_none_or(|only| only == manifest.epoch);
             manifests.extend(entry.manifest().filter(chosen).map(|m| (at, m.clone())));
         }
-        // After a prune the checkpoints of several lines have the same segments.
+        // After a prune, the checkpoints of several chains have the same segments.
         let mut passed = Passed::default();
         for (at, manifest) in lines(manifests).into_iter().flatten() {
             report.checkpoints += 1;
@@ -177,7 +176,7 @@ impl Look<'_> {
                     continue;
                 }
             }
-            // By itself, so that it is found out what is wrong and whom it belongs to.
+            // By itself, to find out which objects are wrong, and what they belong to.
             passed.forget();
             let (read_bytes, found) = self.look_at(&manifest, verified)?;
             report.read_bytes += read_bytes;
@@ -194,8 +193,8 @@ impl Look<'_> {
         }
     }
 
-    /// Looks at all of one checkpoint, image by image. Answers how many bytes were read, and what is
-    /// wrong.
+    /// Checks all of one checkpoint, image by image. Returns the number of bytes read, and the
+    /// faults.
     fn look_at(
         &self,
         manifest: &Manifest,
@@ -209,7 +208,7 @@ impl Look<'_> {
             Ok(())
         });
         match looked {
-            // Nothing but a page of the image table is damaged here.
+            // Only a page of the image table is damaged here.
             Err(error) if is_damage(&error) => {
                 let epoch = manifest.epoch;
                 let error = error.context(format!("checkpoint {epoch} of job {}", self.job));
@@ -245,7 +244,7 @@ impl Look<'_> {
         let fps = faults.iter().map(|(fp, _)| *fp);
         let owners = match faults.is_empty() {
             true => HashMap::new(),
-            // Without names the damage is told all the same.
+            // The damage is reported even without names.
             false => opened.owners(pool, fps).unwrap_or_default(),
         };
         findings.extend(faults.into_iter().map(|(fp, error)| {
@@ -258,8 +257,8 @@ impl Look<'_> {
     }
 }
 
-/// Checkpoints, given newest first, as lines, each from its oldest on: a checkpoint and its parent
-/// have most in common.
+/// Sorts checkpoints, given newest first, into chains, each oldest first: a checkpoint and its
+/// parent have most in common.
 fn lines(manifests: Vec<(usize, Manifest)>) -> Vec<Vec<(usize, Manifest)>> {
     let mut lines: Vec<Vec<(usize, Manifest)>> = Vec::new();
     let mut ends: HashMap<Epoch, usize> = HashMap::new();
@@ -274,7 +273,7 @@ fn lines(manifests: Vec<(usize, Manifest)>) -> Vec<Vec<(usize, Manifest)>> {
     lines
 }
 
-/// Bytes read, and which chunks are wrong.
+/// Returns the number of bytes read, and the wrong chunks.
 fn verify_chunks(
     pool: &Pool,
     mut wanted: Vec<ReadItem>,
@@ -292,11 +291,11 @@ fn verify_chunks(
     (plan.read_bytes, faults.into_iter().map(|f| (wanted[f.wanted].fp, f.error)).collect())
 }
 
-/// Of faults of shards that were listed before, those that are not a gc's doing: a shard that it has
-/// deleted meanwhile is missing, and nobody needs it.
+/// Leaves out faults that a gc has caused since the shards were listed: a shard that it deleted is
+/// missing, and no checkpoint needs it.
 ///
 /// # Errors
-/// What target and log report.
+/// Errors of targets and log.
 pub fn without_collected(
     pool: &Pool,
     faults: Vec<(StoredShard, Error)>,
@@ -308,17 +307,18 @@ pub fn without_collected(
     if faults.iter().all(|(shard, _)| there.contains(shard)) {
         return Ok(faults);
     }
-    // Jobs are told before a shard is deleted, so what is missing by now is in no log read now.
+    // A gc reports before it deletes a shard, so a log that is read now names no shard that it
+    // deleted.
     let named = named_packs(pool)?;
     let is_fault =
         |(shard, _): &(StoredShard, Error)| there.contains(shard) || named.may_have(&shard.pack());
     Ok(faults.into_iter().filter(is_fault).collect())
 }
 
-/// The packs that the checkpoints of all jobs name.
+/// Returns the packs that the checkpoints of all jobs name.
 ///
 /// # Errors
-/// What target and log report.
+/// Errors of targets and log.
 pub fn named_packs(pool: &Pool) -> Result<Named> {
     let (mut named, mut known) = (Named::default(), KnownSegments::new());
     for job in pool.jobs()? {

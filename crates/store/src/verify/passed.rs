@@ -1,4 +1,4 @@
-//! What checkpoints have been found to need so far: of the next one only the rest is looked at.
+//! Remembers the needs of earlier checkpoints of a chain; of the next one only the rest is read.
 
 use crate::images::only_image;
 use crate::index::{Pages, ReadItem, Rolling, Stepped};
@@ -14,15 +14,15 @@ use std::collections::{BTreeMap, HashSet};
 /// Leaves read in one go.
 const LEAF_BATCH: usize = 256;
 
-/// Marks a catalog, and a listing, among what was seen.
+/// Mark of a catalog, and of a listing, among the seen nodes.
 const CATALOG: u8 = 0xF0;
 const LISTING: u8 = 0xF1;
 
-/// A node, its level, and the length of the stream if it holds that stream's end, else 0. What lies
-/// beyond the end is not needed, so an equal node elsewhere may need more.
+/// A node, its level, and the length of the stream if the node holds that stream's end, else 0.
+/// Data beyond the end is not needed, so an equal node elsewhere may need more.
 type NodeKey = (Fingerprint, u8, u64);
 
-/// One line of checkpoints, from the oldest on.
+/// One chain of checkpoints, oldest first.
 #[derive(Debug, Default)]
 pub struct Passed {
     extents: Rolling,
@@ -30,11 +30,11 @@ pub struct Passed {
 }
 
 impl Passed {
-    /// Finds the chunks that a checkpoint needs, but for those below nodes that earlier ones need as
-    /// well. Whoever cannot read them must call [`Passed::forget`].
+    /// Finds the chunks that a checkpoint needs, except those below nodes that earlier ones also
+    /// need. A caller that cannot read them must call [`Passed::forget`].
     ///
     /// # Errors
-    /// `Damaged` if something is missing or wrong; where is for others to find out.
+    /// `Damaged` if something is missing or wrong; it does not say where.
     pub fn next(
         &mut self,
         pool: &Pool,
@@ -56,7 +56,7 @@ impl Passed {
         Ok(wanted)
     }
 
-    /// Something of what was looked at last is not whole: nothing is known any more.
+    /// Forgets all that is known, since a part of the last checkpoint is not whole.
     pub fn forget(&mut self) {
         *self = Passed::default();
     }
@@ -152,7 +152,7 @@ impl Passed {
     }
 }
 
-/// Which child of a node of `level` holds the end of a stream of `bytes`.
+/// Returns the child of a node of `level` that holds the end of a stream of `bytes`.
 fn last_child(bytes: u64, level: u8) -> usize {
     let span = (NODE_CHILDREN as u64).pow(u32::from(level) - 1);
     ((blocks_of(bytes) - 1) / span % NODE_CHILDREN as u64) as usize

@@ -1,5 +1,5 @@
-//! Restores while the fast tier is away: what is whole on the slow one is found, and nothing else is taken for
-//! it because the slow one stumbles.
+//! Restores while the fast tier is away: they find checkpoints that are whole on the slow tier.
+//! They take no other one because reads there fail for a while.
 
 use crate::common;
 use crate::two_disks;
@@ -23,7 +23,7 @@ impl Fixture {
     }
 
     fn pool(&self) -> Pool {
-        // A test that wants something on the slow tier says so.
+        // A test that needs data on the slow tier fills it by itself.
         let tiers = TiersConfig { fill: false, ..TiersConfig::default() };
         self.disks.pool(tiers, Environment::system())
     }
@@ -54,7 +54,7 @@ fn only_what_is_away_is_passed_over() {
     fill(&pool, FillOptions::default()).unwrap();
     fixture.disks.set_away(true);
     assert_eq!(fixture.restore().unwrap(), Some(2));
-    // The slow tier does not give what the newest has, however often it is asked: it may be whole all the same.
+    // Every read of the newest one's own data on the slow tier fails: it may be whole all the same.
     fixture.world.count_reads(true);
     let second: Vec<String> =
         fixture.shards().into_iter().filter(|it| !first.contains(it)).collect();
@@ -73,7 +73,7 @@ fn only_what_is_away_is_passed_over() {
     assert_eq!(fixture.restore().unwrap(), Some(3));
 }
 
-/// What a record names that cannot be read just now is not unneeded.
+/// Packs that a record may name do not count as unneeded while the record cannot be read.
 #[test]
 fn what_is_named_is_not_known_while_a_record_cannot_be_read() {
     let fixture = Fixture::new();

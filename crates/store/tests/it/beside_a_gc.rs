@@ -1,4 +1,4 @@
-//! What goes on beside a gc, besides saves and other gcs: programs that read, and notes.
+//! Work beside a gc, other than saves and gcs: programs that read, and notes.
 
 use crate::common;
 use crate::stepped;
@@ -17,7 +17,7 @@ fn state(seed: u64) -> State {
     State::from([("a".to_owned(), noise(seed, 120_000)), ("b".to_owned(), vec![seed as u8; 50])])
 }
 
-/// Drops a checkpoint of "a", and collects if so asked.
+/// Drops a checkpoint of "a", and collects if `collects` is set.
 fn prune(pool: &Pool, epoch: Epoch, collects: bool) -> Result<GcReport> {
     let drop = [(JobName::new("a")?, [epoch].into())].into();
     let thoroughness =
@@ -25,7 +25,8 @@ fn prune(pool: &Pool, epoch: Epoch, collects: bool) -> Result<GcReport> {
     collect(pool, &GcOptions { drop, thoroughness, ..GcOptions::default() })
 }
 
-/// A pool whose log has locks. The job "a" has three checkpoints, of which the first two share much, and has ended.
+/// A pool whose log has locks. The job "a" has three checkpoints and has ended; the first two share
+/// much.
 fn with_a_past() -> World {
     let (target, log) = (Arc::new(MemoryTarget::new()), Arc::new(MemoryLog::with_locks()));
     let world = World { target, log };
@@ -36,8 +37,8 @@ fn with_a_past() -> World {
     world
 }
 
-/// A gc is about to tell "a" what is condemned. A program opens a checkpoint then, and a prune drops it: the gc tells
-/// what is left without it.
+/// A gc is about to report to "a". A program opens a checkpoint then, and a prune drops it: the gc
+/// reports without it.
 #[test]
 fn a_reader_that_begins_before_a_job_is_told_reads_to_the_end() {
     let world = with_a_past();
@@ -66,7 +67,7 @@ fn a_reader_that_begins_before_a_job_is_told_reads_to_the_end() {
     assert!(!report.is_read && report.held == 0 && report.deleted > 0, "{report:?}");
 }
 
-/// A whole gc passes before any step of a note, and puts an archive in the place of the records.
+/// A whole gc runs before any step of a note, and replaces the records by an archive.
 #[test]
 fn a_note_beside_a_gc_is_kept() {
     for at in 0.. {

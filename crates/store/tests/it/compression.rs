@@ -1,5 +1,5 @@
-//! Compressed frames: what goes in comes out, whatever shrinks takes less, damage is detected, and
-//! `auto` looks at the target.
+//! Compressed frames: restores return the same bytes, data that shrinks takes less, damage is
+//! detected, and `auto` considers the target.
 
 use crate::common;
 
@@ -43,7 +43,7 @@ fn states_survive_every_setting() {
         let stats = program.save(&first).unwrap();
         assert!(stats.raw_bytes > 5 << 20, "{compression}: {stats:?}");
         stored.push(stats.new_bytes);
-        // A second save on top, of some pages only.
+        // A second save on top, with changes in some pages only.
         let mut second = first.clone();
         for bytes in second.values_mut().filter(|bytes| bytes.len() > 60_000) {
             bytes[5000..5100].fill(7);
@@ -56,7 +56,7 @@ fn states_survive_every_setting() {
         assert_eq!((report.whole, report.findings.len()), (2, 0), "{compression}");
     }
     let [none, lz4, zstd, _] = stored[..] else { panic!("four settings") };
-    // Which chunks share a frame depends on the threads, so the two codecs are not far apart here.
+    // The threads decide which chunks share a frame, so the two codecs are not far apart here.
     assert!(lz4 * 100 < none * 60 && zstd * 100 < none * 60, "{stored:?}");
 }
 
@@ -96,13 +96,13 @@ fn every_flip_in_a_frame_is_detected() {
     }
 }
 
-/// Saves states of new pages until the policy has seen enough; the last save's ratio.
+/// Saves states of new pages until the policy has measured enough; returns the last save's ratio.
 fn settled_ratio(target: Arc<dyn Target>, make: fn(u64, usize) -> Vec<u8>) -> f64 {
     let pool = tuned_on(target, |tuning| tuning.threads = 2);
     let program = Program::start(&pool, "job");
     let mut ratio = 1.0;
     for seed in 0..4 {
-        // Each longer than what the policy takes for a measurement.
+        // Each is longer than one measurement of the policy.
         let stats = program.save(&State::from([("a".to_owned(), make(seed, 10 << 20))])).unwrap();
         ratio = stats.new_bytes as f64 / stats.raw_bytes as f64;
     }
@@ -111,7 +111,7 @@ fn settled_ratio(target: Arc<dyn Target>, make: fn(u64, usize) -> Vec<u8>) -> f6
 
 #[test]
 fn auto_compresses_for_a_slow_target() {
-    // So slow that compressing pays also beside others who have the processors.
+    // So slow that compression pays even if other programs use the processors.
     let slow = || {
         let throttle = Throttle { bytes_per_s: Some(10_000_000), latency: Duration::ZERO };
         Arc::new(ThrottledTarget::new(Arc::new(MemoryTarget::new()), throttle))

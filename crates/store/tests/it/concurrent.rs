@@ -1,4 +1,4 @@
-//! Many savers at once: jobs that share a pool's little memory, and writers that fight for a job.
+//! Many savers at once: jobs that share a pool's little memory, and writers that compete for a job.
 
 use crate::common;
 
@@ -18,7 +18,7 @@ fn state(seed: u64) -> State {
     State::from([("a".to_owned(), noise(seed, 700_000)), ("b".to_owned(), vec![seed as u8; 10])])
 }
 
-/// Six jobs with four threads each want more containers than there are; nobody may wait for ever.
+/// Six jobs with four threads each need more containers than there are; none may wait forever.
 #[test]
 fn jobs_share_the_least_staging_memory() {
     let mut config = small_config();
@@ -44,7 +44,7 @@ fn jobs_share_the_least_staging_memory() {
     assert!(pool.staging().peak_bytes() <= 4 * (64 << 10));
 }
 
-/// Whoever starts later takes over. What anybody was told is committed stays, each epoch once.
+/// The writer that starts last takes over. A commit that a writer has seen stays, each epoch once.
 #[test]
 fn writers_of_one_job_never_mix() {
     let dir = tempfile::tempdir().unwrap();
@@ -99,8 +99,8 @@ fn writers_of_one_job_never_mix() {
     assert_eq!(reader.job.verify(None).unwrap().findings, vec![]);
 }
 
-/// All staging memory is away, with savers that wait in their turn: a merged segment is read all the
-/// same, since one of them may need it to get on.
+/// Savers that wait for their turn have all staging memory. A merged segment is read all the same,
+/// since one of them may need it to go on.
 #[test]
 fn segments_are_read_without_staging_memory() {
     let mut config = small_config();
@@ -128,8 +128,8 @@ fn segments_are_read_without_staging_memory() {
     drop(held);
 }
 
-/// One thread closes a job, another one saves: no manifest stands behind its session's end, where a
-/// gc would not expect it.
+/// One thread closes a job while another one saves. No manifest may stand behind the end of its
+/// session, where a gc would not expect it.
 #[test]
 fn a_save_and_a_close_take_turns() {
     let (target, log) = (Arc::new(MemoryTarget::new()), Arc::new(MemoryLog::new()));
@@ -160,7 +160,8 @@ fn a_save_and_a_close_take_turns() {
     }
 }
 
-/// A source that lets a restore of another thread end, if it can, between its freeze and the drain.
+/// A source that lets a restore of another thread end, if it can, between its freeze and its
+/// persist phase.
 struct Slow<S> {
     inner: S,
     begun: mpsc::Sender<()>,
@@ -177,7 +178,7 @@ impl<S: PageSource> PageSource for Slow<S> {
     }
 }
 
-/// An old checkpoint is looked at (restored into memory of its own) by one thread while another saves.
+/// One thread restores an old checkpoint into memory of its own while another one saves.
 #[test]
 fn a_look_at_an_old_checkpoint_beside_a_save() {
     for _ in 0..40 {
@@ -197,7 +198,8 @@ fn a_look_at_an_old_checkpoint_beside_a_save() {
                 job.restore(
                     Select::Epoch(1),
                     &mut |checkpoint| {
-                        // It waits for saves to be over before it begins; from here on one may begin.
+                        // The restore waits until saves are over before it begins; from here on,
+                        // one may begin.
                         looks.send(()).unwrap();
                         let all = (0..checkpoint.streams().len()).collect();
                         Ok((all, Vectors::for_all(checkpoint)))
@@ -219,8 +221,8 @@ fn a_look_at_an_old_checkpoint_beside_a_save() {
     }
 }
 
-/// Who asks at the end of a program whether a job saves must not wait for an answer: no signal would be
-/// heard meanwhile.
+/// At the end of a program, the question whether a job saves must not wait for its answer: the
+/// program would handle no signal meanwhile.
 #[test]
 fn a_save_that_is_being_started_counts_as_saving() {
     let pool = memory_pool();

@@ -1,4 +1,5 @@
-//! Copies between pools: what arrives, what is sent, what is refused, and where they may stop.
+//! Copies between pools: which data arrives and is sent, which copies are refused, where they may
+//! stop.
 
 use crate::common;
 use crate::stepped;
@@ -37,7 +38,7 @@ fn state(seed: u64) -> State {
 
 type States = BTreeMap<Epoch, State>;
 
-/// Four checkpoints of a job, the last of which has nothing in common with the first.
+/// Four checkpoints of a job; the last has nothing in common with the first.
 fn past(pool: &Pool, job: &str) -> States {
     let program = Program::start(pool, job);
     let second = changed(state(1), 3, 7);
@@ -132,7 +133,8 @@ fn what_arrives_is_what_was_there_and_only_what_is_new_is_sent() {
     let more = copy(&from, &to, &one("job")).unwrap();
     assert!(sent(&more)[0].1 < 10_000 && more.jobs[0].copied[0].new_bytes < 60_000, "{more:?}");
     check(&to, "job", &states, "gone on");
-    // The copy is a job like any other: a program goes on from it, and a gc keeps what it needs.
+    // The copy is a job like any other: a program continues it, and a gc keeps the data that it
+    // needs.
     let program = Program::start(&to, "job");
     program.restore(Select::Newest).unwrap();
     states.insert(7, changed(state(2), 1, 11));
@@ -151,7 +153,7 @@ fn scattered_saves_are_sent_once_and_read_once() {
     let mut state = State::from([("a".to_owned(), noise(1, 4 << 20))]);
     let mut stored_bytes = program.save(&state).unwrap().raw_bytes;
     let mut states = States::from([(1, state.clone())]);
-    // Chains of leaves end again and again: then a leaf names what many saves have stored.
+    // Series of delta leaves end again and again: then one leaf names chunks of many saves.
     for epoch in 2..=40 {
         for at in 0..20 {
             state =
@@ -178,7 +180,7 @@ fn what_any_job_there_has_is_not_sent() {
     let report = copy(&from, &to, &one("job")).unwrap();
     let total: u64 = sent(&report).iter().map(|(_, bytes)| bytes).sum();
     let found: u64 = report.jobs[0].copied.iter().map(|copied| copied.found_bytes).sum();
-    // The index knows what the newest checkpoint's segments list.
+    // The index knows the contents of the newest checkpoint's segments.
     assert!(total < 20_000 && found > 300_000, "{total} sent, {found} found");
     check(&to, "job", &states, "borrowed");
     thorough(&to, &[]).unwrap();
@@ -210,13 +212,13 @@ fn other_histories_are_refused() {
     refused(&one("nobody"), "nobody");
     refused(&CopyOptions { epochs: [1].into(), ..CopyOptions::default() }, "one job");
     refused(&CopyOptions { epochs: [9].into(), ..one("job") }, "no checkpoint 9");
-    // Some epochs first: what is older cannot follow.
+    // Some epochs first: an older one cannot follow.
     copy(&from, &to, &CopyOptions { epochs: [2].into(), ..one("job") }).unwrap();
     refused(&CopyOptions { epochs: [1].into(), ..one("job") }, "put behind");
     let rest = copy(&from, &to, &one("job")).unwrap();
     assert_eq!((&rest.jobs[0].plan.behind, &rest.jobs[0].plan.there), (&vec![1], &vec![2]));
     assert_eq!(rest.jobs[0].copied.iter().map(|c| c.epoch).collect::<Vec<_>>(), [3, 4]);
-    // Both go on, each in its own way.
+    // Both jobs continue, each in its own way.
     for (pool, seed) in [(&from, 21), (&to, 22)] {
         let program = Program::start(pool, "job");
         program.restore(Select::Newest).unwrap();
@@ -228,7 +230,7 @@ fn other_histories_are_refused() {
     copy(&from, &to, &CopyOptions { rename: Some(name("mine")), ..one("job") }).unwrap();
     check(&to, "mine", &both, "both are kept");
 
-    // Nothing in common any more: only who knows can say.
+    // Nothing in common any more: only the user can decide.
     let (from, to) = (memory_pool(), memory_pool());
     past(&from, "job");
     copy(&from, &to, &one("job")).unwrap();
@@ -260,7 +262,7 @@ fn damage_is_left_out() {
     let world = FaultWorld::new();
     let (from, to) = (pool_of(world.target(), world.log()), memory_pool());
     let states = past(&from, "job");
-    // A chunk of the last checkpoint, which no other needs.
+    // A chunk of the last checkpoint, which no other one needs.
     let needle = &states[&4]["a"][..64];
     for shard in world.target().list().unwrap() {
         let length = world.target().length(shard).unwrap() as usize;
@@ -382,7 +384,7 @@ fn a_copy_one_of_whose_steps_fails() {
     });
 }
 
-/// A whole gc, in one pool or the other, before each step that the copy makes there.
+/// A whole gc runs, in one pool or the other, before each step of the copy there.
 #[test]
 fn a_gc_within_a_copy_at_every_step() {
     for in_target in [false, true] {
@@ -390,7 +392,8 @@ fn a_gc_within_a_copy_at_every_step() {
         loop {
             let (here, there) = (World::new(), World::new());
             let states = past(&here.pool(), "job");
-            // What is there: a job with the same chunks, pruned by the gc, and the first two epochs.
+            // The destination has a job with the same chunks, which the gc prunes, and the first
+            // two epochs.
             past(&there.pool(), "other");
             let early = CopyOptions { epochs: [1, 2].into(), ..one("job") };
             copy(&here.pool(), &there.pool(), &early).unwrap();
@@ -432,7 +435,7 @@ fn a_gc_within_a_copy_at_every_step() {
     }
 }
 
-/// The base of the copy is pruned there, at every step.
+/// The base of the copy is pruned at the destination, at every step.
 #[test]
 fn a_prune_of_the_base_within_a_copy() {
     let mut at = 0;

@@ -17,7 +17,8 @@ const RANKS: Rank = 3;
 
 type Past = BTreeMap<Epoch, Vec<State>>;
 
-/// Three checkpoints: in each, one rank changes a page, and all have some of what the others have.
+/// Three checkpoints: in each, one rank changes a page, and all ranks have some of the others'
+/// data.
 fn past(pool: &Pool, name: &str) -> Past {
     let mut group = Group::new(pool, name, RANKS);
     let mut now = states(RANKS, 1);
@@ -35,7 +36,7 @@ fn copied(from: &Pool, to: &Pool) -> Result<CopyReport> {
     copy(from, to, &CopyOptions { jobs, ..CopyOptions::default() })
 }
 
-/// What is there, whole: the first so many.
+/// Returns the first checkpoints of `all`, as many as the destination has.
 fn there(pool: &Pool, all: &Past) -> Past {
     let epochs = members::job(pool, "job").epochs().unwrap().len();
     all.clone().into_iter().take(epochs).collect()
@@ -95,7 +96,7 @@ fn a_copy_of_ranks_one_of_whose_steps_fails() {
     });
 }
 
-/// A whole gc, in one pool or the other, before each step that the copy makes there.
+/// A whole gc runs, in one pool or the other, before each step of the copy there.
 #[test]
 fn a_gc_within_a_copy_of_ranks_at_every_step() {
     for in_target in [false, true] {
@@ -103,7 +104,7 @@ fn a_gc_within_a_copy_of_ranks_at_every_step() {
         loop {
             let (here, there) = (World::new(), World::new());
             let all = past(&here.pool(), "job");
-            // What is there already, and is pruned by the gc: the same bytes in another job.
+            // The destination has the same bytes in another job, which the gc prunes.
             past(&there.pool(), "other");
             let steps = Steps::default();
             let collected = if in_target { there.pool() } else { here.pool() };

@@ -1,5 +1,5 @@
-//! Crashes at every operation that changes what is stored, in every mode: what was acknowledged
-//! is there, what was not is either whole or absent, and the program goes on.
+//! Crashes at every operation that changes stored data, in every mode: acknowledged saves are
+//! there, others are whole or absent, and the program goes on.
 
 use crate::common;
 
@@ -25,7 +25,7 @@ fn states() -> Vec<State> {
     vec![first, second, third]
 }
 
-/// Saves one state after the other until one fails; how many were acknowledged.
+/// Saves one state after the other until one fails; returns the number of acknowledged ones.
 fn save_all(world: &FaultWorld, states: &[State]) -> usize {
     let pool = pool_of(world.target(), world.log());
     let program = Program::start(&pool, "job");
@@ -67,7 +67,7 @@ fn a_crash_at_any_operation_loses_nothing_acknowledged() {
             );
             assert_eq!(program.job.verify(None).unwrap().findings, vec![], "{what}");
 
-            // Life goes on, past whatever garbage the crash has left.
+            // The program goes on, past any garbage that the crash has left.
             let next = &states[found % states.len()];
             assert_eq!(program.save(next).unwrap().epoch, found as u64 + 1, "{what}");
             let reader = Program::start(&pool, "job");

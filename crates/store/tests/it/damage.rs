@@ -1,5 +1,5 @@
-//! Flipped bits and truncation in every structure: never a wrong byte, always detected, and the
-//! checkpoint before is taken.
+//! Flipped bits and truncation in every structure: a restore never returns a wrong byte, always
+//! detects the damage, and takes the checkpoint before.
 
 use crate::common;
 
@@ -39,7 +39,8 @@ fn pool(world: &FaultWorld) -> Pool {
     pool_of(world.target(), world.log())
 }
 
-/// What a restore makes of the damage: the epoch it took, 0 for none. Panics on a wrong byte.
+/// Returns the epoch that a restore takes in spite of the damage, 0 for none. Panics on a wrong
+/// byte.
 fn restored_epoch(world: &FaultWorld, states: &[State], what: &str) -> usize {
     match Program::start(&pool(world), "job").restore(Select::Newest) {
         Ok(Some((epoch, restored))) => {
@@ -81,7 +82,7 @@ fn every_flip_in_a_shard_is_detected() {
         }
         pool.verify_shard(on_target).unwrap();
     }
-    // The damage reached each checkpoint, and each was stepped back from.
+    // The damage reached each checkpoint, and a restore has stepped back from each.
     assert!(taken.iter().all(|count| *count > 0), "{taken:?}");
 }
 
@@ -110,8 +111,8 @@ fn a_save_behind_damage_relies_on_nothing_that_was_found_damaged() {
     assert_eq!([1, 2, 3, 4].map(suspect), [false, false, true, false]);
 }
 
-/// A program that meets damage as it looks at a part of its checkpoints, and goes on from memory, relies on nothing that
-/// it stored before.
+/// A program meets damage as it reads a part of its checkpoints, and goes on from memory. It relies
+/// on nothing that it stored before.
 #[test]
 fn a_look_that_meets_damage_has_everything_stored_anew() {
     let states = states();
@@ -149,7 +150,7 @@ fn a_look_that_meets_damage_has_everything_stored_anew() {
     assert!(met > 0, "some pages are needed");
 }
 
-/// Another process finds damage in what a running program goes on to share.
+/// Another process finds damage in data that a running program still shares.
 #[test]
 fn a_program_that_saves_on_shares_nothing_with_a_suspect_checkpoint() {
     let states = states();

@@ -1,4 +1,4 @@
-//! `diff` against states whose bytes are compared, and trees of files.
+//! `diff` checked against a comparison of all bytes, and with trees of files.
 
 use crate::common;
 

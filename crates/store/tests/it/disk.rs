@@ -1,5 +1,6 @@
-//! Real file systems that refuse: full, read-only, without O_DIRECT, or owned by somebody else.
-//! Mounting needs root; without it those tests say so and do what they can in a plain directory.
+//! Real file systems that refuse: full, read-only, without O_DIRECT, or owned by another user.
+//! Mounting needs root; without it, these tests print that, and use a plain directory as far as
+//! possible.
 
 use crate::common;
 use crate::mounted;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const NOBODY: u32 = 65534;
-/// Tells this test program, started anew as another user, which part to play and where.
+/// Role and directory for this test program when it is started again as another user.
 const ROLE: &str = "OUTLIVE_TEST_ROLE";
 
 fn pool_at(path: &Path) -> Pool {
@@ -57,7 +58,7 @@ fn a_full_disk_loses_nothing_and_recovers() {
     assert!(error.message().contains("free space"), "{error}");
     let (epoch, seed) = last.unwrap();
     restores(&path, epoch, &state(seed, 3 << 20));
-    // Nothing of the failed save is left in the way.
+    // Nothing of the failed save is left.
     let parts = fs::read_dir(path.join("packs"))
         .unwrap()
         .flatten()
@@ -72,7 +73,8 @@ fn a_full_disk_loses_nothing_and_recovers() {
     restores(&path, epoch + 1, &state(77, 3 << 20));
 }
 
-/// A program that goes on after failed saves, on a disk that is full for a while, with rules and without.
+/// A program goes on after failed saves, on a disk that is full for a while, with rules and
+/// without.
 #[test]
 fn a_program_goes_on_while_the_disk_is_full() {
     for rules in [None, Some(Rules { last: Some(2), ..Rules::default() })] {
@@ -108,7 +110,8 @@ fn a_program_goes_on_while_the_disk_is_full() {
     }
 }
 
-/// A save that meets a full disk drops what the rules do not keep, so the next one has room.
+/// A save that meets a full disk drops checkpoints that the rules do not keep, so the next one has
+/// room.
 #[test]
 fn a_job_with_rules_makes_room_on_a_full_disk() {
     let Some(mount) = Mount::new(48) else { return };
@@ -162,7 +165,7 @@ fn a_file_system_without_direct_io_is_told_once() {
         program.save(&state(seed, 1 << 20)).unwrap();
     }
     restores(&dir.path().join("pool"), 3, &state(3, 1 << 20));
-    // Newer kernels grant O_DIRECT on tmpfs, then there is nothing to tell.
+    // Newer kernels grant O_DIRECT on tmpfs; then there is no warning.
     assert!(warnings.0.lock().unwrap().len() <= 1, "{:?}", warnings.0.lock().unwrap());
 }
 
@@ -220,7 +223,8 @@ fn an_unprivileged_user_has_all_of_it_in_a_place_of_their_own() {
     }
 }
 
-/// Something else holds all buffers of the pool for the whole time, such as reads that wait for what is saved here.
+/// Other work holds all buffers of the pool for the whole time, such as reads that wait for this
+/// save.
 #[test]
 fn saves_and_restores_go_on_without_a_buffer_of_the_pool() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A drain beside a program that computes on all cores.
+//! The persist phase of a save, beside a program that computes on all cores.
 
 use crate::common;
 
@@ -17,10 +17,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const STATE_BYTES: usize = 192 << 20;
-/// By then the drain has looked at the clocks more than once.
+/// By then, the persist phase has read the clocks more than once.
 const SEEN_AFTER: Duration = Duration::from_millis(150);
 
-/// Processor time of each thread that drains, in nanoseconds.
+/// Returns the processor time of each thread that persists, in nanoseconds.
 fn drain_times() -> HashMap<String, u64> {
     let threads = fs::read_dir("/proc/self/task").unwrap().map(|entry| entry.unwrap().path());
     let drains = threads.filter(|path| {
@@ -33,7 +33,7 @@ fn drain_times() -> HashMap<String, u64> {
     times.collect()
 }
 
-/// What each drain thread has worked from [`SEEN_AFTER`] on, the busiest first.
+/// Returns the work of each persisting thread from [`SEEN_AFTER`] on, the busiest first.
 fn worked(job: &Job, source: &mut OwnedSource) -> Vec<u64> {
     let handle = job.save(source).unwrap();
     let early = handle.wait(Some(SEEN_AFTER));
@@ -55,7 +55,7 @@ fn processor_time() -> Duration {
     clock_gettime(ClockId::ProcessCPUTime).try_into().unwrap()
 }
 
-/// Lets the program's threads end, also if the test fails.
+/// Ends the program's threads, also if the test fails.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -64,7 +64,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// One thread has drained for a while, and the others hardly.
+/// Whether one thread has worked for a while, and the others hardly.
 fn is_one(worked: &[u64]) -> bool {
     worked.len() > 1 && worked[0] > 20_000_000 && worked[1] < worked[0] / 5
 }
@@ -78,7 +78,7 @@ fn beside_a_program_that_computes_on_all_cores_one_thread_drains() {
     let cores = thread::available_parallelism().unwrap().get();
     thread::scope(|scope| {
         let _ends = Ends(&over);
-        // More than there are cores: others want them, too.
+        // More than there are cores: other threads need them, too.
         for _ in 0..2 * cores {
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
@@ -86,7 +86,7 @@ fn beside_a_program_that_computes_on_all_cores_one_thread_drains() {
                 }
             });
         }
-        // Other programs may keep this one from the cores, so that it seems to leave them.
+        // Other programs may keep this one from the cores, so that it seems to leave them free.
         for attempt in 0..6 {
             source.edit().unwrap().copy_from_slice(&noise(attempt, STATE_BYTES));
             let config = PoolConfig::new(FormatConfig::new([7; 16]), tuning.clone());

@@ -1,4 +1,4 @@
-//! What becomes of checkpoints is told once, in order, and is true.
+//! Events report the fate of checkpoints once, in order, and correctly.
 
 use crate::common;
 
@@ -10,7 +10,7 @@ use outlive_target::{FaultWorld, MemoryLog, MemoryTarget};
 use outlive_types::{Epoch, ErrorKind};
 use std::sync::{Arc, Mutex};
 
-/// Epochs, with why they failed if they did.
+/// Epochs, each with the kind of its error if it failed.
 type Told = Arc<Mutex<Vec<(Epoch, Option<ErrorKind>)>>>;
 
 fn watched(program: &Program) -> (Told, CommitSubscription) {
@@ -43,7 +43,7 @@ fn saves_and_puts_are_told_before_those_who_wait_for_them() {
     let source = PutSource::Stream { name: b"x".to_vec(), from: &mut &b"hello"[..] };
     program.job.put(source, &PutOptions::default()).unwrap();
     assert_eq!(told.lock().unwrap().last(), Some(&(6, None)));
-    // Nothing is committed, and there is nothing to put.
+    // This put has nothing to store, so nothing is committed.
     program.job.put(PutSource::Paths(&[]), &PutOptions::default()).unwrap_err();
     drop(watch);
     program.save(&state(9)).unwrap();
@@ -52,8 +52,8 @@ fn saves_and_puts_are_told_before_those_who_wait_for_them() {
     assert!(told.lock().unwrap()[6..].iter().all(|(epoch, why)| *epoch == 7 && why.is_some()));
 }
 
-/// Every operation fails once, with and without having taken effect: what is told as committed is
-/// there afterwards, what was acknowledged was told, and epochs rise.
+/// Every operation fails once, with and without taking effect. Checkpoints reported as committed
+/// exist afterwards, acknowledged ones were reported, and epochs rise.
 #[test]
 fn what_is_told_is_true_whichever_operation_fails() {
     let operations = {
@@ -103,7 +103,7 @@ fn a_watcher_that_panics_or_leaves_hurts_nobody() {
     let (target, log) = (Arc::new(MemoryTarget::new()), Arc::new(MemoryLog::new()));
     let program = Program::start(&Pool::new(common::small_config(), target, log, env), "a");
     let _first = program.job.events().watch(|_| panic!("a watcher's own fault"));
-    // One that has heard enough after the first.
+    // This one ends after its first event.
     let leaves: Arc<Mutex<Option<CommitSubscription>>> = Arc::default();
     let (own, heard) = (leaves.clone(), Told::default());
     let into = heard.clone();

@@ -1,5 +1,5 @@
-//! Who may commit: rivals whose records cannot be read, logs that were put back, restorers that others
-//! have overtaken, and replies that come late.
+//! Rights to commit: rivals whose records cannot be read, logs that were put back, overtaken
+//! restores, and late replies.
 
 use crate::common;
 use crate::stepped;
@@ -31,7 +31,7 @@ fn record(pool: &Path, number: u64) -> PathBuf {
     pool.join("log/job").join(format!("{number:016x}.record"))
 }
 
-/// A pool in a directory, opened by two.
+/// A pool in a directory, opened by two programs.
 fn two(dir: &Path) -> (PathBuf, Program, Program) {
     let path = dir.join("pool");
     create(&path, small_config(), Environment::system()).unwrap();
@@ -47,7 +47,7 @@ fn a_rival_whose_session_is_damaged_has_taken_over_all_the_same() {
         let (path, ours, theirs) = two(dir.path());
         ours.save(&state(1)).unwrap();
         theirs.save(&state(2)).unwrap();
-        // Ours: records 1 and 2. Theirs: 3, a session, and 4.
+        // Ours are records 1 and 2. Theirs are 3, a session, and 4.
         for number in if flip_manifest_too { vec![3, 4] } else { vec![3] } {
             let mut bytes = fs::read(record(&path, number)).unwrap();
             bytes[70] ^= 0x10;
@@ -68,7 +68,7 @@ fn a_record_that_cannot_be_read_just_now_ends_no_session_and_is_not_passed_over(
     let (path, ours, theirs) = two(dir.path());
     ours.save(&state(1)).unwrap();
     theirs.save(&state(2)).unwrap();
-    // The system refuses, which says nothing about the record.
+    // The system refuses to read the record, which says nothing about it.
     let aside = path.join("aside");
     fs::rename(record(&path, 3), &aside).unwrap();
     fs::create_dir(record(&path, 3)).unwrap();
@@ -130,7 +130,7 @@ fn who_restored_before_others_went_on_must_say_so() {
         assert!(text.contains("at checkpoint 1") && text.contains("up to checkpoint 6"), "{text}");
     }
     assert_eq!(epochs(&pool), [1, 2, 3, 4, 5, 6]);
-    // It looks again, and goes back on purpose.
+    // It restores again, and goes back on purpose.
     stale.restore(Select::Epoch(2)).unwrap().unwrap();
     assert_eq!(stale.save(&state(9)).unwrap().epoch, 7);
     assert_eq!(stale.restore(Select::Newest).unwrap().unwrap(), (7, state(9)));
@@ -161,14 +161,14 @@ fn who_closed_and_goes_on_is_bound_likewise() {
     assert_eq!(epochs(&pool), [1, 2, 3]);
 }
 
-/// The reply to its session record is lost: it is its own, and nobody has overtaken it.
+/// A program loses the reply to its session record. The record is its own, so it was not overtaken.
 #[test]
 fn one_s_own_session_record_overtakes_nobody() {
     let world = FaultWorld::new();
     Program::start(&pool_of(world.target(), world.log()), "job").save(&state(1)).unwrap();
     let program = Program::start(&pool_of(world.target(), world.log()), "job");
     program.restore(Select::Newest).unwrap().unwrap();
-    // The last step of an append: the record is visible, and the answer is an error.
+    // The last step of an append: the record is visible, and the reply is an error.
     let failed = AtomicBool::new(false);
     world.fail_when(move |_, op| {
         let is_it = op.starts_with("sync the records") && !failed.swap(true, Ordering::AcqRel);
@@ -179,7 +179,7 @@ fn one_s_own_session_record_overtakes_nobody() {
     assert_eq!(program.restore(Select::Newest).unwrap().unwrap(), (2, state(3)));
 }
 
-/// What prunes, gcs and notes do to a log makes nobody stale.
+/// Records of prunes, gcs and notes overtake no program.
 #[test]
 fn a_restorer_is_not_overtaken_by_a_gc() {
     let pool = memory_pool();
@@ -202,14 +202,14 @@ fn thorough() -> GcOptions {
     GcOptions { thoroughness, ..GcOptions::default() }
 }
 
-/// A log whose appends do their work, then come back late: two gcs have passed, and the record is in
-/// their archives.
+/// A log whose appends take effect, then reply late: two gcs have run meanwhile, and the record is
+/// in their archives.
 #[derive(Debug)]
 struct Late {
     log: Arc<MemoryLog>,
     target: Arc<MemoryTarget>,
     late: AtomicBool,
-    /// Somebody takes the job over meanwhile, too.
+    /// Whether another writer takes the job over meanwhile, too.
     rival: bool,
 }
 
@@ -239,7 +239,7 @@ impl ManifestLog for Late {
         if self.rival {
             Program::start(&pool, job.as_str()).save(&state(9))?;
         }
-        // It looks as if the number had been given to others long ago.
+        // This looks as if other writers had got the number long ago.
         Ok(Append::Lost)
     }
     fn remove_before(&self, job: &JobName, number: u64) -> Result<()> {
@@ -268,7 +268,7 @@ fn a_commit_that_archives_have_taken_up_is_no_fence() {
     assert_eq!(program.save(&state(4)).unwrap().epoch, 4);
     let quiet = pool_of(target, log);
     assert_eq!(epochs(&quiet), [3, 4]);
-    // What follows it goes on from where the gcs have put it.
+    // The next save continues with the extents that the gcs have assigned.
     let mut next = state(4);
     next.insert("c".to_owned(), noise(5, 70_000));
     assert_eq!(program.save(&next).unwrap().epoch, 5);
@@ -280,7 +280,8 @@ fn a_commit_that_archives_have_taken_up_is_no_fence() {
     }
 }
 
-/// It was committed in time, whoever has taken the job over since: the next save is told.
+/// It was committed in time, although another writer has taken the job over since: the next save is
+/// fenced.
 #[test]
 fn a_commit_that_others_have_followed_is_one_all_the_same() {
     let (target, log) = (Arc::new(MemoryTarget::new()), Arc::new(MemoryLog::new()));
@@ -301,7 +302,7 @@ fn a_commit_that_others_have_followed_is_one_all_the_same() {
     }
 }
 
-/// What is left of the job then names a session of which nothing else tells.
+/// The remaining records of the job then name a session that no other record describes.
 #[test]
 fn a_job_whose_session_record_was_given_up_goes_on() {
     let world = FaultWorld::new();
@@ -325,8 +326,9 @@ fn a_job_whose_session_record_was_given_up_goes_on() {
     }
 }
 
-/// Of a rival's session only its checkpoint tells, once a gc has given up its record: whoever had restored
-/// before that checkpoint is told of it. (Schedule damage:16601 of the explorer.)
+/// A gc has given up the record of a rival's session, so only its checkpoint names that session. A
+/// program that had restored before that checkpoint is fenced. (Schedule damage:16601 of the
+/// explorer.)
 #[test]
 fn a_rival_whose_session_record_was_given_up_has_saved_all_the_same() {
     let world = FaultWorld::new();
@@ -341,7 +343,7 @@ fn a_rival_whose_session_record_was_given_up_has_saved_all_the_same() {
     let ours = Arc::new(Program::start(&quiet(), "job"));
     let (at_work, theirs) = (world.clone(), ours.clone());
     stepped.hook(move |_, op| {
-        // Before the rival's checkpoint, behind its session.
+        // Before the rival's checkpoint, after its session.
         if op == "append" && appends.fetch_add(1, Ordering::AcqRel) == 1 {
             let session = at_work.log().latest(&job).unwrap();
             at_work.corrupt_record(&job, session, 30, 4);
@@ -360,8 +362,8 @@ fn a_rival_whose_session_record_was_given_up_has_saved_all_the_same() {
     assert_eq!(ours.save(&state(6)).unwrap().epoch, 5);
 }
 
-/// A gc gives up an old record that has rotted, while a save is about to be appended: the number of
-/// records that were given up makes no epoch.
+/// A gc gives up an old damaged record while a save is about to be appended: the number of records
+/// that were given up makes no epoch.
 #[test]
 fn records_that_are_given_up_commit_nothing() {
     for rotten in [2, 4] {
@@ -393,7 +395,7 @@ fn records_that_are_given_up_commit_nothing() {
     }
 }
 
-/// A log of which one append does its work and brings no reply; from then on it is away.
+/// A log in which one append takes effect without a reply; from then on, the log is away.
 #[derive(Debug, Default)]
 struct Cut {
     log: MemoryLog,
@@ -438,7 +440,7 @@ impl ManifestLog for Cut {
     }
 }
 
-/// The program prunes behind a commit of which it does not know that it succeeded.
+/// The program prunes behind a commit and does not know whether it succeeded.
 #[test]
 fn a_session_that_could_not_be_ended_is_no_rival_of_the_next() {
     let cut = Arc::new(Cut::default());
@@ -452,12 +454,13 @@ fn a_session_that_could_not_be_ended_is_no_rival_of_the_next() {
     assert_eq!(program.save(&state(3)).unwrap().epoch, 3);
     assert_eq!(epochs(&pool), [1, 2, 3]);
     assert!(program.job.end_session().unwrap());
-    // Another writer that has followed is one.
+    // Another writer that has followed is a rival.
     Program::start(&pool, "job").save(&state(4)).unwrap();
     assert_eq!(program.save(&state(5)).unwrap_err().kind(), ErrorKind::Fenced);
 }
 
-/// A writer that another one has followed applies its rules no more: not at its next save, and not when it is closed.
+/// A writer that another one has followed no longer applies its rules: neither at its next save nor
+/// at its close.
 #[test]
 fn the_rules_of_a_writer_that_was_overtaken_drop_nothing() {
     let pool = memory_pool();
@@ -477,7 +480,8 @@ fn the_rules_of_a_writer_that_was_overtaken_drop_nothing() {
     assert_eq!(epochs(&pool), [9, 10]);
 }
 
-/// Another program saves while this one restores: what was read is old by then, so the next save must not follow on it.
+/// Another program saves while this one restores: the restored data is old by then, so the next
+/// save must not follow it.
 #[test]
 fn what_others_save_during_a_restore_is_noticed() {
     let pool = memory_pool();

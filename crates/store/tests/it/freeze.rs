@@ -1,4 +1,4 @@
-//! Saves whose image is held by a forked child, and what they do when it is lost.
+//! Saves whose image a forked child holds, and their behavior when the child is lost.
 
 use crate::common;
 
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-/// Tells this test program, started anew, which part to play and where.
+/// Role and directory for this test program when it is started again.
 const ROLE: &str = "OUTLIVE_TEST_ROLE";
 const MIB: usize = 1 << 20;
 const STATE_BYTES: usize = 160 * MIB;
@@ -66,7 +66,7 @@ fn a_forked_image_is_saved_while_the_program_changes_all_of_it() {
     assert_eq!((stats.freeze.forked_bytes, stats.freeze.live_bytes), (24 << 20, 0));
     assert!(stats.stall < stats.total / 2, "{stats:?}");
     assert!(is_restored(&pool, 1, &first));
-    // The hashes that were taken on the way are those of what was saved.
+    // The hashes that the save computed are those of the saved data.
     source.edit().unwrap().copy_from_slice(&first);
     assert_eq!(finish(&job, &mut source).unwrap().changed_bytes, 0);
 }
@@ -86,11 +86,11 @@ fn a_pool_that_says_copy_never_forks() {
     assert_eq!((stats.freeze.live_bytes, stats.freeze.forked_bytes), (4 << 20, 0));
 }
 
-/// A memory cgroup of its own for a while.
+/// A memory cgroup that exists for a while.
 struct Group(PathBuf);
 
 impl Group {
-    /// `None` where this user or system does not let us make one: the test then says nothing.
+    /// Returns `None` where this user or system does not allow one: then the test proves nothing.
     fn new() -> Option<Group> {
         let text = fs::read_to_string("/proc/self/cgroup").ok()?;
         let name = format!("outlive-test-{}", std::process::id());
@@ -132,7 +132,8 @@ fn a_child_killed_for_want_of_memory_costs_one_save() {
         played.env(ROLE, format!("{} {}", group.0.display(), dir.path().display()));
         played.output().unwrap()
     };
-    // Whom the kernel kills is its own choice; that the child is marked for it has a test of its own.
+    // The kernel chooses the process that it kills; another test checks that the child is marked
+    // for it.
     let mut played = play();
     for _ in 0..2 {
         if played.status.signal() == Some(9) {
@@ -149,7 +150,7 @@ fn a_child_killed_for_want_of_memory_costs_one_save() {
     );
 }
 
-/// Not a test by itself.
+/// Runs only as a process of the test above.
 #[test]
 fn in_a_group_too_small() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -162,7 +163,7 @@ fn in_a_group_too_small() {
     assert!(finish(&job, &mut source).unwrap().freeze.freeze.starts_with("fork: "));
     fill(&mut source, 2);
     let handle = job.save(&mut source).unwrap();
-    // The child keeps what is overwritten: there is no room for both.
+    // The child keeps the overwritten pages: there is no room for both.
     fill(&mut source, 3);
     let error = handle.wait(None).unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
@@ -174,7 +175,7 @@ fn in_a_group_too_small() {
     println!("ALL SEEN");
 }
 
-/// Bytes that no two pages share, made in place: there is no room for a second state.
+/// Writes bytes that no two pages share, in place: there is no room for a second state.
 fn fill(source: &mut OwnedSource, seed: u64) {
     let state = source.edit().expect("nothing is live");
     for (number, page) in state.chunks_mut(4096).enumerate() {
@@ -191,7 +192,8 @@ fn word(seed: u64) -> u64 {
     seed << 40 | seed
 }
 
-/// The newest checkpoint that is whole: its epoch, and the word that tells its seed. All is read.
+/// Returns the epoch of the newest whole checkpoint, and the word that shows its seed. It reads
+/// all.
 fn newest_word(pool: &Pool) -> (u64, u64) {
     struct FirstWord(std::sync::Mutex<[u8; 8]>);
     impl outlive_store::RestoreSink for FirstWord {

@@ -1,4 +1,4 @@
-//! Prune and gc: what is kept restores, what is not goes, beside saves and after crashes.
+//! Prune and gc: kept checkpoints restore and others go, beside saves and after crashes.
 
 use crate::common;
 
@@ -12,7 +12,7 @@ use outlive_types::{Epoch, ErrorKind, JobName, PAGE_BYTES, Result};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Drops what `rules` drop of a job, and collects.
+/// Drops checkpoints of a job by `rules`, and collects.
 fn prune(pool: &Pool, job: &str, rules: &Rules) -> Result<GcReport> {
     let drop = Job::open(pool, job, Default::default())?.retention(rules)?.dropped();
     let name = JobName::new(job)?;
@@ -41,7 +41,7 @@ fn stored_bytes(pool: &Pool) -> u64 {
     pool.packs().unwrap().into_iter().map(|pack| pool.stored_bytes(pack).unwrap()).sum()
 }
 
-/// Every checkpoint of a job is what it was, and verifies.
+/// Checks that every checkpoint of a job is unchanged, and verifies it.
 fn check(pool: &Pool, job: &str, states: &BTreeMap<Epoch, State>, what: &str) {
     assert_eq!(epochs(pool, job), states.keys().copied().collect::<Vec<_>>(), "{what}");
     let program = Program::start(pool, job);
@@ -71,7 +71,7 @@ fn many_small_saves_shrink_to_little() {
     assert!(packs <= 10 && records <= 4, "{packs} packs, {records} records");
     assert!(bytes < (1 << 20) * 14 / 10, "{bytes} bytes");
     check(&pool, "job", &[(10_001, state)].into(), "after it all");
-    // Once more, there is nothing left to do.
+    // A second gc has nothing to do.
     let again = gc(&pool).unwrap();
     assert_eq!((again.deleted, again.plan.copied_bytes), (0, 0), "{again:?}");
 }
@@ -157,11 +157,11 @@ fn jobs_that_share_survive_each_other() {
     first.save(&other).unwrap();
     drop(first);
     Program::start(&pool, "second").save(&state).unwrap();
-    // What the second job has from the first stays, though the first drops it.
+    // Data that the second job shares with the first stays, though the first drops it.
     prune(&pool, "first", &last(1)).unwrap();
     check(&pool, "second", &[(1, state.clone())].into(), "the borrower");
     check(&pool, "first", &[(2, other)].into(), "the lender");
-    // The lender goes altogether.
+    // The first job is given up.
     let report = prune(&pool, "first", &Rules { none: true, ..Rules::default() }).unwrap();
     assert!(report.deleted > 0);
     check(&pool, "first", &BTreeMap::new(), "the lender, given up");
@@ -169,7 +169,7 @@ fn jobs_that_share_survive_each_other() {
     assert!(stored_bytes(&pool) < 700_000);
     prune(&pool, "second", &Rules { none: true, ..Rules::default() }).unwrap();
     assert_eq!(pool.packs().unwrap().len(), 0, "nothing is left of nothing");
-    // And life goes on, with epochs that were not used before.
+    // The job goes on, with epochs that were not used before.
     assert_eq!(Program::start(&pool, "second").save(&state).unwrap().epoch, 2);
     check(&pool, "second", &[(2, state)].into(), "a new life");
 }
@@ -205,7 +205,7 @@ fn notes_are_kept_and_keep() {
     prune(&pool, "job", &last(1)).unwrap();
     let kept: BTreeMap<Epoch, State> = [1, 3, 6].map(|n| (n, states[&n].clone())).into();
     check(&pool, "job", &kept, "pinned, labelled, newest");
-    // Remarks outlive the records in which they were made.
+    // Remarks outlive the records that made them.
     let job = Job::open(&pool, "job", Default::default()).unwrap();
     job.note(1, |remarks| remarks.pinned = false).unwrap();
     prune(&pool, "job", &last(1)).unwrap();
@@ -254,7 +254,7 @@ fn a_damaged_log_or_checkpoint_stops_it() {
     assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
     world.corrupt_record(&job, 3, 100, 1);
     gc(&pool).unwrap();
-    // A checkpoint whose tree is gone stops it, too, until it is given up.
+    // A checkpoint whose tree is lost stops it, too, until it is given up.
     let shard = world.target().list().unwrap()[1];
     for offset in 104_096..106_400 {
         world.corrupt(shard, offset, 0xFF);
@@ -289,7 +289,7 @@ fn a_damaged_record_can_be_given_up() {
 
 #[test]
 fn a_damaged_newest_record_can_be_given_up() {
-    // The last save's, and the end of the session behind it.
+    // The record of the last save, and the end of the session behind it.
     for record in [4, 5] {
         let world = FaultWorld::new();
         let (pool, program, states) = three_saved(&world);
@@ -311,7 +311,7 @@ fn a_damaged_newest_record_can_be_given_up() {
     }
 }
 
-/// A gc that gives up the record of a session knows of it only if a checkpoint names it.
+/// A gc that gives up the record of a session knows of the session only if a checkpoint names it.
 #[test]
 fn whoever_gives_up_all_that_tells_of_a_session_ends_it() {
     for names_it in [true, false] {
@@ -322,7 +322,7 @@ fn whoever_gives_up_all_that_tells_of_a_session_ends_it() {
         let program = Program::start(&pool, "job");
         program.save(&state(1)).unwrap();
         world.corrupt_record(&job, 1, 60, 1);
-        // The program knows what it has written there; a note makes it look.
+        // The program knows its own record; a note makes it read the log.
         program.job.note(1, |remarks| remarks.pinned = true).unwrap();
         program.save(&state(2)).unwrap();
         if !names_it {
@@ -339,7 +339,7 @@ fn whoever_gives_up_all_that_tells_of_a_session_ends_it() {
             gc(&pool).unwrap();
             assert_eq!(program.save(&state(4)).unwrap().epoch, 4);
         } else {
-            // To that gc nobody was at work here.
+            // For that gc, no writer existed here.
             let error = program.save(&state(3)).unwrap_err();
             assert!(error.kind() == ErrorKind::Fenced && error.message().contains("gc"), "{error}");
             assert!(Program::start(&pool, "job").save(&state(3)).unwrap().epoch > 2);
@@ -375,7 +375,7 @@ fn without_room_to_rewrite_dead_packs_go_all_the_same() {
         match prune(&pool) {
             Ok(report) if report.plan.rewritten.is_empty() => {
                 assert!(report.deleted > 0, "{op}: {report:?}");
-                // What it had copied by then is gone, too: it was to give room, not to take some.
+                // The copies made by then are gone, too: the gc was to free space, not to take it.
                 let thoroughness = Thoroughness { rewrite: false, ..Thoroughness::default() };
                 let again = GcOptions { thoroughness, ..GcOptions::default() };
                 assert_eq!(collect(&pool, &again).unwrap().deleted, 0, "{op}: nothing was left");
@@ -389,7 +389,7 @@ fn without_room_to_rewrite_dead_packs_go_all_the_same() {
     assert!(frugal > 0);
 }
 
-/// The story that is crashed: two jobs, of which one shares the other's chunks; a prune, a gc.
+/// The sequence that is crashed: two jobs, one of which shares the other's chunks; a prune, a gc.
 fn story(world: &FaultWorld) -> Result<()> {
     let pool = pool_of(world.target(), world.log());
     let states = story_states();
@@ -439,18 +439,18 @@ fn a_crash_at_any_operation_loses_nothing_kept() {
                 format!("{mode:?} at {number}: {}", calm.op_name(number).unwrap_or_default());
             let world = FaultWorld::new();
             world.cut_at(number, mode);
-            // The very last operation, the end of the gc's session, may fail without a word.
+            // The very last operation, the end of the gc's session, may fail silently.
             let _ = story(&world);
             let (target, log) = world.reboot();
             let pool = pool_of(target, log);
-            // The two newest checkpoints are there whatever happened, and the other job's.
+            // The two newest checkpoints exist in any case, and so does the other job's.
             let kept = epochs(&pool, "job");
             assert!(kept == [5, 6] || kept == [1, 2, 3, 4, 5, 6], "{what}: {kept:?}");
             let found: BTreeMap<Epoch, State> =
                 kept.iter().map(|epoch| (*epoch, states[*epoch as usize - 1].clone())).collect();
             check(&pool, "job", &found, &what);
             check(&pool, "other", &[(1, states[0].clone())].into(), &what);
-            // The next gc finishes it, and leaves no garbage.
+            // The next gc completes it, and leaves no garbage.
             prune(&pool, "job", &last(2)).unwrap();
             let after = gc(&pool).unwrap();
             assert_eq!((after.held, after.damaged.len()), (0, 0), "{what}");
@@ -459,8 +459,8 @@ fn a_crash_at_any_operation_loses_nothing_kept() {
             check(&pool, "job", &kept, &what);
             check(&pool, "other", &[(1, states[0].clone())].into(), &what);
             let (packs, bytes) = (pool.packs().unwrap().len(), stored_bytes(&pool));
-            // Where the crash fell between telling one job and the other, both have a copy. Small packs of the three
-            // checkpoints stay apart.
+            // Where the crash came between the reports to the two jobs, both have a copy. Small
+            // packs of the three checkpoints stay apart.
             assert!(packs <= 8 && bytes < 620_000, "{what}: {packs} packs, {bytes} bytes");
             assert_eq!(pool.unfinished_packs().unwrap(), vec![], "{what}");
         }
@@ -476,7 +476,7 @@ fn savers_and_gcs_at_once() {
         Environment::system(),
     );
     let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
-    // Programs compute between saves, and a gc gets on meanwhile.
+    // Programs compute between saves, while a gc advances.
     let wait_for_gc = || {
         let seen = rounds.load(Ordering::Relaxed);
         let goes_on = || rounds.load(Ordering::Relaxed) > seen || stop.load(Ordering::Relaxed);
@@ -488,14 +488,14 @@ fn savers_and_gcs_at_once() {
         let mut states = BTreeMap::new();
         for step in 0..400u64 {
             match step % 10 {
-                // What the others save, too: chunks are borrowed.
+                // The other programs save this, too: chunks are shared.
                 3 => {
                     state.insert("a".to_owned(), noise(step / 10 % 3, 300_000));
                 }
                 7 => {
                     drop(program);
                     program = Program::start(&pool, name);
-                    // In turn it goes on from the newest, and only looks at it.
+                    // It alternates: it continues from the newest, or only reads it.
                     match step % 20 {
                         7 => drop(program.restore(Select::Newest).unwrap()),
                         _ => drop(program.job.restore_alone(Select::Newest, &mut |_, _| Ok(()))),

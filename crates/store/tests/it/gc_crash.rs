@@ -1,4 +1,5 @@
-//! Prune and gc beside failures: of the gc that runs, of the one before, and of the save that mends.
+//! Prune and gc beside failures: of the running gc, of the one before, and of the save that
+//! rebases.
 
 use crate::common;
 
@@ -14,7 +15,7 @@ fn pool(world: &FaultWorld) -> Pool {
     pool_of(world.target(), world.log())
 }
 
-/// Drops these checkpoints of a job, and collects thoroughly.
+/// Drops the given checkpoints of a job, and collects thoroughly.
 fn prune(pool: &Pool, job: &str, drop: &[Epoch]) -> Result<GcReport> {
     let drop = match drop {
         [] => BTreeMap::new(),
@@ -38,8 +39,7 @@ fn check(pool: &Pool, job: &str, states: &BTreeMap<Epoch, State>, what: &str) {
     }
 }
 
-/// Three checkpoints of `job`, of which `other`, if it is there, shares the first; all sessions are
-/// closed.
+/// Three checkpoints of `job`; `other`, if it exists, shares the first. All sessions are closed.
 fn past(world: &FaultWorld, shared: bool) -> (BTreeMap<Epoch, State>, State) {
     let pool = pool(world);
     let first = State::from([("a".to_owned(), noise(1, 150_000))]);
@@ -55,8 +55,8 @@ fn past(world: &FaultWorld, shared: bool) -> (BTreeMap<Epoch, State>, State) {
     ((1..).zip(states).collect(), first)
 }
 
-/// A gc fails anywhere (or its process is killed there), another does its work, and then the power
-/// goes: what the first had not made durable must not be what the second relied on.
+/// A gc fails anywhere, or its process is killed there. Another gc does its work, and then the
+/// power fails: the second must not rely on data that the first had not made durable.
 #[test]
 fn a_gc_after_one_that_failed_anywhere_then_a_power_cut() {
     for shared in [true, false] {
@@ -81,21 +81,21 @@ fn fail_collect_cut(shared: bool, killed: bool, number: u64, what: &str) {
     let (mut states, other) = past(&world, shared);
     let other: BTreeMap<Epoch, State> = [(1, other)].into_iter().filter(|_| shared).collect();
     match killed {
-        // One operation fails, and the gc is ended by it.
+        // One operation fails, which ends the gc.
         false => world.fail_at(number, ErrorKind::Retry),
-        // No operation from there on has any effect: the process is no more.
+        // No operation from there on has any effect: the process is dead.
         true => world.fail_when(move |at, _| (at >= number).then_some(ErrorKind::Retry)),
     }
     let _ = prune(&pool(&world), "job", &[1]);
     world.fail_when(|_, _| None);
     let kept = epochs(&pool(&world), "job");
     assert!(kept == [1, 2, 3] || kept == [2, 3], "{what}: {kept:?}");
-    // This one has no reason to append anything to a log in which all is said.
+    // This gc has no reason to append to a log that has all reports.
     collect(&pool(&world), &GcOptions::default()).unwrap_or_else(|e| panic!("{what}: {e}"));
     world.cut_now(CutMode::Lost);
     let (target, log) = world.reboot();
     let pool = pool_of(target, log);
-    // A drop whose record was never acknowledged may have been undone, if nothing hangs on it.
+    // A drop whose record was never acknowledged may be undone, if nothing depends on it.
     let kept = epochs(&pool, "job");
     assert!(kept == [1, 2, 3] || kept == [2, 3], "{what}: {kept:?}");
     states.retain(|epoch, _| kept.contains(epoch));
@@ -108,8 +108,8 @@ fn fail_collect_cut(shared: bool, killed: bool, number: u64, what: &str) {
     assert_eq!(pool.unfinished_packs().unwrap(), vec![], "{what}");
 }
 
-/// A save finds that chunks were moved and condemned, and fails while it mends, at every operation:
-/// the next save must not refer to what the failed one had not noticed.
+/// A save finds that chunks were moved and condemned, and its rebase fails at every operation. The
+/// next save must not refer to chunks whose condemnation the failed one had not noted.
 #[test]
 fn a_save_that_fails_while_it_mends_leaves_nothing_forgotten() {
     let mut number = 0;
@@ -121,7 +121,7 @@ fn a_save_that_fails_while_it_mends_leaves_nothing_forgotten() {
         program.restore(Select::Newest).unwrap();
         let fourth = changed(states[&3].clone(), 30, 52);
         states.insert(program.save(&fourth).unwrap().epoch, fourth.clone());
-        // While the program pauses, its past is moved, and condemned beneath it.
+        // While the program pauses, a gc moves and condemns its past.
         prune(&pool(&world), "job", &[1, 2, 3]).unwrap();
         states.retain(|epoch, _| *epoch == 4);
         let from = world.ops();
@@ -136,7 +136,7 @@ fn a_save_that_fails_while_it_mends_leaves_nothing_forgotten() {
             Err(_) => true,
         };
         world.fail_when(|_, _| None);
-        // An append of which nobody knows counts as well.
+        // An append without an acknowledgment counts as well.
         if failed && epochs(&saving, "job").contains(&5) {
             states.insert(5, fifth.clone());
         }

@@ -1,5 +1,5 @@
-//! Prune and gc against a model that only remembers what each checkpoint held, and what the pool
-//! may at most take for it.
+//! Prune and gc against a model that only remembers the state of each checkpoint, and the most
+//! space that the pool may take for it.
 
 use crate::common;
 
@@ -29,7 +29,7 @@ fn set_page(state: &mut State, page: usize, seed: u64) {
 
 const JOBS: [&str; 3] = ["one", "two", "three"];
 
-/// A job as the model has it.
+/// A job in the model.
 #[derive(Default)]
 struct Modelled {
     program: Option<Program>,
@@ -39,12 +39,13 @@ struct Modelled {
     last: Epoch,
     /// The newest checkpoint that its program has restored or saved.
     reached: Epoch,
-    /// Of each checkpoint the one from which its program went on.
+    /// For each checkpoint, the one from which its program continued.
     predecessors: BTreeMap<Epoch, Epoch>,
 }
 
 impl Modelled {
-    /// The newest of each earlier line, from which no newer one goes on, and the one behind it.
+    /// Returns the newest of each earlier chain that no newer checkpoint continues, and the one
+    /// after it.
     fn ends_of_lines(&self) -> BTreeSet<Epoch> {
         let before = |epoch: &Epoch| self.predecessors[epoch];
         let went_on: BTreeSet<Epoch> = self.kept.keys().map(before).collect();
@@ -79,7 +80,7 @@ impl Model {
         let job = self.jobs.get_mut(name).unwrap();
         match act {
             0..=8 => set_page(&mut job.state, page as usize, seed),
-            // What another job has: chunks are borrowed.
+            // The data of another job: chunks are shared.
             9..=10 => job.state = copied,
             11 => {
                 let restored = Program::start(&pool, name);
@@ -156,7 +157,7 @@ fn what_is_kept_restores_whatever_is_done() {
     for seed in 0..6 {
         let pool = tuned(|tuning| {
             tuning.compression = if seed % 2 == 0 { "lz4" } else { "none" }.to_owned();
-            // Of everything that is resolved, a part at a time.
+            // Fingerprints are resolved a part at a time.
             tuning.index_bytes_max = if seed % 3 == 0 { 64 << 10 } else { 64 << 20 };
         });
         let start = || State::from([("a".to_owned(), noise(7, 200_000))]);
@@ -166,7 +167,7 @@ fn what_is_kept_restores_whatever_is_done() {
         for _ in 0..150 {
             model.step();
         }
-        // When all programs have ended, nothing waits any more.
+        // When all programs have ended, no pack waits any more.
         model.jobs.values_mut().for_each(|job| job.program = None);
         model.collect();
         let report = gc(&model.pool);
@@ -174,7 +175,7 @@ fn what_is_kept_restores_whatever_is_done() {
         assert_eq!(report.held, 0, "seed {seed}");
         let GcReport { plan, .. } = gc(&model.pool);
         let live: u64 = plan.live_bytes;
-        // Besides 5 %: ends of packs, and of containers of 64 KiB, into which a chunk did not fit.
+        // Besides 5 %: ends of packs, and of containers of 64 KiB that had no room for a chunk.
         let slack = live * 15 / 100 + 4096 * (plan.stay as u64 + 1);
         assert!(plan.total_bytes <= live + slack, "seed {seed}: {plan}");
     }
@@ -190,7 +191,7 @@ fn a_second_gc_has_nothing_to_do_however_many_jobs_there_are() {
             let seed = (number * 10 + step) as u64;
             let state = State::from([
                 ("a".to_owned(), noise(seed, 30_000)),
-                // All have this, so all are told when it moves.
+                // All jobs have this, so all get a report when it moves.
                 ("b".to_owned(), noise(99_999, 100_000)),
             ]);
             program.save(&state).unwrap();
@@ -199,8 +200,8 @@ fn a_second_gc_has_nothing_to_do_however_many_jobs_there_are() {
     let drop: BTreeMap<JobName, BTreeSet<Epoch>> =
         names.iter().map(|name| (JobName::new(name).unwrap(), [1, 2, 3].into())).collect();
     collect(&pool, &GcOptions { drop, ..GcOptions::default() }).unwrap();
-    // That each job had `b` for itself is known only now that it has been copied once for all; and
-    // what the gcs themselves have written in small pieces is merged once it is four.
+    // Only now, after one copy for all, is it known that each job had `b` for itself. Small packs
+    // of the gcs themselves are merged once there are four.
     let worked = (0..10).take_while(|_| gc(&pool).deleted > 0).count();
     assert!(worked <= 2, "{worked} gcs had something to do");
     let packs = pool.packs().unwrap();
@@ -221,7 +222,7 @@ fn a_second_gc_has_nothing_to_do_however_many_jobs_there_are() {
 #[test]
 fn fingerprints_are_resolved_in_parts_within_the_memory_allowed() {
     let pool = tuned(|tuning| tuning.index_bytes_max = 64 << 10);
-    // 3000 single pages, so several times what 64 KiB of places hold.
+    // 3000 single pages, so several times as many extents as 64 KiB hold.
     let mut state = State::from([("a".to_owned(), vec![0; 6000 * PAGE_BYTES])]);
     for number in 0..3000 {
         let page = noise(number, PAGE_BYTES);
@@ -271,7 +272,7 @@ fn the_best_by_a_metric_are_kept_across_an_archive() {
         epochs(&pool, "training")
     };
     assert_eq!(prune("loss:min:2"), [3, 4, 5], "two best, and the newest");
-    // The metrics are in the archive, too.
+    // The archive has the metrics, too.
     assert_eq!(prune("loss:max"), [5]);
 }
 
@@ -294,10 +295,10 @@ fn a_pool_deleted_under_a_running_program_is_a_clear_error() {
     };
     std::fs::remove_dir_all(root.join("log")).unwrap();
     fails();
-    // A log that is gone is not an empty one: nobody begins anew.
+    // A log that is gone is not an empty one: no program begins again.
     let error = program.restore(Select::Newest).unwrap_err();
     assert!(error.kind() == ErrorKind::Retry && error.message().contains("log"), "{error}");
-    // Where packs are and no log, a gc does not take everything for garbage.
+    // Where packs exist and no log, a gc does not take everything for garbage.
     let error = collect(&pool, &GcOptions::default()).unwrap_err();
     assert!(error.kind() == ErrorKind::Retry && error.message().contains("log"), "{error}");
     assert!(!pool.packs().unwrap().is_empty());

@@ -1,5 +1,5 @@
 //! Two gcs, or a gc and a save, that overlap at one chosen point, on a medium without locks. The
-//! explorer (crates/sim) looks for others; these are the ones that have lost data before.
+//! explorer (crates/sim) finds others; these have lost data before.
 
 use crate::common;
 use crate::stepped;
@@ -31,7 +31,7 @@ fn collecting(pool: &Pool, drop: &[Epoch], unused_max: f64) -> Result<GcReport> 
     collect(pool, &GcOptions { drop, thoroughness, ..GcOptions::default() })
 }
 
-/// The epochs of job `a` can be restored, bit for bit.
+/// Checks that the given epochs of a job can be restored, bit for bit.
 fn check(world: &World, job: &str, states: &[(Epoch, State)]) {
     let fresh = Program::start(&world.pool(), job);
     for (epoch, state) in states {
@@ -41,8 +41,8 @@ fn check(world: &World, job: &str, states: &[(Epoch, State)]) {
     }
 }
 
-/// A later gc has read and marked "a" when an earlier one, which has looked whether it is fenced just
-/// before, moves the chunks of "a". Nobody saves.
+/// A later gc has read and marked "a". Then an earlier gc, which has just checked that it is not
+/// fenced, moves the chunks of "a". No program saves.
 #[test]
 fn a_later_gc_marks_a_job_that_an_earlier_one_moves() {
     let world = World::new();
@@ -52,18 +52,18 @@ fn a_later_gc_marks_a_job_that_an_earlier_one_moves() {
         program.save(state).unwrap();
     }
     drop(program);
-    // What it appends: the prune of "a", its session, then the archive of "a".
+    // It appends the prune of "a", its session, then the archive of "a".
     let first = Stopped::at(&world, ("append", 2), || true, |pool| collecting(&pool, &[1], 0.05));
-    // The second one's: its session, then the archive of "a".
+    // The second gc appends its session, then the archive of "a".
     let second = Stopped::at(&world, ("append", 1), || true, |pool| collecting(&pool, &[], 0.0));
-    // One of them is told that it is fenced; whatever it did until then is right.
+    // One of them finds that it is fenced; its work until then is valid.
     let _ = first.go_on();
     let _ = second.go_on();
     check(&world, "a", &[(2, states[1].clone()), (3, states[2].clone())]);
 }
 
-/// An earlier gc has looked whether it is fenced, and reads a job again; a whole gc passes in between,
-/// and takes what the earlier one has copied for garbage.
+/// An earlier gc has checked that it is not fenced, and reads a job again. A whole gc runs in
+/// between, and takes the copies of the earlier one for garbage.
 #[test]
 fn a_gc_that_reads_a_job_again_looks_afterwards_whether_it_is_fenced() {
     for stop_at in 0..6 {
@@ -79,7 +79,8 @@ fn a_gc_that_reads_a_job_again_looks_afterwards_whether_it_is_fenced() {
         let (pool, quiet, stop) = (world.stepped(&steps), world.pool(), gate.clone());
         let (appends, lists, is_lost) = (AtomicU64::new(0), AtomicU64::new(0), lost.clone());
         steps.hook(move |_, op| {
-            // The prune of "a", the gc's session, the archive of "a": somebody saves before that.
+            // The prune of "a", the gc's session, the archive of "a": a program saves before the
+            // last.
             if op == "append" && appends.fetch_add(1, Ordering::AcqRel) == 2 {
                 Program::start(&quiet, "a").save(&state(9)).unwrap();
                 is_lost.store(true, Ordering::Release);
@@ -99,7 +100,8 @@ fn a_gc_that_reads_a_job_again_looks_afterwards_whether_it_is_fenced() {
         });
         gate.wait_reached(|| over.load(Ordering::Acquire));
         assert!(lost.load(Ordering::Acquire), "it reads the job again");
-        // It moves nothing of the job, and only deletes what nobody names; it has told so by then.
+        // It moves nothing of the job, and only deletes packs that no job names; it has reported by
+        // then.
         let later = |pool: Pool| moving_nothing(&pool, &[]);
         let second = Stopped::at(&world, ("delete", 0), || true, later);
         gate.open();
@@ -112,8 +114,8 @@ fn a_gc_that_reads_a_job_again_looks_afterwards_whether_it_is_fenced() {
     }
 }
 
-/// A later gc has listed a pack of an earlier one as unfinished; that one finishes it, and tells a job
-/// of it, before the later one deletes what it takes for left-overs.
+/// A later gc has listed a pack of an earlier one as unfinished. The earlier one finishes it, and
+/// names it in a job's log, before the later one deletes what it takes for leftovers.
 #[test]
 fn a_pack_that_an_earlier_gc_has_finished_is_no_leftover() {
     for unused_max in [0.0, 0.05] {
@@ -123,8 +125,8 @@ fn a_pack_that_an_earlier_gc_has_finished_is_no_leftover() {
         for seed in 1..=3 {
             program.save(&large(seed)).unwrap();
         }
-        // The program is faster than the archive, and goes back to what it had at first; so the gc
-        // stores the segments anew, and stops before it finishes their pack.
+        // The program appends before the archive, and returns to its first state. So the gc stores
+        // the segments again, and stops before it finishes their pack.
         let saver = program.clone();
         let appends = AtomicU64::new(0);
         let told = Arc::new(AtomicBool::new(false));
@@ -145,7 +147,7 @@ fn a_pack_that_an_earlier_gc_has_finished_is_no_leftover() {
         assert!(!first.is_finished(), "it has a pack to finish");
         assert_eq!(world.target.unfinished().unwrap().len(), 1);
 
-        // The second looks for unfinished packs twice; then the first finishes its own.
+        // The second gc lists unfinished packs twice; then the first finishes its own.
         let looks = Arc::new(AtomicU64::new(0));
         let seen = looks.clone();
         let (steps, second_gate) = (Steps::default(), Gate::default());
@@ -172,7 +174,7 @@ fn a_pack_that_an_earlier_gc_has_finished_is_no_leftover() {
     }
 }
 
-/// Job "a" has three checkpoints and has ended; "0" is at work.
+/// Job "a" has three checkpoints and has ended; the program of "0" runs.
 fn beside_an_ended_job(world: &World) -> Program {
     let program = Program::start(&world.pool(), "a");
     for state in [state(1), changed(state(1), 3, 77), state(2)] {
@@ -184,7 +186,7 @@ fn beside_an_ended_job(world: &World) -> Program {
     other
 }
 
-/// A program of a job that has opened its session and stored a state, and does not append yet.
+/// Stops the program of a job that has opened its session and stored a state, before it appends.
 fn stopped_before_its_commit(
     world: &World,
     job: &'static str,
@@ -198,8 +200,8 @@ fn stopped_before_its_commit(
     Stopped::at(world, ("append", 1), || true, save)
 }
 
-/// Job "0" answers a gc's sweep, ends and starts anew while that gc has not told "a" yet; its next
-/// save borrows from "a"; a second gc passes before it commits.
+/// Job "0" appends after a gc's sweep, ends and starts again before that gc has reported to "a".
+/// Its next save shares chunks of "a", and a second gc runs before it commits.
 #[test]
 fn released_by_an_older_session() {
     let world = World::new();
@@ -217,7 +219,7 @@ fn released_by_an_older_session() {
     check(&world, "0", &[(outcome.unwrap().epoch, mixed)]);
 }
 
-/// A gc drops two checkpoints of "a". It stops once it has told "0" which packs are condemned, before it tells "a".
+/// A gc drops two checkpoints of "a". It stops after its report to "0", before its report to "a".
 fn stop_a_gc_that_has_told_one_job(world: &World) {
     let (steps, stop) = (Steps::default(), Arc::new(AtomicBool::new(false)));
     let (appends, flag) = (AtomicU64::new(0), stop.clone());
@@ -233,8 +235,8 @@ fn stop_a_gc_that_has_told_one_job(world: &World) {
     collect(&world.stepped(&steps), &options).unwrap_err();
 }
 
-/// A gc was stopped after it had told "0" and before it told "a"; later "0" is started anew, and "a" is
-/// given up while "0" saves what it shares with "a".
+/// A gc was stopped after its report to "0" and before its report to "a". Later "0" is started
+/// again, and "a" is given up while "0" saves data that it shares with "a".
 #[test]
 fn released_by_an_older_session_after_a_stopped_gc() {
     let world = World::new();
@@ -255,7 +257,7 @@ fn dropping(pool: &Pool, drop: &[(&str, Epoch)]) -> Result<GcReport> {
     dropping_so(pool, drop, thoroughness)
 }
 
-/// The same, but no pack is rewritten.
+/// Does the same without rewriting packs.
 fn moving_nothing(pool: &Pool, drop: &[(&str, Epoch)]) -> Result<GcReport> {
     dropping_so(pool, drop, Thoroughness { rewrite: false, ..Thoroughness::default() })
 }
@@ -270,8 +272,8 @@ fn dropping_so(
     collect(pool, &GcOptions { drop, thoroughness, ..GcOptions::default() })
 }
 
-/// The session of "0" has let a pack go, which "a" still names. Another gc condemns it again: that session, and the one
-/// that follows it before "a" is told, may need it again.
+/// The session of "0" has released a pack that "a" still names. Another gc condemns it again. That
+/// session, and the next one if it begins before the report to "a", may need it again.
 #[test]
 fn a_pack_that_is_condemned_again_is_not_released() {
     let world = World::new();
@@ -288,8 +290,9 @@ fn a_pack_that_is_condemned_again_is_not_released() {
     check(&world, "0", &[(outcome.unwrap().epoch, mixed)]);
 }
 
-/// A gc tells "0" which packs are condemned and stops. Then `between` runs, another gc writes "0" an archive and stops, and
-/// "b" commits a state that shares a condemned pack. Returns the second gc and the program of "b".
+/// A gc reports to "0" and stops. Then `between` runs, another gc writes "0" an archive and stops,
+/// and "b" commits a state that shares a condemned pack. Returns the second gc and the program of
+/// "b".
 fn archived_before_b_commits(
     world: &World,
     mixed: &State,
@@ -306,13 +309,14 @@ fn archived_before_b_commits(
     (gc, program)
 }
 
-/// A new program of "0" stores a state while the gc goes on, and its checkpoint names no deleted pack.
+/// Checks that a new program of "0", which stores a state while the gc goes on, names no deleted
+/// pack.
 fn check_that_0_shares_no_condemned_pack(
     world: &World,
     gc: Stopped<Result<GcReport>>,
     mixed: &State,
 ) {
-    // A save of so much looks in the checkpoints of other jobs.
+    // A save of this size reads the checkpoints of other jobs.
     let mut more = mixed.clone();
     more.insert("c".to_owned(), noise(3, 500_000));
     let saver = stopped_before_its_commit(world, "0", more.clone());
@@ -323,14 +327,15 @@ fn check_that_0_shares_no_condemned_pack(
     check_what_0_names(world);
 }
 
-/// A restore could find the chunks elsewhere; a verify reads the packs that the checkpoints of "0" name.
+/// A restore could find the chunks elsewhere; a verify reads the packs that the checkpoints of "0"
+/// name.
 fn check_what_0_names(world: &World) {
     let job = Job::open(&world.pool(), "0", Default::default()).unwrap();
     assert_eq!(job.verify(None).unwrap().findings, vec![]);
 }
 
-/// "0" has ended, and a gc writes it an archive. Then a program of "0" begins, and finds a condemned pack through a
-/// checkpoint of "b", which the gc has not told yet.
+/// "0" has ended, and a gc writes it an archive. Then a program of "0" begins, and finds a
+/// condemned pack through a checkpoint of "b", which has no report yet.
 #[test]
 fn a_job_that_begins_while_others_are_told_is_told_again() {
     let world = World::new();
@@ -343,7 +348,7 @@ fn a_job_that_begins_while_others_are_told_is_told_again() {
     check_that_0_shares_no_condemned_pack(&world, gc, &mixed);
 }
 
-/// The same, but "0" works until the gc has written its archive, and had let the pack go before.
+/// The same, but "0" runs until the gc has written its archive, and had released the pack before.
 #[test]
 fn an_archive_says_again_what_a_session_had_let_go() {
     let world = World::new();
@@ -355,8 +360,9 @@ fn an_archive_says_again_what_a_session_had_let_go() {
     check_that_0_shares_no_condemned_pack(&world, gc, &mixed);
 }
 
-/// "0" has let a pack go that no checkpoint needs. While a gc is about to tell "a" that it is condemned, "a" commits a checkpoint that
-/// names it, and a later gc, which moves nothing, leaves "0" an archive without it. So a new program of "0" shares it.
+/// "0" has released a pack that no checkpoint needs. While a gc is about to report it to "a", "a"
+/// commits a checkpoint that names it. A later gc, which moves nothing, leaves "0" an archive
+/// without it. So a new program of "0" shares it.
 #[test]
 fn a_fenced_gc_deletes_nothing() {
     let world = Arc::new(World::new());
@@ -367,7 +373,7 @@ fn a_fenced_gc_deletes_nothing() {
     drop(program);
     Program::start(&world.pool(), "a").save(&state(2)).unwrap();
     let mut mixed = changed(state(1), 11, 99);
-    // A save of so much looks in all checkpoints.
+    // A save of this size reads all checkpoints.
     mixed.insert("c".to_owned(), noise(3, 500_000));
     let late = stopped_before_its_commit(&world, "a", mixed.clone());
     stop_a_gc_that_has_told_one_job(&world);
@@ -378,7 +384,8 @@ fn a_fenced_gc_deletes_nothing() {
     let (steps, appends) = (Steps::default(), AtomicU64::new(0));
     steps.hook(move |_, op| {
         let number = if op == "append" { appends.fetch_add(1, Ordering::AcqRel) } else { 0 };
-        // Its session, a sweep in the log of "0", the archive of "a", and that again, as "a" was faster.
+        // Its session, a sweep in the log of "0", the archive of "a", and that again, as "a"
+        // appended first.
         if number == 2 {
             let (late, other) = begun.lock().unwrap().take().unwrap();
             let (program, outcome) = late.go_on();
@@ -404,7 +411,7 @@ fn a_fenced_gc_deletes_nothing() {
     check(&world, "a", &[(3, state(2)), (4, mixed)]);
 }
 
-/// Each of two prunes keeps what the other drops.
+/// Each of two prunes keeps the checkpoints that the other drops.
 #[test]
 fn two_prunes_leave_something() {
     let world = World::new();

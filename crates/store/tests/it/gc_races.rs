@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use stepped::{Gate, Steps, World};
 
-/// What each job's checkpoints must be.
+/// States of each job's checkpoints.
 type Expected = BTreeMap<&'static str, BTreeMap<Epoch, State>>;
 
 fn state(seed: u64) -> State {
@@ -55,8 +55,8 @@ fn thorough() -> Thoroughness {
     Thoroughness { unused_max: 0.0, ..Thoroughness::default() }
 }
 
-/// Two jobs with a past, both closed; much of `a`'s first pack is dead once it is pruned, and `b`
-/// has part of it borrowed.
+/// Two jobs with a past, both closed. Much of `a`'s first pack is dead once it is pruned, and `b`
+/// shares part of it.
 fn past(world: &World) -> Expected {
     let pool = world.pool();
     let mut expected = Expected::new();
@@ -68,14 +68,14 @@ fn past(world: &World) -> Expected {
     let borrowing = changed(state(1), 9, 78);
     Program::start(&pool, "b").save(&borrowing).unwrap();
     expected.entry("b").or_default().insert(1, borrowing);
-    // One that has nothing to do with the others, in a pack too large to be merged.
+    // A job that shares nothing with the others, in a pack too large to be merged.
     let apart = State::from([("a".to_owned(), noise(9, 200_000))]);
     Program::start(&pool, "d").save(&apart).unwrap();
     expected.entry("d").or_default().insert(1, apart);
     expected
 }
 
-/// Rule 5: no manifest lists a place in a pack of which its own log had said that it is condemned.
+/// Rule 5: no manifest lists an extent in a pack that its own log had reported as condemned before.
 fn check_rule_5(pool: &Pool, what: &str) {
     for job in pool.jobs().unwrap() {
         let mut named: HashSet<SegmentRef> = HashSet::new();
@@ -99,7 +99,8 @@ fn check_rule_5(pool: &Pool, what: &str) {
     }
 }
 
-/// The end of every story: all is as expected, also after another gc; and what is left is in use.
+/// The end of every test: all is as expected, also after another gc, and the remaining packs are in
+/// use.
 fn conclude(world: &World, expected: &Expected, what: &str) {
     let pool = world.pool();
     check(&pool, expected, what);
@@ -113,8 +114,8 @@ fn conclude(world: &World, expected: &Expected, what: &str) {
     assert!(report.plan.live_bytes * 10 > report.plan.total_bytes * 7, "{what}: {report:?}");
 }
 
-/// Two checkpoints of the same state, each in a pack of its own: a gc finds what both need in the newest, which is dropped
-/// at each of its steps in turn.
+/// Two checkpoints of the same state, each in a pack of its own. A gc finds the needs of both in
+/// the newest, which is dropped at each of its steps in turn.
 #[test]
 fn the_newest_is_dropped_at_every_step_of_a_gc() {
     let steps = Steps::default();
@@ -122,7 +123,7 @@ fn the_newest_is_dropped_at_every_step_of_a_gc() {
     loop {
         let world = World::new();
         let pool = world.pool();
-        // One that does not know what is stored already.
+        // This pool does not know which chunks it has stored already.
         let forgetful = Tuning { index_bytes_max: 0, ..pool.config().tuning.clone() };
         let forgetful = pool.with_tuning(forgetful);
         for _ in 1..=2 {
@@ -190,16 +191,17 @@ fn a_gc_within_a_gc_at_every_step() {
     assert!(fenced * 2 > total, "the earlier one was told {fenced} times of {total}");
 }
 
-/// What the saver does while it is stopped somewhere.
+/// Work of the saver that is stopped at some step.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Saver {
     /// Job `a` goes on after a restore: it shares with the checkpoint before.
     GoesOn,
-    /// Job `c` begins, and borrows from `a`'s past.
+    /// Job `c` begins, and shares chunks of `a`'s past.
     Borrows,
-    /// Job `c`, which has a checkpoint and was closed, is opened again and borrows.
+    /// Job `c`, which has a checkpoint and was closed, is opened again and shares chunks.
     Returns,
-    /// Job `0`, which is told before `a` is, ends its session, opens another and borrows.
+    /// Job `0`, which gets its report before `a`, ends its session, opens another and shares
+    /// chunks.
     Reopens,
 }
 
@@ -214,7 +216,7 @@ impl Saver {
         }
     }
 
-    /// What was there before; the program that will save, if it is at work already.
+    /// Makes the earlier checkpoints; returns the program that will save.
     fn before(self, world: &World, pool: &Pool, expected: &mut Expected) -> Program {
         let program = match self {
             Saver::Returns => {
@@ -236,7 +238,7 @@ impl Saver {
         program
     }
 
-    /// Saves; answers the program that goes on afterwards.
+    /// Saves; returns the program that goes on afterwards.
     fn save(self, program: Program, pool: &Pool) -> (Program, Result<Epoch>) {
         let program = match self {
             Saver::Reopens => {
@@ -252,7 +254,7 @@ impl Saver {
     fn saves(self) -> State {
         match self {
             Saver::GoesOn => changed(state(2), 5, 99),
-            // The first and the last of the job `a`, half and half.
+            // The first and the last state of job `a`, half and half.
             _ => {
                 let mut mixed = changed(state(1), 11, 99);
                 mixed.insert("c".to_owned(), noise(2, 120_000));
@@ -262,8 +264,8 @@ impl Saver {
     }
 }
 
-/// A save stops before its step `at`; a whole prune passes; then it goes on. Before its next append
-/// there may be another one, which has nothing to do with it.
+/// A save stops before its step `at`, a whole prune runs, then the save goes on. Before its next
+/// append there may be another prune, of an unrelated job.
 fn gcs_within_a_save(saver: Saver, at: u64, gcs: usize) -> bool {
     let world = World::new();
     let mut expected = past(&world);
@@ -277,7 +279,7 @@ fn gcs_within_a_save(saver: Saver, at: u64, gcs: usize) -> bool {
     steps.hook(move |number, op| {
         if number == at {
             *name.lock().unwrap() = format!("{saver:?}, {gcs} gcs before step {at}, {op}");
-            // While it stands still, it holds what was condemned.
+            // While it stands still, it holds the condemned packs.
             prune(&others).unwrap();
             again.store(gcs > 1, Ordering::Release);
         } else if op == "append" && again.swap(false, Ordering::AcqRel) {
@@ -303,7 +305,7 @@ fn gcs_within_a_save(saver: Saver, at: u64, gcs: usize) -> bool {
     let next = changed(state, 20, 100);
     let stats = program.save(&next).unwrap_or_else(|e| panic!("{what}: {e}"));
     expected.entry(saver.job()).or_default().insert(stats.epoch, next);
-    // A step may be one behind the commit; then the second prune comes with this save.
+    // The step may be after the commit; then the second prune comes with this save.
     if epochs(&world.pool(), "d").is_empty() {
         expected.get_mut("d").unwrap().clear();
     }
@@ -327,8 +329,8 @@ fn gcs_within_a_save_at_every_step() {
 /// The thread of a save, and the program that goes on afterwards.
 type Saving = std::thread::JoinHandle<(Program, Result<Epoch>)>;
 
-/// A save begins before the gc's step `from`, stops before its own step `at`, and goes on before the
-/// gc's step `to`, or at its end.
+/// A save begins before the gc's step `from`, stops before its own step `at`, and goes on before
+/// the gc's step `to`, or at its end.
 struct Overlap {
     saver: Saver,
     from: u64,
@@ -337,7 +339,7 @@ struct Overlap {
 }
 
 impl Overlap {
-    /// How many steps the save and the gc had.
+    /// Returns the number of steps of the save and of the gc.
     fn run(&self) -> (u64, u64) {
         let Overlap { saver, from, at, to } = *self;
         let world = World::new();
@@ -408,7 +410,7 @@ fn a_restore_beside_a_gc_finds_what_was_moved() {
         let program = Program::start(&world.stepped(&steps), "a");
         let restored = program.restore(Select::Newest).unwrap_or_else(|e| panic!("{at}: {e}"));
         assert!(restored == Some((3, state(2))), "before step {at}");
-        // What is saved now follows it to where it was moved.
+        // The next save follows the checkpoint to its new extents.
         let next = changed(state(2), 1, 5);
         assert_eq!(program.save(&next).unwrap().epoch, 4);
         gc(&world.pool()).unwrap();
@@ -427,7 +429,8 @@ fn a_save_overlaps_a_gc_in_every_way() {
     for saver in Saver::ALL {
         let (saves, gcs) = Overlap { saver, from: 0, at: u64::MAX, to: 0 }.run();
         assert!(saves > 8 && gcs > 40, "{saver:?}: {saves} and {gcs} steps");
-        // All pairs would be too many; strides that share no factor with anything meet most of them.
+        // All pairs would be too many; strides that share no factor with anything meet most of
+        // them.
         let mut number = 0;
         for from in (0..gcs).step_by(11) {
             for at in 0..saves {
@@ -439,8 +442,8 @@ fn a_save_overlaps_a_gc_in_every_way() {
     }
 }
 
-/// A gc finds a shard unfinished; the save finishes and commits it, and the program ends, before the
-/// gc lists the packs, or the jobs. A checkpoint needs it, though no program works on it any more.
+/// A gc finds a shard unfinished. The save finishes and commits it, and the program ends, before
+/// the gc lists the packs, or the jobs. A checkpoint needs it, though its program no longer runs.
 #[test]
 fn a_program_that_ends_while_a_gc_looks_keeps_its_checkpoint() {
     for ends_before in ["list", "jobs"] {
@@ -486,8 +489,8 @@ fn a_program_that_ends_while_a_gc_looks_keeps_its_checkpoint() {
     }
 }
 
-/// A save that is stopped while it mends what a gc has condemned may have finished some of its packs:
-/// the next save must not take their names.
+/// A save that is stopped during its rebase may have finished some of its packs: the next save must
+/// not take their names.
 #[test]
 fn a_failure_while_mending_costs_one_save() {
     let large = State::from([("a".to_owned(), noise(1, 700_000))]);
@@ -550,7 +553,7 @@ fn a_gc_at_any_step_of_a_verify_is_no_damage() {
             assert!(number > 10, "there are only {number} steps");
             return;
         }
-        // Neither are the shards that it had deleted when they were to be read.
+        // The shards that the gc had deleted before they were read are no damage, either.
         let pool = world.pool();
         let faults = |shards: &[StoredShard]| {
             let faults = shards.iter().filter_map(|s| Some((*s, pool.verify_shard(*s).err()?)));
@@ -558,7 +561,7 @@ fn a_gc_at_any_step_of_a_verify_is_no_damage() {
         };
         assert!(!faults(&listed).is_empty(), "step {number}");
         assert_eq!(without_collected(&pool, faults(&listed)).unwrap(), vec![], "step {number}");
-        // But if it is needed, it is missing.
+        // But a shard that is needed is missing.
         let left = pool.shards().unwrap();
         let name = JobName::new("a").unwrap();
         let segments = history(&pool, &name).unwrap();
@@ -574,7 +577,8 @@ fn a_gc_at_any_step_of_a_verify_is_no_damage() {
     }
 }
 
-/// The session has a checkpoint, so its packs from the next one on belong to the save under way: the first of these, too.
+/// The session has a checkpoint, so its packs from the next one on belong to the save under way,
+/// the first of them included.
 #[test]
 fn the_first_pack_of_a_save_under_way_is_left_alone() {
     let (fault, steps) = (FaultWorld::new(), Steps::default());

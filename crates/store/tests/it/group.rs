@@ -1,5 +1,5 @@
-//! Groups of ranks in trouble: whatever becomes of one of them, no save is called committed that is not
-//! there for all, the checkpoint before stands, and nobody waits for ever.
+//! Groups of ranks with failures. No save counts as committed that is not there for all ranks; the
+//! checkpoint before stays, and no rank waits forever.
 
 use crate::common;
 use crate::stepped;
@@ -20,10 +20,10 @@ use std::time::Duration;
 use stepped::{SteppedTarget, Steps};
 
 const RANKS: u32 = 3;
-/// Long enough for nobody to be missed who is there.
+/// Long enough for no present rank to be missed.
 const PATIENT: Duration = Duration::from_secs(3600);
 
-/// What a rank has at a step.
+/// Returns the state of a rank at a step.
 fn state(rank: Rank, step: u64) -> State {
     let mut big = noise(u64::from(rank), 120_000);
     let page = step as usize % 29 * 4096;
@@ -102,7 +102,7 @@ fn run<T: Send>(
     run_over(world, patience, &|_, target| target, work)
 }
 
-/// The same, with what `over` makes of each rank's target.
+/// Does the same, with the target that `over` makes of each rank's target.
 fn run_over<T: Send>(
     world: &FaultWorld,
     patience: Duration,
@@ -124,7 +124,7 @@ fn run_over<T: Send>(
     (results, warnings)
 }
 
-/// What all ranks restore: the same epoch, each its own of one step. Answers epoch and step.
+/// Restores on all ranks: the same epoch, each its own state of one step. Returns epoch and step.
 fn restored(world: &FaultWorld) -> Option<(Epoch, u64)> {
     let (found, _) = run(world, PATIENT, |program, _| {
         let (epoch, found, _) = program.restore().unwrap()?;
@@ -141,7 +141,7 @@ fn all_equal(errors: &[Error]) {
     assert!(errors.windows(2).all(|pair| pair[0] == pair[1]), "{errors:?}");
 }
 
-/// One rank is killed at any moment: of its own operations, or between them.
+/// One rank is killed at any moment: at an operation of its own, or between two.
 #[test]
 fn a_rank_that_is_killed_takes_no_checkpoint_with_it() {
     let next = AtomicU64::new(0);
@@ -159,7 +159,7 @@ fn a_rank_that_is_killed_takes_no_checkpoint_with_it() {
             for step in 1..=5 {
                 match program.save(step) {
                     Ok(stats) => drop(told.lock().unwrap().insert(stats.epoch, step)),
-                    // A rank that is left alone gives up.
+                    // A rank without the others gives up.
                     Err(_) => return,
                 }
                 if process.is_killed() {
@@ -190,13 +190,14 @@ fn a_rank_that_is_killed_takes_no_checkpoint_with_it() {
             trial(seed);
         }
     };
-    // Most of the time somebody waits to miss somebody.
+    // Most of the time, the trials only wait until a rank is missed.
     thread::scope(|scope| (0..12).for_each(|_| drop(scope.spawn(worker))));
     let outcomes = outcomes.into_inner().unwrap();
     assert!(outcomes.len() >= 3, "the moments are all alike: {outcomes:?}");
 }
 
-/// One operation of one rank fails: the save fails on every rank, for that reason, and the next succeeds.
+/// One operation of one rank fails: the save fails on every rank, with that reason, and the next
+/// succeeds.
 #[test]
 fn a_failure_of_one_rank_is_told_to_all() {
     let mut failures = 0;
@@ -230,7 +231,8 @@ fn a_failure_of_one_rank_is_told_to_all() {
     assert!(failures >= 4, "only {failures} saves failed");
 }
 
-/// Whatever of a checkpoint is damaged, for one rank: all go back to the one before, and are told why.
+/// Some part of a checkpoint is damaged, for one rank: all go back to the one before, and get the
+/// reason.
 #[test]
 fn damage_of_one_rank_moves_all_to_the_checkpoint_before() {
     let world = FaultWorld::new();
@@ -269,7 +271,8 @@ fn damage_of_one_rank_moves_all_to_the_checkpoint_before() {
     assert_eq!(restored(&world), Some((2, 2)));
 }
 
-/// Nobody reads memory before all have looked; a rank that finds damage then moves all to the one before.
+/// No rank reads memory before all have looked; a rank that finds damage then moves all to the
+/// checkpoint before.
 #[test]
 fn all_ranks_look_before_any_reads() {
     let world = FaultWorld::new();
@@ -285,7 +288,7 @@ fn all_ranks_look_before_any_reads() {
         };
         let mut attempt = |manifest: &Manifest, _| {
             read.fetch_add(1, Ordering::Relaxed);
-            // All have looked at both.
+            // All ranks have looked at both.
             assert_eq!(looked.load(Ordering::Relaxed), 2 * u64::from(RANKS));
             Ok(manifest.epoch)
         };
@@ -313,7 +316,7 @@ fn a_second_group_fences_the_first_on_all_ranks() {
     assert_eq!(restored(&world), Some((2, 7)));
 }
 
-/// By the two others, in these errors of all three.
+/// Checks that the errors of the two other ranks miss rank 1.
 fn rank_1_is_missed(errors: &[Error]) {
     for rank in [0, 2] {
         let error = &errors[rank];
@@ -323,13 +326,13 @@ fn rank_1_is_missed(errors: &[Error]) {
     }
 }
 
-/// A rank that says nothing is missed by name.
+/// The others name a rank that is silent.
 #[test]
 fn a_rank_that_hangs_is_missed() {
     let world = FaultWorld::new();
     let (results, _) = run(&world, Duration::from_secs(3), |program, process| {
         program.save(1).unwrap();
-        // Its operations fail from now on, also those by which it would say so.
+        // Its operations fail from now on, also those by which it would report that.
         if program.rank == 1 {
             process.kill_after(0);
         }
@@ -339,7 +342,8 @@ fn a_rank_that_hangs_is_missed() {
     assert_eq!(restored(&world), Some((1, 1)));
 }
 
-/// A rank whose target never answers shows no sign of life any more, although its log does answer.
+/// A rank whose target never responds shows no sign of life any more, although its log does
+/// respond.
 #[test]
 fn a_rank_whose_target_hangs_is_missed() {
     let world = FaultWorld::new();
@@ -368,7 +372,8 @@ fn a_rank_whose_target_hangs_is_missed() {
     assert_eq!(restored(&world), Some((1, 1)));
 }
 
-/// A group that restores goes on from there, though its images share nothing with what was restored.
+/// A group that restores continues that chain, though its images share nothing with the restored
+/// ones.
 #[test]
 fn a_restarted_group_goes_on_with_its_line() {
     let world = FaultWorld::new();
@@ -387,7 +392,7 @@ fn a_restarted_group_goes_on_with_its_line() {
     assert_eq!(predecessors, [0, 1, 2, 3, 0, 5]);
 }
 
-/// What ranks tell each other does not pile up, and is no job.
+/// Messages between ranks do not pile up, and are no job.
 #[test]
 fn messages_do_not_stay() {
     let world = FaultWorld::new();

@@ -1,5 +1,5 @@
-//! Ranks that have nothing in common but the pool: they make their calls through its log. What earlier runs
-//! have left there is not theirs, and nobody waits for ever.
+//! Ranks that have only the pool in common: they make their calls through its log. Messages of
+//! earlier runs are not theirs, and no rank waits forever.
 
 use crate::common;
 
@@ -15,7 +15,7 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// Long enough for nobody to be missed who is there.
+/// Long enough for no present rank to be missed.
 const PATIENT: Duration = Duration::from_secs(3600);
 const SHORT: Duration = Duration::from_secs(2);
 
@@ -77,19 +77,20 @@ fn all_ranks_make_each_call_and_old_words_are_removed() {
     let job = JobName::new("job").unwrap();
     for rank in 0..5 {
         let left = world.log().numbers(&job.calls_of(rank)).unwrap();
-        // Those of the last eight calls, and one of each of them at most.
+        // Messages of the last eight calls, and at most one of each call.
         assert!((1..=12).contains(&left.len()), "rank {rank} has left {left:?}");
     }
     assert_eq!(world.log().jobs().unwrap(), []);
 }
 
-/// An earlier run was lost in the middle of its calls; another one, of which only some ranks had come, too.
+/// An earlier run was lost in the middle of its calls, and so was another one with only some of its
+/// ranks.
 #[test]
 fn words_of_earlier_runs_are_not_taken_for_those_of_this_one() {
     let world = FaultWorld::new();
     run(&world, "first", 3, &[0, 1, 2], PATIENT, |ranks| {
         calls(&ranks, 3, 77);
-        // All have given something for the next calls, which nobody reads.
+        // All have sent something for the next calls, which no rank reads.
         match ranks.rank() {
             0 => drop(ranks.broadcast(b"stale")),
             _ => drop(ranks.gather(b"stale")),
@@ -106,7 +107,7 @@ fn words_of_earlier_runs_are_not_taken_for_those_of_this_one() {
     run(&world, "third", 3, &[0, 1, 2], PATIENT, |ranks| calls(&ranks, 3, 5));
 }
 
-/// Not even where the names of the runs are the same, and what would tell it was removed.
+/// Not even where the runs have the same name, and the records that tell them apart were removed.
 #[test]
 fn a_meeting_is_of_those_who_are_there() {
     let world = FaultWorld::new();
@@ -118,7 +119,8 @@ fn a_meeting_is_of_those_who_are_there() {
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
         assert!(error.message().contains("of run \"same\" has come already"), "{error}");
     }
-    // Rank 0 has been there under another name since, so its old words are gone; those of rank 1 are not.
+    // Rank 0 has since run under another name, so its old messages are gone; those of rank 1 are
+    // not.
     run(&world, "other", 1, &[0], PATIENT, |ranks| ranks.barrier().unwrap());
     let left = world.log().numbers(&job.calls_of(1)).unwrap();
     assert!(!left.is_empty());
@@ -145,7 +147,8 @@ fn a_rank_that_never_comes_is_named_by_all() {
     }
 }
 
-/// Rank 2 is gone after a while: rank 0 tells the others, who would wait for rank 0 alone.
+/// Rank 2 is gone after a while: rank 0 reports it to the others, which would wait for rank 0
+/// alone.
 #[test]
 fn a_rank_that_comes_no_more_is_named_by_all() {
     let world = FaultWorld::new();
@@ -167,7 +170,7 @@ fn a_rank_that_is_at_work_is_not_missed() {
         calls(&ranks, 1, 0);
         if ranks.rank() == 1 {
             let at_work = ranks.keepalive().unwrap();
-            // Rank 0 waits for as long as it would, if it did not hear of this one.
+            // Rank 0 waits for as long as it would without a sign of this one.
             let seen = world.log();
             let chain = JobName::new("job").unwrap().calls_of(1);
             let before = seen.latest(&chain).unwrap();
@@ -196,7 +199,7 @@ fn of_two_processes_with_one_rank_the_second_is_refused_and_the_first_goes_on() 
         }
         calls(&ranks, 20, 1);
     });
-    // At once: the log decides.
+    // At the same time: the log decides.
     let twins = run(&world, "twins", 2, &[1, 1], SHORT, |ranks| {
         ranks.gather(b"").and_then(|_| ranks.broadcast(b"")).unwrap_err()
     });
@@ -251,7 +254,7 @@ impl Clock for Hand {
     }
 }
 
-/// Another run has come and gone, and has removed what was said before. Nobody will ever answer.
+/// Another run has come and gone, and has removed the earlier messages. No reply will ever come.
 #[test]
 fn a_rank_that_waits_is_told_of_a_later_run() {
     let world = FaultWorld::new();
@@ -273,7 +276,7 @@ fn a_rank_that_waits_is_told_of_a_later_run() {
     });
 }
 
-/// Each operation on the log fails once, before or after it was carried out.
+/// Each operation on the log fails once, before or after it has taken effect.
 #[test]
 fn a_log_that_fails_now_and_then_delays_calls_only() {
     let world = FaultWorld::new();
@@ -288,7 +291,7 @@ fn a_log_that_fails_now_and_then_delays_calls_only() {
     assert!(count.load(Ordering::Relaxed) > 30, "nothing has failed");
 }
 
-/// The end that this rank hears while it waits.
+/// This rank gets the end while it waits.
 #[test]
 fn a_wait_can_be_broken_off_and_others_are_told() {
     let world = FaultWorld::new();
@@ -319,7 +322,8 @@ fn what_cannot_be_is_refused() {
     }
 }
 
-/// A save is on its way when the next run begins: it would be newer than what that restores.
+/// A save is under way when the next run begins: it would be newer than the checkpoint that the run
+/// restores.
 #[test]
 fn an_earlier_run_commits_nothing_once_a_later_one_has_begun() {
     let world = FaultWorld::new();
@@ -349,7 +353,8 @@ fn an_earlier_run_commits_nothing_once_a_later_one_has_begun() {
     assert_eq!(save(&later, &mut || ()).unwrap().epoch, 2);
 }
 
-/// A rank closes the job as its program ends, while the others save: they are told at once, however patient they are.
+/// A rank closes the job as its program ends, while the others save: they learn it at once, however
+/// long their patience is.
 #[test]
 fn who_ends_early_is_named_at_once() {
     for (number, leaver) in [0, 1, 2].into_iter().enumerate() {
@@ -371,7 +376,7 @@ fn who_ends_early_is_named_at_once() {
                 return job.close_at_exit().unwrap();
             }
             let error = save(2).map(drop).unwrap_err();
-            // Their own ends wait for none.
+            // Their own ends wait for no other rank.
             job.close().unwrap();
             told.lock().unwrap().push(error);
         });

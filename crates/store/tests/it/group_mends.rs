@@ -1,4 +1,4 @@
-//! Ranks in whose save something comes up: what one of them says counts for all.
+//! Ranks whose save meets a gc or a failure: the result of one of them counts for all.
 
 use crate::common;
 use crate::rank_threads;
@@ -14,7 +14,7 @@ use rank_threads::{PATIENT, Program, RANKS, run, usual};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What a rank has; one page depends on the seed.
+/// Returns the state of a rank; one page depends on the seed.
 fn state(rank: Rank, seed: u64) -> State {
     let mut bytes = noise(u64::from(rank), 40 * PAGE_BYTES);
     bytes[5 * PAGE_BYTES..][..PAGE_BYTES]
@@ -22,7 +22,7 @@ fn state(rank: Rank, seed: u64) -> State {
     State::from([("big".to_owned(), bytes)])
 }
 
-/// Drops checkpoints, and collects what is not in use; rewrites packs for that if so asked.
+/// Drops checkpoints, and collects unused packs; with `rewrite`, it also rewrites packs.
 fn prune(program: &Program, epochs: &[Epoch], rewrite: bool) -> GcReport {
     let drop = match epochs {
         [] => Default::default(),
@@ -32,15 +32,17 @@ fn prune(program: &Program, epochs: &[Epoch], rewrite: bool) -> GcReport {
     collect(&program.pool, &GcOptions { drop, thoroughness, ..GcOptions::default() }).unwrap()
 }
 
-/// Saves so that the next save of the second state shares a chunk that only the second checkpoint has.
+/// Saves so that the next save of the second state shares a chunk that only the second checkpoint
+/// has.
 fn save_three(program: &Program) {
     for seed in 1..=3 {
         program.save_state(&state(program.rank, seed), || ()).unwrap();
     }
 }
 
-/// While ranks save, a gc condemns packs that they share chunks with, and each rank copies its chunk. The checkpoint names the
-/// copies, and nothing that is condemned: so a later gc frees all of that.
+/// While ranks save, a gc condemns packs that they share chunks with, and each rank copies its
+/// chunk. The checkpoint names the copies, and no condemned pack: so a later gc frees all these
+/// packs.
 #[test]
 fn rank_0_commits_what_the_ranks_have_mended() {
     let world = FaultWorld::new();
@@ -64,7 +66,7 @@ fn rank_0_commits_what_the_ranks_have_mended() {
             assert!(left.iter().all(|pack| !condemned.contains(pack)), "{left:?}, {condemned:?}");
         }
         program.ear.inner.barrier().unwrap();
-        // Nothing has changed, so this one names what the ranks have.
+        // Nothing has changed, so this save names what the ranks know.
         assert_eq!(program.save_state(&second, || ()).unwrap().epoch, 5);
         let found = program.job.verify(None).unwrap().findings;
         assert!(found.is_empty(), "{found:?}");
@@ -72,7 +74,7 @@ fn rank_0_commits_what_the_ranks_have_mended() {
     });
 }
 
-/// Rank 1 has no room for its copy: no rank is told that the save has succeeded.
+/// Rank 1 has no room for its copy: the save succeeds for no rank.
 #[test]
 fn a_rank_that_cannot_mend_its_image_fails_the_save_of_all() {
     let world = FaultWorld::new();
@@ -101,7 +103,7 @@ fn a_rank_that_cannot_mend_its_image_fails_the_save_of_all() {
     }
 }
 
-/// Memory that cannot say what is in it.
+/// Memory that fails to list its regions.
 struct Unreadable;
 
 impl PageSource for Unreadable {
@@ -114,7 +116,7 @@ impl PageSource for Unreadable {
     }
 }
 
-/// One rank fails before the save has begun: all are told by the call itself, and name it.
+/// One rank fails before the save has begun: the call itself fails on all, and names the rank.
 #[test]
 fn no_save_begins_if_one_rank_cannot() {
     let world = FaultWorld::new();

@@ -1,10 +1,11 @@
-//! What a commit costs groups of many ranks.
+//! Cost of a commit for groups of many ranks.
 
 use crate::many_ranks;
 
 use many_ranks::{Measured, measure};
 
-/// They all look for the word of rank 0. Each as often as it liked, 1,024 ranks listed the log 280,000 times a save.
+/// All ranks look for the message of rank 0. When each looked as often as it liked, 1,024 ranks
+/// listed the log 280,000 times a save.
 #[test]
 fn many_ranks_together_look_no_more_often_than_few() {
     const RANKS: u32 = 128;

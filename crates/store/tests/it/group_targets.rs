@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// A rank's memory; something happens before it is frozen.
+/// A rank's memory, with a call before its freeze.
 struct Source<'a> {
     inner: MemorySource,
     before: &'a mut dyn FnMut(),
@@ -40,7 +40,7 @@ fn another(dir: &Path) -> Pool {
     open(&dir.join("pool"), Environment::system()).unwrap()
 }
 
-/// Finished packs of ranks, with the number of the target that has them: a rank, the pack's number, a target.
+/// Returns the finished packs of ranks with their targets: a rank, the pack's number, the target's.
 fn packs_on(dir: &Path, targets: u32) -> BTreeSet<(u32, u32, u32)> {
     let packs_of = |folder: PathBuf| {
         let below = std::fs::read_dir(folder).into_iter().flatten().flatten();
@@ -58,13 +58,13 @@ fn packs_on(dir: &Path, targets: u32) -> BTreeSet<(u32, u32, u32)> {
     (1..=targets).flat_map(of_target).collect()
 }
 
-/// The numbers of the targets that have finished packs of a rank.
+/// Returns the numbers of the targets that have finished packs of a rank.
 fn targets_of(dir: &Path, targets: u32, rank: u32) -> BTreeSet<u32> {
     let packs = packs_on(dir, targets).into_iter();
     packs.filter(|pack| pack.0 == rank).map(|(.., target)| target).collect()
 }
 
-/// A pool of so many directories below `dir`, on targets 1, 2, ...
+/// Creates a pool of directories below `dir`, on targets 1, 2, ...
 fn pool_on(dir: &Path, targets: u32, redundancy: Redundancy) {
     let place = |id: u32| dir.join(id.to_string()).to_str().unwrap().to_owned();
     let target = (1..=targets).map(|id| TargetConfig::at(place(id))).collect();
@@ -72,7 +72,7 @@ fn pool_on(dir: &Path, targets: u32, redundancy: Redundancy) {
     drop(create(&dir.join("pool"), config, Environment::system()).unwrap());
 }
 
-/// What each of so many ranks does in a thread of its own.
+/// Does `work` for each rank, in a thread of its own.
 fn by_ranks<R: Send>(ranks: u32, work: &(dyn Fn(Arc<ThreadRank>) -> R + Sync)) -> Vec<R> {
     thread::scope(|scope| {
         let ranks = ThreadRank::group(ranks).into_iter();
@@ -92,8 +92,8 @@ fn memory_source(memory: &[u8]) -> MemorySource {
     MemorySource::new(Arc::new(ChangeTracker::new()), vec![region], Vec::new(), 1)
 }
 
-/// Both ranks save; `lose` is called with the pool's folder when rank 1's packs are durable, and nothing of
-/// rank 0's.
+/// Both ranks save. `lose` is called with the pool's folder when rank 1's packs are durable, and
+/// none of rank 0's.
 fn save_and(redundancy: Redundancy, lose: &(dyn Fn(&Path) + Sync)) -> Vec<Result<SaveStats>> {
     let dir = tempfile::tempdir().unwrap();
     pool_on(dir.path(), 3, redundancy);
@@ -141,7 +141,8 @@ fn a_target_without_anything_of_the_save_may_be_lost() {
     }
 }
 
-/// Too little is left of the checkpoint's own lists. What they would name is lost, and not unneeded.
+/// Too little is left of the checkpoint's own lists. The packs that they would name are lost, not
+/// unneeded.
 #[test]
 fn packs_of_a_checkpoint_that_cannot_be_read_are_lost() {
     let dir = tempfile::tempdir().unwrap();
@@ -153,7 +154,7 @@ fn packs_of_a_checkpoint_that_cannot_be_read_are_lost() {
     });
     let named = named_packs(&another(dir.path())).unwrap();
     assert!(!named.is_partial && named.packs.len() >= 3, "{named:?}");
-    // Two of the three shards of each.
+    // Removes two of the three shards of each.
     for folder in (1..=4).map(|id| dir.path().join(format!("{id}/packs"))) {
         for below in std::fs::read_dir(folder).unwrap().flatten().filter(|it| it.path().is_dir()) {
             let files = std::fs::read_dir(below.path()).unwrap().flatten();
@@ -181,7 +182,7 @@ fn ranks_begin_each_save_on_targets_of_their_own() {
         let job = open_job(dir.path(), coordinator);
         let mut known = BTreeSet::new();
         for save in 0..6 {
-            // Of 256 KiB each.
+            // Packs of 256 KiB each.
             let packs = if rank == 2 { 2 } else { 1 };
             let memory = noise(u64::from(10 * save + rank), packs * 200_000);
             job.save(&mut memory_source(&memory)).unwrap().wait(None).unwrap().unwrap();

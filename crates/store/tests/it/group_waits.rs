@@ -25,7 +25,8 @@ impl Clock for Fast {
     }
 }
 
-/// Another group saves while the ranks of this one come together. They restore that, and go on from there.
+/// Another group saves while the ranks of this one come together. They restore that checkpoint, and
+/// continue from it.
 #[test]
 fn what_was_saved_before_all_have_come_is_gone_on_from() {
     let world = FaultWorld::new();
@@ -45,8 +46,8 @@ fn what_was_saved_before_all_have_come_is_gone_on_from() {
     });
 }
 
-/// Rank 1 cannot store its image, nor say so for a while. Its signs of life alone must not keep the others
-/// waiting, who keep it waiting by theirs.
+/// Rank 1 cannot store its image, nor report that for a while. Its signs of life alone must not
+/// keep the others waiting, as theirs keep it waiting.
 #[test]
 fn a_rank_that_cannot_say_that_it_has_failed_does_not_wait() {
     for (untold, patience) in [(1, PATIENT), (4, Duration::from_secs(3))] {
@@ -80,7 +81,7 @@ fn a_rank_that_cannot_say_that_it_has_failed_does_not_wait() {
     }
 }
 
-/// What cannot be read may be what is waited for.
+/// A message that cannot be read may be the awaited one.
 #[test]
 fn a_message_that_is_damaged_ends_one_save() {
     let world = FaultWorld::new();
@@ -98,8 +99,8 @@ fn a_message_that_is_damaged_ends_one_save() {
     }
 }
 
-/// A second group has taken over, and a rank of the first says nothing: the others need not be out of
-/// patience to find that out.
+/// A second group has taken over, and a rank of the first is silent: the others find that out
+/// before their patience ends.
 #[test]
 fn ranks_that_wait_hear_that_another_group_has_taken_over() {
     let (world, told) = (FaultWorld::new(), Barrier::new(RANKS as usize));
@@ -125,7 +126,8 @@ fn ranks_that_wait_hear_that_another_group_has_taken_over() {
     run(&world, PATIENT, &usual(), |program| assert_eq!(program.restore(7), 2));
 }
 
-/// A gc has moved chunks, and rank 1 did not hear of it, as the save that would have told it failed.
+/// A gc has moved chunks, and rank 1 does not know, since the save that would have reported it
+/// failed.
 #[test]
 fn what_a_rank_has_not_heard_is_told_again() {
     let world = FaultWorld::new();
@@ -148,7 +150,7 @@ fn what_a_rank_has_not_heard_is_told_again() {
                 assert!(report.deleted > 0 && !report.plan.rewritten.is_empty(), "{report:?}");
             }
         };
-        // So nothing that a gc condemns has to wait.
+        // So no condemned pack has to wait.
         program.job.close().unwrap();
         program.ear.inner.barrier().unwrap();
         prune(20);
@@ -165,8 +167,8 @@ fn what_a_rank_has_not_heard_is_told_again() {
     });
 }
 
-/// A scrub finds damage in the pack of rank 1 while the ranks save, and rank 0 cannot tell the others of it: the save
-/// fails. The next save tells them, so no rank goes on from the damaged data.
+/// A scrub finds damage in the pack of rank 1 while the ranks save, and rank 0 cannot report it to
+/// the others: the save fails. The next save reports it, so no rank relies on the damaged data.
 #[test]
 fn what_rank_0_could_not_tell_in_a_save_it_tells_in_the_next() {
     let world = FaultWorld::new();
@@ -182,7 +184,7 @@ fn what_rank_0_could_not_tell_in_a_save_it_tells_in_the_next() {
             if program.rank == 0 {
                 let shards = world.target().list().unwrap();
                 let bad = shards.into_iter().find(|shard| shard.pack.rank() == 1).unwrap();
-                // In a page that no step of this test changes.
+                // This page changes in no step of this test.
                 world.corrupt(bad, 20 * 4096, 1);
                 let all = ScrubOptions { sample: Sample::ALL, bytes_per_s: None, dry_run: false };
                 assert_eq!(scrub(&program.pool, &all).unwrap().heal.incomplete.len(), 1);
@@ -197,7 +199,8 @@ fn what_rank_0_could_not_tell_in_a_save_it_tells_in_the_next() {
     });
 }
 
-/// A prune drops the newest checkpoint when rank 0 has just found it: all ranks take the one before.
+/// A prune drops the newest checkpoint when rank 0 has just found it: all ranks take the one
+/// before.
 #[test]
 fn a_checkpoint_that_goes_before_all_have_it_is_passed_over() {
     let world = FaultWorld::new();

@@ -13,8 +13,8 @@ use std::sync::Arc;
 const LARGE_BYTES: usize = 20 << 20;
 const KEPT: u64 = 4;
 
-/// Saves eight times, and closes. All of one array changes before each save, and another page of the other one, which the
-/// later checkpoints need.
+/// Saves eight times, and closes. Before each save one array changes wholly, and another page of
+/// the other one, which the later checkpoints need.
 fn saved(pool: &Pool) {
     let program = Program::start(pool, "job");
     program.job.keep(Rules { last: Some(KEPT), ..Rules::default() }).unwrap();
@@ -41,7 +41,8 @@ fn stored_bytes(pool: &Pool) -> u64 {
     pool.packs().unwrap().into_iter().map(|pack| pool.stored_bytes(pack).unwrap()).sum()
 }
 
-/// Dropped checkpoints leave packs with one page in use. Fewer bytes than the job may leave unused are in them.
+/// Dropped checkpoints leave packs with one page in use. These have fewer bytes than the job may
+/// leave unused.
 #[test]
 fn a_closed_job_leaves_no_nearly_empty_pack() {
     let pool = in_memory();

@@ -54,10 +54,10 @@ struct Sink {
     told: Told,
 }
 
-/// What the sink has been told.
+/// Events that the sink has seen.
 #[derive(Clone, Default)]
 struct Told {
-    /// Opened once the background has read the tree, and brings data next.
+    /// Opened once the background has read the tree, and reads data next.
     zeros: Latch,
     /// Opened once a fault waits for the background.
     expects: Latch,
@@ -127,7 +127,7 @@ impl Lazy {
         let program = Program::start(pool, "job");
         let select = Select::Epoch(self.restored.epoch);
         let (checkpoint, _) = program.job.image(select).unwrap().unwrap();
-        // The fill's threads let go of it soon after its end.
+        // The fill's threads release it soon after its end.
         let mut memory = self.memory;
         let memory = loop {
             match Arc::try_unwrap(memory) {
@@ -146,12 +146,12 @@ impl Lazy {
     }
 }
 
-/// Restores as a front door does: the tracker is primed when all is there.
+/// Restores as a front door does: the tracker is primed when all data is there.
 fn restore(program: &Program, select: Select, latch: &Latch) -> Result<Option<Lazy>> {
     restore_that(program, select, latch, &Told::default())
 }
 
-/// The same; the sink opens the latches of `told`.
+/// Does the same; the sink opens the latches of `told`.
 fn restore_that(
     program: &Program,
     select: Select,
@@ -282,7 +282,7 @@ fn a_save_waits_for_the_fill_and_is_incremental() {
     let latch = Latch::default();
     let lazy = restore(&program, Select::Newest, &latch).unwrap().unwrap();
     let mut now = states[2].clone();
-    // The program changes a page before it is there.
+    // The program changes a page before it has arrived.
     let stream = lazy.stream("big");
     lazy.memory.touch(stream, 7 * PAGE_BYTES + 1, 0xFF);
     now.get_mut("big").unwrap()[7 * PAGE_BYTES + 1] ^= 0xFF;
@@ -306,7 +306,7 @@ fn a_save_waits_for_the_fill_and_is_incremental() {
     assert!(again == now);
 }
 
-/// Shards of the newest epoch: those that were not there with two.
+/// Returns the shards of the newest epoch: those that did not exist with two epochs.
 fn newest_shards(world: &FaultWorld) -> Vec<ShardName> {
     let job = Program::start(&pool(world), "job").job;
     let epochs = job.epochs().unwrap();
@@ -325,7 +325,8 @@ fn damage_marks_the_epoch_and_the_next_start_takes_the_one_before() {
     let target = world.target();
     let shard = newest_shards(&world)[0];
     let mut outcomes = [0; 2];
-    // A byte in each page; some are of the tree, and are found before the program goes on.
+    // A byte in each page; some belong to the tree, and the restore finds them before the program
+    // goes on.
     let offsets: Vec<u64> = (4096..target.length(shard).unwrap()).step_by(4096).collect();
     for offset in offsets.into_iter().map(|offset| offset + 7) {
         world.corrupt(shard, offset, 4);
@@ -333,7 +334,7 @@ fn damage_marks_the_epoch_and_the_next_start_takes_the_one_before() {
         let lazy = restore(&program, Select::Newest, &open()).unwrap().unwrap();
         if lazy.restored.epoch == 3 {
             match lazy.fill.wait(None).unwrap() {
-                // Padding, or what only readers of the shard itself look at.
+                // Padding, or bytes that only readers of the shard itself need.
                 Ok(_) => assert!(lazy.into_state(&pool(&world)) == states[2]),
                 Err(error) => {
                     outcomes[1] += 1;
@@ -354,7 +355,8 @@ fn damage_marks_the_epoch_and_the_next_start_takes_the_one_before() {
     assert!(outcomes.iter().all(|count| *count > 0), "{outcomes:?}");
 }
 
-/// Epoch 3 is suspect and damaged: lazy and eager restores take 2. Only a lazy one relies on the mark.
+/// Epoch 3 is suspect and damaged: lazy and eager restores take 2. Only a lazy one relies on the
+/// mark.
 fn check_passed_over(world: &FaultWorld, states: &[State]) {
     let program = Program::start(&pool(world), "job");
     let lazy = restore(&program, Select::Newest, &open()).unwrap().unwrap();
@@ -397,7 +399,7 @@ fn damage_that_only_a_fault_meets_ends_the_program_too() {
         }
     }
     let (memory, stream) = (lazy.memory.clone(), lazy.stream("big"));
-    // In a program this thread would wait until the process ends. Here its memory is given back.
+    // In a program, this thread would wait until the process ends. Here it gets its memory back.
     let toucher = std::thread::spawn(move || memory.touch(stream, 3 * BLOCK_BYTES, 0));
     let error = lazy.failures.lock().unwrap().recv().unwrap();
     assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
@@ -432,7 +434,7 @@ fn what_a_gc_moves_meanwhile_is_found_again() {
     assert!(lazy.into_state(&pool) == states[2]);
 }
 
-/// Without locks nothing keeps a gc from deleting what is still to be read: that is said.
+/// Without locks, nothing keeps a gc from deleting data that must still be read: a warning says so.
 #[test]
 fn what_cannot_be_held_is_told() {
     for (log, is_told) in [(MemoryLog::new(), true), (MemoryLog::with_locks(), false)] {
@@ -450,7 +452,8 @@ fn what_cannot_be_held_is_told() {
     }
 }
 
-/// A program prunes what it restores from, and another collects: nothing goes until memory is full.
+/// A program prunes the checkpoint that it restores, and another one collects: nothing goes until
+/// memory is full.
 #[test]
 fn what_is_pruned_meanwhile_stays_until_memory_is_full() {
     let target = Arc::new(MemoryTarget::new());
@@ -502,8 +505,8 @@ fn without_lazy_memory_it_is_an_eager_restore() {
     drop((program, states));
 }
 
-/// Lets no thread of the store start, so a fill takes place before the program goes on. The fast disk may be away
-/// meanwhile, until the fill has rested so many times.
+/// Lets no thread of the store start, so a fill takes place before the program goes on. The fast
+/// disk may be away meanwhile, until the fill has rested the given number of times.
 #[derive(Default)]
 struct NoThreads {
     away: Option<(Disks, usize)>,
@@ -533,7 +536,7 @@ impl Scheduler for NoThreads {
     }
 }
 
-/// To give up would leave zeros in memory that other jobs may save.
+/// A fill that gives up would leave zeros in memory, which other jobs may save.
 #[test]
 fn without_a_thread_memory_is_whole_before_the_program_goes_on() {
     let (world, states) = saved();
@@ -547,7 +550,8 @@ fn without_a_thread_memory_is_whole_before_the_program_goes_on() {
     assert!(lazy.into_state(&pool) == *states.last().unwrap());
 }
 
-/// Threads as ever, but that the background rests until a page was touched. Its reads fail until then.
+/// Threads as usual, except that the background rests until a page was touched. Its reads fail
+/// until then.
 #[derive(Clone, Default)]
 struct RestsUntilTouched {
     touched: Latch,
@@ -577,8 +581,8 @@ impl Scheduler for RestsUntilTouched {
     }
 }
 
-/// A fault waits for the only read of data of the background. That fails, and the next pass does not begin before the fault has
-/// been served.
+/// A fault waits for the background's only read of data. That read fails, and the next pass does
+/// not begin before the fault has been served.
 #[test]
 fn a_fault_whose_background_fails_is_served_by_itself() {
     let faults = FaultWorld::new();
@@ -618,7 +622,8 @@ fn a_fault_whose_background_fails_is_served_by_itself() {
     assert!(lazy.into_state(&world.pool()) == state);
 }
 
-/// The program can only go on with what it waits for, so the fill tries for two minutes: 119 rests of a second.
+/// The program needs the awaited page to go on, so the fill tries for two minutes: 119 rests of a
+/// second.
 #[test]
 fn a_fill_waits_for_a_target_that_is_away() {
     for (rests, is_whole) in [(1, true), (119, true), (usize::MAX, false)] {

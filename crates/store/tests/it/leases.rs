@@ -1,5 +1,5 @@
-//! Sessions of programs on other hosts: leases say whether the programs run. A gc ends the session once its lease has
-//! ended.
+//! Sessions of programs on other hosts: leases show whether the programs run. A gc ends the session
+//! once its lease has ended.
 
 use crate::common;
 
@@ -16,20 +16,20 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// A log whose leases end when a test says so.
+/// A log whose leases end at a test's command.
 #[derive(Debug, Default)]
 struct Leased {
     inner: MemoryLog,
     has_ended: AtomicBool,
-    /// Whether leases cannot be asked for.
+    /// Whether the state of leases cannot be read.
     is_silent: AtomicBool,
-    /// Leases that are held.
+    /// Number of leases that are held.
     held: Arc<AtomicUsize>,
-    /// The reply to the next Close gets lost.
+    /// Whether the reply to the next Close gets lost.
     loses_close: AtomicBool,
-    /// The writer is held up while its next session is appended, and a gc ends that meanwhile.
+    /// Whether the writer stops after the append of its next session, and a gc ends that meanwhile.
     ends_session: AtomicBool,
-    /// The reply to the next session that is not ended so gets lost.
+    /// Whether the reply to the next session gets lost, unless the gc ends that session.
     loses_session: AtomicBool,
 }
 
@@ -124,9 +124,9 @@ fn elsewhere() -> ProcessMark {
 
 struct World {
     log: Arc<Leased>,
-    /// The pool as a program on another host has it.
+    /// The pool, opened by a program on another host.
     theirs: Pool,
-    /// The same as an administrator has it.
+    /// The pool, opened by an administrator.
     ours: Pool,
 }
 
@@ -140,7 +140,8 @@ impl World {
         World { theirs: pool(process), ours: pool(ProcessMark::of_this), log }
     }
 
-    /// A program that has saved twice, so that all that the first checkpoint needs is garbage once that is dropped.
+    /// Returns a program that has saved twice, so that the whole first checkpoint is garbage once
+    /// it is dropped.
     fn saved_twice(&self) -> Program {
         let program = Program::start(&self.theirs, "job");
         program.save(&state(1)).unwrap();
@@ -180,7 +181,7 @@ fn a_program_on_another_host_holds_space_as_long_as_its_lease() {
     let program = world.saved_twice();
     let held = world.gc(&[1]);
     assert!(held.deleted == 0 && held.held > 0, "{held:?}");
-    // A lease that cannot be asked for has not ended.
+    // A lease whose state cannot be read has not ended.
     world.log.has_ended.store(true, Ordering::SeqCst);
     world.log.is_silent.store(true, Ordering::SeqCst);
     let held = world.gc(&[]);
@@ -191,10 +192,10 @@ fn a_program_on_another_host_holds_space_as_long_as_its_lease() {
     drop(program);
 }
 
-/// The program was only held up, or cut off: it must not commit what a gc has taken for garbage.
+/// The program was only held up, or cut off: it must not commit data that a gc took for garbage.
 #[test]
 fn a_program_whose_session_a_gc_has_ended_is_fenced() {
-    // With a record of its own, and behind an archive, which has taken the place of that record.
+    // With a record of its own, and behind an archive, which has replaced that record.
     for drop in [vec![], vec![1]] {
         let world = World::new(elsewhere);
         let program = world.saved_twice();
@@ -216,7 +217,8 @@ fn a_program_whose_session_a_gc_has_ended_is_fenced() {
     }
 }
 
-/// It was started again, has restored, and not saved yet, when a gc ends the session of its predecessor.
+/// It was started again, and has restored but not saved yet, when a gc ends its predecessor's
+/// session.
 #[test]
 fn a_program_that_was_started_again_goes_on() {
     let world = World::new(elsewhere);
@@ -228,8 +230,8 @@ fn a_program_that_was_started_again_goes_on() {
     again.save(&state(3)).unwrap();
 }
 
-/// A gc deletes what belongs to a session that has ended, so a writer must not go on in it (found by the explorer,
-/// copy:100622).
+/// A gc deletes the packs of a session that has ended, so a writer must not go on in it (found by
+/// the explorer, copy:100622).
 #[test]
 fn a_session_that_was_ended_while_it_was_opened_is_not_used() {
     let world = World::new(elsewhere);
@@ -247,7 +249,7 @@ fn a_session_that_was_ended_while_it_was_opened_is_not_used() {
     program.save(&state(2)).unwrap();
 }
 
-/// It cannot know whether the second session is in the log when it is closed.
+/// When the second session is closed, its writer cannot know whether it is in the log.
 #[test]
 fn a_writer_is_not_fenced_by_a_session_of_its_own_of_which_it_was_not_told() {
     let world = World::new(elsewhere);
@@ -279,7 +281,7 @@ fn a_dry_run_and_du_take_the_session_for_ended_and_leave_the_log() {
     program.save(&state(3)).unwrap();
 }
 
-/// Of a process of its own host a gc knows more than a lease says.
+/// A gc knows more about a process of its own host than a lease says.
 #[test]
 fn a_process_of_this_host_is_looked_at_itself() {
     let world = World::new(ProcessMark::of_this);
@@ -290,7 +292,7 @@ fn a_process_of_this_host_is_looked_at_itself() {
     program.save(&state(3)).unwrap();
 }
 
-/// The newest checkpoint of a program that is gone may go, too.
+/// The newest checkpoint of a program that is gone may be dropped, too.
 #[test]
 fn the_newest_checkpoint_can_be_dropped_once_the_lease_has_ended() {
     let world = World::new(elsewhere);
@@ -315,7 +317,8 @@ fn a_closed_job_holds_no_lease() {
     }
 }
 
-/// A writer that cannot know whether its Close is in the log finds it there, and is not fenced by it.
+/// A writer that cannot know whether its Close is in the log finds it there, and is not fenced by
+/// it.
 #[test]
 fn a_close_whose_reply_was_lost_fences_no_writer() {
     let world = World::new(elsewhere);

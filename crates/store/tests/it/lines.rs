@@ -1,4 +1,5 @@
-//! Lines of checkpoints: each says from which one its program went on, and retention keeps the newest of each line.
+//! Chains of checkpoints: each names the one from which its program continued, and retention keeps
+//! the newest of each chain.
 
 use crate::common;
 
@@ -19,13 +20,13 @@ fn open(pool: &Pool) -> Job {
     Job::open(pool, "job", Default::default()).unwrap()
 }
 
-/// Epochs, each with the one from which its program went on.
+/// Returns the epochs, each with the one from which its program continued.
 fn predecessors(pool: &Pool) -> Vec<(Epoch, Epoch)> {
     let epochs = open(pool).epochs().unwrap();
     epochs.iter().map(|info| (info.epoch, info.manifest.predecessor)).collect()
 }
 
-/// What a prune keeps that keeps so many of the newest.
+/// Returns the epochs that a prune keeps if it keeps the `last` newest.
 fn kept(pool: &Pool, last: u64) -> Vec<Epoch> {
     let rules = Rules { last: Some(last), ..Rules::default() };
     let plan = open(pool).retention(&rules).unwrap();
@@ -40,7 +41,7 @@ fn a_program_that_restores_goes_on_with_its_line() {
     let pool = memory_pool();
     for run in 0..4 {
         let program = Program::start(&pool, "job");
-        // Restored as a whole or in part, or only looked at: the program goes on from there.
+        // Restored as a whole or in part, or only read: the program continues from there.
         match run {
             1 => drop(program.restore(Select::Newest).unwrap().unwrap()),
             2 => drop(program.job.restore_alone(Select::Newest, &mut |_, _| Ok(())).unwrap()),
@@ -64,17 +65,17 @@ fn a_forgotten_restore_begins_a_line() {
     let all = [(1, 0), (2, 1), (3, 2), (4, 0), (5, 4), (6, 5)];
     assert_eq!(predecessors(&pool), all);
     assert_eq!(kept(&pool, 2), [3, 4, 5, 6]);
-    // A look at an older checkpoint is none.
+    // A look at an older checkpoint begins no chain.
     assert_eq!(program.restore(Select::Epoch(5)).unwrap().unwrap().1, state(11));
     program.save(&state(20)).unwrap();
     assert_eq!(predecessors(&pool)[6], (7, 6));
-    // A program that goes back is.
+    // A program that goes back begins one.
     let other = Program::start(&pool, "job");
     other.restore(Select::Epoch(5)).unwrap();
     other.save(&state(21)).unwrap();
     assert_eq!(predecessors(&pool)[7], (8, 5));
     assert_eq!(kept(&pool, 1), [3, 4, 7, 8]);
-    // One that is overtaken, and restores again, goes on from what it restores.
+    // A program that is overtaken and restores again continues from the restored checkpoint.
     let late = Program::start(&pool, "job");
     late.restore(Select::Newest).unwrap();
     other.save(&state(22)).unwrap();
@@ -83,24 +84,24 @@ fn a_forgotten_restore_begins_a_line() {
     late.save(&state(23)).unwrap();
     assert_eq!(predecessors(&pool)[9], (10, 9));
     assert_eq!(kept(&pool, 1), [3, 4, 7, 8, 10]);
-    // One that takes over goes on from its own last one.
+    // A program that takes over continues from its own last checkpoint.
     let late = Program::start(&pool, "job");
     late.restore(Select::Epoch(9)).unwrap();
     late.job.take_over();
     late.save(&state(24)).unwrap();
     assert_eq!(kept(&pool, 1), [3, 4, 7, 8, 10, 11]);
-    // Copies have the lines of what they are copies of.
+    // Copies have the same chains.
     let there = memory_pool();
     let name = JobName::new("job").unwrap();
     copy(&pool, &there, &CopyOptions { jobs: vec![name], ..CopyOptions::default() }).unwrap();
     assert_eq!(predecessors(&there), predecessors(&pool));
-    // Words drop it.
+    // A drop by name also drops the end of a chain.
     let rules = Rules { last: Some(1), drop: [3].into(), ..Rules::default() };
     let dropped = open(&pool).retention(&rules).unwrap().dropped();
     assert_eq!(dropped, [1, 3, 5, 6, 9].into(), "2 is the newest of its line now");
 }
 
-/// Rules that are applied behind each commit keep the end of an earlier line as well.
+/// Rules that are applied behind each commit keep the end of an earlier chain as well.
 #[test]
 fn an_earlier_line_is_kept_by_every_prune() {
     let pool = memory_pool();
@@ -120,7 +121,7 @@ fn an_earlier_line_is_kept_by_every_prune() {
     assert!(found.1 == state(5));
 }
 
-/// At each step of a save the target or the log fails, so it may be in the log all the same.
+/// At each step of a save, the target or the log fails; so the save may be in the log all the same.
 #[test]
 fn a_save_that_failed_begins_no_line() {
     let mut in_the_log = 0;

@@ -1,4 +1,4 @@
-//! Looking back over many checkpoints: what they share is looked at once, and no damage is missed.
+//! Looking back over many checkpoints: shared data is read once, and no damage is missed.
 
 use crate::common;
 use crate::stepped;
@@ -19,7 +19,7 @@ fn job_name(job: &str) -> JobName {
     JobName::new(job).unwrap()
 }
 
-/// How many reads of shards it takes to do something.
+/// Returns the number of reads of shards that some work takes.
 fn reads(world: &World, work: impl Fn(&Pool)) -> u64 {
     let (steps, count) = (Steps::default(), Arc::new(AtomicU64::new(0)));
     let counted = count.clone();
@@ -62,7 +62,7 @@ fn a_long_line_costs_what_has_changed() {
     }
 }
 
-/// What is told of all checkpoints together is what is told of each by itself.
+/// The result for all checkpoints together is the result for each by itself.
 #[test]
 fn a_line_counts_what_each_checkpoint_needs() {
     for index_bytes_max in [64 << 20, 1] {
@@ -96,7 +96,8 @@ fn first_state() -> State {
     ])
 }
 
-/// Three lines: one that goes on, one that begins anew with much of the same, and one that goes back.
+/// Three chains: one that goes on, one that begins again with much of the same, and one that goes
+/// back.
 fn past(pool: &Pool) -> BTreeSet<Epoch> {
     let mut state = first_state();
     let mut epochs = BTreeSet::new();
@@ -128,7 +129,7 @@ fn is_in_a_segment(pool: &Pool, shard: ShardName, at: u64) -> bool {
     })
 }
 
-/// The checkpoints that a verification names, whatever page is damaged, are those that do not restore.
+/// The checkpoints that a verification names are those that do not restore, for each damaged page.
 #[test]
 fn damage_is_told_of_those_who_need_what_is_damaged() {
     for after_a_prune in [false, true] {
@@ -156,7 +157,7 @@ fn damage_is_told_of_those_who_need_what_is_damaged() {
                 .collect();
             let report = program.job.verify(None).unwrap();
             let told: BTreeSet<Epoch> = report.findings.iter().filter_map(|f| f.epoch).collect();
-            // A restore finds elsewhere what a segment lists.
+            // A restore finds elsewhere the contents of a segment.
             let what = format!("page {page} of {shard}, pruned: {after_a_prune}");
             assert!(
                 told == incomplete || is_segment && incomplete.is_subset(&told),
@@ -170,8 +171,8 @@ fn damage_is_told_of_those_who_need_what_is_damaged() {
     }
 }
 
-/// Whatever page is damaged: the checkpoints whose needs are told as unknown are those whose trees
-/// or segments cannot be read, whether they are looked at as one or one by one.
+/// For each damaged page, the checkpoints with unknown needs are those whose trees or segments
+/// cannot be read, whether they are read together or one by one.
 #[test]
 fn needs_that_cannot_be_read_are_told_as_unknown() {
     let (mut some, mut all, mut none) = (0, 0, 0);
@@ -217,7 +218,7 @@ fn prepare(pool: &Pool, after_a_prune: bool) -> BTreeSet<Epoch> {
 fn pages(world: &FaultWorld) -> Vec<(ShardName, u64)> {
     let target = world.target();
     let mut shards = target.list().unwrap();
-    // Sessions are named at random, so packs are told apart by their lengths and numbers.
+    // Session ids are random, so packs are told apart by their lengths and numbers.
     shards.sort_by_key(|shard| {
         let number = u32::from_be_bytes(shard.pack.0[16..].try_into().unwrap());
         (target.length(*shard).unwrap(), number)

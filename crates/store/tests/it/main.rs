@@ -1,4 +1,4 @@
-//! All tests of this crate that see it from outside: one program, as each takes long to link.
+//! All tests of this crate from outside: one program, since each takes long to link.
 
 mod away;
 mod beside_a_gc;

@@ -1,5 +1,5 @@
 //! Random programs against a naive model: whatever is edited, saved, restored and continued, each
-//! epoch gives back exactly the state that was saved as it.
+//! epoch returns exactly the state that was saved as it.
 
 use crate::common;
 
@@ -185,7 +185,7 @@ proptest! {
     }
 }
 
-/// Long chains: each save changes a few pages of the same blocks.
+/// Long chains of delta leaves: each save changes a few pages of the same blocks.
 #[test]
 fn long_series_of_small_changes() {
     for leaf_bytes_max in [0, 2048, 1 << 20] {

@@ -1,5 +1,5 @@
-//! Saves that fail while the program goes on: what is told, what is counted, when it ends, and that the next save
-//! stores everything that those before it could not.
+//! Saves that fail while the program goes on: which errors it gets, which saves count, and when it
+//! ends. The next save stores everything that those before it could not.
 
 use crate::common;
 
@@ -20,7 +20,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 const WARN: OnFailure = OnFailure::Warn { fail_after: HOUR };
 const RANKS: u32 = 3;
 
-/// A clock that a test moves on.
+/// A clock that a test advances.
 #[derive(Default)]
 struct Skipping {
     clock: SystemClock,
@@ -85,7 +85,7 @@ impl World {
         self.warnings.0.lock().unwrap().iter().filter(|it| it.contains(text)).count()
     }
 
-    /// What another program restores.
+    /// Returns the checkpoint that another program restores.
     fn restored(&self) -> Option<(u64, State)> {
         Program::start(&self.pool(), "job").restore(Select::Newest).unwrap()
     }
@@ -108,7 +108,7 @@ fn tried(program: &Program, state: &State) -> Result<SaveHandle> {
     Ok(handle)
 }
 
-/// A save that the program does not hear of, though it has failed.
+/// Makes a save fail without an error for the program.
 fn fails_unheard(program: &Program, state: &State) {
     let failed = program.job.health().failed;
     assert!(tried(program, state).unwrap().done());
@@ -121,7 +121,7 @@ fn commits(program: &Program, state: &State) -> u64 {
 
 #[test]
 fn a_full_disk_for_a_while_ends_nothing() {
-    // Of a save that has frozen its memory; of one that cannot even open its session.
+    // A save that has frozen its memory, and one that cannot even open its session.
     for (of, kind) in [("write", ErrorKind::Full), ("append", ErrorKind::Retry)] {
         let world = World::new();
         let program = open(&world.pool(), Some(WARN));
@@ -141,7 +141,7 @@ fn a_full_disk_for_a_while_ends_nothing() {
         assert_eq!(world.warned("a save of job job failed"), 3);
         assert_eq!(world.restored().map(|(epoch, _)| epoch), (before > 0).then_some(1));
         world.recover();
-        // All that the failed saves have frozen is in the next one.
+        // The next save has all that the failed saves have frozen.
         state = changed(state, 9, 99);
         assert_eq!(commits(&program, &state), before + 1);
         assert!(world.restored() == Some((before + 1, state.clone())), "bit for bit");
@@ -151,7 +151,7 @@ fn a_full_disk_for_a_while_ends_nothing() {
         commits(&program, &state);
         program.job.close().unwrap();
         assert!(world.restored() == Some((before + 2, state)), "bit for bit");
-        // The log says that saves in between have failed.
+        // The log records that saves in between have failed.
         let epochs = program.job.epochs().unwrap();
         let failed: Vec<u16> = epochs.iter().map(|info| info.manifest.failed_before).collect();
         assert_eq!(failed[before as usize..], [3, 0]);
@@ -170,7 +170,7 @@ fn without_a_word_the_next_save_raises() {
         assert!(error.message().starts_with("an earlier save failed: "), "{error}");
         world.recover();
         assert_eq!(commits(&program, &first()), 1, "it was told");
-        // A restart all the same: the log says it.
+        // The log records it all the same, for a restart.
         assert_eq!(program.job.epochs().unwrap()[0].manifest.failed_before, 1);
     }
 }
@@ -181,7 +181,7 @@ fn after_too_long_the_program_is_told_again_and_again() {
     let program = open(&world.pool(), Some(WARN));
     world.fail("write", ErrorKind::Full);
     fails_unheard(&program, &first());
-    // What counts is when a save failed, and not when the next one begins.
+    // The moment counts at which a save failed, and not the one at which the next begins.
     world.clock.skip(3590);
     fails_unheard(&program, &first());
     world.clock.skip(20);
@@ -192,25 +192,26 @@ fn after_too_long_the_program_is_told_again_and_again() {
         let told = error.message();
         assert!(told.contains("no save of job job was committed for 361"), "{told}");
         assert!(told.contains("(fail_after = 3600 s)"), "{told}");
-        // A program that goes on has the next one tried.
+        // If the program goes on, the next save is tried.
         fails_unheard(&program, &first());
     }
     assert_eq!(tried(&program, &first()).unwrap_err().kind(), ErrorKind::Full);
     world.recover();
     assert_eq!(commits(&program, &first()), 1);
-    // It counts from that commit on.
+    // The time counts from that commit on.
     world.clock.skip(3590);
     world.fail("append", ErrorKind::Retry);
     fails_unheard(&program, &first());
     fails_unheard(&program, &first());
-    // One that cannot even begin is told at once.
+    // If a program cannot even begin, the error comes at once.
     let other = open(&world.pool(), Some(WARN));
     fails_unheard(&other, &first());
     world.clock.skip(4000);
     let error = tried(&other, &first()).unwrap_err();
     assert!(error.message().contains("2 in a row have failed; the last one: "), "{error}");
     assert_eq!(error.kind(), ErrorKind::Retry);
-    // The program has got that error: the job tries the next save, and does not repeat older errors.
+    // The program has got that error: the job tries the next save, and does not repeat older
+    // errors.
     let error = tried(&other, &first()).unwrap_err();
     assert!(error.message().contains("3 in a row have failed; the last one: "), "{error}");
     world.recover();
@@ -225,7 +226,8 @@ fn who_waits_for_a_save_is_told_and_nothing_else() {
     world.fail("write", ErrorKind::Full);
     let state = changed(first(), 3, 3);
     let handle = program.job.save(&mut program.source(&state)).unwrap();
-    // Of the job: the program goes on. Of the handle: it asks for this save.
+    // The job raises nothing, since the program goes on; the handle does, since it waits for this
+    // save.
     program.job.settle_save(&handle).unwrap();
     program.job.settle().unwrap();
     assert!(program.job.tell_last().unwrap(), "it can be told when the program ends");
@@ -242,8 +244,8 @@ fn who_waits_for_a_save_is_told_and_nothing_else() {
     assert!(world.restored() == Some((2, state)), "bit for bit");
 }
 
-/// A program goes on after a failed save, and then offers a state that no save can store. That call reports the mistake
-/// only, and the end of the program the failed save.
+/// A program goes on after a failed save, and then offers a state that no save can store. That call
+/// reports only the mistake, and the end of the program reports the failed save.
 #[test]
 fn a_mistake_of_the_program_hides_no_failed_save() {
     let world = World::new();
@@ -279,7 +281,7 @@ fn what_no_waiting_ends_is_told_at_once() {
 
 #[test]
 fn a_close_warns_unless_nothing_was_kept() {
-    // None was committed.
+    // No save was committed.
     let world = World::new();
     let program = open(&world.pool(), Some(WARN));
     world.fail("write", ErrorKind::Full);
@@ -288,7 +290,7 @@ fn a_close_warns_unless_nothing_was_kept() {
     assert_eq!(error.kind(), ErrorKind::Full);
     assert!(error.message().contains("none of its saves was committed"), "{error}");
     assert_eq!(program.job.close(), Ok(()), "it was told");
-    // One was, and lately.
+    // One save was, and lately.
     world.recover();
     commits(&program, &first());
     world.fail("write", ErrorKind::Full);
@@ -296,12 +298,12 @@ fn a_close_warns_unless_nothing_was_kept() {
     fails_unheard(&program, &state);
     assert_eq!(program.job.close(), Ok(()));
     assert_eq!(world.warned("its last save failed: the newest checkpoint is "), 1);
-    // One was, too long ago.
+    // One save was, too long ago.
     world.clock.skip(4000);
     fails_unheard(&program, &state);
     let error = program.job.close().unwrap_err();
     assert!(error.message().contains("no save of job job was committed for 4"), "{error}");
-    // What was told by the save's own handle is not told again.
+    // An error that the save's own handle has returned is not repeated.
     let handle = tried(&program, &state).unwrap();
     handle.wait(None).unwrap().unwrap_err();
     assert_eq!(program.job.close(), Ok(()));
@@ -417,7 +419,8 @@ fn of_rank(rank: u32, step: u64) -> State {
     changed(first(), step as usize, 100 * u64::from(rank) + step)
 }
 
-/// One rank's disk, or the log of all, fails for a while: all ranks go on, and all are told at the same save.
+/// One rank's disk, or the log of all, fails for a while: all ranks go on, and all get the error at
+/// the same save.
 #[test]
 fn ranks_go_on_and_give_up_at_the_same_saves() {
     for (of, kind) in [("write", ErrorKind::Full), (" to job:", ErrorKind::Retry)] {
@@ -483,7 +486,8 @@ fn ranks_that_would_do_different_things_are_refused() {
     }
 }
 
-/// A rank closes the job, or its program ends, while the others save or begin to: all are told, and none waits.
+/// A rank closes the job, or its program ends, while the others save or begin to: all get an error,
+/// and none waits.
 #[test]
 fn a_rank_that_closes_while_others_save_is_told_and_tells() {
     for (closes, exits) in [(0, false), (2, false), (0, true), (1, true)] {
@@ -503,7 +507,7 @@ fn a_rank_that_closes_while_others_save_is_told_and_tells() {
                     (true, false) => program.job.close(),
                     _ => tried(&program, &of_rank(rank, 2)).map(drop),
                 };
-                // No rank waits for one that is out of step, nor at the end.
+                // No rank waits for one that is out of step, not even at the end.
                 let closed = program.job.close();
                 (rank, told, closed)
             },

@@ -1,4 +1,4 @@
-//! One damaged pack of a pool without redundancy: it takes the checkpoints with it whose data it has, and no other.
+//! One damaged pack of a pool without redundancy: only the checkpoints that need its data are lost.
 
 use crate::common;
 use crate::members;
@@ -24,7 +24,7 @@ fn keep_newest(pool: &Pool, name: &str) {
     collect(pool, &GcOptions { drop, thoroughness, ..GcOptions::default() }).unwrap();
 }
 
-/// For each pack how many checkpoints are lost with it.
+/// Returns for each pack the number of checkpoints that are lost with it.
 fn lost_with_each(world: &FaultWorld, is_there: &dyn Fn(&Pool, Epoch) -> bool) -> Vec<usize> {
     let pool = pool_of(world.target(), world.log());
     let epochs: Vec<Epoch> =
@@ -35,7 +35,7 @@ fn lost_with_each(world: &FaultWorld, is_there: &dyn Fn(&Pool, Epoch) -> bool) -
     let mut lost = Vec::new();
     for pack in pool.packs().unwrap() {
         world.truncate(ShardName { pack, shard: 0 }, 0);
-        // What one handle has read before does not help.
+        // Data that another handle has read before does not help.
         let pool = pool_of(world.target(), world.log());
         lost.push(epochs.iter().filter(|epoch| !is_there(&pool, **epoch)).count());
         world.roll_back(0, &whole);
@@ -115,7 +115,8 @@ fn with_segments_in_one_pack() -> (FaultWorld, ShardName) {
     (world, ShardName { pack, shard: 0 })
 }
 
-/// A restore finds what a damaged segment lists, the next save relies on nothing of it, and a check says what is damaged.
+/// A restore finds the contents of a damaged segment, the next save relies on none of them, and a
+/// check reports the damage.
 #[test]
 fn a_lost_segment_is_found_in_directories() {
     let (world, shard) = with_segments_in_one_pack();
@@ -136,7 +137,7 @@ fn a_lost_segment_is_found_in_directories() {
     assert_eq!(program.job.verify(Some(5)).unwrap().findings, vec![]);
     let found = Program::start(&pool, "job").restore(Select::Newest).unwrap().unwrap();
     assert!(found == (5, filled(4)));
-    // A scrub makes the segment anew.
+    // A scrub recreates the segment.
     assert!(
         !scrub(&pool, &ScrubOptions { sample: Sample::ALL, bytes_per_s: None, dry_run: false })
             .unwrap()
@@ -146,8 +147,8 @@ fn a_lost_segment_is_found_in_directories() {
     collect(&pool, &GcOptions::default()).unwrap();
 }
 
-/// A running program whose base names a damaged segment hears of it, whether it looks at a part of it by itself or
-/// another one restores.
+/// A running program whose base names a damaged segment learns of it, whether it reads a part of it
+/// itself or another program restores.
 #[test]
 fn a_running_program_hears_of_a_lost_segment() {
     for way in ["looks", "another restores", "looks when another has restored"] {

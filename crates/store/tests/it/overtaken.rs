@@ -1,5 +1,5 @@
-//! A checkpoint is restored while prunes and gcs pass, and others save in the same job: what is then
-//! the base of the next save must be where the log has put it.
+//! A checkpoint is restored while prunes and gcs run, and other programs save in the same job. The
+//! next save must find its base where the log has put it.
 
 use crate::common;
 
@@ -24,8 +24,8 @@ fn gc(pool: &Pool, drop: &[Epoch]) {
     collect(pool, &GcOptions { drop, thoroughness, ..GcOptions::default() }).unwrap();
 }
 
-/// Three checkpoints; a new program restores the second, and before it knows that it has, `meanwhile`
-/// happens. Answers it, with what it restored.
+/// Makes three checkpoints. A new program restores the second, and `meanwhile` runs before it knows
+/// that. Returns the program, with the restored state.
 fn restored(pool: &Pool, meanwhile: impl Fn(&Program)) -> (Program, State) {
     let states = [state(1), changed(state(1), 3, 77), changed(state(1), 9, 78)];
     let program = Program::start(pool, "job");
@@ -54,7 +54,7 @@ fn restored(pool: &Pool, meanwhile: impl Fn(&Program)) -> (Program, State) {
     (program, states[1].clone())
 }
 
-/// What the program saves next, sharing with its base, is whole after every gc.
+/// Checks that the next save of the program, which shares with its base, is whole after every gc.
 fn goes_on(pool: &Pool, program: &Program, base: &State) {
     let next = changed(base.clone(), 20, 5);
     let epoch = program.save(&next).unwrap().epoch;
@@ -66,8 +66,8 @@ fn goes_on(pool: &Pool, program: &Program, base: &State) {
     assert_eq!(program.job.verify(None).unwrap().findings, vec![]);
 }
 
-/// A gc has moved what is restored, and a save of another thread has taken notice of that for the job;
-/// then the old places are deleted.
+/// A gc has moved the restored data, and a save of another thread has noted that for the job; then
+/// the old packs are deleted.
 #[test]
 fn a_base_that_was_moved_before_it_was_taken_is_followed() {
     let target = Arc::new(MemoryTarget::new());

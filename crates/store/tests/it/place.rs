@@ -1,4 +1,4 @@
-//! The pool, or a part of it, vanishes between its opening and a save: nothing is acknowledged in a
+//! The pool, or a part of it, vanishes between its opening and a save: no save is acknowledged in a
 //! place that is refused afterwards.
 
 use crate::common;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use stepped::{SteppedLog, Steps};
 
-/// A pool of 64 KiB containers in `dir/pool`.
+/// Creates a pool of 64 KiB containers in `dir/pool`.
 fn made(dir: &Path) -> (PathBuf, Pool) {
     let path = dir.join("pool");
     let pool = create(&path, common::small_config(), Environment::system()).unwrap();
@@ -35,7 +35,7 @@ fn what_vanishes_before_a_session_is_opened_is_noticed() {
             for seed in 1..=after_saves {
                 program.save(&state(seed)).unwrap();
             }
-            // From here on the next save opens a session.
+            // The next save opens a session.
             program.job.close().unwrap();
             let (gone, away) = (path.join(part), dir.path().join("away"));
             fs::rename(&gone, &away).unwrap();

@@ -1,4 +1,4 @@
-//! Parts of regions: verified, without the rest, and wherever a gc puts them meanwhile.
+//! Parts of regions: verified, read without the rest, and found wherever a gc puts them meanwhile.
 
 use crate::common;
 use crate::stepped;
@@ -11,7 +11,8 @@ use outlive_types::{Epoch, ErrorKind, JobName, SeededRng};
 use std::sync::Arc;
 use stepped::{Steps, World};
 
-/// Regions with an end within a page, with zeros between, below the size of one of their own, and empty.
+/// Regions that end within a page, have zeros between, are too small for a stream of their own, or
+/// are empty.
 fn state() -> State {
     let mut sparse = vec![0; 3 << 20];
     sparse[1_000_000..1_050_000].copy_from_slice(&noise(1, 50_000));
@@ -52,7 +53,7 @@ fn any_range_is_what_was_saved_then() {
     let rng = SeededRng::new(1);
     let mut states = vec![state()];
     program.save(&states[0]).unwrap();
-    // Many small changes: leaves of several parts, and chunks of which little is in use.
+    // Many small changes: leaves of several parts, and chunks that are little in use.
     for save in 0..12 {
         let mut next = states[states.len() - 1].clone();
         for page in 0..40 {
@@ -98,7 +99,7 @@ fn a_reader_follows_what_a_gc_moves_and_says_what_was_pruned() {
     let report = collect(&pool, &GcOptions { drop, thoroughness, ..GcOptions::default() }).unwrap();
     assert!(report.deleted_bytes > 0, "{report:?}");
     check(&new, &second, &SeededRng::new(2), 8);
-    // What both have is not lost, but page 5 is.
+    // Data that both have is not lost, but page 5 is.
     let lost = old.read("a", 5 * 4096, &mut [0; 10]).unwrap_err();
     assert_eq!(lost.kind(), ErrorKind::Retry, "{lost}");
     assert!(lost.message().contains("was pruned"), "{lost}");

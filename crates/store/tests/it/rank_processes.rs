@@ -1,5 +1,5 @@
-//! The ranks of a program as real processes: each makes its image and sends it to the committer, which
-//! commits one checkpoint of them; one of them is killed at the worst moment.
+//! The ranks of a program as real processes: each makes its image and sends it to the committer,
+//! which commits one checkpoint of them. One of them is killed at the worst moment.
 
 use crate::common;
 
@@ -60,7 +60,7 @@ fn opened(pool: &Path) -> Pool {
     open(pool, Environment::system()).unwrap()
 }
 
-/// The process of a rank: does what it is told, until nobody tells it anything.
+/// The process of a rank: follows the orders of the committer until none comes any more.
 #[test]
 fn the_process_of_a_rank() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -140,7 +140,7 @@ impl Group {
         Group { pool: opened(&dir.join("pool")), committer, ranks }
     }
 
-    /// Has every rank store its image; answers them.
+    /// Makes every rank store its image; returns the images.
     fn images(&mut self, step: u64) -> (Epoch, Vec<RankImage>) {
         let session = SaveMessage::Session(self.committer.open(&self.pool).unwrap());
         let epoch = self.committer.head.last_epoch + 1;
@@ -197,7 +197,8 @@ fn processes_save_together_and_one_that_is_killed_costs_only_what_was_not_commit
     for step in 0..4 {
         let (epoch, images) = group.images(step);
         if step == 3 {
-            // What the images share with older checkpoints is moved, or goes, before they are committed.
+            // A gc moves or deletes data that the images share with older checkpoints, before they
+            // are committed.
             let drop = [(JobName::new("job").unwrap(), [1, 2].into())].into();
             collect(&group.pool, &GcOptions { drop, ..GcOptions::default() }).unwrap();
         }
@@ -219,7 +220,7 @@ fn processes_save_together_and_one_that_is_killed_costs_only_what_was_not_commit
             assert!(restored(&found.0) == state(rank, step), "rank {rank} of epoch {epoch}");
         }
     }
-    // The next program begins anew, and its session makes garbage of what was not committed.
+    // The next program begins, and its session makes garbage of the uncommitted images.
     let mut group = Group::start(dir.path());
     let (epoch, images) = group.images(5);
     assert_eq!(epoch, 5);

@@ -1,4 +1,5 @@
-//! Checkpoints of many ranks: each rank makes its image, and a committer makes one checkpoint of them.
+//! Checkpoints of many ranks: each rank makes its image, and a committer makes one checkpoint of
+//! them.
 
 use crate::common;
 use crate::members;
@@ -64,7 +65,7 @@ fn what_prunes_and_gcs_leave_is_whole_for_every_rank() {
         for step in 0..12_u64 {
             let at = ((step * 7 + seed) % 5) as usize;
             now[at] = changed(now[at].clone(), ((step + seed) % 40) as usize, seed * 100 + step);
-            // What another rank and another job have already.
+            // Data that another rank and another job have already.
             let copied = now[at]["a"][..4 * PAGE_BYTES].to_vec();
             let beside = now[(at + 1) % 5].get_mut("a").unwrap();
             beside[8 * PAGE_BYTES..12 * PAGE_BYTES].copy_from_slice(&copied);
@@ -152,7 +153,7 @@ fn a_rank_that_dies_before_the_commit_leaves_the_checkpoint_before() {
     check(&pool, "job", &all, "while the program may still commit");
     drop((group, made));
 
-    // The program begins again: its successor's session makes all of that garbage.
+    // The program begins again: the session of its successor makes garbage of all that.
     let mut group = Group::new(&pool, "job", 3);
     for (rank, member) in (0..).zip(&mut group.members) {
         let found = job(&pool, "job").image_of_rank(Select::Newest, rank).unwrap();
@@ -180,8 +181,8 @@ fn a_rank_that_dies_before_the_commit_leaves_the_checkpoint_before() {
     check(&pool, "job", &all, "after its successor");
 }
 
-/// Whatever page of whichever rank is damaged: a scrub says which checkpoints are incomplete, all others are
-/// whole, and what the ranks save next needs nothing of what is lost.
+/// For each damaged page of each rank: a scrub names the incomplete checkpoints, all others are
+/// whole, and the next save of the ranks needs no lost data.
 #[test]
 fn a_scrub_keeps_damage_of_one_rank_from_the_next_checkpoint_of_all() {
     let options = ScrubOptions { sample: Sample::ALL, bytes_per_s: None, dry_run: false };
@@ -286,7 +287,8 @@ fn images_that_do_not_go_together_are_refused() {
     assert_eq!(job(&pool, "job").epochs().unwrap().len(), 1);
 }
 
-/// Reads of packs, and of records, that opening one rank of the newest checkpoint takes.
+/// Returns the reads of packs, and of records, that opening one rank of the newest checkpoint
+/// takes.
 fn reads(ranks: Rank, rank: Rank) -> (u64, u64) {
     let world = World::new();
     let mut group = Group::new(&world.pool(), "job", ranks);

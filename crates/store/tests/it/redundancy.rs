@@ -1,5 +1,5 @@
-//! Pools whose targets fail: whatever is lost within their redundancy, every checkpoint is there, gcs and
-//! scrubs go on, and nothing is taken for lost that is only away.
+//! Pools whose targets fail: whatever is lost within their redundancy, every checkpoint is there,
+//! gcs and scrubs go on, and data that is only away does not count as lost.
 
 use crate::common;
 
@@ -15,7 +15,7 @@ use std::sync::Arc;
 const SCRUB: ScrubOptions = ScrubOptions { sample: Sample::ALL, bytes_per_s: None, dry_run: false };
 
 struct Fixture {
-    /// The log, and as many targets as there are.
+    /// The log, and all targets.
     world: FaultWorld,
     targets: usize,
     rule: Redundancy,
@@ -71,7 +71,7 @@ fn save(pool: &Pool, states: &[State]) {
     states.iter().for_each(|state| drop(program.save(state).unwrap()));
 }
 
-/// Every checkpoint is what it was.
+/// Checks that every checkpoint is unchanged.
 fn check(pool: &Pool, states: &[State], what: &str) {
     for (epoch, state) in (1..).zip(states) {
         let restored = Program::start(pool, "job").restore(Select::Epoch(epoch));
@@ -104,8 +104,8 @@ fn every_byte_of_a_shard_may_be_wrong_and_a_scrub_mends_it() {
     }
 }
 
-/// A repair or a scrub was killed while it wrote a shard anew. What it has left behind is not a save under way: the next
-/// scrub mends the pack, and says so if it cannot.
+/// A repair or a scrub was killed while it rewrote a shard. Its leftover is no save under way: the
+/// next scrub repairs the pack, and reports it if it cannot.
 #[test]
 fn what_a_killed_repair_has_left_behind_hides_no_damage() {
     for lost in [1, 2] {
@@ -116,7 +116,7 @@ fn what_a_killed_repair_has_left_behind_hides_no_damage() {
         let (targets, _) = fixture.open();
         for (name, on, length) in shards.take(lost) {
             targets[on].delete(name).unwrap();
-            // It was killed: nothing removes the part.
+            // The process was killed: nothing removes its part.
             std::mem::forget(targets[on].create(name, length).unwrap());
         }
         let report = scrub(&fixture.pool(), &SCRUB).unwrap();
@@ -131,8 +131,8 @@ fn what_a_killed_repair_has_left_behind_hides_no_damage() {
     }
 }
 
-/// A program stands still, or has been killed, in the middle of a save. Shards that it has begun and not finished are no
-/// fault of the pack.
+/// A program stands still, or has been killed, in the middle of a save. Its unfinished shards are
+/// no fault of the pack.
 #[test]
 fn a_scrub_finds_nothing_wrong_with_a_pack_that_is_being_written() {
     for (targets, rule) in rules() {
@@ -164,8 +164,8 @@ fn a_scrub_finds_nothing_wrong_with_a_pack_that_is_being_written() {
     }
 }
 
-/// While targets are away, saves, restores, gcs and scrubs go on, and what they leave is mended when the
-/// targets are back as they were.
+/// While targets are away, saves, restores, gcs and scrubs go on, and their gaps are repaired when
+/// the targets are back as they were.
 #[test]
 fn work_goes_on_while_targets_are_away() {
     for (targets, rule) in rules() {
@@ -189,12 +189,12 @@ fn work_goes_on_while_targets_are_away() {
         // With more targets than a stripe has parts, a pack need not have been on both.
         let left = if targets == usize::from(rule.geometry(0).k) + m { 0 } else { m as i64 - 1 };
         assert!(spare(&pool)[0] <= left, "{what}: m targets of all are away");
-        // It is not whole, and nothing is damaged.
+        // The pool is not whole, but nothing is damaged.
         let report = scrub(&fixture.pool(), &SCRUB).unwrap();
         assert!(!report.is_whole() && !report.is_incomplete(), "{what}: {report:?}");
         assert!(report.damaged.is_empty() && report.repaired == 0, "{what}: {report:?}");
         collect(&fixture.pool(), &GcOptions::default()).unwrap();
-        // One more than it survives: nothing is said to be lost, and nothing is done.
+        // One more than it survives: nothing is reported as lost, and nothing is done.
         fixture.world.set_away(m, true);
         match Program::start(&fixture.pool(), "job").restore(Select::Newest) {
             Ok(restored) => assert!(restored.unwrap().1 == states[1], "{what}"),
@@ -211,7 +211,8 @@ fn work_goes_on_while_targets_are_away() {
             fixture.world.set_away(target, false);
         }
         check(&fixture.pool(), &states[..2], &what);
-        // What a gc has deleted meanwhile is seen on them again, and goes with the next.
+        // Shards that a gc has deleted meanwhile appear on them again, and the next gc deletes
+        // them.
         collect(&fixture.pool(), &GcOptions::default()).unwrap();
         let repaired = repair(&fixture.pool(), RepairOptions::default()).unwrap();
         assert!(repaired.is_whole(), "{what}: {repaired:?}");
@@ -220,7 +221,7 @@ fn work_goes_on_while_targets_are_away() {
     }
 }
 
-/// At any moment of a save, a gc or a repair, m targets may be lost for good.
+/// At any moment of a save, a gc or a repair, m targets may be lost forever.
 #[test]
 fn targets_may_be_lost_at_any_moment() {
     for (targets, rule) in rules() {
@@ -233,7 +234,7 @@ fn targets_may_be_lost_at_any_moment() {
             let world = fixture.world.clone();
             save(&fixture.pool(), &states[..1]);
             committed.push(states[0].clone());
-            // It goes while an operation is under way, from another thread's point of view.
+            // It is lost while an operation of another thread is under way.
             let at = world.ops() + step;
             let (sender, is_due) = std::sync::mpsc::channel();
             world.fail_when(move |op, _| {

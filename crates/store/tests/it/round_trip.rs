@@ -1,4 +1,4 @@
-//! What is saved comes back, and unchanged things cost next to nothing.
+//! Saved states come back, and unchanged data costs next to nothing.
 
 use crate::common;
 
@@ -32,7 +32,8 @@ fn a_state_comes_back() {
     assert!(restored == state);
 }
 
-/// What other ranks have of a region is kept with it, and what cannot be is refused.
+/// The parts of a region that other ranks have are described with it, and impossible ones are
+/// refused.
 #[test]
 fn parts_of_global_arrays_are_described() {
     let pool = memory_pool();

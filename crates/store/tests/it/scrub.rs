@@ -1,4 +1,4 @@
-//! Scrubs: what is found, what becomes of it, and what saves make of that.
+//! Scrubs: which faults they find, how they deal with them, and how saves go on after that.
 
 use crate::common;
 use crate::stepped;
@@ -54,8 +54,8 @@ fn past(pool: &Pool) -> Expected {
     expected
 }
 
-/// All that is not said to be incomplete is whole. The rest is damaged, or whole again: a save may have
-/// stored anew what it had lost.
+/// Checks that all checkpoints that are not in `incomplete` are whole. The others are damaged, or
+/// whole again: a save may have stored the lost data again.
 fn check(
     pool: &Pool,
     expected: &Expected,
@@ -109,7 +109,7 @@ fn what_is_whole_is_left_alone() {
     check(&pool, &expected, &BTreeMap::new(), "whole");
 }
 
-/// It may have read for hours: what it found is told, whatever keeps it from mending.
+/// A scrub may have read for hours: it reports its findings, whatever keeps it from a repair.
 #[test]
 fn damage_is_told_though_another_collects() {
     let world = FaultWorld::with_locks();
@@ -127,7 +127,7 @@ fn damage_is_told_though_another_collects() {
     assert!(report.blocked.is_none() && report.heal.condemned.len() == 1, "{report:?}");
 }
 
-/// Packs that are missing cannot be read, and are told all the same.
+/// Missing packs cannot be read, and are reported all the same.
 #[test]
 fn what_is_missing_is_told_though_another_collects() {
     let world = FaultWorld::with_locks();
@@ -141,7 +141,7 @@ fn what_is_missing_is_told_though_another_collects() {
     assert!(report.is_incomplete() && report.blocked.unwrap().kind() == ErrorKind::Retry);
 }
 
-/// Wherever it fails, what was found and done by then is told.
+/// Wherever a scrub fails, it reports its findings and work until then.
 #[test]
 fn what_a_scrub_did_is_told_though_it_fails() {
     let prepare = |world: &FaultWorld| {
@@ -161,7 +161,7 @@ fn what_a_scrub_did_is_told_though_it_fails() {
         if world.ops() <= failing {
             break;
         }
-        // Whoever did the rest found the same.
+        // The scrub that did the rest has found the same.
         let again = scrub(&pool(&world), &options(false)).unwrap();
         assert!(again.blocked.is_none(), "{what}, {again:?}");
         let incomplete = |job| again.heal.incomplete.get(job);
@@ -174,7 +174,7 @@ fn what_a_scrub_did_is_told_though_it_fails() {
     assert!(blocked > 4 && told > 0, "{blocked} blocked, {told} told");
 }
 
-/// Every page of every pack is damaged in turn, with two programs at work.
+/// Every page of every pack is damaged in turn, while two programs run.
 #[test]
 fn whatever_page_is_damaged_the_next_saves_are_whole() {
     let calm = FaultWorld::new();
@@ -186,7 +186,7 @@ fn whatever_page_is_damaged_the_next_saves_are_whole() {
         let world = FaultWorld::new();
         let pool = pool(&world);
         let mut expected = { past(&pool) };
-        // One that goes on, and one that begins without a look at the past.
+        // One program goes on, and one begins without a look at the past.
         let programs = [("a", Program::start(&pool, "a")), ("b", Program::start(&pool, "b"))];
         for (job, program) in &programs {
             program.restore(Select::Newest).unwrap();
@@ -213,7 +213,7 @@ fn whatever_page_is_damaged_the_next_saves_are_whole() {
                 assert!(restored.is_err(), "{what}: epoch {epoch} of {job} is whole");
             }
         }
-        // A gc is not stopped by what is incomplete, and nothing stands in the way of the next saves.
+        // Incomplete checkpoints stop no gc, and nothing hinders the next saves.
         gc(&pool).unwrap_or_else(|e| panic!("{what}: {e}"));
         for (job, program) in &programs {
             let next = changed(expected[job].values().last().unwrap().clone(), 22, 6);
@@ -236,7 +236,7 @@ fn whatever_page_is_damaged_the_next_saves_are_whole() {
         for (job, epochs) in &again.heal.incomplete {
             assert!(epochs.is_subset(&report.heal.incomplete[job]), "{what}: {again:?}");
         }
-        // Given up, nothing is left of it.
+        // After they are given up, no damage is left.
         let drop = again.heal.incomplete.clone();
         collect(&pool, &GcOptions { drop, ..GcOptions::default() }).unwrap();
         assert!(scrub(&pool, &options(false)).unwrap().is_whole(), "{what}");
@@ -248,8 +248,8 @@ fn whatever_page_is_damaged_the_next_saves_are_whole() {
     drop(expected);
 }
 
-/// A gc that was to move what is left of a pack, and finds a chunk of it damaged, leaves the pack where it is: the medium
-/// may give the chunk back.
+/// A gc finds a chunk damaged in a pack whose rest it was to move. It leaves the pack where it is:
+/// the medium may return the chunk later.
 #[test]
 fn a_pack_of_which_a_gc_could_not_move_all_stays() {
     let (first, drop) = (state(1), [(name("a"), [1].into())].into());
@@ -290,7 +290,7 @@ fn a_second_copy_mends() {
         tuning.index_bytes_max = 0;
         tuning.compression = "none".to_owned();
     });
-    // Without an index both store everything.
+    // Without an index, both jobs store everything.
     Program::start(&pool, "a").save(&state(1)).unwrap();
     Program::start(&pool, "b").save(&state(1)).unwrap();
     let shards = world.target().list().unwrap();
@@ -311,7 +311,7 @@ fn a_missing_pack_is_damage_and_all_missing_are_none() {
     let expected = past(&pool);
     let shards = world.target().list().unwrap();
     let sessions: Vec<_> = shards.iter().map(|shard| shard.pack.session()).collect();
-    // Of `a`'s second checkpoint, or of `b`.
+    // A pack of `a`'s second checkpoint, or of `b`.
     let missing = *shards.iter().find(|s| s.pack.count() == 1).unwrap_or(&shards[0]);
     world.target().delete(missing).unwrap();
     let report = scrub(&pool, &options(false)).unwrap();
@@ -369,18 +369,18 @@ fn files_are_read_again() {
     let report = scrub(&pool, &options(false)).unwrap();
     assert_eq!(report.heal.lost, 1, "{report:?}");
     assert_eq!(report.heal.incomplete, [(name("files"), [1, 2].into())].into());
-    // Nothing has changed, yet nothing may be taken over.
+    // No file has changed, yet nothing may be taken over.
     assert_eq!(put(), 3);
     let verified = job.verify(Some(3)).unwrap();
     assert_eq!(verified.findings, [], "{verified:?}");
     gc(&pool).unwrap();
     assert_eq!(job.verify(Some(3)).unwrap().findings, []);
-    // And with it what the others had lost is there again.
+    // This also restores the data that the others had lost.
     assert!(scrub(&pool, &options(false)).unwrap().is_whole());
     assert_eq!(job.verify(None).unwrap().findings, []);
 }
 
-/// Seen by several processes, one of which is stopped at steps.
+/// A pool that several processes use, one of which is stopped at steps.
 fn stepped(world: &FaultWorld, steps: &Steps) -> Pool {
     let (target, log): (Arc<dyn Target>, Arc<dyn ManifestLog>) = (world.target(), world.log());
     pool_of(
@@ -389,7 +389,7 @@ fn stepped(world: &FaultWorld, steps: &Steps) -> Pool {
     )
 }
 
-/// A page of data is damaged, and a whole scrub passes before a save's step.
+/// A page of data is damaged, and a whole scrub runs before a step of a save.
 fn scrub_within_a_save(job: &'static str, page: usize, at: u64) -> bool {
     let world = FaultWorld::new();
     let mut expected = past(&pool(&world));
@@ -423,7 +423,8 @@ fn scrub_within_a_save(job: &'static str, page: usize, at: u64) -> bool {
             stats.epoch
         }
     };
-    // A save that was over before the scrub had looked may be incomplete; the next one is not.
+    // A save that was over before the scrub had read the page may be incomplete; the next one is
+    // not.
     let again = changed(next, 14, 10);
     epoch = epoch.max(program.save(&again).unwrap_or_else(|e| panic!("{what}: {e}")).epoch);
     let pool = pool(&world);
@@ -468,7 +469,7 @@ fn a_gc_within_a_scrub_at_every_step() {
         let other = pool(&world);
         steps.hook(move |number, _| {
             if number == at {
-                // It may find the damage itself, and leaves it where it is.
+                // The gc may find the damage itself, and leaves it where it is.
                 let _ = gc(&other);
             }
         });

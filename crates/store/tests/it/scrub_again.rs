@@ -1,4 +1,4 @@
-//! Scrubs behind earlier ones: what one has found, the next ones know.
+//! Scrubs after earlier ones: the next ones know the findings of one.
 
 use crate::common;
 
@@ -27,8 +27,8 @@ fn saved(world: &FaultWorld, program: &Program, state: &State) -> ShardName {
     now.find(|shard| !before.contains(shard)).unwrap()
 }
 
-/// A scrub has recorded that checkpoint 2 lacks something. A second one finds damage for which another job has a copy, so it
-/// loses nothing, and writes the job a new archive.
+/// A scrub has recorded that checkpoint 2 lacks data. A second one finds damage for which another
+/// job has a copy, so it loses nothing, and writes the job a new archive.
 #[test]
 fn a_hurt_checkpoint_stays_hurt_when_later_damage_is_mended() {
     let world = FaultWorld::new();

@@ -26,7 +26,7 @@ fn over(faults: &FaultWorld) -> World {
     World { target: faults.target(), log: faults.log() }
 }
 
-/// Damages the page of a state where it is stored.
+/// Damages the page of a state in its pack.
 fn damage(faults: &FaultWorld, state: &State) -> ShardName {
     let needle = &state["a"][BAD_PAGE * PAGE_BYTES..][..64];
     let target = faults.target();
@@ -49,14 +49,14 @@ fn scrubbed(pool: &Pool) -> ScrubReport {
     scrub(pool, &all).unwrap()
 }
 
-/// Drops a checkpoint, and collects if so asked.
+/// Drops a checkpoint, and collects if `collects` is set.
 fn prune(pool: &Pool, job: &str, epoch: Epoch, collects: bool) {
     let drop = [(JobName::new(job).unwrap(), [epoch].into())].into();
     let thoroughness = Thoroughness { collect: collects, ..Thoroughness::default() };
     collect(pool, &GcOptions { drop, thoroughness, ..GcOptions::default() }).unwrap();
 }
 
-/// A save whose program has opened its session and stored everything, and does not append yet.
+/// Stops a save whose program has opened its session and stored everything, before it appends.
 fn stopped_before_its_commit(
     world: &World,
     job: &'static str,
@@ -74,7 +74,8 @@ fn stopped_before_its_commit(
     Stopped::at(world, ("append", 1), || true, save)
 }
 
-/// A save that shares damaged data fails, and the next one stores everything anew.
+/// Checks that a save that shares damaged data fails, and that the next one stores everything
+/// again.
 fn check_that_it_starts_anew(
     world: &World,
     job: &str,
@@ -92,8 +93,9 @@ fn check_that_it_starts_anew(
     assert!(restored.unwrap().unwrap().1 == *state, "epoch {epoch} of {job}");
 }
 
-/// A scrub tells a job by a sweep that a pack is condemned: it is damaged, or lost, so that no gc lists it. Before the
-/// program of that job appends anything, a gc puts an archive in the place of all records.
+/// A scrub reports a condemned pack to a job by a sweep: the pack is damaged, or lost, so that no
+/// gc lists it. Before the program of that job appends anything, a gc replaces all records by an
+/// archive.
 #[test]
 fn an_archive_says_again_what_a_session_has_not_answered() {
     for is_lost in [false, true] {
@@ -119,8 +121,8 @@ fn archive_before_an_answer(is_lost: bool) {
     check_that_it_starts_anew(&world, "b", saver.go_on(), &shares);
 }
 
-/// The session of "0" has let a damaged pack go that "b" names. A scrub that finds other damage writes "0" an archive, and
-/// a program of "0" begins before the scrub has told "b".
+/// The session of "0" has released a damaged pack that "b" names. A scrub that finds other damage
+/// writes "0" an archive, and a program of "0" begins before the scrub has reported to "b".
 #[test]
 fn an_archive_of_a_scrub_says_again_what_a_session_had_let_go() {
     let faults = FaultWorld::new();
@@ -140,7 +142,7 @@ fn an_archive_of_a_scrub_says_again_what_a_session_had_let_go() {
     // Its session, the archive of "0", twice.
     let second = stopped(3);
     drop(program);
-    // A save of so much looks in the checkpoints of other jobs.
+    // A save of this size reads the checkpoints of other jobs.
     let mut shares = changed(state(1), 11, 99);
     shares.insert("c".to_owned(), noise(3, 500_000));
     let saver = stopped_before_its_commit(&world, "0", None, shares.clone());
@@ -149,8 +151,8 @@ fn an_archive_of_a_scrub_says_again_what_a_session_had_let_go() {
     assert!(first.go_on().unwrap().blocked.is_some(), "the second scrub has fenced it");
 }
 
-/// A prune has dropped the checkpoint that a save goes on from. So a scrub finds the damage in a pack that no checkpoint
-/// names, and calls no checkpoint incomplete.
+/// A prune has dropped the checkpoint that a save continues. So a scrub finds the damage in a pack
+/// that no checkpoint names, and calls no checkpoint incomplete.
 #[test]
 fn a_save_that_goes_on_from_a_dropped_checkpoint_starts_anew() {
     let faults = FaultWorld::new();
@@ -166,8 +168,8 @@ fn a_save_that_goes_on_from_a_dropped_checkpoint_starts_anew() {
     check_that_it_starts_anew(&world, "a", saver.go_on(), &next);
 }
 
-/// The newest checkpoint in the other pool, from which a copy takes over, proves damaged there at any step of the copy. The
-/// checkpoints that the copy commits after that are whole.
+/// The newest checkpoint at the destination, on which a copy builds, proves damaged at any step of
+/// the copy. The checkpoints that the copy commits after that are whole.
 #[test]
 fn a_copy_takes_nothing_over_from_a_checkpoint_that_proves_damaged() {
     for at in 0.. {

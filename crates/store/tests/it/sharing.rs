@@ -1,4 +1,4 @@
-//! Chunks shared between jobs: found, borrowed, and resolved by each manifest on its own.
+//! Chunks shared between jobs: found, listed as foreign, and resolved by each manifest on its own.
 
 use crate::common;
 use crate::stepped;
@@ -41,7 +41,7 @@ fn another_job_stores_the_same_state_for_nearly_nothing() {
             let second = Program::start(&pool, "second").save(&state).unwrap();
             assert!(second.known_bytes > 4 << 20, "{second:?}");
             assert!(second.new_bytes < 100 << 10, "{second:?}");
-            // And a third from the second's places.
+            // A third job shares the extents that the second lists.
             let third = Program::start(&pool, "third").save(&state).unwrap();
             assert!(third.new_bytes < 100 << 10, "{third:?}");
             for job in ["first", "second", "third"] {
@@ -56,7 +56,7 @@ fn a_program_that_begins_anew_finds_what_it_stored() {
     let pool = memory_pool();
     let state = states();
     Program::start(&pool, "job").save(&state).unwrap();
-    // Without a restore nothing is known of the first checkpoint but what the pool says.
+    // Without a restore, the program knows of the first checkpoint only from the pool.
     let again = Program::start(&pool, "job").save(&state).unwrap();
     assert!(again.epoch == 2 && again.new_bytes < 100 << 10, "{again:?}");
     restores(&pool, "job", &state);
@@ -91,7 +91,7 @@ fn a_sample_of_the_index_finds_most() {
     restores(&pool, "second", &state);
 }
 
-/// A gc puts archives in the place of manifests; what these list is found there.
+/// A gc replaces manifests by archives; their contents are found there.
 #[test]
 fn what_an_archive_keeps_is_shared_as_well() {
     let pool = memory_pool();
@@ -116,7 +116,7 @@ fn prune(pool: &Pool, job: &str, epoch: Epoch) {
     collect(pool, &GcOptions { drop, ..GcOptions::default() }).unwrap();
 }
 
-/// Each of these programs begins anew, so no checkpoint lists what those before it stored.
+/// Each of these programs begins a chain, so no checkpoint lists the chunks of those before it.
 #[test]
 fn what_only_an_older_checkpoint_holds_is_shared_as_well() {
     let pool = memory_pool();
@@ -138,7 +138,7 @@ fn a_program_that_went_back_finds_what_came_after() {
     for seed in 1..=3 {
         program.save(&one(seed)).unwrap();
     }
-    // The same program, and then others that follow on what it went back to.
+    // The same program, and then others that follow the checkpoint to which it went back.
     program.restore(Select::Epoch(1)).unwrap().unwrap();
     let again = program.save(&one(2)).unwrap();
     assert!(again.epoch == 4 && again.new_bytes < 30 << 10, "{again:?}");
@@ -153,7 +153,7 @@ fn a_program_that_went_back_finds_what_came_after() {
     assert!(pool.jobs().unwrap().len() == 1);
 }
 
-/// A pruned checkpoint's chunks are gone, and a session that has read the index before is told.
+/// A pruned checkpoint's chunks are gone, and a session that has read the index before learns it.
 #[test]
 fn what_was_pruned_is_stored_anew() {
     let pool = memory_pool();
@@ -171,7 +171,8 @@ fn what_was_pruned_is_stored_anew() {
     restores(&pool, "third", &one(2));
 }
 
-/// A program returns to a page that it has stored, and that a gc has dropped since with the only checkpoint that had it.
+/// A program returns to a page that it has stored. A gc has dropped the page since, with the only
+/// checkpoint that had it.
 #[test]
 fn what_a_program_stored_and_a_gc_dropped_is_stored_anew() {
     let pool = memory_pool();
@@ -187,7 +188,7 @@ fn what_a_program_stored_and_a_gc_dropped_is_stored_anew() {
     restores(&pool, "job", &changed(one(1), 5, 2));
 }
 
-/// Whoever shared with a checkpoint of which something is lost would lose it, too.
+/// A job that shared with an incomplete checkpoint would lose the data, too.
 #[test]
 fn damage_that_was_found_is_not_shared() {
     for found_by in ["a lazy restore", "a scrub"] {
@@ -223,7 +224,7 @@ fn damage_that_was_found_is_not_shared() {
     }
 }
 
-/// Of a line of checkpoints the last one tells all, and what does not pay is not looked at.
+/// The last checkpoint of a chain lists everything, and unprofitable reads are left out.
 #[test]
 fn a_long_past_costs_little() {
     const EPOCHS: usize = 300;
@@ -251,7 +252,7 @@ fn a_long_past_costs_little() {
         let saved = program.save(&saved).unwrap();
         (saved, shards.load(Ordering::Relaxed), records.load(Ordering::Relaxed))
     };
-    // A page: nothing pays but the newest record.
+    // A page: only the newest record is worth reading.
     let page = State::from([("b".to_owned(), noise(9, 70 << 10))]);
     let (_, shards, records) = reads(page);
     assert!(shards <= 12 && records <= 12, "{shards} shards, {records} records");
@@ -260,11 +261,11 @@ fn a_long_past_costs_little() {
     let (saved, shards, records) = reads(much);
     assert!(records > EPOCHS as u64 && records < EPOCHS as u64 + 20, "{records} records");
     assert!(shards <= 40, "{shards} shards");
-    // The first epoch has it but for one chunk; the later ones have changed it page by page.
+    // The first epoch has all but one chunk; the later ones have changed it page by page.
     assert!(saved.known_bytes >= (1 << 20) - (16 << 10), "{saved:?}");
 }
 
-/// A prune decides and moves nothing: until a gc has come, the records of a job that was given up are there.
+/// A prune decides and moves nothing: until a gc runs, the records of a job that was given up stay.
 #[test]
 fn dropped_checkpoints_cost_little() {
     const EPOCHS: Epoch = 400;
@@ -288,7 +289,7 @@ fn dropped_checkpoints_cost_little() {
     assert!(records < EPOCHS / 2, "{records} records");
 }
 
-/// What lists much of what another job needs is listed itself, instead of each place.
+/// A segment with much of another job's needs is shared as a whole, instead of each extent.
 #[test]
 fn who_shares_nearly_everything_stores_nearly_nothing() {
     let pool = memory_pool();
@@ -300,10 +301,10 @@ fn who_shares_nearly_everything_stores_nearly_nothing() {
     assert!(first.raw_bytes > 3000 * PAGE_BYTES as u64, "{first:?}");
     let tree_bytes = first.node_bytes;
     let second = Program::start(&pool, "second").save(&state).unwrap();
-    // Its own page tree, and no list of 3000 places.
+    // Its own page tree, and no list of 3000 extents.
     assert!(second.new_bytes < tree_bytes + (20 << 10), "{second:?}");
     restores(&pool, "second", &state);
-    // The lender goes, and whoever shares keeps what it needs.
+    // The first job drops the state, and the jobs that share it keep it.
     let third = Program::start(&pool, "third");
     third.save(&state).unwrap();
     drop(third);
@@ -317,7 +318,8 @@ fn who_shares_nearly_everything_stores_nearly_nothing() {
     }
 }
 
-/// Pages of noise, each between two of zeros and so a chunk of its own: page `i` as in epoch `of(i)`.
+/// Returns pages of noise, each between two of zeros and so a chunk of its own: page `i` as in
+/// epoch `of(i)`.
 fn lone_pages(count: usize, of: impl Fn(usize) -> usize) -> State {
     let mut bytes = Vec::new();
     for page in 0..count {
@@ -338,7 +340,7 @@ fn chunks_in_no_order_that_segments_know_cost_little_to_look_for() {
         first.save(&lone_pages(768, |_| epoch)).unwrap();
     }
     let before = steps.read_bytes();
-    // Each chunk in another segment than the one before.
+    // Each chunk is in another segment than the one before.
     let mixed = lone_pages(768, |page| page % 6);
     let second = Program::start(&pool, "second").save(&mixed).unwrap();
     let read = steps.read_bytes() - before;

@@ -1,5 +1,5 @@
-//! Chunks of which only some pages are in use: a gc leaves slices of them. What reads, saves, copies and mends
-//! beside them.
+//! Chunks with only some pages in use: a gc leaves slices of them. Reads, saves, copies and repairs
+//! run beside them.
 
 use crate::common;
 use crate::stepped;
@@ -34,7 +34,7 @@ fn state(seed: u64) -> State {
     State::from([("a".to_owned(), noise(seed, 120_000)), ("b".to_owned(), vec![seed as u8; 50])])
 }
 
-/// Every third page is another one.
+/// Replaces every third page.
 fn scattered(mut state: State, seed: u64) -> State {
     for (number, page) in state.get_mut("a").unwrap().chunks_mut(PAGE_BYTES).enumerate() {
         if number % 3 == 1 {
@@ -96,7 +96,7 @@ fn a_pruned_pool_holds_pages_in_use_and_little_else() {
     }
 }
 
-/// Bytes that a restore of the newest checkpoint reads.
+/// Returns the bytes that a restore of the newest checkpoint reads.
 fn read_bytes(pool: &Pool) -> u64 {
     let program = Program::start(pool, "job");
     let done = program.job.restore(
@@ -110,7 +110,7 @@ fn read_bytes(pool: &Pool) -> u64 {
     done.unwrap().unwrap().stats.read_bytes
 }
 
-/// What was dropped comes again, after its pages are gone: it is stored anew.
+/// Dropped data comes again, after its pages are gone: it is stored again.
 #[test]
 fn a_save_does_not_rely_on_pages_that_are_gone() {
     let pool = memory_pool();
@@ -135,7 +135,7 @@ fn a_save_does_not_rely_on_pages_that_are_gone() {
     Program::start(&pool, "other").save(&first).unwrap();
     check(&pool, "job", &[(2, &second), (3, &first), (4, &first)]);
     check(&pool, "other", &[(1, &first)]);
-    // The pages that both need are there in two forms by now.
+    // The pages that both need exist in two forms by now.
     prune(&pool, "job", &[3, 4]);
     check(&pool, "job", &[(2, &second)]);
     check(&pool, "other", &[(1, &first)]);
@@ -177,7 +177,7 @@ fn programs_go_on_beside_a_gc_that_cuts_their_chunks() {
     check(&pool, "job", &[(epoch, &before), (epoch + 1, &next)]);
 }
 
-/// Within a session: what a restored checkpoint names may be there as slices only.
+/// Within a session: the chunks that a restored checkpoint names may exist as slices only.
 #[test]
 fn a_program_that_goes_back_does_not_take_slices_for_chunks() {
     let pool = memory_pool();
@@ -186,7 +186,7 @@ fn a_program_that_goes_back_does_not_take_slices_for_chunks() {
     program.save(&first).unwrap();
     program.save(&second).unwrap();
     prune(&pool, "job", &[1]);
-    // It hears of the gc, and forgets what it knew.
+    // It learns of the gc, and forgets what it knew.
     program.save(&state(7)).unwrap();
     program.restore(Select::Epoch(2)).unwrap();
     let mut third = second.clone();
@@ -196,8 +196,8 @@ fn a_program_that_goes_back_does_not_take_slices_for_chunks() {
     check(&pool, "job", &[(2, &second), (epoch, &third)]);
 }
 
-/// A save that has found a chunk in its own past is held up before its commit, and a gc cuts that chunk to the
-/// pages that checkpoints need.
+/// A save that has found a chunk in its own past is held up before its commit, and a gc cuts that
+/// chunk to the pages that checkpoints need.
 #[test]
 fn a_save_under_way_keeps_the_whole_of_what_a_gc_cuts() {
     let world = World::new();
@@ -232,7 +232,8 @@ fn a_save_under_way_keeps_the_whole_of_what_a_gc_cuts() {
     check(&world.pool(), "job", &[(3, &third)]);
 }
 
-/// A gc has cut chunks and is about to tell the job, which saves meanwhile, and finds one of them in its own past.
+/// A gc has cut chunks and is about to report to the job, which saves meanwhile, and finds one of
+/// them in its own past.
 #[test]
 fn a_save_while_a_gc_tells_keeps_the_whole_of_what_it_cut() {
     let world = World::new();
@@ -267,7 +268,7 @@ fn a_save_while_a_gc_tells_keeps_the_whole_of_what_it_cut() {
     check(&world.pool(), "job", &[(2, &second), (3, &third)]);
 }
 
-/// Two jobs have stored the same chunk without knowing of each other, and need other pages of it.
+/// Two jobs have stored the same chunk independently, and need other pages of it.
 #[test]
 fn of_equal_chunks_each_job_keeps_its_own_pages() {
     let pool = tuned(|tuning| tuning.index_bytes_max = 0);
@@ -295,7 +296,7 @@ fn of_equal_chunks_each_job_keeps_its_own_pages() {
     }
 }
 
-/// A slice is mended by the whole chunk of another job, and lost with the last copy of it.
+/// A whole chunk of another job repairs a slice, which is lost with its last copy.
 #[test]
 fn a_damaged_slice_is_mended_by_its_whole_chunk() {
     for is_elsewhere in [true, false] {
@@ -330,7 +331,7 @@ fn a_damaged_slice_is_mended_by_its_whole_chunk() {
             check(&pool(), "other", &[(1, &first)]);
         } else {
             assert_eq!((heal.lost, &heal.incomplete[&name("job")]), (1, &[2].into()), "{heal:?}");
-            // A save stores anew what was lost.
+            // A save stores the lost data again.
             let program = Program::start(&pool(), "job");
             program.save(&second).unwrap();
             drop(program);
@@ -341,7 +342,8 @@ fn a_damaged_slice_is_mended_by_its_whole_chunk() {
     }
 }
 
-/// A copy sends slices, not again what is there, and never relies on a slice with fewer pages.
+/// A copy sends slices, never what the destination has, and never relies on a slice with fewer
+/// pages.
 #[test]
 fn copies_of_slices_are_whole_and_are_sent_once() {
     let (from, to) = (memory_pool(), memory_pool());
@@ -357,7 +359,8 @@ fn copies_of_slices_are_whole_and_are_sent_once() {
     let report = copy(&from, &to, &CopyOptions::default()).unwrap();
     assert!((115_000..140_000).contains(&bytes(&report)[0]), "{report:?}");
     check(&to, "job", &[(2, &second)]);
-    // A change of one page in each block makes new leaves, which name slices that are there.
+    // A change of one page in each block makes new leaves, which name slices that the destination
+    // has.
     let program = Program::start(&from, "job");
     program.restore(Select::Newest).unwrap();
     let mut now = second.clone();
@@ -371,7 +374,8 @@ fn copies_of_slices_are_whole_and_are_sent_once() {
     assert!(bytes(&report).iter().all(|sent| *sent < 10_000), "{:?}", bytes(&report));
     let kept: Vec<(Epoch, &State)> = states.iter().map(|(e, s)| (*e, s)).collect();
     check(&to, "job", &kept);
-    // There fewer checkpoints are kept, so there are fewer pages. What is sent then relies on none that lack.
+    // The destination keeps fewer checkpoints, so fewer pages. The next copy relies on none that it
+    // lacks.
     let older: Vec<Epoch> = (2..14).collect();
     prune(&to, "job", &older);
     let program = Program::start(&from, "job");
@@ -381,7 +385,7 @@ fn copies_of_slices_are_whole_and_are_sent_once() {
     let epoch = program.save(&back).unwrap().epoch;
     drop(program);
     copy(&from, &to, &CopyOptions::default()).unwrap();
-    // A chunk may be there in two slices by now, each with pages that the other lacks.
+    // The destination may have a chunk in two slices by now, each with pages that the other lacks.
     for _ in 0..2 {
         check(&to, "job", &[(14, &states[12].1), (epoch, &back)]);
         prune(&to, "job", &[]);
@@ -389,7 +393,7 @@ fn copies_of_slices_are_whole_and_are_sent_once() {
     check(&from, "job", &[(2, &second), (epoch, &back)]);
 }
 
-/// A gc there cuts what a copy under way relies on.
+/// A gc at the destination cuts chunks that a copy under way relies on.
 #[test]
 fn a_copy_under_way_keeps_the_slices_that_it_relies_on() {
     let from = memory_pool();
@@ -437,7 +441,7 @@ fn a_copy_under_way_keeps_the_slices_that_it_relies_on() {
     }
 }
 
-/// What `usage` says becomes free counts pages, as the gc does.
+/// The bytes that `usage` expects to become free count pages, as the gc does.
 #[test]
 fn usage_counts_pages_as_a_gc_does() {
     let pool = tuned(|tuning| tuning.compression = "none".to_owned());
@@ -455,7 +459,7 @@ fn usage_counts_pages_as_a_gc_does() {
     check(&pool, "job", &[(2, &second)]);
 }
 
-/// A slice holds no page that a later checkpoint needs without saying so: shapes that shrink and grow.
+/// Slices list every page that they hold for later checkpoints: shapes that shrink and grow.
 #[test]
 fn streams_of_changing_length_are_cut_right() {
     let pool = memory_pool();

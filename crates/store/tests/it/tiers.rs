@@ -1,5 +1,5 @@
-//! Fills and trims that keep a pace: a fill is over with its last pack, no other program waits during a rest, and a
-//! warning says what keeps the fast tier from being trimmed.
+//! Fills and trims that keep a pace: a fill ends with its last pack, and no other program waits
+//! during a rest. A warning names the reason why the fast tier cannot be trimmed.
 
 use crate::common;
 use crate::two_disks;
@@ -19,7 +19,7 @@ use std::thread;
 use std::time::Duration;
 use two_disks::Disks;
 
-/// Nothing here takes as long.
+/// No test here takes as long.
 const HOUR: Duration = Duration::from_secs(3600);
 
 struct Fixture {
@@ -32,12 +32,12 @@ impl Fixture {
         Fixture { world, warnings: Arc::default() }
     }
 
-    /// The pool as a process has it.
+    /// Returns the pool as one process opens it.
     fn pool(&self, tiers: TiersConfig) -> Pool {
         Disks::new(self.world.clone()).pool(tiers, Environment::observed(self.warnings.clone()))
     }
 
-    /// Has a process of another host hold the claim, or no process.
+    /// Makes a process of another host hold the claim, or no process.
     fn claim_by(&self, process: Option<u32>) {
         let (_, log, _) = self.world.process_with(2);
         let job = JobName::targets();
@@ -58,7 +58,7 @@ impl Fixture {
         assert_eq!(log.append_if(&job, behind, record.as_bytes()).unwrap(), Append::Done);
     }
 
-    /// Packs on a target.
+    /// Returns the packs on a target.
     fn packs(&self, target: usize) -> BTreeSet<String> {
         let (targets, ..) = self.world.process_with(2);
         targets[target].list().unwrap().iter().map(|shard| shard.pack.to_string()).collect()
@@ -73,7 +73,7 @@ impl Fixture {
         matches!(log.lock_collecting().unwrap(), Lock::Taken(_))
     }
 
-    /// A job of twelve checkpoints, of a pack each, which was closed. The newest needs the last four packs.
+    /// A closed job of twelve checkpoints, of a pack each. The newest needs the last four packs.
     fn with_checkpoints(world: FaultWorld) -> (Fixture, Pool) {
         let fixture = Fixture::new(world);
         let pool = fixture.pool(TiersConfig { fill: false, ..TiersConfig::default() });
@@ -87,7 +87,7 @@ impl Fixture {
     }
 }
 
-/// What fits into one pack.
+/// Returns a state that fits into one pack.
 fn state(seed: u64) -> State {
     State::from([("a".to_owned(), noise(seed, 100_000))])
 }
@@ -97,13 +97,13 @@ fn paced(keep_fast: u64) -> TiersConfig {
     TiersConfig { bytes_per_s: 1, finish_s: 1 << 20, keep_fast, ..TiersConfig::default() }
 }
 
-/// Does something when a thread rests for its pace, instead of resting.
+/// Makes a call when a thread rests for its pace, instead of resting.
 struct Rests<'a>(Mutex<Box<dyn FnMut() + Send + 'a>>);
 
 impl Scheduler for Rests<'_> {
     fn pause(&self, _: &str) {}
     fn sleep(&self, time: Duration) {
-        // Shorter ones let others have the lock.
+        // Shorter rests let other programs have the lock.
         if time > Duration::from_secs(1) {
             (self.0.lock().unwrap())();
         }
@@ -146,7 +146,7 @@ fn a_paced_fill_is_over_with_its_last_pack() {
     assert!(program.job.finish_fill().wait(HOUR));
     assert_eq!(fixture.warnings(), [""; 0]);
     assert_eq!(fixture.packs(1), fixture.packs(0));
-    // The pause for the first one comes before the second one is copied, and a close ends it.
+    // The pause for the first pack comes before the second is copied, and a close ends it.
     program.save(&state(2)).unwrap();
     assert_eq!(fixture.packs(0).len(), 2);
     program.job.close().unwrap();
@@ -198,7 +198,7 @@ fn a_trim_rests_without_the_lock_and_looks_again() {
     assert!(left.len() == 2 && left.contains(&all[1]), "what the newest needs stays");
 }
 
-/// What a damaged checkpoint needs is not known, so all that it names stays.
+/// The needs of a damaged checkpoint are unknown, so all packs that it names stay.
 #[test]
 fn a_trim_leaves_all_packs_that_a_damaged_checkpoint_names() {
     let (fixture, pool) = Fixture::with_checkpoints(FaultWorld::new());
@@ -240,7 +240,7 @@ fn a_paced_fill_of_a_command_rests_without_the_lock_and_looks_again() {
         let (report, rests) = at_rests(deed, || fill(&pool, options));
         let report = report.unwrap();
         assert_eq!((report.failed, report.left), (vec![], 0), "what is gone is not missed");
-        // A gc copies what the job needs from then on.
+        // A gc copies the data that the job needs from then on.
         let (copied, rested) = if prunes { (1, 1) } else { (12, 11) };
         assert_eq!((report.degraded, rests), (copied, rested), "none behind the last pack");
         assert_eq!(fixture.packs(1), fixture.packs(0));
@@ -291,7 +291,8 @@ fn a_program_warns_once_of_what_keeps_it_from_trimming() {
     assert!(fixture.packs(0).len() < before, "it is trimmed again");
 }
 
-/// The slow tier lags behind: the newest checkpoint that it has whole is all that is left if the fast tier goes.
+/// The slow tier lags behind: without the fast tier, its newest whole checkpoint is all that is
+/// left.
 #[test]
 fn rules_leave_the_newest_checkpoint_of_the_slow_tier() {
     let fixture = Fixture::new(FaultWorld::with_locks());
@@ -313,7 +314,8 @@ fn rules_leave_the_newest_checkpoint_of_the_slow_tier() {
     assert_eq!(epochs(), [5, 6]);
 }
 
-/// The slow tier has no room for what a gc writes. So the gc moves nothing, and what was safe there stays safe.
+/// The slow tier has no room for the packs that a gc writes. So the gc moves nothing, and data that
+/// was safe there stays safe.
 #[test]
 fn a_gc_moves_nothing_that_the_slow_tier_has_no_room_for() {
     let fixture = Fixture::new(FaultWorld::new());

@@ -1,4 +1,4 @@
-//! `usage` against what a gc really frees.
+//! `usage` compared with the bytes that a gc really frees.
 
 use crate::common;
 
@@ -27,7 +27,7 @@ fn past(pool: &Pool) {
     Program::start(pool, "b").save(&changed(state(1), 9, 9)).unwrap();
 }
 
-/// A pool in whose containers nothing is left over because the next chunk does not fit.
+/// A pool whose containers have no gaps before a chunk that does not fit.
 fn roomy_pool() -> Pool {
     let mut config = common::small_config();
     (config.format.container_bytes, config.format.pack_bytes) = (1 << 20, 4 << 20);
@@ -65,13 +65,13 @@ fn what_deleting_frees_is_what_was_said() {
         assert!(said.together.only_bytes >= alone && said.together.needed_bytes <= before);
         let in_packs = planned(&pool).total_bytes;
         let report = drop_epochs(&pool, "a", &epochs);
-        // What the gc writes counts, in whole pages; segments are estimated, for the same packs.
+        // The gc's writes count, in whole pages; segments are estimated, for the same packs.
         let fell = in_packs.saturating_sub(planned(&pool).total_bytes);
         let differ = report.plan.freed_bytes.abs_diff(fell);
         assert!(differ <= 4 * 4096, "{epochs:?}: {fell} freed, planned {}", report.plan);
         let without = said.without.unwrap().freed_bytes;
         assert!(without.abs_diff(fell) < 20_000, "{epochs:?}: {fell} freed, told {without}");
-        // New segments take the place of old ones, which are a few entries here.
+        // New segments replace old ones, which have a few entries here.
         let freed = before as i64 - live_bytes(&pool) as i64;
         let differ = (freed - said.together.only_bytes as i64).abs();
         assert!(differ < 12_000, "{epochs:?}: freed {freed}, said {:?}", said.together);
@@ -144,7 +144,7 @@ fn damage_is_told_and_the_rest_counted() {
     assert_eq!((&told.unknown[0].0, told.unknown[0].1), (&name("b"), 0));
     assert_eq!(told.rows[0].epochs.len(), 4);
     assert!(told.rows[0].needed_bytes > 600_000);
-    // A pack of the other one is damaged: what its checkpoints need cannot be known.
+    // A pack of the other job is damaged: the needs of its checkpoints are unknown.
     let shard = world.target().list().unwrap()[0];
     for page in 1..world.target().length(shard).unwrap() / 4096 {
         world.corrupt(shard, page * 4096 + 50, 1);

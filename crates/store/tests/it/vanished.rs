@@ -1,5 +1,5 @@
-//! Packs that vanish beneath a running program: what it says, what its next save makes of it, and how their files
-//! stay fresh where others delete by age.
+//! Packs that vanish under a running program: its warning, its next save, and the times of its
+//! files, which stay fresh where other programs delete by age.
 
 use crate::common;
 
@@ -17,7 +17,8 @@ fn state(seed: u64) -> State {
     State::from([("a".to_owned(), noise(seed, 300_000)), ("b".to_owned(), vec![seed as u8; 50])])
 }
 
-/// A pool in a world of its own, and its warnings. By a clock that stands still a check is due behind each commit.
+/// A pool in a world of its own, and its warnings. With a clock that stands still, a check is due
+/// behind each commit.
 fn world() -> (FaultWorld, Pool, Arc<Warnings>) {
     let (world, warnings) = (FaultWorld::new(), Arc::new(Warnings::default()));
     let (observer, clock) = (warnings.clone(), Arc::new(FixedClock::default()));
@@ -38,7 +39,7 @@ fn is_suspect(program: &Program, epoch: u64) -> bool {
     found.unwrap().manifest.remarks.suspect
 }
 
-/// The newest checkpoint is the one of this epoch and state.
+/// Checks that the newest checkpoint has this epoch and state.
 #[track_caller]
 fn check(pool: &Pool, job: &str, epoch: u64, state: &State) {
     let found = Program::start(pool, job).restore(Select::Newest).unwrap().unwrap();
@@ -68,7 +69,7 @@ fn the_next_save_stores_anew_what_has_vanished() {
         assert!(told[0].contains(words), "{told:?}");
     }
     assert!(is_suspect(&program, epoch) && !is_suspect(&program, epoch - 1));
-    // The next one needs nothing of what is gone, and neither do those after it.
+    // The next save needs no data that is gone, and neither do those after it.
     for step in 0..2 {
         now = changed(now, 9, 900 + step);
         let stats = program.save(&now).unwrap();
@@ -78,7 +79,7 @@ fn the_next_save_stores_anew_what_has_vanished() {
     assert_eq!(said(&warnings).len(), 1, "{:?}", said(&warnings));
 }
 
-/// A save that must read what is gone says so; the next one needs nothing of it.
+/// A save that must read data that is gone reports it; the next one needs none of it.
 #[test]
 fn a_save_that_meets_what_has_vanished_fails_and_the_next_one_does_not() {
     let (world, pool, warnings) = world();
@@ -112,7 +113,7 @@ fn a_save_that_meets_what_has_vanished_fails_and_the_next_one_does_not() {
     check(&pool, "job", epoch, &now);
 }
 
-/// Packs that a checkpoint names and does not need: it is not called lost.
+/// Packs that a checkpoint names and does not need are gone: the checkpoint does not count as lost.
 #[test]
 fn a_checkpoint_that_needs_nothing_of_what_is_gone_is_not_called_lost() {
     let (_world, pool, warnings) = world();
@@ -157,7 +158,7 @@ fn what_vanished_is_not_taken_from_the_index() {
     check(&pool, "job", epoch, &now);
 }
 
-/// A target that cannot be asked has lost nothing.
+/// A target that does not respond has lost nothing.
 #[test]
 fn errors_of_a_check_are_no_loss() {
     let (world, pool, warnings) = world();
@@ -174,7 +175,7 @@ fn errors_of_a_check_are_no_loss() {
     assert_eq!(said(&warnings), Vec::<String>::new());
 }
 
-/// A save that fails for another reason than damage keeps what the next one shares.
+/// A save that fails for another reason than damage keeps the data that the next one shares.
 #[test]
 fn other_failures_store_nothing_anew() {
     for kind in [ErrorKind::Invalid, ErrorKind::Retry, ErrorKind::Full] {
@@ -221,7 +222,7 @@ fn files_that_checkpoints_need_get_a_fresh_time() {
         let program = Program::start(&open(), "job");
         program.restore(Select::Newest).unwrap();
         program.save(&changed(state(1), 3, 3)).unwrap();
-        // Locks are made anew where they are missing.
+        // Locks are recreated where they are missing.
         let is_lock = |path: &Path| path.extension().is_some_and(|extension| extension == "lock");
         let stale: Vec<_> =
             files.iter().filter(|path| path.exists() && is_old(path) && !is_lock(path)).collect();

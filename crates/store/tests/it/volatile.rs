@@ -18,7 +18,7 @@ use stepped::{SteppedLog, Steps};
 #[derive(Clone, Default)]
 struct Memory {
     world: FaultWorld,
-    /// Number of the target that is there; 0 if none is.
+    /// Number of the present target; 0 for none.
     marker: Arc<AtomicU32>,
 }
 
@@ -29,7 +29,8 @@ impl Memory {
         memory
     }
 
-    /// The pool as a new process has it. Its calls of the log, but for those about targets, are steps.
+    /// Returns the pool as a new process opens it. Its calls of the log are steps, except those
+    /// about targets.
     fn pool(&self, steps: &Steps) -> Pool {
         let (target, log, _) = self.world.process();
         let env = Environment::system();
@@ -39,7 +40,7 @@ impl Memory {
         Pool::over(small_config(), Vec::new(), log, env).with_table(Arc::new(table)).unwrap()
     }
 
-    /// What a restart of the host leaves.
+    /// Does the same as a restart of the host.
     fn lose(&self) {
         self.world.lose_target(0);
         self.marker.store(0, Ordering::Relaxed);
@@ -94,8 +95,9 @@ fn state(seed: u64) -> State {
     State::from([("a".to_owned(), noise(seed, 100_000))])
 }
 
-/// A program has stored everything and looked at the targets when their memory is lost. Another one makes that anew before the
-/// first appends its checkpoint. No log names anything that is lost, so the heal has nothing to say.
+/// A program has stored everything and checked the targets when their memory is lost. Another one
+/// recreates it before the first appends its checkpoint. No log names lost data, so the heal has
+/// nothing to report.
 #[test]
 fn what_was_lost_before_its_commit_is_not_committed() {
     let memory = Memory::new();

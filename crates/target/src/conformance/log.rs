@@ -6,11 +6,11 @@ use outlive_types::{ErrorKind, JobName};
 use std::sync::Arc;
 use std::thread;
 
-/// Checks that logs keep the guarantees of [`ManifestLog`]. `make` gives a new, empty one each
-/// time; `has_locks` says whether it must have locks, or must say that it has none.
+/// Checks that logs keep the guarantees of [`ManifestLog`]. `make` makes a new, empty one each
+/// time; `has_locks` says whether the log must have locks, or must report that it has none.
 ///
 /// # Panics
-/// With what the log did wrong.
+/// With the guarantee that the log broke.
 pub fn check_log(has_locks: bool, make: impl Fn() -> Arc<dyn ManifestLog> + 'static) {
     let check_locks: fn(&Make<dyn ManifestLog>) = if has_locks { locks } else { no_locks };
     run_all(
@@ -35,7 +35,7 @@ fn job(name: &str) -> JobName {
     JobName::new(name).expect("a name that a job may have")
 }
 
-/// The record `number` as it is there now.
+/// Returns record `number` as it is in the log now.
 fn there(log: &dyn ManifestLog, job: &JobName, number: u64) -> Previous {
     match log.read(job, number) {
         Ok(record) => Previous::of(number, &record),

@@ -6,10 +6,10 @@ use outlive_types::JobName;
 use std::sync::Arc;
 use std::thread;
 
-/// Checks that media keep the guarantees of [`LogMedium`]. `make` gives a new, empty one each time.
+/// Checks that media keep the guarantees of [`LogMedium`]. `make` makes a new, empty one each time.
 ///
 /// # Panics
-/// With what the medium did wrong.
+/// With the guarantee that the medium broke.
 pub fn check_medium(make: impl Fn() -> Arc<dyn LogMedium> + 'static) {
     run_all(
         &[
@@ -41,7 +41,7 @@ fn list(medium: &dyn LogMedium, job: &JobName) -> Vec<u64> {
     medium.list(job).expect("an answer")
 }
 
-/// A medium without leases knows of none. A medium may take a while to end one.
+/// A medium without leases recognises none. A medium may take a while to end one.
 fn leases(make: &Make<dyn LogMedium>) {
     let medium = make();
     let has_ended = |token: &str| medium.has_lease_ended(token).expect("an answer");
@@ -143,7 +143,7 @@ fn jobs(make: &Make<dyn LogMedium>) {
     for (job, name) in jobs.iter().zip(names) {
         assert_eq!(get(&*medium, job, 1).expect("its record"), name.as_bytes());
     }
-    // What ranks tell each other is listed as well, and what a log keeps for itself is not.
+    // `jobs` lists the messages of ranks as well, but not a log's own records.
     let of_ranks = [jobs[1].mail_of(3), jobs[0].calls_of(0)];
     let unlisted = [JobName::gc(), jobs[0].removed(), jobs[1].mail_of(3).removed()];
     for name in of_ranks.iter().chain(&unlisted) {

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 const PAGE: usize = 4096;
 
-/// Checks that targets keep the guarantees of [`Target`]. `make` gives a new, empty one each time.
+/// Checks that targets keep the guarantees of [`Target`]. `make` makes a new, empty one each time.
 ///
 /// # Panics
-/// With what the target did wrong.
+/// With the guarantee that the target broke.
 pub fn check_target(make: impl Fn() -> Arc<dyn Target> + 'static) {
     run_all(
         &[
@@ -51,7 +51,7 @@ fn name(pack: u32, shard: u8) -> ShardName {
     ShardName { pack: PackId::new(SessionId([0xC0; 12]), 0, pack), shard }
 }
 
-/// `pages` pages of bytes that nothing else has.
+/// Returns `pages` pages of bytes that depend on `seed`.
 fn content(seed: u64, pages: usize) -> Vec<u8> {
     let mut bytes = vec![0; pages * PAGE];
     SeededRng::new(seed).fill(&mut bytes);
@@ -156,7 +156,7 @@ fn replaced(make: &Make<dyn Target>) {
     let mut old = content(20, 3);
     put(&*target, shard, &old);
     put(&*target, other, &content(21, 2));
-    // Shorter, longer, as long.
+    // Shorter, longer, equally long.
     for (seed, pages) in [(22, 2), (23, 5), (24, 5)] {
         let new = content(seed, pages);
         check_content(&*target, shard, &old);
@@ -228,7 +228,7 @@ fn replacement_unfinished(make: &Make<dyn Target>) {
     assert_eq!(unfinished(), []);
     drop(replace(&*target, finished, &bytes));
     assert_eq!(unfinished(), []);
-    // The finished shard stays when the unfinished one is deleted.
+    // Deleting the unfinished shard keeps the finished one.
     let other = content(29, 2);
     let writer = replace(&*target, finished, &other);
     target.delete_unfinished(finished).expect("deleted");
@@ -244,7 +244,7 @@ fn replacement_unfinished(make: &Make<dyn Target>) {
             check_content(&*target, finished, &bytes);
         }
     }
-    // A delete takes both.
+    // A delete removes both.
     let writer = replace(&*target, finished, &bytes);
     target.delete(finished).expect("deleted");
     assert_eq!(unfinished(), []);
@@ -253,7 +253,7 @@ fn replacement_unfinished(make: &Make<dyn Target>) {
     check_absent(&*target, finished);
 }
 
-/// The first one may fail, as the second has taken its place.
+/// The first writer may fail, as the second has taken its place.
 fn two_writers(make: &Make<dyn Target>) {
     let target = make();
     let (shard, old) = (name(1, 0), content(30, 3));
@@ -294,8 +294,8 @@ fn two_writers(make: &Make<dyn Target>) {
     }
 }
 
-/// Several containers and a short one, written backwards, finished before any ticket was waited
-/// for.
+/// Writes several containers and a short one backwards, and finishes before it waits for any
+/// ticket.
 fn any_order(make: &Make<dyn Target>) {
     const CONTAINER: usize = 1 << 20;
     let target = make();
@@ -307,7 +307,7 @@ fn any_order(make: &Make<dyn Target>) {
     let tickets: Vec<_> = offsets
         .into_iter()
         .map(|offset| {
-            // Buffers are longer than what is written of them.
+            // Buffers are longer than the part that is written.
             let mut buffer = AlignedBuf::zeroed(CONTAINER + PAGE);
             let part = &bytes[offset..bytes.len().min(offset + CONTAINER)];
             buffer[..part.len()].copy_from_slice(part);
@@ -340,7 +340,7 @@ fn abandoned(make: &Make<dyn Target>) {
     let in_flight = writer.write(0, zeros(64 * PAGE));
     drop(writer);
     check_absent(&*target, shard);
-    let _ = in_flight.wait(); // whatever became of it
+    let _ = in_flight.wait(); // whether it failed or not
     put(&*target, shard, &bytes);
     check_content(&*target, shard, &bytes);
 }
@@ -435,7 +435,7 @@ fn listed(make: &Make<dyn Target>) {
     assert_eq!(target.list().expect("listed"), shards);
 }
 
-/// What a sync of names is, only a power cut shows: but it may be asked of any shard.
+/// Only a power cut shows the effect of a sync. But a sync must accept any shard.
 fn synced(make: &Make<dyn Target>) {
     let target = make();
     let (shard, missing) = (name(1, 0), name(2, 0));
@@ -465,7 +465,7 @@ fn buffers_come_home(make: &Make<dyn Target>) {
     assert!(got.chunks(PAGE).zip(1..).all(|(page, byte)| page.iter().all(|b| *b == byte)));
 }
 
-/// A mirror, or the stripes of one container: nothing is copied.
+/// A mirror, or the stripes of one container: the writers copy no bytes.
 fn shared_buffer(make: &Make<dyn Target>) {
     let (one, other) = (make(), make());
     let pool = StagingPool::new(4 * PAGE, 4 * PAGE);
@@ -498,7 +498,7 @@ fn shared_buffer(make: &Make<dyn Target>) {
     check_content(&*other, name(2, 1), &pages(1).concat());
 }
 
-/// Stripes of two shards and a piece that one of them lacks, read into the parts of one buffer.
+/// Reads stripes of two shards into the parts of one buffer; one shard lacks a piece.
 fn filled_together(make: &Make<dyn Target>) {
     let target = make();
     let bytes = content(15, 6);
@@ -510,7 +510,7 @@ fn filled_together(make: &Make<dyn Target>) {
     parts.reverse();
     let mut queue = Completions::new();
     for (page, buffer) in parts.into_iter().enumerate() {
-        // The fifth is asked for where it is not.
+        // The fifth page is requested from the shard that lacks it.
         let (shard, at) = if page == 4 { (0, 4) } else { (page / 3, page % 3) };
         let range = ReadRange::new((at * PAGE) as u64, buffer);
         queue.push(page, read_one(&*target, name(1, shard as u8), range));
@@ -528,7 +528,8 @@ fn filled_together(make: &Make<dyn Target>) {
     assert!(*whole.expect("all came") == bytes[..]);
 }
 
-/// Its buffer comes home all the same: so who reads the same elsewhere meanwhile need not wait.
+/// The buffer of a dropped read returns to its pool, so a rival read of the same bytes need not
+/// wait.
 fn read_without_ticket(make: &Make<dyn Target>) {
     let target = make();
     let bytes = content(16, 64);

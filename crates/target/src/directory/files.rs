@@ -1,4 +1,4 @@
-//! Open files: past the page cache where that works, and not too many at once.
+//! Open files: with O_DIRECT where that works, and few at once.
 
 use super::DirectoryOptions;
 use crate::ShardName;
@@ -12,27 +12,27 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Shards kept open for reading, with two descriptors at most: a restore reads each pack in one go, so few are enough.
+/// Shards kept open for reading, with at most two descriptors each. A restore reads each pack in
+/// one go, so few are enough.
 const OPEN_MAX: usize = 16;
 /// Most urgent reads at once.
 const URGENT_MAX: usize = 4;
 
 pub(super) struct Files {
     root: PathBuf,
-    /// Whether O_DIRECT was asked for, and whether it is still tried.
+    /// Whether the options ask for O_DIRECT, and whether it still seems to work.
     wanted: bool,
     direct: AtomicBool,
     told: AtomicBool,
     observer: Arc<dyn Observer>,
-    /// Writes and reads, unless that is left to the engine that the process shares.
+    /// Threads for writes and reads; `None` uses the engine that the process shares.
     engine: Option<OwnEngine>,
     /// Urgent reads ([`ReadMode::is_urgent`](crate::ReadMode::is_urgent)).
     urgent: OwnEngine,
-    /// Most recently used last. Only ever tried: a forked child may inherit it locked, and what is
-    /// cached can always be opened again.
+    /// Most recently used last. Uses `try_lock` only: a forked child may inherit the lock in use,
+    /// and a cached shard can always be opened again.
     open: Mutex<VecDeque<Open>>,
-    /// Counts the moments at which a shard's file became another one. What was opened before the
-    /// last of them is opened again.
+    /// Counts replacements of shard files. Files opened before the last one are opened again.
     changes: AtomicU64,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Files {
 struct Open {
     shard: ShardName,
     file: Arc<DirectFile>,
-    /// The count of changes before it was opened.
+    /// The count of changes before the file was opened.
     changes: u64,
 }
 
@@ -59,7 +59,7 @@ impl Files {
         }
     }
 
-    /// Has `job` done by a thread that may wait for the file system.
+    /// Runs `job` in a thread that may wait for the file system.
     pub(super) fn submit<T: Send + 'static>(
         &self,
         job: impl FnOnce() -> T + Send + 'static,
@@ -70,7 +70,7 @@ impl Files {
         }
     }
 
-    /// The same for a read. An urgent read waits for other urgent reads only.
+    /// Does the same for a read. An urgent read waits for other urgent reads only.
     pub(super) fn submit_read<T: Send + 'static>(
         &self,
         is_urgent: bool,
@@ -79,21 +79,21 @@ impl Files {
         if is_urgent { self.urgent.submit(job) } else { self.submit(job) }
     }
 
-    /// Opens with O_DIRECT, or without once the file system has refused that.
+    /// Opens with O_DIRECT, or without it once the file system has refused it.
     pub(super) fn open(&self, options: &mut OpenOptions, path: &Path) -> io::Result<DirectFile> {
         let file = DirectFile::open(options, path, self.direct.load(Ordering::Relaxed))?;
         self.look_at(&file);
         Ok(file)
     }
 
-    /// Makes a new file likewise, for writing.
+    /// Makes a new file for writing, in the same way.
     pub(super) fn create_new(&self, path: &Path) -> io::Result<DirectFile> {
         let file = DirectFile::create_new(path, self.direct.load(Ordering::Relaxed))?;
         self.look_at(&file);
         Ok(file)
     }
 
-    /// Does `work` on `file`; if O_DIRECT turns out not to work there, does it again without.
+    /// Does `work` on `file`; repeats it without O_DIRECT if that does not work there.
     pub(super) fn run<T>(
         &self,
         file: &DirectFile,
@@ -104,8 +104,8 @@ impl Files {
         outcome
     }
 
-    /// Finds out whether O_DIRECT works, by reading from a file of a page or so. Says nothing: what
-    /// reads or writes a shard will.
+    /// Tests whether O_DIRECT works by reading one page of a file. Does not warn: the next read or
+    /// write of a shard does.
     pub(super) fn probe(&self, path: &Path) {
         if !self.direct.load(Ordering::Relaxed) {
             return;
@@ -117,7 +117,8 @@ impl Files {
         }
     }
 
-    /// Tells, once, of the first file of a shard that goes through the page cache against the wish.
+    /// Warns once, at the first file of a shard that uses the page cache although O_DIRECT is
+    /// wanted.
     fn look_at(&self, file: &DirectFile) {
         if self.wanted && !file.is_direct() {
             self.give_up_direct();
@@ -140,7 +141,8 @@ impl Files {
         shard: ShardName,
         path: &Path,
     ) -> io::Result<Arc<DirectFile>> {
-        // Read before the file is opened: if the file is replaced meanwhile, either one may be opened.
+        // Read before the file is opened: if the file is replaced meanwhile, either one may be
+        // opened.
         let changes = self.changes.load(Ordering::Acquire);
         if let Ok(mut open) = self.open.try_lock() {
             open.retain(|it| it.changes == changes);
@@ -171,20 +173,21 @@ impl Files {
         }
     }
 
-    /// Closes a shard that is about to be deleted, or was.
+    /// Closes a shard before or after its deletion.
     pub(super) fn forget(&self, shard: ShardName) {
         if let Ok(mut open) = self.open.try_lock() {
             open.retain(|it| it.shard != shard);
         }
     }
 
-    /// Closes a shard unless its file is the one that `metadata` describes, which has its name now.
+    /// Closes a shard unless `metadata` describes its open file: another file may have its name
+    /// now.
     pub(super) fn forget_unless(&self, shard: ShardName, metadata: &Metadata) {
         let is_it =
             |it: &Open| it.file.file().metadata().is_ok_and(|open| is_same(&open, metadata));
         match self.open.try_lock() {
             Ok(mut open) => open.retain(|it| it.shard != shard || is_it(it)),
-            // Another thread uses the list, so it is not known whether the shard is in it.
+            // Another thread uses the list, so this thread cannot see whether the shard is in it.
             Err(_) => self.replaced(),
         }
     }
@@ -196,13 +199,13 @@ impl Files {
         work()
     }
 
-    /// Has every shard opened again that is open: a shard's file has become another one.
+    /// Makes every cached shard open again: the file of a shard was replaced.
     pub(super) fn replaced(&self) {
         self.changes.fetch_add(1, Ordering::Release);
     }
 }
 
-/// Whether both describe one file.
+/// Whether both describe the same file.
 pub(super) fn is_same(one: &Metadata, other: &Metadata) -> bool {
     (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
@@ -238,7 +241,7 @@ mod tests {
                 files.open(OpenOptions::new().write(true).create(true).truncate(true), &path);
             let file = file.unwrap();
             let mut calls = 0;
-            // A file system without O_DIRECT has refused it when the file was opened.
+            // A file system without O_DIRECT refuses it when the file is opened.
             let outcome = files.run(&file, |file| {
                 calls += 1;
                 if is_direct(file) { Err(Errno::INVAL.into()) } else { Ok(5) }

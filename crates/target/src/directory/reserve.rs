@@ -10,11 +10,11 @@ use std::path::Path;
 /// The reserve takes at most these fractions of the medium and of its free space.
 const SHARE_OF_ALL: u64 = 64;
 const SHARE_OF_FREE: u64 = 4;
-/// A smaller reserve is useless.
+/// Size of the smallest useful reserve.
 const BYTES_MIN: u64 = 64 << 10;
 /// Block size where the file system cannot allocate without writing.
 const ZEROS: usize = 64 << 10;
-/// A larger reserve takes too long to write.
+/// Largest reserve that is written as zeros: a larger one takes too long.
 const ZEROS_MAX: u64 = 1 << 20;
 
 /// File name, beside the directories of shards, where a listing of shards does not look.
@@ -37,7 +37,7 @@ pub(super) fn keep(packs: &Path, bytes: u64, total_bytes: u64, free_bytes: u64) 
         }
         other => other.map_err(io::Error::from),
     };
-    // Another program has filled the disk meanwhile: the reserve stays as large as it was.
+    // Another program filled the disk meanwhile: the reserve keeps its size.
     grown.inspect_err(|_| match there {
         0 => drop(fs::remove_file(&path)),
         _ => drop(file.set_len(there)),

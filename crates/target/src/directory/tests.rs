@@ -89,7 +89,7 @@ fn two_writers_of_one_name_do_not_overwrite() {
     let root = tempfile::tempdir().unwrap();
     let target = open(root.path());
     let writer = target.create(shard(1), 1 << 20).unwrap();
-    // Another process got there first, past all checks.
+    // Another process was faster, after all checks.
     let path = target.path(shard(1));
     fs::write(&path, "theirs").unwrap();
     let error = writer.finish(0).wait().unwrap_err();
@@ -111,7 +111,7 @@ fn a_part_that_a_gc_removed_says_so() {
 
 const BYTES: u64 = 2 * PAGE_BYTES as u64;
 
-/// A writer that has written two pages.
+/// Returns a writer that has written two pages.
 fn written(
     target: &DirectoryTarget,
     shard: ShardName,
@@ -134,7 +134,7 @@ fn replace(target: &DirectoryTarget, shard: ShardName, byte: u8) {
     ended(written(target, shard, true, byte)).unwrap();
 }
 
-/// The byte of which a whole shard consists; `None` if there is no shard.
+/// Returns the byte that fills a whole shard; `None` if there is no shard.
 fn whole(target: &DirectoryTarget, shard: ShardName) -> Option<u8> {
     let bytes = fs::read(target.path(shard)).ok()?;
     assert_eq!(bytes, vec![bytes[0]; BYTES as usize], "the shard is not whole");
@@ -146,13 +146,14 @@ fn first_byte(target: &DirectoryTarget, shard: ShardName) -> u8 {
     target.read_ranges(shard, vec![range]).remove(0).wait().unwrap()[0]
 }
 
-/// Bytes that this process has read from devices.
+/// Returns the bytes that this process has read from devices.
 fn read_from_devices() -> u64 {
     let io = fs::read_to_string("/proc/self/io").unwrap();
     io.lines().find_map(|line| line.strip_prefix("read_bytes: ")).unwrap().parse().unwrap()
 }
 
-/// Runs this test in a process of its own: it counts what the whole process reads. True in that process.
+/// Runs this test in its own process, as it counts all reads of the process. Returns true in that
+/// process.
 fn is_alone(test: &str) -> bool {
     const RUNS: &str = "OUTLIVE_TEST_RUNS";
     if let Some(runs) = std::env::var_os(RUNS) {
@@ -172,7 +173,7 @@ fn what_the_page_cache_holds_is_read_there_if_that_will_do() {
     if !is_alone("directory::tests::what_the_page_cache_holds_is_read_there_if_that_will_do") {
         return;
     }
-    // The device of the sources: files in memory have no other place.
+    // The device of the sources: a file in memory would have no device.
     let root = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let kind = rustix::fs::statfs(root.path()).unwrap().f_type;
     const KNOWN: [i64; 3] = [0xEF53, 0x5846_5342, 0x9123_683E]; // ext4, XFS, Btrfs
@@ -204,7 +205,7 @@ fn what_the_page_cache_holds_is_read_there_if_that_will_do() {
     assert_eq!((read(true), read(false)), (0, length));
     hold_first_page_only();
     assert_eq!(read(true), length, "only a part is");
-    // The old file does not stand in for a shard that was replaced.
+    // The old file does not serve reads of a replaced shard.
     fs::read(&path).unwrap();
     assert_eq!(read(true), 0);
     replace(&target, shard(1), 8);
@@ -236,7 +237,7 @@ fn an_urgent_read_waits_for_no_other_work() {
     assert_eq!(behind.wait().unwrap()[0], 7);
 }
 
-/// Another process, that is: it has the old file open.
+/// `reads` acts as another process that has the old file open.
 #[test]
 fn reads_behind_a_call_of_length_see_the_new_shard() {
     let root = tempfile::tempdir().unwrap();
@@ -257,7 +258,7 @@ fn reads_behind_a_call_of_length_see_the_new_shard() {
     assert_eq!(first_byte(&reads, shard(2)), 1, "only the one that was asked for");
     reads.length(shard(2)).unwrap();
     assert_eq!(first_byte(&reads, shard(2)), 2);
-    // One that is not there any more is not read, either.
+    // A deleted shard cannot be read, either.
     repairs.delete(shard(3)).unwrap();
     assert_eq!(first_byte(&reads, shard(3)), 1);
     assert_eq!(reads.length(shard(3)).unwrap_err().kind(), ErrorKind::Damaged);
@@ -266,7 +267,7 @@ fn reads_behind_a_call_of_length_see_the_new_shard() {
     assert_eq!(fault.error.kind(), ErrorKind::Damaged);
 }
 
-/// The same while another thread of the process holds the list of open files, as it does for moments.
+/// The same while another thread of the process holds the list of open files for a moment.
 #[test]
 fn a_change_that_is_noticed_at_a_bad_moment_is_not_forgotten() {
     let root = tempfile::tempdir().unwrap();
@@ -291,7 +292,7 @@ fn a_replacement_is_durable_when_it_is_acknowledged() {
 
 type Deed = Box<dyn FnOnce() + Send>;
 
-/// Has something done when a thread is about to do `what`.
+/// Runs a deed when a thread is about to do `what`.
 struct Meanwhile {
     what: &'static str,
     deed: Mutex<Option<Deed>>,
@@ -316,7 +317,7 @@ impl Scheduler for Meanwhile {
     }
 }
 
-/// Does `work`, and `deed` at the moment at which the work is about to do `what`.
+/// Does `work`, and runs `deed` when the work is about to do `what`.
 fn meanwhile<T>(
     what: &'static str,
     deed: impl FnOnce() + Send + 'static,
@@ -332,8 +333,8 @@ const NAMES: &str = "name the shard's file";
 const REPLACES: &str = "replace the shard's file";
 const MAKES: &str = "make the shard's file";
 
-/// Two programs write one shard to one directory: the second one begins when the first one has looked
-/// whether it still has its part, and has not yet given it the finished name.
+/// Two programs write one shard to one directory. The second begins after the first has checked
+/// that it still has its part, and before it names the finished shard.
 #[test]
 fn what_another_writer_has_begun_is_never_published() {
     for (replaces, two_replaces) in [(false, false), (false, true), (true, true)] {
@@ -376,7 +377,7 @@ fn what_another_writer_has_begun_is_never_published() {
     }
 }
 
-/// A gc takes the part away, or all of the shard, at any moment of the end.
+/// A gc removes the part, or the whole shard, at any moment of the finish.
 #[test]
 fn a_writer_that_loses_its_part_at_the_last_moment_fails() {
     type Removes = fn(&DirectoryTarget) -> Result<()>;
@@ -401,7 +402,7 @@ fn a_writer_that_loses_its_part_at_the_last_moment_fails() {
     }
 }
 
-/// The second one takes the name that the first one is about to rename, and either goes on.
+/// The second writer takes the name that the first is about to rename; then either one goes on.
 #[test]
 fn two_replace_a_shard_at_the_last_moment() {
     for second_ends_first in [false, true] {
@@ -446,7 +447,7 @@ fn two_replace_a_shard_at_the_last_moment() {
     }
 }
 
-/// Two writers begin one shard at the same moment: they do not write to one file.
+/// Two writers that begin one shard at the same moment write to different files.
 #[test]
 fn writers_that_begin_at_the_same_moment_get_files_of_their_own() {
     for replaces in [false, true] {
@@ -464,7 +465,7 @@ fn writers_that_begin_at_the_same_moment_get_files_of_their_own() {
     }
 }
 
-/// A writer that was killed between two steps has left a second name of a file.
+/// A writer that was killed between two steps leaves a second name of a file.
 #[test]
 fn second_names_are_garbage_and_their_file_is_left_alone() {
     let root = tempfile::tempdir().unwrap();
@@ -491,7 +492,7 @@ fn second_names_are_garbage_and_their_file_is_left_alone() {
     assert_eq!(names(&target.dir_of(shard(1))), [""; 0]);
 }
 
-/// As without /proc, or on a file system that knows no second names.
+/// As without /proc, or on a file system without hard links.
 #[test]
 fn without_links_shards_are_published_all_the_same() {
     let root = tempfile::tempdir().unwrap();
@@ -515,7 +516,8 @@ fn without_links_shards_are_published_all_the_same() {
     assert_eq!(target.unfinished().unwrap(), []);
 }
 
-/// The whole target goes at any moment, as memory does that is emptied: nothing stored is damaged.
+/// The whole target vanishes at any moment, like memory that is emptied: stored data is not
+/// damaged.
 #[test]
 fn a_target_that_goes_while_a_shard_is_written_is_no_damage() {
     let kind = |error: Error| {
@@ -556,7 +558,7 @@ fn a_target_that_goes_while_a_shard_is_written_is_no_damage() {
     kind(medium.put_new(&job, 1, b"record").unwrap_err());
 }
 
-/// Whatever the umask of the process is.
+/// The umask of the process has no influence.
 #[test]
 fn what_is_made_belongs_to_the_pool_s_owner() {
     use crate::{DirectoryLog, ManifestLog};
@@ -567,7 +569,7 @@ fn what_is_made_belongs_to_the_pool_s_owner() {
         let path = root.path().join("pool");
         fs::create_dir(&path).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-        // Only root may give something away.
+        // Only the superuser may change the owner.
         let owner = if rustix::process::geteuid().is_root() { Some(65534) } else { None };
         chown(&path, owner, owner).unwrap();
         let target = open(&path);
@@ -628,10 +630,10 @@ fn a_new_directory_is_durable_once_its_first_shard_is() {
     assert!(opens(&packs, || finish(writer.take().unwrap())));
     assert!(is_durable(&target, shard(1)));
     assert!(!is_durable(&target, shard(2)));
-    // From then on there are only names of shards to be made durable.
+    // From then on only names of shards must be made durable.
     let next = target.create(shard(0x101), 4096).unwrap();
     assert!(!opens(&packs, || assert!(opens(&dir, || finish(next)))));
-    // Who finds the directory does not know whether it was durable.
+    // A target that finds the directory does not know whether it was durable.
     let other = open(root.path());
     let writer = other.create(shard(0x201), 4096).unwrap();
     assert!(!is_durable(&other, shard(1)));
@@ -654,10 +656,10 @@ fn a_vanished_directory_is_durable_before_a_shard_is_made_in_it() {
     let packs = root.path().join("packs");
     let target = open(root.path());
     put(&target, shard(1), 1);
-    // It alone has vanished: what was known of it says nothing of the new one.
+    // Only this directory vanished: the old knowledge says nothing about the new one.
     fs::remove_dir_all(target.dir_of(shard(1))).unwrap();
     assert!(opens(&packs, || drop(target.create(shard(1), 4096).unwrap())));
-    // All of them have, one that was never made among them.
+    // All directories vanished, and one of them never existed.
     fs::remove_dir_all(&packs).unwrap();
     assert!(opens(root.path(), || drop(target.create(shard(2), 4096).unwrap())));
     assert!(is_durable(&target, shard(2)), "at once");
@@ -699,8 +701,8 @@ fn a_shard_cut_short_says_where_it_ends() {
     }
 }
 
-/// More than any file may hold (and not merely more than is free: the kernel would fill the disk
-/// before it says no). The error comes at once, and nothing is left.
+/// More bytes than any file may hold, not merely more than are free: for the latter the kernel
+/// would fill the disk before it refuses. The error comes at once, and leaves nothing behind.
 #[test]
 fn room_that_cannot_be_reserved_is_full() {
     let root = tempfile::tempdir().unwrap();

@@ -32,10 +32,10 @@ pub(super) struct PartFile {
     pub file: DirectFile,
     pub path: PathBuf,
     pub path_when_finished: PathBuf,
-    /// Its name for a moment when it is whole and about to replace a finished shard.
+    /// Name of the file for a moment, when it is whole and about to replace a finished shard.
     pub path_when_whole: PathBuf,
     pub bytes_max: u64,
-    /// Takes the place of a finished shard.
+    /// Whether the shard replaces a finished one.
     pub replaces: bool,
 }
 
@@ -49,9 +49,8 @@ impl DirectoryWriter {
         }
     }
 
-    /// Reserves the room, so that writes extend nothing. What becomes of a shard that finds less room
-    /// than it may take shows when it is written: it may be a short one, such as a gc makes that is
-    /// to free a full disk.
+    /// Reserves the space, so that writes extend nothing. Too little space is no error yet; the
+    /// writes report it. The shard may be short, such as one that a gc writes to free a full disk.
     pub(super) fn reserve(&self) -> Result<()> {
         let part = &self.part;
         if part.bytes_max == 0 {
@@ -63,7 +62,7 @@ impl DirectoryWriter {
                 Err(errno @ Errno::FBIG) => {
                     return Err(Error::io("reserving room for", &part.path, &errno.into()));
                 }
-                // Anything else: it cannot be reserved, but perhaps be written.
+                // Any other error: the space cannot be reserved, but perhaps written.
                 _ => return Ok(()),
             }
         }
@@ -118,7 +117,7 @@ impl PartFile {
                 io::ErrorKind::AlreadyExists => {
                     exists(&directory.display().to_string(), self.shard)
                 }
-                // Some network file systems keep no open file that has no name.
+                // Some network file systems close an open file that has lost its name.
                 io::ErrorKind::NotFound | io::ErrorKind::StaleNetworkFileHandle
                     if directory.is_dir() =>
                 {
@@ -134,11 +133,11 @@ impl PartFile {
         if self.replaces {
             self.files.replaced();
         }
-        // Before the directory is synced, so that one sync makes both durable.
+        // Before the directory is synced, so that one sync makes both changes durable.
         self.remove();
         let named = sync_dir(directory);
         named.and_then(|()| self.made.make_durable(self.shard, directory)).map_err(|error| {
-            // Of a shard that was replaced this is all that is left.
+            // For a replaced shard, this file is all that is left.
             if !self.replaces && self.is_at(to) {
                 let _ = fs::remove_file(to);
             }
@@ -153,8 +152,8 @@ impl PartFile {
         named.is_ok_and(|named| ours.is_ok_and(|ours| is_same(&ours, &named)))
     }
 
-    /// Fails with `NotFound` unless the file still has the name of the part: another writer of the same
-    /// shard begins by taking a file out of its way, and a gc removes what seems to be left behind.
+    /// Fails with `NotFound` unless the file still has the part's name. Another writer of the shard
+    /// first removes a file of that name, and a gc removes files that look like leftovers.
     fn check_named(&self) -> io::Result<()> {
         match self.is_at(&self.path) {
             true => Ok(()),
@@ -162,14 +161,14 @@ impl PartFile {
         }
     }
 
-    /// Gives the file the name of the finished shard. It is the open file that gets the name, not
-    /// whatever has the part's name at that moment: that may be an unfinished file of another writer.
+    /// Gives the file the name of the finished shard. The open file gets the name, not the file
+    /// that has the part's name at that moment: that may be an unfinished file of another writer.
     ///
-    /// Should the part's name be taken away between the look at it and the link, the kernel refuses to
-    /// link a file that has no name, with `NotFound`, too. Two cases are left in which the
-    /// link is made: something else has given the file a second name, or a network file system has
-    /// only renamed the file, as it is open. Then the shard is finished although it was deleted before:
-    /// its bytes are whole, a writer that was fenced cannot commit it, and the next gc finds it.
+    /// If the part's name is removed between the check and the link, the kernel also refuses with
+    /// `NotFound` to link a file without a name. In two cases it still makes the link: another
+    /// program gave the file a second name, or a network file system only renamed the file because
+    /// it is open. Then the shard is finished although it was deleted before. That does no harm:
+    /// its bytes are whole, a fenced writer cannot commit it, and the next gc finds it.
     fn give_name(&self) -> io::Result<()> {
         self.check_named()?;
         pause("name the shard's file");
@@ -186,20 +185,21 @@ impl PartFile {
     /// Links the open file.
     fn link(&self, to: &Path) -> io::Result<()> {
         match link_open(&self.file.file(), to) {
-            // A network file system may have lost its reply, and have asked again.
+            // A network file system may have lost the reply, and repeated the call.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && self.is_at(to) => Ok(()),
             linked => linked,
         }
     }
 
-    /// The same if there is a finished shard, in two steps, as no link replaces anything. The name
-    /// between them is only ever given to files that are whole and durable. So if two writers replace
-    /// the shard at once, the rename may publish the other one's file, which does as well.
+    /// Replaces a finished shard in two steps, as no link replaces a file. The name in between is
+    /// only given to whole and durable files. So if two writers replace the shard at once, the
+    /// rename may publish the other writer's file, which is as good.
     fn replace_name(&self) -> io::Result<()> {
         let (to, whole) = (&self.path_when_finished, &self.path_when_whole);
         loop {
             match self.link(whole) {
-                // It was left behind, or another writer is about to rename it and has to begin again.
+                // A leftover, or the file of a writer that is about to rename it and must then
+                // begin again.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     remove_if_there(whole)?
                 }
@@ -219,10 +219,10 @@ impl PartFile {
         }
     }
 
-    /// The same by the part's path, where the open file cannot be named. This guarantees less. If
-    /// another writer of the shard puts its part there between the look and the rename, that unfinished
-    /// file gets the name and is acknowledged. It becomes whole if the other writer goes on, which
-    /// then fails with `Retry`. If that one dies, readers find the shard damaged.
+    /// Names the file by the part's path, where the open file cannot be named. This guarantees
+    /// less. If another writer puts its part there between the check and the rename, that
+    /// unfinished file gets the name and is acknowledged. It becomes whole if the other writer goes
+    /// on, which then fails with `Retry`. If that writer dies, readers find the shard damaged.
     fn give_name_by_path(&self) -> io::Result<()> {
         let to = &self.path_when_finished;
         self.check_named()?;
@@ -231,7 +231,7 @@ impl PartFile {
         }
         match rename_new(&self.path, to) {
             Err(error) if is_unsupported(&error) => match link_new(&self.path, to) {
-                // Pack ids are unique, so the last resort is only less of a guard against bugs.
+                // Pack ids are unique, so the last resort only protects less against bugs.
                 Err(error) if is_unsupported(&error) && !to.exists() => fs::rename(&self.path, to),
                 other => other,
             },
@@ -239,8 +239,9 @@ impl PartFile {
         }
     }
 
-    /// Removes the name of the unfinished file; what cannot be removed is garbage that gc collects. If
-    /// another writer takes the name between the look and the removal, that writer has to begin again.
+    /// Removes the name of the unfinished file. If that fails, the name is garbage for a gc. If
+    /// another writer takes the name between the check and the removal, that writer must begin
+    /// again.
     fn remove(&self) {
         if self.is_at(&self.path) {
             let _ = fs::remove_file(&self.path);
@@ -252,7 +253,7 @@ fn is_unsupported(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::Unsupported
 }
 
-/// The error for an unfinished shard that somebody has removed.
+/// Returns the error for an unfinished shard that another program has removed.
 fn removed(path: &Path) -> Error {
     Error::retry(format!(
         "{} was removed before it was finished: a gc does that when its writer was fenced, or \
@@ -262,7 +263,7 @@ fn removed(path: &Path) -> Error {
 }
 
 impl Drop for DirectoryWriter {
-    /// Removes an abandoned file at once: writes still in flight go to a file without a name.
+    /// Removes an abandoned file at once: writes in flight go to a file without a name.
     fn drop(&mut self) {
         if !self.finishing && process::id() == self.pid {
             self.part.remove();

@@ -1,30 +1,30 @@
-//! What happens to one target of a [`FaultWorld`] while programs and other targets go on.
+//! Events on one target of a [`FaultWorld`] while programs and other targets go on.
 
 use super::{CutMode, FaultWorld, Kept, flip};
 use crate::ShardName;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What a target had at some time.
+/// The content of a target at some time.
 #[derive(Clone, Debug, Default)]
 pub struct DiskCopy(BTreeMap<ShardName, Arc<Vec<u8>>>);
 
 impl DiskCopy {
-    /// The shards of this copy, with their bytes.
+    /// Returns the shards of this copy, with their bytes.
     pub fn shards(&self) -> impl Iterator<Item = (ShardName, &Arc<Vec<u8>>)> {
         self.0.iter().map(|(shard, bytes)| (*shard, bytes))
     }
 }
 
 impl FaultWorld {
-    /// All finished shards with their bytes, by target. This is no operation.
+    /// Returns all finished shards with their bytes, by target. Not a numbered operation.
     pub fn stored(&self) -> Vec<(usize, ShardName, Arc<Vec<u8>>)> {
         let world = self.lock();
         let each = world.shards.iter();
         each.map(|((on, shard), kept)| (*on, *shard, kept.bytes.clone())).collect()
     }
 
-    /// Shards that were begun and are not finished, by target. This is no operation.
+    /// Returns the unfinished shards, by target. Not a numbered operation.
     pub fn begun(&self) -> Vec<(usize, ShardName)> {
         self.lock().parts.keys().copied().collect()
     }
@@ -34,7 +34,7 @@ impl FaultWorld {
         self.lock().away.contains(&number)
     }
 
-    /// Flips the bits of `mask` in a byte of the shard that a target has.
+    /// Flips the bits of `mask` in a byte of a target's shard.
     ///
     /// # Panics
     /// If there is no such byte, or nothing to flip.
@@ -44,13 +44,13 @@ impl FaultWorld {
         flip(kept.expect("a test damages a shard that exists"), offset, mask);
     }
 
-    /// What a target has now.
+    /// Returns the current content of a target.
     pub fn copy_of(&self, number: usize) -> DiskCopy {
         let there = self.stored().into_iter().filter(|(on, ..)| *on == number);
         DiskCopy(there.map(|(_, shard, bytes)| (shard, bytes)).collect())
     }
 
-    /// Puts an old copy of a target in its place: newer shards are gone, and deleted ones are back.
+    /// Restores an old copy of a target: newer shards are gone, and deleted ones are back.
     pub fn roll_back(&self, number: usize, copy: &DiskCopy) {
         self.lose_target(number);
         let mut world = self.lock();
@@ -60,7 +60,7 @@ impl FaultWorld {
         }
     }
 
-    /// Does something that sees, and changes, only what a power cut would leave of the shards.
+    /// Runs `look` on the shards that a power cut would leave; it sees and changes only those.
     pub fn as_after_a_cut<T>(&self, look: impl FnOnce() -> T) -> T {
         let copy = |(key, kept): (&(usize, ShardName), &Kept)| {
             Some((*key, kept.clone().after_cut(CutMode::Lost)?))

@@ -1,4 +1,4 @@
-//! The records of a [`FaultWorld`]: a medium of a log, below the protocol of appending.
+//! The records of a [`FaultWorld`]: a log medium, below the protocol of appending.
 
 use super::{FaultWorld, Kept, Locks, Owner, World};
 use crate::log::{LogMedium, Put};
@@ -9,7 +9,7 @@ use outlive_types::{JobName, Result};
 pub(super) struct FaultMedium {
     pub(super) world: FaultWorld,
     pub(super) owner: Owner,
-    /// Which place of the log it is.
+    /// Number of the log replica.
     pub(super) place: usize,
 }
 
@@ -70,7 +70,7 @@ impl LogMedium for FaultMedium {
         world.end(step)
     }
 
-    /// As a sync of a job's directory: of all names in it.
+    /// Like a sync of a job's directory: makes all names in it durable.
     fn sync(&self, job: &JobName) -> Result<()> {
         let mut world = self.world.lock();
         let step =
@@ -107,7 +107,7 @@ impl LogMedium for FaultMedium {
     }
 }
 
-/// Who holds one of the locks, and under which number.
+/// The holders of one lock, with the number of their hold.
 type Holders = Vec<(u64, Owner)>;
 
 impl FaultMedium {
@@ -115,7 +115,8 @@ impl FaultMedium {
         (self.place, job.clone())
     }
 
-    /// Takes a lock; `None` if there are none, or if it is to be held `alone` and somebody has it.
+    /// Takes a lock; `None` if the world has no locks, or if an exclusive (`alone`) lock is not
+    /// free.
     fn take(
         &self,
         world: &mut World,
@@ -136,7 +137,7 @@ impl FaultMedium {
     }
 }
 
-/// A lock that is held.
+/// A hold on a lock.
 struct HeldLock {
     world: FaultWorld,
     of: fn(&mut Locks) -> &mut Holders,

@@ -15,12 +15,12 @@ const PLACE: &str = "the simulated target";
 pub(super) struct FaultTarget {
     pub(super) world: FaultWorld,
     pub(super) owner: Owner,
-    /// Of the targets of this world.
+    /// Number of the target in its world.
     pub(super) number: usize,
 }
 
 impl FaultTarget {
-    /// A finished shard of this target.
+    /// Returns a finished shard of this target.
     fn kept<'a>(&self, world: &'a World, shard: ShardName) -> Option<&'a Kept> {
         world.shards.get(&(self.number, shard))
     }
@@ -29,7 +29,7 @@ impl FaultTarget {
         world.parts.remove(&(self.number, shard));
     }
 
-    /// Begins a part, in the place of one of that name.
+    /// Begins a part, which replaces another one of that name.
     fn begin(
         &self,
         world: &mut World,
@@ -157,10 +157,10 @@ struct FaultWriter {
     world: FaultWorld,
     owner: Owner,
     shard: ShardName,
-    /// The number of its part.
+    /// Number of the writer's part.
     part: u64,
     bytes_max: u64,
-    /// Takes the place of a finished shard.
+    /// Whether the shard replaces a finished one.
     replaces: bool,
     writes: Arc<Writes>,
 }
@@ -180,19 +180,19 @@ impl FaultWriter {
         world.end(step)
     }
 
-    /// Whether no writer has begun another part of the shard since.
+    /// Whether the part is this writer's: no writer has begun another part of the shard since.
     fn is_mine(&self, part: &Part) -> bool {
         part.number == self.part
     }
 
-    /// Takes its part away, if it is still there.
+    /// Removes and returns the writer's part, if it is still there.
     fn take_part(&self, world: &mut World) -> Option<Part> {
         let key = (self.on, self.shard);
         let is_there = world.parts.get(&key).is_some_and(|part| self.is_mine(part));
         if is_there { world.parts.remove(&key) } else { None }
     }
 
-    /// First the shard becomes visible: its bytes are durable then, but its name is not.
+    /// Makes the shard visible: its bytes are durable then, but its name is not.
     fn show(&self, world: &mut World, length: u64) -> Result<()> {
         let shard = self.shard;
         let step =
@@ -222,7 +222,8 @@ impl FaultWriter {
                     one.make_durable();
                 }
             }
-            // Of a shard that was replaced the new one is all that is left; another writer may have replaced this one.
+            // A shard that replaced another one is all that is left. And another writer may have
+            // replaced this one.
             Step::Fail(_) if !self.replaces && world.alive(&self.owner).is_ok() => {
                 let key = (self.on, shard);
                 if world.shards.get(&key).is_some_and(|kept| kept.part == self.part) {
@@ -234,7 +235,7 @@ impl FaultWriter {
         world.end(step)
     }
 
-    /// What a failed finish, or none, leaves behind on a machine that still runs: nothing.
+    /// Removes the part after a failed or missing finish, if the machine still runs.
     fn clean(&self, world: &mut World) {
         if world.alive(&self.owner).is_ok() {
             self.take_part(world);
@@ -260,7 +261,7 @@ impl ShardWriter for FaultWriter {
                 pause("make the shard durable");
                 self.sync(&mut self.world.lock())
             });
-        Ticket::done(outcome) // and whatever is left of the part goes with `self`
+        Ticket::done(outcome) // and dropping `self` removes the rest of the part
     }
 }
 

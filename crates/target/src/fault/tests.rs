@@ -20,10 +20,10 @@ fn put(target: &dyn Target, shard: ShardName, byte: u8) -> Result<()> {
     writer.finish(8192).wait()
 }
 
-/// The commit order in small: a shard, then the record that names it.
+/// Does a small save in the order of a commit: a shard, then the record that names it.
 fn save(world: &FaultWorld, shard: ShardName, previous: u64) -> Result<Append> {
     put(&*world.target(), shard, shard.pack.0[0])?;
-    // Record 1 is that of shard 1, and so on.
+    // Record 1 names shard 1, and so on.
     let behind = match previous {
         0 => Previous::NONE,
         number => Previous::of(number, &[number as u8]),
@@ -52,8 +52,8 @@ fn operations_are_numbered_and_named() {
     assert_eq!(world.ops(), 8);
 }
 
-/// Crashes the second save at every operation in every mode: the first one stays whole, the second
-/// is there wholly or not at all, and what is not there can be written again.
+/// Crashes the second save at every operation in every mode. The first save stays whole. The second
+/// exists wholly or not at all, and can be written again if it does not.
 #[test]
 fn every_cut_leaves_the_old_and_perhaps_the_new() {
     let (mut with_record, mut with_shard_only) = (0, 0);
@@ -89,8 +89,8 @@ fn every_cut_leaves_the_old_and_perhaps_the_new() {
             assert_eq!(first_byte(&world, NEW).unwrap(), 5, "{context}");
         }
     }
-    // Kept at either step of the append; kept at either step of the finish, and every other cut
-    // of the append.
+    // With the record: `Kept` at either step of the append. With only the shard: `Kept` at either
+    // step of the finish, and every other cut of the append.
     assert_eq!((with_record, with_shard_only), (2, 2 + 4));
 }
 
@@ -104,7 +104,7 @@ fn replace(target: &dyn Target, shard: ShardName, byte: u8) -> Result<()> {
     writer.finish(3 * 4096).wait()
 }
 
-/// The byte that a shard consists of: of the old one if it has two pages, of the new one if it has three.
+/// Returns the byte that fills a shard. The old shard has two pages, the new one three.
 fn whole(target: &dyn Target, shard: ShardName) -> u8 {
     let length = target.length(shard).unwrap();
     let range = ReadRange::new(0, AlignedBuf::zeroed(length as usize));
@@ -114,10 +114,10 @@ fn whole(target: &dyn Target, shard: ShardName) -> u8 {
     bytes[0]
 }
 
-/// Operations of a replacement: it is begun, three writes, it becomes visible, then durable.
+/// Operations of a replacement: it begins, writes three times, becomes visible, then durable.
 const REPLACING: u64 = 6;
 
-/// At a power cut, at every step and in every mode, and also at one that comes later.
+/// A power cut at every step and in every mode, and also after the last step.
 #[test]
 fn a_cut_leaves_the_old_shard_or_the_new_one_and_never_neither() {
     let mut seen = Vec::new();
@@ -138,7 +138,7 @@ fn a_cut_leaves_the_old_shard_or_the_new_one_and_never_neither() {
             assert!(there == 2 || replaced.is_err(), "{mode:?}: what was acknowledged is gone");
             assert_eq!(target.list().unwrap(), [OLD]);
             seen.push((mode, number, there));
-            // Whatever is left of it, the repair is made again.
+            // In every case the repair can be repeated.
             replace(&*target, OLD, 3).unwrap();
             assert_eq!(whole(&*target, OLD), 3);
             assert_eq!(target.unfinished().unwrap(), []);
@@ -151,7 +151,7 @@ fn a_cut_leaves_the_old_shard_or_the_new_one_and_never_neither() {
     assert!(expected.clone().all(|(mode, number)| new.contains(&&(mode, number, 2))), "{new:?}");
 }
 
-/// The program is killed, or the operation fails, and only then the power fails.
+/// The program is killed, or the operation fails, and then the power fails.
 #[test]
 fn a_kill_or_a_failure_leaves_the_old_shard_or_the_new_one() {
     for mode in CutMode::ALL {
@@ -181,7 +181,7 @@ fn a_kill_or_a_failure_leaves_the_old_shard_or_the_new_one() {
     }
 }
 
-/// Several are only visible when the power fails: what was durable last is there again.
+/// Several replacements are only visible at the power cut: the last durable shard is there again.
 #[test]
 fn a_chain_of_replacements_ends_at_one_that_is_durable() {
     for mode in CutMode::ALL {
@@ -196,7 +196,7 @@ fn a_chain_of_replacements_ends_at_one_that_is_durable() {
         let (target, _) = world.reboot();
         assert_eq!(whole(&*target, OLD), if mode == CutMode::Kept { 3 } else { 1 });
     }
-    // Of what was never durable nothing need be left, as with `create`.
+    // A shard that was never durable may vanish, as with `create`.
     let world = FaultWorld::new();
     world.fail_at(5, ErrorKind::Retry);
     replace(&*world.target(), NEW, 2).unwrap_err();

@@ -1,4 +1,4 @@
-//! A directory of records: one file each, which gets its name by `link(2)`, which never replaces.
+//! A directory of records, one file each. A file gets its name by `link(2)`, which never replaces.
 
 use super::{LogMedium, Put};
 use crate::durable::{
@@ -19,23 +19,23 @@ use std::sync::Mutex;
 /// Records as files `log/JOB/NUMBER.record` below a root.
 pub struct DirectoryMedium {
     root: PathBuf,
-    /// Whether the root, and `log` in it, are made if they are missing.
+    /// Whether this creates the root, and `log` in it, if they are missing.
     makes_root: bool,
-    /// Jobs whose directory is known to be there, durably. Only ever tried: a forked child may
-    /// inherit it locked, and making a directory durable twice does no harm.
+    /// Jobs whose directory is known to be durable. Uses `try_lock` only: a forked child may
+    /// inherit the lock in use, and making a directory durable twice does no harm.
     made: Mutex<HashSet<JobName>>,
     locks: Locks,
 }
 
 impl DirectoryMedium {
-    /// Uses the directory `log` below `root`; it is made when the first record is appended.
+    /// Uses the directory `log` below `root`; the first append makes it.
     pub fn open(root: &Path) -> DirectoryMedium {
         let locks = Locks::new(root.join("log"));
         DirectoryMedium { root: root.to_owned(), makes_root: true, made: Mutex::default(), locks }
     }
 
-    /// Uses the directory `log` below `root`, which somebody has made. Should it vanish, as that of a disk
-    /// does which is no longer mounted, nothing is made in its place.
+    /// Uses the existing directory `log` below `root`. If it vanishes, as on an unmounted disk, it
+    /// is not made again.
     pub fn within(root: &Path) -> DirectoryMedium {
         DirectoryMedium { makes_root: false, ..DirectoryMedium::open(root) }
     }
@@ -61,7 +61,7 @@ impl DirectoryMedium {
         Ok(())
     }
 
-    /// Makes what is above the jobs, if this log may.
+    /// Makes the directories above the jobs, if this log may.
     fn make_log_dir(&self) -> Result<()> {
         match self.makes_root {
             true => self.make_dirs([self.root.clone(), self.root.join("log")]),
@@ -98,7 +98,7 @@ impl DirectoryMedium {
         Ok(path)
     }
 
-    /// Gives the record its name, unless another has it.
+    /// Gives the record its name, unless another one has it.
     fn give_name(&self, job: &JobName, number: u64, record: &[u8], from: &Path) -> Result<Put> {
         let to = self.path(job, number);
         let Err(error) = publish(from, &to) else { return Ok(Put::Made) };
@@ -109,7 +109,7 @@ impl DirectoryMedium {
                  two writers could overwrite each other's checkpoints: keep the pool elsewhere",
                 to.display()
             ))),
-            // Whoever pruned the log has taken it for a left-over.
+            // A program that pruned the log took the file for a leftover.
             io::ErrorKind::NotFound if !from.exists() => {
                 let again = self.write_temporary(job, record)?;
                 let put = self.give_name(job, number, record, &again);
@@ -158,7 +158,7 @@ impl LogMedium for DirectoryMedium {
         let temporary = self.write_temporary(job, record)?;
         pause("give the record its number");
         let put = self.give_name(job, number, record, &temporary);
-        // What cannot be removed is garbage with a name of its own.
+        // If it cannot be removed, it is garbage with a name of its own.
         let _ = fs::remove_file(&temporary);
         put
     }
@@ -171,7 +171,7 @@ impl LogMedium for DirectoryMedium {
         let path = self.dir_of(job);
         let is_ours = self.made.try_lock().is_ok_and(|made| made.contains(job));
         match sync_dir(&path) {
-            // Nothing is visible. What this program has put there would be gone.
+            // No record is visible. If this program had put one there, it would be gone.
             Err(error) if error.kind() == io::ErrorKind::NotFound && !is_ours => Ok(()),
             synced => synced.map_err(|error| Error::io("syncing the directory", &path, &error)),
         }
@@ -220,7 +220,7 @@ impl LogMedium for DirectoryMedium {
     }
 }
 
-/// Removes a file; one that is not there is no error.
+/// Removes a file; a missing one is no error.
 fn remove(path: &Path, doing: &str) -> Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -230,7 +230,7 @@ fn remove(path: &Path, doing: &str) -> Result<()> {
     }
 }
 
-/// How the names of records begin that are still being written.
+/// Prefix of the names of records that are still being written.
 const TEMPORARY: &str = ".tmp-";
 
 impl fmt::Debug for DirectoryMedium {
@@ -239,7 +239,7 @@ impl fmt::Debug for DirectoryMedium {
     }
 }
 
-/// The names in a directory that are text; nothing if it is not there or not a directory.
+/// Returns the names in a directory that are text; none if it is missing or no directory.
 fn file_names(path: &Path) -> Result<Vec<String>> {
     let listed = match fs::read_dir(path) {
         Err(error)
@@ -257,7 +257,7 @@ fn file_names(path: &Path) -> Result<Vec<String>> {
     Ok(listed.into_iter().filter_map(|name| name.into_string().ok()).collect())
 }
 
-/// Reads `NUMBER.record`; other files are none of ours.
+/// Parses `NUMBER.record`; returns `None` for other files.
 fn parse_record(file_name: &str) -> Option<u64> {
     let digits = file_name.strip_suffix(".record")?;
     let number = u64::from_str_radix(digits, 16).ok()?;

@@ -1,4 +1,4 @@
-//! Records in memory: for tests, and for state that needs to outlive nothing.
+//! Records in memory: for tests, and for logs that need not survive the process.
 
 use super::{LogMedium, Put};
 use crate::{Lock, LockGuard};
@@ -16,7 +16,7 @@ pub struct MemoryMedium {
     locks: Option<Arc<Mutex<Locked>>>,
 }
 
-/// Who holds the locks of a log.
+/// The holders of a log's locks.
 #[derive(Debug, Default)]
 struct Locked {
     collecting: bool,
@@ -24,7 +24,7 @@ struct Locked {
 }
 
 impl MemoryMedium {
-    /// An empty one with locks; [`MemoryMedium::default`] has none.
+    /// Returns an empty medium with locks; [`MemoryMedium::default`] has none.
     pub fn with_locks() -> MemoryMedium {
         MemoryMedium { locks: Some(Arc::default()), ..MemoryMedium::default() }
     }
@@ -34,7 +34,7 @@ impl MemoryMedium {
     }
 }
 
-/// Gives back a lock when it is dropped.
+/// Returns a lock when it is dropped.
 struct Locking {
     locks: Arc<Mutex<Locked>>,
     give_back: fn(&mut Locked),

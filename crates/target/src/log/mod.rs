@@ -1,5 +1,5 @@
-//! Where the records of jobs are kept: one protocol of appending ([`RecordLog`]) above any medium
-//! ([`LogMedium`]) that can put a record under a number that nobody has taken.
+//! Storage for the records of jobs: one protocol of appending ([`RecordLog`]) above any medium
+//! ([`LogMedium`]) that can put a record under a number only if the number is free.
 
 pub(crate) mod directory;
 mod memory;
@@ -22,7 +22,7 @@ use std::sync::Arc;
 pub type DirectoryLog = RecordLog<DirectoryMedium>;
 
 impl DirectoryLog {
-    /// Uses the directory `log` below `root`; it is made when the first record is appended.
+    /// Uses the directory `log` below `root`; the first append makes it.
     pub fn open(root: &Path) -> DirectoryLog {
         RecordLog::over(DirectoryMedium::open(root))
     }
@@ -32,98 +32,100 @@ impl DirectoryLog {
 pub type MemoryLog = RecordLog<MemoryMedium>;
 
 impl MemoryLog {
-    /// An empty log, without locks.
+    /// Returns an empty log without locks.
     pub fn new() -> MemoryLog {
         MemoryLog::default()
     }
 
-    /// An empty log with locks.
+    /// Returns an empty log with locks.
     pub fn with_locks() -> MemoryLog {
         RecordLog::over(MemoryMedium::with_locks())
     }
 }
 
-/// The highest number that a record may have: a medium of several places has other uses for the bits above.
+/// The highest number of a record: a medium of several replicas uses the higher bits for rounds.
 pub const NUMBER_MAX: u64 = (1 << 48) - 1;
 
 /// Records removed between two syncs.
 const REMOVED_PER_SYNC: u32 = 256;
 
-/// What became of a record that was to be put under a new number.
+/// The outcome of putting a record under a new number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Put {
-    /// It has the number. It is whole, and visible to everybody; durable after the next
+    /// The record has the number. It is whole, and visible to all programs; durable after the next
     /// [`LogMedium::sync`].
     Made,
-    /// There is a record of that number, and it was left as it is. It may be the caller's own: over a
-    /// network the reply to a put may get lost.
+    /// Another record has that number, unchanged. It may be the caller's own: over a network the
+    /// reply to a put may get lost.
     Taken,
 }
 
-/// A medium of records: job and number name a record, which is written once. All calls may come from
-/// any thread and any process; a record is seen whole or not at all.
+/// A medium of records: job and number name a record, which is written once. Calls may come from
+/// any thread and any process. Readers see a record whole or not at all.
 ///
-/// This is all that a medium has to bring. Which number a record may have, whether a reply got lost,
-/// and who is fenced is decided above it, by [`RecordLog`]. A second implementation has to pass
+/// A medium must provide only this. [`RecordLog`], above it, decides which number a record may
+/// have, whether a reply got lost, and which writer is fenced. Another implementation must pass
 /// [`conformance::check_medium`](crate::conformance::check_medium), and
 /// [`conformance::check_log`](crate::conformance::check_log) below a `RecordLog`.
 pub trait LogMedium: Send + Sync + fmt::Debug {
-    /// What and where, for messages.
+    /// Returns the kind and location, for messages.
     fn describe(&self) -> String;
 
-    /// All jobs that have a record, in any order; others may be among them. What the ranks of a job tell each
-    /// other has names of its own ([`JobName::mail_of`], [`JobName::calls_of`]), which are listed as well.
+    /// Returns all jobs that have a record, in any order; names without one may be among them. The
+    /// messages of a job's ranks have names of their own ([`JobName::mail_of`],
+    /// [`JobName::calls_of`]), which are listed as well.
     ///
     /// # Errors
-    /// What the medium reports.
+    /// Errors of the medium.
     fn jobs(&self) -> Result<Vec<JobName>>;
 
-    /// The numbers of a job's records, ascending; empty for an unknown job.
+    /// Returns the numbers of a job's records, ascending; none for an unknown job.
     ///
     /// # Errors
-    /// What the medium reports.
+    /// Errors of the medium.
     fn list(&self, job: &JobName) -> Result<Vec<u64>>;
 
-    /// A record's bytes; `None` if there surely is no such record.
+    /// Returns a record's bytes; `None` if there surely is no such record.
     ///
     /// # Errors
-    /// It is not known whether there is one: what the medium reports. `Damaged` only if it is there and
-    /// its bytes are lost.
+    /// Errors of the medium: the record may or may not exist. `Damaged` only if it exists and its
+    /// bytes are lost.
     fn get(&self, job: &JobName, number: u64) -> Result<Option<Vec<u8>>>;
 
     /// Whether there is such a record.
     ///
     /// # Errors
-    /// As [`LogMedium::get`], but that damage need not be noticed.
+    /// As [`LogMedium::get`], except that damage may go unnoticed.
     fn has(&self, job: &JobName, number: u64) -> Result<bool> {
         Ok(self.get(job, number)?.is_some())
     }
 
-    /// Puts a record under a number, unless there is one.
+    /// Puts a record under a number, unless the number has one.
     ///
     /// # Errors
-    /// What the medium reports; then it is not known whether the record is there.
+    /// Errors of the medium; then the record may or may not be there.
     fn put_new(&self, job: &JobName, number: u64, record: &[u8]) -> Result<Put>;
 
-    /// Removes a record; one that is not there is no error. Until the next [`LogMedium::sync`] a power
-    /// cut may bring it back.
+    /// Removes a record; a missing one is no error. Until the next [`LogMedium::sync`] a power cut
+    /// may bring it back.
     ///
     /// # Errors
-    /// What the medium reports.
+    /// Errors of the medium.
     fn delete(&self, job: &JobName, number: u64) -> Result<()>;
 
-    /// Removes all records below a number, oldest first; nobody is to put one there any more.
+    /// Removes all records below a number, oldest first. No caller may put a record there any more.
     ///
     /// # Errors
-    /// What the medium reports; then some of them may be left.
+    /// Errors of the medium; then some of the records may be left.
     fn remove_before(&self, job: &JobName, number: u64) -> Result<()> {
         let mut removed = 0;
         for old in self.list(job)?.into_iter().filter(|old| *old < number) {
             pause("remove a record");
             self.delete(job, old)?;
             removed += 1;
-            // Names vanish in any order at a power cut. That the first is gone must hold before there
-            // can be a gap (see `RecordLog::occupied`); the rest is made durable now and then.
+            // A power cut brings names back in any order. The first removal must be durable before
+            // there can be a gap (see `RecordLog::occupied`); the others are made durable from time
+            // to time.
             if removed % REMOVED_PER_SYNC == 1 {
                 self.sync(job)?;
             }
@@ -131,22 +133,23 @@ pub trait LogMedium: Send + Sync + fmt::Debug {
         if removed > 0 { self.sync(job) } else { Ok(()) }
     }
 
-    /// Makes durable what is visible of a job now: which records there are, and which are not. No error
-    /// for a job of which nobody has put anything.
+    /// Makes the present state of a job durable: its records, and its removals. A job without
+    /// records is no error.
     ///
     /// # Errors
-    /// What the medium reports; `Retry` only if the call may be repeated, which a failed fsync may not.
+    /// Errors of the medium. `Retry` only if the call may be repeated, which a failed fsync may
+    /// not.
     fn sync(&self, job: &JobName) -> Result<()>;
 
     /// See [`ManifestLog::freshen`].
     ///
     /// # Errors
-    /// What the medium reports.
+    /// Errors of the medium.
     fn freshen(&self, _job: &JobName) -> Result<()> {
         Ok(())
     }
 
-    /// Makes one record durable that is visible.
+    /// Makes one visible record durable.
     ///
     /// # Errors
     /// As [`LogMedium::sync`].
@@ -154,11 +157,11 @@ pub trait LogMedium: Send + Sync + fmt::Debug {
         self.sync(job)
     }
 
-    /// Removes what puts that never ended have left behind. One that is still at work may lose what it
-    /// has prepared, and begins anew.
+    /// Removes leftovers of puts that never ended. A put in progress may lose its temporary file,
+    /// and begins again.
     ///
     /// # Errors
-    /// What the medium reports.
+    /// Errors of the medium.
     fn tidy(&self, _job: &JobName) -> Result<()> {
         Ok(())
     }
@@ -166,7 +169,7 @@ pub trait LogMedium: Send + Sync + fmt::Debug {
     /// As [`ManifestLog::lock_collecting`](crate::ManifestLog::lock_collecting).
     ///
     /// # Errors
-    /// What the medium reports.
+    /// Errors of the medium.
     fn lock_collecting(&self) -> Result<Lock> {
         Ok(Lock::None)
     }
@@ -174,7 +177,7 @@ pub trait LogMedium: Send + Sync + fmt::Debug {
     /// As [`ManifestLog::lock_reading`](crate::ManifestLog::lock_reading).
     ///
     /// # Errors
-    /// What the medium reports.
+    /// Errors of the medium.
     fn lock_reading(&self) -> Result<Option<LockGuard>> {
         Ok(None)
     }
@@ -182,7 +185,7 @@ pub trait LogMedium: Send + Sync + fmt::Debug {
     /// As [`ManifestLog::is_read`](crate::ManifestLog::is_read).
     ///
     /// # Errors
-    /// What the medium reports.
+    /// Errors of the medium.
     fn is_read(&self) -> Result<bool> {
         Ok(false)
     }
@@ -190,7 +193,7 @@ pub trait LogMedium: Send + Sync + fmt::Debug {
     /// As [`ManifestLog::lease`](crate::ManifestLog::lease).
     ///
     /// # Errors
-    /// What the medium reports.
+    /// Errors of the medium.
     fn lease(&self) -> Result<Option<Lease>> {
         Ok(None)
     }
@@ -198,25 +201,26 @@ pub trait LogMedium: Send + Sync + fmt::Debug {
     /// As [`ManifestLog::has_lease_ended`](crate::ManifestLog::has_lease_ended).
     ///
     /// # Errors
-    /// What the medium reports.
+    /// Errors of the medium.
     fn has_lease_ended(&self, _token: &str) -> Result<Option<bool>> {
         Ok(None)
     }
 
-    /// What comes instead of this place, if it was sealed: then nothing that is done here counts any more. The seal
-    /// is durable by then: the process that wrote it may have died before it was, and the caller acts on it.
+    /// Returns the successor of this medium if it is sealed: then nothing done here counts any
+    /// more. The seal is durable when this returns: the process that wrote it may have died
+    /// earlier, and the caller acts on it.
     ///
     /// # Errors
-    /// It is not known: what the medium reports.
+    /// Errors of the medium: it may or may not be sealed.
     fn sealed(&self) -> Result<Option<Vec<u8>>> {
         Ok(None)
     }
 
-    /// Seals this place for good, durably: it says from now on that `successor` comes instead. One that is sealed
-    /// stays as it is. Only whoever moves the log does that, and all of them with the same successor.
+    /// Seals this medium forever, durably: from now on it names `successor` as its replacement. A
+    /// sealed medium stays as it is. Only movers of the log seal, all with the same successor.
     ///
     /// # Errors
-    /// What the medium reports; then it is not known whether it is sealed.
+    /// Errors of the medium: it may or may not be sealed.
     fn seal(&self, _successor: &[u8]) -> Result<()> {
         Err(Error::bug(format!("{} cannot be sealed", self.describe())))
     }
@@ -300,7 +304,7 @@ impl<M: LogMedium + ?Sized> LogMedium for Arc<M> {
     }
 }
 
-/// The error for a record that is not there.
+/// Returns the error for a missing record.
 fn no_record(place: &str, job: &JobName, number: u64) -> Error {
     Error::damaged(format!("record {number} of job {job} is missing from {place}"))
 }

@@ -1,5 +1,6 @@
-//! How a record is appended, whatever the medium: conditional on the very record before it, its number
-//! given once, a lost reply settled by reading back. docs/faults.md has the rules.
+//! The protocol of appending on any medium. An append is conditional on the bytes of the record
+//! before it, gives each number once, and settles a lost reply by reading back. docs/faults.md has
+//! the rules.
 
 use super::{LogMedium, NUMBER_MAX, Put, no_record};
 use crate::{Append, Lease, Lock, LockGuard, ManifestLog, Previous};
@@ -14,12 +15,13 @@ pub struct RecordLog<M> {
 }
 
 impl<M: LogMedium> RecordLog<M> {
-    /// The log whose records are on `medium`.
+    /// Returns the log whose records are on `medium`.
     pub fn over(medium: M) -> RecordLog<M> {
         RecordLog { medium }
     }
 
-    /// What is there instead of a new record behind `previous`; `None` if nothing is.
+    /// Returns the outcome if an append behind `previous` cannot go on; `None` if the number is
+    /// free.
     pub(super) fn occupied(
         &self,
         job: &JobName,
@@ -28,14 +30,14 @@ impl<M: LogMedium> RecordLog<M> {
     ) -> Result<Option<Append>> {
         let number = next_number(previous.number)?;
         match self.medium.get(job, number)? {
-            // Ours, from a call whose reply got lost, perhaps before it was durable.
+            // Ours, from a call whose reply got lost, perhaps before the record was durable.
             Some(bytes) if bytes == record => return self.settle(job, number, record).map(Some),
             Some(_) => return Ok(Some(Append::Lost)),
             None => {}
         }
-        // A log that was never pruned has no gaps, so with its predecessor there and itself not,
-        // nothing newer is. This spares a listing per append while the log is long; once it was
-        // pruned, a power cut may have left a gap among its oldest, and it is short.
+        // A log that was never pruned has no gaps: if its newest number is `previous`, nothing
+        // newer exists. This spares a listing per append while the log is long. A pruned log is
+        // short, but a power cut may have left a gap among its oldest records.
         let before = previous.number;
         let there = if before > 0 { self.medium.get(job, before)? } else { None };
         if there.is_none() || !self.medium.has(job, 1)? {
@@ -52,12 +54,13 @@ impl<M: LogMedium> RecordLog<M> {
         }
         Ok(match there {
             Some(bytes) if fingerprint(&bytes) == previous.fp => None,
-            // Another record than was meant; or it was pruned just now, and newer ones are there.
+            // The record differs from the one meant, or it was pruned just now and newer ones
+            // exist.
             Some(_) | None => Some(Append::Lost),
         })
     }
 
-    /// What became of an append whose record was put.
+    /// Returns the outcome of an append after its put.
     pub(super) fn answer(
         &self,
         job: &JobName,
@@ -70,7 +73,7 @@ impl<M: LogMedium> RecordLog<M> {
             pause("the record has its number");
             return self.settle(job, number, record);
         }
-        // Another has the number, or we have: the reply may have been lost.
+        // Another record has the number, or ours has: the reply may have been lost.
         if let Some(append) = self.occupied(job, previous, record)? {
             return Ok(append);
         }
@@ -86,19 +89,19 @@ impl<M: LogMedium> RecordLog<M> {
     fn settle(&self, job: &JobName, number: u64, record: &[u8]) -> Result<Append> {
         if self.is_behind(job, number, record)? {
             pause("take back a record that came too late");
-            // Nobody reads it, and the log is without a gap again.
+            // No reader uses it, and without it the log has no gap again.
             let _ = self.medium.delete(job, number);
             return Ok(Append::Lost);
         }
         self.medium.keep(job, number).map(|()| Append::Done)
     }
 
-    /// Whether record `number` got its name only after others had had it and were pruned: a writer
-    /// may be suspended for hours between its look at the log and the put.
+    /// Whether record `number` got its name too late: others used the number, and pruned it. A
+    /// writer may be suspended for hours between its check of the log and the put.
     fn is_behind(&self, job: &JobName, number: u64, record: &[u8]) -> Result<bool> {
-        // Old records go first, and the first of all durably: in a log that has it, and the one before ours, our number was
-        // free all along. The one before alone may have come back by a power cut (see `RecordLog::occupied`), and the
-        // first alone may be one that came too late, as ours.
+        // A removal begins with record 1, durably. So if the log has record 1 and the one before
+        // ours, our number was free all along. The one before may alone be back after a power cut
+        // (see `RecordLog::occupied`), and record 1 may alone be one that came too late, as ours.
         let is_whole =
             number > 1 && self.medium.has(job, 1)? && self.medium.has(job, number - 1)?;
         if is_whole || self.latest(job)? <= number {
@@ -122,7 +125,7 @@ impl<M: LogMedium> ManifestLog for RecordLog<M> {
     fn jobs(&self) -> Result<Vec<JobName>> {
         let mut jobs = Vec::new();
         for job in self.medium.jobs()? {
-            // What ranks tell each other is no job.
+            // Messages of ranks are no job.
             if !job.is_reserved() && !self.medium.list(&job)?.is_empty() {
                 jobs.push(job);
             }
@@ -183,7 +186,7 @@ impl<M: LogMedium> ManifestLog for RecordLog<M> {
     }
 }
 
-/// The number behind `previous`.
+/// Returns the number behind `previous`.
 fn next_number(previous: u64) -> Result<u64> {
     match previous < NUMBER_MAX {
         true => Ok(previous + 1),

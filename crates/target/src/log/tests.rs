@@ -1,4 +1,4 @@
-//! The protocol of appending, on media that do what media do.
+//! The protocol of appending, on media with faults and rivals.
 
 use super::*;
 use crate::{Append, CutMode, FaultWorld, ManifestLog, Previous};
@@ -10,32 +10,32 @@ fn job() -> JobName {
     JobName::new("x").unwrap()
 }
 
-/// The record `number` as it is there now.
+/// Returns record `number` as it is in the log now.
 fn there(log: &dyn ManifestLog, number: u64) -> Previous {
     log.read(&job(), number)
         .map_or(Previous { number, ..Previous::NONE }, |record| Previous::of(number, &record))
 }
 
-/// Appends behind the record `previous` as it is there now.
+/// Appends behind record `previous` as it is in the log now.
 fn append(log: &dyn ManifestLog, previous: u64, record: &[u8]) -> Result<Append> {
     log.append_if(&job(), there(log, previous), record)
 }
 
 type Before = Box<dyn FnOnce(&MemoryMedium) + Send>;
 
-/// A medium that others use just before a put, or whose answers get lost.
+/// A medium that rivals use just before a put, or that loses replies.
 #[derive(Default)]
 struct Troubled {
     medium: Arc<MemoryMedium>,
     before_put: Mutex<Option<Before>>,
-    /// The put takes effect, and its answer is an error.
+    /// The put takes effect, and returns an error.
     loses_reply: bool,
-    /// Nothing can be read; what there is to say about it.
+    /// Reads fail with this kind of error.
     unreadable: Option<ErrorKind>,
 }
 
 impl Troubled {
-    /// `meanwhile` happens after the first look at the log, before the put.
+    /// Returns a medium on which `meanwhile` runs after the first check of the log, before the put.
     fn when(
         medium: &Arc<MemoryMedium>,
         meanwhile: impl FnOnce(&MemoryMedium) + Send + 'static,
@@ -88,7 +88,7 @@ impl LogMedium for Troubled {
     }
 }
 
-/// A medium with the records from 1 to `count`.
+/// Returns a medium with the records from 1 to `count`.
 fn filled(count: u64) -> Arc<MemoryMedium> {
     let log = RecordLog::over(Arc::new(MemoryMedium::default()));
     for previous in 0..count {
@@ -97,8 +97,8 @@ fn filled(count: u64) -> Arc<MemoryMedium> {
     log.medium
 }
 
-/// Old records are pruned from the first on; a writer far behind has lost, whatever number it asks
-/// for.
+/// A prune removes old records from the first on. A writer far behind has lost, whatever number it
+/// tries.
 #[test]
 fn who_is_behind_a_pruned_log_has_lost() {
     let log = RecordLog::over(filled(5));
@@ -113,8 +113,8 @@ fn who_is_behind_a_pruned_log_has_lost() {
     assert_eq!(append(&log, 9, b"r").unwrap_err().kind(), ErrorKind::Damaged);
 }
 
-/// A writer that was stopped just before it gave its record a number: meanwhile others went on, and
-/// pruned the log twice, so that the number is free again, below the newest.
+/// A writer stops just before it numbers its record. Meanwhile others go on, and prune the log
+/// twice. So the number is free again, below the newest.
 #[test]
 fn a_number_that_was_pruned_is_not_given_again() {
     let medium = filled(3);
@@ -129,8 +129,9 @@ fn a_number_that_was_pruned_is_not_given_again() {
     assert_eq!(append(&ours, 3, b"ours").unwrap(), Append::Lost);
 }
 
-/// A writer on another host is held up just before its put. Others go on, and prune. Then the server of the log loses
-/// power, and of the names that had vanished one is back: the one before the writer's number, which is free.
+/// A writer on another host is held up just before its put. Others go on, and prune. Then the log's
+/// server loses power, and one removed name is back: the one before the writer's number, which is
+/// free.
 #[test]
 fn a_number_in_a_gap_that_a_power_cut_left_is_not_given_again() {
     let medium = filled(2);
@@ -144,7 +145,7 @@ fn a_number_in_a_gap_that_a_power_cut_left_is_not_given_again() {
     assert_eq!(medium.list(&job()).unwrap(), [2, 6], "and nothing is left of it");
 }
 
-/// The oldest record that is left tells which one came before it.
+/// The oldest remaining record tells which record came before it.
 #[test]
 fn the_next_record_tells_whether_one_came_too_late() {
     let record = |number: u64, previous: &[u8], session: u8| {
@@ -161,7 +162,7 @@ fn the_next_record_tells_whether_one_came_too_late() {
     for (previous, record) in (0..3).zip(&records) {
         append(&theirs, previous, record).unwrap();
     }
-    // The reply to a put of ours is so late that others have gone on, and pruned, meanwhile.
+    // The reply to our put is so late that others have gone on, and pruned, meanwhile.
     let all = records.clone();
     let ours = RecordLog::over(Troubled::when(&medium, move |theirs| {
         for (number, record) in (4..).zip(&all[3..]) {
@@ -182,7 +183,7 @@ fn the_next_record_tells_whether_one_came_too_late() {
     assert_eq!(theirs.numbers(&job()).unwrap(), [5, 6]);
 }
 
-/// Over a network a put may take effect, and its reply be lost.
+/// Over a network a put may take effect although its reply is lost.
 #[test]
 fn a_lost_reply_is_settled_by_reading_back() {
     let medium = filled(1);
@@ -200,7 +201,7 @@ fn a_lost_reply_is_settled_by_reading_back() {
     assert_eq!(log.read(&job(), 3).unwrap(), b"theirs");
 }
 
-/// A number that another has taken and given back is free: the caller asks again.
+/// A number that another writer took and gave back is free: the caller tries again.
 #[test]
 fn a_number_that_is_free_again_may_be_asked_for_again() {
     let medium = filled(2);
@@ -212,7 +213,7 @@ fn a_number_that_is_free_again_may_be_asked_for_again() {
     assert_eq!(append(&log, 2, b"ours").unwrap(), Append::Done);
 }
 
-/// What cannot be read is not taken for something that is not there.
+/// An unreadable record does not count as missing.
 #[test]
 fn nothing_is_put_while_the_log_cannot_be_read() {
     for kind in [ErrorKind::Retry, ErrorKind::Damaged] {
@@ -227,8 +228,8 @@ fn nothing_is_put_while_the_log_cannot_be_read() {
     }
 }
 
-/// Power is cut at every step of a removal: the newest records stay, old ones may come back in any
-/// order, and appends go on behind the newest only.
+/// Power is cut at every step of a removal. The newest records stay, old ones may come back in any
+/// order, and appends go on only behind the newest.
 #[test]
 fn a_removal_that_is_cut_off_gives_no_number_away() {
     let world = |cut: Option<(u64, CutMode)>| {

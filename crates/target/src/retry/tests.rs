@@ -9,7 +9,7 @@ use std::sync::Mutex;
 
 const SHARD: ShardName = ShardName { pack: PackId([1; 20]), shard: 0 };
 
-/// Notes the pauses instead of spending them.
+/// A timer that records the pauses instead of spending them.
 #[derive(Debug)]
 struct Noting(Arc<Mutex<Vec<u128>>>);
 
@@ -24,7 +24,7 @@ impl Timer for Noting {
     }
 }
 
-/// A policy that notes its pauses instead of spending them.
+/// Returns a policy that records its pauses instead of spending them.
 fn noting(attempts_max: u32) -> (RetryPolicy, Arc<Mutex<Vec<u128>>>) {
     let pauses = Arc::new(Mutex::new(Vec::new()));
     let note = pauses.clone();
@@ -70,7 +70,7 @@ fn a_write_that_fails_in_passing_is_repeated_with_its_bytes() {
     let mut buffer = AlignedBuf::zeroed(8192);
     buffer.fill(7);
     let ticket = writer.write(0, buffer.share());
-    writer.finish(8192).wait().unwrap(); // without the write's ticket having been waited for
+    writer.finish(8192).wait().unwrap(); // although no call waited for the write's ticket
     ticket.wait().unwrap();
     let range = ReadRange::new(0, AlignedBuf::zeroed(8192));
     assert_eq!(*read_one(&target, SHARD, range).wait().unwrap(), [7; 8192]);
@@ -90,7 +90,7 @@ fn a_finish_is_never_repeated() {
     }
 }
 
-/// The reply to an append that took effect is lost; the repetition must not call it a conflict.
+/// An append takes effect, but its reply is lost; the repetition must not report a conflict.
 #[test]
 fn an_append_whose_reply_was_lost_is_done() {
     let world = FaultWorld::new();
@@ -133,7 +133,7 @@ fn reads_are_repeated_with_their_buffer() {
     assert!(staging.try_take().is_some());
 }
 
-/// Keeps the jobs until it is told that their time has come.
+/// A timer that keeps its jobs until `release`.
 #[derive(Default)]
 struct Held(Mutex<Vec<Box<dyn FnOnce() + Send>>>);
 
@@ -162,8 +162,8 @@ impl Held {
     }
 }
 
-/// A thousand writes, and then as many reads, that fail in passing: none of them has a thread while it
-/// pauses, and nobody has to wait for a ticket so that it goes on.
+/// A thousand writes, and then as many reads, fail in passing. None of them has a thread during its
+/// pause, and each goes on even if no call waits for its ticket.
 #[test]
 fn pauses_hold_up_nobody() {
     const PAGES: u64 = 1000;

@@ -1,5 +1,5 @@
-//! The thread that lets time pass for all watches of a process. Other threads that let time pass may wait
-//! for a target meanwhile, so they cannot tell that it is silent.
+//! The thread that lets time pass for all watches of a process. Other threads with timers may wait
+//! for a target meanwhile, so they cannot notice its silence.
 
 use super::TargetWatch;
 use outlive_io::PerProcess;
@@ -7,20 +7,21 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Between two ticks.
+/// Time between two ticks.
 const PULSE: Duration = Duration::from_secs(1);
 
-/// The watches that have something to see to.
+/// The watches that have work to watch.
 #[derive(Default)]
 struct Keeper {
     watches: Mutex<Vec<Weak<TargetWatch>>>,
     arrived: Condvar,
 }
 
-/// Begun at first need. A forked child begins its own.
+/// Starts at first need. A forked child starts its own.
 static KEEPER: PerProcess<Option<Arc<Keeper>>> = PerProcess::new(|_| None);
 
-/// Ticks a watch until it has nothing to see to. Without a thread nothing is given up, as without a watch.
+/// Ticks a watch until it has no work to watch. If no thread can start, nothing is given up, as
+/// without a watch.
 pub(super) fn keep(watch: &Arc<TargetWatch>) {
     let keeper = {
         let mut known = KEEPER.lock();

@@ -1,21 +1,23 @@
-//! Watches whether a target answers. A target that has been asked something and stays silent is given up:
-//! everything that waits for it gets an error, and nothing is asked of it until it answers again.
+//! Watches whether a target answers. If a target stays silent, the watch gives it up: every call
+//! that waits for the target gets an error. The target gets no more requests until it answers
+//! again.
 //!
-//! Silence is not slowness. While something is under way and nothing ends, the watch takes a look at the
-//! target, a small question of its own. A slow target answers that, and its work may go on. A target is
-//! silent if
+//! Silence is not slowness. If operations are in progress and none ends, the watch makes a health
+//! check (a *look*), which is a small request. A slow target answers it, and its work may go on. A
+//! target is silent if
 //!
-//! - for [`Bounds::silence`] nothing has ended that it was asked, the look included;
-//! - or it answers looks, and no small question has ended for [`Bounds::question`], or no write, or no read, for
-//!   [`Bounds::hang`];
-//! - or a question has failed with `Retry` after [`SLOW_TO_FAIL`]: a client that waits for a server that
-//!   does not answer gives up by itself in the end.
+//! - for [`Bounds::silence`] no request to it has ended, health checks included;
+//! - or it answers health checks, but no small request has ended for [`Bounds::question`], or no
+//!   write, or no read, for [`Bounds::hang`];
+//! - or a request has failed with `Retry` after [`SLOW_TO_FAIL`]: the client of a dead server gives
+//!   up by itself in the end.
 //!
-//! A silent target is used again when everything that was given up has ended, and it then answers a look.
-//! So the work that hangs at one time, with its threads and its memory, is that of one silence.
+//! A silent target is used again when all operations that were given up have ended, and it then
+//! answers a health check. So the work that hangs at one time, with its threads and its memory, is
+//! that of one silence.
 //!
-//! Work that was given up may still succeed. docs/faults.md says why that does no harm; what deletes is
-//! not given up for that reason (see [`WatchedTarget`]).
+//! Work that was given up may still succeed. docs/faults.md says why that does no harm. Deletions
+//! are never given up, for that reason (see [`WatchedTarget`]).
 
 mod keeper;
 mod target;
@@ -30,28 +32,29 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A question that takes so long to fail with `Retry` was not answered.
+/// A request that fails with `Retry` after this time was not answered.
 pub const SLOW_TO_FAIL: Duration = Duration::from_secs(2);
 
-/// A process whose keeper comes so late has stood still meanwhile.
+/// A process stood still if its keeper comes later than this.
 const STOOD_STILL: Duration = Duration::from_secs(4);
 
-/// Threads for the questions to one target. Each may hang.
+/// Threads for the small requests to one target. Each may hang.
 const HELPERS: usize = 8;
-/// The same for looks.
+/// Threads for its health checks.
 const LOOKS: usize = 2;
 
-/// How long a target may stay silent.
+/// Limits on the silence of a target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounds {
-    /// The target has finished nothing that it was asked, and answers no look.
+    /// Time without an answer to any request or health check.
     pub silence: Duration,
-    /// It answers looks, and no small question has ended, such as one that makes a file.
+    /// Time in which health checks are answered, but no small request ends, such as one that makes
+    /// a file.
     pub question: Duration,
-    /// It answers looks, and no write has ended, or no read. Longer than the 120 s that a bucket may
-    /// take to receive a part.
+    /// Time in which health checks are answered, but no write ends, or no read. Longer than the 120
+    /// s that a bucket may take to receive a part.
     pub hang: Duration,
-    /// Pause between two looks at a silent target.
+    /// Pause between two health checks of a silent target.
     pub look_again: Duration,
 }
 
@@ -66,13 +69,13 @@ impl Default for Bounds {
     }
 }
 
-/// What a target is asked to do. Work of one kind says nothing of the others: writes may hang where names
-/// are known from a cache.
+/// A kind of request. Work of one kind shows nothing about the others: writes may hang while a
+/// cache answers for names.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Work {
-    /// A small question.
+    /// A small request.
     Question,
-    /// A listing. It takes as long as it takes while looks are answered.
+    /// A listing. It may take any time while the target answers health checks.
     Listing,
     /// A write, or the end of a shard.
     Write,
@@ -80,42 +83,42 @@ pub enum Work {
     Read,
 }
 
-/// Takes a look at a target, with a question that any target answers at once.
+/// Makes a health check, by a request that any target answers at once.
 pub type Look = dyn Fn() -> Result<()> + Send + Sync;
 
-/// Watches one target.
+/// The watch over one target.
 pub struct TargetWatch {
-    /// Its name in messages.
+    /// Name of the target in messages.
     name: String,
     bounds: Bounds,
     look: Arc<Look>,
     observer: Arc<dyn Observer>,
     helpers: OwnEngine,
-    /// Takes the looks: they must not wait for questions that hang.
+    /// Threads for health checks, which must not wait for requests that hang.
     lookout: OwnEngine,
     /// Whether a thread of this process calls [`TargetWatch::tick`]; tests call it themselves.
     has_keeper: bool,
-    /// A forked child begins anew: work under way is its parent's.
+    /// A forked child begins with an empty state: the work in progress belongs to its parent.
     state: PerProcess<State>,
 }
 
 #[derive(Default)]
 struct State {
     next: u64,
-    /// Work that is waited for, by number: the oldest first.
+    /// Work that a caller waits for, by number: the oldest first.
     awaited: BTreeMap<u64, Awaited>,
     /// Work that was given up and has not ended.
     given_up: BTreeSet<u64>,
-    /// When something ended last, or a look was answered.
+    /// The time of the last end of work, or of the last answered health check.
     sign: Option<Instant>,
-    /// When work of a kind ended last.
+    /// The time at which work of a kind last ended.
     ended: BTreeMap<Work, Instant>,
-    /// Since when a look is under way.
+    /// The start of the health check in progress.
     looking: Option<Instant>,
     silent: Option<Silent>,
-    /// The keeper knows of this watch.
+    /// Whether the keeper ticks this watch.
     is_kept: bool,
-    /// When the keeper has come by last.
+    /// The last time at which the keeper came.
     beat: Option<Instant>,
 }
 
@@ -133,12 +136,12 @@ type GiveUp = Box<dyn FnOnce(Error) + Send>;
 
 struct Silent {
     why: Error,
-    /// When the last look ended without an answer.
+    /// The time at which the last health check ended without an answer.
     looked: Option<Instant>,
 }
 
 impl TargetWatch {
-    /// A watch over the target that messages call `name`. `look` asks it something small.
+    /// Returns a watch over the target that messages call `name`. `look` makes a health check.
     pub fn new(
         name: impl Into<String>,
         bounds: Bounds,
@@ -148,7 +151,7 @@ impl TargetWatch {
         TargetWatch::with(name.into(), bounds, observer, look, true)
     }
 
-    /// The same for tests: time passes only when they call [`TargetWatch::tick`].
+    /// Returns a watch for tests: time passes only when they call [`TargetWatch::tick`].
     pub fn ticked(
         name: impl Into<String>,
         bounds: Bounds,
@@ -170,22 +173,21 @@ impl TargetWatch {
         Arc::new(TargetWatch { name, bounds, look, observer, helpers, lookout, has_keeper, state })
     }
 
-    /// Why the target is left alone, if it is.
+    /// Returns why the target is left alone, if it is.
     pub fn silent(&self) -> Option<Error> {
         self.state.lock().silent.as_ref().map(|silent| silent.why.clone())
     }
 
-    /// How much work is waited for, and how much was given up and has not ended.
+    /// Returns how much work callers wait for, and how much was given up and has not ended.
     pub fn under_way(&self) -> (usize, usize) {
         let state = self.state.lock();
         (state.awaited.len(), state.given_up.len())
     }
 
-    /// Asks the target something, in a thread of its own, and waits until it answers or is silent.
+    /// Runs a request in another thread, and waits until the target answers or is silent.
     ///
     /// # Errors
-    /// Those of `question`; `Retry` if the target is silent. Then the question may be answered later, and
-    /// the answer is dropped.
+    /// Those of `question`; `Retry` if the target is silent. A later answer is dropped.
     pub fn ask<T: Send + 'static>(
         self: &Arc<Self>,
         work: Work,
@@ -195,7 +197,7 @@ impl TargetWatch {
         blocking(|| asked.wait())
     }
 
-    /// The same, without waiting.
+    /// Does the same without waiting.
     pub fn begin<T: Send + 'static>(
         self: &Arc<Self>,
         work: Work,
@@ -210,7 +212,7 @@ impl TargetWatch {
         })
     }
 
-    /// Does something for a target while its caller goes on. It counts as given up until it has ended.
+    /// Runs `last` in the background. It counts as given up until it ends.
     fn send_off(self: &Arc<Self>, last: impl FnOnce() + Send + 'static) {
         let number = {
             let mut state = self.state.lock();
@@ -223,9 +225,9 @@ impl TargetWatch {
         self.helpers.submit(last).on_done(move |_| watch.end(number, false));
     }
 
-    /// The ticket of work that the target has begun. If the target falls silent, the outcome is
-    /// `given_up(why)`, and that of the work is dropped when it comes. `has_failed` says whether an
-    /// outcome is a failure that may be the target's silence.
+    /// Returns the ticket of work that the target has begun. If the target becomes silent, the
+    /// outcome is `given_up(why)`, and the late outcome of the work is dropped. `has_failed` says
+    /// whether an outcome is a failure that may come from silence.
     fn follow<T: Send + 'static>(
         self: &Arc<Self>,
         work: Work,
@@ -237,7 +239,7 @@ impl TargetWatch {
             return begun;
         }
         let (promise, ticket) = Ticket::pair();
-        // The first that comes takes it: the end of the work, or the watch that gives it up.
+        // The first of two takes it: the end of the work, or the watch that gives the work up.
         let promise: Arc<Mutex<Option<Promise<T>>>> = Arc::new(Mutex::new(Some(promise)));
         let to_give_up = promise.clone();
         let give_up: GiveUp = Box::new(move |why| {
@@ -256,7 +258,8 @@ impl TargetWatch {
         ticket
     }
 
-    /// Notes work that was begun. If the target has fallen silent meanwhile, the work is given up at once.
+    /// Records work that has begun. If the target became silent meanwhile, gives the work up at
+    /// once.
     fn await_end(self: &Arc<Self>, work: Work, give_up: GiveUp) -> u64 {
         let mut state = self.state.lock();
         state.next += 1;
@@ -281,19 +284,19 @@ impl TargetWatch {
         number
     }
 
-    /// Work has ended.
+    /// Records the end of work.
     fn end(self: &Arc<Self>, number: u64, has_failed: bool) {
         let now = Instant::now();
         let mut state = self.state.lock();
         let Some(Awaited { work, begun, .. }) = state.awaited.remove(&number) else {
             if state.given_up.remove(&number) && state.given_up.is_empty() {
-                // It may be back: the next tick takes a look.
+                // The target may be back: the next tick makes a health check.
                 state.silent.iter_mut().for_each(|silent| silent.looked = None);
             }
             return;
         };
         let waited = now.saturating_duration_since(begun.max(state.sign.unwrap_or(begun)));
-        // The process may have stood still, and the question failed for that.
+        // The process may have stood still, and the request failed for that reason.
         let late = state.beat.map(|beat| now.saturating_duration_since(beat));
         let stood_still = late.is_none_or(|late| late > STOOD_STILL);
         if has_failed && waited >= SLOW_TO_FAIL && state.silent.is_none() && !stood_still {
@@ -303,8 +306,8 @@ impl TargetWatch {
         state.ended.insert(work, now);
     }
 
-    /// The keeper comes by. If it comes late, the process stood still, as one does that is suspended: that is no
-    /// silence of the target.
+    /// Records a visit of the keeper. If it comes late, the process stood still, such as a
+    /// suspended one: that is no silence of the target.
     fn beat(&self, now: Instant) {
         let mut state = self.state.lock();
         let late = state.beat.replace(now).map(|beat| now.saturating_duration_since(beat));
@@ -316,8 +319,8 @@ impl TargetWatch {
         }
     }
 
-    /// Checks whether the target is silent at this time, or whether a look is due. The keeper calls it about once a
-    /// second, as long as it returns true.
+    /// Checks whether the target is silent at this time, or whether a health check is due. The
+    /// keeper calls it about once a second, as long as it returns true.
     pub fn tick(self: &Arc<Self>, now: Instant) -> bool {
         let mut state = self.state.lock();
         let since = |begun: Instant, sign: Option<Instant>| {
@@ -337,7 +340,8 @@ impl TargetWatch {
             return false;
         };
         let waited = since(oldest.begun, state.sign);
-        // A look that hangs while the target has answered other calls since says nothing.
+        // If a health check hangs while the target has answered other calls since, that shows
+        // nothing.
         let may_look =
             state.looking.is_none_or(|began| state.sign.is_some_and(|sign| sign > began));
         let hang = |work: Work| {
@@ -374,7 +378,8 @@ impl TargetWatch {
         });
     }
 
-    /// A look has ended. One that has failed in a moment was answered: the target's user finds out why.
+    /// Records the end of a health check. A quick failure is an answer: the target's user finds the
+    /// reason.
     fn looked(self: &Arc<Self>, has_failed: bool) {
         let now = Instant::now();
         let mut state = self.state.lock();
@@ -410,8 +415,9 @@ impl TargetWatch {
         if is_new && self.has_keeper {
             keeper::keep(self);
         }
-        // The user of a write or read that ends may take a lock whose holder waits for an answer: so questions are given
-        // up first, and each write and read gets a thread of its own. The thread that ticks waits for none of them.
+        // The code behind a write or read that ends may take a lock, while the lock's holder waits
+        // for an answer. So small requests are given up first, and each write and read gets a
+        // thread of its own. The thread that ticks waits for none of them.
         let is_question =
             |awaited: &Awaited| matches!(awaited.work, Work::Question | Work::Listing);
         let (questions, others): (Vec<_>, Vec<_>) = given_up.into_values().partition(is_question);

@@ -1,4 +1,4 @@
-//! A target that is watched.
+//! A watched target.
 
 use super::{TargetWatch, Work};
 use crate::{Capacity, Fault, ReadRange, ReadTicket, ShardName, ShardWriter, Target, WriteTicket};
@@ -7,11 +7,12 @@ use outlive_types::{Error, Result};
 use std::process;
 use std::sync::Arc;
 
-/// A target that is left alone while it does not answer: no call waits longer than its [`TargetWatch`] says.
+/// A target that is left alone while it does not answer. No call waits longer than its
+/// [`TargetWatch`] allows, except deletions.
 ///
-/// Starting a write, a finish or a read must not wait; what they start may hang. `delete` and
-/// `delete_unfinished` are refused while the target is silent, and otherwise wait for as long as they take.
-/// The caller must not go on while one of them is under way: it might delete, later, a shard that was put there
+/// Starting a write, a finish or a read must not wait; the started operation may hang. `delete` and
+/// `delete_unfinished` fail while the target is silent, and otherwise wait as long as they take.
+/// The caller must not go on during a deletion: a late one might delete a shard that was stored
 /// again meanwhile.
 #[derive(Debug)]
 pub struct WatchedTarget {
@@ -53,7 +54,7 @@ impl Target for WatchedTarget {
     }
 
     fn create(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>> {
-        // A writer that comes too late is dropped, which removes what it has begun.
+        // A writer that comes too late is dropped, which removes its unfinished shard.
         self.ask(Work::Question, move |target| target.create(shard, bytes_max))
             .map(|inner| self.writer(inner))
     }
@@ -73,7 +74,7 @@ impl Target for WatchedTarget {
         let holds: Vec<_> = ranges.iter().map(|range| range.buffer.hold()).collect();
         let follow = |(begun, hold): (ReadTicket, outlive_io::WeakBuffer)| {
             let given_up = move |error| {
-                // The read that hangs has the buffer.
+                // The hanging read keeps the buffer.
                 hold.write_off();
                 Err(Fault { error, buffer: AlignedBuf::zeroed(0) })
             };
@@ -140,7 +141,7 @@ impl Target for WatchedTarget {
 struct WatchedWriter {
     inner: Option<Box<dyn ShardWriter>>,
     watch: Arc<TargetWatch>,
-    // The threads that could wait in its place are those of the process that began it.
+    // The threads that could wait for it belong to the process that began it.
     pid: u32,
 }
 
@@ -151,7 +152,7 @@ impl ShardWriter for WatchedWriter {
                 let kept = bytes.clone();
                 let begun = inner.write(offset, bytes);
                 let given_up = move |error| {
-                    // The write that hangs has the buffer, too.
+                    // The hanging write keeps the buffer, too.
                     kept.hold().write_off();
                     Err(Fault { error, buffer: kept })
                 };
@@ -168,7 +169,7 @@ impl ShardWriter for WatchedWriter {
             return Ticket::done(Err(silent)); // dropping the writer abandons the shard
         }
         match self.inner.take() {
-            // It may succeed after it was given up: see docs/faults.md.
+            // The finish may succeed after it was given up: see docs/faults.md.
             Some(inner) => self.watch.follow(Work::Write, inner.finish(length), Err, |_| false),
             None => Ticket::done(Err(Error::bug("a shard is finished twice"))),
         }
@@ -176,7 +177,7 @@ impl ShardWriter for WatchedWriter {
 }
 
 impl Drop for WatchedWriter {
-    /// Abandons the shard. That may ask the target, so it may hang.
+    /// Abandons the shard. That may call the target, so it may hang.
     fn drop(&mut self) {
         let Some(inner) = self.inner.take() else { return };
         if process::id() != self.pid {

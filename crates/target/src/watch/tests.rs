@@ -6,7 +6,7 @@ use outlive_io::{SharedBuf, StagingPool};
 use outlive_types::{PackId, SessionId};
 use std::sync::Condvar;
 
-/// A gate that is open or shut: what goes through it hangs while it is shut.
+/// A gate that is open or shut: calls that pass it hang while it is shut.
 #[derive(Default, Debug)]
 struct Gate {
     is_shut: Mutex<(bool, usize)>,
@@ -30,7 +30,7 @@ impl Gate {
         self.changed.notify_all();
     }
 
-    /// Waits until so many hang.
+    /// Waits until `count` calls hang.
     fn until_hanging(&self, count: usize) {
         let mut state = self.is_shut.lock().unwrap();
         while state.1 != count {
@@ -54,7 +54,7 @@ impl Observer for Told {
 
 struct Fixture {
     watch: Arc<TargetWatch>,
-    /// Of questions, and of looks.
+    /// The gate of requests; `looks` is the gate of health checks.
     gate: Arc<Gate>,
     looks: Arc<Gate>,
     told: Arc<Told>,
@@ -87,7 +87,7 @@ impl Fixture {
         self.watch.tick(self.begun + Duration::from_secs(seconds))
     }
 
-    /// Asks something that hangs, and lets it be given up at this time.
+    /// Sends a request that hangs, and gives it up at this time.
     fn silence(&self, seconds: u64) -> Error {
         self.gate.set(true);
         self.looks.set(true);
@@ -111,14 +111,14 @@ fn a_target_that_answers_nothing_is_left_alone_until_it_answers() {
     let error = fixture.silence(100);
     assert!(error.is_away() && error.kind() == ErrorKind::Retry, "{error}");
     assert!(error.message().starts_with("target 3 has not answered for "), "{error}");
-    // No call waits, and the target is asked nothing more.
+    // No call waits, and the target gets no more requests.
     for seconds in 101..140 {
         assert!(fixture.ask().wait().is_err());
         assert!(fixture.tick(seconds));
     }
     fixture.gate.until_hanging(1);
     assert_eq!(fixture.watch.under_way(), (0, 1));
-    // What hangs comes back; then a look, which hangs, too; then that.
+    // The hanging request ends; then a health check hangs, too, and ends.
     fixture.gate.set(false);
     fixture.until(|watch| watch.under_way() == (0, 0));
     assert!(fixture.ask().wait().is_err(), "it was not looked at");
@@ -129,7 +129,7 @@ fn a_target_that_answers_nothing_is_left_alone_until_it_answers() {
     fixture.until(|watch| watch.silent().is_none());
     assert_eq!(fixture.ask().wait().unwrap(), 7);
     assert!(!fixture.tick(1600));
-    // The warning is told by a thread of its own, which may come late.
+    // A thread of its own sends the warning, which may come late.
     fixture.until(|_| fixture.told.0.lock().unwrap().len() == 2);
     let mut told = fixture.told.0.lock().unwrap();
     told.sort_by_key(|event| matches!(event, Event::Info(_)));
@@ -142,13 +142,13 @@ fn a_slow_target_answers_looks_and_is_waited_for() {
     fixture.gate.set(true);
     let asked = fixture.ask();
     let answered = |seconds| {
-        // A look is due.
+        // A health check is due.
         let before = Some(fixture.begun + Duration::from_secs(seconds - 6));
         fixture.watch.state.lock().sign = before;
         assert!(fixture.tick(seconds));
         fixture.until(|watch| watch.state.lock().looking.is_none());
         assert_ne!(fixture.watch.state.lock().sign, before, "its answer is a sign");
-        // The sign was given now, and not at that time.
+        // The sign came now, and not at the test's time.
         fixture.watch.state.lock().sign = Some(fixture.begun + Duration::from_secs(seconds));
         assert!(fixture.watch.silent().is_none() && !asked.ready(), "{seconds}");
     };
@@ -167,7 +167,7 @@ fn what_takes_long_to_fail_was_not_answered() {
     }
 }
 
-/// A process that stood still meanwhile hears of the failure late, and that says nothing.
+/// A process that stood still sees the failure late, which shows nothing.
 fn what_takes_long_to_fail(stood_still: bool) {
     let fixture = Fixture::new();
     let asked = fixture.watch.begin(Work::Question, || Err::<(), _>(Error::retry("at once")));
@@ -179,7 +179,7 @@ fn what_takes_long_to_fail(stood_still: bool) {
         gate.pass();
         Err::<(), _>(Error::retry("late"))
     });
-    // It was begun so long ago.
+    // Dates the start back by that time.
     {
         let mut state = fixture.watch.state.lock();
         state.sign = None;
@@ -200,7 +200,7 @@ fn what_takes_long_to_fail(stood_still: bool) {
     fixture.until(|watch| watch.silent().is_none());
 }
 
-/// What goes on behind a read that was given up may hold a lock, and wait for an answer that was asked for later.
+/// The code behind a read that was given up may hold a lock, and wait for a later request.
 #[test]
 fn answers_are_given_up_before_what_may_wait_for_them() {
     let fixture = Fixture::new();
@@ -215,7 +215,8 @@ fn answers_are_given_up_before_what_may_wait_for_them() {
     fixture.gate.set(false);
 }
 
-/// It answers looks. A write or a read that never ends counts as silence in the end; a listing does not.
+/// The target answers health checks. A write or read that never ends counts as silence in the end;
+/// a listing does not.
 #[test]
 fn what_may_take_long_is_waited_for_longer() {
     for work in [Work::Write, Work::Read, Work::Listing] {
@@ -237,7 +238,7 @@ fn what_may_take_long_is_waited_for_longer() {
     }
 }
 
-/// A late deletion could hit a shard that a repair has put there meanwhile.
+/// A late deletion could hit a shard that a repair wrote meanwhile.
 #[test]
 fn a_deletion_is_waited_for_and_never_asked_of_a_silent_target() {
     let fixture = Fixture::new();
@@ -265,7 +266,7 @@ fn a_deletion_is_waited_for_and_never_asked_of_a_silent_target() {
     fixture.looks.set(false);
 }
 
-/// Such as of one file, while the target answers all else.
+/// Such as a health check of one file, while the target answers all other requests.
 #[test]
 fn a_look_that_hangs_alone_keeps_no_other_from_being_taken() {
     let fixture = Fixture::new();
@@ -276,7 +277,7 @@ fn a_look_that_hangs_alone_keeps_no_other_from_being_taken() {
     fixture.looks.until_hanging(1);
     fixture.tick(7);
     assert_eq!(fixture.watch.state.lock().looking, Some(fixture.begun + Duration::from_secs(6)));
-    // Something else is answered.
+    // Another request is answered.
     fixture.watch.state.lock().sign = Some(fixture.begun + Duration::from_secs(8));
     fixture.tick(14);
     fixture.looks.until_hanging(2);
@@ -296,7 +297,7 @@ fn a_process_that_stood_still_takes_no_target_for_silent() {
         assert!(fixture.tick(seconds) && fixture.watch.silent().is_none(), "{seconds}");
     }
     assert!(!asked.ready());
-    // It has gone on since, and hears nothing.
+    // The process has run again since, and gets no answer.
     (503..515).for_each(|seconds| fixture.watch.beat(at(seconds)));
     fixture.looks.set(true);
     fixture.tick(515);
@@ -305,14 +306,14 @@ fn a_process_that_stood_still_takes_no_target_for_silent() {
     fixture.looks.set(false);
 }
 
-/// Its reads and writes never end, and its deletions go through a gate.
+/// A target whose reads and writes never end, and whose deletions pass a gate.
 #[derive(Debug, Default)]
 struct Mute {
     inner: MemoryTarget,
     deletions: Arc<Gate>,
 }
 
-/// Of work that never ends: what it has stays with it.
+/// Returns the ticket of work that never ends and keeps its buffer.
 fn never<T: Send + 'static, B>(buffer: B) -> Ticket<T> {
     let (promise, ticket) = Ticket::pair();
     std::mem::forget((promise, buffer));

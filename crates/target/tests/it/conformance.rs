@@ -1,4 +1,4 @@
-//! Every backend and every wrapper against the conformance suite.
+//! Runs the conformance suite on every backend and every wrapper.
 
 use outlive_target::conformance::{check_log, check_medium, check_target};
 use outlive_target::{
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Gives new, empty directories and removes them all at the end.
+/// Makes new, empty directories, and removes them all at the end.
 struct Dirs {
     base: PathBuf,
     made: Mutex<Vec<TempDir>>,
@@ -26,7 +26,7 @@ impl Dirs {
 
     fn next(&self) -> PathBuf {
         let dir = tempfile::tempdir_in(&self.base).unwrap();
-        // Not made yet, and with a name that scripts trip over.
+        // A missing directory, with a name that scripts may misread.
         let path = dir.path().join("not yet there").join("a pool");
         self.made.lock().unwrap().push(dir);
         path
@@ -41,7 +41,7 @@ fn check_directory_target(base: &Path, direct_io: bool) {
     });
 }
 
-/// A target that is left alone while it does not answer.
+/// Returns a target that is left alone while it does not answer.
 fn watched(inner: Arc<dyn Target>) -> Arc<dyn Target> {
     let look = Arc::new(|| Ok(()));
     let watch = TargetWatch::new("a target", Bounds::default(), Arc::new(NoObserver), look);
@@ -64,7 +64,7 @@ fn check_directory_log(base: &Path) {
     check_log(true, move || Arc::new(DirectoryLog::open(&dirs.next())));
 }
 
-/// A file system in memory, where there is one.
+/// Returns a file system in memory, if the machine has one.
 fn tmpfs() -> Option<&'static Path> {
     let shm = Path::new("/dev/shm");
     tempfile::tempdir_in(shm).is_ok().then_some(shm)
@@ -145,7 +145,7 @@ fn throttled() {
     });
 }
 
-/// A world in which two operations of every three fail in passing, except those of a finish.
+/// Returns a world in which two of three operations fail in passing, except those of a finish.
 fn flaky() -> FaultWorld {
     let world = FaultWorld::with_locks();
     world.count_reads(true);
@@ -156,7 +156,7 @@ fn flaky() -> FaultWorld {
 }
 
 fn patient() -> RetryPolicy {
-    // Threads share the numbering, so one of them may meet more than two faults in a row.
+    // Threads share the numbering, so one thread may meet more than two faults in a row.
     RetryPolicy { attempts_max: 100, pause_first: Duration::ZERO, ..RetryPolicy::default() }
 }
 

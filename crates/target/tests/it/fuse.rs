@@ -1,6 +1,6 @@
-//! A directory in a FUSE file system whose server keeps the flags with which a file was opened: with
-//! O_DIRECT it refuses all reads and writes, as such servers do whose buffers lie anywhere, and that
-//! the flag is cleared in the client does not reach it. Skipped where nothing can be mounted.
+//! A directory in a FUSE file system whose server keeps the flags of each open file. With O_DIRECT
+//! the server refuses all reads and writes, like servers without aligned buffers. It does not learn
+//! that the client cleared the flag. Skipped where no file system can be mounted.
 
 mod server;
 
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
-/// A mounted file system; it goes when this does.
+/// A mounted file system; dropping it unmounts.
 struct Mounted {
     session: Option<BackgroundSession>,
     refused: Arc<AtomicUsize>,
@@ -50,8 +50,8 @@ impl Mounted {
         self.mountpoint.path()
     }
 
-    /// Makes sure that of the file that got the name `to` every byte was durable before, and the name and those of
-    /// `above` directories above it are durable now.
+    /// Checks durability of the file with the name `to`: its bytes before it got the name; now the
+    /// name, and the names of `above` directories above it.
     fn check_durable(&self, to: &str, above: usize) {
         let deeds = self.deeds.lock().unwrap();
         let is_it = |deed: &Deed| matches!(deed, Deed::Named { to: it, .. } if it.ends_with(to));
@@ -109,7 +109,7 @@ fn put(target: &DirectoryTarget, shard: ShardName, byte: u8) {
     writer.finish(8 * PAGE_BYTES as u64).wait().unwrap();
 }
 
-/// Ends a shard with one page of such bytes.
+/// Finishes a shard with one page of `byte`.
 fn put_page(begun: Result<Box<dyn ShardWriter>>, byte: u8) -> Result<()> {
     let (mut writer, mut buffer) = (begun?, AlignedBuf::zeroed(PAGE_BYTES));
     buffer.fill(byte);
@@ -142,7 +142,7 @@ fn shards_are_written_and_read_where_the_server_keeps_the_flags() {
     let (reader, told) = opened(mounted.path());
     assert_eq!(got(&reader, shard(2)), (30..38).collect::<Vec<u8>>());
     assert_eq!(warned(&told), 1);
-    // Whoever looks first is not refused at all, and tells all the same when it comes to a shard.
+    // A program that probes first gets no refusal, and still warns at its first shard.
     let small = mounted.path().join("small");
     std::fs::write(&small, "x").unwrap();
     let (reader, told) = opened(mounted.path());
@@ -173,8 +173,8 @@ fn what_is_acknowledged_is_durable_byte_by_byte_and_name_by_name() {
     mounted.check_durable(&format!("{:016x}.record", 2), 0);
 }
 
-/// Nothing is left of a new shard whose name could not be made durable. Of one that was replaced the new one is all
-/// that is left, and stays.
+/// A new shard vanishes if its name could not be made durable. A shard that replaced another one is
+/// all that is left, and stays.
 #[test]
 fn a_failed_sync_leaves_no_new_shard_and_takes_no_replaced_one() {
     let Some(mounted) = Mounted::new() else { return };

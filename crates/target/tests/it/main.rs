@@ -1,4 +1,4 @@
-//! All tests of this crate that see it from outside: one program, as each takes long to link.
+//! All tests of this crate from outside, in one program, as each program takes long to link.
 
 mod conformance;
 mod fuse;

@@ -1,4 +1,5 @@
-//! The limit on open files is reached for a while. A test of its own, as the limit is the process's.
+//! Reaches the limit on open files for a while. It is a test of its own, as the process has one
+//! limit.
 
 use outlive_io::AlignedBuf;
 use outlive_target::{
@@ -15,7 +16,7 @@ use std::time::Duration;
 
 const SHARD: ShardName = ShardName { pack: PackId([1; 20]), shard: 0 };
 
-/// Takes every file handle that is left.
+/// Takes all file handles that are left.
 fn all_handles() -> Vec<File> {
     let taken: Vec<_> = (0..).map_while(|_| File::open("/dev/null").ok()).collect();
     assert!(File::open("/dev/null").is_err());
@@ -38,7 +39,7 @@ fn who_finds_no_file_handle_asks_again() {
     page.fill(7);
     writer.write(0, page.share()).wait().unwrap();
     writer.finish(4096).wait().unwrap();
-    // Whoever finished the shard may still be about to close it.
+    // The thread that finished the shard may not have closed it yet.
     let is_open =
         |fd: &DirEntry| fs::read_link(fd.path()).is_ok_and(|file| file.starts_with(root.path()));
     while fs::read_dir("/proc/self/fd").unwrap().flatten().any(|fd| is_open(&fd)) {
@@ -64,7 +65,7 @@ fn who_finds_no_file_handle_asks_again() {
     a_sync_that_fails_removes_no_shard_that_was_replaced(root.path());
 }
 
-/// To sync a directory takes a file handle.
+/// A sync of a directory takes a file handle.
 fn a_sync_that_fails_removes_no_shard_that_was_replaced(root: &Path) {
     let target = DirectoryTarget::open(root, &DirectoryOptions::default()).unwrap();
     let new = ShardName { shard: 1, ..SHARD };
@@ -81,7 +82,7 @@ fn a_sync_that_fails_removes_no_shard_that_was_replaced(root: &Path) {
         drop(taken);
         assert_eq!(target.unfinished().unwrap(), []);
     }
-    // Either would do, but the old one has no name any more.
+    // Either shard would do, but the old one has no name any more.
     let range = ReadRange::new(0, AlignedBuf::zeroed(4096));
     assert_eq!(*read_one(&target, SHARD, range).wait().unwrap(), [8; 4096]);
     assert_eq!(target.list().unwrap(), [SHARD], "the other one was not there before");

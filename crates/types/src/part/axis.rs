@@ -1,6 +1,7 @@
 //! One dimension of a part.
 
-/// Which elements of one dimension of a global array a part has. Equal ones have the same elements.
+/// The elements that a part has along one dimension of a global array. Equal axes have the same
+/// elements.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Axis {
     /// Global index of the first element.
@@ -9,19 +10,20 @@ pub(super) struct Axis {
     pub extent: u64,
     /// Elements of a block; the last one may have fewer.
     pub block: u64,
-    /// Elements of the global array from the begin of one block to the begin of the next. As many as a
-    /// block has if all elements lie side by side, and more otherwise.
+    /// Elements of the global array from the start of one block to the start of the next. Equal to
+    /// `block` if all elements lie side by side, larger otherwise.
     pub stride: u64,
 }
 
 impl Axis {
-    /// Elements that lie side by side.
+    /// Returns an axis of elements that lie side by side.
     pub fn side_by_side(offset: u64, extent: u64) -> Axis {
         let block = extent.max(1);
         Axis { offset, extent, block, stride: block }
     }
 
-    /// Elements in blocks. A block that is empty, or longer than its stride, is for [`Axis::check`].
+    /// Returns an axis of elements in blocks. [`Axis::check`] refuses an empty block, and one
+    /// longer than its stride.
     pub fn in_blocks(offset: u64, extent: u64, block: u64, stride: u64) -> Axis {
         match extent <= block || block == stride {
             true => Axis::side_by_side(offset, extent),
@@ -29,7 +31,8 @@ impl Axis {
         }
     }
 
-    /// Why there is no such axis in an array that has so many elements along it.
+    /// Returns the reason if an array of `global` elements along this dimension cannot have the
+    /// axis.
     pub fn check(&self, global: u64) -> Result<(), String> {
         let Axis { offset, extent, block, stride } = *self;
         if block == 0 || stride < block {
@@ -38,7 +41,7 @@ impl Axis {
                  next begins behind it"
             ));
         }
-        // Without elements it has none outside.
+        // An axis without elements has none outside the array.
         let Some(last) = extent.checked_sub(1) else { return Ok(()) };
         let blocks = (last / block).checked_mul(stride);
         let last = blocks.and_then(|blocks| offset.checked_add(blocks)?.checked_add(last % block));
@@ -54,12 +57,13 @@ impl Axis {
         ))
     }
 
-    /// Whether nothing lies between its elements.
+    /// Returns whether its elements lie side by side, without gaps.
     pub fn is_side_by_side(&self) -> bool {
         self.block == self.stride
     }
 
-    /// Whether it has all elements of another, as far as that can be said at once.
+    /// Returns true if it has all elements of `other`; may return false where a longer test would
+    /// be needed.
     pub fn covers(&self, other: &Axis) -> bool {
         let grid = |axis: &Axis| (axis.offset, axis.block, axis.stride);
         let is_within = self.offset <= other.offset && other.end() <= self.end();
@@ -67,7 +71,7 @@ impl Axis {
             || grid(self) == grid(other) && other.extent <= self.extent
     }
 
-    /// One more than the global index of the last element.
+    /// Returns the global index of the last element plus one.
     pub fn end(&self) -> u64 {
         match self.extent.checked_sub(1) {
             Some(last) => self.offset + last / self.block * self.stride + last % self.block + 1,
@@ -75,7 +79,8 @@ impl Axis {
         }
     }
 
-    /// The first elements from a global index on that lie side by side: begin and end.
+    /// Returns start and end of the first elements that lie side by side, from global index `at`
+    /// on.
     pub fn run_from(&self, at: u64) -> Option<(u64, u64)> {
         let behind = at.saturating_sub(self.offset);
         let mut number = behind / self.stride;
@@ -88,7 +93,8 @@ impl Axis {
         (at < end).then_some((begin.max(at), end))
     }
 
-    /// Local index of an element. It wraps before the offset of an axis side by side.
+    /// Returns the local index of an element. It wraps before the offset if elements lie side by
+    /// side.
     pub fn local(&self, global: u64) -> u64 {
         if self.is_side_by_side() {
             return global.wrapping_sub(self.offset);
@@ -97,13 +103,14 @@ impl Axis {
         behind / self.stride * self.block + behind % self.stride
     }
 
-    /// How many elements it has in a period of so many: a multiple of its stride.
+    /// Returns the number of its elements in a period, which is a multiple of its stride.
     pub fn in_period(&self, period: u64) -> u64 {
         period / self.stride * self.block
     }
 }
 
-/// After how many elements all these strides begin together again; `u64::MAX` for more than there can be.
+/// Returns the number of elements after which all strides begin together again; `u64::MAX` if that
+/// overflows.
 pub(super) fn period(strides: impl IntoIterator<Item = u64>) -> u64 {
     let mut period = 1u64;
     for stride in strides {

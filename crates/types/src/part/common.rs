@@ -1,38 +1,38 @@
-//! What two parts have in common along one dimension.
+//! The common elements of two parts along one dimension.
 
 use super::axis::{Axis, period};
 
-/// Elements that lie side by side in both parts. Indices are local ones of the parts.
+/// Elements that lie side by side in both parts. Indices are local to each part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Run {
-    /// How many common elements of its period come before it.
+    /// Number of common elements of its period that come before it.
     before: u64,
     from: u64,
     to: u64,
     length: u64,
 }
 
-/// The elements that two axes have in common, in ascending order: runs that come again with every
-/// period, so that their list does not grow with the axes.
+/// The common elements of two axes, in ascending order. Their runs repeat with every period, so the
+/// list does not grow with the axes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Common {
-    /// Of one period.
+    /// Runs of one period.
     runs: Vec<Run>,
-    /// Elements of one period.
+    /// Common elements of one period.
     elements: u64,
-    /// Local elements from one period to the next.
+    /// Number of local elements from one period to the next.
     from_step: u64,
     to_step: u64,
-    /// How many elements of the first period come before the first common one.
+    /// Number of elements of the first period before the first common one.
     skipped: u64,
-    /// How many elements they have in common.
+    /// Number of common elements.
     pub count: u64,
-    /// In how many runs.
+    /// Number of runs of common elements.
     pub run_count: u64,
 }
 
 impl Common {
-    /// So many elements that lie side by side in both parts.
+    /// Returns `length` common elements that lie side by side in both parts.
     fn one_run(length: u64, from: u64, to: u64) -> Common {
         Common {
             runs: vec![Run { before: 0, from, to, length }],
@@ -45,7 +45,7 @@ impl Common {
         }
     }
 
-    /// `None` if they have nothing in common.
+    /// Returns `None` if the axes have no common elements.
     pub fn new(from: &Axis, to: &Axis) -> Option<Common> {
         let grid = |axis: &Axis| (axis.offset, axis.block, axis.stride);
         if grid(from) == grid(to) {
@@ -63,7 +63,7 @@ impl Common {
                 return Some(Common::one_run(end - first, from, to));
             }
             (false, false) => (0, period([from.stride, to.stride])),
-            // A period begins with a block, also where elements side by side begin inside of one.
+            // A period begins with a block, even where elements side by side begin inside one.
             (true, false) => (inside(to, first), to.stride),
             (false, true) => (inside(from, first), from.stride),
         };
@@ -73,7 +73,7 @@ impl Common {
         let last = runs.last()?.1;
         let elements = last.before + last.length;
         let (periods, rest) = ((end - begin) / period, (end - begin) % period);
-        // What of the last period comes before the end.
+        // The elements and runs of the last period that come before the end.
         let mut left = (0, 0);
         for (at, run) in runs.iter().take_while(|(at, _)| at - begin < rest) {
             left = (run.before + run.length.min(rest - (at - begin)), left.1 + 1);
@@ -93,13 +93,13 @@ impl Common {
         })
     }
 
-    /// The first local indices, if all common elements lie side by side in both parts.
+    /// Returns the first local indices if all common elements lie side by side in both parts.
     pub fn as_one_run(&self) -> Option<(u64, u64)> {
         let (from, to, _) = self.run((0, 0));
         (self.run_count == 1).then_some((from, to))
     }
 
-    /// Local indices of a common element, counted from 0.
+    /// Returns the local indices of a common element, counted from 0.
     pub fn element(&self, number: u64) -> (u64, u64) {
         let number = number + self.skipped;
         let (period, inside) = match number < self.elements {
@@ -113,13 +113,13 @@ impl Common {
         self.local(&self.runs[at], period, inside - self.runs[at].before)
     }
 
-    /// In which period a run is, counted from 0, and which one of it.
+    /// Returns the period of a run, counted from 0, and the run's number in it.
     pub fn place_of(&self, run: u64) -> (u64, usize) {
         let runs = self.runs.len() as u64;
         (run / runs, (run % runs) as usize)
     }
 
-    /// The place of the next run.
+    /// Returns the place of the next run.
     pub fn next_place(&self, (period, number): (u64, usize)) -> (u64, usize) {
         match number + 1 < self.runs.len() {
             true => (period, number + 1),
@@ -127,7 +127,7 @@ impl Common {
         }
     }
 
-    /// Local indices of the first element of a run, and how many it has.
+    /// Returns the local indices of a run's first element, and the number of its elements.
     pub fn run(&self, (period, number): (u64, usize)) -> (u64, u64, u64) {
         let run = &self.runs[number];
         let before = period * self.elements + run.before;
@@ -138,20 +138,21 @@ impl Common {
     }
 
     fn local(&self, run: &Run, period: u64, inside: u64) -> (u64, u64) {
-        // They wrap back from before the first element: see `Axis::local`.
+        // The indices wrap back from before the first element: see `Axis::local`.
         let from = run.from.wrapping_add(period * self.from_step).wrapping_add(inside);
         let to = run.to.wrapping_add(period * self.to_step).wrapping_add(inside);
         (from, to)
     }
 }
 
-/// How many elements of its block come before this one; 0 outside of blocks.
+/// Returns the number of elements of its block that come before this one; 0 outside blocks.
 fn inside(axis: &Axis, at: u64) -> u64 {
     let inside = (at - axis.offset) % axis.stride;
     if inside < axis.block { inside } else { 0 }
 }
 
-/// The common runs of a range of the dimension, each with its begin. An axis side by side has all of it.
+/// Returns the common runs of a range of the dimension, each with its start. An axis whose elements
+/// lie side by side has all elements of the range.
 fn runs(from: &Axis, to: &Axis, begin: u64, stop: u64) -> Vec<(u64, Run)> {
     let next = |axis: &Axis, at| match axis.is_side_by_side() {
         true => Some((at, stop)),

@@ -1,4 +1,4 @@
-//! Parts of global arrays: which bytes of one part are which bytes of another.
+//! Parts of global arrays, and the bytes that two parts have in common.
 
 mod axis;
 mod common;
@@ -10,9 +10,9 @@ pub use uncovered::uncovered;
 
 use axis::Axis;
 
-/// A part of a global array: along each dimension a run of elements, or blocks of them with gaps between
-/// them. Its own elements lie in the order of the array, the last dimension side by side. Parts with the
-/// same elements are equal.
+/// A part of a global array: along each dimension a run of elements, or blocks with gaps between
+/// them. Its own elements lie in the order of the array, the last dimension side by side. Parts
+/// with the same elements are equal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Part {
     /// The dimensions, outermost first.
@@ -20,13 +20,15 @@ pub struct Part {
 }
 
 impl Part {
-    /// A box: where it begins, and its extents, both in elements along each dimension.
+    /// Returns a box. `offset` is its start and `shape` its extents, in elements along each
+    /// dimension.
     pub fn subarray(offset: &[u64], shape: &[u64]) -> Part {
         let axes = offset.iter().zip(shape);
         Part { axes: axes.map(|(offset, extent)| Axis::side_by_side(*offset, *extent)).collect() }
     }
 
-    /// Blocks: see [`Distribution::BlockCyclic`](crate::Distribution::BlockCyclic).
+    /// Returns a part in blocks: see
+    /// [`Distribution::BlockCyclic`](crate::Distribution::BlockCyclic).
     pub fn block_cyclic(offset: &[u64], shape: &[u64], block: &[u64], stride: &[u64]) -> Part {
         let axes = offset.iter().zip(shape).zip(block).zip(stride);
         let axes = axes.map(|(((offset, extent), block), stride)| {
@@ -35,10 +37,10 @@ impl Part {
         Part { axes: axes.collect() }
     }
 
-    /// Checks that an array of this shape has such a part.
+    /// Checks that an array of this shape can have this part.
     ///
     /// # Errors
-    /// Why it has not.
+    /// The reason why it cannot.
     pub fn check(&self, global_shape: &[u64]) -> Result<(), String> {
         if self.axes.len() != global_shape.len() {
             let (own, global) = (self.axes.len(), global_shape.len());
@@ -53,17 +55,17 @@ impl Part {
         Ok(())
     }
 
-    /// Indices of its first element in the global array.
+    /// Returns the indices of its first element in the global array.
     pub fn offset(&self) -> Vec<u64> {
         self.axes.iter().map(|axis| axis.offset).collect()
     }
 
-    /// Its extents.
+    /// Returns its extents.
     pub fn shape(&self) -> Vec<u64> {
         self.axes.iter().map(|axis| axis.extent).collect()
     }
 
-    /// How many elements it has; `None` for more than there can be.
+    /// Returns the number of its elements; `None` if that overflows.
     pub fn elements(&self) -> Option<u64> {
         self.axes.iter().try_fold(1u64, |all, axis| all.checked_mul(axis.extent))
     }

@@ -1,21 +1,21 @@
-//! What two parts of one array have in common, as bytes of both.
+//! The common elements of two parts of one array, as bytes of both.
 
 use super::Part;
 use super::common::Common;
 use std::ops::Range;
 
-/// What two parts of one array have in common, as bytes of both. Its memory is bounded by the runs along
-/// each dimension, of one period of the blocks of both.
+/// The common elements of two parts of one array, as bytes of both. Its memory is bounded by the
+/// number of runs along each dimension in one period of the blocks of both.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Overlap {
-    /// Dimensions of which every element begins a line, outermost first.
+    /// Dimensions outside a line, outermost first; each of their elements begins one.
     outer: Vec<Outer>,
     lines: u64,
-    /// The runs of a line, if there are several.
+    /// Runs of a line, if there are several.
     row: Option<Common>,
     runs_per_line: u64,
-    /// Bytes of an element along a line, with all dimensions inside: these lie side by side in both
-    /// parts. Of a line that is one run, the bytes of that.
+    /// Bytes of an element along a line, with all inner dimensions: these lie side by side in both
+    /// parts. If a line is a single run, the bytes of that run.
     unit: u64,
     from_first: u64,
     to_first: u64,
@@ -24,19 +24,19 @@ pub struct Overlap {
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Outer {
     count: u64,
-    /// Bytes from one element to the next, in the part it comes from.
+    /// Bytes from one element to the next in the source part.
     from_step: u64,
-    /// The same in the part it goes to.
+    /// Bytes from one element to the next in the destination part.
     to_step: u64,
-    /// Which elements they are, unless they lie side by side in both parts.
+    /// The common elements, unless they lie side by side in both parts.
     gaps: Option<Common>,
 }
 
 impl Overlap {
-    /// What goes from one part to another, of an array whose elements have so many bytes. `None` if
-    /// they have nothing in common.
+    /// Returns the common elements of two parts of an array whose elements have `element_bytes`
+    /// bytes. `None` if there are none.
     pub fn new(from: &Part, to: &Part, element_bytes: u64) -> Option<Overlap> {
-        // The bytes of all others can be counted.
+        // The bytes of all other parts fit into a u64.
         let is_empty = |part: &Part| part.axes.iter().any(|axis| axis.extent == 0);
         if element_bytes == 0 || is_empty(from) || is_empty(to) {
             return None;
@@ -52,7 +52,7 @@ impl Overlap {
         };
         let (mut from_step, mut to_step) = (element_bytes, element_bytes);
         let mut are_whole = true;
-        // From the innermost dimension outwards: whole rows of both parts lie side by side.
+        // From the innermost dimension outwards: whole rows lie side by side in both parts.
         for (from, to) in from.axes.iter().zip(&to.axes).rev() {
             let common = Common::new(from, to)?;
             let count = common.count;
@@ -84,7 +84,7 @@ impl Overlap {
         Some(overlap)
     }
 
-    /// Where a line begins in both parts.
+    /// Returns the start of a line in both parts.
     fn line(&self, number: u64) -> (u64, u64) {
         let (mut rest, mut from, mut to) = (number, self.from_first, self.to_first);
         for Outer { count, from_step, to_step, gaps } in self.outer.iter().rev() {
@@ -98,10 +98,11 @@ impl Overlap {
         (from, to)
     }
 
-    /// Calls `visit` with where each line begins in both parts, from a number on, until it says no.
+    /// Calls `visit` with the start of each line in both parts, from line `number` on, until it
+    /// returns false.
     #[inline]
     fn each_line_from(&self, mut number: u64, mut visit: impl FnMut(u64, u64) -> bool) {
-        // As long as the last dimension goes on, the next line is a step away.
+        // Within the last of the outer dimensions, the next line is one step away.
         let (count, from_step, to_step) = match self.outer.last() {
             Some(Outer { count, from_step, to_step, gaps: None }) => (*count, *from_step, *to_step),
             _ => (1, 0, 0),
@@ -120,8 +121,8 @@ impl Overlap {
         }
     }
 
-    /// Calls `visit` with each run, from a number on, until it says no: where the run begins in both
-    /// parts, and its bytes.
+    /// Calls `visit` with each run, from run `number` on, until it returns false. It gets the start
+    /// of the run in both parts, and its bytes.
     #[inline]
     fn each_from(&self, number: u64, mut visit: impl FnMut(u64, u64, u64) -> bool) {
         let Some(row) = &self.row else {
@@ -143,7 +144,7 @@ impl Overlap {
         });
     }
 
-    /// Where a run ends in the part it comes from.
+    /// Returns the end of a run in the source part.
     fn end_of(&self, number: u64) -> u64 {
         let Some(row) = &self.row else { return self.line(number).0 + self.unit };
         let (from_line, _) = self.line(number / self.runs_per_line);
@@ -151,13 +152,13 @@ impl Overlap {
         from_line + (from + length) * self.unit
     }
 
-    /// Bytes that they have in common.
+    /// Returns the number of common bytes.
     pub fn bytes(&self) -> u64 {
         self.lines * self.row.as_ref().map_or(1, |row| row.count) * self.unit
     }
 
-    /// The ranges of the part it comes from that hold what they have in common, ascending. Gaps up to
-    /// `gap` are read along, and ranges end at `longest` bytes.
+    /// Returns the ranges of the source part that hold common bytes, ascending. Gaps up to `gap`
+    /// are included, and ranges end at `longest` bytes.
     pub fn ranges(&self, gap: u64, longest: u64) -> Vec<Range<u64>> {
         let mut ranges: Vec<Range<u64>> = Vec::new();
         self.each_from(0, |from, _, length| {
@@ -173,10 +174,10 @@ impl Overlap {
         ranges
     }
 
-    /// Tells where the bytes of a range of the part it comes from go: `put` gets the byte in the part it
-    /// goes to, and which bytes of the range, counted from its begin.
+    /// Maps the bytes of a range of the source part. `put` gets an offset in the destination part,
+    /// and the bytes of the range that belong there, counted from its start.
     pub fn place(&self, range: Range<u64>, put: &mut dyn FnMut(u64, Range<usize>)) {
-        // Runs ascend in the part that they come from, so the first that matters can be looked for.
+        // Runs ascend in the source part, so a binary search finds the first that matters.
         let (mut low, mut high) = (0, self.lines * self.runs_per_line);
         while low < high {
             let middle = low + (high - low) / 2;

@@ -1,4 +1,4 @@
-//! Against models that move or mark element by element.
+//! Compares with models that move or mark element by element.
 
 use super::*;
 use crate::{Distribution, Rng, SeededRng};
@@ -24,7 +24,7 @@ impl Dice {
         (0..1 + self.below(3)).map(|_| 1 + self.below(extent_max)).collect()
     }
 
-    /// Any part of an array: along each dimension a run, or blocks.
+    /// Returns a random part of an array: along each dimension a run, or blocks.
     fn part(&self, global: &[u64]) -> Distributed {
         let mut said: [Vec<u64>; 4] = Default::default();
         for extent in global {
@@ -38,7 +38,7 @@ impl Dice {
                     |local: &u64| offset + local / block * stride + local % block < *extent;
                 (block, stride, (0..).take_while(is_there).count() as u64)
             };
-            // Often as much as there is.
+            // Often all that fits.
             let shape = if self.below(2) == 0 { most } else { self.below(most + 1) };
             for (list, value) in said.iter_mut().zip([offset, shape, block, stride]) {
                 list.push(value);
@@ -52,7 +52,7 @@ impl Dice {
     }
 }
 
-/// A part as a program says it.
+/// A part with its shape, as a program gives it.
 #[derive(Debug)]
 struct Distributed {
     shape: Vec<u64>,
@@ -64,7 +64,7 @@ impl Distributed {
         self.distribution.part(&self.shape).unwrap()
     }
 
-    /// The global indices of each element, in the order of the part.
+    /// Returns the global indices of each element, in the order of the part.
     fn elements(&self) -> Vec<Vec<u64>> {
         let Distribution::BlockCyclic { offset, block, stride, .. } = &self.distribution else {
             panic!("{self:?}")
@@ -93,7 +93,8 @@ fn whole_rows_are_one_run() {
     assert_eq!(columns.ranges(1 << 20, u64::MAX).len(), 1);
     assert_eq!(Overlap::new(&whole, &part(&[100, 0], &[5, 5]), 8), None);
     assert_eq!(Overlap::new(&whole, &part(&[3, 3], &[0, 5]), 8), None);
-    // Columns dealt out alike on both sides are whole rows too, and their blocks of rows are runs.
+    // Columns that are dealt out alike on both sides are whole rows too, and their blocks of rows
+    // are runs.
     let dealt =
         |first, rows, stride| Part::block_cyclic(&[first, 4], &[rows, 20], &[8, 4], &[stride, 8]);
     let overlap = Overlap::new(&dealt(0, 48, 16), &dealt(8, 32, 24), 8).unwrap();
@@ -127,7 +128,7 @@ fn every_byte_goes_where_its_element_is() {
             for range in overlap.ranges(dice.below(20), 1 + dice.below(60)) {
                 assert!(before <= range.start && range.start < range.end, "{seed}");
                 before = range.end;
-                // As chunks cut it.
+                // Cut as chunks may be.
                 let cut = range.start + dice.below(range.end - range.start + 1);
                 for piece in [range.start..cut, cut..range.end] {
                     let bytes = &source[piece.start as usize..piece.end as usize];
@@ -154,7 +155,7 @@ fn what_is_not_covered_is_found() {
     ];
     assert_eq!(uncovered(&whole, &quarters), None);
     assert_eq!(uncovered(&whole, &quarters[..3]), Some(part(&[5, 3], &[5, 3])));
-    // They may overlap.
+    // Parts may overlap.
     assert_eq!(uncovered(&whole, &[part(&[0, 0], &[7, 6]), part(&[4, 0], &[6, 6])]), None);
     assert_eq!(uncovered(&part(&[3, 3], &[0, 2]), &[]), None);
     assert_eq!(uncovered(&whole, &[]), Some(whole.clone()));
@@ -201,7 +202,7 @@ fn what_is_not_covered_is_not_covered() {
     assert!(covered > 1000 && uncovered_too > 1000, "{covered} and {uncovered_too}");
 }
 
-/// An array in blocks, dealt out to a grid of ranks.
+/// Returns an array in blocks, dealt out to a grid of ranks.
 fn dealt(dice: &Dice, global: &[u64]) -> Vec<Distributed> {
     let mut ranks = vec![<[Vec<u64>; 4]>::default()];
     for extent in global {
@@ -231,7 +232,7 @@ fn dealt(dice: &Dice, global: &[u64]) -> Vec<Distributed> {
     ranks.into_iter().map(of_rank).collect()
 }
 
-/// An array that nothing may go through element by element, nor block by block.
+/// The array is so large that a loop over its elements or blocks would not end.
 #[test]
 fn huge_arrays_cost_no_more_than_their_period() {
     let global = 1u64 << 40;
@@ -248,7 +249,7 @@ fn huge_arrays_cost_no_more_than_their_period() {
     parts.remove(7);
     assert_eq!(uncovered(&whole, &parts), Some(part(&[7], &[1])));
 
-    // Element l is 3 + 16 l of the array, and those from 3 to 6 of each 112 are wanted.
+    // Element l is 3 + 16 l of the array; the elements 3 to 6 of each 112 are wanted.
     let (from, to) = (of_rank(3, 16, 1), Part::block_cyclic(&[3], &[1 << 34], &[4], &[112]));
     let overlap = Overlap::new(&from, &to, 8).unwrap();
     let mut placed = Vec::new();
@@ -291,17 +292,17 @@ fn what_cannot_be_is_refused() {
         let why = check(shape, global, offset, block, stride).unwrap_err();
         assert!(why.contains(word), "{why}");
     }
-    // Nothing may lie anywhere.
+    // A part without elements may lie anywhere.
     assert_eq!(check(&[0], &[3], &[4], &[1], &[5]), Ok(()));
     let none = Part::block_cyclic(&[4], &[0], &[1], &[5]);
     assert_eq!(Overlap::new(&part(&[0], &[3]), &none, 8), None);
     assert_eq!(uncovered(&none, &[]), None);
-    // What has the same elements is equal, however it was said.
+    // Parts with the same elements are equal, however they were given.
     assert_eq!(Part::block_cyclic(&[2], &[3], &[4], &[9]), part(&[2], &[3]));
     assert_eq!(Part::block_cyclic(&[2], &[3], &[1], &[1]), part(&[2], &[3]));
 }
 
-/// Boxes as a program has them that cuts its domain again and again, for balance.
+/// Returns boxes as a program has them that repeatedly bisects its domain, for balance.
 fn bisected(dice: &Dice, whole: Part, depth: u32) -> Vec<Part> {
     let (offset, shape) = (whole.offset(), whole.shape());
     let long: Vec<usize> = (0..shape.len()).filter(|at| shape[*at] > 1).collect();
@@ -317,8 +318,8 @@ fn bisected(dice: &Dice, whole: Part, depth: u32) -> Vec<Part> {
     halves
 }
 
-/// All boxes of a domain cover it, and without one of them just that is missing: also if they are many, and
-/// the dimensions are.
+/// All boxes of a domain cover it, and without one of them exactly that one is missing. This also
+/// holds for many boxes and many dimensions.
 #[test]
 fn many_boxes_are_checked_exactly() {
     for (dimensions, extent, depth, rounds) in
@@ -349,7 +350,7 @@ fn many_boxes_are_checked_exactly() {
     assert_eq!(uncovered(&whole, &halves), None);
 }
 
-/// What a damaged catalog or a wrong wish may say does not end the program.
+/// Strange values of a damaged catalog or a wrong request do not end the program.
 #[test]
 fn parts_without_elements_or_bytes_have_nothing_in_common() {
     let huge = part(&[0, 0], &[0, u64::MAX]);

@@ -1,4 +1,4 @@
-//! Whether parts cover another one.
+//! Finds elements of a part that other parts do not cover.
 
 use super::Part;
 use super::axis::{Axis, period};
@@ -6,11 +6,13 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet};
 use std::ops::Range;
 
-/// Some elements of `whole` that are in none of the other parts, side by side; `None` if there are none.
+/// Returns some elements of `whole` that are in none of the other parts, side by side; `None` if
+/// there are none.
 ///
-/// Its cost does not grow with the array, but with the parts and their blocks within one period. That
-/// is the least common multiple of the strides along a dimension: that of the saved blocks if `whole` is
-/// a box. Parts in blocks that no grid of ranks would have may cost as much as there are combinations of them.
+/// Its cost does not grow with the array, but with the parts and their blocks within one period.
+/// That is the least common multiple of the strides along a dimension: that of the saved blocks if
+/// `whole` is a box. For blocks that no grid of ranks produces, the cost may grow with the number
+/// of combinations of parts.
 pub fn uncovered(whole: &Part, parts: &[Part]) -> Option<Part> {
     let has_elements = |part: &Part| part.axes.iter().all(|axis| axis.extent > 0);
     if !has_elements(whole) {
@@ -36,8 +38,8 @@ fn bounds(axes: &[Axis]) -> Vec<Range<u64>> {
     axes.iter().map(|axis| axis.offset..axis.end()).collect()
 }
 
-/// A part of a box without elements of other boxes. Where none has all of it, it is cut in two at the edge of a
-/// part, one that leaves few parts on either side.
+/// Returns a part of a box without elements of other boxes. If no box covers it all, it is cut in
+/// two at an edge that leaves few boxes on either side.
 fn gap_of_boxes(whole: Vec<Range<u64>>, parts: &[&[Axis]]) -> Option<Vec<Range<u64>>> {
     let shares =
         |axis: &Axis, range: &Range<u64>| axis.offset < range.end && range.start < axis.end();
@@ -65,7 +67,7 @@ fn gap_of_boxes(whole: Vec<Range<u64>>, parts: &[&[Axis]]) -> Option<Vec<Range<u
         let behind = parts.iter().filter(|part| part[dimension].end() > edge).count();
         Some((before.max(behind), dimension, edge))
     };
-    // One has some of it and not all, so there is an edge.
+    // A box has some of it and not all, so there is an edge.
     let (_, dimension, edge) = (0..whole.len()).filter_map(cut_in).min()?;
     let with = |range: Range<u64>| {
         let mut half = whole.clone();
@@ -76,8 +78,8 @@ fn gap_of_boxes(whole: Vec<Range<u64>>, parts: &[&[Axis]]) -> Option<Vec<Range<u
     gap_of_boxes(with(start..edge), &parts).or_else(|| gap_of_boxes(with(edge..end), &parts))
 }
 
-/// A box without elements of the parts, looked for dimension by dimension: an element of this one has
-/// one if the parts that have the element leave one in the dimensions inside.
+/// Returns a box without elements of the parts, dimension by dimension. An element along this
+/// dimension belongs to one if the parts that have the element leave a gap in the inner dimensions.
 fn gap(whole: &[Axis], parts: &[&[Axis]]) -> Option<Vec<Range<u64>>> {
     let Some((axis, inside)) = whole.split_first() else {
         return parts.is_empty().then(Vec::new);
@@ -89,7 +91,7 @@ fn gap(whole: &[Axis], parts: &[&[Axis]]) -> Option<Vec<Range<u64>>> {
     if parts.iter().any(|part| part.iter().zip(whole).all(|(axis, of)| axis.covers(of))) {
         return None;
     }
-    // In a grid of ranks many have the same axis.
+    // In a grid of ranks many parts have the same axis.
     let mut numbers = HashMap::new();
     let (mut axes, mut parts_with) = (Vec::new(), Vec::<Vec<&[Axis]>>::new());
     for part in parts {
@@ -102,7 +104,7 @@ fn gap(whole: &[Axis], parts: &[&[Axis]]) -> Option<Vec<Range<u64>>> {
     }
     let mut seen = HashSet::new();
     Sweep { whole: axis, axes: &axes }.find(&mut |range, here| {
-        // Nothing is inside of the last dimension.
+        // There is no dimension inside the last one.
         if (inside.is_empty() && !here.is_empty()) || !seen.insert(Vec::from_iter(here.clone())) {
             return None;
         }
@@ -117,16 +119,16 @@ fn gap(whole: &[Axis], parts: &[&[Axis]]) -> Option<Vec<Range<u64>>> {
 /// Called with elements side by side, and the numbers of the axes that have them.
 type Visit<'a, T> = &'a mut dyn FnMut(Range<u64>, &BTreeSet<usize>) -> Option<T>;
 
-/// Goes along one dimension, from one change of what axes have an element to the next.
+/// Walks along one dimension, from one change of the set of axes that have an element to the next.
 struct Sweep<'a> {
-    /// Only its elements are of interest.
+    /// The axis whose elements are visited.
     whole: &'a Axis,
     axes: &'a [Axis],
 }
 
 impl Sweep<'_> {
-    /// What `visit` finds first. It is called for all combinations of axes that have an element in
-    /// common, at least once.
+    /// Returns the first result of `visit`. `visit` is called at least once for each combination of
+    /// axes that have an element in common.
     fn find<T>(&self, visit: Visit<'_, T>) -> Option<T> {
         let (mut at, end) = (self.whole.offset, self.whole.end());
         let mut edges = Vec::with_capacity(2 * self.axes.len());
@@ -162,8 +164,8 @@ impl Sweep<'_> {
         None
     }
 
-    /// The same where the same axes are alive, by the begins and ends of their blocks. After one period
-    /// everything comes again.
+    /// Does the same in a range in which the same axes are alive, by the starts and ends of their
+    /// blocks. After one period everything repeats.
     fn find_in_blocks<T>(
         &self,
         range: Range<u64>,
@@ -212,8 +214,9 @@ impl Sweep<'_> {
     }
 }
 
-/// Where an axis has the elements that its blocks say, if they went on in both directions for ever: also
-/// before the first block and behind the last, unless that is cut.
+/// Returns the range in which an axis has the elements of its blocks if they are repeated in both
+/// directions. It includes the gap before the first block, and the one after the last unless that
+/// is cut.
 fn alive(axis: &Axis) -> Range<u64> {
     let gap = axis.stride - axis.block;
     let behind = if axis.extent.is_multiple_of(axis.block) { gap } else { 0 };

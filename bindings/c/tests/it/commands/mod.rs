@@ -3,7 +3,7 @@
 use std::env;
 use std::process::{Command, Output};
 
-/// Whether a command is here; CI has all of them.
+/// Whether a command is installed; CI has all of them.
 pub fn is_here(command: &str) -> bool {
     let is_here = Command::new(command).arg("--version").output().is_ok();
     assert!(is_here || env::var_os("CI").is_none(), "CI needs {command}");
@@ -13,7 +13,7 @@ pub fn is_here(command: &str) -> bool {
     is_here
 }
 
-/// What a program has written, if it has ended well.
+/// Returns the output of a program, which must have ended well.
 pub fn text_of(done: &Output) -> String {
     let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
     assert!(done.status.success(), "{:?}\n{out}\n{err}", done.status);

@@ -1,5 +1,5 @@
-//! Compiles programs with the system's compilers against the library that cargo has just built, and runs
-//! them.
+//! Compiles programs with the system's compilers against the library that cargo has just built, and
+//! runs them.
 
 #[path = "../commands/mod.rs"]
 mod commands;
@@ -21,7 +21,7 @@ pub fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The library under the names by which it is linked and loaded.
+/// A folder with the library under the names for linking and loading.
 struct Library(TempDir);
 
 static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
@@ -35,17 +35,17 @@ static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
     Library(dir)
 });
 
-/// The static library of this build.
+/// Path of the static library of this build.
 pub fn archive() -> PathBuf {
     env::current_exe().unwrap().parent().unwrap().join("liboutlive.a")
 }
 
-/// Where the library is.
+/// Path of the folder of the library.
 pub fn library() -> &'static Path {
     LIBRARY.0.path()
 }
 
-/// A language, with its compiler and the flags under which a program must compile without a warning.
+/// A language, with its compiler and the flags for it. A program must compile without a warning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Language {
     C,
@@ -74,7 +74,7 @@ impl Language {
         }
     }
 
-    /// Whether its compiler is here. Tests that need it are skipped where it is not, but not in CI.
+    /// Whether its compiler is installed. Tests without their compiler are skipped, but not in CI.
     pub fn is_here(self) -> bool {
         let (compiler, _) = self.compiler();
         is_here(compiler)
@@ -102,7 +102,7 @@ pub fn program(dir: &Path, name: &str) -> PathBuf {
     compile(Language::C, dir, &[root().join("tests/it/programs").join(name)], &[])
 }
 
-/// Runs a program; what it has written, if it ends well.
+/// Runs a program, which must end well, and returns its output.
 pub fn run<S: AsRef<OsStr>>(program: &Path, args: &[S]) -> String {
     let done = Command::new(program).args(args).output().unwrap();
     text_of(&done)

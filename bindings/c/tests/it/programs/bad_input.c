@@ -1,4 +1,4 @@
-/* Whatever a program gets wrong has a status and a text, and loses nothing. */
+/* Each mistake of a program gives a status and a text, and loses nothing. */
 #include "check.h"
 #include <math.h>
 
@@ -68,7 +68,7 @@ static void regions(outlive_job *job)
     INVALID(outlive_protect_sharded(job, "a", bytes, "u1", 0, NULL, NULL, NULL), "dimensions");
     INVALID(outlive_unprotect(job, NULL), "name is NULL");
 
-    /* What only a save can find out. The name is too long for a checkpoint. */
+    /* Only a save can find this: the name is too long for a checkpoint. */
     memset(name, 'x', 70000);
     name[70000] = 0;
     OK(outlive_protect_bytes(job, name, bytes, sizeof bytes));
@@ -106,7 +106,7 @@ static void saves(outlive_job *job)
     INVALID(outlive_save_free(saving), "was closed already");
 }
 
-/* What does not fit is refused before anything is written. */
+/* A region that does not fit is refused before anything is written. */
 static void restores(outlive_job *job)
 {
     const size_t other[] = {100, 10};

@@ -1,4 +1,4 @@
-/* What the test programs share: a check that says where it failed. */
+/* Shared by the test programs: checks that print the line of a failure. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -18,7 +18,7 @@
 
 #define OK(call) CHECK((call) == OUTLIVE_OK)
 
-/* The call returns this status, and the error's text has this part. */
+/* Checks that the call returns this status, and that the error's text has this part. */
 #define FAILS(call, status, part)                                                              \
     do {                                                                                       \
         CHECK((call) == (status));                                                             \
@@ -31,7 +31,7 @@
 
 #define INVALID(call, part) FAILS(call, OUTLIVE_INVALID, part)
 
-/* Numbers that are the same for the same seed, and look random. */
+/* Fills memory with pseudorandom numbers from a seed. */
 static inline void fill(void *memory, size_t bytes, uint64_t seed)
 {
     unsigned char *at = memory;

@@ -14,7 +14,7 @@ static void save_late(void)
     OK(outlive_save(job, OUTLIVE_FORCE, NULL));
 }
 
-/* A library that was there before outlive, whose end comes after that of outlive. */
+/* A library that was loaded before outlive, and ends after it. */
 static void register_early(void)
 {
     CHECK(atexit(save_late) == 0);

@@ -1,5 +1,5 @@
-/* A computation that is killed and started again until it has come to its last step; then it prints what
-   it has come to. */
+/* A computation that is killed and started again until it reaches its last step; then it prints its
+   result. */
 #include "check.h"
 
 enum { WORDS = 1 << 18 };

@@ -21,7 +21,7 @@ static void forks(outlive_pool *pool, outlive_job *job, const char *location)
         OK(outlive_job_open(own, "child", 0, &mine));
         OK(outlive_protect_bytes(mine, "a", bytes, 1000));
         OK(outlive_save(mine, OUTLIVE_FORCE, NULL));
-        exit(0); /* completes its own save, and leaves the parent's jobs alone */
+        exit(0); /* completes its own save, and does not touch the parent's jobs */
     }
     CHECK(waitpid(child, &status, 0) == child);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);

@@ -21,7 +21,7 @@ static void save(outlive_job *job, int count)
     }
 }
 
-/* The epochs that are there, each of which restores its step. */
+/* Checks the existing epochs, each of which restores its step. */
 static void check(const uint64_t *wanted, size_t count)
 {
     uint64_t there[20], epoch;
@@ -52,11 +52,11 @@ int main(int argc, char **argv)
     INVALID(outlive_job_keep(job, "last 0"), "");
     INVALID(outlive_job_keep(job, "first 3"), "is not a rule");
     save(job, 10);
-    OK(outlive_job_close(job)); /* what is to go is gone then */
+    OK(outlive_job_close(job)); /* waits until the dropped checkpoints are deleted */
     check(first, 4);
     INVALID(outlive_job_keep(job, "last 1"), "");
 
-    /* Other rules take their place, also in the same job; a pin stays. */
+    /* Other rules replace them, also in the same job; a pin stays. */
     job = job_with("last 3");
     OK(outlive_next_pin(job));
     save(job, 1);

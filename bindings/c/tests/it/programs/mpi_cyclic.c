@@ -1,5 +1,5 @@
-/* A matrix in the blocks of ScaLAPACK, saved and restored by changing numbers of ranks: POOL STEP, the number of this
-   start. Each one has blocks of its own. */
+/* A matrix in the blocks of ScaLAPACK, saved and restored by changing numbers of ranks: POOL STEP,
+   the number of this start. Each start has blocks of its own. */
 #include "check.h"
 #include <mpi.h>
 #include <outlive_mpi.h>
@@ -7,7 +7,8 @@
 #define ROWS 410
 #define COLUMNS 330
 
-/* ScaLAPACK's numroc: how many of `n` rows in blocks of `block` row `at` of `ranks` has. */
+/* ScaLAPACK's numroc: number of the `n` rows, in blocks of `block`, that process `at` of `ranks`
+   has. */
 static size_t numroc(size_t n, size_t block, size_t at, size_t ranks)
 {
     size_t rounds = n / (block * ranks), rest = n % (block * ranks);

@@ -1,4 +1,4 @@
-/* A rank closes the job, or ends, while the others save: all are told, and none waits for another. */
+/* A rank closes the job, or ends, while the others save: all get an error, and none waits. */
 #include <outlive_mpi.h>
 #include <stdio.h>
 

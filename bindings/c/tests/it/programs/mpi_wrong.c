@@ -1,4 +1,5 @@
-/* What can be done wrong under MPI: every rank is told, nothing hangs, and the next save goes on. */
+/* Mistakes of one rank under MPI: every rank gets an error, nothing hangs, and the next save works.
+   */
 #include <outlive_mpi.h>
 #include <stdio.h>
 
@@ -57,7 +58,7 @@ int main(int argc, char **argv)
     EXPECT(outlive_restore(job, 0, &epoch), OUTLIVE_NOTHING, "no checkpoint");
     EXPECT(outlive_save(job, OUTLIVE_WAIT, NULL), OUTLIVE_OK, "");
 
-    /* One rank protects something else, or less, or asks for nonsense. */
+    /* One rank protects another region, or fewer, or gives impossible arguments. */
     if (rank == 1)
         EXPECT(outlive_protect(job, "mine", &other, OUTLIVE_INT64, 0, NULL), OUTLIVE_OK, "");
     EXPECT(outlive_save(job, OUTLIVE_WAIT, NULL), OUTLIVE_INVALID, "rank 1 has region \"mine\"");
@@ -73,14 +74,14 @@ int main(int argc, char **argv)
     EXPECT(outlive_protect_sharded(job, "cells", cells, OUTLIVE_FLOAT64, 1, shape, whole, offset), OUTLIVE_INVALID,
            "begins at 15");
 
-    /* More is asked for than was saved, by one rank or by all. */
+    /* One rank, or all, restore more than was saved. */
     if (rank == 1)
         EXPECT(outlive_protect(job, "more", &other, OUTLIVE_INT64, 0, NULL), OUTLIVE_OK, "");
     EXPECT(outlive_restore(job, 0, &epoch), OUTLIVE_INVALID, "more");
     protect_all();
     EXPECT(outlive_restore(job, rank == 1 ? 7 : 7, &epoch), OUTLIVE_INVALID, "has no checkpoint 7");
 
-    /* And all is well. */
+    /* Then a restore succeeds. */
     memset(cells, 0, sizeof cells);
     step = 0;
     EXPECT(outlive_restore(job, 0, &epoch), OUTLIVE_OK, "");
@@ -98,7 +99,7 @@ int main(int argc, char **argv)
     cells[0] = -1;
     EXPECT(outlive_save(job, OUTLIVE_FORCE | OUTLIVE_WAIT, NULL), OUTLIVE_OK, "");
 
-    /* Rank 1 leaves out a save, and the others another: what would be saved between is of two steps. */
+    /* Rank 1 skips a save, and the others another: a save between would mix two steps. */
     for (step = 2; step <= 6; step++) {
         int differs = step > 3 || (rank != 1 && step == 3);
         if (step == (rank == 1 ? 3 : 6))

@@ -9,7 +9,7 @@ static outlive_job *job;
 static double u[100000];
 static int64_t step;
 
-/* No file may be longer than this: a disk that is full, or not. */
+/* Limits the length of files: with a small limit, the disk seems to be full. */
 static void set_room(rlim_t bytes)
 {
     struct rlimit limit;
@@ -55,7 +55,7 @@ int main(int argc, char **argv)
     set_room(5000);
     save(OUTLIVE_WAIT, OUTLIVE_FULL);
     save(0, OUTLIVE_FULL);
-    OK(outlive_job_wait(job)); /* all failures were told by their handles */
+    OK(outlive_job_wait(job)); /* the handles have returned all failures */
     OK(outlive_job_health(job, &health));
     CHECK(health.failed == 2 && health.failed_in_a_row == 2 && health.committed == 1);
     CHECK(health.since_commit_s >= 0 && health.last_failure == OUTLIVE_FULL);
@@ -65,7 +65,7 @@ int main(int argc, char **argv)
     OK(outlive_job_health(job, &health));
     CHECK(health.failed == 2 && health.failed_in_a_row == 0 && health.committed == 2);
 
-    /* Another handle of the job says otherwise: that holds for both. */
+    /* Another handle of the job sets another policy: it holds for both. */
     OK(outlive_job_open(pool, "job", 0, &other));
     OK(outlive_job_on_failure(other, OUTLIVE_RAISE, 0));
     set_room(5000);

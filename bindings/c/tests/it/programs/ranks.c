@@ -1,5 +1,5 @@
-/* Processes that have only the pool in common are the ranks of one program: POOL RUN SIZE EPOCH, the epoch that
-   they find. */
+/* Processes that share only the pool are the ranks of one program: POOL RUN SIZE EPOCH, the epoch
+   that they find. */
 #include "check.h"
 #include <sys/wait.h>
 #include <unistd.h>
@@ -42,7 +42,7 @@ static void be_rank(char **argv, int rank, int size, uint64_t found)
     exit(0);
 }
 
-/* One process, of no group, has any part of what ranks have saved. */
+/* One process without a group restores any part of an array that ranks have saved. */
 static void look(const char *place, int size, uint64_t saved)
 {
     size_t whole[1] = {CELLS}, shape[1] = {CELLS - 10}, offset[1] = {5}, at;

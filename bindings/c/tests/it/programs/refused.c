@@ -1,4 +1,4 @@
-/* Saves more and more until the place refuses; what was committed is still there. */
+/* Saves more and more until the pool refuses; the committed checkpoints are still there. */
 #include "check.h"
 
 int main(int argc, char **argv)

@@ -1,4 +1,4 @@
-/* Everything that a program does when all goes well. */
+/* All calls of a program, without errors. */
 #include "check.h"
 
 enum { ROWS = 300, COLUMNS = 200 };
@@ -67,7 +67,7 @@ static void saves_and_restores(outlive_job *job)
     OK(outlive_save_free(saving));
     INVALID(outlive_wait(saving), "was closed already");
 
-    /* The second save writes what has changed. */
+    /* The second save writes only the changed pages. */
     ((unsigned char *)field)[280000] ^= 1;
     step = 2;
     OK(outlive_save(job, OUTLIVE_FORCE | OUTLIVE_WAIT, &saving));
@@ -87,7 +87,7 @@ static void saves_and_restores(outlive_job *job)
     OK(outlive_restore(job, 0, NULL));
     CHECK(step == 2);
 
-    /* The first save after a restore writes what has changed since. */
+    /* The first save after a restore writes only the pages that changed since. */
     ((unsigned char *)field)[12] ^= 1;
     OK(outlive_save(job, OUTLIVE_WAIT, &saving));
     OK(outlive_save_figures(saving, &figures));
@@ -170,7 +170,7 @@ static void parts(outlive_job *job)
     INVALID(outlive_restore(job, 4, NULL), "does not have");
     INVALID(outlive_save_some(job, other, 1, OUTLIVE_FORCE, NULL), "no region \"other\"");
 
-    /* Of regions that the program names one by one. */
+    /* Checkpoints of regions that the program names one by one. */
     OK(outlive_begin(job, "by hand"));
     INVALID(outlive_begin(job, NULL), "was begun already");
     OK(outlive_region(job, "a", grid, OUTLIVE_FLOAT64, 2, grid_shape));
@@ -209,7 +209,7 @@ static void notes_and_prunings(outlive_job *job)
     OK(outlive_checkpoint_metric(checkpoint, "loss", &value));
     CHECK(strcmp(label, "best") == 0 && value == 0.125);
     OK(outlive_checkpoint_close(checkpoint));
-    /* Notes are of one checkpoint. */
+    /* Notes belong to one checkpoint. */
     OK(outlive_checkpoint_open(job, 7, &checkpoint));
     OK(outlive_checkpoint_about(checkpoint, NULL, NULL, &label));
     CHECK(strcmp(label, "") == 0);
@@ -314,7 +314,7 @@ int main(int argc, char **argv)
     OK(outlive_save(job, OUTLIVE_WAIT, NULL));
     OK(outlive_clear(job));
     INVALID(outlive_save(job, OUTLIVE_WAIT, NULL), "has nothing to save");
-    /* A job needs its pool's handle no more. */
+    /* A job stays open without its pool's handle. */
     OK(outlive_close(pool));
     OK(outlive_job_close(timed));
     OK(outlive_job_close(job));

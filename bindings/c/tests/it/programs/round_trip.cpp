@@ -1,4 +1,4 @@
-// What a program in C++ does.
+// All calls of a program in C++.
 #include <outlive.hpp>
 
 #include <cstdlib>
@@ -120,7 +120,7 @@ int main(int argc, char **argv) {
         job.protect_cyclic("s", outlive::view(other.field), {other.field.size()}, {0}, {3}, {2});
     }));
     {
-        // Parts and values as protect() takes them, and what a look says of them.
+        // Parts and values as protect() takes them, and their description in look().
         outlive::Job parts = pool.job("parts");
         std::vector<double> part(6), blocks(4);
         int count = 3;
@@ -140,7 +140,7 @@ int main(int argc, char **argv) {
               info->block == Sizes{2} && info->stride == Sizes{4});
         CHECK(there->find("count")->distribution == OUTLIVE_REPLICATED);
         CHECK(there->find("own")->distribution == OUTLIVE_LOCAL && there->find("own")->offset.empty());
-        // What an assignment overwrites is closed.
+        // An assignment closes the object that it overwrites.
         outlive_job *const raw = parts.get();
         parts = pool.job("others");
         CHECK(parts.get() != nullptr && outlive_job_wait(raw) == OUTLIVE_INVALID);

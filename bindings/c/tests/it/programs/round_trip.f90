@@ -1,4 +1,4 @@
-! What a program in Fortran does.
+! All calls of a program in Fortran.
 program round_trip
     use outlive
     use, intrinsic :: iso_fortran_env
@@ -88,7 +88,7 @@ program round_trip
     call outlive_job_keep(job, "last 100", status)
     call ok(status)
 
-    ! What is wrong has a text.
+    ! Each error has a text.
     call outlive_job_keep(job, "last", status)
     call refused(status, "is not a rule")
     call outlive_protect(job, "part", grid(1:300:2, :), status)

@@ -1,4 +1,4 @@
-/* Threads save jobs of their own, and one job together; others look on. */
+/* Threads save jobs of their own, and one job together; other threads list checkpoints. */
 #include "check.h"
 #include <pthread.h>
 
@@ -29,8 +29,8 @@ static void *alone(void *argument)
     return NULL;
 }
 
-/* The memory of a job is changed by one thread at a time, and never during a save: that is the program's
-   part. The calls themselves come from all threads at once. */
+/* The program ensures that one thread at a time changes the memory of a job, and none during a
+   save. The calls themselves come from all threads at once. */
 static void *all_on_one(void *argument)
 {
     size_t me = (size_t)argument, round;

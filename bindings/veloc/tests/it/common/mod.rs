@@ -1,4 +1,4 @@
-//! Makes the libraries as `make install` does, of the static one that cargo has just built.
+//! Makes the libraries from the static one that cargo has just built, as `make install` does.
 
 #[path = "../../../../c/tests/it/commands/mod.rs"]
 mod commands;
@@ -13,12 +13,12 @@ pub fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The static library of this build.
+/// Path of the static library of this build.
 pub fn archive() -> PathBuf {
     env::current_exe().unwrap().parent().unwrap().join("libveloc_client.a")
 }
 
-/// Makes `libveloc-client.so` in `dir`, with the `VELOC_Init` of a file of `mpi`.
+/// Makes `libveloc-client.so` in `dir`, with the `VELOC_Init` from a file in `mpi`.
 pub fn library(compiler: &str, init: &str, dir: &Path) {
     let mut command = Command::new(root().join("../../scripts/link-shared"));
     command.arg(compiler).arg(dir.join("libveloc-client.so"));

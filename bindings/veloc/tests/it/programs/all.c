@@ -58,7 +58,7 @@ static void first(const char *config)
     NO(VELOC_Checkpoint_begin("heat", -1));
     NO(VELOC_Checkpoint_begin("", 1));
 
-    /* One that the program calls failed is dropped. */
+    /* A checkpoint that the program reports as failed is dropped. */
     OK(VELOC_Checkpoint_begin("heat", 6));
     NO(VELOC_Checkpoint_begin("heat", 7));
     NO(VELOC_Checkpoint_wait());
@@ -90,7 +90,7 @@ static void first(const char *config)
     OK(VELOC_Checkpoint_begin("named", 1));
     OK(VELOC_Checkpoint_mem());
     NO(VELOC_Route_file("output.txt", NULL));
-    OK(VELOC_Route_file("\xff\xfe output.txt", routed)); /* the name is not UTF-8, and never read */
+    OK(VELOC_Route_file("\xff\xfe output.txt", routed)); /* not UTF-8, but never read */
     write_file(routed, "what the program writes itself");
     OK(VELOC_Checkpoint_end(1));
     OK(VELOC_Cleanup("named"));
@@ -118,7 +118,7 @@ static void second(const char *config)
     CHECK(grid[1000] == 1 && grid[4000] == 4 && grid[5000] == 0);
     OK(VELOC_Restart_end(1));
 
-    /* It goes on from there: version 5 is another now. */
+    /* The program continues from there, and saves another version 5. */
     step = 55;
     OK(VELOC_Checkpoint("heat", 5));
     OK(VELOC_Checkpoint_wait());
@@ -142,11 +142,11 @@ static void second(const char *config)
     OK(VELOC_Region_clear("named"));
     OK(VELOC_Mem_clear());
     NO(VELOC_Checkpoint("heat", 9));
-    /* Another process's checkpoints are its own. */
+    /* Another process has checkpoints of its own. */
     OK(VELOC_Finalize(0));
     OK(VELOC_Init_single(8, config));
     CHECK(VELOC_Restart_test("heat", 0) == -1);
-    /* It ends without a finalize. */
+    /* The program ends without a finalize. */
     OK(VELOC_Mem_protect(0, grid, 20000, sizeof *grid));
     OK(VELOC_Checkpoint("end", 1));
 }

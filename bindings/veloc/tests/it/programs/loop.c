@@ -1,4 +1,4 @@
-/* The loop of a program that was written for VELOC; it prints what it has come to. */
+/* The loop of a program that was written for VELOC; it prints its result. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* Ranks that compute and checkpoint by VELOC's names, each with memory and files of its own:
 
-       ranks CONFIG STEPS    goes on from the newest version up to so many steps, and prints a sum */
+       ranks CONFIG STEPS    continues from the newest version to STEPS steps, and prints a sum */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,7 +39,7 @@ int main(int argc, char **argv)
     /* One element, of another size on each rank. */
     bytes = calloc(1, 100 + (size_t)rank);
     CHECK(VELOC_Mem_protect(2, bytes, 1, 100 + (size_t)rank));
-    /* Where a file lies depends neither on its name nor on the working directory. */
+    /* The path of a file depends neither on its name nor on the working directory. */
     if (chdir("/") != 0)
         MPI_Abort(MPI_COMM_WORLD, 9);
 
@@ -73,7 +73,7 @@ int main(int argc, char **argv)
         }
         step++;
         bytes[99 + rank] = (char)step;
-        if (step % 7 == 3) { /* given up by one rank: no rank has it */
+        if (step % 7 == 3) { /* one rank gives it up: no rank has it */
             CHECK(VELOC_Checkpoint_begin("ranks", step));
             CHECK(VELOC_Checkpoint_mem());
             if (VELOC_Checkpoint_end(rank != 1) == VELOC_SUCCESS)
@@ -93,7 +93,7 @@ int main(int argc, char **argv)
         CHECK(VELOC_Checkpoint_end(1));
     }
     CHECK(VELOC_Checkpoint_wait());
-    /* What one rank does wrong all are told, and nobody waits for it. */
+    /* If one rank makes a mistake, all ranks get an error, and none waits. */
     if (VELOC_Checkpoint(rank == 1 ? NULL : "ranks", last) == VELOC_SUCCESS ||
         VELOC_Checkpoint("ranks", rank == 1 ? -1 : last) == VELOC_SUCCESS ||
         VELOC_Checkpoint_end(1) == VELOC_SUCCESS || VELOC_Restart_test(rank == 1 ? NULL : "ranks", 0) >= 0 ||

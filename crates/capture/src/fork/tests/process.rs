@@ -1,6 +1,5 @@
-//! What becomes of a child when its program is hit by signals, changes threads, ends, turns into
-//! another program, or is not allowed to fork. Each role is played by a process of its own: this
-//! program again, with one test.
+//! Tests of a child whose program gets signals, changes threads, ends, runs another program, or may
+//! not fork. A separate process plays each role: this program again, with one test.
 
 use super::*;
 use crate::{ChangeTracker, MemorySource};
@@ -11,7 +10,7 @@ use std::process::{Child as Process, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize};
 
 const ROLE: &str = "OUTLIVE_TEST_ROLE";
-/// Nobody, on every Linux.
+/// The user "nobody", on every Linux.
 const NOBODY: u32 = 65534;
 
 fn play(role: &str) -> Command {
@@ -21,15 +20,15 @@ fn play(role: &str) -> Command {
     command
 }
 
-/// What a role says in lines that begin so.
+/// Returns the rest of the line of a role that begins so.
 fn said(process: &mut Process, beginning: &str) -> String {
     let mut lines = BufReader::new(process.stdout.take().unwrap()).lines().map_while(|l| l.ok());
-    // The test's own name comes before it in the same line.
+    // The test's own name precedes it in the same line.
     let line = lines.find_map(|line| Some(line.split_once(beginning)?.1.to_owned()));
     line.unwrap_or_else(|| panic!("the role did not say {beginning:?}"))
 }
 
-/// Not a test by itself.
+/// Plays a role; not a test by itself.
 #[test]
 fn a_role() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -65,7 +64,7 @@ fn a_role() {
             freezes();
         }
         "may not clone" => {
-            // Threads come by clone3 on this system; the fork by clone.
+            // On this system, threads use clone3 and the fork uses clone.
             forbid(libc::SYS_clone as u32);
             freezes();
         }
@@ -78,7 +77,7 @@ fn set(what: libc::c_int, value: libc::c_ulong) {
     assert_eq!(unsafe { libc::prctl(what, value, 0, 0, 0) }, 0);
 }
 
-/// Lets a system call fail with EPERM from now on, in all threads that this one starts.
+/// Makes a system call fail with EPERM from now on, in all threads that this one starts.
 fn forbid(number: u32) {
     set(libc::PR_SET_NO_NEW_PRIVS, 1);
     let op = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
@@ -96,7 +95,7 @@ fn forbid(number: u32) {
     assert_eq!(set, 0);
 }
 
-/// Freezes by fork, if it may, changes the memory, and says how it was done.
+/// Freezes by fork, if possible, changes the memory, and prints the method.
 fn freezes() {
     let mut memory = vec![5u8; 3 << 20];
     // SAFETY: the memory lives until the end, and is changed when no run is live.
@@ -115,7 +114,7 @@ fn freezes() {
     println!("FREEZE {}", frozen.report().freeze);
 }
 
-/// True once nothing of a process runs any more (whoever inherits its remains may leave them).
+/// True once nothing of a process runs any more (its new parent may not reap it).
 fn is_over(pid: i32) -> bool {
     matches!(state(pid), None | Some('Z' | 'X'))
 }
@@ -138,7 +137,7 @@ fn a_child_ends_with_its_program_however_that_ends() {
     }
 }
 
-/// True for root, who may try what another user may not. Says so where the test says nothing.
+/// True for root, who may change to another user. Otherwise reports that the test is skipped.
 fn can_change_user() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
@@ -180,12 +179,12 @@ fn what_is_forbidden_is_named_and_memory_is_copied() {
 
 static SIGNALS: AtomicUsize = AtomicUsize::new(0);
 static OWN_PID: AtomicI32 = AtomicI32::new(0);
-/// In memory that a fork shares: a handler that runs in a child shows here.
+/// A counter in memory that a fork shares: it shows whether a handler ran in a child.
 static IN_CHILD: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn count(_: libc::c_int) {
     SIGNALS.fetch_add(1, Ordering::Relaxed);
-    // SAFETY: getpid is safe in a handler; the address, if there is one, is of a shared page.
+    // SAFETY: getpid is safe in a handler; the address is that of a shared page.
     unsafe {
         if libc::getpid() != OWN_PID.load(Ordering::Relaxed) {
             let shared = IN_CHILD.load(Ordering::Relaxed) as *const AtomicUsize;
@@ -219,12 +218,12 @@ fn signals_and_threads_come_and_go_meanwhile() {
         });
         for round in 0..60u8 {
             let mut memory = vec![round; 100_000];
-            // The thread that asks for the image ends; the image stays.
+            // The thread that takes the image ends; the image stays.
             let image = std::thread::spawn(|| take().unwrap()).join().unwrap();
             memory.fill(255);
             let before = SIGNALS.load(Ordering::Relaxed);
             wait_until("a signal", || SIGNALS.load(Ordering::Relaxed) > before + 2);
-            // To the child as to everybody of its group: it takes no notice.
+            // A signal to the child, as its whole group may get: the child ignores it.
             // SAFETY: a signal to our own child.
             unsafe { libc::kill(image.pid(), libc::SIGALRM) };
             let mut seen = vec![0; 100_000];

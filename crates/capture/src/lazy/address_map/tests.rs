@@ -30,14 +30,14 @@ fn parts_are_moved_given_up_and_unmapped() {
     assert_eq!(addresses.at(&(340..500)), At::Here(340, 10));
     assert_eq!(addresses.at(&(350..500)), At::Here(1000, 50));
     assert_eq!(addresses.overlapping(&[0..0, 1049..1050]), [1]);
-    // The kernel says after a move that the old place is unmapped.
+    // The kernel reports after a move that the old address is unmapped.
     addresses.unmapped(&(350..400));
     assert_eq!(addresses.known(1010), Origin::Home(1, 360));
     addresses.dropped(&(1020..1030));
     assert_eq!(addresses.known(1025), Origin::Zero);
     assert_eq!(addresses.at(&(370..500)), At::Nowhere(10));
     assert_eq!(addresses.at(&(380..500)), At::Here(1030, 20));
-    // It moves on, and what was given up with it.
+    // The memory moves on, and the dropped part with it.
     addresses.moved(&(1000..1050), 2000);
     assert_eq!(addresses.at(&(370..380)), At::Nowhere(10));
     assert_eq!(addresses.known(2025), Origin::Zero);
@@ -68,7 +68,7 @@ fn a_region_that_is_whole_is_nobodys() {
 
 #[test]
 fn what_has_come_to_a_place_is_not_what_leaves_it() {
-    // It moves to where another region was: that one has moved on, or is unmapped.
+    // A region moves to where another one was; that one has moved on, or is unmapped.
     for another_moves in [false, true] {
         let mut addresses = two();
         addresses.moved(&(300..400), 100);
@@ -86,13 +86,13 @@ fn what_has_come_to_a_place_is_not_what_leaves_it() {
         if !another_moves {
             assert_eq!(addresses.at(&(100..200)), At::Nowhere(100));
         }
-        // And is unmapped itself.
+        // The moved region is unmapped as well.
         addresses.unmapped(&(100..160));
         assert_eq!(addresses.at(&(300..350)), At::Nowhere(50));
         assert_eq!(addresses.at(&(350..400)), At::Nowhere(10));
         assert_eq!(addresses.at(&(360..400)), At::Here(160, 40));
     }
-    // The place is told to be free only after something else has come there.
+    // The notice that the address is free comes only after something else has come there.
     let mut addresses = two();
     addresses.moved(&(100..200), 1000);
     addresses.moved(&(300..400), 100);
@@ -103,7 +103,8 @@ fn what_has_come_to_a_place_is_not_what_leaves_it() {
     assert_eq!(addresses.at(&(300..400)), At::Nowhere(100));
 }
 
-/// A move may leave an emptied mapping behind, which the program moves on, unmaps or moves something to.
+/// A move may leave an emptied mapping behind, which the program moves on, unmaps or moves
+/// something to.
 #[test]
 fn what_a_move_has_emptied_is_left_once() {
     for parts in [&[(100, 200)][..], &[(100, 130), (130, 200)]] {
@@ -128,30 +129,30 @@ fn what_a_move_has_emptied_is_left_once() {
     }
 }
 
-/// A program of some threads, each of which waits until what it has caused is told.
+/// A program with several threads; each waits until its notice is read.
 struct Program {
-    /// By number: what is there.
+    /// Content of each cell, by number.
     cells: [Cell; CELLS],
     waiting: Vec<VecDeque<Told>>,
     addresses: AddressMap,
 }
 
-/// As much memory as is moved at once at least.
+/// The smallest unit of memory that is moved.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cell {
     Unmapped,
-    /// What was there has moved, and has left its mapping.
+    /// The old content has moved, and has left its mapping behind.
     Emptied,
-    /// Of this home.
+    /// The content of this home.
     Holds(usize),
 }
 
 #[derive(Clone)]
 struct Told {
     cells: Range<usize>,
-    /// Where they have moved to; if nowhere, they are unmapped.
+    /// New address of the cells; if there is none, they are unmapped.
     to: Option<usize>,
-    /// Some of them had been emptied before.
+    /// Whether some of them had been emptied before.
     emptied: bool,
 }
 
@@ -187,8 +188,9 @@ impl Program {
         self.waiting.iter().flatten().any(of)
     }
 
-    /// Whether all is mapped, and nothing is still to be told of having left, or come. A second one
-    /// that leaves could not be told from the first; and who has not come yet is moved by nobody.
+    /// Whether all cells are mapped, and no notice that they leave or arrive is still unread. A
+    /// second leave could not be distinguished from the first, and no program moves memory that has
+    /// not arrived.
     fn may_leave(&self, cells: &Range<usize>) -> bool {
         let is_changing = self.is_to_be_told(|told| {
             let comes = |to| meet(&(to..to + told.cells.len()), cells);
@@ -197,8 +199,8 @@ impl Program {
         !is_changing && self.cells[cells.clone()].iter().all(|cell| *cell != Cell::Unmapped)
     }
 
-    /// Whether nothing is there. What comes to where something emptied leaves at this moment could not
-    /// be told from it.
+    /// Whether nothing is there. Memory that arrives while something emptied leaves could not be
+    /// distinguished from that.
     fn is_free(&self, cells: &Range<usize>) -> bool {
         !self.is_to_be_told(|told| told.emptied && meet(&told.cells, cells))
             && self.cells[cells.clone()].iter().all(|cell| *cell == Cell::Unmapped)
@@ -225,7 +227,8 @@ impl Program {
         self.cells[to..to + held.len()].copy_from_slice(&held);
     }
 
-    /// All has been told: everything is found, and nothing else is expected to be told.
+    /// Checks, once all notices are read, that every home is found, and that no notice is still
+    /// expected.
     fn check(&self, seed: u64) {
         for home in HOMES.into_iter().flatten() {
             let at = self.cells.iter().position(|cell| *cell == Cell::Holds(home));
@@ -239,7 +242,7 @@ impl Program {
         for (number, cell) in self.cells.iter().enumerate() {
             let here = bytes(&(number..number + 1));
             let left = self.addresses.left.iter().filter(|left| meet(left, &here)).count();
-            // What was empty when it came here is not known.
+            // The table does not know which cells were empty when they came here.
             let most = usize::from(*cell == Cell::Emptied);
             assert!(left <= most, "seed {seed}, cell {number}: {left}");
         }
@@ -273,7 +276,7 @@ fn whatever_the_order_of_two_threads_notices_everything_is_found() {
             } else if program.is_free(&room) {
                 program.move_to(thread, &from, to, empties);
             } else if luck(4) == 0 && program.may_leave(&room) {
-                // What is there goes first.
+                // The content there is unmapped first.
                 program.unmap(thread, &room);
                 program.move_to(thread, &from, to, empties);
             }

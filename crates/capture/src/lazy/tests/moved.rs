@@ -1,23 +1,23 @@
-//! Memory that the program moves, gives up or unmaps while it is filled.
+//! Memory that the program moves, drops or unmaps while it is filled.
 //!
-//! Each of these tests needs a process of its own, as `cargo nextest` gives it; `cargo test` runs them as
-//! threads of one. Some move memory to where a mapping of theirs was before: no other test may have mapped
-//! anything there meanwhile, or it would be overwritten.
+//! Each of these tests needs a process of its own, as `cargo nextest` gives it; `cargo test` runs
+//! them as threads of one. Some move memory to an old mapping of theirs. If another test had mapped
+//! something there meanwhile, it would be overwritten.
 
 use super::*;
 use std::sync::Barrier;
 
-/// Memory as a program maps it, which it may move; `AlignedBuf` may not.
+/// Memory as a program maps it, which it may move; an `AlignedBuf` may not be moved.
 pub(super) struct Mapping(pub usize, pub usize);
 
 impl Mapping {
     pub fn new(bytes: usize) -> Mapping {
         let (flags, protection) =
             (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, libc::PROT_READ | libc::PROT_WRITE);
-        // SAFETY: a new mapping where the kernel likes disturbs nothing.
+        // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
         assert_ne!(at, libc::MAP_FAILED);
-        // SAFETY: advice is about memory of ours, and changes nothing of what it holds. Huge pages are
+        // SAFETY: advice is about memory of ours, and does not change its content. Huge pages are
         // split where parts of them move.
         unsafe { libc::madvise(at, bytes, libc::MADV_HUGEPAGE) };
         Mapping(at.expose_provenance(), bytes)
@@ -27,13 +27,13 @@ impl Mapping {
         lazily_all(&[self], user_only)
     }
 
-    /// Moves a part of it to where the kernel likes, `more` bytes longer; answers where.
+    /// Moves a part to an address of the kernel's choice, `more` bytes longer; returns the address.
     fn move_part(&self, part: Range<usize>, more: usize) -> usize {
         let room = Mapping::new(part.len() + more);
         self.move_to(part, &room)
     }
 
-    /// Moves a part of it to where another mapping is, which is as long or longer; answers where.
+    /// Moves a part to the address of another mapping, at least as long; returns the address.
     fn move_to(&self, part: Range<usize>, room: &Mapping) -> usize {
         self.move_by(part, room, 0)
     }
@@ -41,8 +41,9 @@ impl Mapping {
     fn move_by(&self, part: Range<usize>, room: &Mapping, flags: libc::c_int) -> usize {
         let from = (self.0 + part.start) as *mut libc::c_void;
         let flags = flags | libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        // SAFETY: both mappings are ours, and no reference points there. Where the second one is gone,
-        // nothing else has come there: nobody else is in this process (see the module's head).
+        // SAFETY: both mappings are ours, and no reference points there. Where the second one is
+        // unmapped, nothing else has come there: no other test is in this process (see the module's
+        // head).
         let to =
             unsafe { libc::mremap(from, part.len(), room.1, flags, room.0 as *mut libc::c_void) };
         assert_ne!(to, libc::MAP_FAILED);
@@ -57,8 +58,8 @@ impl Mapping {
 }
 
 fn lazily_all(mappings: &[&Mapping], user_only: bool) -> LazyMemory {
-    // SAFETY: the mappings are ours, and stay until the test ends, if elsewhere: of that the kernel
-    // tells.
+    // SAFETY: the mappings are ours, and stay until the test ends. They may move; the kernel
+    // reports that.
     let region =
         |mapping: &&Mapping| unsafe { MutRegion::from_raw(mapping.0 as *mut u8, mapping.1) };
     let options = LazyOptions { user_only, ..LazyOptions::default() };
@@ -72,7 +73,7 @@ fn bring(memory: &LazyMemory, stream: usize, part: Range<usize>) {
     memory.write(stream, part.start as u64, &bytes_of(stream, part));
 }
 
-/// Runs `program` while a thread heeds notices and serves faults.
+/// Runs `program` while a thread reads notices and serves faults.
 fn serving<T>(memory: &LazyMemory, program: impl FnOnce() -> T) -> T {
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -82,7 +83,7 @@ fn serving<T>(memory: &LazyMemory, program: impl FnOnce() -> T) -> T {
                 memory.deliver(&missing, Some(&bytes));
             }
         });
-        /// Also if the program panics.
+        /// Stops the fill, also if the program panics.
         struct Stop<'a>(&'a LazyMemory);
         impl Drop for Stop<'_> {
             fn drop(&mut self) {
@@ -95,7 +96,7 @@ fn serving<T>(memory: &LazyMemory, program: impl FnOnce() -> T) -> T {
 }
 
 fn byte_at(address: usize) -> u8 {
-    // SAFETY: callers name memory that they have mapped, which nobody writes but the fill.
+    // SAFETY: callers name memory that they have mapped, which only the fill writes.
     unsafe { (address as *const u8).read_volatile() }
 }
 
@@ -115,14 +116,14 @@ fn memory_that_the_program_moves_is_filled_where_it_is() {
         let mapping = Mapping::new(9 * MIB);
         let memory = mapping.lazily(user_only);
         restore_held(&memory, &[9 * MIB], seed, &|release| {
-            // Some is there, some is not, and some threads wait for some.
+            // Some pages are there, some are not, and threads wait for some.
             let touched = mapping.0 + seed as usize * MIB;
             assert_eq!(byte_at(touched), expected(0, seed as usize * MIB));
             let part = 2 * MIB + 4096..6 * MIB - 8192;
             let at = mapping.move_part(part.clone(), MIB);
             check_at(at + part.len() - 70_000, part.end - 70_000..part.end);
             assert_eq!(byte_at(at + part.len() + 5000), 0, "it has grown by zeros");
-            // And on, in two parts.
+            // The moved part moves on, in two parts.
             let moved = Mapping(at, part.len());
             let half = 2 * MIB..2 * MIB + 300 * 4096;
             let on = moved.move_part(half.clone(), 0);
@@ -140,7 +141,7 @@ fn memory_that_the_program_moves_is_filled_where_it_is() {
     }
 }
 
-/// Nothing is touched before it moves: not a fault tells of the new place.
+/// The memory moves before it is touched: no fault shows the new address.
 #[test]
 fn memory_that_moves_untouched_is_filled() {
     let mapping = Mapping::new(6 * MIB);
@@ -150,7 +151,7 @@ fn memory_that_moves_untouched_is_filled() {
         while is_mapped(mapping.0) {
             std::thread::yield_now();
         }
-        // Who moves it waits until it is heard; here that is the background.
+        // The thread that moves it waits until its notice is read, here by the background.
         assert!(!moving.is_finished());
         bring(&memory, 0, 0..6 * MIB);
         moving.join().unwrap()
@@ -176,7 +177,7 @@ fn what_the_program_gives_up_is_zero_and_stays_so() {
         let is_gone = |at: &usize| gone.contains(at) || small.contains(at);
         for at in (0..8 * MIB).step_by(509).filter(|at| at.abs_diff(written) > 4096) {
             let got = byte_at(mapping.0 + at);
-            // What was there already may come back after MADV_FREE.
+            // Existing content may come back after MADV_FREE.
             let free = advice == libc::MADV_FREE && got == expected(0, at);
             assert!(if is_gone(&at) { got == 0 || free } else { got == expected(0, at) }, "{at}");
         }
@@ -206,7 +207,8 @@ fn memory_may_be_unmapped_and_mapped_anew_while_it_is_filled() {
     }
 }
 
-/// What was known of a region that is whole says nothing of what the program puts there later.
+/// The history of a region that is whole says nothing about memory that the program puts there
+/// later.
 #[test]
 fn what_moves_to_where_a_whole_region_was_is_filled() {
     for (user_only, first_moves) in [(false, false), (true, true)] {
@@ -220,7 +222,7 @@ fn what_moves_to_where_a_whole_region_was_is_filled() {
             bring(&memory, 0, 0..2 * MIB);
             assert!(memory.wait(Some(0), None));
             check_at(at, 0..2 * MIB);
-            // Once to its place, and on.
+            // The memory moves to the region's old address, and on.
             let part = MIB..3 * MIB;
             let moved = Mapping(second.move_to(part.clone(), &Mapping(at, 2 * MIB)), 2 * MIB);
             assert_eq!(moved.0, at);
@@ -243,25 +245,27 @@ fn is_mapped(page: usize) -> bool {
     0 == unsafe { libc::mincore(page as *mut libc::c_void, PAGE_BYTES, &raw mut found) }
 }
 
-/// Maps the test's program file to where nothing is.
+/// Maps the test's program file at a free address.
 fn map_file_at(at: usize, bytes: usize) {
     let file = std::fs::File::open("/proc/self/exe").unwrap();
     let flags = libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE;
     let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
-    // SAFETY: a new mapping where none is disturbs nothing.
+    // SAFETY: a new mapping at a free address disturbs nothing.
     let got = unsafe { libc::mmap(at as *mut _, bytes, libc::PROT_READ, flags, fd, 0) };
     assert_eq!(got.expose_provenance(), at);
 }
 
-/// Memory whose region becomes whole at the very moment at which the program moves it is registered no
-/// more, wherever it is: nobody would answer who touches what is missing there.
+/// A region may become whole at the very moment at which the program moves it. Then its memory is
+/// no longer registered, wherever it is: a thread that touched a missing page there would wait
+/// forever.
 #[test]
 fn a_region_that_moves_as_it_becomes_whole_is_let_go() {
     for files in [false, true] {
         let (mapping, other) = (Mapping::new(4 * MIB), Mapping::new(MIB));
         let memory = lazily_all(&[&mapping, &other], true);
         let fill = memory.fill.as_ref().unwrap();
-        // All but the last step: it is in place, as for faults, but has not been counted as brought.
+        // All except the last step: the bytes are placed, as for faults, but do not count as
+        // brought.
         for offset in (0..4 * MIB).step_by(unit::WINDOW_BYTES) {
             let (from, length) = (offset as u64, unit::WINDOW_BYTES);
             let (unit_offset, unit_length, is_written) = (from, length, false);
@@ -273,7 +277,7 @@ fn a_region_that_moves_as_it_becomes_whole_is_let_go() {
         let part = MIB..2 * MIB;
         let at = std::thread::scope(|scope| {
             let moving = scope.spawn(|| mapping.move_part(part.clone(), 0));
-            // It has moved, and its thread waits until somebody reads so.
+            // The memory has moved, and its thread waits until the notice is read.
             while is_mapped(mapping.0 + part.start) {
                 std::thread::yield_now();
             }
@@ -295,7 +299,7 @@ fn a_region_that_moves_as_it_becomes_whole_is_let_go() {
     }
 }
 
-/// Such a move leaves an empty mapping behind, of which the kernel says nothing until it goes.
+/// Such a move leaves an empty mapping behind, of which the kernel reports nothing until it goes.
 #[test]
 fn what_moves_to_where_a_move_has_left_its_mapping_is_filled() {
     for goes_first in [false, true] {
@@ -320,8 +324,8 @@ fn what_moves_to_where_a_move_has_left_its_mapping_is_filled() {
     }
 }
 
-/// The kernel says of a move first where memory is, and then that its old place is unmapped. By then
-/// another thread's memory may be there.
+/// The kernel reports a move in two notices: the new address, and then that the old one is
+/// unmapped. By then another thread's memory may be there.
 #[test]
 fn what_moves_to_where_another_thread_moves_away_is_filled() {
     let (first, second) = (Mapping::new(2 * MIB), Mapping::new(2 * MIB));
@@ -331,7 +335,7 @@ fn what_moves_to_where_another_thread_moves_away_is_filled() {
             std::thread::yield_now();
         }
     };
-    // Both threads are there before: nothing else is to be mapped to the place.
+    // Both threads are started before: nothing else may be mapped to the address.
     let start = Barrier::new(3);
     let at = std::thread::scope(|scope| {
         let moving = scope.spawn(|| {
@@ -345,7 +349,7 @@ fn what_moves_to_where_another_thread_moves_away_is_filled() {
         });
         start.wait();
         gone(&second);
-        // Nobody has heard of either.
+        // No notice of either was read.
         bring(&memory, 0, 0..2 * MIB);
         bring(&memory, 1, 0..2 * MIB);
         moving.join().unwrap()

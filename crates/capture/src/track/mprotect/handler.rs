@@ -1,8 +1,8 @@
-//! The SIGSEGV handler: notes first writes to armed pages, and hands on all other faults.
+//! The SIGSEGV handler: notes first writes to armed pages, and passes on all other faults.
 //!
-//! It runs on the faulting thread, on its alternate stack if it has one, with all signals blocked. It
-//! takes no lock and allocates nothing; its system calls are mprotect and, on the way to a crash, what
-//! reads `/proc/self/maps`.
+//! It runs on the faulting thread, on its alternate stack if it has one, with all signals blocked.
+//! It takes no lock and allocates nothing. Its system calls are mprotect and, before a crash, those
+//! that read `/proc/self/maps`.
 
 use super::super::Refusal;
 use super::maps;
@@ -15,18 +15,18 @@ use std::ptr::{null, null_mut};
 use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicPtr};
 
-/// What the signal did before us. Never freed: a handler may be looking at it.
+/// The signal's action before ours. Never freed: a handler may be reading it.
 static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(null_mut());
-/// True once a previous handler was called that wanted to be called only once (SA_RESETHAND).
+/// True once a previous handler was called that must be called only once (SA_RESETHAND).
 static SPENT: AtomicBool = AtomicBool::new(false);
 
 /// `si_code` of a fault by the rights of a mapping (asm-generic/siginfo.h); libc lacks it.
 const SEGV_ACCERR: c_int = 2;
 
-/// The signal's present action.
+/// Returns the signal's present action.
 fn current() -> Result<libc::sigaction, Refusal> {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: a query writes an action to the memory that it is given.
+    // SAFETY: a query writes an action to the given memory.
     let result = unsafe { libc::sigaction(libc::SIGSEGV, null(), action.as_mut_ptr()) };
     if result != 0 {
         let error = std::io::Error::last_os_error();
@@ -40,11 +40,11 @@ fn is_ours(action: &libc::sigaction) -> bool {
     action.sa_sigaction == on_fault as *const () as usize
 }
 
-/// Makes sure that faults come to us.
+/// Makes sure that faults come to our handler.
 ///
 /// # Errors
-/// Another handler was installed since. Ours is not put in front of it again: it may hand on to us what
-/// we would hand on to it.
+/// Another handler was installed since. Ours is not put in front of it again: each might pass a
+/// fault on to the other.
 pub(super) fn install(_: &Guard) -> Result<(), Refusal> {
     let found = current()?;
     if is_ours(&found) {
@@ -61,8 +61,8 @@ pub(super) fn install(_: &Guard) -> Result<(), Refusal> {
         sa_flags: libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART,
         ..found
     };
-    // SAFETY: fills the set that it is given. The handler has the signature that SA_SIGINFO asks for,
-    // and does only what a handler may (see there).
+    // SAFETY: fills the given set. The handler has the signature that SA_SIGINFO asks for, and does
+    // only what a handler may (see there).
     let result = unsafe {
         libc::sigfillset(&raw mut ours.sa_mask);
         libc::sigaction(libc::SIGSEGV, &raw const ours, null_mut())
@@ -73,7 +73,7 @@ pub(super) fn install(_: &Guard) -> Result<(), Refusal> {
     }
 }
 
-/// Refuses if faults go to somebody else.
+/// Refuses if faults go to another handler.
 pub(super) fn check() -> Result<(), Refusal> {
     if is_ours(&current()?) { Ok(()) } else { Err(displaced()) }
 }
@@ -86,9 +86,9 @@ fn displaced() -> Refusal {
     )
 }
 
-/// The handler.
+/// Handles SIGSEGV.
 extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: both functions are given what the kernel gave, see there.
+    // SAFETY: both functions get the kernel's arguments; see there.
     unsafe {
         if !is_noted(info, context) {
             hand_on(signal, info, context);
@@ -96,27 +96,27 @@ extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void
     }
 }
 
-/// Deals with a first write to armed memory. False if the fault is none, or cannot be helped.
+/// Handles a first write to armed memory. False if the fault is not one, or cannot be resolved.
 ///
 /// # Safety
 /// `info` and `context` are what the kernel passes to a handler with SA_SIGINFO.
 unsafe fn is_noted(info: *const siginfo_t, context: *const c_void) -> bool {
-    // SAFETY: as promised above; the address is there for this code, which faults have.
+    // SAFETY: as promised above; this code's `info` has an address if it is a fault.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
     // SAFETY: as promised above.
     if code != SEGV_ACCERR || !unsafe { is_write(context, address) } {
         return false;
     }
     let Some(table) = table() else { return false };
-    // SAFETY: the C library's own place for the thread's `errno`.
+    // SAFETY: the C library's `errno` of this thread.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let before = unsafe { *errno };
     let phase = table.enter();
     let noted = match table.find(address) {
         Some(slot) if slot.fault(table, address) => true,
-        // Either the write can go through by now (another thread has opened the page, or its range
-        // was let go between the fault and here), or it faults again.
+        // The write may succeed by now: another thread has opened the page, or released its range
+        // between the fault and here. Otherwise it faults again.
         _ if table.try_again(thread(), address) => true,
         _ => moved(table, address),
     };
@@ -130,13 +130,13 @@ unsafe fn is_noted(info: *const siginfo_t, context: *const c_void) -> bool {
     noted
 }
 
-/// The calling thread's number.
+/// Number of the calling thread.
 fn thread() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
 }
 
-/// True if the instruction wanted to write; where that is not told, if it was not itself what could
-/// not be fetched.
+/// True if the instruction wanted to write. Where that is unknown, true unless the instruction
+/// itself could not be fetched.
 ///
 /// # Safety
 /// `context` is what the kernel passes to a handler with SA_SIGINFO.
@@ -161,9 +161,9 @@ unsafe fn is_write(context: *const c_void, address: usize) -> bool {
     }
 }
 
-/// A write to memory that is nobody's. If it was moved here by mremap with our protection on it, that is
-/// taken off: the program did nothing wrong. A read-only mapping of no file is taken for moved if a
-/// watched range has lost armed memory.
+/// Handles a write to memory that no tracker watches. If mremap moved it here with our protection,
+/// that is removed: the program did nothing wrong. A read-only mapping without a file counts as
+/// moved if a watched range has lost armed memory.
 fn moved(table: &Table, address: usize) -> bool {
     let mut found = None;
     let mut buffer = [0; 512];
@@ -180,12 +180,12 @@ fn moved(table: &Table, address: usize) -> bool {
         return false;
     }
     let flags = MprotectFlags::READ | MprotectFlags::WRITE;
-    // SAFETY: private memory of no file, which the program wants to write and which we have most
-    // likely protected; at worst a write goes through that the program had forbidden itself.
+    // SAFETY: private memory without a file, which the program wants to write and which we have
+    // most likely protected. At worst a write succeeds that the program had forbidden itself.
     unsafe { mprotect(here.start as *mut _, here.end - here.start, flags) }.is_ok()
 }
 
-/// True if armed pages of a range are not there any more.
+/// True if armed pages of a range are no longer mapped.
 fn has_lost_armed(slot: &Slot, buffer: &mut [u8]) -> bool {
     let (mut next, mut lost) = (slot.start(), false);
     let read = maps::walk(buffer, |mapping| {
@@ -203,7 +203,7 @@ fn has_lost_armed(slot: &Slot, buffer: &mut [u8]) -> bool {
     read.is_ok() && lost
 }
 
-/// Does what would have been done without us.
+/// Does what would have happened without our handler.
 ///
 /// # Safety
 /// The arguments are what the kernel passes to a handler with SA_SIGINFO.
@@ -219,8 +219,8 @@ unsafe fn hand_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
         return;
     }
     if action == libc::SIG_DFL || action == libc::SIG_IGN {
-        // Back to the default. A fault happens again when we return; a signal is sent again, and comes
-        // as soon as it is not blocked any more.
+        // Back to the default. A fault happens again when we return. A signal is sent again, and
+        // comes as soon as it is no longer blocked.
         // SAFETY: an action of zeros is the default one; the calls are allowed in handlers.
         unsafe {
             let default = MaybeUninit::<libc::sigaction>::zeroed().assume_init();
@@ -231,8 +231,8 @@ unsafe fn hand_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
         }
         return;
     }
-    // SAFETY: the context is the kernel's; its mask is what comes back after us. Signals are blocked
-    // for the previous handler as it was promised, then it is called as it was declared.
+    // SAFETY: the context is the kernel's; its mask is restored after us. The signals of the
+    // previous handler's mask are blocked, then it is called with its declared signature.
     unsafe {
         let mut mask = (*context.cast::<ucontext_t>()).uc_sigmask;
         for number in 1..=64 {

@@ -1,5 +1,5 @@
-//! What is mapped where, as `/proc/self/maps` says. Read without allocation, so that a signal handler
-//! can do it as well.
+//! The mappings of this process, from `/proc/self/maps`. Read without allocation, so that a signal
+//! handler can do it as well.
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, Result, read, retry_on_intr};
@@ -13,21 +13,21 @@ pub(super) struct Mapping {
     pub read: bool,
     pub write: bool,
     pub execute: bool,
-    /// Private memory of no file, and not the stack or something of the kernel's.
+    /// Whether it is private memory without a file, and neither the stack nor the kernel's.
     pub plain: bool,
 }
 
 impl Mapping {
-    /// Private memory as a program has it for data.
+    /// True for private memory as a program uses it for data.
     pub fn is_data(&self) -> bool {
         self.plain && self.read && !self.execute
     }
 }
 
-/// As much of a line as matters: addresses, rights, inode, the beginning of the name.
+/// Length of the part of a line that matters: addresses, rights, inode, the beginning of the name.
 const LINE_BYTES: usize = 128;
 
-/// Calls `each` with every mapping, by address, until it breaks. `buffer` takes what is read.
+/// Calls `each` with every mapping, by address, until it breaks. `buffer` receives the bytes read.
 pub(super) fn walk(
     buffer: &mut [u8],
     mut each: impl FnMut(Mapping) -> ControlFlow<()>,
@@ -83,7 +83,7 @@ fn number(text: &[u8], radix: u32) -> Option<(usize, &[u8])> {
     Some((usize::from_str_radix(value, radix).ok()?, &text[digits..]))
 }
 
-/// How many mappings this process has, and what part of `start..end` each of them covers.
+/// Returns the number of mappings of this process, and the part of `start..end` that each covers.
 pub(super) fn within(start: usize, end: usize) -> Result<(usize, Vec<Mapping>)> {
     let mut buffer = vec![0; 16 << 10];
     let (mut count, mut found) = (0, Vec::new());
@@ -141,7 +141,7 @@ mod tests {
         assert!(count > 3);
         assert_eq!(found.iter().map(|part| part.end - part.start).sum::<usize>(), data.len());
         assert!(found.iter().all(|part| part.is_data() && part.write));
-        // A buffer shorter than a line gives the same.
+        // A buffer shorter than a line gives the same result.
         let mut lines = 0usize;
         walk(&mut [0; 7], |_| {
             lines += 1;

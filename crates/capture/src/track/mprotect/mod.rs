@@ -1,8 +1,8 @@
-//! mprotect and SIGSEGV: armed pages are read-only, and a handler notes the first write to each and
-//! lets it through (libckpt: Plank, Beck, Kingsley, Li, 1995).
+//! mprotect and SIGSEGV: armed pages are read-only; a handler notes the first write to each and
+//! then allows it (libckpt: Plank, Beck, Kingsley, Li, 1995).
 //!
-//! It works on any kernel and costs a signal for each first write. It is never chosen unless it is asked
-//! for, since it can hurt a program that does nothing wrong; `docs/capture.md` says how.
+//! It works on any kernel and costs a signal for each first write. It is chosen only on request,
+//! since it can harm a program that does nothing wrong; `docs/capture.md` says how.
 
 mod handler;
 mod maps;
@@ -19,21 +19,21 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use table::{GENERATION, Guard, Slot, Table, lock, table_or_make};
 
-/// The tracker. Its ranges are let go when it is dropped.
+/// The tracker. Its ranges are released when it is dropped.
 #[derive(Debug)]
 pub struct Mprotect {
-    /// Told apart from other trackers of this kind by this.
+    /// Number that distinguishes it from other trackers of this kind.
     owner: usize,
     claims: claims::Owner,
-    /// Forks behind the process that made it.
+    /// Number of forks that lead to the process that made it.
     generation: u32,
     run_pages_max: usize,
-    /// `None`: what is mapped is taken on trust.
+    /// `None`: the backing of pages is not checked.
     pagemap: Option<Pagemap>,
     mappings_max: usize,
 }
 
-/// What of a request lies in one watched range: pages of the slot.
+/// The part of a request that lies in one watched range: pages of the slot.
 struct SlotRange<'a> {
     slot: &'a Slot,
     first: usize,
@@ -47,21 +47,21 @@ impl SlotRange<'_> {
     }
 }
 
-/// Words of a bitmap: the number, the bits that are meant, those of them that are set.
+/// Words of a bitmap: the number, the requested bits, and those of them that are set.
 type Words = Vec<(usize, u64, u64)>;
 
 impl Mprotect {
-    /// A tracker that watches nothing yet.
+    /// Returns a tracker that watches nothing yet.
     ///
     /// # Errors
-    /// The machine's pages are not of 4 KiB, or `/proc/self/pagemap` is not to be had.
+    /// The machine's pages are not of 4 KiB, or `/proc/self/pagemap` is not available.
     pub fn new() -> Result<Mprotect, Refusal> {
         Mprotect::with(1, Some(Pagemap::open()?))
     }
 
-    /// As published, for comparisons: it does not look whether memory was unmapped, mapped anew or
-    /// dropped, and a fault next to the last one opens twice as many pages as that did, up to
-    /// `run_pages_max`, which then count as written (1: one page for each fault).
+    /// Returns a tracker as published, for comparisons: it does not check whether memory was
+    /// unmapped, newly mapped or dropped. A fault next to the last one opens twice as many pages as
+    /// that did, up to `run_pages_max`, which then count as written (1: one page for each fault).
     ///
     /// # Errors
     /// The machine's pages are not of 4 KiB.
@@ -97,7 +97,7 @@ impl Mprotect {
         Ok((guard, table))
     }
 
-    /// The watched ranges that make up `pages`.
+    /// Returns the watched ranges that make up `pages`.
     fn parts(
         &self,
         table: &'static Table,
@@ -128,8 +128,8 @@ impl Mprotect {
         Ok(parts)
     }
 
-    /// Makes pages read-only whose notes were just forgotten (`taken`), and learns how they are backed.
-    /// If it fails they all count as written.
+    /// Makes pages read-only whose notes were just cleared (`taken`), and learns how they are
+    /// backed. If it fails they all count as written.
     fn protect(&self, part: &SlotRange<'_>, taken: &Words) -> Result<(), Refusal> {
         let pages = part.pages();
         let done = protect(pages, MprotectFlags::READ);
@@ -140,9 +140,9 @@ impl Mprotect {
         done
     }
 
-    /// Of pages that were armed just now (set in `taken`), remembers which have memory of their own;
-    /// of those that were armed before, notes the ones that have lost theirs: `MADV_DONTNEED` and
-    /// the like make them zero, and no write is seen.
+    /// Records which of the pages that were just armed (set in `taken`) have memory of their own.
+    /// Of pages that were armed before, notes those that have lost theirs. `MADV_DONTNEED` and the
+    /// like make them zero without a visible write.
     fn learn_backing(&self, part: &SlotRange<'_>, taken: &Words) -> Result<(), Refusal> {
         let Some(pagemap) = &self.pagemap else { return Ok(()) };
         let (slot, first) = (part.slot, part.first);
@@ -160,8 +160,8 @@ impl Mprotect {
                     slot.own()[word].fetch_and(!bit, Relaxed);
                 }
             }
-            // What is common and not zero is shared with a forked process. Whether it is later
-            // dropped and read as zeros cannot be seen, so it always counts as written.
+            // A page that is common and not zero is shared with a forked process. If it is later
+            // dropped and reads as zeros, that is invisible, so it always counts as written.
             let shared = armed_now && backing == Backing::Common && !is_zero(slot, page);
             if shared || !armed_now && was_own && !own {
                 slot.note(page, page + 1);
@@ -169,8 +169,8 @@ impl Mprotect {
         })
     }
 
-    /// Refuses if the memory of `parts` is not what was watched: private, of no file, and read-only
-    /// where it is armed. Also learns how many mappings the program can have yet.
+    /// Refuses if the memory of `parts` is not as watched: private, without a file, and read-only
+    /// where it is armed. Also updates how many more mappings the program may have.
     fn check_mappings(
         &self,
         guard: &Guard,
@@ -199,7 +199,7 @@ impl Mprotect {
         let mut writable: Vec<&Mapping> = mappings.iter().filter(suspect).collect();
         writable.retain(|mapping| armed(mapping).is_some());
         if !writable.is_empty() {
-            // A handler makes pages writable before it notes them: let it.
+            // A handler makes pages writable before it notes them: wait for that.
             table.synchronize(guard);
         }
         match writable.iter().find_map(|mapping| armed(mapping)) {
@@ -210,7 +210,7 @@ impl Mprotect {
         }
     }
 
-    /// The mappings of `pages`.
+    /// Returns the mappings of `pages`.
     fn mappings(
         &self,
         guard: &Guard,
@@ -220,12 +220,12 @@ impl Mprotect {
         let refuse = |e| Refusal(format!("/proc/self/maps cannot be read ({e})"));
         let (count, mappings) = maps::within(pages.start, pages.end).map_err(refuse)?;
         let others = (count as isize - table.count_borders(guard)).max(0);
-        // Half of what is left is the program's.
+        // Half of the rest is for the program.
         table.borders_max.store((self.mappings_max as isize - others) / 2, SeqCst);
         Ok(mappings)
     }
 
-    /// Which pages are backed by nothing.
+    /// Appends the pages that are backed by nothing.
     fn push_absent(&self, pages: Pages, absent: &mut Vec<Pages>) -> Result<(), Refusal> {
         let Some(pagemap) = &self.pagemap else { return Ok(()) };
         pagemap.each(pages, |number, backing| {
@@ -238,10 +238,10 @@ impl Mprotect {
         })
     }
 
-    /// Lets go of a range.
+    /// Releases a range.
     fn release(&self, guard: &Guard, table: &Table, slot: &Slot) {
         let pages = Pages { start: slot.start(), end: slot.end() };
-        // Only what is still ours: another's mapping may be at the place of what is gone.
+        // Only pages that are still ours: another mapping may be in the place of an unmapped one.
         let mappings = maps::within(pages.start, pages.end).map_or(Vec::new(), |(_, found)| found);
         for mapping in mappings.iter().filter(|m| m.is_data() && !m.write) {
             let pages = Pages { start: mapping.start, end: mapping.end };
@@ -273,7 +273,8 @@ impl PageTracker for Mprotect {
         let overlaps = |slot: &&Slot| slot.start() < pages.end && slot.end() > pages.start;
         let overlapping: Vec<&Slot> = table.watched().filter(overlaps).collect();
         for slot in overlapping {
-            // What was the parent's is free in a forked child; what is watched here is refused below.
+            // In a forked child the parent's ranges are free; ranges watched here are refused
+            // below.
             if slot.generation.load(Relaxed) != self.generation {
                 self.release(&guard, table, slot);
             }
@@ -310,7 +311,7 @@ impl PageTracker for Mprotect {
         for part in &parts {
             part.slot.forget_run();
             let mut taken = part.slot.take(part.first, part.end);
-            // Whatever was noted of them: how all of them are backed is learnt anew.
+            // All of their backing is learnt again, whatever was noted of them.
             taken.iter_mut().for_each(|(_, mask, set)| *set = *mask);
             self.protect(part, &taken)?;
         }
@@ -328,7 +329,7 @@ impl PageTracker for Mprotect {
                 "memory at {start:#x} could not be kept in order: the process has too many mappings"
             )));
         }
-        // What was let through before this call is noted by the handlers that did it.
+        // Writes that were allowed before this call are noted by the handlers that allowed them.
         table.synchronize(&guard);
         self.check_mappings(&guard, table, pages, &parts)?;
         for part in &parts {
@@ -338,7 +339,7 @@ impl PageTracker for Mprotect {
                     part.slot.forget_run();
                     let taken = part.slot.take(part.first, part.end);
                     self.protect(part, &taken)?;
-                    // Those that have lost their memory were noted meanwhile, and stay so.
+                    // Pages that have lost their memory were noted meanwhile, and stay noted.
                     merged(taken, part.slot.noted(part.first, part.end))
                 }
                 Then::Leave => {
@@ -377,7 +378,7 @@ impl Drop for Mprotect {
     }
 }
 
-/// Refuses what are no pages.
+/// Refuses a range that is not whole pages.
 fn check_pages(pages: Pages) -> Result<(), Refusal> {
     let Pages { start, end } = pages;
     let whole = start.is_multiple_of(PAGE_BYTES) && end.is_multiple_of(PAGE_BYTES);
@@ -413,8 +414,8 @@ fn check_covered(pages: Pages, mappings: &[Mapping]) -> Result<(), Refusal> {
 /// Changes the rights of watched pages.
 fn protect(pages: Pages, flags: MprotectFlags) -> Result<(), Refusal> {
     let Pages { start, end } = pages;
-    // SAFETY: the pages are watched, and whoever had them watched promised that they are theirs. To
-    // take the right to write away is what they asked for: the handler gives it back.
+    // SAFETY: the pages are watched, and the caller of `watch` promised that it owns them. It asked
+    // for the loss of the right to write: the handler restores that.
     let done = unsafe { mprotect(start as *mut _, end - start, flags) };
     done.map_err(|e| match e {
         Errno::NOMEM => Refusal(format!(
@@ -425,12 +426,12 @@ fn protect(pages: Pages, flags: MprotectFlags) -> Result<(), Refusal> {
     })
 }
 
-/// Gives a mapping its first page of memory. One that is split before it has any falls into parts that
-/// the kernel never joins again, since each gets its own record of whom its pages belong to.
+/// Gives a mapping its first page of memory. If it is split before it has a page, the kernel never
+/// joins the parts again, since each gets its own record of the owners of its pages.
 fn touch(start: usize) {
-    // SAFETY: the first word of a page that is mapped, writable, and of a caller who promised that it
-    // stays so. It is exchanged atomically for itself, whoever writes there at the same time. (The
-    // compiler would make a mere read of it if nothing were added.)
+    // SAFETY: the first word of a page that is mapped and writable, and whose owner promised that
+    // it stays so. It is atomically exchanged for itself, even if another thread writes there at
+    // the same time. (The compiler would make a mere read of an addition of nothing.)
     let word = unsafe { &*(start as *const AtomicU64) };
     let mut value = word.load(SeqCst);
     while let Err(other) = word.compare_exchange(value, value, SeqCst, SeqCst) {
@@ -442,12 +443,12 @@ fn touch(start: usize) {
 fn is_zero(slot: &Slot, page: usize) -> bool {
     let words = (slot.start() + page * PAGE_BYTES) as *const u64;
     // SAFETY: the page is mapped and readable (checked before it was protected), and aligned. The
-    // program may write it at the same time; volatile reads of whole words take whatever is there,
-    // and a page that is written is noted by the handler whatever is found here.
+    // program may write it at the same time. Volatile reads of whole words accept any value, and
+    // the handler notes a written page whatever is found here.
     (0..PAGE_BYTES / 8).all(|word| unsafe { words.add(word).read_volatile() } == 0)
 }
 
-/// Bits that are set in either; of the same words.
+/// Returns the bits that are set in either; of the same words.
 fn merged(a: Words, b: Words) -> Words {
     a.into_iter().zip(b).map(|((word, mask, a), (_, _, b))| (word, mask, a | b)).collect()
 }

@@ -1,18 +1,19 @@
-//! Which pages have memory of their own, as `/proc/self/pagemap` says.
+//! Backing of pages by memory of their own, from `/proc/self/pagemap`.
 
 use super::super::{Pages, Refusal};
 use outlive_types::PAGE_BYTES;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// How a page is backed.
+/// Backing of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Backing {
-    /// By nothing: it reads as zeros.
+    /// Backed by nothing: it reads as zeros.
     Nothing,
-    /// By memory (or swap) of its own, which only a write can have given it.
+    /// Backed by memory (or swap) of its own, which only a write can have caused.
     Own,
-    /// By memory that others have as well: the kernel's page of zeros, or what a fork shares.
+    /// Backed by memory with other users as well: the kernel's page of zeros, or memory that a fork
+    /// shares.
     Common,
 }
 
@@ -21,7 +22,7 @@ const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
 const EXCLUSIVE: u64 = 1 << 56;
 
-/// The file, opened while the process may (`PR_SET_DUMPABLE` can take the right away later).
+/// The file, opened while the process may (`PR_SET_DUMPABLE` can remove the right later).
 #[derive(Debug)]
 pub(super) struct Pagemap(File);
 
@@ -35,7 +36,7 @@ impl Pagemap {
         })
     }
 
-    /// Calls `each` with the number of every page of `pages`, from 0, and how it is backed.
+    /// Calls `each` with the number of every page of `pages`, from 0, and its backing.
     pub fn each(&self, pages: Pages, mut each: impl FnMut(usize, Backing)) -> Result<(), Refusal> {
         const ENTRY_BYTES: usize = 8;
         let mut buffer = vec![0; (pages.count() * ENTRY_BYTES).min(64 << 10)];

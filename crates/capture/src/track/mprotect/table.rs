@@ -1,9 +1,9 @@
-//! What the signal handler reads and notes: the watched ranges, and a bit for each of their pages.
+//! State that the signal handler reads and updates: the watched ranges, and a bit for each page.
 //!
-//! The handler may run in any thread at any instruction, so it takes no lock and allocates nothing. Who
-//! changes the table holds [`lock`], publishes with atomics, and frees only after [`Table::synchronize`].
-//! All that the handler writes lies in mappings of its own: a page of ours that somebody had armed
-//! would fault within the handler, which nobody survives.
+//! The handler may run in any thread at any instruction, so it takes no lock and allocates nothing.
+//! A thread that changes the table holds [`lock`], publishes with atomics, and frees memory only
+//! after [`Table::synchronize`]. All memory that the handler writes lies in mappings of its own. If
+//! one of these pages were armed, the handler itself would fault, which ends the process.
 
 use super::super::Refusal;
 use outlive_types::{BLOCK_BYTES, BLOCK_PAGES, PAGE_BYTES};
@@ -12,9 +12,9 @@ use std::ptr::null_mut;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 
-/// Most ranges that can be watched at a time. The handler looks through those in use.
+/// Most ranges that can be watched at a time. The handler searches those in use.
 pub(super) const SLOTS: usize = 1024;
-/// Threads are told apart by their number modulo this where a fault is tried again.
+/// Number of entries for retried faults; a thread uses the one of its number modulo this.
 const RETRIES: usize = 64;
 
 /// A watched range. All zero: free.
@@ -26,20 +26,20 @@ pub(super) struct Slot {
     end: AtomicUsize,
     /// A bit for each page, set if it counts as written; then as many bits for the control side.
     words: AtomicPtr<AtomicU64>,
-    /// The process's number of forks behind it when the range was watched.
+    /// Number of forks that lead to the process that watched the range.
     pub generation: AtomicU32,
     /// True once pages became writable that may not have been noted.
     pub lost: AtomicBool,
     /// Most pages that a fault opens: 1, or more if runs grow.
     run_pages_max: AtomicUsize,
-    /// Where the last run ended, and how long it was: pages.
+    /// End of the last run, and its length: pages.
     run_end: AtomicUsize,
     run_pages: AtomicUsize,
-    /// Which tracker watches it.
+    /// Number of the tracker that watches it.
     pub owner: AtomicUsize,
 }
 
-/// The ranges, and what is counted over all of them. All zero: none.
+/// The ranges, and counts over all of them. All zero: none.
 #[repr(C)]
 pub(super) struct Table {
     slots: [Slot; SLOTS],
@@ -48,23 +48,23 @@ pub(super) struct Table {
     /// Handlers count themselves in `readers[phase % 2]`.
     phase: AtomicUsize,
     readers: [AtomicUsize; 2],
-    /// How many times the protection changes from one page to the next, all over: each costs a
-    /// mapping. Never too low by more than the handlers that are running.
+    /// Number of protection changes between adjacent pages, over all ranges: each costs a mapping.
+    /// It is too low by at most the number of running handlers.
     pub borders: AtomicIsize,
-    /// From this many on, faults open whole blocks.
+    /// Number of borders from which faults open whole blocks.
     pub borders_max: AtomicIsize,
     retries: [AtomicUsize; RETRIES],
 }
 
 static TABLE: AtomicPtr<Table> = AtomicPtr::new(null_mut());
-/// Forks that this process descends from since the table was made.
+/// Forks since the table was made that lead to this process.
 pub(super) static GENERATION: AtomicU32 = AtomicU32::new(0);
 static LOCKED: AtomicBool = AtomicBool::new(false);
 
-/// Held by whoever changes the table.
+/// Held by a thread that changes the table.
 pub(super) struct Guard(());
 
-/// Waits for the table. Not a mutex: a fork must be able to take it before and to let go after, in
+/// Waits for the table. Not a mutex: a fork must be able to take it before and release it after, in
 /// the child as well.
 pub(super) fn lock() -> Guard {
     take();
@@ -97,7 +97,7 @@ extern "C" fn after_fork() {
     LOCKED.store(false, Release);
 }
 
-/// In the child there is one thread: no handler runs, and nobody tracks.
+/// Resets the state: the child has one thread, so no handler runs and no thread tracks.
 extern "C" fn after_fork_in_child() {
     GENERATION.fetch_add(1, SeqCst);
     if let Some(table) = table() {
@@ -106,21 +106,21 @@ extern "C" fn after_fork_in_child() {
     after_fork();
 }
 
-/// The table, if there ever was a watched range.
+/// Returns the table, if there ever was a watched range.
 pub(super) fn table() -> Option<&'static Table> {
-    // SAFETY: a pointer that was published points to a `Table` that is never unmapped.
+    // SAFETY: a published pointer points to a `Table` that is never unmapped.
     unsafe { TABLE.load(Acquire).as_ref() }
 }
 
-/// The table, made on first use.
+/// Returns the table, which is made on first use.
 pub(super) fn table_or_make(_: &Guard) -> Result<&'static Table, Refusal> {
     if let Some(table) = table() {
         return Ok(table);
     }
     let made = map(size_of::<Table>())?.cast::<Table>();
-    // SAFETY: the functions are of the type that is asked for and stay where they are; they do only
-    // what is allowed between fork and its return (atomics, and waiting for a thread that does not
-    // wait for this one).
+    // SAFETY: the functions have the required type and stay where they are. They do only what is
+    // allowed between fork and its return: atomics, and waiting for a thread that does not wait for
+    // this one.
     let error = unsafe {
         libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork_in_child))
     };
@@ -131,17 +131,17 @@ pub(super) fn table_or_make(_: &Guard) -> Result<&'static Table, Refusal> {
     Ok(table().expect("it was stored just now"))
 }
 
-/// Fresh zero bytes in pages of their own.
+/// Maps fresh zero bytes in pages of their own.
 fn map(bytes: usize) -> Result<*mut u8, Refusal> {
     let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that is there.
+    // SAFETY: a new mapping at an address of the kernel's choice changes no existing one.
     let start = unsafe { mmap_anonymous(null_mut(), bytes, rights, flags) };
     let refuse = |e| Refusal(format!("{bytes} bytes for the notes of written pages: {e}"));
     Ok(start.map_err(refuse)?.cast())
 }
 
 impl Table {
-    /// Counts a handler in; the result is for [`Table::leave`].
+    /// Counts a handler in; pass the result to [`Table::leave`].
     pub fn enter(&self) -> usize {
         loop {
             let phase = self.phase.load(SeqCst);
@@ -159,7 +159,7 @@ impl Table {
     }
 
     /// Waits until all handlers that have entered by now have left. Later ones use the other count,
-    /// so that this ends however many faults there are.
+    /// so that this ends even if faults continue.
     pub fn synchronize(&self, _: &Guard) {
         let before = self.phase.fetch_add(1, SeqCst) % 2;
         let mut tries = 0u32;
@@ -169,13 +169,14 @@ impl Table {
         }
     }
 
-    /// The slots that hold a range. For handlers between `enter` and `leave`, or under the lock.
+    /// Returns the slots that hold a range. For handlers between `enter` and `leave`, or under the
+    /// lock.
     pub fn watched(&self) -> impl Iterator<Item = &Slot> {
         let used = &self.slots[..self.used.load(Acquire)];
         used.iter().filter(|slot| slot.live.load(Acquire))
     }
 
-    /// The range that holds `address`; as above.
+    /// Returns the range that holds `address`; called as above.
     pub fn find(&self, address: usize) -> Option<&Slot> {
         self.watched().find(|slot| slot.start() <= address && address < slot.end())
     }
@@ -208,13 +209,13 @@ impl Table {
         Ok(())
     }
 
-    /// Takes a range out. Its pages are writable.
+    /// Removes a range. Its pages are writable.
     pub fn remove(&self, guard: &Guard, slot: &Slot) {
         slot.live.store(false, SeqCst);
         self.synchronize(guard);
         let bytes = 2 * words_of(slot.start(), slot.end()) * size_of::<AtomicU64>();
-        // SAFETY: `insert` mapped just this; the slot is not found any more, and handlers that had
-        // found it have left.
+        // SAFETY: `insert` mapped exactly this. The slot is not found any more, and handlers that
+        // had found it have left.
         let _ = unsafe { munmap(slot.words.load(Relaxed).cast(), bytes) };
     }
 
@@ -225,18 +226,18 @@ impl Table {
         borders
     }
 
-    /// False if the last fault that this thread was to try again was at `address` as well.
+    /// False if this thread's last retried fault was at `address` as well.
     pub fn try_again(&self, thread: u32, address: usize) -> bool {
         self.retries[thread as usize % RETRIES].swap(address, SeqCst) != address
     }
 }
 
-/// Words with a bit for each page.
+/// Number of words with a bit for each page.
 fn words_of(start: usize, end: usize) -> usize {
     ((end - start) / PAGE_BYTES).div_ceil(64)
 }
 
-/// The word and bits of pages `first..end`, word by word.
+/// Returns the word and bits of pages `first..end`, word by word.
 fn masks(first: usize, end: usize) -> impl Iterator<Item = (usize, u64)> {
     (first / 64..end.div_ceil(64)).map(move |word| {
         let from = first.saturating_sub(word * 64);
@@ -254,30 +255,30 @@ impl Slot {
         self.end.load(Relaxed)
     }
 
-    /// How many pages.
+    /// Number of pages.
     pub fn count(&self) -> usize {
         (self.end() - self.start()) / PAGE_BYTES
     }
 
     fn all_words(&self) -> &[AtomicU64] {
         let words = self.words.load(Relaxed);
-        // SAFETY: `insert` mapped so many words, zeroed; they are unmapped by `remove` only, after
-        // which nobody finds the slot who does not hold the lock and knows that it is free.
+        // SAFETY: `insert` mapped this number of words, zeroed, and only `remove` unmaps them.
+        // After that, only a holder of the lock finds the slot, and it knows that the slot is free.
         unsafe { std::slice::from_raw_parts(words, 2 * words_of(self.start(), self.end())) }
     }
 
-    /// A bit for each page, set if it counts as written. One that is not set is armed.
+    /// A bit for each page, set if it counts as written. A page without its bit is armed.
     pub fn written(&self) -> &[AtomicU64] {
         &self.all_words()[..words_of(self.start(), self.end())]
     }
 
-    /// A bit for each page, set if it had memory of its own when it was armed. The handler leaves
-    /// these alone.
+    /// A bit for each page, set if it had memory of its own when it was armed. The handler does not
+    /// change these.
     pub fn own(&self) -> &[AtomicU64] {
         &self.all_words()[words_of(self.start(), self.end())..]
     }
 
-    /// True if page `page` counts as written, as does everything outside.
+    /// True if page `page` counts as written, as does every page outside.
     fn is_written(&self, page: usize) -> bool {
         page >= self.count() || self.written()[page / 64].load(SeqCst) >> (page % 64) & 1 == 1
     }
@@ -288,8 +289,8 @@ impl Slot {
         masks(first, end).for_each(|(word, mask)| _ = words[word].fetch_or(mask, SeqCst));
     }
 
-    /// Forgets what was noted of pages, and answers with it: for each word its number and the bits
-    /// that were set.
+    /// Clears the notes of pages and returns them: for each word its number, the bits of the pages,
+    /// and those that were set.
     pub fn take(&self, first: usize, end: usize) -> Vec<(usize, u64, u64)> {
         let words = self.written();
         masks(first, end)
@@ -297,7 +298,7 @@ impl Slot {
             .collect()
     }
 
-    /// What is noted of pages: for each word its number, their bits, and those that are set.
+    /// Returns the notes of pages: for each word its number, their bits, and those that are set.
     pub fn noted(&self, first: usize, end: usize) -> Vec<(usize, u64, u64)> {
         let words = self.written();
         masks(first, end)
@@ -312,13 +313,13 @@ impl Slot {
         masks(page(start), page(end)).any(|(word, mask)| words[word].load(SeqCst) & mask != mask)
     }
 
-    /// Begins counting runs anew.
+    /// Restarts the counting of runs.
     pub fn forget_run(&self) {
         self.run_pages.store(0, Relaxed);
         self.run_end.store(usize::MAX / 2, Relaxed);
     }
 
-    /// Times that the protection changes from page to page.
+    /// Number of protection changes between adjacent pages.
     pub fn borders(&self) -> isize {
         let mut before = 1;
         let mut borders = 0;
@@ -326,7 +327,7 @@ impl Slot {
         for (number, word) in self.written().iter().enumerate() {
             let mut bits = word.load(Relaxed);
             if count < (number + 1) * 64 {
-                bits |= u64::MAX << (count % 64); // what is behind the end is writable
+                bits |= u64::MAX << (count % 64); // pages after the end are writable
             }
             borders += (bits ^ (bits << 1 | before)).count_ones() as isize;
             before = bits >> 63;
@@ -334,12 +335,12 @@ impl Slot {
         borders + isize::from(before == 0)
     }
 
-    /// A first write to the page at `address`, which is in the range: lets it through and notes it.
-    /// False if that is impossible.
+    /// Handles a first write to the page at `address`, which is in the range: allows it and notes
+    /// it. False if that is impossible.
     pub fn fault(&self, table: &Table, address: usize) -> bool {
         let page = (address - self.start()) / PAGE_BYTES;
         let (first, end) = if self.generation.load(Relaxed) != GENERATION.load(Relaxed) {
-            (0, self.count()) // nobody tracks it on this side of the fork
+            (0, self.count()) // no thread tracks it on this side of the fork
         } else if table.borders.load(Relaxed) >= table.borders_max.load(Relaxed) {
             let block = address & !(BLOCK_BYTES - 1);
             let first = block.saturating_sub(self.start()) / PAGE_BYTES;
@@ -351,28 +352,29 @@ impl Slot {
         if self.open(table, first, end) {
             return true;
         }
-        // Too many mappings, most likely. One protection for all of it needs the fewest; what of it
-        // was reached is not known, so none of it counts as known.
+        // Most likely there are too many mappings. A single protection for all of it needs the
+        // fewest. It may have changed only in part, so none of it counts as known.
         let all = self.open(table, 0, self.count());
         self.lost.store(true, SeqCst);
         self.note(0, self.count());
         all
     }
 
-    /// Makes pages writable, then notes them. In this order, with collectors waiting for handlers that
-    /// have begun: what anybody writes in between is noted before a later collection looks.
+    /// Makes pages writable, then notes them. A collection waits for handlers that have begun, so
+    /// it finds the note of every write in between.
     fn open(&self, table: &Table, first: usize, end: usize) -> bool {
         let start = (self.start() + first * PAGE_BYTES) as *mut _;
         let flags = MprotectFlags::READ | MprotectFlags::WRITE;
-        // SAFETY: the range is watched, so it is or was the program's memory, private, and readable
-        // and writable but for our own `mprotect`: this gives back what we took.
+        // SAFETY: the range is watched, so it is or was the program's memory: private, and readable
+        // and writable except for our own `mprotect`. This restores what we took.
         if unsafe { mprotect(start, (end - first) * PAGE_BYTES, flags) }.is_err() {
             return false;
         }
         let borders = if end - first <= BLOCK_PAGES {
             let inner = |page| isize::from(self.is_written(page) != self.is_written(page + 1));
             let before: isize = (first..end - 1).map(inner).sum();
-            // At the ends, a border goes where the neighbour is writable, and one comes where not.
+            // At the ends, a border goes where the neighbour is writable, and one comes where it is
+            // not.
             let edge = |page: usize, neighbour| match (self.is_written(page), neighbour) {
                 (true, _) => 0,
                 (false, true) => -1,
@@ -381,16 +383,16 @@ impl Slot {
             let left = first == 0 || self.is_written(first - 1);
             edge(first, left) + edge(end - 1, self.is_written(end)) - before
         } else {
-            2 // at most; counted anew at the next collection
+            2 // at most; the next collection counts again
         };
         table.borders.fetch_add(borders, Relaxed);
         self.note(first, end);
         true
     }
 
-    /// How many pages to open from `page` on. Runs that grow: a fault where the last run ended, or
-    /// within as much behind it, doubles the run; elsewhere a run begins with one page (ACCK: Shi et
-    /// al., "Application-Based Coarse-Grained Incremental Checkpointing").
+    /// Returns the number of pages to open from `page` on. Runs grow: a fault where the last run
+    /// ended, or within the same distance behind it, doubles the run. Elsewhere a run begins with
+    /// one page (ACCK: Shi et al., "Application-Based Coarse-Grained Incremental Checkpointing").
     fn next_run(&self, page: usize) -> usize {
         let most = self.run_pages_max.load(Relaxed);
         if most <= 1 {

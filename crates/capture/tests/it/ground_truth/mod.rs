@@ -1,7 +1,8 @@
-//! Images against the memory that they are of, for every way to find changed pages: programs that write
-//! while images are drained, in several threads, in the patterns that trackers find easy and hard.
+//! Compares images with the memory that they are of, for every way to find changed pages. Programs
+//! write while images are persisted, in several threads, in patterns that are easy and hard for
+//! trackers.
 //!
-//! `OUTLIVE_TEST_INTERVALS` sets how many images are taken for each case (default 40).
+//! `OUTLIVE_TEST_INTERVALS` sets the number of images for each case (default 40).
 #![allow(unsafe_code)] // regions lie in memory that others write
 
 mod never_pausing;
@@ -12,7 +13,7 @@ use outlive_capture::ChangeTracker;
 use outlive_capture::track::{TrackerChoice, TrackerKind};
 use std::sync::Arc;
 
-/// Every way that can be chosen, with its name.
+/// Returns every choice of a tracker, with its name.
 fn choices() -> Vec<(&'static str, TrackerChoice)> {
     let only = |kind: TrackerKind| (kind.name(), TrackerChoice::Only(kind));
     let mut choices = vec![("auto", TrackerChoice::Auto)];
@@ -20,7 +21,7 @@ fn choices() -> Vec<(&'static str, TrackerChoice)> {
     choices
 }
 
-/// A tracker; a word on standard error if it is not what was chosen.
+/// Returns a tracker; prints a note on standard error if it is not the chosen one.
 fn tracker(name: &str, choice: TrackerChoice) -> Arc<ChangeTracker> {
     let tracker = Arc::new(ChangeTracker::with(choice));
     let report = tracker.report();

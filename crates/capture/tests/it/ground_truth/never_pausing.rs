@@ -1,5 +1,5 @@
-//! Writers that never pause. What they write during a freeze may be in its image or not; what they had
-//! written before must be, and what they write after it must be in the next one.
+//! Writers that never pause. Writes during a freeze may be in its image or not. Writes completed
+//! before it must be in the image, and writes after it must be in the next one.
 
 use crate::ground_truth::program::{Array, Image, apply, begin_image};
 use crate::ground_truth::{choices, intervals, tracker};
@@ -25,9 +25,9 @@ fn every_completed_write_is_in_the_next_image() {
         let (issued, completed) = (numbers(), numbers());
         let word = |at: usize| {
             let start = &raw const array.bytes()[at * APART];
-            // SAFETY: within the array, which lives longer; its start and distances are multiples of
-            // 8. That somebody reads it meanwhile, which `Region::from_raw` forbids, is what this is
-            // about: the machine writes aligned words whole.
+            // SAFETY: within the array, which lives longer; its start and distances are multiples
+            // of 8. Other threads read it meanwhile, which `Region::from_raw` forbids; this test is
+            // about exactly that. The machine writes aligned words whole.
             unsafe { &*start.cast::<AtomicU64>() }
         };
         let end = AtomicBool::new(false);
@@ -39,7 +39,7 @@ fn every_completed_write_is_in_the_next_image() {
                     let mut number = 0;
                     while !end.load(SeqCst) {
                         number += 1;
-                        // A hot spot, and now and then anywhere: some blocks are dense, others not.
+                        // A hot spot, and sometimes anywhere: some blocks are dense, others not.
                         let range = if number % 20 == 0 { count } else { count / 50 };
                         let at = rng.below(range as u64) as usize / WRITERS * WRITERS + writer;
                         if at < count {

@@ -1,4 +1,4 @@
-//! Writers that run while an image drains, and pause only for its freeze.
+//! Writers that run while an image is persisted, and pause only for its freeze.
 
 use crate::ground_truth::program::{Array, Image, apply, begin_image, differences, truth};
 use crate::ground_truth::{choices, intervals, tracker};
@@ -12,28 +12,28 @@ use std::thread::scope;
 
 const MIB: usize = 1 << 20;
 
-/// How a thread writes.
+/// Pattern in which a thread writes.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Pattern {
     /// Bytes anywhere.
     Random,
     /// All pages, one after another.
     Sweep,
-    /// A few pages, elsewhere every now and then.
+    /// A few pages, which change from time to time.
     HotSpot,
     /// Each of these in turn.
     Mixed,
 }
 
-/// What happens to the arrays between two images.
+/// Changes to the arrays between two images.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Change {
     Nothing,
-    /// They grow, shrink, move, go and come back.
+    /// The arrays grow, shrink, move, go and come back.
     Everything,
 }
 
-/// A batch of writes.
+/// Performs a batch of writes.
 fn write(arrays: &[Array], pattern: Pattern, rng: &SeededRng, number: usize) {
     let pattern = match pattern {
         Pattern::Mixed => [Pattern::Random, Pattern::Sweep, Pattern::HotSpot][number / 16 % 3],
@@ -80,8 +80,8 @@ fn change(arrays: &mut Vec<Array>, rng: &SeededRng) {
     }
 }
 
-/// Takes images of a program that writes in two threads, held in all ways, of which some are never
-/// committed; every one must be what the memory was while the writers stood.
+/// Takes images of a program that writes in two threads, with all kinds of snapshots; some images
+/// are never committed. Every image must equal the memory while the writers stood.
 fn run(name: &str, choice: TrackerChoice, pattern: Pattern, changes: Change) {
     let tracker = tracker(name, choice);
     let arrays = RwLock::new(vec![
@@ -161,8 +161,8 @@ fn all(pattern: Pattern, changes: Change) {
     }
 }
 
-/// The first freeze that finds an array elsewhere compares all of it. If its save fails, the next one
-/// has to find the same.
+/// The first freeze that finds an array at another address compares all of it. If its save fails,
+/// the next one must find the same changes.
 #[test]
 fn what_moved_is_found_again_if_its_save_failed() {
     for (name, choice) in choices() {

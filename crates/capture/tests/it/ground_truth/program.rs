@@ -1,4 +1,4 @@
-//! A program with arrays that move, and images put together from what is frozen.
+//! A program with arrays that move, and images composed from frozen memory.
 
 use outlive_capture::Region;
 use outlive_types::{Frozen, PACKED_BELOW_BYTES, PACKED_STREAM, PAGE_BYTES};
@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU8;
 /// The bytes of an image's streams, by name.
 pub type Image = BTreeMap<String, Vec<u8>>;
 
-/// An array that starts so many bytes behind the start of a page, as NumPy's large ones do at 16.
+/// An array that starts `behind` bytes after the start of a page, as NumPy's large ones do at 16.
 #[derive(Debug)]
 pub struct Array {
     pub name: String,
@@ -37,15 +37,15 @@ impl Array {
         &self.buffer[self.start()..][..self.length]
     }
 
-    /// The byte at `at`, for threads that write while others do.
+    /// Returns the byte at `at`, for threads that write while others do.
     pub fn cell(&self, at: usize) -> &AtomicU8 {
         let bytes = self.bytes();
-        // SAFETY: within the array, which the borrow of `self` keeps where it is; while threads run,
-        // nobody reads it otherwise (the tests pause them for that).
+        // SAFETY: within the array, which cannot move while `self` is borrowed. While threads run,
+        // no other code reads it (the tests pause them for that).
         unsafe { AtomicU8::from_ptr(bytes[at..].as_ptr().cast_mut()) }
     }
 
-    /// Grows or shrinks as realloc does: it may move, and what is new is zero.
+    /// Grows or shrinks as realloc does: it may move, and new bytes are zero.
     pub fn resize(&mut self, length: usize) {
         let kept = self.length.min(length);
         let before = if self.length == 0 { 0 } else { self.start() };
@@ -56,7 +56,7 @@ impl Array {
         self.buffer[now + kept..now + length].fill(0);
     }
 
-    /// Moves to other memory; the old may be used for something else at once.
+    /// Moves to other memory; the old memory may be reused at once.
     pub fn relocate(&mut self) {
         let mut other = Array::new(&self.name, self.behind, self.length);
         let start = other.start();
@@ -66,13 +66,13 @@ impl Array {
 
     pub fn region(&self) -> Region {
         let (start, length) = (self.bytes().as_ptr(), self.length);
-        // SAFETY: the tests keep arrays where they are until the freeze is dropped or its live runs
-        // are released, and pause their writers so long (or say why not).
+        // SAFETY: the tests do not move arrays until the freeze is dropped or its live runs are
+        // released, and pause their writers that long (or say why not).
         unsafe { Region::from_raw(&self.name, "|u1", vec![length as u64], start, length) }
     }
 }
 
-/// What an image of these arrays must be.
+/// Returns the expected image of these arrays.
 pub fn truth(arrays: &[Array]) -> Image {
     let mut image = Image::new();
     for array in arrays {
@@ -87,7 +87,7 @@ pub fn truth(arrays: &[Array]) -> Image {
     image
 }
 
-/// The streams of `frozen`, as the store has them before this save.
+/// Returns the streams of `frozen`, as the store has them before this save.
 pub fn begin_image(frozen: &dyn Frozen, last: &Image) -> Image {
     let stream = |stream: &outlive_types::StreamDesc| {
         let mut bytes = last.get(&stream.name).cloned().unwrap_or_default();
@@ -109,7 +109,7 @@ pub fn apply(frozen: &dyn Frozen, runs: std::ops::Range<usize>, image: &mut Imag
     }
 }
 
-/// Pages of which two images differ, for a message.
+/// Returns the pages in which two images differ, for a message.
 pub fn differences(a: &Image, b: &Image) -> Vec<(String, usize)> {
     let mut found = Vec::new();
     for (name, bytes) in a {

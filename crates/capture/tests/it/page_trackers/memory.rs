@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 const PAGE: usize = 4096;
 const BLOCK: usize = 2 << 20;
 
-/// Private anonymous memory, at a multiple of 2 MiB. Unmapped when dropped, unless it was given away.
+/// Private anonymous memory, at a multiple of 2 MiB. Unmapped when dropped, unless it was
+/// forgotten.
 #[derive(Debug)]
 pub struct Mapped {
     start: usize,
@@ -16,12 +17,12 @@ pub struct Mapped {
 }
 
 impl Mapped {
-    /// Memory of 4 KiB pages, not populated.
+    /// Returns memory of 4 KiB pages, not populated.
     pub fn small(pages: usize) -> Mapped {
         Mapped::new(pages, Advice::LinuxNoHugepage)
     }
 
-    /// Memory of huge pages, where the system has some, populated.
+    /// Returns memory of huge pages, where the system has some, populated.
     pub fn huge(pages: usize) -> Mapped {
         let memory = Mapped::new(pages, Advice::LinuxHugepage);
         (0..pages).for_each(|page| memory.write(page, 1));
@@ -31,7 +32,7 @@ impl Mapped {
     fn new(pages: usize, advice: Advice) -> Mapped {
         let bytes = pages * PAGE;
         let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        // SAFETY: a new mapping, of which the parts before and behind are given back at once.
+        // SAFETY: a new mapping, whose parts before and after the result are unmapped at once.
         unsafe {
             let all = mmap_anonymous(null_mut(), bytes + BLOCK, rights, flags).unwrap() as usize;
             let start = all.next_multiple_of(BLOCK);
@@ -44,35 +45,35 @@ impl Mapped {
         }
     }
 
-    /// Memory that is mapped already, and nobody else's.
+    /// Takes over memory that is mapped already and has no other owner.
     pub fn at(start: usize, pages: usize) -> Mapped {
         Mapped { start, bytes: pages * PAGE }
     }
 
-    /// Where it is.
+    /// Returns its pages.
     pub fn pages(&self) -> Pages {
         Pages { start: self.start, end: self.start + self.bytes }
     }
 
-    /// Pages `first..end` of it.
+    /// Returns the pages `first..end`.
     pub fn part(&self, first: usize, end: usize) -> Pages {
         assert!(first < end && end * PAGE <= self.bytes);
         Pages { start: self.start + first * PAGE, end: self.start + end * PAGE }
     }
 
-    /// The address of a page.
+    /// Address of a page.
     pub fn page(&self, page: usize) -> *mut u8 {
         self.part(page, page + 1).start as *mut u8
     }
 
-    /// A word of a page, as threads may use it.
+    /// Returns a word of a page, for use by several threads.
     pub fn cell(&self, page: usize, number: usize) -> &AtomicU64 {
         assert!(number < PAGE / 8);
-        // SAFETY: within the page, aligned, and used by nobody but through this function.
+        // SAFETY: within the page, aligned, and used only through this function.
         unsafe { &*self.page(page).add(8 * number).cast() }
     }
 
-    /// A word of a page, not always the same one.
+    /// Returns a word of a page, not always the same one.
     pub fn word(&self, page: usize) -> &AtomicU64 {
         self.cell(page, 1 + page % 500)
     }
@@ -82,12 +83,12 @@ impl Mapped {
         self.word(page).store(value, SeqCst);
     }
 
-    /// Reads it.
+    /// Reads that word.
     pub fn read(&self, page: usize) -> u64 {
         self.word(page).load(SeqCst)
     }
 
-    /// Lets it be, for somebody else to unmap.
+    /// Leaves the memory mapped, for other code to unmap.
     pub fn forget(self) {
         std::mem::forget(self);
     }

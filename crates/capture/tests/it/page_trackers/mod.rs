@@ -1,7 +1,7 @@
-//! What every page tracker must do: one suite for all of them.
+//! One suite of requirements for all page trackers.
 //!
-//! A tracker that this kernel does not have is left out, with a word on standard error.
-#![allow(unsafe_code)] // memory is mapped, moved and taken away under the trackers' feet
+//! A tracker that this kernel does not have is skipped, with a note on standard error.
+#![allow(unsafe_code)] // memory is mapped, moved and unmapped while it is tracked
 
 mod memory;
 mod model;
@@ -13,7 +13,7 @@ use memory::Mapped;
 use outlive_capture::track::{Mprotect, PageTracker, Pages, Refusal, Then, TrackerKind, WpAsync};
 use std::sync::Arc;
 
-/// A new tracker of each kind that this machine has.
+/// Returns a new tracker of each kind that this machine has.
 fn trackers() -> Vec<Arc<dyn PageTracker>> {
     type Make = fn() -> Result<Arc<dyn PageTracker>, Refusal>;
     let makers: [(TrackerKind, Make); 2] = [
@@ -45,8 +45,8 @@ fn watch_and_arm(tracker: &dyn PageTracker, memory: &Mapped) {
     tracker.arm(memory.pages()).unwrap();
 }
 
-/// The numbers of the pages of `memory` that were written, by a collection of `part`, whose form is
-/// checked. `None` if it was refused.
+/// Returns the numbers of the pages of `memory` that were written, by a collection of `part`, whose
+/// form is checked. `None` if it was refused.
 fn collect(
     tracker: &dyn PageTracker,
     memory: &Mapped,
@@ -69,13 +69,13 @@ fn collect(
     Some(numbers(memory, &runs))
 }
 
-/// The numbers of pages of `memory`.
+/// Returns the numbers of pages of `memory`.
 fn numbers(memory: &Mapped, runs: &[Pages]) -> Vec<usize> {
     let number = |address: usize| (address - memory.pages().start) / 4096;
     runs.iter().flat_map(|run| number(run.start)..number(run.end)).collect()
 }
 
-/// All of it, armed anew.
+/// Collects all of it, and arms it again.
 fn collect_all(tracker: &dyn PageTracker, memory: &Mapped) -> Option<Vec<usize>> {
     collect(tracker, memory, memory.pages(), Then::Rearm)
 }

@@ -1,4 +1,4 @@
-//! Random sequences of calls and writes against the plainest model: a set of pages.
+//! Random sequences of calls and writes, compared with the simplest model: a set of pages.
 
 use super::*;
 use proptest::prelude::*;
@@ -38,7 +38,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What must be reported: pages that were written since they were armed, or are not armed. In plain
+/// Checks the reports: pages that were written since they were armed, or are not armed. In plain
 /// memory of small pages a tracker knows exactly.
 fn run(tracker: &dyn PageTracker, memory: &Mapped, steps: &[Step]) {
     // SAFETY: the memory is mapped, and this test's.
@@ -158,7 +158,7 @@ fn what_are_no_pages_of_ours_is_refused() {
         let Pages { start, end } = memory.pages();
         for (start, end) in [(start + 16, end), (start, end - 1), (start + 16, start + 32)] {
             let pages = Pages { start, end };
-            // SAFETY: refused; and nothing of it is anybody else's.
+            // SAFETY: refused; and none of it has another owner.
             unsafe { tracker.watch(pages) }.unwrap_err();
         }
         tracker.arm(memory.pages()).unwrap_err();

@@ -1,5 +1,5 @@
-//! mprotect's handler among others, and at the limits of the kernel. Each case is a process of its own,
-//! since most of them end badly.
+//! mprotect's handler among others, and at the limits of the kernel. Each case is a process of its
+//! own, since most of them end badly.
 
 use super::*;
 use outlive_types::SeededRng;
@@ -22,7 +22,8 @@ fn succeeds(case: &str) {
     assert!(String::from_utf8_lossy(&output.stderr).contains("case done"), "{case}: {output:?}");
 }
 
-/// The case, if this process is one; the other tests begin such processes, and look for its last word.
+/// Runs the case, if this process is one. The other tests start such processes, and check how they
+/// end.
 #[test]
 fn a_case() {
     let Ok(case) = std::env::var(CASE) else { return };
@@ -70,7 +71,7 @@ fn other_faults_kill_as_without_us() {
 fn write_to_null() {
     set_handler(libc::SIG_DFL, 0);
     let _armed = armed();
-    // SAFETY: it is not: that is the case.
+    // SAFETY: it is not safe: that is the case.
     unsafe { std::ptr::null_mut::<u8>().wrapping_add(8).write_volatile(1) };
 }
 
@@ -82,12 +83,12 @@ fn send_segv() -> (Mprotect, Mapped) {
     armed
 }
 
-/// Read-only memory that was never tracked stays so, though armed memory is there as well.
+/// Read-only memory that was never tracked stays so, even if armed memory exists as well.
 fn write_to_read_only_memory() {
     set_handler(libc::SIG_DFL, 0);
     let _armed = armed();
     let other = Mapped::small(3);
-    // SAFETY: the case's own memory; the write is what is to fail.
+    // SAFETY: the case's own memory; the write is meant to fail.
     unsafe {
         let flags = rustix::mm::MprotectFlags::READ;
         rustix::mm::mprotect(other.page(0).cast(), 4096, flags).unwrap();
@@ -108,7 +109,7 @@ extern "C" fn opens_page(_: i32) {
 }
 
 extern "C" fn opens_page_of_fault(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: what the kernel, by way of our handler, gives.
+    // SAFETY: the arguments are the kernel's, passed on by our handler.
     let address = unsafe { (*info).si_addr() as usize };
     assert_eq!(address & !4095, PAGE.load(SeqCst));
     opens_page(signal);
@@ -130,7 +131,7 @@ fn previous_handler(full: bool) {
     let other = Mapped::small(3);
     for round in 0..3 {
         PAGE.store(other.page(0) as usize, SeqCst);
-        // SAFETY: the case's own memory; the earlier handler lets the write through.
+        // SAFETY: the case's own memory; the earlier handler allows the write.
         unsafe {
             rustix::mm::mprotect(other.page(0).cast(), 4096, rustix::mm::MprotectFlags::READ)
                 .unwrap();
@@ -163,14 +164,14 @@ fn later_handler() {
     unsafe { tracker.watch(other.pages()) }.unwrap_err();
     tracker.unwatch(memory.pages());
     (0..100).for_each(|page| memory.write(page, 2));
-    // The default action is nobody's: ours takes its place again.
+    // The default action has no owner: our handler replaces it again.
     set_handler(libc::SIG_DFL, 0);
     watch_and_arm(&tracker, &memory);
     memory.write(3, 3);
     assert_eq!(collect_all(&tracker, &memory), Some(vec![3]));
 }
 
-/// Every second page of far more than there may be mappings, in a random order.
+/// Writes every second page of far more pages than there may be mappings, in a random order.
 #[test]
 fn scattered_writes_do_not_use_up_the_mappings() {
     let tracker = Mprotect::new().unwrap();
@@ -200,7 +201,7 @@ fn a_handler_that_gets_no_more_mappings_opens_all_and_says_so() {
 fn no_more_mappings() {
     let (tracker, memory) = armed();
     assert!(collect_all(&tracker, &memory).is_some());
-    // The program takes all there are, once ours are armed.
+    // The program takes all available mappings, once our memory is armed.
     let many = Mapped::small(80_000);
     for page in (0..80_000).step_by(2) {
         // SAFETY: the case's own memory.
@@ -227,10 +228,10 @@ fn the_smallest_alternate_stack_is_enough() {
     succeeds("stack");
 }
 
-/// The handler runs on it also where it looks for memory that has moved.
+/// The handler runs on a small alternate stack also where it searches for moved memory.
 fn small_alternate_stack() {
     let mut stack = vec![0u8; libc::MINSIGSTKSZ.max(4096) + 4096];
-    // SAFETY: the stack is this thread's until it is taken back below.
+    // SAFETY: the stack is this thread's until it is removed below.
     unsafe {
         let alternate =
             libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: stack.len() };
@@ -259,6 +260,6 @@ fn small_alternate_stack() {
     assert!(stack.iter().any(|byte| *byte != 0), "the handler was on this stack");
     let disabled =
         libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
-    // SAFETY: takes the stack back before it goes.
+    // SAFETY: removes the stack before it is freed.
     unsafe { libc::sigaltstack(&raw const disabled, std::ptr::null_mut()) };
 }

@@ -5,10 +5,10 @@ use outlive_types::SeededRng;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread::{scope, yield_now};
 
-/// Writers number their writes, and say which they have completed. Every collection must report each
-/// page of which a completed write is not yet in the image, which is copied after the collection. All
-/// writers write to all pages, each to a word of its own, so that one may go through the door that a
-/// fault of another has opened.
+/// Writers number their writes, and record which are completed. Every collection must report each
+/// page with a completed write that is not yet in the image; the image is copied after the
+/// collection. All writers write to all pages, each to a word of its own. So one may use a page
+/// that a fault of another has opened.
 fn never_pausing(tracker: &dyn PageTracker, pages: usize, rounds: usize, writers: usize) {
     let memory = Mapped::small(pages);
     let completed: Vec<AtomicU64> = (0..pages * writers).map(|_| AtomicU64::new(0)).collect();
@@ -34,9 +34,9 @@ fn never_pausing(tracker: &dyn PageTracker, pages: usize, rounds: usize, writers
         }
         let rng = SeededRng::new(99);
         for round in 0..rounds {
-            (0..rng.below(2000)).for_each(|_| std::hint::spin_loop()); // writers get on
+            (0..rng.below(2000)).for_each(|_| std::hint::spin_loop()); // writers make progress
             let before: Vec<u64> = completed.iter().map(|number| number.load(SeqCst)).collect();
-            // Some pages are let loose now and then: they count as written.
+            // Some pages are disarmed from time to time: they count as written.
             if rng.below(8) == 0 {
                 let first = rng.below(pages as u64) as usize;
                 tracker.disarm(memory.part(first, pages)).unwrap();
@@ -58,7 +58,7 @@ fn never_pausing(tracker: &dyn PageTracker, pages: usize, rounds: usize, writers
                 panic!("round {round}: completed writes were not reported: pages {missed:?}");
             }
         }
-        // And while they write, it is let go and taken on again.
+        // The memory is also released and watched again while they write.
         for _ in 0..20 {
             tracker.unwatch(memory.pages());
             watch_and_arm(tracker, &memory);
@@ -79,14 +79,14 @@ fn writers_of_few_pages_are_not_missed() {
     each(|tracker| never_pausing(&**tracker, 8, 3000, 4));
 }
 
-/// Without a look at what is mapped, which would find what handlers have not noted yet.
+/// No check of the mappings, which would find pages that handlers have not noted yet.
 #[test]
 fn handlers_and_collections_that_overlap_miss_nothing() {
     never_pausing(&Mprotect::bare(1).unwrap(), 2, 20_000, 2);
     never_pausing(&Mprotect::bare(1).unwrap(), 4, 20_000, 4);
 }
 
-/// Several threads watch, arm, collect and let go, each its own memory, through one tracker.
+/// Several threads watch, arm, collect and release, each its own memory, through one tracker.
 #[test]
 fn calls_from_several_threads_do_not_mix() {
     each(|tracker| {
@@ -110,7 +110,7 @@ fn calls_from_several_threads_do_not_mix() {
                         if round % 2 == 0 {
                             tracker.unwatch(memory.pages());
                         } else {
-                            // Gone before it is let go, and its place may be another thread's.
+                            // Unmapped before it is released; another thread may map its address.
                             let pages = memory.pages();
                             tracker.disarm(pages).unwrap();
                             tracker.unwatch(pages);

@@ -1,7 +1,7 @@
-//! Ways to change memory that are not plain stores, and memory that is taken away.
+//! Ways to change memory that are not plain stores, and memory that is unmapped.
 //!
-//! A tracker may report, or refuse, or (mprotect) make the system call fail with EFAULT; what none may
-//! do is say that a page was not written whose content is another.
+//! A tracker may report, or refuse, or (mprotect) make the system call fail with EFAULT. No tracker
+//! may report a page as unwritten if its content has changed.
 
 use super::*;
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
@@ -13,7 +13,7 @@ use std::ptr::null_mut;
 const PAGES: usize = 1536;
 const RIGHTS: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
-/// Populated memory, armed; the number of each page is in it.
+/// Returns populated memory, armed; each page holds its number.
 fn numbered(tracker: &dyn PageTracker) -> Mapped {
     let memory = Mapped::small(PAGES);
     (0..PAGES).for_each(|page| memory.write(page, page as u64 + 1));
@@ -21,11 +21,11 @@ fn numbered(tracker: &dyn PageTracker) -> Mapped {
     memory
 }
 
-/// Every page whose content is not its number any more must have been reported, unless the
-/// collection refused.
+/// Checks that every page whose content differs from its number was reported, unless the collection
+/// refused.
 fn check(tracker: &dyn PageTracker, memory: &Mapped, found: Option<Vec<usize>>) {
     if let Some(mut found) = found {
-        // A page that was given up is either told as written or absent.
+        // A dropped page is reported either as written or as absent.
         let mut absent = Vec::new();
         tracker.absent(memory.pages(), &mut absent).unwrap();
         found.extend(numbers(memory, &absent));
@@ -43,7 +43,8 @@ fn advise(memory: &Mapped, first: usize, end: usize, advice: Advice) {
 
 #[test]
 fn dropped_pages_are_written_pages() {
-    // One page, a whole block, one that is not aligned, all; read again or not before the collection.
+    // One page, a whole block, one that is not aligned, all; read again or not before the
+    // collection.
     for (first, end) in [(3, 4), (512, 1024), (300, 1300), (0, PAGES)] {
         for read in [false, true] {
             each(|tracker| {
@@ -54,8 +55,8 @@ fn dropped_pages_are_written_pages() {
                 }
                 let found = collect_all(&**tracker, &memory);
                 check(&**tracker, &memory, found);
-                // And the same again: what was zero is dropped, which changes nothing; what was
-                // written since is dropped, which does.
+                // Again: dropping pages that were zero changes nothing; dropping pages that were
+                // written since does.
                 for page in first..end {
                     memory.write(page, page as u64 + 1);
                 }
@@ -93,7 +94,7 @@ fn freed_pages_that_were_reclaimed_are_written_pages() {
     each(|tracker| {
         let memory = numbered(&**tracker);
         advise(&memory, 100, 200, Advice::LinuxFree);
-        // The kernel takes them when it needs memory; this makes it (Linux 5.4).
+        // The kernel takes them when it needs memory; this call causes it (Linux 5.4).
         advise(&memory, 100, 200, Advice::LinuxPageOut);
         let found = collect_all(&**tracker, &memory);
         check(&**tracker, &memory, found);
@@ -118,7 +119,7 @@ fn a_new_mapping_at_the_old_place_is_noticed() {
             memory.write(first, 9);
             let found = collect_all(&**tracker, &memory);
             check(&**tracker, &memory, found);
-            // It can be taken on again.
+            // It can be watched again.
             tracker.unwatch(memory.pages());
             (0..PAGES).for_each(|page| memory.write(page, page as u64 + 1));
             watch_and_arm(&**tracker, &memory);
@@ -137,13 +138,14 @@ fn unmapped_memory_is_refused() {
             let part = memory.part(first, end);
             // SAFETY: the test's own memory.
             unsafe { rustix::mm::munmap(part.start as *mut _, part.end - part.start) }.unwrap();
-            // Of what is not there wp-async says nothing; but who collects is about to read it.
+            // wp-async reports nothing about unmapped memory; but the caller of a collection reads
+            // it next.
             if tracker.kind() == TrackerKind::Mprotect {
                 assert_eq!(collect_all(&**tracker, &memory), None);
                 tracker.arm(memory.pages()).unwrap_err();
             }
             tracker.unwatch(memory.pages());
-            // SAFETY: refused: not all of it is mapped; what is, is the test's.
+            // SAFETY: refused: not all of it is mapped; the mapped part is the test's.
             unsafe { tracker.watch(memory.pages()) }.unwrap_err();
         });
     }
@@ -155,10 +157,10 @@ fn memory_that_moved_can_be_written_and_is_refused_at_its_old_place() {
         each(|tracker| {
             let memory = numbered(&**tracker);
             let Pages { start, end } = memory.pages();
-            // SAFETY: moves the test's own memory to where nothing is; `Mapped` unmaps either.
+            // SAFETY: moves the test's own memory to a free address; `Mapped` unmaps either.
             let moved = unsafe {
                 let flags = MremapFlags::MAYMOVE;
-                // A neighbour behind it makes it move as it grows.
+                // With a neighbour behind it, it must move to grow.
                 let fixed = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
                 let behind = rustix::mm::mmap_anonymous(end as *mut _, 4096, RIGHTS, fixed);
                 let to =
@@ -195,7 +197,7 @@ fn memory_that_moved_can_be_written_and_is_refused_at_its_old_place() {
 fn read_file(tracker: &dyn PageTracker, file: &File) {
     let memory = numbered(tracker);
     let part = memory.part(99, 102);
-    // SAFETY: the test's own memory, writable but for the tracker.
+    // SAFETY: the test's own memory, writable except for the tracker.
     let count = unsafe { libc::pread(file.as_raw_fd(), part.start as *mut _, 3 * 4096, 0) };
     if count < 0 {
         let error = std::io::Error::last_os_error();
@@ -266,8 +268,8 @@ fn what_another_process_writes_is_seen() {
     });
 }
 
-/// Forks a child that runs `child` and ends with 0; `meanwhile` runs here before it ends, and is given
-/// what waits until `child` is over.
+/// Forks a child that runs `child` and ends with 0. `meanwhile` runs here before the child ends; it
+/// gets a function that waits until `child` is over.
 fn forked(child: impl FnOnce(), meanwhile: impl FnOnce(&dyn Fn())) {
     let (read, write) = rustix::pipe::pipe().unwrap();
     let (over, tell_over) = rustix::pipe::pipe().unwrap();
@@ -306,7 +308,7 @@ fn a_forked_child_is_another_program() {
                 check(&**tracker, &memory, Some(found));
                 memory.write(9, 10);
                 memory.write(10, 99);
-                // What is shared with a child is dropped, and read again as zeros.
+                // Pages that are shared with a child are dropped, and read again as zeros.
                 advise(&memory, 20, 22, Advice::LinuxDontNeed);
                 assert_eq!(memory.read(20), 0);
                 let found = collect_all(&**tracker, &memory).unwrap();
@@ -351,7 +353,7 @@ fn memory_that_several_see_is_refused_or_followed() {
     let file = tempfile::tempfile().unwrap();
     file.set_len(PAGES as u64 * 4096).unwrap();
     for flags in [MapFlags::SHARED, MapFlags::PRIVATE] {
-        // SAFETY: new mappings at places of the kernel's choice.
+        // SAFETY: new mappings at addresses of the kernel's choice.
         let mapped = unsafe {
             [
                 rustix::mm::mmap(null_mut(), PAGES * 4096, RIGHTS, flags, &file, 0).unwrap(),
@@ -395,7 +397,7 @@ fn read_only_memory_and_code_are_refused() {
         for rights in [ProtFlags::READ, ProtFlags::empty(), RIGHTS | ProtFlags::EXEC] {
             let memory = Mapped::small(4);
             let part = memory.part(1, 2);
-            // SAFETY: the test's own memory, which nobody touches.
+            // SAFETY: the test's own memory, which no code touches.
             unsafe {
                 let rights = rustix::mm::MprotectFlags::from_bits_retain(rights.bits());
                 rustix::mm::mprotect(part.start as *mut _, 4096, rights).unwrap();

@@ -1,5 +1,5 @@
-//! `outlive bench track`: what it costs a program that its changed pages are found, by tracker and by
-//! pattern, all in one run. Times are of this process's threads, so that others' work does not count.
+//! `outlive bench track`: the cost of finding changed pages for a program, by tracker and by
+//! pattern, all in one run. Times are processor times of this process, so that others do not count.
 
 mod pattern;
 mod policy;
@@ -18,13 +18,14 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Images before those that count, besides as many as count: what adapts has done so by then.
+/// Images before the counted ones, in addition to as many as are counted: enough for policies that
+/// adapt.
 const WARM_UP: u32 = 4;
 
 /// Means over the images of one pattern under one policy.
 #[derive(Clone, Copy, Default, Debug)]
 struct Row {
-    /// What tracking adds to the program's own time: faults.
+    /// Time that tracking adds to the program's own: faults.
     program_s: f64,
     stall_s: f64,
     drain_s: f64,
@@ -33,12 +34,12 @@ struct Row {
 }
 
 impl Row {
-    /// Monitor + copy: what the program pays.
+    /// Returns the cost for the program: monitoring and copying.
     fn total_s(&self) -> f64 {
         self.program_s + self.stall_s
     }
 
-    /// Pages copied that had not changed, by those that had.
+    /// Returns copied pages that had not changed, for each changed page.
     fn extra(&self) -> f64 {
         (self.copied_pages - self.changed_pages) / self.changed_pages.max(1.0)
     }
@@ -79,7 +80,7 @@ pub fn run(args: &BenchTrackArgs, words: &[OsString], reporter: &Arc<Reporter>) 
     Ok(answer)
 }
 
-/// Seconds that an interval takes the program when nobody tracks it.
+/// Returns the seconds of an interval for the program without a tracker.
 fn alone(pattern: Pattern, bytes: usize, intervals: u32) -> Result<f64> {
     let mut tracked = Tracked::bare(bytes)?;
     let mut program = Program::new(pattern, bytes);
@@ -88,7 +89,7 @@ fn alone(pattern: Pattern, bytes: usize, intervals: u32) -> Result<f64> {
         let start = cpu_s();
         program.run(tracked.edit()?);
         let took_s = cpu_s() - start;
-        tracked.take()?; // the caches are as they are under a policy
+        tracked.take()?; // leaves the caches as under a policy
         if interval >= intervals + WARM_UP {
             sum_s += took_s;
         }
@@ -134,7 +135,7 @@ fn of(rows: &[Row], policy: Policy) -> &Row {
     &rows[at.expect("every policy was measured")]
 }
 
-/// The goals of one pattern.
+/// Adds the goals of one pattern.
 fn judge(report: &mut Report, pattern: Pattern, rows: &[Row]) {
     let name = pattern.name();
     let auto = of(rows, Policy::Auto);
@@ -155,12 +156,13 @@ fn judge(report: &mut Report, pattern: Pattern, rows: &[Row]) {
     report.goal(what, auto.extra(), Unit::Ratio, Goal::AtMost(0.01));
 }
 
-/// What tracking alone costs programs that write so much a second and save once a second.
+/// Measures the cost of tracking alone for programs with these writes a second and one save a
+/// second.
 fn slowdowns(report: &mut Report, bytes: usize, intervals: u32) -> Result<()> {
     const RANDOM_PAGES: usize = 20_000;
     let gib = (1u64 << 30) as f64 / bytes as f64;
     let random = RANDOM_PAGES.min(bytes / PAGE_BYTES / 2);
-    // What a second holds is more or less than what is measured where the state is not 1 GiB.
+    // If the state is not 1 GiB, the measured writes are scaled to those of a second.
     let cases = [
         ("20,000 random pages a second", None, RANDOM_PAGES as f64 / random as f64, 0.04),
         ("1 GiB swept a second", Some(Pattern::Sweep), gib, 0.03),

@@ -1,23 +1,24 @@
-//! How programs write memory between two images.
+//! Patterns in which programs write memory between two images.
 
 use outlive_types::{PAGE_BYTES, SeededRng};
 
-/// A way to write.
+/// A pattern of writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pattern {
     /// Every word of all memory.
     Sweep,
-    /// Two words of each of so many thousandths of the pages, others each time, in random order.
+    /// Two words of each of this many thousandths of the pages, different ones each time, in random
+    /// order.
     Random(usize),
     /// Random words of a sixteenth of the memory, always the same.
     HotStill,
-    /// The same, elsewhere after every four images.
+    /// The same, at another position after every four images.
     HotMoving,
     /// The next fortieth of the memory, once.
     Growing,
 }
 
-/// All that are measured.
+/// All measured patterns.
 pub const PATTERNS: [Pattern; 6] = [
     Pattern::Sweep,
     Pattern::Random(100),
@@ -28,7 +29,7 @@ pub const PATTERNS: [Pattern; 6] = [
 ];
 
 impl Pattern {
-    /// For tables and pictures.
+    /// Returns the name for tables and pictures.
     pub fn name(self) -> String {
         match self {
             Pattern::Sweep => "dense sweep".into(),
@@ -42,10 +43,10 @@ impl Pattern {
     }
 }
 
-/// A program that writes in a pattern; the same writes each time it is made with the same arguments.
+/// A program that writes in a pattern; equal arguments give equal writes.
 pub struct Program {
     pattern: Pattern,
-    /// The pages in a random order.
+    /// Pages in a random order.
     order: Vec<u32>,
     random: u64,
     interval: usize,
@@ -61,7 +62,7 @@ impl Program {
         Program { pattern, order, random: 88_172_645_463_325_252, interval: 0 }
     }
 
-    /// Xorshift (Marsaglia 2003): next to nothing beside a write.
+    /// Xorshift (Marsaglia 2003): its cost is negligible compared with a write.
     fn random(&mut self) -> usize {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -69,7 +70,7 @@ impl Program {
         self.random as usize
     }
 
-    /// The writes of one interval.
+    /// Makes the writes of one interval.
     pub fn run(&mut self, memory: &mut [u8]) {
         let pages = memory.len() / PAGE_BYTES;
         match self.pattern {
@@ -92,13 +93,13 @@ impl Program {
         self.interval += 1;
     }
 
-    /// An interval that writes so many random pages.
+    /// Makes the writes of an interval with `count` random pages.
     pub fn next_random_pages(&mut self, memory: &mut [u8], count: usize) {
         self.random_pages(memory, count);
         self.interval += 1;
     }
 
-    /// Two words in each of `count` pages.
+    /// Writes two words in each of `count` pages.
     fn random_pages(&mut self, memory: &mut [u8], count: usize) {
         let pages = self.order.len();
         let from = self.interval * count % (pages - count).max(1);
@@ -111,7 +112,7 @@ impl Program {
         }
     }
 
-    /// 12 words for each page of a spot.
+    /// Writes 12 words for each page of a spot.
     fn hot(&mut self, memory: &mut [u8], first_page: usize) {
         let pages = (memory.len() / PAGE_BYTES / 16).max(1);
         let spot = &mut memory[first_page * PAGE_BYTES..][..pages * PAGE_BYTES];

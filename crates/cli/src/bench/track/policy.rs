@@ -1,4 +1,4 @@
-//! Ways to find and copy what a program has changed.
+//! Methods of finding and copying changed memory.
 
 use outlive_capture::track::{Mprotect, OwnedPages, PageTracker, Refusal, TrackerChoice, WpAsync};
 use outlive_capture::{ChangeTracker, OwnedSource};
@@ -8,16 +8,16 @@ use rustix::time::{ClockId, clock_gettime};
 use std::ops::Range;
 use std::slice::from_ref;
 
-/// A way that is compared.
+/// A compared method.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Policy {
     /// mprotect and SIGSEGV, page by page: the paper's PGCK.
     Pgck,
-    /// The same, with runs that grow where faults follow each other: ACCK as published.
+    /// The same, with runs that grow where faults are adjacent: ACCK as published.
     Acck,
     /// WP_ASYNC, page by page.
     WpAsync,
-    /// What a job does by itself.
+    /// The policy of a job.
     Auto,
     /// Every page is hashed and compared.
     Hash,
@@ -25,12 +25,12 @@ pub enum Policy {
     CopyAll,
 }
 
-/// All of them.
+/// All policies.
 pub const POLICIES: [Policy; 6] =
     [Policy::Pgck, Policy::Acck, Policy::WpAsync, Policy::Auto, Policy::Hash, Policy::CopyAll];
 
 impl Policy {
-    /// For tables and pictures.
+    /// Returns the name for tables and pictures.
     pub fn name(self) -> &'static str {
         match self {
             Policy::Pgck => "mprotect",
@@ -49,7 +49,7 @@ const RUN_PAGES_MAX: usize = 16_384;
 /// A program's memory under a policy, with the image that its copies make.
 pub struct Tracked {
     memory: Memory,
-    /// Where copies go, for policies that have no place of their own.
+    /// Destination of copies, for policies without one of their own.
     aside: AlignedBuf,
     image: AlignedBuf,
     epoch: u64,
@@ -61,21 +61,20 @@ enum Memory {
     Plain(AlignedBuf),
 }
 
-/// What one image took.
+/// Cost of one image.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Took {
-    /// While the program stands: finding what was written, comparing included, arming it again, and
-    /// copying it aside.
+    /// While the program stands: time to find, compare, re-arm and copy the written pages.
     pub stall_s: f64,
-    /// While it runs again: hashes that are learnt as the copies are read.
+    /// While it runs again: hashes that are computed when the copies are read.
     pub drain_s: f64,
-    /// Pages copied, and pages whose bytes had changed.
+    /// Copied pages, and pages whose bytes had changed.
     pub copied_pages: usize,
     pub changed_pages: usize,
 }
 
 impl Tracked {
-    /// Memory of `bytes` bytes, armed if the policy arms any.
+    /// Returns memory of `bytes` bytes, armed if the policy arms any.
     pub fn new(policy: Policy, bytes: usize) -> Result<Tracked> {
         let fill = |memory: &mut [u8]| super::super::state::fill(memory, 1);
         let own = |tracker: std::result::Result<Box<dyn PageTracker>, Refusal>| {
@@ -103,14 +102,14 @@ impl Tracked {
         Tracked::begin(memory)
     }
 
-    /// The same with one kind of tracker under the policy of a job.
+    /// Returns the same with one kind of tracker under the policy of a job.
     pub fn forced(choice: TrackerChoice, bytes: usize) -> Result<Tracked> {
         let mut source = OwnedSource::tracked("state", bytes, 1, ChangeTracker::with(choice));
         super::super::state::fill(super::super::state::edit(&mut source)?, 1);
         Tracked::begin(Memory::Source(source))
     }
 
-    /// Memory that nobody tracks.
+    /// Returns memory without a tracker.
     pub fn bare(bytes: usize) -> Result<Tracked> {
         Tracked::new(Policy::CopyAll, bytes)
     }
@@ -122,7 +121,7 @@ impl Tracked {
         let mut image = AlignedBuf::zeroed(bytes);
         image.copy_from_slice(tracked.bytes());
         let mut aside = AlignedBuf::zeroed(bytes);
-        aside.fill(1); // its page faults are nobody's cost
+        aside.fill(1); // its page faults must not count
         (tracked.image, tracked.aside) = (image, aside);
         Ok(tracked)
     }
@@ -135,7 +134,7 @@ impl Tracked {
         }
     }
 
-    /// The bytes, for the program.
+    /// Returns the bytes, for the program.
     pub fn edit(&mut self) -> Result<&mut [u8]> {
         match &mut self.memory {
             Memory::Pages(pages) => Ok(pages.edit()),
@@ -147,7 +146,7 @@ impl Tracked {
     /// Takes an image.
     ///
     /// # Errors
-    /// `Bug` if it is not what the memory is.
+    /// `Bug` if the image differs from the memory.
     pub fn take(&mut self) -> Result<Took> {
         let changed_pages = pages_that_differ(&self.image, self.bytes());
         let mut took = Took { changed_pages, ..Took::default() };
@@ -171,8 +170,8 @@ impl Tracked {
                 let start = cpu_s();
                 let frozen = source.freeze(&request)?;
                 let stalled = cpu_s();
-                // What a drain does for the tracker: it reads each run, which may be hashed then. What
-                // is copied aside is lent, not copied again.
+                // As the persist phase does for the tracker, reads each run, which may be hashed
+                // then. Copied pages are returned as a view, without another copy.
                 let mut unused = Vec::new();
                 for run in 0..frozen.runs().len() {
                     frozen.bytes(run, &mut unused)?;
@@ -200,7 +199,7 @@ impl Tracked {
         Ok(took)
     }
 
-    /// How changes were found, for people.
+    /// Returns a text on how changes were found.
     pub fn report(&self) -> String {
         match &self.memory {
             Memory::Source(source) => source.tracker().report(),
@@ -209,13 +208,13 @@ impl Tracked {
     }
 }
 
-/// Copies parts aside, one behind another, in the way in which a freeze does.
+/// Copies parts to `aside`, one after another, as a freeze does.
 fn copy(parts: &[Range<usize>], from: &[u8], aside: &mut [u8]) {
     let bytes = parts.iter().map(Range::len).sum();
     gather_past_cache(parts.iter().map(|part| &from[part.clone()]), &mut aside[..bytes]);
 }
 
-/// Brings what was copied aside to its place in the image. Answers how many pages that were.
+/// Copies the parts from `aside` to their place in the image. Returns the number of their pages.
 fn apply(parts: &[Range<usize>], mut aside: &[u8], image: &mut [u8]) -> usize {
     for part in parts {
         let (now, later) = aside.split_at(part.len());
@@ -233,7 +232,7 @@ fn pages_that_differ(a: &[u8], b: &[u8]) -> usize {
     a.chunks(PAGE_BYTES).zip(b.chunks(PAGE_BYTES)).filter(|(a, b)| a != b).count()
 }
 
-/// Processor time of this process, in the kernel as well.
+/// Returns the processor time of this process, including the kernel's.
 pub fn cpu_s() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9

@@ -1,7 +1,7 @@
-//! A real S3 server, and files that are put into pools there.
+//! A real S3 server, and files to put into pools there.
 
 #[path = "../../../../s3/tests/it/support/server.rs"]
-#[allow(dead_code)] // TLS and a file system beneath are for the tests of the S3 client
+#[allow(dead_code)] // only the tests of the S3 client use TLS and a file system
 mod server;
 
 #[allow(unused_imports)] // each test file uses its part
@@ -13,14 +13,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
-/// So small that a checkpoint has several packs.
+/// Options for packs so small that a checkpoint has several.
 pub const SMALL: [&str; 4] = ["--container-bytes", "64KiB", "--pack-bytes", "128KiB"];
 
 pub fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// A server, and files that are put into pools.
+/// A server, and files to put into pools.
 pub struct Fixture {
     pub server: Server,
     pub dir: tempfile::TempDir,
@@ -43,7 +43,7 @@ impl Fixture {
             .env("AWS_ACCESS_KEY_ID", access)
             .env("AWS_SECRET_ACCESS_KEY", SECRET)
             .env("AWS_REGION", "us-east-1")
-            // Whose memory volatile targets are in, whatever this machine is called.
+            // Name of the host whose memory has volatile targets, whatever this machine's name is.
             .env("OUTLIVE_HOST", "one");
         command
     }
@@ -78,7 +78,7 @@ impl Fixture {
         self.done(&all);
     }
 
-    /// Files that differ in every job and every epoch.
+    /// Writes files that differ for every job and every epoch.
     pub fn state(&self, job: &str, epoch: u64) -> PathBuf {
         let from = self.path(job);
         fs::create_dir_all(&from).unwrap();
@@ -101,7 +101,7 @@ impl Fixture {
     }
 }
 
-/// A process that does not outlive the test.
+/// A process that is killed when the test ends.
 pub struct Running(pub Child);
 
 impl Running {

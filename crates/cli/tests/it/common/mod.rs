@@ -1,4 +1,4 @@
-//! The command as a process, and a pool made through the store for it to look at.
+//! Runs the command as a process, on a pool that the store has made.
 
 use outlive_capture::{ChangeTracker, MemorySource, Region};
 use outlive_pool::{Environment, FormatConfig, PoolConfig, Tuning};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-/// What a run of the command left.
+/// Result of a run of the command.
 #[derive(Debug)]
 pub struct Run {
     pub code: i32,
@@ -33,21 +33,21 @@ pub fn outlive(words: &[&str]) -> Run {
     }
 }
 
-/// The JSON of a run that succeeds.
+/// Returns the JSON of a run that must succeed.
 pub fn json(words: &[&str]) -> Value {
     let run = outlive(words);
     assert_eq!(run.code, 0, "{words:?}: {run:?}");
     serde_json::from_str(&run.out).unwrap_or_else(|error| panic!("{error}: {}", run.out))
 }
 
-/// The large array at an epoch.
+/// Returns the large array at an epoch.
 pub fn big(epoch: u64) -> Vec<u8> {
     let mut bytes = vec![0; 240_000];
     SeededRng::new(epoch).fill(&mut bytes);
     bytes
 }
 
-/// Makes `dir/pool` with three checkpoints of the job "gray scott".
+/// Creates `dir/pool` with three checkpoints of the job "gray scott".
 pub fn pool_with_job(dir: &Path) -> PathBuf {
     let path = dir.join("pool");
     let format = FormatConfig {
@@ -85,7 +85,7 @@ pub fn pool_with_job(dir: &Path) -> PathBuf {
     path
 }
 
-/// Every file below `path`, with its contents, by name.
+/// Returns every file below `path`, with its contents, by name.
 pub fn files(path: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(path).unwrap() {
@@ -101,7 +101,7 @@ pub fn files(path: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     found
 }
 
-/// Flips a bit of the large array as checkpoint `epoch` stored it.
+/// Flips a bit of the large array that checkpoint `epoch` stored.
 pub fn damage_array(pool: &Path, epoch: u64) {
     let wanted = &big(epoch)[..64];
     for (path, mut bytes) in files(pool) {

@@ -1,4 +1,4 @@
-//! What the tests share: clusters, and a proxy in front of them that does what networks do.
+//! Shared parts of the tests: clusters, and a proxy before them that imitates network faults.
 #![allow(dead_code)] // each test needs a part of it
 
 pub mod proxy;
@@ -17,14 +17,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A place of its own on the members at `addresses`, each time.
+/// Returns a new prefix at each call, on the members at `addresses`.
 pub fn url_at(addresses: &[SocketAddr]) -> EtcdUrl {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let prefix = format!("a,b=c+d@e/p_{}.x", NEXT.fetch_add(1, Ordering::Relaxed));
     url_with(addresses, &prefix, &[])
 }
 
-/// The place with this prefix and these variables.
+/// Returns the location with this prefix and these variables.
 pub fn url_with(addresses: &[SocketAddr], prefix: &str, variables: &[(&str, &str)]) -> EtcdUrl {
     named_url("etcd", addresses, prefix, variables)
 }
@@ -44,7 +44,7 @@ pub fn job() -> JobName {
     JobName::new("x").unwrap()
 }
 
-/// What the gateway says to a request that is none of outlive's; it has to succeed.
+/// Returns the gateway's reply to a request that outlive never makes; it must succeed.
 pub fn post(address: SocketAddr, path: &str, body: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("a connection");
     let length = body.len();
@@ -60,12 +60,12 @@ pub fn post(address: SocketAddr, path: &str, body: &str) -> String {
     body.to_owned()
 }
 
-/// As the gateway's JSON has keys and values.
+/// Encodes keys and values as in the gateway's JSON.
 pub fn encode(text: &str) -> String {
     STANDARD.encode(text)
 }
 
-/// Waits for something that happens in the background.
+/// Waits until a condition holds that the background makes true.
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(120);
     while !is_so() {

@@ -5,22 +5,22 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-/// What is done to a request.
+/// Fault that the proxy applies to a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// Nothing.
+    /// No fault.
     None,
-    /// It never comes to the server.
+    /// The request never reaches the server.
     LoseRequest,
-    /// The server does what it is told, and its reply never comes back.
+    /// The server does the request, but its reply never comes back.
     LoseReply,
-    /// Only so many bytes of the reply come back.
+    /// Only this number of bytes of the reply come back.
     CutReply(usize),
-    /// It is refused with this status, and never comes to the server.
+    /// The proxy refuses it with this status; it never reaches the server.
     Refuse(u16),
 }
 
-/// What is done to a request, by its method and target ("/v3/kv/txn").
+/// Chooses the fault of a request, by its method and target ("/v3/kv/txn").
 type Rule = Box<dyn FnMut(&str, &str) -> Fault + Send>;
 
 /// Passes requests on to a server.
@@ -30,7 +30,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// A proxy in front of the server at `to`. Its threads end with the test.
+    /// Starts a proxy in front of the server at `to`. Its threads end with the test.
     pub fn before(to: SocketAddr) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("its address");
@@ -40,7 +40,7 @@ impl Proxy {
             for client in listener.incoming().flatten() {
                 let rule = shared.clone();
                 thread::spawn(move || {
-                    // A connection that breaks is no news here.
+                    // A connection that breaks is expected here.
                     let _ = pass_on(&client, to, &rule);
                     let _ = client.shutdown(Shutdown::Both);
                 });
@@ -53,12 +53,12 @@ impl Proxy {
         self.address
     }
 
-    /// From now on does `rule` to requests.
+    /// Applies `rule` to requests from now on.
     pub fn spoil(&self, rule: impl FnMut(&str, &str) -> Fault + Send + 'static) {
         *self.rule.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(rule);
     }
 
-    /// Does `fault` to the next request that `matches`, and nothing to others.
+    /// Applies `fault` to the next request that `matches`, and none to others.
     pub fn spoil_once(
         &self,
         fault: Fault,
@@ -78,7 +78,7 @@ impl Proxy {
     }
 }
 
-/// Passes one request on, and its reply back: the server closes the connection behind it.
+/// Passes one request on, and its reply back: the server closes the connection after it.
 fn pass_on(mut client: &TcpStream, to: SocketAddr, rule: &Mutex<Rule>) -> io::Result<()> {
     let request = read_request(client)?;
     let head = String::from_utf8_lossy(&request[..request.len().min(4096)]).into_owned();
@@ -95,7 +95,7 @@ fn pass_on(mut client: &TcpStream, to: SocketAddr, rule: &Mutex<Rule>) -> io::Re
         _ => {}
     }
     let mut server = TcpStream::connect(to)?;
-    // So it says where its reply ends.
+    // So the end of the connection marks the end of the reply.
     let (line, rest) = request.split_at(head.find("\r\n").map_or(0, |end| end + 2));
     server.write_all(&[line, b"Connection: close\r\n", rest].concat())?;
     match fault {
@@ -106,7 +106,7 @@ fn pass_on(mut client: &TcpStream, to: SocketAddr, rule: &Mutex<Rule>) -> io::Re
     .map(drop)
 }
 
-/// A request with its body, whose length it tells.
+/// Reads a request with its body, whose length it states.
 fn read_request(mut client: &TcpStream) -> io::Result<Vec<u8>> {
     let mut request = Vec::new();
     let mut chunk = vec![0; 64 << 10];

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command};
 use tempfile::TempDir;
 
-/// A cluster of our own. It ends with this value.
+/// A cluster of the test's own. It ends when this value is dropped.
 pub struct Cluster {
     members: Vec<Member>,
     flags: Vec<String>,
@@ -32,20 +32,21 @@ pub struct Tls {
 }
 
 impl Cluster {
-    /// A cluster with so many members, all of which answer.
+    /// Starts a cluster with `members` members, and waits until all respond.
     pub fn of(members: usize) -> Cluster {
         Cluster::with(members, &[], None)
     }
 
-    /// The same with further flags, and over TLS only, with certificates on both sides.
+    /// Starts a cluster with further flags; with `tls` it uses TLS only, with certificates on both
+    /// sides.
     pub fn with(members: usize, flags: &[&str], tls: Option<Tls>) -> Cluster {
-        // Somebody else may take a port before its member does; then others are taken.
+        // Another process may take a port before its member does; then other ports are taken.
         let started = (0..10).find_map(|_| Cluster::try_new(members, flags, tls.clone()));
         started.expect("a cluster starts")
     }
 
     fn try_new(members: usize, flags: &[&str], tls: Option<Tls>) -> Option<Cluster> {
-        // All at once, or they would not differ.
+        // All at once, so that they differ.
         let bind = || TcpListener::bind("127.0.0.1:0").expect("a free port");
         let free: Vec<_> = (0..members).map(|_| (bind(), bind())).collect();
         let address = |listener: &TcpListener| listener.local_addr().expect("its address");
@@ -65,22 +66,22 @@ impl Cluster {
         cluster.is_up().then_some(cluster)
     }
 
-    /// Where its members are.
+    /// Returns the addresses of its members.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.members.iter().map(|member| member.clients).collect()
     }
 
-    /// Where the only one is.
+    /// Returns the address of the only member.
     pub fn address(&self) -> SocketAddr {
         self.members[0].clients
     }
 
-    /// A place of its own in the cluster, each time.
+    /// Returns a new prefix in the cluster at each call.
     pub fn pool_url(&self) -> EtcdUrl {
         url_at(&self.addresses())
     }
 
-    /// Ends a member as a power cut does.
+    /// Kills a member, as a power cut would.
     pub fn stop(&mut self, number: usize) {
         if let Some(mut child) = self.members[number].child.take() {
             child.kill().expect("it was running");
@@ -88,9 +89,9 @@ impl Cluster {
         }
     }
 
-    /// Starts members again with what they had, and waits until all answer.
+    /// Restarts members with their data, and waits until all respond.
     pub fn start(&mut self, numbers: &[usize]) {
-        // A connection of somebody else's may have a port for a moment.
+        // Another process's connection may use a port for a moment.
         until("the members come back", || {
             for number in numbers {
                 if self.members[*number].child.is_none() {
@@ -101,7 +102,7 @@ impl Cluster {
         });
     }
 
-    /// Whether all answer, once they do; false if one has ended instead.
+    /// Waits until each member responds or has ended; returns false if one has ended.
     fn is_up(&mut self) -> bool {
         let mut is_up = true;
         for number in 0..self.members.len() {
@@ -164,13 +165,13 @@ impl Cluster {
         self.members[number].child = Some(child);
     }
 
-    /// What a member has written, for messages.
+    /// Returns the output of a member, for messages.
     pub fn log(&self, number: usize) -> String {
         fs::read_to_string(self.root.path().join(format!("log{number}"))).unwrap_or_default()
     }
 }
 
-/// Whether a member takes part in its cluster, and asks for nothing but a user.
+/// Returns whether a member takes part in its cluster, and requires no more than a user.
 fn answers(address: SocketAddr, tls: Option<&Tls>) -> bool {
     let pool_url = match tls {
         None => url_at(&[address]),
@@ -180,7 +181,7 @@ fn answers(address: SocketAddr, tls: Option<&Tls>) -> bool {
 }
 
 impl Tls {
-    /// A place on a member that is reached with these certificates.
+    /// Returns a location on a member that is reached with these certificates.
     pub fn pool_url(&self, address: SocketAddr) -> EtcdUrl {
         let path = |path: &PathBuf| path.to_str().expect("a path that is text").to_owned();
         let (roots, cert, key) = (path(&self.roots), path(&self.cert), path(&self.key));

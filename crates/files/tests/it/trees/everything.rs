@@ -1,4 +1,4 @@
-//! A tree with one of everything that a file system can hold.
+//! A tree with every kind of item and property that a file system can hold.
 
 use super::{is_root, set_mtime, sparse};
 use crate::common::noise;
@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
-/// One of everything.
+/// Creates the tree.
 pub fn everything(dir: &Path) {
     let at = |name: &str| dir.join(name);
     let mode = |path: &Path, mode| {
@@ -30,7 +30,7 @@ pub fn everything(dir: &Path) {
     fs::write(at(&"n".repeat(255)), "x").unwrap();
     fs::write(at(" "), "x").unwrap();
     fs::create_dir_all(at("empty/emptier")).unwrap();
-    // `.` and `-` stand before `/`.
+    // `.` and `-` sort before `/`.
     for path in ["order", "order.d", "order-d"] {
         fs::create_dir_all(at(path)).unwrap();
         fs::write(at(path).join("file"), path).unwrap();
@@ -54,7 +54,7 @@ pub fn everything(dir: &Path) {
     fs::hard_link(at("long"), at("order/long too")).unwrap();
     fs::hard_link(at("noise-0"), at("empty/nothing")).unwrap();
     fs::hard_link(at("link"), at("link again")).unwrap();
-    // Other things.
+    // Special files.
     let owner = Mode::RUSR | Mode::WUSR;
     mknodat(CWD, at("fifo"), FileType::Fifo, owner, 0).unwrap();
     mknodat(CWD, at("socket"), FileType::Socket, owner, 0).unwrap();
@@ -104,7 +104,7 @@ pub fn everything(dir: &Path) {
     sparse(&at("1 TiB"), 1 << 40, &[(1 << 39, b"in the middle"), ((1 << 40) - 1, b"z")]);
     sparse(&at("zeros and holes"), 1 << 20, &[(65536, &[0; 8192]), (500_000, &noise(5, 9000))]);
     sparse(&at("ends in data"), 300_001, &[(299_000, &noise(6, 1001))]);
-    // Times, last of all.
+    // Times, at the very end.
     set_mtime(&at("noise-1"), -1, 999_999_999);
     set_mtime(&at("noise-511"), -2_000_000_000, 1);
     set_mtime(&at("long"), 5_000_000_000, 123_456_789);

@@ -1,5 +1,5 @@
-//! Trees of files for the tests of puts and gets: building them, looking at all that can be seen of
-//! them, and pools whose clock the test sets.
+//! Trees of files for the tests of puts and gets: their construction, snapshots of all visible
+//! properties, and pools whose clock the test sets.
 
 mod everything;
 mod other_user;
@@ -34,7 +34,7 @@ pub use other_user::{OTHER, dir_as_other_user, dir_of_other_user, run_as_other_u
 
 pub const HOUR_NS: u64 = 3_600_000_000_000;
 
-/// The machine's clock, and as much ahead of it as a test wishes.
+/// The machine's clock plus an offset that the test sets.
 #[derive(Default)]
 pub struct AheadClock {
     system: SystemClock,
@@ -50,7 +50,7 @@ impl Clock for AheadClock {
     }
 }
 
-/// Waits until the clock of a file system has gone on, so that it tells what comes from what was.
+/// Waits until the clock of a file system has advanced, so that later changes get later times.
 pub fn tick(dir: &Path) {
     let now = || {
         let probe = tempfile::NamedTempFile::new_in(dir).unwrap();
@@ -61,7 +61,7 @@ pub fn tick(dir: &Path) {
     crate::common::until("a tick of the file system's clock", || now() != before);
 }
 
-/// A pool, and a directory for sources and what is got back.
+/// A pool, and a directory for sources and restored trees.
 pub struct World {
     pub dir: TempDir,
     pub pool: Pool,
@@ -77,7 +77,7 @@ impl World {
         World::on(Arc::new(MemoryTarget::new()), Arc::new(MemoryLog::new()), change)
     }
 
-    /// By its clock files have not changed for hours.
+    /// Returns a world by whose clock files have not changed for hours.
     pub fn on(
         target: Arc<dyn Target>,
         log: Arc<dyn ManifestLog>,
@@ -92,7 +92,7 @@ impl World {
         World { dir: tempfile::tempdir().unwrap(), pool, clock }
     }
 
-    /// A new directory in this world.
+    /// Creates a directory in this world.
     pub fn directory(&self, name: &str) -> PathBuf {
         let path = self.dir.path().join(name);
         fs::create_dir_all(&path).unwrap();
@@ -112,7 +112,7 @@ pub fn put_with(job: &Job, path: &Path, options: &PutOptions) -> Result<PutRepor
     job.put(PutSource::Paths(&[path.to_path_buf()]), options)
 }
 
-/// Puts, and wants nothing to be wrong.
+/// Puts a path, and requires that there are no file errors.
 pub fn put_whole(job: &Job, path: &Path) -> PutReport {
     let report = put(job, path).unwrap();
     assert!(report.troubles.is_empty(), "{:?}", report.troubles);
@@ -127,12 +127,12 @@ pub fn into(to: &Path) -> GetOptions {
     GetOptions { to: to.to_path_buf(), ..GetOptions::default() }
 }
 
-/// Gets an epoch into a new directory below `dir`, and wants nothing to be wrong.
+/// Gets an epoch into a new directory below `dir`, and requires that there are no file errors.
 pub fn got(job: &Job, epoch: Epoch, dir: &Path) -> Snapshot {
     let to = tempfile::tempdir_in(dir).unwrap();
     let report = get_whole(job, epoch, to.path());
     let snapshot = snapshot(to.path());
-    // Of several paths none is the directory itself.
+    // With several paths, `.` is no item.
     let count = snapshot.len() as u64;
     assert!((count - 1..=count).contains(&report.items), "{} of {count}", report.items);
     snapshot
@@ -144,26 +144,26 @@ pub fn get_whole(job: &Job, epoch: Epoch, to: &Path) -> GetReport {
     report
 }
 
-/// Everything that can be seen of a file and that a get brings back.
+/// All visible properties of a file that a get restores.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Seen {
     pub kind: FileType,
     pub mode: u32,
     pub owner: (u32, u32),
     pub mtime: (i64, i64),
-    /// Length of a file, number of a device.
+    /// Length of a file, or number of a device.
     pub bytes: u64,
-    /// Where data are: offset, length, fingerprint. The rest are holes.
+    /// Location of data: offset, length, fingerprint. The rest are holes.
     pub data: Vec<(u64, u64, Fingerprint)>,
     pub target: Vec<u8>,
     pub attributes: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// The first name of the same file, if this is not the first.
+    /// First name of the same file, if this is not the first.
     pub same_as: Option<Vec<u8>>,
 }
 
 pub type Snapshot = BTreeMap<Vec<u8>, Seen>;
 
-/// All that is below a directory, and `.` itself.
+/// Returns a snapshot of everything below a directory, and of `.` itself.
 pub fn snapshot(path: &Path) -> Snapshot {
     let dir = OwnedFd::from(File::open(path).unwrap());
     let mut seen = Snapshot::new();
@@ -221,7 +221,7 @@ fn look(dir: &OwnedFd, name: &[u8], stat: &Stat) -> Seen {
     match kind {
         FileType::RegularFile => {
             seen.bytes = stat.st_size as u64;
-            // Not everybody can read it.
+            // Not every user can read it.
             let file = openat(dir, name, OFlags::RDONLY, Mode::empty());
             seen.data = file.map(|file| data(&file)).unwrap_or_default();
         }
@@ -262,7 +262,7 @@ fn data(file: &OwnedFd) -> Vec<(u64, u64, Fingerprint)> {
     found
 }
 
-/// Panics where two trees differ, with the first path at which they do.
+/// Panics if two trees differ, with the first path at which they do.
 #[track_caller]
 pub fn same(found: &Snapshot, expected: &Snapshot, what: &str) {
     if found == expected {
@@ -281,14 +281,14 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Sets when something was changed; of a link, its own time.
+/// Sets the mtime of a file; of a link, its own.
 pub fn set_mtime(path: &Path, s: i64, ns: i64) {
     let time = Timespec { tv_sec: s, tv_nsec: ns };
     let times = Timestamps { last_access: time, last_modification: time };
     utimensat(rustix::fs::CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).unwrap();
 }
 
-/// A file with data at some places, and holes between.
+/// Creates a file with data at some offsets, and holes between.
 pub fn sparse(path: &Path, length: u64, data: &[(u64, &[u8])]) {
     let file = File::create(path).unwrap();
     file.set_len(length).unwrap();

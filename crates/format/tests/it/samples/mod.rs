@@ -1,4 +1,4 @@
-//! One small value of each structure, the same in the golden and the damage tests.
+//! One small value of each structure, shared by the golden and the damage tests.
 #![allow(dead_code)] // each test file uses some of them
 
 use outlive_format::*;
@@ -149,7 +149,7 @@ pub fn upper_recipe() -> Recipe {
     Recipe { level: 1, children: vec![Piece { fp: fp(0x43), bytes: 0x0001_0000_0000_5010 }] }
 }
 
-/// An item of each kind, and a content of each kind.
+/// Returns an item of each kind, with a content of each kind.
 pub fn listing() -> Listing {
     let time = |s, ns| FileTime { s, ns };
     let item = |path: &str, kind| Item {
@@ -218,7 +218,7 @@ pub fn manifest() -> Manifest {
     }
 }
 
-/// The image of a rank.
+/// Returns the image of a rank.
 pub fn image(rank: u32) -> Image {
     Image {
         reference: ImageRef {
@@ -255,7 +255,7 @@ fn page_ref(first_rank: u32, offset: u32) -> PageRef {
     PageRef { first_rank, pack: pack(4), offset, length: 0x150, fp: fp(0xB0) }
 }
 
-/// A checkpoint of three ranks.
+/// Returns a checkpoint of three ranks.
 pub fn manifest_of_ranks() -> Manifest {
     let table = ImageTable {
         kind: ImageKind::Memory,
@@ -289,7 +289,7 @@ pub fn writer() -> Session {
     }
 }
 
-/// One record of each kind, and a manifest of many ranks.
+/// Returns one record of each kind, and a manifest of several ranks.
 pub fn records() -> Vec<Record> {
     let segment = SegmentRef { level: 1, ..image(0).segments[1] };
     let image = Image { segments: Vec::new(), ..image(0) };
@@ -321,16 +321,16 @@ pub fn records() -> Vec<Record> {
     (1..).zip(bodies).map(record).collect()
 }
 
-/// One structure as the damage tests and the fuzzer see it.
+/// One structure for the damage tests and the fuzzer.
 pub struct Structure {
-    /// Its name; the fuzzer's target has the same.
+    /// Name of the structure, and of the fuzzer's target.
     pub name: &'static str,
     /// Bytes of the samples above.
     pub samples: fn() -> Vec<Vec<u8>>,
     /// Decodes and encodes again.
     pub again: fn(&[u8]) -> outlive_types::Result<Vec<u8>>,
-    /// Makes its own checksums right again, if it has some. (Nodes, leaves, pages, catalogs, recipes and
-    /// listings have none: they are read through their fingerprints.)
+    /// Corrects its own checksums, if it has some. Nodes, leaves, pages, catalogs, recipes and
+    /// listings have none: readers verify their fingerprints.
     pub seal: Option<fn(&mut [u8])>,
 }
 
@@ -439,7 +439,7 @@ fn plain(write: impl Fn(&mut PlainWriter<'_>)) -> Vec<u8> {
     bytes
 }
 
-/// A tree with one value of each kind.
+/// Writes a tree with one value of each kind.
 pub fn plain_values(to: &mut PlainWriter<'_>) {
     use PlainKind::{Dict, List, Tuple};
     to.open(List, 17);
@@ -509,7 +509,7 @@ fn plain_again(bytes: &[u8]) -> outlive_types::Result<Vec<u8>> {
     Ok(again)
 }
 
-/// One word of each kind.
+/// Returns one call message of each kind.
 pub fn words() -> Vec<CallMessage> {
     let meeting = [0x3E; 16];
     let all = [
@@ -523,12 +523,12 @@ pub fn words() -> Vec<CallMessage> {
     all.into_iter().map(of).collect()
 }
 
-/// A message on its way.
+/// Puts a message into an envelope.
 pub fn enveloped(message: SaveMessage) -> Envelope {
     Envelope { session: session(), save: 3, message }
 }
 
-/// One message of each kind, and changes without anything.
+/// Returns one save message of each kind, with and without changes.
 pub fn messages() -> Vec<SaveMessage> {
     let moved = Moved {
         number: 9,
@@ -559,7 +559,7 @@ pub fn messages() -> Vec<SaveMessage> {
     ]
 }
 
-/// The message in it has a checksum of its own.
+/// Corrects the checksums; the message inside has its own.
 fn seal_envelope(bytes: &mut [u8]) {
     const BEFORE_MESSAGE_BYTES: usize = 28;
     if let Some(end) = bytes.len().checked_sub(8)

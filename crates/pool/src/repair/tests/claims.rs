@@ -1,10 +1,10 @@
-//! Claims, where the log has no locks: they keep other processes from moving shards until they are ended.
+//! Claims, where the log has no locks: they keep other processes from moving shards until they end.
 
 use super::super::bring::{Bring, Listed};
 use super::super::plan::Allowed;
 use super::*;
 
-/// A repair was suspended while it wrote a copy, and its claim was ended meanwhile.
+/// A repair is suspended while it writes a copy, and its claim is ended meanwhile.
 #[test]
 fn a_repair_whose_claim_was_ended_deletes_nothing() {
     let fixture = Fixture::new(2, Redundancy::default(), false);
@@ -30,7 +30,7 @@ fn a_repair_whose_claim_was_ended_deletes_nothing() {
     assert!(targets.members()[on].has(name).unwrap());
 }
 
-/// The program was suspended between its last look at the slow tier and the deletion.
+/// The program is suspended between its last check of the slow tier and the deletion.
 #[test]
 fn a_trim_whose_claim_was_ended_deletes_nothing() {
     let (fixture, _) = Fixture::with_slow(2, Redundancy::mirror(2), false);
@@ -49,8 +49,9 @@ fn a_trim_whose_claim_was_ended_deletes_nothing() {
     assert_eq!(fixture.pool().redundancy().unwrap()[&pack(0)].shards, 0);
 }
 
-/// Where the log has no locks, the claim of a live process keeps the processes of all hosts from moving shards; their
-/// error names the holder. A person may end the claim, and its holder deletes nothing behind that.
+/// Where the log has no locks, the claim of a live process keeps the processes of all hosts from
+/// moving shards; their error names the holder. A person may end the claim, and its holder deletes
+/// nothing after that.
 #[test]
 fn a_claim_keeps_others_from_moving_shards_until_it_is_ended() {
     let fixture = Fixture::new(3, Redundancy::mirror(2), false);
@@ -73,7 +74,7 @@ fn a_claim_keeps_others_from_moving_shards_until_it_is_ended() {
     drop(claim);
     second.repair(RepairOptions::default(), &All).unwrap();
     assert_eq!(second.release_targets().unwrap(), None);
-    // Reading and saving need no claim, and are no change of the targets.
+    // Reads and saves need no claim, and do not change the targets.
     let claim = table.claim("release it").unwrap();
     let before = second.targets();
     second.refresh_targets().unwrap();
@@ -82,7 +83,8 @@ fn a_claim_keeps_others_from_moving_shards_until_it_is_ended() {
     drop(claim);
 }
 
-/// A process whose claim cannot be taken or given back, as the log fails just then, is not kept out by that claim.
+/// A process whose claim cannot be taken or released, as the log fails at that moment, is not kept
+/// out by it.
 #[test]
 fn a_claim_that_was_not_given_back_does_not_keep_its_own_process_out() {
     let (mut kept_out, mut step) = (0, 0);

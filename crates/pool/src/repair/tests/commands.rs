@@ -1,10 +1,11 @@
-//! Commands that are killed at any step and given again, that meet each other's leavings, or places that do not fit.
+//! Commands that are killed at any step and given again, that find leftovers of each other, or
+//! locations that do not fit.
 
 use super::*;
 
 type Command = fn(&Pool) -> Result<bool>;
 
-/// Commands. Each returns whether it has done all that it was to do.
+/// Returns the commands. Each returns whether it has done all its work.
 fn commands() -> Vec<(&'static str, bool, Command)> {
     vec![
         ("add", false, |pool| pool.add_target("6", None, Tier::Fast).map(|_| true)),
@@ -27,7 +28,8 @@ fn commands() -> Vec<(&'static str, bool, Command)> {
     ]
 }
 
-/// Runs a command in a process that is killed at each of its steps, one after the other; then again, or a repair.
+/// Kills a command at each of its steps, one after the other; then gives it again, or runs a
+/// repair.
 #[test]
 fn a_command_that_was_killed_is_finished_by_giving_it_again_or_by_a_repair() {
     for ((targets, rule), has_locks) in rules().into_iter().zip([true, false, true, false]) {
@@ -41,7 +43,7 @@ fn a_command_that_was_killed_is_finished_by_giving_it_again_or_by_a_repair() {
             for (step, by_repair) in steps {
                 let what = format!("{} {name}, killed at {step}", rule.describe());
                 let fixture = Fixture::new(targets, rule.clone(), has_locks);
-                // Without it there are targets enough.
+                // Enough targets are left without it.
                 fixture.pool().add_target("5", None, Tier::Fast).unwrap();
                 if is_away {
                     fixture.take(0);
@@ -83,15 +85,16 @@ fn a_command_that_was_killed_is_finished_by_giving_it_again_or_by_a_repair() {
     }
 }
 
-/// (mirror_one_disk, two_on_one) A target that was away during a repair comes back: its shards are surplus then, and no
-/// target is taken for two.
+/// (mirror_one_disk, two_on_one) A target that was away during a repair comes back: its shards are
+/// surplus then, and no target counts as two.
 #[test]
 fn a_target_that_comes_back_leaves_no_two_shards_of_a_pack_on_one() {
     for (targets, rule) in rules().into_iter().filter(|(_, rule)| rule.survives() > 0) {
         let fixture = Fixture::new(targets, rule.clone(), true);
         for first in 0..targets {
             let what = format!("{} {first}", rule.describe());
-            // Away, a repair, back; then another is lost for good, and a new one takes its place.
+            // A target is away during a repair and comes back; then another is lost for good, and
+            // replaced.
             let id = fixture.take(first);
             fixture.pool().repair(RepairOptions::default(), &All).unwrap();
             fixture.bring_back(first, id);
@@ -103,7 +106,7 @@ fn a_target_that_comes_back_leaves_no_two_shards_of_a_pack_on_one() {
             fixture.world.lose_target(lost);
             fixture.pool().repair(RepairOptions::default(), &All).unwrap();
             let change = fixture.pool().replace_target(id, &lost.to_string(), false, None, &All);
-            // The same place again is the target itself, as far as the table knows.
+            // The same location is the target itself, as far as the table knows.
             assert_eq!(change.unwrap_err().kind(), ErrorKind::Invalid, "{what}");
             fixture.bring_back(lost, id);
             fixture.repair();
@@ -123,7 +126,7 @@ fn places_that_do_not_fit_are_refused_and_change_nothing() {
         assert!(error.message().contains(says), "{error}");
         assert_eq!(fixture.pool().table().unwrap().read().unwrap(), before);
     };
-    // One that was moved holds what it had.
+    // A target that was moved has its shards.
     let id = fixture.take(0);
     let name = fixture.world.process_with(PLACES).0[0].list().unwrap()[0];
     copy_by_hand(&fixture, name, 0, 5);
@@ -134,7 +137,7 @@ fn places_that_do_not_fit_are_refused_and_change_nothing() {
     // A target keeps its tier.
     fixture.pool().drain_target(1, None, &All).unwrap();
     refused("0", Tier::Slow, "of another kind");
-    // One that is to leave is taken back only if it is there.
+    // A target that is to leave is taken back only if it is there.
     fixture.world.fail_when(|_, what| what.starts_with("create").then_some(ErrorKind::Retry));
     let id = fixture.take(1);
     fixture.pool().remove_target(id, true, None, &All).unwrap();
@@ -147,7 +150,7 @@ fn places_that_do_not_fit_are_refused_and_change_nothing() {
     fixture.check("both are back");
 }
 
-/// A save that has written to a target before it left and came back does not count on what it has put there.
+/// A save that wrote to a target before it left and came back does not count its shards there.
 #[test]
 fn a_target_that_left_and_came_back_counts_as_gone_for_earlier_saves() {
     let fixture = Fixture::new(2, Redundancy::default(), true);
@@ -159,7 +162,7 @@ fn a_target_that_left_and_came_back_counts_as_gone_for_earlier_saves() {
     saver.check_targets(&then, &Spread::new()).unwrap();
     operator.drain_target(on, None, &All).unwrap();
     operator.add_target(&(on - 1).to_string(), None, Tier::Fast).unwrap();
-    // What it had is on another one now, which may be lost.
+    // Its shards are on another target now, which may be lost.
     let error = saver.check_targets(&then, &Spread::new()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
     let later = saver.targets_now().unwrap().unwrap();
@@ -167,7 +170,8 @@ fn a_target_that_left_and_came_back_counts_as_gone_for_earlier_saves() {
     saver.check_targets(&later, &Spread::new()).unwrap();
 }
 
-/// What comes late to a closed target, and cannot be moved just now, keeps the target in the pool.
+/// A shard that comes late to a closed target, and cannot be moved now, keeps the target in the
+/// pool.
 #[test]
 fn a_closed_target_that_is_not_empty_stays() {
     let fixture = Fixture::new(3, Redundancy::mirror(2), true);
@@ -186,8 +190,8 @@ fn a_closed_target_that_is_not_empty_stays() {
     fixture.check("behind the next repair");
 }
 
-/// Packs that no checkpoint names are moved off targets that are to be emptied, and otherwise stay where their writer
-/// has put them.
+/// Packs that no checkpoint names are moved off targets that are to be emptied. Otherwise they stay
+/// where their writer has put them.
 #[test]
 fn packs_of_a_save_under_way_stay_where_they_are() {
     let fixture = Fixture::new(3, Redundancy::mirror(2), true);

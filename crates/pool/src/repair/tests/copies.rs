@@ -38,8 +38,8 @@ fn move_by_hand(fixture: &Fixture, name: ShardName, from: usize, to: usize) {
     }
 }
 
-/// (drain_twice, damaged_duplicate_hides_good) Of two copies either one may be damaged: what is read is right, and a
-/// repair leaves one whole copy; at whichever step it is killed.
+/// (drain_twice, damaged_duplicate_hides_good) Either of two copies may be damaged: reads return
+/// the right data, and a repair leaves one whole copy, at whichever step it is killed.
 #[test]
 fn of_two_copies_the_damaged_one_never_wins() {
     for rule in [Redundancy::default(), Redundancy::mirror(2)] {

@@ -1,9 +1,9 @@
-//! Targets that are away or given up: what is needed, what is lost, and when they leave the pool.
+//! Targets that are away or given up: which are needed, what is lost, and when they leave the pool.
 
 use super::*;
 
-/// (replace_blind) A target that is only away, and has what is nowhere else, is not given up; it comes back with what it
-/// has.
+/// (replace_blind) A target that is only away, and has data that is nowhere else, is not given up;
+/// it comes back with its data.
 #[test]
 fn a_target_that_is_away_is_given_up_only_if_all_can_do_without_it() {
     let fixture = Fixture::new(3, Redundancy::mirror(2), true);
@@ -31,7 +31,8 @@ fn a_target_that_is_away_is_given_up_only_if_all_can_do_without_it() {
     fixture.check("it is back");
 }
 
-/// A target that was given up is in the pool as long as what it had cannot be made elsewhere, and the command says so.
+/// A target that was given up stays in the pool as long as its shards cannot be made elsewhere, and
+/// the command says so.
 #[test]
 fn a_target_that_is_given_up_has_left_only_if_the_command_says_so() {
     let fixture = Fixture::new(3, Redundancy::mirror(2), true);
@@ -58,7 +59,8 @@ fn a_target_is_not_given_up_if_it_is_not_known_what_is_needed() {
     fixture.check("replaced");
 }
 
-/// A target that was given up may stop answering at any moment: its copies make up for no other target.
+/// A target that was given up may stop answering at any moment: its copies count for no other
+/// target.
 #[test]
 fn a_target_that_is_away_is_not_given_up_for_copies_on_one_that_was_given_up() {
     let fixture = Fixture::new(3, Redundancy::mirror(2), true);
@@ -66,7 +68,7 @@ fn a_target_that_is_away_is_not_given_up_for_copies_on_one_that_was_given_up() {
         let name = ShardName { pack: pack(0), shard };
         fixture.pool().targets().find(name).unwrap()
     });
-    // No target takes new shards just now.
+    // No target takes new shards now.
     fixture.world.fail_when(|_, what| what.starts_with("create").then_some(ErrorKind::Retry));
     let id = given_up as u32 + 1;
     fixture.pool().remove_target(id, true, None, &All).unwrap().why.unwrap();
@@ -83,7 +85,7 @@ fn a_target_that_is_away_is_not_given_up_for_copies_on_one_that_was_given_up() {
     fixture.check("it is back");
 }
 
-/// As on a disk that the system has made read-only, since it fails.
+/// As on a failing disk that the system has made read-only.
 #[test]
 fn a_target_that_was_given_up_leaves_though_nothing_can_be_deleted_there() {
     for (targets, rule) in rules() {
@@ -101,7 +103,7 @@ fn a_target_that_was_given_up_leaves_though_nothing_can_be_deleted_there() {
     }
 }
 
-/// As on a disk that fails: its marker can be read, and its directories cannot.
+/// As on a failing disk: its marker can be read, and its directories cannot.
 #[test]
 fn a_target_that_was_given_up_leaves_though_it_cannot_be_listed() {
     let fixture = Fixture::new(4, Redundancy::mirror(2), true);
@@ -115,7 +117,8 @@ fn a_target_that_was_given_up_leaves_though_it_cannot_be_listed() {
     fixture.check("without it");
 }
 
-/// A target that was given up and still answers stays as long as what it has could not be written elsewhere.
+/// A target that was given up and still answers stays as long as its shards could not be written
+/// elsewhere.
 #[test]
 fn a_target_that_was_given_up_stays_while_its_packs_cannot_be_written() {
     let fixture = Fixture::new(3, Redundancy::mirror(2), true);
@@ -133,8 +136,8 @@ fn a_target_that_was_given_up_stays_while_its_packs_cannot_be_written() {
     fixture.check("behind the next repair");
 }
 
-/// (group:91004981) A gc that was killed has left one shard of a pack that no checkpoint names: that is no damage, and
-/// keeps a target in the pool until a gc has deleted it.
+/// (group:91004981) A killed gc has left one shard of a pack that no checkpoint names. That is no
+/// damage, but it keeps a target in the pool until a gc has deleted it.
 #[test]
 fn what_is_left_of_a_pack_that_nothing_names_is_no_damage() {
     let fixture = Fixture::new(4, Redundancy::erasure(2, 1), true);
@@ -159,7 +162,7 @@ fn what_is_left_of_a_pack_that_nothing_names_is_no_damage() {
     assert!(why.kind() == ErrorKind::Retry && why.message().contains("outlive gc"), "{why}");
     let removed = fixture.pool().remove_target(id, false, None, &All).unwrap_err();
     assert_eq!(removed.kind(), ErrorKind::Retry, "{removed}");
-    // As far as is known, a checkpoint may need it.
+    // As far as the repair knows, a checkpoint may need it.
     let report = fixture.pool().repair(RepairOptions::default(), &crate::AllNamed).unwrap();
     assert_eq!((report.lost.len(), report.unneeded), (1, 0), "{report:?}");
     let report = fixture.pool().repair(RepairOptions::default(), &partial()).unwrap();

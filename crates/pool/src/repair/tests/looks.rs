@@ -1,10 +1,10 @@
-//! Saves that write between any two looks of a repair.
+//! Saves that write between any two health checks of a repair.
 
 use super::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The saver looked at the table before the removal began. A save that finds its targets in the table behind its last
-/// byte commits, and then the removal moves what it wrote.
+/// The saver has read the table before the removal begins. A save that finds its targets in the
+/// table after its last byte commits; then the removal moves its shards.
 #[test]
 fn a_removal_moves_what_a_save_has_put_on_the_target_at_any_look() {
     let (mut committed, mut refused) = (0, 0);

@@ -1,8 +1,9 @@
-//! Slow copies: what fills, trims and drains may rely on.
+//! Slow copies on which fills, trims and drains may rely.
 
 use super::*;
 
-/// What a slow target has that is to leave is no copy to rely on, even if no other can take it just now.
+/// A copy on a slow target that is to leave does not count, even if no other target can take it
+/// now.
 #[test]
 fn a_fill_counts_no_copy_on_a_target_that_leaves() {
     let (fixture, leaves) = Fixture::with_slow(2, Redundancy::mirror(2), true);
@@ -11,7 +12,7 @@ fn a_fill_counts_no_copy_on_a_target_that_leaves() {
     fixture.pool().add_target("6", None, Tier::Slow).unwrap();
     let full = |_, what: &str| what.starts_with("create").then_some(ErrorKind::Full);
     fixture.world.fail_when(full);
-    // As a drain does that is killed behind its first step.
+    // As a drain that is killed after its first step.
     let mut drain = |rows: &mut Rows| {
         rows.get_mut(leaves).unwrap().state = TargetState::Draining;
         Ok(())
@@ -22,8 +23,8 @@ fn a_fill_counts_no_copy_on_a_target_that_leaves() {
     assert_eq!(filled.why.unwrap().kind(), ErrorKind::Full);
 }
 
-/// (twin:120002998) A fill is killed at any step. What the next one calls done, a power cut does not take back; and what a
-/// trim relies on, neither.
+/// (twin:120002998) A fill is killed at any step. A power cut takes back neither shards that the
+/// next fill calls done, nor shards on which a trim relies.
 #[test]
 fn what_a_killed_fill_has_left_is_durable_before_anything_relies_on_it() {
     let mut was_published = false;
@@ -56,7 +57,8 @@ fn what_a_killed_fill_has_left_is_durable_before_anything_relies_on_it() {
     assert!(was_published, "no fill was killed behind the moment at which its shard was visible");
 }
 
-/// (members:110002564) A slow tier that is to be emptied keeps nothing: what is only there moves to the fast one.
+/// (members:110002564) A slow tier that is to be emptied keeps nothing: packs that are only there
+/// move to the fast one.
 #[test]
 fn a_trimmed_pack_leaves_a_slow_tier_that_leaves() {
     let named = Named { packs: (0..PACKS).map(pack).collect(), is_partial: false };
@@ -72,7 +74,7 @@ fn a_trimmed_pack_leaves_a_slow_tier_that_leaves() {
     fixture.check("without a slow tier");
 }
 
-/// A copy that comes to light behind the listing: the process that has written it may have died just then.
+/// A copy that appears after the listing: the process that wrote it may have died at that moment.
 #[test]
 fn a_trim_makes_the_copy_durable_that_it_relies_on() {
     let (fixture, _) = Fixture::with_slow(2, Redundancy::mirror(2), true);
@@ -93,8 +95,8 @@ fn a_trim_makes_the_copy_durable_that_it_relies_on() {
     read(&fixture.pool(), 0, "behind the power cut");
 }
 
-/// (members:93000076) The only slow target is to be emptied. A copy there goes once the fast one is whole, be it that it
-/// was made whole by the same command.
+/// (members:93000076) The only slow target is to be emptied. A copy there goes once the fast one is
+/// whole, even if the same command has made that whole.
 #[test]
 fn a_slow_copy_that_leaves_goes_behind_a_whole_fast_one() {
     let (fixture, slow) = Fixture::with_slow(2, Redundancy::mirror(2), true);
@@ -118,7 +120,8 @@ fn a_slow_copy_that_leaves_goes_behind_a_whole_fast_one() {
     read(&fixture.pool(), 0, "behind the mend");
 }
 
-/// Each commit of a program is followed by a fill: what the program has copied itself needs no sync of names.
+/// A fill follows each commit of a program: copies that the program made itself need no sync of
+/// names.
 #[test]
 fn a_program_syncs_only_names_that_others_have_left() {
     let (fixture, _) = Fixture::with_slow(2, Redundancy::mirror(2), true);
@@ -126,7 +129,7 @@ fn a_program_syncs_only_names_that_others_have_left() {
     pool.fill_pack(pack(0), &pool.fill_need().unwrap()).unwrap();
     fixture.world.fail_when(|_, what| what.starts_with("sync").then_some(ErrorKind::Retry));
     assert_eq!(pool.fill_need().unwrap().missing(pack(0)), 0);
-    // Another process cannot tell that it is durable.
+    // Another process cannot know that it is durable.
     assert_eq!(fixture.pool().fill_need().unwrap().missing(pack(0)), 1);
 }
 

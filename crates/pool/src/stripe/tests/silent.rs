@@ -1,4 +1,4 @@
-//! Saves to a pool of which some targets stop to answer, at any step of a save.
+//! Saves to a pool in which some targets stop answering, at any step of a save.
 
 use super::*;
 use crate::Writes;
@@ -10,7 +10,7 @@ use std::sync::{Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What a target is asked in the course of a save.
+/// Step of a save that asks a target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     Look,
@@ -24,7 +24,7 @@ enum Step {
 const STEPS: [Step; 6] =
     [Step::Look, Step::Capacity, Step::Length, Step::Create, Step::Write, Step::Finish];
 
-/// A place whose server may go: from a step on everything hangs, until the server is back.
+/// A server that may go: from a step on, every call hangs until the server is back.
 #[derive(Default)]
 struct Server {
     state: Mutex<State>,
@@ -73,7 +73,7 @@ impl Server {
         late.into_iter().for_each(|late| late());
     }
 
-    /// The ticket of what hangs until it is back.
+    /// Returns the ticket of an operation that hangs until the server is back.
     fn later<T: Send + 'static>(
         &self,
         what: impl FnOnce() -> Ticket<T> + Send + 'static,
@@ -174,7 +174,7 @@ impl Remotes {
             };
             let name = format!("target {id}");
             let (bounds, observer) = (Bounds::default(), Arc::new(NoObserver));
-            // Only the time of those that hang passes: in no other way can one seem to be silent.
+            // Time passes only for targets that hang: no other one can seem to be silent.
             let watch = TargetWatch::ticked(name, bounds, observer, Arc::new(look));
             let world = FaultWorld::new();
             let member = Member::new(id, Arc::new(Remote(world.target(), server.clone())));
@@ -195,14 +195,14 @@ impl Remotes {
         Remotes { servers, watches, pool }
     }
 
-    /// Saves, as far as a pool has a part in it. Time passes for targets that are gone.
+    /// Does the pool's part of a save. Time passes for targets that are gone.
     fn save(&self, number: u32) -> Result<(Vec<PackExtent>, Vec<Vec<u8>>)> {
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
                     for (server, watch) in self.servers.iter().zip(&self.watches) {
-                        // Under its lock: it does not come back meanwhile.
+                        // Under its lock, so that it does not come back meanwhile.
                         let state = server.state.lock().unwrap();
                         if state.is_gone {
                             watch.tick(Instant::now() + Duration::from_secs(1000));
@@ -237,7 +237,7 @@ impl Remotes {
     }
 }
 
-/// The first save waits, and no other one does; what hung and comes back is used again.
+/// The first save waits, and no other one does; a target that hung and is back is used again.
 #[test]
 fn saves_go_on_without_targets_that_do_not_answer() {
     let cases = [
@@ -268,7 +268,8 @@ fn saves_go_on_without_targets_that_do_not_answer() {
             check(&remotes.pool, &third.0, &third.1, &what);
             assert!(remotes.is_whole(4), "{what}");
             assert!(!remotes.is_whole(3), "{what}");
-            // Shards whose end was given up may be there all the same: they are those that a repair would make.
+            // Shards that were given up at their end may be there all the same: they equal those
+            // that a repair makes.
             for number in [2, 3] {
                 remotes.pool.mend_pack(pack(number), true, &[]).unwrap();
                 assert!(remotes.is_whole(number), "{what}");
@@ -277,7 +278,7 @@ fn saves_go_on_without_targets_that_do_not_answer() {
     }
 }
 
-/// Without redundancy to spare the save ends, and says for which target.
+/// Without redundancy to spare, the save ends, and names the target.
 #[test]
 fn a_save_that_needs_a_silent_target_names_it() {
     let full = Redundancy { writes: Writes::Full, ..Redundancy::mirror(2) };

@@ -1,4 +1,5 @@
-//! What the tests share: servers, a proxy in front of them that does what networks do, and shards.
+//! Shared parts of the tests: servers, a proxy before them that imitates network faults, and
+//! shards.
 #![allow(dead_code)] // each test needs a part of it
 
 pub mod proxy;
@@ -18,25 +19,25 @@ use std::time::Duration;
 pub const PAGE: usize = 4096;
 
 impl Server {
-    /// A place of its own in the bucket, each time.
+    /// Returns a new prefix in the bucket at each call.
     pub fn pool_url(&self) -> S3Url {
         url_at(self.address())
     }
 }
 
-/// A place of its own in the bucket of the server that is reached at `address`.
+/// Returns a new prefix in the bucket of the server at `address`.
 pub fn url_at(address: SocketAddr) -> S3Url {
     place_at_url(&format!("http://{address}"))
 }
 
-/// The same by the server's URL.
+/// Returns a new prefix in the bucket of the server with this URL.
 pub fn place_at_url(url: &str) -> S3Url {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let prefix = format!("a,b=c+d@e/p_{}.x", NEXT.fetch_add(1, Ordering::Relaxed));
     named_url(&format!("s3://{BUCKET}/{prefix}"), url, SECRET)
 }
 
-/// The place `name` on the server at `url`, with the key `secret`.
+/// Returns the location `name` on the server at `url`, with the key `secret`.
 pub fn named_url(name: &str, url: &str, secret: &str) -> S3Url {
     S3Url::parse(name).expect("a place").with_variables([
         ("AWS_ENDPOINT_URL", url),
@@ -61,7 +62,7 @@ pub fn buffer_of(bytes: &[u8]) -> SharedBuf {
     buffer.share()
 }
 
-/// Writes `bytes` as the packer does: containers behind the header, then the header.
+/// Writes `bytes` as the packer does: containers after the header, then the header.
 pub fn write_all(writer: &mut dyn ShardWriter, bytes: &[u8], container: usize) -> Result<()> {
     let mut tickets = Vec::new();
     let mut at = PAGE.min(bytes.len());
@@ -86,7 +87,7 @@ pub fn get(target: &dyn Target, shard: ShardName, at: usize, bytes: usize) -> Re
     got.map(|buffer| buffer.to_vec()).map_err(Into::into)
 }
 
-/// Waits for something that happens in the background.
+/// Waits until a condition holds that the background makes true.
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = std::time::Instant::now() + Duration::from_secs(120);
     while !is_so() {

@@ -5,26 +5,26 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 
-/// What is done to a request.
+/// Fault that the proxy applies to a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// Nothing.
+    /// No fault.
     None,
-    /// It never comes to the server.
+    /// The request never reaches the server.
     LoseRequest,
-    /// The server does what it is told, and its reply never comes back.
+    /// The server does the request, but its reply never comes back.
     LoseReply,
-    /// Only so many bytes of the reply come back.
+    /// Only this number of bytes of the reply come back.
     CutReply(usize),
-    /// It is refused with this status, and never comes to the server.
+    /// The proxy refuses it with this status; it never reaches the server.
     Refuse(u16),
-    /// The last bit of its body comes to the server changed.
+    /// The server gets its body with the last bit flipped.
     FlipBit,
-    /// It waits here until [`Proxy::let_go`] is called.
+    /// It waits in the proxy until [`Proxy::let_go`] is called.
     Hold,
 }
 
-/// What is done to a request, by its method and target ("/bucket/key?query").
+/// Chooses the fault of a request, by its method and target ("/bucket/key?query").
 type Rule = Box<dyn FnMut(&str, &str) -> Fault + Send>;
 
 /// Passes requests on to a server.
@@ -34,10 +34,10 @@ pub struct Proxy {
     held: Arc<Held>,
 }
 
-/// Requests that wait.
+/// Requests that the proxy holds.
 #[derive(Default)]
 struct Held {
-    /// How many there were so far, and whether they may go on.
+    /// Number of requests held so far, and whether they may continue.
     state: Mutex<(usize, bool)>,
     changed: Condvar,
 }
@@ -53,7 +53,7 @@ impl Held {
 }
 
 impl Proxy {
-    /// A proxy in front of the server at `to`. Its threads end with the test.
+    /// Starts a proxy in front of the server at `to`. Its threads end with the test.
     pub fn before(to: SocketAddr) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("its address");
@@ -64,7 +64,7 @@ impl Proxy {
             for client in listener.incoming().flatten() {
                 let (rule, held) = shared.clone();
                 thread::spawn(move || {
-                    // A connection that breaks is no news here.
+                    // A connection that breaks is expected here.
                     let _ = pass_on(&client, to, &rule, &held);
                     let _ = client.shutdown(Shutdown::Both);
                 });
@@ -73,12 +73,12 @@ impl Proxy {
         Proxy { address, rule, held }
     }
 
-    /// How many requests were held so far.
+    /// Returns the number of requests held so far.
     pub fn held(&self) -> usize {
         self.held.state.lock().unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Lets those go on that are held, and holds no more.
+    /// Releases the held requests, and holds no more.
     pub fn let_go(&self) {
         self.held.state.lock().unwrap_or_else(PoisonError::into_inner).1 = true;
         self.held.changed.notify_all();
@@ -88,12 +88,12 @@ impl Proxy {
         self.address
     }
 
-    /// From now on does `rule` to requests.
+    /// Applies `rule` to requests from now on.
     pub fn spoil(&self, rule: impl FnMut(&str, &str) -> Fault + Send + 'static) {
         *self.rule.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(rule);
     }
 
-    /// Does `fault` to the next request that `matches`, and nothing to others.
+    /// Applies `fault` to the next request that `matches`, and none to others.
     pub fn spoil_once(
         &self,
         fault: Fault,
@@ -113,7 +113,7 @@ impl Proxy {
     }
 }
 
-/// Passes one request on, and its reply back: the server closes the connection behind it.
+/// Passes one request on, and its reply back: the server closes the connection after it.
 fn pass_on(
     mut client: &TcpStream,
     to: SocketAddr,
@@ -146,7 +146,7 @@ fn pass_on(
     .map(drop)
 }
 
-/// A request with its body, whose length it tells.
+/// Reads a request with its body, whose length it states.
 fn read_request(mut client: &TcpStream) -> io::Result<Vec<u8>> {
     let mut request = Vec::new();
     let mut chunk = vec![0; 64 << 10];

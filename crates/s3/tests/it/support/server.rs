@@ -13,7 +13,7 @@ pub const BUCKET: &str = "ckpt";
 pub const ACCESS: &str = "outlive";
 pub const SECRET: &str = "outlive-secret";
 
-/// A server of our own, with one bucket. It ends with this value.
+/// A server of the test's own, with one bucket. It ends when this value is dropped.
 pub struct Server {
     kind: Kind,
     program: PathBuf,
@@ -30,25 +30,26 @@ enum Kind {
 }
 
 impl Server {
-    /// A sound server; `None` if this machine cannot build it. Then the test is skipped, but in CI it
-    /// fails.
+    /// Starts a sound server; `None` if this machine cannot build it. Then the test is skipped, but
+    /// in CI it fails.
     pub fn versitygw() -> Option<Server> {
         Server::new(Kind::Versitygw, "versitygw", &[])
     }
 
-    /// The same, for measurements: it keeps connections. The proxy takes one request a connection.
+    /// Starts a sound server for measurements: it keeps connections. The proxy needs one request a
+    /// connection.
     pub fn fast() -> Option<Server> {
         Server::new(Kind::Versitygw, "versitygw", &["--keep-alive"])
     }
 
-    /// The same over https, with `cert.pem` and `key.pem` of `dir`.
+    /// Starts a sound server over https, with `cert.pem` and `key.pem` of `dir`.
     pub fn with_tls(dir: &Path) -> Option<Server> {
         let file = |name| dir.join(name).to_string_lossy().into_owned();
         let arguments = ["--cert", &file("cert.pem"), "--key", &file("key.pem")];
         Server::new(Kind::Versitygw, "versitygw", &arguments)
     }
 
-    /// A server whose conditional put is broken.
+    /// Starts a server whose conditional put is broken.
     pub fn s3s_fs() -> Option<Server> {
         Server::new(Kind::S3sFs, "s3s-fs", &[])
     }
@@ -69,7 +70,7 @@ impl Server {
         let root = Arc::new(tempfile::tempdir().expect("a temporary directory"));
         fs::create_dir_all(root.path().join("buckets").join(BUCKET)).expect("a bucket");
         let program = PathBuf::from(String::from_utf8_lossy(&found.stdout).trim());
-        // Somebody else may take the port before the server does; then it takes another.
+        // Another process may take the port before the server does; then it takes another port.
         let started = (0..10).find_map(|_| {
             let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
             let address = free.local_addr().expect("its address");
@@ -95,7 +96,7 @@ impl Server {
         format!("http://{}", self.address)
     }
 
-    /// Ends it as a power cut does.
+    /// Kills the server, as a power cut would.
     pub fn stop(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().expect("it was running");
@@ -103,12 +104,12 @@ impl Server {
         }
     }
 
-    /// Starts it again with what it had.
+    /// Restarts the server with its data.
     pub fn start(&mut self) {
         assert!(self.try_start(), "the port is free again");
     }
 
-    /// Starts it and waits until it takes connections; false if it ends instead.
+    /// Starts the server and waits until it accepts connections; returns false if it ends instead.
     fn try_start(&mut self) -> bool {
         let buckets = self.root.path().join("buckets");
         let mut command = Command::new(&self.program);
@@ -117,8 +118,8 @@ impl Server {
                 .args(["--access", ACCESS, "--secret", SECRET, "--quiet"])
                 .args(["--port", &self.address.to_string()])
                 .args(&self.arguments)
-                // Its metadata is in extended attributes. With --sidecar or --nometa conditional puts
-                // are not sound.
+                // Its metadata is in extended attributes. With --sidecar or --nometa, conditional
+                // puts are not sound.
                 .arg("posix")
                 .arg(buckets),
             Kind::S3sFs => command

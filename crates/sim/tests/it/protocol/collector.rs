@@ -1,4 +1,4 @@
-//! A gc: crates/store/src/gc. Its steps are those between which others may act.
+//! A gc: crates/store/src/gc. Other actors may act between its steps.
 
 use super::log::{Archive, Job, Manifest, PACKS_EACH, Packs, Record, each, only, pack};
 use super::{Lie, Protocol, World};
@@ -10,11 +10,12 @@ pub enum Phase {
     Away,
     /// It reads this job's log for the first time.
     Survey(u8),
-    /// It chooses what goes, and copies what is in use of that.
+    /// It chooses which packs go, and copies what is in use there.
     Plan,
     /// It finishes a copy, and goes on to visit or to append.
     Finish(Option<u8>),
-    /// It tells every job, and comes to this one; whether any was told in this round.
+    /// It reports to every job; next is this one. The flag says whether this round appended a
+    /// report.
     Visit(u8, bool),
     /// It reads this job's log again.
     Read(u8),
@@ -22,7 +23,7 @@ pub enum Phase {
     Check(u8),
     /// It appends its record.
     Append(u8),
-    /// Before it deletes, it makes sure again.
+    /// It makes sure again, before it deletes.
     CheckLast,
     Delete,
     Done,
@@ -34,10 +35,10 @@ pub struct Gc {
     pub phase: Phase,
     listed: Packs,
     unfinished: Packs,
-    /// The jobs as it last read them, and as it told them.
+    /// The jobs as of its last reading or report.
     jobs: [Option<Job>; 2],
     told: [bool; 2],
-    /// Places in use.
+    /// Packs in use.
     live: Packs,
     named: [Packs; 2],
     condemned: Packs,
@@ -63,7 +64,7 @@ impl Gc {
         self.named[0] | self.named[1]
     }
 
-    /// What is named again must be said again.
+    /// A condemned pack that is named again must be reported again.
     fn hold_what_is_named(&self, job: &mut Job) {
         job.held &= !self.is_named();
         job.released &= !self.is_named();
@@ -73,13 +74,13 @@ impl Gc {
         self.jobs.iter().flatten().any(|job| job.has_in_progress(pack))
     }
 
-    /// What may be rewritten: any listed pack in use.
+    /// Returns the packs that may be rewritten: any listed pack in use.
     pub fn choices(&self) -> Vec<Option<u8>> {
         let live = each(self.listed & self.live).filter(|pack| !self.in_progress(*pack));
         live.map(Some).chain([None]).collect()
     }
 
-    /// Where somebody who visits goes next.
+    /// Returns the phase after a visit.
     fn next(&self, of: u8, news: bool) -> Phase {
         match (of, news) {
             (0, _) => Phase::Visit(1, news),
@@ -88,7 +89,7 @@ impl Gc {
         }
     }
 
-    /// What a job needs of condemned packs and nobody has copied yet.
+    /// Returns a condemned pack that a job needs and that has no copy yet.
     fn late(&self, world: &World, job: &Job) -> Option<u8> {
         let needed = job.manifests.iter().filter_map(|m| world.find(m.chunk, job.lists()));
         let mut needed = needed.filter(|place| self.condemned & only(*place) != 0);
@@ -99,8 +100,8 @@ impl Gc {
         world.find(world.chunks[place as usize], self.copies)
     }
 
-    /// One set of segments for a job's checkpoints: what is in use, where it is now. What is in packs
-    /// that were not listed stays named.
+    /// Returns one set of segments for a job's checkpoints: the chunks in use, at their present
+    /// packs. Packs that were not listed stay named.
     fn relist(&self, world: &World, lists: Packs) -> Packs {
         let mut seen = 0;
         let mut now = 0;
@@ -118,7 +119,7 @@ impl Gc {
 }
 
 impl World {
-    /// The next step of a gc; `choice` is what it rewrites, where it plans.
+    /// Takes the next step of a gc; `choice` is the pack that its plan rewrites.
     pub fn collect(&mut self, protocol: &Protocol, number: usize, choice: Option<u8>) {
         let mut gc = std::mem::take(&mut self.gcs[number]);
         let is_fenced = self.newest_gc != Some(number as u8);
@@ -140,7 +141,7 @@ impl World {
             Phase::Finish(then) => {
                 let own = only(pack(session(number), gc.packs - 1));
                 gc.phase = match then {
-                    // A later one took it for a left-over.
+                    // A later gc took it for a leftover.
                     _ if self.unfinished & own == 0 => Phase::Fenced,
                     Some(of) => Phase::Append(of),
                     None => Phase::Visit(0, false),
@@ -198,7 +199,8 @@ impl World {
         let mut jobs = std::mem::take(&mut gc.jobs);
         jobs.iter_mut().flatten().for_each(|job| gc.hold_what_is_named(job));
         gc.jobs = jobs;
-        // Unfinished ones are listed again behind the logs; what no open session has is left over.
+        // Unfinished packs are listed again after the logs; those without an open session are
+        // leftovers.
         gc.unfinished &= self.unfinished;
         let open: Vec<u8> = gc
             .jobs
@@ -221,7 +223,7 @@ impl World {
 
     fn copy(&mut self, protocol: &Protocol, gc: &mut Gc, number: usize, from: u8) {
         if self.finished & only(from) == 0 || gc.packs == PACKS_EACH {
-            gc.phase = Phase::Fenced; // it fails: another one has deleted that
+            gc.phase = Phase::Fenced; // it fails: another gc has deleted the pack
             return;
         }
         let own = pack(session(number), gc.packs);
@@ -265,8 +267,9 @@ impl World {
             let (session, last_epoch) = (job.session, job.last_epoch);
             let archive = Archive { session, last_epoch, condemned, manifests };
             self.logs[at].append(Record::Archive(archive));
-            // What an earlier gc has condemned and somebody names is taken back: that gc is fenced,
-            // and was before it could delete anything, or else nobody would name it.
+            // A checkpoint may name a pack that an earlier gc condemned; this takes the pack back.
+            // That gc is fenced, and was before it could delete: otherwise no checkpoint would name
+            // the pack.
             self.condemned[at] &= !gc.is_named();
         } else if !says_nothing {
             self.logs[at].append(Record::Sweep(anew));

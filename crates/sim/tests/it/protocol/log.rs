@@ -1,29 +1,29 @@
-//! What jobs' logs hold, and what each reader makes of it.
+//! The content of jobs' logs, and its meaning to each reader.
 
-/// A set of packs, a bit each.
+/// A set of packs, one bit each.
 pub type Packs = u32;
-/// A set of epochs, a bit each.
+/// A set of epochs, one bit each.
 pub type Epochs = u8;
 
-/// Packs that a session can write at most.
+/// Maximum number of packs that a session writes.
 pub const PACKS_EACH: u8 = 4;
 
-/// The pack that a session gives this number (rule 7).
+/// Returns the pack with this number in a session (rule 7).
 pub fn pack(session: u8, number: u8) -> u8 {
     session * PACKS_EACH + number
 }
 
-/// The set of one pack.
+/// Returns the set of one pack.
 pub fn only(pack: u8) -> Packs {
     1 << pack
 }
 
-/// The members of a set, in order.
+/// Returns the members of a set, in order.
 pub fn each(packs: Packs) -> impl Iterator<Item = u8> {
     (0..32).filter(move |pack| packs & only(*pack) != 0)
 }
 
-/// A checkpoint: one chunk, and the places where its segments say that chunks are.
+/// A checkpoint: one chunk, and the pack extents in its segments.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Manifest {
     pub session: u8,
@@ -31,7 +31,7 @@ pub struct Manifest {
     pub next_pack: u8,
     /// The chunk, named by the pack that it was first written to.
     pub chunk: u8,
-    /// Packs that its segments list, those of chunks that nobody needs any more as well.
+    /// Packs that its segments list, also those whose chunks are no longer needed.
     pub lists: Packs,
 }
 
@@ -53,7 +53,7 @@ pub struct Archive {
     pub manifests: Vec<Manifest>,
 }
 
-/// What a writer finds that others have done.
+/// Changes by others since a writer's last look.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Changes {
     pub condemned: Packs,
@@ -80,18 +80,18 @@ impl Changes {
     }
 }
 
-/// A log read to its end, as a gc sees it.
+/// A log that a gc has read to its end.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Job {
     pub number: u8,
-    /// Those that no prune has dropped, oldest first.
+    /// Manifests that no prune has dropped, oldest first.
     pub manifests: Vec<Manifest>,
     pub session: Option<(u8, bool)>,
     pub last_epoch: u8,
     pub pruned: bool,
-    /// Condemned before its writer appended something.
+    /// Packs condemned before the last append of the job's writer.
     pub released: Packs,
-    /// Condemned since.
+    /// Packs condemned since then.
     pub held: Packs,
 }
 
@@ -113,10 +113,10 @@ impl Job {
     }
 }
 
-/// A job's log. What is older than an archive is gone as soon as it is appended.
+/// A job's log. An archive deletes all older records at once.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Log {
-    /// Number of the newest record; the others' follow from it.
+    /// Number of the newest record; the numbers of the others follow from it.
     pub number: u8,
     pub records: Vec<Record>,
 }
@@ -161,7 +161,7 @@ impl Log {
         job
     }
 
-    /// What a writer that has seen the record `seen` finds.
+    /// Returns the changes since record `seen`.
     pub fn since(&self, seen: u8) -> Changes {
         let mut changes = Changes::default();
         let older = self.number as usize - self.records.len();
@@ -188,7 +188,7 @@ impl Log {
         changes
     }
 
-    /// Places that another save may share.
+    /// Returns the packs that another save may share.
     pub fn index(&self) -> Packs {
         let Job { held, released, .. } = self.read();
         self.read().lists() & !held & !released

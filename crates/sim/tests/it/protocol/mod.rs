@@ -1,12 +1,12 @@
-//! A model of how savers, prunes and collectors stay out of each other's way
-//! (docs/design/009-gc.md), checked in every state that its bounds allow. The explorer beside it runs
-//! the code itself along some thousands of schedules; this runs along all, of the rules alone.
+//! A model of how savers, prunes and collectors avoid harming each other (docs/design/009-gc.md),
+//! checked in every state within its bounds. The explorer runs the code itself along some thousands
+//! of schedules. This model runs along all schedules, but only of the rules.
 //!
-//! Each operation on a log or target is one step, and any actor may be held up before any step, for
-//! good as well: that is what a crash looks like to the others. Reading a log is one step, as a reader
-//! begins anew if it has changed; so is a conditional append with the look that follows if it is lost.
-//! What is bounded: two jobs with two programs each, two collectors without a lock, one chunk a
-//! checkpoint and one a pack, and what [`Bounds`] says. Segments are part of the manifests. Nothing is
+//! Each operation on a log or target is one step. Any actor may be held up before any step, also
+//! forever: to the others that looks like a crash. Reading a log is one step, as a reader begins
+//! again if the log has changed. A conditional append is one step with the look that follows if it
+//! is lost. Bounds: two jobs with two programs each, two collectors without a lock, one chunk in a
+//! checkpoint and one in a pack, and [`Bounds`]. Segments are part of the manifests. Nothing is
 //! damaged.
 
 mod collector;
@@ -18,26 +18,26 @@ use log::{Log, Manifest, PACKS_EACH, Packs, Record, each, only, pack};
 use saver::{Base, Phase as Saving, Saver, Step};
 use stateright::{Checker, Expectation, HasDiscoveries, Model, Property};
 
-/// What is left out of the protocol, to show that the model finds it.
+/// A broken rule of the protocol, to show that the model finds it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Lie {
-    /// Rule 2: a saver appends its manifest behind whatever is there.
+    /// Rule 2: a saver appends its manifest even if the log has changed.
     SaversAppendBlindly,
-    /// Rule 2: so does a collector.
+    /// Rule 2: a collector does so.
     CollectorsAppendBlindly,
-    /// Rule 3: what a collector has marked for a job holds although its record was lost.
+    /// Rule 3: a collector keeps its marks for a job although its record was lost.
     MarksOnce,
-    /// Rule 3: only jobs with an open session are told.
+    /// Rule 3: a collector reports only to jobs with an open session.
     TellsOnlyOpenJobs,
-    /// Rule 4: condemned packs are deleted at once.
+    /// Rule 4: a collector deletes condemned packs at once.
     DeletesWhatIsHeld,
-    /// Rule 6: a left-over is deleted although it was finished meanwhile.
+    /// Rule 6: a collector deletes a leftover although it was finished meanwhile.
     DeletesFinishedLeftOvers,
-    /// A collector makes sure that it is not fenced, and reads a job's log only then.
+    /// A collector makes sure that it is not fenced, and only then reads a job's log.
     ChecksBeforeItReads,
 }
 
-/// What a step may do wrong that no later state shows.
+/// A violation in a step that no later state shows.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Fault {
     FencedCommit,
@@ -45,13 +45,13 @@ enum Fault {
     NothingToRescue,
 }
 
-/// How much there is to do.
+/// The size of the model.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
-    /// Saves of each job's first program, which is at work at the beginning (with `None`, it has
-    /// ended), and of its second one, which restores and takes over, at any time.
+    /// Number of saves of each job's two programs. The first runs at the beginning; with `None`, it
+    /// has ended. The second restores and takes over, at any time.
     saves: [(Option<u8>, u8); 2],
-    /// Packs that a program writes at most.
+    /// Maximum number of packs that a program writes.
     packs: u8,
     prunes: u8,
     collectors: usize,
@@ -60,7 +60,7 @@ struct Bounds {
 #[derive(Clone, Debug)]
 struct Protocol {
     bounds: Bounds,
-    /// Packs are begun in one step and finished in another.
+    /// Whether packs begin in one step and are finished in another.
     unfinished: bool,
     lie: Option<Lie>,
 }
@@ -68,15 +68,15 @@ struct Protocol {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct World {
     logs: [Log; 2],
-    /// What a job's log has said to be condemned, and nobody has taken back.
+    /// Packs that a job's log condemned, without a later release.
     condemned: [Packs; 2],
-    /// The log of collectors: whose session is the newest.
+    /// The collector with the newest session in the log of collectors.
     newest_gc: Option<u8>,
     finished: Packs,
     unfinished: Packs,
-    /// What each pack holds, or held.
+    /// The content of each pack, present or deleted.
     chunks: [u8; 6 * PACKS_EACH as usize],
-    /// Two for each job, by session.
+    /// Two savers for each job, by session.
     savers: [Saver; 4],
     gcs: Vec<Gc>,
     prunes_left: u8,
@@ -102,7 +102,7 @@ impl World {
         packs < self.packs_max
     }
 
-    /// Packs that were ever begun.
+    /// Returns the packs that were ever begun.
     fn written(&self) -> Packs {
         let savers = self.savers.iter().map(|saver| saver.packs);
         let counts = savers.chain(self.gcs.iter().map(|gc| gc.packs));
@@ -110,14 +110,14 @@ impl World {
         counts.enumerate().flat_map(packs).sum()
     }
 
-    /// Where the listed segments say that a chunk is.
+    /// Returns the pack that has a chunk, by the listed segments.
     fn find(&self, chunk: u8, lists: Packs) -> Option<u8> {
         each(lists).find(|place| self.chunks[*place as usize] == chunk)
     }
 }
 
 impl Protocol {
-    /// What a collector does whose record was lost, or who meets a job late.
+    /// Returns the phase of a collector whose record was lost, or that learns of a job late.
     fn read_again(&self, of: u8) -> Collecting {
         match self.lie {
             Some(Lie::ChecksBeforeItReads) => Collecting::Check(of),
@@ -130,8 +130,8 @@ impl Model for Protocol {
     type State = World;
     type Action = Action;
 
-    /// Each job has one checkpoint. The first job had another one, which was dropped: its chunk lies in
-    /// a pack that is listed and dead.
+    /// Each job has one checkpoint. The first job had another one, which was dropped: its chunk is
+    /// in a pack that is listed and dead.
     fn init_states(&self) -> Vec<World> {
         let mut world = World {
             logs: Default::default(),
@@ -254,9 +254,9 @@ impl Model for Protocol {
     }
 }
 
-/// What is found when every state is checked. On one thread, so that it is always the same.
+/// The result of checking every state, on one thread, so that it is always the same.
 struct Found {
-    /// What happens sometimes.
+    /// Properties that hold sometimes.
     happens: Vec<&'static str>,
     /// Properties that do not hold, with the steps that lead there.
     fails: Vec<(&'static str, String)>,
@@ -298,7 +298,7 @@ fn assert_holds(bounds: Bounds, unfinished: bool) -> Vec<&'static str> {
     found.happens
 }
 
-/// Two collectors, and one program that saves once; the other job's has ended.
+/// Two collectors, and one program that saves once; the other job's program has ended.
 const OVERLAP: Bounds =
     Bounds { saves: [(Some(1), 0), (None, 0)], packs: 3, prunes: 0, collectors: 2 };
 
@@ -344,8 +344,8 @@ fn programs_take_over() {
     assert!(happens.contains(&"a save is mended"), "{happens:?}");
 }
 
-/// The bounds of a test: larger ones, which take minutes and gigabytes, if the environment says
-/// `OUTLIVE_MODEL=large`.
+/// Returns the bounds of a test: large ones, which take minutes and gigabytes, if the environment
+/// has `OUTLIVE_MODEL=large`.
 fn within(few: Bounds, many: Bounds) -> Bounds {
     match std::env::var("OUTLIVE_MODEL").as_deref() {
         Ok("large") => many,
@@ -354,7 +354,7 @@ fn within(few: Bounds, many: Bounds) -> Bounds {
     }
 }
 
-/// Each part of the protocol that is left out shows: something is lost, or about to be.
+/// Each broken rule shows: data is lost, or about to be.
 macro_rules! lies {
     ($($test:ident: $lie:ident, $unfinished:literal, $fails:literal;)*) => {$(
         #[test]

@@ -5,19 +5,19 @@ use super::{Fault, Lie, Protocol, World};
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Phase {
-    /// Nothing was read yet.
+    /// It has read nothing yet.
     #[default]
     Away,
-    /// It has restored the newest checkpoint, and opened no session yet.
+    /// It has restored the newest checkpoint, and not opened a session yet.
     Restored,
     Idle,
-    /// A save has begun: what others have done by then is absorbed.
+    /// A save has begun: it takes up the changes by others so far.
     Begun,
     /// Its pack is being written.
     Writing,
     /// The manifest is ready.
     Ready,
-    /// What was condemned meanwhile must be copied out of this pack first.
+    /// It must first copy the condemned chunk out of this pack.
     Rescue(u8),
     Closed,
     Fenced,
@@ -32,19 +32,19 @@ pub struct Base {
     pub as_of: u8,
 }
 
-/// Where a save has its chunk from.
+/// The source of a save's chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Hit {
-    /// It has written it.
+    /// The save has written it.
     #[default]
     None,
-    /// From where the segments of its base say.
+    /// The pack in the segments of its base.
     Base,
-    /// From a pack that another checkpoint lists.
+    /// A pack that another checkpoint lists.
     At(u8),
 }
 
-/// A save under way.
+/// A save in progress.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Draft {
     chunk: u8,
@@ -52,7 +52,7 @@ pub struct Draft {
     /// Packs of its own.
     own: Packs,
     lists: Packs,
-    /// What others have done since it began.
+    /// Changes by others since it began.
     seen: Changes,
     pub mended: bool,
 }
@@ -63,10 +63,10 @@ pub struct Saver {
     pub base: Option<Base>,
     /// The newest record that it knows.
     pub head: u8,
-    /// Changes that it has seen and not dealt with.
+    /// Changes that it has seen and not handled.
     pub pending: Changes,
     pub condemned: Packs,
-    /// The pool index: places that it may share. It is kept from one save to the next.
+    /// The pool index: packs that it may share. It is kept from one save to the next.
     pub index: Packs,
     pub packs: u8,
     pub saves_left: u8,
@@ -77,7 +77,7 @@ pub struct Saver {
 pub enum Step {
     /// Restores.
     Restore,
-    /// Opens a session, whoever else has one.
+    /// Opens a session, even if another one is open.
     Open,
     /// Begins a save.
     Begin,
@@ -85,7 +85,7 @@ pub enum Step {
     Index,
     /// Writes the chunk to a pack of its own.
     Write,
-    /// Finishes that.
+    /// Finishes that pack.
     Finish,
     /// Shares a chunk.
     Share(u8),
@@ -154,7 +154,7 @@ impl World {
                     saver.phase = Phase::Begun;
                 }
             }
-            // The logs of all jobs, and what they say is condemned; rule 1 has it behind `Open`.
+            // Reads the logs of all jobs, and their condemned packs; rule 1 puts it after `Open`.
             Step::Index => {
                 let found = self.logs[of].index() | self.logs[1 - of].index();
                 saver.index = found & !saver.condemned;
@@ -176,7 +176,7 @@ impl World {
             Step::Finish => {
                 let own = saver.draft.own;
                 if self.unfinished & own == 0 {
-                    saver.fail(); // somebody took it for a left-over
+                    saver.fail(); // a gc took it for a leftover
                 } else {
                     self.unfinished &= !own;
                     self.finished |= own;
@@ -219,7 +219,7 @@ impl World {
         self.savers[session as usize] = saver;
     }
 
-    /// Looks at the log. False if the session is over.
+    /// Looks at the log. Returns false if the session is over.
     fn look(&self, saver: &mut Saver, session: u8) -> bool {
         let log = &self.logs[(session / 2) as usize];
         if log.read().session.map(|(newest, _)| newest) != Some(session) {
@@ -253,7 +253,7 @@ impl World {
         if !self.look(saver, session) {
             return;
         }
-        // A prune by itself moves nothing. What it says is kept for the next save.
+        // A prune by itself moves nothing. Its changes are kept for the next save.
         if saver.pending.is_empty() {
             return;
         }
@@ -261,7 +261,7 @@ impl World {
         self.mend(saver);
     }
 
-    /// save/mend.rs.
+    /// Models save/rebase.rs.
     fn mend(&mut self, saver: &mut Saver) {
         let Draft { chunk, hit, own, seen, .. } = saver.draft;
         saver.condemned |= seen.condemned;
@@ -305,7 +305,7 @@ impl Saver {
         Draft { chunk, hit, lists, ..Draft::default() }
     }
 
-    /// `Writer::absorb`.
+    /// Models `Writer::absorb`.
     fn absorb(&mut self) {
         let changes = std::mem::take(&mut self.pending);
         self.base = self.base.filter(|base| changes.dropped & 1 << base.epoch == 0);
@@ -329,7 +329,7 @@ impl Saver {
         self.draft = Draft::default();
     }
 
-    /// What this save could not deal with, the next one must.
+    /// The next save must handle the changes that this one did not.
     fn fail(&mut self) {
         let mut changes = self.draft.seen;
         changes.then(std::mem::take(&mut self.pending));

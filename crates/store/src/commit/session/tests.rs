@@ -7,7 +7,8 @@ fn pool(world: &FaultWorld) -> Pool {
     Pool::new(config, world.target(), world.log(), Environment::system())
 }
 
-/// Something is missing, and the log cannot be read just now: nobody knows whether another has moved it.
+/// A pack is missing, and the log cannot be read now: it is unknown whether another process has
+/// moved the pack.
 #[test]
 fn nothing_is_called_damaged_while_nobody_knows_who_is_at_work() {
     let world = FaultWorld::new();
@@ -26,7 +27,8 @@ fn nothing_is_called_damaged_while_nobody_knows_who_is_at_work() {
     assert_eq!(head.blame(&pool, damaged()).kind(), ErrorKind::Fenced);
 }
 
-/// A collector that finds the close record takes the session for over, whatever its writer knows of that record.
+/// A collector that finds the close record treats the session as ended, even if its writer does not
+/// know of that record.
 #[test]
 fn a_session_is_not_used_again_once_its_end_has_begun() {
     for is_uncertain in [false, true] {

@@ -14,8 +14,8 @@ use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, Result, shown
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// An image of files whose segments and recipes of the listing have been read and verified.
-/// About 60 bytes of memory for each chunk.
+/// An image of files whose segments and listing recipes were read and verified. Takes about 60
+/// bytes of memory for each chunk.
 #[derive(Debug)]
 pub struct FilesImage {
     job: JobName,
@@ -28,15 +28,15 @@ pub struct FilesImage {
 }
 
 impl FilesImage {
-    /// Whether the checkpoint that `manifest` describes opens.
+    /// Returns whether the checkpoint that `manifest` describes opens.
     pub(crate) fn opens(pool: &Pool, job: &JobName, manifest: &Manifest) -> bool {
         FilesImage::open(pool, job, manifest.clone(), 0).is_ok()
     }
 
-    /// Opens the checkpoint that `manifest` describes, knowing the log up to record `as_of`.
+    /// Opens the checkpoint that `manifest` describes, as of record `as_of` of the log.
     ///
     /// # Errors
-    /// `Invalid` if it is not one of files, `Damaged` if any of its metadata is missing or wrong.
+    /// `Invalid` if it has no files, `Damaged` if any of its metadata is missing or wrong.
     pub fn open(pool: &Pool, job: &JobName, manifest: Manifest, as_of: u64) -> Result<FilesImage> {
         let epoch = manifest.epoch;
         FilesImage::open_inner(pool, job, manifest, as_of)
@@ -64,16 +64,17 @@ impl FilesImage {
         Ok(FilesImage { job, manifest, image, as_of, whereabouts, listing })
     }
 
-    /// The newest checkpoint of files that opens. Damaged ones are told and passed over.
+    /// Returns the newest checkpoint of files that opens. Warns of damaged ones and skips them.
     ///
     /// # Errors
-    /// What the log reports.
+    /// Errors of the log.
     pub fn newest(pool: &Pool, job: &JobName) -> Result<Option<FilesImage>> {
-        // A log may be long, and is read whole only if its newest checkpoint of files does not open.
+        // A log may be long. It is read as a whole only if its newest checkpoint of files does not
+        // open.
         if let Some(newest) = FilesImage::newest_at_once(pool, job)? {
             return Ok(newest);
         }
-        // What a scrub has found incomplete may open: the damage lies in chunks.
+        // An incomplete checkpoint may open: the damage is in chunks.
         let incomplete: HashSet<Epoch> = history(pool, job)?
             .filter(|entry| entry.incomplete)
             .filter_map(|entry| entry.manifest().map(|manifest| manifest.epoch))
@@ -95,7 +96,7 @@ impl FilesImage {
         }
     }
 
-    /// The same if nothing newer is damaged; `None` if something is.
+    /// Returns the same if no newer record is damaged; `None` if one is.
     fn newest_at_once(pool: &Pool, job: &JobName) -> Result<Option<Option<FilesImage>>> {
         let mut as_of = 0;
         for entry in history(pool, job)? {
@@ -114,32 +115,32 @@ impl FilesImage {
         Ok(Some(None))
     }
 
-    /// Its epoch.
+    /// Returns its epoch.
     pub fn epoch(&self) -> Epoch {
         self.manifest.epoch
     }
 
-    /// Its job.
+    /// Returns its job.
     pub fn job(&self) -> &JobName {
         &self.job
     }
 
-    /// Its image.
+    /// Returns its image.
     pub fn image(&self) -> &ImageRef {
         &self.image.reference
     }
 
-    /// The segments that listed what it needs when it was opened.
+    /// Returns the segments that listed its chunks when it was opened.
     pub(crate) fn segments(&self) -> &[SegmentRef] {
         &self.image.segments
     }
 
-    /// The manifest.
+    /// Returns the manifest.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// Where it is.
+    /// Returns the pool that stores it.
     pub fn pool(&self) -> &Pool {
         self.whereabouts.pool()
     }
@@ -148,30 +149,30 @@ impl FilesImage {
         self.as_of
     }
 
-    /// The places of chunks, as far as they are known.
+    /// Returns the pack extents of chunks, as far as they are known.
     pub(crate) fn extents(&self) -> Arc<PackExtents> {
         self.whereabouts.extents()
     }
 
-    /// Fingerprints of the recipes above the chunks of the listing.
+    /// Returns the fingerprints of the recipes above the chunks of the listing.
     pub fn listing_recipes(&self) -> &[Fingerprint] {
         &self.listing.recipes
     }
 
-    /// Reads chunks whole, wherever a gc has put them by now.
+    /// Reads whole chunks, also after a gc has moved them.
     ///
     /// # Errors
-    /// `Damaged` if one is missing, wrong, or not as long as its piece.
+    /// `Damaged` if a chunk is missing, wrong, or not as long as its piece.
     pub fn read(&self, pieces: &[Piece]) -> Result<Vec<Vec<u8>>> {
         self.whereabouts.read(pieces)
     }
 
-    /// Its items, in the order of the listing.
+    /// Returns its items, in the order of the listing.
     pub fn items(&self) -> Items {
         Items::new(&self.whereabouts, &self.listing, self.image.reference.regions)
     }
 
-    /// Says which checkpoint an error is about.
+    /// Adds the checkpoint to an error.
     pub fn context(&self, error: Error) -> Error {
         error.context(format!("checkpoint {} of job {}", self.epoch(), self.job))
     }
@@ -179,7 +180,7 @@ impl FilesImage {
     /// Calls `each` with the pieces of an item's content, in their order.
     ///
     /// # Errors
-    /// `Damaged` if a recipe is missing or wrong; what `each` reports.
+    /// `Damaged` if a recipe is missing or wrong; errors of `each`.
     pub fn pieces(&self, item: &Item, each: &mut dyn FnMut(Piece) -> Result<()>) -> Result<()> {
         match &item.content {
             Content::Empty | Content::Inline(_) => Ok(()),
@@ -196,7 +197,7 @@ impl FilesImage {
         }
     }
 
-    /// Where a chunk is.
+    /// Returns a chunk's pack extent.
     ///
     /// # Errors
     /// `Damaged` if it is in none of the segments, or not as long as its piece.
@@ -208,10 +209,10 @@ impl FilesImage {
         Ok(ReadItem { fp: piece.fp, extent })
     }
 
-    /// The same chunk where a gc has put it since, if one has.
+    /// Returns the same chunk at its new pack extent, if a gc has moved it.
     ///
     /// # Errors
-    /// What the log reports.
+    /// Errors of the log.
     pub fn moved(&self, wanted: &ReadItem) -> Result<Option<ReadItem>> {
         let find = |locator: &Locator| {
             let extent = locator.find(&wanted.fp).ok().filter(|extent| *extent != wanted.extent);
@@ -227,8 +228,8 @@ impl FilesImage {
         }
     }
 
-    /// Every chunk of the image with its place, once, recipes on the way; and what cannot be found
-    /// of the listing, of recipes and chunks.
+    /// Returns every chunk of the image once, with its pack extent. Also returns the errors for
+    /// parts of the listing, recipes and chunks that cannot be found.
     pub fn wanted(&self) -> (Vec<ReadItem>, Vec<Error>) {
         let mut seen: HashSet<Fingerprint> = HashSet::new();
         let (mut wanted, mut faults) = (Vec::new(), Vec::new());
@@ -258,7 +259,7 @@ impl FilesImage {
     }
 }
 
-/// What a file is called, for people.
+/// Returns the name of a file for messages.
 pub(crate) fn file_words(item: &Item) -> String {
     format!("\"{}\"", shown_path(&item.path))
 }

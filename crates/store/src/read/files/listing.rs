@@ -1,4 +1,4 @@
-//! Reads a listing item by item, and holds no more of it than a few chunks.
+//! Reads a listing item by item, and keeps only a few of its chunks in memory.
 
 use super::recipe::{Pieces, read_pieces};
 use super::whereabouts::Whereabouts;
@@ -8,13 +8,13 @@ use outlive_pool::Pool;
 use outlive_types::{Error, Fingerprint, Result};
 use std::sync::Arc;
 
-/// Chunks read in one go.
+/// Chunks that are read together.
 const CHUNKS_AT_ONCE: usize = 64;
 
-/// Where a listing's chunks are.
+/// The chunks of a listing.
 #[derive(Debug)]
 pub struct ListingChunks {
-    /// In their order: about 40 bytes for each hundred items.
+    /// The chunks in their order: about 40 bytes for each hundred items.
     pub chunks: Vec<Piece>,
     /// The recipes above them.
     pub recipes: Vec<Fingerprint>,
@@ -24,7 +24,7 @@ impl ListingChunks {
     /// Reads the recipes of the listing that a manifest names.
     ///
     /// # Errors
-    /// `Damaged` if one is missing or wrong.
+    /// `Damaged` if a recipe is missing or wrong.
     pub fn read(pool: &Pool, locator: &Locator, listing: TreeRef) -> Result<ListingChunks> {
         let mut recipes = Vec::new();
         let mut chunks = Vec::new();
@@ -46,14 +46,14 @@ pub struct Items {
     whereabouts: Arc<Whereabouts>,
     chunks: Arc<ListingChunks>,
     next: usize,
-    /// `None` when the listing is over.
+    /// `None` after the end of the listing.
     reader: Option<ListingReader>,
-    /// How many there must be.
+    /// Number of items that there must be.
     expected: u64,
 }
 
 impl Items {
-    /// The items of a listing, which must be `expected`.
+    /// Makes a reader of a listing, which must have `expected` items.
     pub fn new(
         whereabouts: &Arc<Whereabouts>,
         chunks: &Arc<ListingChunks>,
@@ -63,10 +63,10 @@ impl Items {
         Items { whereabouts, chunks, next: 0, reader: Some(ListingReader::new()), expected }
     }
 
-    /// The next item; `None` behind the last.
+    /// Returns the next item; `None` after the last one.
     ///
     /// # Errors
-    /// `Damaged` if a chunk is missing or wrong, or the listing is none.
+    /// `Damaged` if a chunk is missing or wrong, or the bytes are no listing.
     pub fn next_item(&mut self) -> Result<Option<Item>> {
         loop {
             let Some(reader) = &mut self.reader else { return Ok(None) };

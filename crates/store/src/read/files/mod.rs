@@ -1,4 +1,4 @@
-//! Reading images of files: the listing, recipes, and where the chunks are.
+//! Reads images of files: the listing, recipes, and the pack extents of chunks.
 
 mod image;
 mod listing;

@@ -1,4 +1,4 @@
-//! Parts of files: bytes a to b, verified, without the rest.
+//! Reads parts of files: bytes a to b, verified, without the rest.
 
 use super::FilesImage;
 use super::image::file_words;
@@ -7,14 +7,14 @@ use outlive_format::{Content, Item, Piece};
 use outlive_types::{Error, Result};
 use std::ops::Range;
 
-/// Chunks that are read and held at a time: at most so many bytes, or one chunk.
+/// Bytes of chunks that are read and kept at a time; a longer chunk is read alone.
 const AT_ONCE_BYTES: u64 = 8 << 20;
 
 impl FilesImage {
-    /// Finds an item by its path; `None` if there is none. Looks through the listing, in its order.
+    /// Finds an item by its path; `None` if there is none. Searches the listing in its order.
     ///
     /// # Errors
-    /// `Damaged` if the listing is.
+    /// `Damaged` if the listing is damaged.
     pub fn find(&self, path: &[u8]) -> Result<Option<Item>> {
         let mut items = self.items();
         while let Some(item) = items.next_item()? {
@@ -25,12 +25,12 @@ impl FilesImage {
         Ok(None)
     }
 
-    /// Reads the bytes of a file from `offset` on into all of `into`, wherever a gc has put them by now.
-    /// Every chunk that holds some of them is verified first.
+    /// Fills `into` with the bytes of a file from `offset` on, also after a gc has moved them.
+    /// Verifies first every chunk that has some of them.
     ///
     /// # Errors
-    /// `Invalid` for bytes beyond its end; `Damaged` if something is missing or wrong, then `into` holds
-    /// part of it.
+    /// `Invalid` for bytes beyond its end; `Damaged` if data is missing or wrong, and then `into`
+    /// has part of it.
     pub fn read_range(&self, item: &Item, offset: u64, into: &mut [u8]) -> Result<()> {
         let read = self.read_within(item, offset, into);
         read.map_err(|error| self.context(error.context(file_words(item))))
@@ -69,7 +69,7 @@ impl FilesImage {
         Ok(())
     }
 
-    /// The pieces of a range that are not zeros, each with its offset in the file.
+    /// Returns the pieces of a range that are not zeros, each with its offset in the file.
     fn within(&self, item: &Item, range: &Range<u64>) -> Result<Vec<(u64, Piece)>> {
         let mut found = match &item.content {
             Content::Empty | Content::Inline(_) => Vec::new(),

@@ -1,4 +1,4 @@
-//! Takes recipes apart without holding all of one.
+//! Reads recipes step by step, so that no recipe is in memory as a whole.
 
 use crate::index::Locator;
 use crate::index::ReadItem;
@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 /// Reads recipes, or the chunks of a listing: all of them at once, in container order.
 ///
 /// # Errors
-/// `Damaged` if one is missing, wrong, or not as long as `pieces` say (0: any length).
+/// `Damaged` if one is missing, wrong, or differs in length from its piece (0: any length).
 pub fn read_pieces(pool: &Pool, locator: &Locator, pieces: &[Piece]) -> Result<Vec<Vec<u8>>> {
     let wanted = pieces.iter().map(|piece| {
         let extent = locator.find(&piece.fp)?;
@@ -35,34 +35,35 @@ pub fn read_pieces(pool: &Pool, locator: &Locator, pieces: &[Piece]) -> Result<V
     }
 }
 
-/// Reads recipes: all of them at once, as [`read_pieces`] does.
+/// A function that reads recipes, all of them at once, as [`read_pieces`] does.
 pub type Read<'r> = dyn Fn(&[Piece]) -> Result<Vec<Vec<u8>>> + 'r;
 
-/// The error for a chunk that is not as long as a recipe or item says.
+/// Returns the error for a chunk whose length differs from its recipe or item.
 pub fn wrong_length(piece: &Piece, there: u32) -> Error {
     let Piece { fp, bytes } = piece;
     Error::damaged(format!("chunk {fp:?} has {there} bytes, not {bytes}"))
 }
 
-/// The pieces below a recipe, in the order of the stream. Holds the recipes of one node for each
-/// level.
+/// The pieces below a recipe, in the order of the stream. Keeps the recipes of one node for each
+/// level in memory.
 pub struct Pieces<'a> {
     read: &'a Read<'a>,
-    /// Recipes whose children are still to come, the deepest last; children of each, the next last.
+    /// Recipes whose children are still to come, the deepest level last; in each level the next one
+    /// last.
     open: Vec<(u8, Vec<OpenRecipe>)>,
     /// Called with each recipe's fingerprint.
     seen: &'a mut dyn FnMut(Fingerprint),
     pieces: std::vec::IntoIter<Piece>,
 }
 
-/// A recipe that was read, but not taken apart.
+/// A recipe that was read, but whose children were not.
 struct OpenRecipe(Recipe);
 
 impl<'a> Pieces<'a> {
-    /// The pieces below `root`.
+    /// Returns the pieces below `root`.
     ///
     /// # Errors
-    /// `Damaged` if it is missing or wrong, or the stream is not `bytes` long.
+    /// `Damaged` if `root` is missing or wrong, or the stream is not `bytes` long.
     pub fn of(
         read: &'a Read<'a>,
         root: Fingerprint,
@@ -76,7 +77,7 @@ impl<'a> Pieces<'a> {
         Ok(Pieces { read, open, seen, pieces: Vec::new().into_iter() })
     }
 
-    /// The next piece.
+    /// Returns the next piece.
     ///
     /// # Errors
     /// `Damaged` if a recipe is missing or wrong.
@@ -124,10 +125,10 @@ fn read_recipes(read: &Read<'_>, children: &[Piece], level: Option<u8>) -> Resul
         .collect()
 }
 
-/// Fingerprints of all recipes below `root`, itself included, without reading those of level 0.
+/// Calls `each` for `root` and all recipes below it, without reading those of level 0.
 ///
 /// # Errors
-/// `Damaged` if one is missing or wrong.
+/// `Damaged` if a recipe is missing or wrong.
 pub fn recipes_below(
     read: &Read<'_>,
     root: Piece,
@@ -148,11 +149,11 @@ pub fn recipes_below(
     Ok(())
 }
 
-/// The pieces below `root` that lie in a range of its stream, each with its offset in the stream. Reads
-/// only recipes above them, level by level.
+/// Returns the pieces below `root` in a range of its stream, each with its offset in the stream.
+/// Reads only the recipes above them, level by level.
 ///
 /// # Errors
-/// `Damaged` if one is missing or wrong.
+/// `Damaged` if a recipe is missing or wrong.
 pub fn pieces_within(
     read: &Read<'_>,
     root: Piece,

@@ -1,4 +1,4 @@
-//! What a checkpoint of files needs, for a gc.
+//! Finds the data that a checkpoint of files needs, for a gc.
 
 use super::listing::ListingChunks;
 use super::recipe::Pieces;
@@ -11,12 +11,12 @@ use outlive_types::{ErrorKind, Fingerprint, Result};
 /// Distinguishes recipes from nodes of page trees in `visited`.
 pub const RECIPE: u8 = 0x80;
 
-/// Finds every node and chunk that the listing at `root` needs. The locator must know all nodes, and
-/// the chunks of the listing itself.
+/// Finds every node and chunk that the listing at `root` needs. The locator must know all nodes,
+/// and the chunks of the listing itself.
 ///
 /// # Errors
-/// `Damaged` if the listing or a recipe is missing or wrong, unless `lost` takes that; what `needs`
-/// reports.
+/// `Damaged` if the listing or a recipe is missing or wrong, unless `lost` takes that; errors of
+/// `needs`.
 pub fn walk_files(
     pool: &Pool,
     locator: &Locator,
@@ -29,7 +29,7 @@ pub fn walk_files(
     }
     let walked = walk_listing(pool, locator, root, needs, &mut lost);
     match (walked, lost) {
-        // Whoever reads the listing comes no further either.
+        // A reader of the listing gets no further either.
         (Err(error), Some(lost)) if error.kind() == ErrorKind::Damaged => {
             lost(root.root);
             Ok(())
@@ -103,7 +103,7 @@ fn content(
     recipes.into_iter().try_for_each(&mut node)
 }
 
-/// Fingerprints of a listing's own chunks; the locator need only know nodes.
+/// Returns the fingerprints of a listing's own chunks; the locator needs to know only nodes.
 ///
 /// # Errors
 /// `Damaged` if a recipe is missing or wrong.

@@ -1,5 +1,5 @@
-//! Where a checkpoint's chunks are: as its segments said when it was opened and, when a gc has moved
-//! them since, as the log has it now.
+//! Pack extents of a checkpoint's chunks: those of its segments when it was opened, or those that
+//! the log has now, after a gc has moved chunks.
 
 use super::recipe::read_pieces;
 use crate::commit::history;
@@ -11,15 +11,15 @@ use outlive_pool::Pool;
 use outlive_types::{JobName, Result};
 use std::sync::Arc;
 
-/// The places of one checkpoint.
+/// The pack extents of one checkpoint.
 #[derive(Debug)]
 pub struct Whereabouts(Current<PackExtents>);
 
-/// The places as some record of the log had them.
+/// The pack extents as of some record of the log.
 #[derive(Debug)]
 pub struct PackExtents {
     segments: Vec<SegmentRef>,
-    /// The same in memory.
+    /// The entries of the segments, in memory.
     pub locator: Locator,
 }
 
@@ -30,10 +30,10 @@ impl PackExtents {
 }
 
 impl Whereabouts {
-    /// Loads the segments of a manifest, which record `as_of` was the last to change.
+    /// Loads the segments of a manifest, which are up to date as of record `as_of`.
     ///
     /// # Errors
-    /// `Damaged` if one is missing or wrong.
+    /// `Damaged` if a segment is missing or wrong.
     pub fn load(pool: &Pool, job: &JobName, manifest: &Manifest, as_of: u64) -> Result<Self> {
         let extents = PackExtents::load(pool, only_image(manifest)?.segments.clone())?;
         let (of, name, epoch) = (pool.clone(), job.clone(), manifest.epoch);
@@ -45,34 +45,34 @@ impl Whereabouts {
                 let has_moved = *there != seen.segments;
                 return has_moved.then(|| PackExtents::load(&of, there.clone())).transpose();
             }
-            // It was pruned.
+            // The checkpoint was pruned.
             Ok(None)
         };
         Ok(Whereabouts(Current::new(pool, job, as_of, extents, Box::new(reopen))))
     }
 
-    /// The pool.
+    /// Returns the pool.
     pub fn pool(&self) -> &Pool {
         self.0.pool()
     }
 
-    /// The places as far as they are known.
+    /// Returns the pack extents, as far as they are known.
     pub fn extents(&self) -> Arc<PackExtents> {
         self.0.get()
     }
 
-    /// Reads pieces as [`read_pieces`] does, wherever they are by now.
+    /// Reads pieces as [`read_pieces`] does, also after a gc has moved them.
     ///
     /// # Errors
-    /// As [`read_pieces`].
+    /// As for [`read_pieces`].
     pub fn read(&self, pieces: &[Piece]) -> Result<Vec<Vec<u8>>> {
         self.0.read(&mut |extents| read_pieces(self.pool(), &extents.locator, pieces))
     }
 
-    /// Whether there are other places than `seen` knows, after a look at the log.
+    /// Returns whether there are newer pack extents than `seen`, after a look at the log.
     ///
     /// # Errors
-    /// What the log reports.
+    /// Errors of the log.
     pub fn moved_since(&self, seen: &Arc<PackExtents>) -> Result<bool> {
         self.0.moved_since(seen)
     }

@@ -61,7 +61,7 @@ pub fn tuned_on(target: Arc<dyn Target>, change: impl Fn(&mut Tuning)) -> Pool {
     Pool::new(config, target, Arc::new(MemoryLog::new()), Environment::system())
 }
 
-/// Keeps the warnings that it is told.
+/// Keeps the warnings that it gets.
 #[derive(Debug, Default)]
 pub struct Warnings(pub Mutex<Vec<String>>);
 
@@ -136,7 +136,7 @@ impl Program {
     }
 }
 
-/// A sink of one vector a stream. Begins as rubbish: zeros must be written, too.
+/// A sink with one vector for each stream. Each begins as garbage: zeros must be written, too.
 pub struct Vectors(Vec<Mutex<Vec<u8>>>);
 
 impl Vectors {
@@ -188,7 +188,7 @@ pub fn regions_of(checkpoint: &MemoryImage, streams: &[Vec<u8>]) -> State {
         .collect()
 }
 
-/// Waits for something that comes by itself, however busy the machine is.
+/// Waits for an event that comes by itself, however busy the machine is.
 pub fn until(what: &str, is_so: impl Fn() -> bool) {
     let started = Instant::now();
     while !is_so() {
@@ -197,12 +197,12 @@ pub fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// The thread that asks, for [`is_asleep`].
+/// Returns the calling thread, for [`is_asleep`].
 pub fn this_thread() -> PathBuf {
     Path::new("/proc").join(std::fs::read_link("/proc/thread-self").unwrap())
 }
 
-/// Whether a thread sleeps: it waits for something.
+/// Whether a thread sleeps, as it does while it waits.
 pub fn is_asleep(thread: &Path) -> bool {
     let stat = std::fs::read_to_string(thread.join("stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('S'))
@@ -222,7 +222,7 @@ pub fn smooth(seed: u64, length: usize) -> Vec<u8> {
     (0..length.div_ceil(4)).flat_map(|at| value(at).to_le_bytes()).take(length).collect()
 }
 
-/// Memory; something happens before it is frozen.
+/// Memory with a call before its freeze.
 pub struct Interrupted<F> {
     pub inner: MemorySource,
     pub before: F,

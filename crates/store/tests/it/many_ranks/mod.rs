@@ -1,4 +1,4 @@
-//! Groups of many ranks that are threads, and what a commit costs them.
+//! Groups of many ranks that are threads, to measure the cost of a commit.
 
 use crate::common::{noise, small_config};
 use outlive_capture::{ChangeTracker, MemorySource, Region};
@@ -12,11 +12,11 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A log in a directory that counts how often it is listed.
+/// A log in a directory that counts its listings.
 #[derive(Debug)]
 struct Counting {
     medium: DirectoryMedium,
-    /// Of what rank 0 leaves, and of what the others leave.
+    /// Listings of rank 0's messages, and of the others'.
     lists: Arc<[AtomicU64; 2]>,
 }
 
@@ -55,7 +55,8 @@ impl LogMedium for Counting {
     }
 }
 
-/// Connects ranks that are threads. It wakes them once for each call, so thousands of them cost little.
+/// Connects ranks that are threads. It wakes them once for each call, so thousands of them cost
+/// little.
 #[derive(Debug)]
 struct Threads {
     rank: Rank,
@@ -113,14 +114,14 @@ impl Coordinator for Threads {
     }
 }
 
-/// What a save of so many ranks has taken from the moment when all had frozen, and how often the log was listed.
+/// Time of a save from the moment when all ranks had frozen, and the number of listings of the log.
 pub struct Measured {
     pub took: Duration,
-    /// By the ranks that look at what rank 0 leaves, and by rank 0.
+    /// Listings by the ranks that read rank 0's messages, and by rank 0.
     pub lists: [u64; 2],
 }
 
-/// So many ranks save `saves` times.
+/// Makes `ranks` ranks save `saves` times.
 pub fn measure(ranks: u32, saves: u64) -> Vec<Measured> {
     let dir = tempfile::tempdir().unwrap();
     let lists = Arc::<[AtomicU64; 2]>::default();

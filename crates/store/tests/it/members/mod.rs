@@ -1,4 +1,4 @@
-//! A program of several ranks in one process, step by step: its saves, and what must come back.
+//! A program of several ranks in one process, step by step: its saves, and its restored states.
 
 use crate::common::{State, Vectors, noise, regions_of};
 use outlive_capture::{ChangeTracker, MemorySource, Region};
@@ -13,7 +13,7 @@ use outlive_types::{Epoch, Frozen, JobName, PAGE_BYTES, Rank, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// One rank of a program, as its process has it.
+/// One rank of a program, as in its own process.
 pub struct Member {
     pub writer: RankWriter,
     pub tracker: Arc<ChangeTracker>,
@@ -78,7 +78,7 @@ impl Group {
         Ok((epoch, made))
     }
 
-    /// Commits what was made; each rank mends its image as often as something was moved.
+    /// Commits the images; each rank rebases its image whenever something was moved.
     pub fn commit(&mut self, epoch: Epoch, mut made: Vec<Made>) -> Result<usize> {
         let draft = CheckpointHeader { epoch, frozen_ns: epoch, ..CheckpointHeader::default() };
         let mut rounds = 1;
@@ -114,7 +114,7 @@ impl Group {
     }
 }
 
-/// What each rank has, some of it the same everywhere.
+/// Returns the state of each rank; some of it is the same everywhere.
 pub fn states(ranks: Rank, seed: u64) -> Vec<State> {
     let own = |rank: Rank| noise(seed * 1_000_000 + u64::from(rank), 40 * PAGE_BYTES);
     let state = |rank: Rank| {
@@ -143,7 +143,7 @@ pub fn gc(pool: &Pool) -> GcReport {
     collect(pool, &GcOptions { thoroughness, ..GcOptions::default() }).unwrap()
 }
 
-/// Every checkpoint of every rank is what it was.
+/// Checks that every checkpoint of every rank is unchanged.
 pub fn check(pool: &Pool, name: &str, all: &BTreeMap<Epoch, Vec<State>>, what: &str) {
     let job = job(pool, name);
     let epochs: Vec<Epoch> = job.epochs().unwrap().iter().map(|info| info.epoch).collect();

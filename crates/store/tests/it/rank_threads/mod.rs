@@ -14,10 +14,11 @@ use std::thread;
 use std::time::Duration;
 
 pub const RANKS: u32 = 3;
-/// So long that no rank that is there is missed.
+/// So long that no present rank is missed.
 pub const PATIENT: Duration = Duration::from_secs(3600);
 
-/// A coordinator that once tells its rank that a broadcast has failed, or does something before one.
+/// A coordinator that once reports a failed broadcast to its rank, or makes a call before a
+/// broadcast.
 pub struct Ear {
     pub inner: Arc<ThreadRank>,
     pub is_deaf: AtomicBool,
@@ -56,7 +57,7 @@ impl Coordinator for Ear {
     }
 }
 
-/// What a rank has at a step: each step other pages, and most of them stay.
+/// Returns the state of a rank at a step: each step changes other pages, and most of them stay.
 pub fn state(rank: Rank, step: u64) -> State {
     let mut big = noise(u64::from(rank), 40 * 4096);
     for step in 1..=step {
@@ -93,12 +94,12 @@ impl Program {
         self.job.save(&mut Interrupted { inner, before })?.wait(None).unwrap()
     }
 
-    /// The newest epoch, if it is whole and of that step.
+    /// Returns the newest epoch, which must be whole and of that step.
     pub fn restore(&self, step: u64) -> Epoch {
         self.restore_state(&state(self.rank, step))
     }
 
-    /// The newest epoch, if it is whole and of that state.
+    /// Returns the newest epoch, which must be whole and of that state.
     pub fn restore_state(&self, state: &State) -> Epoch {
         let mut attempt = |manifest: &_, as_of| {
             let image =

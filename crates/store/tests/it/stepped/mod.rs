@@ -1,5 +1,5 @@
-//! Pools whose every operation can be stopped at: a hook is called before each call of the target
-//! or the log, from whichever thread makes it.
+//! Pools whose every operation can be stopped: a hook is called before each call of the target or
+//! the log, from any thread.
 #![allow(dead_code)] // each test file uses its part
 
 use crate::common::pool_of;
@@ -27,12 +27,12 @@ impl Steps {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = (0, Some(Arc::new(hook)));
     }
 
-    /// How many operations there were.
+    /// Returns the number of operations.
     pub fn count(&self) -> u64 {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Bytes that were read from shards in all.
+    /// Returns the bytes that were read from shards in all.
     pub fn read_bytes(&self) -> u64 {
         self.1.load(Ordering::Relaxed)
     }
@@ -163,7 +163,7 @@ impl ManifestLog for SteppedLog {
     }
 }
 
-/// A pool in memory, seen by several processes.
+/// A pool in memory that several processes use.
 pub struct World {
     pub target: Arc<dyn Target>,
     pub log: Arc<dyn ManifestLog>,
@@ -174,12 +174,12 @@ impl World {
         World { target: Arc::new(MemoryTarget::new()), log: Arc::new(MemoryLog::new()) }
     }
 
-    /// The pool as a process has it.
+    /// Returns the pool as one process opens it.
     pub fn pool(&self) -> Pool {
         pool_of(self.target.clone(), self.log.clone())
     }
 
-    /// The same, its steps counted.
+    /// Returns the same, with its steps counted.
     pub fn stepped(&self, steps: &Steps) -> Pool {
         pool_of(
             Arc::new(SteppedTarget(self.target.clone(), steps.clone())),
@@ -188,7 +188,7 @@ impl World {
     }
 }
 
-/// A place where a thread stops until it is let through.
+/// A point where a thread stops until it is let through.
 #[derive(Clone, Default)]
 pub struct Gate(Arc<(Mutex<GateState>, Condvar)>);
 
@@ -209,7 +209,7 @@ impl Gate {
         }
     }
 
-    /// Waits until somebody stops here, or `over` says that nobody will.
+    /// Waits until a thread stops here, or until `over` returns true.
     pub fn wait_reached(&self, over: impl Fn() -> bool) {
         let mut state = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
         while !state.reached && !over() {
@@ -218,7 +218,7 @@ impl Gate {
         }
     }
 
-    /// Lets through whoever stops here, now and from now on.
+    /// Lets all threads through, now and from now on.
     pub fn open(&self) {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner).open = true;
         self.0.1.notify_all();
@@ -232,8 +232,8 @@ pub struct Stopped<T> {
 }
 
 impl<T: Send + 'static> Stopped<T> {
-    /// Does `work` in a pool of its own until its operation `op` comes for the time number `nth`, from
-    /// 0, while `when` holds.
+    /// Does `work` in a pool of its own until its operation `op` comes for the time number `nth`,
+    /// from 0, while `when` holds.
     pub fn at(
         world: &World,
         (op, nth): (&'static str, u64),
@@ -265,8 +265,8 @@ impl<T: Send + 'static> Stopped<T> {
     }
 }
 
-/// Lets one operation after the other fail, in every way, each in a pool of its own, until there is none
-/// more. `attempt` gets the pool and what fails, and answers whether it has failed.
+/// Makes one operation after the other fail, in every way, each in a pool of its own, until none is
+/// left. `attempt` gets the pool and the failure, and returns whether it has failed.
 pub fn at_each_failure(attempt: &mut dyn FnMut(&Pool, &str) -> bool) {
     for kind in [ErrorKind::Retry, ErrorKind::Full] {
         let (mut number, mut failures) = (0, 0);

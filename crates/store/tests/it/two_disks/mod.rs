@@ -23,7 +23,7 @@ impl Disks {
         Disks { world, is_away: Arc::default() }
     }
 
-    /// The pool as a new process has it.
+    /// Returns the pool as a new process opens it.
     pub fn pool(&self, tiers: TiersConfig, env: Environment) -> Pool {
         let (targets, log, _) = self.world.process_with(2);
         let config = PoolConfig { tiers, ..small_config() };
@@ -32,7 +32,7 @@ impl Disks {
         Pool::over(config, Vec::new(), log, env).with_table(Arc::new(table)).unwrap()
     }
 
-    /// The fast disk is not where it was, or back.
+    /// Takes the fast disk away, or brings it back.
     pub fn set_away(&self, is_away: bool) {
         self.is_away.store(is_away, Ordering::Relaxed);
         self.world.set_away(0, is_away);

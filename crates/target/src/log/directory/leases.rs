@@ -1,5 +1,6 @@
-//! Leases of a log in a directory: each is a lock on one byte of a file beside the jobs. The lock belongs to the open
-//! file (`F_OFD_SETLK`). So the kernel ends it with the last process that has the file open, however that process ends.
+//! Leases of a log in a directory. Each is a lock on one byte of a file beside the jobs. The lock
+//! belongs to the open file (`F_OFD_SETLK`). So the kernel ends it with the last process that has
+//! the file open, however that process ends.
 
 use super::locks::Locks;
 use crate::{Lease, LockGuard};
@@ -11,17 +12,18 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process;
 
-/// A name that no job's directory has: those are directories.
+/// A name that no job's directory has, as this is a file.
 pub(super) const LEASES: &str = ".leases.lock";
 
-/// Number of bytes among which a lease takes one at random, most of them beyond the end of the file.
+/// Number of bytes from which each lease takes one at random; most are beyond the end of the file.
 const BYTES: u64 = 1 << 62;
 
-/// Length of the random name in the file. A file that was deleted and made again has other locks and another name; so has
-/// the file of another log.
+/// Length of the random name in the file. The name shows whether the file is the same one: if the
+/// file is deleted and made again, or belongs to another log, its name and locks differ.
 const NAME_DIGITS: usize = 16;
 
-/// Names the lock of a lease, and says which processes see it: `NAME BYTE SYSTEM DEVICE REACH`, separated by spaces.
+/// Names the lock of a lease, and the processes that see it: `NAME BYTE SYSTEM DEVICE REACH`,
+/// separated by spaces.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Token {
     /// The name in the file.
@@ -30,28 +32,28 @@ struct Token {
     seen: Seen,
 }
 
-/// The place from which a process sees locks.
+/// The point from which a process sees locks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Seen {
     /// The boot id of the holder's kernel.
     system: String,
-    /// The file system as that kernel numbers it.
+    /// Number of the file system in that kernel.
     device: u64,
     reach: Reach,
 }
 
-/// Which processes see the locks of a file system.
+/// The processes that see the locks of a file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Reach {
     /// The processes of all hosts that use it.
     Shared,
     /// All processes that can use it, since one kernel at a time has it.
     Disk,
-    /// Processes below the same kernel, on the same device; of others nothing is known.
+    /// Only processes of the same kernel, on the same device; about others nothing is known.
     Local,
 }
 
-/// The words for them in tokens.
+/// The words for these in tokens.
 const REACHES: [(&str, Reach); 3] =
     [("shared", Reach::Shared), ("disk", Reach::Disk), ("local", Reach::Local)];
 
@@ -80,14 +82,15 @@ impl Token {
 }
 
 impl Seen {
-    /// Whether a process there sees the locks that are taken here, and the other way round.
+    /// Whether processes at each point see the locks taken at the other.
     fn is_also(&self, other: &Seen) -> bool {
         let is_one_kernel = self.system == other.system && self.device == other.device;
         is_one_kernel || self.reach == other.reach && self.reach != Reach::Local
     }
 }
 
-/// Takes a lease by a lock on a random byte; `None` where there are no such locks, or the file cannot be made.
+/// Takes a lease by a lock on a random byte. `None` if the system has no such locks, or the file
+/// cannot be made.
 pub(super) fn take(locks: &Locks, dir: &Path) -> Result<Option<Lease>> {
     let boxed = |(token, guard): (Token, Guard)| {
         let guard: LockGuard = Box::new(guard);
@@ -122,12 +125,13 @@ fn name_in(file: &File) -> Option<String> {
     String::from_utf8(name.to_vec()).ok()
 }
 
-/// The name in the file. A file without one gets one: it is new, or its maker was killed before it wrote the name.
+/// Returns the name in the file. Names a file without one: it is new, or its maker was killed
+/// before it wrote the name.
 fn make_name(file: &File) -> Option<String> {
     if let Some(name) = name_in(file) {
         return Some(name);
     }
-    // One process at a time writes it.
+    // One process at a time writes the name.
     fcntl(file, FcntlArg::F_OFD_SETLKW(&lock_of(BYTES, libc::F_WRLCK))).ok()?;
     let name = name_in(file).or_else(|| {
         let name = format!("{:016x}", random());
@@ -154,7 +158,7 @@ fn lock_of(byte: u64, kind: libc::c_int) -> libc::flock {
     }
 }
 
-/// Holds a lease. A forked child shares it, and must leave it to its parent.
+/// A hold on a lease. A forked child shares it, and must leave it to its parent.
 struct Guard {
     file: File,
     byte: u64,
@@ -169,7 +173,8 @@ impl Drop for Guard {
     }
 }
 
-/// The place from which this process sees the locks of a file in a directory; `None` if the system does not say.
+/// Returns the point from which this process sees the locks of a file in a directory. `None` if the
+/// system does not say.
 fn seen(dir: &Path, file: &File) -> Option<Seen> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let system = Some(boot.trim()).filter(|boot| !boot.is_empty())?.to_owned();
@@ -178,16 +183,17 @@ fn seen(dir: &Path, file: &File) -> Option<Seen> {
     Some(Seen { system, device: file.metadata().ok()?.dev(), reach })
 }
 
-/// What /proc/self/mountinfo says of the file system of a directory.
+/// Returns the reach of locks on the file system of a directory, by the text of
+/// /proc/self/mountinfo.
 fn reach(mounts: &str, dir: &Path) -> Reach {
-    // Before the hyphen the mount point is the fifth field; behind it are type, source and options.
+    // The mount point is the fifth field before the hyphen; type, source and options follow it.
     let mounted = mounts.lines().filter_map(|line| {
         let (mount, system) = line.split_once(" - ")?;
         let point = unescape(mount.split(' ').nth(4)?);
         let mut system = system.split(' ');
         dir.starts_with(&point).then_some((point, system.next()?, system.nth(1)?))
     });
-    // Of two at one place the later one is on top.
+    // Of two file systems at one mount point, the later one is on top.
     let Some((_, kind, options)) = mounted.max_by_key(|(point, ..)| point.as_os_str().len()) else {
         return Reach::Local;
     };
@@ -202,7 +208,7 @@ fn reach(mounts: &str, dir: &Path) -> Reach {
     }
 }
 
-/// A path as mountinfo writes it: spaces and the like are octal numbers behind backslashes.
+/// Decodes a path of mountinfo: spaces and the like are octal numbers behind backslashes.
 fn unescape(text: &str) -> PathBuf {
     let named = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
     PathBuf::from(named.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to)))
@@ -236,7 +242,7 @@ mod tests {
         assert_eq!(has_ended(dir.path(), &other.token), Some(false));
     }
 
-    /// A program may fork workers that end before it, and close the job while workers go on.
+    /// A program may fork workers that end before it, and may close the job while workers go on.
     #[test]
     fn a_forked_child_leaves_the_lease_to_its_parent() {
         let dir = tempfile::tempdir().unwrap();
@@ -257,7 +263,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (token, mut guard) = locked(dir.path());
         let token = token.to_text();
-        // A child has the open file, too, and then alone, as if it had taken the lease.
+        // First a child also has the open file, and then only it, as if it had taken the lease.
         let file = guard.file.try_clone().unwrap();
         let mut child =
             Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::from(file)).spawn().unwrap();
@@ -269,7 +275,8 @@ mod tests {
         assert_eq!(has_ended(dir.path(), &token), Some(true));
     }
 
-    /// A purge by age deletes files that are in use. Then nothing is known, and every writer counts as running.
+    /// A purge by age deletes files in use. Then nothing is known, and every writer counts as
+    /// running.
     #[test]
     fn of_a_file_that_was_deleted_and_made_again_nothing_is_known() {
         let dir = tempfile::tempdir().unwrap();
@@ -295,9 +302,9 @@ mod tests {
         };
         assert_eq!(elsewhere(&here.system, here.device, Reach::Local), Some(true));
         assert_eq!(elsewhere("another", here.device, Reach::Local), None);
-        // Another mount below the same kernel may have locks of its own.
+        // Another mount of the same kernel may have locks of its own.
         assert_eq!(elsewhere(&here.system, here.device + 1, Reach::Local), None);
-        // The holder saw a file system that shows locks to all; here it does not.
+        // The holder saw a file system that shows locks to all hosts; here it does not.
         assert_eq!(elsewhere("another", here.device, Reach::Shared), None);
         let seen = |system: &str, device, reach| Seen { system: system.to_owned(), device, reach };
         for reach in [Reach::Shared, Reach::Disk] {
@@ -313,7 +320,7 @@ mod tests {
         assert_eq!(Token::parse(&format!("{name} 4000000000000000 b 1 local")), None);
     }
 
-    /// Its maker was killed before it gave the file a name, or several writers come at once.
+    /// The maker was killed before it named the file, or several writers come at once.
     #[test]
     fn the_file_gets_one_name() {
         let dir = tempfile::tempdir().unwrap();
@@ -344,7 +351,7 @@ mod tests {
         let lustre = "41 22 0:45 / /my\\040scratch rw - lustre mgs@tcp:/fs rw,flock,lazystatfs\n";
         assert!(shared(lustre, "/my scratch/pool/log"));
         assert!(!shared(&lustre.replace(",flock", ",localflock"), "/my scratch/pool/log"));
-        // Another one is mounted above, or below.
+        // Another file system is mounted above or below.
         let above = format!("{nfs}42 40 8:2 / /data/local rw - xfs /dev/sdb rw\n");
         assert!(!shared(&above, "/data/local/log"));
         assert!(!shared(&format!("{nfs}43 40 8:2 / /data rw - xfs /dev/sdb rw\n"), "/data/log"));

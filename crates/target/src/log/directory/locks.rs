@@ -1,5 +1,5 @@
-//! Locks of a log in a directory: `flock(2)` on two files beside the jobs. The kernel ends them with
-//! the process that holds them, however that ends.
+//! Locks of a log in a directory: `flock(2)` on two files beside the jobs. The kernel ends a lock
+//! with the process that holds it, however that process ends.
 
 use crate::owner::adopt_file;
 use crate::{Lock, LockGuard};
@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process;
 
-/// Names that no job's directory has: those are directories.
+/// Names that no job's directory has, as these are files.
 const COLLECTING: &str = ".collecting.lock";
 const READING: &str = ".reading.lock";
 
@@ -24,8 +24,8 @@ impl Locks {
         Locks { dir }
     }
 
-    /// Makes the files of the locks, with a job's first record. A reader that may not write here could
-    /// not make them, and could not hold what it reads.
+    /// Makes the files of the locks, with a job's first record. A reader without write permission
+    /// could not make them, and so could not protect the packs that it reads.
     pub(super) fn make_all(&self) {
         for name in [COLLECTING, READING] {
             let path = self.dir.join(name);
@@ -46,7 +46,7 @@ impl Locks {
 
     pub(super) fn reading(&self) -> Result<Option<LockGuard>> {
         let Some(file) = self.open(READING)? else { return Ok(None) };
-        // Whoever has it alone only wants to know whether somebody reads, and lets go at once.
+        // An exclusive holder only checks whether there are readers, and releases the lock at once.
         match self.lock(&file, READING, FlockOperation::LockShared)? {
             Answer::Taken => Ok(Some(Guard::boxed(file))),
             Answer::Busy | Answer::Unsupported => Ok(None),
@@ -66,7 +66,7 @@ impl Locks {
                 Ok(()) => Ok(Answer::Taken),
                 Err(Errno::INTR) => continue,
                 Err(Errno::WOULDBLOCK) => Ok(Answer::Busy),
-                // File systems that know no locks, or cannot reach whoever keeps them.
+                // The file system has no locks, or cannot reach its lock server.
                 Err(Errno::NOSYS | Errno::NOTSUP | Errno::NOLCK | Errno::INVAL | Errno::BADF) => {
                     Ok(Answer::Unsupported)
                 }
@@ -77,11 +77,11 @@ impl Locks {
         }
     }
 
-    /// The file of a lock, made if need be; `None` if this user can neither open nor make it, or there
-    /// is no log yet.
+    /// Opens the file of a lock, and makes it if needed. `None` if this user can do neither, or the
+    /// log does not exist yet.
     pub(super) fn open(&self, name: &str) -> Result<Option<File>> {
         let path = self.dir.join(name);
-        // Over NFS only a file that is open for writing can be locked against others.
+        // Over NFS, only a file that is open for writing can have an exclusive lock.
         let for_both = OpenOptions::new().read(true).write(true).open(&path);
         let opened = for_both.or_else(|error| match error.kind() {
             io::ErrorKind::NotFound => self.make(&path),
@@ -100,7 +100,7 @@ impl Locks {
         }
     }
 
-    /// Whoever may use the log may use its locks.
+    /// Every user of the log may use its locks.
     fn make(&self, path: &Path) -> io::Result<File> {
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create(true).truncate(false).open(path)?;
@@ -115,7 +115,7 @@ enum Answer {
     Unsupported,
 }
 
-/// Lets go of a lock. A forked child shares it, and must leave it to its parent.
+/// A hold on a lock. A forked child shares it, and must leave it to its parent.
 struct Guard {
     file: File,
     pid: u32,
@@ -139,8 +139,8 @@ impl Drop for Guard {
 mod tests {
     use super::*;
 
-    /// A forked child has the open file of its parent, and another process number. A program that
-    /// loads lazily must not become invisible to a gc when a child of it ends.
+    /// A forked child has its parent's open file, and another process number. A program with a lazy
+    /// restore must stay visible to a gc when its child ends.
     #[test]
     fn a_forked_child_that_ends_leaves_the_lock_to_its_parent() {
         let dir = tempfile::tempdir().unwrap();

@@ -3,7 +3,7 @@ use crate::durable::{link_new, rename_new};
 use crate::{Append, DirectoryLog, ManifestLog, Previous};
 use outlive_types::ErrorKind;
 
-/// Appends behind the record `previous` as it is there now.
+/// Appends behind record `previous` as it is in the log now.
 fn append(log: &DirectoryLog, job: &JobName, previous: u64, record: &[u8]) -> Result<Append> {
     let behind = log.read(job, previous).map_or(Previous::NONE, |r| Previous::of(previous, &r));
     log.append_if(job, behind, record)
@@ -49,7 +49,7 @@ fn foreign_files_are_ignored() {
     assert_eq!(append(&log, &job("x"), 1, b"two").unwrap(), Append::Done);
 }
 
-/// Who may only read a pool could not make them, and could not hold what it reads.
+/// A user who may only read the pool cannot make the files, and so cannot lock what it reads.
 #[test]
 fn the_first_record_makes_the_files_of_the_locks() {
     let root = tempfile::tempdir().unwrap();
@@ -60,7 +60,7 @@ fn the_first_record_makes_the_files_of_the_locks() {
     assert_eq!(names, [".collecting.lock", ".reading.lock", "x"]);
 }
 
-/// Two handles stand for two processes.
+/// Two handles act as two processes.
 #[test]
 fn handles_on_one_directory_are_one_log() {
     let root = tempfile::tempdir().unwrap();
@@ -73,7 +73,7 @@ fn handles_on_one_directory_are_one_log() {
     assert_eq!(append(&ours, &job("x"), 0, b"anew").unwrap(), Append::Done);
 }
 
-/// Somebody has removed the log between the two steps of an append: that is not committed.
+/// Another program removes the log between the two steps of an append: then nothing is committed.
 #[test]
 fn what_has_vanished_is_not_durable() {
     let root = tempfile::tempdir().unwrap();
@@ -85,7 +85,7 @@ fn what_has_vanished_is_not_durable() {
     ours.sync(&job("y")).unwrap();
 }
 
-/// The second way of publishing, for file systems without links, keeps the promise too.
+/// The second way to publish, for file systems without links, never replaces either.
 #[test]
 fn renaming_never_replaces() {
     let root = tempfile::tempdir().unwrap();
@@ -101,7 +101,7 @@ fn renaming_never_replaces() {
     assert_eq!(fs::read(&to).unwrap(), b"new");
 }
 
-/// What killed writers have left goes when the log is pruned; one that is at work writes again.
+/// A prune removes the leftovers of killed writers; a writer in progress writes again.
 #[test]
 fn left_overs_go_when_the_log_is_pruned() {
     let root = tempfile::tempdir().unwrap();
@@ -119,7 +119,7 @@ fn left_overs_go_when_the_log_is_pruned() {
     assert_eq!(file_names(&ours.medium.dir_of(&job)).unwrap().len(), 2, "no temporary is left");
 }
 
-/// A place whose disk is not mounted any more: nothing is made below the mount point.
+/// A replica whose disk is no longer mounted: the medium makes nothing below the mount point.
 #[test]
 fn a_directory_that_vanishes_is_not_made_again() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Asks several places at once, and waits no longer for the slow ones than it must.
+//! Asks several replicas at once, and waits for slow ones only as long as needed.
 
 use super::who::Asker;
 use crate::LogMedium;
@@ -9,44 +9,45 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long nothing is decided without a place that does not answer.
+/// Longest wait for a replica that does not answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Once enough have answered, the others are given as long again, and at least this long: a place that is
-/// well is to have all records.
+/// Once enough have answered, the others get the same time again, and at least this: a healthy
+/// replica should have all records.
 const GRACE_MIN: Duration = Duration::from_millis(50);
 
-/// A place that takes so long to say that it cannot answer is left alone for a while.
+/// A replica that takes this long to fail is left alone for a while.
 const SLOW_TO_FAIL: Duration = Duration::from_millis(200);
 const LEFT_ALONE: Duration = Duration::from_secs(5);
 
-/// How places are asked.
+/// The way of asking replicas.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Asking {
-    /// All at once, by threads; one that hangs is left alone until it answers.
+    /// All at once, by threads; a replica that hangs is left alone until it answers.
     AtOnce,
     /// One after the other, by the calling thread.
     InTurn,
 }
 
-/// One place.
+/// One log replica.
 #[derive(Clone)]
 pub(super) struct Replica {
     pub medium: Arc<dyn LogMedium>,
     asker: Asker,
-    /// Why it is not to be asked now. Only ever tried: a forked child may inherit it locked.
+    /// The reason to leave it alone now. Uses `try_lock` only: a forked child may inherit the lock
+    /// in use.
     trouble: Arc<Mutex<Option<Alone>>>,
 }
 
-/// Why a place is not asked.
+/// Why a replica is left alone.
 enum Alone {
-    /// It has not answered a question for which nobody waits any more.
+    /// A question has no answer yet, and its caller no longer waits.
     Until(Arc<AtomicBool>),
-    /// It has failed, slowly.
+    /// The replica failed, slowly.
     For(Instant),
 }
 
-/// Says that a question is over, however it has ended.
+/// Marks a question as over when it is dropped.
 struct Over(Arc<AtomicBool>);
 
 impl Drop for Over {
@@ -55,7 +56,7 @@ impl Drop for Over {
     }
 }
 
-/// What one place is asked.
+/// A question to one replica.
 pub(super) type Question<T> = Box<dyn FnOnce(&dyn LogMedium) -> Result<T> + Send>;
 
 impl Replica {
@@ -88,7 +89,7 @@ impl fmt::Debug for Replica {
     }
 }
 
-/// Asks places, each another question. `told` hears each answer, and says whether enough are in.
+/// Asks each replica its question. `told` gets each answer, and returns whether enough came.
 pub(super) fn ask<T: Send + 'static>(
     asking: Asking,
     questions: Vec<(usize, &Replica, Question<T>)>,
@@ -113,7 +114,7 @@ pub(super) fn ask<T: Send + 'static>(
         let work = move || {
             let answer = asker.ask(&*medium, question);
             drop(over);
-            // Whoever has asked may have gone on.
+            // The caller may have gone on.
             let _ = to.send((number, answer));
         };
         match thread::Builder::new().name("outlive-log".to_owned()).spawn(work) {

@@ -1,4 +1,4 @@
-//! Places that were away: before one counts for a record, it has all records before that.
+//! Replicas that were away: before one counts for a record, it has all earlier records.
 
 use super::{Bytes, ROUND_BITS, ReplicatedLog, SETTLED, at};
 use crate::LogMedium;
@@ -7,8 +7,8 @@ use outlive_types::{JobName, Result};
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-/// Up to which number each place is known to have a job's records, durably. Only ever tried: a forked child
-/// may inherit it locked, and to find out again does no harm.
+/// The number up to which each replica surely has a job's records, durably. Uses `try_lock` only: a
+/// forked child may inherit the lock in use, and another check does no harm.
 #[derive(Debug)]
 pub(super) struct Caught {
     replicas: usize,
@@ -25,7 +25,7 @@ impl Caught {
         upto.unwrap_or_else(|| vec![0; self.replicas])
     }
 
-    /// These places have the records up to this one.
+    /// Notes that these replicas have the records up to this one.
     pub fn note(&self, job: &JobName, number: u64, replicas: impl IntoIterator<Item = usize>) {
         let Ok(mut upto) = self.upto.try_lock() else { return };
         let upto = upto.entry(job.clone()).or_insert_with(|| vec![0; self.replicas]);
@@ -34,11 +34,11 @@ impl Caught {
 }
 
 impl ReplicatedLog {
-    /// Sees to it that places have all records up to this number, durably, each of which has its number.
-    /// Answers which places do.
+    /// Makes replicas have all records up to this number, durably; each of these has its number.
+    /// Returns which replicas have them.
     ///
     /// # Errors
-    /// `Retry` if less than a majority of the places answer.
+    /// `Retry` if less than a majority of the replicas answer.
     pub(super) fn catch_up(&self, job: &JobName, number: u64) -> Result<Vec<bool>> {
         let mut have: Vec<bool> = self.caught.of(job).iter().map(|upto| *upto >= number).collect();
         if have.iter().all(|have| *have) {
@@ -50,7 +50,7 @@ impl ReplicatedLog {
             (0..self.replicas.len()).filter(|replica| !have[*replica]).collect();
         let newest = match numbers.last() {
             None => None,
-            // If it cannot be told without writing, everybody has to be looked at more closely.
+            // If a write is needed to find out, all replicas are checked more closely.
             Some(newest) => self.peek(job, *newest)?.map(|record| (*newest, record)),
         };
         let mut behind = Vec::new();
@@ -58,7 +58,7 @@ impl ReplicatedLog {
             let (job, newest, is_empty) = (job.clone(), newest.clone(), numbers.is_empty());
             let question: Question<bool> = Box::new(move |medium| match &newest {
                 Some((number, record)) => holds(medium, &job, *number, record),
-                // Nothing is there to be had; but is the place?
+                // There is nothing to compare; this checks whether the replica answers.
                 None => medium.list(&job).map(|_| is_empty),
             });
             (replica, &self.replicas[replica], question)
@@ -84,7 +84,7 @@ impl ReplicatedLog {
         Ok(have)
     }
 
-    /// Gives a place those of the records that it lacks, oldest first. With one it has all before.
+    /// Copies missing records to a replica, oldest first. A replica that has one has all before it.
     fn fill(&self, job: &JobName, replica: usize, numbers: &[u64]) -> Result<()> {
         let mut lacks = numbers.len();
         while lacks > 0 {
@@ -98,7 +98,7 @@ impl ReplicatedLog {
             lacks -= 1;
         }
         for number in &numbers[lacks..] {
-            // Since a later one is begun, it has its record, or was removed.
+            // Since a later number has begun, this one has its record, or was removed.
             let Some(record) = self.get(job, *number)? else { continue };
             let (job_there, record) = (job.clone(), Bytes::from(record));
             let register = at(*number, SETTLED);
@@ -111,7 +111,7 @@ impl ReplicatedLog {
         Ok(())
     }
 
-    /// Asks one place.
+    /// Asks one replica.
     pub(super) fn one<T: Send + 'static>(
         &self,
         replica: usize,
@@ -128,7 +128,7 @@ impl ReplicatedLog {
     }
 }
 
-/// Whether a place has this very record, and so all before it; then it has it for good.
+/// Whether a replica has this very record, and so all before it; makes it durable there.
 fn holds(medium: &dyn LogMedium, job: &JobName, number: u64, record: &Bytes) -> Result<bool> {
     let registers = medium.list(job)?;
     for register in registers.into_iter().filter(|register| register >> ROUND_BITS == number) {

@@ -1,4 +1,4 @@
-//! Copies what a log had to its new places.
+//! Copies the content of a log to its new replicas.
 
 use super::had::{JobHad, encode};
 use super::{at, note_removed};
@@ -8,20 +8,20 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-/// The number, in the job of moves, of what says that all new places are open. It is decided before anything is
-/// deleted from the old ones.
+/// Number, in the job of moves, of the record that all new replicas are open. It is decided before
+/// any deletion from the old ones.
 pub(super) const OVER: u64 = 3;
 
-/// The number, in the job of moves, of what says in the only new place which records were copied there.
+/// Number, in the job of moves, of the record in an only new replica that lists the copied records.
 pub(super) const COPIED: u64 = 4;
 
-/// A place that a log is moved to.
+/// A replica that a log is moved to.
 pub struct NewReplica {
-    /// Takes records before the place is open, too.
+    /// Takes records also before the replica is open.
     pub medium: Arc<dyn LogMedium>,
-    /// Whether it has all that was moved, and counts.
+    /// Whether the replica has everything that was moved, and counts.
     pub is_open: bool,
-    /// Lets it count, durably.
+    /// Makes the replica count, durably.
     pub open: Box<dyn Fn() -> Result<()> + Send + Sync>,
 }
 
@@ -31,7 +31,7 @@ impl fmt::Debug for NewReplica {
     }
 }
 
-/// A new place, and why it has not got all, if something went wrong there.
+/// A new replica, and the error that stopped its copy.
 struct Filling<'a> {
     replica: &'a NewReplica,
     there: BTreeSet<u64>,
@@ -50,11 +50,11 @@ impl Filling<'_> {
     }
 }
 
-/// Copies to each new place that is not open what it lacks, and opens it. Answers of each place why it is not open,
-/// if it is not.
+/// Copies the missing records to each new replica that is not open, and opens it. Returns, for each
+/// replica, why it is not open.
 ///
 /// # Errors
-/// What cannot be read from the old places.
+/// The errors of reading the old replicas.
 pub(super) fn copy(
     from: &dyn LogMedium,
     had: &[JobHad],
@@ -76,7 +76,8 @@ pub(super) fn copy(
         };
         filled.iter_mut().for_each(|replica| replica.does(begin));
         for number in *first..=*last {
-            // As if its writer had put it there, in the first round: nobody who comes late gets this number.
+            // As if its writer had put it there in the first round: a late writer cannot get this
+            // number.
             let register = if is_only { number } else { at(number, 0) };
             let lacks = |replica: &Filling<'_>| !replica.there.contains(&register);
             if !filled.iter().any(lacks) {
@@ -91,11 +92,12 @@ pub(super) fn copy(
                     })
                 }
                 None if number == *last => return Err(gone(from, job, number)),
-                // The move is at its end, and the old places are being emptied: nothing follows from that.
+                // The move has ended, and the old replicas are being emptied: a missing record
+                // shows nothing.
                 None if from.get(&JobName::moved(), OVER)?.is_some() => {
                     return Err(gone(from, job, number));
                 }
-                // Somebody was about to remove it, and only few of the places had been told.
+                // A removal was beginning, and few of the replicas knew about it.
                 None => filled.iter_mut().for_each(|replica| {
                     replica.does(|replica| begins_with(replica.medium(), is_only, job, number + 1));
                 }),
@@ -109,7 +111,7 @@ pub(super) fn copy(
     Ok(to.iter().map(of).collect())
 }
 
-/// Nobody is to find an older record there.
+/// Makes sure that no reader finds an older record there.
 fn begins_with(medium: &dyn LogMedium, is_only: bool, job: &JobName, first: u64) -> Result<()> {
     match is_only {
         _ if first == 1 => Ok(()),
@@ -118,7 +120,7 @@ fn begins_with(medium: &dyn LogMedium, is_only: bool, job: &JobName, first: u64)
     }
 }
 
-/// Of these records one may appear, after it was removed, that somebody copies who was held up.
+/// Lists the copied records: a mover that was held up may copy one again after its removal.
 fn say_copied(medium: &dyn LogMedium, had: &[JobHad]) -> Result<()> {
     medium.put_new(&JobName::moved(), COPIED, &encode(had))?;
     medium.keep(&JobName::moved(), COPIED)
@@ -136,8 +138,8 @@ mod tests {
     use super::*;
     use crate::MemoryMedium;
 
-    /// Found by the explorer (suspend:232): who copied while another emptied the old places told the new ones that
-    /// all records but the last had been removed.
+    /// Found by the explorer (suspend:232): a mover copied while another one emptied the old
+    /// replicas. It recorded in the new ones that all records but the last were removed.
     #[test]
     fn who_copies_does_not_take_emptied_places_for_removals() {
         let job = JobName::new("a").unwrap();

@@ -1,4 +1,4 @@
-//! What a log had when it was moved: of each job the first and the last record.
+//! The content of a log when it was moved: the first and the last record of each job.
 
 use crate::LogMedium;
 use outlive_types::{Error, JobName, Result};
@@ -13,7 +13,7 @@ pub(super) struct JobHad {
     pub last: u64,
 }
 
-/// What a log has, as far as it can be asked: `mover` counts only places that are sealed.
+/// Returns the content of a log, as far as it answers: `mover` counts only sealed replicas.
 pub(super) fn gather(mover: &dyn LogMedium) -> Result<Vec<JobHad>> {
     let mut jobs = mover.jobs()?;
     jobs.extend([JobName::gc(), JobName::targets()]); // media do not list those
@@ -29,9 +29,9 @@ pub(super) fn gather(mover: &dyn LogMedium) -> Result<Vec<JobHad>> {
 fn had_of(mover: &dyn LogMedium, job: JobName) -> Result<Option<JobHad>> {
     let numbers = mover.list(&job)?;
     let Some(last) = numbers.last().copied() else { return Ok(None) };
-    // What counts must not vanish at a power cut.
+    // A record that counts must not vanish at a power cut.
     mover.keep(&job, last)?;
-    // Before a gap are those that were about to be removed.
+    // The records before a gap were about to be removed.
     let mut first = last;
     while numbers.binary_search(&(first - 1)).is_ok() {
         first -= 1;
@@ -39,7 +39,7 @@ fn had_of(mover: &dyn LogMedium, job: JobName) -> Result<Option<JobHad>> {
     Ok(Some(JobHad { job, first, last }))
 }
 
-/// As text.
+/// Encodes the content as text.
 pub(super) fn encode(had: &[JobHad]) -> Vec<u8> {
     let line = |JobHad { job, first, last }: &JobHad| {
         format!("{first:016x} {last:016x} {}\n", job.escaped())
@@ -47,10 +47,10 @@ pub(super) fn encode(had: &[JobHad]) -> Vec<u8> {
     format!("{TITLE}\n{}", had.iter().map(line).collect::<String>()).into_bytes()
 }
 
-/// From text.
+/// Decodes the content from text.
 ///
 /// # Errors
-/// `Damaged` for one that was not written by [`encode`].
+/// `Damaged` if [`encode`] did not write the text.
 pub(super) fn decode(bytes: &[u8]) -> Result<Vec<JobHad>> {
     let lines = std::str::from_utf8(bytes).ok().and_then(|text| text.strip_prefix(TITLE));
     let had = lines.and_then(|lines| lines.trim_end().lines().skip(1).map(parse).collect());

@@ -1,6 +1,6 @@
-//! A log's medium that is made of several: what a majority of them holds is there, so a minority of them
-//! may be lost. [`slot`] says how a number gets its record; here is what goes with it: records that are
-//! removed, and places that come back. docs/faults.md has what is promised, docs/format.md the layout.
+//! A log medium of several replicas: a majority of them decides, so a minority may be lost.
+//! [`slot`] says how a number gets its record. This module adds removed records, and replicas that
+//! come back. docs/faults.md has the promises, docs/format.md the layout.
 
 mod ask;
 mod catch_up;
@@ -31,31 +31,31 @@ use std::sync::Arc;
 use std::time::Duration;
 use who::Asker;
 
-/// A record.
+/// The bytes of a record.
 type Bytes = Arc<[u8]>;
 
-/// In a place, a number and a round are one number: the round is its last 16 bits.
+/// A replica stores a number and a round as one number: the round is its last 16 bits.
 const ROUND_BITS: u32 = 16;
 
-/// Instead of a round: the record that has the number, for a place that was away.
+/// Marks, in place of a round, the record of a number in a replica that was away.
 const SETTLED: Round = ROUNDS_MAX;
 
-/// How long is paused before each further attempt.
+/// Pauses before each further attempt.
 const PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(40)];
 
-/// How often a listing is taken again whose records were all removed meanwhile.
+/// Attempts at a listing while others remove all listed records.
 const ATTEMPTS: usize = 64;
 
-/// What a closed register holds. No record reads like this.
+/// Content of a closed register. No record has these bytes.
 pub(super) const CLOSED: &[u8] = b"outlive: no record gets its number in this round\n";
 
-/// What is under the number below which a job's records were removed.
+/// Content under the number below which a job's records were removed.
 const REMOVED: &[u8] = b"outlive: the records below this number were removed\n";
 
-/// Between the tokens of a lease, one for each place.
+/// Separates the tokens of a lease, one for each replica.
 const SEPARATOR: &str = ";";
 
-/// A medium made of several, an odd number of them.
+/// A log medium of an odd number of replicas.
 #[derive(Debug)]
 pub struct ReplicatedLog {
     replicas: Vec<Replica>,
@@ -69,15 +69,15 @@ fn at(number: u64, round: Round) -> u64 {
 }
 
 impl ReplicatedLog {
-    /// The log on these media, always in this order.
+    /// Returns the log on these media, which must always come in this order.
     ///
     /// # Errors
-    /// `Invalid` unless they are three, five, or seven.
+    /// `Invalid` unless their number is three, five, or seven.
     pub fn new(media: Vec<Arc<dyn LogMedium>>, asking: Asking) -> Result<ReplicatedLog> {
         ReplicatedLog::asked(media, asking, Asker::user())
     }
 
-    /// The same, as somebody else sees it.
+    /// Returns the log as `asker` sees it.
     fn asked(
         media: Vec<Arc<dyn LogMedium>>,
         asking: Asking,
@@ -99,10 +99,10 @@ impl ReplicatedLog {
         self.replicas.len() / 2 + 1
     }
 
-    /// Asks all of `places` the same, and answers what those say that answer.
+    /// Asks `replicas` the same question, and returns the answers that come.
     ///
     /// # Errors
-    /// `Retry` if less than a majority do.
+    /// `Retry` if less than a majority answer.
     fn all<T: Send + 'static>(
         &self,
         replicas: impl IntoIterator<Item = usize> + Clone,
@@ -111,7 +111,7 @@ impl ReplicatedLog {
         self.each(replicas, move |_, medium| question(medium))
     }
 
-    /// The same for a question in which the number of the place occurs.
+    /// Does the same for a question that contains the replica's number.
     fn each<T: Send + 'static>(
         &self,
         replicas: impl IntoIterator<Item = usize> + Clone,
@@ -120,11 +120,11 @@ impl ReplicatedLog {
         self.patiently(|| self.each_once(replicas.clone(), question.clone()))
     }
 
-    /// Tries again where one place may have come back while another went.
+    /// Repeats work that fails while one replica comes back and another goes away.
     fn patiently<T>(&self, mut work: impl FnMut() -> Result<T>) -> Result<T> {
         for pause in PAUSES {
             match work() {
-                // Those that are sealed stay so.
+                // Sealed replicas stay sealed.
                 Err(error)
                     if error.kind() == ErrorKind::Retry
                         && self.asking == Asking::AtOnce
@@ -173,13 +173,13 @@ impl ReplicatedLog {
         ))
     }
 
-    /// Does with a number what `slot` is for.
+    /// Runs the protocol of `slot` for a number.
     fn run(&self, job: &JobName, number: u64, slot: Slot<Bytes>) -> Result<Outcome<Bytes>> {
         let outcome = self.patiently(|| self.run_if(job, number, slot.clone(), true))?;
         outcome.ok_or_else(|| Error::bug("a question to the places of a log without an answer"))
     }
 
-    /// The record that has a number, if that can be told without writing anything.
+    /// Returns the record of a number, if that is possible without a write.
     fn peek(&self, job: &JobName, number: u64) -> Result<Option<Bytes>> {
         Ok(match self.run_if(job, number, Slot::look(self.replicas.len()), false)? {
             Some(Outcome::Has { record, .. }) => Some(record),
@@ -187,7 +187,7 @@ impl ReplicatedLog {
         })
     }
 
-    /// As [`ReplicatedLog::run`]; `None` if something had to be written, and it may not.
+    /// As [`ReplicatedLog::run`]; `None` if a write is needed and not allowed.
     fn run_if(
         &self,
         job: &JobName,
@@ -217,15 +217,16 @@ impl ReplicatedLog {
                 return Ok(None);
             }
             if writes && is_only_seen {
-                // The round's first place has a record, which is now put into others. Were a power cut to take it
-                // back, another record could get into the same round.
+                // The round's first replica has a record, which now goes to the others. If a power
+                // cut removed it first, another record could get into the same round.
                 let register = at(number, round);
                 for (replica, _) in &holds {
                     let job = job.clone();
                     match self.one(*replica, move |medium| medium.keep(&job, register)) {
-                        // The place went away just now. A failure here would leave a record that others complete,
-                        // while its author takes it for lost. What remains: the process that put it there
-                        // was killed before its sync, and that place alone loses power before it is back.
+                        // The replica went away just now. A failure here would leave a record that
+                        // others complete, while its author takes it for lost. One case remains:
+                        // the process that put it there was killed before its sync, and only that
+                        // replica loses power before it is back.
                         Err(error) if error.kind() == ErrorKind::Retry => {}
                         kept => kept?,
                     }
@@ -233,7 +234,7 @@ impl ReplicatedLog {
             }
             is_only_seen = !writes;
             if writes && count.is_none() {
-                // Who was away has all that came before, or does not count.
+                // A replica that was away gets all earlier records, or does not count.
                 count = Some(self.catch_up(job, number - 1)?);
             }
             let counts = |replica: usize| count.as_ref().is_none_or(|count| count[replica]);
@@ -290,13 +291,14 @@ impl ReplicatedLog {
         }
     }
 
-    /// The numbers of all records that a majority knows of, begun ones too.
+    /// Returns the numbers of all records that a majority lists, unfinished ones too.
     fn begun(&self, job: &JobName) -> Result<Vec<u64>> {
         let mut removed = 0;
         for _ in 0..ATTEMPTS {
             let name = job.clone();
             let listed = self.all(0..self.replicas.len(), move |medium| {
-                // In this order: what is listed and was removed is known to be.
+                // In this order: the second answer covers every record that was listed and then
+                // removed.
                 let numbers = medium.list(&name)?;
                 Ok((numbers, removed_before(medium, &name)?))
             })?;
@@ -305,8 +307,8 @@ impl ReplicatedLog {
             let numbers: BTreeSet<u64> = numbers.map(|number| number >> ROUND_BITS).collect();
             let numbers: Vec<u64> =
                 numbers.into_iter().filter(|number| *number >= removed).collect();
-            // The newest record is never removed: others were put, and all that is listed here was removed
-            // meanwhile.
+            // The newest record is never removed. So others put new records, and removed all that
+            // this listed.
             if removed == 0 || !numbers.is_empty() {
                 return Ok(numbers);
             }
@@ -318,18 +320,18 @@ impl ReplicatedLog {
     }
 }
 
-/// Below this number a job has no records any more, as far as this place knows.
+/// Returns the number below which a job has no records any more, as far as this replica knows.
 fn removed_before(medium: &dyn LogMedium, job: &JobName) -> Result<u64> {
     Ok(medium.list(&job.removed())?.last().copied().unwrap_or(0))
 }
 
-/// From now on this place knows, for good, that a job has no records below this number.
+/// Records durably in this replica that a job has no records below this number.
 fn note_removed(medium: &dyn LogMedium, job: &JobName, number: u64) -> Result<()> {
     medium.put_new(&job.removed(), number, REMOVED)?;
     medium.keep(&job.removed(), number)
 }
 
-/// Carries out what is to be done at one place. Whatever was written is durable before it answers.
+/// Carries out an operation at one replica. Makes every write durable before it answers.
 fn carry_out(
     medium: &dyn LogMedium,
     job: &JobName,
@@ -361,7 +363,7 @@ fn carry_out(
     if !matches!(held, Held::Value(_)) {
         settled = medium.get(job, at(number, SETTLED))?;
     }
-    // Last: a register that is free because it was removed is known to be.
+    // Last: this covers a register that is free because it was removed.
     if removed_before(medium, job)? > number {
         return Ok(Answer::Removed);
     }
@@ -383,11 +385,11 @@ impl LogMedium for ReplicatedLog {
 
     fn list(&self, job: &JobName) -> Result<Vec<u64>> {
         let mut numbers = self.begun(job)?;
-        // No number is begun before the one below has its record, so this is about the newest.
+        // No number begins before the one below has its record, so only the newest is in question.
         while let Some(newest) = numbers.last() {
             match self.run(job, *newest, Slot::look(self.replicas.len()))? {
                 Outcome::Has { .. } => break,
-                // Meanwhile: there are newer ones.
+                // Removed meanwhile: there are newer records.
                 Outcome::Removed => numbers = self.begun(job)?,
                 _ => drop(numbers.pop()),
             }
@@ -426,8 +428,8 @@ impl LogMedium for ReplicatedLog {
         deleted.map(drop)
     }
 
-    /// First a majority knows that they are gone, and each place knows it before it deletes any: so what
-    /// a place has kept that was away comes back to nobody.
+    /// First a majority records the removal, each replica before it deletes any record. So the
+    /// records of a replica that was away never come back.
     fn remove_before(&self, job: &JobName, number: u64) -> Result<()> {
         if self.begun(job)?.first().is_none_or(|first| *first >= number) {
             return Ok(());
@@ -451,7 +453,7 @@ impl LogMedium for ReplicatedLog {
         }
     }
 
-    /// A majority have it, and all before it, for good.
+    /// Makes sure that a majority has the record, and all before it, durably.
     fn keep(&self, job: &JobName, number: u64) -> Result<()> {
         let have = self.catch_up(job, number)?.into_iter().filter(|have| *have).count();
         if have >= self.majority() { Ok(()) } else { Err(self.too_few(&[])) }
@@ -484,7 +486,7 @@ impl LogMedium for ReplicatedLog {
                 Lock::Busy => is_busy = true,
             }
         }
-        // Two that have a majority each would have a place in common.
+        // Two holders with a majority each would share a replica.
         match held.len() {
             _ if is_busy => Ok(Lock::Busy),
             count if count >= self.majority() => Ok(Lock::Taken(Box::new(held))),
@@ -511,8 +513,8 @@ impl LogMedium for ReplicatedLog {
         Ok(answers.into_iter().any(|(_, is_read)| is_read))
     }
 
-    /// A lease in each place that has leases, if those are a majority. The token has the tokens of all places, separated by
-    /// semicolons, and nothing for a place without.
+    /// Takes a lease in each replica that has leases, if these are a majority. The token joins the
+    /// tokens of all replicas with semicolons; a replica without leases has an empty one.
     fn lease(&self) -> Result<Option<Lease>> {
         let answers = self.all(0..self.replicas.len(), |medium| medium.lease())?;
         let mut tokens = vec![String::new(); self.replicas.len()];
@@ -527,8 +529,8 @@ impl LogMedium for ReplicatedLog {
         Ok(is_enough.then(|| Lease { token: tokens.join(SEPARATOR), guard: Box::new(held) }))
     }
 
-    /// A lease has ended if a majority of the places say so, of which at least one had it, and no place says that it has
-    /// not ended.
+    /// A lease has ended if a majority of the replicas say so, at least one of them had it, and no
+    /// replica contradicts.
     fn has_lease_ended(&self, token: &str) -> Result<Option<bool>> {
         let tokens: Arc<[String]> = token.split(SEPARATOR).map(str::to_owned).collect();
         if tokens.len() != self.replicas.len() {

@@ -1,5 +1,5 @@
-//! A log that may be moved to other places while it is used: whoever meets a seal follows it, and does there
-//! what he was about to do. So all above sees one log.
+//! A log that may be moved to other replicas while it is used: a program that meets a seal follows
+//! it, and repeats its operation there. So the layers above see one log.
 
 use super::Asking;
 use super::moving::seen_by;
@@ -10,7 +10,7 @@ use outlive_types::{Error, JobName, Result};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-/// Opens the places of a successor, and brings the move to its end if need be.
+/// Opens the replicas of a successor, and completes the move if needed.
 pub type Follow = Box<dyn Fn(&[u8]) -> Result<Vec<Arc<dyn LogMedium>>> + Send + Sync>;
 
 /// A log that may be moved.
@@ -20,8 +20,8 @@ pub struct Movable {
     follow: Follow,
 }
 
-/// A set of places, and the one that came after it. Nobody ever waits for a lock here: a forked child may inherit
-/// it in any state.
+/// A configuration, and the next one. No thread ever waits for a lock here: a forked child may
+/// inherit it in any state.
 struct Link {
     log: Arc<dyn LogMedium>,
     asker: Asker,
@@ -36,10 +36,10 @@ impl Link {
 }
 
 impl Movable {
-    /// The log in these places, and wherever it goes from there.
+    /// Returns the log in these replicas, and in all their successors.
     ///
     /// # Errors
-    /// `Invalid` unless they are one, three, five, or seven.
+    /// `Invalid` unless their number is one, three, five, or seven.
     pub fn new(media: &[Arc<dyn LogMedium>], asking: Asking, follow: Follow) -> Result<Movable> {
         Ok(Movable { first: Link::new(media, asking)?, asking, follow })
     }
@@ -58,7 +58,7 @@ impl Movable {
             match (work(&*link.log), link.asker.successor()) {
                 (Err(_), Some(successor)) => {
                     let media = (self.follow)(successor)?;
-                    // Another thread may have come first.
+                    // Another thread may have been first.
                     let _ = link.next.set(Box::new(Link::new(&media, self.asking)?));
                 }
                 (done, _) => return done,
@@ -142,7 +142,7 @@ impl LogMedium for Movable {
         self.with(|log| log.has_lease_ended(token))
     }
 
-    /// Not of one place: those below are.
+    /// Fails: each replica is sealed by itself.
     fn seal(&self, _successor: &[u8]) -> Result<()> {
         Err(Error::bug("a log is sealed place by place"))
     }

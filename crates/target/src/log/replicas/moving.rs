@@ -1,5 +1,5 @@
-//! Moves a log: carries out the steps of a [`Course`]. Whoever is killed while he does that leaves the rest to
-//! whoever comes next: each step may be done again, by several at once.
+//! Moves a log: carries out the steps of a [`Course`]. If a mover is killed, the next process
+//! completes the move: each step may be repeated, also by several at once.
 
 use super::copy::{NewReplica, OVER, copy};
 use super::course::{Course, Step};
@@ -12,11 +12,11 @@ use outlive_types::sync::pause;
 use outlive_types::{Error, JobName, Result};
 use std::sync::Arc;
 
-/// The numbers of what is decided, in the job of moves.
+/// The numbers of the decisions, in the job of moves.
 const SUCCESSOR: u64 = 1;
 const HAD: u64 = 2;
 
-/// A log in these places, as somebody sees it who may move it.
+/// Returns the log in these replicas, as `asker` sees it.
 pub(super) fn seen_by(
     asker: &Asker,
     media: &[Arc<dyn LogMedium>],
@@ -28,7 +28,7 @@ pub(super) fn seen_by(
     })
 }
 
-/// Writes down, once and for all, what a log has to say of its move; what another has written down goes before.
+/// Records a decision on the move of a log, once; an earlier decision wins.
 fn decide(log: &dyn LogMedium, number: u64, proposed: &[u8]) -> Result<Vec<u8>> {
     let job = JobName::moved();
     if log.get(&job, number)?.is_none() {
@@ -39,21 +39,21 @@ fn decide(log: &dyn LogMedium, number: u64, proposed: &[u8]) -> Result<Vec<u8>> 
     decided.ok_or_else(|| Error::retry("what was decided on the move of the log is not there"))
 }
 
-/// Decides where a log goes from its `old` places: answers which successor that is. From then on it goes there, and
-/// nowhere else, though programs may not have noticed yet.
+/// Decides where a log goes from its `old` replicas, and returns that successor. From then on the
+/// log goes only there, although programs may not have noticed yet.
 ///
 /// # Errors
-/// `Retry` if less than a majority of the places answer.
+/// `Retry` if less than a majority of the replicas answer.
 pub fn succeed(old: &[Arc<dyn LogMedium>], asking: Asking, successor: &[u8]) -> Result<Vec<u8>> {
     decide(&*seen_by(&Asker::founder(), old, asking)?, SUCCESSOR, successor)
 }
 
-/// Moves a log from its `old` places to those of `successor`, which was decided upon, or is named by a place that is
-/// sealed. Done once a majority of the new places are open. Answers of each why it is not, if it is not. `look` finds
-/// out what there is of the new places.
+/// Moves a log from its `old` replicas to those of `successor`, which was decided, or which a
+/// sealed replica names. The move is complete once a majority of the new replicas are open.
+/// Returns, for each replica, why it is not open. `look` examines the new replicas.
 ///
 /// # Errors
-/// `Retry` if less than a majority of the old or of the new places answer; what `look` answers.
+/// `Retry` if less than a majority of the old or of the new replicas answer; errors of `look`.
 pub fn move_to(
     old: &[Arc<dyn LogMedium>],
     asking: Asking,
@@ -68,8 +68,8 @@ pub fn move_to(
         Ok(trouble) => return Ok(trouble),
         Err(error) => error,
     };
-    // Others may have brought the move to its end meanwhile. Then the log is there, and what the old places say,
-    // which are emptied by then, is of no consequence.
+    // Others may have completed the move meanwhile. Then the log is there, and the answers of the
+    // emptied old replicas do not matter.
     let new = look()?;
     match new.iter().filter(|replica| replica.is_open).count() > new.len() / 2 {
         true => Ok(new.iter().map(|new| (!new.is_open).then(|| error.clone())).collect()),
@@ -89,7 +89,7 @@ fn go_to(
         return Err(not_there(new)); // all were open once
     }
     match take_steps(&*mover, new) {
-        // The old places are being emptied: nothing follows from what is missing there.
+        // The old replicas are being emptied: a missing record shows nothing.
         Err(_) if is_over().unwrap_or(false) => Err(not_there(new)),
         taken => taken,
     }
@@ -98,7 +98,8 @@ fn go_to(
 fn take_steps(mover: &dyn LogMedium, new: &[NewReplica]) -> Result<Vec<Option<Error>>> {
     let mut course: Course<(), Vec<JobHad>> = Course::sealed();
     if let Some(had) = mover.get(&JobName::moved(), HAD)? {
-        // Another has come so far, and may have died before that was durable: what is copied now stays decided.
+        // Another mover came this far, and may have died before this was durable. The decision must
+        // be durable before anything is copied.
         mover.keep(&JobName::moved(), HAD)?;
         course.ended(decode(&had)?);
     }
@@ -146,16 +147,16 @@ fn too_few(trouble: &[Option<Error>]) -> Error {
     ))
 }
 
-/// Deletes what was copied from the `old` places, once all new ones are open.
+/// Deletes from the `old` replicas what was copied, once all new ones are open.
 ///
 /// # Errors
-/// What the places report; then some of it may be left, and does no harm.
+/// Errors of the replicas; then some data may be left, which does no harm.
 pub fn forget(old: &[Arc<dyn LogMedium>], asking: Asking, successor: &[u8]) -> Result<()> {
     let asker = Asker::mover(successor);
-    // Whoever still copies learns first that there is no need to.
+    // Movers that still copy learn first that they need not.
     decide(&*seen_by(&asker, old, asking)?, OVER, b"outlive: all new places are open\n")?;
     for medium in old {
-        // One that is away may keep what it has.
+        // A replica that is away may keep its data.
         let Ok(jobs) = asker.ask(&**medium, |medium| medium.jobs()) else { continue };
         for job in jobs.into_iter().chain([JobName::gc(), JobName::targets()]) {
             for job in [job.removed(), job] {

@@ -1,4 +1,4 @@
-//! Power cuts: what a process has built on, and what another had not made durable yet when it was killed.
+//! Power cuts: records that a process relied on, and that a killed process had not made durable.
 
 use super::moving::seen_by;
 use super::*;
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 type Records = BTreeMap<(JobName, u64), Vec<u8>>;
 
-/// What can be read, and what a power cut leaves of it.
+/// The visible state, and the part that survives a power cut.
 #[derive(Clone, Default)]
 struct State {
     visible: Records,
@@ -20,15 +20,15 @@ struct State {
     is_open: bool,
 }
 
-/// The steps that the process has left, which all places have in common; without a number it lives on.
+/// Remaining steps of the process, shared by all replicas; without a number it is never killed.
 type Steps = Arc<Mutex<Option<usize>>>;
 
-/// A place.
+/// A log replica.
 #[derive(Default)]
 struct Disk {
     state: Mutex<State>,
     away: AtomicBool,
-    /// It is away just when the next record is to be kept.
+    /// The replica is away at the next `keep` only.
     blinks: AtomicBool,
     steps: Steps,
 }
@@ -47,7 +47,7 @@ impl Disk {
         }
     }
 
-    /// Changes something, unless the process is dead.
+    /// Changes the state, unless the process is dead.
     fn step<T>(&self, work: impl FnOnce(&mut State) -> T) -> Result<T> {
         self.check()?;
         match &mut *self.steps.lock().unwrap() {
@@ -177,7 +177,7 @@ impl World {
         }
     }
 
-    /// Runs a process that is killed after so many steps. Returns whether it was.
+    /// Runs a process that is killed after `steps` steps. Returns whether it was killed.
     fn process<T>(&self, steps: usize, work: impl FnOnce() -> Result<T>) -> bool {
         *self.steps.lock().unwrap() = Some(steps);
         let _ = work();
@@ -193,7 +193,7 @@ fn job() -> JobName {
     JobName::new("x").unwrap()
 }
 
-/// Appends behind what is there.
+/// Appends behind the newest record.
 fn append(log: &dyn ManifestLog, record: &[u8]) -> Result<()> {
     let newest = log.latest(&job())?;
     let behind = match newest {
@@ -206,8 +206,9 @@ fn append(log: &dyn ManifestLog, record: &[u8]) -> Result<()> {
     }
 }
 
-/// A process is killed while it appends; one disk is away. Another one appends when that disk is back, until the power
-/// is cut. Whichever disk is away then: what was acknowledged is there, and each number has one record.
+/// A process is killed while it appends; one disk is away. Another process appends when that disk
+/// is back, until the power is cut. With any disk away, acknowledged records are there, and each
+/// number has one record.
 #[test]
 fn a_power_cut_takes_nothing_that_was_acknowledged() {
     for away in 0..3 {
@@ -227,7 +228,7 @@ fn a_power_cut_takes_nothing_that_was_acknowledged() {
                 let was_cut = world.process(cut, || save(b"3"));
                 world.cut();
 
-                // Others go on without a disk, the one that was away or another one.
+                // Others go on without a disk: the one that was away, or another one.
                 world.away(Some(away));
                 append(&world.log(), b"other").unwrap();
                 let seen = |away| {
@@ -254,9 +255,10 @@ fn a_power_cut_takes_nothing_that_was_acknowledged() {
     }
 }
 
-/// A process is killed when it has put a record in the first place, and before that is durable. Another one finds the
-/// record, and brings it to a second place. When the power was cut, a third one puts another record under the same
-/// number, which it has found free long ago: whichever disk is away, all find the same record.
+/// A process is killed after it puts a record into the first replica, before that is durable.
+/// Another process finds the record, and copies it to a second replica. After a power cut, a third
+/// process puts another record under the same number, which it found free long ago. With any disk
+/// away, all find the same record.
 #[test]
 fn a_record_that_was_not_durable_is_not_brought_to_others() {
     let world = World::new(3);
@@ -280,8 +282,8 @@ fn new_replica(disk: &Arc<Disk>) -> NewReplica {
     NewReplica { medium, is_open, open: Box::new(move || disk.step(|state| state.is_open = true)) }
 }
 
-/// Two movers, one after the other, are killed at any steps, and then the power is cut. If anything was copied to the
-/// new places, it is decided for good what the log had.
+/// Two movers are killed one after the other, at any steps, and then the power is cut. If anything
+/// was copied to the new replicas, the decision on what the log had is durable.
 #[test]
 fn nothing_is_copied_before_it_is_decided_for_good() {
     for count in [1, 3] {
@@ -297,7 +299,7 @@ fn nothing_is_copied_before_it_is_decided_for_good() {
                     let to = succeed(&old.media(), Asking::InTurn, b"new")?;
                     move_to(&old.media(), Asking::InTurn, &to, &look)
                 });
-                // The second one has found a seal, and follows it.
+                // The second mover finds a seal, and follows it.
                 let is_sealed = old.disks.iter().any(|disk| disk.state().sealed.is_some());
                 let follow = || move_to(&old.media(), Asking::InTurn, b"new", &look);
                 let was_killed = is_sealed && old.process(second, follow);
@@ -324,9 +326,9 @@ fn nothing_is_copied_before_it_is_decided_for_good() {
     }
 }
 
-/// A process is killed before its record is durable in a second place. Another process finds the
-/// record, and appends behind it, while that place is away for a moment. Then the power is cut
-/// there, and the first place is lost.
+/// A process is killed before its record is durable in a second replica. Another process finds the
+/// record, and appends behind it, while that replica is away for a moment. Then that replica loses
+/// power, and the first one is lost.
 #[test]
 fn what_a_record_comes_behind_is_durable_before_it() {
     let world = World::new(3);
@@ -348,9 +350,9 @@ fn what_a_record_comes_behind_is_durable_before_it() {
     }
 }
 
-/// A removal in a single place is cut off at each step, and the power cut brings back any of the
+/// A removal in a single replica is cut off at each step. The power cut brings back any of the
 /// names that vanished since the last sync. A program that was held up gets no number in such a
-/// gap: a checkpoint there is acknowledged, and newer ones hide it.
+/// gap: newer records would hide its acknowledged checkpoint.
 #[test]
 fn no_number_is_given_away_in_a_gap_that_a_power_cut_leaves() {
     for killed in 0.. {
@@ -384,8 +386,8 @@ fn no_number_is_given_away_in_a_gap_that_a_power_cut_leaves() {
     }
 }
 
-/// A mover is killed at each step, and the power is cut: a new place that is open has all that was
-/// moved.
+/// A mover is killed at each step, and the power is cut: an open new replica has everything that
+/// was moved.
 #[test]
 fn a_new_place_is_durable_before_it_is_open() {
     for (from, to) in [(1, 3), (3, 1)] {

@@ -1,118 +1,120 @@
-//! How a number gets its record where the log is in several places: a protocol of write-once registers,
-//! as steps without any input or output. Tests explore all orders in which its questions may be answered.
+//! The protocol by which a number gets its record in a log of several replicas: write-once
+//! registers, as steps without input or output. Tests explore all orders of the answers.
 //!
-//! H. Howard and R. Mortier, "A Generalised Solution to Distributed Consensus", 2019 (Paxos over registers
-//! that are written once). E. Gafni and L. Lamport, "Disk Paxos", 2003, has the same places and failures.
+//! H. Howard and R. Mortier, "A Generalised Solution to Distributed Consensus", 2019 (Paxos over
+//! registers that are written once). E. Gafni and L. Lamport, "Disk Paxos", 2003, has the same
+//! replicas and failures.
 //!
-//! Each place has a register for each round of a number. A register is free until somebody writes a record
-//! into it, or closes it; neither is ever undone. A record *has its number* once a majority of the places
-//! hold it in one round. Three rules keep there from being two:
+//! Each replica has a register for each round of a number. A register is free until a writer puts a
+//! record into it, or closes it; neither is ever undone. A record *has its number* once a majority
+//! of the replicas hold it in one round. Three rules prevent a second record:
 //!
-//! 1. Of each round one place is asked first, another one in the next round. What its register holds is
-//!    the round's only record: whoever finds it there puts that, and not his own, into the others.
-//! 2. Nobody writes in a round before a majority of the places have a closed register, or a record, in each
-//!    round below it. So no record can get its number there any more unless it has been seen.
-//! 3. A record that was seen in a round below goes before one's own, that of the highest round before
-//!    others.
+//! 1. Each round has a first replica, which is asked before the others; the next round has another
+//!    one. Its register holds the round's only record: a writer that finds a record there puts that
+//!    one, and not its own, into the others.
+//! 2. A writer writes in a round only after a majority of the replicas have a closed register, or a
+//!    record, in each round below. So no unseen record can get its number there any more.
+//! 3. A record seen in a round below goes before the writer's own; of several, that of the highest
+//!    round.
 
 /// A round of a number.
 pub type Round = u16;
 
-/// So many rounds a number may have. One is used up where the place that is asked first is away.
+/// Most rounds of a number. A writer uses one up if the round's first replica is away.
 pub const ROUNDS_MAX: Round = 0xfffe;
 
-/// What a register holds.
+/// The content of a register.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Held<V> {
-    /// Nothing, yet.
+    /// No record yet.
     Free,
-    /// Nothing, for ever.
+    /// No record, forever.
     Closed,
     /// A record.
     Value(V),
 }
 
-/// What is done at a place, in one round.
+/// An operation at a replica, in one round.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Operation<V> {
-    /// Nothing is written.
+    /// Write nothing.
     Look,
-    /// The record is written if the register is free.
+    /// Write the record if the register is free.
     Put(V),
-    /// The register is closed if it is free.
+    /// Close the register if it is free.
     Close,
 }
 
-/// What a place answers, after the operation. Whatever it says is durable there.
+/// The answer of a replica after the operation. Everything in it is durable there.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Answer<V> {
-    /// What the register holds now, and whether this operation has written that.
+    /// The present content of the register, and whether this operation wrote it.
     Holds(Held<V>, bool),
-    /// The record that has the number, as the place was told by somebody who knew.
+    /// The record of the number, which a process that knew it copied to the replica.
     Settled(V),
     /// All records up to this number were removed.
     Removed,
 }
 
-/// Why a number's record is not known.
+/// The reason why a number's record is unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum UnknownReason {
-    /// Less than a majority of the places answer.
+    /// Less than a majority of the replicas answer.
     TooFew,
-    /// Two places hold different records in one round: one of them is damaged.
+    /// Two replicas hold different records in one round: one of them is damaged.
     Disagree,
     /// All rounds are used up.
     NoRoundLeft,
 }
 
-/// What became of a number.
+/// The state of a number.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Outcome<V> {
-    /// It has this one.
+    /// The number has this record.
     Has {
         /// The record.
         record: V,
-        /// It was given to this very [`Slot`], which put it there.
+        /// This very [`Slot`] put the record there as its own.
         ours: bool,
     },
-    /// It had none while this was asked.
+    /// The number had no record during the call.
     Nothing,
-    /// It was removed.
+    /// The record was removed.
     Removed,
-    /// It is not known.
+    /// The record is unknown.
     Unknown(UnknownReason),
 }
 
-/// Where one is.
+/// The phase of a slot.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Phase<V> {
-    /// All places are asked what they hold.
+    /// All replicas report their registers.
     Look,
-    /// The round's first place is asked.
+    /// The round's first replica gets the operation.
     First,
-    /// It holds this record, and the others are to have it as well.
+    /// The first replica holds this record, and the others get it as well.
     Spread(V),
-    /// The round is closed.
+    /// The round gets closed.
     Close,
     Over(Outcome<V>),
 }
 
-/// One look at a number, or one attempt to give it a record.
+/// A look at one number, or an attempt to give it a record.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Slot<V> {
     own: Option<V>,
-    /// What was seen in the highest round below.
+    /// The record seen in the highest round below.
     seen: Option<V>,
-    /// Whether the round's record was put there first by us, and is our own.
+    /// Whether the round's record is our own, and we put it into the first replica.
     ours: bool,
     round: Round,
     phase: Phase<V>,
-    /// What each place has answered in this phase.
+    /// The answer of each replica in this phase.
     answers: Vec<Option<Answer<V>>>,
 }
 
 impl<V: Clone + Eq> Slot<V> {
-    /// Asks `places` places which record a number has.
+    /// Asks `replicas` replicas for the record of a number.
     pub fn look(replicas: usize) -> Slot<V> {
         Slot::begin(replicas, None, Phase::Look)
     }
@@ -127,7 +129,7 @@ impl<V: Clone + Eq> Slot<V> {
         Slot { own, seen: None, ours: false, round: 0, phase, answers }
     }
 
-    /// What became of it; `None` if there is more to do.
+    /// Returns the outcome; `None` if steps are left.
     pub fn outcome(&self) -> Option<&Outcome<V>> {
         match &self.phase {
             Phase::Over(outcome) => Some(outcome),
@@ -135,13 +137,14 @@ impl<V: Clone + Eq> Slot<V> {
         }
     }
 
-    /// The round it is in.
+    /// Returns the current round.
     pub fn round(&self) -> Round {
         self.round
     }
 
-    /// What is to be done now, at which places, in any order or at once. Each answer goes to
-    /// [`Slot::told`]; when that says so, or none is to come any more, [`Slot::go_on`] is called.
+    /// Returns the next operations and their replicas, for any order or all at once. Pass each
+    /// answer to [`Slot::told`]. When that returns true, or no more answers come, call
+    /// [`Slot::go_on`].
     pub fn questions(&self) -> Vec<(usize, Operation<V>)> {
         let first = self.first();
         let all = 0..self.answers.len();
@@ -161,7 +164,7 @@ impl<V: Clone + Eq> Slot<V> {
         }
     }
 
-    /// A place has answered. True if enough have: what the others say, or whether they do, changes nothing.
+    /// Takes a replica's answer. Returns true if enough came: further answers would change nothing.
     pub fn told(&mut self, replica: usize, answer: Answer<V>) -> bool {
         self.answers[replica] = Some(answer);
         match &self.phase {
@@ -177,7 +180,8 @@ impl<V: Clone + Eq> Slot<V> {
     pub fn go_on(&mut self) {
         let next = match &self.phase {
             Phase::Look => self.looked().unwrap_or_else(|| match self.has_majority() {
-                // Half-written, and whoever is away may have it as well: it gets its number.
+                // Half-written, and a replica that is away may have it as well: the record gets its
+                // number.
                 true => Phase::First,
                 false => Phase::Over(Outcome::Unknown(UnknownReason::TooFew)),
             }),
@@ -187,7 +191,7 @@ impl<V: Clone + Eq> Slot<V> {
             Phase::Over(_) => return,
         };
         match (&self.phase, &next) {
-            // The first place counts.
+            // Keeps the first replica's answer.
             (Phase::First, Phase::Spread(_)) => {}
             _ => self.answers.iter_mut().for_each(|answer| *answer = None),
         }
@@ -202,7 +206,7 @@ impl<V: Clone + Eq> Slot<V> {
         };
     }
 
-    /// The place that this round asks first.
+    /// Returns the replica that this round asks first.
     fn first(&self) -> usize {
         usize::from(self.round) % self.answers.len()
     }
@@ -219,7 +223,7 @@ impl<V: Clone + Eq> Slot<V> {
         self.count(|_| true) >= self.majority()
     }
 
-    /// What those say who know, rather than vote.
+    /// Returns the outcome if an answer decides alone, without a majority.
     fn known(&self) -> Option<Outcome<V>> {
         self.answers.iter().flatten().find_map(|answer| match answer {
             Answer::Settled(record) => Some(Outcome::Has { record: record.clone(), ours: false }),
@@ -228,8 +232,8 @@ impl<V: Clone + Eq> Slot<V> {
         })
     }
 
-    /// A record that was seen in this round, and how many places hold it: the one that most do, and whether
-    /// there is another.
+    /// Returns the record that most replicas hold in this round, their number, and whether another
+    /// record was seen.
     fn value(&self) -> Option<(&V, usize, bool)> {
         let values: Vec<&V> = (self.answers.iter().flatten())
             .filter_map(|answer| match answer {
@@ -246,9 +250,9 @@ impl<V: Clone + Eq> Slot<V> {
         Phase::Over(Outcome::Has { record: record.clone(), ours: self.ours })
     }
 
-    /// What follows from what the places hold; `None` if more has to be known.
+    /// Returns the next phase after the answers; `None` if more answers are needed.
     fn looked(&self) -> Option<Phase<V>> {
-        // Of a majority each, so that nothing is missed of what was removed.
+        // A majority must answer, so that no removal is missed.
         let answered = self.count(|_| true);
         if answered < self.majority() {
             return None;
@@ -261,7 +265,7 @@ impl<V: Clone + Eq> Slot<V> {
             Some((record, votes, _)) if votes >= self.majority() => Some(self.has(record)),
             Some((_, votes, _)) if votes + unknown >= self.majority() => None,
             Some((_, _, true)) => Some(disagree()),
-            // It does not have its number now, in this round.
+            // The record does not have its number in this round now.
             Some(_) => Some(Phase::Look),
             None if self.count(|answer| *answer != Answer::Holds(Held::Free, false)) == 0 => {
                 Some(Phase::Over(Outcome::Nothing))
@@ -285,7 +289,7 @@ impl<V: Clone + Eq> Slot<V> {
         }
     }
 
-    /// Whether a majority hold the round's record; `None` if that is not known yet.
+    /// Whether a majority hold the round's record; `None` if that is open.
     fn spread(&self) -> Option<Phase<V>> {
         if let Some(known) = self.known() {
             return Some(Phase::Over(known));
@@ -308,7 +312,7 @@ impl<V: Clone + Eq> Slot<V> {
         match self.value().map(|(record, votes, differ)| (record.clone(), votes, differ)) {
             Some((record, votes, _)) if votes >= self.majority() => return self.has(&record),
             Some((_, votes, true)) => {
-                // Whoever is away may tell which of them is damaged.
+                // A replica that is away may show which of them is damaged.
                 let unknown = self.answers.len() - self.count(|_| true);
                 return match votes + unknown >= self.majority() {
                     true => Phase::Over(Outcome::Unknown(UnknownReason::TooFew)),
@@ -320,7 +324,7 @@ impl<V: Clone + Eq> Slot<V> {
         }
         let has_record = self.seen.is_some() || self.own.is_some();
         let was_free = |answer: &Answer<V>| *answer == Answer::Holds(Held::Closed, true);
-        // Nobody was in this round before, so nobody is in a later one.
+        // No writer was in this round before, so none is in a later one.
         match !has_record && self.count(was_free) >= self.majority() {
             true => Phase::Over(Outcome::Nothing),
             false => Phase::First,

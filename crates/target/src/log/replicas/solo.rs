@@ -1,8 +1,9 @@
-//! The only place of a log that may be moved. It counts as long as it is not sealed.
+//! The only replica of a log that may be moved. It counts until it is sealed.
 //!
-//! If the log was moved here, whoever copied it may have been held up. He copies on when records that were copied
-//! have been removed, and they come back. So before such records are deleted it is noted that they are, as in a
-//! log of several places. Nobody copies a record that is newer than the move, so those need no second look.
+//! If the log was moved here, a mover may have been held up while it copied. It goes on after
+//! copied records were removed, and brings them back. So before such a record is deleted, its
+//! removal is recorded, as in a log of several replicas. No mover copies a record that is newer
+//! than the move, so newer ones need no second check.
 
 use super::had::decode;
 use super::who::Asker;
@@ -17,10 +18,10 @@ use std::sync::{Arc, Mutex, OnceLock};
 pub(super) struct Solo {
     medium: Arc<dyn LogMedium>,
     asker: Asker,
-    /// Up to which number a job's records are known to have been there before any seal. Only ever tried: a forked
-    /// child may inherit it locked.
+    /// The number up to which a job's records surely were there before any seal. Uses `try_lock`
+    /// only: a forked child may inherit the lock in use.
     sure: Mutex<HashMap<JobName, u64>>,
-    /// Up to which number a job's records were copied here, if the log was moved here.
+    /// The number up to which a job's records were copied here, if the log was moved here.
     copied: OnceLock<HashMap<JobName, u64>>,
 }
 
@@ -29,20 +30,20 @@ impl Solo {
         Solo { medium, asker, sure: Mutex::default(), copied: OnceLock::new() }
     }
 
-    /// Whether a record that is found is known to be one of the log.
+    /// Whether a record that is found surely belongs to the log.
     fn is_sure(&self, job: &JobName, number: u64) -> bool {
         let copied = || self.copied.get().and_then(|copied| copied.get(job)).copied().unwrap_or(0);
         let sure = self.sure.try_lock().ok().and_then(|sure| sure.get(job).copied());
         sure.is_some_and(|upto| number <= upto && copied() < number)
     }
 
-    /// Up to which number a job's records were copied here; 0 if none were.
+    /// Returns the number up to which a job's records were copied here; 0 if none were.
     fn copied(&self, job: &JobName) -> Result<u64> {
         let copied = match self.copied.get() {
             _ if *job == JobName::moved() => return Ok(0),
             Some(copied) => copied,
             None => {
-                // It was put there before the place was opened.
+                // It was put there before the replica was opened.
                 let had = self.medium.get(&JobName::moved(), COPIED)?;
                 let had = had.map(|had| decode(&had)).transpose()?.unwrap_or_default();
                 let copied = had.into_iter().map(|had| (had.job, had.last)).collect();
@@ -52,8 +53,8 @@ impl Solo {
         Ok(copied.get(job).copied().unwrap_or(0))
     }
 
-    /// Below this number a record that was found is a copy that came too late. Asked after it was found: what was
-    /// deleted before is known to be removed.
+    /// Returns the number below which a found record is a copy that came too late. The call follows
+    /// the find: removals are recorded before the deletion.
     fn removed(&self, job: &JobName, found: u64) -> Result<u64> {
         match found <= self.copied(job)? {
             true => removed_before(&*self.medium, job),
@@ -93,7 +94,7 @@ impl LogMedium for Solo {
                     listed.retain(there);
                     return Ok(listed);
                 }
-                // Others have removed all that was listed since: what they have removed it for is newer.
+                // Others have removed all listed records: they did so because of a newer one.
                 let before = std::mem::replace(&mut listed, medium.list(job)?);
                 if before == listed {
                     return Ok(Vec::new());
@@ -104,7 +105,8 @@ impl LogMedium for Solo {
         Ok(numbers)
     }
 
-    /// One that was listed before needs no look at the seal, which would be a request more in a bucket.
+    /// Reads a record. One that was listed before needs no check for a seal, which would cost one
+    /// more request in a bucket.
     fn get(&self, job: &JobName, number: u64) -> Result<Option<Vec<u8>>> {
         if self.is_sure(job, number)
             && let Some(record) = self.medium.get(job, number)?
@@ -138,7 +140,7 @@ impl LogMedium for Solo {
         self.asker.look(&*self.medium)?;
         self.ask(|medium| {
             let copied = self.copied(job)?;
-            // One is enough for all copies.
+            // One note is enough for all copies.
             let note = number.min(copied + 1);
             if copied > 0 && removed_before(medium, job)? < note {
                 note_removed(medium, job, note)?;

@@ -1,4 +1,4 @@
-//! What goes wrong at single places.
+//! Failures of single replicas.
 
 use super::*;
 use crate::{Append, ManifestLog, MemoryMedium, Previous, RecordLog};
@@ -7,14 +7,14 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex};
 
-/// A place that can be away, and counts what it is asked.
+/// A replica that can be away, and counts the calls to it.
 #[derive(Default)]
 struct Shaky {
     medium: MemoryMedium,
-    /// What others do before the next record is read here.
+    /// Deed of others before the next record is read here.
     meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     away: AtomicBool,
-    /// So many writes more, and it is away.
+    /// Number of writes before the replica goes away.
     writes_left: Mutex<Option<usize>>,
     asked: AtomicUsize,
 }
@@ -84,7 +84,7 @@ fn job() -> JobName {
     JobName::new("x").unwrap()
 }
 
-/// Several places, and a log on them as one process sees it.
+/// Several replicas, and a log on them as one process sees it.
 struct World(Vec<Arc<Shaky>>);
 
 impl World {
@@ -103,7 +103,7 @@ impl World {
         }
     }
 
-    /// What a place has of a number, in which rounds.
+    /// Returns the rounds of a number for which a replica has a register.
     fn rounds(&self, replica: usize, number: u64) -> Vec<Round> {
         let listed = self.0[replica].medium.list(&job()).unwrap().into_iter();
         listed.filter(|at| at >> ROUND_BITS == number).map(|at| at as Round).collect()
@@ -149,7 +149,7 @@ fn the_log_goes_on_without_a_minority() {
     }
 }
 
-/// Without a majority nothing is known: no record is taken for missing, and none is put.
+/// Without a majority nothing is known: no record counts as missing, and none is put.
 #[test]
 fn without_a_majority_nothing_is_said() {
     for asking in BOTH {
@@ -175,7 +175,7 @@ fn without_a_majority_nothing_is_said() {
     }
 }
 
-/// Who comes back has what he has missed before he counts for anything newer.
+/// A replica that comes back gets the records that it missed before it counts for a newer one.
 #[test]
 fn a_place_that_comes_back_catches_up_first() {
     for asking in BOTH {
@@ -199,7 +199,7 @@ fn a_place_that_comes_back_catches_up_first() {
     }
 }
 
-/// What was removed while a place was away does not come back with it.
+/// A record that was removed while a replica was away does not come back with it.
 #[test]
 fn what_was_removed_stays_removed() {
     for asking in BOTH {
@@ -231,8 +231,8 @@ fn what_was_removed_stays_removed() {
     }
 }
 
-/// A record that only some places have, as its writer was killed: whoever looks next says that it is
-/// there, or that it is not, and everybody after him says the same.
+/// Only some replicas have a record, as its writer was killed. The next reader decides whether it
+/// is there, and all later readers agree.
 #[test]
 fn a_record_that_was_begun_is_completed_or_superseded() {
     for (asking, held) in BOTH.into_iter().flat_map(|asking| [(asking, 1), (asking, 2)]) {
@@ -263,7 +263,7 @@ fn a_record_that_was_begun_is_completed_or_superseded() {
     }
 }
 
-/// The first place takes the record, and is away for good before it can be told: others go on.
+/// The first replica takes the record, and is lost before it can answer: others go on.
 #[test]
 fn the_place_that_is_asked_first_may_be_lost_half_way() {
     for asking in BOTH {
@@ -288,7 +288,7 @@ fn the_place_that_is_asked_first_may_be_lost_half_way() {
     }
 }
 
-/// One place's bytes are damaged: the majority is right; and where there is none, nobody guesses.
+/// The bytes of one replica are damaged: the majority is right. Without a majority, the read fails.
 #[test]
 fn places_that_disagree_are_outvoted() {
     for asking in BOTH {
@@ -314,7 +314,7 @@ fn a_log_has_an_odd_number_of_places() {
     }
 }
 
-/// A place at which a number was closed has a register of it, and lacks its record all the same.
+/// A replica where a number was closed has a register of it, but lacks its record.
 #[test]
 fn a_place_that_was_only_closed_is_given_the_record() {
     for asking in BOTH {
@@ -327,7 +327,7 @@ fn a_place_that_was_only_closed_is_given_the_record() {
             world.0[2].medium.delete(&job(), at(number, 0)).unwrap();
             world.0[2].medium.put_new(&job(), at(number, 0), CLOSED).unwrap();
         }
-        // Another process, which knows nothing of the places.
+        // Another process, which knows nothing about the replicas.
         let log = world.log(asking);
         log.sync(&job()).unwrap();
         for number in [2, 3] {
@@ -336,7 +336,7 @@ fn a_place_that_was_only_closed_is_given_the_record() {
     }
 }
 
-/// Somebody has the lock at one place, or places are away: then nobody says that there are no locks.
+/// One replica's lock is taken, or replicas are away: the log must not report that it has no locks.
 #[test]
 fn locks_of_a_minority_keep_out_and_are_told_apart_from_none() {
     let with: Vec<Arc<MemoryMedium>> =
@@ -353,8 +353,8 @@ fn locks_of_a_minority_keep_out_and_are_told_apart_from_none() {
     assert!(matches!(mixed.lock_collecting().unwrap(), Lock::None));
 }
 
-/// One place does not know of a reader, since it was away when the reader came. A gc must not
-/// delete what the reader has yet to load.
+/// One replica does not know of a reader, since it was away when the reader came. A gc must not
+/// delete packs that the reader still has to load.
 #[test]
 fn a_reader_at_a_majority_of_the_places_is_seen() {
     let with: Vec<Arc<MemoryMedium>> =
@@ -367,8 +367,8 @@ fn a_reader_at_a_majority_of_the_places_is_seen() {
     assert!(!replicas.is_read().unwrap());
 }
 
-/// A place that was away is being filled, and takes only some of the records. It does not count as
-/// a place that has all, and gets the rest later.
+/// A replica that was away is being filled, and takes only some of the records. It does not count
+/// as complete, and gets the rest later.
 #[test]
 fn a_place_whose_filling_was_cut_off_is_filled_later() {
     for taken in 1..4 {
@@ -390,8 +390,9 @@ fn a_place_whose_filling_was_cut_off_is_filled_later() {
     }
 }
 
-/// All places are full, so a gc cannot note what it is about to remove. A program lists the records
-/// before that, and looks at the newest one afterwards: the job must not seem to have no records.
+/// All replicas are full, so a gc cannot record the removal that it plans. A program lists the
+/// records before that, and reads the newest one afterwards: the job must not seem to have no
+/// records.
 #[test]
 fn what_cannot_be_noted_as_removed_is_not_deleted() {
     let world = World::new(3);
@@ -412,8 +413,9 @@ fn what_cannot_be_noted_as_removed_is_not_deleted() {
     assert_eq!(log.numbers(&job()).unwrap(), [1, 2, 3]);
 }
 
-/// A program asks two places for the only record of a job. Before they answer, others put the next
-/// record, and remove that one. Both places say so: the job must not seem to have no records.
+/// A program asks two replicas for the only record of a job. Before they answer, others put the
+/// next record, and remove that one. Both replicas report the removal: the job must not seem to
+/// have no records.
 #[test]
 fn a_record_that_is_removed_while_places_are_asked_for_it_counts_as_removed() {
     let world = World::new(3);
@@ -434,7 +436,8 @@ fn a_record_that_is_removed_while_places_are_asked_for_it_counts_as_removed() {
     assert_eq!(log.numbers(&job()).unwrap(), [2]);
 }
 
-/// A lease that one place has lost, or has never had, stands; the places that have it still outvote the others.
+/// A lease that one replica lost, or never had, holds: the replicas that have it outvote the
+/// others.
 #[test]
 fn a_lease_ends_by_a_majority_that_no_place_contradicts() {
     for asking in BOTH {

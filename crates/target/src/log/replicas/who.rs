@@ -1,31 +1,32 @@
-//! Who asks a place of a log that may be moved to other places, and which answers count for whom. These rules,
-//! and the order of the steps of a move ([`Course`](super::course::Course)), are what keeps two sets of places
-//! from having a history each; tests explore them with all that may come between.
+//! The kinds of callers that ask a log replica that may be moved away, and the answers that count
+//! for each. These rules, and the order of the steps of a move ([`Course`](super::course::Course)),
+//! keep two configurations from having a history each. Tests explore them with all possible
+//! interruptions.
 
 use crate::LogMedium;
 use outlive_types::{Error, Result};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-/// Who asks.
+/// A kind of caller.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Who {
-    /// A program. It looks last whether the place is sealed: what was done before that, whoever moves the
-    /// log sees, since he reads only behind the seal.
+    /// A program. It checks last whether the replica is sealed. A mover sees everything done before
+    /// the seal, since it reads only behind the seal.
     User,
-    /// Somebody who wants the log moved, and has not sealed anything yet.
+    /// A process that wants to move the log, and has not sealed any replica.
     Founder,
-    /// Somebody who moves it. He seals a place before he asks it anything.
+    /// A process that moves the log. It seals a replica before it asks it.
     Mover,
 }
 
 impl Who {
-    /// Whether a place is to be sealed before it is asked.
+    /// Whether this caller seals a replica before it asks.
     pub fn seals_first(self) -> bool {
         self == Who::Mover
     }
 
-    /// Whether it is to be known, after its answer, whether the place is sealed.
+    /// Whether this caller checks for a seal after each answer.
     pub fn looks_last(self) -> bool {
         self == Who::User
     }
@@ -36,11 +37,11 @@ impl Who {
     }
 }
 
-/// What somebody asks with.
+/// The identity with which a process asks.
 #[derive(Clone)]
 pub(super) struct Asker {
     who: Who,
-    /// The successor: what a mover seals places with, or a user has seen there.
+    /// The successor: a mover seals replicas with it, and a user finds it there.
     successor: Arc<OnceLock<Vec<u8>>>,
 }
 
@@ -57,12 +58,12 @@ impl Asker {
         Asker { who: Who::Mover, successor: Arc::new(OnceLock::from(successor.to_vec())) }
     }
 
-    /// What comes instead of these places, if any has said that it is sealed.
+    /// Returns the successor of these replicas, if any of them reported a seal.
     pub fn successor(&self) -> Option<&[u8]> {
         self.successor.get().map(Vec::as_slice)
     }
 
-    /// Asks a place.
+    /// Asks a replica.
     pub fn ask<T>(
         &self,
         medium: &dyn LogMedium,
@@ -80,7 +81,7 @@ impl Asker {
         }
     }
 
-    /// Whether the place counts still.
+    /// Checks that the replica still counts.
     pub fn look(&self, medium: &dyn LogMedium) -> Result<()> {
         let sealed = medium.sealed()?;
         if self.who.counts(sealed.is_some()) {

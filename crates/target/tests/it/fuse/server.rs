@@ -1,4 +1,4 @@
-//! The server: what it is asked for, it does in another directory.
+//! The server: it carries out all requests in another directory.
 
 use fuser::{
     Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, LockOwner,
@@ -16,38 +16,38 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
-/// Nothing is kept by the kernel: what is asked for is as it is now.
+/// The kernel caches nothing: every request sees the present state.
 const TTL: Duration = Duration::ZERO;
 
 pub struct Server {
     state: Mutex<State>,
     handles: AtomicU64,
-    /// Reads and writes that were refused.
+    /// Number of refused reads and writes.
     pub refused: Arc<AtomicUsize>,
-    /// What was done of which a power cut would leave more or less, in its order.
+    /// Operations with an effect on the state after a power cut, in order.
     pub deeds: Arc<Mutex<Vec<Deed>>>,
-    /// Whether no directory can be made durable.
+    /// Whether directories cannot be made durable.
     pub fails: Arc<AtomicBool>,
 }
 
-/// Something that the server was asked to do.
+/// An operation of the server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Deed {
-    /// Bytes were written to a file.
+    /// The server wrote bytes to a file.
     Wrote(PathBuf),
-    /// A file, or the names in a directory, were made durable.
+    /// The server made a file, or the names in a directory, durable.
     Synced(PathBuf),
-    /// A file got a name.
+    /// The server gave a file a name.
     Named {
-        /// Its name before.
+        /// The file's name before.
         from: PathBuf,
-        /// The new one.
+        /// The new name.
         to: PathBuf,
     },
 }
 
 struct State {
-    /// By inode number, from 1.
+    /// Paths by inode number, from 1.
     paths: Vec<PathBuf>,
     /// Further names, and the files that have them.
     links: Vec<(PathBuf, usize)>,
@@ -55,13 +55,13 @@ struct State {
 }
 
 impl State {
-    /// The file of a path, if it is known.
+    /// Returns the number of a path's file, if it is known.
     fn number(&self, path: &Path) -> Option<usize> {
         let named = self.paths.iter().position(|known| known == path);
         named.or_else(|| Some(self.links.iter().find(|(known, _)| known == path)?.1))
     }
 
-    /// What gets this path from now on is another file.
+    /// Frees a path, which gets another file next.
     fn forget(&mut self, path: &Path) {
         self.links.retain(|(known, _)| known != path);
         let Some(number) = self.paths.iter().position(|known| known == path) else { return };
@@ -151,7 +151,7 @@ impl Server {
         self.state().open[&handle.0].clone()
     }
 
-    /// The file behind a handle, unless it was opened with O_DIRECT.
+    /// Returns the file of a handle, unless it was opened with O_DIRECT.
     fn file_to_move_data(&self, handle: FileHandle) -> Result<Arc<Opened>, Errno> {
         let opened = self.file(handle);
         if opened.is_direct {

@@ -1,5 +1,5 @@
-//! How a number gets its record where the log is in several places: all orders of a model, and schedules of
-//! it that the code itself follows.
+//! How a number gets its record in a log of several replicas: all orders of a model, and schedules
+//! of it that the code itself follows.
 
 mod model;
 mod moving;
@@ -13,7 +13,7 @@ fn number(wishes: &[Wish], rounds: u16, failures: usize) -> Number {
     Number { places: 3, wishes: wishes.to_vec(), rounds, failures, lie: None }
 }
 
-/// Explores all of it.
+/// Explores all states of the model.
 fn check(model: Number) {
     let checker = model.checker().threads(2).spawn_bfs().join();
     checker.assert_properties();
@@ -35,7 +35,7 @@ fn a_reader_agrees_with_two_writers() {
     check(number(&[Wish::Put(1), Wish::Put(2), Wish::Look], 0, 1));
 }
 
-/// What must be found if the places, or those who ask them, do not keep the rules.
+/// The model must find a violation if the replicas, or their callers, break the rules.
 #[test]
 fn the_model_finds_broken_rules() {
     for lie in Lie::ALL {
@@ -49,7 +49,7 @@ fn the_model_finds_broken_rules() {
     }
 }
 
-/// Schedules drawn by lot, which the code follows step by step.
+/// Random schedules, which the code follows step by step.
 #[test]
 fn the_code_does_what_the_model_does() {
     let wishes = [Wish::Put(1), Wish::Put(2), Wish::Look];
@@ -62,7 +62,8 @@ fn the_code_does_what_the_model_does() {
     }
 }
 
-/// A log that is moved from three places, by whoever is named, and by all who find it sealed.
+/// Returns a log that is moved from three replicas, by its movers and by all actors that find a
+/// seal.
 fn moved(wishes: &[moving::Wish], new: usize, rounds: u16, failures: usize) -> Move {
     Move { old: 3, new, wishes: wishes.to_vec(), rounds, failures, lie: None }
 }
@@ -87,7 +88,7 @@ fn a_reader_agrees_with_a_writer_while_the_log_is_moved() {
     check_move(moved(&[Put(1), Look, Move], 1, 0, 0));
 }
 
-/// Some copy who were held up, when others have removed what they copy.
+/// Some actors copy late, after others removed the records.
 #[test]
 fn what_was_removed_does_not_come_back() {
     use moving::Wish::{Look, Move, Put, Remove};
@@ -96,13 +97,13 @@ fn what_was_removed_does_not_come_back() {
     check_move(moving::Move { old: 1, ..moved(&wishes, 3, 0, 0) });
 }
 
-/// What must be found if somebody does not keep the rules of a move.
+/// The model must find a violation if an actor breaks the rules of a move.
 #[test]
 fn the_model_finds_broken_rules_of_moves() {
     use moving::Wish::{Look, Move, Put, Remove};
     for lie in moving::Lie::ALL {
         let sound = match lie {
-            // Two may decide on different things only where they fill different places.
+            // Two movers may decide differently only where they fill different replicas.
             moving::Lie::DecidesAlone => moved(&[Put(1), Put(2), Move], 3, 0, 0),
             moving::Lie::NotesNothing => {
                 moving::Move { old: 1, ..moved(&[Put(1), Move, Remove, Look], 1, 0, 0) }

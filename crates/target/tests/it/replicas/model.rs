@@ -1,6 +1,6 @@
-//! The model: the steps are those of [`Slot`] itself; what is modelled is everything around them. A question
-//! may be carried out at any later time, or never, and its answer may be lost, which is also what a crash
-//! looks like, and a place that is away. Whoever has enough answers may go on without the others.
+//! The model. Its steps are those of [`Slot`] itself; it models everything around them. A question
+//! may be carried out at any later time, or never. Its answer may be lost, which also stands for a
+//! crash and for a replica that is away. An actor with enough answers may go on without the others.
 
 use outlive_target::replicas::slot::{
     Answer, Held, Operation, Outcome, Round, Slot, UnknownReason,
@@ -10,25 +10,25 @@ use stateright::{Model, Property};
 /// A record.
 pub type Value = u8;
 
-/// What is wrong with the places, to show that the model finds it.
+/// A broken rule of the replicas, to show that the model finds it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lie {
     /// A register can be written again.
     Replaces,
-    /// One place forgets what it was told.
+    /// One replica forgets what it acknowledged.
     Forgets,
-    /// The second writer begins with another place.
+    /// The second writer begins with another replica.
     AnotherOrder,
-    /// Whoever closes a register is told that it is, and it is not.
+    /// A replica reports a register as closed, and leaves it free.
     ClosesNothing,
 }
 
 impl Lie {
-    /// All of them.
+    /// All broken rules.
     pub const ALL: [Lie; 4] = [Lie::Replaces, Lie::Forgets, Lie::AnotherOrder, Lie::ClosesNothing];
 }
 
-/// What somebody wants.
+/// The goal of an actor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Wish {
     Put(Value),
@@ -39,14 +39,14 @@ pub enum Wish {
 pub struct Number {
     pub places: usize,
     pub wishes: Vec<Wish>,
-    /// Nobody goes on beyond this round.
+    /// Highest round that an actor enters.
     pub rounds: Round,
-    /// So many questions remain without an answer.
+    /// Number of questions that stay without an answer.
     pub failures: usize,
     pub lie: Option<Lie>,
 }
 
-/// A question that was asked.
+/// A question to a replica.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Asked {
     pub place: usize,
@@ -54,7 +54,7 @@ pub struct Asked {
     pub what: What,
 }
 
-/// As [`Operation`], in an order.
+/// As [`Operation`], with an order.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum What {
     Look,
@@ -67,17 +67,17 @@ pub struct Actor {
     pub slot: Slot<Value>,
     pub waiting: Vec<Asked>,
     pub has_enough: bool,
-    /// Somebody had learnt of a record when it began.
+    /// An actor had learnt of a record when this one began.
     pub must_find: bool,
     pub has_begun: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct State {
-    /// By place and round.
+    /// The registers by replica and round.
     pub registers: Vec<Vec<Held<Value>>>,
     pub actors: Vec<Actor>,
-    /// Nobody waits for these any more.
+    /// Questions whose actors no longer wait for an answer.
     pub stale: Vec<Asked>,
     pub failures: usize,
 }
@@ -85,11 +85,11 @@ pub struct State {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Action {
     Begin(usize),
-    /// The question of an actor to a place is carried out, and he hears the answer.
+    /// An actor's question to a replica is carried out, and the actor gets the answer.
     Answer(usize, usize),
-    /// He does not wait for it any more.
+    /// The actor stops waiting for the answer.
     Fail(usize, usize),
-    /// A question is carried out for whose answer nobody waits.
+    /// A question is carried out although no actor waits for its answer.
     Late(usize),
     GoOn(usize),
 }
@@ -208,7 +208,7 @@ impl Model for Number {
                 let actor = &mut state.actors[number];
                 let at = actor.waiting.iter().position(|asked| asked.place == place)?;
                 let asked = actor.waiting.remove(at);
-                // What only looks changes nothing, whenever it does.
+                // A question that only looks changes nothing, whenever it is carried out.
                 if asked.what != What::Look {
                     state.stale.push(asked);
                     state.stale.sort_unstable();

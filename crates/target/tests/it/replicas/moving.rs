@@ -1,6 +1,7 @@
-//! The model of a move: programs put a record, or look for it, while others move the log. The steps are those of
-//! [`Slot`], [`Course`] and [`Who`] themselves. Registers of the old places are modelled one by one; what the old
-//! places decide once (what the log had) is one step, since the other model says that a number has one record.
+//! The model of a move: programs put or read a record, while others move the log. The steps are
+//! those of [`Slot`], [`Course`] and [`Who`] themselves. The registers of the old replicas are
+//! modelled one by one. Their single decision (what the log had) is one step, since the other model
+//! shows that a number has one record.
 
 use outlive_target::replicas::course::{Course, Step};
 use outlive_target::replicas::slot::{
@@ -10,23 +11,23 @@ use outlive_target::replicas::who::Who;
 use stateright::{Model, Property};
 
 type Value = u8;
-/// What the log had: whether there was a record, and which.
+/// The content of the log at its move: its record, if it had one.
 type Had = Option<Value>;
 
-/// A rule that is broken, to show that the model finds it.
+/// A broken rule, to show that the model finds it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lie {
-    /// One program counts what sealed places say.
+    /// One program counts answers of sealed replicas.
     IgnoresSeals,
-    /// Programs look for the seal before they do something, and not after it.
+    /// Programs check for the seal before an operation, and not after it.
     LooksFirst,
-    /// Whoever moves the log asks the places first, and seals them then.
+    /// A mover asks the replicas first, and seals them later.
     AsksUnsealed,
-    /// Whoever moves the log copies what he has found, whatever was decided.
+    /// A mover copies what it found, whatever was decided.
     DecidesAlone,
-    /// A place is opened before it has what was copied.
+    /// A replica is opened before it has the copied records.
     OpensFirst,
-    /// Who removes what was copied deletes it, and notes nothing.
+    /// A removal deletes a copied record, and does not record that.
     NotesNothing,
 }
 
@@ -41,13 +42,13 @@ impl Lie {
     ];
 }
 
-/// What somebody wants.
+/// The goal of an actor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Wish {
     Put(Value),
     Look,
     Move,
-    /// The record is removed from the new places, once others have come after it.
+    /// Remove the record from the new replicas, once others have come after it.
     Remove,
 }
 
@@ -56,9 +57,9 @@ pub struct Move {
     pub old: usize,
     pub new: usize,
     pub wishes: Vec<Wish>,
-    /// Nobody goes on beyond this round.
+    /// Highest round that an actor enters.
     pub rounds: Round,
-    /// So many questions remain without an answer.
+    /// Number of questions that stay without an answer.
     pub failures: usize,
     pub lie: Option<Lie>,
 }
@@ -69,7 +70,7 @@ pub struct Asked {
     round: Round,
     what: What,
     by_mover: bool,
-    /// What somebody believes of the seal who does not look for it last.
+    /// The state of the seal that the actor saw, if it does not check last.
     believes: Option<bool>,
 }
 
@@ -80,21 +81,21 @@ enum What {
     Close,
 }
 
-/// How far somebody is.
+/// The progress of an actor.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Phase {
     NotBegun,
-    /// Asks the old places.
+    /// Asks the old replicas.
     Old(Slot<Value>),
     /// Moves the log, and asks what it had.
     Gather(Course<(), Had>, Slot<Value>),
-    /// Moves the log: what is to be done next takes one step.
+    /// Moves the log; each next step of the move is one step here.
     Moves(Course<(), Had>),
-    /// The new places are the log.
+    /// The new replicas are the log.
     New,
-    /// This is known of the number, and whether it is by this one.
+    /// The result: the record of the number, and whether this actor put it.
     Over(Option<Value>, bool),
-    /// Nothing is known.
+    /// The actor knows nothing.
     GaveUp,
 }
 
@@ -108,12 +109,12 @@ pub struct Actor {
     may_find: bool,
 }
 
-/// A new place.
+/// A new replica.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 struct NewReplica {
     has: Option<Had>,
     is_open: bool,
-    /// It is noted there that the record was removed.
+    /// The replica has a note that the record was removed.
     is_noted: bool,
 }
 
@@ -123,9 +124,9 @@ pub struct State {
     sealed: Vec<bool>,
     had: Option<Had>,
     new: Vec<NewReplica>,
-    /// What was put in the new places, where nothing had been copied.
+    /// The record put into the new replicas, where none had been copied.
     put: Option<Value>,
-    /// Others have come after the record that was copied, and it was removed.
+    /// Others came after the copied record, and it was removed.
     removed: bool,
     actors: Vec<Actor>,
     stale: Vec<Asked>,
@@ -135,18 +136,18 @@ pub struct State {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Action {
     Begin(usize),
-    /// The question of an actor to an old place is carried out, and he hears the answer.
+    /// An actor's question to an old replica is carried out, and the actor gets the answer.
     Answer(usize, usize),
     Fail(usize, usize),
     Late(usize),
     GoOn(usize),
-    /// What the log had is decided.
+    /// Decides what the log had.
     End(usize),
-    /// A new place gets what it is to have, and is opened.
+    /// A new replica gets its content, and is opened.
     Fill(usize, usize),
-    /// A majority of the new places are open.
+    /// A majority of the new replicas are open.
     Opened(usize),
-    /// Asks the new places, but for one of them.
+    /// Asks the new replicas except one.
     AskNew(usize, usize),
 }
 
@@ -198,7 +199,7 @@ impl Move {
         counts.then_some(answer)
     }
 
-    /// The old places have said all that they say.
+    /// Takes the next step after the answers of the old replicas.
     fn after_old(&self, state: &mut State, number: usize) {
         let actor = &mut state.actors[number];
         let next = match &actor.phase {
@@ -322,7 +323,7 @@ impl Model for Move {
                     Wish::Look | Wish::Remove => Phase::Old(Slot::look(self.old)),
                     Wish::Move => {
                         let mut course = Course::begin(());
-                        course.succeeded(); // there is but one place to go to
+                        course.succeeded(); // there is only one successor
                         Phase::Gather(course, Slot::look(self.old))
                     }
                 };
@@ -391,7 +392,7 @@ impl Model for Move {
                     return None;
                 }
                 state.actors[number].phase = match self.wishes[number] {
-                    Wish::Move => Phase::GaveUp, // it has done what it was to do
+                    Wish::Move => Phase::GaveUp, // its task is done
                     _ => Phase::New,
                 };
             }
@@ -413,12 +414,12 @@ impl Model for Move {
                         place.is_noted = self.lie != Some(Lie::NotesNothing);
                         place.has = None;
                     }
-                    state.actors[number].phase = Phase::GaveUp; // it has done what it was to do
+                    state.actors[number].phase = Phase::GaveUp; // its task is done
                     return Some(state);
                 }
                 let there = match self.wishes[number] {
                     _ if copied.is_some() => copied,
-                    // There are newer ones.
+                    // There are newer records.
                     _ if state.removed => None,
                     Wish::Put(value) => Some(*state.put.get_or_insert(value)),
                     _ => state.put,

@@ -1,5 +1,5 @@
-//! Schedules of the model that the code follows: [`ReplicatedLog`] must ask what the model says that it asks, hold
-//! what it says, and come to the same end.
+//! Schedules of the model that the code follows. [`ReplicatedLog`] must ask the model's questions,
+//! hold the same records, and come to the same end.
 
 use super::model::{Action, Asked, Number, State, What, Wish};
 use outlive_target::replicas::slot::{Held, Outcome};
@@ -24,11 +24,11 @@ fn bytes(what: &What) -> Option<Vec<u8>> {
     }
 }
 
-/// What an actor tells of itself.
+/// A message of an actor.
 enum Told {
-    /// It is about to ask this.
+    /// The actor is about to ask this question.
     Asks(Asked),
-    /// It has come to an end; `None` if it is not known what became of the number.
+    /// The actor has ended; `None` if the state of the number is unknown.
     Ended(Option<End>),
 }
 
@@ -38,7 +38,7 @@ enum End {
     Got(Option<Vec<u8>>),
 }
 
-/// A place as one actor sees it: each question waits until the schedule says what becomes of it.
+/// A replica as one actor sees it: each question waits until the schedule decides its outcome.
 #[derive(Debug)]
 struct Gated {
     place: usize,
@@ -46,7 +46,7 @@ struct Gated {
     tells: Sender<Told>,
     /// Whether the question is carried out and answered.
     hears: Arc<Mutex<Receiver<bool>>>,
-    /// The question that is being carried out.
+    /// Whether a question is being carried out.
     within: Mutex<bool>,
 }
 
@@ -60,7 +60,7 @@ impl Gated {
     fn ask(&self, register: u64, what: What) -> Result<()> {
         let round = (register & 0xffff) as u16;
         let asked = Asked { place: self.place, round, what };
-        // Nobody listens any more once the schedule is over.
+        // After the schedule, no thread receives this.
         let _ = self.tells.send(Told::Asks(asked));
         match self.hears.lock().unwrap().recv() {
             Ok(true) => {
@@ -82,7 +82,7 @@ impl LogMedium for Gated {
     }
 
     fn list(&self, job: &JobName) -> Result<Vec<u64>> {
-        // Each question ends with it.
+        // Each question ends with this call.
         *self.within.lock().unwrap() = false;
         self.medium.list(job)
     }
@@ -110,7 +110,7 @@ impl LogMedium for Gated {
     }
 }
 
-/// A schedule of the model, drawn by lot, in which each actor asks one place after the other.
+/// Returns a random schedule of the model, in which each actor asks one replica after the other.
 pub fn schedule(model: &Number, seed: u64) -> (Vec<Action>, State) {
     let rng = SeededRng::new(seed);
     let mut state = model.init_states().remove(0);
@@ -127,7 +127,7 @@ pub fn schedule(model: &Number, seed: u64) -> (Vec<Action>, State) {
         let mut next = None;
         while next.is_none() && !actions.is_empty() {
             let action = actions.swap_remove(rng.below(actions.len() as u64) as usize);
-            // What changes nothing is left out by the model, and is a step all the same.
+            // The model omits actions without effect, but here each is a step.
             let unchanged = matches!(action, Action::Late(_));
             let after = model.next_state(&state, action.clone());
             next = after.or_else(|| unchanged.then(|| state.clone())).map(|after| (action, after));
@@ -144,11 +144,11 @@ pub fn schedule(model: &Number, seed: u64) -> (Vec<Action>, State) {
 struct Actor {
     told: Receiver<Told>,
     says: Sender<bool>,
-    /// What it has come to: only one of them is ever at work.
+    /// The last message of the actor; only one actor runs at a time.
     now: Told,
 }
 
-/// Follows a schedule.
+/// Makes the code follow a schedule.
 pub fn follow(model: &Number, schedule: &[Action], end: &State) {
     let media: Vec<Arc<MemoryMedium>> = (0..model.places).map(|_| Arc::default()).collect();
     let mut state = model.init_states().remove(0);
@@ -174,7 +174,7 @@ pub fn follow(model: &Number, schedule: &[Action], end: &State) {
                             Wish::Put(value) => places.put_new(&job(), 1, &[value]).map(End::Put),
                             Wish::Look => places.get(&job(), 1).map(End::Got),
                         };
-                        // Nobody may listen any more.
+                        // Perhaps no thread receives this any more.
                         let _ = tells.send(Told::Ended(end.ok()));
                     });
                     let now = told.recv().expect("it is at work");
@@ -223,7 +223,7 @@ pub fn follow(model: &Number, schedule: &[Action], end: &State) {
             };
             assert_eq!(ended, expected, "{number}");
         }
-        // Those in the middle of something hear that nothing answers any more.
+        // Actors in the middle of an operation get no more answers.
         drop(actors);
         for (place, registers) in end.registers.iter().enumerate() {
             for (round, held) in registers.iter().enumerate() {

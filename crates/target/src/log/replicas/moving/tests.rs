@@ -1,4 +1,4 @@
-//! Logs that are moved while they are used, and movers that end half-way.
+//! Logs that are moved while they are used, and movers that stop half-way.
 
 use super::super::note_removed;
 use super::*;
@@ -11,13 +11,13 @@ use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A place that counts only when it is open, and may be away, or do only so many writes more.
+/// A replica that counts only when it is open, and may be away, or allow only a number of writes.
 #[derive(Default)]
 struct Shaky {
     medium: MemoryMedium,
-    /// What others do before somebody is told the next time which jobs there are.
+    /// Deed of others before the next listing of jobs.
     meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
-    /// What others do before the next record is put here.
+    /// Deed of others before the next record is put here.
     before_put: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     /// The record of [`job`] that cannot be read; 0 for none.
     damaged: AtomicU64,
@@ -104,7 +104,7 @@ impl LogMedium for Shaky {
     }
 }
 
-/// The same, for those who may not ask it before it is open.
+/// The same replica for callers that may not use it before it is open.
 #[derive(Debug)]
 struct Guarded(Arc<Shaky>);
 
@@ -157,11 +157,11 @@ impl LogMedium for Guarded {
 
 type Set = Vec<Arc<Shaky>>;
 
-/// All sets of places that a log had or may get, by name.
+/// All configurations that a log had or may get, by name.
 #[derive(Clone, Default)]
 struct World {
     sets: Arc<Mutex<HashMap<String, Set>>>,
-    /// Of all new places together.
+    /// Writes left to all new replicas together.
     writes_left: Arc<Mutex<Option<u64>>>,
     writes: Arc<AtomicU64>,
 }
@@ -181,7 +181,7 @@ fn new_replica(replica: &Arc<Shaky>) -> NewReplica {
     NewReplica { medium, is_open, open }
 }
 
-/// What a machine finds that sees none of the new places.
+/// Returns the new replicas as a machine that reaches none of them sees them.
 fn sees_nothing() -> Result<Vec<NewReplica>> {
     let replica = |_| NewReplica {
         medium: Arc::new(MemoryMedium::default()),
@@ -225,7 +225,7 @@ impl World {
         Ok(successor)
     }
 
-    /// The log as a process sees it that begins with these places.
+    /// Returns the log for a process that begins with these replicas.
     fn log(&self, from: &Set, asking: Asking) -> RecordLog<Movable> {
         let (world, now) = (self.clone(), Mutex::new(from.clone()));
         let follow = move |successor: &[u8]| {
@@ -264,7 +264,8 @@ fn holds(log: &dyn ManifestLog, numbers: impl Iterator<Item = u64>) {
     }
 }
 
-/// A log goes from any number of places to any other, twice, and whoever has it open goes on.
+/// A log goes from any number of replicas to any other, twice, and programs that have it open go
+/// on.
 #[test]
 fn a_log_is_moved_while_it_is_used() {
     for (asking, (from, to)) in BOTH.into_iter().flat_map(|asking| COUNTS.map(|it| (asking, it))) {
@@ -289,7 +290,7 @@ fn a_log_is_moved_while_it_is_used() {
     }
 }
 
-/// What the ranks of a job tell each other is moved as well: a save under way finds it.
+/// The messages of a job's ranks move as well: a save in progress finds them.
 #[test]
 fn messages_of_ranks_are_moved_with_the_log() {
     for (from, to) in COUNTS {
@@ -310,7 +311,8 @@ fn messages_of_ranks_are_moved_with_the_log() {
     }
 }
 
-/// The mover is killed at each write; then others save, who bring it to its end, or the command is given again.
+/// The mover is killed at each write. Then other programs save and complete the move, or the
+/// command runs again.
 #[test]
 fn a_mover_may_be_killed_at_any_step() {
     for (again, (from, to)) in [false, true].into_iter().flat_map(|a| COUNTS.map(|it| (a, it))) {
@@ -341,7 +343,7 @@ fn a_mover_may_be_killed_at_any_step() {
     }
 }
 
-/// Of two movers one has his way, whenever the other comes.
+/// Of two movers one wins, whenever the other comes.
 #[test]
 fn two_movers_agree() {
     for step in 0..60 {
@@ -364,8 +366,8 @@ fn two_movers_agree() {
     }
 }
 
-/// Any place may be away in each step; one of the old ones that comes back decides nothing, and one of the new
-/// ones gets what it lacks.
+/// Any replica may be away in each step. An old one that comes back decides nothing, and a new one
+/// gets the records that it lacks.
 #[test]
 fn places_may_be_away_while_a_log_is_moved() {
     for asking in BOTH {
@@ -381,7 +383,7 @@ fn places_may_be_away_while_a_log_is_moved() {
             assert_eq!(append(&log, 3, &record(4)).unwrap(), Append::Done);
             first[old].away.store(false, Ordering::Relaxed);
             for gone in (0..3).filter(|gone| *gone != old) {
-                // An old majority that has no seal cannot be found.
+                // Every old majority contains a seal.
                 first[gone].away.store(true, Ordering::Relaxed);
                 let late = world.log(&first, asking);
                 assert_eq!(append(&late, 3, b"fork").unwrap(), Append::Lost);
@@ -399,7 +401,7 @@ fn places_may_be_away_while_a_log_is_moved() {
     }
 }
 
-/// A record that only some places have when the log is sealed is in, or out, and stays so.
+/// A record that only some replicas have when the log is sealed is in or out, and stays so.
 #[test]
 fn what_was_begun_when_the_log_was_sealed_is_decided_once() {
     for (held, away) in (1..3).flat_map(|held| (0..3).map(move |away| (held, away))) {
@@ -414,7 +416,7 @@ fn what_was_begun_when_the_log_was_sealed_is_decided_once() {
         first[away].away.store(true, Ordering::Relaxed);
         world.moved(&first, "second", Asking::InTurn).unwrap();
         first[away].away.store(false, Ordering::Relaxed);
-        // It gets to a majority of the old places when it is too late.
+        // It reaches a majority of the old replicas too late.
         for replica in &first {
             replica.medium.put_new(&job(), super::super::at(2, 0), &record(2)).unwrap();
         }
@@ -427,7 +429,7 @@ fn what_was_begun_when_the_log_was_sealed_is_decided_once() {
     }
 }
 
-/// Whoever looked at the log before it was moved, and puts behind that, finds that the number is taken.
+/// A program that read the log before the move, and puts behind that, finds the number taken.
 #[test]
 fn a_put_that_was_on_its_way_gets_no_number_twice() {
     for (asking, (from, to)) in BOTH.into_iter().flat_map(|asking| COUNTS.map(|it| (asking, it))) {
@@ -448,8 +450,8 @@ fn a_put_that_was_on_its_way_gets_no_number_twice() {
     }
 }
 
-/// A program whose put came too late, and whose reply was lost, is not told that its record is there because it
-/// finds that in an old place.
+/// A program's put came too late, and its reply was lost. The program finds its record in an old
+/// replica, which must not count.
 #[test]
 fn a_late_record_in_an_old_place_is_no_record() {
     let world = World::default();
@@ -466,8 +468,8 @@ fn a_late_record_in_an_old_place_is_no_record() {
     holds(&log, 1..=2);
 }
 
-/// The log is moved just before a program puts a record in an old place. That record does not
-/// count: the program puts it once more, in the new places, before it takes it for appended.
+/// The log is moved just before a program puts a record in an old replica. That record does not
+/// count: the program puts it again, in the new replicas, before it takes it for appended.
 #[test]
 fn a_record_that_is_put_behind_a_seal_is_put_once_more() {
     for (from, to) in COUNTS {
@@ -488,8 +490,8 @@ fn a_record_that_is_put_behind_a_seal_is_put_once_more() {
 }
 
 /// A program finds a number free, and is held up. Others use that number, remove its record, and
-/// move the log. Then the program puts its own record there, and is killed before it takes that
-/// back: no reader finds it.
+/// move the log. Then the program puts its own record there, and is killed before it removes it: no
+/// reader finds it.
 #[test]
 fn what_was_removed_before_a_move_stays_removed() {
     for (from, to) in COUNTS {
@@ -508,9 +510,8 @@ fn what_was_removed_before_a_move_stays_removed() {
     }
 }
 
-/// A power cut in the midst of a removal leaves a gap. The log begins behind it, so the move does
-/// not depend on what is left before it: if that cannot be read, the log must not stay sealed for
-/// good.
+/// A power cut during a removal leaves a gap. The log begins behind it, so the move does not depend
+/// on the records before it: even if these cannot be read, the log must not stay sealed forever.
 #[test]
 fn a_log_with_a_gap_is_moved_from_the_gap_on() {
     for to in [1, 3] {
@@ -528,7 +529,7 @@ fn a_log_with_a_gap_is_moved_from_the_gap_on() {
     }
 }
 
-/// What is left of the old places, when all new ones are open, is the way to those.
+/// When all new replicas are open, the old ones keep only the way to those.
 #[test]
 fn old_places_may_be_emptied() {
     for (from, to) in COUNTS {
@@ -543,7 +544,8 @@ fn old_places_may_be_emptied() {
         world.moved(&first, "second", Asking::InTurn).unwrap();
         forget(&media(&first), Asking::InTurn, b"second").unwrap();
         if to == 3 {
-            // A machine that sees too few of the new places finds nothing to do in the old ones.
+            // A machine that reaches too few of the new replicas finds nothing to do in the old
+            // ones.
             let moved = move_to(&media(&first), Asking::InTurn, b"second", &sees_nothing);
             let error = moved.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
@@ -555,9 +557,9 @@ fn old_places_may_be_emptied() {
     }
 }
 
-/// Found by the explorer (fence:50045997, suspend:50015777): who finds out what the log has while another brings the
-/// move to its end, and empties the old places, found them damaged; or found that it is over, and took the new
-/// places for missing.
+/// Found by the explorer (fence:50045997, suspend:50015777): a mover finds out what the log has
+/// while another completes the move, and empties the old replicas. It found them damaged; or it
+/// found that the move is over, and took the new replicas for missing.
 #[test]
 fn who_is_overtaken_by_the_end_of_a_move_finds_the_log() {
     for (sees_it, (from, to)) in [true, false].into_iter().flat_map(|it| COUNTS.map(|c| (it, c))) {
@@ -572,7 +574,7 @@ fn who_is_overtaken_by_the_end_of_a_move_finds_the_log() {
         *first[0].meanwhile.lock().unwrap() = Some(Box::new(move || {
             others.moved(&old, "second", Asking::InTurn).unwrap();
             forget(&media(&old), Asking::InTurn, b"second").unwrap();
-            // By somebody who still fills these places, to which the log had been moved before.
+            // By a mover that still fills these replicas, to which the log had been moved before.
             old.iter().for_each(|replica| note_removed(&replica.medium, &job(), 2).unwrap());
         }));
         let moved = match sees_it {
@@ -588,8 +590,8 @@ fn who_is_overtaken_by_the_end_of_a_move_finds_the_log() {
     }
 }
 
-/// Found by the explorer (suspend:50011097): somebody copied once more what had been removed since. Of a single place
-/// a program then took its number for a new one that others had used, and its checkpoint was lost.
+/// Found by the explorer (suspend:50011097): a mover copied again what had been removed since. In a
+/// single replica a program then took a used number for a new one, and its checkpoint was lost.
 #[test]
 fn who_copies_too_late_brings_nothing_back() {
     for (asking, (from, to)) in BOTH.into_iter().flat_map(|asking| COUNTS.map(|it| (asking, it))) {
@@ -602,7 +604,7 @@ fn who_copies_too_late_brings_nothing_back() {
         succeed(&media(&first), asking, b"second").unwrap();
         let had = decode(&decide(&*mover, HAD, &encode(&gather(&*mover).unwrap())).unwrap());
         let had = had.unwrap();
-        // One who looks at the places now, and is held up then.
+        // A mover that examines the replicas now, and is then held up.
         let copier: Vec<NewReplica> = second.iter().map(new_replica).collect();
         let meant = Previous::of(3, &record(3));
         let late = world.log(&first, asking);
@@ -629,7 +631,7 @@ fn who_copies_too_late_brings_nothing_back() {
         assert_eq!(late.answer(&job(), meant, b"late", put).unwrap(), Append::Lost);
         holds(&log, 6..=6);
         assert_eq!(append(&log, 6, &record(7)).unwrap(), Append::Done);
-        // Nor does the next move.
+        // Nor does the next move bring it back.
         world.moved(&second, "third", asking).unwrap();
         holds(&log, 6..=7);
         holds(&world.log(&first, asking), 6..=7);
@@ -639,7 +641,7 @@ fn who_copies_too_late_brings_nothing_back() {
     }
 }
 
-/// A note of a removal that only one place has stops no mover.
+/// A record of a removal that only one replica has stops no mover.
 #[test]
 fn what_was_about_to_be_removed_is_not_missed() {
     for (from, to) in [(3, 3), (3, 1)] {
@@ -651,7 +653,7 @@ fn what_was_about_to_be_removed_is_not_missed() {
             (0..4).for_each(|n| assert_eq!(append(&log, n, &record(n + 1)).unwrap(), Append::Done));
             let old = media(&first);
             succeed(&old, Asking::InTurn, b"second").unwrap();
-            // Gathered by somebody who was killed then, before anybody was told.
+            // Gathered by a mover that was then killed, before any replica knew.
             let mover = seen_by(&Asker::mover(b"second"), &old, Asking::InTurn).unwrap();
             let had = gather(&*mover).unwrap();
             decide(&*mover, HAD, &encode(&had)).unwrap();
