@@ -10,10 +10,11 @@ use crate::wait::{self, Entry, Inside, TimedLock};
 use outlive_client::Client;
 use outlive_pool::Pool;
 use outlive_store::{Job, JobOptions, OnFailure};
+use outlive_types::sync::plain::{Mutex, MutexGuard};
 use outlive_types::{Error, Result};
 use pyo3::prelude::*;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// What the handles of a job share.
@@ -38,7 +39,7 @@ pub struct Core {
 impl Drop for Core {
     /// A save that is still under way reads the constants.
     fn drop(&mut self) {
-        if self.constants.get_mut().is_ok_and(|constants| !constants.is_empty())
+        if !self.constants.get_mut().is_empty()
             && let Some(handle) = self.job().current()
         {
             handle.wait_done(None);
@@ -103,7 +104,7 @@ impl Core {
     /// Long containers of the last save. While this is held, no Python code may run: another thread that
     /// wants it would wait with the GIL.
     pub fn remembered(&self) -> MutexGuard<'_, Remembered> {
-        self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
+        self.remembered.lock()
     }
 
     /// The engine's job.
@@ -159,13 +160,13 @@ impl Core {
 
     /// Keeps what a lazy restore fills until it is `over`.
     pub fn keep(&self, buffers: Vec<Buffer>, over: Arc<AtomicBool>) {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).push((buffers, over));
+        self.kept.lock().push((buffers, over));
         self.detach();
     }
 
     /// Lets go of buffers that nobody fills any more. Answers whether there are others.
     pub fn detach(&self) -> bool {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock();
         let all = std::mem::take(&mut *kept);
         let (over, still): (Vec<_>, Vec<_>) =
             all.into_iter().partition(|(_, over)| over.load(Ordering::Acquire));
@@ -179,7 +180,7 @@ impl Core {
 
     /// Keeps what the save under way reads, in place of what the one before it has read.
     pub fn keep_constants(&self, buffers: Vec<Buffer>) {
-        let mut kept = self.constants.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.constants.lock();
         let before = std::mem::replace(&mut *kept, buffers);
         drop(kept);
         // Released without the lock: that may run other Python code.

@@ -2,13 +2,13 @@
 
 use crate::errors::{OrRaise, to_py};
 use crate::events::Events;
+use outlive_types::sync::plain::{Condvar, Mutex};
 use outlive_types::{Error, Result};
 use pyo3::prelude::*;
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How often a wait looks up.
@@ -69,7 +69,7 @@ pub fn in_a_thread<T: Send + 'static>(
         .map_err(|e| to_py(py, &Error::no_thread("this", &e)))?;
     let receiver = Mutex::new(receiver); // only for the compiler
     let waited = wait(events, tick, None, &mut |limit| {
-        let receiver = receiver.lock().unwrap_or_else(PoisonError::into_inner);
+        let receiver = receiver.lock();
         match receiver.recv_timeout(limit) {
             Ok(outcome) => Some(outcome),
             Err(RecvTimeoutError::Timeout) => None,
@@ -111,12 +111,12 @@ impl TimedLock {
     /// handlers of `logging` run on it. If one of them comes to a turn that is taken, it is taken by
     /// this very thread, or by one that may be waiting for this one.
     pub fn enter(&self, timeout: Duration) -> Option<Entry> {
-        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = self.taken.lock();
         if *taken && HELD.get() > 0 {
             return Some(Entry::WouldHang);
         }
         let waited = self.freed.wait_timeout_while(taken, timeout, |taken| *taken);
-        let (mut taken, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let (mut taken, _) = waited;
         if *taken {
             return None;
         }
@@ -143,7 +143,7 @@ pub enum Entry {
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
         HELD.set(HELD.get() - 1);
-        *self.0.taken.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        *self.0.taken.lock() = false;
         self.0.freed.notify_one();
     }
 }

@@ -1,7 +1,7 @@
 //! Scoped threads for work on large memory. There is no lasting thread pool: one would not survive
 //! a fork of the program, and starting a thread costs microseconds against milliseconds of work.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use outlive_types::sync::plain::Mutex;
 use std::thread;
 
 /// Below this much memory to work on, one thread is fastest.
@@ -32,7 +32,7 @@ pub fn parallel<T: Send, R: Send>(
     let queue = Mutex::new(items.into_iter().zip(&mut results));
     let drain = || {
         loop {
-            let Some((item, result)) = lock(&queue).next() else { return };
+            let Some((item, result)) = queue.lock().next() else { return };
             *result = Some(work(item));
         }
     };
@@ -59,11 +59,6 @@ pub fn on_threads(threads: usize, work: impl Fn() + Sync) {
         }
         work();
     });
-}
-
-/// Taking an item cannot panic, so a poisoned queue is whole.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! What a command says: its answer, tables and numbers in it, and progress while it works.
 
 use indicatif::{ProgressBar, ProgressStyle};
+use outlive_types::sync::plain::{Mutex, MutexGuard};
 use outlive_types::{Event, Observer, shown_path};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write as _};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The outcome of a command that could do its work.
@@ -39,7 +39,7 @@ const STEPS_APART: Duration = Duration::from_secs(1);
 
 impl Reporter {
     fn bar(&self) -> MutexGuard<'_, Option<ProgressBar>> {
-        self.bar.lock().unwrap_or_else(PoisonError::into_inner)
+        self.bar.lock()
     }
 
     /// A line for the person who waits.
@@ -85,7 +85,7 @@ impl Reporter {
         if io::stderr().is_terminal() {
             return self.busy(what);
         }
-        let mut last = self.last_step.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last_step.lock();
         if last.is_none_or(|last| last.elapsed() >= STEPS_APART) {
             *last = Some(Instant::now());
             complain(&format!("{work}: {what}"));

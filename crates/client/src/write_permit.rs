@@ -1,8 +1,8 @@
 //! The leave to touch the program's memory, which a restore gives its threads and takes back.
 
 use outlive_capture::fill::{Advice, Scatter};
+use outlive_types::sync::plain::{Mutex, RwLock};
 use outlive_types::{Error, Result};
-use std::sync::{Mutex, PoisonError, RwLock};
 
 /// Says whether the program's memory may still be touched. Whoever touches it holds a read lock.
 #[derive(Default)]
@@ -15,15 +15,15 @@ pub struct WritePermit {
 impl WritePermit {
     /// Calls `work`, unless the leave was withdrawn.
     pub fn with<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
-        let withdrawn = self.withdrawn.read().unwrap_or_else(PoisonError::into_inner);
+        let withdrawn = self.withdrawn.read();
         (!*withdrawn).then(work)
     }
 
     /// From the return on nothing is touched any more, not even by what is dropped later.
     pub fn withdraw(&self) {
-        let mut withdrawn = self.withdrawn.write().unwrap_or_else(PoisonError::into_inner);
+        let mut withdrawn = self.withdrawn.write();
         *withdrawn = true;
-        let advice = self.advice.lock().unwrap_or_else(PoisonError::into_inner);
+        let advice = self.advice.lock();
         advice.iter().for_each(Advice::end);
     }
 
@@ -31,7 +31,7 @@ impl WritePermit {
     pub fn scatter(&self, make: impl FnOnce() -> Result<Scatter>) -> Result<Scatter> {
         let make = || {
             let scatter = make()?;
-            let mut advice = self.advice.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut advice = self.advice.lock();
             advice.push(scatter.advice());
             Ok(scatter)
         };

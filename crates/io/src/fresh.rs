@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 use crate::PerProcess;
+use outlive_types::sync::plain::{Mutex, MutexGuard};
 use outlive_types::{BLOCK_BYTES, PAGE_BYTES, shown_bytes};
 use rustix::mm::{Advice, madvise};
 use rustix::time::{ClockId, clock_gettime};
@@ -14,7 +15,6 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Which pages memory is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -349,7 +349,7 @@ impl FreshMemory {
     }
 
     fn asked(&self) -> MutexGuard<'_, Option<PageKind>> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+        self.asked.lock()
     }
 
     /// Bytes of it that were fresh and were touched, in small and in huge pages.

@@ -1,6 +1,6 @@
 //! Keeps long work from taking all of a device: so many bytes a second and no more.
 
-use std::sync::{Mutex, PoisonError};
+use outlive_types::sync::plain::Mutex;
 use std::time::{Duration, Instant};
 
 /// The longest pause in one go: what was planned an hour ago must not stop the work for long.
@@ -25,7 +25,7 @@ impl Pace {
         let Some(limit) = self.bytes_per_s else { return };
         let cost = Duration::from_secs_f64(bytes as f64 / limit.max(1) as f64);
         let pause = {
-            let mut paid = self.paid.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut paid = self.paid.lock();
             let now = Instant::now();
             // Time in which nothing was asked for is not saved up.
             let due = (*paid).max(now) + cost;

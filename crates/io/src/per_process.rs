@@ -1,10 +1,10 @@
 //! What one process knows: its forked children begin with a copy, or anew.
 #![allow(unsafe_code)]
 
+use outlive_types::sync::plain::{Mutex, MutexGuard};
 use std::process;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A value behind a lock, for a `static`. A plain `static` lock that another thread of the parent held
 /// at the fork stays locked in the child for ever: that thread is not there. This one is made anew in
@@ -31,7 +31,7 @@ impl<T: Send + 'static> PerProcess<T> {
 
     /// This process's value, locked.
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        self.of_this_process().value.lock().unwrap_or_else(PoisonError::into_inner)
+        self.of_this_process().value.lock()
     }
 
     fn of_this_process(&self) -> &Of<T> {
@@ -44,7 +44,7 @@ impl<T: Send + 'static> PerProcess<T> {
                 return known;
             }
             // Whoever held it at the fork may have left it half changed.
-            let old = known.and_then(|known| known.value.try_lock().ok());
+            let old = known.and_then(|known| known.value.try_lock());
             let value = Mutex::new((self.make)(old.as_deref()));
             drop(old);
             let made = Box::into_raw(Box::new(Of { process, value }));

@@ -14,12 +14,13 @@ use crate::written::Written;
 use outlive_chunk::Policy;
 use outlive_io::StagingPool;
 use outlive_target::{Lock, ManifestLog, ReadMode, Target};
+use outlive_types::sync::plain::{Mutex, MutexGuard, RwLock};
 use outlive_types::sync::sleep;
 use outlive_types::{Error, Event, JobName, PAGE_BYTES, PackId, Result};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 /// Packs of which it is known how they are spread over their shards.
@@ -269,11 +270,11 @@ impl Pool {
 
     /// Where shards are kept.
     pub(crate) fn targets(&self) -> Arc<TargetSet> {
-        self.targets.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.targets.read().clone()
     }
 
     pub(crate) fn set_targets(&self, targets: Arc<TargetSet>) {
-        *self.targets.write().unwrap_or_else(PoisonError::into_inner) = targets;
+        *self.targets.write() = targets;
     }
 
     /// What says which targets there are, if anything does.
@@ -289,12 +290,12 @@ impl Pool {
     /// How a pack is spread over its shards, if that is known.
     pub(crate) fn known_layout(&self, pack: PackId) -> Option<Layout> {
         // Only tried: a forked child may inherit it locked.
-        self.layouts.try_lock().ok()?.get(&pack).cloned()
+        self.layouts.try_lock()?.get(&pack).cloned()
     }
 
     /// Notes how a pack is spread over its shards.
     pub(crate) fn knows_layout(&self, pack: PackId, layout: Layout) {
-        if let Ok(mut layouts) = self.layouts.try_lock() {
+        if let Some(mut layouts) = self.layouts.try_lock() {
             // They are read again where they are needed.
             if layouts.len() >= LAYOUTS_MAX {
                 layouts.clear();
@@ -317,7 +318,7 @@ impl Pool {
             self.command("pool repair", &[])
         );
         // Once, and not for every pack.
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut said = self.said.lock();
         if said.as_ref() != Some(&warning) {
             *said = Some(warning.clone());
             drop(said);
@@ -374,7 +375,7 @@ impl Pool {
 
     /// What saves have learnt of the target's speed and of compression, and decide by.
     pub fn policy(&self) -> MutexGuard<'_, Policy> {
-        self.policy.lock().unwrap_or_else(PoisonError::into_inner)
+        self.policy.lock()
     }
 
     /// Time, randomness, observer.

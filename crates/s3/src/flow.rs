@@ -1,8 +1,9 @@
 //! What of shards is on its way to a bucket, of all of them together: bounds the memory for it.
 
 use outlive_io::StagingPool;
+use outlive_types::sync::plain::{Mutex, MutexGuard};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// Counts whole parts that are being sent. While there are as many as allowed, writes wait, and then go on
 /// in the order of their shards: those that were begun first are done first, and give their memory back.
@@ -41,7 +42,7 @@ impl Flow {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Memory for parts.

@@ -1,12 +1,11 @@
 //! Who has tried to append which record, where a log has several places: whoever does the last step for a record
 //! need not be its author.
 
-use crate::chance::lock;
 use crate::oracle::Pending;
 use outlive_format::fingerprint;
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{Fingerprint, JobName};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
 
 /// What is known of a log's places beside what they hold.
 #[derive(Default)]
@@ -26,11 +25,11 @@ pub(crate) struct ReplicasOracle {
 impl ReplicasOracle {
     /// The program is about to append this.
     pub fn will_append(&self, program: usize, record: &[u8], pending: Option<Pending>) {
-        lock(&self.authors).insert(fingerprint(record), (program, pending));
+        self.authors.lock().insert(fingerprint(record), (program, pending));
     }
 
     /// Who has, if anybody did.
     pub fn author(&self, record: &[u8]) -> Option<(usize, Option<Pending>)> {
-        lock(&self.authors).get(&fingerprint(record)).cloned()
+        self.authors.lock().get(&fingerprint(record)).cloned()
     }
 }

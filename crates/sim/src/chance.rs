@@ -1,10 +1,11 @@
 //! What all programs of a schedule share: turns, chances, a clock.
 
 use crate::scheduler::SeededScheduler;
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{Clock, SeededRng};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// What may go wrong, each with a chance in 65,536 for every operation.
@@ -123,12 +124,12 @@ impl Chance {
 
     /// The same of what happens when all programs have ended.
     pub fn came_about(&self, what: &'static str) {
-        *lock(&self.achieved).entry(what).or_default() += 1;
+        *self.achieved.lock().entry(what).or_default() += 1;
     }
 
     /// How often each role has done what it is there for.
     pub fn achievements(&self) -> BTreeMap<&'static str, u64> {
-        lock(&self.achieved).clone()
+        self.achieved.lock().clone()
     }
 
     /// The lie that is told now.
@@ -155,8 +156,4 @@ impl Clock for Chance {
     fn monotonic(&self) -> Duration {
         Duration::from_nanos(self.unix_ns())
     }
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,7 @@
 //! Target and log as somebody sees them. To a program every operation is a moment at which others may
 //! go on, and may fail; whoever looks afterwards is not disturbed, and what he reads is noted.
 
-use crate::chance::{Lie, lock};
+use crate::chance::Lie;
 use crate::leases::Holder;
 use crate::scheduler::{mortal, noticing};
 use crate::world::{Me, is_mail, killed};
@@ -11,10 +11,11 @@ use outlive_target::{
     Append, Capacity, Fault, Lease, Lock, LockGuard, ManifestLog, Previous, ReadRange, ReadTicket,
     ShardName, ShardWriter, Target, WriteTicket, read_one,
 };
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{Error, JobName, PackId, Result};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 
 /// Target and log as a program sees them.
 pub(crate) fn seen(target: Arc<dyn Target>, me: &Arc<Me>) -> Arc<dyn Target> {
@@ -56,7 +57,7 @@ impl Eyes {
 
     fn reads(&self, shard: ShardName) {
         if let Eyes::Afterwards(read) = self {
-            lock(read).insert(shard.pack);
+            read.lock().insert(shard.pack);
         }
     }
 

@@ -43,16 +43,16 @@ impl Told {
     }
 
     pub fn refuse(&self) {
-        *self.refuses.lock().unwrap() = true;
+        *self.refuses.lock() = true;
     }
 
     /// Nothing is left of its pages, and no page table.
     pub fn give_up(&self) {
-        *self.given_up.lock().unwrap() = true;
+        *self.given_up.lock() = true;
     }
 
     pub fn write(&self, page: usize) {
-        self.written.lock().unwrap().insert(page);
+        self.written.lock().insert(page);
     }
 
     pub fn pages(&self, range: Range<usize>) -> Pages {
@@ -80,10 +80,10 @@ impl PageTracker for Told {
 
     fn collect(&self, pages: Pages, then: Then, written: &mut Vec<Pages>) -> Result<(), Refusal> {
         self.looks.fetch_add(1, Ordering::Relaxed);
-        if *self.refuses.lock().unwrap() {
+        if *self.refuses.lock() {
             return Err(Refusal("it was told to".into()));
         }
-        let mut noted = self.written.lock().unwrap();
+        let mut noted = self.written.lock();
         let found: Vec<usize> = noted
             .iter()
             .copied()
@@ -110,7 +110,7 @@ impl PageTracker for Told {
     }
 
     fn absent(&self, pages: Pages, absent: &mut Vec<Pages>) -> Result<(), Refusal> {
-        if *self.given_up.lock().unwrap() {
+        if *self.given_up.lock() {
             absent.push(pages);
         }
         Ok(())

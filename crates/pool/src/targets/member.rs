@@ -4,12 +4,13 @@ use super::table::StillThere;
 use crate::redundancy::{TargetState, Tier};
 use outlive_io::{Ticket, blocking};
 use outlive_target::{ReadRange, ReadTicket, ShardName, Target, TargetWatch, WatchedTarget, Work};
+use outlive_types::sync::plain::{Mutex, MutexGuard};
 use outlive_types::{Error, ErrorKind, Result};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A target of a pool.
@@ -215,7 +216,7 @@ impl Member {
         let away = found.as_ref().err().map(|error| Error::away(error.message()));
         // The watch knows when one that is silent answers again.
         let away = away.filter(|_| self.silent().is_none());
-        *self.away.lock().unwrap_or_else(PoisonError::into_inner) = away;
+        *self.away.lock() = away;
         found
     }
 
@@ -256,7 +257,7 @@ impl Member {
                 hashes[at] ^= hash;
             }
             // Nothing that was deleted comes back in the life of a set of targets: that takes a change of the table.
-            let mut known = self.durable.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut known = self.durable.lock();
             let is_new = |shard: &&ShardName| {
                 let (at, _) = place_and_hash(shard);
                 known[at] != hashes[at]
@@ -273,7 +274,7 @@ impl Member {
     /// Notes that this process has finished a shard there: its name is durable.
     pub fn has_finished(&self, shard: ShardName) {
         let (at, hash) = place_and_hash(&shard);
-        self.durable.lock().unwrap_or_else(PoisonError::into_inner)[at] ^= hash;
+        self.durable.lock()[at] ^= hash;
     }
 
     /// Whether shards are put there.
@@ -288,7 +289,7 @@ impl Member {
 
     /// Why it was not used when that was looked at last.
     pub fn away(&self) -> Option<Error> {
-        let away = self.away.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let away = self.away.lock().clone();
         away.or_else(|| self.silent())
     }
 
@@ -314,17 +315,13 @@ impl Member {
         let pace = self.pace.clone();
         let number = self.pace().begin(Instant::now());
         outlive_target::read_one(&*self.target, shard, range).map(move |read| {
-            pace.lock().unwrap_or_else(PoisonError::into_inner).end(
-                number,
-                read.is_ok(),
-                Instant::now(),
-            );
+            pace.lock().end(number, read.is_ok(), Instant::now());
             read
         })
     }
 
     fn pace(&self) -> MutexGuard<'_, Pace> {
-        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pace.lock()
     }
 
     /// Microseconds that it needs for a read, besides those that it has to do first; 0 if nothing was

@@ -6,9 +6,9 @@ use crate::save::{ChunkSink, FrameCompression, Lane, Packer};
 use outlive_format::EntryKind;
 use outlive_io::Pace;
 use outlive_pool::Pool;
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{Error, Event, Progress, Result};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// Ends a search for the checkpoint here; the true error is noted elsewhere.
 pub fn elsewhere() -> Error {
@@ -43,7 +43,7 @@ impl Store<'_, '_> {
     pub fn chunks(&self, wanted: &[ReadItem]) -> Result<()> {
         let threads = self.from.config().tuning.threads().min(self.packer.lanes_max());
         let lanes: Mutex<Vec<Lane<'_>>> = Mutex::default();
-        let lock = || lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = || lanes.lock();
         let take = |at: usize, there: Verified<'_>| {
             let bytes = there.stored;
             self.step(bytes);
@@ -63,7 +63,7 @@ impl Store<'_, '_> {
             stored.map_err(|error| self.blame(error))
         };
         self.read(wanted, threads, &take)?;
-        let lanes = lanes.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let lanes = lanes.into_inner();
         let finished = lanes.into_iter().try_for_each(Lane::finish);
         finished.and_then(|()| self.packer.join_lanes()).map_err(|error| self.blame(error))
     }
@@ -104,7 +104,7 @@ impl Store<'_, '_> {
     }
 
     fn blame(&self, error: Error) -> Error {
-        let mut fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fault = self.fault.lock();
         fault.get_or_insert(error);
         elsewhere()
     }

@@ -9,7 +9,7 @@ use outlive_types::sync::{self, Condvar, Mutex, MutexGuard};
 use outlive_types::{Epoch, Error, ErrorKind, JobName, PackId, Result};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// So often a round begins again because a gc has moved what was to be copied.
@@ -205,7 +205,7 @@ impl Finish {
                     behind.0.changed.notify_all();
                 }
                 let waited = behind.0.changed.wait_timeout(state, moment);
-                drop(waited.unwrap_or_else(PoisonError::into_inner));
+                drop(waited);
                 continue;
             }
             let is_late = match &state.outcome {
@@ -238,7 +238,7 @@ impl Finish {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn run(&self, pool: &Pool) {
@@ -299,7 +299,7 @@ impl Shared {
                 return true;
             }
             let waited = self.changed.wait_timeout(state, left);
-            let (guard, is_over) = waited.unwrap_or_else(PoisonError::into_inner);
+            let (guard, is_over) = waited;
             if is_over {
                 return true;
             }

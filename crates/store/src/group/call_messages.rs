@@ -5,7 +5,6 @@ use outlive_pool::Pool;
 use outlive_target::{Append, Previous};
 use outlive_types::sync::{Mutex, sleep};
 use outlive_types::{Error, ErrorKind, JobName, Rank, Result};
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -71,7 +70,7 @@ impl Sender {
     /// What the log reports; `Invalid` if this rank is there twice; `Fenced` if another run has begun.
     pub fn say(&self, said: Payload, until: Duration) -> Result<()> {
         let word = self.word(said)?;
-        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut newest = self.newest.lock();
         loop {
             match self.append(&mut newest, &word) {
                 Ok(Append::Done) => return Ok(()),
@@ -104,7 +103,7 @@ impl Sender {
 
     /// Removes all words but the newest. They are left, should that fail.
     pub fn tidy(&self) {
-        let newest = *self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let newest = *self.newest.lock();
         let Some(newest) = newest else { return };
         if let Err(error) = self.pool.log().remove_before(&self.chain, newest.number) {
             self.pool.warn(format!("old words of rank {} are left in the log: {error}", self.rank));
@@ -117,7 +116,7 @@ impl Sender {
     /// # Errors
     /// `Invalid` if this rank is there twice; `Fenced` if another run has begun.
     pub fn check(&self) -> Result<()> {
-        let newest = *self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let newest = *self.newest.lock();
         // Otherwise it is looked before the next word is said.
         let Some(newest) = newest else { return Ok(()) };
         let numbers = self.pool.log().numbers(&self.chain).unwrap_or_default();

@@ -3,9 +3,10 @@
 //! missing and a log has changed, the reader looks again at what the log says now.
 
 use outlive_pool::Pool;
+use outlive_types::sync::plain::{Mutex, MutexGuard};
 use outlive_types::{Error, ErrorKind, JobName, Result, sync};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// How often a reader looks again at most.
 const ATTEMPTS: usize = 16;
@@ -134,7 +135,7 @@ impl<T> Current<T> {
     }
 
     fn now(&self) -> MutexGuard<'_, Now<T>> {
-        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+        self.now.lock()
     }
 
     /// Whether it is another by now than `seen`, after a look at the log.
@@ -142,7 +143,7 @@ impl<T> Current<T> {
     /// # Errors
     /// What the log reports, and whoever opens it.
     pub fn moved_since(&self, seen: &Arc<T>) -> Result<bool> {
-        let _looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
+        let _looking = self.looking.lock();
         let (opened, known) = {
             let now = self.now();
             (now.opened.clone(), now.listed)

@@ -6,7 +6,7 @@ use outlive_types::sync::{Mutex, MutexGuard};
 use outlive_types::{Epoch, Error, JobName};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 /// What became of one checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -65,7 +65,7 @@ impl CommitEvents {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock()
     }
 
     /// Calls `watcher` with each event from now on, until the answer is dropped. It is called by the
