@@ -9,8 +9,8 @@ use outlive_format::Remarks;
 use outlive_pool::Pool;
 use outlive_store::{Job, JobOptions, SaveNotes};
 use outlive_types::Result;
+use outlive_types::sync::plain::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// An open job: a named series of checkpoints, and the memory that the program protects.
 pub struct outlive_job {
@@ -57,7 +57,7 @@ impl Core {
     /// # Errors
     /// `Invalid` if another thread has closed the job meanwhile.
     pub fn turn(&self) -> std::result::Result<CallGuard<'_>, Failure> {
-        let is_closed = locked(&self.turn);
+        let is_closed = self.turn.lock();
         if *is_closed {
             return Err(invalid(format!(
                 "job {} was closed by another thread: let all calls return before it is closed",
@@ -69,22 +69,22 @@ impl Core {
 
     /// The regions that the program protects, in the order in which they were first named.
     pub fn regions(&self) -> MutexGuard<'_, Vec<Memory>> {
-        locked(&self.regions)
+        self.regions.lock()
     }
 
     /// The checkpoint that outlive_begin() began.
     pub fn gathering(&self) -> MutexGuard<'_, Option<Gathering>> {
-        locked(&self.gathering)
+        self.gathering.lock()
     }
 
     /// The notes for the next checkpoint.
     pub fn next(&self) -> MutexGuard<'_, NextNotes> {
-        locked(&self.next)
+        self.next.lock()
     }
 
     /// The functions to release when the job is closed.
     pub fn release(&self) -> MutexGuard<'_, Option<Functions>> {
-        locked(&self.release)
+        self.release.lock()
     }
 
     /// Passes on a fault that was found before a save or restore began. In a group, the other ranks
@@ -114,10 +114,6 @@ impl CallGuard<'_> {
     pub fn close(&mut self) {
         *self.is_closed = true;
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The label, pin and metrics for the next checkpoint.

@@ -1,10 +1,10 @@
 //! Events of the engine, kept until Python takes them: the engine's threads must never wait for the
 //! GIL.
 
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{Event, Observer};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// Most events to keep; beyond that, the oldest are dropped.
 const EVENTS_MAX: usize = 1000;
@@ -24,7 +24,7 @@ impl Events {
 
     /// Returns all events since the last call, oldest first.
     pub fn take(&self) -> VecDeque<Event> {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = self.queue.lock();
         self.waiting.store(false, Ordering::Relaxed);
         std::mem::take(&mut *queue)
     }
@@ -32,7 +32,7 @@ impl Events {
 
 impl Observer for Events {
     fn event(&self, event: Event) {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = self.queue.lock();
         match (queue.back_mut(), &event) {
             // Of progress, only the newest matters.
             (Some(Event::Progress(last)), Event::Progress(next)) if last.what == next.what => {

@@ -3,14 +3,15 @@
 use crate::errors::{OrRaise, invalid};
 use outlive_pool::Pool;
 use outlive_store::group::{GroupOptions, PoolRanks, Schedule};
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{Coordinator, Distribution, Error, Rank, RegionDesc, Result};
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 use std::any::Any;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// A collective call that the program's own thread must make.
@@ -73,12 +74,12 @@ impl PyCoordinator {
     /// Sets the relay for calls from another thread; with `None`, calls come from the program's own
     /// thread.
     pub fn set_relay(&self, relay: Option<Relay>) {
-        *self.relay.lock().unwrap_or_else(PoisonError::into_inner) = relay;
+        *self.relay.lock() = relay;
     }
 
     /// Takes the exception that ended the last calls and was no error of the communicator.
     pub fn take_raised(&self) -> Option<PyErr> {
-        self.raised.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.raised.lock().take()
     }
 
     /// Makes a relayed call.
@@ -90,7 +91,7 @@ impl PyCoordinator {
 
     fn exchange(&self, gathers: bool, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
         let answer = {
-            let relay = self.relay.lock().unwrap_or_else(PoisonError::into_inner);
+            let relay = self.relay.lock();
             relay.as_ref().map(|relay| {
                 let (reply, answer) = sync_channel(1);
                 relay(Call { gathers, bytes: bytes.to_vec(), reply });
@@ -121,7 +122,7 @@ impl PyCoordinator {
     }
 
     fn raise(&self, error: PyErr) {
-        *self.raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        *self.raised.lock() = Some(error);
     }
 
     /// Ends a wait for other ranks at Ctrl-C.

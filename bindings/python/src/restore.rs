@@ -16,12 +16,13 @@ use outlive_client::{
     Destination, Filled, Lazily, LazyRestore, MemoryFill, Offer, WritePermit, interrupted,
 };
 use outlive_store::{Restored, Select};
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{Epoch, Error, Part, RegionDesc, Result};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyString, PyTuple};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 /// A message of the reading thread.
@@ -193,7 +194,7 @@ fn serve(
     let mut raised = None;
     loop {
         let message = wait::wait(&core.events, tick, None, &mut |limit| {
-            let receiver = receiver.lock().unwrap_or_else(PoisonError::into_inner);
+            let receiver = receiver.lock();
             match receiver.recv_timeout(limit) {
                 Ok(message) => Some(message),
                 Err(RecvTimeoutError::Timeout) => None,

@@ -10,10 +10,11 @@ use crate::wait::{self, Entry, Inside, TimedLock};
 use outlive_client::Client;
 use outlive_pool::Pool;
 use outlive_store::{Job, JobOptions, OnFailure};
+use outlive_types::sync::plain::{Mutex, MutexGuard};
 use outlive_types::{Error, Result};
 use pyo3::prelude::*;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The state that the handles of a job share.
@@ -38,7 +39,7 @@ pub struct Core {
 impl Drop for Core {
     /// Waits for a save under way, since it reads the constants.
     fn drop(&mut self) {
-        if self.constants.get_mut().is_ok_and(|constants| !constants.is_empty())
+        if !self.constants.get_mut().is_empty()
             && let Some(handle) = self.job().current()
         {
             handle.wait_done(None);
@@ -105,7 +106,7 @@ impl Core {
     /// Returns the long containers of the last save. While the lock is held, no Python code may
     /// run: another thread that needs the lock would wait with the GIL.
     pub fn remembered(&self) -> MutexGuard<'_, Remembered> {
-        self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
+        self.remembered.lock()
     }
 
     /// The engine's job.
@@ -163,13 +164,13 @@ impl Core {
 
     /// Keeps the buffers of a lazy restore until it is `over`.
     pub fn keep(&self, buffers: Vec<Buffer>, over: Arc<AtomicBool>) {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).push((buffers, over));
+        self.kept.lock().push((buffers, over));
         self.detach();
     }
 
     /// Drops buffers whose fill is over. Returns whether there are others.
     pub fn detach(&self) -> bool {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock();
         let all = std::mem::take(&mut *kept);
         let (over, still): (Vec<_>, Vec<_>) =
             all.into_iter().partition(|(_, over)| over.load(Ordering::Acquire));
@@ -183,7 +184,7 @@ impl Core {
 
     /// Keeps the memory that the save under way reads, and drops that of the save before.
     pub fn keep_constants(&self, buffers: Vec<Buffer>) {
-        let mut kept = self.constants.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.constants.lock();
         let before = std::mem::replace(&mut *kept, buffers);
         drop(kept);
         // Without the lock, since this may run other Python code.

@@ -2,13 +2,13 @@
 
 use crate::errors::{OrRaise, to_py};
 use crate::events::Events;
+use outlive_types::sync::plain::{Condvar, Mutex};
 use outlive_types::{Error, Result};
 use pyo3::prelude::*;
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Longest step of a wait, between two checks for signals and events.
@@ -67,7 +67,7 @@ pub fn in_a_thread<T: Send + 'static>(
         .map_err(|e| to_py(py, &Error::no_thread("this", &e)))?;
     let receiver = Mutex::new(receiver); // only for the compiler
     let waited = wait(events, tick, None, &mut |limit| {
-        let receiver = receiver.lock().unwrap_or_else(PoisonError::into_inner);
+        let receiver = receiver.lock();
         match receiver.recv_timeout(limit) {
             Ok(outcome) => Some(outcome),
             Err(RecvTimeoutError::Timeout) => None,
@@ -109,12 +109,12 @@ impl TimedLock {
     /// callback and handlers of `logging`. If that code needs a lock that is taken, then this very
     /// thread holds it, or one that may wait for this thread.
     pub fn enter(&self, timeout: Duration) -> Option<Entry> {
-        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = self.taken.lock();
         if *taken && HELD.get() > 0 {
             return Some(Entry::WouldHang);
         }
         let waited = self.freed.wait_timeout_while(taken, timeout, |taken| *taken);
-        let (mut taken, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let (mut taken, _) = waited;
         if *taken {
             return None;
         }
@@ -141,7 +141,7 @@ pub enum Entry {
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
         HELD.set(HELD.get() - 1);
-        *self.0.taken.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        *self.0.taken.lock() = false;
         self.0.freed.notify_one();
     }
 }

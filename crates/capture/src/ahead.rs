@@ -14,9 +14,10 @@
 use crate::fork::read_own;
 use crate::track::{PageTracker, Pages, Refusal, Then};
 use outlive_io::AlignedBuf;
+use outlive_types::sync::plain::{Condvar, Mutex};
 use outlive_types::{BLOCK_BYTES, PAGE_BYTES};
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -243,14 +244,12 @@ impl AheadThread {
             .name("outlive-ahead".to_owned())
             .spawn(move || {
                 let (lock, changed) = &*seen;
-                let held = || lock.lock().unwrap_or_else(PoisonError::into_inner);
+                let held = || lock.lock();
                 let is_over = || *held();
                 let mut pause = ROUND_MIN;
                 loop {
                     let waited = changed.wait_timeout_while(held(), pause, |over| !*over);
-                    if *waited.unwrap_or_else(PoisonError::into_inner).0
-                        || ahead.round(&*looked_at, &is_over).is_err()
-                    {
+                    if *waited.0 || ahead.round(&*looked_at, &is_over).is_err() {
                         return ahead;
                     }
                     #[cfg(test)]
@@ -295,7 +294,7 @@ impl AheadThread {
             // A process that the program forked has no such thread.
             return None;
         }
-        *self.over.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *self.over.0.lock() = true;
         self.over.1.notify_all();
         thread.join().ok()
     }

@@ -10,13 +10,14 @@ use crate::runs;
 use crate::snapshot_source::{HeldPiece, SnapshotSource, gather};
 use crate::tracker::{Change, FreezeId, Spare};
 use outlive_chunk::{Diff, PageHashes, hash_pages};
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{
     Epoch, Error, FreezeReport, Frozen, PAGE_BYTES, PageRange, RegionDesc, Result, Run, StreamDesc,
     pages_of,
 };
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// The result of a freeze. Its buffers go back to the tracker when it is dropped. They do not at
 /// the commit of the baseline, since slices of them may be in use until the drop.
@@ -119,7 +120,7 @@ impl Frozen for FrozenMemory {
 
     fn commit_baseline(&self, committed: Option<Epoch>) {
         self.release_live();
-        let diffs = self.diffs.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let diffs = self.diffs.lock().take();
         let Some(diffs) = diffs else { return };
         match committed {
             Some(epoch) => {
@@ -222,7 +223,7 @@ impl FrozenMemory {
                 let end = bytes.len().min(at + range.count as usize * PAGE_BYTES);
                 let hashes = hash_pages(&bytes[at..end]);
                 learnt += range.count as u32;
-                let mut diffs = self.diffs.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut diffs = self.diffs.lock();
                 let diffs = diffs.as_mut().and_then(|diffs| diffs.get_mut(run.stream as usize));
                 if let Some(Some(diff)) = diffs {
                     diff.learn(range.first, &hashes);
@@ -232,7 +233,7 @@ impl FrozenMemory {
         };
         let hashes = hash_pages(bytes);
         let first = run.first_page as usize + first as usize;
-        let mut fresh = fresh.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fresh = fresh.lock();
         if fresh.is_empty() {
             fresh.resize(pages_of(self.layout.streams[run.stream as usize].bytes) as usize, 0);
         }
@@ -270,7 +271,7 @@ impl FrozenMemory {
             }
             self.bytes(run, &mut scratch).ok()?;
         }
-        let mut fresh = self.fresh[stream].as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fresh = self.fresh[stream].as_ref()?.lock();
         PageHashes::from_hashes(std::mem::take(&mut *fresh), self.layout.streams[stream].bytes)
     }
 }

@@ -2,8 +2,8 @@
 //! save knows its predecessor's hashes without another pass over all memory.
 
 use outlive_chunk::{PageHashes, hash_pages};
+use outlive_types::sync::plain::{Mutex, MutexGuard};
 use outlive_types::{PAGE_BYTES, pages_of};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Hashes of a number of streams, as they were stored. A page that is never brought has none: it
 /// counts as changed.
@@ -32,7 +32,7 @@ impl Learnt {
 
     /// Returns the hashes of a stream of `bytes` bytes.
     pub fn take(&self, stream: usize, bytes: u64) -> Option<PageHashes> {
-        let mut hashes = self.0.get(stream)?.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut hashes = self.0.get(stream)?.lock();
         PageHashes::from_hashes(std::mem::take(&mut hashes), bytes)
     }
 
@@ -41,6 +41,6 @@ impl Learnt {
     }
 
     fn of(&self, stream: usize) -> MutexGuard<'_, Vec<u128>> {
-        self.0[stream].lock().unwrap_or_else(PoisonError::into_inner)
+        self.0[stream].lock()
     }
 }

@@ -4,8 +4,9 @@
 use crate::watch::RegionSpan;
 use outlive_io::fresh::{FreshMemory, is_offered};
 use outlive_io::{AlignedBuf, copy_past_cache};
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{Error, Result};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// A region's bytes: the program's own memory, or bytes that never change.
 #[derive(Clone, Debug)]
@@ -242,7 +243,7 @@ impl RawMutMemory {
                 fresh.take(&(first + next..first + stop), true);
             }
             let lock = &self.locks[unit % self.locks.len()];
-            let held = lock.lock().unwrap_or_else(PoisonError::into_inner);
+            let held = lock.lock();
             // SAFETY: `next` is below `end`, which is at most the length, which fits an isize.
             let start = unsafe { self.start.add(next) };
             work(start, next - offset, stop - next);

@@ -13,13 +13,14 @@ use crate::track::Refusal;
 use crate::tracker::Changes;
 use crate::{ChangeTracker, Region, lazy, runs};
 use outlive_chunk::Diff;
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{
     Error, FreezeMode, FreezeReport, FreezeRequest, Frozen, PageRange, PageSource, RegionDesc,
     Result, Run, pages_of, shown_bytes,
 };
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// The regions of a rank, tracked by hashes and frozen by copying. It may be frozen many times; the

@@ -1,7 +1,7 @@
 //! Scoped threads for work on large memory. There is no permanent thread pool: it would not survive
 //! a fork of the program, and starting a thread takes microseconds, the work milliseconds.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use outlive_types::sync::plain::Mutex;
 use std::thread;
 
 /// Below this length of memory, one thread is fastest.
@@ -32,7 +32,7 @@ pub fn parallel<T: Send, R: Send>(
     let queue = Mutex::new(items.into_iter().zip(&mut results));
     let drain = || {
         loop {
-            let Some((item, result)) = lock(&queue).next() else { return };
+            let Some((item, result)) = queue.lock().next() else { return };
             *result = Some(work(item));
         }
     };
@@ -59,11 +59,6 @@ pub fn on_threads(threads: usize, work: impl Fn() + Sync) {
         }
         work();
     });
-}
-
-/// Locks the queue. Taking an item cannot panic, so a poisoned queue is whole.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! Output of a command: its answer, tables and numbers, and progress while it works.
 
 use indicatif::{ProgressBar, ProgressStyle};
+use outlive_types::sync::plain::{Mutex, MutexGuard};
 use outlive_types::{Event, Observer, shown_path};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write as _};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Result of a command that could do its work.
@@ -40,7 +40,7 @@ const STEPS_APART: Duration = Duration::from_secs(1);
 
 impl Reporter {
     fn bar(&self) -> MutexGuard<'_, Option<ProgressBar>> {
-        self.bar.lock().unwrap_or_else(PoisonError::into_inner)
+        self.bar.lock()
     }
 
     /// Prints a line for the user who waits.
@@ -86,7 +86,7 @@ impl Reporter {
         if io::stderr().is_terminal() {
             return self.busy(what);
         }
-        let mut last = self.last_step.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last_step.lock();
         if last.is_none_or(|last| last.elapsed() >= STEPS_APART) {
             *last = Some(Instant::now());
             complain(&format!("{work}: {what}"));

@@ -5,8 +5,9 @@ use outlive_capture::{ChangeTracker, MemorySource, Region};
 use outlive_pool::Pool;
 use outlive_store::gc::{GcOptions, GcReport};
 use outlive_store::{Job, JobOptions, LazyFill, SaveHandle, SaveNotes};
+use outlive_types::sync::plain::{Mutex, MutexGuard};
 use outlive_types::{Distribution, Result};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// Way in which a program ends its work with a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -120,17 +121,17 @@ impl Client {
     }
 
     fn last(&self) -> MutexGuard<'_, Option<SaveHandle>> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+        self.last.lock()
     }
 
     /// Returns the lazy restore that may still fill memory. A save, a restore and a close wait for
     /// it.
     pub fn filling(&self) -> Option<LazyFill> {
-        self.fill.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.fill.lock().clone()
     }
 
     pub(crate) fn set_filling(&self, fill: Option<LazyFill>) {
-        *self.fill.lock().unwrap_or_else(PoisonError::into_inner) = fill;
+        *self.fill.lock() = fill;
     }
 
     /// Notes that a caller has waited until the lazy restore was over, however it ended.

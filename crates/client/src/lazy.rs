@@ -7,11 +7,12 @@ use crate::write_permit::{WritePermit, interrupted};
 use outlive_capture::fill::MutRegion;
 use outlive_capture::lazy::{How, LazyMemory, LazyOptions, end_program};
 use outlive_store::{LazyEnds, LazyFill, LazySink, MemoryImage, RestoreSink, Select};
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{Error, Event, Missing, RegionDesc, Result};
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Options of a lazy restore.
@@ -216,7 +217,7 @@ impl Client {
         let ours = ours.into_iter().filter_map(|at| Some((at, memory.copy_of(at)?))).collect();
         let streams = names.iter().cloned().enumerate().map(|(at, name)| (name, at)).collect();
         let image = FilledImage::new(ours, names);
-        let later = later.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let later = later.into_inner();
         permit.with(|| image.fill_later(later)).ok_or_else(interrupted)??;
         let filled = Filled { restored, image, common: None };
         let rest = MemoryFill { fill, memory, streams: Arc::new(streams) };

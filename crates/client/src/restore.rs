@@ -6,9 +6,10 @@ use crate::write_permit::{WritePermit, interrupted};
 use outlive_capture::fill::{MutRegion, Scatter};
 use outlive_io::AlignedBuf;
 use outlive_store::{MemoryImage, RestoreSink, Restored, Select};
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{Distribution, Epoch, Error, Event, RegionDesc, RegionLocation, Result};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Result of a restore, with the data that it has read into its own memory.
 #[derive(Debug)]
@@ -140,7 +141,7 @@ impl Client {
         let ours = streams.filter(|(at, _)| ours.binary_search(at).is_ok());
         let ours = ours.filter_map(|(at, memory)| Some((at, memory.into_bytes()?))).collect();
         let image = FilledImage::new(ours, names);
-        let later = later.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let later = later.into_inner();
         permit.with(|| image.fill_later(later)).ok_or_else(interrupted)??;
         Ok(image)
     }

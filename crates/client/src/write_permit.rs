@@ -1,8 +1,8 @@
 //! The permit to write the program's memory, which a restore gives its threads and withdraws.
 
 use outlive_capture::fill::{Advice, Scatter};
+use outlive_types::sync::plain::{Mutex, RwLock};
 use outlive_types::{Error, Result};
-use std::sync::{Mutex, PoisonError, RwLock};
 
 /// Says whether the program's memory may still be written. A thread that writes it holds a read
 /// lock.
@@ -16,16 +16,16 @@ pub struct WritePermit {
 impl WritePermit {
     /// Calls `work`, unless the permit was withdrawn.
     pub fn with<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
-        let withdrawn = self.withdrawn.read().unwrap_or_else(PoisonError::into_inner);
+        let withdrawn = self.withdrawn.read();
         (!*withdrawn).then(work)
     }
 
     /// Withdraws the permit. After the return nothing is touched any more, not even by values that
     /// are dropped later.
     pub fn withdraw(&self) {
-        let mut withdrawn = self.withdrawn.write().unwrap_or_else(PoisonError::into_inner);
+        let mut withdrawn = self.withdrawn.write();
         *withdrawn = true;
-        let advice = self.advice.lock().unwrap_or_else(PoisonError::into_inner);
+        let advice = self.advice.lock();
         advice.iter().for_each(Advice::end);
     }
 
@@ -33,7 +33,7 @@ impl WritePermit {
     pub fn scatter(&self, make: impl FnOnce() -> Result<Scatter>) -> Result<Scatter> {
         let make = || {
             let scatter = make()?;
-            let mut advice = self.advice.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut advice = self.advice.lock();
             advice.push(scatter.advice());
             Ok(scatter)
         };

@@ -3,7 +3,7 @@
 use super::describe::Refusals;
 use super::file_error::{FileErrorKind, Troubles};
 use super::in_order::{InOrder, InOrderStats, in_order};
-use super::output_files::{Making, Shared, Simple, in_the_way, lock, make_dir};
+use super::output_files::{Making, Shared, Simple, in_the_way, make_dir};
 use super::placer::Placer;
 use super::selection::{ChosenItems, Selection};
 use super::there::{FurtherNames, Looker};
@@ -18,8 +18,8 @@ use rustix::io::Errno;
 use std::borrow::Cow;
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError};
 
 /// Chunks in one plan: about 30 MiB of memory, and two GiB of data.
 const WINDOW_PIECES: usize = 128 << 10;
@@ -179,9 +179,9 @@ impl GetFiles for FilesImage {
         report.bytes = shared.bytes.into_inner();
         report.kept_files = shared.kept_files.into_inner();
         report.kept_bytes = shared.kept_bytes.into_inner();
-        let lost = shared.lost.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let lost = shared.lost.into_inner();
         report.items -= lost.len() as u64;
-        report.troubles = shared.troubles.into_inner().unwrap_or_else(PoisonError::into_inner);
+        report.troubles = shared.troubles.into_inner();
         report.troubles.sort();
         if report.troubles.count(FileErrorKind::Damaged) > 0 {
             // A read-only pool can be read all the same.
@@ -223,7 +223,7 @@ impl Window {
     /// Removes unfinished files.
     fn abandon(&self, shared: &Shared<'_>) {
         self.files.iter().for_each(|file| shared.give_up(file));
-        for file in lock(&shared.open).drain(..) {
+        for file in shared.open.lock().drain(..) {
             shared.give_up(&file);
         }
     }
@@ -422,7 +422,7 @@ impl Getter<'_> {
             done?;
         }
         for link in std::mem::take(&mut self.window.links) {
-            let lost = lock(&self.shared.lost).get(&link.target).copied();
+            let lost = self.shared.lost.lock().get(&link.target).copied();
             if let Some(kind) = lost {
                 // A file that an earlier get left under that name is a different one.
                 let why = "it is a further name of a file that was left out";
@@ -442,11 +442,11 @@ impl Getter<'_> {
         let pool = checkpoint.pool();
         let threads = pool.config().tuning.threads();
         let failed = |error: Error| {
-            lock(&shared.failure).get_or_insert(error.clone());
+            shared.failure.lock().get_or_insert(error.clone());
             error
         };
         let write = |number: usize, bytes: &[u8]| {
-            if let Some(error) = &*lock(&shared.failure) {
+            if let Some(error) = &*shared.failure.lock() {
                 return Err(error.clone());
             }
             if self.options.stop.load(Ordering::Relaxed) {
@@ -465,7 +465,7 @@ impl Getter<'_> {
             read_bytes += plan.read_bytes;
             let take = |at: usize, chunk: Verified<'_>| write(number_of(at), chunk.whole()?);
             let faults = plan.execute_in_turns(pool, threads, true, &take);
-            if let Some(error) = lock(&shared.failure).take() {
+            if let Some(error) = shared.failure.lock().take() {
                 return Err(error);
             }
             let (mut again, mut again_numbers) = (Vec::new(), Vec::new());

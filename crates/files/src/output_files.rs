@@ -5,6 +5,7 @@ use super::file_error::{FileError, FileErrorKind, Troubles};
 use super::placer::{Name, Placer};
 use outlive_format::Item;
 use outlive_store::FilesImage;
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{Error, Event, Progress, Result, shown_path};
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
@@ -12,8 +13,8 @@ use std::fmt;
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Partly written files that stay open.
 const OPEN_MAX: usize = 256;
@@ -43,11 +44,6 @@ pub fn make_dir(to: &Path) -> Result<()> {
     })
 }
 
-/// Locks; a thread that panicked has left consistent data.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// A file being made.
 pub struct Making {
     /// The item without its content.
@@ -66,7 +62,7 @@ impl Making {
 
     /// Returns whether it is finished or aborted.
     pub fn is_over(&self) -> bool {
-        lock(&self.state).over
+        self.state.lock().over
     }
 }
 
@@ -127,14 +123,14 @@ impl<'a> Shared<'a> {
 
     /// Records an omitted file.
     pub fn lose(&self, path: &[u8], kind: FileErrorKind, why: impl fmt::Display) {
-        lock(&self.lost).insert(path.to_vec(), kind);
-        lock(&self.troubles).add(FileError::new(path, kind, why));
+        self.lost.lock().insert(path.to_vec(), kind);
+        self.troubles.lock().add(FileError::new(path, kind, why));
     }
 
     /// Records the refused settings of a file.
     pub fn refusals(&self, path: &[u8], refusals: Refusals) {
         for why in refusals {
-            lock(&self.troubles).add(FileError::new(path, FileErrorKind::Incomplete, why));
+            self.troubles.lock().add(FileError::new(path, FileErrorKind::Incomplete, why));
         }
     }
 
@@ -174,7 +170,7 @@ impl<'a> Shared<'a> {
     }
 
     fn file(&self, making: &Arc<Making>, whole: bool) -> rustix::io::Result<Option<Arc<OwnedFd>>> {
-        let mut state = lock(&making.state);
+        let mut state = making.state.lock();
         if state.over {
             return Ok(None);
         }
@@ -204,12 +200,12 @@ impl<'a> Shared<'a> {
     /// Closes the file that was opened first, if too many are open.
     fn remember(&self, making: &Arc<Making>) {
         let oldest = {
-            let mut open = lock(&self.open);
+            let mut open = self.open.lock();
             open.push_back(making.clone());
             if open.len() > OPEN_MAX { open.pop_front() } else { None }
         };
         if let Some(oldest) = oldest {
-            lock(&oldest.state).file = None;
+            oldest.state.lock().file = None;
         }
     }
 
@@ -271,7 +267,7 @@ impl<'a> Shared<'a> {
         let finish = || -> rustix::io::Result<()> {
             let whole = item.bytes == 0;
             let Some(file) = self.file(making, whole)? else { return Ok(()) };
-            let mut state = lock(&making.state);
+            let mut state = making.state.lock();
             let Some(name) = state.name.take() else { return Ok(()) };
             state.over = true;
             state.file = None;
@@ -290,7 +286,7 @@ impl<'a> Shared<'a> {
 
     /// Removes an unfinished file.
     pub fn give_up(&self, making: &Making) {
-        let mut state = lock(&making.state);
+        let mut state = making.state.lock();
         state.over = true;
         state.file = None;
         if let Some(name) = state.name.take() {

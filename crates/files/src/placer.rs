@@ -4,6 +4,7 @@ use super::describe::{Refusals, chmod_held, describe_name, describe_open};
 use super::leftovers::Maker;
 use super::root_dir::{RootDir, name_of, parent_of};
 use outlive_format::{Item, ItemKind};
+use outlive_types::sync::plain::Mutex;
 use rustix::fs::{
     Access, AtFlags, FileType, Mode, OFlags, Stat, accessat, fchmod, fstat, linkat, mkdirat,
     mknodat, openat, renameat, statat, symlinkat, unlinkat,
@@ -12,8 +13,8 @@ use rustix::io::{Errno, Result};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Directories kept open, since the next item is mostly in one of them.
 const PARENTS_MAX: usize = 64;
@@ -74,7 +75,7 @@ impl Placer {
     /// Returns the parent directory of `path`.
     fn parent(&self, path: &[u8]) -> Result<Arc<OwnedFd>> {
         let parent = parent_of(path);
-        let mut parents = lock(&self.parents);
+        let mut parents = self.parents.lock();
         if let Some((_, dir)) = parents.iter().rev().find(|(path, _)| path == parent) {
             return Ok(dir.clone());
         }
@@ -137,7 +138,7 @@ impl Placer {
         }
         chmod_held(&held, Mode::from_raw_mode(mode | 0o700))?;
         if let Some(path) = path {
-            lock(&self.opened).entry(path.to_vec()).or_insert(mode);
+            self.opened.lock().entry(path.to_vec()).or_insert(mode);
         }
         Ok(())
     }
@@ -151,7 +152,7 @@ impl Placer {
     /// Restores the former modes of directories that were opened and not finished, the innermost
     /// first.
     pub fn close_again(&self) {
-        for (path, mode) in std::mem::take(&mut *lock(&self.opened)).into_iter().rev() {
+        for (path, mode) in std::mem::take(&mut *self.opened.lock()).into_iter().rev() {
             // A directory that is gone, or out of reach, stays as it is.
             let held = self.root.get(&path, OFlags::PATH | OFlags::DIRECTORY);
             let _ = held.and_then(|held| chmod_held(&held, Mode::from_raw_mode(mode)));
@@ -249,7 +250,7 @@ impl Placer {
     /// Sets a directory's owner, attributes, mode and times, after everything in it.
     pub fn finish_directory(&self, item: &Item) -> Result<Refusals> {
         let dir = self.root.get(&item.path, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        lock(&self.opened).remove(&item.path);
+        self.opened.lock().remove(&item.path);
         Ok(describe_open(&dir, item, self.is_root))
     }
 
@@ -319,10 +320,6 @@ impl Placer {
 fn identity_of(name: &Name, at: &[u8]) -> Result<(u64, u64)> {
     let there = statat(&*name.dir, at, AtFlags::SYMLINK_NOFOLLOW)?;
     Ok((there.st_dev, there.st_ino))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

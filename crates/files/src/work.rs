@@ -6,10 +6,11 @@ use super::file_error::{FileError, Troubles};
 use super::plan::PutPlan;
 use outlive_format::{Item, Piece};
 use outlive_types::Error;
+use outlive_types::sync::plain::{Condvar, Mutex};
 use rustix::fs::Stat;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// A read to do.
 pub enum Task {
@@ -120,10 +121,6 @@ pub enum Message {
     Failed(Error),
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Tasks that no thread has taken yet.
 #[derive(Default)]
 pub struct Queue {
@@ -134,20 +131,20 @@ pub struct Queue {
 impl Queue {
     /// Adds a task after the others.
     pub fn push(&self, task: Task) {
-        lock(&self.state).0.push_back(task);
+        self.state.lock().0.push_back(task);
         self.ready.notify_one();
     }
 
     /// Adds a task before the others.
     pub fn push_front(&self, task: Task) {
-        lock(&self.state).0.push_front(task);
+        self.state.lock().0.push_front(task);
         self.ready.notify_one();
     }
 
     /// Adds the parts of a file before all others: a file in progress is finished first, so that
     /// the steps after it need not wait long.
     pub fn push_parts(&self, seq: u64, large: &Arc<Large>) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         for number in (0..large.parts.len()).rev() {
             state.0.push_front(Task::Part { seq, number, large: large.clone() });
         }
@@ -157,14 +154,14 @@ impl Queue {
     /// Waits for the next task; returns `None` when the queue is closed.
     pub fn pop(&self) -> Option<Task> {
         let waiting = |state: &mut (VecDeque<Task>, bool)| state.0.is_empty() && !state.1;
-        let state = self.ready.wait_while(lock(&self.state), waiting);
-        let mut state = state.unwrap_or_else(PoisonError::into_inner);
+        let state = self.ready.wait_while(self.state.lock(), waiting);
+        let mut state = state;
         if state.1 { None } else { state.0.pop_front() }
     }
 
     /// Ends all waiting; remaining tasks are not done.
     pub fn close(&self) {
-        lock(&self.state).1 = true;
+        self.state.lock().1 = true;
         self.ready.notify_all();
     }
 }
@@ -184,8 +181,8 @@ impl Backlog {
 
     /// Waits for a place; returns false if there will be none.
     pub fn enter(&self) -> bool {
-        let waited = self.freed.wait_while(lock(&self.free), |free| *free == Some(0));
-        match &mut *waited.unwrap_or_else(PoisonError::into_inner) {
+        let mut waited = self.freed.wait_while(self.free.lock(), |free| *free == Some(0));
+        match &mut *waited {
             Some(free) => {
                 *free -= 1;
                 true
@@ -196,7 +193,7 @@ impl Backlog {
 
     /// Returns a place.
     pub fn leave(&self) {
-        if let Some(free) = &mut *lock(&self.free) {
+        if let Some(free) = &mut *self.free.lock() {
             *free += 1;
         }
         self.freed.notify_one();
@@ -204,7 +201,7 @@ impl Backlog {
 
     /// Ends all waiting; no step gets a place any more.
     pub fn close(&self) {
-        *lock(&self.free) = None;
+        *self.free.lock() = None;
         self.freed.notify_all();
     }
 }

@@ -2,11 +2,12 @@
 
 use crate::Ticket;
 use crate::ticket::GIVEN_UP;
+use outlive_types::sync::plain::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::resume_unwind;
 use std::process;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
@@ -59,7 +60,7 @@ impl<K: Send + 'static, T: Send + 'static> Completions<K, T> {
         work.on_done(move |outcome| {
             // If the queue is gone, the outcome is dropped at once, and its buffer with it.
             let Some(queue) = queue.upgrade() else { return };
-            queue.arrived.lock().unwrap_or_else(PoisonError::into_inner).push_back((key, outcome));
+            queue.arrived.lock().push_back((key, outcome));
             queue.more.notify_one();
             if let Some(told) = &queue.told {
                 told();
@@ -115,10 +116,10 @@ impl<K: Send + 'static, T: Send + 'static> Completions<K, T> {
             assert!(process::id() == self.pid, "{GIVEN_UP}");
             let more = &self.queue.more;
             arrived = match deadline {
-                None => more.wait(arrived).unwrap_or_else(PoisonError::into_inner),
+                None => more.wait(arrived),
                 Some(deadline) => {
                     let left = deadline.checked_duration_since(Instant::now())?;
-                    more.wait_timeout(arrived, left).unwrap_or_else(PoisonError::into_inner).0
+                    more.wait_timeout(arrived, left).0
                 }
             };
         };
@@ -128,15 +129,11 @@ impl<K: Send + 'static, T: Send + 'static> Completions<K, T> {
 
     fn arrived(&self) -> MutexGuard<'_, VecDeque<Arrival<K, T>>> {
         if process::id() == self.pid {
-            return self.queue.arrived.lock().unwrap_or_else(PoisonError::into_inner);
+            return self.queue.arrived.lock();
         }
         // In a forked child the lock may have been inherited from a thread that does not exist
         // there.
-        match self.queue.arrived.try_lock() {
-            Ok(arrived) => arrived,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => panic!("{GIVEN_UP}"),
-        }
+        self.queue.arrived.try_lock().unwrap_or_else(|| panic!("{GIVEN_UP}"))
     }
 
     fn take(&mut self, (key, outcome): Arrival<K, T>) -> (K, T) {

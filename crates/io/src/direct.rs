@@ -2,6 +2,7 @@
 
 use crate::page_cache::is_cached;
 use crate::read_at;
+use outlive_types::sync::plain::Mutex;
 use rustix::fs::{Advice, OFlags, fadvise, fcntl_getfl};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
@@ -9,7 +10,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// A file opened with O_DIRECT, if the caller asked for that and the file system supports it.
 ///
@@ -108,7 +109,7 @@ impl DirectFile {
         if !self.is_direct() || !is_cached(&self.file, offset, bytes.len() as u64) {
             return false;
         }
-        let opened = self.cached.try_lock().ok().and_then(|cached| cached.clone());
+        let opened = self.cached.try_lock().and_then(|cached| cached.clone());
         let file = match opened.map_or_else(|| self.open_again(&self.cached), Ok) {
             Ok(file) => file,
             Err(_) => return false,
@@ -117,7 +118,7 @@ impl DirectFile {
     }
 
     fn plain(&self) -> Option<Arc<File>> {
-        self.plain.try_lock().ok().and_then(|plain| plain.clone())
+        self.plain.try_lock().and_then(|plain| plain.clone())
     }
 
     /// Opens the same file through the page cache, even if its name has passed to another file.
@@ -130,7 +131,7 @@ impl DirectFile {
         let file = Arc::new(options.open(by_number).or_else(|_| options.open(&self.path))?);
         // The bytes beside a range are not needed.
         let _ = fadvise(&*file, 0, None, Advice::Random);
-        if let Ok(mut kept) = keep.try_lock() {
+        if let Some(mut kept) = keep.try_lock() {
             *kept = Some(file.clone());
         }
         Ok(file)

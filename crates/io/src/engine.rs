@@ -4,13 +4,14 @@
 #![allow(unsafe_code)]
 
 use crate::Ticket;
+use outlive_types::sync::plain::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process;
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 /// Jobs that the shared engine has in flight at once: enough to keep an SSD busy.
@@ -133,7 +134,7 @@ impl DiskEngine {
 
 impl Queue {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn serve(&self) {
@@ -148,7 +149,7 @@ impl Queue {
                 return;
             } else {
                 state.idle += 1;
-                state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = self.arrived.wait(state);
                 state.idle -= 1;
             }
         }

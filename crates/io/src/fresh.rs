@@ -8,6 +8,7 @@
 #![allow(unsafe_code)]
 
 use crate::PerProcess;
+use outlive_types::sync::plain::{Mutex, MutexGuard};
 use outlive_types::{BLOCK_BYTES, PAGE_BYTES, shown_bytes};
 use rustix::mm::{Advice, madvise};
 use rustix::time::{ClockId, clock_gettime};
@@ -15,7 +16,6 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Kind of pages that back memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -357,7 +357,7 @@ impl FreshMemory {
     }
 
     fn asked(&self) -> MutexGuard<'_, Option<PageKind>> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+        self.asked.lock()
     }
 
     /// Bytes of fresh memory that were touched, in small and in huge pages.

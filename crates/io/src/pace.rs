@@ -1,6 +1,6 @@
 //! Limits long work to a number of bytes per second, so that it does not take all of a device.
 
-use std::sync::{Mutex, PoisonError};
+use outlive_types::sync::plain::Mutex;
 use std::time::{Duration, Instant};
 
 /// Longest single pause: a plan made an hour ago must not stop the work for long.
@@ -25,7 +25,7 @@ impl Pace {
         let Some(limit) = self.bytes_per_s else { return };
         let cost = Duration::from_secs_f64(bytes as f64 / limit.max(1) as f64);
         let pause = {
-            let mut paid = self.paid.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut paid = self.paid.lock();
             let now = Instant::now();
             // Idle time is not saved up.
             let due = (*paid).max(now) + cost;

@@ -1,10 +1,10 @@
 //! State of one process: a forked child begins with a copy, or with new state.
 #![allow(unsafe_code)]
 
+use outlive_types::sync::plain::{Mutex, MutexGuard};
 use std::process;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A value behind a lock, for a `static`. A plain `static` lock stays locked in a child forever if
 /// another thread of the parent held it at the fork: that thread does not exist in the child. Each
@@ -31,7 +31,7 @@ impl<T: Send + 'static> PerProcess<T> {
 
     /// Locks and returns this process's value.
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        self.of_this_process().value.lock().unwrap_or_else(PoisonError::into_inner)
+        self.of_this_process().value.lock()
     }
 
     fn of_this_process(&self) -> &Of<T> {
@@ -45,7 +45,7 @@ impl<T: Send + 'static> PerProcess<T> {
                 return known;
             }
             // A thread that held the lock at the fork may have left the value half changed.
-            let old = known.and_then(|known| known.value.try_lock().ok());
+            let old = known.and_then(|known| known.value.try_lock());
             let value = Mutex::new((self.make)(old.as_deref()));
             drop(old);
             let made = Box::into_raw(Box::new(Of { process, value }));

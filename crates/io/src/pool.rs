@@ -2,10 +2,11 @@
 
 use crate::buffer::{AlignedBuf, BufferOwner};
 use crate::memory::Memory;
+use outlive_types::sync::plain::{Condvar, Mutex, MutexGuard};
 use std::fmt;
 use std::process;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// Hands out up to `total_bytes` of memory as buffers of `buffer_bytes` each, and makes takers wait
@@ -81,7 +82,7 @@ impl StagingPool {
             }
             let left = until.checked_duration_since(Instant::now())?;
             let waited = self.freed.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = waited.0;
         }
     }
 
@@ -128,7 +129,7 @@ impl StagingPool {
     pub fn wait_event(&self, seen: u64) {
         let mut state = self.lock();
         while state.events == seen {
-            state = self.happened.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.happened.wait(state);
         }
     }
 
@@ -149,7 +150,7 @@ impl StagingPool {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Returns `Some(None)` if there is room for one more buffer, which the caller must allocate.

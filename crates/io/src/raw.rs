@@ -2,13 +2,14 @@
 //! them. `outlive bench` measures everything against it.
 
 use crate::{AlignedBuf, DirectFile, read_at, write_all_at};
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{Error, PAGE_BYTES, Result};
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -86,7 +87,7 @@ pub fn raw_read(dir: &Path, total_bytes: u64, layout: &RawLayout) -> Result<Dura
     let buffers: Mutex<Vec<AlignedBuf>> =
         Mutex::new((0..run.threads()).map(|_| AlignedBuf::zeroed(layout.write_bytes)).collect());
     // Touches them now: page faults are not the device's work.
-    for buffer in lock(&buffers).iter_mut() {
+    for buffer in buffers.lock().iter_mut() {
         buffer.fill(1);
     }
     let started = Instant::now();
@@ -94,10 +95,10 @@ pub fn raw_read(dir: &Path, total_bytes: u64, layout: &RawLayout) -> Result<Dura
         Error::io_stored,
         || OpenOptions::new().read(true).clone(),
         |file, _, offset| {
-            let mut buffer = lock(&buffers).pop().expect("there is one buffer a thread");
+            let mut buffer = buffers.lock().pop().expect("there is one buffer a thread");
             let got = read_at(file, &mut buffer, offset);
             let whole = got.as_ref().is_ok_and(|got| *got == buffer.len());
-            lock(&buffers).push(buffer);
+            buffers.lock().push(buffer);
             got?;
             if whole { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
         },
@@ -190,7 +191,7 @@ impl Run<'_> {
             let number = index / self.per_file;
             let state = &open[number as usize];
             let file = {
-                let mut state = lock(state);
+                let mut state = state.lock();
                 match &state.file {
                     Some(file) => file.clone(),
                     None => {
@@ -205,7 +206,7 @@ impl Run<'_> {
                 }
             };
             file.run(|file| work(file, index, index % self.per_file * write_bytes))?;
-            let mut state = lock(state);
+            let mut state = state.lock();
             state.left -= 1;
             if state.left > 0 {
                 return Ok(());
@@ -234,10 +235,6 @@ impl Run<'_> {
             })
         })
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -6,11 +6,12 @@
 //! ([`Completions`](crate::Completions)). Only the first two functions block, so one thread serves
 //! thousands.
 
+use outlive_types::sync::plain::{Condvar, Mutex};
 use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
@@ -154,14 +155,14 @@ impl<T> Shared<T> {
         if process::id() != self.pid {
             return Some(self.after_fork());
         }
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         while matches!(*state, State::Waiting { .. }) {
             state = match deadline {
-                None => self.settled.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => self.settled.wait(state),
                 Some(deadline) => {
                     let left = deadline.checked_duration_since(Instant::now())?;
                     let waited = self.settled.wait_timeout(state, left);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
+                    waited.0
                 }
             };
         }
@@ -173,7 +174,7 @@ impl<T> Shared<T> {
 
     fn call_back(&self, callback: Callback<T>) {
         let outcome = if process::id() == self.pid {
-            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = self.state.lock();
             match &mut *state {
                 State::Waiting { callback: place, .. } => {
                     *place = Some(callback);
@@ -193,11 +194,7 @@ impl<T> Shared<T> {
     /// Returns the outcome as far as a forked child can know it. The lock may be held by a thread
     /// that exists only in the parent.
     fn after_fork(&self) -> Outcome<T> {
-        let mut state = match self.state.try_lock() {
-            Ok(state) => state,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return Outcome::Abandoned(None),
-        };
+        let Some(mut state) = self.state.try_lock() else { return Outcome::Abandoned(None) };
         match std::mem::replace(&mut *state, State::Taken) {
             State::Settled(outcome) => outcome,
             State::Waiting { fallback, .. } => Outcome::Abandoned(fallback),
@@ -206,11 +203,7 @@ impl<T> Shared<T> {
     }
 
     fn ready(&self) -> bool {
-        process::id() != self.pid
-            || !matches!(
-                *self.state.lock().unwrap_or_else(PoisonError::into_inner),
-                State::Waiting { .. }
-            )
+        process::id() != self.pid || !matches!(*self.state.lock(), State::Waiting { .. })
     }
 
     fn settle(&self, outcome: impl FnOnce(Option<Fallback<T>>) -> Outcome<T>) {
@@ -219,7 +212,7 @@ impl<T> Shared<T> {
         if process::id() != self.pid {
             return;
         }
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let State::Waiting { fallback, callback } = &mut *state else { return };
         let outcome = outcome(fallback.take());
         let Some(callback) = callback.take() else {

@@ -1,10 +1,11 @@
 //! Delayed work, without a sleeping thread for each piece.
 
 use crate::PerProcess;
+use outlive_types::sync::plain::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -85,28 +86,28 @@ fn agenda() -> Option<(Arc<Agenda>, u64)> {
 
 impl Agenda {
     fn put(&self, due: (Instant, u64), job: Job) {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner).insert(due, job);
+        self.jobs.lock().insert(due, job);
         self.changed.notify_one();
     }
 
     fn serve(&self) {
-        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut jobs = self.jobs.lock();
         loop {
             let Some(first) = jobs.first_entry() else {
-                jobs = self.changed.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+                jobs = self.changed.wait(jobs);
                 continue;
             };
             match first.key().0.checked_duration_since(Instant::now()) {
                 Some(left) if !left.is_zero() => {
                     let waited = self.changed.wait_timeout(jobs, left);
-                    jobs = waited.unwrap_or_else(PoisonError::into_inner).0;
+                    jobs = waited.0;
                 }
                 _ => {
                     let job = first.remove();
                     drop(jobs);
                     // A job that panics has reported it; the others are still due.
                     let _ = catch_unwind(AssertUnwindSafe(job));
-                    jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+                    jobs = self.jobs.lock();
                 }
             }
         }

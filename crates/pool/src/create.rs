@@ -6,10 +6,10 @@ use crate::environment::Environment;
 use crate::home_targets::HomeTargets;
 use crate::init_check::{
     LOG_STAYS, SLOW_STAYS, check_in_memory, check_log_replica, check_outside,
-    check_outside_prefixes, holds_something, keeps_no_packs, make_target, refuse_memory,
-    refuse_used, refuse_used_log, write_target,
+    check_outside_prefixes, holds_something, make_target, refuse_memory, refuse_used,
+    refuse_used_log, write_target,
 };
-use crate::location::{Location, as_if_made};
+use crate::location::{Location, as_if_made, keeps_no_packs};
 use crate::log_open::{check_log, open_log};
 use crate::log_replicas::{check_replica, marker_in};
 use crate::marker::Marker;

@@ -2,7 +2,7 @@
 
 use crate::config::PoolConfig;
 use crate::host::is_in_memory;
-use crate::location::{Location, real};
+use crate::location::{Location, keeps_no_packs, real};
 use crate::marker::Marker;
 use crate::marker_check::TARGET_MARKER;
 use crate::paths::{COPY, DESCRIPTOR, MARKER, PoolPaths};
@@ -133,14 +133,6 @@ pub(crate) fn refuse_used_log(log: &Location, config: &PoolConfig) -> Result<()>
         // The prefixes above may belong to others, and be unreadable.
         Location::Etcd(location) => location.check(),
     }
-}
-
-/// Returns the error for an etcd cluster that was named as a location for packs.
-pub(crate) fn keeps_no_packs(location: &Location) -> Error {
-    Error::invalid(format!(
-        "{location} can keep a pool's log, and no packs: name it with --log, beside a directory or a \
-         bucket"
-    ))
 }
 
 /// Finds out whether a location can keep a log: of several appends at once, one must win.

@@ -263,7 +263,7 @@ impl Location {
             Location::Bucket(place) => {
                 Ok(Arc::new(RetryTarget::new(Arc::new(place.open_target()?), of_clients())))
             }
-            Location::Etcd(_) => Err(crate::init_check::keeps_no_packs(self)),
+            Location::Etcd(_) => Err(keeps_no_packs(self)),
         }
     }
 
@@ -366,6 +366,14 @@ fn directory(path: &str) -> Result<Location> {
         path if path.contains('\0') => Err(Error::invalid("a path has no zero bytes")),
         path => Ok(Location::Directory(PathBuf::from(path))),
     }
+}
+
+/// Returns the error for an etcd cluster that was named as a location for packs.
+pub(crate) fn keeps_no_packs(location: &Location) -> Error {
+    Error::invalid(format!(
+        "{location} can keep a pool's log, and no packs: name it with --log, beside a directory or a \
+         bucket"
+    ))
 }
 
 #[cfg(test)]

@@ -10,9 +10,10 @@ use crate::marker::{Marker, Moved, ThisReplica};
 use crate::paths::{MARKER, PoolPaths};
 use outlive_target::{Asking, Lease, Lock, LockGuard, LogMedium, Put};
 use outlive_types::sync::pause;
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{Error, ErrorKind, JobName, Result, SystemRng};
 use std::fmt;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -237,7 +238,7 @@ impl PoolReplica {
 
     /// Makes sure that this is still the same replica.
     fn check(&self) -> Result<()> {
-        let is_seen = || self.seen.try_lock().is_ok_and(|seen| seen.is_some());
+        let is_seen = || self.seen.try_lock().is_some_and(|seen| seen.is_some());
         if self.replica.is_none() || self.location.as_directory().is_none() && is_seen() {
             return Ok(()); // a bucket has no mount, and the pool itself checks an only replica
         }
@@ -246,14 +247,14 @@ impl PoolReplica {
 
     /// Reads the marker. Returns the move that seals it.
     fn look(&self) -> Result<Option<Vec<u8>>> {
-        let seen = self.seen.try_lock().ok().and_then(|seen| seen.clone());
+        let seen = self.seen.try_lock().and_then(|seen| seen.clone());
         let bytes = self.location.read(MARKER)?;
         if let Some(seen) = seen.filter(|seen| bytes.as_ref() == Some(&seen.marker)) {
             return Ok(seen.sealed);
         }
         let marker = self.marker()?;
         let sealed = marker.moved.as_ref().map(Moved::to_bytes).transpose()?;
-        if let (Ok(mut seen), Some(marker)) = (self.seen.try_lock(), bytes) {
+        if let (Some(mut seen), Some(marker)) = (self.seen.try_lock(), bytes) {
             *seen = Some(Seen { marker, sealed: sealed.clone() });
         }
         Ok(sealed)

@@ -14,12 +14,13 @@ use crate::written::Written;
 use outlive_chunk::Policy;
 use outlive_io::StagingPool;
 use outlive_target::{Lock, ManifestLog, ReadMode, Target};
+use outlive_types::sync::plain::{Mutex, MutexGuard, RwLock};
 use outlive_types::sync::sleep;
 use outlive_types::{Error, Event, JobName, PAGE_BYTES, PackId, Result};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 /// Number of packs whose layout over shards is kept in memory.
@@ -274,11 +275,11 @@ impl Pool {
 
     /// Returns the targets, which keep the shards.
     pub(crate) fn targets(&self) -> Arc<TargetSet> {
-        self.targets.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.targets.read().clone()
     }
 
     pub(crate) fn set_targets(&self, targets: Arc<TargetSet>) {
-        *self.targets.write().unwrap_or_else(PoisonError::into_inner) = targets;
+        *self.targets.write() = targets;
     }
 
     /// Returns the table that lists the targets, if there is one.
@@ -294,12 +295,12 @@ impl Pool {
     /// Returns the layout of a pack over its shards, if that is known.
     pub(crate) fn known_layout(&self, pack: PackId) -> Option<Layout> {
         // Does not wait: a forked child may inherit the lock in use.
-        self.layouts.try_lock().ok()?.get(&pack).cloned()
+        self.layouts.try_lock()?.get(&pack).cloned()
     }
 
     /// Notes the layout of a pack over its shards.
     pub(crate) fn knows_layout(&self, pack: PackId, layout: Layout) {
-        if let Ok(mut layouts) = self.layouts.try_lock() {
+        if let Some(mut layouts) = self.layouts.try_lock() {
             // Layouts are read again where they are needed.
             if layouts.len() >= LAYOUTS_MAX {
                 layouts.clear();
@@ -322,7 +323,7 @@ impl Pool {
             self.command("pool repair", &[])
         );
         // Once, not for every pack.
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut said = self.said.lock();
         if said.as_ref() != Some(&warning) {
             *said = Some(warning.clone());
             drop(said);
@@ -381,7 +382,7 @@ impl Pool {
     /// Returns the experience of saves with the targets' speed and with compression, by which they
     /// decide.
     pub fn policy(&self) -> MutexGuard<'_, Policy> {
-        self.policy.lock().unwrap_or_else(PoisonError::into_inner)
+        self.policy.lock()
     }
 
     /// Returns the time, randomness and observer.

@@ -1,7 +1,8 @@
 //! Targets on which packs were written: a commit must know whether one of these has left since.
 
+use outlive_types::sync::plain::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 /// For each pack that was written, the numbers of the targets that have its shards, ascending.
 /// Packs on the same targets are one entry.
@@ -13,7 +14,7 @@ pub(crate) struct Growing(Arc<Mutex<Spread>>);
 
 impl Growing {
     fn lock(&self) -> MutexGuard<'_, Spread> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Returns the spread as it is now.
@@ -28,7 +29,7 @@ pub(crate) struct Written(Mutex<Vec<Weak<Mutex<Spread>>>>);
 
 impl Written {
     fn lock(&self) -> MutexGuard<'_, Vec<Weak<Mutex<Spread>>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Returns a spread of the packs that are written from now on.

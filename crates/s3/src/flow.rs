@@ -1,8 +1,9 @@
 //! Bounds the memory for parts that are sent to a bucket, over all its shards.
 
 use outlive_io::StagingPool;
+use outlive_types::sync::plain::{Mutex, MutexGuard};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// Counts whole parts that are being sent. While the limit is reached, writes wait. They continue
 /// in the order of their shards: the first shards end first, and release their memory.
@@ -42,7 +43,7 @@ impl Flow {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Returns the memory for parts.

@@ -3,8 +3,8 @@
 use outlive_io::{AlignedBuf, Promise, Ticket};
 use outlive_target::{Fault, ReadRange, ReadTicket, ShardName};
 use outlive_types::Result;
+use outlive_types::sync::plain::{Mutex, MutexGuard};
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Concurrent short requests; a long one counts as [`LONG_AS_MANY`].
 const SHORT_MAX: usize = 64;
@@ -53,7 +53,7 @@ impl Waiting {
 
 impl Reads {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Adds a range.

@@ -22,10 +22,11 @@ use object_store::{ObjectStoreExt, PutPayload};
 use outlive_io::{AlignedBuf, Promise, SharedBuf, Ticket};
 use outlive_target::writes::{Writing, exists};
 use outlive_target::{Fault, ShardName, WriteTicket};
+use outlive_types::sync::plain::{Mutex, MutexGuard};
 use outlive_types::{Error, PAGE_BYTES, Result};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
@@ -112,7 +113,7 @@ impl Upload {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Copies the bytes, or queues the write until there is room.

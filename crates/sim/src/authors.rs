@@ -1,12 +1,11 @@
 //! The authors of records in a log of several replicas: the program that does the last step for a
 //! record need not be its author.
 
-use crate::chance::lock;
 use crate::oracle::Pending;
 use outlive_format::fingerprint;
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{Fingerprint, JobName};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
 
 /// The facts about a log's replicas besides their content.
 #[derive(Default)]
@@ -26,11 +25,11 @@ pub(crate) struct ReplicasOracle {
 impl ReplicasOracle {
     /// Notes that the program is about to append this record.
     pub fn will_append(&self, program: usize, record: &[u8], pending: Option<Pending>) {
-        lock(&self.authors).insert(fingerprint(record), (program, pending));
+        self.authors.lock().insert(fingerprint(record), (program, pending));
     }
 
     /// Returns the author of a record, if it is known.
     pub fn author(&self, record: &[u8]) -> Option<(usize, Option<Pending>)> {
-        lock(&self.authors).get(&fingerprint(record)).cloned()
+        self.authors.lock().get(&fingerprint(record)).cloned()
     }
 }

@@ -4,8 +4,9 @@ use outlive_format::{SHARD_HEADER_BYTES, ShardHeader};
 use outlive_pool::{TargetConfig, Tier};
 use outlive_target::{CutMode, DiskCopy, FaultProcess, ShardName};
 use outlive_types::PackId;
+use outlive_types::sync::plain::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// An event at one location.
 #[derive(Debug)]

@@ -1,10 +1,11 @@
 //! The shared state of all programs of a schedule: the scheduler, the chances, a clock.
 
 use crate::scheduler::SeededScheduler;
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{Clock, SeededRng};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Possible failures, each with a chance in 65,536 for every operation.
@@ -123,12 +124,12 @@ impl Chance {
 
     /// Notes the same for events after the end of all programs.
     pub fn came_about(&self, what: &'static str) {
-        *lock(&self.achieved).entry(what).or_default() += 1;
+        *self.achieved.lock().entry(what).or_default() += 1;
     }
 
     /// Returns how often each role achieved its purpose.
     pub fn achievements(&self) -> BTreeMap<&'static str, u64> {
-        lock(&self.achieved).clone()
+        self.achieved.lock().clone()
     }
 
     /// Whether the log has this false behaviour now.
@@ -155,8 +156,4 @@ impl Clock for Chance {
     fn monotonic(&self) -> Duration {
         Duration::from_nanos(self.unix_ns())
     }
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

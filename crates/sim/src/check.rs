@@ -8,7 +8,6 @@ use outlive_store::gc::{GcOptions, collect};
 use outlive_store::{Job, JobOptions, recreate_lost};
 use outlive_types::{Epoch, JobName, PackId, SeededRng};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::PoisonError;
 
 /// Checks a pool. No program is running any more, and nothing disturbs the check.
 pub fn check(place: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
@@ -46,9 +45,9 @@ pub fn check(place: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
     if place.settles() {
         settle(&pool, place, rng).map_err(at)?;
     }
-    read.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    read.lock().clear();
     checkpoints(&pool, place, place.settles()).map_err(at)?;
-    let read = read.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let read = read.lock().clone();
     garbage(&pool, &read).map_err(at)?;
     match place.space.slow {
         // A checkpoint that is safe on the slow target can be restored without all others.

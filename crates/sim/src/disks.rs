@@ -3,7 +3,6 @@
 
 use crate::actor::{Actor, Done};
 use crate::blows::{Blow, place_of};
-use crate::chance::lock;
 use crate::one_step::in_one_step;
 use crate::whole::whole_ranks;
 use crate::world::PoolWorld;
@@ -77,7 +76,7 @@ impl Actor {
                 4 | 5 => Blow::Cut(modes[self.rng.below(3) as usize]),
                 _ => match copy.take() {
                     Some((place, marker, old)) => {
-                        let now = lock(&self.place.markers).get(&place).copied();
+                        let now = self.place.markers.lock().get(&place).copied();
                         let blow = Blow::RolledBack(old);
                         if marker == now && self.place.strike(place, &blow) {
                             self.dice.turns().remark(|| format!("place {place} is as it was"));
@@ -86,7 +85,7 @@ impl Actor {
                         continue;
                     }
                     None => {
-                        let marker = lock(&self.place.markers).get(&place).copied();
+                        let marker = self.place.markers.lock().get(&place).copied();
                         copy = Some((place, marker, self.place.world.copy_of(place)));
                         continue;
                     }
@@ -137,7 +136,7 @@ impl PoolWorld {
         if !self.space.has_table() {
             return self.good_targets().into_keys().map(|place| vec![place]).collect();
         }
-        let markers = lock(&self.markers).clone();
+        let markers = self.markers.lock().clone();
         for row in self.rows() {
             let is_fast = row.tier == Tier::Fast && row.state != TargetState::Lost;
             let is_there = |place: &usize| {

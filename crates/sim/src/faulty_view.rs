@@ -2,7 +2,7 @@
 //! others may run, and the operation may fail. The checks at the end are not disturbed, and their
 //! reads are noted.
 
-use crate::chance::{Lie, lock};
+use crate::chance::Lie;
 use crate::leases::Holder;
 use crate::scheduler::{mortal, noticing};
 use crate::world::{Me, is_mail, killed};
@@ -12,10 +12,11 @@ use outlive_target::{
     Append, Capacity, Fault, Lease, Lock, LockGuard, ManifestLog, Previous, ReadRange, ReadTicket,
     ShardName, ShardWriter, Target, WriteTicket, read_one,
 };
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{Error, JobName, PackId, Result};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 
 /// Returns the target as a program sees it.
 pub(crate) fn seen(target: Arc<dyn Target>, me: &Arc<Me>) -> Arc<dyn Target> {
@@ -57,7 +58,7 @@ impl Eyes {
 
     fn reads(&self, shard: ShardName) {
         if let Eyes::Afterwards(read) = self {
-            lock(read).insert(shard.pack);
+            read.lock().insert(shard.pack);
         }
     }
 

@@ -3,7 +3,7 @@
 //! ranks are still running.
 
 use crate::actor::{Actor, Done, End};
-use crate::chance::{Chances, lock};
+use crate::chance::Chances;
 use crate::hold::{Source, also};
 use crate::oracle::Pending;
 use crate::roles::Group;
@@ -13,13 +13,13 @@ use crate::world::Me;
 use outlive_capture::{ChangeTracker, MemorySource};
 use outlive_store::group::{GroupOptions, PoolRanks};
 use outlive_store::{Job, JobOptions, RankImages, SaveHandle, SaveStats, Select};
-use outlive_types::sync::{Condvar, Mutex, pause, spawn};
+use outlive_types::sync::{Condvar, Mutex, pause, plain, spawn};
 use outlive_types::{
     Coordinator, Epoch, Error, ErrorKind, JobName, Rank, Result, SeededRng, ThreadRank,
 };
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{self, Arc, PoisonError};
 use std::time::Duration;
 
 /// Number of ranks in a group.
@@ -40,7 +40,7 @@ struct Run {
     /// Whether its ranks close the job at the end.
     closes: bool,
     members: Vec<Arc<Me>>,
-    told: sync::Mutex<Told>,
+    told: plain::Mutex<Told>,
     ended: (Mutex<Vec<bool>>, Condvar),
 }
 
@@ -68,12 +68,12 @@ enum Outcome {
 impl Run {
     /// Whether one of its ranks is gone.
     fn has_lost(&self) -> bool {
-        lock(&self.told).has_lost || self.members.iter().any(|me| me.is_dead())
+        self.told.lock().has_lost || self.members.iter().any(|me| me.is_dead())
     }
 
     fn end(&self, is_well: bool) {
-        lock(&self.told).has_lost |= !is_well;
-        self.ended.0.lock().unwrap_or_else(PoisonError::into_inner).push(is_well);
+        self.told.lock().has_lost |= !is_well;
+        self.ended.0.lock().push(is_well);
         self.ended.1.notify_all();
     }
 
@@ -82,9 +82,9 @@ impl Run {
         let goes_on = |ended: &mut Vec<bool>| {
             ended.len() < RANKS as usize && (waits_for_all || ended.iter().all(|is_well| *is_well))
         };
-        let ended = self.ended.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let ended = self.ended.0.lock();
         let ended = self.ended.1.wait_while(ended, goes_on);
-        ended.unwrap_or_else(PoisonError::into_inner).iter().all(|is_well| *is_well)
+        ended.iter().all(|is_well| *is_well)
     }
 }
 
@@ -126,7 +126,7 @@ impl Actor {
             closes: self.rng.below(4) > 0,
             patience: if is_safe && group.is_patient { LONG } else { SHORT },
             members: processes.iter().map(|(_, me)| me.clone()).collect(),
-            told: sync::Mutex::new(Told { states: states.clone(), ..Told::default() }),
+            told: plain::Mutex::new(Told { states: states.clone(), ..Told::default() }),
             ended: Default::default(),
         });
         if group.meets_in_log {
@@ -261,7 +261,7 @@ impl Member {
         );
         let restored = actor.met("a restore of ranks", name, restored, &self.also())?;
         let epoch = restored.as_ref().map(|restored| restored.epoch);
-        let all = *lock(&self.run.told).restored.get_or_insert(epoch);
+        let all = *self.run.told.lock().restored.get_or_insert(epoch);
         if all != epoch {
             let what = format!("rank {rank} has restored {epoch:?} of {name}, another one {all:?}");
             return Err(actor.violate(what));
@@ -316,7 +316,7 @@ impl Member {
         let inner = MemorySource::new(self.tracker.clone(), state.regions(), Vec::new(), 1);
         let asked = || {
             let states = {
-                let mut told = lock(&run.told);
+                let mut told = run.told.lock();
                 told.states[*rank as usize].clone_from(state);
                 told.states.clone()
             };
@@ -374,7 +374,7 @@ impl Member {
             Err(error) if self.is_excused(error) => Outcome::Excused,
             Err(error) => Outcome::Failed(error.clone()),
         };
-        let mut told = lock(&self.run.told);
+        let mut told = self.run.told.lock();
         let all = told.saves.entry(number).or_default();
         let differs = |(_, other): &&(Rank, Outcome)| match (other, &mine) {
             (Outcome::Committed(other), Outcome::Committed(mine)) => other != mine,

@@ -5,7 +5,6 @@
 use crate::blows::{
     Blow, Damage, ShardCopy, claim_of, container_at, containers_of, damage_of, place_of,
 };
-use crate::chance::lock;
 use crate::one_step::in_one_step;
 use crate::world::PoolWorld;
 use outlive_pool::{TargetConfig, Tier};
@@ -39,7 +38,7 @@ impl PoolWorld {
         match self.space.has_table() {
             false => (0..self.space.targets).map(|place| (place, Tier::Fast)).collect(),
             true => {
-                let markers = lock(&self.markers).clone();
+                let markers = self.markers.lock().clone();
                 let rows = self.rows().into_iter();
                 let there = rows.filter(|row| row.state.counts()).filter_map(|row| {
                     let place = place_of(&row)?;
@@ -52,7 +51,7 @@ impl PoolWorld {
 
     /// Returns all copies on targets of the pool, with their damage.
     fn copies(&self) -> Vec<ShardCopy> {
-        let (own, mut facts) = (self.own_targets(), lock(&self.harm.facts));
+        let (own, mut facts) = (self.own_targets(), self.harm.facts.lock());
         let mut copies = Vec::new();
         for (place, shard, bytes) in self.world.stored() {
             let whole = facts.whole.entry(shard).or_insert_with(|| bytes.clone());
@@ -83,7 +82,7 @@ impl PoolWorld {
         }
         // A program that deletes one of several copies has read another one, so both must be whole.
         let all_tiers = self.space.operated || self.space.keeps > 0;
-        let facts = lock(&self.harm.facts);
+        let facts = self.harm.facts.lock();
         let least = |copies: &Vec<&ShardCopy>| {
             let whole = facts.whole.get(&copies[0].shard).expect("it was seen");
             let good = |container: u64| {
@@ -114,7 +113,7 @@ impl PoolWorld {
         let mut after = before.clone();
         match blow {
             Blow::Flip { shard, offset, .. } => {
-                let facts = lock(&self.harm.facts);
+                let facts = self.harm.facts.lock();
                 let Some(whole) = facts.whole.get(shard) else { return false };
                 let is_it = |copy: &&mut ShardCopy| copy.place == place && copy.shard == *shard;
                 let Some(hit) = after.iter_mut().find(is_it) else { return false };
@@ -124,7 +123,7 @@ impl PoolWorld {
                 }
             }
             Blow::RolledBack(copy) => {
-                let facts = lock(&self.harm.facts);
+                let facts = self.harm.facts.lock();
                 let old: BTreeMap<_, _> = copy.shards().collect();
                 after.retain_mut(|there| match old.get(&there.shard) {
                     _ if there.place != place => true,
@@ -142,7 +141,7 @@ impl PoolWorld {
         let (before, after) = (self.least(&before), self.least(&after));
         let (k, m) = (usize::from(self.geometry().0), self.space.survives());
         let mut named = None;
-        let hit = lock(&self.harm.facts).hit.clone();
+        let hit = self.harm.facts.lock().hit.clone();
         let (stored, begun, own) = (self.world.stored(), self.world.begun(), self.own_targets());
         let packs: BTreeSet<PackId> =
             before.keys().copied().chain(begun.iter().map(|(_, shard)| shard.pack)).collect();
@@ -207,7 +206,7 @@ impl PoolWorld {
                 before.into_iter().chain(begun).collect()
             }
         };
-        let mut facts = lock(&self.harm.facts);
+        let mut facts = self.harm.facts.lock();
         for shard in hit {
             facts.hit.entry(shard.pack).or_default().insert(shard.shard);
         }
@@ -224,7 +223,7 @@ impl PoolWorld {
             Blow::Empty { marker } => {
                 self.world.lose_target(place);
                 if !marker {
-                    lock(&self.markers).remove(&place);
+                    self.markers.lock().remove(&place);
                 }
             }
             Blow::RolledBack(copy) => self.world.roll_back(place, copy),
@@ -258,7 +257,7 @@ impl PoolWorld {
     fn gone(&self) -> Option<(PackId, bool)> {
         let named = named_packs(&self.quiet_pool(0).0).ok();
         let rows = self.rows();
-        let markers = lock(&self.markers).clone();
+        let markers = self.markers.lock().clone();
         let is_marked = |row: &TargetConfig| {
             let place = place_of(row)?;
             Some((place, markers.get(&place) == row.id.as_ref()))
@@ -278,7 +277,7 @@ impl PoolWorld {
         }
         let k = usize::from(self.geometry().0);
         let whole = self.least(&self.copies());
-        let facts = lock(&self.harm.facts);
+        let facts = self.harm.facts.lock();
         let is_known = named.is_some();
         // If the logs cannot be read, every pack counts as named, and only losses by blows are
         // returned.
@@ -305,7 +304,7 @@ impl PoolWorld {
     /// Notes a record of the table that a program wrote: a new claim in it belongs to the program.
     pub(crate) fn table_is_written(&self, record: &[u8], by: &FaultProcess) {
         if let Some(claim) = claim_of(record) {
-            lock(&self.harm.facts).claims.entry(claim).or_insert_with(|| by.clone());
+            self.harm.facts.lock().claims.entry(claim).or_insert_with(|| by.clone());
         }
     }
 
@@ -317,7 +316,7 @@ impl PoolWorld {
             let Ok(newest) = log.latest(&job) else { return };
             let record = log.read(&job, newest).unwrap_or_default();
             let Some(claim) = claim_of(&record) else { return };
-            let holder = lock(&self.harm.facts).claims.get(&claim).cloned();
+            let holder = self.harm.facts.lock().claims.get(&claim).cloned();
             if holder.is_some_and(|holder| holder.is_killed()) {
                 let _ = self.quiet_pool(0).0.release_targets();
                 self.dice.achieved("a dead program's claim is ended");

@@ -6,7 +6,7 @@ use outlive_store::{Job, LazyEnds, LazyFill, LazySink, MemoryImage, RestoreSink,
 use outlive_types::sync::{Condvar, Mutex, pause};
 use outlive_types::{Epoch, Error, Missing, PAGE_BYTES, Result, SeededRng};
 use std::ops::Range;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 /// Memory that is filled while the program runs.
 #[derive(Clone)]
@@ -43,14 +43,14 @@ impl LazySink for Sink {
     fn write_edge(&self, _: usize, _: u64, _: &[u8]) {}
 
     fn next_missing(&self) -> Option<Missing> {
-        let mut waiting = self.touched.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.touched.waiting.lock();
         loop {
             match (waiting.1, waiting.0.pop()) {
                 (true, _) => return None,
                 (false, Some(missing)) => return Some(missing),
                 (false, None) => {
                     let waited = self.touched.changed.wait(waiting);
-                    waiting = waited.unwrap_or_else(PoisonError::into_inner);
+                    waiting = waited;
                 }
             }
         }
@@ -74,7 +74,7 @@ impl LazySink for Sink {
     }
 
     fn stop(&self) {
-        self.touched.waiting.lock().unwrap_or_else(PoisonError::into_inner).1 = true;
+        self.touched.waiting.lock().1 = true;
         self.touched.changed.notify_all();
     }
 }
@@ -82,14 +82,14 @@ impl LazySink for Sink {
 /// A lazy fill in progress.
 pub struct Filling {
     fill: LazyFill,
-    brought: Arc<std::sync::Mutex<Option<RestoredRegions>>>,
+    brought: Arc<outlive_types::sync::plain::Mutex<Option<RestoredRegions>>>,
 }
 
 impl Filling {
     /// Waits for the end of the fill, and returns the restored regions.
     pub fn wait(&self) -> Result<RestoredRegions> {
         self.fill.wait(None).expect("a wait without limit ends with the fill")?;
-        let mut brought = self.brought.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut brought = self.brought.lock();
         Ok(brought.take().expect("a fill that ended well has told what it brought"))
     }
 }
@@ -103,7 +103,7 @@ pub fn restore(
     rng: &SeededRng,
     newest: &dyn Fn() -> Epoch,
 ) -> Result<Option<(Epoch, Epoch, Filling)>> {
-    let restored = Arc::new(std::sync::Mutex::new(None));
+    let restored = Arc::new(outlive_types::sync::plain::Mutex::new(None));
     let (told, tracker) = (restored.clone(), tracker.clone());
     let ends = LazyEnds {
         filled: Box::new(move |checkpoint: &MemoryImage, sink: &Sink| {
@@ -113,7 +113,7 @@ pub fn restore(
                 named.map(|(stream, bytes)| (stream.name.as_str(), &bytes[..])).collect();
             tracker.prime(checkpoint.epoch(), &primed, 1);
             let restored = sink.memory.restored(checkpoint);
-            *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(restored);
+            *told.lock() = Some(restored);
         }),
         failed: Box::new(|_| ()),
     };
@@ -141,7 +141,7 @@ pub fn restore(
             unit_offset: 0,
             unit_length: PAGE_BYTES,
         };
-        let mut waiting = sink.touched.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = sink.touched.waiting.lock();
         waiting.0.push(missing);
         drop(waiting);
         sink.touched.changed.notify_all();

@@ -1,10 +1,11 @@
 //! Leases in a pool's log, in some schedules. A lease ends with its program, or while the program
 //! runs, as if its host were cut off.
 
-use crate::chance::{Chance, lock};
+use crate::chance::Chance;
 use outlive_target::{Lease, LockGuard};
+use outlive_types::sync::plain::Mutex;
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// A program that holds a lease.
 #[derive(Clone)]
@@ -28,7 +29,7 @@ const EARLY: u64 = 3;
 
 impl Leases {
     pub fn take(&self, holder: Holder) -> Lease {
-        let mut held = lock(&self.0);
+        let mut held = self.0.lock();
         held.push(Some(holder));
         let at = held.len() - 1;
         drop(held);
@@ -39,7 +40,7 @@ impl Leases {
     /// Whether a lease has ended; it may end now.
     pub fn has_ended(&self, token: &str, dice: &Chance) -> Option<bool> {
         let at: usize = token.parse().ok()?;
-        let Some(holder) = lock(&self.0).get(at)?.clone() else { return Some(true) };
+        let Some(holder) = self.0.lock().get(at)?.clone() else { return Some(true) };
         let is_dead = (holder.is_dead)();
         let ends = is_dead || dice.rng.below(EARLY) == 0;
         if ends && !is_dead {
@@ -47,7 +48,7 @@ impl Leases {
             dice.achieved("a lease ends early");
         }
         if ends {
-            lock(&self.0)[at] = None;
+            self.0.lock()[at] = None;
         }
         Some(ends)
     }
@@ -60,6 +61,6 @@ struct Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        lock(&self.leases.0)[self.at] = None;
+        self.leases.0.lock()[self.at] = None;
     }
 }

@@ -4,9 +4,10 @@
 use crate::state::{RestoredRegions, State};
 use outlive_format::{Body, Record, fingerprint};
 use outlive_target::ManifestLog;
+use outlive_types::sync::plain::{Mutex, MutexGuard};
 use outlive_types::{Epoch, Fingerprint, JobName, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// A checkpoint that is in a log.
 #[derive(Clone, Debug)]
@@ -136,7 +137,7 @@ pub struct Oracle(Arc<Mutex<Facts>>);
 
 impl Oracle {
     fn facts(&self) -> MutexGuard<'_, Facts> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Notes a violation.

@@ -10,10 +10,11 @@ use outlive_pool::{
     TiersConfig, Tuning,
 };
 use outlive_target::{DirectoryLog, FaultProcess, ManifestLog, Target};
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{Error, ErrorKind, Event, NoObserver, Observer, PackId, SeededRng};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
 
 impl PoolWorld {
     /// Returns the log without faults.

@@ -1,7 +1,7 @@
 //! The programs of a schedule: the work of each, and the errors that it may meet.
 
 use crate::actor::{Actor, Done, End};
-use crate::chance::{Chance, lock};
+use crate::chance::Chance;
 use crate::hold::{Looking, Saving};
 use crate::oracle::Pending;
 use crate::replicas::{REPLICAS, move_log};
@@ -19,8 +19,8 @@ use outlive_store::{Finding, Job, JobOptions, Sample, SaveHandle, Select, Uses, 
 use outlive_types::sync::{Condvar, Mutex, pause};
 use outlive_types::{ErrorKind, JobName, SeededRng};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, PoisonError};
 
 /// A program that is about to begin.
 pub struct Program {
@@ -164,7 +164,7 @@ impl Actor {
             if looking.look(Select::Epoch(epoch), &mut |_, _| ()).is_ok() {
                 there.dice.achieved("look back");
             }
-            *ends.0.lock().unwrap_or_else(PoisonError::into_inner) = false;
+            *ends.0.lock() = false;
             ends.1.notify_all();
         });
         if spawned.is_err() {
@@ -176,9 +176,9 @@ impl Actor {
             saving.wait(&handle)?;
         }
         // One more save goes on from the state of the look, however long that took.
-        let looking = looks.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let looking = looks.0.lock();
         let looked = looks.1.wait_while(looking, |looking| *looking);
-        drop(looked.unwrap_or_else(PoisonError::into_inner));
+        drop(looked);
         state.change(&actor.rng);
         let handle = saving.save(&state)?;
         saving.wait(&handle)?;
@@ -391,10 +391,10 @@ impl Actor {
             self.dice.turns().remark(|| format!("place {number} is away"));
             // A caller that asks one replica after the other may meet two that are away in turn.
             self.dice.fail();
-            lock(&self.place.places.away).insert(number);
+            self.place.places.away.lock().insert(number);
             (0..self.rng.below(400)).for_each(|_| pause("a place of the log is away"));
             self.dice.turns().remark(|| format!("place {number} is back"));
-            lock(&self.place.places.away).clear();
+            self.place.places.away.lock().clear();
             self.dice.achieved("a place of the log is back");
         }
         Ok(())

@@ -2,7 +2,6 @@
 //! moment at which a majority of the replicas hold it: the program that did the last step need not
 //! be its author.
 
-use crate::chance::lock;
 use crate::world::{Me, PoolWorld, killed};
 use outlive_target::replicas::{NewReplica, forget, move_to, succeed};
 use outlive_target::{
@@ -71,7 +70,7 @@ impl Set {
     }
 
     fn open(self, world: &PoolWorld) -> usize {
-        let open = lock(&world.places.open);
+        let open = world.places.open.lock();
         self.places().filter(|place| self.number == 1 || open.contains(place)).count()
     }
 }
@@ -106,13 +105,13 @@ fn finish(world: &PoolWorld, me: Option<&Arc<Me>>, set: Set, all: bool) -> Resul
                 || match who.as_ref().is_some_and(|me| me.is_dead()) {
                     true => Err(killed()),
                     false => {
-                        lock(&there.places.open).insert(number);
+                        there.places.open.lock().insert(number);
                         Ok(())
                     }
                 },
             )
         };
-        let is_open = lock(&world.places.open).contains(&number);
+        let is_open = world.places.open.lock().contains(&number);
         NewReplica { medium, is_open, open: Box::new(open) }
     };
     let look = || Ok(set.places().zip(set.media(world, me, false)).map(place).collect());
@@ -124,7 +123,7 @@ fn finish(world: &PoolWorld, me: Option<&Arc<Me>>, set: Set, all: bool) -> Resul
 pub(crate) fn move_log(world: &PoolWorld, me: &Arc<Me>, count: usize, forgets: bool) -> Result<()> {
     let mut now = Set::FIRST;
     loop {
-        let sealed = lock(&world.places.sealed);
+        let sealed = world.places.sealed.lock();
         let Some(next) = now.places().find_map(|place| sealed.get(&place).cloned()) else { break };
         drop(sealed);
         now = Set::parse(&next);
@@ -169,7 +168,7 @@ fn step<T>(
     let dice = &world.dice;
     let fails = |chance| !me.is_dead() && dice.has(chance);
     let chances = dice.chances();
-    if lock(&world.places.away).contains(&(number % REPLICAS)) {
+    if world.places.away.lock().contains(&(number % REPLICAS)) {
         return Err(Error::retry("simulated: this place is away"));
     }
     if fails(chances.error) {
@@ -192,7 +191,7 @@ impl SeenReplica {
     ) -> Result<T> {
         step(&self.world, self.me.as_ref(), self.number, what, || {
             let is_open =
-                self.set.number == 1 || lock(&self.world.places.open).contains(&self.number);
+                self.set.number == 1 || self.world.places.open.lock().contains(&self.number);
             match self.is_guarded && !is_open {
                 true => Err(Error::retry("simulated: this place is not open")),
                 false => work(),
@@ -209,9 +208,9 @@ impl SeenReplica {
     fn note(&self, job: &JobName, register: u64, record: &[u8], put: &Result<Put>) {
         let places = &self.world.places;
         let at = (self.number, job.clone(), register);
-        if lock(&places.sealed).contains_key(&self.number) {
+        if places.sealed.lock().contains_key(&self.number) {
             if matches!(put, Ok(Put::Made)) {
-                lock(&places.late).insert(at);
+                places.late.lock().insert(at);
             }
             return;
         }
@@ -225,7 +224,7 @@ impl SeenReplica {
         }
         let holds = |number: usize, medium: &Arc<dyn LogMedium>| {
             medium.get(job, register).is_ok_and(|there| there.is_some_and(|there| there == record))
-                && !lock(&places.late).contains(&(number, job.clone(), register))
+                && !places.late.lock().contains(&(number, job.clone(), register))
         };
         let holding = self.set.places().zip(raw).filter(|(number, medium)| holds(*number, medium));
         if holding.count() <= self.set.count / 2 {
@@ -300,13 +299,13 @@ impl LogMedium for SeenReplica {
             || "look for a seal".to_owned(),
             || match self.is_dead() {
                 true => Err(killed()),
-                false => Ok(lock(&self.world.places.sealed).get(&self.number).cloned()),
+                false => Ok(self.world.places.sealed.lock().get(&self.number).cloned()),
             },
         )
     }
 
     fn seal(&self, successor: &[u8]) -> Result<()> {
-        if lock(&self.world.places.sealed).contains_key(&self.number) {
+        if self.world.places.sealed.lock().contains_key(&self.number) {
             return Ok(());
         }
         self.step(
@@ -314,7 +313,7 @@ impl LogMedium for SeenReplica {
             || match self.is_dead() {
                 true => Err(killed()),
                 false => {
-                    let mut sealed = lock(&self.world.places.sealed);
+                    let mut sealed = self.world.places.sealed.lock();
                     let there = sealed.entry(self.number).or_insert_with(|| successor.to_vec());
                     if there != successor {
                         self.world.oracle.violate("a log has two successors".to_owned());

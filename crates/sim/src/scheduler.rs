@@ -4,13 +4,14 @@
 //! passes with the steps; if all threads wait for it, it jumps to the next wake-up.
 
 use crate::policy::Policy;
+use outlive_types::sync::plain::{Condvar, Mutex, MutexGuard};
 use outlive_types::sync::{Scheduler, scheduled};
 use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
@@ -190,12 +191,8 @@ impl SeededScheduler {
         }
         let mut seen = 0;
         while !state.over {
-            let waited = self.0.over.wait_timeout(state, STUCK_AFTER);
             let timed_out;
-            (state, timed_out) = match waited {
-                Ok((state, waited)) => (state, waited.timed_out()),
-                Err(poisoned) => (poisoned.into_inner().0, false),
-            };
+            (state, timed_out) = self.0.over.wait_timeout(state, STUCK_AFTER);
             if timed_out && !state.over && state.steps == seen {
                 let what = "a thread waits for something that the scheduler does not know of";
                 state.fail(what.to_owned());
@@ -254,7 +251,7 @@ impl SeededScheduler {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn start(

@@ -2,7 +2,6 @@
 //! Then the pool must match its table, and survive what it promises.
 
 use crate::blows::place_of;
-use crate::chance::lock;
 use crate::disks::some_of;
 use crate::whole::checkpoints;
 use crate::world::PoolWorld;
@@ -28,7 +27,7 @@ pub(crate) fn replace_lost(pool: &Pool, place: &PoolWorld) -> Result<(), String>
     let mut free = place.space.used()..place.space.targets_max();
     for row in place.rows() {
         let (Some(on), Some(id)) = (place_of(&row), row.id) else { continue };
-        if lock(&place.markers).get(&on) == Some(&id) {
+        if place.markers.lock().get(&on) == Some(&id) {
             continue;
         }
         let new = free.next().ok_or("there is no free place left for a lost target")?;

@@ -3,10 +3,11 @@
 
 use outlive_capture::Region;
 use outlive_store::{MemoryImage, RestoreSink};
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{PACKED_STREAM, PAGE_BYTES, RegionLocation, Rng, SeededRng};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 /// Number of contents that a page may have; 0 stands for zeros.
 const CONTENTS: u8 = 14;
@@ -129,14 +130,13 @@ impl Memory {
 
     /// Puts bytes into a stream.
     pub fn put(&self, stream: usize, offset: u64, bytes: &[u8]) {
-        let mut into = self.0[stream].lock().unwrap_or_else(PoisonError::into_inner);
+        let mut into = self.0[stream].lock();
         into[offset as usize..][..bytes.len()].copy_from_slice(bytes);
     }
 
     /// Returns the streams' bytes.
     pub fn streams(&self) -> Vec<Vec<u8>> {
-        let bytes =
-            |stream: &Mutex<Vec<u8>>| stream.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let bytes = |stream: &Mutex<Vec<u8>>| stream.lock().clone();
         self.0.iter().map(bytes).collect()
     }
 

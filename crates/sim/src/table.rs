@@ -2,16 +2,16 @@
 //! schedule's log.
 
 use crate::blows::place_of;
-use crate::chance::lock;
 use crate::space::Space;
 use outlive_pool::{
     FoundTarget, OpenTarget, Rows, StillThere, TargetConfig, TargetLocations, TargetState, Tier,
 };
 use outlive_target::Target;
 use outlive_types::sync::pause;
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// The target at each location; none if it was lost with its marker, or never was there.
 pub(crate) type Markers = Arc<Mutex<BTreeMap<usize, u32>>>;
@@ -68,7 +68,7 @@ impl TargetLocations for SimLocations {
     fn written_down(&self) -> Result<Vec<TargetConfig>> {
         self.pause("read the targets of the descriptor");
         let row = |id: &u32| TargetConfig { id: Some(*id), ..TargetConfig::at(String::new()) };
-        Ok(lock(&self.written_down).iter().map(row).collect())
+        Ok(self.written_down.lock().iter().map(row).collect())
     }
 
     fn first(&self, written_down: &[TargetConfig]) -> Result<Rows> {
@@ -93,7 +93,7 @@ impl TargetLocations for SimLocations {
             if pauses {
                 pause("look at the marker of a target in memory");
             }
-            match lock(&markers).get(&place) {
+            match markers.lock().get(&place) {
                 there if there.copied() == id => Ok(()),
                 there => Err(Error::damaged(format!("there is {there:?} in the place of {id:?}"))),
             }
@@ -103,7 +103,7 @@ impl TargetLocations for SimLocations {
 
     fn find(&self, row: &TargetConfig) -> Result<FoundTarget> {
         let (place, target) = self.target(row)?;
-        let marker = lock(&self.markers).get(&place).copied();
+        let marker = self.markers.lock().get(&place).copied();
         Ok(match marker {
             None => FoundTarget::Free,
             Some(id) => FoundTarget::Own { id, holds_shards: !target.list()?.is_empty() },
@@ -116,7 +116,7 @@ impl TargetLocations for SimLocations {
 
     fn write_down(&self, rows: &[TargetConfig]) -> Result<()> {
         self.pause("write the targets into the descriptor");
-        lock(&self.written_down).extend(rows.iter().filter_map(|row| row.id));
+        self.written_down.lock().extend(rows.iter().filter_map(|row| row.id));
         Ok(())
     }
 
@@ -126,14 +126,14 @@ impl TargetLocations for SimLocations {
 
     fn is_wiped(&self, row: &TargetConfig) -> Result<bool> {
         self.pause("look whether a target in memory is lost");
-        let markers = lock(&self.markers);
+        let markers = self.markers.lock();
         Ok(place_of(row).is_some_and(|place| row.volatile && !markers.contains_key(&place)))
     }
 
     fn mark(&self, row: &TargetConfig) -> Result<()> {
         self.pause("mark a target");
         if let (Some(place), Some(id)) = (place_of(row), row.id) {
-            lock(&self.markers).insert(place, id);
+            self.markers.lock().insert(place, id);
         }
         Ok(())
     }
@@ -142,7 +142,7 @@ impl TargetLocations for SimLocations {
 /// Whether this record of the table shows that no loss is left to be recorded.
 pub(crate) fn is_settled(record: &[u8], markers: &Markers) -> bool {
     let Ok(rows) = Rows::parse(record) else { return false };
-    let markers = lock(markers);
+    let markers = markers.lock();
     let is_there = |row: &TargetConfig| {
         let is_marked = place_of(row).is_none_or(|place| markers.get(&place) == row.id.as_ref());
         !row.unsettled && (!row.volatile || is_marked || row.state != TargetState::Active)

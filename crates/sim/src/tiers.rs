@@ -2,7 +2,6 @@
 
 use crate::actor::{Actor, Done};
 use crate::blows::place_of;
-use crate::chance::lock;
 use crate::one_step::in_one_step;
 use crate::whole::whole_ranks;
 use crate::world::PoolWorld;
@@ -102,7 +101,7 @@ impl Actor {
             for target in 0..place.space.targets {
                 place.world.lose_target(target);
             }
-            lock(&place.markers).retain(|there, _| *there >= place.space.targets);
+            place.markers.lock().retain(|there, _| *there >= place.space.targets);
             if !is_away {
                 self.dice.achieved("lose the memory of the host");
             }

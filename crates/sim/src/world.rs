@@ -3,18 +3,19 @@
 
 use crate::authors::ReplicasOracle;
 use crate::blows::Harm;
-use crate::chance::{Chance, lock};
+use crate::chance::Chance;
 use crate::leases::Leases;
 use crate::oracle::Oracle;
 use crate::space::Space;
 use crate::table::{Markers, WrittenDown, markers_of};
 use outlive_target::{CutMode, DirectoryLog, FaultProcess, FaultWorld, Target};
 use outlive_types::sync::pause;
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{Error, JobName, Result, SeededRng};
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
 /// The kind of a log.
@@ -241,12 +242,12 @@ impl Me {
     /// Makes a record unreadable forever for a program.
     pub fn hide(&self, program: usize, job: &JobName, number: u64) {
         self.fail();
-        lock(&self.place.unreadable).insert((program, job.clone(), number));
+        self.place.unreadable.lock().insert((program, job.clone(), number));
     }
 
     /// Whether this program can read a record.
     pub fn sees(&self, job: &JobName, number: u64) -> bool {
-        !lock(&self.place.unreadable).contains(&(self.number, job.clone(), number))
+        !self.place.unreadable.lock().contains(&(self.number, job.clone(), number))
     }
 
     /// Notes a record of a directory when it gets its number. One that comes too late, after newer

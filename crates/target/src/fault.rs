@@ -31,12 +31,13 @@ pub use disks::DiskCopy;
 use crate::log::{LogMedium, RecordLog};
 use crate::{ManifestLog, ShardName, Target};
 use log::FaultMedium;
+use outlive_types::sync::plain::{Mutex, MutexGuard};
 use outlive_types::{Error, ErrorKind, JobName};
 use shards::FaultTarget;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The effect of a power cut on the current operation, and on names that are visible but not
 /// durable.
@@ -379,7 +380,7 @@ impl FaultWorld {
     }
 
     fn lock(&self) -> MutexGuard<'_, World> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

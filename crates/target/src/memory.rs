@@ -4,9 +4,10 @@ use crate::operation::Outcome;
 use crate::writes::{Writes, check_finish, check_range, check_write, exists, missing, short};
 use crate::{Capacity, Fault, ReadRange, ReadTicket, ShardName, ShardWriter, Target, WriteTicket};
 use outlive_io::{AlignedBuf, SharedBuf, Ticket};
+use outlive_types::sync::plain::{Mutex, MutexGuard};
 use outlive_types::{Error, Result};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 const PLACE: &str = "memory";
 
@@ -51,7 +52,7 @@ impl MemoryTarget {
 
 impl Space {
     fn shards(&self) -> MutexGuard<'_, BTreeMap<ShardName, Arc<Vec<u8>>>> {
-        self.shards.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards.lock()
     }
 
     fn free_bytes(&self) -> u64 {

@@ -5,9 +5,10 @@ use crate::operation::{Manner, Operation};
 use crate::writes::Writes;
 use crate::{Fault, ShardWriter, WriteTicket};
 use outlive_io::{DiskEngine, SharedBuf, Ticket};
+use outlive_types::sync::plain::{Mutex, MutexGuard};
 use outlive_types::{Error, Result};
 use std::process;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 pub(crate) struct RelayWriter<M> {
     inner: Arc<Inner>,
@@ -44,7 +45,7 @@ impl<M: Manner> RelayWriter<M> {
 
 impl Inner {
     fn lock(&self) -> MutexGuard<'_, Option<Box<dyn ShardWriter>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Passes a write on. Holds the lock only while the write starts, so that writes overlap.

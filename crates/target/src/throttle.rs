@@ -5,7 +5,8 @@ use crate::log::{LogMedium, RecordLog};
 use crate::operation::Manner;
 use crate::wrapped::{WrappedMedium, WrappedTarget};
 use outlive_io::{SystemTimer, Timer};
-use std::sync::{Arc, Mutex, PoisonError};
+use outlive_types::sync::plain::Mutex;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A speed limit. The bytes of all operations share one line; latencies overlap.
@@ -41,7 +42,7 @@ impl Manner for Line {
         let mut until = now;
         if let Some(bytes_per_s) = self.throttle.bytes_per_s {
             let takes = Duration::from_secs_f64(bytes as f64 / bytes_per_s.max(1) as f64);
-            let mut busy_until = self.busy_until.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut busy_until = self.busy_until.lock();
             until = now.max(*busy_until) + takes;
             *busy_until = until;
         }

@@ -4,10 +4,11 @@
 
 use crate::{Fault, ShardName};
 use outlive_io::SharedBuf;
+use outlive_types::sync::plain::{Mutex, MutexGuard};
 use outlive_types::{Error, PAGE_BYTES, Result};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -70,7 +71,7 @@ impl Writes {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

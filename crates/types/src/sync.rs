@@ -1,14 +1,17 @@
 //! The locks, waits and threads by which one part of the store waits for another. They are the
-//! standard library's, with the same signatures. A test may give its threads a [`Scheduler`]. It
-//! then decides which thread continues whenever one of them waits or yields (the crate `sim`).
-//! Threads without one pay a single relaxed load.
+//! standard library's without poison: after a panic the lock is free, and its value is whole, since
+//! no holder leaves it half changed. A test may give its threads a [`Scheduler`]. It then decides
+//! which thread continues whenever one of them waits or yields (the crate `sim`). Threads without one
+//! pay a single relaxed load. No scheduler sees the locks of [`plain`].
+
+pub mod plain;
 
 use std::cell::RefCell;
 use std::fmt;
 use std::io;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{self, Arc, LockResult, PoisonError, TryLockError};
 use std::time::Duration;
 
 /// Decides which of its threads continues. Only one of them runs at a time.
@@ -95,76 +98,53 @@ pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()>
 
 /// As [`std::sync::Mutex`].
 #[derive(Default)]
-pub struct Mutex<T: ?Sized>(sync::Mutex<T>);
+pub struct Mutex<T: ?Sized>(plain::Mutex<T>);
 
 /// As [`std::sync::MutexGuard`].
 pub struct MutexGuard<'a, T: ?Sized> {
     mutex: &'a Mutex<T>,
     // Taken only by `drop` and by a condition's wait.
-    guard: Option<sync::MutexGuard<'a, T>>,
+    guard: Option<plain::MutexGuard<'a, T>>,
 }
 
 impl<T> Mutex<T> {
     /// As [`std::sync::Mutex::new`].
     pub const fn new(value: T) -> Mutex<T> {
-        Mutex(sync::Mutex::new(value))
+        Mutex(plain::Mutex::new(value))
     }
 
     /// As [`std::sync::Mutex::into_inner`].
-    ///
-    /// # Errors
-    /// The error holds the value; a thread that had the lock panicked.
-    pub fn into_inner(self) -> LockResult<T> {
+    pub fn into_inner(self) -> T {
         self.0.into_inner()
     }
 }
 
 impl<T: ?Sized> Mutex<T> {
     /// As [`std::sync::Mutex::lock`].
-    ///
-    /// # Errors
-    /// The error holds the guard: a thread that had the lock has panicked.
-    pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
+    pub fn lock(&self) -> MutexGuard<'_, T> {
         let Some(scheduler) = scheduler() else {
             return self.guard(self.0.lock());
         };
         loop {
             match self.0.try_lock() {
-                Ok(guard) => return self.guard(Ok(guard)),
-                Err(TryLockError::Poisoned(poisoned)) => return self.guard(Err(poisoned)),
-                Err(TryLockError::WouldBlock) => scheduler.wait(self.key()),
+                Some(guard) => return self.guard(guard),
+                None => scheduler.wait(self.key()),
             }
         }
     }
 
-    /// As [`std::sync::Mutex::try_lock`], but ignores that a thread panicked: `None` if another
-    /// thread has the lock.
+    /// The lock, or `None` while another thread holds it.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        let guard = match self.0.try_lock() {
-            Ok(guard) => guard,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return None,
-        };
-        Some(MutexGuard { mutex: self, guard: Some(guard) })
+        self.0.try_lock().map(|guard| self.guard(guard))
     }
 
     /// As [`std::sync::Mutex::get_mut`].
-    ///
-    /// # Errors
-    /// The error holds the value; a thread that had the lock panicked.
-    pub fn get_mut(&mut self) -> LockResult<&mut T> {
+    pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut()
     }
 
-    fn guard<'a>(
-        &'a self,
-        locked: LockResult<sync::MutexGuard<'a, T>>,
-    ) -> LockResult<MutexGuard<'a, T>> {
-        let dress = |guard| MutexGuard { mutex: self, guard: Some(guard) };
-        match locked {
-            Ok(guard) => Ok(dress(guard)),
-            Err(poisoned) => Err(PoisonError::new(dress(poisoned.into_inner()))),
-        }
+    fn guard<'a>(&'a self, guard: plain::MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        MutexGuard { mutex: self, guard: Some(guard) }
     }
 
     fn key(&self) -> usize {
@@ -221,19 +201,16 @@ impl<T: ?Sized + fmt::Debug> fmt::Debug for MutexGuard<'_, T> {
 
 /// As [`std::sync::Condvar`].
 #[derive(Debug, Default)]
-pub struct Condvar(sync::Condvar);
+pub struct Condvar(plain::Condvar);
 
 impl Condvar {
     /// As [`std::sync::Condvar::new`].
     pub const fn new() -> Condvar {
-        Condvar(sync::Condvar::new())
+        Condvar(plain::Condvar::new())
     }
 
     /// As [`std::sync::Condvar::wait`].
-    ///
-    /// # Errors
-    /// As [`Mutex::lock`].
-    pub fn wait<'a, T>(&self, mut guard: MutexGuard<'a, T>) -> LockResult<MutexGuard<'a, T>> {
+    pub fn wait<'a, T>(&self, mut guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         let mutex = guard.mutex;
         if scheduler().is_none() {
             let inner = guard.guard.take().expect("a guard in use has its lock");
@@ -246,43 +223,32 @@ impl Condvar {
     }
 
     /// As [`std::sync::Condvar::wait_while`].
-    ///
-    /// # Errors
-    /// As [`Mutex::lock`].
     pub fn wait_while<'a, T>(
         &self,
         mut guard: MutexGuard<'a, T>,
         mut condition: impl FnMut(&mut T) -> bool,
-    ) -> LockResult<MutexGuard<'a, T>> {
+    ) -> MutexGuard<'a, T> {
         while condition(&mut *guard) {
-            guard = self.wait(guard)?;
+            guard = self.wait(guard);
         }
-        Ok(guard)
+        guard
     }
 
     /// As [`std::sync::Condvar::wait_timeout`]; true if the time has passed, by the scheduler's
     /// clock if there is one.
-    ///
-    /// # Errors
-    /// As [`Mutex::lock`].
     pub fn wait_timeout<'a, T>(
         &self,
         mut guard: MutexGuard<'a, T>,
         timeout: Duration,
-    ) -> LockResult<(MutexGuard<'a, T>, bool)> {
+    ) -> (MutexGuard<'a, T>, bool) {
         let mutex = guard.mutex;
         if scheduler().is_some() {
             let passed = guard.give_up().is_none_or(|it| it.wait_for(self.key(), timeout));
-            return pair(mutex.lock(), passed);
+            return (mutex.lock(), passed);
         }
         let inner = guard.guard.take().expect("a guard in use has its lock");
-        match self.0.wait_timeout(inner, timeout) {
-            Ok((guard, waited)) => pair(mutex.guard(Ok(guard)), waited.timed_out()),
-            Err(poisoned) => {
-                let (guard, waited) = poisoned.into_inner();
-                pair(mutex.guard(Err(PoisonError::new(guard))), waited.timed_out())
-            }
-        }
+        let (inner, passed) = self.0.wait_timeout(inner, timeout);
+        (mutex.guard(inner), passed)
     }
 
     /// As [`std::sync::Condvar::notify_all`].
@@ -298,13 +264,6 @@ impl Condvar {
     }
 }
 
-fn pair<G>(locked: LockResult<G>, timed_out: bool) -> LockResult<(G, bool)> {
-    match locked {
-        Ok(guard) => Ok((guard, timed_out)),
-        Err(poisoned) => Err(PoisonError::new((poisoned.into_inner(), timed_out))),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -316,23 +275,23 @@ mod tests {
         let there = shared.clone();
         spawn("counts", move || {
             for _ in 0..3 {
-                *there.0.lock().unwrap() += 1;
+                *there.0.lock() += 1;
                 there.1.notify_all();
             }
         })
         .unwrap();
-        let guard = shared.1.wait_while(shared.0.lock().unwrap(), |count| *count < 3).unwrap();
+        let guard = shared.1.wait_while(shared.0.lock(), |count| *count < 3);
         assert_eq!(*guard, 3);
-        let (guard, timed_out) = shared.1.wait_timeout(guard, Duration::from_millis(1)).unwrap();
+        let (guard, timed_out) = shared.1.wait_timeout(guard, Duration::from_millis(1));
         assert!(timed_out && *guard == 3);
         drop(guard);
         let there = shared.clone();
         let panicked = thread::spawn(move || {
-            let _guard = there.0.lock().unwrap();
+            let _guard = there.0.lock();
             panic!("on purpose");
         });
         panicked.join().unwrap_err();
-        assert_eq!(*shared.0.lock().unwrap_or_else(PoisonError::into_inner), 3);
+        assert_eq!(*shared.0.lock(), 3);
         pause("nothing");
     }
 }

@@ -3,8 +3,8 @@
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::{Coordinator, Error, Rank, Result};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
 
 /// Connects one of several threads. When it is dropped, its rank has left, and calls of the others
 /// that need it fail.
@@ -48,7 +48,7 @@ impl ThreadRank {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.state.lock()
     }
 
     /// Returns the bytes of all ranks, once all have called.
@@ -81,7 +81,7 @@ impl ThreadRank {
             }
             debug_assert!(missing < size);
             let waited = self.shared.changed.wait(state);
-            state = waited.unwrap_or_else(PoisonError::into_inner);
+            state = waited;
         }
     }
 }

@@ -44,16 +44,16 @@ impl Told {
     }
 
     pub fn refuse(&self) {
-        *self.refuses.lock().unwrap() = true;
+        *self.refuses.lock() = true;
     }
 
     /// Makes the tracker report all of its pages as absent.
     pub fn give_up(&self) {
-        *self.given_up.lock().unwrap() = true;
+        *self.given_up.lock() = true;
     }
 
     pub fn write(&self, page: usize) {
-        self.written.lock().unwrap().insert(page);
+        self.written.lock().insert(page);
     }
 
     pub fn pages(&self, range: Range<usize>) -> Pages {
@@ -81,10 +81,10 @@ impl PageTracker for Told {
 
     fn collect(&self, pages: Pages, then: Then, written: &mut Vec<Pages>) -> Result<(), Refusal> {
         self.looks.fetch_add(1, Ordering::Relaxed);
-        if *self.refuses.lock().unwrap() {
+        if *self.refuses.lock() {
             return Err(Refusal("it was told to".into()));
         }
-        let mut noted = self.written.lock().unwrap();
+        let mut noted = self.written.lock();
         let found: Vec<usize> = noted
             .iter()
             .copied()
@@ -111,7 +111,7 @@ impl PageTracker for Told {
     }
 
     fn absent(&self, pages: Pages, absent: &mut Vec<Pages>) -> Result<(), Refusal> {
-        if *self.given_up.lock().unwrap() {
+        if *self.given_up.lock() {
             absent.push(pages);
         }
         Ok(())

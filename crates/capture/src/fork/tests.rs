@@ -24,9 +24,9 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 /// Lock for tests that need a fork: they take turns, as the pause after a lost child affects all.
-pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
-    static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    let turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+pub(crate) fn alone() -> outlive_types::sync::plain::MutexGuard<'static, ()> {
+    static TURN: outlive_types::sync::plain::Mutex<()> = outlive_types::sync::plain::Mutex::new(());
+    let turn = TURN.lock();
     PAUSE.store(0, Ordering::Relaxed);
     turn
 }

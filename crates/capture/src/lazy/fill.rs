@@ -9,13 +9,13 @@
 use super::address_map::{AddressMap, At, Origin};
 use super::sys::{self, Notice, Placed, Shadow, Uffd};
 use super::unit::{Unit, WINDOW_BYTES, windows};
+use outlive_types::sync::plain::{
+    Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
 use outlive_types::{BLOCK_BYTES, Error, Missing, PAGE_BYTES};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{
-    Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
-};
 use std::time::{Duration, Instant};
 
 /// Number of retries for a page if the kernel has no memory, with a pause of 10 ms between.
@@ -74,7 +74,7 @@ impl Filling {
     }
 
     fn unit(&self, number: usize) -> MutexGuard<'_, Unit> {
-        self.units[number].lock().unwrap_or_else(PoisonError::into_inner)
+        self.units[number].lock()
     }
 
     /// Returns the address in the shadow for `address`.
@@ -147,11 +147,11 @@ impl MemoryFill {
     }
 
     fn addresses(&self) -> RwLockReadGuard<'_, AddressMap> {
-        self.addresses.read().unwrap_or_else(PoisonError::into_inner)
+        self.addresses.read()
     }
 
     fn places_alone(&self) -> RwLockWriteGuard<'_, AddressMap> {
-        self.addresses.write().unwrap_or_else(PoisonError::into_inner)
+        self.addresses.write()
     }
 
     fn is_whole(&self, filling: &Filling) -> bool {
@@ -558,7 +558,7 @@ impl MemoryFill {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn fail(&self, error: Error) {
@@ -592,7 +592,7 @@ impl MemoryFill {
             };
             state.waiting += 1;
             let waited = self.changed.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = waited.0;
             state.waiting -= 1;
         }
     }

@@ -3,10 +3,11 @@
 
 use outlive_io::fresh::FreshMemory;
 use outlive_types::PAGE_BYTES;
+use outlive_types::sync::plain::Mutex;
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::io;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// _IOWR('\xAA', nr, size) and _IOR, as on x86 and Arm.
 const fn iowr(number: u64, size: usize) -> u64 {
@@ -157,7 +158,7 @@ impl Uffd {
 
     /// Returns the descriptor, or EBADF once it is closed.
     fn fd(&self) -> io::Result<Arc<OwnedFd>> {
-        let fd = self.fd.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let fd = self.fd.lock().clone();
         fd.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
     }
 
@@ -315,7 +316,7 @@ impl Uffd {
     /// thread waits.
     pub fn close(&self) {
         self.stop();
-        self.fd.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.fd.lock().take();
     }
 
     fn ioctl<T>(&self, request: u64, argument: &mut T) -> io::Result<()> {

@@ -586,7 +586,7 @@ type Meanwhile = Box<dyn Fn() + Send + Sync>;
 #[derive(Clone)]
 struct Unruly {
     tracker: Arc<WpAsync>,
-    before_arm: Arc<std::sync::Mutex<Option<Meanwhile>>>,
+    before_arm: Arc<outlive_types::sync::plain::Mutex<Option<Meanwhile>>>,
 }
 
 impl std::fmt::Debug for Unruly {
@@ -610,7 +610,7 @@ impl PageTracker for Unruly {
     }
 
     fn arm(&self, pages: Pages) -> std::result::Result<(), Refusal> {
-        if let Some(write) = self.before_arm.lock().unwrap().take() {
+        if let Some(write) = self.before_arm.lock().take() {
             write();
         }
         self.tracker.arm(pages)
@@ -683,9 +683,9 @@ fn what_is_written_during_a_forked_freeze_is_in_one_of_two_images() {
             }
         });
         mapping.start.expose_provenance();
-        *unruly.before_arm.lock().unwrap() = Some(write);
+        *unruly.before_arm.lock() = Some(write);
         let frozen = by_fork(&tracker, region, baseline);
-        assert!(unruly.before_arm.lock().unwrap().is_none(), "something was armed");
+        assert!(unruly.before_arm.lock().is_none(), "something was armed");
         then = image(&*frozen, 512, &then);
         frozen.commit_baseline(Some(2));
         drop(frozen);

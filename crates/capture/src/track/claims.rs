@@ -2,8 +2,9 @@
 //! each other, and each would miss writes that the other has seen.
 
 use super::{Pages, Refusal, TrackerKind};
+use outlive_types::sync::plain::{Mutex, MutexGuard};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// A tracker, unique in this process.
 #[derive(Debug)]
@@ -89,7 +90,7 @@ pub(crate) fn holder(pages: Pages) -> Option<String> {
 }
 
 fn lock() -> MutexGuard<'static, Claims> {
-    let mut claims = CLAIMS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut claims = CLAIMS.lock();
     if claims.process_id != std::process::id() {
         *claims = Claims { process_id: std::process::id(), claims: Vec::new() };
     }

@@ -3,9 +3,10 @@
 use super::{Mprotect, PageTracker, Pages, Refusal, Then, TrackerChoice, TrackerKind, WpAsync};
 use outlive_chunk::hash_pages;
 use outlive_io::AlignedBuf;
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{BLOCK_PAGES, PAGE_BYTES};
 use std::hint::black_box;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Costs of a tracker on this system, in nanoseconds.
@@ -33,7 +34,7 @@ const ATTEMPTS: usize = 4;
 /// Tries every tracker on memory of its own; takes a few milliseconds, once for each process.
 pub fn probe() -> Vec<Probed> {
     static FOUND: Mutex<Option<(u32, Vec<Probed>)>> = Mutex::new(None);
-    let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut found = FOUND.lock();
     match &*found {
         Some((process_id, probed)) if *process_id == std::process::id() => probed.clone(),
         _ => {

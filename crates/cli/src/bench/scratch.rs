@@ -2,10 +2,11 @@
 
 use crate::EXIT_INTERRUPTED;
 use crate::output::complain;
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{Error, Result};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::Once;
 
 /// Directories that an interruption must remove.
 static IN_USE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
@@ -25,7 +26,7 @@ impl Scratch {
             // Without a handler the bench works; the user must then remove leftovers.
             let _ = ctrlc::set_handler(interrupted);
         });
-        let mut in_use = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut in_use = IN_USE.lock();
         let path = (0..1000)
             .map(|n| dir.join(format!("outlive-bench-{}-{n}", std::process::id())))
             .find(|path| !path.exists())
@@ -75,7 +76,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let mut in_use = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut in_use = IN_USE.lock();
         in_use.retain(|path| *path != self.path);
         if let Err(error) = fs::remove_dir_all(&self.path) {
             complain(&format!("warning: {} could not be removed: {error}", self.path.display()));
@@ -86,7 +87,7 @@ impl Drop for Scratch {
 /// Runs on a thread of its own, while the bench still writes.
 fn interrupted() {
     const TRIES: usize = 20;
-    let in_use = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
+    let in_use = IN_USE.lock();
     for path in in_use.iter() {
         // A file that appears meanwhile makes one try fail.
         if !(0..TRIES).any(|_| fs::remove_dir_all(path).is_ok() || !path.exists()) {

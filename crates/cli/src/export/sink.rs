@@ -6,11 +6,11 @@ use crate::tree::{self, TREE};
 use outlive_io::write_all_at;
 use outlive_store::MemoryImage;
 use outlive_target::publish;
+use outlive_types::sync::plain::{Mutex, MutexGuard};
 use outlive_types::{Error, PACKED_STREAM, RegionLocation, Result, Rng, SystemRng};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Most open files; a process may often have 1024. The others are opened for each write.
 const OPEN_MAX: usize = 256;
@@ -64,14 +64,14 @@ impl FileSink {
     }
 
     fn failure(&self) -> MutexGuard<'_, Option<Error>> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+        self.failure.lock()
     }
 
     /// Writes bytes of a stream.
     pub fn write(&self, stream: usize, offset: u64, bytes: &[u8]) {
         match self.places.get(stream) {
             Some(RegionOutput::Memory(memory)) => {
-                let mut memory = memory.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut memory = memory.lock();
                 memory[offset as usize..][..bytes.len()].copy_from_slice(bytes);
             }
             Some(RegionOutput::File { temporary, file, header_bytes, .. }) => {
@@ -95,7 +95,7 @@ impl FileSink {
 
     /// Makes all data durable, gives the files their names, and returns the packed stream's bytes.
     pub fn finish(self, plan: &ExportPlan, dir: &Path, force: bool) -> Result<Vec<u8>> {
-        if let Some(error) = self.failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(error) = self.failure.into_inner() {
             return Err(error);
         }
         let (mut packed, mut trees) = (Vec::new(), Trees { dir, force, unread: None });
@@ -103,7 +103,7 @@ impl FileSink {
             match place {
                 RegionOutput::Nowhere => {}
                 RegionOutput::Memory(memory) => {
-                    packed = memory.into_inner().unwrap_or_else(PoisonError::into_inner);
+                    packed = memory.into_inner();
                 }
                 RegionOutput::File { temporary, file, item, .. } => {
                     let file = match file {

@@ -5,14 +5,15 @@ use crate::log_replicas::Found;
 use crate::marker_check::read_descriptor;
 use crate::{Environment, open, open_or_create};
 use outlive_target::{Lock, Previous};
+use outlive_types::sync::plain::Mutex;
 use outlive_types::sync::{Scheduler, scheduled};
 use outlive_types::{ErrorKind, JobName};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use std::io;
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Calls a closure before each step of the scheduled thread.
@@ -49,11 +50,11 @@ fn with_another<T>(
     let left = Arc::new(Mutex::new(Some(meanwhile)));
     let there = left.clone();
     let steps = Steps(move |what: &str| {
-        let now = if the_one(what) { there.lock().unwrap().take() } else { None };
+        let now = if the_one(what) { there.lock().take() } else { None };
         now.into_iter().for_each(|meanwhile| meanwhile());
     });
     let done = scheduled(Arc::new(steps), work);
-    assert!(left.lock().unwrap().is_none(), "or this tests nothing");
+    assert!(left.lock().is_none(), "or this tests nothing");
     done
 }
 
@@ -220,12 +221,12 @@ fn a_mover_follows_what_another_one_has_decided() {
             let wanted = old.moved_to(&new).to_bytes().unwrap();
             let asked = open_replicas(paths, format, &old)
                 .and_then(|from| Moved::parse(&succeed(&from, ASKING, &wanted)?));
-            *decision.lock().unwrap() = asked.ok();
+            *decision.lock() = asked.ok();
         };
         let left = Mutex::new(Some(decide));
         let steps = Steps(move |_: &str| {
             if steps.fetch_add(1, Ordering::Relaxed) == at
-                && let Some(decide) = left.lock().unwrap().take()
+                && let Some(decide) = left.lock().take()
             {
                 decide();
             }
@@ -236,7 +237,7 @@ fn a_mover_follows_what_another_one_has_decided() {
             break;
         }
         let found = open(&root, Environment::system()).unwrap();
-        if let Some(decided) = decided.lock().unwrap().take() {
+        if let Some(decided) = decided.lock().take() {
             let log = found.paths().unwrap().log();
             let there: Vec<String> = log.named.iter().map(Location::to_string).collect();
             let wanted: Vec<String> =
@@ -285,9 +286,9 @@ fn a_mover_may_be_overtaken_at_every_step() {
     let pool = open_or_create(&dir.path().join("pool"), Environment::system()).unwrap();
     let steps = Arc::new(Mutex::new(Vec::new()));
     let seen = steps.clone();
-    let recorder = Steps(move |what: &str| seen.lock().unwrap().push(what.to_owned()));
+    let recorder = Steps(move |what: &str| seen.lock().push(what.to_owned()));
     scheduled(Arc::new(recorder), || pool.move_log(&to(dir.path()))).unwrap();
-    let steps = std::mem::take(&mut *steps.lock().unwrap());
+    let steps = std::mem::take(&mut *steps.lock());
     assert!(steps.len() > 5, "{steps:?}");
     let last_copy = steps.iter().rposition(|step| step == "copy what the log had").unwrap();
     let mut overtaken = 0;

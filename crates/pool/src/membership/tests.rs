@@ -6,11 +6,12 @@ use crate::{
 };
 use outlive_format::{EntryKind, fingerprint};
 use outlive_io::AlignedBuf;
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{ErrorKind, Event, Observer, PackId, Result};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use tempfile::TempDir;
 
 /// Makes a pool of six directories, four shards of data and two of parity, two of the directories
@@ -88,7 +89,7 @@ struct Warnings(Mutex<Vec<String>>);
 impl Observer for Warnings {
     fn event(&self, event: Event) {
         if let Event::Warning(text) = event {
-            self.0.lock().unwrap().push(text);
+            self.0.lock().push(text);
         }
     }
 }
@@ -122,7 +123,7 @@ fn a_commit_with_less_redundancy_warns() {
     let off = (1..=7).find(|id| !on.contains(id)).unwrap();
     let remove = |id| another(dir.path()).remove_target(id, true, None, &AllNamed).map(drop);
     let check = || (0..2).for_each(|_| pool.check_targets(&then, &Spread::new()).unwrap());
-    let said = || std::mem::take(&mut *warnings.0.lock().unwrap());
+    let said = || std::mem::take(&mut *warnings.0.lock());
     for id in [8, 9] {
         another(dir.path()).add_target(&location(&dir, id), None, Tier::Fast).unwrap();
     }
@@ -152,7 +153,7 @@ fn where_saves_need_all_redundancy_a_commit_with_less_is_refused() {
     remove(on[0]).unwrap();
     let error = pool.check_targets(&then, &Spread::new()).unwrap_err();
     assert!(error.kind() == ErrorKind::Retry && error.message().contains("save again"), "{error}");
-    assert_eq!(*warnings.0.lock().unwrap(), [""; 0]);
+    assert_eq!(*warnings.0.lock(), [""; 0]);
     // A pack that is written again has all shards.
     let then = pool.targets_now().unwrap().unwrap();
     put_pack(&pool, 2);

@@ -14,9 +14,10 @@ use crate::{Redundancy, RepairOptions, Spread, TargetConfig, TargetState, Tier, 
 use outlive_format::{EntryKind, fingerprint};
 use outlive_io::AlignedBuf;
 use outlive_target::{CutMode, FaultProcess, FaultWorld, ShardName, Target};
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{Error, ErrorKind, PackId, Result, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 const CONTAINER: usize = 64 << 10;
 const PACKS: u32 = 4;
@@ -44,7 +45,7 @@ impl Looks {
     }
 
     fn next(&self) {
-        let (count, hook) = &mut *self.0.lock().unwrap();
+        let (count, hook) = &mut *self.0.lock();
         if let Some(hook) = hook {
             hook(*count);
         }
@@ -77,7 +78,7 @@ impl TargetLocations for Places {
         let looks = self.looks.clone();
         let look = move || {
             looks.next();
-            match markers.lock().unwrap().get(&place).copied() == id {
+            match markers.lock().get(&place).copied() == id {
                 true => Ok(()),
                 false => Err(Error::damaged("it is not mounted")),
             }
@@ -87,7 +88,7 @@ impl TargetLocations for Places {
 
     fn find(&self, row: &TargetConfig) -> Result<FoundTarget> {
         let place = place_of(row)?;
-        let marker = self.markers.lock().unwrap().get(&place).copied();
+        let marker = self.markers.lock().get(&place).copied();
         Ok(match marker {
             None => FoundTarget::Free,
             Some(id) => {
@@ -102,7 +103,7 @@ impl TargetLocations for Places {
     }
 
     fn mark(&self, row: &TargetConfig) -> Result<()> {
-        self.markers.lock().unwrap().insert(place_of(row)?, row.id.unwrap());
+        self.markers.lock().insert(place_of(row)?, row.id.unwrap());
         Ok(())
     }
 }
@@ -163,11 +164,11 @@ impl Fixture {
 
     /// Takes a target away, with all its data. Returns its number.
     fn take(&self, place: usize) -> u32 {
-        self.markers.lock().unwrap().remove(&place).unwrap()
+        self.markers.lock().remove(&place).unwrap()
     }
 
     fn bring_back(&self, place: usize, id: u32) {
-        self.markers.lock().unwrap().insert(place, id);
+        self.markers.lock().insert(place, id);
     }
 
     /// Cuts the power of all targets at once: names that were visible and not durable are gone.
@@ -200,7 +201,7 @@ impl Fixture {
         let redundancy = pool.redundancy().unwrap();
         let m = self.rule.survives() as i64;
         assert!(redundancy.values().all(|pack| pack.spare == m), "{what}: {redundancy:?}");
-        let there: Vec<usize> = self.markers.lock().unwrap().keys().copied().collect();
+        let there: Vec<usize> = self.markers.lock().keys().copied().collect();
         for lost in losses(&there, self.rule.survives()) {
             let ids: Vec<u32> = lost.iter().map(|place| self.take(*place)).collect();
             let reader = self.pool();

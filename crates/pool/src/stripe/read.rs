@@ -5,8 +5,9 @@ use crate::targets::{TargetSet, rather};
 use outlive_erasure::Code;
 use outlive_io::{AlignedBuf, Promise, SystemTimer, Ticket, Timer};
 use outlive_target::{Fault, ReadMode, ReadRange, ShardName};
+use outlive_types::sync::plain::{Mutex, MutexGuard};
 use outlive_types::{Error, ErrorKind, PackId, Result};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A reader checks whether a read is late after this multiple of the usual time, but not before
@@ -185,7 +186,7 @@ impl Reading {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn name(&self, shard: u8) -> ShardName {

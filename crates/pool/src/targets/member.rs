@@ -4,12 +4,13 @@ use super::table::StillThere;
 use crate::redundancy::{TargetState, Tier};
 use outlive_io::{Ticket, blocking};
 use outlive_target::{ReadRange, ReadTicket, ShardName, Target, TargetWatch, WatchedTarget, Work};
+use outlive_types::sync::plain::{Mutex, MutexGuard};
 use outlive_types::{Error, ErrorKind, Result};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A target of a pool.
@@ -217,7 +218,7 @@ impl Member {
         let away = found.as_ref().err().map(|error| Error::away(error.message()));
         // The watch knows when a silent one answers again.
         let away = away.filter(|_| self.silent().is_none());
-        *self.away.lock().unwrap_or_else(PoisonError::into_inner) = away;
+        *self.away.lock() = away;
         found
     }
 
@@ -260,7 +261,7 @@ impl Member {
             }
             // No deleted shard comes back in the life of a set of targets: that takes a change of
             // the table.
-            let mut known = self.durable.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut known = self.durable.lock();
             let is_new = |shard: &&ShardName| {
                 let (at, _) = place_and_hash(shard);
                 known[at] != hashes[at]
@@ -277,7 +278,7 @@ impl Member {
     /// Notes that this process has finished a shard there: its name is durable.
     pub fn has_finished(&self, shard: ShardName) {
         let (at, hash) = place_and_hash(&shard);
-        self.durable.lock().unwrap_or_else(PoisonError::into_inner)[at] ^= hash;
+        self.durable.lock()[at] ^= hash;
     }
 
     /// Returns whether it gets new shards.
@@ -292,7 +293,7 @@ impl Member {
 
     /// Returns why it could not be used when that was checked last.
     pub fn away(&self) -> Option<Error> {
-        let away = self.away.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let away = self.away.lock().clone();
         away.or_else(|| self.silent())
     }
 
@@ -318,17 +319,13 @@ impl Member {
         let pace = self.pace.clone();
         let number = self.pace().begin(Instant::now());
         outlive_target::read_one(&*self.target, shard, range).map(move |read| {
-            pace.lock().unwrap_or_else(PoisonError::into_inner).end(
-                number,
-                read.is_ok(),
-                Instant::now(),
-            );
+            pace.lock().end(number, read.is_ok(), Instant::now());
             read
         })
     }
 
     fn pace(&self) -> MutexGuard<'_, Pace> {
-        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pace.lock()
     }
 
     /// Returns the microseconds that it needs for a read, without those queued before it; 0 before

@@ -14,10 +14,11 @@ use crate::PoolConfig;
 use crate::redundancy::{Redundancy, TargetConfig, Tier};
 use outlive_io::{AlignedBuf, StagingPool, Ticket};
 use outlive_target::{Fault, ReadRange, ReadTicket, ShardName, ShardWriter, Target};
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{Error, ErrorKind, Result, sync};
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// Opens the targets of a table.
 pub(crate) fn members(table: &TargetTable, rows: &[TargetConfig]) -> Result<Vec<Member>> {
@@ -169,7 +170,7 @@ impl TargetSet {
         if now == self.version() {
             return Ok(None);
         }
-        let mut successor = self.successor.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut successor = self.successor.lock();
         match &*successor {
             Some(known) if known.version() == now => Ok(Some(known.clone())),
             _ => {
@@ -291,7 +292,7 @@ impl TargetSet {
         if self.members.len() == 1 {
             return Ok(tiers.contains(&self.members[0].tier).then_some(0));
         }
-        if let Ok(homes) = self.homes.try_lock()
+        if let Some(homes) = self.homes.try_lock()
             && let Some(paths) = homes.get(&shard)
             && tiers.contains(&self.members[*paths].tier)
             && self.members[*paths].away().is_none()
@@ -363,7 +364,7 @@ impl TargetSet {
     }
 
     fn remember(&self, change: impl FnOnce(&mut HashMap<ShardName, usize>)) {
-        if let Ok(mut homes) = self.homes.try_lock() {
+        if let Some(mut homes) = self.homes.try_lock() {
             change(&mut homes);
         }
     }
@@ -377,7 +378,7 @@ impl TargetSet {
             }
             homes.insert(shard, number);
         });
-        if let Ok(mut lost) = self.lost.try_lock() {
+        if let Some(mut lost) = self.lost.try_lock() {
             lost.remove(&shard);
         }
     }
@@ -386,7 +387,7 @@ impl TargetSet {
     /// while.
     pub fn is_lost(&self, shard: ShardName) {
         self.forget(shard);
-        if let Ok(mut lost) = self.lost.try_lock() {
+        if let Some(mut lost) = self.lost.try_lock() {
             if lost.len() >= HOMES_MAX {
                 lost.clear();
             }
@@ -419,7 +420,7 @@ impl TargetSet {
     }
 
     fn is_known_lost(&self, shard: ShardName) -> bool {
-        self.lost.try_lock().is_ok_and(|lost| lost.contains(&shard))
+        self.lost.try_lock().is_some_and(|lost| lost.contains(&shard))
     }
 
     /// Returns the target of a shard, for callers that only want to know how busy it is. A shard

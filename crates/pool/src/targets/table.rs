@@ -4,10 +4,11 @@
 use crate::host::ProcessMark;
 use crate::redundancy::TargetConfig;
 use outlive_target::{Append, ManifestLog, Previous, Target, TargetWatch};
+use outlive_types::sync::plain::{Mutex, MutexGuard};
 use outlive_types::{Error, ErrorKind, JobName, Result, Rng};
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// Attempts to change or read a table that others change meanwhile.
 const ATTEMPTS: usize = 16;
@@ -381,11 +382,11 @@ fn too_busy() -> Error {
 /// The claim of a process, where the log has no locks that end with their holder.
 impl TargetTable {
     fn claimed(&self) -> MutexGuard<'_, Option<Holder>> {
-        self.claimed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.claimed.lock()
     }
 
     fn unreturned(&self) -> MutexGuard<'_, Vec<Holder>> {
-        self.unreturned.lock().unwrap_or_else(PoisonError::into_inner)
+        self.unreturned.lock()
     }
 
     /// Returns whether the process that made a claim still works under it, as far as is known here.

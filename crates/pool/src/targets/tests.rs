@@ -290,7 +290,7 @@ struct Adding {
 
 impl TargetLocations for Adding {
     fn written_down(&self) -> Result<Vec<TargetConfig>> {
-        let other = self.other.lock().unwrap().take();
+        let other = self.other.lock().take();
         if let Some(other) = other {
             other.change(&mut |rows| {
                 let id = rows.next_id;
@@ -299,11 +299,11 @@ impl TargetLocations for Adding {
                 Ok(())
             })?;
         }
-        Ok(self.written_down.lock().unwrap().clone())
+        Ok(self.written_down.lock().clone())
     }
 
     fn write_down(&self, rows: &[TargetConfig]) -> Result<()> {
-        *self.written_down.lock().unwrap() = rows.to_vec();
+        *self.written_down.lock() = rows.to_vec();
         Ok(())
     }
 
@@ -347,7 +347,7 @@ fn a_target_that_comes_while_the_table_is_read_is_one_of_the_pool() {
         Arc::new(TargetTable::new(log.clone(), locations.clone(), rng))
     };
     for count in 2..=3 {
-        *locations.other.lock().unwrap() = Some(table());
+        *locations.other.lock() = Some(table());
         assert_eq!(table().rows().unwrap().len(), count);
     }
 }

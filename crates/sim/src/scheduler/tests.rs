@@ -11,14 +11,14 @@ fn lost_update(seed: u64) -> (u64, Ran) {
     let add = |name: &str| -> Start {
         let number = number.clone();
         let work = move || {
-            let seen = *number.lock().unwrap();
+            let seen = *number.lock();
             pause("between");
-            *number.lock().unwrap() = seen + 1;
+            *number.lock() = seen + 1;
         };
         (name.to_owned(), Box::new(work))
     };
     let ran = run(seed, vec![add("one"), add("two")]);
-    (*number.lock().unwrap(), ran)
+    (*number.lock(), ran)
 }
 
 #[test]
@@ -39,14 +39,14 @@ fn who_waits_for_each_other_is_found_out() {
         let locks = Arc::new((sync::Mutex::new(()), sync::Mutex::new(())));
         let crossed = locks.clone();
         let one = move || {
-            let _first = locks.0.lock().unwrap();
+            let _first = locks.0.lock();
             pause("one lock");
-            drop(locks.1.lock().unwrap());
+            drop(locks.1.lock());
         };
         let two = move || {
-            let _first = crossed.1.lock().unwrap();
+            let _first = crossed.1.lock();
             pause("the other lock");
-            drop(crossed.0.lock().unwrap());
+            drop(crossed.0.lock());
         };
         run(seed, vec![("one".to_owned(), Box::new(one)), ("two".to_owned(), Box::new(two))])
     };
@@ -62,12 +62,12 @@ fn threads_of_programs_take_turns_too_and_a_panic_is_told() {
     let parent = move || {
         let tells = tells.clone();
         sync::spawn("child", move || {
-            tells.0.lock().unwrap().push("child");
+            tells.0.lock().push("child");
             tells.1.notify_all();
         })
         .unwrap();
-        let told = waits.0.lock().unwrap();
-        let told = waits.1.wait_while(told, |told| told.is_empty()).unwrap();
+        let told = waits.0.lock();
+        let told = waits.1.wait_while(told, |told| told.is_empty());
         assert_eq!(*told, ["child"]);
         panic!("on purpose");
     };
@@ -85,15 +85,15 @@ fn who_is_held_up_goes_on_when_nobody_else_can() {
     let held = move || {
         hold.hold("0", 1_000_000);
         pause("held up");
-        first.lock().unwrap().push(0);
+        first.lock().push(0);
     };
     let other = move || {
         (0..5).for_each(|_| pause("work"));
-        second.lock().unwrap().push(1);
+        second.lock().push(1);
     };
     let ran =
         turns.run(vec![("held".to_owned(), Box::new(held)), ("other".to_owned(), Box::new(other))]);
-    assert_eq!((ran.failure, &*order.lock().unwrap()), (None, &vec![1, 0]));
+    assert_eq!((ran.failure, &*order.lock()), (None, &vec![1, 0]));
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn a_thread_stands_still_before_the_step_that_was_named() {
         let order = Arc::new(Mutex::new(Vec::new()));
         let note = |what: &'static str| {
             let order = order.clone();
-            move || order.lock().unwrap().push(what)
+            move || order.lock().push(what)
         };
         let (written, child, ended) = (note("written"), note("child"), note("ended"));
         let first = move || {
@@ -128,7 +128,7 @@ fn a_thread_stands_still_before_the_step_that_was_named() {
         let ran =
             turns.run(vec![("0".to_owned(), Box::new(first)), ("1".to_owned(), Box::new(other))]);
         assert_eq!(ran.failure, None);
-        assert_eq!(*order.lock().unwrap(), ["other", "written", "ended", "child"]);
+        assert_eq!(*order.lock(), ["other", "written", "ended", "child"]);
     }
 }
 
@@ -142,18 +142,18 @@ fn who_is_killed_goes_no_further_than_the_next_pause() {
             move || fate.load(Ordering::Relaxed),
             || {
                 pause("one");
-                steps.lock().unwrap().push("one");
+                steps.lock().push("one");
                 dead.store(true, Ordering::Relaxed);
                 pause("two");
-                steps.lock().unwrap().push("two");
+                steps.lock().push("two");
             },
         );
         assert_eq!(done, None);
         pause("afterwards");
-        steps.lock().unwrap().push("afterwards");
+        steps.lock().push("afterwards");
     };
     let ran = run(1, vec![("0".to_owned(), Box::new(work))]);
-    assert_eq!((ran.failure, &*reached.lock().unwrap()), (None, &vec!["one", "afterwards"]));
+    assert_eq!((ran.failure, &*reached.lock()), (None, &vec!["one", "afterwards"]));
 }
 
 #[test]
@@ -168,14 +168,14 @@ fn time_passes_when_everybody_waits_for_it() {
             let before = clock.now_ns();
             sync::sleep(HOUR);
             assert!(clock.now_ns() - before >= 3600 * 1_000_000_000);
-            *told.0.lock().unwrap() = true;
+            *told.0.lock() = true;
             told.1.notify_all();
         };
         let waits = move || {
-            let guard = shared.0.lock().unwrap();
-            let (guard, passed) = shared.1.wait_timeout(guard, 2 * HOUR).unwrap();
+            let guard = shared.0.lock();
+            let (guard, passed) = shared.1.wait_timeout(guard, 2 * HOUR);
             assert!(*guard && !passed, "it was told in time");
-            assert!(shared.1.wait_timeout(guard, HOUR).unwrap().1, "nobody says anything more");
+            assert!(shared.1.wait_timeout(guard, HOUR).1, "nobody says anything more");
         };
         let ran = turns.run(vec![
             ("sleeps".to_owned(), Box::new(sleeps)),

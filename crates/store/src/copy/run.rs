@@ -21,9 +21,9 @@ use crate::save::{
 use outlive_format::{Image, Manifest, PageSet, SaveFigures};
 use outlive_io::Pace;
 use outlive_pool::Pool;
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{Epoch, Error, ErrorKind, JobName, Rank, Result};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// Maximum number of attempts to send an epoch: its base at the destination may be pruned
 /// meanwhile.
@@ -403,7 +403,7 @@ impl Copier<'_> {
             fault: Mutex::new(None),
         };
         let stored = store.chunks(&lacking).and_then(|()| store.nodes(&needs.nodes));
-        let fault = store.fault.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let fault = store.fault.into_inner();
         if let Some(fault) = fault {
             self.fault = Some(fault);
             return Err(elsewhere());
@@ -416,7 +416,7 @@ impl Copier<'_> {
             ..SaveStats::default()
         };
         let shared_segments = sink.shared_segments();
-        let hits = sink.hits.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let hits = sink.hits.into_inner();
         // The base stays the writer's until the copy is committed.
         let parent = writer.base.as_ref().map(|base| Base {
             epoch: base.epoch,

@@ -7,9 +7,9 @@ use crate::save::{ChunkSink, FrameCompression, Lane, Packer};
 use outlive_format::EntryKind;
 use outlive_io::Pace;
 use outlive_pool::Pool;
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{Error, Event, Progress, Result};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// Returns the error that ends a search for the checkpoint in the source; the true error is noted
 /// elsewhere.
@@ -45,7 +45,7 @@ impl Store<'_, '_> {
     pub fn chunks(&self, wanted: &[ReadItem]) -> Result<()> {
         let threads = self.from.config().tuning.threads().min(self.packer.lanes_max());
         let lanes: Mutex<Vec<Lane<'_>>> = Mutex::default();
-        let lock = || lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = || lanes.lock();
         let take = |at: usize, there: Verified<'_>| {
             let bytes = there.stored;
             self.step(bytes);
@@ -65,7 +65,7 @@ impl Store<'_, '_> {
             stored.map_err(|error| self.blame(error))
         };
         self.read(wanted, threads, &take)?;
-        let lanes = lanes.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let lanes = lanes.into_inner();
         let finished = lanes.into_iter().try_for_each(Lane::finish);
         finished.and_then(|()| self.packer.join_lanes()).map_err(|error| self.blame(error))
     }
@@ -106,7 +106,7 @@ impl Store<'_, '_> {
     }
 
     fn blame(&self, error: Error) -> Error {
-        let mut fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fault = self.fault.lock();
         fault.get_or_insert(error);
         elsewhere()
     }

@@ -10,7 +10,7 @@ use outlive_types::sync::{self, Condvar, Mutex, MutexGuard};
 use outlive_types::{Epoch, Error, ErrorKind, JobName, PackId, Result};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Maximum number of rounds: a round begins again if a gc has moved packs that it was to copy.
@@ -207,7 +207,7 @@ impl Finish {
                     behind.0.changed.notify_all();
                 }
                 let waited = behind.0.changed.wait_timeout(state, moment);
-                drop(waited.unwrap_or_else(PoisonError::into_inner));
+                drop(waited);
                 continue;
             }
             let is_late = match &state.outcome {
@@ -241,7 +241,7 @@ impl Finish {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn run(&self, pool: &Pool) {
@@ -302,7 +302,7 @@ impl Shared {
                 return true;
             }
             let waited = self.changed.wait_timeout(state, left);
-            let (guard, is_over) = waited.unwrap_or_else(PoisonError::into_inner);
+            let (guard, is_over) = waited;
             if is_over {
                 return true;
             }

@@ -1,8 +1,9 @@
 //! Finds what each checkpoint of a chain needs. From one to the next it looks only at the
 //! differences: it holds the subtrees that both have, and releases those that no later one has.
 
+use super::chains::at_fault;
 use super::chains::{RankLine, inline_segments, lines};
-use super::mark::{at_fault, live_of, load, stored_apart};
+use super::mark::{live_of, load, stored_apart};
 use super::pack_marks::PackMarks;
 use super::share::{HeldEntry, Shares};
 use super::survey::JobState;

@@ -5,7 +5,7 @@ use super::survey::JobState;
 use crate::images::each_image;
 use outlive_format::{ImageRef, Images, Manifest, SegmentRef};
 use outlive_pool::Pool;
-use outlive_types::{Epoch, ErrorKind, Rank, Result};
+use outlive_types::{Epoch, Error, ErrorKind, Rank, Result};
 use std::collections::{BTreeMap, HashSet};
 
 /// The images of one rank, newest first.
@@ -36,7 +36,7 @@ pub fn lines(
     pool: &Pool,
     job: &JobState,
     kept: &[&Manifest],
-) -> std::result::Result<Vec<RankLine>, (Epoch, outlive_types::Error)> {
+) -> std::result::Result<Vec<RankLine>, (Epoch, Error)> {
     let mut ranks: BTreeMap<Option<Rank>, RankLine> = BTreeMap::new();
     for manifest in kept {
         let epoch = manifest.epoch;
@@ -74,7 +74,24 @@ pub fn inline_segments(kept: &[&Manifest]) -> Vec<SegmentRef> {
 pub fn at_fault_of<T>(
     pool: &Pool,
     job: &JobState,
-    outcome: std::result::Result<T, (Epoch, outlive_types::Error)>,
+    outcome: std::result::Result<T, (Epoch, Error)>,
 ) -> Result<T> {
-    outcome.map_err(|(epoch, error)| super::mark::at_fault(pool, job, epoch, error))
+    outcome.map_err(|(epoch, error)| at_fault(pool, job, epoch, error))
+}
+
+pub fn at_fault(pool: &Pool, job: &JobState, epoch: Epoch, error: Error) -> Error {
+    let what = format!(
+        "checkpoint {epoch} of job {} cannot be read, so what it needs is unknown and no pack is deleted",
+        job.name
+    );
+    // Data that cannot be read at the moment may be whole.
+    if error.kind() != ErrorKind::Damaged {
+        return error.context(what);
+    }
+    let scrub = pool.command("scrub", &[]);
+    let give_up = pool.command("prune", &[job.name.as_str(), "--drop", &epoch.to_string()]);
+    error.context(format!(
+        "{what}; run `{scrub}` first, which mends what other copies make up for; if it then says that the \
+         checkpoint is incomplete, `{give_up}` gives it up"
+    ))
 }

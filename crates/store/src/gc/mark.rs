@@ -1,7 +1,7 @@
 //! Marks the entries of packs that checkpoints need, and their pages. Fingerprints are resolved
 //! part by part, so that the memory for that stays below the bound of the pool's index.
 
-use super::chains::{RankLine, at_fault_of, lines};
+use super::chains::{RankLine, at_fault, at_fault_of, lines};
 use super::pack_marks::PackMarks;
 use super::share::Shares;
 use super::survey::JobState;
@@ -14,7 +14,7 @@ use outlive_format::{
     SegmentRef, TreeRef,
 };
 use outlive_pool::{PackExtent, Pool};
-use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, PackId, Result};
+use outlive_types::{Error, ErrorKind, Fingerprint, JobName, PackId, Result};
 use std::collections::{HashMap, HashSet};
 
 /// Marks of the whole pool, and the packs that each job names.
@@ -240,23 +240,6 @@ pub fn live_of(
         }
         ImageKind::Files => walk_files(pool, locator, image.catalog, needs, lost),
     }
-}
-
-pub fn at_fault(pool: &Pool, job: &JobState, epoch: Epoch, error: Error) -> Error {
-    let what = format!(
-        "checkpoint {epoch} of job {} cannot be read, so what it needs is unknown and no pack is deleted",
-        job.name
-    );
-    // Data that cannot be read at the moment may be whole.
-    if error.kind() != ErrorKind::Damaged {
-        return error.context(what);
-    }
-    let scrub = pool.command("scrub", &[]);
-    let give_up = pool.command("prune", &[job.name.as_str(), "--drop", &epoch.to_string()]);
-    error.context(format!(
-        "{what}; run `{scrub}` first, which mends what other copies make up for; if it then says that the \
-         checkpoint is incomplete, `{give_up}` gives it up"
-    ))
 }
 
 /// Loads the extents of all nodes, of the chunks of catalogs and listings, and of one part's

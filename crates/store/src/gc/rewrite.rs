@@ -14,10 +14,10 @@ use crate::save::{FrameCompression, Packer, store_lists, store_page, store_segme
 use crate::verify::is_damage;
 use outlive_format::{Directory, DirectoryEntry, EntryKind, Manifest, PageSet, SegmentRef};
 use outlive_pool::PackExtent;
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{Error, Event, Fingerprint, JobName, PackId, Progress, Result};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, PoisonError};
 
 /// An entry to copy, and its pages in use.
 #[derive(Clone, Copy)]
@@ -128,7 +128,7 @@ impl Gc<'_> {
                 let ToCopy { kind, pages, group_log2, .. } = part[at];
                 let bytes = there.stored;
                 let cut = kind.is_content().then(|| there.cut(pages, group_log2)).flatten();
-                let mut sink = sink.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut sink = sink.lock();
                 let (lane, step, fail) = &mut *sink;
                 self.check_stop().inspect_err(|error| **fail = Some(error.clone()))?;
                 step(bytes);

@@ -5,7 +5,6 @@ use outlive_pool::Pool;
 use outlive_target::{Append, Previous};
 use outlive_types::sync::{Mutex, sleep};
 use outlive_types::{Error, ErrorKind, JobName, Rank, Result};
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -73,7 +72,7 @@ impl Sender {
     /// begun.
     pub fn say(&self, said: Payload, until: Duration) -> Result<()> {
         let word = self.word(said)?;
-        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut newest = self.newest.lock();
         loop {
             match self.append(&mut newest, &word) {
                 Ok(Append::Done) => return Ok(()),
@@ -106,7 +105,7 @@ impl Sender {
 
     /// Removes all messages but the newest. If that fails, they stay.
     pub fn tidy(&self) {
-        let newest = *self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let newest = *self.newest.lock();
         let Some(newest) = newest else { return };
         if let Err(error) = self.pool.log().remove_before(&self.chain, newest.number) {
             self.pool.warn(format!("old words of rank {} are left in the log: {error}", self.rank));
@@ -120,7 +119,7 @@ impl Sender {
     /// # Errors
     /// `Invalid` if two processes have this rank; `Fenced` if another run has begun.
     pub fn check(&self) -> Result<()> {
-        let newest = *self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let newest = *self.newest.lock();
         // Otherwise a look precedes the next message.
         let Some(newest) = newest else { return Ok(()) };
         let numbers = self.pool.log().numbers(&self.chain).unwrap_or_default();

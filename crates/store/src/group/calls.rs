@@ -16,7 +16,7 @@ use outlive_types::sync::{Mutex, MutexGuard, sleep};
 use outlive_types::{Coordinator, Error, ErrorKind, JobName, Rank, Result};
 use std::any::Any;
 use std::fmt;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The rank that meets the others.
@@ -130,7 +130,7 @@ impl PoolRanks {
         go_on: GoOn<'_>,
         make: &mut dyn FnMut(&mut State, Token, u64) -> Result<T>,
     ) -> Result<T> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         if let Some(failed) = &state.failed {
             return Err(failed.clone().context(format!(
                 "rank {} has left its group, in run \"{}\": end the program, and start all ranks again",
@@ -325,7 +325,7 @@ impl Coordinator for PoolRanks {
     }
 
     fn leave(&self, why: &Error) {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.lock();
         // Ranks that have not met this one miss it, or wait for ranks that come later.
         if state.failed.is_none() && state.meeting.is_some() {
             PoolRanks::leave(self, state, why);

@@ -7,7 +7,6 @@ use outlive_pool::Pool;
 use outlive_target::{Append, Previous};
 use outlive_types::sync::{Mutex, sleep};
 use outlive_types::{Error, ErrorKind, JobName, Rank, Result, SessionId};
-use std::sync::PoisonError;
 use std::time::Duration;
 
 /// Attempts to append while another process of this rank, which was thought dead, appends.
@@ -49,7 +48,7 @@ impl Outbox {
     pub fn post(&self, pool: &Pool, save_id: SaveId, message: SaveMessage) -> Result<()> {
         let SaveId { session, save } = save_id;
         let bytes = Envelope { session, save, message }.encode()?;
-        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut newest = self.newest.lock();
         for _ in 0..ATTEMPTS {
             // After a failure the newest record is unknown.
             let behind = newest.take().map_or_else(|| self.look(pool), Ok)?;
@@ -85,7 +84,7 @@ impl Outbox {
     /// # Errors
     /// Errors of the log.
     pub fn tidy(&self, pool: &Pool) -> Result<()> {
-        let newest = *self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let newest = *self.newest.lock();
         newest.map_or(Ok(()), |newest| pool.log().remove_before(&self.chain, newest.number))
     }
 

@@ -19,8 +19,8 @@ use outlive_types::{
     Coordinator, Epoch, Error, ErrorKind, Frozen, JobName, PageSource, Rank, Result,
 };
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// The rank that commits.
@@ -110,7 +110,7 @@ impl GroupMember {
     }
 
     fn leader(&self) -> MutexGuard<'_, LeaderState> {
-        self.leader.lock().unwrap_or_else(PoisonError::into_inner)
+        self.leader.lock()
     }
 
     /// Lets rank 0 decide, unless a rank is not `ready`. Collective.
@@ -444,7 +444,7 @@ impl GroupMember {
     /// Returns the next message of rank 0.
     fn verdict(&self, pool: &Pool, group_save: &GroupSave) -> Result<SaveMessage> {
         let now = pool.env().clock.monotonic();
-        let mut inboxes = self.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inboxes = self.inboxes.lock();
         if inboxes.is_empty() {
             inboxes.push(Inbox::new(&self.job, LEADER, now));
         }
@@ -562,7 +562,7 @@ impl GroupMember {
         own: &RankImage,
     ) -> Result<Vec<RankImage>> {
         let now = pool.env().clock.monotonic();
-        let mut inboxes = self.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inboxes = self.inboxes.lock();
         if inboxes.is_empty() {
             let others = 1..self.coordinator.size();
             inboxes.extend(others.map(|rank| Inbox::new(&self.job, rank, now)));

@@ -2,7 +2,7 @@
 
 use outlive_types::sync::{Condvar, Mutex, spawn};
 use std::io;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Beats until it is dropped.
@@ -17,10 +17,10 @@ impl Pulse {
         let pulse = Pulse(Arc::default());
         let over = pulse.0.clone();
         let beats = move || {
-            let mut is_over = over.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut is_over = over.0.lock();
             while !*is_over {
                 let waited = over.1.wait_timeout(is_over, every);
-                let (guard, has_passed) = waited.unwrap_or_else(PoisonError::into_inner);
+                let (guard, has_passed) = waited;
                 is_over = guard;
                 if has_passed && !*is_over {
                     // With the lock: once this is dropped, no beat follows.
@@ -34,7 +34,7 @@ impl Pulse {
 
 impl Drop for Pulse {
     fn drop(&mut self) {
-        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *self.0.0.lock() = true;
         self.0.1.notify_all();
     }
 }

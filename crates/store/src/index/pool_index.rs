@@ -13,10 +13,11 @@ use super::read_segment;
 use super::survey::Survey;
 use outlive_format::{Directory, EntryKind, SegmentKind, SegmentRef};
 use outlive_pool::{PackExtent, Pool};
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{Fingerprint, PackId};
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes to save that pay for reading one byte of the index.
 pub(super) const PAYS_FROM: u64 = 8;
@@ -251,7 +252,7 @@ impl PoolIndex {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(u32, Arc<Directory>)>> {
-        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
+        self.recent.lock()
     }
 }
 

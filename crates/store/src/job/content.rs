@@ -10,7 +10,6 @@ use crate::save::{Base, ChunkSink, Lane, NewImage, Packer, SaveNotes, SaveReques
 use outlive_format::{ImageKind, ImageRef, TreeRef};
 use outlive_pool::Pool;
 use outlive_types::{Error, Fingerprint, Result};
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 /// Takes content of one checkpoint, from any thread.
@@ -152,7 +151,7 @@ fn new_image(content: &Content, sink: ChunkSink<'_>, parent: Option<FilesImage>)
         ..SaveStats::default()
     };
     let shared_segments = sink.shared_segments();
-    let hits = sink.hits.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let hits = sink.hits.into_inner();
     NewImage {
         reference: ImageRef {
             rank: 0,

@@ -3,7 +3,7 @@
 use crate::save::SaveStats;
 use outlive_types::sync::{Condvar, Mutex, MutexGuard};
 use outlive_types::{Epoch, Error, Result};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A save, in progress or over. Clones refer to the same save.
@@ -44,7 +44,7 @@ impl SaveHandle {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock()
     }
 
     pub(crate) fn set_live_done(&self) {
@@ -63,12 +63,7 @@ impl SaveHandle {
     /// Waits until the program may write its memory again.
     pub(crate) fn wait_live(&self) {
         let state = self.state();
-        drop(
-            self.0
-                .changed
-                .wait_while(state, |state| !state.live_done)
-                .unwrap_or_else(PoisonError::into_inner),
-        );
+        drop(self.0.changed.wait_while(state, |state| !state.live_done));
     }
 
     /// Sets the stall; known only when `save` returns, perhaps after the commit.
@@ -90,14 +85,14 @@ impl SaveHandle {
         let mut state = self.state();
         while state.outcome.is_none() {
             state = match deadline {
-                None => self.0.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => self.0.changed.wait(state),
                 Some(deadline) => {
                     let left = deadline.saturating_duration_since(Instant::now());
                     if left.is_zero() {
                         return None;
                     }
                     let waited = self.0.changed.wait_timeout(state, left);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
+                    waited.0
                 }
             };
         }

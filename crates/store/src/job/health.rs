@@ -4,7 +4,7 @@ use outlive_pool::Pool;
 use outlive_types::sync::{Mutex, MutexGuard};
 use outlive_types::{Clock, Error, ErrorKind, JobName, Result};
 use std::fmt;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Delay of the next save after a failed one; each further failure doubles it.
@@ -78,7 +78,7 @@ impl Health {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Sets the policy for saves that fail; `every` is the interval of the handle that sets it.

@@ -12,9 +12,10 @@ use crate::retention::BackgroundRetention;
 use crate::save::{CommitEvents, PackNumbers, SavePlan, Writer};
 use crate::trim::trim_behind;
 use outlive_pool::Pool;
+use outlive_types::sync::plain::RwLock;
 use outlive_types::sync::{Mutex, MutexGuard};
 use outlive_types::{Epoch, Error, ErrorKind, Frozen, JobName, PageSource, Result};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 /// A save that has frozen the program's memory.
 pub(crate) struct FrozenSave {
@@ -87,7 +88,7 @@ impl Inner {
 
     /// Returns the pool for saves.
     pub fn pool(&self) -> Pool {
-        self.pool.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.pool.read().clone()
     }
 
     /// Replaces the pool for later saves by a newer handle of the same pool, unless a save is in
@@ -95,7 +96,7 @@ impl Inner {
     pub fn set_pool(&self, pool: &Pool) {
         let Some(current) = self.starting.try_lock() else { return };
         if current.as_ref().is_none_or(SaveHandle::done) {
-            *self.pool.write().unwrap_or_else(PoisonError::into_inner) = pool.clone();
+            *self.pool.write() = pool.clone();
         }
     }
 
@@ -113,11 +114,11 @@ impl Inner {
     }
 
     pub fn writer(&self) -> MutexGuard<'_, Writer> {
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+        self.writer.lock()
     }
 
     pub fn filling(&self) -> MutexGuard<'_, Option<LazyFill>> {
-        self.filling.lock().unwrap_or_else(PoisonError::into_inner)
+        self.filling.lock()
     }
 
     /// Notes the log's position: a first save after this is refused if others have saved meanwhile.
@@ -196,7 +197,7 @@ impl Inner {
     }
 
     pub fn starting(&self) -> MutexGuard<'_, Option<SaveHandle>> {
-        self.starting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.starting.lock()
     }
 
     /// Begins a save and freezes the program's memory for it. In a group all ranks do so together,
@@ -272,7 +273,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         if self.check_process().is_ok() {
             let pool = self.pool();
-            let writer = self.writer.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let writer = self.writer.get_mut();
             if let Err(error) = writer.committer.head.close(&pool) {
                 pool.warn(format!("the session of job {} was not closed: {error}", self.name));
             }

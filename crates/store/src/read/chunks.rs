@@ -10,10 +10,10 @@ use crate::index::ReadItem;
 use outlive_chunk::{Decompressor, on_threads};
 use outlive_io::{AlignedBuf, Completions, Ticket};
 use outlive_pool::{PackExtent, Pool, Span, SpanBytes};
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{Error, Fingerprint, PAGE_BYTES, PackId, Result};
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Reads in flight over all threads: the engine works on eight, and the others are ready when a
@@ -249,7 +249,7 @@ impl ReadPlan {
             alive: &AtomicUsize::new(0),
         };
         on_threads(threads, || worker.run());
-        faults.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+        faults.into_inner()
     }
 
     /// Reads everything at once into buffers of its own: for a few small reads that must not wait
@@ -283,7 +283,7 @@ impl ReadPlan {
         for (step, ticket) in self.steps.iter().zip(tickets) {
             worker.hand_on(step, ticket.wait(), &mut frame);
         }
-        let mut faults = faults.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut faults = faults.lock();
         faults.pop().map_or(Ok(()), |fault: ReadFault| Err(fault.error))
     }
 }
@@ -427,7 +427,7 @@ impl Worker<'_> {
         }
         let left = next.and_then(|at| self.plan.steps.get(at));
         let Some(step) = left.filter(|_| !self.stop.swap(true, Ordering::Relaxed)) else { return };
-        let mut faults = self.faults.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut faults = self.faults.lock();
         for (wanted, _) in &self.plan.sorted[step.items.clone()] {
             faults.push(ReadFault { wanted: *wanted as usize, error: error.clone() });
         }
@@ -467,8 +467,7 @@ impl Worker<'_> {
                 }
             };
             if let Err(error) = outcome {
-                let mut faults =
-                    self.faults.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                let mut faults = self.faults.lock();
                 faults.push(ReadFault { wanted: *number as usize, error });
                 if !self.keep_going {
                     self.stop.store(true, Ordering::Relaxed);

@@ -8,11 +8,11 @@ use crate::index::{Locator, ReadItem, RestoreLocator};
 use crate::tree::PageTree;
 use outlive_format::{Catalog, Image, ImageKind, ImageRef, Manifest, SegmentRef, TreeRef};
 use outlive_pool::Pool;
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{
     Epoch, Error, JobName, PACKED_STREAM, Rank, RegionDesc, RegionLocation, Result,
 };
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 
 /// One stream of the image.
 #[derive(Clone, Debug)]
@@ -368,7 +368,7 @@ fn read_whole(pool: &Pool, locator: &Locator, stream: Stream) -> Result<Vec<u8>>
     struct Whole(Mutex<Vec<u8>>);
     impl RestoreSink for Whole {
         fn write(&self, _stream: usize, offset: u64, bytes: &[u8]) {
-            let mut whole = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut whole = self.0.lock();
             whole[offset as usize..][..bytes.len()].copy_from_slice(bytes);
         }
         // The vector begins as zeros.
@@ -385,7 +385,7 @@ fn read_whole(pool: &Pool, locator: &Locator, stream: Stream) -> Result<Vec<u8>>
     whole.resize(length, 0);
     let sink = Whole(Mutex::new(whole));
     plan.execute(pool, &sink)?;
-    Ok(sink.0.into_inner().unwrap_or_else(PoisonError::into_inner))
+    Ok(sink.0.into_inner())
 }
 
 /// Returns the name of a stream for messages.

@@ -6,9 +6,9 @@ use crate::index::{Locator, ReadItem};
 use crate::tree::LeafNode;
 use outlive_format::{InnerNode, Leaf, LeafKind};
 use outlive_pool::{PackExtent, Pool};
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{Error, ErrorKind, Fingerprint, Result};
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 
 /// Called with each missing or wrong node, for callers that want the rest all the same; without it,
 /// such a node is an error.
@@ -150,7 +150,7 @@ pub(super) fn read_what_is_there(
             }
         };
         let extent = wanted[at].extent;
-        out.lock().unwrap_or_else(PoisonError::into_inner).push((fp, level, extent, raw));
+        out.lock().push((fp, level, extent, raw));
         Ok(())
     };
     let threads = pool.config().tuning.threads();
@@ -161,7 +161,7 @@ pub(super) fn read_what_is_there(
             _ => return Err(fault.error.context("reading the page tree")),
         }
     }
-    Ok(out.into_inner().unwrap_or_else(PoisonError::into_inner))
+    Ok(out.into_inner())
 }
 
 /// Reads the chains of leaves that are not kept, each merged into one full leaf.
@@ -180,14 +180,14 @@ pub fn read_merged(pool: &Pool, leaves: &[&LeafNode]) -> Result<Vec<Leaf>> {
     let decoded: Mutex<HashMap<usize, Leaf>> = Mutex::default();
     let take = |at: usize, node: Verified<'_>| {
         let leaf = Leaf::decode(node.whole()?)?;
-        decoded.lock().unwrap_or_else(PoisonError::into_inner).insert(at, leaf);
+        decoded.lock().insert(at, leaf);
         Ok(())
     };
     let faults = ReadPlan::new(pool, &wanted).execute(pool, 1, false, &take);
     if let Some(fault) = faults.into_iter().next() {
         return Err(fault.error.context("reading back a leaf of the page tree"));
     }
-    let decoded = decoded.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let decoded = decoded.into_inner();
     let mut next = 0;
     leaves
         .iter()

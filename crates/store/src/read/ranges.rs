@@ -10,10 +10,11 @@ use super::verified::Verified;
 use crate::tree::Node;
 use outlive_format::Leaf;
 use outlive_pool::Pool;
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{Epoch, Error, ErrorKind, RegionDesc, RegionLocation, Result};
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Leaves that are kept in memory for readers of parts.
 const LEAVES_MAX: usize = 256;
@@ -44,7 +45,7 @@ impl MemoryImage {
             if let Some(kept) = &node.kept {
                 return Ok(Some(kept.clone()));
             }
-            let known = || leaves.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let known = || leaves.0.lock();
             if let Some(leaf) = known().get(&(stream, block)) {
                 return Ok(Some(leaf.clone()));
             }
@@ -79,7 +80,7 @@ impl MemoryImage {
         let take = |at: usize, chunk: Verified<'_>| {
             let piece = &pieces.pieces[at];
             let from = piece.of(chunk)?;
-            let mut into = into.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut into = into.lock();
             let to = (piece.to - offset) as usize;
             into[to..][..piece.length as usize].copy_from_slice(from);
             Ok(())

@@ -3,9 +3,10 @@
 //! So if data is missing and a log has changed, the reader looks again at the log as it is now.
 
 use outlive_pool::Pool;
+use outlive_types::sync::plain::{Mutex, MutexGuard};
 use outlive_types::{Error, ErrorKind, JobName, Result, sync};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// Most looks of a reader at the logs.
 const ATTEMPTS: usize = 16;
@@ -134,7 +135,7 @@ impl<T> Current<T> {
     }
 
     fn now(&self) -> MutexGuard<'_, Now<T>> {
-        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+        self.now.lock()
     }
 
     /// Returns whether the object differs from `seen` by now, after a look at the log.
@@ -142,7 +143,7 @@ impl<T> Current<T> {
     /// # Errors
     /// Errors of the log and of opening it again.
     pub fn moved_since(&self, seen: &Arc<T>) -> Result<bool> {
-        let _looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
+        let _looking = self.looking.lock();
         let (opened, known) = {
             let now = self.now();
             (now.opened.clone(), now.listed)

@@ -11,8 +11,8 @@ use outlive_types::sync::{Condvar, Mutex, MutexGuard};
 use outlive_types::{Error, Missing, Result};
 use read_scheduler::ReadScheduler;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Memory that a program uses while a lazy restore fills it.
@@ -83,7 +83,7 @@ impl LazyFill {
     }
 
     fn outcome(&self) -> MutexGuard<'_, Option<Result<RestoreStats>>> {
-        self.0.outcome.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.outcome.lock()
     }
 
     /// Returns whether it is over, after success or failure.
@@ -105,11 +105,11 @@ impl LazyFill {
                 return Some(outcome.clone());
             }
             outcome = match until {
-                None => self.0.changed.wait(outcome).unwrap_or_else(PoisonError::into_inner),
+                None => self.0.changed.wait(outcome),
                 Some(until) => {
                     let left = until.checked_duration_since(Instant::now())?;
                     let waited = self.0.changed.wait_timeout(outcome, left);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
+                    waited.0
                 }
             };
         }
@@ -124,11 +124,11 @@ impl LazyFill {
 
     /// Returns the order of the current pass, if one reads.
     fn order(&self) -> Option<Arc<ReadScheduler>> {
-        self.0.order.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.order.lock().clone()
     }
 
     fn set_order(&self, order: Option<Arc<ReadScheduler>>) {
-        *self.0.order.lock().unwrap_or_else(PoisonError::into_inner) = order;
+        *self.0.order.lock() = order;
     }
 
     fn is_stopping(&self) -> bool {

@@ -5,10 +5,10 @@
 use super::LazyFill;
 use crate::read::{ReadOrder, ReadPlan, Transfer};
 use outlive_types::BLOCK_BYTES;
+use outlive_types::sync::plain::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Reads that begin and end without a fault before the limit rises again: some milliseconds.
 const CALM: usize = 4;
@@ -103,7 +103,7 @@ impl ReadScheduler {
     }
 
     fn room(&self) -> MutexGuard<'_, Room> {
-        self.room.lock().unwrap_or_else(PoisonError::into_inner)
+        self.room.lock()
     }
 
     /// Takes room for a read. Without room an idle thread waits, since another thread has reads in
@@ -114,7 +114,7 @@ impl ReadScheduler {
             if !is_idle {
                 return false;
             }
-            room = self.changed.wait(room).unwrap_or_else(PoisonError::into_inner);
+            room = self.changed.wait(room);
         }
         room.under_way += 1;
         true
@@ -153,7 +153,7 @@ impl ReadScheduler {
     }
 
     fn wishes(&self) -> MutexGuard<'_, Priorities> {
-        self.wishes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.wishes.lock()
     }
 
     /// Returns the reads for this range that have not begun, each once.

@@ -9,8 +9,8 @@ use crate::save::remark;
 use outlive_target::LockGuard;
 use outlive_types::sync::{self, Mutex};
 use outlive_types::{BLOCK_BYTES, Error, ErrorKind, Event, Missing, Progress, Result};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// Threads that serve faults: a program seldom has more threads that wait at once, and any free
@@ -306,11 +306,11 @@ impl<S: LazySink> Runner<S> {
 
     /// Allows gcs to delete the data again, since it was read.
     fn detach(&self) {
-        drop(self.reading.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.reading.lock().take());
     }
 
     fn take_ends(&self) -> Option<LazyEnds<S>> {
-        self.ends.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.ends.lock().take()
     }
 
     fn succeed(&self, stats: RestoreStats) {

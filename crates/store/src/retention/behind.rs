@@ -8,7 +8,7 @@ use outlive_types::sync::{self, Condvar, Mutex, MutexGuard};
 use outlive_types::{Error, ErrorKind, JobName, Result, SessionId};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// The job frees space after saves have written this many bytes, or the bytes in use divided by
@@ -223,12 +223,11 @@ impl BackgroundRetention {
 impl Shared {
     /// Waits until no thread works.
     fn idle(&self) -> MutexGuard<'_, State> {
-        let waited = self.changed.wait_while(self.state(), |state| state.is_running);
-        waited.unwrap_or_else(PoisonError::into_inner)
+        self.changed.wait_while(self.state(), |state| state.is_running)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn run(&self, pool: &Pool) {

@@ -8,11 +8,11 @@ use crate::index::{Fingerprints, Locator, PoolIndex, ReadItem, SharedSegment, St
 use outlive_chunk::{PAGES_AT_ONCE, cut, fingerprint, fingerprint_pages, is_zero, on_threads};
 use outlive_format::{EntryKind, PageExtent, PageSet, SliceForm};
 use outlive_io::{SpareCores, make_way};
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{BLOCK_PAGES, Error, Fingerprint, Frozen, PAGE_BYTES, Result};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// Bytes for each thread while the program runs: 10 ms of work where the pages are adjacent, 60 ms
 /// where they are scattered.
@@ -75,7 +75,7 @@ impl<'a> ChunkSink<'a> {
     /// Errors of the target.
     pub fn store(&self, lane: &mut Lane<'_>, chunk: &[u8], fp: Fingerprint) -> Result<()> {
         // The first thread that names a chunk stores it; if that fails, so does the save.
-        let is_first = || self.new.lock().unwrap_or_else(PoisonError::into_inner).insert(fp);
+        let is_first = || self.new.lock().insert(fp);
         if self.is_known(fp) || !is_first() {
             self.counts.known_bytes.fetch_add(chunk.len() as u64, Ordering::Relaxed);
             return Ok(());
@@ -101,7 +101,7 @@ impl<'a> ChunkSink<'a> {
         let mut slices = forms.filter_map(|there| there.slice);
         let Some(there) = slices.find(|form| form.holds(pages, group_log2)) else { return false };
         self.counts.known_bytes.fetch_add(u64::from(wanted.extent.length), Ordering::Relaxed);
-        self.hits.lock().unwrap_or_else(PoisonError::into_inner).slices.push((wanted.fp, there));
+        self.hits.lock().slices.push((wanted.fp, there));
         true
     }
 
@@ -121,10 +121,10 @@ impl<'a> ChunkSink<'a> {
     }
 
     fn is_known(&self, fp: Fingerprint) -> bool {
-        if self.new.lock().unwrap_or_else(PoisonError::into_inner).contains(&fp) {
+        if self.new.lock().contains(&fp) {
             return true;
         }
-        let mut hits = self.hits.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut hits = self.hits.lock();
         if hits.chunks.contains_key(&fp) {
             return true;
         }
@@ -134,9 +134,9 @@ impl<'a> ChunkSink<'a> {
         }
         drop(hits);
         let Some(found) = self.shared.and_then(|shared| shared.find(&fp)) else { return false };
-        let mut hits = self.hits.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut hits = self.hits.lock();
         if hits.chunks.insert(fp, Some(found.extent)).is_none() {
-            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut told = self.told.lock();
             *told.entry(found.segment).or_default() += 1;
         }
         true
@@ -145,7 +145,7 @@ impl<'a> ChunkSink<'a> {
     /// Returns the shared segments, which this save lists as a whole, since it needs much of what
     /// they name.
     pub fn shared_segments(&self) -> Vec<SharedSegment> {
-        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let told = self.told.lock();
         self.shared.map_or_else(Vec::new, |shared| shared.lend(&told))
     }
 }
@@ -236,7 +236,7 @@ impl<'a> Chunker<'a> {
             let mut program_waits = live_left.load(Ordering::Acquire) > 0;
             let fail = |error| {
                 stop.store(true, Ordering::Relaxed);
-                failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                failure.lock().get_or_insert(error);
             };
             let is_work = || {
                 !stop.load(Ordering::Relaxed) && next.load(Ordering::Relaxed) < plan.blocks.len()
@@ -266,17 +266,17 @@ impl<'a> Chunker<'a> {
             }
             match part.finish() {
                 Ok(blocks) => {
-                    out.lock().unwrap_or_else(PoisonError::into_inner).extend(blocks);
+                    out.lock().extend(blocks);
                 }
                 Err(error) => fail(error),
             }
         };
         on_threads(threads, work);
-        if let Some(error) = failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(error) = failure.into_inner() {
             return Err(error);
         }
         self.packer.join_lanes()?;
-        let mut out = out.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut out = out.into_inner();
         out.sort_unstable_by_key(|done| (done.stream, done.block));
         Ok(out)
     }

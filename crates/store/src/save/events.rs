@@ -6,7 +6,7 @@ use outlive_types::sync::{Mutex, MutexGuard};
 use outlive_types::{Epoch, Error, JobName};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 /// The fate of one checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -66,7 +66,7 @@ impl CommitEvents {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock()
     }
 
     /// Calls `watcher` with each event from now on, until the returned subscription is dropped. The

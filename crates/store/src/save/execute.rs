@@ -25,8 +25,8 @@ use outlive_types::{
 };
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
-use std::sync::{OnceLock, PoisonError};
 use std::time::Duration;
 
 /// Returns the header of the checkpoint of a plan.
@@ -331,8 +331,8 @@ impl Stages<'_> {
                 as_of: 0,
             },
             shared_segments: chunker.sink.shared_segments(),
-            hits: chunker.sink.hits.into_inner().unwrap_or_else(PoisonError::into_inner),
-            new: chunker.sink.new.into_inner().unwrap_or_else(PoisonError::into_inner),
+            hits: chunker.sink.hits.into_inner(),
+            new: chunker.sink.new.into_inner(),
             candidates,
             stats,
         })

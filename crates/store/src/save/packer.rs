@@ -5,9 +5,10 @@ use outlive_chunk::{Policy, fingerprint};
 use outlive_format::{Directory, EntryKind, SegmentKind, SegmentRef};
 use outlive_io::AlignedBuf;
 use outlive_pool::{Container, FinishedPack, PackExtent, PackWriter, Pool};
+use outlive_types::sync::plain::{Mutex, MutexGuard};
 use outlive_types::{Error, Fingerprint, PackId, Rank, Result, SessionId};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::index::{choose_merge, merge, read_segment};
@@ -187,7 +188,7 @@ impl<'a> Packer<'a> {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Stores a node or segment after everything stored before.

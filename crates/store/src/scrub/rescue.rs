@@ -9,9 +9,9 @@ use crate::save::{Lane, Packer};
 use crate::verify::is_damage;
 use outlive_format::EntryKind;
 use outlive_pool::PackExtent;
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{Error, Fingerprint, Result};
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, PoisonError};
 
 /// An object that a bad pack lists, and its extent: there, or as a whole chunk elsewhere.
 #[derive(Clone, Copy)]
@@ -98,12 +98,12 @@ impl Heal<'_> {
         let whole = Mutex::new(Vec::new());
         let take = |at: usize, there: Verified<'_>| {
             self.pace.spend(there.stored.len() as u64);
-            whole.lock().unwrap_or_else(PoisonError::into_inner).push(others[at]);
+            whole.lock().push(others[at]);
             Ok(())
         };
         let faults = ReadPlan::new(self.pool, &items).execute(self.pool, 1, true, &take);
         other_than_damage(faults.into_iter().map(|fault| fault.error))?;
-        let whole = whole.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let whole = whole.into_inner();
         let (stay, go): (Vec<Wanted>, Vec<Wanted>) =
             whole.into_iter().partition(|other| self.named.contains(&other.item.extent.pack));
         for other in stay {
@@ -131,7 +131,7 @@ impl Heal<'_> {
                 self.pace.spend(bytes.len() as u64);
                 let ReadItem { fp, extent } = wanted[at];
                 let kind = extent.slice.map_or(part[at].kind, EntryKind::Slice);
-                let mut sink = sink.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut sink = sink.lock();
                 let (lane, fault) = &mut *sink;
                 let stored = match lane {
                     None => Ok(()),
@@ -146,7 +146,7 @@ impl Heal<'_> {
             let faults = ReadPlan::new(self.pool, &wanted)
                 .beside_writes()
                 .execute(self.pool, 1, true, &take);
-            let (lane, fault) = sink.into_inner().unwrap_or_else(PoisonError::into_inner);
+            let (lane, fault) = sink.into_inner();
             if let Some(fault) = fault {
                 return Err(fault);
             }

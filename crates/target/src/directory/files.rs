@@ -3,14 +3,15 @@
 use super::DirectoryOptions;
 use crate::ShardName;
 use outlive_io::{AlignedBuf, DirectFile, DiskEngine, OwnEngine, Ticket, read_at};
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{Event, Observer, PAGE_BYTES};
 use std::collections::VecDeque;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 /// Shards kept open for reading, with at most two descriptors each. A restore reads each pack in
 /// one go, so few are enough.
@@ -144,7 +145,7 @@ impl Files {
         // Read before the file is opened: if the file is replaced meanwhile, either one may be
         // opened.
         let changes = self.changes.load(Ordering::Acquire);
-        if let Ok(mut open) = self.open.try_lock() {
+        if let Some(mut open) = self.open.try_lock() {
             open.retain(|it| it.changes == changes);
             if let Some(at) = open.iter().position(|it| it.shard == shard)
                 && let Some(entry) = open.remove(at)
@@ -155,7 +156,7 @@ impl Files {
             }
         }
         let file = Arc::new(self.open(OpenOptions::new().read(true), path)?);
-        if let Ok(mut open) = self.open.try_lock() {
+        if let Some(mut open) = self.open.try_lock() {
             if open.len() >= OPEN_MAX {
                 open.pop_front();
             }
@@ -168,14 +169,14 @@ impl Files {
     pub(super) fn close(&self, all: bool) {
         let is_deleted =
             |it: &Open| it.file.file().metadata().map_or(true, |file| file.nlink() == 0);
-        if let Ok(mut open) = self.open.try_lock() {
+        if let Some(mut open) = self.open.try_lock() {
             open.retain(|it| !all && !is_deleted(it));
         }
     }
 
     /// Closes a shard before or after its deletion.
     pub(super) fn forget(&self, shard: ShardName) {
-        if let Ok(mut open) = self.open.try_lock() {
+        if let Some(mut open) = self.open.try_lock() {
             open.retain(|it| it.shard != shard);
         }
     }
@@ -186,16 +187,16 @@ impl Files {
         let is_it =
             |it: &Open| it.file.file().metadata().is_ok_and(|open| is_same(&open, metadata));
         match self.open.try_lock() {
-            Ok(mut open) => open.retain(|it| it.shard != shard || is_it(it)),
+            Some(mut open) => open.retain(|it| it.shard != shard || is_it(it)),
             // Another thread uses the list, so this thread cannot see whether the shard is in it.
-            Err(_) => self.replaced(),
+            None => self.replaced(),
         }
     }
 
     /// Does `work` while the list of open files is in use.
     #[cfg(test)]
     pub(super) fn while_busy<T>(&self, work: impl FnOnce() -> T) -> T {
-        let _open = self.open.lock().unwrap();
+        let _open = self.open.lock();
         work()
     }
 
@@ -221,7 +222,7 @@ mod tests {
 
     impl Observer for Told {
         fn event(&self, event: Event) {
-            self.0.lock().unwrap().push(event);
+            self.0.lock().push(event);
         }
     }
 
@@ -251,7 +252,7 @@ mod tests {
         }
         let file = files.open(OpenOptions::new().read(true), &root.path().join("a")).unwrap();
         assert!(!is_direct(&file.file()));
-        let told = told.0.lock().unwrap();
+        let told = told.0.lock();
         assert!(matches!(&told[..], [Event::Warning(text)] if text.contains("direct I/O")));
     }
 

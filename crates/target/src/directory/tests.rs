@@ -2,10 +2,10 @@ use super::*;
 use crate::durable::tests::{WITHOUT_LINKS, opens};
 use crate::{LogMedium, ReadMode};
 use outlive_io::AlignedBuf;
+use outlive_types::sync::plain::Mutex;
 use outlive_types::sync::{Scheduler, scheduled};
 use outlive_types::{ErrorKind, PAGE_BYTES, SessionId};
 use std::fs::File;
-use std::sync::Mutex;
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
@@ -300,7 +300,7 @@ struct Meanwhile {
 
 impl Scheduler for Meanwhile {
     fn pause(&self, what: &str) {
-        let deed = if what == self.what { self.deed.lock().unwrap().take() } else { None };
+        let deed = if what == self.what { self.deed.lock().take() } else { None };
         if let Some(deed) = deed {
             deed();
         }
@@ -325,7 +325,7 @@ fn meanwhile<T>(
 ) -> T {
     let at = Arc::new(Meanwhile { what, deed: Mutex::new(Some(Box::new(deed))) });
     let done = scheduled(at.clone(), work);
-    assert!(at.deed.lock().unwrap().is_none(), "it never came to {what:?}");
+    assert!(at.deed.lock().is_none(), "it never came to {what:?}");
     done
 }
 
@@ -350,9 +350,9 @@ fn what_another_writer_has_begun_is_never_published() {
             let theirs = begun.clone();
             let deed = move || {
                 let writer = written(&other, shard(1), two_replaces, 3);
-                *theirs.lock().unwrap() = Some(writer);
+                *theirs.lock() = Some(writer);
                 if ends_first {
-                    ended(theirs.lock().unwrap().take().unwrap()).unwrap();
+                    ended(theirs.lock().take().unwrap()).unwrap();
                 }
             };
             let error = meanwhile(NAMES, deed, || first.part.publish(BYTES)).unwrap_err();
@@ -361,7 +361,7 @@ fn what_another_writer_has_begun_is_never_published() {
             assert_eq!(error.kind(), kind, "{error}");
             assert!(error.message().contains(if there { "exists" } else { "fenced" }), "{error}");
             drop(first);
-            let second = begun.lock().unwrap().take();
+            let second = begun.lock().take();
             match second {
                 Some(second) => {
                     assert_eq!(whole(&one, shard(1)), old, "it is not finished");
@@ -421,11 +421,11 @@ fn two_replace_a_shard_at_the_last_moment() {
                 wait.recv().unwrap();
             };
             let work = move || meanwhile(REPLACES, stop, || second.part.publish(BYTES));
-            *threads.lock().unwrap() = Some(thread::spawn(work));
+            *threads.lock() = Some(thread::spawn(work));
             told.recv().unwrap();
         };
         let go_on = move || {
-            let second = thread.lock().unwrap().take().unwrap();
+            let second = thread.lock().take().unwrap();
             let_go.send(()).unwrap();
             second.join().unwrap().unwrap();
         };
@@ -455,9 +455,9 @@ fn writers_that_begin_at_the_same_moment_get_files_of_their_own() {
         let (one, two) = (open(root.path()), open(root.path()));
         let begun = Arc::new(Mutex::new(None));
         let theirs = begun.clone();
-        let deed = move || *theirs.lock().unwrap() = Some(written(&two, shard(1), replaces, 3));
+        let deed = move || *theirs.lock() = Some(written(&two, shard(1), replaces, 3));
         let first = meanwhile(MAKES, deed, || written(&one, shard(1), replaces, 2));
-        let second = begun.lock().unwrap().take().unwrap();
+        let second = begun.lock().take().unwrap();
         assert_eq!(ended(second).unwrap_err().kind(), ErrorKind::Retry);
         assert_eq!(whole(&one, shard(1)), None);
         ended(first).unwrap();

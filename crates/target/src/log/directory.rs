@@ -8,13 +8,13 @@ use crate::owner::{adopt_dir, adopt_file};
 use crate::{Lease, Lock, LockGuard};
 use locks::Locks;
 use outlive_types::sync::pause;
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{Error, JobName, Result, Rng, SystemRng};
 use std::collections::HashSet;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 
 /// Records as files `log/JOB/NUMBER.record` below a root.
 pub struct DirectoryMedium {
@@ -49,13 +49,14 @@ impl DirectoryMedium {
     }
 
     fn make_dir(&self, job: &JobName) -> Result<()> {
-        if self.made.try_lock().is_ok_and(|made| made.contains(job)) && self.dir_of(job).is_dir() {
+        if self.made.try_lock().is_some_and(|made| made.contains(job)) && self.dir_of(job).is_dir()
+        {
             return Ok(());
         }
         self.make_log_dir()?;
         self.make_dirs([self.dir_of(job)])?;
         self.locks.make_all();
-        if let Ok(mut made) = self.made.try_lock() {
+        if let Some(mut made) = self.made.try_lock() {
             made.insert(job.clone());
         }
         Ok(())
@@ -169,7 +170,7 @@ impl LogMedium for DirectoryMedium {
 
     fn sync(&self, job: &JobName) -> Result<()> {
         let path = self.dir_of(job);
-        let is_ours = self.made.try_lock().is_ok_and(|made| made.contains(job));
+        let is_ours = self.made.try_lock().is_some_and(|made| made.contains(job));
         match sync_dir(&path) {
             // No record is visible. If this program had put one there, it would be gone.
             Err(error) if error.kind() == io::ErrorKind::NotFound && !is_ours => Ok(()),

@@ -2,9 +2,10 @@
 
 use super::{LogMedium, Put};
 use crate::{Lock, LockGuard};
+use outlive_types::sync::plain::{Mutex, MutexGuard};
 use outlive_types::{JobName, Result};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 type Records = BTreeMap<JobName, BTreeMap<u64, Vec<u8>>>;
 
@@ -30,7 +31,7 @@ impl MemoryMedium {
     }
 
     fn records(&self) -> MutexGuard<'_, Records> {
-        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+        self.records.lock()
     }
 }
 
@@ -47,7 +48,7 @@ impl Drop for Locking {
 }
 
 fn lock(locks: &Mutex<Locked>) -> MutexGuard<'_, Locked> {
-    locks.lock().unwrap_or_else(PoisonError::into_inner)
+    locks.lock()
 }
 
 impl LogMedium for MemoryMedium {
@@ -116,11 +117,11 @@ impl LogMedium for MemoryMedium {
     }
 
     fn sealed(&self) -> Result<Option<Vec<u8>>> {
-        Ok(self.sealed.lock().unwrap_or_else(PoisonError::into_inner).clone())
+        Ok(self.sealed.lock().clone())
     }
 
     fn seal(&self, successor: &[u8]) -> Result<()> {
-        let mut sealed = self.sealed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sealed = self.sealed.lock();
         sealed.get_or_insert_with(|| successor.to_vec());
         Ok(())
     }

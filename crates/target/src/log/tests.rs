@@ -3,8 +3,8 @@
 use super::*;
 use crate::{Append, CutMode, FaultWorld, ManifestLog, Previous};
 use outlive_format::{Body, Close, Record, fingerprint};
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{ErrorKind, Fingerprint, SessionId};
-use std::sync::Mutex;
 
 fn job() -> JobName {
     JobName::new("x").unwrap()
@@ -72,7 +72,7 @@ impl LogMedium for Troubled {
     }
 
     fn put_new(&self, job: &JobName, number: u64, record: &[u8]) -> Result<Put> {
-        if let Some(meanwhile) = self.before_put.lock().unwrap().take() {
+        if let Some(meanwhile) = self.before_put.lock().take() {
             meanwhile(&self.medium);
         }
         let put = self.medium.put_new(job, number, record);

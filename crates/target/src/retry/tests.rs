@@ -2,10 +2,10 @@ use super::*;
 use crate::wrapped::read_one;
 use crate::{Append, FaultWorld, ManifestLog, MemoryMedium, Previous, ReadRange, ShardName};
 use outlive_io::{AlignedBuf, StagingPool, Ticket};
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{JobName, PackId, SessionId};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Mutex;
 
 const SHARD: ShardName = ShardName { pack: PackId([1; 20]), shard: 0 };
 
@@ -20,7 +20,7 @@ impl Timer for Noting {
     }
 
     fn sleep(&self, pause: Duration) {
-        self.0.lock().unwrap().push(pause.as_millis());
+        self.0.lock().push(pause.as_millis());
     }
 }
 
@@ -46,7 +46,7 @@ fn pauses_grow_up_to_a_limit_and_attempts_end() {
     let error = target.delete(SHARD).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Retry);
     assert_eq!(world.ops(), 6);
-    assert_eq!(*pauses.lock().unwrap(), [20, 40, 80, 100, 100]);
+    assert_eq!(*pauses.lock(), [20, 40, 80, 100, 100]);
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn other_errors_are_final() {
         let (policy, pauses) = noting(6);
         let target = RetryTarget::new(world.target(), policy);
         assert_eq!(target.delete(SHARD).unwrap_err().kind(), kind);
-        assert_eq!((world.ops(), pauses.lock().unwrap().len()), (1, 0));
+        assert_eq!((world.ops(), pauses.lock().len()), (1, 0));
     }
 }
 
@@ -85,7 +85,7 @@ fn a_finish_is_never_repeated() {
         let target = RetryTarget::new(world.target(), policy);
         let writer = target.create(SHARD, 8192).unwrap();
         writer.finish(0).wait().unwrap_err();
-        assert_eq!((world.ops(), pauses.lock().unwrap().len()), (1 + step, 0));
+        assert_eq!((world.ops(), pauses.lock().len()), (1 + step, 0));
         assert_eq!(target.list().unwrap(), []);
     }
 }
@@ -112,7 +112,7 @@ fn a_lost_append_is_lost_at_once() {
     let (policy, pauses) = noting(3);
     let log = RetryLog::new(medium, policy);
     assert_eq!(log.append_if(&job, Previous::NONE, b"mine").unwrap(), Append::Lost);
-    assert!(pauses.lock().unwrap().is_empty());
+    assert!(pauses.lock().is_empty());
 }
 
 #[test]
@@ -145,7 +145,7 @@ impl fmt::Debug for Held {
 
 impl Timer for Held {
     fn after(&self, _pause: Duration, job: Box<dyn FnOnce() + Send>) {
-        self.0.lock().unwrap().push(job);
+        self.0.lock().push(job);
     }
 
     fn sleep(&self, pause: Duration) {
@@ -155,7 +155,7 @@ impl Timer for Held {
 
 impl Held {
     fn release(&self) -> usize {
-        let jobs = std::mem::take(&mut *self.0.lock().unwrap());
+        let jobs = std::mem::take(&mut *self.0.lock());
         let count = jobs.len();
         jobs.into_iter().for_each(|job| job());
         count
@@ -174,7 +174,7 @@ fn pauses_hold_up_nobody() {
     let seen = Mutex::new(BTreeMap::new());
     world.count_reads(true);
     world.fail_when(move |_, name| {
-        let mut seen = seen.lock().unwrap();
+        let mut seen = seen.lock();
         let times = seen.entry(name.to_owned()).and_modify(|times| *times += 1).or_insert(1);
         (*times == 1 && !name.starts_with("finish")).then_some(ErrorKind::Retry)
     });

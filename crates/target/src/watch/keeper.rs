@@ -3,7 +3,8 @@
 
 use super::TargetWatch;
 use outlive_io::PerProcess;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use outlive_types::sync::plain::{Condvar, Mutex};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -34,7 +35,7 @@ pub(super) fn keep(watch: &Arc<TargetWatch>) {
         known.clone()
     };
     if let Some(keeper) = keeper {
-        keeper.watches.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(watch));
+        keeper.watches.lock().push(Arc::downgrade(watch));
         keeper.arrived.notify_one();
     }
 }
@@ -42,14 +43,14 @@ pub(super) fn keep(watch: &Arc<TargetWatch>) {
 impl Keeper {
     fn serve(&self) {
         loop {
-            let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut watches = self.watches.lock();
             while watches.is_empty() {
-                watches = self.arrived.wait(watches).unwrap_or_else(PoisonError::into_inner);
+                watches = self.arrived.wait(watches);
             }
             drop(watches);
             thread::sleep(PULSE);
             let mut watches = {
-                let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut watches = self.watches.lock();
                 std::mem::take(&mut *watches)
             };
             let now = Instant::now();
@@ -59,7 +60,7 @@ impl Keeper {
                     watch.tick(now)
                 })
             });
-            self.watches.lock().unwrap_or_else(PoisonError::into_inner).append(&mut watches);
+            self.watches.lock().append(&mut watches);
         }
     }
 }

@@ -25,11 +25,12 @@ mod target;
 pub use target::WatchedTarget;
 
 use outlive_io::{DiskEngine, OwnEngine, PerProcess, Promise, Ticket, blocking};
+use outlive_types::sync::plain::{Mutex, MutexGuard};
 use outlive_types::{Error, ErrorKind, Event, Observer, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A request that fails with `Retry` after this time was not answered.
@@ -129,7 +130,7 @@ struct Awaited {
 }
 
 fn take<T>(promise: &Mutex<Option<Promise<T>>>) -> Option<Promise<T>> {
-    promise.lock().unwrap_or_else(PoisonError::into_inner).take()
+    promise.lock().take()
 }
 
 type GiveUp = Box<dyn FnOnce(Error) + Send>;

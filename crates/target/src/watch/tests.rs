@@ -3,8 +3,8 @@
 use super::*;
 use crate::{MemoryTarget, ReadRange, ShardName, Target, WatchedTarget};
 use outlive_io::{SharedBuf, StagingPool};
+use outlive_types::sync::plain::Condvar;
 use outlive_types::{PackId, SessionId};
-use std::sync::Condvar;
 
 /// A gate that is open or shut: calls that pass it hang while it is shut.
 #[derive(Default, Debug)]
@@ -15,16 +15,16 @@ struct Gate {
 
 impl Gate {
     fn set(&self, is_shut: bool) {
-        self.is_shut.lock().unwrap().0 = is_shut;
+        self.is_shut.lock().0 = is_shut;
         self.changed.notify_all();
     }
 
     fn pass(&self) {
-        let mut state = self.is_shut.lock().unwrap();
+        let mut state = self.is_shut.lock();
         state.1 += 1;
         self.changed.notify_all();
         while state.0 {
-            state = self.changed.wait(state).unwrap();
+            state = self.changed.wait(state);
         }
         state.1 -= 1;
         self.changed.notify_all();
@@ -32,9 +32,9 @@ impl Gate {
 
     /// Waits until `count` calls hang.
     fn until_hanging(&self, count: usize) {
-        let mut state = self.is_shut.lock().unwrap();
+        let mut state = self.is_shut.lock();
         while state.1 != count {
-            state = self.changed.wait(state).unwrap();
+            state = self.changed.wait(state);
         }
     }
 }
@@ -48,7 +48,7 @@ struct Told(Mutex<Vec<Event>>);
 
 impl Observer for Told {
     fn event(&self, event: Event) {
-        self.0.lock().unwrap().push(event);
+        self.0.lock().push(event);
     }
 }
 
@@ -130,8 +130,8 @@ fn a_target_that_answers_nothing_is_left_alone_until_it_answers() {
     assert_eq!(fixture.ask().wait().unwrap(), 7);
     assert!(!fixture.tick(1600));
     // A thread of its own sends the warning, which may come late.
-    fixture.until(|_| fixture.told.0.lock().unwrap().len() == 2);
-    let mut told = fixture.told.0.lock().unwrap();
+    fixture.until(|_| fixture.told.0.lock().len() == 2);
+    let mut told = fixture.told.0.lock();
     told.sort_by_key(|event| matches!(event, Event::Info(_)));
     assert!(matches!(&told[..], [Event::Warning(_), Event::Info(_)]), "{told:?}");
 }

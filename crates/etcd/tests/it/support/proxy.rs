@@ -1,8 +1,9 @@
 //! A proxy that spoils requests: it cuts connections, loses replies, and refuses.
 
+use outlive_types::sync::plain::Mutex;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread;
 
 /// Fault that the proxy applies to a request.
@@ -55,7 +56,7 @@ impl Proxy {
 
     /// Applies `rule` to requests from now on.
     pub fn spoil(&self, rule: impl FnMut(&str, &str) -> Fault + Send + 'static) {
-        *self.rule.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(rule);
+        *self.rule.lock() = Box::new(rule);
     }
 
     /// Applies `fault` to the next request that `matches`, and none to others.
@@ -67,7 +68,7 @@ impl Proxy {
         let done = Arc::new(Mutex::new(false));
         let mark = done.clone();
         self.spoil(move |method, target| {
-            let mut done = mark.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut done = mark.lock();
             if *done || !matches(method, target) {
                 return Fault::None;
             }
@@ -84,7 +85,7 @@ fn pass_on(mut client: &TcpStream, to: SocketAddr, rule: &Mutex<Rule>) -> io::Re
     let head = String::from_utf8_lossy(&request[..request.len().min(4096)]).into_owned();
     let mut words = head.split(' ');
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    let fault = rule.lock().unwrap_or_else(PoisonError::into_inner)(method, target);
+    let fault = rule.lock()(method, target);
     match fault {
         Fault::LoseRequest => return Ok(()),
         Fault::Refuse(status) => {

@@ -19,12 +19,12 @@ fn a_removal_moves_what_a_save_has_put_on_the_target_at_any_look() {
         let (pool, _) = fixture.process_that(Looks::hook(move |look| {
             if look == number {
                 write(&saver, 9).unwrap();
-                *outcome.lock().unwrap() = Some(saver.check_targets(&then, &Spread::new()));
+                *outcome.lock() = Some(saver.check_targets(&then, &Spread::new()));
             }
         }));
         // A shard that comes to a closed target keeps the target in the pool until the next repair.
         let _ = pool.remove_target(1, false, None, &All);
-        let Some(saved) = saved.lock().unwrap().take() else { break };
+        let Some(saved) = saved.lock().take() else { break };
         fixture.repair();
         assert!(fixture.pool().table().unwrap().read().unwrap().get(1).is_none(), "{what}");
         match saved {

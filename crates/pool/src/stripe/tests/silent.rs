@@ -5,8 +5,8 @@ use crate::Writes;
 use crate::targets::Member;
 use outlive_target::{Bounds, TargetWatch, WriteTicket};
 use outlive_types::NoObserver;
+use outlive_types::sync::plain::{Condvar, Mutex};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -43,7 +43,7 @@ struct State {
 impl Server {
     /// Notes a call. Returns whether the server is gone.
     fn asked(&self, step: Step) -> bool {
-        let mut state = self.state.lock().unwrap();
+        let mut state = self.state.lock();
         state.asked += 1;
         state.is_gone |= state.hangs_at == Some(step);
         state.is_gone
@@ -52,20 +52,20 @@ impl Server {
     /// Waits while it is gone.
     fn ask(&self, step: Step) {
         if self.asked(step) {
-            let mut state = self.state.lock().unwrap();
+            let mut state = self.state.lock();
             while state.is_gone {
-                state = self.is_back.wait(state).unwrap();
+                state = self.is_back.wait(state);
             }
         }
     }
 
     fn goes_at(&self, step: Step) {
-        self.state.lock().unwrap().hangs_at = Some(step);
+        self.state.lock().hangs_at = Some(step);
     }
 
     fn comes_back(&self) {
         let late = {
-            let mut state = self.state.lock().unwrap();
+            let mut state = self.state.lock();
             (state.hangs_at, state.is_gone) = (None, false);
             std::mem::take(&mut state.late)
         };
@@ -80,7 +80,7 @@ impl Server {
     ) -> Ticket<T> {
         let (promise, ticket) = Ticket::pair();
         let late = move || what().on_done(move |outcome| promise.settle(outcome));
-        self.state.lock().unwrap().late.push(Box::new(late));
+        self.state.lock().late.push(Box::new(late));
         ticket
     }
 }
@@ -139,7 +139,7 @@ struct RemoteWriter(Arc<Mutex<Option<Box<dyn ShardWriter>>>>, Arc<Server>);
 impl ShardWriter for RemoteWriter {
     fn write(&mut self, offset: u64, bytes: outlive_io::SharedBuf) -> WriteTicket {
         let inner = self.0.clone();
-        let write = move || match inner.lock().unwrap().as_mut() {
+        let write = move || match inner.lock().as_mut() {
             Some(inner) => inner.write(offset, bytes),
             None => Ticket::done(Ok(())), // its shard was given up
         };
@@ -149,7 +149,7 @@ impl ShardWriter for RemoteWriter {
     fn finish(self: Box<Self>, length: u64) -> Ticket<Result<()>> {
         let inner = self.0.clone();
         let finish = move || {
-            let inner = inner.lock().unwrap().take();
+            let inner = inner.lock().take();
             inner.expect("a shard that is finished was not given up").finish(length)
         };
         if self.1.asked(Step::Finish) { self.1.later(finish) } else { finish() }
@@ -203,7 +203,7 @@ impl Remotes {
                 while !is_over.load(Ordering::Relaxed) {
                     for (server, watch) in self.servers.iter().zip(&self.watches) {
                         // Under its lock, so that it does not come back meanwhile.
-                        let state = server.state.lock().unwrap();
+                        let state = server.state.lock();
                         if state.is_gone {
                             watch.tick(Instant::now() + Duration::from_secs(1000));
                         }
@@ -220,7 +220,7 @@ impl Remotes {
     }
 
     fn asked(&self, number: usize) -> usize {
-        self.servers[number].state.lock().unwrap().asked
+        self.servers[number].state.lock().asked
     }
 
     /// Brings a server back. Returns once its target is used again.

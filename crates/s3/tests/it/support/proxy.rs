@@ -1,8 +1,9 @@
 //! A proxy that spoils requests: it cuts connections, loses replies, and refuses.
 
+use outlive_types::sync::plain::{Condvar, Mutex};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread;
 
 /// Fault that the proxy applies to a request.
@@ -44,10 +45,10 @@ struct Held {
 
 impl Held {
     fn wait(&self) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         state.0 += 1;
         while !state.1 {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.changed.wait(state);
         }
     }
 }
@@ -75,12 +76,12 @@ impl Proxy {
 
     /// Returns the number of requests held so far.
     pub fn held(&self) -> usize {
-        self.held.state.lock().unwrap_or_else(PoisonError::into_inner).0
+        self.held.state.lock().0
     }
 
     /// Releases the held requests, and holds no more.
     pub fn let_go(&self) {
-        self.held.state.lock().unwrap_or_else(PoisonError::into_inner).1 = true;
+        self.held.state.lock().1 = true;
         self.held.changed.notify_all();
     }
 
@@ -90,7 +91,7 @@ impl Proxy {
 
     /// Applies `rule` to requests from now on.
     pub fn spoil(&self, rule: impl FnMut(&str, &str) -> Fault + Send + 'static) {
-        *self.rule.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(rule);
+        *self.rule.lock() = Box::new(rule);
     }
 
     /// Applies `fault` to the next request that `matches`, and none to others.
@@ -102,7 +103,7 @@ impl Proxy {
         let done = Arc::new(Mutex::new(false));
         let mark = done.clone();
         self.spoil(move |method, target| {
-            let mut done = mark.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut done = mark.lock();
             if *done || !matches(method, target) {
                 return Fault::None;
             }
@@ -124,7 +125,7 @@ fn pass_on(
     let head = String::from_utf8_lossy(&request[..request.len().min(4096)]).into_owned();
     let mut words = head.split(' ');
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    let fault = rule.lock().unwrap_or_else(PoisonError::into_inner)(method, target);
+    let fault = rule.lock()(method, target);
     match fault {
         Fault::LoseRequest => return Ok(()),
         Fault::Refuse(status) => {

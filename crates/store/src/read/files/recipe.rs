@@ -5,9 +5,9 @@ use crate::index::ReadItem;
 use crate::read::{ReadPlan, Verified};
 use outlive_format::{Piece, Recipe};
 use outlive_pool::Pool;
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{Error, Fingerprint, Result};
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
 
 /// Reads recipes, or the chunks of a listing: all of them at once, in container order.
 ///
@@ -25,13 +25,13 @@ pub fn read_pieces(pool: &Pool, locator: &Locator, pieces: &[Piece]) -> Result<V
     let out = Mutex::new(vec![Vec::new(); wanted.len()]);
     let take = |at: usize, there: Verified<'_>| {
         let bytes = there.whole()?.to_vec();
-        out.lock().unwrap_or_else(PoisonError::into_inner)[at] = bytes;
+        out.lock()[at] = bytes;
         Ok(())
     };
     let threads = pool.config().tuning.threads();
     match ReadPlan::new(pool, &wanted).execute(pool, threads, false, &take).into_iter().next() {
         Some(fault) => Err(fault.error),
-        None => Ok(out.into_inner().unwrap_or_else(PoisonError::into_inner)),
+        None => Ok(out.into_inner()),
     }
 }
 

@@ -9,9 +9,10 @@ use outlive_target::{
     Append, Capacity, FaultWorld, Lock, LockGuard, ManifestLog, MemoryLog, MemoryTarget, Previous,
     ReadRange, ReadTicket, ShardName, ShardWriter, Target, WriteTicket,
 };
+use outlive_types::sync::plain::{Condvar, Mutex};
 use outlive_types::{ErrorKind, JobName, Result};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -24,12 +25,12 @@ pub struct Steps(Arc<Mutex<(u64, Option<Hook>)>>, Arc<AtomicU64>);
 impl Steps {
     /// From now on counts from 0 again, and calls `hook` with each operation's number and name.
     pub fn hook(&self, hook: impl Fn(u64, &str) + Send + Sync + 'static) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = (0, Some(Arc::new(hook)));
+        *self.0.lock() = (0, Some(Arc::new(hook)));
     }
 
     /// Returns the number of operations.
     pub fn count(&self) -> u64 {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).0
+        self.0.lock().0
     }
 
     /// Returns the bytes that were read from shards in all.
@@ -39,7 +40,7 @@ impl Steps {
 
     fn step(&self, what: &str) {
         let (number, hook) = {
-            let mut steps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut steps = self.0.lock();
             steps.0 += 1;
             (steps.0 - 1, steps.1.clone())
         };
@@ -201,26 +202,26 @@ struct GateState {
 impl Gate {
     /// Stops here until the gate is opened.
     pub fn stop(&self) {
-        let mut state = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.0.lock();
         state.reached = true;
         self.0.1.notify_all();
         while !state.open {
-            state = self.0.1.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.0.1.wait(state);
         }
     }
 
     /// Waits until a thread stops here, or until `over` returns true.
     pub fn wait_reached(&self, over: impl Fn() -> bool) {
-        let mut state = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.0.lock();
         while !state.reached && !over() {
             let pause = Duration::from_micros(200);
-            state = self.0.1.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.0.1.wait_timeout(state, pause).0;
         }
     }
 
     /// Lets all threads through, now and from now on.
     pub fn open(&self) {
-        self.0.0.lock().unwrap_or_else(PoisonError::into_inner).open = true;
+        self.0.0.lock().open = true;
         self.0.1.notify_all();
     }
 }

@@ -2,10 +2,11 @@
 
 use super::who::Asker;
 use crate::LogMedium;
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{Error, Result};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -66,14 +67,14 @@ impl Replica {
 
     fn is_left_alone(&self) -> bool {
         match self.trouble.try_lock().as_deref() {
-            Ok(Some(Alone::Until(over))) => !over.load(Ordering::Acquire),
-            Ok(Some(Alone::For(since))) => since.elapsed() < LEFT_ALONE,
-            Ok(None) | Err(_) => false,
+            Some(Some(Alone::Until(over))) => !over.load(Ordering::Acquire),
+            Some(Some(Alone::For(since))) => since.elapsed() < LEFT_ALONE,
+            Some(None) | None => false,
         }
     }
 
     fn leave_alone(&self, why: Alone) {
-        if let Ok(mut trouble) = self.trouble.try_lock() {
+        if let Some(mut trouble) = self.trouble.try_lock() {
             *trouble = Some(why);
         }
     }

@@ -3,9 +3,9 @@
 use super::{Bytes, ROUND_BITS, ReplicatedLog, SETTLED, at};
 use crate::LogMedium;
 use crate::log::replicas::ask::{Question, ask};
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{JobName, Result};
 use std::collections::HashMap;
-use std::sync::Mutex;
 
 /// The number up to which each replica surely has a job's records, durably. Uses `try_lock` only: a
 /// forked child may inherit the lock in use, and another check does no harm.
@@ -21,13 +21,13 @@ impl Caught {
     }
 
     fn of(&self, job: &JobName) -> Vec<u64> {
-        let upto = self.upto.try_lock().ok().and_then(|upto| upto.get(job).cloned());
+        let upto = self.upto.try_lock().and_then(|upto| upto.get(job).cloned());
         upto.unwrap_or_else(|| vec![0; self.replicas])
     }
 
     /// Notes that these replicas have the records up to this one.
     pub fn note(&self, job: &JobName, number: u64, replicas: impl IntoIterator<Item = usize>) {
-        let Ok(mut upto) = self.upto.try_lock() else { return };
+        let Some(mut upto) = self.upto.try_lock() else { return };
         let upto = upto.entry(job.clone()).or_insert_with(|| vec![0; self.replicas]);
         replicas.into_iter().for_each(|replica| upto[replica] = upto[replica].max(number));
     }

@@ -3,9 +3,9 @@
 use super::moving::seen_by;
 use super::*;
 use crate::{Append, ManifestLog, Previous, RecordLog};
+use outlive_types::sync::plain::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 type Records = BTreeMap<(JobName, u64), Vec<u8>>;
@@ -50,20 +50,20 @@ impl Disk {
     /// Changes the state, unless the process is dead.
     fn step<T>(&self, work: impl FnOnce(&mut State) -> T) -> Result<T> {
         self.check()?;
-        match &mut *self.steps.lock().unwrap() {
+        match &mut *self.steps.lock() {
             Some(0) => return Err(Error::retry("this process was killed")),
             Some(left) => *left -= 1,
             None => {}
         }
-        Ok(work(&mut self.state.lock().unwrap()))
+        Ok(work(&mut self.state.lock()))
     }
 
     fn state(&self) -> State {
-        self.state.lock().unwrap().clone()
+        self.state.lock().clone()
     }
 
     fn cut(&self) {
-        let mut state = self.state.lock().unwrap();
+        let mut state = self.state.lock();
         state.visible = state.durable.clone();
         if !state.is_seal_durable {
             state.sealed = None;
@@ -179,9 +179,9 @@ impl World {
 
     /// Runs a process that is killed after `steps` steps. Returns whether it was killed.
     fn process<T>(&self, steps: usize, work: impl FnOnce() -> Result<T>) -> bool {
-        *self.steps.lock().unwrap() = Some(steps);
+        *self.steps.lock() = Some(steps);
         let _ = work();
-        self.steps.lock().unwrap().take() == Some(0)
+        self.steps.lock().take() == Some(0)
     }
 
     fn cut(&self) {
@@ -369,8 +369,7 @@ fn no_number_is_given_away_in_a_gap_that_a_power_cut_leaves() {
             let is_back = |(bit, _): &(usize, _)| back >> bit & 1 == 1;
             left.extend(vanished.iter().cloned().enumerate().filter(is_back).map(|(_, it)| it));
             let numbers: Vec<u64> = left.keys().map(|(_, number)| *number).collect();
-            *disk.state.lock().unwrap() =
-                State { durable: left.clone(), visible: left, ..State::default() };
+            *disk.state.lock() = State { durable: left.clone(), visible: left, ..State::default() };
             for previous in 0..5 {
                 let meant = match previous {
                     0 => Previous::NONE,

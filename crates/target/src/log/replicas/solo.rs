@@ -10,9 +10,10 @@ use super::who::Asker;
 use super::{COPIED, note_removed, removed_before};
 use crate::log::{LogMedium, Put};
 use crate::{Lease, Lock, LockGuard};
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{JobName, Result};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 #[derive(Debug)]
 pub(super) struct Solo {
@@ -33,7 +34,7 @@ impl Solo {
     /// Whether a record that is found surely belongs to the log.
     fn is_sure(&self, job: &JobName, number: u64) -> bool {
         let copied = || self.copied.get().and_then(|copied| copied.get(job)).copied().unwrap_or(0);
-        let sure = self.sure.try_lock().ok().and_then(|sure| sure.get(job).copied());
+        let sure = self.sure.try_lock().and_then(|sure| sure.get(job).copied());
         sure.is_some_and(|upto| number <= upto && copied() < number)
     }
 
@@ -63,7 +64,7 @@ impl Solo {
     }
 
     fn note(&self, job: &JobName, number: u64) {
-        if let Ok(mut sure) = self.sure.try_lock() {
+        if let Some(mut sure) = self.sure.try_lock() {
             let upto = sure.entry(job.clone()).or_default();
             *upto = number.max(*upto);
         }

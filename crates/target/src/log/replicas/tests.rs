@@ -3,9 +3,10 @@
 use super::*;
 use crate::{Append, ManifestLog, MemoryMedium, Previous, RecordLog};
 use outlive_types::ErrorKind;
+use outlive_types::sync::plain::Mutex;
 use std::fmt;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Barrier, Mutex};
 
 /// A replica that can be away, and counts the calls to it.
 #[derive(Default)]
@@ -36,7 +37,7 @@ impl Shaky {
 
     fn write(&self) -> Result<()> {
         self.check()?;
-        let mut left = self.writes_left.lock().unwrap();
+        let mut left = self.writes_left.lock();
         match &mut *left {
             Some(0) => Err(Error::retry("this place takes nothing more")),
             Some(left) => {
@@ -62,7 +63,7 @@ impl LogMedium for Shaky {
     }
 
     fn get(&self, job: &JobName, number: u64) -> Result<Option<Vec<u8>>> {
-        let meanwhile = self.meanwhile.lock().unwrap().take();
+        let meanwhile = self.meanwhile.lock().take();
         meanwhile.into_iter().for_each(|work| work());
         self.check().and_then(|()| self.medium.get(job, number))
     }
@@ -271,12 +272,12 @@ fn the_place_that_is_asked_first_may_be_lost_half_way() {
         let log = world.log(asking);
         assert_eq!(append(&log, 0, b"1").unwrap(), Append::Done);
         for replica in &world.0[1..] {
-            *replica.writes_left.lock().unwrap() = Some(0);
+            *replica.writes_left.lock() = Some(0);
         }
         let error = append(&log, 1, b"ours").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Retry);
         for replica in &world.0 {
-            *replica.writes_left.lock().unwrap() = None;
+            *replica.writes_left.lock() = None;
         }
         world.away(&[0]);
         let others = world.log(asking);
@@ -380,9 +381,9 @@ fn a_place_whose_filling_was_cut_off_is_filled_later() {
             assert_eq!(append(&log, number, b"r").unwrap(), Append::Done);
         }
         world.away(&[]);
-        *world.0[0].writes_left.lock().unwrap() = Some(taken);
+        *world.0[0].writes_left.lock() = Some(taken);
         assert_eq!(append(&log, 5, b"r").unwrap(), Append::Done);
-        *world.0[0].writes_left.lock().unwrap() = None;
+        *world.0[0].writes_left.lock() = None;
         assert_eq!(append(&world.log(Asking::InTurn), 6, b"r").unwrap(), Append::Done);
         for number in 1..=6 {
             assert_ne!(world.rounds(0, number), [], "{number}, {taken} taken");
@@ -401,15 +402,15 @@ fn what_cannot_be_noted_as_removed_is_not_deleted() {
         assert_eq!(append(&log, number, b"r").unwrap(), Append::Done);
     }
     let (others, replicas) = (world.log(Asking::InTurn), world.0.clone());
-    *world.0[0].meanwhile.lock().unwrap() = Some(Box::new(move || {
+    *world.0[0].meanwhile.lock() = Some(Box::new(move || {
         assert_eq!(append(&others, 2, b"r").unwrap(), Append::Done);
         for replica in &replicas {
-            *replica.writes_left.lock().unwrap() = Some(0);
+            *replica.writes_left.lock() = Some(0);
         }
         others.remove_before(&job(), 3).unwrap_err();
     }));
     assert_eq!(log.numbers(&job()).unwrap(), [1, 2]);
-    assert!(world.0[0].meanwhile.lock().unwrap().is_none(), "or this tests nothing");
+    assert!(world.0[0].meanwhile.lock().is_none(), "or this tests nothing");
     assert_eq!(log.numbers(&job()).unwrap(), [1, 2, 3]);
 }
 
@@ -425,7 +426,7 @@ fn a_record_that_is_removed_while_places_are_asked_for_it_counts_as_removed() {
     let (others, met) = (Arc::new(world.log(Asking::InTurn)), Arc::new(Barrier::new(2)));
     for replica in &world.0[..2] {
         let (others, met) = (others.clone(), met.clone());
-        *replica.meanwhile.lock().unwrap() = Some(Box::new(move || {
+        *replica.meanwhile.lock() = Some(Box::new(move || {
             if met.wait().is_leader() {
                 assert_eq!(append(&*others, 1, b"r").unwrap(), Append::Done);
                 others.remove_before(&job(), 2).unwrap();

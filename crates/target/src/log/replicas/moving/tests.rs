@@ -6,9 +6,9 @@ use crate::log::replicas::Movable;
 use crate::log::replicas::who::Who;
 use crate::{Append, ManifestLog, MemoryMedium, Previous, Put, RecordLog};
 use outlive_types::ErrorKind;
+use outlive_types::sync::plain::Mutex;
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A replica that counts only when it is open, and may be away, or allow only a number of writes.
@@ -44,7 +44,7 @@ impl Shaky {
     fn write(&self) -> Result<()> {
         self.check()?;
         self.writes.fetch_add(1, Ordering::Relaxed);
-        match &mut *self.writes_left.lock().unwrap() {
+        match &mut *self.writes_left.lock() {
             Some(0) => Err(Error::retry("whoever writes here was killed")),
             Some(left) => {
                 *left -= 1;
@@ -61,7 +61,7 @@ impl LogMedium for Shaky {
     }
 
     fn jobs(&self) -> Result<Vec<JobName>> {
-        let meanwhile = self.meanwhile.lock().unwrap().take();
+        let meanwhile = self.meanwhile.lock().take();
         meanwhile.into_iter().for_each(|work| work());
         self.check().and_then(|()| self.medium.jobs())
     }
@@ -79,7 +79,7 @@ impl LogMedium for Shaky {
     }
 
     fn put_new(&self, job: &JobName, number: u64, record: &[u8]) -> Result<Put> {
-        let meanwhile = self.before_put.lock().unwrap().take();
+        let meanwhile = self.before_put.lock().take();
         meanwhile.into_iter().for_each(|work| work());
         self.write().and_then(|()| self.medium.put_new(job, number, record))
     }
@@ -202,12 +202,12 @@ impl World {
             })
         };
         let set: Set = (0..count).map(|_| replica(name == "first")).collect();
-        self.sets.lock().unwrap().insert(name.to_owned(), set.clone());
+        self.sets.lock().insert(name.to_owned(), set.clone());
         set
     }
 
     fn set(&self, name: &[u8]) -> Set {
-        self.sets.lock().unwrap()[std::str::from_utf8(name).unwrap()].clone()
+        self.sets.lock()[std::str::from_utf8(name).unwrap()].clone()
     }
 
     fn finish(&self, old: &Set, successor: &[u8], asking: Asking) -> Result<Set> {
@@ -229,7 +229,7 @@ impl World {
     fn log(&self, from: &Set, asking: Asking) -> RecordLog<Movable> {
         let (world, now) = (self.clone(), Mutex::new(from.clone()));
         let follow = move |successor: &[u8]| {
-            let mut now = now.lock().unwrap();
+            let mut now = now.lock();
             *now = world.finish(&now, successor, asking)?;
             Ok(media(&now))
         };
@@ -322,9 +322,9 @@ fn a_mover_may_be_killed_at_any_step() {
             world.with("second", to);
             let log = world.log(&first, Asking::InTurn);
             (0..3).for_each(|n| assert_eq!(append(&log, n, &record(n + 1)).unwrap(), Append::Done));
-            *world.writes_left.lock().unwrap() = Some(step);
+            *world.writes_left.lock() = Some(step);
             let moved = world.moved(&first, "second", Asking::InTurn);
-            *world.writes_left.lock().unwrap() = None;
+            *world.writes_left.lock() = None;
             if again {
                 let again = world.moved(&first, "second", Asking::InTurn).unwrap();
                 assert_eq!(again, b"second");
@@ -353,9 +353,9 @@ fn two_movers_agree() {
         world.with("other", 1);
         let log = world.log(&first, Asking::InTurn);
         assert_eq!(append(&log, 0, &record(1)).unwrap(), Append::Done);
-        *world.writes_left.lock().unwrap() = Some(step);
+        *world.writes_left.lock() = Some(step);
         let one = world.moved(&first, "second", Asking::InTurn);
-        *world.writes_left.lock().unwrap() = None;
+        *world.writes_left.lock() = None;
         let other = world.moved(&first, "other", Asking::InTurn).unwrap();
         if one.is_ok() || step > 3 {
             assert_eq!(other, b"second", "{step}");
@@ -479,11 +479,11 @@ fn a_record_that_is_put_behind_a_seal_is_put_once_more() {
         let log = world.log(&first, Asking::InTurn);
         assert_eq!(append(&log, 0, &record(1)).unwrap(), Append::Done);
         let (others, old) = (world.clone(), first.clone());
-        *first[0].before_put.lock().unwrap() = Some(Box::new(move || {
+        *first[0].before_put.lock() = Some(Box::new(move || {
             others.moved(&old, "second", Asking::InTurn).unwrap();
         }));
         assert_eq!(append(&log, 1, &record(2)).unwrap(), Append::Done);
-        assert!(first[0].before_put.lock().unwrap().is_none(), "or this tests nothing");
+        assert!(first[0].before_put.lock().is_none(), "or this tests nothing");
         holds(&log, 1..=2);
         holds(&world.log(&first, Asking::InTurn), 1..=2);
     }
@@ -571,7 +571,7 @@ fn who_is_overtaken_by_the_end_of_a_move_finds_the_log() {
         log.remove_before(&job(), 2).unwrap();
         succeed(&media(&first), Asking::InTurn, b"second").unwrap();
         let (others, old) = (world.clone(), first.clone());
-        *first[0].meanwhile.lock().unwrap() = Some(Box::new(move || {
+        *first[0].meanwhile.lock() = Some(Box::new(move || {
             others.moved(&old, "second", Asking::InTurn).unwrap();
             forget(&media(&old), Asking::InTurn, b"second").unwrap();
             // By a mover that still fills these replicas, to which the log had been moved before.
@@ -581,7 +581,7 @@ fn who_is_overtaken_by_the_end_of_a_move_finds_the_log() {
             true => world.finish(&first, b"second", Asking::InTurn).map(drop),
             false => move_to(&media(&first), Asking::InTurn, b"second", &sees_nothing).map(drop),
         };
-        assert!(first[0].meanwhile.lock().unwrap().is_none(), "or this tests nothing");
+        assert!(first[0].meanwhile.lock().is_none(), "or this tests nothing");
         match sees_it {
             true => moved.unwrap(),
             false => assert_eq!(moved.unwrap_err().kind(), ErrorKind::Retry),
