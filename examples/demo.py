@@ -420,7 +420,7 @@ def demo(args: argparse.Namespace) -> None:
     if free_bytes < needed_bytes:
         raise DemoError(
             f"{work} has {free_bytes / MIB:.0f} MiB free, and the demo may take "
-            f"{needed_bytes / MIB:.0f} MiB: choose another place with --dir, or a smaller --size"
+            f"{needed_bytes / MIB:.0f} MiB: choose another location with --dir, or a smaller --size"
         )
     common = ["--size", str(args.size), "--steps", str(args.steps)]
 

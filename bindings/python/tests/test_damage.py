@@ -151,7 +151,7 @@ def test_packs_that_a_scratch_file_system_has_purged_are_stored_anew(
                 job.save(state, force=True, wait=True)
             if told:
                 break
-            told = "stores everything anew" in caplog.text
+            told = "stores everything again" in caplog.text
     assert told
     last = state["step"]
     job.close()

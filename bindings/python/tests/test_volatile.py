@@ -55,7 +55,7 @@ def test_a_program_goes_on_when_memory_was_lost(
     # While the program runs, which saves the same again.
     shutil.rmtree(memory / "ckpt")
     assert job.save({"x": numbers(2)}, wait=True).epoch == 3
-    assert "made anew as target 3" in caplog.text
+    assert "recreated as target 3" in caplog.text
     assert "checkpoints 2; the newest that is left is" in caplog.text
     assert job.restore(epoch=3)["x"].tobytes() == numbers(2).tobytes()
     assert job.restore(epoch=1)["x"].tobytes() == numbers(1).tobytes()

@@ -1,18 +1,14 @@
 //! The command line's commands and options.
 
-mod bench;
 mod files;
 mod maintenance;
 
-pub use bench::{
-    BenchChurnArgs, BenchCommand, BenchFreezeArgs, BenchIoArgs, BenchLazyArgs, BenchMemoryArgs,
-    BenchPlanArgs, BenchSaveArgs, BenchSteadyArgs, BenchTrackArgs,
-};
 pub use files::{GetArgs, PutArgs};
 pub use maintenance::{
     CollectArgs, CopyArgs, DiffArgs, DuArgs, GcArgs, NoteArgs, PruneArgs, ScrubArgs,
 };
 
+use crate::numbers::{between, percent, size};
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use outlive_pool::{Erasure, Tier, Writes};
 use outlive_types::EpochName;
@@ -82,9 +78,6 @@ pub enum Command {
     /// Read all packs, rewrite damaged copies, and record lost data, so that no new checkpoint
     /// relies on it
     Scrub(ScrubArgs),
-    /// Measure this machine's storage, bare and with outlive on it
-    #[command(subcommand)]
-    Bench(BenchCommand),
 }
 
 impl Command {
@@ -367,22 +360,6 @@ pub struct ExportArgs {
     pub dry_run: bool,
 }
 
-/// Parses a size: a number, perhaps followed by KiB, MiB, GiB or their first letters.
-pub fn size(text: &str) -> Result<u64, String> {
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at(digits);
-    let shift = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kib" => 10,
-        "m" | "mib" => 20,
-        "g" | "gib" => 30,
-        _ => return Err("give a number of bytes, or a number with KiB, MiB or GiB".to_owned()),
-    };
-    let number: u64 =
-        number.parse().map_err(|_| "a size must begin with a whole number".to_owned())?;
-    number.checked_mul(1 << shift).ok_or_else(|| "the size is too large".to_owned())
-}
-
 /// Parses bytes a second. With a rate of 0 the work would never end.
 fn bytes_per_s(text: &str) -> Result<u64, String> {
     match size(text)? {
@@ -414,31 +391,8 @@ fn tier(text: &str) -> Result<Tier, String> {
     }
 }
 
-fn between(text: &str, least: f64, most: f64) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(number) if (least..=most).contains(&number) => Ok(number),
-        _ => Err(format!("give a number from {least} to {most}")),
-    }
-}
-
-fn gib(text: &str) -> Result<f64, String> {
-    between(text, 1.0 / 1024.0, 65_536.0)
-}
-
-fn percent(text: &str) -> Result<f64, String> {
-    between(text.trim_end_matches('%'), 0.001, 100.0)
-}
-
 fn percent_or_none(text: &str) -> Result<f64, String> {
     between(text.trim_end_matches('%'), 0.0, 100.0)
-}
-
-fn minutes(text: &str) -> Result<f64, String> {
-    between(text, 0.01, 1e6)
-}
-
-fn rate(text: &str) -> Result<f64, String> {
-    between(text, 0.01, 1000.0)
 }
 
 #[cfg(test)]
@@ -476,22 +430,6 @@ mod tests {
             let refused = with("0").unwrap_err().to_string();
             assert!(refused.contains("leave the option out"), "{refused}");
             assert!(with("0MiB").is_err(), "{words:?}");
-        }
-    }
-
-    #[test]
-    fn sizes_have_units() {
-        for (text, bytes) in [
-            ("4096", 4096),
-            ("64KiB", 65_536),
-            ("4MiB", 4 << 20),
-            ("1g", 1 << 30),
-            ("2 M", 2 << 20),
-        ] {
-            assert_eq!(size(text), Ok(bytes), "{text}");
-        }
-        for text in ["", "MiB", "-1", "4MB", "1.5MiB", "99999999999GiB"] {
-            assert!(size(text).is_err(), "{text}");
         }
     }
 }

@@ -4,7 +4,6 @@
 //! for programs, and [`run`] prints one of them. The Python wheel calls [`run`], too.
 
 mod args;
-mod bench;
 mod chosen;
 mod collect;
 mod copy;
@@ -19,9 +18,10 @@ mod ls;
 mod move_log;
 mod note;
 mod npy;
+pub mod numbers;
 mod other_names;
-mod output;
-mod plot;
+pub mod output;
+pub mod plot;
 mod pool;
 mod probe;
 mod put;
@@ -51,26 +51,47 @@ use std::sync::Arc;
 /// Exit code when damage was found, as for an error of kind `Damaged`.
 const EXIT_DAMAGED: i32 = 3;
 /// Exit code for an interruption by Ctrl-C, as of a shell for SIGINT.
-const EXIT_INTERRUPTED: i32 = 130;
+pub const EXIT_INTERRUPTED: i32 = 130;
 /// Exit code for a file of which a pipe took only a part, as of a shell for SIGPIPE.
 const EXIT_CUT: i32 = 141;
 /// Exit code if files are missing or doubtful, and everything else succeeded.
 const EXIT_INCOMPLETE: i32 = 7;
+
+/// A program's command line: `outlive` and `outlive-bench` have one each.
+pub trait CommandLine: Parser {
+    /// Whether the answer is printed as one JSON value.
+    fn json(&self) -> bool;
+
+    /// Whether standard output takes the content of a file, and nothing else.
+    fn gives_content(&self) -> bool {
+        false
+    }
+
+    /// Executes the command. `words` are those of the command line.
+    ///
+    /// # Errors
+    /// Those of the command.
+    fn execute(self, words: &[OsString]) -> Result<Answer>;
+}
+
+/// Runs the command line `args` of `outlive`: see [`run_as`].
+pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
+    run_as::<Args>(args)
+}
 
 /// Runs the command line `args`, which begins with the program's name. Returns the exit code:
 ///
 /// - 0 done, 1 a fault of outlive, 2 an impossible request, 3 damage, 4 no space, 5 fenced
 /// - 6 try again, 7 done except for files that are named, 130 interrupted, 141 a pipe closed too
 ///   early
-pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
+pub fn run_as<A: CommandLine>(args: impl IntoIterator<Item = OsString>) -> i32 {
     let words: Vec<OsString> = args.into_iter().collect();
-    let args = match Args::try_parse_from(&words) {
+    let args = match A::try_parse_from(&words) {
         Ok(args) => args,
         Err(error) => return say_usage(&error, &words),
     };
-    let json = args.json;
-    let gives_content = args.command.gives_content();
-    match execute(args.command, &words) {
+    let (json, gives_content) = (args.json(), args.gives_content());
+    match args.execute(&words) {
         Ok(answer) => {
             let printed = match json {
                 // The output is already on standard output; nothing else is printed.
@@ -108,7 +129,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
 fn say_usage(error: &clap::Error, words: &[OsString]) -> i32 {
     let has = |word: &str| words.iter().take_while(|w| *w != "--").any(|w| w == word);
     let unknown = error.get(ContextKind::InvalidSubcommand).map(ToString::to_string);
-    // A subcommand of `pool` or `bench` is the second word.
+    // A subcommand of `pool` is the second word.
     let first = words.iter().skip(1).find(|word| !word.as_encoded_bytes().starts_with(b"-"));
     let other = unknown
         .filter(|unknown| first.is_some_and(|first| **first == **unknown))
@@ -143,38 +164,47 @@ fn stdout_error(error: &io::Error) -> Error {
     Error::io_named("writing to", Path::new("standard output"), error)
 }
 
-fn execute(command: Command, words: &[OsString]) -> Result<Answer> {
-    let reporter = Arc::new(Reporter::default());
-    let answer = match command {
-        Command::Pool(PoolCommand::Init(args)) => pool::init(&args, &reporter),
-        Command::Pool(PoolCommand::Add(args)) => targets::add(&args, &reporter),
-        Command::Pool(PoolCommand::Drain(args)) => targets::drain(&args, &reporter),
-        Command::Pool(PoolCommand::Remove(args)) => targets::remove(&args, &reporter),
-        Command::Pool(PoolCommand::Release(args)) => targets::release(&args, &reporter),
-        Command::Pool(PoolCommand::Replace(args)) => targets::replace(&args, &reporter),
-        Command::Pool(PoolCommand::MoveLog(args)) => move_log::move_log(&args, &reporter),
-        Command::Pool(PoolCommand::Repair(args)) => repair::repair(&args, &reporter),
-        Command::Pool(PoolCommand::Fill(args)) => fill::fill(&args, &reporter),
-        Command::Pool(PoolCommand::Trim(args)) => trim::trim(&args, &reporter),
-        Command::Pool(PoolCommand::Status(args)) => pool::status(&args, &reporter),
-        Command::Pool(PoolCommand::Probe) => probe::probe(),
-        Command::Ls(args) => ls::ls(&args, &reporter),
-        Command::Show(args) => show::show(&args, &reporter),
-        Command::Verify(args) => verify::verify(&args, &reporter),
-        Command::Export(args) => export::export(&args, &reporter),
-        Command::Put(args) => put::put(&args, &reporter),
-        Command::Get(args) => get::get(&args, &reporter),
-        Command::Note(args) => note::note(&args, &reporter),
-        Command::Prune(args) => collect::prune(&args, &reporter),
-        Command::Gc(args) => collect::gc(&args, &reporter),
-        Command::Du(args) => du::du(&args, &reporter),
-        Command::Diff(args) => diff::diff(&args, &reporter),
-        Command::Copy(args) => copy::copy(&args, &reporter),
-        Command::Scrub(args) => scrub::scrub(&args, &reporter),
-        Command::Bench(command) => bench::bench(command, words, &reporter),
-    };
-    reporter.finish();
-    answer
+impl CommandLine for Args {
+    fn json(&self) -> bool {
+        self.json
+    }
+
+    fn gives_content(&self) -> bool {
+        self.command.gives_content()
+    }
+
+    fn execute(self, _words: &[OsString]) -> Result<Answer> {
+        let reporter = Arc::new(Reporter::default());
+        let answer = match self.command {
+            Command::Pool(PoolCommand::Init(args)) => pool::init(&args, &reporter),
+            Command::Pool(PoolCommand::Add(args)) => targets::add(&args, &reporter),
+            Command::Pool(PoolCommand::Drain(args)) => targets::drain(&args, &reporter),
+            Command::Pool(PoolCommand::Remove(args)) => targets::remove(&args, &reporter),
+            Command::Pool(PoolCommand::Release(args)) => targets::release(&args, &reporter),
+            Command::Pool(PoolCommand::Replace(args)) => targets::replace(&args, &reporter),
+            Command::Pool(PoolCommand::MoveLog(args)) => move_log::move_log(&args, &reporter),
+            Command::Pool(PoolCommand::Repair(args)) => repair::repair(&args, &reporter),
+            Command::Pool(PoolCommand::Fill(args)) => fill::fill(&args, &reporter),
+            Command::Pool(PoolCommand::Trim(args)) => trim::trim(&args, &reporter),
+            Command::Pool(PoolCommand::Status(args)) => pool::status(&args, &reporter),
+            Command::Pool(PoolCommand::Probe) => probe::probe(),
+            Command::Ls(args) => ls::ls(&args, &reporter),
+            Command::Show(args) => show::show(&args, &reporter),
+            Command::Verify(args) => verify::verify(&args, &reporter),
+            Command::Export(args) => export::export(&args, &reporter),
+            Command::Put(args) => put::put(&args, &reporter),
+            Command::Get(args) => get::get(&args, &reporter),
+            Command::Note(args) => note::note(&args, &reporter),
+            Command::Prune(args) => collect::prune(&args, &reporter),
+            Command::Gc(args) => collect::gc(&args, &reporter),
+            Command::Du(args) => du::du(&args, &reporter),
+            Command::Diff(args) => diff::diff(&args, &reporter),
+            Command::Copy(args) => copy::copy(&args, &reporter),
+            Command::Scrub(args) => scrub::scrub(&args, &reporter),
+        };
+        reporter.finish();
+        answer
+    }
 }
 
 /// Returns the exit code for the caller's next step.

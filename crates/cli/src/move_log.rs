@@ -19,7 +19,7 @@ pub fn move_log(args: &MoveLogArgs, reporter: &Arc<Reporter>) -> Result<Answer> 
         false => format!(
             "The log was moved to {names}. Programs that are open follow it.\n\
              Copies of pool.toml on other hosts need the same [log]. Until they have it, keep log/.pool.toml in \
-             the old places.\n"
+             the old replicas.\n"
         ),
     };
     let mut code = 0;

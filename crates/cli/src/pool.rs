@@ -161,10 +161,10 @@ fn volatile_text(pool: &Pool, args: &InitArgs) -> String {
     let host = shown(host.unwrap_or("this host"));
     let (all, left) = match (args.slow.is_empty(), args.target.is_empty()) {
         (false, _) => (
-            "What is not on the slow targets by then",
+            "Data that is not on the slow targets by then",
             "The checkpoints that are whole there are left",
         ),
-        (true, false) => ("What is there", "What the other targets hold is left"),
+        (true, false) => ("Data there", "Data of the other targets is left"),
         (true, true) => ("Every checkpoint", "Add a slow target, or copy what must not be lost"),
     };
     let left = match pool.is_log_in_memory() {
@@ -175,8 +175,7 @@ fn volatile_text(pool: &Pool, args: &InitArgs) -> String {
         }
     };
     format!(
-        "It is in the memory of {host}, and only programs there can save. {all} is LOST when {host} is started \
-         anew. {left}.\n"
+        "It is in the memory of {host}, and only programs there can save. {all} is LOST when {host} restarts. {left}.\n"
     )
 }
 
@@ -242,7 +241,7 @@ fn log_text(pool: &Pool, places: &[(String, Option<Error>)]) -> String {
         return format!("log: {}\n", shown(&pool.log().describe()));
     }
     let many = places.len() / 2;
-    let mut text = format!("log: {} places, of which {many} may be lost\n", places.len());
+    let mut text = format!("log: {} replicas, of which {many} may be lost\n", places.len());
     for (number, (place, away)) in (1..).zip(places) {
         let _ = match away {
             None => writeln!(text, "  {number}  {}", shown(place)),

@@ -47,7 +47,7 @@ pub fn done_text(pool: &Pool, report: &RepairReport) -> String {
     }
     if *shards > 0 {
         let shards = count(*shards, "shard");
-        let _ = writeln!(text, "{shards} of {} written anew.", bytes(*written_bytes));
+        let _ = writeln!(text, "{shards} of {} rewritten.", bytes(*written_bytes));
     }
     if *surplus > 0 {
         let copies = if *surplus == 1 { "copy" } else { "copies" };

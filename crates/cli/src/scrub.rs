@@ -48,15 +48,15 @@ fn text(pool: &Pool, args: &ScrubArgs, report: &ScrubReport) -> String {
     if faults > 0 {
         let _ = writeln!(
             text,
-            "{} missing, damaged or away; redundancy makes up for them; {} written anew",
+            "{} missing, damaged or away; redundancy makes up for them; {} rewritten",
             count(faults, "shard"),
             report.repaired
         );
     }
-    for (pack, why) in &report.unmended {
-        let _ = writeln!(text, "  NOT MENDED pack {pack}: {}", shown(why.message()));
+    for (pack, why) in &report.unrepaired {
+        let _ = writeln!(text, "  NOT REPAIRED pack {pack}: {}", shown(why.message()));
     }
-    if !report.unmended.is_empty() {
+    if !report.unrepaired.is_empty() {
         let scrub = pool.command("scrub", &[]);
         let _ = writeln!(
             text,
@@ -88,8 +88,8 @@ fn text(pool: &Pool, args: &ScrubArgs, report: &ScrubReport) -> String {
     }
     if !heal.incomplete.is_empty() {
         text.push_str(
-            "Something that these need is lost; restores pass over them. What is left of one comes \
-             out with `outlive export --only` or, of files, with `outlive get`.\n",
+            "They need data that is lost; restores pass over them. Take out the rest with \
+             `outlive export --only` or, for files, with `outlive get`.\n",
         );
     }
     if report.is_whole() {
@@ -143,7 +143,7 @@ fn json_of(args: &ScrubArgs, report: &ScrubReport) -> Value {
         read_bytes,
         degraded,
         repaired,
-        unmended,
+        unrepaired,
         copies,
         damaged,
         heal,
@@ -169,7 +169,7 @@ fn json_of(args: &ScrubArgs, report: &ScrubReport) -> Value {
         })).collect::<Vec<_>>(),
         "degraded": degraded.iter().map(fault).collect::<Vec<_>>(),
         "slow_copies": copies.iter().map(fault).collect::<Vec<_>>(),
-        "unmended": unmended.iter().map(|(pack, why)| json!({
+        "unrepaired": unrepaired.iter().map(|(pack, why)| json!({
             "pack": pack.to_string(),
             "message": why.message(),
         })).collect::<Vec<_>>(),

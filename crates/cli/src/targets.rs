@@ -122,7 +122,7 @@ fn lost_hint(pool: &Pool) -> String {
     match pool.has_redundancy() {
         true => format!("Should it come back with what it had: `{add}` takes it in again.\n"),
         false => format!(
-            "What was on it is lost: `{}` says which checkpoints needed it. Should it come back: `{add}`.\n",
+            "Its data is lost: `{}` says which checkpoints needed it. Should it come back: `{add}`.\n",
             pool.command("scrub", &[])
         ),
     }

@@ -204,12 +204,12 @@ fn answer(
         if !shards.faults.is_empty() && whole_jobs {
             advice.push(match (only, epoch) {
                 (None, None) => format!(
-                    "No checkpoint reads the damaged bytes of these packs today. Run `{}`: it writes anew what others \
+                    "No checkpoint reads the damaged bytes of these packs today. Run `{}`: it rewrites what others \
                      make up for, and says what no checkpoint needs.",
                     pool.command("scrub", &[])
                 ),
                 _ => format!(
-                    "What was checked does not read the damaged bytes of these packs, but other \
+                    "The checkpoints checked here do not read the damaged bytes of these packs, but other \
                      checkpoints may: run `{}`.",
                     pool.command("verify", &[])
                 ),
@@ -262,7 +262,7 @@ fn job_text(job: &JobCheck, text: &mut String) {
         let _ = writeln!(text, "  DAMAGED checkpoint {epoch}: {first}");
         let more = of_it.count() as u64;
         if more > 0 {
-            let _ = writeln!(text, "          and {}", count(more, "more place"));
+            let _ = writeln!(text, "          and {}", count(more, "more location"));
         }
     }
     for epoch in &job.cleared {

@@ -155,7 +155,7 @@ fn meaning(code: u32, message: &str) -> (ErrorKind, Next, &'static str) {
              member; then run `etcdctl alarm disarm`",
         ),
         _ if says("corrupt cluster") => {
-            invalid(": members of the cluster differ; whoever runs it must repair it")
+            invalid(": members of the cluster differ; repair the cluster")
         }
         _ if says("authentication failed") => {
             invalid(": correct the user and the password (ETCDCTL_USER, ETCDCTL_PASSWORD)")

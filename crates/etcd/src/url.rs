@@ -36,7 +36,7 @@ impl EtcdUrl {
     pub fn parse(text: &str) -> Result<EtcdUrl> {
         let wrong = |what: String| {
             Error::invalid(format!(
-                "{text:?} is not a place in etcd: {what}; write it as \
+                "{text:?} is no location in etcd: {what}; write it as \
                  \"etcd://HOST:PORT,HOST:PORT/PREFIX\", or with \"etcds://\" for TLS"
             ))
         };

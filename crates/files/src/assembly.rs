@@ -294,7 +294,7 @@ impl<'m, 'a> Assembly<'m, 'a> {
         let read = |pieces: &[Piece]| parent.read(pieces);
         let read = recipes_below(&read, recipe, &mut learn);
         if let Err(error) = read {
-            self.putter.pool.warn(format!("recipes are stored anew: {error}"));
+            self.putter.pool.warn(format!("recipes are stored again: {error}"));
         }
     }
 

@@ -152,7 +152,7 @@ impl<'a> Planner<'a> {
                     Err(error) => {
                         self.pool.warn(format!(
                             "the listing of epoch {} cannot be read to its end, so files are read \
-                             anew: {error}",
+                             again: {error}",
                             self.plan.parent
                         ));
                         self.before = None;

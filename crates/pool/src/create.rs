@@ -57,7 +57,7 @@ pub fn create(dir: &Path, mut config: PoolConfig, env: Environment) -> Result<Po
         let location = as_if_made(&root, log.clone()).real();
         if location.is_some() && locations.contains(&location) {
             return Err(Error::invalid(format!(
-                "{log} is named twice as a place of the log: name each place once"
+                "{log} is named twice as a log replica: name each location once"
             )));
         }
         locations.push(location);
@@ -84,7 +84,7 @@ pub fn create(dir: &Path, mut config: PoolConfig, env: Environment) -> Result<Po
         let location = target.real();
         if location.is_some() && locations.contains(&location) {
             return Err(Error::invalid(format!(
-                "{target} is named twice as a target: name each place once"
+                "{target} is named twice as a target: name each location once"
             )));
         }
         locations.push(location);
@@ -92,7 +92,7 @@ pub fn create(dir: &Path, mut config: PoolConfig, env: Environment) -> Result<Po
     if !write_descriptor(&paths, config, &*env.rng)? {
         return Err(Error::invalid(format!(
             "another program has just made a pool in {root}, so this command has made none; delete the markers that it \
-             has left in its places of the log and its targets ({MARKER}, {TARGET_MARKER})"
+             has left in its log replicas and its targets ({MARKER}, {TARGET_MARKER})"
         )));
     }
     open(dir, env)
@@ -185,14 +185,14 @@ fn open_if(
     }
     if moved {
         pool.warn(format!(
-            "the log was moved to {}: so that the old places can go, set [log] to that, and to number = {}, in {}",
+            "the log was moved to {}: so that the old replicas can go, set [log] to that, and to number = {}, in {}",
             then.describe(),
             then.number,
             pool.paths().map_or_else(String::new, PoolPaths::descriptor)
         ));
     }
     for away in away {
-        pool.warn(format!("the log does without a place: {}", away.message()));
+        pool.warn(format!("the log does without a replica: {}", away.message()));
     }
     for away in pool.targets().members().iter().filter_map(Member::away) {
         pool.warn(format!("the pool does without a target: {}", away.message()));
@@ -237,9 +237,9 @@ fn another_log(location: &Location, made: &Marker) -> Error {
     let log = made.log.as_ref().map_or_else(Vec::new, LogConfig::all);
     let there: Vec<String> = log.into_iter().map(|location| format!("--log {location}")).collect();
     Error::invalid(format!(
-        "{location} holds the beginning of a pool whose log is {}: give the same places, in that order, or name \
+        "{location} holds the beginning of a pool whose log is {}: give the same replicas, in that order, or name \
          other ones",
-        if there.is_empty() { "in one place".to_owned() } else { there.join(" ") }
+        if there.is_empty() { "in one replica".to_owned() } else { there.join(" ") }
     ))
 }
 

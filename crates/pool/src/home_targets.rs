@@ -321,6 +321,6 @@ fn in_memory(error: Error) -> Error {
     if error.kind() != ErrorKind::Damaged {
         return error;
     }
-    let what = "it is in memory: if all of it is lost, the next program that restores or saves makes it anew";
+    let what = "it is in memory: if all of it is lost, the next program that restores or saves recreates it";
     Error::damaged(format!("{} ({what})", error.message()))
 }

@@ -25,7 +25,7 @@ pub fn check_outside(path: &Path) -> Result<()> {
     match pool_around(path) {
         None => Ok(()),
         Some(pool) => Err(Error::invalid(format!(
-            "{} belongs to the pool {}: choose a place outside of it",
+            "{} belongs to the pool {}: choose a location outside of it",
             path.display(),
             pool.display()
         ))),
@@ -67,18 +67,18 @@ pub(crate) fn refuse_used(paths: &PoolPaths, target: &Location) -> Result<()> {
         || paths.log().at.iter().any(|log| target.is_within(log, &PARTS))
     {
         return Err(Error::invalid(format!(
-            "{target} is within the `log` or `packs` of the pool itself: name another place as the target"
+            "{target} is within the `log` or `packs` of the pool itself: name another location as the target"
         )));
     }
     let not_empty = || {
         Err(Error::invalid(format!(
-            "{} is not empty: name another place as the target",
+            "{} is not empty: name another location as the target",
             target.name("packs")
         )))
     };
     match target {
         Location::Directory(dir) if dir.is_file() => Err(Error::invalid(format!(
-            "{target} is a file, not a directory: name another place as the target"
+            "{target} is a file, not a directory: name another location as the target"
         ))),
         Location::Directory(dir) if holds_something(&dir.join("packs"))? => not_empty(),
         Location::Directory(dir) => check_outside(dir),
@@ -100,7 +100,7 @@ pub(crate) fn check_outside_prefixes(location: &S3Url) -> Result<()> {
         for text in [TARGET_MARKER, MARKER, DESCRIPTOR, COPY] {
             if owner.has(text)? {
                 return Err(Error::invalid(format!(
-                    "{location} belongs to a pool ({} is there): name another place",
+                    "{location} belongs to a pool ({} is there): name another location",
                     owner.name(text)
                 )));
             }
@@ -123,7 +123,7 @@ pub(crate) fn refuse_used_log(log: &Location, config: &PoolConfig) -> Result<()>
     }
     if is_used || log.has(MARKER)? {
         return Err(Error::invalid(format!(
-            "{log} holds the log of a pool already: name another place for this one's, or, to use that \
+            "{log} holds the log of a pool already: name another location for this one's, or, to use that \
              pool, copy its {DESCRIPTOR}"
         )));
     }
@@ -141,7 +141,7 @@ pub(crate) fn check_log_replica(log: &Location) -> Result<()> {
     location.check()?;
     location.open_medium()?.check_conditional_put().map_err(|error| match error.kind() {
         outlive_types::ErrorKind::Invalid => error.context(format!(
-            "{log} cannot keep a pool's log, only its packs: give the log another place with --log"
+            "{log} cannot keep a pool's log, only its packs: give the log another location with --log"
         )),
         _ => error,
     })

@@ -131,7 +131,7 @@ fn new_set(
     replicas: &[String],
 ) -> Result<LogConfiguration> {
     let config = LogConfig::numbered(replicas, old.number + 1)
-        .ok_or_else(|| Error::invalid("name the places that the log is to be moved to"))?;
+        .ok_or_else(|| Error::invalid("name the replicas that the log is to be moved to"))?;
     config.check()?;
     let new = LogConfiguration::of(&paths.root, Some(&config))?;
     for (number, replica) in new.named.iter().enumerate() {
@@ -139,7 +139,7 @@ fn new_set(
             other.is_same(replica) || other.real().is_some() && other.real() == replica.real()
         }) {
             return Err(Error::invalid(format!(
-                "{replica} is named twice as a place of the log: name each place once"
+                "{replica} is named twice as a log replica: name each location once"
             )));
         }
     }
@@ -176,7 +176,7 @@ fn prepare_replica(
 ) -> Result<()> {
     if let Some(dir) = named.as_directory().filter(|dir| dir.exists() && !dir.is_dir()) {
         return Err(Error::invalid(format!(
-            "{} is a file, not a directory: name another place for the log",
+            "{} is a file, not a directory: name another location for the log",
             dir.display()
         )));
     }
@@ -184,7 +184,7 @@ fn prepare_replica(
     let own = paths.log().at.iter().chain([&paths.root]);
     if let Some(own) = own.into_iter().find(|own| named.is_within(own, &["log", "packs"])) {
         return Err(Error::invalid(format!(
-            "{named} is within the `log` or `packs` of the pool itself ({own}): choose a place outside of it"
+            "{named} is within the `log` or `packs` of the pool itself ({own}): choose a location outside of it"
         )));
     }
     let mut is_ours = named.is_same(&paths.root);
@@ -201,7 +201,7 @@ fn prepare_replica(
     if at.has(MARKER)? || !at.open_medium()?.jobs()?.is_empty() {
         return Err(Error::invalid(format!(
             "{at} holds records already, and the log of this pool was never there: move them away, or name \
-             another place"
+             another location"
         )));
     }
     check_log_replica(at)?;
@@ -234,7 +234,7 @@ fn refuse_foreign(format: &FormatConfig, replica: &Location, marker: &str) -> Re
     match owner == format.pool_id {
         true => Ok(true),
         false => Err(Error::invalid(format!(
-            "{replica} belongs to another pool ({name} says {owner}): name another place for the log"
+            "{replica} belongs to another pool ({name} says {owner}): name another location for the log"
         ))),
     }
 }

@@ -53,12 +53,12 @@ pub(crate) fn check_log(paths: &PoolPaths, format: &FormatConfig) -> Result<(Mar
     if away.len() > set.at.len() / 2 {
         let why: Vec<&str> = away.iter().map(Error::message).collect();
         return Err(Error::retry(format!(
-            "of the {} places of the log less than a majority are there, so nothing is read or written: {}",
+            "of the {} log replicas fewer than a majority are there, so nothing is read or written: {}",
             set.at.len(),
             why.join("; ")
         )));
     }
-    let marker = marker.ok_or_else(|| Error::bug("a log without places"))?;
+    let marker = marker.ok_or_else(|| Error::bug("a log without replicas"))?;
     Ok((marker, away))
 }
 
@@ -75,8 +75,8 @@ pub(crate) fn follow(paths: &PoolPaths, format: &FormatConfig, moved: &Moved) ->
     let finished = finish(paths, format, old, &new, moved, false);
     finished.map_err(|error| {
         error.context(format!(
-            "the log of {} was moved to {}; if these places have other names on this machine, set number = {} \
-             and the places in [log] of {}",
+            "the log of {} was moved to {}; if these replicas have other names on this machine, set number = {} \
+             and the replicas in [log] of {}",
             paths.root,
             new.describe(),
             new.number,
@@ -112,7 +112,7 @@ pub(crate) fn finish(
         });
     let marker = there.ok_or_else(|| {
         Error::retry(format!(
-            "none of the places is there that it was moved from: {}",
+            "none of the replicas is there that it was moved from: {}",
             old.describe()
         ))
     })?;

@@ -134,7 +134,7 @@ fn find_place(
     }
     if marker.set_number() != number {
         return Found::Another(Error::invalid(format!(
-            "{location} holds a place of the set of places number {} that the log had, and {} says that it is \
+            "{location} holds a replica of configuration {} that the log had, and {} says that it is \
              number {number}: put the locations of [log] right",
             marker.set_number(),
             paths.descriptor()
@@ -147,8 +147,8 @@ fn find_place(
         return kept.map_or_else(Found::Away, |()| Found::There(Box::new(marker)));
     }
     let said = |replica: Option<ThisReplica>| match replica {
-        None => "the only place of a log".to_owned(),
-        Some(ThisReplica { number, of }) => format!("place {number} of {of} of a log"),
+        None => "the only replica of a log".to_owned(),
+        Some(ThisReplica { number, of }) => format!("replica {number} of {of} of a log"),
     };
     Found::Another(Error::invalid(format!(
         "{location} holds {}, and {} says that it is {}: put the locations of [log] right, in the order \
@@ -192,7 +192,7 @@ fn missing(paths: &PoolPaths, location: &Location, replica: Option<ThisReplica>)
     let what = match replica {
         None => format!("the log of {} is missing", paths.root),
         Some(ThisReplica { number, of }) => {
-            format!("place {number} of {of} of the log of {} is away", paths.root)
+            format!("replica {number} of {of} of the log of {} is away", paths.root)
         }
     };
     Error::damaged(format!(
@@ -372,7 +372,7 @@ impl LogMedium for PoolReplica {
         if self.look()?.is_some() {
             return Ok(());
         }
-        pause("seal a place of the log");
+        pause("seal a log replica");
         let sealed = Marker { moved: Some(Moved::parse(successor)?), ..self.marker()? };
         self.location.replace(MARKER, &sealed.to_text()?, &SystemRng)?;
         Ok(())

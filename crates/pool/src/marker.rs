@@ -212,7 +212,7 @@ pub(crate) fn targets_of(
             None if marker.next_target.is_some_and(|next| id < next) => {}
             None => {
                 return Err(Error::invalid(format!(
-                    "the pool has no target {id} (it has {}): take that [[target]] out, or add its place \
+                    "the pool has no target {id} (it has {}): take that [[target]] out, or add its location \
                      with `outlive pool add`",
                     ids(&marker.target)
                 )));

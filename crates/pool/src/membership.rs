@@ -222,7 +222,7 @@ impl Pool {
                     && (holds_shards || self.look_at(id).is_err()) =>
             {
                 Err(Error::invalid(format!(
-                    "{} holds target {id} of this pool, which is in the table at another place: if it was moved, \
+                    "{} holds target {id} of this pool, which is in the table at another location: if it was moved, \
                      set its location in pool.toml",
                     row.location
                 )))
@@ -366,7 +366,7 @@ impl Pool {
             };
             if table.locations().is_same(&old, &TargetConfig::at(location)) {
                 return Err(Error::invalid(format!(
-                    "{location} is target {id} itself: name another place"
+                    "{location} is target {id} itself: name another location"
                 )));
             }
             let row = TargetConfig { location: location.to_owned(), ..old };

@@ -69,7 +69,7 @@ impl Pool {
                 if locations.is_wiped(&there)? {
                     locations.make_location(&there)?;
                     made.push(format!(
-                        "target {}, {}, was in memory and is lost; it is made anew as target {next_id}",
+                        "target {}, {}, was in memory and is lost; it is recreated as target {next_id}",
                         row.id.unwrap_or(1),
                         there.location
                     ));

@@ -32,7 +32,7 @@ impl S3Url {
     pub fn parse(text: &str) -> Result<S3Url> {
         let wrong = |what: String| {
             Error::invalid(format!(
-                "{text:?} is not a place in a bucket: {what}; write it as \"s3://BUCKET/PREFIX\""
+                "{text:?} is no location in a bucket: {what}; write it as \"s3://BUCKET/PREFIX\""
             ))
         };
         let rest = text.strip_prefix("s3://");

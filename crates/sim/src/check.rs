@@ -21,7 +21,7 @@ pub fn check(place: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
     // A claim of a program that was killed while it moved shards.
     pool.release_targets().map_err(|error| at(format!("a claim: {error}")))?;
     // Targets of a host whose memory was lost before any program went on.
-    recreate_lost(&pool).map_err(|error| at(format!("memory made anew: {error}")))?;
+    recreate_lost(&pool).map_err(|error| at(format!("memory recreated: {error}")))?;
     // More damage has come together than the pool can know of.
     if place.space.operated && place.oracle.is_damaged() {
         place.dice.came_about("the end goes unchecked");

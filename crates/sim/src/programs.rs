@@ -387,15 +387,15 @@ impl Actor {
         for _ in 0..1 + self.rng.below(3) {
             let number = self.rng.below(REPLICAS as u64) as usize;
             self.let_time_pass(60);
-            pause("a place of the log goes");
+            pause("a log replica goes");
             self.dice.turns().remark(|| format!("place {number} is away"));
             // A caller that asks one replica after the other may meet two that are away in turn.
             self.dice.fail();
             self.place.places.away.lock().insert(number);
-            (0..self.rng.below(400)).for_each(|_| pause("a place of the log is away"));
+            (0..self.rng.below(400)).for_each(|_| pause("a log replica is away"));
             self.dice.turns().remark(|| format!("place {number} is back"));
             self.place.places.away.lock().clear();
-            self.dice.achieved("a place of the log is back");
+            self.dice.achieved("a log replica is back");
         }
         Ok(())
     }

@@ -151,7 +151,7 @@ struct SeenReplica {
 
 impl fmt::Debug for SeenReplica {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "place {} of {}", self.number, self.world.name)
+        write!(f, "replica {} of {}", self.number, self.world.name)
     }
 }
 

@@ -34,7 +34,7 @@ pub fn recreate_lost(pool: &Pool) -> Result<Option<BTreeMap<JobName, BTreeSet<Ep
     }
     let recorded = record(&anew).map_err(|error| {
         error.context(
-            "a target in memory was made anew, and it cannot be recorded yet what was lost with it",
+            "a target in memory was recreated, and it cannot be recorded yet what was lost with it",
         )
     });
     let lost = recorded?;

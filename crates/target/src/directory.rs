@@ -99,7 +99,7 @@ impl DirectoryTarget {
     pub fn open(root: &Path, options: &DirectoryOptions) -> Result<DirectoryTarget> {
         if root.exists() && !root.is_dir() {
             return Err(Error::invalid(format!(
-                "{} is not a directory: choose another place",
+                "{} is not a directory: choose another location",
                 root.display()
             )));
         }

@@ -141,7 +141,7 @@ impl Error {
             Meaning::Cut => (ErrorKind::Retry, ""),
             Meaning::BadMedium => (
                 ErrorKind::Invalid,
-                ": the device or the file system reports damage: replace it, or choose another place",
+                ": the device or the file system reports damage: replace it, or choose another location",
             ),
         })
     }
@@ -180,9 +180,11 @@ impl Error {
             Io::StorageFull | Io::QuotaExceeded => (ErrorKind::Full, ": free space there"),
             Io::Interrupted | Io::TimedOut | Io::WouldBlock => (ErrorKind::Retry, ""),
             Io::PermissionDenied => {
-                (ErrorKind::Invalid, ": give this user access, or choose another place")
+                (ErrorKind::Invalid, ": give this user access, or choose another location")
             }
-            Io::ReadOnlyFilesystem => (ErrorKind::Invalid, ": choose a place that can be written"),
+            Io::ReadOnlyFilesystem => {
+                (ErrorKind::Invalid, ": choose a location that can be written")
+            }
             Io::NotFound => decide(Meaning::Missing),
             Io::UnexpectedEof => decide(Meaning::Cut),
             Io::FileTooLarge => (ErrorKind::Full, ": the file size limit is too small"),

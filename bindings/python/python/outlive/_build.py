@@ -163,7 +163,7 @@ class _Random:
             return self.give(random.Random())
         if self.name not in _BIT_GENERATORS:
             raise InvalidError(
-                f"a generator of class {self.name!r} cannot be made anew: restore with `into`"
+                f"a generator of class {self.name!r} cannot be recreated: restore with `into`"
             )
         bits = getattr(np.random, self.name)()
         if self.kind == GENERATOR:

@@ -199,7 +199,7 @@ class Job:
             "job %s: IT HAS CHECKPOINTS, and this program saves epoch %s without having restored "
             "one. Was `job.restore` forgotten? Rules such as keep_last keep only the newest of the "
             "old checkpoints. End this program and restore; or call "
-            "`job.take_over()` before the first save if the program is meant to begin anew",
+            "`job.take_over()` before the first save if the program is meant to start over",
             self._name,
             epoch,
         )

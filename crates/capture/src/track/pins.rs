@@ -39,7 +39,7 @@ impl Pins {
                 pinned.iter().any(overlaps).then(|| "io_uring has buffers in it".to_owned())
             }
             Pins::Somewhere(bytes) => Some(format!(
-                "{bytes} bytes of the process are pinned for devices, nobody can say which"
+                "{bytes} bytes of the process are pinned for devices, and the kernel does not say which"
             )),
         }
     }

@@ -46,7 +46,7 @@ impl WpAsync {
         self.check_process()?;
         sys::scan(&self.pagemap, pages, search, found).map_err(|error| {
             let why = if error.kind() == io::ErrorKind::PermissionDenied {
-                "its memory was mapped anew or moved".to_owned()
+                "its memory was mapped again or moved".to_owned()
             } else {
                 format!("its page table cannot be scanned ({error})")
             };

@@ -1,6 +1,6 @@
 //! Options of `put` and `get`.
 
-use super::size;
+use crate::numbers::size;
 use clap::Args as ClapArgs;
 use outlive_types::EpochName;
 use std::path::PathBuf;

@@ -1,7 +1,8 @@
 //! Options of the commands that maintain checkpoints: `note`, `gc`, `prune`, `du`, `diff`, `copy`
 //! and `scrub`.
 
-use super::{bytes_per_s, percent, percent_or_none};
+use super::{bytes_per_s, percent_or_none};
+use crate::numbers::percent;
 use clap::Args as ClapArgs;
 use outlive_types::EpochName;
 use std::path::PathBuf;

@@ -72,7 +72,7 @@ fn a_log_is_moved_into_a_bucket_and_out_of_it() {
     put(&fixture, "pool", 7);
     (1..=7).for_each(|epoch| fixture.check("pool", "job", epoch));
     fixture.server.start();
-    assert_eq!(records(&fixture, "log"), 0, "the old places are emptied");
+    assert_eq!(records(&fixture, "log"), 0, "the old replicas are emptied");
     // The log returns to an earlier location, and the descriptor is the first one.
     moved(&fixture, &["s3://ckpt/log"]);
     fs::write(fixture.path("pool/pool.toml"), &old).unwrap();
@@ -293,7 +293,7 @@ fn lost_memory_is_made_anew_from_a_bucket() {
         let waits = it.fixture.put(pool, "job", 4);
         assert_eq!(waits.code, 6, "{waits:?}");
         // A log in a directory is available, so the target can be recreated.
-        assert_eq!(waits.err.contains("made anew as target 3"), pool == "pool", "{waits:?}");
+        assert_eq!(waits.err.contains("recreated as target 3"), pool == "pool", "{waits:?}");
         let (waits, _) = it.get_latest();
         assert_eq!(waits.code, 6, "{waits:?}");
         assert!(it.fast().is_empty());
@@ -308,7 +308,7 @@ fn lost_memory_is_made_anew_from_a_bucket() {
         );
         // The same state again: lost data must not count as stored.
         let anew = put(&it.fixture, pool, 3);
-        assert_eq!(anew.err.contains("made anew as target 3"), pool != "pool", "{anew:?}");
+        assert_eq!(anew.err.contains("recreated as target 3"), pool != "pool", "{anew:?}");
         assert!(anew.err.contains("checkpoints 3"), "{anew:?}");
         for (epoch, state) in [(1, 1), (2, 2), (4, 3)] {
             let to = tempfile::tempdir_in(it.fixture.dir.path()).unwrap();
@@ -339,7 +339,7 @@ fn lost_memory_is_made_anew_from_a_bucket() {
         it.fixture.done(&["pool", "fill", pool]);
         it.restart();
         let anew = put(&it.fixture, pool, 5);
-        assert!(anew.err.contains("made anew as target 4"), "{anew:?}");
+        assert!(anew.err.contains("recreated as target 4"), "{anew:?}");
         assert!(!anew.err.contains("lost with the memory"), "{anew:?}");
         it.fixture.done(&["prune", pool, "job", "--keep-last", "2"]);
         it.fixture.done(&["gc", pool]);

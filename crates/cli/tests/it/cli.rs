@@ -274,7 +274,6 @@ fn requests_that_cannot_work_are_explained() {
         (&["verify", text(&pool), "gray scott", "--epoch", "9"], "no checkpoint 9"),
         (&["verify", text(&pool), "--epoch", "9"], "JOB"),
         (&["frobnicate"], "frobnicate"),
-        (&["bench", "save", text(dir.path()), "--gib", "0"], "--gib"),
         (&[], "Usage"),
     ] {
         let failed = outlive(words);

@@ -96,13 +96,13 @@ fn any_one_of_three_places_may_be_away() {
         fixture.away(&name);
         let put = fixture.put("job", &epoch.to_string());
         assert_eq!(put.code, 0, "{put:?}");
-        assert!(put.err.contains("the log does without a place"), "{}", put.err);
+        assert!(put.err.contains("the log does without a replica"), "{}", put.err);
         assert!(!fixture.path(&name).exists(), "nothing is made in its place");
         (1..=epoch).for_each(|epoch| assert_eq!(fixture.got("job", epoch), epoch.to_string()));
         let status = fixture.done(&["pool", "status", "POOL"]);
-        assert!(status.out.contains("log: 3 places, of which 1 may be lost"), "{}", status.out);
+        assert!(status.out.contains("log: 3 replicas, of which 1 may be lost"), "{}", status.out);
         assert!(
-            status.out.contains(&format!("{name}  AWAY: place {number} of 3")),
+            status.out.contains(&format!("{name}  AWAY: replica {number} of 3")),
             "{}",
             status.out
         );
@@ -156,7 +156,7 @@ fn places_in_another_order_or_of_another_pool_are_refused() {
     for (from, to, told) in [
         ("log 1", "log 2", "put the locations of [log] right"),
         ("\"../log 1\", ", "", "[log] has 2 locations"),
-        ("\"../log 3\"", "\"../log 3\", \"../x\", \"../y\"", "place 1 of 3"),
+        ("\"../log 3\"", "\"../log 3\", \"../x\", \"../y\"", "replica 1 of 3"),
         (
             "locations = [\"../log 1\", \"../log 2\", \"../log 3\"]",
             "location = \"../log 2\"",
@@ -256,7 +256,7 @@ fn one_place_in_trouble_stops_nobody() {
         trouble();
         let put = fixture.put("job", &number.to_string());
         assert_eq!(put.code, 0, "{number}: {put:?}");
-        assert!(put.err.contains("the log does without a place"), "{number}: {put:?}");
+        assert!(put.err.contains("the log does without a replica"), "{number}: {put:?}");
         let status = fixture.done(&["pool", "status", "POOL"]);
         assert!(status.out.contains("log 3  AWAY"), "{number}: {}", status.out);
         fixture.done(&["gc", "POOL"]);

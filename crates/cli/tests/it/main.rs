@@ -1,6 +1,5 @@
 //! All integration tests of this crate in one program, since each program takes long to link.
 
-mod bench;
 mod bucket;
 mod bucket_pool;
 mod cli;

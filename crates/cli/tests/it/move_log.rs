@@ -139,7 +139,7 @@ fn a_log_is_moved_from_place_to_place() {
     fixture.holds(1, 2);
 
     fs::remove_dir_all(fixture.path("c")).unwrap();
-    assert!(fixture.put(3).err.contains("the log does without a place"));
+    assert!(fixture.put(3).err.contains("the log does without a replica"));
     fixture.moved(&ABD);
     assert_eq!(fixture.put(4).err, "", "nothing is away any more");
     fixture.away("a");
@@ -220,14 +220,14 @@ fn a_place_is_replaced_by_a_new_disk_in_its_place() {
     assert_eq!(fixture.put(1).code, 0);
     fs::remove_dir_all(fixture.path("b")).unwrap();
     fs::create_dir(fixture.path("b")).unwrap();
-    assert!(fixture.put(2).err.contains("the log does without a place"));
+    assert!(fixture.put(2).err.contains("the log does without a replica"));
     fixture.moved(&ABC);
     assert_eq!(fixture.put(3).err, "");
     fixture.away("a");
     fixture.holds(1, 3);
     let again = fixture
         .run(&["pool", "move-log", "POOL", "--log", "../a", "--log", "../b", "--log", "../c"]);
-    assert_eq!(again.code, 0, "a directory that is away is made anew: {again:?}");
+    assert_eq!(again.code, 0, "a directory that is away is recreated: {again:?}");
     fixture.holds(1, 3);
 }
 

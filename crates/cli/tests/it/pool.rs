@@ -361,7 +361,7 @@ fn targets_are_added_drained_removed_and_replaced() {
             true => assert!(replaced.code != 0, "{replaced:?}"),
             false => {
                 assert_eq!(replaced.code, 0, "{replaced:?}");
-                assert!(replaced.out.contains("written anew"), "{}", replaced.out);
+                assert!(replaced.out.contains("rewritten"), "{}", replaced.out);
                 assert_eq!(run(&["pool", "repair"]).code, 0);
                 let status = run(&["pool", "status"]);
                 assert!(status.out.contains("all 2 checkpoints have it"), "{}", status.out);

@@ -112,7 +112,7 @@ fn what_was_dropped_is_told_when_freeing_fails() {
     assert_eq!(epochs(&pool), [3]);
     let report: Value = serde_json::from_str(&run.out).unwrap();
     let message = report["error"]["message"].as_str().unwrap();
-    let advice = format!("run `outlive gc {}` once this is mended", text(&pool));
+    let advice = format!("run `outlive gc {}` once this is repaired", text(&pool));
     for part in ["dropped 2 checkpoints (1 to 2) of job gray scott, but", &advice, "job other"] {
         assert!(message.contains(part), "{part}: {message}");
     }

@@ -218,7 +218,7 @@ fn what_was_filled_outlives_the_fast_tier() {
             removed.out
         };
         let removed: String = (1..=fast).map(remove).collect();
-        assert!(removed.contains("written anew"), "{removed}");
+        assert!(removed.contains("rewritten"), "{removed}");
         fixture.check(3);
         let repaired = fixture.good(&["pool", "repair"]);
         assert!(repaired.out.contains("no shard of them is missing"), "{}", repaired.out);

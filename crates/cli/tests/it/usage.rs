@@ -46,7 +46,6 @@ fn files_that_were_named_are_no_damage() {
     for words in [
         &["show", pool, "gray scott", "--plot", nowhere][..],
         &["put", pool, "j", file, "--exclude-from", nowhere],
-        &["bench", "plan", "--trace", nowhere],
         &["pool", "init", "/proc/nowhere"],
         &["get", pool, "files", "--to", "/proc/nowhere"],
         &["export", pool, "gray scott", "--to", "/proc/nowhere"],

@@ -137,7 +137,7 @@ fn a_program_goes_on_from_the_slow_tier_when_memory_is_lost() {
 
     // The same bytes again: their stored copy is gone.
     let put = fixture.put(3);
-    assert!(put.err.contains("made anew as target 3"), "{put:?}");
+    assert!(put.err.contains("recreated as target 3"), "{put:?}");
     assert!(put.err.contains("lost with the memory that they were in: checkpoints 3"), "{put:?}");
     fixture.check(1, 1);
     fixture.check(2, 2);
@@ -166,7 +166,7 @@ fn a_program_goes_on_from_the_slow_tier_when_memory_is_lost() {
 fn a_pool_in_memory_alone_says_what_is_lost_and_begins_anew() {
     let (fixture, made) = Fixture::new(&[]);
     assert_eq!(made.code, 0, "{made:?}");
-    assert!(made.out.contains("Every checkpoint is LOST when one is started anew"), "{made:?}");
+    assert!(made.out.contains("Every checkpoint is LOST when one restarts"), "{made:?}");
     fixture.put(1);
     fixture.check(1, 1);
     fixture.restart();

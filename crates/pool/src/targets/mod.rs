@@ -226,7 +226,7 @@ impl TargetSet {
         match unsettled.nth(self.survives()) {
             None => Ok(()),
             Some((_, member)) => Err(Error::retry(format!(
-                "target {} is made anew, as its memory was lost, and it is not recorded yet what was lost with \
+                "target {} is recreated, as its memory was lost, and it is not recorded yet what was lost with \
                  it: try again",
                 member.id
             ))),

@@ -46,7 +46,7 @@ const ACHIEVEMENTS: [(&str, u64); 47] = [
     ("repair", 1),
     ("lose a target", 2),
     ("a target is back", 1),
-    ("a place of the log is back", 2),
+    ("a log replica is back", 2),
     ("a target comes", 2),
     ("a target goes", 1),
     ("fill", 2),

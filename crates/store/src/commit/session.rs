@@ -461,7 +461,7 @@ impl LogHead {
 
     fn fence_behind(&mut self, number: u64, why: &Error) -> Error {
         let error = Error::fenced(format!(
-            "record {number} of the log of job {} was written by somebody else and cannot be read, \
+            "record {number} of the log of job {} was written by another program and cannot be read, \
              so another writer may have taken over: this writer must stop; what it committed before \
              is safe. Start the program again if it is the only one ({why})",
             self.job

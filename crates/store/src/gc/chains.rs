@@ -91,7 +91,7 @@ pub fn at_fault(pool: &Pool, job: &JobState, epoch: Epoch, error: Error) -> Erro
     let scrub = pool.command("scrub", &[]);
     let give_up = pool.command("prune", &[job.name.as_str(), "--drop", &epoch.to_string()]);
     error.context(format!(
-        "{what}; run `{scrub}` first, which mends what other copies make up for; if it then says that the \
+        "{what}; run `{scrub}` first, which repairs what other copies make up for; if it then says that the \
          checkpoint is incomplete, `{give_up}` gives it up"
     ))
 }

@@ -176,7 +176,7 @@ fn after(pool: &Pool, dropped: &[(&JobName, Vec<Epoch>)], error: Error) -> Error
         return error;
     }
     error.context(format!(
-        "dropped {said}, but the space is not freed yet; run `{}` once this is mended",
+        "dropped {said}, but the space is not freed yet; run `{}` once this is repaired",
         pool.command("gc", &[])
     ))
 }

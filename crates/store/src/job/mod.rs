@@ -190,11 +190,11 @@ impl Job {
     /// itself.
     pub fn abort_collective(&self, error: Error) -> Error {
         let Some(member) = &self.inner.member else { return error };
-        let nothing = &mut || Err(Error::bug("a rank has declined, and nobody was told"));
+        let nothing = &mut || Err(Error::bug("a rank has aborted, and no other rank was told"));
         member
             .decide("", Err(error), nothing)
             .err()
-            .unwrap_or_else(|| Error::bug("nobody has declined"))
+            .unwrap_or_else(|| Error::bug("no rank has aborted"))
     }
 
     /// Returns this process's rank; 0 for a program of one.

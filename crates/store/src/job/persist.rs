@@ -71,7 +71,7 @@ impl Persist {
         let is_damage = |error: &Error| error.kind() == ErrorKind::Damaged;
         let outcome = outcome.map_err(|error| match is_damage(&error) {
             true => {
-                error.context("the next save stores everything anew, since this one met damage")
+                error.context("the next save stores everything again, since this one met damage")
             }
             false => error,
         });

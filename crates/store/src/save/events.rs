@@ -105,8 +105,8 @@ impl CommitEvents {
         for watcher in watchers {
             if catch_unwind(AssertUnwindSafe(|| watcher(event))).is_err() {
                 pool.warn(format!(
-                    "somebody who watches the checkpoints of job {} has panicked: the checkpoints are as \
-                     they were told",
+                    "a watcher of the checkpoints of job {} has panicked; the checkpoints are \
+                     unchanged",
                     self.0.job
                 ));
             }

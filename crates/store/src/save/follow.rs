@@ -90,7 +90,7 @@ impl RankWriter {
         };
         pool.warn(format!(
             "{} packs that checkpoint {epoch} of job {job} (rank {rank}) names are gone from {} ({first} is one of them); \
-             {outcome}. The next save stores everything anew. If files are deleted there by age, set freshen_every_s \
+             {outcome}. The next save stores everything again. If files are deleted there by age, set freshen_every_s \
              under [tuning] in pool.toml",
             missing.len(),
             pool.describe_targets(),

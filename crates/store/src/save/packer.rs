@@ -54,7 +54,7 @@ impl PackNumbers {
         match self.next.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
             Ok(number) => Ok(PackId::new(self.session, self.rank, number)),
             Err(_) => Err(Error::invalid(
-                "this rank has written 2^32 packs in its session: open the job anew",
+                "this rank has written 2^32 packs in its session: open the job again",
             )),
         }
     }

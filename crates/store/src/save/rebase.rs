@@ -204,7 +204,7 @@ fn rescue(pool: &Pool, packer: &Packer<'_>, lost: &[ReadItem]) -> Result<()> {
         // The next save no longer finds it, and stores it again.
         Some(fault) if fault.error.kind() == ErrorKind::Damaged => Err(Error::retry(format!(
             "this save shares data that proved damaged meanwhile: save again, the next save stores \
-             it anew ({})",
+             it again ({})",
             fault.error
         ))),
         Some(fault) => Err(fault.error.context("keeping what a gc condemned")),

@@ -40,7 +40,7 @@ pub struct ScrubReport {
     /// Number of shards of both kinds that were rewritten.
     pub repaired: u64,
     /// Packs that can be read, but whose damage is not all repaired, and why.
-    pub unmended: Vec<(PackId, Error)>,
+    pub unrepaired: Vec<(PackId, Error)>,
     /// Packs that cannot be read whole, and the first fault of each.
     pub damaged: Vec<(PackId, Error)>,
     /// Work that was done about them.
@@ -69,7 +69,7 @@ impl ScrubReport {
             || !pending.is_empty()
             || *segments > 0
             || !incomplete.is_empty()
-            || !self.unmended.is_empty()
+            || !self.unrepaired.is_empty()
     }
 }
 
@@ -233,7 +233,7 @@ fn repair(
     report.degraded.retain(|(pack, fault)| !is_unfinished(fault, pack));
     let first = |faults: &[ShardFault]| faults.first().map(|fault| fault.error.clone());
     if dry_run {
-        report.unmended =
+        report.unrepaired =
             faults.iter().filter_map(|(pack, all)| Some((*pack, first(all)?))).collect();
         return Ok(());
     }
@@ -241,7 +241,7 @@ fn repair(
     let outcomes = match pool.mend(&faults, &rests, pace) {
         Ok(outcomes) => outcomes,
         Err(error) => {
-            report.unmended = faults.keys().map(|pack| (*pack, error.clone())).collect();
+            report.unrepaired = faults.keys().map(|pack| (*pack, error.clone())).collect();
             return Err(error);
         }
     };
@@ -251,14 +251,14 @@ fn repair(
                 report.repaired += repair.shards as u64;
                 if repair.missing > 0 {
                     let why = "there is no target for what it lacks: bring back those that are away, or add one";
-                    report.unmended.push((pack, Error::full(why)));
+                    report.unrepaired.push((pack, Error::full(why)));
                 }
                 // A damaged copy that should go from its target, and cannot.
                 let is_damaged = |id: &u32| faults[&pack].iter().any(|it| it.target == Some(*id));
                 let left = repair.left.into_iter().find(|(id, _)| is_damaged(id));
-                report.unmended.extend(left.map(|(_, why)| (pack, why)));
+                report.unrepaired.extend(left.map(|(_, why)| (pack, why)));
             }
-            Err(error) => report.unmended.push((pack, error)),
+            Err(error) => report.unrepaired.push((pack, error)),
         }
     }
     Ok(())

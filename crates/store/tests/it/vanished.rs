@@ -103,13 +103,13 @@ fn a_save_that_meets_what_has_vanished_fails_and_the_next_one_does_not() {
             Ok(stats) => epoch = stats.epoch,
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
-                assert!(error.message().contains("stores everything anew"), "{error}");
+                assert!(error.message().contains("stores everything again"), "{error}");
                 failures += 1;
             }
         }
     }
     assert!(failures <= 1, "{failures}");
-    assert!(said(&warnings).iter().any(|said| said.contains("stores everything anew")));
+    assert!(said(&warnings).iter().any(|said| said.contains("stores everything again")));
     check(&pool, "job", epoch, &now);
 }
 
@@ -171,7 +171,7 @@ fn errors_of_a_check_are_no_loss() {
     world.fail_when(|_, _| None);
     assert!(new_bytes < 100_000);
     let third = changed(second, 5, 5);
-    assert!(program.save(&third).unwrap().new_bytes < 100_000, "nothing was stored anew");
+    assert!(program.save(&third).unwrap().new_bytes < 100_000, "nothing was stored again");
     assert_eq!(said(&warnings), Vec::<String>::new());
 }
 

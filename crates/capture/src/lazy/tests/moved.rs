@@ -201,7 +201,7 @@ fn memory_may_be_unmapped_and_mapped_anew_while_it_is_filled() {
             check_at(mapping.0, 0..gone.start);
         });
         for at in gone.clone().step_by(4096) {
-            assert_eq!(byte_at(mapping.0 + at), 0, "what is mapped anew is not filled");
+            assert_eq!(byte_at(mapping.0 + at), 0, "what is mapped again is not filled");
         }
         check_at(mapping.0 + gone.end, gone.end..6 * MIB);
     }

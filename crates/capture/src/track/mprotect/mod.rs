@@ -205,7 +205,7 @@ impl Mprotect {
         match writable.iter().find_map(|mapping| armed(mapping)) {
             None => Ok(()),
             Some(start) => Err(Refusal(format!(
-                "memory at {start:#x} was made writable or mapped anew while it was tracked"
+                "memory at {start:#x} was made writable or mapped again while it was tracked"
             ))),
         }
     }

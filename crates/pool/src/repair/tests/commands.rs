@@ -131,7 +131,7 @@ fn places_that_do_not_fit_are_refused_and_change_nothing() {
     let name = fixture.world.process_with(PLACES).0[0].list().unwrap()[0];
     copy_by_hand(&fixture, name, 0, 5);
     fixture.bring_back(5, id);
-    refused("5", Tier::Fast, "which is in the table at another place");
+    refused("5", Tier::Fast, "which is in the table at another location");
     fixture.take(5);
     fixture.bring_back(0, id);
     // A target keeps its tier.

@@ -121,7 +121,7 @@ pub(super) fn ask<T: Send + 'static>(
         match thread::Builder::new().name("outlive-log".to_owned()).spawn(work) {
             Ok(_) => waiting.push((number, replica, is_over)),
             Err(error) => {
-                told(number, Err(Error::no_thread("a place of the log", &error)));
+                told(number, Err(Error::no_thread("a log replica", &error)));
             }
         }
     }

@@ -85,7 +85,7 @@ impl ReplicatedLog {
     ) -> Result<ReplicatedLog> {
         if !matches!(media.len(), 3 | 5 | 7) {
             return Err(Error::invalid(format!(
-                "a log has one place, or 3, 5 or 7, of which a minority may be lost; not {}",
+                "a log has one replica, or 3, 5 or 7, of which a minority may be lost; not {}",
                 media.len()
             )));
         }
@@ -166,7 +166,7 @@ impl ReplicatedLog {
     fn too_few(&self, errors: &[Error]) -> Error {
         let why: Vec<&str> = errors.iter().map(Error::message).collect();
         Error::retry(format!(
-            "of the {} places of the log less than {} answer, so nothing can be read or written: {}",
+            "of the {} log replicas fewer than {} answer, so nothing can be read or written: {}",
             self.replicas.len(),
             self.majority(),
             why.join("; ")
@@ -176,7 +176,7 @@ impl ReplicatedLog {
     /// Runs the protocol of `slot` for a number.
     fn run(&self, job: &JobName, number: u64, slot: Slot<Bytes>) -> Result<Outcome<Bytes>> {
         let outcome = self.patiently(|| self.run_if(job, number, slot.clone(), true))?;
-        outcome.ok_or_else(|| Error::bug("a question to the places of a log without an answer"))
+        outcome.ok_or_else(|| Error::bug("a question to the log replicas without an answer"))
     }
 
     /// Returns the record of a number, if that is possible without a write.
@@ -280,7 +280,7 @@ impl ReplicatedLog {
         match trouble {
             UnknownReason::TooFew => self.too_few(errors),
             UnknownReason::Disagree => Error::damaged(format!(
-                "the places of the log say different things of record {number} of job {job}, and there \
+                "the log replicas say different things of record {number} of job {job}, and there \
                  is no majority for one: {}",
                 self.describe()
             )),
@@ -374,7 +374,7 @@ impl LogMedium for ReplicatedLog {
     fn describe(&self) -> String {
         let names: Vec<String> =
             self.replicas.iter().map(|replica| replica.medium.describe()).collect();
-        format!("{} places ({})", names.len(), names.join(", "))
+        format!("{} replicas ({})", names.len(), names.join(", "))
     }
 
     fn jobs(&self) -> Result<Vec<JobName>> {
@@ -491,7 +491,7 @@ impl LogMedium for ReplicatedLog {
             _ if is_busy => Ok(Lock::Busy),
             count if count >= self.majority() => Ok(Lock::Taken(Box::new(held))),
             count if count + away >= self.majority() => Err(Error::retry(format!(
-                "places of the log are away, and those that are there have too few locks among them to \
+                "log replicas are away, and those that are there have too few locks among them to \
                  keep others out: try again when they are back ({})",
                 self.describe()
             ))),

@@ -144,6 +144,6 @@ impl LogMedium for Movable {
 
     /// Fails: each replica is sealed by itself.
     fn seal(&self, _successor: &[u8]) -> Result<()> {
-        Err(Error::bug("a log is sealed place by place"))
+        Err(Error::bug("a log is sealed replica by replica"))
     }
 }

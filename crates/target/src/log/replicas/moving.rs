@@ -131,7 +131,7 @@ fn take_steps(mover: &dyn LogMedium, new: &[NewReplica]) -> Result<Vec<Option<Er
 
 fn not_there(new: &[NewReplica]) -> Error {
     Error::retry(format!(
-        "of the {} places that the log was moved to less than a majority are there, so nothing can be read or \
+        "of the {} replicas that the log was moved to fewer than a majority are there, so nothing can be read or \
          written",
         new.len()
     ))
@@ -140,7 +140,7 @@ fn not_there(new: &[NewReplica]) -> Error {
 fn too_few(trouble: &[Option<Error>]) -> Error {
     let why: Vec<&str> = trouble.iter().flatten().map(Error::message).collect();
     Error::retry(format!(
-        "of the {} places that the log is moved to less than a majority could be filled, so nothing can be read \
+        "of the {} replicas that the log is moved to fewer than a majority could be filled, so nothing can be read \
          or written: {}",
         trouble.len(),
         why.join("; ")

@@ -71,7 +71,7 @@ impl Asker {
     ) -> Result<T> {
         if self.who.seals_first() {
             let successor =
-                self.successor().ok_or_else(|| Error::bug("a mover without a place to go to"))?;
+                self.successor().ok_or_else(|| Error::bug("a mover without a replica to go to"))?;
             medium.seal(successor)?;
         }
         let answer = question(medium);

@@ -1,7 +1,7 @@
 //! Figures of a bench, compared with its goals.
 
 use super::machine;
-use crate::output::{Answer, Table};
+use outlive_cli::output::{Answer, Table};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
@@ -161,7 +161,7 @@ fn written(value: f64, unit: Unit) -> String {
     match unit {
         Unit::GbPerS => format!("{value:.2} GB/s"),
         Unit::Ratio => format!("{value:.3}"),
-        Unit::Bytes => crate::output::bytes(value.max(0.0) as u64),
+        Unit::Bytes => outlive_cli::output::bytes(value.max(0.0) as u64),
         Unit::Seconds if value < 0.1 => format!("{:.2} ms", value * 1e3),
         Unit::Seconds => format!("{value:.2} s"),
         Unit::MsPerGib => format!("{value:.2} ms/GiB"),
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn goals_are_judged() {
         let machine = machine::describe(std::path::Path::new("/"));
-        let mut report = Report::new("test", "outlive bench".into(), machine);
+        let mut report = Report::new("test", "outlive-bench".into(), machine);
         report.goal("share", 0.9, Unit::Ratio, Goal::AtLeast(0.97));
         report.goal("bytes", 12_288.0, Unit::Bytes, Goal::AtMost(16_384.0));
         report.add("speed", 1.5, Unit::GbPerS);

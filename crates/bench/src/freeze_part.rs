@@ -1,4 +1,4 @@
-//! The part of `outlive bench freeze` in which only some pages have changed: random ones, and a hot
+//! The part of `outlive-bench freeze` in which only some pages have changed: random ones, and a hot
 //! spot that is copied before the freeze.
 
 use super::report::{Goal, Unit};

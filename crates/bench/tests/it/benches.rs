@@ -1,20 +1,47 @@
 //! The benches at small size: they end, report every figure, and clean up.
 
-use crate::common;
-
-use common::{command, json, outlive};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 use std::time::{Duration, Instant};
+
+/// Result of a run.
+#[derive(Debug)]
+struct Run {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+fn command(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_outlive-bench"));
+    command.args(words);
+    command
+}
+
+fn bench(words: &[&str]) -> Run {
+    let Output { status, stdout, stderr } = command(words).output().unwrap();
+    Run {
+        code: status.code().expect("it was not killed"),
+        out: String::from_utf8(stdout).unwrap(),
+        err: String::from_utf8(stderr).unwrap(),
+    }
+}
+
+/// Returns the JSON of a run that must succeed.
+fn json(words: &[&str]) -> Value {
+    let run = bench(words);
+    assert_eq!(run.code, 0, "{words:?}: {run:?}");
+    serde_json::from_str(&run.out).unwrap_or_else(|error| panic!("{error}: {}", run.out))
+}
 
 fn measured(name: &str, more: &[&str]) -> Value {
     let dir = tempfile::tempdir().unwrap();
-    let words = ["bench", name, dir.path().to_str().unwrap(), "--json"];
+    let words = [name, dir.path().to_str().unwrap(), "--json"];
     let report = json(&[&words[..], more].concat());
     assert_eq!(report["bench"], name);
-    assert!(report["command"].as_str().unwrap().contains(&format!("bench {name}")));
+    assert!(report["command"].as_str().unwrap().contains(&format!("outlive-bench {name}")));
     assert!(report["machine"]["kernel"].is_string(), "{report}");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "the bench left something");
     report
@@ -97,7 +124,7 @@ fn memory_is_measured() {
 fn tracking_is_measured() {
     let dir = tempfile::tempdir().unwrap();
     let plot = dir.path().join("track.svg");
-    let words = ["bench", "track", "--gib=0.02", "--intervals=2", "--json", "--plot"];
+    let words = ["track", "--gib=0.02", "--intervals=2", "--json", "--plot"];
     let report = json(&[&words[..], &[plot.to_str().unwrap()]].concat());
     assert_eq!(report["bench"], "track");
     let rows = report["details"]["rows"].as_array().unwrap();
@@ -131,7 +158,7 @@ fn freezes_are_measured() {
 fn people_get_a_table() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_str().unwrap();
-    let run = outlive(&["bench", "memory", path, "--gib", "0.01"]);
+    let run = bench(&["memory", path, "--gib", "0.01"]);
     assert_eq!(run.code, 0, "{run:?}");
     for part in ["bench memory", "cores", "MEASURED", "<= "] {
         assert!(run.out.contains(part), "{part}: {}", run.out);
@@ -144,10 +171,24 @@ fn has_files(dir: &Path) -> bool {
 }
 
 #[test]
+fn impossible_requests_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    for (words, part) in [
+        (&["save", path, "--gib", "0"][..], "--gib"),
+        (&["plan", "--trace", "/nowhere/x"], "/nowhere"),
+    ] {
+        let run = bench(words);
+        assert_eq!(run.code, 2, "{words:?}: {run:?}");
+        assert!(run.err.contains(part), "{words:?}: {run:?}");
+    }
+}
+
+#[test]
 fn an_interrupted_bench_cleans_up() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_str().unwrap();
-    let mut bench = command(&["bench", "steady", path, "--minutes=5", "--mib=8"]).spawn().unwrap();
+    let mut bench = command(&["steady", path, "--minutes=5", "--mib=8"]).spawn().unwrap();
     let started = Instant::now();
     while !has_files(dir.path()) {
         assert!(started.elapsed() < Duration::from_secs(300), "the bench does not begin");
@@ -171,8 +212,8 @@ fn planners_are_compared_on_a_trace() {
     fs::write(&trace, &lines).unwrap();
     let picture = dir.path().join("plan.svg");
     let (trace, svg) = (trace.to_str().unwrap(), picture.to_str().unwrap());
-    let words = ["bench", "plan", "--trace", trace, "--memory", "2c,8c", "--plot", svg];
-    let run = outlive(&words);
+    let words = ["plan", "--trace", trace, "--memory", "2c,8c", "--plot", svg];
+    let run = bench(&words);
     assert_eq!(run.code, 0, "{run:?}");
     assert!(run.out.contains("fewer reads than ASM"), "{}", run.out);
     assert!(run.err.starts_with("bench plan: a, 2.0 KiB of memory\n"), "{}", run.err);
@@ -182,11 +223,11 @@ fn planners_are_compared_on_a_trace() {
     assert_eq!(rows["rows"][1]["distinct"], 10);
     assert!(fs::read_to_string(picture).unwrap().starts_with("<svg"));
     for (memory, part) in [("1", "at least one container"), ("0c", "at least one container")] {
-        let run = outlive(&["bench", "plan", "--trace", trace, "--memory", memory]);
+        let run = bench(&["plan", "--trace", trace, "--memory", memory]);
         assert!(run.code == 2 && run.err.contains(part), "{run:?}");
     }
     fs::write(dir.path().join("bad"), "outlive-trace 1\n1 2 3\n").unwrap();
     let bad = dir.path().join("bad");
-    let run = outlive(&["bench", "plan", "--trace", bad.to_str().unwrap()]);
+    let run = bench(&["plan", "--trace", bad.to_str().unwrap()]);
     assert!(run.code == 2 && run.err.contains("line 2"), "{run:?}");
 }

@@ -1,7 +1,7 @@
 //! A directory of the bench's own, which is removed when the bench ends, also by Ctrl-C.
 
-use crate::EXIT_INTERRUPTED;
-use crate::output::complain;
+use outlive_cli::EXIT_INTERRUPTED;
+use outlive_cli::output::complain;
 use outlive_types::sync::plain::Mutex;
 use outlive_types::{Error, Result};
 use std::fs::{self, File};

@@ -1,11 +1,11 @@
-//! `outlive bench pool`: the cost of redundancy for saves, and the speed of restores and repairs
+//! `outlive-bench pool`: the cost of redundancy for saves, and the speed of restores and repairs
 //! with lost or slow targets.
 
 use super::machine::Cpu;
 use super::report::{Goal, Report, Unit};
 use super::state::{self, Memory};
 use super::{Bench, gb_per_s, gib_bytes, median};
-use crate::args::BenchIoArgs;
+use crate::args::IoArgs;
 use outlive_capture::OwnedSource;
 use outlive_erasure::Code;
 use outlive_io::AlignedBuf;
@@ -63,7 +63,7 @@ struct Rounds {
     repair_shares: Vec<f64>,
 }
 
-pub fn run(mut bench: Bench, args: &BenchIoArgs) -> Result<Report> {
+pub fn run(mut bench: Bench, args: &IoArgs) -> Result<Report> {
     let total_bytes = gib_bytes(args.gib);
     bench.step("encoding");
     let encode = encode_gb_per_s()?;
@@ -123,7 +123,7 @@ fn save(bench: &Bench, source: &mut OwnedSource, rule: Redundancy) -> Result<(Pa
 /// Measures with targets as slow as single disks.
 fn slow_targets(
     bench: &mut Bench,
-    args: &BenchIoArgs,
+    args: &IoArgs,
     total_bytes: u64,
     rounds: &mut Rounds,
 ) -> Result<()> {
@@ -160,7 +160,7 @@ fn slow_targets(
 }
 
 impl Rounds {
-    fn report(&self, report: &mut Report, args: &BenchIoArgs, total_bytes: u64, encode: f64) {
+    fn report(&self, report: &mut Report, args: &IoArgs, total_bytes: u64, encode: f64) {
         report.goal("4+2: parity, per core", encode, Unit::GbPerS, Goal::AtLeast(ENCODE_MIN));
         let none = median(&self.saves[0]);
         for (number, (name, _, factor)) in rules().into_iter().enumerate() {

@@ -1,10 +1,10 @@
-//! `outlive bench freeze`: the stall of each method of freezing, and the cost of writes while the
+//! `outlive-bench freeze`: the stall of each method of freezing, and the cost of writes while the
 //! image is held. The same run also measures a plain copy of the same memory.
 
 use super::machine::Cpu;
 use super::report::{Goal, Report, Unit};
 use super::{Bench, freeze_part, gib_bytes, median, state};
-use crate::args::BenchFreezeArgs;
+use crate::args::FreezeArgs;
 use outlive_capture::{OwnedSource, default_threads};
 use outlive_io::AlignedBuf;
 use outlive_pool::Tuning;
@@ -46,7 +46,7 @@ struct WayFigures {
     said: String,
 }
 
-pub fn run(mut bench: Bench, args: &BenchFreezeArgs) -> Result<Report> {
+pub fn run(mut bench: Bench, args: &FreezeArgs) -> Result<Report> {
     let total_bytes = gib_bytes(args.gib);
     let (before, started) = (Cpu::now(), Instant::now());
     let mut details = serde_json::Map::new();

@@ -1,18 +1,18 @@
-//! `outlive bench memory`: the memory that saves need in addition to the state, against the
+//! `outlive-bench memory`: the memory that saves need in addition to the state, against the
 //! promised bounds.
 
 use super::machine::{reset_peak, resident};
 use super::report::{Goal, Report, Unit};
 use super::{Bench, gib_bytes, state};
-use crate::args::BenchMemoryArgs;
-use crate::output::bytes;
+use crate::args::MemoryArgs;
+use outlive_cli::output::bytes;
 use outlive_types::{Error, Result, SeededRng, pages_of};
 
 const MIB: u64 = 1 << 20;
 /// Bounds of the design: page tree and hashes, for each GiB of state.
 const PER_GIB_BYTES: u64 = 6 * MIB;
 
-pub fn run(mut bench: Bench, args: &BenchMemoryArgs) -> Result<Report> {
+pub fn run(mut bench: Bench, args: &MemoryArgs) -> Result<Report> {
     let total_bytes = gib_bytes(args.gib);
     bench.step("making the state");
     let mut source = state::source(total_bytes, 8)?;

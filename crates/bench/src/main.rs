@@ -1,6 +1,7 @@
-//! `outlive bench`: measures a device without and with outlive in one run, since only ratios count.
+//! `outlive-bench`: measures a device without and with outlive in one run, since only ratios count.
 //! Each measurement is one file; shared parts are here and in `scratch` and `report`.
 
+mod args;
 mod churn;
 mod freeze;
 mod freeze_part;
@@ -18,8 +19,9 @@ mod state;
 mod steady;
 mod track;
 
-use crate::args::BenchCommand;
-use crate::output::{Answer, Reporter, shown};
+use args::{Args, Command};
+use outlive_cli::output::{Answer, Reporter, shown};
+use outlive_cli::{CommandLine, run_as};
 use outlive_types::Result;
 use report::Report;
 use scratch::Scratch;
@@ -54,24 +56,34 @@ impl Bench {
     }
 }
 
-/// `outlive bench`.
-pub fn bench(
-    command: BenchCommand,
-    words: &[OsString],
-    reporter: &Arc<Reporter>,
-) -> Result<Answer> {
+fn main() {
+    std::process::exit(run_as::<Args>(std::env::args_os()));
+}
+
+impl CommandLine for Args {
+    fn json(&self) -> bool {
+        self.json
+    }
+
+    fn execute(self, words: &[OsString]) -> Result<Answer> {
+        bench(self.command, words, &Arc::default())
+    }
+}
+
+/// Runs one measurement.
+fn bench(command: Command, words: &[OsString], reporter: &Arc<Reporter>) -> Result<Answer> {
     let start = |name: &'static str, dir: &Path| Bench::new(name, dir, words, reporter);
     let report = match command {
-        BenchCommand::Save(args) => save::run(start("save", &args.io.dir)?, &args),
-        BenchCommand::Restore(args) => restore::run(start("restore", &args.dir)?, &args),
-        BenchCommand::Lazy(args) => lazy::run(start("lazy", &args.io.dir)?, &args),
-        BenchCommand::Churn(args) => churn::run(start("churn", &args.dir)?, &args),
-        BenchCommand::Steady(args) => steady::run(start("steady", &args.dir)?, &args),
-        BenchCommand::Freeze(args) => freeze::run(start("freeze", &args.dir)?, &args),
-        BenchCommand::Memory(args) => memory::run(start("memory", &args.dir)?, &args),
-        BenchCommand::Pool(args) => pool::run(start("pool", &args.dir)?, &args),
-        BenchCommand::Plan(args) => return plan::run(&args, reporter),
-        BenchCommand::Track(args) => return track::run(&args, words, reporter),
+        Command::Save(args) => save::run(start("save", &args.io.dir)?, &args),
+        Command::Restore(args) => restore::run(start("restore", &args.dir)?, &args),
+        Command::Lazy(args) => lazy::run(start("lazy", &args.io.dir)?, &args),
+        Command::Churn(args) => churn::run(start("churn", &args.dir)?, &args),
+        Command::Steady(args) => steady::run(start("steady", &args.dir)?, &args),
+        Command::Freeze(args) => freeze::run(start("freeze", &args.dir)?, &args),
+        Command::Memory(args) => memory::run(start("memory", &args.dir)?, &args),
+        Command::Pool(args) => pool::run(start("pool", &args.dir)?, &args),
+        Command::Plan(args) => return plan::run(&args, reporter),
+        Command::Track(args) => return track::run(&args, words, reporter),
     }?;
     reporter.finish();
     Ok(report.answer())

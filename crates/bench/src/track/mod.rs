@@ -1,4 +1,4 @@
-//! `outlive bench track`: the cost of finding changed pages for a program, by tracker and by
+//! `outlive-bench track`: the cost of finding changed pages for a program, by tracker and by
 //! pattern, all in one run. Times are processor times of this process, so that others do not count.
 
 mod pattern;
@@ -6,10 +6,10 @@ mod policy;
 
 use super::report::{Goal, Report, Unit};
 use super::{Reporter, gib_bytes, machine};
-use crate::args::BenchTrackArgs;
-use crate::output::{Answer, Table, shown};
-use crate::plot;
+use crate::args::TrackArgs;
 use outlive_capture::track::{TrackerChoice, TrackerKind};
+use outlive_cli::output::{Answer, Table, shown};
+use outlive_cli::plot;
 use outlive_types::{Error, PAGE_BYTES, Result};
 use pattern::{PATTERNS, Pattern, Program};
 use policy::{POLICIES, Policy, Tracked, cpu_s};
@@ -45,8 +45,8 @@ impl Row {
     }
 }
 
-/// `outlive bench track`.
-pub fn run(args: &BenchTrackArgs, words: &[OsString], reporter: &Arc<Reporter>) -> Result<Answer> {
+/// `outlive-bench track`.
+pub fn run(args: &TrackArgs, words: &[OsString], reporter: &Arc<Reporter>) -> Result<Answer> {
     let bytes = usize::try_from(gib_bytes(args.gib))
         .map_err(|_| Error::invalid("the state is larger than memory can be"))?;
     let words: Vec<String> = words.iter().map(|word| shown(&word.to_string_lossy())).collect();

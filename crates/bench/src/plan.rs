@@ -1,8 +1,9 @@
-//! `outlive bench plan`: the number of containers that each planner of stream restores reads.
+//! `outlive-bench plan`: the number of containers that each planner of stream restores reads.
 
-use crate::args::{BenchPlanArgs, size};
-use crate::output::{Answer, Reporter, Table, bytes, shown};
-use crate::plot;
+use crate::args::PlanArgs;
+use outlive_cli::numbers::size;
+use outlive_cli::output::{Answer, Reporter, Table, bytes, shown};
+use outlive_cli::plot;
 use outlive_files::planner::{
     Item, Memory, StreamPlan, Trace, Version, asm, best, bytes_of, dasm, lru,
 };
@@ -28,8 +29,8 @@ struct Row {
     reads: [usize; 4],
 }
 
-/// `outlive bench plan`.
-pub fn run(args: &BenchPlanArgs, reporter: &Reporter) -> Result<Answer> {
+/// `outlive-bench plan`.
+pub fn run(args: &PlanArgs, reporter: &Reporter) -> Result<Answer> {
     let text = std::fs::read_to_string(&args.trace)
         .map_err(|e| Error::io_named("reading the trace", &args.trace, &e))?;
     let trace = Trace::parse(&text).map_err(|e| e.context(args.trace.display().to_string()))?;

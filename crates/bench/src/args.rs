@@ -1,39 +1,51 @@
-//! Options of `bench` and its subcommands.
+//! The command line of `outlive-bench`.
 
-use super::{gib, minutes, percent, rate};
-use clap::{Args as ClapArgs, Subcommand};
+use clap::{Args as ClapArgs, Parser, Subcommand};
+use outlive_cli::numbers::{between, percent};
 use outlive_types::FreezeMode;
 use std::path::PathBuf;
 
-/// The subcommands of `bench`.
-#[derive(Subcommand, Debug)]
-pub enum BenchCommand {
-    /// Measure a first save, one without changes and one with one changed page, against raw writes
-    Save(BenchSaveArgs),
-    /// Measure verified restores into used and into fresh memory, against raw reads
-    Restore(BenchIoArgs),
-    /// Measure the cost of redundancy for saves, and restores and repairs with lost or slow targets
-    Pool(BenchIoArgs),
-    /// Measure lazy restarts until the program runs and until a step is done, against eager ones
-    Lazy(BenchLazyArgs),
-    /// Measure the bytes of many saves with a few random changed pages, and restores afterwards
-    Churn(BenchChurnArgs),
-    /// Save at a steady rate for minutes, to see whether the work keeps up and memory stays bounded
-    Steady(BenchSteadyArgs),
-    /// Measure how long each method of freezing stops the program, and the cost of its writes
-    /// afterwards
-    Freeze(BenchFreezeArgs),
-    /// Measure the memory that saves need in addition to the state
-    Memory(BenchMemoryArgs),
-    /// Measure the cost of finding changed pages, by tracker and pattern of writing
-    Track(BenchTrackArgs),
-    /// Count the container reads that planners of stream restores need, on a recorded trace
-    Plan(BenchPlanArgs),
+/// Measure this machine's storage and memory, bare and with outlive on them.
+#[derive(Parser, Debug)]
+#[command(name = "outlive-bench", version)]
+pub struct Args {
+    /// Print one JSON value instead of text, even for an error
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Measurement to run
+    #[command(subcommand)]
+    pub command: Command,
 }
 
-/// `bench plan`.
+/// The measurements.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Measure a first save, one without changes and one with one changed page, against raw writes
+    Save(SaveArgs),
+    /// Measure verified restores into used and into fresh memory, against raw reads
+    Restore(IoArgs),
+    /// Measure the cost of redundancy for saves, and restores and repairs with lost or slow targets
+    Pool(IoArgs),
+    /// Measure lazy restarts until the program runs and until a step is done, against eager ones
+    Lazy(LazyArgs),
+    /// Measure the bytes of many saves with a few random changed pages, and restores afterwards
+    Churn(ChurnArgs),
+    /// Save at a steady rate for minutes, to see whether the work keeps up and memory stays bounded
+    Steady(SteadyArgs),
+    /// Measure how long each method of freezing stops the program, and the cost of its writes
+    /// afterwards
+    Freeze(FreezeArgs),
+    /// Measure the memory that saves need in addition to the state
+    Memory(MemoryArgs),
+    /// Measure the cost of finding changed pages, by tracker and pattern of writing
+    Track(TrackArgs),
+    /// Count the container reads that planners of stream restores need, on a recorded trace
+    Plan(PlanArgs),
+}
+
+/// `plan`.
 #[derive(ClapArgs, Debug)]
-pub struct BenchPlanArgs {
+pub struct PlanArgs {
     /// File with the trace: recipes of several versions (bench/plan makes one from public packages)
     #[arg(long, value_name = "FILE")]
     pub trace: PathBuf,
@@ -48,11 +60,11 @@ pub struct BenchPlanArgs {
     pub plot: Option<PathBuf>,
 }
 
-/// `bench save`.
+/// `save`.
 #[derive(ClapArgs, Debug)]
-pub struct BenchSaveArgs {
+pub struct SaveArgs {
     #[command(flatten)]
-    pub io: BenchIoArgs,
+    pub io: IoArgs,
     /// Compression of the pool
     #[arg(long, default_value = "auto", value_parser = ["none", "lz4", "zstd", "auto"])]
     pub compression: String,
@@ -64,9 +76,9 @@ pub struct BenchSaveArgs {
     pub state: String,
 }
 
-/// `bench save`, `bench restore`, `bench pool` and `bench lazy`.
+/// `save`, `restore`, `pool` and `lazy`.
 #[derive(ClapArgs, Debug)]
-pub struct BenchIoArgs {
+pub struct IoArgs {
     /// Directory on the device to measure. All files go to a new directory in it
     pub dir: PathBuf,
     /// State size in GiB
@@ -77,19 +89,19 @@ pub struct BenchIoArgs {
     pub runs: u32,
 }
 
-/// `bench lazy`.
+/// `lazy`.
 #[derive(ClapArgs, Debug)]
-pub struct BenchLazyArgs {
+pub struct LazyArgs {
     #[command(flatten)]
-    pub io: BenchIoArgs,
+    pub io: IoArgs,
     /// Serve only the program's own instructions, not its system calls, as for users without rights
     #[arg(long)]
     pub user_only: bool,
 }
 
-/// `bench churn`.
+/// `churn`.
 #[derive(ClapArgs, Debug)]
-pub struct BenchChurnArgs {
+pub struct ChurnArgs {
     /// Directory on the device to measure. All files go to a new directory in it
     pub dir: PathBuf,
     /// State size in GiB
@@ -106,9 +118,9 @@ pub struct BenchChurnArgs {
     pub runs: u32,
 }
 
-/// `bench steady`.
+/// `steady`.
 #[derive(ClapArgs, Debug)]
-pub struct BenchSteadyArgs {
+pub struct SteadyArgs {
     /// Directory on the device to measure. All files go to a new directory in it
     pub dir: PathBuf,
     /// Length of the run, in minutes
@@ -125,9 +137,9 @@ pub struct BenchSteadyArgs {
     pub pages: u64,
 }
 
-/// `bench freeze`.
+/// `freeze`.
 #[derive(ClapArgs, Debug)]
-pub struct BenchFreezeArgs {
+pub struct FreezeArgs {
     /// Directory on the device to measure. All files go to a new directory in it
     pub dir: PathBuf,
     /// State size in GiB
@@ -138,9 +150,9 @@ pub struct BenchFreezeArgs {
     pub runs: u32,
 }
 
-/// `bench memory`.
+/// `memory`.
 #[derive(ClapArgs, Debug)]
-pub struct BenchMemoryArgs {
+pub struct MemoryArgs {
     /// Directory on the device to measure. All files go to a new directory in it
     pub dir: PathBuf,
     /// State size in GiB
@@ -148,9 +160,9 @@ pub struct BenchMemoryArgs {
     pub gib: f64,
 }
 
-/// `bench track`.
+/// `track`.
 #[derive(ClapArgs, Debug)]
-pub struct BenchTrackArgs {
+pub struct TrackArgs {
     /// State size in GiB
     #[arg(long, default_value_t = 1.0, value_parser = gib)]
     pub gib: f64,
@@ -160,4 +172,27 @@ pub struct BenchTrackArgs {
     /// File for a picture (SVG) of the speedup of each tracker over mprotect page by page
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
+}
+
+fn gib(text: &str) -> Result<f64, String> {
+    between(text, 1.0 / 1024.0, 65_536.0)
+}
+
+fn minutes(text: &str) -> Result<f64, String> {
+    between(text, 0.01, 1e6)
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    between(text, 0.01, 1000.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Args::command().debug_assert();
+    }
 }

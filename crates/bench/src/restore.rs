@@ -1,11 +1,11 @@
-//! `outlive bench restore`: verified restores against raw reads.
+//! `outlive-bench restore`: verified restores against raw reads.
 
 use super::machine::Cpu;
 use super::raw::Baseline;
 use super::report::{Goal, Unit};
 use super::state::Memory;
 use super::{Bench, gb_per_s, gib_bytes, median, report::Report, state};
-use crate::args::BenchIoArgs;
+use crate::args::IoArgs;
 use outlive_io::AlignedBuf;
 use outlive_pool::Environment;
 use outlive_types::{BLOCK_BYTES, PAGE_BYTES, Result};
@@ -32,7 +32,7 @@ struct Rounds {
     touches: [Vec<f64>; 2],
 }
 
-pub fn run(mut bench: Bench, args: &BenchIoArgs) -> Result<Report> {
+pub fn run(mut bench: Bench, args: &IoArgs) -> Result<Report> {
     let total_bytes = gib_bytes(args.gib);
     bench.step("saving the state");
     let path = bench.scratch.join("pool");

@@ -1,11 +1,11 @@
-//! `outlive bench churn`: many saves of a few random changed pages each. It measures their bytes,
+//! `outlive-bench churn`: many saves of a few random changed pages each. It measures their bytes,
 //! and the times of restores before and after.
 
 use super::machine::Cpu;
 use super::report::{Goal, Report, Unit};
 use super::state::{BorrowedMemory, Memory};
 use super::{Bench, gib_bytes, median, state};
-use crate::args::BenchChurnArgs;
+use crate::args::ChurnArgs;
 use outlive_capture::OwnedSource;
 use outlive_pool::{Environment, Pool};
 use outlive_store::{EpochInfo, Job, MemoryImage, RestoreStats, SaveStats};
@@ -20,7 +20,7 @@ const WRITTEN_MAX: f64 = 1.25;
 /// Longest restore of the last checkpoint, in times of the first.
 const SLOWER_MAX: f64 = 1.5;
 
-pub fn run(mut bench: Bench, args: &BenchChurnArgs) -> Result<Report> {
+pub fn run(mut bench: Bench, args: &ChurnArgs) -> Result<Report> {
     let total_bytes = gib_bytes(args.gib);
     let pages = pages_of(total_bytes);
     let dirty = ((pages as f64 * args.percent / 100.0).round() as u64).clamp(1, pages);
@@ -96,7 +96,7 @@ struct Saves {
 
 fn churn(
     bench: &mut Bench,
-    args: &BenchChurnArgs,
+    args: &ChurnArgs,
     source: &mut OwnedSource,
     dirty: u64,
     path: &Path,
@@ -144,7 +144,7 @@ struct Restores {
 /// Restores the first and the last checkpoint in turn.
 fn restores(
     bench: &mut Bench,
-    args: &BenchChurnArgs,
+    args: &ChurnArgs,
     total_bytes: u64,
     path: &Path,
     newest: &[u8],

@@ -1,11 +1,11 @@
-//! `outlive bench lazy`: the time until a program runs again if its memory arrives later.
+//! `outlive-bench lazy`: the time until a program runs again if its memory arrives later.
 
 use super::machine::Cpu;
 use super::raw::Baseline;
 use super::report::{Goal, Report, Unit};
 use super::state::{self, JOB};
 use super::{Bench, gb_per_s, gib_bytes, median};
-use crate::args::BenchLazyArgs;
+use crate::args::LazyArgs;
 use outlive_capture::fill::MutRegion;
 use outlive_capture::lazy::{How, LazyMemory, LazyOptions, Mode, Traffic};
 use outlive_pool::Environment;
@@ -81,7 +81,7 @@ struct Rounds {
     how: How,
 }
 
-pub fn run(mut bench: Bench, args: &BenchLazyArgs) -> Result<Report> {
+pub fn run(mut bench: Bench, args: &LazyArgs) -> Result<Report> {
     let total_bytes = gib_bytes(args.io.gib);
     bench.step("saving the state");
     let path = bench.scratch.join("pool");

@@ -1,10 +1,10 @@
-//! `outlive bench steady`: saves at a fixed rate for minutes. It shows whether the work keeps up,
+//! `outlive-bench steady`: saves at a fixed rate for minutes. It shows whether the work keeps up,
 //! and whether memory and the number of objects stay in bounds.
 
 use super::machine::{reset_peak, resident};
 use super::report::{Goal, Report, Unit};
 use super::{Bench, median, state};
-use crate::args::BenchSteadyArgs;
+use crate::args::SteadyArgs;
 use outlive_store::{SaveHandle, SaveStats};
 use outlive_types::{Error, JobName, Result, SeededRng, pages_of};
 use serde_json::json;
@@ -26,7 +26,7 @@ struct SteadyRun {
     resident: Vec<u64>,
 }
 
-pub fn run(mut bench: Bench, args: &BenchSteadyArgs) -> Result<Report> {
+pub fn run(mut bench: Bench, args: &SteadyArgs) -> Result<Report> {
     let state_bytes = args.mib << 20;
     bench.step("making the state");
     let mut source = state::source(state_bytes, 6)?;
@@ -90,7 +90,7 @@ pub fn run(mut bench: Bench, args: &BenchSteadyArgs) -> Result<Report> {
 
 fn steady(
     bench: &mut Bench,
-    args: &BenchSteadyArgs,
+    args: &SteadyArgs,
     job: &outlive_store::Job,
     source: &mut outlive_capture::OwnedSource,
 ) -> Result<SteadyRun> {

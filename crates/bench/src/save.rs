@@ -1,11 +1,11 @@
-//! `outlive bench save`: first saves against raw writes; saves with nothing and with one page
+//! `outlive-bench save`: first saves against raw writes; saves with nothing and with one page
 //! changed.
 
 use super::machine::Cpu;
 use super::raw::Baseline;
 use super::report::{Goal, Report, Unit};
 use super::{Bench, gb_per_s, gib_bytes, median, state};
-use crate::args::BenchSaveArgs;
+use crate::args::SaveArgs;
 use outlive_capture::default_threads;
 use outlive_pool::Tuning;
 use outlive_types::{Result, SeededRng};
@@ -36,7 +36,7 @@ struct Rounds {
     cpu: Vec<f64>,
 }
 
-pub fn run(mut bench: Bench, save: &BenchSaveArgs) -> Result<Report> {
+pub fn run(mut bench: Bench, save: &SaveArgs) -> Result<Report> {
     let args = &save.io;
     let total_bytes = gib_bytes(args.gib);
     let mut raw = Baseline::of_writes(&mut bench, total_bytes)?;
@@ -90,13 +90,7 @@ pub fn run(mut bench: Bench, save: &BenchSaveArgs) -> Result<Report> {
     Ok(bench.report)
 }
 
-fn report(
-    report: &mut Report,
-    save: &BenchSaveArgs,
-    total_bytes: u64,
-    found: &Rounds,
-    raw: &Baseline,
-) {
+fn report(report: &mut Report, save: &SaveArgs, total_bytes: u64, found: &Rounds, raw: &Baseline) {
     let (threads, args) = (default_threads(), &save.io);
     let hashing = gb_per_s(total_bytes, median(&found.unchanged)) / threads as f64;
     report.add("raw sequential write, O_DIRECT, synced (best)", median(&found.raw), Unit::GbPerS);
