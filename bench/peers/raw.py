@@ -1,7 +1,7 @@
 """The device itself: the same bytes written and read without further work.
 
 O_DIRECT, several threads, each file preallocated and synced, then the directory: this does the work
-of `outlive bench`, written again so that it can take turns with the peers. The best of a few
+of `outlive-bench`, written again so that it can take turns with the peers. The best of a few
 layouts counts.
 """
 

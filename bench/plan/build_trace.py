@@ -1,4 +1,4 @@
-"""Builds a trace for `outlive bench plan` from releases of a public Python package.
+"""Builds a trace for `outlive-bench plan` from releases of a public Python package.
 
     .venv/bin/python bench/plan/build_trace.py --to trace.txt
 

@@ -1,4 +1,4 @@
-//! Makes a trace for `outlive bench plan` from directories, one version each, oldest first.
+//! Makes a trace for `outlive-bench plan` from directories, one version each, oldest first.
 //!
 //!     trace_of CONTAINER_BYTES DIRECTORY... > trace.txt
 //!

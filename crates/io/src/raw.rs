@@ -1,5 +1,5 @@
 //! Raw speed of a device, for comparison: the same bytes in the same layout, without outlive around
-//! them. `outlive bench` measures everything against it.
+//! them. `outlive-bench` measures everything against it.
 
 use crate::{AlignedBuf, DirectFile, read_at, write_all_at};
 use outlive_types::sync::plain::Mutex;

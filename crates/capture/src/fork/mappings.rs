@@ -6,7 +6,7 @@ use outlive_types::BLOCK_BYTES;
 use std::ops::Range;
 
 /// Cost of a fork while the program stands, in seconds per GiB of 4 KiB pages, and of huge ones.
-/// `outlive bench freeze` measures both. The cost of arming memory that is then read in place is
+/// `outlive-bench freeze` measures both. The cost of arming memory that is then read in place is
 /// too small to be measured (docs/design/011-tracking.md).
 pub(crate) const FORK_SMALL_S_PER_GIB: f64 = 0.034;
 pub(crate) const FORK_HUGE_S_PER_GIB: f64 = 0.0008;
