@@ -1,23 +1,25 @@
 //! Makes a pool in a directory or a bucket, and opens one.
 
-use crate::config::{FormatConfig, LogConfig, PoolConfig, Tuning};
-use crate::descriptor::make_copy;
+use crate::descriptor::config::{FormatConfig, LogConfig, PoolConfig, Tuning};
+use crate::descriptor::location::{Location, as_if_made, keeps_no_packs};
+use crate::descriptor::marker::Marker;
+use crate::descriptor::paths::{COPY, DESCRIPTOR, MARKER, PoolPaths};
+use crate::descriptor::redundancy::{TargetConfig, Tier};
 use crate::environment::Environment;
-use crate::home_targets::HomeTargets;
-use crate::init_check::{
+use crate::log::open::{check_log, open_log};
+use crate::log::replicas::{check_replica, marker_in};
+use crate::opening::home_targets::HomeTargets;
+use crate::opening::init_check::{
     LOG_STAYS, SLOW_STAYS, check_in_memory, check_log_replica, check_outside,
     check_outside_prefixes, holds_something, make_target, refuse_memory, refuse_used,
     refuse_used_log, write_target,
 };
-use crate::location::{Location, as_if_made, keeps_no_packs};
-use crate::log_open::{check_log, open_log};
-use crate::log_replicas::{check_replica, marker_in};
-use crate::marker::Marker;
-use crate::marker_check::{TARGET_MARKER, check_target, descriptor_is_missing, read_descriptor};
-use crate::membership::staying;
-use crate::paths::{COPY, DESCRIPTOR, MARKER, PoolPaths};
+use crate::opening::marker_check::{
+    TARGET_MARKER, check_target, descriptor_is_missing, read_descriptor,
+};
+use crate::opening::rewrite::make_copy;
 use crate::pool::Pool;
-use crate::redundancy::{TargetConfig, Tier};
+use crate::repair::membership::staying;
 use crate::targets::{Member, TargetSet, TargetTable};
 use outlive_s3::S3Url;
 use outlive_target::{LogMedium, ManifestLog, Target, sync_dir};

@@ -2,19 +2,19 @@
 //! docs/design/028-moving-a-log.md).
 
 use crate::Pool;
-use crate::config::{FormatConfig, LogConfig};
-use crate::descriptor::rewrite;
-use crate::init_check::{
+use crate::descriptor::config::{FormatConfig, LogConfig};
+use crate::descriptor::location::Location;
+use crate::descriptor::log_configuration::LogConfiguration;
+use crate::descriptor::marker::{Marker, Moved};
+use crate::descriptor::paths::{MARKER, PoolPaths};
+use crate::log::open::{check_log, finish, follow};
+use crate::log::replicas::{ASKING, Lasting, find_set, is_there, open_replicas};
+use crate::log::room::{check_room, check_writable, needed_bytes};
+use crate::opening::init_check::{
     LOG_STAYS, check_log_replica, check_outside, check_outside_prefixes, refuse_memory,
 };
-use crate::location::Location;
-use crate::log_configuration::LogConfiguration;
-use crate::log_open::{check_log, finish, follow};
-use crate::log_replicas::{ASKING, Lasting, find_set, is_there, open_replicas};
-use crate::log_room::{check_room, check_writable, needed_bytes};
-use crate::marker::{Marker, Moved};
-use crate::marker_check::TARGET_MARKER;
-use crate::paths::{MARKER, PoolPaths};
+use crate::opening::marker_check::TARGET_MARKER;
+use crate::opening::rewrite::rewrite;
 use outlive_target::Lock;
 use outlive_target::replicas::{forget, succeed};
 use outlive_types::{Error, Result};

@@ -2,13 +2,13 @@
 
 use crate::PoolConfig;
 use crate::command::command;
-use crate::descriptor::make_copy;
+use crate::descriptor::location::Location;
+use crate::descriptor::paths::PoolPaths;
 use crate::environment::Environment;
 use crate::layout::Layout;
-use crate::location::Location;
-use crate::log_replicas::{Found, Lasting, find_set};
-use crate::marker_check::{check, packs_elsewhere};
-use crate::paths::PoolPaths;
+use crate::log::replicas::{Found, Lasting, find_set};
+use crate::opening::marker_check::{check, packs_elsewhere};
+use crate::opening::rewrite::make_copy;
 use crate::targets::{Member, TargetSet, TargetTable};
 use crate::written::Written;
 use outlive_chunk::Policy;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::marker_check::TARGET_MARKER;
+use crate::opening::marker_check::TARGET_MARKER;
 use crate::{Container, PackWriter, TargetConfig};
 use outlive_format::{EntryKind, fingerprint};
 use outlive_io::AlignedBuf;

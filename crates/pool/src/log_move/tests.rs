@@ -1,8 +1,8 @@
 //! Movers, and threads of one process that follow a move, at the same time.
 
 use super::*;
-use crate::log_replicas::Found;
-use crate::marker_check::read_descriptor;
+use crate::log::replicas::Found;
+use crate::opening::marker_check::read_descriptor;
 use crate::{Environment, open, open_or_create};
 use outlive_target::{Lock, Previous};
 use outlive_types::sync::plain::Mutex;

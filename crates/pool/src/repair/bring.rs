@@ -4,7 +4,7 @@
 
 use super::plan::{Allowed, Fate, plan};
 use crate::Pool;
-use crate::redundancy::Tier;
+use crate::descriptor::redundancy::Tier;
 use crate::stripe::{Breadth, NewShard, Scan, ShardFault, shard_bytes, write_shards};
 use crate::targets::TargetSet;
 use outlive_target::ShardName;

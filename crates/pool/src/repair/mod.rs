@@ -4,7 +4,11 @@
 //! and begun again.
 
 mod bring;
+pub(crate) mod exclusive;
+pub(crate) mod fill;
+pub(crate) mod membership;
 mod plan;
+pub(crate) mod recreate;
 #[cfg(test)]
 mod tests;
 
@@ -12,8 +16,8 @@ pub use bring::PackRepair;
 use bring::{Bring, Listed};
 
 use crate::Pool;
-use crate::exclusive::Exclusive;
-use crate::redundancy::{TargetState, Tier};
+use crate::descriptor::redundancy::{TargetState, Tier};
+use crate::repair::exclusive::Exclusive;
 use crate::stripe::ShardFault;
 use crate::targets::{Member, TargetSet};
 use outlive_chunk::parallel;

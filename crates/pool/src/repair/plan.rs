@@ -1,7 +1,7 @@
 //! Plans the fate of each copy of a pack's shards: a value, computed from a listing and from the
 //! table of targets. `bring` executes it.
 
-use crate::redundancy::Tier;
+use crate::descriptor::redundancy::Tier;
 use crate::targets::{Member, TargetSet};
 
 /// Steps that a repair may take with a pack.
@@ -158,7 +158,7 @@ fn seat<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::redundancy::TargetState;
+    use crate::descriptor::redundancy::TargetState;
     use crate::{FormatConfig, PoolConfig, Redundancy, Tuning};
     use outlive_target::MemoryTarget;
     use std::sync::Arc;

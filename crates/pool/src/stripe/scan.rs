@@ -5,8 +5,8 @@
 
 use super::shard::OpenShard;
 use crate::Pool;
+use crate::descriptor::redundancy::Tier;
 use crate::layout::Layout;
-use crate::redundancy::Tier;
 use crate::targets::TargetSet;
 use outlive_format::{Directory, ShardHeader, checksum};
 use outlive_io::AlignedBuf;

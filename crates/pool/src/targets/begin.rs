@@ -1,7 +1,7 @@
 //! Begins shards, each where it belongs.
 
 use super::{BegunShard, TargetSet, placement};
-use crate::redundancy::{Tier, Writes};
+use crate::descriptor::redundancy::{Tier, Writes};
 use outlive_target::{ShardName, ShardWriter};
 use outlive_types::{Error, ErrorKind, PackId, Result};
 use std::collections::HashMap;

@@ -1,7 +1,7 @@
 //! One target of a pool, its state and its speed.
 
 use super::table::StillThere;
-use crate::redundancy::{TargetState, Tier};
+use crate::descriptor::redundancy::{TargetState, Tier};
 use outlive_io::{Ticket, blocking};
 use outlive_target::{ReadRange, ReadTicket, ShardName, Target, TargetWatch, WatchedTarget, Work};
 use outlive_types::sync::plain::{Mutex, MutexGuard};

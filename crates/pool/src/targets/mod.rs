@@ -11,7 +11,7 @@ pub(crate) use member::{Member, UnderWay};
 pub use table::{Claim, FoundTarget, OpenTarget, Rows, StillThere, TargetLocations, TargetTable};
 
 use crate::PoolConfig;
-use crate::redundancy::{Redundancy, TargetConfig, Tier};
+use crate::descriptor::redundancy::{Redundancy, TargetConfig, Tier};
 use outlive_io::{AlignedBuf, StagingPool, Ticket};
 use outlive_target::{Fault, ReadRange, ReadTicket, ShardName, ShardWriter, Target};
 use outlive_types::sync::plain::Mutex;

@@ -1,7 +1,7 @@
 //! Chooses the targets of a pack's shards.
 
 use super::{Member, TargetSet};
-use crate::redundancy::Tier;
+use crate::descriptor::redundancy::Tier;
 use outlive_format::checksum;
 use outlive_target::Capacity;
 use outlive_types::PackId;

@@ -1,8 +1,8 @@
 //! The table of targets: a job of its own in the log, whose newest record lists the pool's targets
 //! and their states. One conditional append changes a row, and `repair` makes the pool match.
 
+use crate::descriptor::redundancy::TargetConfig;
 use crate::host::ProcessMark;
-use crate::redundancy::TargetConfig;
 use outlive_target::{Append, ManifestLog, Previous, Target, TargetWatch};
 use outlive_types::sync::plain::{Mutex, MutexGuard};
 use outlive_types::{Error, ErrorKind, JobName, Result, Rng};

@@ -1,6 +1,6 @@
 use super::*;
-use crate::marker::Marker;
-use crate::redundancy::Writes;
+use crate::descriptor::marker::Marker;
+use crate::descriptor::redundancy::Writes;
 use crate::{FormatConfig, Tuning};
 use outlive_io::AlignedBuf;
 use outlive_target::{FaultWorld, MemoryTarget};
@@ -317,7 +317,7 @@ impl TargetLocations for Adding {
         let format = FormatConfig::new([7; 16]);
         let marker = Marker::bare(format);
         let marker = Marker { next_target: Some(rows.next_id), target: rows.targets, ..marker };
-        crate::marker::targets_of(written_down, &marker)
+        crate::descriptor::marker::targets_of(written_down, &marker)
     }
 
     fn open(&self, _: &TargetConfig, _: bool) -> Result<OpenTarget> {

@@ -1,9 +1,9 @@
 //! Checks that a marker belongs to this pool.
 
-use crate::config::FormatConfig;
-use crate::location::Location;
-use crate::marker::Marker;
-use crate::paths::PoolPaths;
+use crate::descriptor::config::FormatConfig;
+use crate::descriptor::location::Location;
+use crate::descriptor::marker::Marker;
+use crate::descriptor::paths::PoolPaths;
 use outlive_types::{Error, Result};
 
 /// Decodes the text of a marker or a descriptor.

@@ -1,8 +1,8 @@
 //! Reads ranges of packs.
 
 use crate::Pool;
+use crate::descriptor::redundancy::Tier;
 use crate::layout::Layout;
-use crate::redundancy::Tier;
 use crate::stripe::{Breadth, Scan, read_pieces};
 use crate::targets::rather;
 use outlive_format::{Directory, Footer, SHARD_HEADER_BYTES, ShardHeader};

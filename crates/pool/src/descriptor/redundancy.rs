@@ -1,7 +1,7 @@
 //! Tables of `pool.toml` for redundancy, and for the targets that carry it.
 
+use crate::descriptor::location::Location;
 use crate::host::this_host_or_refuse;
-use crate::location::Location;
 use outlive_format::Geometry;
 use outlive_types::{Error, Result};
 use serde::{Deserialize, Serialize};

@@ -1,7 +1,7 @@
 //! A fill copies enough to do without the fast tier, wherever it was interrupted.
 #![expect(clippy::disallowed_methods, reason = "what is read first is looked at, too")]
 
-use crate::redundancy::Tier;
+use crate::descriptor::redundancy::Tier;
 use crate::targets::Member;
 use crate::{AllNamed, Redundancy, ShardFault, Span, Tuning};
 use crate::{Container, Environment, FormatConfig, PackExtent, PackWriter, Pool, PoolConfig};

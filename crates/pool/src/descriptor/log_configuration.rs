@@ -1,9 +1,9 @@
 //! Configurations of a log: each has a number, and a directory or prefix of its own in each of its
 //! replicas. So the rest of an older one is never taken for a part of a newer one.
 
-use crate::config::{LOG, LogConfig};
-use crate::location::Location;
-use crate::marker::{Moved, MovedReplica, ThisReplica};
+use crate::descriptor::config::{LOG, LogConfig};
+use crate::descriptor::location::Location;
+use crate::descriptor::marker::{Moved, MovedReplica, ThisReplica};
 use outlive_types::Result;
 
 /// The replicas of a log at some time.

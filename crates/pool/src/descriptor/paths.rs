@@ -1,9 +1,9 @@
 //! Locations of a pool's descriptor and log.
 
-use crate::config::PoolConfig;
-use crate::location::Location;
-use crate::log_configuration::LogConfiguration;
-use crate::marker::ThisReplica;
+use crate::descriptor::config::PoolConfig;
+use crate::descriptor::location::Location;
+use crate::descriptor::log_configuration::LogConfiguration;
+use crate::descriptor::marker::ThisReplica;
 use outlive_types::Result;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,7 +1,7 @@
 //! `pool.toml`: values that are fixed at creation, and values that only tune.
 
-use crate::location::Location;
-use crate::redundancy::{Redundancy, TARGET, TargetConfig, TiersConfig};
+use crate::descriptor::location::Location;
+use crate::descriptor::redundancy::{Redundancy, TARGET, TargetConfig, TiersConfig};
 use outlive_chunk::Compression;
 use outlive_format::{Geometry, REVISION};
 use outlive_types::{BLOCK_BYTES, Codec, Error, FreezeMode, PAGE_BYTES, Result, TrackerChoice};

@@ -3,8 +3,8 @@
 //! manual is docs/pool.md; docs/faults.md says why nothing is lost.
 
 use crate::Pool;
-use crate::exclusive::Exclusive;
-use crate::redundancy::{TargetConfig, TargetState, Tier, Writes};
+use crate::descriptor::redundancy::{TargetConfig, TargetState, Tier, Writes};
+use crate::repair::exclusive::Exclusive;
 use crate::repair::{PackUses, RepairOptions, RepairReport};
 use crate::targets::{FoundTarget, Rows, TargetSet, TargetTable, members};
 use crate::written::{Growing, Spread};

@@ -1,8 +1,8 @@
 //! Markers of a pool: files in its log and on its targets that name the pool, how it was made, and
 //! its targets. Only the pool's own commands write them.
 
-use crate::config::{FormatConfig, LogConfig, PoolConfig};
-use crate::redundancy::{Redundancy, TargetConfig, Tier};
+use crate::descriptor::config::{FormatConfig, LogConfig, PoolConfig};
+use crate::descriptor::redundancy::{Redundancy, TargetConfig, Tier};
 use outlive_types::{Error, Result};
 use serde::{Deserialize, Serialize};
 

@@ -1,11 +1,11 @@
 //! Rewrites `pool.toml`, and keeps a person's edits.
 
-use crate::config::{FormatConfig, PoolConfig};
-use crate::location::Location;
-use crate::log_configuration::LogConfiguration;
-use crate::log_open::check_log;
-use crate::marker_check::read_text;
-use crate::paths::{COPY, DESCRIPTOR, PoolPaths};
+use crate::descriptor::config::{FormatConfig, PoolConfig};
+use crate::descriptor::location::Location;
+use crate::descriptor::log_configuration::LogConfiguration;
+use crate::descriptor::paths::{COPY, DESCRIPTOR, PoolPaths};
+use crate::log::open::check_log;
+use crate::opening::marker_check::read_text;
 use outlive_types::{Error, Result, Rng};
 
 /// Writes after which a rewrite gives up, since other processes rewrite the file all the time.

@@ -1,8 +1,8 @@
 //! Copies shards from the fast tier to the slow one, behind the saves.
 
 use crate::Pool;
-use crate::exclusive::Exclusive;
-use crate::redundancy::Tier;
+use crate::descriptor::redundancy::Tier;
+use crate::repair::exclusive::Exclusive;
 use crate::stripe::{Breadth, NewShard, Scan, shard_bytes, write_shards};
 use crate::targets::{Copies, Member, TargetSet, rather};
 use outlive_target::ShardName;

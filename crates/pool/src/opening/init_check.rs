@@ -1,11 +1,11 @@
 //! Checks the locations of a new pool: which are free, and which belong to a pool already.
 
-use crate::config::PoolConfig;
+use crate::descriptor::config::PoolConfig;
+use crate::descriptor::location::{Location, keeps_no_packs, real};
+use crate::descriptor::marker::Marker;
+use crate::descriptor::paths::{COPY, DESCRIPTOR, MARKER, PoolPaths};
 use crate::host::is_in_memory;
-use crate::location::{Location, keeps_no_packs, real};
-use crate::marker::Marker;
-use crate::marker_check::TARGET_MARKER;
-use crate::paths::{COPY, DESCRIPTOR, MARKER, PoolPaths};
+use crate::opening::marker_check::TARGET_MARKER;
 use outlive_s3::S3Url;
 use outlive_target::Target;
 use outlive_types::{Error, Result, Rng};

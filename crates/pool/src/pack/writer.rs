@@ -1,6 +1,6 @@
 //! Fills containers and writes a pack.
 
-use crate::container::entries_max;
+use crate::pack::container::entries_max;
 use crate::stripe::{Shards, ShardsEnd};
 use crate::{Container, Pool};
 use outlive_format::{Directory, DirectoryEntry, EntryKind, InFrame, SliceForm, Tail, fingerprint};

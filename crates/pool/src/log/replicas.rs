@@ -2,12 +2,12 @@
 //! that is this pool's; a directory whose disk is not mounted would otherwise count as an empty
 //! one.
 
-use crate::compare::{compare, look_for, text};
-use crate::config::FormatConfig;
-use crate::location::Location;
-use crate::log_configuration::LogConfiguration;
-use crate::marker::{Marker, Moved, ThisReplica};
-use crate::paths::{MARKER, PoolPaths};
+use crate::descriptor::compare::{compare, look_for, text};
+use crate::descriptor::config::FormatConfig;
+use crate::descriptor::location::Location;
+use crate::descriptor::log_configuration::LogConfiguration;
+use crate::descriptor::marker::{Marker, Moved, ThisReplica};
+use crate::descriptor::paths::{MARKER, PoolPaths};
 use outlive_target::{Asking, Lease, Lock, LockGuard, LogMedium, Put};
 use outlive_types::sync::pause;
 use outlive_types::sync::plain::Mutex;

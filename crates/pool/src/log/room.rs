@@ -2,9 +2,9 @@
 //! decision, which cannot be taken back: a log in a full location would wait until a person frees
 //! space.
 
+use crate::descriptor::location::Location;
+use crate::descriptor::paths::PoolPaths;
 use crate::host::is_in_memory;
-use crate::location::Location;
-use crate::paths::PoolPaths;
 use outlive_target::ManifestLog;
 use outlive_types::{Error, JobName, Result, Rng};
 use rustix::fs::{Access, FallocateFlags, access, fallocate};

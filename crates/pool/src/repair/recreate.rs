@@ -2,9 +2,9 @@
 //! program saves again: docs/design/026-volatile.md says why.
 
 use crate::Pool;
-use crate::exclusive::Exclusive;
-use crate::log_room::is_log_in_memory;
-use crate::redundancy::{TargetConfig, Tier};
+use crate::descriptor::redundancy::{TargetConfig, Tier};
+use crate::log::room::is_log_in_memory;
+use crate::repair::exclusive::Exclusive;
 use crate::targets::{Rows, TargetTable};
 use outlive_types::{PackId, Result};
 use std::collections::BTreeSet;

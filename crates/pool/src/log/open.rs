@@ -1,13 +1,13 @@
 //! Opens a pool's log, wherever it has been moved to.
 
-use crate::config::FormatConfig;
-use crate::location::Location;
-use crate::log_configuration::LogConfiguration;
-use crate::log_replicas::{
+use crate::descriptor::config::FormatConfig;
+use crate::descriptor::location::Location;
+use crate::descriptor::log_configuration::LogConfiguration;
+use crate::descriptor::marker::{Marker, Moved, ThisReplica};
+use crate::descriptor::paths::{MARKER, PoolPaths};
+use crate::log::replicas::{
     ASKING, Found, Lasting, PoolReplica, check_replica, find_set, is_there, open_replicas,
 };
-use crate::marker::{Marker, Moved, ThisReplica};
-use crate::paths::{MARKER, PoolPaths};
 use outlive_target::replicas::{NewReplica, move_to};
 use outlive_target::{ManifestLog, Movable, RecordLog};
 use outlive_types::{Error, Result, SystemRng};

@@ -1,12 +1,12 @@
 //! Checks whether a directory is a pool's: its descriptor and markers, and whether they still
 //! match.
 
-use crate::compare::{compare, look_for, text};
-use crate::config::{FormatConfig, PoolConfig};
-use crate::location::Location;
-use crate::log_open::check_log;
-use crate::marker::{Marker, This};
-use crate::paths::{COPY, DESCRIPTOR, MARKER, PoolPaths};
+use crate::descriptor::compare::{compare, look_for, text};
+use crate::descriptor::config::{FormatConfig, PoolConfig};
+use crate::descriptor::location::Location;
+use crate::descriptor::marker::{Marker, This};
+use crate::descriptor::paths::{COPY, DESCRIPTOR, MARKER, PoolPaths};
+use crate::log::open::check_log;
 use crate::targets::TargetTable;
 use outlive_types::{Error, ErrorKind, Result};
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
 //! Descriptors that a person has edited, and that other processes rewrite at the same moment.
 
 use super::*;
-use crate::paths::MARKER;
-use crate::redundancy::TargetConfig;
+use crate::descriptor::paths::MARKER;
+use crate::descriptor::redundancy::TargetConfig;
 use crate::{Environment, Pool, open, open_or_create};
 use outlive_types::{ErrorKind, SystemRng};
 use std::cell::Cell;

@@ -1,7 +1,7 @@
 //! Packs as wholes: lists them, counts their bytes, and deletes them.
 
 use crate::Pool;
-use crate::redundancy::{TargetState, Tier};
+use crate::descriptor::redundancy::{TargetState, Tier};
 use outlive_target::{Capacity, ShardName, Target};
 use outlive_types::{Error, ErrorKind, JobName, PackId, Result};
 use std::collections::BTreeSet;

@@ -1,21 +1,21 @@
 //! Targets of a pool in a directory or a bucket: their locations in the descriptor, their markers,
 //! and the targets at the pool's creation, which the log's marker lists.
 
-use crate::compare::{compare, text};
-use crate::config::{FormatConfig, PoolConfig};
-use crate::descriptor::rewrite;
+use crate::descriptor::compare::{compare, text};
+use crate::descriptor::config::{FormatConfig, PoolConfig};
+use crate::descriptor::location::Location;
+use crate::descriptor::marker::{Marker, This, targets_of};
+use crate::descriptor::paths::{DESCRIPTOR, PoolPaths};
+use crate::descriptor::redundancy::{TargetConfig, Tier};
 use crate::environment::Environment;
 use crate::host::this_host;
-use crate::init_check::{
+use crate::log::open::check_log;
+use crate::opening::init_check::{
     LOG_STAYS, SLOW_STAYS, check_in_memory, holds_something, make_target, refuse_memory,
     refuse_used, write_target,
 };
-use crate::location::Location;
-use crate::log_open::check_log;
-use crate::marker::{Marker, This, targets_of};
-use crate::marker_check::{TARGET_MARKER, check_target, read_descriptor};
-use crate::paths::{DESCRIPTOR, PoolPaths};
-use crate::redundancy::{TargetConfig, Tier};
+use crate::opening::marker_check::{TARGET_MARKER, check_target, read_descriptor};
+use crate::opening::rewrite::rewrite;
 use crate::targets::{FoundTarget, OpenTarget, Rows, TargetLocations};
 use outlive_io::PerProcess;
 use outlive_target::{Bounds, TargetWatch, Work};

@@ -1,6 +1,6 @@
 //! Texts of a pool, which are markers and the descriptor: each is written whole or not at all.
 
-use crate::location::Location;
+use crate::descriptor::location::Location;
 use outlive_target::{adopt_file, make_dir_durable, publish, sync_dir, sync_file};
 use outlive_types::{Error, Result, Rng};
 use std::fs::{self, File};
