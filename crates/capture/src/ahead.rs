@@ -248,8 +248,9 @@ impl AheadThread {
                 let is_over = || *held();
                 let mut pause = ROUND_MIN;
                 loop {
-                    let waited = changed.wait_timeout_while(held(), pause, |over| !*over);
-                    if *waited.0 || ahead.round(&*looked_at, &is_over).is_err() {
+                    // The lock is free again before the round, which looks at the flag, too.
+                    let is_ending = *changed.wait_timeout_while(held(), pause, |over| !*over).0;
+                    if is_ending || ahead.round(&*looked_at, &is_over).is_err() {
                         return ahead;
                     }
                     #[cfg(test)]
