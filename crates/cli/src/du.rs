@@ -80,7 +80,7 @@ fn answer(pool: &str, of: &UsageOf, usage: &Usage) -> Answer {
     }
     if !unknown.is_empty() {
         text.push_str(
-            "What these need is not known, so deleting others may free less than it says above, and \
+            "The needs of these are unknown, so deleting others may free less than it says above, and \
              a gc does nothing until they are given up.\n",
         );
     }

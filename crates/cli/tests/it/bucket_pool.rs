@@ -59,7 +59,7 @@ fn a_log_is_moved_into_a_bucket_and_out_of_it() {
     put(&fixture, "pool", 5);
     fixture.server.stop();
     let refused = fixture.put("pool", "job", 6);
-    assert!(refused.code == 6 && refused.err.contains("less than a majority"), "{refused:?}");
+    assert!(refused.code == 6 && refused.err.contains("fewer than a majority"), "{refused:?}");
     let refused = move_log(&fixture, &["../safe"]);
     assert!(refused.code == 6 && !fixture.path("safe").exists(), "{refused:?}");
     fixture.server.start();

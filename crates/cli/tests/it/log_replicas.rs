@@ -138,7 +138,7 @@ fn without_a_majority_the_pool_is_refused_and_nothing_is_lost() {
     for run in [fixture.put("job", "2"), fixture.run(&["ls", "POOL"]), fixture.run(&["gc", "POOL"])]
     {
         assert_eq!(run.code, 6, "{run:?}");
-        assert!(run.err.contains("less than a majority") && run.err.contains("log 3"), "{run:?}");
+        assert!(run.err.contains("fewer than a majority") && run.err.contains("log 3"), "{run:?}");
     }
     assert!(!fixture.path("log 1").exists() && !fixture.path("log 3").exists());
     fixture.back("log 3");
@@ -160,7 +160,7 @@ fn places_in_another_order_or_of_another_pool_are_refused() {
         (
             "locations = [\"../log 1\", \"../log 2\", \"../log 3\"]",
             "location = \"../log 2\"",
-            "the only place",
+            "the only replica",
         ),
     ] {
         assert!(toml.contains(from), "{toml}");

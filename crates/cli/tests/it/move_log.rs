@@ -203,7 +203,7 @@ fn an_old_place_that_returns_does_not_count() {
     fixture.away("a");
     fixture.away("b");
     let put = fixture.put(last + 1);
-    assert!(put.code == 6 && put.err.contains("less than a majority"), "{put:?}");
+    assert!(put.code == 6 && put.err.contains("fewer than a majority"), "{put:?}");
     fixture.back("a");
     fixture.back("b");
     fixture.holds(1, last);

@@ -54,7 +54,7 @@ fn damage_is_found_and_shut_in() {
         (&json!(2), &json!(3))
     );
     let third = outlive(&["show", text(&pool), "gray scott", "3"]);
-    assert!(third.code == 0 && third.out.contains("\nhurt "), "{third:?}");
+    assert!(third.code == 0 && third.out.contains("\nincomplete "), "{third:?}");
     assert_eq!(
         json(&["show", text(&pool), "gray scott", "3", "--json"])["manifest"]["incomplete"],
         true

@@ -168,7 +168,7 @@ fn without_a_majority_nothing_is_said() {
         ];
         for error in errors {
             assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
-            assert!(error.message().contains("less than 2 answer"), "{error}");
+            assert!(error.message().contains("fewer than 2 answer"), "{error}");
         }
         world.away(&[]);
         assert_eq!(append(&log, 1, b"two").unwrap(), Append::Done);
