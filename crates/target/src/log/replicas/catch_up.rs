@@ -38,7 +38,7 @@ impl ReplicatedLog {
     /// Returns which replicas have them.
     ///
     /// # Errors
-    /// `Retry` if less than a majority of the replicas answer.
+    /// `Retry` if fewer than a majority of the replicas answer.
     pub(super) fn catch_up(&self, job: &JobName, number: u64) -> Result<Vec<bool>> {
         let mut have: Vec<bool> = self.caught.of(job).iter().map(|upto| *upto >= number).collect();
         if have.iter().all(|have| *have) {

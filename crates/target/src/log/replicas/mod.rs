@@ -102,7 +102,7 @@ impl ReplicatedLog {
     /// Asks `replicas` the same question, and returns the answers that come.
     ///
     /// # Errors
-    /// `Retry` if less than a majority answer.
+    /// `Retry` if fewer than a majority answer.
     fn all<T: Send + 'static>(
         &self,
         replicas: impl IntoIterator<Item = usize> + Clone,

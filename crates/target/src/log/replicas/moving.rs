@@ -43,7 +43,7 @@ fn decide(log: &dyn LogMedium, number: u64, proposed: &[u8]) -> Result<Vec<u8>> 
 /// log goes only there, although programs may not have noticed yet.
 ///
 /// # Errors
-/// `Retry` if less than a majority of the replicas answer.
+/// `Retry` if fewer than a majority of the replicas answer.
 pub fn succeed(old: &[Arc<dyn LogMedium>], asking: Asking, successor: &[u8]) -> Result<Vec<u8>> {
     decide(&*seen_by(&Asker::founder(), old, asking)?, SUCCESSOR, successor)
 }
@@ -53,7 +53,7 @@ pub fn succeed(old: &[Arc<dyn LogMedium>], asking: Asking, successor: &[u8]) -> 
 /// Returns, for each replica, why it is not open. `look` examines the new replicas.
 ///
 /// # Errors
-/// `Retry` if less than a majority of the old or of the new replicas answer; errors of `look`.
+/// `Retry` if fewer than a majority of the old or of the new replicas answer; errors of `look`.
 pub fn move_to(
     old: &[Arc<dyn LogMedium>],
     asking: Asking,

@@ -680,7 +680,7 @@ fn without_a_majority_of_the_old_or_the_new_places_nothing_is_moved() {
     away(&first, false);
     away(&second, true);
     let error = world.moved(&first, "second", Asking::InTurn).unwrap_err();
-    assert!(error.message().contains("of the 3 places that the log is moved to"), "{error}");
+    assert!(error.message().contains("of the 3 replicas that the log is moved to"), "{error}");
     let error = append(&log, 1, &record(2)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Retry, "it is sealed: {error}");
     away(&second, false);
