@@ -8,6 +8,8 @@ venv="$root/.venv"
 # shellcheck disable=SC2034  # used by the scripts that source this file
 python="$venv/bin/python"
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$root/target}"
+# Programs that tests start have other working directories.
+[[ "$CARGO_TARGET_DIR" = /* ]] || CARGO_TARGET_DIR="$root/$CARGO_TARGET_DIR"
 # Where the package is installed that the Python tests run against.
 # shellcheck disable=SC2034
 test_site="$CARGO_TARGET_DIR/test-site"

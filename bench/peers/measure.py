@@ -70,7 +70,9 @@ class Worker:
         self.task = {"bytes": plan.size_bytes, "kind": plan.kind, "seed": plan.seed, **task}
         self._log = plan.folder / "worker.log"
         environment = dict(os.environ)
-        environment["PYTHONPATH"] = str(_PACKAGE.parent)
+        # The package that is measured stays the one that this process has.
+        paths = [str(_PACKAGE.parent), environment.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         environment["JAX_PLATFORMS"] = "cpu"
         with self._log.open("wb") as log:
             self.child = subprocess.Popen(

@@ -1,5 +1,6 @@
 """Shared by all tests: a pool in a temporary folder, exact comparison, programs to run."""
 
+import os
 import random
 import struct
 import subprocess
@@ -13,6 +14,10 @@ import numpy as np
 import pytest
 
 import outlive
+
+# `make test-python` says which package it means; another one would be tested silently.
+if site := os.environ.get("OUTLIVE_TEST_SITE"):
+    assert Path(outlive.__file__).is_relative_to(site), f"{outlive.__file__} is not in {site}"
 
 
 @pytest.fixture

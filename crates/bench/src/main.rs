@@ -61,6 +61,8 @@ fn main() {
 }
 
 impl CommandLine for Args {
+    const NAME: &'static str = "outlive-bench";
+
     fn json(&self) -> bool {
         self.json
     }

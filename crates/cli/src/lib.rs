@@ -59,6 +59,14 @@ const EXIT_INCOMPLETE: i32 = 7;
 
 /// A program's command line: `outlive` and `outlive-bench` have one each.
 pub trait CommandLine: Parser {
+    /// The program's name, which begins its messages.
+    const NAME: &'static str;
+
+    /// A sentence with this program's name for a command that it lacks.
+    fn meant_by(_command: &str) -> Option<String> {
+        None
+    }
+
     /// Whether the answer is printed as one JSON value.
     fn json(&self) -> bool;
 
@@ -88,7 +96,7 @@ pub fn run_as<A: CommandLine>(args: impl IntoIterator<Item = OsString>) -> i32 {
     let words: Vec<OsString> = args.into_iter().collect();
     let args = match A::try_parse_from(&words) {
         Ok(args) => args,
-        Err(error) => return say_usage(&error, &words),
+        Err(error) => return say_usage::<A>(&error, &words),
     };
     let (json, gives_content) = (args.json(), args.gives_content());
     match args.execute(&words) {
@@ -105,7 +113,7 @@ pub fn run_as<A: CommandLine>(args: impl IntoIterator<Item = OsString>) -> i32 {
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => answer.code,
                 Err(error) => {
                     let error = stdout_error(&error);
-                    complain(&format!("outlive: {}", said(&error)));
+                    complain(&format!("{}: {}", A::NAME, said(&error)));
                     exit_code(error.kind())
                 }
             }
@@ -114,7 +122,7 @@ pub fn run_as<A: CommandLine>(args: impl IntoIterator<Item = OsString>) -> i32 {
             let kind = error.kind();
             match json {
                 true => say_json(kind, error.message(), gives_content),
-                false => complain(&format!("outlive: {}", said(&error))),
+                false => complain(&format!("{}: {}", A::NAME, said(&error))),
             }
             // Work that ended on request need not be tried again.
             match kind == ErrorKind::Retry && interrupt::was_asked() {
@@ -126,16 +134,16 @@ pub fn run_as<A: CommandLine>(args: impl IntoIterator<Item = OsString>) -> i32 {
 }
 
 /// Prints help, or the error in the command line, as JSON if that contains `--json`.
-fn say_usage(error: &clap::Error, words: &[OsString]) -> i32 {
+fn say_usage<A: CommandLine>(error: &clap::Error, words: &[OsString]) -> i32 {
     let has = |word: &str| words.iter().take_while(|w| *w != "--").any(|w| w == word);
     let unknown = error.get(ContextKind::InvalidSubcommand).map(ToString::to_string);
     // A subcommand of `pool` is the second word.
     let first = words.iter().skip(1).find(|word| !word.as_encoded_bytes().starts_with(b"-"));
     let other = unknown
         .filter(|unknown| first.is_some_and(|first| **first == **unknown))
-        .and_then(|unknown| other_names::meant_by(&unknown));
+        .and_then(|unknown| A::meant_by(&unknown));
     if let (Some(other), false) = (&other, has("--json")) {
-        complain(&format!("outlive: {other}"));
+        complain(&format!("{}: {other}", A::NAME));
     } else if error.use_stderr() && has("--json") {
         let text = other.unwrap_or_else(|| error.to_string());
         let message = text.strip_prefix("error: ").unwrap_or(&text).trim_end();
@@ -165,6 +173,12 @@ fn stdout_error(error: &io::Error) -> Error {
 }
 
 impl CommandLine for Args {
+    const NAME: &'static str = "outlive";
+
+    fn meant_by(command: &str) -> Option<String> {
+        other_names::meant_by(command)
+    }
+
     fn json(&self) -> bool {
         self.json
     }

@@ -1,4 +1,4 @@
-//! Commands of restic, Borg and git that users type, with their names in outlive.
+//! Commands of restic, Borg and git, and former ones, that users type, with their names in outlive.
 
 /// Returns a sentence with the equivalent of another program's command.
 pub fn meant_by(word: &str) -> Option<String> {
@@ -15,6 +15,7 @@ pub fn meant_by(word: &str) -> Option<String> {
         "compact" => "`outlive gc POOL`",
         "stats" => "`outlive du POOL`",
         "status" | "info" => "`outlive pool status POOL`",
+        "bench" => "the program `outlive-bench`",
         "tag" => "`outlive note POOL JOB@EPOCH --label TEXT`",
         "repair" => "`outlive scrub POOL`, or `outlive pool repair POOL` after a target was lost",
         _ => return None,

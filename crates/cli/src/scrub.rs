@@ -108,13 +108,15 @@ fn is_all_of(pool: &Pool, job: &JobName, number: usize) -> bool {
 }
 
 fn heal_text(pool: &Pool, heal: &HealReport, dry_run: bool, text: &mut String) {
-    let HealReport { condemned, unneeded, pending, moved, moved_bytes, mended, lost, .. } = heal;
+    let HealReport {
+        condemned, unneeded, pending, moved, moved_bytes, found_elsewhere, lost, ..
+    } = heal;
     let packs = |packs: &BTreeSet<PackId>| count(packs.len() as u64, "damaged pack");
     if !condemned.is_empty() || heal.segments > 0 {
         let done = if dry_run { "would be" } else { "were" };
         let _ = writeln!(
             text,
-            "{}: {} of {} {done} moved out, {mended} found elsewhere, {lost} are lost",
+            "{}: {} of {} {done} moved out, {found_elsewhere} found elsewhere, {lost} are lost",
             packs(condemned),
             count(*moved, "piece"),
             bytes(*moved_bytes)
@@ -180,7 +182,7 @@ fn json_of(args: &ScrubArgs, report: &ScrubReport) -> Value {
         "pending": names(&heal.pending),
         "moved": heal.moved,
         "moved_bytes": heal.moved_bytes,
-        "mended": heal.mended,
+        "found_elsewhere": heal.found_elsewhere,
         "lost": heal.lost,
         "unreadable_segments": heal.segments,
         "incomplete": heal.incomplete.iter().map(|(job, epochs)| json!({

@@ -147,7 +147,7 @@ fn a_program_goes_on_from_the_slow_tier_when_memory_is_lost() {
     let told = fixture.get("one", &["--epoch", "3"]).0;
     assert_eq!(told.code, 3, "{told:?}");
     let put = fixture.put(1);
-    assert!(!put.err.contains("anew"), "{put:?}");
+    assert!(!put.err.contains("recreated"), "{put:?}");
     fixture.check(6, 1);
     // The lost checkpoint can be pruned, and the others filled.
     fixture.good(&["prune", "job", "--keep-last", "2"]);

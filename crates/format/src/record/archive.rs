@@ -136,7 +136,7 @@ impl Archive {
             |epoch: &Epoch| self.manifests.binary_search_by_key(epoch, |m| m.epoch).is_ok();
         demand!(
             self.incomplete.iter().all(is_kept),
-            "a incomplete epoch is not among its manifests"
+            "an incomplete epoch is not among its manifests"
         );
         Ok(())
     }

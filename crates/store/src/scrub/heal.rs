@@ -38,7 +38,7 @@ pub struct HealReport {
     /// Bytes of these.
     pub moved_bytes: u64,
     /// Number of damaged ones that were found whole in another pack.
-    pub mended: u64,
+    pub found_elsewhere: u64,
     /// Number of damaged ones that were found nowhere.
     pub lost: u64,
     /// Number of segments that could not be read, and were recreated from directories.

@@ -109,7 +109,7 @@ impl Heal<'_> {
         for other in stay {
             if wanted.remove(&other.form).is_some() {
                 self.found.insert(other.form, other.item.extent);
-                self.report.mended += 1;
+                self.report.found_elsewhere += 1;
             }
         }
         Ok(go.into_iter().map(|other| (other.form, other.item.extent)).collect())
@@ -169,7 +169,7 @@ impl Heal<'_> {
             self.found.insert(form, now);
             match is_bad {
                 true => self.report.moved += 1,
-                false => self.report.mended += 1,
+                false => self.report.found_elsewhere += 1,
             }
             self.report.moved_bytes += u64::from(extent.length);
         }

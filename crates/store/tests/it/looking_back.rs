@@ -167,7 +167,7 @@ fn damage_is_told_of_those_who_need_what_is_damaged() {
             some += usize::from(!incomplete.is_empty() && incomplete.len() < epochs.len());
             all += usize::from(incomplete.len() == epochs.len());
         }
-        assert!(some > 5 && all > 0, "{some} pages incomplete some, {all} all of them");
+        assert!(some > 5 && all > 0, "{some} pages spoil some, {all} all of them");
     }
 }
 
@@ -199,7 +199,7 @@ fn needs_that_cannot_be_read_are_told_as_unknown() {
             _ => some += 1,
         }
     }
-    assert!(some > 3 && none > 3, "{some} pages incomplete some, {all} all, {none} no needs");
+    assert!(some > 3 && none > 3, "{some} pages spoil some, {all} all, {none} no needs");
 }
 
 fn prepare(pool: &Pool, after_a_prune: bool) -> BTreeSet<Epoch> {

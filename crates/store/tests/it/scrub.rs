@@ -243,7 +243,7 @@ fn whatever_page_is_damaged_the_next_saves_are_whole() {
     }
     assert!(
         incomplete > 10 && moved > 100,
-        "{incomplete} pages incomplete a checkpoint, {moved} were moved"
+        "{incomplete} pages spoil a checkpoint, {moved} were moved"
     );
     drop(expected);
 }
@@ -297,7 +297,7 @@ fn a_second_copy_mends() {
     world.corrupt(shards[0], 5 * PAGE_BYTES as u64, 1);
     let report = scrub(&pool, &options(false)).unwrap();
     assert_eq!((report.heal.lost, report.heal.incomplete.len()), (0, 0), "{report:?}");
-    assert!(report.heal.mended > 0, "{report:?}");
+    assert!(report.heal.found_elsewhere > 0, "{report:?}");
     let expected = [("a", [(1, state(1))].into()), ("b", [(1, state(1))].into())].into();
     check(&pool, &expected, &BTreeMap::new(), "mended");
     gc(&pool).unwrap();

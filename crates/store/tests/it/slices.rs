@@ -323,7 +323,7 @@ fn a_damaged_slice_is_mended_by_its_whole_chunk() {
         let heal = scrub(&pool(), &options).unwrap().heal;
         assert!(heal.condemned.contains(&shard.pack), "{heal:?}");
         if is_elsewhere {
-            assert!(heal.lost == 0 && heal.mended > 0, "{heal:?}");
+            assert!(heal.lost == 0 && heal.found_elsewhere > 0, "{heal:?}");
             check(&pool(), "job", &[(2, &second)]);
             check(&pool(), "other", &[(1, &first)]);
             prune(&pool(), "job", &[]);
