@@ -7,7 +7,7 @@ SHELL := bash
 .NOTPARALLEL:
 .PHONY: help demo check test setup build lint header fmt test-rust test-python test-frameworks fuzz soak bugs mutants storm bench install clean
 
-# One interpreter for every build of the bindings, or cargo would build them anew for each.
+# One interpreter for every build of the bindings, or cargo would build them again for each.
 export PYO3_PYTHON := $(CURDIR)/.venv/bin/python
 export CARGO_NET_RETRY ?= 5
 # A machine that builds once gains nothing from incremental compilation, which costs time and space.
@@ -47,7 +47,7 @@ demo: build ## Kill programs again and again, delete parts of their pool; compar
 
 check: lint ## Format, lint and run the quick tests: no servers, no kills (under two minutes, once built)
 	@printf '\n== Quick tests\n'
-	@PATH="$(CURDIR)/.venv/bin:$$PATH" cargo nextest run --workspace --lib --profile quick
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" cargo nextest run --workspace --lib --bins $(LOCKED) --profile quick
 
 # Cheap failures first.
 test: lint test-rust ## Run all checks and tests, as CI does

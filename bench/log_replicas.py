@@ -54,7 +54,7 @@ def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--dir", type=Path, help="where the pools are made")
-    parser.add_argument("--saves", type=int, default=60, help="so many of each pool")
+    parser.add_argument("--saves", type=int, default=60, help="number of saves of each pool")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.dir) as folder:
         medians = measure(Path(folder), given.saves)

@@ -122,7 +122,7 @@ def demo(args: argparse.Namespace) -> None:
     kill(program, pool, 4, 4, args.steps)
     last = run(program, 3, pool, args.steps, 0.2)
     if begun(last) == 0:
-        raise DemoError("the program began anew: this is a bug in outlive")
+        raise DemoError("the program started over: this is a bug in outlive")
     print(f"  three ranks go on from step {begun(last)}")
 
     print("\n3. Is the result the same, bit for bit?", flush=True)

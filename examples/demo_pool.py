@@ -19,20 +19,17 @@ from pathlib import Path
 
 from demo import MIB, DemoError, Life, Progress, compare, living
 
-OUTLIVE = Path(sys.executable).with_name("outlive")
+# The command of the package that the simulation uses.
+OUTLIVE = (sys.executable, "-m", "outlive")
 TARGETS = 6
 
 
 def outlive(*words: str, codes: tuple[int, ...] = (0,)) -> str:
     """Runs the command line; returns its output, or raises `DemoError` at any other exit code."""
-    command = [str(OUTLIVE), *words]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError as error:
-        raise DemoError(f"{OUTLIVE} cannot be started ({error}): run `make build`") from error
+    done = subprocess.run([*OUTLIVE, *words], capture_output=True, text=True, check=False)
     if done.returncode not in codes:
         told = (done.stdout + done.stderr).strip()
-        raise DemoError(f"`{' '.join(command)}` failed (exit {done.returncode}):\n  {told}")
+        raise DemoError(f"`outlive {' '.join(words)}` failed (exit {done.returncode}):\n  {told}")
     return done.stdout
 
 
@@ -79,16 +76,17 @@ def second_life(
         loop = life.all("loop")[0]
         took_s = float(loop["t_s"]) - float(life.all("restore")[0]["t_s"])
         if loop["step"] == 0:
-            raise DemoError("the simulation began anew: this is a bug in outlive")
+            raise DemoError("the simulation started over: this is a bug in outlive")
         print(
             f"  restored from {TARGETS - 2} directories in {took_s:.2f} s; it goes on from step "
             f"{loop['step']}"
         )
-        # The first one ends with 6: shards of the other lost directory are still missing.
+        # The first may end with 6: shards of the other lost directory are still missing.
         for number, codes in zip(lost, [(0, 6), (0,)], strict=True):
             outlive("pool", "replace", pool, str(number), f"../new{number}", codes=codes)
         repaired = outlive("pool", "repair", pool).strip().splitlines()[0]
-        print(f"  two new directories take their places while it runs; {repaired}")
+        still = "while it runs" if life.child.poll() is None else "and it has ended"
+        print(f"  two new directories take their places {still}; {repaired}")
         life.watch(lambda: False, show)
         show.clear()
 

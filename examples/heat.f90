@@ -1,5 +1,5 @@
 ! Heat spreads over a plate. If you kill this program at any moment and start it again, it continues
-! where it was; its result is the same, bit for bit. heat.c is the same program in C.
+! where it was. Its result is the same, bit for bit. heat.c is the same program in C.
 !
 !     make install PREFIX=$HOME/.local
 !     gfortran -O2 $HOME/.local/include/outlive.f90 examples/heat.f90 -o heat \

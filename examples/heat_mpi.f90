@@ -1,6 +1,6 @@
 ! Heat spreads over a plate that is divided among the ranks of MPI, in blocks of columns. If you
 ! kill the program at any moment and start it again, on any number of ranks, it continues where it
-! was; its result is the same, bit for bit. heat_mpi.c is the same program in C.
+! was. Its result is the same, bit for bit. heat_mpi.c is the same program in C.
 !
 !     make install PREFIX=$HOME/.local
 !     cd $HOME/.local/include && mpicc -c -I. outlive_mpi.c -o outlive_mpi_c.o && cd -

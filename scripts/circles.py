@@ -94,7 +94,8 @@ def imports(root: Path) -> Graph:
                     continue
                 if public:
                     exported[(*module, path[-1])] = name
-                else:
+                # A root or folder re-exports from the files in it; that is no use of them.
+                if not (public and name[: len(module)] == module):
                     found.append((module, name))
         for path in INSIDE.findall(IMPORT.sub("", text)):
             name = absolute(module, path.split("::"), texts)
@@ -139,6 +140,9 @@ def circles(graph: Graph) -> list[list[Module]]:
 
 def main(roots: list[str]) -> int:
     """Checks each crate and prints its circles."""
+    if missing := [root for root in roots if not any(Path(root).rglob("*.rs"))]:
+        print(f"{missing[0]} has no Rust sources")
+        return 2
     found = 0
     for root in roots:
         graph = imports(Path(root))

@@ -9,7 +9,7 @@ venv="$root/.venv"
 python="$venv/bin/python"
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$root/target}"
 # Programs that tests start have other working directories.
-[[ "$CARGO_TARGET_DIR" = /* ]] || CARGO_TARGET_DIR="$root/$CARGO_TARGET_DIR"
+CARGO_TARGET_DIR=$(realpath -m -- "$CARGO_TARGET_DIR")
 # Where the package is installed that the Python tests run against.
 # shellcheck disable=SC2034
 test_site="$CARGO_TARGET_DIR/test-site"
@@ -22,6 +22,14 @@ die() {
     shift
     [ $# -eq 0 ] || printf '  %s\n' "$@" >&2
     exit 1
+}
+
+# Only one process builds or replaces the installed package; tests hold the lock together while they run.
+# package_lock -x | -s
+package_lock() {
+    mkdir -p -- "$CARGO_TARGET_DIR"
+    exec 9>"$CARGO_TARGET_DIR/package.lock"
+    flock "$1" 9
 }
 
 have() { command -v "$1" >/dev/null 2>&1; }

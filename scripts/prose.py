@@ -14,6 +14,7 @@ import argparse
 import ast
 import io
 import re
+import subprocess
 import sys
 import tokenize
 from collections import Counter
@@ -23,20 +24,17 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 WORDS_MAX = 30
-EVERYTHING = [
-    "*.md",
-    "docs/**/*.md",
-    "bench/**/*.md",
-    "crates/**/*.rs",
-    "bindings/**/*.rs",
-    "fuzz/**/*.rs",
-    "bindings/python/python/**/*.py",
-    "bindings/python/tests/**/*.py",
-    "bench/**/*.py",
-    "examples/**/*.py",
-    "scripts/*.py",
-]
-IGNORED = {"CHANGELOG.md"}
+# History, and the samples of this check's own test.
+IGNORED = {"CHANGELOG.md", "test_prose.py"}
+# How a comment line begins, by the suffix of its file; scripts and the Makefile have none.
+COMMENTS = {
+    ".rs": r"//[/!]?",
+    **dict.fromkeys([".c", ".cpp", ".h", ".hpp"], r"//|/\*+|\*(?=[ /]|$)"),
+    ".f90": r"!",
+    ".toml": r"#(?!define|if|endif|include)",
+    "": r"#(?!!)",
+}
+SUFFIXES = {".md", ".py", ".pyi", *COMMENTS}
 
 
 class Finding(NamedTuple):
@@ -46,6 +44,8 @@ class Finding(NamedTuple):
     line: int
     what: str
 
+
+ACTOR = "name the program, command, rank or user"
 
 # Openings that make a clause the subject of a sentence, instead of a thing.
 OPENINGS = [
@@ -57,10 +57,9 @@ OPENINGS = [
 ]
 # Phrases that no sentence may contain.
 PHRASES = [
-    (r"\b(some|no|any)(body|one)\b(?! (of|by))", "name the program, command, rank or user"),
-    (r"\bwho(ever|soever)\b", "name the program, command, rank or user"),
-    (r"(^|[,;:(] ?)(and |or |but |so |if |that |for )*who (\w+s|is|was|has|had)\b"
-     r"(?<!\bpeople who \w)", "name the program, command, rank or user"),
+    (r"\b((some|any)(body|one)|every(body|one)(?! of)|nobody)\b", ACTOR),
+    (r"\bwho(ever|soever)\b", ACTOR),
+    (r"(^|[;:(] ?)((and|or|but|so|if|that|for) )*who (\w+s|is|was|has|had|can|must|may)\b", ACTOR),
     (r"\bis looked for\b", "say which thing looks"),
     (r"\bfor ever\b", "forever"),
     (r"\banew\b", "again, or `recreate`"),
@@ -81,7 +80,7 @@ SPELLINGS = [
     (r"\bmanifest-log\b", "log"),
 ]
 
-SENTENCE_END = re.compile(r"(?<=[.!?])[\"')*\]]*\s+(?=[\"'(*\[`]*[A-Z0-9`\"'])")
+SENTENCE_END = re.compile(r"(?<=[.!?])[\"')*\]]*\s+(?=[\"'(*\[`]*(?:[A-Z0-9`\"']|outlive\b|--))")
 ABBREVIATION = re.compile(r"\b(e\.g|i\.e|cf|etc|vs|et al|approx)\.$")
 
 
@@ -105,7 +104,7 @@ def sentences(paragraph: list[tuple[int, str]]) -> Iterator[tuple[int, str]]:
     ends = [m.end() for m in SENTENCE_END.finditer(text)]
     for end in [*ends, len(text)]:
         piece = text[begin:end].strip()
-        if not piece or ABBREVIATION.search(piece):
+        if not piece or (ABBREVIATION.search(piece) and end < len(text)):
             continue
         yield next(n for at, n in reversed(starts) if at <= begin), piece
         begin = end
@@ -117,15 +116,15 @@ def paragraphs(lines: list[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
     fenced = False
     for number, line in lines:
         stripped = line.strip()
-        if stripped.startswith(("```", "~~~")):
-            fenced = not fenced
-        code = fenced or stripped.startswith(("```", "~~~"))
+        fence = re.match(r"(```|~~~)[^`]*$", stripped) is not None
+        fenced ^= fence
+        code = fenced or fence
         indented = line.startswith("    ") and not paragraph
         if code or indented or not stripped or stripped.startswith(("#", "|", "<", ">")):
             yield paragraph
             paragraph = []
         elif item := re.match(
-            r"\s*([-*+]|\d+\.) +|(\w+: )(?=[A-Z])|(Args|Attributes|Returns|Raises):$", line
+            r"\s*([-*+]|\d+\.) +|(\w+: )(?=[A-Z])|(Args|Attributes|Returns|Yields|Raises):$", line
         ):
             yield paragraph
             paragraph = [(number, line[item.end() :])]
@@ -134,17 +133,19 @@ def paragraphs(lines: list[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
     yield paragraph
 
 
-DIRECTIVE = re.compile(r"^(SAFETY:|type: |noqa|fmt: |ruff: |mypy: |pragma|shellcheck|!)")
-RUST_COMMENT = re.compile(r"^\s*//[/!]? ?(.*)$")
+DIRECTIVE = re.compile(r"^(type: |noqa|fmt: |ruff: |mypy: |pragma|shellcheck|!)")
 Lines = list[tuple[int, str]]
 
 
-def rust_comments(text: str) -> Iterator[Lines]:
+def comments(text: str, mark: str) -> Iterator[Lines]:
     """Blocks of lines that hold nothing but a comment."""
+    comment = re.compile(rf"^\s*(?:{mark}) ?(.*?)(?:\*+/)?$")
     block: Lines = []
     for number, line in enumerate(text.splitlines(), 1):
-        if comment := RUST_COMMENT.match(line):
-            block.append((number, comment.group(1)))
+        if found := comment.match(line):
+            # A command with its explanation, as the heads of scripts list them.
+            is_command = re.match(r" {2,}(scripts/|fuzz/|make |[a-z_]+ [A-Z-])", found.group(1))
+            block.append((number, "" if is_command else found.group(1)))
         elif block:
             yield block
             block = []
@@ -154,9 +155,9 @@ def rust_comments(text: str) -> Iterator[Lines]:
 def python_comments(text: str) -> Iterator[Lines]:
     """The docstrings, and blocks of lines that hold nothing but a comment."""
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (
-            docstring := ast.get_docstring(node, clean=False)
-        ):
+        if isinstance(
+            node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        ) and (docstring := ast.get_docstring(node, clean=False)):
             first = node.body[0].lineno
             yield [(first + at, line.strip()) for at, line in enumerate(docstring.splitlines())]
     block: Lines = []
@@ -175,14 +176,36 @@ def prose(path: Path) -> Iterator[Lines]:
     if path.suffix == ".md":
         yield from paragraphs(list(enumerate(text.splitlines(), 1)))
         return
-    for block in (rust_comments if path.suffix == ".rs" else python_comments)(text):
-        words = [(number, "" if DIRECTIVE.match(line) else line) for number, line in block]
-        yield from paragraphs(words)
+    is_python = path.suffix in (".py", ".pyi")
+    for block in python_comments(text) if is_python else comments(text, COMMENTS[path.suffix]):
+        lines = [(number, "" if DIRECTIVE.match(line) else line) for number, line in block]
+        yield from paragraphs([(n, line.removeprefix("SAFETY: ")) for n, line in lines])
+
+
+STRING = re.compile(r"//[^\n]*|'\\?.'|\"(?:[^\"\\]|\\.)*\"", re.S)
+
+
+def strings(path: Path) -> Iterator[tuple[int, str]]:
+    """Yields the literals of a source that have three words or more, each with its line."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".rs":
+        for found in STRING.finditer(text):
+            if found.group().startswith('"') and found.group().count(" ") > 1:
+                yield text.count("\n", 0, found.start()) + 1, found.group()
+    elif path.suffix == ".py":
+        for node in ast.walk(ast.parse(text)):
+            match node:
+                case ast.Constant(value=str(value)) if value.count(" ") > 1:
+                    yield node.lineno, value
 
 
 def findings(path: Path) -> Iterator[Finding]:
     """Yields all findings in one file."""
     source = path.suffix != ".md"
+    for number, literal in strings(path):
+        for pattern, advice in PHRASES:
+            if found := re.search(pattern, " ".join(literal.split()), re.IGNORECASE):
+                yield Finding(path, number, f"{found.group(0).strip()!r} in a text: {advice}")
     for paragraph in prose(path):
         if not paragraph:
             continue
@@ -206,31 +229,40 @@ def findings(path: Path) -> Iterator[Finding]:
                 yield Finding(path, number, f"{words} words in one sentence: {sentence[:50]}…")
 
 
+def is_script(path: Path) -> bool:
+    """Returns whether a file without a suffix is a shell script."""
+    with path.open("rb") as file:
+        return file.read(2) == b"#!"
+
+
+def shown(path: Path) -> Path:
+    """Returns the path as counted from the project's root, if it is there."""
+    return path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+
+
 def main() -> int:
     """Prints the findings; returns the exit code."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("paths", nargs="*", type=Path, help="files and folders (default: all)")
     parser.add_argument("--count", action="store_true", help="findings of each file, not each one")
     arguments = parser.parse_args()
-    if arguments.paths:
-        files = [
-            file
-            for path in arguments.paths
-            for file in ([path] if path.is_file() else sorted(path.rglob("*.*")))
-            if file.suffix in (".md", ".rs", ".py")
-        ]
-    else:
-        files = sorted({file for pattern in EVERYTHING for file in ROOT.glob(pattern)})
-    built = {ROOT / "target", ROOT / "fuzz" / "target"}
-    resolved = (file.resolve() for file in files)
-    files = [f for f in resolved if f.name not in IGNORED and not built & set(f.parents)]
+    files = sorted(f for path in arguments.paths for f in (path, *path.rglob("*")) if f.is_file())
+    if not arguments.paths:
+        command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        tracked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        files = [ROOT / name for name in sorted(tracked.stdout.split("\0")[:-1])]
+    files = [f for f in files if f.suffix in SUFFIXES and f.name not in IGNORED and f.is_file()]
+    files = [f for f in files if f.suffix or f.name == "Makefile" or is_script(f)]
+    if not files:
+        print("no file here has prose that this reads", file=sys.stderr)
+        return 2
     found = [finding for file in files for finding in findings(file)]
     if arguments.count:
         for path, count in Counter(finding.path for finding in found).most_common():
-            print(f"{count:5}  {path.relative_to(ROOT)}")
+            print(f"{count:5}  {shown(path)}")
     else:
         for path, line, what in found:
-            print(f"{path.relative_to(ROOT)}:{line}: {what}")
+            print(f"{shown(path)}:{line}: {what}")
     if found:
         print(f"{len(found)} findings", file=sys.stderr)
     return 1 if found else 0

@@ -159,7 +159,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="two sizes, to see that it works")
     parser.add_argument(
         "--only",
-        help="measure this part anew, and keep the others that DIR/striped.json has",
+        help="measure this part again, and keep the others that DIR/striped.json has",
         choices=["pool", "central", "arm", "large", "rollback"],
     )
     parser.add_argument("--prefix", type=Path, help="where `make install` has put outlive")

@@ -72,3 +72,20 @@ def test_a_circle_of_folders_is_named(tmp_path: Path) -> None:
         },
     )
     assert (code, "circle: high, low" in out) == (1, True), out
+
+
+def test_a_path_in_the_code_and_a_public_use_count(tmp_path: Path) -> None:
+    code, out = check(
+        tmp_path,
+        {
+            "lib.rs": "mod a;\nmod b;\nmod c;\npub use a::A;\n",
+            "a.rs": "pub use crate::b::B;\n",
+            "b.rs": "fn b() {\n    crate::c::c();\n}\n",
+            "c.rs": "use crate::a::A;\n",
+        },
+    )
+    assert (code, "circle: a, b, c" in out) == (1, True), out
+
+
+def test_a_folder_without_sources_is_no_success(tmp_path: Path) -> None:
+    assert check(tmp_path, {})[0] == 2

@@ -479,7 +479,7 @@ class Storm:
         lives = []
         for epoch, token in sorted(there.items()):
             if token not in job.begun:
-                self.fault(f"epoch {epoch} of {name} holds what nobody has saved: {token}")
+                self.fault(f"epoch {epoch} of {name} holds data that no program has saved: {token}")
             lives.append(job.begun.get(token, 0))
         changes = [life for at, life in enumerate(lives) if at == 0 or lives[at - 1] != life]
         if len(changes) != len(set(changes)):

@@ -1,4 +1,4 @@
-"""The Python code in the documents is checked by `mypy --strict`, and runs."""
+"""The Python code in the documents is checked by `mypy --strict`; most of it runs here, too."""
 
 import os
 import re

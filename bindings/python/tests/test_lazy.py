@@ -249,7 +249,7 @@ def test_without_userfaultfd_it_is_eager_and_says_so(saved: Path, run: Run) -> N
     assert changed == "0"
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_without_rights(saved: Path, run: Run) -> None:
     for path in [saved, *saved.rglob("*")]:
         path.chmod(0o777)

@@ -64,7 +64,7 @@ def test_closed_jobs_keep_no_descriptors(folder: Path, run: Run) -> None:
     assert out == "True True"
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_few_threads(folder: Path, run: Run) -> None:
     folder.mkdir()
     folder.chmod(0o777)

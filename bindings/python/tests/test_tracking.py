@@ -157,7 +157,7 @@ def test_a_denied_userfaultfd_is_named(tmp_path: Path) -> None:
     assert "changed 4104" in out
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
 def test_without_privileges(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     for folder in [*tmp_path.parents][:-1]:

@@ -122,7 +122,7 @@ fn processor_ms_of<T: Send>(
         for _ in 0..threads {
             scope.spawn(|| {
                 let mut scratch = Vec::new();
-                let next = || pieces.lock().expect("nobody panics").next();
+                let next = || pieces.lock().expect("no thread panics").next();
                 while let Some(piece) = next() {
                     work(piece, &mut scratch);
                 }

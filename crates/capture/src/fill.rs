@@ -255,7 +255,11 @@ mod tests {
         assert_eq!(scatter.take_hashes(1), Some(PageHashes::compute(&want, 1)));
         assert_eq!(scatter.take_hashes(0), PageHashes::from_hashes(vec![], 0));
         assert_eq!(scatter.take_hashes(2), None);
-        assert_eq!(Scatter::new(streams()).unwrap().take_hashes(1), None, "nobody asked for them");
+        assert_eq!(
+            Scatter::new(streams()).unwrap().take_hashes(1),
+            None,
+            "the caller has not asked for them"
+        );
     }
 
     #[test]

@@ -370,7 +370,7 @@ mod tests {
         assert!(is(at(999_998, 0), old), "two seconds, without a fraction");
         assert!(!is(at(999_990, 0), old));
         assert!(is(at(1_000_500, 7), old), "in the future");
-        assert!(is(old, at(2_000_000, 7)), "a future that somebody has set");
+        assert!(is(old, at(2_000_000, 7)), "a future time, set by hand");
     }
 
     #[test]

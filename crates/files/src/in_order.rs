@@ -142,7 +142,7 @@ impl Ahead<'_> {
                     Err(Some(error)) => Err(error),
                     Err(None) => {
                         gone = true;
-                        Err(Error::retry("nobody listens any more"))
+                        Err(Error::retry("the reader has gone"))
                     }
                 };
                 if let Err(error) = checkpoint.pieces(&item, each) {

@@ -349,7 +349,7 @@ mod tests {
         assert_eq!(reader.join().unwrap(), 28_000);
         let part = shared.slice(96..8000);
         drop(shared);
-        let mut buffer = part.unshare().expect("nobody else has it");
+        let mut buffer = part.unshare().expect("no other part of it is left");
         assert_eq!((buffer.len(), buffer.as_ptr().addr() % PAGE_BYTES), (3 * PAGE_BYTES, 0));
         buffer[0] = 1;
         let clone = buffer.share();

@@ -94,7 +94,7 @@ impl<T: Send + 'static> Ticket<T> {
             Inner::Done(value) => value,
             Inner::Pending(shared) => match shared.outcome(None) {
                 Some(outcome) => outcome.take(),
-                None => unreachable!("without a deadline nobody is late"),
+                None => unreachable!("without a deadline no work is late"),
             },
         }
     }
@@ -386,7 +386,7 @@ mod tests {
     fn who_is_late_can_be_waited_for_again() {
         let (promise, ticket) = Ticket::pair();
         let past = Instant::now();
-        let ticket = ticket.wait_until(past).expect_err("nobody has begun");
+        let ticket = ticket.wait_until(past).expect_err("no thread has begun");
         let ticket = ticket.wait_until(Instant::now() + Duration::from_millis(2)).unwrap_err();
         let waiter = this_thread();
         let worker = thread::spawn(move || {

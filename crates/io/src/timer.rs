@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn nothing_is_done_before_it_is_due() {
         let (sender, done) = channel();
-        SystemTimer.after(Duration::MAX, Box::new(|| unreachable!("nobody lives that long")));
+        SystemTimer.after(Duration::MAX, Box::new(|| unreachable!("no program runs that long")));
         for millis in [3, 0, 7] {
             let (sender, asked) = (sender.clone(), Instant::now());
             let pause = Duration::from_millis(millis);

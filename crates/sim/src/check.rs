@@ -86,6 +86,6 @@ fn garbage(pool: &Pool, read: &BTreeSet<PackId>) -> Result<(), String> {
     let unfinished = pool.unfinished_packs().map_err(|error| error.to_string())?;
     match unused.is_empty() && unfinished.is_empty() {
         true => Ok(()),
-        false => Err(format!("nobody needs {unused:?}, unfinished are {unfinished:?}")),
+        false => Err(format!("no checkpoint needs {unused:?}, unfinished are {unfinished:?}")),
     }
 }

@@ -129,7 +129,7 @@ fn go_on(
         // Some ranks of a group die by themselves.
         if oracle.last_epoch(&name) < before + 3 && !is_group && oracle.violation().is_none() {
             return Err(format!(
-                "nobody can save {job} any more behind a loss of memory: {}",
+                "no program can save {job} after a loss of memory: {}",
                 oracle.last_met()
             ));
         }

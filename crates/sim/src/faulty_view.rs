@@ -327,7 +327,7 @@ impl ManifestLog for SeenLog {
     }
 
     fn is_read(&self) -> Result<bool> {
-        self.me.step(|| "is somebody reading?".to_owned(), || self.inner.is_read())
+        self.me.step(|| "is a reader there?".to_owned(), || self.inner.is_read())
     }
 
     fn lease(&self) -> Result<Option<Lease>> {

@@ -79,11 +79,11 @@ impl JobTruth {
                 let there = oracle.committed(job).remove(&epoch);
                 there.ok_or(format!("epoch {epoch} was copied from nowhere"))?.ranks
             }
-            None => return Err(format!("epoch {epoch} was asked for by nobody")),
+            None => return Err(format!("epoch {epoch} was asked for by no program")),
         };
         if let Some(other) = self.overtaken(program) {
             return Err(format!(
-                "epoch {epoch} is by a program that has restored, and nobody told it of epoch \
+                "epoch {epoch} is by a program that has restored, and no program reported to it epoch \
                  {other}, which another has committed since"
             ));
         }

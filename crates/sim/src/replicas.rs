@@ -291,7 +291,7 @@ impl LogMedium for SeenReplica {
     }
 
     fn is_read(&self) -> Result<bool> {
-        self.step(|| "is somebody reading?".to_owned(), || self.medium.is_read())
+        self.step(|| "is a reader there?".to_owned(), || self.medium.is_read())
     }
 
     fn sealed(&self) -> Result<Option<Vec<u8>>> {

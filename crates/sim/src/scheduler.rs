@@ -445,7 +445,7 @@ impl State {
         let waiting = self.tasks.iter().filter(|task| task.status != Status::Ended);
         let waiting: Vec<String> =
             waiting.map(|task| format!("{} after {}", task.name, task.next)).collect();
-        self.fail(format!("deadlock: everybody waits: {}", waiting.join("; ")));
+        self.fail(format!("deadlock: all threads wait: {}", waiting.join("; ")));
     }
 }
 

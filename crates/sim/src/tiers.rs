@@ -152,7 +152,8 @@ impl PoolWorld {
         let (pool, _) = self.quiet_pool(seed);
         let restored = checkpoints.iter().try_for_each(|(name, epoch)| {
             let committed = self.oracle.committed(name);
-            let committed = committed.get(epoch).ok_or("a checkpoint that nobody has committed")?;
+            let committed =
+                committed.get(epoch).ok_or("a checkpoint that no program has committed")?;
             let job = Job::open(&pool, name.as_str(), JobOptions::default());
             let job = job.map_err(|error| error.to_string())?;
             whole_ranks(&job, *epoch, committed, false)

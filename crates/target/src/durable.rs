@@ -190,7 +190,7 @@ pub(crate) mod tests {
         let make = || make_dir_durable(&deep).unwrap();
         assert!(opens(&there, make), "`a` is new in it");
         assert!(deep.is_dir());
-        assert!(opens(&there.join("a"), make), "whoever made `b`");
+        assert!(opens(&there.join("a"), make), "any maker of `b`");
         assert!(!opens(&there, make), "`a` was there");
         for missing in ["x", "x/y"] {
             let missing = there.join(missing);

@@ -460,7 +460,7 @@ class Rebuild:
             some = _some(found)
             raise InvalidError(
                 f"checkpoint {self.epoch} holds pickled objects ({some}). Unpickling runs code: if "
-                "you trust everybody who can write to the pool, open the job with "
+                "you trust every user that can write to the pool, open the job with "
                 "`pool.job(..., allow_pickle=True)`; else leave them out with `only`"
             )
 

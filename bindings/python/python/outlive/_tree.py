@@ -428,7 +428,7 @@ class _Walk:
                 "list and tuple with arrays, numbers, strings, bytes, None and random generators. "
                 "Convert it, leave it out, or have it pickled with "
                 "`pool.job(..., allow_pickle=True)`; unpickling runs code, so do that only if you "
-                "trust everybody who can write to the pool"
+                "trust every user that can write to the pool"
             )
         if not self.to_save:
             self.add(name, PICKLE, (), value)

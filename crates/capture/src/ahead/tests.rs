@@ -38,7 +38,7 @@ impl Told {
         let seen = self.looks.load(Ordering::Relaxed);
         let started = Instant::now();
         while self.looks.load(Ordering::Relaxed) < seen + 4 {
-            assert!(started.elapsed() < Duration::from_secs(300), "nobody looks");
+            assert!(started.elapsed() < Duration::from_secs(300), "the thread does not look");
             std::thread::sleep(Duration::from_millis(1));
         }
     }

@@ -46,7 +46,7 @@ fn a_whole_pool_is_in_a_bucket() {
     assert!(refused.code == 2 && refused.err.contains("absolute"), "{refused:?}");
 
     // A user with the wrong keys gets an error, not an empty pool.
-    for access in ["somebody", ""] {
+    for access in ["stranger", ""] {
         let refused = fixture.run_with(&["ls", POOL], access);
         assert_eq!(refused.code, 2, "{refused:?}");
         assert!(refused.err.contains("AWS_ACCESS_KEY_ID"), "{refused:?}");

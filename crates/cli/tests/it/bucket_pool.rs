@@ -130,7 +130,7 @@ fn places_in_buckets_that_cannot_take_a_log_change_nothing() {
         assert_eq!(put(&fixture, "pool", 1).err, "", "{to}");
     }
     let strange = ["pool", "move-log", "pool", "--log", "s3://ckpt/log"];
-    let refused = fixture.run_with(&strange, "somebody");
+    let refused = fixture.run_with(&strange, "stranger");
     assert!(refused.code == 2 && refused.err.contains("AWS_ACCESS_KEY_ID"), "{refused:?}");
     assert_eq!(put(&fixture, "pool", 1).err, "");
     // A server that lets two concurrent appends win cannot keep a log.

@@ -58,7 +58,7 @@ fn pool_of(dir: &Path, seed: u32) -> PathBuf {
         let images: Vec<_> = made.iter().map(|(stored, _)| stored.image().clone()).collect();
         let draft = CheckpointHeader { epoch, ..CheckpointHeader::default() };
         let Commit::Done(committed) = committer.commit(&pool, &draft, &images).unwrap() else {
-            panic!("nobody else is at work")
+            panic!("no other rank is at work")
         };
         for ((writer, _), (stored, frozen)) in ranks.iter_mut().zip(made) {
             writer.follow(&pool, stored, &committed);

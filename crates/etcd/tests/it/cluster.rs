@@ -12,7 +12,7 @@ use support::{Cluster, job, until, url_with};
 fn append(log: &dyn ManifestLog, previous: Previous, record: &[u8]) -> Previous {
     until("the append is done", || match log.append_if(&job(), previous, record) {
         Ok(append) => {
-            assert_eq!(append, Append::Done, "nobody else appends");
+            assert_eq!(append, Append::Done, "no other program appends");
             true
         }
         Err(error) => {

@@ -152,7 +152,7 @@ fn a_lease_is_renewed_until_its_holder_ends() {
         now > before
     });
     post(cluster.address(), "lease/revoke", &asked);
-    until("it begins anew", || medium.has_lease_ended(&token).unwrap() == Some(false));
+    until("it begins again", || medium.has_lease_ended(&token).unwrap() == Some(false));
     drop(lease);
     until("it ends", || medium.has_lease_ended(&token).unwrap() == Some(true));
     // Another cluster does not know the lease.

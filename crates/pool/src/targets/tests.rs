@@ -197,9 +197,9 @@ fn a_shard_that_is_nowhere_is_looked_for_once() {
     slow.count_reads(true);
     let asked = || fast.ops() + slow.ops();
     let before = asked();
-    assert!(!set.is_late(shard(1)), "nobody has looked for it");
+    assert!(!set.is_late(shard(1)), "no read has looked for it");
     let once = asked() - before;
-    assert!(once > 0, "then somebody has");
+    assert!(once > 0, "then a read has");
     for _ in 0..10 {
         assert!(set.is_late(shard(1)), "others are read first");
         assert_eq!(set.wait_us(shard(1)), 0);

@@ -175,7 +175,7 @@ fn time_passes_when_everybody_waits_for_it() {
             let guard = shared.0.lock();
             let (guard, passed) = shared.1.wait_timeout(guard, 2 * HOUR);
             assert!(*guard && !passed, "it was told in time");
-            assert!(shared.1.wait_timeout(guard, HOUR).1, "nobody says anything more");
+            assert!(shared.1.wait_timeout(guard, HOUR).1, "no thread sends more");
         };
         let ran = turns.run(vec![
             ("sleeps".to_owned(), Box::new(sleeps)),

@@ -17,7 +17,7 @@ fn every_bug_can_still_be_put_back() {
         let checked = checked.env("GIT_CEILING_DIRECTORIES", root.parent().unwrap()).output();
         let checked = checked.expect("git is there");
         let said = String::from_utf8_lossy(&checked.stderr);
-        assert!(checked.status.success(), "{}: write it anew: {said}", path.display());
+        assert!(checked.status.success(), "{}: write it again: {said}", path.display());
         let text = std::fs::read_to_string(&path).unwrap();
         for field in ["Bug: ", "Seen as: "] {
             let says =

@@ -182,7 +182,7 @@ impl PoolRanks {
                 _ => Ok(None),
             };
             let met = self.listen(&mut state.ears, go_on, "has not met the others", &mut is_met)?;
-            return met.first().copied().ok_or_else(|| Error::bug("nobody was met"));
+            return met.first().copied().ok_or_else(|| Error::bug("no rank was met"));
         }
         let mut has_come =
             |word: &CallMessage| Ok(matches!(word.said, Payload::Here).then_some(word.speaker));

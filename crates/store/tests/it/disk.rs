@@ -219,7 +219,7 @@ fn an_unprivileged_user_has_all_of_it_in_a_place_of_their_own() {
             .gid(NOBODY)
             .status()
             .unwrap();
-        assert!(status.success(), "as nobody: {role}");
+        assert!(status.success(), "without rights: {role}");
     }
 }
 

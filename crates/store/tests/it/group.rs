@@ -178,7 +178,7 @@ fn a_rank_that_is_killed_takes_no_checkpoint_with_it() {
             assert_eq!(found.map(|(_, found)| found), Some(*step), "seed {seed}");
         }
         let outcome = match (newest, epoch > newest) {
-            (_, true) => "committed, and nobody was told",
+            (_, true) => "committed, and no rank was told",
             (5, _) => "all five",
             (0, _) => "none",
             _ => "some",

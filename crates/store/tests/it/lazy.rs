@@ -473,7 +473,7 @@ fn what_is_pruned_meanwhile_stays_until_memory_is_full() {
     assert!(report.is_read && report.held > 0 && report.deleted == 0, "{report:?}");
     let after = target.list().unwrap();
     assert!(before.iter().all(|shard| after.contains(shard)));
-    assert_eq!(program.job.epochs().unwrap().len(), 1, "the prune itself waits for nobody");
+    assert_eq!(program.job.epochs().unwrap().len(), 1, "the prune itself does not wait");
     let stream = lazy.stream("big");
     assert_eq!(lazy.memory.touch(stream, 5 * BLOCK_BYTES, 0), states[0]["big"][5 * BLOCK_BYTES]);
     latch.open();
@@ -546,7 +546,7 @@ fn without_a_thread_memory_is_whole_before_the_program_goes_on() {
     let restored = scheduled(no_threads, || restore(&program, Select::Newest, &open()));
     let lazy = restored.unwrap().unwrap();
     assert!(lazy.memory.is_lazy(lazy.stream("big")), "{:?}", lazy.memory.how());
-    assert!(lazy.fill.done(), "nobody else fills it");
+    assert!(lazy.fill.done(), "no other thread fills it");
     assert!(lazy.into_state(&pool) == *states.last().unwrap());
 }
 

@@ -97,7 +97,7 @@ fn what_prunes_and_gcs_leave_is_whole_for_every_rank() {
         prune(&pool, "other", &all_other.keys().copied().collect::<Vec<_>>());
         prune(&pool, "job", &all.keys().copied().collect::<Vec<_>>());
         (0..3).for_each(|_| drop(gc(&pool)));
-        assert_eq!(pool.packs().unwrap(), [], "nothing is left of what nobody needs");
+        assert_eq!(pool.packs().unwrap(), [], "no pack is left that no checkpoint needs");
     }
 }
 

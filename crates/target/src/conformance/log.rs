@@ -142,7 +142,7 @@ fn locks(make: &Make<dyn ManifestLog>) {
     let (log, job) = (make(), job("x"));
     assert_eq!(append(&*log, &job, 0, b"one"), Append::Done);
     let take = || log.lock_collecting().expect("an answer");
-    let Lock::Taken(collecting) = take() else { panic!("nobody else collects") };
+    let Lock::Taken(collecting) = take() else { panic!("no other collector is there") };
     assert!(matches!(take(), Lock::Busy), "another must not collect");
     drop(collecting);
     assert!(matches!(take(), Lock::Taken(_)));

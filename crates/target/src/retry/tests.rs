@@ -149,7 +149,7 @@ impl Timer for Held {
     }
 
     fn sleep(&self, pause: Duration) {
-        panic!("somebody sleeps for {pause:?}");
+        panic!("a caller sleeps for {pause:?}");
     }
 }
 

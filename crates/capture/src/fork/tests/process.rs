@@ -10,7 +10,7 @@ use std::process::{Child as Process, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize};
 
 const ROLE: &str = "OUTLIVE_TEST_ROLE";
-/// The user "nobody", on every Linux.
+/// The user id of an account without rights, the same on every Linux.
 const NOBODY: u32 = 65534;
 
 fn play(role: &str) -> Command {

@@ -225,7 +225,7 @@ impl Model for Protocol {
                     kept.all(|manifest| manifest.lists & !world.finished == 0)
                 })
             }),
-            Property::always("nobody commits who is fenced", |_, world: &World| {
+            Property::always("no fenced saver commits", |_, world: &World| {
                 world.fault != Some(Fault::FencedCommit)
             }),
             Property::always("no manifest lists what was condemned", |_, world: &World| {

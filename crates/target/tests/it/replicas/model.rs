@@ -242,7 +242,7 @@ impl Model for Number {
                 Number::found(state).all(|(record, _)| model.wishes.contains(&Wish::Put(*record)))
             }),
             Property::always(
-                "what somebody has found is found by all after him",
+                "a record that one program finds is found by all later ones",
                 |_, state: &State| {
                     let missed = |actor: &Actor| {
                         actor.must_find && actor.slot.outcome() == Some(&Outcome::Nothing)
@@ -277,7 +277,7 @@ impl Model for Number {
         }
         if looks && self.failures > 0 {
             properties.push(Property::sometimes(
-                "somebody completes what was begun",
+                "a program completes what another began",
                 |model: &Number, state: &State| {
                     let looker = |(wish, actor): (&Wish, &Actor)| {
                         *wish == Wish::Look

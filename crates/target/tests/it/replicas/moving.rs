@@ -439,7 +439,7 @@ impl Model for Move {
                 found.all(|record| Some(record) == first)
             }),
             Property::always(
-                "what somebody has found is found by all after him",
+                "a record that one program finds is found by all later ones",
                 |_, state: &State| {
                     let missed = |actor: &Actor| {
                         actor.must_find && matches!(actor.phase, Phase::Over(None, _))
@@ -447,7 +447,7 @@ impl Model for Move {
                     state.removed || !state.actors.iter().any(missed)
                 },
             ),
-            Property::always("what was removed comes back to nobody", |_, state: &State| {
+            Property::always("a removed record comes back to no program", |_, state: &State| {
                 let found = |actor: &Actor| {
                     !actor.may_find && matches!(actor.phase, Phase::Over(Some(_), _))
                 };

@@ -45,7 +45,7 @@ impl Shaky {
         self.check()?;
         self.writes.fetch_add(1, Ordering::Relaxed);
         match &mut *self.writes_left.lock() {
-            Some(0) => Err(Error::retry("whoever writes here was killed")),
+            Some(0) => Err(Error::retry("the program that writes here was killed")),
             Some(left) => {
                 *left -= 1;
                 Ok(())
