@@ -45,8 +45,8 @@ demo: build ## Kill programs again and again, delete parts of their pool; compar
 	@cargo build --quiet --release $(LOCKED) --package outlive-c
 	@.venv/bin/python examples/demo_mpi.py "$${CARGO_TARGET_DIR:-target}/release/liboutlive.so"
 
-check: lint ## Format, lint and run the quick tests: no servers, no kills (under two minutes, once built)
-	@printf '\n== Quick tests\n'
+check: lint ## Check formatting, lint and run the unit tests: no servers (half a minute, once built)
+	@printf '\n== Unit tests\n'
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" cargo nextest run --workspace --lib --bins $(LOCKED) --profile quick
 
 # Cheap failures first.

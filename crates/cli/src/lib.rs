@@ -1,4 +1,4 @@
-//! The `outlive` command: shows and checks pools, exports their data, and measures them.
+//! The `outlive` command: makes, shows and checks pools, and moves data into and out of them.
 //!
 //! Each subcommand has a file. It returns an [`output::Answer`], a text for people and a JSON value
 //! for programs, and [`run`] prints one of them. The Python wheel calls [`run`], too.
