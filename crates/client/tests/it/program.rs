@@ -10,7 +10,6 @@ use outlive_store::gc::{GcOptions, collect};
 use outlive_store::retention::Rules;
 use outlive_store::{JobOptions, Restored, SaveNotes, SaveStats, Select};
 use outlive_types::{Distribution, ErrorKind, Result, Rng, SeededRng};
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -343,10 +342,10 @@ fn a_job_that_is_opened_again_joins_the_one_that_is_open() {
     let epochs = last.job().epochs().unwrap();
     let line: Vec<_> = epochs.iter().map(|info| (info.epoch, info.manifest.parent)).collect();
     assert_eq!(line, (1..=8).map(|epoch| (epoch, epoch - 1)).collect::<Vec<_>>());
-    let sessions: BTreeSet<_> = epochs.iter().map(|info| info.manifest.session).collect();
     // Clients that are open together share a session.
-    assert!(epochs[5..].windows(2).all(|pair| pair[0].manifest.session == pair[1].manifest.session));
-    assert!(sessions.len() <= 6, "{sessions:?}");
+    assert!(
+        epochs[5..].windows(2).all(|pair| pair[0].manifest.session == pair[1].manifest.session)
+    );
     // Another path to the same pool, and a copy of the pool, which has the same id.
     let (real, link) = (dir.path().join("pool"), dir.path().join("link"));
     std::os::unix::fs::symlink(&real, &link).unwrap();
