@@ -6,15 +6,14 @@ use super::report::{Goal, Report, Unit};
 use super::state::{self, Memory};
 use super::{Bench, gb_per_s, gib_bytes, median};
 use crate::args::IoArgs;
+use outlive_backend::{MemoryTarget, Target, Throttle, ThrottledTarget};
 use outlive_capture::OwnedSource;
+use outlive_dir::{DirectoryMedium, DirectoryOptions, DirectoryTarget};
 use outlive_erasure::Code;
 use outlive_io::AlignedBuf;
+use outlive_log::RecordLog;
 use outlive_pool::{
     Environment, FormatConfig, Pool, PoolConfig, Redundancy, RepairOptions, TargetConfig, Tuning,
-};
-use outlive_target::{
-    DirectoryLog, DirectoryOptions, DirectoryTarget, MemoryTarget, Target, Throttle,
-    ThrottledTarget,
 };
 use outlive_types::{Error, Result, Rng, SystemRng};
 use serde_json::json;
@@ -286,7 +285,7 @@ fn throttled(path: &Path, config: &PoolConfig, second: Second) -> Result<Pool> {
         Ok(Arc::new(ThrottledTarget::new(Arc::new(inner), throttle)))
     };
     let targets = (1..=TARGETS).map(open).collect::<Result<_>>()?;
-    let log = Arc::new(DirectoryLog::open(path));
+    let log = Arc::new(RecordLog::over(DirectoryMedium::open(path)));
     Ok(Pool::over(config.clone(), targets, log, Environment::system()))
 }
 

@@ -4,7 +4,7 @@
 #[path = "../tests/it/support/mod.rs"]
 mod support;
 
-use outlive_target::{LogMedium, Put};
+use outlive_log::{LogRecords, Put};
 use std::thread;
 use std::time::{Duration, Instant};
 use support::{Cluster, job, url_with};
@@ -30,7 +30,7 @@ fn median(numbers: impl Iterator<Item = u64>, mut work: impl FnMut(u64)) -> Dura
 fn main() {
     for members in [1, 3] {
         let cluster = Cluster::of(members);
-        let medium = url_with(&cluster.addresses(), "p", &[]).open_medium().unwrap();
+        let medium = url_with(&cluster.addresses(), "p", &[]).medium().unwrap();
         let put = |number: u64, bytes: usize| {
             assert_eq!(medium.put_new(&job(), number, &vec![7; bytes]).unwrap(), Put::Made);
         };

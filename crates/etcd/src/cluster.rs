@@ -3,8 +3,8 @@
 
 use crate::errors::{Fault, Next};
 use crate::gateway::{AuthToken, Reply, Request, Streamed};
-use crate::runtime;
 use crate::settings::{Settings, Tls};
+use outlive_backend::runtime;
 use outlive_io::PerProcess;
 use outlive_types::{Error, ErrorKind, Result};
 use reqwest::{Certificate, Client, Identity, redirect};

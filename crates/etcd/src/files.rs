@@ -1,6 +1,7 @@
 //! Small files in a cluster, such as the marker of a log.
 
 use crate::cluster::Cluster;
+use outlive_backend::SmallFiles;
 use outlive_types::Result;
 use std::sync::Arc;
 
@@ -13,39 +14,11 @@ impl EtcdFiles {
         EtcdFiles(cluster)
     }
 
-    /// Returns the bytes of the file `name`, such as "log/.pool.toml"; `None` if it does not exist.
-    ///
-    /// # Errors
-    /// `Invalid` if the cluster does not permit the read; `Retry` if no majority of it can be
-    /// reached.
-    pub fn read(&self, name: &str) -> Result<Option<Vec<u8>>> {
-        let name = name.to_owned();
-        self.0.wait(|cluster| async move { cluster.get(&name).await })
-    }
-
-    /// Writes the file `name`, and replaces an existing one.
-    ///
-    /// # Errors
-    /// As [`EtcdFiles::read`]; after `Retry` the write may have happened.
-    pub fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        let (name, bytes) = (name.to_owned(), bytes.to_vec());
-        self.0.wait(|cluster| async move { cluster.put(&name, &bytes).await })
-    }
-
-    /// Writes the file `name` unless it exists; returns true if it was written.
-    ///
-    /// # Errors
-    /// As [`EtcdFiles::write`].
-    pub fn write_new(&self, name: &str, bytes: &[u8]) -> Result<bool> {
-        let (name, bytes) = (name.to_owned(), bytes.to_vec());
-        self.0.wait(|cluster| async move { cluster.put_new(&name, &bytes).await })
-    }
-
     /// Returns the names of all files in `folder`, such as "log/x", in order and without that
     /// prefix.
     ///
     /// # Errors
-    /// As [`EtcdFiles::read`].
+    /// As [`SmallFiles::read`].
     pub fn names(&self, folder: &str) -> Result<Vec<String>> {
         let folder = folder.to_owned();
         self.0.wait(|cluster| async move { cluster.names(&folder).await })
@@ -54,9 +27,26 @@ impl EtcdFiles {
     /// Removes the file `name`; a missing one is no error.
     ///
     /// # Errors
-    /// As [`EtcdFiles::write`].
+    /// As [`SmallFiles::write`].
     pub fn delete(&self, name: &str) -> Result<()> {
         let name = name.to_owned();
         self.0.wait(|cluster| async move { cluster.delete(&name).await })
+    }
+}
+
+impl SmallFiles for EtcdFiles {
+    fn read(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        let name = name.to_owned();
+        self.0.wait(|cluster| async move { cluster.get(&name).await })
+    }
+
+    fn write_new(&self, name: &str, bytes: &[u8]) -> Result<bool> {
+        let (name, bytes) = (name.to_owned(), bytes.to_vec());
+        self.0.wait(|cluster| async move { cluster.put_new(&name, &bytes).await })
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let (name, bytes) = (name.to_owned(), bytes.to_vec());
+        self.0.wait(|cluster| async move { cluster.put(&name, &bytes).await })
     }
 }

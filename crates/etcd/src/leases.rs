@@ -4,8 +4,8 @@
 use crate::cluster::Cluster;
 use crate::errors::Fault;
 use crate::gateway::Request;
-use crate::runtime;
-use outlive_target::Lease;
+use outlive_backend::runtime;
+use outlive_log::Lease;
 use outlive_types::{Error, Result, Rng, SystemRng};
 use std::process;
 use std::sync::Arc;

@@ -1,14 +1,14 @@
-//! An etcd cluster as a [`LogMedium`](outlive_target::LogMedium) for records; an [`EtcdUrl`] names
+//! An etcd cluster as a [`LogMedium`](outlive_log::LogMedium) for records; an [`EtcdUrl`] names
 //! it. It stores no shards.
 //!
 //! ```no_run
 //! use outlive_etcd::EtcdUrl;
-//! use outlive_target::RecordLog;
+//! use outlive_log::RecordLog;
 //!
 //! # fn main() -> outlive_types::Result<()> {
 //! let place = EtcdUrl::parse("etcd://node1,node2,node3/ckpt/gray-scott")?;
 //! place.check()?; // is it available, and may it be used?
-//! let log = RecordLog::over(place.open_medium()?);
+//! let log = RecordLog::over(place.medium()?);
 //! # Ok(())
 //! # }
 //! ```
@@ -21,10 +21,9 @@ mod gateway;
 mod keys;
 mod leases;
 mod medium;
-mod runtime;
 mod settings;
 mod url;
 
 pub use files::EtcdFiles;
 pub use medium::EtcdMedium;
-pub use url::EtcdUrl;
+pub use url::{ETCD, ETCDS, EtcdUrl};

@@ -2,7 +2,9 @@
 
 use crate::cluster::Cluster;
 use crate::leases;
-use outlive_target::{Lease, LogMedium, Put};
+use outlive_log::{
+    Lease, LogLocks, LogRecords, LogSeal, Put, job_folder, record_name, record_number,
+};
 use outlive_types::{JobName, Result};
 use std::fmt;
 use std::sync::Arc;
@@ -24,15 +26,11 @@ impl EtcdMedium {
     }
 }
 
-fn folder(job: &JobName) -> String {
-    format!("log/{}", job.escaped())
-}
-
 fn name(job: &JobName, number: u64) -> String {
-    format!("{}/{number:016x}.record", folder(job))
+    format!("{}/{}", job_folder(job), record_name(number))
 }
 
-impl LogMedium for EtcdMedium {
+impl LogRecords for EtcdMedium {
     fn describe(&self) -> String {
         self.cluster.describe().to_owned()
     }
@@ -43,10 +41,10 @@ impl LogMedium for EtcdMedium {
     }
 
     fn list(&self, job: &JobName) -> Result<Vec<u64>> {
-        let folder = folder(job);
+        let folder = job_folder(job);
         let names = self.cluster.wait(|cluster| async move { cluster.names(&folder).await })?;
         // The keys are in the order of their names, which have equal lengths.
-        Ok(names.iter().filter_map(|name| parse_record(name)).collect())
+        Ok(names.iter().filter_map(|name| record_number(name)).collect())
     }
 
     fn get(&self, job: &JobName, number: u64) -> Result<Option<Vec<u8>>> {
@@ -74,7 +72,9 @@ impl LogMedium for EtcdMedium {
     fn sync(&self, _job: &JobName) -> Result<()> {
         Ok(())
     }
+}
 
+impl LogLocks for EtcdMedium {
     fn lease(&self) -> Result<Option<Lease>> {
         leases::take(&self.cluster).map(Some)
     }
@@ -84,15 +84,10 @@ impl LogMedium for EtcdMedium {
     }
 }
 
+impl LogSeal for EtcdMedium {}
+
 impl fmt::Debug for EtcdMedium {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "EtcdMedium({})", self.cluster.describe())
     }
-}
-
-/// Parses `NUMBER.record`; other keys are not ours.
-fn parse_record(name: &str) -> Option<u64> {
-    let digits = name.strip_suffix(".record")?;
-    let number = u64::from_str_radix(digits, 16).ok()?;
-    (number > 0 && format!("{number:016x}") == digits).then_some(number)
 }

@@ -5,15 +5,31 @@ use crate::endpoint::Endpoint;
 use crate::files::EtcdFiles;
 use crate::medium::EtcdMedium;
 use crate::settings::Settings;
+use outlive_backend::{
+    Backend, Location, RetryMedium, RetryPolicy, Scheme, SmallFiles, Target, TargetOptions, prefix,
+};
+use outlive_log::LogMedium;
 use outlive_types::{Error, Result};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
+/// The scheme of clusters.
+pub const ETCD: Scheme = Scheme {
+    name: "etcd",
+    help: "an etcd cluster, for a log only, as \"etcd://HOST,HOST,HOST/PREFIX\"",
+    parse: |rest| EtcdUrl::parse(&format!("etcd:{rest}")).map(Location::new),
+};
+
+/// The scheme of clusters with TLS.
+pub const ETCDS: Scheme = Scheme {
+    name: "etcds",
+    help: "the same with TLS, as \"etcds://HOST,HOST,HOST/PREFIX\"",
+    parse: |rest| EtcdUrl::parse(&format!("etcds:{rest}")).map(Location::new),
+};
+
 /// A prefix of the keys of a cluster: `etcd://HOST:PORT,HOST:PORT,…/PREFIX`, or `etcds://` for TLS.
 /// Credentials are not in the URL; they are read when it is opened.
-///
-/// Two locations are equal if they have the same prefix and name the same members, in any order.
 #[derive(Clone)]
 pub struct EtcdUrl {
     is_tls: bool,
@@ -21,11 +37,6 @@ pub struct EtcdUrl {
     prefix: String,
     variables: Option<HashMap<String, String>>,
 }
-
-/// Characters of a prefix besides letters and digits, as in a bucket's prefix.
-const OF_PREFIXES: &str = "-_.=+@,";
-/// Longest prefix, as of a bucket.
-const PREFIX_BYTES_MAX: usize = 512;
 
 impl EtcdUrl {
     /// Parses `etcd://HOST:PORT,…` or `etcd://HOST:PORT,…/PREFIX`, and the same with `etcds://`.
@@ -49,9 +60,8 @@ impl EtcdUrl {
         let endpoints: std::result::Result<Vec<_>, _> =
             hosts.split(',').map(Endpoint::parse).collect();
         let endpoints = endpoints.map_err(wrong)?;
-        let prefix = prefix.strip_suffix('/').filter(|it| !it.is_empty()).unwrap_or(prefix);
-        check_prefix(prefix).map_err(wrong)?;
-        Ok(EtcdUrl { is_tls, endpoints, prefix: prefix.to_owned(), variables: None })
+        let prefix = prefix::parse(prefix).map_err(wrong)?;
+        Ok(EtcdUrl { is_tls, endpoints, prefix, variables: None })
     }
 
     /// Reads settings from `variables` instead of the environment of the process.
@@ -64,17 +74,6 @@ impl EtcdUrl {
         EtcdUrl { variables: Some(variables.into_iter().map(owned).collect()), ..self }
     }
 
-    /// Returns this location and those that contain it, up to the cluster. Each has the part of
-    /// this one's prefix that follows there; this one has none.
-    pub fn ancestors(&self) -> Vec<(EtcdUrl, Option<String>)> {
-        let parts: Vec<&str> = self.prefix.split('/').filter(|part| !part.is_empty()).collect();
-        let above = |length: usize| {
-            let url = EtcdUrl { prefix: parts[..length].join("/"), ..self.clone() };
-            (url, parts.get(length).map(|part| (*part).to_owned()))
-        };
-        (0..=parts.len()).rev().map(above).collect()
-    }
-
     fn open(&self) -> Result<Arc<Cluster>> {
         let found = match &self.variables {
             Some(given) => Settings::find(&|name| given.get(name).cloned(), self.is_tls),
@@ -85,68 +84,76 @@ impl EtcdUrl {
         Ok(Arc::new(Cluster::new(self.to_string(), addresses, &self.prefix, settings)))
     }
 
-    /// Checks that the cluster responds, has a majority, and permits reads and writes below the
-    /// prefix. Writes nothing.
-    ///
-    /// # Errors
-    /// `Invalid` if the endpoints are not etcd, or of different clusters, or if the credentials are
-    /// refused; `Retry` if no majority of the cluster can be reached.
-    pub fn check(&self) -> Result<()> {
-        self.open()?.wait(|cluster| async move { cluster.check().await })
-    }
-
     /// Opens it as a medium of records. Sends no request yet.
     ///
     /// # Errors
     /// `Invalid` if the settings are not complete.
-    pub fn open_medium(&self) -> Result<EtcdMedium> {
+    pub fn medium(&self) -> Result<EtcdMedium> {
         self.open().map(EtcdMedium::new)
     }
 
     /// Opens it as storage of small files. Sends no request yet.
     ///
     /// # Errors
-    /// As [`EtcdUrl::open_medium`].
-    pub fn open_files(&self) -> Result<EtcdFiles> {
+    /// As [`EtcdUrl::medium`].
+    pub fn files(&self) -> Result<EtcdFiles> {
         self.open().map(EtcdFiles::new)
     }
 }
 
-fn check_prefix(prefix: &str) -> std::result::Result<(), String> {
-    if prefix.is_empty() {
-        return Ok(());
-    }
-    if prefix.len() > PREFIX_BYTES_MAX {
-        return Err(format!("the prefix is longer than {PREFIX_BYTES_MAX} bytes"));
-    }
-    for part in prefix.split('/') {
-        if matches!(part, "" | "." | "..") {
-            return Err(format!("the prefix has the part {part:?}"));
-        }
-        let fits = |c: &char| c.is_ascii_alphanumeric() || OF_PREFIXES.contains(*c);
-        if let Some(c) = part.chars().find(|c| !fits(c)) {
-            return Err(format!(
-                "the prefix has the character {c:?}, and may have only letters, digits and \
-                 {OF_PREFIXES}"
-            ));
-        }
-    }
-    Ok(())
-}
+/// Attempts in all around a client, which repeats requests itself.
+const ATTEMPTS: u32 = 2;
 
-impl PartialEq for EtcdUrl {
-    fn eq(&self, other: &EtcdUrl) -> bool {
-        let has_all = |one: &EtcdUrl, other: &EtcdUrl| {
-            one.endpoints.iter().all(|endpoint| other.endpoints.contains(endpoint))
-        };
-        (self.is_tls, &self.prefix, &self.variables)
-            == (other.is_tls, &other.prefix, &other.variables)
-            && has_all(self, other)
-            && has_all(other, self)
+impl Backend for EtcdUrl {
+    fn identity(&self) -> String {
+        let mut members: Vec<String> =
+            self.endpoints.iter().map(|it| it.address().to_lowercase()).collect();
+        members.sort_unstable();
+        members.dedup();
+        format!(
+            "{}{}/{}",
+            if self.is_tls { "etcds://" } else { "etcd://" },
+            members.join(","),
+            self.prefix
+        )
+    }
+
+    fn child(&self, name: &str) -> Result<Location> {
+        let prefix = prefix::child(&self.prefix, name).map_err(Error::invalid)?;
+        Ok(Location::new(EtcdUrl { prefix, ..self.clone() }))
+    }
+
+    /// Checks that the cluster responds, has a majority, and permits reads and writes below the
+    /// prefix.
+    fn check(&self) -> Result<()> {
+        self.open()?.wait(|cluster| async move { cluster.check().await })
+    }
+
+    fn keeps_shards(&self) -> bool {
+        false
+    }
+
+    fn is_remote(&self) -> bool {
+        true
+    }
+
+    fn advice(&self) -> &'static str {
+        "see whether these are the right hosts, and the right prefix"
+    }
+
+    fn open_target(&self, _how: &TargetOptions) -> Result<Arc<dyn Target>> {
+        Err(Location::new(self.clone()).keeps_no_shards())
+    }
+
+    fn open_medium(&self) -> Result<Arc<dyn LogMedium>> {
+        let policy = RetryPolicy { attempts_max: ATTEMPTS, ..RetryPolicy::default() };
+        Ok(Arc::new(RetryMedium::new(Arc::new(self.medium()?), policy)))
+    }
+
+    fn open_files(&self) -> Result<Arc<dyn SmallFiles>> {
+        Ok(Arc::new(self.files()?))
     }
 }
-
-impl Eq for EtcdUrl {}
 
 impl fmt::Display for EtcdUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -175,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_told_as_it_was_written() {
+    fn a_location_is_shown_as_it_was_written() {
         for text in [
             "etcd://node1",
             "etcd://node1:2379/ckpt",
@@ -188,27 +195,18 @@ mod tests {
     }
 
     #[test]
-    fn places_are_equal_whatever_the_order_of_their_members() {
-        assert_eq!(url("etcd://a,b:2379/x"), url("etcd://B,A:2379/x"));
+    fn locations_are_equal_whatever_the_order_of_their_members() {
+        let identity = |text: &str| url(text).identity();
+        assert_eq!(identity("etcd://a,b:2379/x"), identity("etcd://B,A:2379/x"));
         for other in
             ["etcd://a/x", "etcd://a,b:1/x", "etcd://a,b,c/x", "etcds://a,b/x", "etcd://a,b"]
         {
-            assert_ne!(url("etcd://a,b/x"), url(other), "{other}");
+            assert_ne!(identity("etcd://a,b/x"), identity(other), "{other}");
         }
     }
 
     #[test]
-    fn a_place_is_in_others() {
-        let told: Vec<String> = url("etcd://a,b/x/y")
-            .ancestors()
-            .iter()
-            .map(|(url, below)| format!("{url} {}", below.as_deref().unwrap_or("-")))
-            .collect();
-        assert_eq!(told, ["etcd://a,b/x/y -", "etcd://a,b/x y", "etcd://a,b x"]);
-    }
-
-    #[test]
-    fn what_is_no_place_is_told_with_what_is_wrong() {
+    fn what_is_no_location_is_refused_with_the_reason() {
         for (text, told) in [
             ("", "does not begin"),
             ("etcd:node1", "does not begin"),
@@ -242,11 +240,11 @@ mod tests {
     }
 
     #[test]
-    fn a_place_shows_no_password() {
+    fn a_location_shows_no_password() {
         let url = url("etcd://a/x").with_variables([("ETCDCTL_USER", "me:hush")]);
-        let medium = url.open_medium().unwrap();
+        let medium = url.medium().unwrap();
         assert!(!format!("{url:?} {medium:?} {url}").contains("hush"));
-        let error = url.with_variables([("ETCDCTL_USER", "me")]).open_medium().unwrap_err();
+        let error = url.with_variables([("ETCDCTL_USER", "me")]).medium().unwrap_err();
         assert!(error.message().starts_with("cannot open etcd://a/x: "), "{error}");
     }
 }

@@ -1,7 +1,7 @@
 //! Makes a pool in a directory or a bucket, and opens one.
 
 use crate::descriptor::config::{FormatConfig, LogConfig, PoolConfig, Tuning};
-use crate::descriptor::location::{Location, as_if_made, keeps_no_packs};
+use crate::descriptor::location::{as_if_made, of_pool, real};
 use crate::descriptor::marker::Marker;
 use crate::descriptor::paths::{COPY, DESCRIPTOR, MARKER, PoolPaths};
 use crate::descriptor::redundancy::{TargetConfig, Tier};
@@ -10,9 +10,9 @@ use crate::log::open::{check_log, open_log};
 use crate::log::replicas::{check_replica, marker_in};
 use crate::opening::home_targets::HomeTargets;
 use crate::opening::init_check::{
-    LOG_STAYS, SLOW_STAYS, check_in_memory, check_log_replica, check_outside,
-    check_outside_prefixes, holds_something, make_target, refuse_memory, refuse_used,
-    refuse_used_log, write_target,
+    LOG_STAYS, SLOW_STAYS, check_around, check_in_memory, check_log_replica, check_outside,
+    holds_something, make_target, plainly, refuse_memory, refuse_used, refuse_used_log,
+    write_target,
 };
 use crate::opening::marker_check::{
     TARGET_MARKER, check_target, descriptor_is_missing, read_descriptor,
@@ -21,9 +21,10 @@ use crate::opening::rewrite::make_copy;
 use crate::pool::Pool;
 use crate::repair::membership::staying;
 use crate::targets::{Member, TargetSet, TargetTable};
-use outlive_s3::S3Url;
-use outlive_target::{LogMedium, ManifestLog, Target, sync_dir};
-use outlive_types::{Error, Result, Rng};
+use outlive_backend::{Location, SmallFiles};
+use outlive_log::ManifestLog;
+use outlive_registry::directory;
+use outlive_types::{Error, Result};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -42,7 +43,7 @@ pub fn create(dir: &Path, mut config: PoolConfig, env: Environment) -> Result<Po
     }
     config.check()?;
     config.redundancy.check_targets(&config.target)?;
-    let root = Location::of_pool(dir, DESCRIPTOR)?;
+    let root = of_pool(dir, DESCRIPTOR)?;
     if root.has(DESCRIPTOR)? {
         return Err(Error::invalid(format!("{root} is a pool already")));
     }
@@ -56,7 +57,7 @@ pub fn create(dir: &Path, mut config: PoolConfig, env: Environment) -> Result<Po
                 refuse_memory(&root, log, LOG_STAYS)?;
             }
         }
-        let location = as_if_made(&root, log.clone()).real();
+        let location = real(&as_if_made(&root, log.clone()));
         if location.is_some() && locations.contains(&location) {
             return Err(Error::invalid(format!(
                 "{log} is named twice as a log replica: name each location once"
@@ -83,7 +84,7 @@ pub fn create(dir: &Path, mut config: PoolConfig, env: Environment) -> Result<Po
         if !target.is_same(&root) {
             refuse_used(&paths, &target)?;
         }
-        let location = target.real();
+        let location = real(&target);
         if location.is_some() && locations.contains(&location) {
             return Err(Error::invalid(format!(
                 "{target} is named twice as a target: name each location once"
@@ -91,7 +92,7 @@ pub fn create(dir: &Path, mut config: PoolConfig, env: Environment) -> Result<Po
         }
         locations.push(location);
     }
-    if !write_descriptor(&paths, config, &*env.rng)? {
+    if !write_descriptor(&paths, config)? {
         return Err(Error::invalid(format!(
             "another program has just made a pool in {root}, so this command has made none; delete the markers that it \
              has left in its log replicas and its targets ({MARKER}, {TARGET_MARKER})"
@@ -125,7 +126,7 @@ fn open_if(
     env: Environment,
     check: impl Fn(&TargetSet) -> Result<Option<Error>>,
 ) -> Result<Pool> {
-    let root = Location::of_pool(dir, DESCRIPTOR)?;
+    let root = of_pool(dir, DESCRIPTOR)?;
     let mut config = read_descriptor(&root)?;
     let paths = PoolPaths::of(root.clone(), &config)?;
     let (marker, away) = check_log(&paths, &config.format)?;
@@ -219,17 +220,17 @@ fn table_of(
 /// Those of [`create`] and [`open`].
 pub fn open_or_create(dir: &Path, env: Environment) -> Result<Pool> {
     let is_descriptor = dir.file_name().is_some_and(|name| name == DESCRIPTOR);
-    let root = Location::of_pool(dir, DESCRIPTOR)?;
+    let root = of_pool(dir, DESCRIPTOR)?;
     if !is_descriptor && !root.has(DESCRIPTOR)? {
         refuse_strangers(&root)?;
         let mut id = [0; 16];
         env.rng.fill(&mut id);
-        let tuning = match root {
-            Location::Bucket(_) => Tuning::of_buckets(),
-            _ => Tuning::default(),
+        let tuning = match root.is_remote() {
+            true => Tuning::of_buckets(),
+            false => Tuning::default(),
         };
         let config = PoolConfig::new(FormatConfig::new(id), tuning);
-        write_descriptor(&PoolPaths::of(root, &config)?, config, &*env.rng)?;
+        write_descriptor(&PoolPaths::of(root, &config)?, config)?;
     }
     open(dir, env)
 }
@@ -248,15 +249,14 @@ fn another_log(location: &Location, made: &Marker) -> Error {
 /// Refuses a location with other files, so that a typing error makes no pool there. Refuses the
 /// rest of a pool, and a part of one.
 fn refuse_strangers(root: &Location) -> Result<()> {
-    match root {
-        Location::Directory(dir) => refuse_strangers_in(dir),
-        Location::Bucket(location) => refuse_shards_in(root, location),
-        Location::Etcd(_) => Err(keeps_no_packs(root)),
+    match root.as_directory() {
+        Some(dir) => refuse_strangers_in(dir),
+        None => refuse_shards_in(root),
     }
 }
 
 fn refuse_strangers_in(dir: &Path) -> Result<()> {
-    refuse_lost_descriptor(&Location::Directory(dir.to_owned()))?;
+    refuse_lost_descriptor(&directory(dir))?;
     let is_made = || [MARKER, DESCRIPTOR].iter().any(|it| dir.join(it).exists());
     // Looks again: another process may have made this very pool meanwhile.
     if !is_made()
@@ -289,7 +289,7 @@ fn refuse_strangers_in(dir: &Path) -> Result<()> {
                 // Looks last: a process that makes the same pool right now may have gone on to
                 // save.
                 if holds_something(&sub)? && !dir.join(DESCRIPTOR).exists() {
-                    return Err(descriptor_is_missing(&Location::Directory(dir.to_owned())));
+                    return Err(descriptor_is_missing(&directory(dir)));
                 }
             }
             Ok(())
@@ -303,19 +303,19 @@ fn refuse_strangers_in(dir: &Path) -> Result<()> {
 }
 
 /// Refuses a bucket with shards or records of ours; other objects do not matter.
-fn refuse_shards_in(root: &Location, location: &S3Url) -> Result<()> {
-    location.check()?;
+fn refuse_shards_in(root: &Location) -> Result<()> {
+    root.check()?;
     refuse_lost_descriptor(root)?;
     // Another process may have made this very pool meanwhile, or have begun to.
     let is_made = || Ok::<bool, Error>(root.has(MARKER)? || root.has(DESCRIPTOR)?);
     if !is_made()?
-        && let Err(error) = check_outside_prefixes(location)
+        && let Err(error) = check_around(root)
         && !is_made()?
     {
         return Err(error);
     }
     let is_empty =
-        location.open_medium()?.jobs()?.is_empty() && location.open_target()?.list()?.is_empty();
+        root.open_medium()?.jobs()?.is_empty() && root.open_target(&plainly())?.list()?.is_empty();
     // Looks last, as above.
     if is_empty || root.has(DESCRIPTOR)? { Ok(()) } else { Err(descriptor_is_missing(root)) }
 }
@@ -332,18 +332,18 @@ fn refuse_lost_descriptor(root: &Location) -> Result<()> {
 /// Writes the marker, then the descriptor, each whole or not at all. The first of two makers wins:
 /// one that finds a marker makes that marker's pool, with its target unless another is given.
 /// Returns whether this pool is there now: a maker with other log replicas may have been faster.
-fn write_descriptor(paths: &PoolPaths, config: PoolConfig, rng: &dyn Rng) -> Result<bool> {
+fn write_descriptor(paths: &PoolPaths, config: PoolConfig) -> Result<bool> {
     let root = &paths.root;
     for log in &paths.log().at {
         if !log.has(MARKER)? {
             check_log_replica(log)?;
         }
         match paths.is_elsewhere(log) {
-            true => log.make(&["log"])?,
-            false => root.make(&["packs", "log"])?,
+            true => log.make_folders(&["log"])?,
+            false => root.make_folders(&["packs", "log"])?,
         }
     }
-    root.make(&["packs"])?;
+    root.make_folders(&["packs"])?;
     for target in config.locations_elsewhere(root)? {
         // Before any file names it: a target that cannot be made is part of no pool.
         make_target(&target)?;
@@ -352,7 +352,7 @@ fn write_descriptor(paths: &PoolPaths, config: PoolConfig, rng: &dyn Rng) -> Res
     let mut wanted = Marker::of(&config);
     let of_set = paths.log().number;
     for (number, (log, location)) in paths.log_replicas().enumerate() {
-        log.publish(MARKER, &wanted.in_place(location).to_text()?, rng)?;
+        log.write_new(MARKER, wanted.in_place(location).to_text()?.as_bytes())?;
         match number {
             0 => {
                 let made = marker_in(paths, log, location)?;
@@ -364,11 +364,11 @@ fn write_descriptor(paths: &PoolPaths, config: PoolConfig, rng: &dyn Rng) -> Res
             }
             _ => drop(check_replica(paths, &wanted.format, log, of_set, location)?),
         }
-        log.sync("log")?;
+        log.sync_folder("log")?;
     }
     let made = wanted;
     // Without `packs` and `log` beside it, a descriptor would be refused.
-    root.sync("")?;
+    root.sync_folder("")?;
     let mine = config.target;
     let target = if mine.len() > 1 || mine.is_empty() { made.target.clone() } else { mine };
     let (format, redundancy) = (made.format.clone(), made.redundancy.clone());
@@ -377,22 +377,22 @@ fn write_descriptor(paths: &PoolPaths, config: PoolConfig, rng: &dyn Rng) -> Res
     for (number, target) in config.locations(root)?.into_iter().enumerate() {
         if !target.is_same(root) {
             let id = config.target.get(number).and_then(|row| row.id);
-            write_target(&target, &made.on(id), rng)?;
+            write_target(&target, &made.on(id))?;
             check_target(paths, &config.format, &target, id)?;
         }
     }
-    root.publish(DESCRIPTOR, &config.to_text()?, rng)?;
-    root.sync("")?;
+    root.write_new(DESCRIPTOR, config.to_text()?.as_bytes())?;
+    root.sync_folder("")?;
     if read_descriptor(root)?.format.pool_id != config.format.pool_id {
         return Ok(false);
     }
     // Last: a copy without a descriptor means that the descriptor is lost, not that its maker died.
     // The next save makes a missing copy.
-    let _ = make_copy(paths, rng);
+    let _ = make_copy(paths);
     // The paths of `.` and of a link do not name the parent. If the parent cannot be synced, the
     // pool relies on the process that made the directory.
     let dir = root.as_directory().and_then(|dir| dir.canonicalize().ok());
-    let _ = dir.as_deref().and_then(Path::parent).map(sync_dir);
+    let _ = dir.as_deref().and_then(Path::parent).map(|dir| directory(dir).sync_folder(""));
     Ok(true)
 }
 

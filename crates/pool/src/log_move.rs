@@ -3,20 +3,20 @@
 
 use crate::Pool;
 use crate::descriptor::config::{FormatConfig, LogConfig};
-use crate::descriptor::location::Location;
+use crate::descriptor::location::{is_within, real};
 use crate::descriptor::log_configuration::LogConfiguration;
 use crate::descriptor::marker::{Marker, Moved};
 use crate::descriptor::paths::{MARKER, PoolPaths};
 use crate::log::open::{check_log, finish, follow};
 use crate::log::replicas::{ASKING, Lasting, find_set, is_there, open_replicas};
 use crate::log::room::{check_room, check_writable, needed_bytes};
-use crate::opening::init_check::{
-    LOG_STAYS, check_log_replica, check_outside, check_outside_prefixes, refuse_memory,
-};
+use crate::opening::init_check::{LOG_STAYS, check_around, check_log_replica, refuse_memory};
 use crate::opening::marker_check::TARGET_MARKER;
 use crate::opening::rewrite::rewrite;
-use outlive_target::Lock;
-use outlive_target::replicas::{forget, succeed};
+use outlive_backend::{Location, SmallFiles};
+use outlive_log::Lock;
+use outlive_log::replicas::{forget, succeed};
+use outlive_registry::directory;
 use outlive_types::{Error, Result};
 use std::fs;
 
@@ -94,7 +94,7 @@ impl Pool {
     /// Writes down where the log is, for the next program that opens the pool. Returns what
     /// `pool.toml` says then: another command may have moved the log again meanwhile.
     fn write_down(&self, paths: &PoolPaths) -> Result<LogConfiguration> {
-        let written = rewrite(paths, &self.config().format, &*self.env().rng, &Ok);
+        let written = rewrite(paths, &self.config().format, &Ok);
         written.map_err(|error| {
             let set = paths.log();
             error.context(format!(
@@ -136,7 +136,7 @@ fn new_set(
     let new = LogConfiguration::of(&paths.root, Some(&config))?;
     for (number, replica) in new.named.iter().enumerate() {
         if new.named[..number].iter().any(|other| {
-            other.is_same(replica) || other.real().is_some() && other.real() == replica.real()
+            other.is_same(replica) || real(other).is_some() && real(other) == real(replica)
         }) {
             return Err(Error::invalid(format!(
                 "{replica} is named twice as a log replica: name each location once"
@@ -182,7 +182,7 @@ fn prepare_replica(
     }
     refuse_memory(&paths.root, named, LOG_STAYS)?;
     let own = paths.log().at.iter().chain([&paths.root]);
-    if let Some(own) = own.into_iter().find(|own| named.is_within(own, &["log", "packs"])) {
+    if let Some(own) = own.into_iter().find(|own| is_within(named, own, &["log", "packs"])) {
         return Err(Error::invalid(format!(
             "{named} is within the `log` or `packs` of the pool itself ({own}): choose a location outside of it"
         )));
@@ -192,11 +192,8 @@ fn prepare_replica(
         is_ours |= refuse_foreign(format, &own, MARKER)?;
     }
     is_ours |= refuse_foreign(format, named, TARGET_MARKER)?;
-    match named {
-        _ if is_ours => {}
-        Location::Directory(dir) => check_outside(dir)?,
-        Location::Bucket(replica) => check_outside_prefixes(replica)?,
-        Location::Etcd(replica) => replica.check()?,
+    if !is_ours {
+        check_around(named)?;
     }
     if at.has(MARKER)? || !at.open_medium()?.jobs()?.is_empty() {
         return Err(Error::invalid(format!(
@@ -205,7 +202,7 @@ fn prepare_replica(
         )));
     }
     check_log_replica(at)?;
-    at.make(&["log"])
+    at.make_folders(&["log"])
 }
 
 /// Returns a location, and those in it where configurations of any log may be.
@@ -220,7 +217,7 @@ fn places_in(named: &Location) -> Result<Vec<Location>> {
     for entry in entries {
         let name = entry.map_err(|error| Error::io("listing", dir, &error))?.file_name();
         if name.to_str().is_some_and(|name| name.starts_with("log-")) {
-            replicas.push(Location::Directory(dir.join(name)));
+            replicas.push(directory(dir.join(name)));
         }
     }
     Ok(replicas)

@@ -2,7 +2,7 @@
 
 use crate::PoolConfig;
 use crate::command::command;
-use crate::descriptor::location::Location;
+use crate::descriptor::location::resolved;
 use crate::descriptor::paths::PoolPaths;
 use crate::environment::Environment;
 use crate::layout::Layout;
@@ -11,9 +11,10 @@ use crate::opening::marker_check::{check, packs_elsewhere};
 use crate::opening::rewrite::make_copy;
 use crate::targets::{Member, TargetSet, TargetTable};
 use crate::written::Written;
+use outlive_backend::{Location, ReadMode, Target};
 use outlive_chunk::Policy;
 use outlive_io::StagingPool;
-use outlive_target::{Lock, ManifestLog, ReadMode, Target};
+use outlive_log::{Lock, ManifestLog};
 use outlive_types::sync::plain::{Mutex, MutexGuard, RwLock};
 use outlive_types::sync::sleep;
 use outlive_types::{Error, Event, JobName, PAGE_BYTES, PackId, Result};
@@ -200,7 +201,7 @@ impl Pool {
         if paths.wants_copy() {
             // Pools of older builds have no copy. If this process may not write there, it saves all
             // the same.
-            let _ = make_copy(paths, &*self.env.rng);
+            let _ = make_copy(paths);
         }
         Ok(())
     }
@@ -220,7 +221,7 @@ impl Pool {
     /// Returns the pool's id and its location, which together differ from those of every other pool
     /// and copy.
     pub fn identity(&self) -> (String, String) {
-        let place = self.paths().map_or_else(|| self.log.describe(), |paths| paths.root.resolved());
+        let place = self.paths().map_or_else(|| self.log.describe(), |paths| resolved(&paths.root));
         (self.config.format.pool_id.clone(), place)
     }
 

@@ -10,9 +10,9 @@ use object_store::aws::{AmazonS3, AmazonS3Builder};
 use object_store::multipart::MultipartStore;
 use object_store::path::Path;
 use object_store::{ClientOptions, ObjectStoreExt, PutPayload};
+use outlive_backend::{ReadRange, Target};
 use outlive_io::{AlignedBuf, SharedBuf, StagingPool, Ticket};
 use outlive_s3::S3Target;
-use outlive_target::{ReadRange, Target};
 use std::time::Instant;
 use support::{ACCESS, BUCKET, PAGE, SECRET, Server, content, name};
 use tokio::runtime::Runtime;
@@ -99,7 +99,7 @@ fn get(target: &S3Target, first: u32) {
     let mut tickets = std::collections::VecDeque::new();
     for at in 0..SHARDS as usize * SHARD / PART {
         if tickets.len() == DEPTH {
-            let ticket: outlive_target::ReadTicket = tickets.pop_front().unwrap();
+            let ticket: outlive_backend::ReadTicket = tickets.pop_front().unwrap();
             assert_eq!(ticket.wait().unwrap().len(), PART);
         }
         let range = ReadRange::new((at % (SHARD / PART) * PART) as u64, pool.take());
@@ -122,7 +122,7 @@ fn main() {
     let Some(server) = Server::fast() else { return };
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let target = server.pool_url().open_target().unwrap();
+    let target = server.pool_url().target().unwrap();
     // The first request chooses the TLS implementation, for all clients of a process.
     assert_eq!(target.list().unwrap(), []);
     let (runtime, store): (Runtime, AmazonS3) = (runtime.unwrap(), raw(&server));

@@ -3,7 +3,6 @@
 use crate::errors::{explain, is_conflict, is_missing, is_taken, may_be_past_the_end};
 use crate::flow::Flow;
 use crate::queue::Reads;
-use crate::runtime;
 use crate::settings::Settings;
 use futures_util::TryStreamExt;
 use object_store::aws::{AmazonS3, S3ConditionalPut};
@@ -12,6 +11,7 @@ use object_store::{
     BackoffConfig, ClientOptions, GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt,
     PutMode, PutOptions, PutPayload, RetryConfig,
 };
+use outlive_backend::runtime;
 use outlive_io::{PerProcess, StagingPool};
 use outlive_types::{Error, Result};
 use std::fmt;

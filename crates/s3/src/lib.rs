@@ -1,15 +1,15 @@
-//! S3 and similar servers: a bucket as a [`Target`](outlive_target::Target) for shards, and as a
-//! [`LogMedium`](outlive_target::LogMedium) for records. An [`S3Url`] names a bucket.
+//! S3 and similar servers: a bucket as a [`Target`](outlive_backend::Target) for shards, and as a
+//! [`LogMedium`](outlive_log::LogMedium) for records. An [`S3Url`] names a bucket.
 //!
 //! ```no_run
 //! use outlive_s3::S3Url;
-//! use outlive_target::RecordLog;
+//! use outlive_log::RecordLog;
 //!
 //! # fn main() -> outlive_types::Result<()> {
 //! let place = S3Url::parse("s3://ckpt/gray-scott")?;
 //! place.check()?; // is it available, and may it be used?
-//! let target = place.open_target()?;
-//! let medium = place.open_medium()?;
+//! let target = place.target()?;
+//! let medium = place.medium()?;
 //! medium.check_conditional_put()?; // once, before a log is begun there
 //! let log = RecordLog::over(medium);
 //! # Ok(())
@@ -27,7 +27,6 @@ mod probe;
 mod profiles;
 mod queue;
 mod reads;
-mod runtime;
 mod settings;
 mod target;
 mod upload;
@@ -37,4 +36,4 @@ mod writer;
 pub use files::S3Files;
 pub use medium::S3Medium;
 pub use target::S3Target;
-pub use url::S3Url;
+pub use url::{S3, S3Url};

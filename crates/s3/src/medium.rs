@@ -1,7 +1,7 @@
 //! A bucket as a log's medium: one object per record, put on condition that it does not exist.
 
 use crate::bucket::Bucket;
-use outlive_target::{LogMedium, Put};
+use outlive_log::{LogLocks, LogRecords, LogSeal, Put, job_folder, record_name, record_number};
 use outlive_types::{JobName, Result};
 use std::fmt;
 use std::sync::Arc;
@@ -21,15 +21,11 @@ impl S3Medium {
     }
 }
 
-fn folder(job: &JobName) -> String {
-    format!("log/{}", job.escaped())
-}
-
 fn name(job: &JobName, number: u64) -> String {
-    format!("{}/{number:016x}.record", folder(job))
+    format!("{}/{}", job_folder(job), record_name(number))
 }
 
-impl LogMedium for S3Medium {
+impl LogRecords for S3Medium {
     fn describe(&self) -> String {
         format!("bucket {}", self.bucket.describe())
     }
@@ -40,10 +36,10 @@ impl LogMedium for S3Medium {
     }
 
     fn list(&self, job: &JobName) -> Result<Vec<u64>> {
-        let folder = folder(job);
+        let folder = job_folder(job);
         let below = format!("{folder}/");
         let names = self.bucket.wait(|bucket| async move { bucket.names(&folder).await })?;
-        let number = |name: &String| parse_record(name.strip_prefix(&below)?);
+        let number = |name: &String| record_number(name.strip_prefix(&below)?);
         let mut numbers: Vec<u64> = names.iter().filter_map(number).collect();
         numbers.sort_unstable();
         Ok(numbers)
@@ -76,15 +72,12 @@ impl LogMedium for S3Medium {
     }
 }
 
+impl LogLocks for S3Medium {}
+
+impl LogSeal for S3Medium {}
+
 impl fmt::Debug for S3Medium {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "S3Medium({})", self.bucket.url(""))
     }
-}
-
-/// Parses `NUMBER.record`; other objects are not ours.
-fn parse_record(name: &str) -> Option<u64> {
-    let digits = name.strip_suffix(".record")?;
-    let number = u64::from_str_radix(digits, 16).ok()?;
-    (number > 0 && format!("{number:016x}") == digits).then_some(number)
 }

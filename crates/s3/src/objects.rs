@@ -3,7 +3,7 @@
 use crate::bucket::Bucket;
 use crate::errors::is_missing;
 use object_store::multipart::MultipartStore;
-use outlive_target::ShardName;
+use outlive_backend::ShardName;
 use outlive_types::{PackId, Result, Rng, SystemRng};
 
 /// Returns the name of an object of `shard`, finished ("shard") or not ("part").

@@ -1,7 +1,7 @@
 //! Waiting ranges of a bucket, and the choice of those that form one request.
 
+use outlive_backend::{Fault, ReadRange, ReadTicket, ShardName};
 use outlive_io::{AlignedBuf, Promise, Ticket};
-use outlive_target::{Fault, ReadRange, ReadTicket, ShardName};
 use outlive_types::Result;
 use outlive_types::sync::plain::{Mutex, MutexGuard};
 use std::collections::VecDeque;

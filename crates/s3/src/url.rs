@@ -5,10 +5,22 @@ use crate::files::S3Files;
 use crate::medium::S3Medium;
 use crate::settings::Settings;
 use crate::target::S3Target;
+use outlive_backend::{
+    Backend, Location, RetryMedium, RetryPolicy, RetryTarget, Scheme, SmallFiles, Target,
+    TargetOptions, prefix,
+};
+use outlive_log::LogMedium;
 use outlive_types::{Error, Result};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+
+/// The scheme of buckets.
+pub const S3: Scheme = Scheme {
+    name: "s3",
+    help: "a bucket of S3 and its like, as \"s3://BUCKET/PREFIX\"",
+    parse: |rest| S3Url::parse(&format!("s3:{rest}")).map(Location::new),
+};
 
 /// A bucket, or a prefix in one: `s3://BUCKET/PREFIX`. Credentials and the server are not in the
 /// URL; they are read when it is opened.
@@ -18,11 +30,6 @@ pub struct S3Url {
     prefix: String,
     variables: Option<HashMap<String, String>>,
 }
-
-/// Characters of a prefix besides letters and digits: those that all servers treat alike.
-const OF_PREFIXES: &str = "-_.=+@,";
-/// Longest prefix. A key has at most 1024 bytes, and our names add less than half of that.
-const PREFIX_BYTES_MAX: usize = 512;
 
 impl S3Url {
     /// Parses `s3://BUCKET` or `s3://BUCKET/PREFIX`. Nothing in it is escaped.
@@ -39,9 +46,8 @@ impl S3Url {
         let rest = rest.ok_or_else(|| wrong("it does not begin with \"s3://\"".to_owned()))?;
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         check_bucket(bucket).map_err(wrong)?;
-        let prefix = prefix.strip_suffix('/').filter(|it| !it.is_empty()).unwrap_or(prefix);
-        check_prefix(prefix).map_err(wrong)?;
-        Ok(S3Url { bucket: bucket.to_owned(), prefix: prefix.to_owned(), variables: None })
+        let prefix = prefix::parse(prefix).map_err(wrong)?;
+        Ok(S3Url { bucket: bucket.to_owned(), prefix, variables: None })
     }
 
     /// Reads settings from `variables` instead of the environment of the process.
@@ -54,17 +60,6 @@ impl S3Url {
         S3Url { variables: Some(variables.into_iter().map(owned).collect()), ..self }
     }
 
-    /// Returns this location and those that contain it, up to the bucket. Each has the part of this
-    /// one's prefix that follows there; this one has none.
-    pub fn ancestors(&self) -> Vec<(S3Url, Option<String>)> {
-        let parts: Vec<&str> = self.prefix.split('/').filter(|part| !part.is_empty()).collect();
-        let above = |length: usize| {
-            let url = S3Url { prefix: parts[..length].join("/"), ..self.clone() };
-            (url, parts.get(length).map(|part| (*part).to_owned()))
-        };
-        (0..=parts.len()).rev().map(above).collect()
-    }
-
     fn open(&self) -> Result<Arc<Bucket>> {
         let found = match &self.variables {
             Some(given) => Settings::find(&|name| given.get(name).cloned()),
@@ -74,38 +69,74 @@ impl S3Url {
         Ok(Arc::new(Bucket::new(&self.bucket, &self.prefix, settings)))
     }
 
-    /// Checks that the bucket exists and may be used.
-    ///
-    /// # Errors
-    /// `Invalid` if it does not exist, if there are no credentials, or if they are refused; `Retry`
-    /// if the server cannot be reached.
-    pub fn check(&self) -> Result<()> {
-        self.open()?.wait(|bucket| async move { bucket.check().await })
-    }
-
     /// Opens it as a target for shards. Sends no request yet.
     ///
     /// # Errors
     /// `Invalid` if the settings are not complete.
-    pub fn open_target(&self) -> Result<S3Target> {
+    pub fn target(&self) -> Result<S3Target> {
         self.open().map(S3Target::new)
+    }
+
+    /// Opens it for small files. Sends no request yet.
+    ///
+    /// # Errors
+    /// As [`S3Url::target`].
+    pub fn files(&self) -> Result<S3Files> {
+        self.open().map(S3Files::new)
     }
 
     /// Opens it as a medium of records. Sends no request yet. Before the first record,
     /// [`S3Medium::check_conditional_put`] shows whether it can keep any.
     ///
     /// # Errors
-    /// As [`S3Url::open_target`].
-    pub fn open_medium(&self) -> Result<S3Medium> {
+    /// As [`S3Url::target`].
+    pub fn medium(&self) -> Result<S3Medium> {
         self.open().map(S3Medium::new)
     }
+}
 
-    /// Opens it as storage of small files. Sends no request yet.
-    ///
-    /// # Errors
-    /// As [`S3Url::open_target`].
-    pub fn open_files(&self) -> Result<S3Files> {
-        self.open().map(S3Files::new)
+/// Attempts in all around a client, which repeats requests itself.
+const ATTEMPTS: u32 = 2;
+
+impl Backend for S3Url {
+    fn child(&self, name: &str) -> Result<Location> {
+        let prefix = prefix::child(&self.prefix, name).map_err(Error::invalid)?;
+        Ok(Location::new(S3Url { prefix, ..self.clone() }))
+    }
+
+    fn around(&self) -> Vec<(Location, Option<String>)> {
+        let at = |(prefix, below)| (Location::new(S3Url { prefix, ..self.clone() }), below);
+        prefix::around(&self.prefix).into_iter().map(at).collect()
+    }
+
+    fn check(&self) -> Result<()> {
+        self.open()?.wait(|bucket| async move { bucket.check().await })
+    }
+
+    fn check_records(&self) -> Result<()> {
+        self.medium()?.check_conditional_put()
+    }
+
+    fn is_remote(&self) -> bool {
+        true
+    }
+
+    fn advice(&self) -> &'static str {
+        "see whether this is the right bucket, at the right endpoint (AWS_ENDPOINT_URL)"
+    }
+
+    fn open_target(&self, _how: &TargetOptions) -> Result<Arc<dyn Target>> {
+        let policy = RetryPolicy { attempts_max: ATTEMPTS, ..RetryPolicy::default() };
+        Ok(Arc::new(RetryTarget::new(Arc::new(self.target()?), policy)))
+    }
+
+    fn open_medium(&self) -> Result<Arc<dyn LogMedium>> {
+        let policy = RetryPolicy { attempts_max: ATTEMPTS, ..RetryPolicy::default() };
+        Ok(Arc::new(RetryMedium::new(Arc::new(self.medium()?), policy)))
+    }
+
+    fn open_files(&self) -> Result<Arc<dyn SmallFiles>> {
+        Ok(Arc::new(self.files()?))
     }
 }
 
@@ -123,28 +154,6 @@ fn check_bucket(bucket: &str) -> std::result::Result<(), String> {
             "{bucket:?} is no bucket's name, which has 3 to 63 characters and begins and ends with a \
              letter or a digit"
         ));
-    }
-    Ok(())
-}
-
-fn check_prefix(prefix: &str) -> std::result::Result<(), String> {
-    if prefix.is_empty() {
-        return Ok(());
-    }
-    if prefix.len() > PREFIX_BYTES_MAX {
-        return Err(format!("the prefix is longer than {PREFIX_BYTES_MAX} bytes"));
-    }
-    for part in prefix.split('/') {
-        if matches!(part, "" | "." | "..") {
-            return Err(format!("the prefix has the part {part:?}"));
-        }
-        let fits = |c: &char| c.is_ascii_alphanumeric() || OF_PREFIXES.contains(*c);
-        if let Some(c) = part.chars().find(|c| !fits(c)) {
-            return Err(format!(
-                "the prefix has the character {c:?}, and may have only letters, digits and \
-                 {OF_PREFIXES}"
-            ));
-        }
     }
     Ok(())
 }
@@ -169,7 +178,7 @@ mod tests {
     use outlive_types::ErrorKind;
 
     #[test]
-    fn a_place_is_a_bucket_with_a_prefix_or_without() {
+    fn a_location_is_a_bucket_with_a_prefix_or_without() {
         for (text, shown) in [
             ("s3://ckpt", "s3://ckpt"),
             ("s3://ckpt/", "s3://ckpt"),
@@ -181,19 +190,19 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_in_others() {
+    fn a_location_is_in_others() {
         let url = S3Url::parse("s3://ckpt/a/b").unwrap();
-        let told: Vec<String> = url
-            .ancestors()
+        let around: Vec<String> = url
+            .around()
             .iter()
             .map(|(url, below)| format!("{url} {}", below.as_deref().unwrap_or("-")))
             .collect();
-        assert_eq!(told, ["s3://ckpt/a/b -", "s3://ckpt/a b", "s3://ckpt a"]);
-        assert_eq!(S3Url::parse("s3://ckpt").unwrap().ancestors().len(), 1);
+        assert_eq!(around, ["s3://ckpt/a/b -", "s3://ckpt/a b", "s3://ckpt a"]);
+        assert_eq!(S3Url::parse("s3://ckpt").unwrap().around().len(), 1);
     }
 
     #[test]
-    fn what_is_no_place_is_told_with_what_is_wrong() {
+    fn what_is_no_location_is_refused_with_the_reason() {
         for (text, told) in [
             ("", "does not begin"),
             ("S3:bucket", "does not begin"),
@@ -229,7 +238,7 @@ mod tests {
             ("AWS_SECRET_ACCESS_KEY", "hush"),
             ("AWS_ENDPOINT_URL", "http://127.0.0.1:1"),
         ]);
-        let error = url.open_target().unwrap_err();
+        let error = url.target().unwrap_err();
         assert!(error.message().starts_with("cannot open s3://abc/x: "), "{error}");
         assert!(!format!("{url:?} {error}").contains("hush"));
     }

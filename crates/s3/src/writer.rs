@@ -1,9 +1,9 @@
 //! Writes one shard: passes the bytes to its upload, and ends it.
 
 use crate::upload::Upload;
+use outlive_backend::writes::{Writes, check_finish, check_write};
+use outlive_backend::{ShardWriter, WriteTicket};
 use outlive_io::{SharedBuf, Ticket};
-use outlive_target::writes::{Writes, check_finish, check_write};
-use outlive_target::{ShardWriter, WriteTicket};
 use outlive_types::{Error, Result};
 use std::process;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! The blows to a target, and the known damage.
 
+use outlive_backend::{CutMode, DiskCopy, FaultProcess, ShardName};
 use outlive_format::{SHARD_HEADER_BYTES, ShardHeader};
 use outlive_pool::{TargetConfig, Tier};
-use outlive_target::{CutMode, DiskCopy, FaultProcess, ShardName};
 use outlive_types::PackId;
 use outlive_types::sync::plain::Mutex;
 use std::collections::{BTreeMap, BTreeSet};

@@ -6,12 +6,12 @@ use crate::chance::Lie;
 use crate::leases::Holder;
 use crate::scheduler::{mortal, noticing};
 use crate::world::{Me, is_mail, killed};
+use outlive_backend::{
+    Capacity, Fault, ReadRange, ReadTicket, ShardName, ShardWriter, Target, WriteTicket, read_one,
+};
 use outlive_format::{Body, Envelope, Record, SaveMessage};
 use outlive_io::{AlignedBuf, SharedBuf, Ticket};
-use outlive_target::{
-    Append, Capacity, Fault, Lease, Lock, LockGuard, ManifestLog, Previous, ReadRange, ReadTicket,
-    ShardName, ShardWriter, Target, WriteTicket, read_one,
-};
+use outlive_log::{Append, Lease, Lock, LockGuard, LogLocks, ManifestLog, Previous};
 use outlive_types::sync::plain::Mutex;
 use outlive_types::{Error, JobName, PackId, Result};
 use std::collections::BTreeSet;
@@ -317,7 +317,9 @@ impl ManifestLog for SeenLog {
     fn sync(&self, job: &JobName) -> Result<()> {
         self.me.step(|| format!("sync the log of {job}"), || self.inner.sync(job))
     }
+}
 
+impl LogLocks for SeenLog {
     fn lock_collecting(&self) -> Result<Lock> {
         self.me.step(|| "lock for collecting".to_owned(), || self.inner.lock_collecting())
     }

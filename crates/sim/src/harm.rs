@@ -7,9 +7,9 @@ use crate::blows::{
 };
 use crate::one_step::in_one_step;
 use crate::world::PoolWorld;
+use outlive_backend::{CutMode, FaultProcess, ShardName};
 use outlive_pool::{TargetConfig, Tier};
 use outlive_store::named_packs;
-use outlive_target::{CutMode, FaultProcess, ShardName};
 use outlive_types::{JobName, PackId};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -2,7 +2,7 @@
 //! runs, as if its host were cut off.
 
 use crate::chance::Chance;
-use outlive_target::{Lease, LockGuard};
+use outlive_log::{Lease, LockGuard};
 use outlive_types::sync::plain::Mutex;
 use std::fmt;
 use std::sync::Arc;

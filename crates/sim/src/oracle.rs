@@ -3,7 +3,7 @@
 
 use crate::state::{RestoredRegions, State};
 use outlive_format::{Body, Record, fingerprint};
-use outlive_target::ManifestLog;
+use outlive_log::ManifestLog;
 use outlive_types::sync::plain::{Mutex, MutexGuard};
 use outlive_types::{Epoch, Fingerprint, JobName, SessionId};
 use std::collections::{BTreeMap, BTreeSet};

@@ -5,11 +5,13 @@ use crate::faulty_view::{noted, seen, seen_log};
 use crate::replicas::log_of;
 use crate::table::{SimLocations, is_settled};
 use crate::world::{Me, PoolWorld};
+use outlive_backend::{FaultProcess, Target};
+use outlive_dir::DirectoryMedium;
+use outlive_log::{ManifestLog, RecordLog};
 use outlive_pool::{
     Environment, FormatConfig, Pool, PoolConfig, ProcessMark, TargetConfig, TargetTable,
     TiersConfig, Tuning,
 };
-use outlive_target::{DirectoryLog, FaultProcess, ManifestLog, Target};
 use outlive_types::sync::plain::Mutex;
 use outlive_types::{Error, ErrorKind, Event, NoObserver, Observer, PackId, SeededRng};
 use std::collections::BTreeSet;
@@ -20,7 +22,7 @@ impl PoolWorld {
     /// Returns the log without faults.
     pub fn log(&self) -> Arc<dyn ManifestLog> {
         match &self.directory {
-            Some(directory) => Arc::new(DirectoryLog::open(directory.1.path())),
+            Some(directory) => Arc::new(RecordLog::over(DirectoryMedium::open(directory.1.path()))),
             None if self.has_replicas() => log_of(self, None),
             None => self.world.log(),
         }

@@ -3,9 +3,10 @@
 //! be its author.
 
 use crate::world::{Me, PoolWorld, killed};
-use outlive_target::replicas::{NewReplica, forget, move_to, succeed};
-use outlive_target::{
-    Asking, Lock, LockGuard, LogMedium, ManifestLog, Movable, Put, RecordLog, ReplicatedLog,
+use outlive_log::replicas::{NewReplica, forget, move_to, succeed};
+use outlive_log::{
+    Asking, Lock, LockGuard, LogLocks, LogMedium, LogRecords, LogSeal, ManifestLog, Movable, Put,
+    RecordLog, ReplicatedLog,
 };
 use outlive_types::sync::pause;
 use outlive_types::{Error, JobName, Result};
@@ -244,7 +245,7 @@ impl SeenReplica {
     }
 }
 
-impl LogMedium for SeenReplica {
+impl LogRecords for SeenReplica {
     fn describe(&self) -> String {
         format!("{self:?}")
     }
@@ -281,7 +282,9 @@ impl LogMedium for SeenReplica {
     fn sync(&self, job: &JobName) -> Result<()> {
         self.step(|| format!("sync {job}"), || self.medium.sync(job))
     }
+}
 
+impl LogLocks for SeenReplica {
     fn lock_collecting(&self) -> Result<Lock> {
         self.step(|| "lock for collecting".to_owned(), || self.medium.lock_collecting())
     }
@@ -293,7 +296,9 @@ impl LogMedium for SeenReplica {
     fn is_read(&self) -> Result<bool> {
         self.step(|| "is a reader there?".to_owned(), || self.medium.is_read())
     }
+}
 
+impl LogSeal for SeenReplica {
     fn sealed(&self) -> Result<Option<Vec<u8>>> {
         self.step(
             || "look for a seal".to_owned(),

@@ -3,10 +3,10 @@
 
 use crate::blows::place_of;
 use crate::space::Space;
+use outlive_backend::Target;
 use outlive_pool::{
     FoundTarget, OpenTarget, Rows, StillThere, TargetConfig, TargetLocations, TargetState, Tier,
 };
-use outlive_target::Target;
 use outlive_types::sync::pause;
 use outlive_types::sync::plain::Mutex;
 use outlive_types::{Error, Result};

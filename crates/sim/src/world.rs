@@ -8,7 +8,9 @@ use crate::leases::Leases;
 use crate::oracle::Oracle;
 use crate::space::Space;
 use crate::table::{Markers, WrittenDown, markers_of};
-use outlive_target::{CutMode, DirectoryLog, FaultProcess, FaultWorld, Target};
+use outlive_backend::{CutMode, FaultProcess, FaultWorld, Target};
+use outlive_dir::{DirectoryLog, DirectoryMedium};
+use outlive_log::RecordLog;
 use outlive_types::sync::pause;
 use outlive_types::sync::plain::Mutex;
 use outlive_types::{Error, JobName, Result, SeededRng};
@@ -71,7 +73,7 @@ impl PoolWorld {
             // In memory, if possible: the log makes and syncs many files.
             let dir = TempDir::new_in("/dev/shm").or_else(|_| TempDir::new());
             let dir = dir.expect("a directory for a log can be made");
-            Arc::new((DirectoryLog::open(dir.path()), dir))
+            Arc::new((RecordLog::over(DirectoryMedium::open(dir.path())), dir))
         });
         let oracle = Oracle::default();
         let (unreadable, dice) = (Arc::default(), dice.clone());

@@ -3,9 +3,9 @@
 use super::{ExportPlan, Item};
 use crate::show::packed_slice;
 use crate::tree::{self, TREE};
+use outlive_dir::durable::publish;
 use outlive_io::write_all_at;
 use outlive_store::MemoryImage;
-use outlive_target::publish;
 use outlive_types::sync::plain::{Mutex, MutexGuard};
 use outlive_types::{Error, PACKED_STREAM, RegionLocation, Result, Rng, SystemRng};
 use std::fs::{self, File};

@@ -2,7 +2,8 @@
 
 use crate::support;
 
-use outlive_target::{Append, LogMedium, ManifestLog, Previous, RetryLog, RetryPolicy};
+use outlive_backend::{Backend, RetryMedium, RetryPolicy};
+use outlive_log::{Append, LogRecords, ManifestLog, Previous, RecordLog};
 use outlive_types::{ErrorKind, Result};
 use std::sync::Arc;
 use std::thread;
@@ -45,7 +46,7 @@ fn a_majority_goes_on_and_less_loses_nothing() {
     let pool_url = url_with(&cluster.addresses(), "ckpt", &[]);
     again(|| pool_url.check());
     let policy = RetryPolicy { attempts_max: 2, ..RetryPolicy::default() };
-    let log = RetryLog::new(Arc::new(pool_url.open_medium().unwrap()), policy);
+    let log = RecordLog::over(RetryMedium::new(Arc::new(pool_url.medium().unwrap()), policy));
     let (mut previous, mut records) = (Previous::NONE, vec![]);
     let mut add = |log: &dyn ManifestLog, count: usize| {
         for _ in 0..count {
@@ -68,7 +69,7 @@ fn a_majority_goes_on_and_less_loses_nothing() {
     cluster.stop(2);
     cluster.stop(0);
     // All at once: each takes as long as etcd may take to find a majority.
-    let (medium, log) = (pool_url.open_medium().unwrap(), &log);
+    let (medium, log) = (pool_url.medium().unwrap(), &log);
     let calls: [&(dyn Fn() -> Result<()> + Sync); 5] = [
         &|| pool_url.check(),
         &|| log.latest(&job()).map(drop),

@@ -2,9 +2,10 @@
 
 use crate::support;
 
+use outlive_backend::conformance::{check_log, check_medium};
+use outlive_backend::{Backend, RetryMedium, RetryPolicy, SmallFiles};
 use outlive_etcd::EtcdMedium;
-use outlive_target::conformance::{check_log, check_medium};
-use outlive_target::{LogMedium, Put, RecordLog, RetryLog, RetryPolicy};
+use outlive_log::{LogLocks, LogRecords, Put, RecordLog};
 use std::sync::Arc;
 use std::thread;
 use support::proxy::{Fault, Proxy};
@@ -13,13 +14,13 @@ use support::{Cluster, encode, job, post, until, url_at, url_with};
 #[test]
 fn a_cluster_is_a_medium() {
     let cluster = Cluster::of(1);
-    check_medium(move || Arc::new(cluster.pool_url().open_medium().unwrap()));
+    check_medium(move || Arc::new(cluster.pool_url().medium().unwrap()));
 }
 
 #[test]
 fn a_cluster_keeps_a_log() {
     let cluster = Cluster::of(1);
-    check_log(false, move || Arc::new(RecordLog::over(cluster.pool_url().open_medium().unwrap())));
+    check_log(false, move || Arc::new(RecordLog::over(cluster.pool_url().medium().unwrap())));
 }
 
 #[test]
@@ -36,8 +37,8 @@ fn a_cluster_behind_a_bad_network_keeps_a_log() {
     });
     check_log(false, move || {
         let _ = &cluster;
-        let medium: Arc<EtcdMedium> = Arc::new(url_at(&[proxy.address()]).open_medium().unwrap());
-        Arc::new(RetryLog::new(medium, RetryPolicy::default()))
+        let medium: Arc<EtcdMedium> = Arc::new(url_at(&[proxy.address()]).medium().unwrap());
+        Arc::new(RecordLog::over(RetryMedium::new(medium, RetryPolicy::default())))
     });
 }
 
@@ -46,7 +47,7 @@ fn a_cluster_behind_a_bad_network_keeps_a_log() {
 fn a_long_log_is_listed_whole_and_by_itself() {
     const RECORDS: u64 = 1001;
     let cluster = Cluster::of(1);
-    let medium = url_with(&cluster.addresses(), "p", &[]).open_medium().unwrap();
+    let medium = url_with(&cluster.addresses(), "p", &[]).medium().unwrap();
     thread::scope(|scope| {
         for thread in 0..8 {
             let medium = &medium;
@@ -81,7 +82,7 @@ fn a_listing_begins_anew_if_its_moment_is_cleared_away() {
     let cluster = Cluster::of(1);
     let proxy = Proxy::before(cluster.address());
     let prefix = url_with(&[proxy.address()], "p", &[]);
-    let (medium, address) = (prefix.open_medium().unwrap(), cluster.address());
+    let (medium, address) = (prefix.medium().unwrap(), cluster.address());
     for number in 1..=502 {
         medium.put_new(&job(), number, b"x").unwrap();
     }
@@ -109,7 +110,7 @@ fn files_are_written_read_and_removed() {
     let cluster = Cluster::of(1);
     let pool_url = cluster.pool_url();
     pool_url.check().unwrap();
-    let files = pool_url.open_files().unwrap();
+    let files = pool_url.files().unwrap();
     assert_eq!(files.read("log/.pool.toml").unwrap(), None);
     assert!(files.write_new("log/.pool.toml", b"one").unwrap());
     assert!(!files.write_new("log/.pool.toml", b"two").unwrap());
@@ -118,14 +119,11 @@ fn files_are_written_read_and_removed() {
     assert_eq!(files.read("log/.pool.toml").unwrap().unwrap(), b"");
     files.write("log/.changing", b"me").unwrap();
     assert_eq!(files.names("log").unwrap(), [".changing", ".pool.toml"]);
-    assert!(pool_url.open_medium().unwrap().jobs().unwrap().is_empty());
+    assert!(pool_url.medium().unwrap().jobs().unwrap().is_empty());
     files.delete("log/.pool.toml").unwrap();
     files.delete("log/.pool.toml").unwrap();
     assert_eq!(files.names("log").unwrap(), [".changing"]);
-    assert_eq!(
-        cluster.pool_url().open_files().unwrap().names("log").unwrap(),
-        Vec::<String>::new()
-    );
+    assert_eq!(cluster.pool_url().files().unwrap().names("log").unwrap(), Vec::<String>::new());
 }
 
 /// A lease in the cluster ends some seconds after its last renewal. A lease that has ended is
@@ -134,7 +132,7 @@ fn files_are_written_read_and_removed() {
 fn a_lease_is_renewed_until_its_holder_ends() {
     let cluster = Cluster::of(1);
     let variables = [("OUTLIVE_LEASE_S", "10")];
-    let medium = url_with(&cluster.addresses(), "leases", &variables).open_medium().unwrap();
+    let medium = url_with(&cluster.addresses(), "leases", &variables).medium().unwrap();
     let lease = medium.lease().unwrap().unwrap();
     let token = lease.token.clone();
     let id = token.split_once(' ').unwrap().1;
@@ -157,5 +155,5 @@ fn a_lease_is_renewed_until_its_holder_ends() {
     until("it ends", || medium.has_lease_ended(&token).unwrap() == Some(true));
     // Another cluster does not know the lease.
     let other = Cluster::of(1);
-    assert_eq!(other.pool_url().open_medium().unwrap().has_lease_ended(&token).unwrap(), None);
+    assert_eq!(other.pool_url().medium().unwrap().has_lease_ended(&token).unwrap(), None);
 }

@@ -1,9 +1,10 @@
 //! Lost replies, refused requests, and wrong endpoints.
 
 use crate::support;
+use outlive_backend::{Backend, SmallFiles};
 
 use outlive_etcd::EtcdUrl;
-use outlive_target::{Append, LogMedium, ManifestLog, Previous, Put, RecordLog};
+use outlive_log::{Append, LogRecords, ManifestLog, Previous, Put, RecordLog};
 use outlive_types::{ErrorKind, Result};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -21,7 +22,7 @@ fn is_put(_: &str, target: &str) -> bool {
 fn a_put_whose_reply_is_lost_is_not_known() {
     let cluster = Cluster::of(1);
     let proxy = Proxy::before(cluster.address());
-    let medium = url_at(&[proxy.address()]).open_medium().unwrap();
+    let medium = url_at(&[proxy.address()]).medium().unwrap();
     for (number, fault, is_there) in [
         (1, Fault::LoseReply, true),
         (2, Fault::CutReply(20), true),
@@ -45,7 +46,7 @@ fn a_put_whose_reply_is_lost_is_not_known() {
 fn no_reply_that_is_lost_forks_a_log() {
     let cluster = Cluster::of(1);
     let proxy = Proxy::before(cluster.address());
-    let log = RecordLog::over(url_at(&[proxy.address()]).open_medium().unwrap());
+    let log = RecordLog::over(url_at(&[proxy.address()]).medium().unwrap());
     let mut previous = Previous::NONE;
     for fault in [Fault::LoseReply, Fault::CutReply(20), Fault::None] {
         let record = format!("{fault:?}").into_bytes();
@@ -64,7 +65,7 @@ fn no_reply_that_is_lost_forks_a_log() {
 fn a_read_whose_reply_is_lost_is_repeated() {
     let cluster = Cluster::of(1);
     let proxy = Proxy::before(cluster.address());
-    let medium = url_at(&[proxy.address()]).open_medium().unwrap();
+    let medium = url_at(&[proxy.address()]).medium().unwrap();
     medium.put_new(&job(), 1, &[7; 100_000]).unwrap();
     for fault in [
         Fault::LoseReply,
@@ -82,7 +83,7 @@ fn a_read_whose_reply_is_lost_is_repeated() {
 #[test]
 fn a_record_that_is_too_long_is_refused_with_what_to_raise() {
     let cluster = Cluster::of(1);
-    let medium = cluster.pool_url().open_medium().unwrap();
+    let medium = cluster.pool_url().medium().unwrap();
     // The server reads only the length of the second.
     for bytes in [1_677_722, 6 << 20] {
         let error = medium.put_new(&job(), 1, &vec![1; bytes]).unwrap_err();
@@ -92,7 +93,7 @@ fn a_record_that_is_too_long_is_refused_with_what_to_raise() {
         assert!(!medium.has(&job(), 1).unwrap());
     }
     let cluster = Cluster::with(1, &["--max-request-bytes", "8388608"], None);
-    let medium = cluster.pool_url().open_medium().unwrap();
+    let medium = cluster.pool_url().medium().unwrap();
     let record: Vec<u8> = (0..6 << 20).map(|at: u32| (at / 7) as u8).collect();
     assert_eq!(medium.put_new(&job(), 1, &record).unwrap(), Put::Made);
     assert!(medium.get(&job(), 1).unwrap().unwrap() == record, "what can be put can be read");
@@ -101,7 +102,7 @@ fn a_record_that_is_too_long_is_refused_with_what_to_raise() {
 #[test]
 fn a_full_database_is_told_as_such() {
     let cluster = Cluster::with(1, &["--quota-backend-bytes", "1048576"], None);
-    let medium = cluster.pool_url().open_medium().unwrap();
+    let medium = cluster.pool_url().medium().unwrap();
     let puts = (1..100).map(|number| medium.put_new(&job(), number, &[1; 100_000]));
     let error = puts.filter_map(Result::err).next().expect("it gets full");
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
@@ -111,7 +112,7 @@ fn a_full_database_is_told_as_such() {
 
 /// Returns the result of each kind of call.
 fn calls(pool_url: &EtcdUrl) -> Vec<(&'static str, Result<()>)> {
-    let (medium, files) = (pool_url.open_medium().unwrap(), pool_url.open_files().unwrap());
+    let (medium, files) = (pool_url.medium().unwrap(), pool_url.files().unwrap());
     vec![
         ("check", pool_url.check()),
         ("jobs", medium.jobs().map(drop)),
@@ -148,7 +149,7 @@ fn a_cluster_that_is_not_there_is_told_soon() {
     for told in ["looking into etcd://", &address.to_string(), "refused", "more than half"] {
         assert!(error.message().contains(told), "{error}");
     }
-    let error = pool_url.open_medium().unwrap().put_new(&job(), 1, b"one").unwrap_err();
+    let error = pool_url.medium().unwrap().put_new(&job(), 1, b"one").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
     let unknown = EtcdUrl::parse("etcd://no-such-host.invalid/x").unwrap();
     let error = unknown.check().unwrap_err();
@@ -162,14 +163,14 @@ fn a_member_that_says_nothing_is_passed_over() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = silent.local_addr().map(|address| (address, silent)).unwrap();
     let cluster = Cluster::of(1);
-    let medium = url_at(&[silent.0, cluster.address()]).open_medium().unwrap();
+    let medium = url_at(&[silent.0, cluster.address()]).medium().unwrap();
     assert!(!medium.has(&job(), 1).unwrap(), "a read is repeated elsewhere");
     assert_eq!(
         medium.put_new(&job(), 1, b"one").unwrap(),
         Put::Made,
         "who answered is asked first"
     );
-    let medium = url_at(&[silent.0, cluster.address()]).open_medium().unwrap();
+    let medium = url_at(&[silent.0, cluster.address()]).medium().unwrap();
     let error = medium.put_new(&job(), 2, b"two").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
     assert!(error.message().contains("no answer in time"), "{error}");
@@ -223,7 +224,7 @@ fn members_of_two_clusters_are_told_apart() {
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     assert!(error.message().contains("belongs to another cluster"), "{error}");
     // Without `check`, the first calls that reach both members find the fault.
-    let medium = pool_url.open_medium().unwrap();
+    let medium = pool_url.medium().unwrap();
     assert_eq!(medium.put_new(&job(), 1, b"one").unwrap(), Put::Made);
     other.stop(0);
     let error = medium.get(&job(), 1).unwrap_err();

@@ -3,7 +3,7 @@
 
 use crate::support;
 
-use outlive_target::{LogMedium, Put};
+use outlive_log::{LogRecords, Put};
 use outlive_types::Result;
 use support::{Cluster, job};
 
@@ -35,7 +35,7 @@ fn succeeds_in_a_child(work: impl FnOnce() -> Result<()>) -> bool {
 #[test]
 fn parent_and_child_use_one_medium() {
     let cluster = Cluster::of(1);
-    let medium = cluster.pool_url().open_medium().unwrap();
+    let medium = cluster.pool_url().medium().unwrap();
     assert_eq!(medium.put_new(&job(), 1, b"one").unwrap(), Put::Made);
     for number in 2..6 {
         let done = succeeds_in_a_child(|| {

@@ -1,8 +1,9 @@
 //! Users with passwords and roles, and certificates.
 
 use crate::support;
+use outlive_backend::Backend;
 
-use outlive_target::{LogMedium, Put};
+use outlive_log::{LogRecords, Put};
 use outlive_types::ErrorKind;
 use std::fs;
 use std::path::Path;
@@ -29,7 +30,7 @@ fn users_are_known_by_their_passwords() {
     let addresses = cluster.addresses();
     let me = url_with(&addresses, "ckpt", &[("ETCDCTL_USER", "me:me:secret")]);
     // A user that is given but not required does no harm.
-    let medium = me.open_medium().unwrap();
+    let medium = me.medium().unwrap();
     assert_eq!(medium.put_new(&job(), 1, b"one").unwrap(), Put::Made);
     introduce_users(&cluster);
     assert_eq!(medium.put_new(&job(), 2, b"two").unwrap(), Put::Made, "a token is asked for now");
@@ -43,7 +44,7 @@ fn users_are_known_by_their_passwords() {
         ("other", "me:me:secret", "needs a role"),
     ] {
         let pool_url = url_with(&addresses, prefix, &[("ETCDCTL_USER", user)]);
-        let medium = pool_url.open_medium().unwrap();
+        let medium = pool_url.medium().unwrap();
         for outcome in [
             pool_url.check(),
             medium.jobs().map(drop),
@@ -117,7 +118,7 @@ fn certificates_are_checked_on_both_sides() {
     let cluster = Cluster::with(1, &[], Some(tls.clone()));
     let pool_url = tls.pool_url(cluster.address());
     assert!(pool_url.to_string().starts_with("etcds://"));
-    let medium = pool_url.open_medium().unwrap();
+    let medium = pool_url.medium().unwrap();
     assert_eq!(medium.put_new(&job(), 1, b"one").unwrap(), Put::Made);
     assert_eq!(medium.get(&job(), 1).unwrap().unwrap(), b"one");
     let (roots, key) = (tls.roots.to_str().unwrap(), tls.key.to_str().unwrap());

@@ -4,9 +4,9 @@ use crate::common;
 use crate::trees;
 
 use common::{noise, stored};
+use outlive_backend::{CutMode, FaultWorld};
 use outlive_files::{FileErrorKind, GetFiles, GetOptions, InOrder, Selection};
 use outlive_store::Select;
-use outlive_target::{CutMode, FaultWorld};
 use outlive_types::ErrorKind;
 use std::fs::{self};
 use std::os::unix::fs::symlink;

@@ -6,10 +6,11 @@ use crate::stepped;
 use crate::trees;
 
 use common::{noise, small_config};
+use outlive_backend::MemoryTarget;
 use outlive_files::{FileErrorKind, GetFiles, GetOptions, PutFiles, PutOptions, PutSource};
+use outlive_log::MemoryLog;
 use outlive_pool::{Environment, create};
 use outlive_store::{Job, Select};
-use outlive_target::{MemoryLog, MemoryTarget};
 use outlive_types::ErrorKind;
 use rustix::time::{ClockId, clock_gettime};
 use std::fs::{self, OpenOptions};

@@ -5,9 +5,10 @@ use crate::stepped;
 use crate::trees;
 
 use common::noise;
+use outlive_backend::{MemoryTarget, Target};
 use outlive_files::{GetFiles, InOrder, Selection};
+use outlive_log::{ManifestLog, MemoryLog};
 use outlive_store::gc::{GcOptions, collect};
-use outlive_target::{ManifestLog, MemoryLog, MemoryTarget, Target};
 use outlive_types::{Epoch, ErrorKind};
 use std::collections::BTreeMap;
 use std::fs::{self};

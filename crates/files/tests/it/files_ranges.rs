@@ -5,7 +5,8 @@ use crate::stepped;
 use crate::trees;
 
 use common::noise;
-use outlive_target::{MemoryLog, MemoryTarget};
+use outlive_backend::MemoryTarget;
+use outlive_log::MemoryLog;
 use outlive_types::{ErrorKind, SeededRng};
 use std::fs;
 use std::sync::Arc;

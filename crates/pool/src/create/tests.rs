@@ -1,9 +1,11 @@
 use super::*;
 use crate::opening::marker_check::TARGET_MARKER;
 use crate::{Container, PackWriter, TargetConfig};
+use outlive_backend::Target;
+use outlive_dir::{DirectoryOptions, DirectoryTarget};
 use outlive_format::{EntryKind, fingerprint};
 use outlive_io::AlignedBuf;
-use outlive_target::{DirectoryOptions, DirectoryTarget, MemoryLog, Target};
+use outlive_log::MemoryLog;
 use outlive_types::ErrorKind as Kind;
 use outlive_types::PackId;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};

@@ -1,7 +1,6 @@
 //! Checks that a marker belongs to this pool.
 
 use crate::descriptor::config::FormatConfig;
-use crate::descriptor::location::Location;
 use crate::descriptor::marker::Marker;
 use crate::descriptor::paths::PoolPaths;
 use outlive_types::{Error, Result};
@@ -9,17 +8,6 @@ use outlive_types::{Error, Result};
 /// Decodes the text of a marker or a descriptor.
 pub(crate) fn text(bytes: Vec<u8>, name: &str) -> Result<String> {
     String::from_utf8(bytes).map_err(|_| Error::invalid(format!("{name} is not text")))
-}
-
-/// Returns the advice for a location in which nothing is found.
-pub(crate) fn look_for(place: &Location) -> &'static str {
-    match place {
-        Location::Directory(_) => "if it lies on a file system of its own, mount that",
-        Location::Bucket(_) => {
-            "see whether this is the right bucket, at the right endpoint (AWS_ENDPOINT_URL)"
-        }
-        Location::Etcd(_) => "see whether these are the right hosts, and the right prefix",
-    }
 }
 
 /// Compares a descriptor's `[format]` with that of the marker `name` of the pool's `what`.

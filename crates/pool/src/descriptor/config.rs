@@ -1,7 +1,8 @@
 //! `pool.toml`: values that are fixed at creation, and values that only tune.
 
-use crate::descriptor::location::Location;
+use crate::descriptor::location::parse as parse_location;
 use crate::descriptor::redundancy::{Redundancy, TARGET, TargetConfig, TiersConfig};
+use outlive_backend::Location;
 use outlive_chunk::Compression;
 use outlive_format::{Geometry, REVISION};
 use outlive_types::{BLOCK_BYTES, Codec, Error, FreezeMode, PAGE_BYTES, Result, TrackerChoice};
@@ -108,7 +109,7 @@ impl LogConfig {
 
     pub(crate) fn check(&self) -> Result<()> {
         for location in self.all() {
-            Location::parse(location, LOG)?;
+            parse_location(location, LOG)?;
         }
         if self.number == 0 {
             return Err(Error::invalid("[log] number = 0 is not possible: it counts from 1"));
@@ -438,7 +439,7 @@ impl PoolConfig {
             );
         }
         for target in &self.target {
-            Location::parse(&target.location, TARGET)?;
+            parse_location(&target.location, TARGET)?;
         }
         self.log.as_ref().map_or(Ok(()), LogConfig::check)?;
         self.redundancy.check(f.container_bytes)?;

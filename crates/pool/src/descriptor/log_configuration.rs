@@ -2,8 +2,9 @@
 //! replicas. So the rest of an older one is never taken for a part of a newer one.
 
 use crate::descriptor::config::{LOG, LogConfig};
-use crate::descriptor::location::Location;
+use crate::descriptor::location::{of_configuration, parse};
 use crate::descriptor::marker::{Moved, MovedReplica, ThisReplica};
+use outlive_backend::Location;
 use outlive_types::Result;
 
 /// The replicas of a log at some time.
@@ -26,10 +27,12 @@ impl LogConfiguration {
     /// `Invalid` for an impossible location.
     pub fn of(root: &Location, config: Option<&LogConfig>) -> Result<LogConfiguration> {
         let Some(config) = config.cloned() else { return Ok(LogConfiguration::beside(root)) };
-        let seen = |location: &String| Location::parse(location, LOG)?.seen_from(root);
+        let seen = |location: &String| parse(location, LOG)?.seen_from(root);
         let named: Vec<Location> = config.all().into_iter().map(seen).collect::<Result<_>>()?;
-        let at =
-            named.iter().map(|replica| replica.of_set(config.number)).collect::<Result<_>>()?;
+        let at = named
+            .iter()
+            .map(|replica| of_configuration(replica, config.number))
+            .collect::<Result<_>>()?;
         Ok(LogConfiguration { number: config.number, config, named, at })
     }
 

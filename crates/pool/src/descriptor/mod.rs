@@ -7,4 +7,3 @@ pub(crate) mod log_configuration;
 pub(crate) mod marker;
 pub(crate) mod paths;
 pub(crate) mod redundancy;
-pub(crate) mod small_files;

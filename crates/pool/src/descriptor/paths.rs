@@ -1,9 +1,10 @@
 //! Locations of a pool's descriptor and log.
 
 use crate::descriptor::config::PoolConfig;
-use crate::descriptor::location::Location;
 use crate::descriptor::log_configuration::LogConfiguration;
 use crate::descriptor::marker::ThisReplica;
+use outlive_backend::Location;
+use outlive_registry::directory;
 use outlive_types::Result;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,7 +64,7 @@ impl PoolPaths {
 
     /// Returns the paths of a pool that is all in one directory.
     pub fn directory(dir: &Path) -> PoolPaths {
-        let root = Location::Directory(dir.to_owned());
+        let root = directory(dir);
         PoolPaths {
             log: Arc::new(Link::new(LogConfiguration::beside(&root))),
             root,

@@ -1,7 +1,8 @@
 //! Tables of `pool.toml` for redundancy, and for the targets that carry it.
 
-use crate::descriptor::location::Location;
+use crate::descriptor::location::parse;
 use crate::host::this_host_or_refuse;
+use outlive_backend::Location;
 use outlive_format::Geometry;
 use outlive_types::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -251,7 +252,7 @@ impl TargetConfig {
     /// # Errors
     /// `Invalid` for an impossible location.
     pub(crate) fn seen_from(&self, root: &Location) -> Result<Location> {
-        Location::parse(&self.location, TARGET)?.seen_from(root)
+        parse(&self.location, TARGET)?.seen_from(root)
     }
 }
 

@@ -1,16 +1,16 @@
 //! Opens a pool's log, wherever it has been moved to.
 
 use crate::descriptor::config::FormatConfig;
-use crate::descriptor::location::Location;
 use crate::descriptor::log_configuration::LogConfiguration;
 use crate::descriptor::marker::{Marker, Moved, ThisReplica};
 use crate::descriptor::paths::{MARKER, PoolPaths};
 use crate::log::replicas::{
     ASKING, Found, Lasting, PoolReplica, check_replica, find_set, is_there, open_replicas,
 };
-use outlive_target::replicas::{NewReplica, move_to};
-use outlive_target::{ManifestLog, Movable, RecordLog};
-use outlive_types::{Error, Result, SystemRng};
+use outlive_backend::{Location, SmallFiles};
+use outlive_log::replicas::{NewReplica, move_to};
+use outlive_log::{ManifestLog, Movable, RecordLog};
+use outlive_types::{Error, Result};
 use std::sync::Arc;
 
 /// Opens a pool's log, which may be moved while it is open.
@@ -146,8 +146,8 @@ fn open_with(
         (paths.clone(), format.clone(), location.clone(), marker.clone());
     let replica: Option<ThisReplica> = marker.replica;
     Box::new(move || {
-        location.publish(MARKER, &marker.to_text()?, &SystemRng)?;
-        location.sync("log")?;
+        location.write_new(MARKER, marker.to_text()?.as_bytes())?;
+        location.sync_folder("log")?;
         check_replica(&paths, &format, &location, number, replica).map(drop)
     })
 }

@@ -2,16 +2,16 @@
 //! that is this pool's; a directory whose disk is not mounted would otherwise count as an empty
 //! one.
 
-use crate::descriptor::compare::{compare, look_for, text};
+use crate::descriptor::compare::{compare, text};
 use crate::descriptor::config::FormatConfig;
-use crate::descriptor::location::Location;
 use crate::descriptor::log_configuration::LogConfiguration;
 use crate::descriptor::marker::{Marker, Moved, ThisReplica};
 use crate::descriptor::paths::{MARKER, PoolPaths};
-use outlive_target::{Asking, Lease, Lock, LockGuard, LogMedium, Put};
+use outlive_backend::{Location, SmallFiles};
+use outlive_log::{Asking, Lease, Lock, LockGuard, LogLocks, LogMedium, LogRecords, LogSeal, Put};
 use outlive_types::sync::pause;
 use outlive_types::sync::plain::Mutex;
-use outlive_types::{Error, ErrorKind, JobName, Result, SystemRng};
+use outlive_types::{Error, ErrorKind, JobName, Result};
 use std::fmt;
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -197,7 +197,7 @@ fn missing(paths: &PoolPaths, location: &Location, replica: Option<ThisReplica>)
     };
     Error::damaged(format!(
         "{what} ({name} is not there): {}; nothing is read or written without it",
-        look_for(location)
+        location.advice()
     ))
 }
 
@@ -295,7 +295,7 @@ impl fmt::Debug for PoolReplica {
     }
 }
 
-impl LogMedium for PoolReplica {
+impl LogRecords for PoolReplica {
     fn describe(&self) -> String {
         match &self.medium {
             Ok(medium) => medium.describe(),
@@ -340,7 +340,9 @@ impl LogMedium for PoolReplica {
     fn freshen(&self, job: &JobName) -> Result<()> {
         self.if_there(|medium| medium.freshen(job))
     }
+}
 
+impl LogLocks for PoolReplica {
     fn lock_collecting(&self) -> Result<Lock> {
         self.check()?;
         self.medium()?.lock_collecting()
@@ -363,7 +365,9 @@ impl LogMedium for PoolReplica {
     fn has_lease_ended(&self, token: &str) -> Result<Option<bool>> {
         self.if_there(|medium| medium.has_lease_ended(token))
     }
+}
 
+impl LogSeal for PoolReplica {
     fn sealed(&self) -> Result<Option<Vec<u8>>> {
         self.look()
     }
@@ -374,7 +378,7 @@ impl LogMedium for PoolReplica {
         }
         pause("seal a log replica");
         let sealed = Marker { moved: Some(Moved::parse(successor)?), ..self.marker()? };
-        self.location.replace(MARKER, &sealed.to_text()?, &SystemRng)?;
+        self.location.write(MARKER, sealed.to_text()?.as_bytes())?;
         Ok(())
     }
 }

@@ -2,10 +2,10 @@
 //! decision, which cannot be taken back: a log in a full location would wait until a person frees
 //! space.
 
-use crate::descriptor::location::Location;
 use crate::descriptor::paths::PoolPaths;
 use crate::host::is_in_memory;
-use outlive_target::ManifestLog;
+use outlive_backend::Location;
+use outlive_log::ManifestLog;
 use outlive_types::{Error, JobName, Result, Rng};
 use rustix::fs::{Access, FallocateFlags, access, fallocate};
 use rustix::io::Errno;
@@ -87,13 +87,14 @@ pub(crate) fn is_log_in_memory(paths: &PoolPaths) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use outlive_registry::directory;
     use outlive_types::{ErrorKind, SystemRng};
 
     /// A disk with room for a record, but not for a log, counts as full, and nothing is left there.
     #[test]
     fn room_is_asked_for_and_given_back() {
         let dir = tempfile::tempdir().unwrap();
-        let location = Location::Directory(dir.path().to_owned());
+        let location = directory(dir.path());
         let log = dir.path().join("log");
         fs::create_dir(&log).unwrap();
         check_room(&location, 1 << 20, &SystemRng).unwrap();

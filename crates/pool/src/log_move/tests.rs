@@ -4,7 +4,7 @@ use super::*;
 use crate::log::replicas::Found;
 use crate::opening::marker_check::read_descriptor;
 use crate::{Environment, open, open_or_create};
-use outlive_target::{Lock, Previous};
+use outlive_log::{Lock, Previous};
 use outlive_types::sync::plain::Mutex;
 use outlive_types::sync::{Scheduler, scheduled};
 use outlive_types::{ErrorKind, JobName};

@@ -3,7 +3,6 @@
 
 use crate::descriptor::compare::{compare, text};
 use crate::descriptor::config::{FormatConfig, PoolConfig};
-use crate::descriptor::location::Location;
 use crate::descriptor::marker::{Marker, This, targets_of};
 use crate::descriptor::paths::{DESCRIPTOR, PoolPaths};
 use crate::descriptor::redundancy::{TargetConfig, Tier};
@@ -11,14 +10,14 @@ use crate::environment::Environment;
 use crate::host::this_host;
 use crate::log::open::check_log;
 use crate::opening::init_check::{
-    LOG_STAYS, SLOW_STAYS, check_in_memory, holds_something, make_target, refuse_memory,
+    LOG_STAYS, SLOW_STAYS, check_in_memory, holds_something, make_target, plainly, refuse_memory,
     refuse_used, write_target,
 };
 use crate::opening::marker_check::{TARGET_MARKER, check_target, read_descriptor};
 use crate::opening::rewrite::rewrite;
 use crate::targets::{FoundTarget, OpenTarget, Rows, TargetLocations};
+use outlive_backend::{Bounds, Location, SmallFiles, TargetOptions, TargetWatch, Work};
 use outlive_io::PerProcess;
-use outlive_target::{Bounds, TargetWatch, Work};
 use outlive_types::{Error, ErrorKind, Result};
 use std::collections::HashMap;
 use std::fmt;
@@ -146,7 +145,7 @@ impl HomeTargets {
     }
 
     fn holds_shards(&self, location: &Location) -> Result<bool> {
-        Ok(!location.open_target(None, false, None, &self.env)?.list()?.is_empty())
+        Ok(!location.open_target(&plainly())?.list()?.is_empty())
     }
 }
 
@@ -177,7 +176,8 @@ impl TargetLocations for HomeTargets {
         let probe = self.paths.root.as_directory().map(|dir| dir.join(DESCRIPTOR));
         let watch = (!is_only).then(|| self.watch(row)).flatten();
         let is_own = self.is_own_location(&location, watch.as_ref());
-        let target = location.open_target(probe, is_own, watch.as_ref(), &self.env)?;
+        let observer = self.env.observer.clone();
+        let target = location.open_target(&TargetOptions { is_own, probe, watch, observer })?;
         if is_own {
             return Ok((target, None)); // the descriptor is beside it
         }
@@ -222,9 +222,9 @@ impl TargetLocations for HomeTargets {
         if location.is_same(&self.paths.root) {
             return Ok(FoundTarget::Free);
         }
-        let marker = match &location {
-            Location::Etcd(_) => None,
-            _ => location.read(TARGET_MARKER)?,
+        let marker = match location.keeps_shards() {
+            true => location.read(TARGET_MARKER)?,
+            false => None,
         };
         let name = location.name(TARGET_MARKER);
         let marker = marker.map(|bytes| Marker::parse(&text(bytes, &name)?, &name)).transpose()?;
@@ -257,8 +257,8 @@ impl TargetLocations for HomeTargets {
             // It was marked for another target, and did not become that one.
             FoundTarget::Own { .. } => {
                 let marker = self.marker()?.on(row.id).to_text()?;
-                location.replace(TARGET_MARKER, &marker, &*self.env.rng)?;
-                location.sync("packs")
+                location.write(TARGET_MARKER, marker.as_bytes())?;
+                location.sync_folder("packs")
             }
         }
     }
@@ -268,7 +268,7 @@ impl TargetLocations for HomeTargets {
             |there: PoolConfig| Ok(PoolConfig { target: self.named(&there, rows), ..there });
         // Programs ignore a removed target that the descriptor still names, and find a new one in
         // the table.
-        let written = rewrite(&self.paths, &self.format, &*self.env.rng, &change);
+        let written = rewrite(&self.paths, &self.format, &change);
         written.map(drop).map_err(|error| {
             error.context(format!(
                 "the table of targets is changed, and {} does not say so yet",
@@ -312,7 +312,7 @@ impl TargetLocations for HomeTargets {
 
     fn mark(&self, row: &TargetConfig) -> Result<()> {
         let marker = self.marker()?.on(row.id);
-        write_target(&self.location(row)?, &marker, &*self.env.rng)
+        write_target(&self.location(row)?, &marker)
     }
 }
 

@@ -1,17 +1,18 @@
 //! Checks the locations of a new pool: which are free, and which belong to a pool already.
 
 use crate::descriptor::config::PoolConfig;
-use crate::descriptor::location::{Location, keeps_no_packs, real};
+use crate::descriptor::location::{is_within, real_path};
 use crate::descriptor::marker::Marker;
 use crate::descriptor::paths::{COPY, DESCRIPTOR, MARKER, PoolPaths};
 use crate::host::is_in_memory;
 use crate::opening::marker_check::TARGET_MARKER;
-use outlive_s3::S3Url;
-use outlive_target::Target;
-use outlive_types::{Error, Result, Rng};
+use outlive_backend::{Location, SmallFiles, TargetOptions};
+use outlive_log::{ManifestLog, RecordLog};
+use outlive_types::{Error, NoObserver, Result};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Directories of a pool that nothing else may write into.
 const PARTS: [&str; 2] = ["log", "packs"];
@@ -34,7 +35,7 @@ pub fn check_outside(path: &Path) -> Result<()> {
 
 /// Returns the pool that owns a path. The path need not exist.
 fn pool_around(path: &Path) -> Option<PathBuf> {
-    let path = real(path)?;
+    let path = real_path(path)?;
     let owns = |pool: &&Path| {
         let within = path.strip_prefix(pool).ok().and_then(|within| within.components().next());
         let is_own = within.is_none_or(|first| PARTS.iter().any(|own| first.as_os_str() == *own));
@@ -63,8 +64,8 @@ pub(crate) fn holds_something(dir: &Path) -> Result<bool> {
 /// Refuses a target outside of the pool's own location if it is not empty, or is part of any pool,
 /// even of this one.
 pub(crate) fn refuse_used(paths: &PoolPaths, target: &Location) -> Result<()> {
-    if target.is_within(&paths.root, &PARTS)
-        || paths.log().at.iter().any(|log| target.is_within(log, &PARTS))
+    if is_within(target, &paths.root, &PARTS)
+        || paths.log().at.iter().any(|log| is_within(target, log, &PARTS))
     {
         return Err(Error::invalid(format!(
             "{target} is within the `log` or `packs` of the pool itself: name another location as the target"
@@ -76,27 +77,36 @@ pub(crate) fn refuse_used(paths: &PoolPaths, target: &Location) -> Result<()> {
             target.name("packs")
         )))
     };
-    match target {
-        Location::Directory(dir) if dir.is_file() => Err(Error::invalid(format!(
+    if !target.keeps_shards() {
+        return Err(target.keeps_no_shards());
+    }
+    match target.as_directory() {
+        Some(dir) if dir.is_file() => Err(Error::invalid(format!(
             "{target} is a file, not a directory: name another location as the target"
         ))),
-        Location::Directory(dir) if holds_something(&dir.join("packs"))? => not_empty(),
-        Location::Directory(dir) => check_outside(dir),
-        Location::Bucket(location) => {
-            location.check()?;
-            check_outside_prefixes(location)?;
-            let shards = location.open_target()?.list()?;
+        Some(dir) if holds_something(&dir.join("packs"))? => not_empty(),
+        Some(dir) => check_outside(dir),
+        None => {
+            check_around(target)?;
+            let shards = target.open_target(&plainly())?.list()?;
             if shards.is_empty() { Ok(()) } else { not_empty() }
         }
-        Location::Etcd(_) => Err(keeps_no_packs(target)),
     }
 }
 
-/// As [`check_outside`], for a location in a bucket.
-pub(crate) fn check_outside_prefixes(location: &S3Url) -> Result<()> {
+/// How to open a target only to list it.
+pub(crate) fn plainly() -> TargetOptions {
+    TargetOptions { is_own: false, probe: None, watch: None, observer: Arc::new(NoObserver) }
+}
+
+/// As [`check_outside`], for any location. First checks that its backend responds.
+pub(crate) fn check_around(location: &Location) -> Result<()> {
+    if let Some(dir) = location.as_directory() {
+        return check_outside(dir);
+    }
+    location.check()?;
     let own = |below: Option<&str>| below.is_none_or(|below| PARTS.contains(&below));
-    let owners = location.ancestors().into_iter().filter(|(_, below)| own(below.as_deref()));
-    for owner in owners.map(|(owner, _)| Location::Bucket(owner)) {
+    for (owner, _) in location.around().into_iter().filter(|(_, below)| own(below.as_deref())) {
         for text in [TARGET_MARKER, MARKER, DESCRIPTOR, COPY] {
             if owner.has(text)? {
                 return Err(Error::invalid(format!(
@@ -117,7 +127,7 @@ pub(crate) fn refuse_used_log(log: &Location, config: &PoolConfig) -> Result<()>
         let marker = Marker::parse(&text, MARKER).ok()?;
         (marker.log.is_some() && marker.log == Marker::of(config).log).then_some(())
     };
-    let is_used = !log.open_log()?.jobs()?.is_empty();
+    let is_used = !RecordLog::over(log.open_medium()?).jobs()?.is_empty();
     if !is_used && is_begun().is_some() {
         return Ok(());
     }
@@ -127,19 +137,13 @@ pub(crate) fn refuse_used_log(log: &Location, config: &PoolConfig) -> Result<()>
              pool, copy its {DESCRIPTOR}"
         )));
     }
-    match log {
-        Location::Directory(dir) => check_outside(dir),
-        Location::Bucket(location) => check_outside_prefixes(location),
-        // The prefixes above may belong to others, and be unreadable.
-        Location::Etcd(location) => location.check(),
-    }
+    check_around(log)
 }
 
 /// Finds out whether a location can keep a log: of several appends at once, one must win.
 pub(crate) fn check_log_replica(log: &Location) -> Result<()> {
-    let Location::Bucket(location) = log else { return Ok(()) };
-    location.check()?;
-    location.open_medium()?.check_conditional_put().map_err(|error| match error.kind() {
+    log.check()?;
+    log.check_records().map_err(|error| match error.kind() {
         outlive_types::ErrorKind::Invalid => error.context(format!(
             "{log} cannot keep a pool's log, only its packs: give the log another location with --log"
         )),
@@ -183,12 +187,12 @@ pub(crate) fn check_in_memory(target: &Location) -> Result<()> {
 
 /// Makes the directories of a target outside of the pool's own location.
 pub(crate) fn make_target(target: &Location) -> Result<()> {
-    target.make(&["packs"])
+    target.make_folders(&["packs"])
 }
 
 /// Makes such a target, with the pool's marker.
-pub(crate) fn write_target(target: &Location, marker: &Marker, rng: &dyn Rng) -> Result<()> {
+pub(crate) fn write_target(target: &Location, marker: &Marker) -> Result<()> {
     make_target(target)?;
-    target.publish(TARGET_MARKER, &marker.to_text()?, rng)?;
-    target.sync("packs")
+    target.write_new(TARGET_MARKER, marker.to_text()?.as_bytes())?;
+    target.sync_folder("packs")
 }

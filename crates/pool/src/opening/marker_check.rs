@@ -1,13 +1,13 @@
 //! Checks whether a directory is a pool's: its descriptor and markers, and whether they still
 //! match.
 
-use crate::descriptor::compare::{compare, look_for, text};
+use crate::descriptor::compare::{compare, text};
 use crate::descriptor::config::{FormatConfig, PoolConfig};
-use crate::descriptor::location::Location;
 use crate::descriptor::marker::{Marker, This};
 use crate::descriptor::paths::{COPY, DESCRIPTOR, MARKER, PoolPaths};
 use crate::log::open::check_log;
 use crate::targets::TargetTable;
+use outlive_backend::{Location, SmallFiles};
 use outlive_types::{Error, ErrorKind, Result};
 use std::path::{Path, PathBuf};
 
@@ -125,7 +125,7 @@ pub(crate) fn check_target(
             "{what} of {} is missing ({name} is not there): {}; {moved}; nothing is read from it or written \
              to it meanwhile",
             paths.root,
-            look_for(target)
+            target.advice()
         )));
     };
     let marker = Marker::parse(&text(bytes, &name)?, &name)?;

@@ -1,12 +1,12 @@
 //! Rewrites `pool.toml`, and keeps a person's edits.
 
 use crate::descriptor::config::{FormatConfig, PoolConfig};
-use crate::descriptor::location::Location;
 use crate::descriptor::log_configuration::LogConfiguration;
 use crate::descriptor::paths::{COPY, DESCRIPTOR, PoolPaths};
 use crate::log::open::check_log;
 use crate::opening::marker_check::read_text;
-use outlive_types::{Error, Result, Rng};
+use outlive_backend::{Location, SmallFiles};
+use outlive_types::{Error, Result};
 
 /// Writes after which a rewrite gives up, since other processes rewrite the file all the time.
 const ATTEMPTS: usize = 16;
@@ -30,7 +30,6 @@ const ATTEMPTS: usize = 16;
 pub(crate) fn rewrite(
     paths: &PoolPaths,
     format: &FormatConfig,
-    rng: &dyn Rng,
     change: &dyn Fn(PoolConfig) -> Result<PoolConfig>,
 ) -> Result<LogConfiguration> {
     for _ in 0..ATTEMPTS {
@@ -49,10 +48,10 @@ pub(crate) fn rewrite(
         let wanted = PoolConfig { log, ..change(there.clone())? };
         if wanted == there {
             // An older copy will do: the seals lead on from it, and the log has the targets.
-            let _ = keep_copy(&paths.root, rng);
+            let _ = keep_copy(&paths.root);
             return Ok(named);
         }
-        paths.root.replace(DESCRIPTOR, &edited(&text, &there, &wanted)?, rng)?;
+        paths.root.write(DESCRIPTOR, edited(&text, &there, &wanted)?.as_bytes())?;
     }
     Err(Error::retry(format!(
         "other processes keep rewriting {}: look at it, and give the command again if something is missing there",
@@ -67,13 +66,13 @@ const TITLE: &str = "# A copy of pool.toml, made by outlive in case that file is
 ///
 /// # Errors
 /// Errors of the location.
-pub(crate) fn keep_copy(root: &Location, rng: &dyn Rng) -> Result<()> {
+pub(crate) fn keep_copy(root: &Location) -> Result<()> {
     let text = read_text(root)?;
     // A descriptor that was lost, and put back from the copy, has the title already.
     let copy = format!("{TITLE}{}", text.strip_prefix(TITLE).unwrap_or(&text));
     match root.read(COPY)?.is_some_and(|there| there == copy.as_bytes()) {
         true => Ok(()),
-        false => root.replace(COPY, &copy, rng),
+        false => root.write(COPY, copy.as_bytes()),
     }
 }
 
@@ -82,12 +81,8 @@ pub(crate) fn keep_copy(root: &Location, rng: &dyn Rng) -> Result<()> {
 ///
 /// # Errors
 /// Errors of the location.
-pub(crate) fn make_copy(paths: &PoolPaths, rng: &dyn Rng) -> Result<()> {
-    if paths.is_log_elsewhere() && !paths.root.has(COPY)? {
-        keep_copy(&paths.root, rng)
-    } else {
-        Ok(())
-    }
+pub(crate) fn make_copy(paths: &PoolPaths) -> Result<()> {
+    if paths.is_log_elsewhere() && !paths.root.has(COPY)? { keep_copy(&paths.root) } else { Ok(()) }
 }
 
 /// Returns the text of a descriptor, changed from `there` to `wanted`.

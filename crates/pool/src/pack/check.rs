@@ -3,9 +3,9 @@
 use crate::Pool;
 use crate::stripe::{Breadth, OpenShard, Scan, ShardFault};
 use crate::targets::TargetSet;
+use outlive_backend::{ReadRange, ShardName};
 use outlive_format::{Directory, SHARD_HEADER_BYTES, checksum};
 use outlive_io::AlignedBuf;
-use outlive_target::{ReadRange, ShardName};
 use outlive_types::{Error, PackId, Result};
 use std::fmt;
 

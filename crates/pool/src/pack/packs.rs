@@ -2,7 +2,7 @@
 
 use crate::Pool;
 use crate::descriptor::redundancy::{TargetState, Tier};
-use outlive_target::{Capacity, ShardName, Target};
+use outlive_backend::{Capacity, ShardName, Target};
 use outlive_types::{Error, ErrorKind, JobName, PackId, Result};
 use std::collections::BTreeSet;
 

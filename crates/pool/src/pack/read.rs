@@ -5,9 +5,9 @@ use crate::descriptor::redundancy::Tier;
 use crate::layout::Layout;
 use crate::stripe::{Breadth, Scan, read_pieces};
 use crate::targets::rather;
+use outlive_backend::{ReadMode, ReadRange, ShardName};
 use outlive_format::{Directory, Footer, SHARD_HEADER_BYTES, ShardHeader};
 use outlive_io::{AlignedBuf, Ticket};
-use outlive_target::{ReadMode, ReadRange, ShardName};
 use outlive_types::{Error, ErrorKind, PAGE_BYTES, PackId, Result};
 use std::sync::atomic::Ordering;
 
@@ -316,8 +316,9 @@ impl Pool {
 mod tests {
     use super::*;
     use crate::{Container, Environment, FormatConfig, PackWriter, PoolConfig, Tuning};
+    use outlive_backend::FaultWorld;
     use outlive_format::{EntryKind, fingerprint};
-    use outlive_target::{FaultWorld, MemoryLog};
+    use outlive_log::MemoryLog;
     use std::sync::Arc;
 
     /// Damage is final: a gc may give up damaged data.

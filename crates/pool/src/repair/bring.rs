@@ -7,7 +7,7 @@ use crate::Pool;
 use crate::descriptor::redundancy::Tier;
 use crate::stripe::{Breadth, NewShard, Scan, ShardFault, shard_bytes, write_shards};
 use crate::targets::TargetSet;
-use outlive_target::ShardName;
+use outlive_backend::ShardName;
 use outlive_types::{Error, ErrorKind, PackId, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -159,7 +159,7 @@ impl Bring<'_> {
         member: usize,
         from: Vec<usize>,
         is_damaged: bool,
-        writer: Box<dyn outlive_target::ShardWriter>,
+        writer: Box<dyn outlive_backend::ShardWriter>,
     ) {
         self.works.push(Work { shard, member, from, is_damaged });
         self.writers.push(NewShard::new(shard, writer));

@@ -3,7 +3,7 @@
 
 use crate::Pool;
 use crate::targets::{Claim, TargetTable};
-use outlive_target::Lock;
+use outlive_log::Lock;
 use outlive_types::{Error, Result};
 use std::sync::Arc;
 

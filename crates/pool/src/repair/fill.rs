@@ -5,7 +5,7 @@ use crate::descriptor::redundancy::Tier;
 use crate::repair::exclusive::Exclusive;
 use crate::stripe::{Breadth, NewShard, Scan, shard_bytes, write_shards};
 use crate::targets::{Copies, Member, TargetSet, rather};
-use outlive_target::ShardName;
+use outlive_backend::ShardName;
 use outlive_types::{Error, ErrorKind, PackId, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

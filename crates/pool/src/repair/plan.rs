@@ -160,7 +160,7 @@ mod tests {
     use super::*;
     use crate::descriptor::redundancy::TargetState;
     use crate::{FormatConfig, PoolConfig, Redundancy, Tuning};
-    use outlive_target::MemoryTarget;
+    use outlive_backend::MemoryTarget;
     use std::sync::Arc;
 
     fn set(members: &[(&str, TargetState)]) -> TargetSet {

@@ -11,9 +11,9 @@ mod slow;
 use crate::targets::{FoundTarget, OpenTarget, Rows, TargetLocations, TargetTable};
 use crate::{Container, Environment, FormatConfig, Named, PackWriter, Pool, PoolConfig};
 use crate::{Redundancy, RepairOptions, Spread, TargetConfig, TargetState, Tier, Tuning};
+use outlive_backend::{CutMode, FaultProcess, FaultWorld, ShardName, Target};
 use outlive_format::{EntryKind, fingerprint};
 use outlive_io::AlignedBuf;
-use outlive_target::{CutMode, FaultProcess, FaultWorld, ShardName, Target};
 use outlive_types::sync::plain::Mutex;
 use outlive_types::{Error, ErrorKind, PackId, Result, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -279,8 +279,8 @@ impl crate::PackUses for All {
 
 fn bytes_of(target: &dyn Target, name: ShardName) -> AlignedBuf {
     let length = target.length(name).unwrap() as usize;
-    let range = outlive_target::ReadRange::new(0, AlignedBuf::zeroed(length));
-    outlive_target::read_one(target, name, range).wait().unwrap()
+    let range = outlive_backend::ReadRange::new(0, AlignedBuf::zeroed(length));
+    outlive_backend::read_one(target, name, range).wait().unwrap()
 }
 
 fn copy_by_hand(fixture: &Fixture, name: ShardName, from: usize, to: usize) {

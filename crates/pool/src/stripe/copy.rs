@@ -3,9 +3,9 @@
 
 use super::scan::Scan;
 use crate::Pool;
+use outlive_backend::{Fault, ShardWriter};
 use outlive_format::{Fragment, ShardHeader, Tail, checksum};
 use outlive_io::{AlignedBuf, Completions, SharedBuf};
-use outlive_target::{Fault, ShardWriter};
 use outlive_types::{Error, Result};
 
 /// Writes of one shard that are in progress at once.

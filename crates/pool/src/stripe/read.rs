@@ -2,9 +2,9 @@
 
 use crate::layout::{Layout, Piece};
 use crate::targets::{TargetSet, rather};
+use outlive_backend::{Fault, ReadMode, ReadRange, ShardName};
 use outlive_erasure::Code;
 use outlive_io::{AlignedBuf, Promise, SystemTimer, Ticket, Timer};
-use outlive_target::{Fault, ReadMode, ReadRange, ShardName};
 use outlive_types::sync::plain::{Mutex, MutexGuard};
 use outlive_types::{Error, ErrorKind, PackId, Result};
 use std::sync::Arc;

@@ -2,9 +2,9 @@
 
 use crate::Pool;
 use crate::targets::TargetSet;
+use outlive_backend::{ReadRange, ShardName};
 use outlive_format::{Directory, Footer, SHARD_HEADER_BYTES, ShardHeader, Tail};
 use outlive_io::AlignedBuf;
-use outlive_target::{ReadRange, ShardName};
 use outlive_types::{Error, PAGE_BYTES, Result};
 
 /// Header and tail of a shard that agree with each other, and with its name.

@@ -4,11 +4,12 @@
 
 use crate::{Container, Environment, FormatConfig, PackWriter, Pool, PoolConfig, Redundancy};
 use crate::{PackExtent, Span, Tuning};
+use outlive_backend::{
+    Capacity, Fault, FaultWorld, ReadRange, ReadTicket, ShardName, ShardWriter, Target,
+};
 use outlive_format::{EntryKind, fingerprint};
 use outlive_io::{AlignedBuf, Ticket};
-use outlive_target::{
-    Capacity, Fault, FaultWorld, MemoryLog, ReadRange, ReadTicket, ShardName, ShardWriter, Target,
-};
+use outlive_log::MemoryLog;
 use outlive_types::{Error, ErrorKind, PackId, Result, Rng, SeededRng, SessionId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -153,7 +154,7 @@ fn any_m_targets_may_be_lost_and_repair_makes_all_whole() {
                     let target = pool.targets().members()[member].target().clone();
                     let bytes = target.length(shard).unwrap() as usize;
                     let range = ReadRange::new(0, AlignedBuf::zeroed(bytes));
-                    outlive_target::read_one(&*target, shard, range).wait().unwrap().to_vec()
+                    outlive_backend::read_one(&*target, shard, range).wait().unwrap().to_vec()
                 };
                 let now = reader.targets().find(shard).unwrap();
                 assert_eq!(read(&pool, member), read(&reader, now), "{what}: {shard}");

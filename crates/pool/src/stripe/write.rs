@@ -3,10 +3,10 @@
 use crate::Pool;
 use crate::layout::Layout;
 use crate::targets::{BegunShard, TargetSet};
+use outlive_backend::{Fault, ShardName};
 use outlive_erasure::Code;
 use outlive_format::{Fragment, Geometry, SHARD_HEADER_BYTES, ShardHeader, Tail, checksum};
 use outlive_io::{AlignedBuf, Completions, SharedBuf, Ticket};
-use outlive_target::{Fault, ShardName};
 use outlive_types::{Error, ErrorKind, PackId, Result};
 use std::sync::Arc;
 use std::time::Duration;

@@ -2,7 +2,7 @@
 
 use super::{BegunShard, TargetSet, placement};
 use crate::descriptor::redundancy::{Tier, Writes};
-use outlive_target::{ShardName, ShardWriter};
+use outlive_backend::{ShardName, ShardWriter};
 use outlive_types::{Error, ErrorKind, PackId, Result};
 use std::collections::HashMap;
 

@@ -2,8 +2,8 @@
 
 use super::table::StillThere;
 use crate::descriptor::redundancy::{TargetState, Tier};
+use outlive_backend::{ReadRange, ReadTicket, ShardName, Target, TargetWatch, WatchedTarget, Work};
 use outlive_io::{Ticket, blocking};
-use outlive_target::{ReadRange, ReadTicket, ShardName, Target, TargetWatch, WatchedTarget, Work};
 use outlive_types::sync::plain::{Mutex, MutexGuard};
 use outlive_types::{Error, ErrorKind, Result};
 use std::collections::BTreeMap;
@@ -318,7 +318,7 @@ impl Member {
     pub fn read(&self, shard: ShardName, range: ReadRange) -> ReadTicket {
         let pace = self.pace.clone();
         let number = self.pace().begin(Instant::now());
-        outlive_target::read_one(&*self.target, shard, range).map(move |read| {
+        outlive_backend::read_one(&*self.target, shard, range).map(move |read| {
             pace.lock().end(number, read.is_ok(), Instant::now());
             read
         })

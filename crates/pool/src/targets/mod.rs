@@ -12,8 +12,8 @@ pub use table::{Claim, FoundTarget, OpenTarget, Rows, StillThere, TargetLocation
 
 use crate::PoolConfig;
 use crate::descriptor::redundancy::{Redundancy, TargetConfig, Tier};
+use outlive_backend::{Fault, ReadRange, ReadTicket, ShardName, ShardWriter, Target};
 use outlive_io::{AlignedBuf, StagingPool, Ticket};
-use outlive_target::{Fault, ReadRange, ReadTicket, ShardName, ShardWriter, Target};
 use outlive_types::sync::plain::Mutex;
 use outlive_types::{Error, ErrorKind, Result, sync};
 use std::collections::{HashMap, HashSet};

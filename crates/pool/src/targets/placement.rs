@@ -2,8 +2,8 @@
 
 use super::{Member, TargetSet};
 use crate::descriptor::redundancy::Tier;
+use outlive_backend::Capacity;
 use outlive_format::checksum;
-use outlive_target::Capacity;
 use outlive_types::PackId;
 use std::collections::HashSet;
 

@@ -3,7 +3,8 @@
 
 use crate::descriptor::redundancy::TargetConfig;
 use crate::host::ProcessMark;
-use outlive_target::{Append, ManifestLog, Previous, Target, TargetWatch};
+use outlive_backend::{Target, TargetWatch};
+use outlive_log::{Append, ManifestLog, Previous};
 use outlive_types::sync::plain::{Mutex, MutexGuard};
 use outlive_types::{Error, ErrorKind, JobName, Result, Rng};
 use serde::{Deserialize, Serialize};

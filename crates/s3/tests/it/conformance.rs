@@ -3,9 +3,10 @@
 
 use crate::support;
 
+use outlive_backend::conformance::{check_log, check_medium, check_target};
+use outlive_backend::{RetryMedium, RetryPolicy, RetryTarget};
+use outlive_log::RecordLog;
 use outlive_s3::S3Medium;
-use outlive_target::conformance::{check_log, check_medium, check_target};
-use outlive_target::{RecordLog, RetryLog, RetryPolicy, RetryTarget};
 use std::sync::Arc;
 use support::proxy::{Fault, Proxy};
 use support::{Server, url_at};
@@ -13,19 +14,19 @@ use support::{Server, url_at};
 #[test]
 fn a_bucket_is_a_target() {
     let Some(server) = Server::versitygw() else { return };
-    check_target(move || Arc::new(server.pool_url().open_target().unwrap()));
+    check_target(move || Arc::new(server.pool_url().target().unwrap()));
 }
 
 #[test]
 fn a_bucket_is_a_medium() {
     let Some(server) = Server::versitygw() else { return };
-    check_medium(move || Arc::new(server.pool_url().open_medium().unwrap()));
+    check_medium(move || Arc::new(server.pool_url().medium().unwrap()));
 }
 
 #[test]
 fn a_bucket_keeps_a_log() {
     let Some(server) = Server::versitygw() else { return };
-    check_log(false, move || Arc::new(RecordLog::over(server.pool_url().open_medium().unwrap())));
+    check_log(false, move || Arc::new(RecordLog::over(server.pool_url().medium().unwrap())));
 }
 
 /// Spoils every seventh request, each time in a different way.
@@ -51,7 +52,7 @@ fn a_bucket_behind_a_bad_network_is_a_target() {
     spoil_some(&proxy);
     check_target(move || {
         let _ = &server;
-        let target = Arc::new(url_at(proxy.address()).open_target().unwrap());
+        let target = Arc::new(url_at(proxy.address()).target().unwrap());
         Arc::new(RetryTarget::new(target, RetryPolicy::default()))
     });
 }
@@ -63,7 +64,7 @@ fn a_bucket_behind_a_bad_network_keeps_a_log() {
     spoil_some(&proxy);
     check_log(false, move || {
         let _ = &server;
-        let medium: Arc<S3Medium> = Arc::new(url_at(proxy.address()).open_medium().unwrap());
-        Arc::new(RetryLog::new(medium, RetryPolicy::default()))
+        let medium: Arc<S3Medium> = Arc::new(url_at(proxy.address()).medium().unwrap());
+        Arc::new(RecordLog::over(RetryMedium::new(medium, RetryPolicy::default())))
     });
 }

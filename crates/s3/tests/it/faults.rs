@@ -2,10 +2,11 @@
 
 use crate::support;
 
+use outlive_backend::{Backend, ReadRange, SmallFiles, read_one};
+use outlive_backend::{RetryPolicy, RetryTarget, Target};
 use outlive_io::AlignedBuf;
-use outlive_target::{Append, ManifestLog};
-use outlive_target::{LogMedium, Previous, RecordLog, RetryPolicy, RetryTarget, Target};
-use outlive_target::{ReadRange, read_one};
+use outlive_log::{Append, LogRecords, ManifestLog};
+use outlive_log::{Previous, RecordLog};
 use outlive_types::{ErrorKind, JobName, Result};
 use std::net::TcpListener;
 use std::sync::mpsc::channel;
@@ -38,7 +39,7 @@ fn is(method: &'static str, what: &'static str) -> impl Fn(&str, &str) -> bool +
 fn ranges_that_share_a_request_fail_one_by_one() {
     let Some(server) = Server::versitygw() else { return };
     let proxy = Proxy::before(server.address());
-    let target = url_at(proxy.address()).open_target().unwrap();
+    let target = url_at(proxy.address()).target().unwrap();
     let bytes = content(5, 2 * PAGE);
     for pack in 0..16 {
         put(&target, name(pack), &content(u64::from(pack), 1 << 20)).unwrap();
@@ -93,7 +94,7 @@ fn ranges_that_share_a_request_fail_one_by_one() {
 fn no_reply_that_is_lost_loses_a_shard() {
     let Some(server) = Server::versitygw() else { return };
     let proxy = Proxy::before(server.address());
-    let target = url_at(proxy.address()).open_target().unwrap();
+    let target = url_at(proxy.address()).target().unwrap();
     let mut pack = 0;
     for fault in [Fault::LoseReply, Fault::LoseRequest, Fault::Refuse(503), Fault::CutReply(60)] {
         for (method, what, length) in [
@@ -122,12 +123,12 @@ fn what_a_read_calls_back_may_ask_the_bucket_again() {
     const READS: usize = 40;
     let Some(server) = Server::versitygw() else { return };
     let pool_url = server.pool_url();
-    let target = pool_url.open_target().unwrap();
+    let target = pool_url.target().unwrap();
     put(&target, name(1), &content(1, PAGE)).unwrap();
-    pool_url.open_files().unwrap().write("text", b"there").unwrap();
+    pool_url.files().unwrap().write("text", b"there").unwrap();
     let (told, asked) = channel();
     for _ in 0..READS {
-        let (told, files) = (told.clone(), pool_url.open_files().unwrap());
+        let (told, files) = (told.clone(), pool_url.files().unwrap());
         let range = ReadRange::new(0, AlignedBuf::zeroed(PAGE));
         read_one(&target, name(1), range).on_done(move |read| {
             assert!(read.is_ok_and(|read| read.is_ok()));
@@ -143,7 +144,7 @@ fn what_a_read_calls_back_may_ask_the_bucket_again() {
 fn no_reply_that_is_cut_spoils_a_read() {
     let Some(server) = Server::versitygw() else { return };
     let proxy = Proxy::before(server.address());
-    let target = url_at(proxy.address()).open_target().unwrap();
+    let target = url_at(proxy.address()).target().unwrap();
     let bytes = content(1, PART);
     put(&target, name(1), &bytes).unwrap();
     for fault in
@@ -160,7 +161,7 @@ fn no_reply_that_is_cut_spoils_a_read() {
 fn no_reply_that_is_lost_forks_a_log() {
     let Some(server) = Server::versitygw() else { return };
     let proxy = Proxy::before(server.address());
-    let log = RecordLog::over(url_at(proxy.address()).open_medium().unwrap());
+    let log = RecordLog::over(url_at(proxy.address()).medium().unwrap());
     let mut previous = Previous::NONE;
     for fault in [Fault::LoseReply, Fault::CutReply(20), Fault::None] {
         let record = format!("{fault:?}").into_bytes();
@@ -183,7 +184,7 @@ fn no_reply_that_is_lost_forks_a_log() {
 fn a_finish_that_nobody_knows_about_says_so() {
     let Some(server) = Server::versitygw() else { return };
     let proxy = Proxy::before(server.address());
-    let target = url_at(proxy.address()).open_target().unwrap();
+    let target = url_at(proxy.address()).target().unwrap();
     let mut is_gone = false;
     proxy.spoil(move |method, target| {
         let completes = method == "POST" && target.contains("uploadId=");
@@ -201,7 +202,7 @@ fn a_finish_that_nobody_knows_about_says_so() {
 #[test]
 fn a_server_may_be_started_again_in_the_middle() {
     let Some(mut server) = Server::versitygw() else { return };
-    let inner = Arc::new(server.pool_url().open_target().unwrap());
+    let inner = Arc::new(server.pool_url().target().unwrap());
     let policy = RetryPolicy { attempts_max: 200, ..RetryPolicy::default() };
     let target = RetryTarget::new(inner, policy);
     let bytes = content(1, 4 * PART);
@@ -224,7 +225,7 @@ fn a_server_may_be_started_again_in_the_middle() {
 
 /// Returns the result of each kind of call.
 fn calls(pool_url: &outlive_s3::S3Url) -> Vec<(&'static str, Result<()>)> {
-    let (target, medium) = (pool_url.open_target().unwrap(), pool_url.open_medium().unwrap());
+    let (target, medium) = (pool_url.target().unwrap(), pool_url.medium().unwrap());
     vec![
         ("check", pool_url.check()),
         ("create", target.create(name(7), 4096).map(drop)),
@@ -265,7 +266,7 @@ fn wrong_keys_and_missing_buckets_are_told_as_such() {
 fn a_bucket_that_vanishes_is_not_one_without_shards() {
     let Some(mut server) = Server::versitygw() else { return };
     let pool_url = server.pool_url();
-    let target = pool_url.open_target().unwrap();
+    let target = pool_url.target().unwrap();
     put(&target, name(1), &content(1, 4096)).unwrap();
     let mut writer = target.create(name(2), 4 * PART as u64).unwrap();
     write_all(&mut *writer, &content(2, 2 * PART), 4 << 20).unwrap();
@@ -284,7 +285,7 @@ fn a_bucket_that_vanishes_is_not_one_without_shards() {
 fn a_dead_server_is_told_soon() {
     let Some(mut server) = Server::versitygw() else { return };
     let pool_url = server.pool_url();
-    let target = pool_url.open_target().unwrap();
+    let target = pool_url.target().unwrap();
     let mut writer = target.create(name(1), PART as u64).unwrap();
     write_all(&mut *writer, &content(1, 4096), 4096).unwrap();
     server.stop();
@@ -306,7 +307,7 @@ fn a_dead_server_is_told_soon() {
 #[test]
 fn a_server_that_says_nothing_is_told_soon() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let target = url_at(silent.local_addr().unwrap()).open_target().unwrap();
+    let target = url_at(silent.local_addr().unwrap()).target().unwrap();
     let since = Instant::now();
     let error = target.list().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Retry, "{error}");

@@ -3,7 +3,7 @@
 
 use crate::support;
 
-use outlive_target::Target;
+use outlive_backend::Target;
 use outlive_types::{ErrorKind, Result};
 use support::{PAGE, Server, buffer_of, content, get, name, put, write_all};
 
@@ -37,7 +37,7 @@ fn succeeds_in_a_child(work: impl FnOnce() -> Result<()>) -> bool {
 #[test]
 fn parent_and_child_use_one_target() {
     let Some(server) = Server::versitygw() else { return };
-    let target = server.pool_url().open_target().unwrap();
+    let target = server.pool_url().target().unwrap();
     let bytes = content(1, 3 * PART);
     put(&target, name(1), &bytes).unwrap();
     let mut writer = target.create(name(2), bytes.len() as u64).unwrap();

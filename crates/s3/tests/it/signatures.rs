@@ -2,9 +2,9 @@
 
 use crate::support;
 
+use outlive_backend::Target;
+use outlive_backend::conformance::check_target;
 use outlive_s3::S3Url;
-use outlive_target::Target;
-use outlive_target::conformance::check_target;
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -34,7 +34,7 @@ fn a_bucket_is_a_target_without_signed_bodies() {
     let next = AtomicUsize::new(0);
     check_target(move || {
         let (pool_url, _dir) = pool_url(&server.url(), next.fetch_add(1, Ordering::Relaxed), false);
-        Arc::new(pool_url.open_target().unwrap())
+        Arc::new(pool_url.target().unwrap())
     });
 }
 
@@ -44,7 +44,7 @@ fn a_body_that_was_changed_on_its_way_is_refused() {
     let proxy = Proxy::before(server.address());
     for (prefix, signed, told) in [(1, true, "ContentSHA256Mismatch"), (2, false, "BadDigest")] {
         let (pool_url, _dir) = pool_url(&format!("http://{}", proxy.address()), prefix, signed);
-        let target = pool_url.open_target().unwrap();
+        let target = pool_url.target().unwrap();
         for (pack, length, part) in [(1, PART / 2, false), (2, 3 * PART, true)] {
             let bytes = content(1, length);
             let spoiled = proxy.spoil_once(Fault::FlipBit, move |method, target| {

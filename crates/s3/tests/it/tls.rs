@@ -1,6 +1,7 @@
 //! A server over https, with a certificate that is trusted or not.
 
 use crate::support;
+use outlive_backend::Backend;
 
 use outlive_types::ErrorKind;
 use std::env;
@@ -70,7 +71,7 @@ const TRUSTED: &str = "the server was trusted";
 fn puts_and_gets(url: &str) {
     let pool_url = place_at_url(url);
     pool_url.check().unwrap();
-    let target = pool_url.open_target().unwrap();
+    let target = pool_url.target().unwrap();
     let bytes = content(1, (8 << 20) + PAGE);
     put(&target, name(1), &bytes).unwrap();
     assert!(get(&target, name(1), 0, bytes.len()).unwrap() == bytes);

@@ -3,9 +3,10 @@
 
 use crate::support;
 
+use outlive_backend::{ShardWriter, SmallFiles, Target, WriteTicket};
 use outlive_io::{AlignedBuf, StagingPool};
+use outlive_log::{LogRecords, Put};
 use outlive_s3::S3Target;
-use outlive_target::{LogMedium, Put, ShardWriter, Target, WriteTicket};
 use outlive_types::{ErrorKind, JobName, Result, Rng, SeededRng};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,7 +29,7 @@ fn check(target: &S3Target, pack: u32, bytes: &[u8]) {
 #[test]
 fn shards_of_all_lengths_are_what_was_written() {
     let Some(server) = Server::versitygw() else { return };
-    let target = server.pool_url().open_target().unwrap();
+    let target = server.pool_url().target().unwrap();
     let lengths =
         [0, PAGE, PART - PAGE, PART, PART + PAGE, 2 * PART, 2 * PART + 5 * PAGE, 5 * PART];
     for (pack, length) in (0..).zip(lengths) {
@@ -43,7 +44,7 @@ fn shards_of_all_lengths_are_what_was_written() {
 #[test]
 fn writes_in_any_order_make_whole_parts_and_what_is_not_written_is_zero() {
     let Some(server) = Server::versitygw() else { return };
-    let target = server.pool_url().open_target().unwrap();
+    let target = server.pool_url().target().unwrap();
     let rng = SeededRng::new(11);
     let mut bytes = content(8, 5 * PART / 2);
     // Pieces of all lengths, shuffled; two are left out.
@@ -76,7 +77,7 @@ fn writes_in_any_order_make_whole_parts_and_what_is_not_written_is_zero() {
 #[test]
 fn a_small_supply_of_buffers_feeds_many_shards() {
     let Some(server) = Server::versitygw() else { return };
-    let target = server.pool_url().open_target().unwrap();
+    let target = server.pool_url().target().unwrap();
     let pool = StagingPool::new(4 * MIB, MIB);
     let bytes = content(9, 20 * MIB);
     let mut writers: Vec<_> =
@@ -132,7 +133,7 @@ fn waiting(tickets: &[WriteTicket]) -> usize {
 fn shards_share_the_parts_that_a_bucket_sends_at_once() {
     let Some(server) = Server::versitygw() else { return };
     let proxy = Proxy::before(server.address());
-    let target = url_at(proxy.address()).open_target().unwrap();
+    let target = url_at(proxy.address()).target().unwrap();
     let bytes = content(4, 8 * PART);
     let (writers, tickets) = three_held_shards(&proxy, &target, &bytes);
     // The first two have seven whole parts each, and the third has the other two. Those are five
@@ -157,7 +158,7 @@ fn shards_share_the_parts_that_a_bucket_sends_at_once() {
 fn a_shard_that_is_given_up_lets_others_go_on() {
     let Some(server) = Server::versitygw() else { return };
     let proxy = Proxy::before(server.address());
-    let target = url_at(proxy.address()).open_target().unwrap();
+    let target = url_at(proxy.address()).target().unwrap();
     let bytes = content(5, 8 * PART);
     let (mut writers, tickets) = three_held_shards(&proxy, &target, &bytes);
     until("as many as allowed are sent", || proxy.held() == PARTS_MAX);
@@ -179,7 +180,7 @@ fn a_shard_that_is_given_up_lets_others_go_on() {
 fn a_finish_sends_the_rest_beside_what_is_under_way() {
     let Some(server) = Server::versitygw() else { return };
     let proxy = Proxy::before(server.address());
-    let target = url_at(proxy.address()).open_target().unwrap();
+    let target = url_at(proxy.address()).target().unwrap();
     let bytes = content(6, 3 * PART);
     proxy.spoil(|_, target| match target.contains("partNumber") {
         true => Fault::Hold,
@@ -211,7 +212,7 @@ fn uploads(server: &Server) -> usize {
 #[test]
 fn an_upload_that_is_given_up_leaves_nothing() {
     let Some(server) = Server::versitygw() else { return };
-    let target = server.pool_url().open_target().unwrap();
+    let target = server.pool_url().target().unwrap();
     let mut writer = target.create(name(1), 8 * PART as u64).unwrap();
     write_all(&mut *writer, &content(1, 3 * PART), 4 * MIB).unwrap();
     until("the upload is named", || target.unfinished().unwrap() == [name(1)]);
@@ -229,11 +230,11 @@ fn an_upload_that_is_given_up_leaves_nothing() {
 fn an_upload_whose_program_died_is_found_and_ended() {
     let Some(server) = Server::versitygw() else { return };
     let pool_url = server.pool_url();
-    let target = pool_url.open_target().unwrap();
+    let target = pool_url.target().unwrap();
     let mut writer = target.create(name(1), 8 * PART as u64).unwrap();
     write_all(&mut *writer, &content(1, 3 * PART), 4 * MIB).unwrap();
     until("its parts are there", || uploads(&server) >= 3);
-    let gc = pool_url.open_target().unwrap();
+    let gc = pool_url.target().unwrap();
     assert_eq!(gc.unfinished().unwrap(), [name(1)]);
     gc.delete_unfinished(name(2)).unwrap();
     assert_eq!(gc.unfinished().unwrap(), [name(1)]);
@@ -252,7 +253,7 @@ fn a_finished_shard_stays_when_it_is_deleted_as_an_unfinished_one() {
     let Some(server) = Server::versitygw() else { return };
     let proxy = Proxy::before(server.address());
     let pool_url = url_at(proxy.address());
-    let target = pool_url.open_target().unwrap();
+    let target = pool_url.target().unwrap();
     // The object that names the upload cannot be removed after the finish.
     proxy.spoil(|method, target| match method == "DELETE" && target.contains(".part/") {
         true => Fault::Refuse(400),
@@ -278,7 +279,7 @@ fn replace(target: &S3Target, pack: u32, bytes: &[u8]) -> Result<()> {
 fn a_long_shard_is_replaced_and_its_upload_is_found_meanwhile() {
     let Some(server) = Server::versitygw() else { return };
     let pool_url = server.pool_url();
-    let (target, gc) = (pool_url.open_target().unwrap(), pool_url.open_target().unwrap());
+    let (target, gc) = (pool_url.target().unwrap(), pool_url.target().unwrap());
     let (old, new) = (content(1, 3 * PART), content(2, 2 * PART + PAGE));
     put(&target, name(1), &old).unwrap();
     let begin = || {
@@ -311,7 +312,7 @@ fn a_shard_survives_a_replacement_of_which_nothing_is_known() {
     let Some(server) = Server::versitygw() else { return };
     let proxy = Proxy::before(server.address());
     let pool_url = url_at(proxy.address());
-    let (target, reader) = (pool_url.open_target().unwrap(), pool_url.open_target().unwrap());
+    let (target, reader) = (pool_url.target().unwrap(), pool_url.target().unwrap());
     for (pack, length) in [(1, PART / 2), (2, 2 * PART)] {
         let (old, new) = (content(1, length), content(2, length));
         put(&target, name(pack), &old).unwrap();
@@ -360,7 +361,7 @@ fn count(proxy: &Proxy) -> Arc<Mutex<BTreeMap<String, usize>>> {
 fn a_shard_of_one_part_is_one_put() {
     let Some(server) = Server::versitygw() else { return };
     let proxy = Proxy::before(server.address());
-    let target = url_at(proxy.address()).open_target().unwrap();
+    let target = url_at(proxy.address()).target().unwrap();
     let counts = count(&proxy);
     let mut writer = target.create(name(1), 64 * MIB as u64).unwrap();
     write_all(&mut *writer, &content(1, MIB), 4 * MIB).unwrap();
@@ -385,7 +386,7 @@ fn a_shard_of_one_part_is_one_put() {
 #[test]
 fn what_cannot_be_a_shard_is_told() {
     let Some(server) = Server::versitygw() else { return };
-    let target = server.pool_url().open_target().unwrap();
+    let target = server.pool_url().target().unwrap();
     let mut writer = target.create(name(1), 4 * PART as u64).unwrap();
     write_all(&mut *writer, &content(1, 2 * PART), 4 * MIB).unwrap();
     let again = writer.write(0, AlignedBuf::zeroed(PAGE).share()).wait().unwrap_err();
@@ -403,7 +404,7 @@ fn what_cannot_be_a_shard_is_told() {
 fn a_whole_bucket_is_a_place_too() {
     let Some(server) = Server::versitygw() else { return };
     let pool_url = named_url(&format!("s3://{BUCKET}"), &server.url(), SECRET);
-    let (target, medium) = (pool_url.open_target().unwrap(), pool_url.open_medium().unwrap());
+    let (target, medium) = (pool_url.target().unwrap(), pool_url.medium().unwrap());
     let bytes = content(1, 2 * PART);
     put(&target, name(1), &bytes).unwrap();
     check(&target, 1, &bytes);
@@ -411,7 +412,7 @@ fn a_whole_bucket_is_a_place_too() {
     let job = JobName::new("a job").unwrap();
     assert_eq!(medium.put_new(&job, 1, b"one").unwrap(), Put::Made);
     assert_eq!((medium.jobs().unwrap(), medium.list(&job).unwrap()), (vec![job], vec![1]));
-    let files = pool_url.open_files().unwrap();
+    let files = pool_url.files().unwrap();
     assert_eq!(files.read("packs/.pool.toml").unwrap(), None);
     assert!(files.write_new("packs/.pool.toml", b"x").unwrap());
     assert!(!files.write_new("packs/.pool.toml", b"y").unwrap());
@@ -439,7 +440,7 @@ fn listings_are_complete() {
         object(format!("log/job-{number}/{:016x}.record", 1));
         object(format!("packs/{:02x}/{}.shard", number % 256, name(number)));
     }
-    let (target, medium) = (pool_url.open_target().unwrap(), pool_url.open_medium().unwrap());
+    let (target, medium) = (pool_url.target().unwrap(), pool_url.medium().unwrap());
     let numbers = medium.list(&JobName::new("one").unwrap()).unwrap();
     assert_eq!(numbers, (1..=u64::from(MANY)).collect::<Vec<_>>());
     assert_eq!(medium.jobs().unwrap().len(), MANY as usize + 1);

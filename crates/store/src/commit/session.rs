@@ -7,8 +7,8 @@ use outlive_format::{
     Archive, Body, Changes, Close, Committed, Images, Manifest, Moved, Note, Record, SegmentRef,
     Session, fingerprint,
 };
+use outlive_log::{Append, Lease, Previous};
 use outlive_pool::{Pool, ProcessMark, Spread, TargetsThen};
-use outlive_target::{Append, Lease, Previous};
 use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, Rank, Result, SessionId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

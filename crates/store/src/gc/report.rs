@@ -4,8 +4,8 @@ use super::survey::JobState;
 use outlive_format::{
     Archive, Body, Images, Manifest, PageRef, Record, SegmentRef, Sweep, fingerprint,
 };
+use outlive_log::{Append, Previous};
 use outlive_pool::Pool;
-use outlive_target::{Append, Previous};
 use outlive_types::{Error, JobName, PackId, Result, SessionId};
 use std::collections::{BTreeMap, HashMap, HashSet};
 

@@ -14,8 +14,8 @@ use crate::fill::FillSession;
 use crate::save::PackNumbers;
 use outlive_format::Manifest;
 use outlive_io::Pace;
+use outlive_log::Lock;
 use outlive_pool::Pool;
-use outlive_target::Lock;
 use outlive_types::{Epoch, Error, ErrorKind, JobName, PackId, Result, SessionId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

@@ -1,8 +1,8 @@
 //! Messages of ranks in the log: how a rank sends them, and how others receive them.
 
 use outlive_format::{CallMessage, Payload, Token};
+use outlive_log::{Append, Previous};
 use outlive_pool::Pool;
-use outlive_target::{Append, Previous};
 use outlive_types::sync::{Mutex, sleep};
 use outlive_types::{Error, ErrorKind, JobName, Rank, Result};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -3,8 +3,8 @@
 //! rank has a chain of records of its own, and only it appends there.
 
 use outlive_format::{Envelope, SaveMessage};
+use outlive_log::{Append, Previous};
 use outlive_pool::Pool;
-use outlive_target::{Append, Previous};
 use outlive_types::sync::{Mutex, sleep};
 use outlive_types::{Error, ErrorKind, JobName, Rank, Result, SessionId};
 use std::time::Duration;

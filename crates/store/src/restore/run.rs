@@ -6,7 +6,7 @@ use super::{LazyEnds, LazyFill, LazySink};
 use crate::index::ReadItem;
 use crate::read::{Current, Leaves, MemoryImage, ReadPlan, RestoreStats, Transfers, Verified};
 use crate::save::remark;
-use outlive_target::LockGuard;
+use outlive_log::LockGuard;
 use outlive_types::sync::{self, Mutex};
 use outlive_types::{BLOCK_BYTES, Error, ErrorKind, Event, Missing, Progress, Result};
 use std::sync::Arc;

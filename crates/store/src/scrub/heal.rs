@@ -16,8 +16,8 @@ use crate::save::{PackNumbers, Packer, store_lists, store_page, store_segments};
 use crate::verify::is_damage;
 use outlive_format::{ImageRef, Manifest, SegmentRef};
 use outlive_io::Pace;
+use outlive_log::Lock;
 use outlive_pool::{PackExtent, Pool};
-use outlive_target::Lock;
 use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, JobName, PackId, Result, SessionId};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 

@@ -5,9 +5,9 @@ use crate::common;
 use crate::two_disks;
 
 use common::{Program, State, noise};
+use outlive_backend::FaultWorld;
 use outlive_pool::{Environment, Pool, TiersConfig};
 use outlive_store::{FillOptions, Select, fill, named_packs};
-use outlive_target::FaultWorld;
 use outlive_types::{ErrorKind, Result};
 use two_disks::Disks;
 

@@ -4,10 +4,11 @@ use crate::common;
 use crate::stepped;
 
 use common::{Program, State, Vectors, changed, noise, regions_of};
+use outlive_backend::MemoryTarget;
+use outlive_log::MemoryLog;
 use outlive_pool::Pool;
 use outlive_store::gc::{GcOptions, GcReport, Thoroughness, collect};
 use outlive_store::{Job, Select};
-use outlive_target::{MemoryLog, MemoryTarget};
 use outlive_types::{Epoch, JobName, Result};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -4,8 +4,8 @@
 use crate::common;
 
 use common::{Program, State, noise, smooth, tuned, tuned_on};
+use outlive_backend::{FaultWorld, MemoryTarget, Target, Throttle, ThrottledTarget};
 use outlive_store::Select;
-use outlive_target::{FaultWorld, MemoryTarget, Target, Throttle, ThrottledTarget};
 use outlive_types::{ErrorKind, PAGE_BYTES};
 use std::sync::Arc;
 use std::time::Duration;

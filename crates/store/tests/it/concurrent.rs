@@ -3,11 +3,12 @@
 use crate::common;
 
 use common::{Program, State, Vectors, changed, memory_pool, noise, small_config};
+use outlive_backend::MemoryTarget;
 use outlive_format::{Body, SegmentKind};
+use outlive_log::MemoryLog;
 use outlive_pool::{Environment, Pool, create};
 use outlive_store::Select;
 use outlive_store::commit::history;
-use outlive_target::{MemoryLog, MemoryTarget};
 use outlive_types::{ErrorKind, FreezeRequest, Frozen, PageSource, Result, SeededRng, SessionId};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -5,14 +5,15 @@ use crate::common;
 use crate::stepped;
 
 use common::{Program, State, changed, memory_pool, noise, pool_of, small_config};
+use outlive_backend::{CutMode, FaultWorld, MemoryTarget};
 use outlive_files::{PutFiles, PutOptions, PutSource};
 use outlive_format::Remarks;
+use outlive_log::MemoryLog;
 use outlive_pool::{Environment, Pool};
 use outlive_store::copy::{CopyOptions, CopyReport, copy, plan};
 use outlive_store::diff::{Side, diff};
 use outlive_store::gc::{GcOptions, Thoroughness, collect};
 use outlive_store::{Job, SaveNotes, Select};
-use outlive_target::{CutMode, FaultWorld, MemoryLog, MemoryTarget};
 use outlive_types::{Epoch, ErrorKind, JobName, Result};
 use std::collections::BTreeMap;
 use std::fs;
@@ -266,7 +267,7 @@ fn damage_is_left_out() {
     let needle = &states[&4]["a"][..64];
     for shard in world.target().list().unwrap() {
         let length = world.target().length(shard).unwrap() as usize;
-        let range = outlive_target::ReadRange::new(0, outlive_io::AlignedBuf::zeroed(length));
+        let range = outlive_backend::ReadRange::new(0, outlive_io::AlignedBuf::zeroed(length));
         let bytes = world.target().read_ranges(shard, vec![range]).pop().unwrap().wait().unwrap();
         if let Some(at) = bytes.windows(64).position(|window| window == needle) {
             world.corrupt(shard, at as u64 + 5, 1);

@@ -6,9 +6,9 @@ use crate::stepped;
 
 use common::{State, changed, memory_pool, pool_of};
 use members::{Group, check, gc, states};
+use outlive_backend::{CutMode, FaultWorld};
 use outlive_pool::Pool;
 use outlive_store::copy::{CopyOptions, CopyReport, copy};
-use outlive_target::{CutMode, FaultWorld};
 use outlive_types::{Epoch, JobName, PAGE_BYTES, Rank, Result};
 use std::collections::BTreeMap;
 use stepped::{Steps, World, at_each_failure};

@@ -4,8 +4,8 @@
 use crate::common;
 
 use common::{Program, State, noise, pool_of};
+use outlive_backend::{CutMode, FaultWorld};
 use outlive_store::Select;
-use outlive_target::{CutMode, FaultWorld};
 use outlive_types::{ErrorKind, PAGE_BYTES};
 
 /// Three states: a full save of several packs, a small change, and a change of shape.

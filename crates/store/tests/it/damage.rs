@@ -4,11 +4,11 @@
 use crate::common;
 
 use common::{Program, State, Vectors, noise, pool_of, stored};
+use outlive_backend::{FaultWorld, ShardName};
 use outlive_pool::Pool;
 use outlive_store::gc::{GcOptions, collect};
 use outlive_store::scrub::{ScrubOptions, scrub};
 use outlive_store::{Job, JobOptions, MemoryImage, Sample, Select};
-use outlive_target::{FaultWorld, ShardName};
 use outlive_types::{ErrorKind, JobName, PAGE_BYTES};
 
 fn states() -> Vec<State> {

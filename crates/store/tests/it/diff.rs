@@ -3,12 +3,13 @@
 use crate::common;
 
 use common::{Program, State, memory_pool, noise, pool_of, small_config};
+use outlive_backend::{FaultWorld, MemoryTarget};
 use outlive_files::{PutFiles, PutOptions, PutSource};
+use outlive_log::MemoryLog;
 use outlive_pool::{Environment, Pool};
 use outlive_store::diff::{Change, Diff, Differences, FilesDiff, MemoryDiff, Side, diff};
 use outlive_store::gc::{GcOptions, Thoroughness, collect};
 use outlive_store::{Job, Select};
-use outlive_target::{FaultWorld, MemoryLog, MemoryTarget};
 use outlive_types::{Epoch, ErrorKind, JobName, PAGE_BYTES, PageRange};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

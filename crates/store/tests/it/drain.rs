@@ -3,10 +3,11 @@
 use crate::common;
 
 use common::noise;
+use outlive_backend::MemoryTarget;
 use outlive_capture::OwnedSource;
+use outlive_log::MemoryLog;
 use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, Tuning};
 use outlive_store::{Job, JobOptions};
-use outlive_target::{MemoryLog, MemoryTarget};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::HashMap;
 use std::fs;

@@ -3,10 +3,11 @@
 use crate::common;
 
 use common::{Program, State, Warnings, changed, memory_pool, noise, pool_of};
+use outlive_backend::{FaultWorld, MemoryTarget};
 use outlive_files::{PutFiles, PutOptions, PutSource};
+use outlive_log::MemoryLog;
 use outlive_pool::{Environment, Pool};
 use outlive_store::{CommitEvent, CommitSubscription};
-use outlive_target::{FaultWorld, MemoryLog, MemoryTarget};
 use outlive_types::{Epoch, ErrorKind};
 use std::sync::{Arc, Mutex};
 

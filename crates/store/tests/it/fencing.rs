@@ -5,12 +5,13 @@ use crate::common;
 use crate::stepped;
 
 use common::{Program, State, memory_pool, noise, pool_of, small_config};
+use outlive_backend::{FaultWorld, MemoryTarget};
 use outlive_format::{Body, Record};
+use outlive_log::{Append, LogLocks, ManifestLog, MemoryLog, Previous};
 use outlive_pool::{Environment, Pool, create};
 use outlive_store::gc::{GcOptions, Thoroughness, collect};
 use outlive_store::retention::Rules;
 use outlive_store::{Job, Select};
-use outlive_target::{Append, FaultWorld, ManifestLog, MemoryLog, MemoryTarget, Previous};
 use outlive_types::{Epoch, Error, ErrorKind, JobName, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -217,15 +218,19 @@ impl ManifestLog for Late {
     fn describe(&self) -> String {
         self.log.describe()
     }
+
     fn jobs(&self) -> Result<Vec<JobName>> {
         self.log.jobs()
     }
+
     fn numbers(&self, job: &JobName) -> Result<Vec<u64>> {
         self.log.numbers(job)
     }
+
     fn read(&self, job: &JobName, number: u64) -> Result<Vec<u8>> {
         self.log.read(job, number)
     }
+
     fn append_if(&self, job: &JobName, previous: Previous, record: &[u8]) -> Result<Append> {
         let appended = self.log.append_if(job, previous, record)?;
         if !self.late.swap(false, Ordering::AcqRel) {
@@ -242,13 +247,17 @@ impl ManifestLog for Late {
         // This looks as if other writers had got the number long ago.
         Ok(Append::Lost)
     }
+
     fn remove_before(&self, job: &JobName, number: u64) -> Result<()> {
         self.log.remove_before(job, number)
     }
+
     fn sync(&self, job: &JobName) -> Result<()> {
         self.log.sync(job)
     }
 }
+
+impl LogLocks for Late {}
 
 #[test]
 fn a_commit_that_archives_have_taken_up_is_no_fence() {
@@ -416,15 +425,19 @@ impl ManifestLog for Cut {
     fn describe(&self) -> String {
         self.log.describe()
     }
+
     fn jobs(&self) -> Result<Vec<JobName>> {
         self.there()?.jobs()
     }
+
     fn numbers(&self, job: &JobName) -> Result<Vec<u64>> {
         self.there()?.numbers(job)
     }
+
     fn read(&self, job: &JobName, number: u64) -> Result<Vec<u8>> {
         self.there()?.read(job, number)
     }
+
     fn append_if(&self, job: &JobName, previous: Previous, record: &[u8]) -> Result<Append> {
         let appended = self.there()?.append_if(job, previous, record)?;
         if self.loses.swap(false, Ordering::AcqRel) {
@@ -432,13 +445,17 @@ impl ManifestLog for Cut {
         }
         self.there().map(|_| appended)
     }
+
     fn remove_before(&self, job: &JobName, number: u64) -> Result<()> {
         self.there()?.remove_before(job, number)
     }
+
     fn sync(&self, job: &JobName) -> Result<()> {
         self.there()?.sync(job)
     }
 }
+
+impl LogLocks for Cut {}
 
 /// The program prunes behind a commit and does not know whether it succeeded.
 #[test]

@@ -1,12 +1,14 @@
 //! Saves whose image a forked child holds, and their behavior when the child is lost.
 
 use crate::common;
+use outlive_log::RecordLog;
 
 use common::{memory_pool, noise};
+use outlive_backend::{Throttle, ThrottledTarget};
 use outlive_capture::OwnedSource;
+use outlive_dir::{DirectoryMedium, DirectoryOptions, DirectoryTarget};
 use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, Tuning};
 use outlive_store::{Job, JobOptions, SaveStats, Select};
-use outlive_target::{DirectoryLog, DirectoryOptions, DirectoryTarget, Throttle, ThrottledTarget};
 use outlive_types::{Error, ErrorKind, Result};
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -33,7 +35,7 @@ fn slow_pool(dir: &Path, freeze: &str) -> Pool {
     let target = DirectoryTarget::open(dir, &DirectoryOptions::default()).unwrap();
     let throttle = Throttle { bytes_per_s: Some(64 << 20), ..Throttle::default() };
     let target = Arc::new(ThrottledTarget::new(Arc::new(target), throttle));
-    let log = Arc::new(DirectoryLog::open(dir));
+    let log = Arc::new(RecordLog::over(DirectoryMedium::open(dir)));
     Pool::new(config, target, log, Environment::system())
 }
 

@@ -3,11 +3,11 @@
 use crate::common;
 
 use common::{Program, State, memory_pool, noise, pool_of, small_config, tuned, until};
+use outlive_backend::{CutMode, FaultWorld};
 use outlive_pool::{Environment, Pool};
 use outlive_store::gc::{GcOptions, GcReport, Thoroughness, collect};
 use outlive_store::retention::Rules;
 use outlive_store::{Job, Select};
-use outlive_target::{CutMode, FaultWorld};
 use outlive_types::{Epoch, ErrorKind, JobName, PAGE_BYTES, Result};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -471,8 +471,8 @@ fn a_crash_at_any_operation_loses_nothing_kept() {
 fn savers_and_gcs_at_once() {
     let pool = Pool::new(
         small_config(),
-        std::sync::Arc::new(outlive_target::MemoryTarget::new()),
-        std::sync::Arc::new(outlive_target::MemoryLog::new()),
+        std::sync::Arc::new(outlive_backend::MemoryTarget::new()),
+        std::sync::Arc::new(outlive_log::MemoryLog::new()),
         Environment::system(),
     );
     let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));

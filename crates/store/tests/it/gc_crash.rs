@@ -4,10 +4,10 @@
 use crate::common;
 
 use common::{Program, State, changed, noise, pool_of};
+use outlive_backend::{CutMode, FaultWorld};
 use outlive_pool::Pool;
 use outlive_store::gc::{GcOptions, GcReport, Thoroughness, collect};
 use outlive_store::{Job, Select};
-use outlive_target::{CutMode, FaultWorld};
 use outlive_types::{Epoch, ErrorKind, JobName, Result};
 use std::collections::BTreeMap;
 

@@ -5,10 +5,10 @@ use crate::common;
 use crate::stepped;
 
 use common::{Program, State, changed, noise};
+use outlive_backend::FaultWorld;
 use outlive_pool::Pool;
 use outlive_store::gc::{GcOptions, GcReport, Thoroughness, collect};
 use outlive_store::{Job, SaveStats, Select};
-use outlive_target::FaultWorld;
 use outlive_types::{Epoch, ErrorKind, JobName, Result};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

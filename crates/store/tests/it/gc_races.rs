@@ -2,15 +2,17 @@
 
 use crate::common;
 use crate::stepped;
+use outlive_log::RecordLog;
 
 use common::{Program, State, changed, noise};
+use outlive_backend::FaultWorld;
+use outlive_dir::{DirectoryMedium, DirectoryOptions, DirectoryTarget};
 use outlive_format::{Body, SegmentRef};
 use outlive_pool::{Pool, StoredShard, Tuning};
 use outlive_store::commit::history;
 use outlive_store::gc::{GcOptions, GcReport, Thoroughness, collect};
 use outlive_store::index::read_segment;
 use outlive_store::{Job, Select, without_collected};
-use outlive_target::{DirectoryLog, DirectoryOptions, DirectoryTarget, FaultWorld};
 use outlive_types::{Epoch, ErrorKind, JobName, Result};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -451,7 +453,7 @@ fn a_program_that_ends_while_a_gc_looks_keeps_its_checkpoint() {
         let options = DirectoryOptions::default();
         let world = World {
             target: Arc::new(DirectoryTarget::open(dir.path(), &options).unwrap()),
-            log: Arc::new(DirectoryLog::open(dir.path())),
+            log: Arc::new(RecordLog::over(DirectoryMedium::open(dir.path()))),
         };
         Program::start(&world.pool(), "other").save(&state(1)).unwrap();
         let (finishing, steps) = (Gate::default(), Steps::default());

@@ -5,12 +5,13 @@ use crate::common;
 use crate::stepped;
 
 use common::{State, Vectors, Warnings, noise, regions_of, small_config};
+use outlive_backend::{FaultProcess, FaultWorld, ShardName, Target};
 use outlive_capture::{ChangeTracker, MemorySource, Region};
 use outlive_format::Manifest;
+use outlive_log::ManifestLog;
 use outlive_pool::{Environment, Pool};
 use outlive_store::group::{GroupOptions, Schedule};
 use outlive_store::{Job, JobOptions, MemoryImage, RankImages, SaveStats, Select, Skipped};
-use outlive_target::{FaultProcess, FaultWorld, ManifestLog, ShardName, Target};
 use outlive_types::{Coordinator, Epoch, Error, ErrorKind, Rank, Result, SeededRng, ThreadRank};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

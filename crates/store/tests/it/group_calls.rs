@@ -4,11 +4,11 @@
 use crate::common;
 
 use common::{Interrupted, noise, small_config, until};
+use outlive_backend::FaultWorld;
 use outlive_capture::{ChangeTracker, MemorySource, Region};
 use outlive_pool::{Environment, Pool};
 use outlive_store::group::{GroupOptions, PoolRanks, Schedule};
 use outlive_store::{Job, JobOptions, RankImages, Select};
-use outlive_target::FaultWorld;
 use outlive_types::{Clock, Coordinator, ErrorKind, JobName, Rank, Result};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};

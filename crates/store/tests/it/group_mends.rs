@@ -4,8 +4,8 @@ use crate::common;
 use crate::rank_threads;
 
 use common::{State, noise};
+use outlive_backend::FaultWorld;
 use outlive_store::gc::{GcOptions, GcReport, Thoroughness, collect};
-use outlive_target::FaultWorld;
 use outlive_types::{
     Coordinator, Epoch, Error, ErrorKind, FreezeRequest, Frozen, PAGE_BYTES, PageSource, Rank,
     RegionDesc, Result,

@@ -2,10 +2,11 @@
 
 use crate::rank_threads;
 
+use outlive_backend::FaultWorld;
+use outlive_log::Previous;
 use outlive_store::Sample;
 use outlive_store::gc::{GcOptions, collect};
 use outlive_store::scrub::{ScrubOptions, scrub};
-use outlive_target::{FaultWorld, Previous};
 use outlive_types::{Clock, Coordinator, ErrorKind, JobName, SystemClock};
 use rank_threads::{PATIENT, RANKS, run, usual};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -3,10 +3,11 @@
 use crate::common;
 
 use common::{Program, State, noise};
+use outlive_backend::MemoryTarget;
+use outlive_log::MemoryLog;
 use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, Tuning};
 use outlive_store::Job;
 use outlive_store::retention::Rules;
-use outlive_target::{MemoryLog, MemoryTarget};
 use outlive_types::PAGE_BYTES;
 use std::sync::Arc;
 

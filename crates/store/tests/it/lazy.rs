@@ -8,13 +8,14 @@ use common::{
     Program, State, Warnings, is_asleep, noise, pool_of, regions_of, small_config, this_thread,
     until,
 };
+use outlive_backend::{FaultWorld, MemoryTarget, ShardName, Target};
 use outlive_capture::fill::MutRegion;
 use outlive_capture::lazy::{LazyMemory, LazyOptions};
+use outlive_log::MemoryLog;
 use outlive_pool::{Environment, Pool, TiersConfig};
 use outlive_store::gc::{GcOptions, Thoroughness, collect};
 use outlive_store::retention::Rules;
 use outlive_store::{LazyEnds, LazyFill, LazySink, MemoryImage, RestoreSink, Restored, Select};
-use outlive_target::{FaultWorld, MemoryLog, MemoryTarget, ShardName, Target};
 use outlive_types::sync::{Scheduler, scheduled};
 use outlive_types::{
     BLOCK_BYTES, Epoch, Error, ErrorKind, JobName, Missing, PAGE_BYTES, Result, SeededRng,

@@ -4,13 +4,12 @@
 use crate::common;
 
 use common::{Program, State, changed, noise, small_config};
+use outlive_backend::MemoryTarget;
 use outlive_format::{Body, Close, Record, fingerprint};
+use outlive_log::{Append, Lease, Lock, LockGuard, LogLocks, ManifestLog, MemoryLog, Previous};
 use outlive_pool::{Environment, Pool, ProcessMark};
 use outlive_store::Select;
 use outlive_store::gc::{GcOptions, GcReport, UsageOf, collect, usage};
-use outlive_target::{
-    Append, Lease, Lock, LockGuard, ManifestLog, MemoryLog, MemoryTarget, Previous,
-};
 use outlive_types::{Epoch, Error, ErrorKind, JobName, Result};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -90,7 +89,9 @@ impl ManifestLog for Leased {
     fn sync(&self, job: &JobName) -> Result<()> {
         self.inner.sync(job)
     }
+}
 
+impl LogLocks for Leased {
     fn lock_collecting(&self) -> Result<Lock> {
         self.inner.lock_collecting()
     }

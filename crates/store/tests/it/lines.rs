@@ -4,12 +4,12 @@
 use crate::common;
 
 use common::{Program, State, memory_pool, noise, pool_of};
+use outlive_backend::FaultWorld;
 use outlive_pool::Pool;
 use outlive_store::copy::{CopyOptions, copy};
 use outlive_store::gc::{GcOptions, collect};
 use outlive_store::retention::Rules;
 use outlive_store::{Job, Select};
-use outlive_target::FaultWorld;
 use outlive_types::{Epoch, ErrorKind, JobName};
 
 fn state(seed: u64) -> State {

@@ -4,11 +4,11 @@ use crate::common;
 use crate::stepped;
 
 use common::{Program, State, changed, noise, pool_of, tuned};
+use outlive_backend::{FaultWorld, ShardName};
 use outlive_format::{EntryKind, SHARD_HEADER_BYTES};
 use outlive_pool::Pool;
 use outlive_store::Select;
 use outlive_store::gc::{GcOptions, UsageOf, UsageRow, collect, usage};
-use outlive_target::{FaultWorld, ShardName};
 use outlive_types::{BLOCK_BYTES, Epoch, ErrorKind, JobName, PAGE_BYTES};
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -35,6 +35,7 @@ mod many_ranks;
 mod members;
 mod model;
 mod mounted;
+mod new_backend;
 mod on_failure;
 mod one_pack;
 mod overtaken;

@@ -4,9 +4,10 @@
 use crate::common;
 
 use common::{Program, State, noise, pool_of, tuned};
+use outlive_backend::MemoryTarget;
+use outlive_log::MemoryLog;
 use outlive_pool::Pool;
 use outlive_store::Select;
-use outlive_target::{MemoryLog, MemoryTarget};
 use outlive_types::PAGE_BYTES;
 use proptest::prelude::*;
 use std::collections::BTreeMap;

@@ -4,12 +4,12 @@
 use crate::common;
 
 use common::{Program, State, Warnings, changed, noise, small_config};
+use outlive_backend::FaultWorld;
 use outlive_capture::{ChangeTracker, MemorySource, Region};
 use outlive_pool::{Environment, Pool};
 use outlive_store::group::GroupOptions;
 use outlive_store::retention::Rules;
 use outlive_store::{Job, JobOptions, OnFailure, SaveHandle, Select};
-use outlive_target::FaultWorld;
 use outlive_types::{Clock, Distribution, Error, ErrorKind, Result, SystemClock, ThreadRank};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

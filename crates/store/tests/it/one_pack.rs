@@ -5,11 +5,11 @@ use crate::members;
 
 use common::{Program, State, Vectors, Warnings, noise, pool_of, small_config};
 use members::{Group, job, restored, states};
+use outlive_backend::{FaultWorld, ShardName};
 use outlive_pool::{Environment, Pool};
 use outlive_store::gc::{GcOptions, Thoroughness, collect};
 use outlive_store::scrub::{ScrubOptions, scrub};
 use outlive_store::{MemoryImage, Sample, Select};
-use outlive_target::{FaultWorld, ShardName};
 use outlive_types::{Epoch, JobName, PAGE_BYTES};
 use std::sync::Arc;
 

@@ -4,10 +4,11 @@
 use crate::common;
 
 use common::{Program, State, Vectors, changed, noise, pool_of};
+use outlive_backend::{MemoryTarget, Target};
+use outlive_log::MemoryLog;
 use outlive_pool::Pool;
 use outlive_store::Select;
 use outlive_store::gc::{GcOptions, Thoroughness, collect};
-use outlive_target::{MemoryLog, MemoryTarget, Target};
 use outlive_types::{Epoch, JobName};
 use std::sync::Arc;
 

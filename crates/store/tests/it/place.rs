@@ -3,10 +3,11 @@
 
 use crate::common;
 use crate::stepped;
+use outlive_log::RecordLog;
 
 use common::{Program, noise};
+use outlive_dir::{DirectoryMedium, DirectoryOptions, DirectoryTarget};
 use outlive_pool::{Environment, Pool, create, open};
-use outlive_target::{DirectoryLog, DirectoryOptions, DirectoryTarget};
 use outlive_types::ErrorKind;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -69,7 +70,7 @@ fn a_log_that_vanishes_while_a_session_is_opened_is_noticed() {
             fs::rename(&from, &to).unwrap();
         }
     });
-    let log = SteppedLog(Arc::new(DirectoryLog::open(&path)), steps);
+    let log = SteppedLog(Arc::new(RecordLog::over(DirectoryMedium::open(&path))), steps);
     let config = pool.config().clone();
     let pool = Pool::new(config, Arc::new(target), Arc::new(log), Environment::system());
     let program = Program::start(&pool.in_directory(&path), "job");

@@ -128,7 +128,7 @@ fn many_threads_read_at_once_while_the_program_saves_and_a_gc_runs() {
 
 #[test]
 fn what_cannot_be_read_is_said_and_nothing_else_fails() {
-    let world = outlive_target::FaultWorld::new();
+    let world = outlive_backend::FaultWorld::new();
     let pool = common::pool_of(world.target(), world.log());
     Program::start(&pool, "a").save(&state()).unwrap();
     let reader = reader(&pool, 1);

@@ -7,12 +7,13 @@ use crate::stepped;
 
 use common::{State, Vectors, changed, memory_pool, noise, pool_of, regions_of};
 use members::{Group, check, gc, job, prune, restored, states};
+use outlive_backend::{FaultWorld, MemoryTarget};
 use outlive_format::Images;
+use outlive_log::MemoryLog;
 use outlive_store::images::image_of;
 use outlive_store::save::{CheckpointHeader, RankImage};
 use outlive_store::scrub::{ScrubOptions, scrub};
 use outlive_store::{Sample, Select};
-use outlive_target::{FaultWorld, MemoryLog, MemoryTarget};
 use outlive_types::{COMMITTER, Epoch, Error, ErrorKind, JobName, PAGE_BYTES, PackId, Rank};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

@@ -4,11 +4,12 @@
 use crate::common;
 
 use common::{Program, State, changed, noise, small_config};
+use outlive_backend::{FaultProcess, FaultWorld, ShardName, Target};
+use outlive_log::ManifestLog;
 use outlive_pool::{Environment, Pool, PoolConfig, Redundancy, RepairOptions};
 use outlive_store::gc::{GcOptions, collect};
 use outlive_store::scrub::{ScrubOptions, scrub};
 use outlive_store::{Sample, Select, checkpoint_redundancy, repair};
-use outlive_target::{FaultProcess, FaultWorld, ManifestLog, ShardName, Target};
 use outlive_types::ErrorKind;
 use std::sync::Arc;
 

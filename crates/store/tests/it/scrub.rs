@@ -4,12 +4,13 @@ use crate::common;
 use crate::stepped;
 
 use common::{Program, State, changed, noise, pool_of, tuned_on};
+use outlive_backend::{CutMode, FaultWorld, ShardName, Target};
 use outlive_files::{PutFiles, PutOptions, PutSource};
+use outlive_log::{Lock, ManifestLog};
 use outlive_pool::Pool;
 use outlive_store::gc::{GcOptions, GcReport, Thoroughness, collect};
 use outlive_store::scrub::{ScrubOptions, ScrubReport, scrub};
 use outlive_store::{Job, Sample, Select};
-use outlive_target::{CutMode, FaultWorld, Lock, ManifestLog, ShardName, Target};
 use outlive_types::{Epoch, ErrorKind, JobName, PAGE_BYTES, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

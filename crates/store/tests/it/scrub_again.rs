@@ -3,11 +3,11 @@
 use crate::common;
 
 use common::{Program, State, noise, tuned_on};
+use outlive_backend::{FaultWorld, ShardName};
 use outlive_pool::Pool;
 use outlive_store::retention::Rules;
 use outlive_store::scrub::{ScrubOptions, ScrubReport, scrub};
 use outlive_store::{Sample, Select};
-use outlive_target::{FaultWorld, ShardName};
 use outlive_types::{JobName, PAGE_BYTES};
 
 fn state(seed: u64) -> State {

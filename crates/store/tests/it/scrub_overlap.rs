@@ -4,13 +4,13 @@ use crate::common;
 use crate::stepped;
 
 use common::{Program, State, changed, noise};
+use outlive_backend::{FaultWorld, ReadRange, ShardName, read_one};
 use outlive_io::AlignedBuf;
 use outlive_pool::Pool;
 use outlive_store::copy::{CopyOptions, copy};
 use outlive_store::gc::{GcOptions, Thoroughness, collect};
 use outlive_store::scrub::{ScrubOptions, ScrubReport, scrub};
 use outlive_store::{Job, Sample, SaveStats, Select};
-use outlive_target::{FaultWorld, ReadRange, ShardName, read_one};
 use outlive_types::{Epoch, ErrorKind, JobName, PAGE_BYTES, Result};
 use std::sync::{Arc, Mutex};
 use stepped::{Steps, Stopped, World};

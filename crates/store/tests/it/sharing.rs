@@ -4,11 +4,12 @@ use crate::common;
 use crate::stepped;
 
 use common::{Program, State, changed, memory_pool, noise, pool_of, smooth, tuned, tuned_on};
+use outlive_backend::{FaultWorld, MemoryTarget};
+use outlive_log::{Lock, MemoryLog};
 use outlive_pool::Pool;
 use outlive_store::Select;
 use outlive_store::gc::{GcOptions, collect};
 use outlive_store::scrub::{ScrubOptions, scrub};
-use outlive_target::{FaultWorld, Lock, MemoryLog, MemoryTarget};
 use outlive_types::{Epoch, JobName, PAGE_BYTES};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

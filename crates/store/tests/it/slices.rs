@@ -5,13 +5,14 @@ use crate::common;
 use crate::stepped;
 
 use common::{Program, State, Vectors, changed, memory_pool, noise, pool_of, smooth, tuned};
+use outlive_backend::{FaultWorld, MemoryTarget, ShardName};
 use outlive_format::SHARD_HEADER_BYTES;
+use outlive_log::MemoryLog;
 use outlive_pool::{Environment, Pool};
 use outlive_store::copy::{CopyOptions, copy};
 use outlive_store::gc::{GcOptions, GcReport, Thoroughness, UsageOf, collect, usage};
 use outlive_store::scrub::{ScrubOptions, scrub};
 use outlive_store::{Job, Sample, Select};
-use outlive_target::{FaultWorld, MemoryLog, MemoryTarget, ShardName};
 use outlive_types::{Epoch, JobName, PAGE_BYTES};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

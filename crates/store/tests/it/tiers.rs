@@ -5,11 +5,12 @@ use crate::common;
 use crate::two_disks;
 
 use common::{Program, State, Warnings, noise};
+use outlive_backend::{FaultWorld, ShardName};
+use outlive_log::{Append, Lock, Previous};
 use outlive_pool::{Environment, Pool, TiersConfig};
 use outlive_store::gc::{GcOptions, Thoroughness, collect};
 use outlive_store::retention::Rules;
 use outlive_store::{FillOptions, Select, TrimOptions, fill, trim};
-use outlive_target::{Append, FaultWorld, Lock, Previous, ShardName};
 use outlive_types::sync::{Scheduler, scheduled};
 use outlive_types::{ErrorKind, JobName, PAGE_BYTES};
 use std::collections::BTreeSet;

@@ -3,9 +3,10 @@
 use crate::common;
 
 use common::{Program, State, changed, memory_pool, noise, pool_of, tuned};
+use outlive_backend::{FaultWorld, MemoryTarget};
+use outlive_log::MemoryLog;
 use outlive_pool::{Environment, Pool};
 use outlive_store::gc::{GcOptions, GcPlan, GcReport, Thoroughness, UsageOf, collect, usage};
-use outlive_target::{FaultWorld, MemoryLog, MemoryTarget};
 use outlive_types::{Epoch, ErrorKind, JobName};
 use std::sync::Arc;
 

@@ -4,9 +4,10 @@
 use crate::common;
 
 use common::{Program, State, Warnings, changed, noise, small_config};
+use outlive_backend::{FaultWorld, ShardName, Target};
+use outlive_dir::{DirectoryOptions, DirectoryTarget};
 use outlive_pool::{Environment, Pool};
 use outlive_store::Select;
-use outlive_target::{DirectoryOptions, DirectoryTarget, FaultWorld, ShardName, Target};
 use outlive_types::{ErrorKind, FixedClock, PackId};
 use std::fs::{self, File};
 use std::path::Path;

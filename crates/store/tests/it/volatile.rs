@@ -4,11 +4,11 @@ use crate::common;
 use crate::stepped;
 
 use common::{Program, State, noise, small_config};
+use outlive_backend::{FaultWorld, Target};
 use outlive_pool::{
     Environment, FoundTarget, OpenTarget, Pool, Rows, TargetConfig, TargetLocations, TargetTable,
 };
 use outlive_store::Select;
-use outlive_target::{FaultWorld, Target};
 use outlive_types::{Error, ErrorKind, Result};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

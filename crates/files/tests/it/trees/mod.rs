@@ -5,13 +5,14 @@ mod everything;
 mod other_user;
 
 use crate::common::small_config;
+use outlive_backend::{MemoryTarget, Target};
 use outlive_files::{GetFiles, GetOptions, GetReport, PutFiles, PutOptions, PutReport, PutSource};
 use outlive_format::fingerprint;
+use outlive_log::{ManifestLog, MemoryLog};
 use outlive_pool::{Environment, Pool, Tuning};
 use outlive_store::FilesImage;
 use outlive_store::gc::{GcOptions, GcReport, Thoroughness, collect};
 use outlive_store::{Job, Select};
-use outlive_target::{ManifestLog, MemoryLog, MemoryTarget, Target};
 use outlive_types::{Clock, Epoch, Fingerprint, JobName, Result, SystemClock};
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom, Stat, Timespec, Timestamps, fstat,

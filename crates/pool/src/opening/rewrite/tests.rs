@@ -4,7 +4,7 @@ use super::*;
 use crate::descriptor::paths::MARKER;
 use crate::descriptor::redundancy::TargetConfig;
 use crate::{Environment, Pool, open, open_or_create};
-use outlive_types::{ErrorKind, SystemRng};
+use outlive_types::ErrorKind;
 use std::cell::Cell;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -57,7 +57,7 @@ fn parts_are_rewritten_one_by_one() {
     let (paths, format) = home_of(&pool);
     let rows = vec![TargetConfig::at("."), TargetConfig::at("../a")];
     let change = |there| Ok(PoolConfig { target: rows.clone(), ..there });
-    assert_eq!(rewrite(paths, format, &SystemRng, &change).unwrap().number, 1);
+    assert_eq!(rewrite(paths, format, &change).unwrap().number, 1);
     let with_targets = descriptor(dir.path());
     assert!(with_targets.starts_with(before.trim_end()), "{with_targets}");
     let copy = || fs::read_to_string(dir.path().join("pool").join(COPY)).unwrap();
@@ -68,7 +68,7 @@ fn parts_are_rewritten_one_by_one() {
     let with_log = descriptor(dir.path());
     assert!(with_log.starts_with(before.trim_end()), "{with_log}");
     assert!(with_log.ends_with(&with_targets[with_targets.find("[[").unwrap()..]), "{with_log}");
-    assert_eq!(rewrite(paths, format, &SystemRng, &Ok).unwrap().number, 2);
+    assert_eq!(rewrite(paths, format, &Ok).unwrap().number, 2);
     assert_eq!(descriptor(dir.path()), with_log);
     assert_eq!(copy(), format!("{TITLE}{with_log}"));
 }
@@ -94,7 +94,7 @@ fn a_late_writer_leaves_no_older_log() {
             }
             Ok(PoolConfig { target: rows.clone(), ..there })
         };
-        assert_eq!(rewrite(paths, format, &SystemRng, &change).unwrap().number, moves + 1);
+        assert_eq!(rewrite(paths, format, &change).unwrap().number, moves + 1);
         let there = PoolConfig::parse(&descriptor(dir.path()), "x").unwrap();
         assert_eq!((there.log.unwrap().number, there.target), (moves + 1, rows));
         // One write finds that out, and another one corrects it.
@@ -111,7 +111,7 @@ fn a_newer_log_needs_none_of_the_older_places() {
     fs::write(dir.path().join("pool").join(DESCRIPTOR), &text).unwrap();
     fs::remove_dir_all(dir.path().join("pool/log")).unwrap();
     let (paths, format) = home_of(&late);
-    assert_eq!(rewrite(paths, format, &SystemRng, &Ok).unwrap().number, 5);
+    assert_eq!(rewrite(paths, format, &Ok).unwrap().number, 5);
     assert_eq!(descriptor(dir.path()), text);
 }
 
@@ -125,7 +125,7 @@ fn writers_that_never_agree_end() {
         turn.set(turn.get() + 1);
         Ok(PoolConfig { target: vec![TargetConfig::at(format!("../{}", turn.get()))], ..there })
     };
-    let error = rewrite(paths, format, &SystemRng, &change).unwrap_err();
+    let error = rewrite(paths, format, &change).unwrap_err();
     assert!(error.kind() == ErrorKind::Retry && turn.get() == ATTEMPTS, "{error}");
 }
 

@@ -1,9 +1,10 @@
 use super::*;
 use crate::{Environment, FormatConfig, PoolConfig, Tuning};
-use outlive_io::{AlignedBuf, SharedBuf, Ticket};
-use outlive_target::{
-    Capacity, Fault, MemoryLog, ReadRange, ReadTicket, ShardName, ShardWriter, Target, WriteTicket,
+use outlive_backend::{
+    Capacity, Fault, ReadRange, ReadTicket, ShardName, ShardWriter, Target, WriteTicket,
 };
+use outlive_io::{AlignedBuf, SharedBuf, Ticket};
+use outlive_log::MemoryLog;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;

@@ -3,7 +3,7 @@
 use super::*;
 use crate::Writes;
 use crate::targets::Member;
-use outlive_target::{Bounds, TargetWatch, WriteTicket};
+use outlive_backend::{Bounds, TargetWatch, WriteTicket};
 use outlive_types::NoObserver;
 use outlive_types::sync::plain::{Condvar, Mutex};
 use std::sync::atomic::AtomicBool;

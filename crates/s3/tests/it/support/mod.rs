@@ -7,9 +7,9 @@ mod server;
 
 pub use server::{ACCESS, BUCKET, SECRET, Server};
 
+use outlive_backend::{ReadRange, ShardName, ShardWriter, Target, read_one};
 use outlive_io::{AlignedBuf, SharedBuf};
 use outlive_s3::S3Url;
-use outlive_target::{ReadRange, ShardName, ShardWriter, Target, read_one};
 use outlive_types::{PackId, Result, Rng, SeededRng, SessionId};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};

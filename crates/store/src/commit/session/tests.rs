@@ -1,6 +1,6 @@
 use super::*;
+use outlive_backend::FaultWorld;
 use outlive_pool::{Environment, FormatConfig, PoolConfig, Tuning};
-use outlive_target::FaultWorld;
 
 fn pool(world: &FaultWorld) -> Pool {
     let config = PoolConfig::new(FormatConfig::new([7; 16]), Tuning::default());

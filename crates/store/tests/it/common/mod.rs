@@ -2,10 +2,11 @@
 //! into plain vectors.
 #![allow(dead_code)] // each test file uses its part
 
+use outlive_backend::{MemoryTarget, ShardName, Target};
 use outlive_capture::{ChangeTracker, MemorySource, Region};
+use outlive_log::{ManifestLog, MemoryLog};
 use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, StoredShard, Tuning};
 use outlive_store::{Job, JobOptions, MemoryImage, RestoreSink, SaveStats, Select};
-use outlive_target::{ManifestLog, MemoryLog, MemoryTarget, ShardName, Target};
 use outlive_types::{
     Epoch, Event, FreezeRequest, Frozen, Observer, PACKED_STREAM, PAGE_BYTES, PageSource,
     RegionDesc, RegionLocation, Result,

@@ -1,11 +1,13 @@
 //! Groups of many ranks that are threads, to measure the cost of a commit.
 
 use crate::common::{noise, small_config};
+use outlive_backend::MemoryTarget;
 use outlive_capture::{ChangeTracker, MemorySource, Region};
+use outlive_dir::DirectoryMedium;
+use outlive_log::{LogLocks, LogRecords, LogSeal, Put, RecordLog};
 use outlive_pool::{Environment, Pool};
 use outlive_store::group::GroupOptions;
 use outlive_store::{Job, JobOptions};
-use outlive_target::{DirectoryMedium, LogMedium, MemoryTarget, Put, RecordLog};
 use outlive_types::{Coordinator, JobName, Rank, Result};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -20,7 +22,7 @@ struct Counting {
     lists: Arc<[AtomicU64; 2]>,
 }
 
-impl LogMedium for Counting {
+impl LogRecords for Counting {
     fn describe(&self) -> String {
         self.medium.describe()
     }
@@ -54,6 +56,10 @@ impl LogMedium for Counting {
         self.medium.sync(job)
     }
 }
+
+impl LogLocks for Counting {}
+
+impl LogSeal for Counting {}
 
 /// Connects ranks that are threads. It wakes them once for each call, so thousands of them cost
 /// little.

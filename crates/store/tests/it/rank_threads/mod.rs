@@ -1,11 +1,11 @@
 //! Programs of three ranks. Each rank is a thread with a process of its own.
 
 use crate::common::{Interrupted, State, Vectors, noise, regions_of, small_config};
+use outlive_backend::FaultWorld;
 use outlive_capture::{ChangeTracker, MemorySource, Region};
 use outlive_pool::{Environment, Pool};
 use outlive_store::group::{GroupOptions, Schedule};
 use outlive_store::{Job, JobOptions, RankImages, SaveStats, Select};
-use outlive_target::FaultWorld;
 use outlive_types::{Clock, Coordinator, Epoch, Error, Rank, Result, SystemClock, ThreadRank};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};

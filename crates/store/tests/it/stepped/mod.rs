@@ -3,12 +3,13 @@
 #![allow(dead_code)] // each test file uses its part
 
 use crate::common::pool_of;
-use outlive_io::{SharedBuf, Ticket};
-use outlive_pool::Pool;
-use outlive_target::{
-    Append, Capacity, FaultWorld, Lock, LockGuard, ManifestLog, MemoryLog, MemoryTarget, Previous,
-    ReadRange, ReadTicket, ShardName, ShardWriter, Target, WriteTicket,
+use outlive_backend::{
+    Capacity, FaultWorld, MemoryTarget, ReadRange, ReadTicket, ShardName, ShardWriter, Target,
+    WriteTicket,
 };
+use outlive_io::{SharedBuf, Ticket};
+use outlive_log::{Append, Lock, LockGuard, LogLocks, ManifestLog, MemoryLog, Previous};
+use outlive_pool::Pool;
 use outlive_types::sync::plain::{Condvar, Mutex};
 use outlive_types::{ErrorKind, JobName, Result};
 use std::sync::Arc;
@@ -125,40 +126,52 @@ impl ManifestLog for SteppedLog {
     fn describe(&self) -> String {
         self.0.describe()
     }
+
     fn jobs(&self) -> Result<Vec<JobName>> {
         self.1.step("jobs");
         self.0.jobs()
     }
+
     fn numbers(&self, job: &JobName) -> Result<Vec<u64>> {
         self.1.step("numbers");
         self.0.numbers(job)
     }
+
     fn latest(&self, job: &JobName) -> Result<u64> {
         self.1.step("latest");
         self.0.latest(job)
     }
+
     fn read(&self, job: &JobName, number: u64) -> Result<Vec<u8>> {
         self.1.step("read record");
         self.0.read(job, number)
     }
+
     fn append_if(&self, job: &JobName, previous: Previous, record: &[u8]) -> Result<Append> {
         self.1.step("append");
         self.0.append_if(job, previous, record)
     }
+
     fn remove_before(&self, job: &JobName, number: u64) -> Result<()> {
         self.1.step("remove");
         self.0.remove_before(job, number)
     }
+
     fn sync(&self, job: &JobName) -> Result<()> {
         self.1.step("sync");
         self.0.sync(job)
     }
+}
+
+impl LogLocks for SteppedLog {
     fn lock_collecting(&self) -> Result<Lock> {
         self.0.lock_collecting()
     }
+
     fn lock_reading(&self) -> Result<Option<LockGuard>> {
         self.0.lock_reading()
     }
+
     fn is_read(&self) -> Result<bool> {
         self.0.is_read()
     }

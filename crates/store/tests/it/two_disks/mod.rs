@@ -1,11 +1,11 @@
 //! A pool with a table of targets: a fast disk, which may be away, and a slow one.
 
 use crate::common::small_config;
+use outlive_backend::{FaultWorld, Target};
 use outlive_pool::{
     Environment, FoundTarget, OpenTarget, Pool, PoolConfig, Rows, TargetConfig, TargetLocations,
     TargetTable, Tier, TiersConfig,
 };
-use outlive_target::{FaultWorld, Target};
 use outlive_types::{Error, Result};
 use std::fmt;
 use std::sync::Arc;

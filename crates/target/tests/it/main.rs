@@ -1,6 +1,0 @@
-//! All tests of this crate from outside, in one program, as each program takes long to link.
-
-mod conformance;
-mod fuse;
-mod open_files;
-mod replicas;
