@@ -308,6 +308,35 @@ fn damage_on_the_fast_tier_is_read_from_the_slow_one_and_mended() {
     fixture.good(&["verify"]);
 }
 
+/// One of two slow targets is away, so a gc cannot know which packs are safe on the slow tier. The
+/// packs that it writes in their place might stay on the fast tier alone.
+#[test]
+fn a_gc_moves_nothing_while_it_is_unknown_what_the_slow_tier_has() {
+    let fixture = Fixture::new(1, 2, &[]);
+    assert_eq!(fixture.put(1).code, 0);
+    assert_eq!(fixture.put(2).code, 0);
+    fixture.good(&["pool", "fill"]);
+    assert_eq!(fixture.tiers(), [["fast", "slow"], ["fast", "slow"]]);
+    let before = fixture.shards("fast 1");
+    for away in ["slow 1", "slow 2"] {
+        fs::rename(fixture.at(away), fixture.at("away")).unwrap();
+        for collects in [&["prune", "job", "--keep-last", "1"][..], &["gc"]] {
+            let run = fixture.run(collects);
+            assert_eq!(run.code, 6, "{collects:?}: {run:?}");
+            assert!(run.err.contains("not known what is safe on the slow tier"), "{}", run.err);
+        }
+        let after = fixture.shards("fast 1");
+        assert!(before.iter().all(|shard| after.contains(shard)), "packs were deleted");
+        fs::rename(fixture.at("away"), fixture.at(away)).unwrap();
+        assert_eq!(fixture.tiers(), [["fast", "slow"]]);
+    }
+    let collected = fixture.good(&["gc"]);
+    assert!(collected.out.contains("deleted"), "{}", collected.out);
+    assert_eq!(fixture.tiers(), [["fast", "slow"]]);
+    fs::remove_dir_all(fixture.at("fast 1")).unwrap();
+    fixture.check(2);
+}
+
 #[test]
 fn the_rule_says_what_the_slow_tier_gets() {
     let fixture = Fixture::new(1, 1, &[]);
