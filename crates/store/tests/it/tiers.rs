@@ -2,6 +2,7 @@
 //! during a rest. A warning names the reason why the fast tier cannot be trimmed.
 
 use crate::common;
+use crate::stepped;
 use crate::two_disks;
 
 use common::{Program, State, Warnings, noise};
@@ -18,6 +19,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
+use stepped::Steps;
 use two_disks::Disks;
 
 /// No test here takes as long.
@@ -197,6 +199,28 @@ fn a_trim_rests_without_the_lock_and_looks_again() {
     assert_eq!(rests, 10, "there is no rest behind the last pack");
     let left = fixture.packs(0);
     assert!(left.len() == 2 && left.contains(&all[1]), "what the newest needs stays");
+}
+
+/// A command that empties the slow disk beside a trim would take the copies that the trim has read.
+#[test]
+fn others_neither_collect_nor_change_targets_while_a_trim_deletes() {
+    let (fixture, pool) = Fixture::with_checkpoints(FaultWorld::with_locks());
+    fill(&pool, FillOptions::default()).unwrap();
+    let fixture = Arc::new(fixture);
+    let steps = Steps::default();
+    let disks = Disks::new(fixture.world.clone()).stepped(&steps);
+    let tiers = TiersConfig { keep_fast: 1, ..TiersConfig::default() };
+    let trims = disks.pool(tiers, Environment::system());
+    let (frees, here) = (Arc::new(Mutex::new(Vec::new())), fixture.clone());
+    let seen = frees.clone();
+    steps.hook(move |_, op| {
+        if op == "delete" {
+            seen.lock().unwrap().push(here.is_free());
+        }
+    });
+    let trimmed = trim(&trims, TrimOptions::default()).unwrap().trimmed as usize;
+    assert!(trimmed > 4 && *frees.lock().unwrap() == vec![false; trimmed], "{frees:?}");
+    assert!(fixture.is_free());
 }
 
 /// The needs of a damaged checkpoint are unknown, so all packs that it names stay.

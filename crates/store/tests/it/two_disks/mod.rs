@@ -2,6 +2,7 @@
 
 use crate::common::small_config;
 use outlive_backend::{FaultWorld, Target};
+use crate::stepped::{SteppedTarget, Steps};
 use outlive_pool::{
     Environment, FoundTarget, OpenTarget, Pool, PoolConfig, Rows, TargetConfig, TargetLocations,
     TargetTable, Tier, TiersConfig,
@@ -16,16 +17,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct Disks {
     pub world: FaultWorld,
     is_away: Arc<AtomicBool>,
+    steps: Option<Steps>,
 }
 
 impl Disks {
     pub fn new(world: FaultWorld) -> Disks {
-        Disks { world, is_away: Arc::default() }
+        Disks { world, is_away: Arc::default(), steps: None }
+    }
+
+    /// Makes the calls of both disks steps.
+    pub fn stepped(self, steps: &Steps) -> Disks {
+        Disks { steps: Some(steps.clone()), ..self }
     }
 
     /// Returns the pool as a new process opens it.
     pub fn pool(&self, tiers: TiersConfig, env: Environment) -> Pool {
-        let (targets, log, _) = self.world.process_with(2);
+        let (mut targets, log, _) = self.world.process_with(2);
+        if let Some(steps) = &self.steps {
+            let stepped = |disk| Arc::new(SteppedTarget(disk, steps.clone())) as Arc<dyn Target>;
+            targets = targets.into_iter().map(stepped).collect();
+        }
         let config = PoolConfig { tiers, ..small_config() };
         let places = Arc::new(Places { targets, is_away: self.is_away.clone() });
         let table = TargetTable::new(log.clone(), places, env.rng.clone());
