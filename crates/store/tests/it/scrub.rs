@@ -175,6 +175,45 @@ fn what_a_scrub_did_is_told_though_it_fails() {
     assert!(blocked > 4 && told > 0, "{blocked} blocked, {told} told");
 }
 
+/// A scrub counts no data as lost that it cannot read at the moment, whichever of its reads fails.
+#[test]
+fn what_cannot_be_read_just_now_is_not_lost() {
+    let prepare = || {
+        let world = FaultWorld::new();
+        Program::start(&pool(&world), "a").save(&state(1)).unwrap();
+        let (shard, page) = pages(&world)[5];
+        world.corrupt(shard, page * PAGE_BYTES as u64, 1);
+        world
+    };
+    let calm = scrub(&pool(&prepare()), &options(false)).unwrap().heal;
+    assert!(calm.lost == 1 && calm.moved > 4, "{calm:?}");
+    let mut failed = 0;
+    for after in 0.. {
+        let world = prepare();
+        world.count_reads(true);
+        let failing = world.ops() + after;
+        world.fail_at(failing, ErrorKind::Retry);
+        let cut = scrub(&pool(&world), &options(false));
+        let what = format!("failed at {:?}: {cut:?}", world.op_name(failing));
+        if world.ops() <= failing {
+            break;
+        }
+        let error = match cut {
+            Ok(report) => {
+                assert!(report.heal.lost <= calm.lost, "{what}");
+                report.blocked
+            }
+            Err(error) => Some(error),
+        };
+        failed += u32::from(error.is_some_and(|error| error.kind() == ErrorKind::Retry));
+        // The next scrub, which can read everything, finds the same damage as a first one.
+        let again = scrub(&pool(&world), &options(false)).unwrap();
+        assert!(again.blocked.is_none(), "{what}, {again:?}");
+        assert_eq!(again.heal.incomplete, calm.incomplete, "{what}");
+    }
+    assert!(failed > 50, "{failed} reads kept a scrub from its work");
+}
+
 /// Every page of every pack is damaged in turn, while two programs run.
 #[test]
 fn whatever_page_is_damaged_the_next_saves_are_whole() {
