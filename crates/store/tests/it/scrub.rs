@@ -14,7 +14,8 @@ use outlive_store::{Job, Sample, Select};
 use outlive_types::{Epoch, ErrorKind, JobName, PAGE_BYTES, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use stepped::{SteppedLog, SteppedTarget, Steps};
 
 fn name(job: &str) -> JobName {
@@ -212,6 +213,36 @@ fn what_cannot_be_read_just_now_is_not_lost() {
         assert_eq!(again.heal.incomplete, calm.incomplete, "{what}");
     }
     assert!(failed > 50, "{failed} reads kept a scrub from its work");
+}
+
+/// A scrub does not know yet what a save under way needs, so it leaves a damaged pack of that save to
+/// the next scrub.
+#[test]
+fn a_damaged_pack_of_a_save_under_way_is_left_to_the_next_scrub() {
+    let world = FaultWorld::new();
+    past(&pool(&world));
+    let old: BTreeSet<ShardName> = world.target().list().unwrap().into_iter().collect();
+    let (steps, appends, found) = (Steps::default(), AtomicU64::new(0), Arc::default());
+    let (here, other, finds): (_, _, Arc<Mutex<Option<_>>>) =
+        (world.clone(), pool(&world), Arc::clone(&found));
+    steps.hook(move |_, op| {
+        // Its session, then the checkpoint.
+        if op == "append" && appends.fetch_add(1, Ordering::AcqRel) == 1 {
+            let there = here.target().list().unwrap();
+            let new = there.into_iter().find(|shard| !old.contains(shard)).unwrap();
+            here.corrupt(new, 5 * PAGE_BYTES as u64, 1);
+            *finds.lock().unwrap() = Some((new.pack, scrub(&other, &options(false))));
+        }
+    });
+    let program = Program::start(&stepped(&world, &steps), "new");
+    let epoch = program.save(&state(5)).unwrap().epoch;
+    let (pack, report) = found.lock().unwrap().take().unwrap();
+    let report = report.unwrap();
+    assert_eq!(report.heal.pending, [pack].into(), "{report:?}");
+    assert!(report.heal.unneeded.is_empty() && report.is_incomplete(), "{report:?}");
+    let report = scrub(&pool(&world), &options(false)).unwrap();
+    assert_eq!(report.heal.condemned, [pack].into(), "{report:?}");
+    assert_eq!(report.heal.incomplete, [(name("new"), [epoch].into())].into(), "{report:?}");
 }
 
 /// Every page of every pack is damaged in turn, while two programs run.
