@@ -223,6 +223,28 @@ fn others_neither_collect_nor_change_targets_while_a_trim_deletes() {
     assert!(fixture.is_free());
 }
 
+/// Packs that no checkpoint names may belong to a save under way. The others wait for a gc.
+#[test]
+fn a_trim_leaves_packs_that_no_checkpoint_names() {
+    let (fixture, pool) = Fixture::with_checkpoints(FaultWorld::new());
+    let other = Program::start(&pool, "other");
+    other.save(&state(99)).unwrap();
+    other.job.close().unwrap();
+    fill(&pool, FillOptions::default()).unwrap();
+    let only_drop = Thoroughness { collect: false, ..Thoroughness::default() };
+    let drop = [(JobName::new("other").unwrap(), [1].into())].into();
+    collect(&pool, &GcOptions { drop, thoroughness: only_drop, ..GcOptions::default() }).unwrap();
+    assert_eq!(fixture.packs(0).len(), 13, "the dropped checkpoint's pack stays for a gc");
+    let trims = fixture.pool(TiersConfig { keep_fast: 1, ..TiersConfig::default() });
+    for dry_run in [true, false] {
+        let report = trim(&trims, TrimOptions { dry_run, ..TrimOptions::default() }).unwrap();
+        assert_eq!((report.packs, report.kept + report.trimmed), (12, 12), "{report:?}");
+        assert_eq!(report.unfilled, 0, "{report:?}");
+        let left = if dry_run { 13 } else { report.kept as usize + 1 };
+        assert_eq!(fixture.packs(0).len(), left, "{report:?}");
+    }
+}
+
 /// The needs of a damaged checkpoint are unknown, so all packs that it names stay.
 #[test]
 fn a_trim_leaves_all_packs_that_a_damaged_checkpoint_names() {
