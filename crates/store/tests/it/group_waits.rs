@@ -82,6 +82,27 @@ fn a_rank_that_cannot_say_that_it_has_failed_does_not_wait() {
     }
 }
 
+/// Rank 1 posts its image, and only the reply is lost. Rank 0 commits, so rank 1 must not report a
+/// failure: the checkpoint exists.
+#[test]
+fn a_rank_whose_post_came_through_all_the_same_has_saved() {
+    let (world, fails) = (FaultWorld::new(), AtomicBool::new(true));
+    let syncs = format!("sync the records of {}:", JobName::new("job").unwrap().mail_of(1));
+    world.fail_when(move |_, op| {
+        let is_it = op.starts_with(&syncs) && fails.swap(false, Ordering::Relaxed);
+        is_it.then_some(ErrorKind::Retry)
+    });
+    let saved = run(&world, PATIENT, &usual(), |program| {
+        let saved = program.save(1);
+        program.ear.inner.barrier().unwrap();
+        (saved, program.restore(1), program.save(2).unwrap().epoch)
+    });
+    for (rank, (saved, restored, next)) in saved.into_iter().enumerate() {
+        let saved = saved.map(|stats| stats.epoch).map_err(|error| error.to_string());
+        assert_eq!((saved, restored, next), (Ok(1), 1, 2), "rank {rank}");
+    }
+}
+
 /// A message that cannot be read may be the awaited one.
 #[test]
 fn a_message_that_is_damaged_ends_one_save() {
