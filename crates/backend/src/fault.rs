@@ -3,7 +3,8 @@
 //! Every durable step is a numbered operation. A test crashes a save at each of them in turn:
 //!
 //! ```
-//! use outlive_target::{CutMode, FaultWorld, Previous};
+//! use outlive_backend::{CutMode, FaultWorld};
+//! use outlive_log::Previous;
 //! use outlive_types::JobName;
 //!
 //! let job = JobName::new("demo").unwrap();

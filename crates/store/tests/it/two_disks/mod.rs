@@ -1,8 +1,8 @@
 //! A pool with a table of targets: a fast disk, which may be away, and a slow one.
 
 use crate::common::small_config;
-use outlive_backend::{FaultWorld, Target};
 use crate::stepped::{SteppedTarget, Steps};
+use outlive_backend::{FaultWorld, Target};
 use outlive_pool::{
     Environment, FoundTarget, OpenTarget, Pool, PoolConfig, Rows, TargetConfig, TargetLocations,
     TargetTable, Tier, TiersConfig,
