@@ -31,8 +31,9 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _core {
     use crate::remembered::Remembered;
+    use outlive_types::metrics::{Sample, Value, samples, text};
     use pyo3::prelude::*;
-    use pyo3::types::PyFrozenSet;
+    use pyo3::types::{PyDict, PyFrozenSet};
     use std::ffi::OsString;
 
     /// The package's version.
@@ -44,6 +45,31 @@ mod _core {
     #[pyfunction]
     fn command(py: Python<'_>, args: Vec<OsString>) -> i32 {
         py.detach(|| outlive_cli::run(args))
+    }
+
+    /// Returns the metrics of this process by name: numbers; of a histogram a dict.
+    #[pyfunction]
+    fn process_metrics(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+        let all = PyDict::new(py);
+        for Sample { name, value, .. } in samples() {
+            match value {
+                Value::Counter(value) | Value::Gauge(value) => all.set_item(name, value)?,
+                Value::Histogram { buckets, count, sum_s } => {
+                    let histogram = PyDict::new(py);
+                    histogram.set_item("count", count)?;
+                    histogram.set_item("sum", sum_s)?;
+                    histogram.set_item("buckets", buckets)?;
+                    all.set_item(name, histogram)?;
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// Returns the metrics of this process in the text format of Prometheus.
+    #[pyfunction]
+    fn process_metrics_text() -> String {
+        text()
     }
 
     /// Returns ids of the containers in `state` that become one leaf each: the outermost that hold

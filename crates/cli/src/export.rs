@@ -6,6 +6,8 @@
 mod names;
 mod sink;
 
+pub use sink::publish_bytes;
+
 use crate::args::ExportArgs;
 use crate::chosen::{job_at, select, skipped_json};
 use crate::output::{Answer, Reporter, Table, bytes, count, shortened, shown};
@@ -197,7 +199,7 @@ fn write(args: &ExportArgs, job: &Job, epoch: Option<Epoch>) -> Result<Answer> {
             "regions": listed,
             "attachment": serde_json::from_slice::<Value>(checkpoint.attachment()).ok(),
         });
-        sink::publish_bytes(dir, INDEX, format!("{index:#}\n").as_bytes(), args.force)?;
+        publish_bytes(dir, INDEX, format!("{index:#}\n").as_bytes(), args.force)?;
         exported = plan.items;
         Ok(())
     };

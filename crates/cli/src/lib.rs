@@ -189,6 +189,7 @@ impl CommandLine for Args {
 
     fn execute(self, _words: &[OsString]) -> Result<Answer> {
         let reporter = Arc::new(Reporter::default());
+        let metrics = self.metrics;
         let answer = match self.command {
             Command::Pool(PoolCommand::Init(args)) => pool::init(&args, &reporter),
             Command::Pool(PoolCommand::Add(args)) => targets::add(&args, &reporter),
@@ -217,8 +218,24 @@ impl CommandLine for Args {
             Command::Scrub(args) => scrub::scrub(&args, &reporter),
         };
         reporter.finish();
-        answer
+        // Also after an error: its figures may explain it.
+        match metrics.map_or(Ok(()), |file| write_metrics(&file)) {
+            Ok(()) => answer,
+            Err(error) => {
+                let error = error.context("the figures of this run");
+                answer.and(Err(error))
+            }
+        }
     }
+}
+
+/// Writes the metrics of this process to a file, in one step: another program may be reading it.
+fn write_metrics(file: &Path) -> Result<()> {
+    outlive_pool::check_outside(file)?;
+    let name = file.file_name().and_then(|name| name.to_str());
+    let name = name.ok_or_else(|| Error::invalid(format!("{} names no file", file.display())))?;
+    let dir = file.parent().filter(|dir| *dir != Path::new("")).unwrap_or(Path::new("."));
+    export::publish_bytes(dir, name, outlive_types::metrics::text().as_bytes(), true)
 }
 
 /// Returns the exit code for the caller's next step.

@@ -62,6 +62,11 @@ fn parse_url(text: &str) -> Result<DirectoryLocation> {
 }
 
 impl Backend for DirectoryLocation {
+    fn identity(&self) -> String {
+        // Two slashes are one, and bytes that are no text stay apart.
+        format!("{:?}", self.0.components().collect::<PathBuf>())
+    }
+
     fn as_directory(&self) -> Option<&Path> {
         Some(&self.0)
     }
@@ -145,5 +150,22 @@ impl Backend for DirectoryLocation {
 impl fmt::Display for DirectoryLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.display().fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    #[test]
+    fn paths_have_one_identity_whatever_their_slashes_and_bytes() {
+        let identity = |path: &[u8]| DirectoryLocation::at(OsStr::from_bytes(path)).identity();
+        assert_eq!(identity(b"//scratch/a/"), identity(b"/scratch//a"));
+        for other in [&b"a\xff"[..], b"a\xfe", b"a\xef\xbf\xbd", b"a", b"s3://a", b"a\\xFF"] {
+            let same = [&b"a\xff"[..], b"a\xfe", b"a\xef\xbf\xbd", b"a", b"s3://a", b"a\\xFF"];
+            assert_eq!(same.iter().filter(|it| identity(it) == identity(other)).count(), 1);
+        }
     }
 }

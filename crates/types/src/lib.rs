@@ -9,6 +9,7 @@ mod epoch_name;
 mod error;
 mod event;
 mod ids;
+pub mod metrics;
 mod missing;
 mod part;
 mod path_text;

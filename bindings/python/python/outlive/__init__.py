@@ -17,7 +17,7 @@ job.close()
 Warnings and other notices go to the logger "outlive".
 """
 
-from outlive._api import Job, Pool, open, plot
+from outlive._api import Job, Pool, open, plot, process_metrics, process_metrics_text
 from outlive._core import __version__
 from outlive._errors import (
     BugError,
@@ -76,6 +76,8 @@ __all__ = [
     "empty",
     "open",
     "plot",
+    "process_metrics",
+    "process_metrics_text",
     "ranks",
     "sharded",
     "zeros",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from outlive import _core
 from outlive._arguments import number, size, word
@@ -89,4 +90,22 @@ def plot(job: Job) -> Plot:
     return Plot(job._core.plot())  # the job's own module
 
 
-__all__ = ["Job", "Pool", "open", "plot"]
+def process_metrics() -> dict[str, int | dict[str, Any]]:
+    """Returns figures of this process: of all saves, restores, gcs and repairs of its pools.
+
+    The names and units are those of Prometheus, as `outlive_save_written_bytes_total`. A forked
+    child goes on from the figures of its parent.
+
+    Returns:
+        The value of each metric by name. A histogram is a dict: "count" and "sum" (seconds) of all
+        durations, and "buckets", a list of (upper bound in seconds, number of durations up to it).
+    """
+    return _core.process_metrics()
+
+
+def process_metrics_text() -> str:
+    """Returns `process_metrics` in the text format of Prometheus, for its node exporter or an endpoint."""
+    return _core.process_metrics_text()
+
+
+__all__ = ["Job", "Pool", "process_metrics", "process_metrics_text", "open", "plot"]

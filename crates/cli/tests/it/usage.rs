@@ -118,3 +118,29 @@ fn a_small_sample_reads_one_pack() {
     let verified = json(&["verify", text(&pool), "--sample", "0.001", "--json"]);
     assert_eq!(verified["shards"]["checked"], 1, "{verified}");
 }
+
+/// The figures of a run are written also if it fails, and a run whose figures cannot be written has
+/// failed.
+#[test]
+fn the_figures_of_a_run_are_written_to_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool_with_job(dir.path());
+    let (pool, file) = (text(&pool), dir.path().join("outlive.prom"));
+    for attempt in 0..2 {
+        let run = outlive(&["--metrics", text(&file), "scrub", pool]);
+        assert_eq!(run.code, 0, "{attempt}: {run:?}");
+        let figures = fs::read_to_string(&file).unwrap();
+        let read =
+            figures.lines().find_map(|it| it.strip_prefix("outlive_scrub_read_bytes_total "));
+        assert!(read.unwrap().parse::<u64>().unwrap() > 0, "{figures}");
+    }
+    fs::remove_file(&file).unwrap();
+    let run = outlive(&["verify", pool, "nowhere", "--metrics", text(&file)]);
+    assert!(run.code == 2 && file.exists(), "{run:?}");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "nothing else is left there");
+    for nowhere in ["nowhere/x.prom", "pool/packs/x.prom"] {
+        let nowhere = dir.path().join(nowhere);
+        let run = outlive(&["ls", pool, "--metrics", text(&nowhere)]);
+        assert!(run.code == 2 && run.err.contains("the figures of this run"), "{run:?}");
+    }
+}

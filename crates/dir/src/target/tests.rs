@@ -171,7 +171,7 @@ fn is_alone(test: &str) -> bool {
 
 #[test]
 fn what_the_page_cache_holds_is_read_there_if_that_will_do() {
-    if !is_alone("directory::tests::what_the_page_cache_holds_is_read_there_if_that_will_do") {
+    if !is_alone("target::tests::what_the_page_cache_holds_is_read_there_if_that_will_do") {
         return;
     }
     // The device of the sources: a file in memory would have no device.

@@ -23,7 +23,7 @@ use crate::targets::{Member, TargetSet};
 use outlive_backend::ShardName;
 use outlive_chunk::parallel;
 use outlive_io::Pace;
-use outlive_types::{Error, ErrorKind, Event, PackId, Progress, Result};
+use outlive_types::{Error, ErrorKind, Event, PackId, Progress, Result, metrics};
 use plan::{Allowed, Fate, apart, plan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -279,6 +279,9 @@ impl Pool {
             report.degraded = report.degraded.max(before.degraded);
             report.removed = before.removed;
         }
+        metrics::REPAIR_SHARDS.add(report.shards);
+        metrics::REPAIR_WRITTEN.add(report.written_bytes + report.moved_bytes);
+        metrics::REPAIR_MISSING.set(report.missing);
         Ok(report)
     }
 

@@ -7,7 +7,9 @@ use outlive_chunk::parallel;
 use outlive_format::Archive;
 use outlive_log::Lock;
 use outlive_pool::{FillNeed, PackFill, Pool};
-use outlive_types::{Epoch, Error, ErrorKind, Event, JobName, PackId, Progress, Result, SessionId};
+use outlive_types::{
+    Epoch, Error, ErrorKind, Event, JobName, PackId, Progress, Result, SessionId, metrics,
+};
 use selection::FillSelection;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashSet};
@@ -118,6 +120,9 @@ pub fn fill(pool: &Pool, options: FillOptions) -> Result<FillReport> {
             }
         }
     }
+    metrics::FILL_SHARDS.add(report.shards);
+    metrics::FILL_COPIED.add(report.copied_bytes);
+    metrics::FILL_LEFT.set(report.left);
     Ok(report)
 }
 

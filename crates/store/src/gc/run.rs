@@ -16,7 +16,7 @@ use outlive_format::Manifest;
 use outlive_io::Pace;
 use outlive_log::Lock;
 use outlive_pool::Pool;
-use outlive_types::{Epoch, Error, ErrorKind, JobName, PackId, Result, SessionId};
+use outlive_types::{Epoch, Error, ErrorKind, JobName, PackId, Result, SessionId, metrics};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Records for each kept checkpoint; a gc archives a log that has more.
@@ -101,7 +101,13 @@ pub fn collect_after(
     }
     let has_freed = |report: &&GcReport| !options.dry_run && report.collecting == Collecting::Done;
     match collected.as_ref().ok().filter(has_freed) {
-        Some(report) => pool.make_reserve(report.plan.live_bytes),
+        Some(report) => {
+            metrics::GCS.add(1);
+            metrics::GC_DELETED.add(report.deleted_bytes);
+            metrics::GC_WRITTEN.add(report.plan.written_bytes);
+            metrics::GC_HELD.set(report.held_bytes);
+            pool.make_reserve(report.plan.live_bytes);
+        }
         None if gives_up => pool.make_reserve(0),
         None => {}
     }

@@ -22,8 +22,8 @@ use crate::save::{CommitEvents, SaveNotes, SaveRequest};
 use health::is_mistake;
 use inner::{FrozenSave, Inner};
 use outlive_pool::Pool;
-use outlive_types::sync;
 use outlive_types::{Epoch, Error, ErrorKind, Frozen, JobName, PageSource, Rank, Result};
+use outlive_types::{metrics, sync};
 use persist::Persist;
 use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -356,6 +356,7 @@ impl Job {
         handle.wait_live();
         let stall = clock.monotonic().saturating_sub(started);
         handle.set_stall(stall);
+        metrics::SAVE_STALL.note(stall);
         Ok(handle)
     }
 

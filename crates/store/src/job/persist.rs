@@ -5,7 +5,7 @@ use super::inner::{Inner, SaveMode};
 use crate::save::{SavePlan, SaveRequest, SaveStats};
 use outlive_io::make_way;
 use outlive_pool::Pool;
-use outlive_types::{Error, ErrorKind, Frozen, Result};
+use outlive_types::{Error, ErrorKind, Frozen, Result, metrics};
 use std::sync::Arc;
 
 /// Everything that a save needs after the program may continue.
@@ -81,14 +81,16 @@ impl Persist {
         }
         let total = pool.env().clock.monotonic().saturating_sub(request.started);
         let outcome = outcome.map(|stats| SaveStats { total, ..stats });
-        if outcome.is_ok() {
+        if let Ok(stats) = &outcome {
             inner.health.committed();
+            stats.count(pool.env().clock.unix_ns());
         }
         if let Err(error) = &outcome {
             if is_damage(error) {
                 inner.writer().rank.begin_anew(&pool);
             }
             inner.health.failed(error);
+            metrics::SAVES_FAILED.add(1);
             pool.warn(format!("a save of job {} failed: {error}", inner.name));
             inner.events.failed(&pool, handle.epoch(), error);
         }

@@ -9,7 +9,7 @@ use crate::read::{
 use crate::recreate::recreate_lost;
 use crate::restore::{LazyEnds, LazyFill, LazySink, Runner, refuse_suspect};
 use outlive_format::Manifest;
-use outlive_types::{Epoch, Error, ErrorKind, Result};
+use outlive_types::{Epoch, Error, ErrorKind, Result, metrics};
 
 /// Numbers of the streams to read, and the sink for them.
 pub type Prepared<S> = (Vec<usize>, S);
@@ -62,7 +62,7 @@ impl Job {
         let mut found = together.restore(ready(), look, attempt);
         self.distrust(found.as_mut().map(|found| found.as_ref().map(|it| &it.skipped)));
         if let Ok(Some(found)) = &found {
-            self.inner.reached.add(found.epoch);
+            self.count_restored(found.epoch, &found.skipped);
         }
         found
     }
@@ -111,8 +111,15 @@ impl Job {
         let mut found = first_with_rank(self.pool(), self.name(), select, 0, attempt);
         self.distrust(found.as_mut().map(|found| found.as_ref().map(|(_, _, skipped)| skipped)));
         let Some((epoch, value, skipped)) = found? else { return Ok(None) };
-        self.inner.reached.add(epoch);
+        self.count_restored(epoch, &skipped);
         Ok(Some((value, skipped)))
+    }
+
+    /// Notes what the program continues from.
+    fn count_restored(&self, epoch: Epoch, skipped: &Skipped) {
+        self.inner.reached.add(epoch);
+        metrics::RESTORES.add(1);
+        metrics::RESTORE_SKIPPED.add(skipped.len() as u64);
     }
 
     /// Forgets all stored chunks if a restore met damage, so that the next save relies on none of
@@ -214,7 +221,7 @@ impl Job {
                 pool.log().describe()
             ));
         }
-        self.inner.reached.add(checkpoint.epoch());
+        self.count_restored(checkpoint.epoch(), &skipped);
         let restored = Restored { epoch: checkpoint.epoch(), stats, skipped };
         let inner = self.inner.clone();
         let follow = Box::new(move |checkpoint: &MemoryImage| inner.adopt(checkpoint));

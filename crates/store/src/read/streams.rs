@@ -8,7 +8,7 @@ use crate::index::{Locator, Pages, ReadItem};
 use crate::tree::{LeafNode, PageTree};
 use outlive_format::Leaf;
 use outlive_pool::Pool;
-use outlive_types::{BLOCK_BYTES, Error, Event, PAGE_BYTES, Progress, Result, blocks_of};
+use outlive_types::{BLOCK_BYTES, Error, Event, PAGE_BYTES, Progress, Result, blocks_of, metrics};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -153,11 +153,12 @@ impl RestorePlan {
         let threads = pool.config().tuning.threads();
         match self.reads.execute_in_turns(pool, threads, false, &take).into_iter().next() {
             Some(fault) => Err(fault.error),
-            None => Ok(RestoreStats {
-                total_bytes: self.total_bytes,
-                read_bytes: self.reads.read_bytes,
-                reads: self.reads.reads() as u64,
-            }),
+            None => {
+                let (total_bytes, read_bytes) = (self.total_bytes, self.reads.read_bytes);
+                metrics::RESTORED.add(total_bytes);
+                metrics::RESTORE_READ.add(read_bytes);
+                Ok(RestoreStats { total_bytes, read_bytes, reads: self.reads.reads() as u64 })
+            }
         }
     }
 }

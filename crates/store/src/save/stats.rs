@@ -1,7 +1,7 @@
 //! Figures of a save.
 
 use outlive_format::SaveFigures;
-use outlive_types::{Epoch, FreezeReport};
+use outlive_types::{Epoch, FreezeReport, metrics};
 use std::time::Duration;
 
 /// Figures of one committed save. Bytes are exact; times are those of this process.
@@ -52,5 +52,16 @@ impl SaveStats {
             stall_ns: ns(self.stall),
             drain_ns: ns(self.total.saturating_sub(self.stall)),
         }
+    }
+
+    /// Adds a committed save to the metrics; `unix_ns` is the time now.
+    pub(crate) fn count(&self, unix_ns: u64) {
+        metrics::SAVES.add(1);
+        metrics::SAVE_STATE.add(self.state_bytes);
+        metrics::SAVE_CHANGED.add(self.changed_bytes);
+        metrics::SAVE_KNOWN.add(self.known_bytes);
+        metrics::SAVE_WRITTEN.add(self.new_bytes);
+        metrics::SAVE_TIME.note(self.total);
+        metrics::LAST_COMMIT.set(unix_ns / 1_000_000_000);
     }
 }

@@ -10,7 +10,7 @@ use crate::verify::{Sample, is_damage, named_packs};
 use outlive_format::Manifest;
 use outlive_io::Pace;
 use outlive_pool::{PackCheck, PackUses, Pool, ShardFault};
-use outlive_types::{Error, ErrorKind, Event, PackId, Progress, Result};
+use outlive_types::{Error, ErrorKind, Event, PackId, Progress, Result, metrics};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -165,6 +165,9 @@ pub fn scrub(pool: &Pool, options: &ScrubOptions) -> Result<ScrubReport> {
         heal(pool, &suspects, &pace, options.dry_run, &mut report.heal)
     };
     let mended = mend().and(repaired);
+    metrics::SCRUB_READ.add(report.read_bytes);
+    metrics::SCRUB_REPAIRED.add(report.repaired);
+    metrics::SCRUB_DAMAGED.set(report.damaged.len() as u64);
     match unread.map_or(mended, Err) {
         Ok(()) => {
             if !options.dry_run

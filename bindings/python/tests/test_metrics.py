@@ -1,0 +1,76 @@
+"""Figures of a process: what saves, restores and prunes add to them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import outlive
+import pytest
+
+
+def added(before: dict, name: str) -> int:
+    """How much a counter rose since `before`."""
+    return outlive.process_metrics()[name] - before[name]
+
+
+def test_saves_restores_and_prunes_are_counted(tmp_path: Path) -> None:
+    before = outlive.process_metrics()
+    pool = outlive.open(tmp_path / "pool")
+    job = pool.job("job")
+    state = {"a": np.arange(1 << 20, dtype=np.uint8)}
+    for _ in range(3):
+        state["a"][:4096] += 1
+        job.save(state).wait()
+    assert added(before, "outlive_saves_total") == 3
+    assert added(before, "outlive_save_state_bytes_total") == 3 << 20
+    changed = added(before, "outlive_save_changed_bytes_total")
+    assert 1 << 20 < changed <= (1 << 20) + 2 * 8192, changed
+    written = added(before, "outlive_save_written_bytes_total")
+    assert written == sum(epoch.new_bytes for epoch in job.epochs())
+    for name in ("outlive_save_seconds", "outlive_save_stall_seconds"):
+        then, now = before[name], outlive.process_metrics()[name]
+        assert now["count"] - then["count"] == 3
+        assert now["sum"] > then["sum"]
+        assert now["buckets"][-1][1] <= now["count"]
+        counts = [count for _, count in now["buckets"]]
+        assert counts == sorted(counts)
+    assert outlive.process_metrics()["outlive_last_commit_timestamp_seconds"] > 1_700_000_000
+    job.restore(into=state)
+    assert added(before, "outlive_restores_total") == 1
+    assert added(before, "outlive_restored_bytes_total") == 1 << 20
+    job.close()
+    pool.prune(keep_last=1)
+    assert added(before, "outlive_gcs_total") >= 1
+    pool.close()
+
+
+def test_a_failed_save_is_counted(tmp_path: Path) -> None:
+    pool = outlive.open(tmp_path / "pool")
+    job = pool.job("job")
+    job.save({"a": np.ones(100_000)}).wait()
+    before = outlive.process_metrics()
+    (tmp_path / "pool").rename(tmp_path / "away")
+    with pytest.raises(outlive.Error):
+        job.save({"a": np.zeros(100_000)}).wait()
+    assert added(before, "outlive_saves_failed_total") == 1
+    assert added(before, "outlive_saves_total") == 0
+    (tmp_path / "away").rename(tmp_path / "pool")
+    job.save({"a": np.zeros(100_000)}).wait()
+    assert added(before, "outlive_saves_total") == 1
+    job.close()
+    pool.close()
+
+
+def test_the_text_has_the_same_values() -> None:
+    text = dict(
+        line.rsplit(" ", 1)
+        for line in outlive.process_metrics_text().splitlines()
+        if not line.startswith("#")
+    )
+    for name, value in outlive.process_metrics().items():
+        if isinstance(value, dict):
+            assert int(text[name + "_count"]) == value["count"]
+            assert int(text[name + '_bucket{le="+Inf"}']) == value["count"]
+        else:
+            assert int(text[name]) == value
