@@ -31,7 +31,7 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _core {
     use crate::remembered::Remembered;
-    use outlive_types::metrics::{Sample, Value, samples, text};
+    use outlive_types::metrics::{NamedValue, Value, text, values};
     use pyo3::prelude::*;
     use pyo3::types::{PyDict, PyFrozenSet};
     use std::ffi::OsString;
@@ -51,7 +51,7 @@ mod _core {
     #[pyfunction]
     fn process_metrics(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
         let all = PyDict::new(py);
-        for Sample { name, value, .. } in samples() {
+        for NamedValue { name, value, .. } in values() {
             match value {
                 Value::Counter(value) | Value::Gauge(value) => all.set_item(name, value)?,
                 Value::Histogram { buckets, count, sum_s } => {

@@ -144,6 +144,21 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
+    /// Skips the room for encryption and features of later builds. This build leaves it zero.
+    ///
+    /// # Errors
+    /// `Invalid` for any other value: a later build has written it.
+    pub(crate) fn room(&mut self, bytes: usize) -> Result<()> {
+        if self.take(bytes)?.iter().any(|&byte| byte != 0) {
+            return Err(Error::invalid(format!(
+                "this {} needs features of a later build, such as encryption: use the build that \
+                 wrote it",
+                self.what
+            )));
+        }
+        Ok(())
+    }
+
     /// Reads and checks magic and version.
     pub(crate) fn begin(&mut self, magic: &[u8]) -> Result<()> {
         if self.take(magic.len())? != magic {

@@ -8,7 +8,9 @@ use std::collections::HashSet;
 const WHAT: &str = "directory";
 const MAGIC: &[u8; 4] = b"OLDR";
 const HEAD_BYTES: usize = 20;
-const FRAME_BYTES: usize = 16;
+const FRAME_BYTES: usize = 40;
+/// Room in a frame: authentication tag 16, dictionary identifier u32, and 4.
+const FRAME_ROOM_BYTES: usize = 24;
 const ENTRY_BYTES: usize = 44;
 const CHECKSUM_BYTES: usize = 8;
 /// Added to the kind of an object inside a frame.
@@ -203,6 +205,7 @@ impl Directory {
             };
             out.u32(stored_bytes | codec << 24);
             out.u32(*raw_bytes);
+            out.reserved(FRAME_ROOM_BYTES);
         }
         for entry in &self.entries {
             out.bytes(&entry.fp.0);
@@ -297,6 +300,7 @@ fn check_frames(frames: &[FrameKey]) -> Check {
 fn read_frame(from: &mut Reader<'_>) -> Result<FrameKey> {
     let (pack, offset, stored_and_codec, raw_bytes) =
         (from.u32()?, from.u32()?, from.u32()?, from.u32()?);
+    from.room(FRAME_ROOM_BYTES)?;
     let codec = match stored_and_codec >> 24 {
         1 => Codec::Lz4,
         2 => Codec::Zstd,

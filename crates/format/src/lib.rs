@@ -50,7 +50,10 @@ pub use shard::{
 pub use slice::{PAGE_GROUPS_MAX, PageSet, Slice, SliceForm, cut_chunk};
 pub use tree::{LEVEL_MAX, NODE_CHILDREN, STREAM_BYTES_MAX, TreeRef, tree_level};
 
+/// Room in the head of a shard and of a record, for flags, algorithms, a key and a nonce of later
+/// builds. docs/format.md divides it.
+const ROOM_BYTES: usize = 48;
 /// The format version that this build writes and reads.
 pub const VERSION: u16 = 0;
 /// Draft of version 0. `pool.toml` names it, and a pool of another draft is refused.
-pub const REVISION: u32 = 16;
+pub const REVISION: u32 = 17;

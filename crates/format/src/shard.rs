@@ -1,6 +1,7 @@
 //! The parts around a shard's fragments: the header before them; directory, fragment table and
 //! footer after them.
 
+use crate::ROOM_BYTES;
 use crate::codec::{Check, Reader, Writer, checksum, damaged, demand, encodable};
 use outlive_types::{PackId, Result};
 
@@ -131,6 +132,7 @@ impl ShardHeader {
         from.reserved(2)?;
         let (pack, directory_bytes, pool_id) = (from.pack()?, from.u32()?, from.array()?);
         let (container_bytes, containers_bytes) = (from.u64()?, from.u64()?);
+        from.room(ROOM_BYTES)?;
         from.reserved(from.remaining())?;
         let geometry = Geometry { k, m, container_bytes };
         let header =

@@ -67,7 +67,7 @@ pub enum Value {
 
 /// A metric with its value.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Sample {
+pub struct NamedValue {
     /// Full name, with the unit: `outlive_save_seconds`.
     pub name: String,
     /// One sentence about it.
@@ -78,7 +78,7 @@ pub struct Sample {
 
 /// A metric of any kind.
 trait Metric: Sync {
-    fn sample(&self) -> Sample;
+    fn named(&self) -> NamedValue;
 }
 
 impl Counter {
@@ -125,21 +125,21 @@ impl Histogram {
 }
 
 impl Metric for Counter {
-    fn sample(&self) -> Sample {
+    fn named(&self) -> NamedValue {
         let name = format!("outlive_{}_total", self.name);
-        Sample { name, help: self.help, value: Value::Counter(self.get()) }
+        NamedValue { name, help: self.help, value: Value::Counter(self.get()) }
     }
 }
 
 impl Metric for Gauge {
-    fn sample(&self) -> Sample {
+    fn named(&self) -> NamedValue {
         let value = Value::Gauge(self.value.load(Ordering::Relaxed));
-        Sample { name: format!("outlive_{}", self.name), help: self.help, value }
+        NamedValue { name: format!("outlive_{}", self.name), help: self.help, value }
     }
 }
 
 impl Metric for Histogram {
-    fn sample(&self) -> Sample {
+    fn named(&self) -> NamedValue {
         let mut count = 0;
         let mut cumulated = |(number, bound): (usize, &u64)| {
             count += self.counts[number].load(Ordering::Relaxed);
@@ -149,19 +149,19 @@ impl Metric for Histogram {
         count += self.counts[BOUNDS_US.len()].load(Ordering::Relaxed);
         let sum_s = self.sum_ns.load(Ordering::Relaxed) as f64 / 1e9;
         let value = Value::Histogram { buckets, count, sum_s };
-        Sample { name: format!("outlive_{}_seconds", self.name), help: self.help, value }
+        NamedValue { name: format!("outlive_{}_seconds", self.name), help: self.help, value }
     }
 }
 
 /// Returns all metrics with their values, in the order of the table.
-pub fn samples() -> Vec<Sample> {
-    ALL.iter().map(|metric| metric.sample()).collect()
+pub fn values() -> Vec<NamedValue> {
+    ALL.iter().map(|metric| metric.named()).collect()
 }
 
 /// Returns all metrics in the text format of Prometheus, version 0.0.4.
 pub fn text() -> String {
     let mut text = String::new();
-    for Sample { name, help, value } in samples() {
+    for NamedValue { name, help, value } in values() {
         let kind = match value {
             Value::Counter(_) => "counter",
             Value::Gauge(_) => "gauge",
@@ -228,14 +228,14 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_end_with_units() {
-        let names: Vec<String> = samples().into_iter().map(|sample| sample.name).collect();
+        let names: Vec<String> = values().into_iter().map(|named| named.name).collect();
         for (number, name) in names.iter().enumerate() {
             assert!(!names[..number].contains(name), "{name}");
             let fits = |c: char| c.is_ascii_lowercase() || c == '_';
             assert!(name.starts_with("outlive_") && name.chars().all(fits), "{name}");
         }
-        for sample in samples() {
-            assert!(sample.help.ends_with('.') && !sample.help.contains('\n'), "{}", sample.name);
+        for named in values() {
+            assert!(named.help.ends_with('.') && !named.help.contains('\n'), "{}", named.name);
         }
     }
 
@@ -246,7 +246,7 @@ mod tests {
             histogram.note(Duration::from_micros(us));
         }
         histogram.note(Duration::from_secs(3600));
-        let Sample { name, value, .. } = histogram.sample();
+        let NamedValue { name, value, .. } = histogram.named();
         assert_eq!(name, "outlive_x_seconds");
         let Value::Histogram { buckets, count, sum_s } = value else { panic!() };
         assert_eq!(buckets[0], (0.0001, 2));

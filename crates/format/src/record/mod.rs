@@ -14,12 +14,13 @@ pub(crate) use segment::{check_segments, read_segments};
 pub use table::{ImageTable, PageRef, SegmentLists, TablePage, page_of};
 pub(crate) use table::{check_pages, read_pages, write_pages};
 
+use crate::ROOM_BYTES;
 use crate::codec::{Check, Reader, Writer, damaged, demand, encodable, fingerprint};
 use outlive_types::{Epoch, Fingerprint, PackId, Result, SessionId};
 
 const WHAT: &str = "log record";
 const MAGIC: &[u8; 4] = b"OLRC";
-const HEAD_BYTES: usize = 56;
+const HEAD_BYTES: usize = 56 + ROOM_BYTES;
 const FINGERPRINT_BYTES: usize = 32;
 
 /// One record of a job's log.
@@ -128,6 +129,7 @@ impl Record {
         out.u64(self.number);
         out.u64(length as u64);
         out.bytes(&self.previous.0);
+        out.reserved(ROOM_BYTES);
         match &self.body {
             Body::Session(session) => session.write(&mut out),
             Body::Manifest(manifest) => manifest.write(&mut out),
@@ -161,6 +163,7 @@ impl Record {
         let kind = from.u8()?;
         from.reserved(1)?;
         let (number, length, previous) = (from.u64()?, from.u64()?, from.fingerprint()?);
+        from.room(ROOM_BYTES)?;
         if length != from.remaining() as u64 {
             return Err(from.damaged(format!("its body is said to have {length} bytes")));
         }
