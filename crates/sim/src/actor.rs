@@ -19,7 +19,7 @@ pub(crate) type Done<T = ()> = std::result::Result<T, End>;
 /// A running program.
 pub(crate) struct Actor {
     pub number: usize,
-    pub place: PoolWorld,
+    pub pool_world: PoolWorld,
     pub oracle: Oracle,
     pub pool: Pool,
     pub process: FaultProcess,
@@ -30,7 +30,7 @@ pub(crate) struct Actor {
 impl Actor {
     /// Whether the program was killed, or the power cut.
     pub fn is_dead(&self) -> bool {
-        self.process.is_killed() || self.place.world.crashed()
+        self.process.is_killed() || self.pool_world.world.crashed()
     }
 
     /// Lets others take some steps, fewer than `most`.
@@ -42,7 +42,7 @@ impl Actor {
     /// crashed.
     pub fn is_over(&self) -> bool {
         let is_damaged = self.oracle.is_damaged() || self.oracle.is_rolled_back();
-        is_damaged || self.place.world.crashed()
+        is_damaged || self.pool_world.world.crashed()
     }
 
     /// Whether checkpoints may be damaged: beyond redundancy, or by a loss of memory or of records.
@@ -74,7 +74,7 @@ impl Actor {
             _ if self.is_dead() => true,
             ErrorKind::Fenced => is_damaged || self.oracle.is_fenced(self.number, job),
             // A save that has written to a leaving target begins again.
-            ErrorKind::Retry if self.place.space.operated && has_left(&error) => true,
+            ErrorKind::Retry if self.pool_world.space.operated && has_left(&error) => true,
             ErrorKind::Retry => self.dice.has_failed(),
             ErrorKind::Damaged => self.may_be_damaged(),
             ErrorKind::Invalid => self.oracle.is_rolled_back(),

@@ -64,7 +64,7 @@ impl Damage {
 /// A copy of a shard on a target of the pool.
 #[derive(Clone, Debug)]
 pub(crate) struct ShardCopy {
-    pub(crate) place: usize,
+    pub(crate) disk: usize,
     pub(crate) shard: ShardName,
     pub(crate) tier: Tier,
     pub(crate) damage: Damage,
@@ -104,7 +104,7 @@ pub(crate) fn damage_of(whole: &Arc<Vec<u8>>, now: &Arc<Vec<u8>>) -> Damage {
 }
 
 /// Returns the location of a target.
-pub(crate) fn place_of(row: &TargetConfig) -> Option<usize> {
+pub(crate) fn disk_of(row: &TargetConfig) -> Option<usize> {
     row.location.parse().ok()
 }
 

@@ -10,50 +10,53 @@ use outlive_types::{Epoch, JobName, PackId, SeededRng};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Checks a pool. No program is running any more, and nothing disturbs the check.
-pub fn check(place: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
+pub fn check(pool_world: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
     // Old handles no longer work, and data that was not durable at a power cut is gone.
-    place.world.reboot();
-    for target in 0..place.space.targets_max() {
-        place.world.set_away(target, false);
+    pool_world.world.reboot();
+    for target in 0..pool_world.space.targets_max() {
+        pool_world.world.set_away(target, false);
     }
-    let (pool, read) = place.quiet_pool(rng.next_u64());
-    let at = |what: String| format!("at the end, pool {}: {what}", place.name);
+    let (pool, read) = pool_world.quiet_pool(rng.next_u64());
+    let at = |what: String| format!("at the end, pool {}: {what}", pool_world.name);
     // A claim of a program that was killed while it moved shards.
     pool.release_targets().map_err(|error| at(format!("a claim: {error}")))?;
     // Targets of a host whose memory was lost before any program went on.
     recreate_lost(&pool).map_err(|error| at(format!("memory recreated: {error}")))?;
     // More damage has come together than the pool can know of.
-    if place.space.operated && place.oracle.is_damaged() {
-        place.dice.came_about("the end goes unchecked");
-        place.dice.turns().remark(|| format!("pool {} is not checked at the end", place.name));
+    if pool_world.space.operated && pool_world.oracle.is_damaged() {
+        pool_world.dice.came_about("the end goes unchecked");
+        pool_world
+            .dice
+            .turns()
+            .remark(|| format!("pool {} is not checked at the end", pool_world.name));
         return Ok(());
     }
-    checkpoints(&pool, place, false).map_err(at)?;
+    checkpoints(&pool, pool_world, false).map_err(at)?;
     // Records or shards are damaged beyond redundancy.
-    if place.oracle.is_damaged() {
-        place.dice.came_about("only what is left is checked");
+    if pool_world.oracle.is_damaged() {
+        pool_world.dice.came_about("only what is left is checked");
         return Ok(());
     }
-    replace_lost(&pool, place).map_err(at)?;
-    empty_what_leaves(&pool, place).map_err(at)?;
+    replace_lost(&pool, pool_world).map_err(at)?;
+    empty_what_leaves(&pool, pool_world).map_err(at)?;
     let jobs = pool.jobs().map_err(|error| at(error.to_string()))?;
     let fence: Vec<JobName> = jobs.clone();
-    let lost = lost(&pool, place).map_err(at)?;
+    let lost = lost(&pool, pool_world).map_err(at)?;
     let options = GcOptions { fence, drop: lost, ..GcOptions::default() };
     collect(&pool, &options).map_err(|error| at(format!("a quiet gc: {error}")))?;
     collect_all(&pool).map_err(at)?;
-    if place.settles() {
-        settle(&pool, place, rng).map_err(at)?;
+    if pool_world.settles() {
+        settle(&pool, pool_world, rng).map_err(at)?;
     }
     read.lock().clear();
-    checkpoints(&pool, place, place.settles()).map_err(at)?;
+    checkpoints(&pool, pool_world, pool_world.settles()).map_err(at)?;
     let read = read.lock().clone();
     garbage(&pool, &read).map_err(at)?;
-    match place.space.slow {
+    match pool_world.space.slow {
         // A checkpoint that is safe on the slow target can be restored without all others.
         true => {
-            let safe = place.safe_on_slow(rng.next_u64());
-            place.slow_alone(&safe, rng.next_u64()).map_err(at)
+            let safe = pool_world.safe_on_slow(rng.next_u64());
+            pool_world.slow_alone(&safe, rng.next_u64()).map_err(at)
         }
         false => Ok(()),
     }
@@ -61,12 +64,12 @@ pub fn check(place: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
 
 /// Returns the checkpoints that were lost with memory: they go first, as some of their packs may
 /// remain.
-fn lost(pool: &Pool, place: &PoolWorld) -> Result<BTreeMap<JobName, BTreeSet<Epoch>>, String> {
+fn lost(pool: &Pool, pool_world: &PoolWorld) -> Result<BTreeMap<JobName, BTreeSet<Epoch>>, String> {
     let mut lost: BTreeMap<JobName, BTreeSet<Epoch>> = BTreeMap::new();
-    for name in place.oracle.jobs() {
+    for name in pool_world.oracle.jobs() {
         let job = Job::open(pool, name.as_str(), JobOptions::default());
         let job = job.map_err(|error| error.to_string())?;
-        let committed = place.oracle.committed(&name);
+        let committed = pool_world.oracle.committed(&name);
         for info in job.epochs().map_err(|error| error.to_string())? {
             let there = committed.get(&info.epoch).filter(|committed| committed.frail);
             let there = there.map(|committed| whole(&job, info.epoch, committed, false));

@@ -2,7 +2,7 @@
 //! own report.
 
 use crate::actor::{Actor, Done};
-use crate::blows::{Blow, place_of};
+use crate::blows::{Blow, disk_of};
 use crate::one_step::in_one_step;
 use crate::whole::whole_ranks;
 use crate::world::PoolWorld;
@@ -22,16 +22,16 @@ impl Actor {
         for _ in 0..rounds {
             self.let_time_pass(50);
             pause("a bit flips");
-            if self.place.world.crashed() {
+            if self.pool_world.world.crashed() {
                 return Ok(());
             }
             // Several at once: of different containers, in different shards.
             for _ in 0..1 + self.rng.below(4) {
-                let stored = self.place.world.stored();
+                let stored = self.pool_world.world.stored();
                 if stored.is_empty() {
                     break;
                 }
-                let (place, shard, bytes) = &stored[self.rng.below(stored.len() as u64) as usize];
+                let (disk, shard, bytes) = &stored[self.rng.below(stored.len() as u64) as usize];
                 // Fragments rather than the header.
                 let offset = match self.rng.below(8) {
                     0 => self.rng.below(bytes.len() as u64),
@@ -39,8 +39,8 @@ impl Actor {
                 };
                 let offset = offset.min(bytes.len() as u64 - 1);
                 let blow = Blow::Flip { shard: *shard, offset, mask: 1 << self.rng.below(8) };
-                if self.place.strike(*place, &blow) {
-                    let what = || format!("a bit of {shard} on place {place} flips at {offset}");
+                if self.pool_world.strike(*disk, &blow) {
+                    let what = || format!("a bit of {shard} on disk {disk} flips at {offset}");
                     self.dice.turns().remark(what);
                     self.dice.achieved("a bit flips");
                 }
@@ -56,50 +56,52 @@ impl Actor {
         for _ in 0..rounds {
             self.let_time_pass(60);
             pause("a disk fails");
-            if self.place.world.crashed() {
+            if self.pool_world.world.crashed() {
                 return Ok(());
             }
-            let places: Vec<usize> =
-                in_one_step(|| self.place.good_targets()).into_keys().collect();
-            if places.is_empty() {
+            let disks: Vec<usize> =
+                in_one_step(|| self.pool_world.good_targets()).into_keys().collect();
+            if disks.is_empty() {
                 return Ok(());
             }
-            let place = places[self.rng.below(places.len() as u64) as usize];
+            let disk = disks[self.rng.below(disks.len() as u64) as usize];
             let modes = CutMode::ALL;
             let blow = match self.rng.below(8) {
                 0 | 1 => Blow::Away,
                 2 => Blow::Empty { marker: true },
-                3 if self.place.space.operated && markers_lost < self.place.space.survives() => {
+                3 if self.pool_world.space.operated
+                    && markers_lost < self.pool_world.space.survives() =>
+                {
                     markers_lost += 1;
                     Blow::Empty { marker: false }
                 }
                 4 | 5 => Blow::Cut(modes[self.rng.below(3) as usize]),
                 _ => match copy.take() {
-                    Some((place, marker, old)) => {
-                        let now = self.place.markers.lock().get(&place).copied();
+                    Some((disk, marker, old)) => {
+                        let now = self.pool_world.markers.lock().get(&disk).copied();
                         let blow = Blow::RolledBack(old);
-                        if marker == now && self.place.strike(place, &blow) {
-                            self.dice.turns().remark(|| format!("place {place} is as it was"));
+                        if marker == now && self.pool_world.strike(disk, &blow) {
+                            self.dice.turns().remark(|| format!("disk {disk} is as it was"));
                             self.dice.achieved("a disk is as it was");
                         }
                         continue;
                     }
                     None => {
-                        let marker = self.place.markers.lock().get(&place).copied();
-                        copy = Some((place, marker, self.place.world.copy_of(place)));
+                        let marker = self.pool_world.markers.lock().get(&disk).copied();
+                        copy = Some((disk, marker, self.pool_world.world.copy_of(disk)));
                         continue;
                     }
                 },
             };
-            if !self.place.strike(place, &blow) {
+            if !self.pool_world.strike(disk, &blow) {
                 continue;
             }
-            self.dice.turns().remark(|| format!("place {place}: {blow:?}"));
+            self.dice.turns().remark(|| format!("disk {disk}: {blow:?}"));
             match blow {
                 Blow::Away => {
                     (0..self.rng.below(80)).for_each(|_| pause("a disk is away"));
-                    self.place.world.set_away(place, false);
-                    self.dice.turns().remark(|| format!("place {place} is back"));
+                    self.pool_world.world.set_away(disk, false);
+                    self.dice.turns().remark(|| format!("disk {disk} is back"));
                     self.dice.achieved("a disk is back");
                 }
                 Blow::Cut(_) => self.dice.achieved("a disk loses its power"),
@@ -117,8 +119,8 @@ impl Actor {
             if self.is_over() {
                 return Ok(());
             }
-            let (place, rng) = (&self.place, SeededRng::new(self.rng.next_u64()));
-            match in_one_step(|| place.at_its_word(&rng)) {
+            let (pool_world, rng) = (&self.pool_world, SeededRng::new(self.rng.next_u64()));
+            match in_one_step(|| pool_world.at_its_word(&rng)) {
                 Ok(0) => {}
                 Ok(_) => self.dice.achieved("targets are taken away"),
                 Err(what) => return Err(self.violate(what)),
@@ -134,18 +136,17 @@ impl PoolWorld {
     pub(crate) fn domains(&self) -> Domains {
         let mut domains: BTreeMap<String, Vec<usize>> = BTreeMap::new();
         if !self.space.has_table() {
-            return self.good_targets().into_keys().map(|place| vec![place]).collect();
+            return self.good_targets().into_keys().map(|disk| vec![disk]).collect();
         }
         let markers = self.markers.lock().clone();
         for row in self.rows() {
             let is_fast = row.tier == Tier::Fast && row.state != TargetState::Lost;
-            let is_there = |place: &usize| {
-                markers.get(place) == row.id.as_ref() && !self.world.is_away(*place)
-            };
-            let place = place_of(&row).filter(|_| is_fast).filter(is_there);
-            let Some(place) = place else { continue };
-            let alone = format!("place {place}");
-            domains.entry(row.host.clone().unwrap_or(alone)).or_default().push(place);
+            let is_there =
+                |disk: &usize| markers.get(disk) == row.id.as_ref() && !self.world.is_away(*disk);
+            let disk = disk_of(&row).filter(|_| is_fast).filter(is_there);
+            let Some(disk) = disk else { continue };
+            let alone = format!("disk {disk}");
+            domains.entry(row.host.clone().unwrap_or(alone)).or_default().push(disk);
         }
         domains.into_values().collect()
     }
@@ -156,7 +157,7 @@ impl PoolWorld {
             return Vec::new();
         }
         let rows = self.rows().into_iter().filter(|row| row.tier == Tier::Slow);
-        rows.filter_map(|row| place_of(&row)).collect()
+        rows.filter_map(|row| disk_of(&row)).collect()
     }
 
     /// Restores a checkpoint while as many targets are away as it can lose. Returns their number.
@@ -194,21 +195,21 @@ impl PoolWorld {
     /// Restores a checkpoint while these locations are away.
     pub(crate) fn restored_without(
         &self,
-        places: &[usize],
+        disks: &[usize],
         job: &JobName,
         epoch: Epoch,
         rng: &SeededRng,
     ) -> Result<(), String> {
         let Some(committed) = self.oracle.committed(job).remove(&epoch) else { return Ok(()) };
         let taken: Vec<usize> =
-            places.iter().copied().filter(|place| !self.world.set_away(*place, true)).collect();
+            disks.iter().copied().filter(|disk| !self.world.set_away(*disk, true)).collect();
         let (pool, _) = self.quiet_pool(rng.next_u64());
         let opened = Job::open(&pool, job.as_str(), JobOptions::default());
         let restored = opened
             .map_err(|error| error.to_string())
             .and_then(|job| whole_ranks(&job, epoch, &committed, false));
-        for place in taken {
-            self.world.set_away(place, false);
+        for disk in taken {
+            self.world.set_away(disk, false);
         }
         restored
     }
@@ -217,9 +218,9 @@ impl PoolWorld {
 /// Returns the locations of `count` random domains.
 pub(crate) fn some_of(domains: &Domains, count: usize, rng: &SeededRng) -> Vec<usize> {
     let mut left: Vec<&Vec<usize>> = domains.iter().collect();
-    let mut places = Vec::new();
+    let mut disks = Vec::new();
     for _ in 0..count.min(left.len()) {
-        places.extend(left.swap_remove(rng.below(left.len() as u64) as usize));
+        disks.extend(left.swap_remove(rng.below(left.len() as u64) as usize));
     }
-    places
+    disks
 }

@@ -60,7 +60,7 @@ pub fn run_case(case: Case, keep_trace: bool) -> Outcome {
         let program = Program {
             number,
             role: role.clone(),
-            place: here.clone(),
+            pool_world: here.clone(),
             other: there.clone(),
             rng: SeededRng::new(rng.next_u64()),
             dice: dice.clone(),
@@ -83,14 +83,15 @@ pub fn run_case(case: Case, keep_trace: bool) -> Outcome {
         .clone()
         .or_else(|| here.oracle.violation())
         .or_else(|| there.oracle.violation());
-    let goes_on = |place: &PoolWorld| match case.space.volatile && wrong.is_none() {
-        true => go_on(place, &here, &there, &rng, &dice),
+    let goes_on = |pool_world: &PoolWorld| match case.space.volatile && wrong.is_none() {
+        true => go_on(pool_world, &here, &there, &rng, &dice),
         false => Ok(()),
     };
     let stuck = goes_on(&here).err();
     let wrong = wrong.or(stuck).or_else(|| here.oracle.violation());
-    let failure =
-        wrong.or_else(|| [&here, &there].into_iter().find_map(|place| check(place, &rng).err()));
+    let failure = wrong.or_else(|| {
+        [&here, &there].into_iter().find_map(|pool_world| check(pool_world, &rng).err())
+    });
     let achieved = dice.achievements();
     let scheduler::Ran { steps, digest, trace, .. } = ran;
     Outcome { case, policy: shown, steps, digest, trace, achieved, failure }
@@ -101,17 +102,17 @@ const AFTER: usize = 2_000;
 
 /// Checks that programs go on without help after any loss of memory.
 fn go_on(
-    place: &PoolWorld,
+    pool_world: &PoolWorld,
     here: &PoolWorld,
     there: &PoolWorld,
     rng: &SeededRng,
     dice: &Arc<Chance>,
 ) -> Result<(), String> {
-    let oracle = &place.oracle;
+    let oracle = &pool_world.oracle;
     if !oracle.is_wiped() || oracle.is_damaged() || oracle.is_rolled_back() {
         return Ok(());
     }
-    place.world.reboot();
+    pool_world.world.reboot();
     for (number, job) in (AFTER..).zip([A, B, G]) {
         let name = JobName::new(job).expect("a name");
         if !oracle.jobs().contains(&name) {
@@ -123,9 +124,9 @@ fn go_on(
         };
         let is_group = matches!(role, Role::Group(_));
         let before = oracle.last_epoch(&name);
-        let (rng, place) = (SeededRng::new(rng.next_u64()), here.clone());
+        let (rng, pool_world) = (SeededRng::new(rng.next_u64()), here.clone());
         let (other, dice) = (there.clone(), dice.clone());
-        run_alone(Program { number, role, place, other, rng, dice: dice.clone() });
+        run_alone(Program { number, role, pool_world, other, rng, dice: dice.clone() });
         // Some ranks of a group die by themselves.
         if oracle.last_epoch(&name) < before + 3 && !is_group && oracle.violation().is_none() {
             return Err(format!(
@@ -153,8 +154,8 @@ fn prepare(
     let mut run = |role: Role| {
         number += 1;
         let rng = SeededRng::new(rng.next_u64());
-        let (place, other, dice) = (here.clone(), there.clone(), dice.clone());
-        run_alone(Program { number, role, place, other, rng, dice });
+        let (pool_world, other, dice) = (here.clone(), there.clone(), dice.clone());
+        run_alone(Program { number, role, pool_world, other, rng, dice });
     };
     let saver = |job, saves| Role::Saver { job, saves, restores: true, waits: true };
     run(saver("a", 1 + rng.below(3)));
@@ -195,7 +196,7 @@ fn run_alone(program: Program) {
         return program.run();
     }
     // Its ranks are threads, which must do the same each time.
-    let (number, oracle) = (program.number, program.place.oracle.clone());
+    let (number, oracle) = (program.number, program.pool_world.oracle.clone());
     let turns = SeededScheduler::new(Policy::of(number as u64), false);
     turns.keep_time();
     let ran = turns.run(vec![(number.to_string(), Box::new(move || program.run()))]);

@@ -65,17 +65,17 @@ impl Eyes {
     /// May flip a bit of a finished shard.
     fn finished(&self, shard: ShardName, length: u64) {
         let Eyes::Program(me) = self else { return };
-        let dice = &me.place.dice;
+        let dice = &me.pool_world.dice;
         if dice.has(dice.chances().flip_shard) {
             let offset = dice.rng.below(length);
             // Another program may have deleted the shard meanwhile.
-            let stored = me.place.world.stored();
+            let stored = me.pool_world.world.stored();
             if !stored.iter().any(|(_, there, _)| *there == shard) {
                 return;
             }
             dice.turns().remark(|| format!("a bit of {shard} is flipped at {offset}"));
-            me.place.oracle.is_flipped();
-            me.place.world.corrupt(shard, offset, 1 << dice.rng.below(8));
+            me.pool_world.oracle.is_flipped();
+            me.pool_world.world.corrupt(shard, offset, 1 << dice.rng.below(8));
         }
     }
 }
@@ -89,7 +89,7 @@ struct SeenTarget {
 impl Target for SeenTarget {
     fn describe(&self) -> String {
         match &self.eyes {
-            Eyes::Program(me) => format!("the simulated target {}", me.place.name),
+            Eyes::Program(me) => format!("the simulated target {}", me.pool_world.name),
             Eyes::Afterwards(_) => self.inner.describe(),
         }
     }
@@ -207,7 +207,7 @@ struct SeenLog {
 
 impl ManifestLog for SeenLog {
     fn describe(&self) -> String {
-        format!("the simulated log {}", self.me.place.name)
+        format!("the simulated log {}", self.me.pool_world.name)
     }
 
     fn jobs(&self) -> Result<Vec<JobName>> {
@@ -226,7 +226,7 @@ impl ManifestLog for SeenLog {
         self.me.step(
             || format!("read record {number} of {job}"),
             || {
-                let dice = &self.me.place.dice;
+                let dice = &self.me.pool_world.dice;
                 if dice.has(dice.chances().unreadable) {
                     dice.turns().remark(|| "this program can never read this record".to_owned());
                     self.me.hide(self.me.number, job, number);
@@ -234,7 +234,7 @@ impl ManifestLog for SeenLog {
                 match self.me.sees(job, number) {
                     true if *job == JobName::targets() => {
                         let read = self.inner.read(job, number);
-                        read.inspect(|record| self.me.place.table_is_seen(record))
+                        read.inspect(|record| self.me.pool_world.table_is_seen(record))
                     }
                     true => self.inner.read(job, number).map(|bytes| self.lie_of(bytes)),
                     false => Err(Error::retry("simulated: permission denied")),
@@ -248,15 +248,15 @@ impl ManifestLog for SeenLog {
         self.me.step(
             || format!("append record {number} to {job}"),
             || {
-                let place = &self.me.place;
+                let pool_world = &self.me.pool_world;
                 if *job == JobName::targets() {
                     let appended = self.alive(|| self.inner.append_if(job, previous, record));
-                    if place.log().read(job, number).is_ok_and(|there| there == record) {
-                        place.table_is_written(record, &self.me.process);
+                    if pool_world.log().read(job, number).is_ok_and(|there| there == record) {
+                        pool_world.table_is_written(record, &self.me.process);
                     }
                     if matches!(appended, Ok(Append::Done)) {
-                        place.table_is_seen(record);
-                        place.check_named("a change of the targets");
+                        pool_world.table_is_seen(record);
+                        pool_world.check_named("a change of the targets");
                     }
                     return appended;
                 }
@@ -265,25 +265,25 @@ impl ManifestLog for SeenLog {
                     if matches!(appended, Ok(Append::Done)) {
                         let said = Envelope::decode(record).map(|envelope| envelope.message);
                         if matches!(said, Ok(SaveMessage::Changed(_))) {
-                            self.me.place.dice.achieved("mending of ranks");
+                            self.me.pool_world.dice.achieved("mending of ranks");
                         }
                         self.flip(job, number, record, None);
                     }
                     return appended;
                 }
-                if place.has_replicas() {
-                    let pending = place.oracle.pending(self.me.number, job);
-                    place.places.will_append(self.me.number, record, pending);
+                if pool_world.has_replicas() {
+                    let pending = pool_world.oracle.pending(self.me.number, job);
+                    pool_world.replicas.will_append(self.me.number, record, pending);
                     return self.inner.append_if(job, previous, record);
                 }
-                if place.dice.lies(Lie::AppendsReplace) {
-                    let numbers = place.log().numbers(job)?.into_iter();
+                if pool_world.dice.lies(Lie::AppendsReplace) {
+                    let numbers = pool_world.log().numbers(job)?.into_iter();
                     numbers.filter(|there| *there >= number).for_each(|there| {
-                        place.world.remove_record(job, there);
+                        pool_world.world.remove_record(job, there);
                     });
                 }
-                let there = || place.log().read(job, number);
-                let holder = place.oracle.holder(job);
+                let there = || pool_world.log().read(job, number);
+                let holder = pool_world.oracle.holder(job);
                 let was_there = there().is_ok();
                 let noted = Arc::new(AtomicBool::new(false));
                 let appended = noticing(
@@ -294,11 +294,11 @@ impl ManifestLog for SeenLog {
                 // In any case, since the program may have been killed half-way.
                 let is_noted = noted.load(Ordering::Relaxed);
                 if !is_noted && !was_there && there().is_ok_and(|bytes| bytes == record) {
-                    place.oracle.appended(self.me.number, job, record, &*place.log());
+                    pool_world.oracle.appended(self.me.number, job, record, &*pool_world.log());
                 }
                 if there().is_ok_and(|bytes| bytes == record) {
                     if !job.is_reserved() && !was_there {
-                        place.check_named("a commit");
+                        pool_world.check_named("a commit");
                     }
                     self.flip(job, number, record, holder);
                 }
@@ -333,13 +333,13 @@ impl LogLocks for SeenLog {
     }
 
     fn lease(&self) -> Result<Option<Lease>> {
-        let place = &self.me.place;
-        match place.space.leases {
+        let pool_world = &self.me.pool_world;
+        match pool_world.space.leases {
             true => {
                 let me = Arc::downgrade(&self.me);
                 let is_dead = Arc::new(move || me.upgrade().is_none_or(|me| me.is_dead()));
                 let holder = Holder { number: self.me.number, is_dead };
-                let take = || self.alive(|| Ok(Some(place.leases.take(holder))));
+                let take = || self.alive(|| Ok(Some(pool_world.leases.take(holder))));
                 self.me.step(|| "take a lease".to_owned(), take)
             }
             false => Ok(None),
@@ -347,7 +347,7 @@ impl LogLocks for SeenLog {
     }
 
     fn has_lease_ended(&self, token: &str) -> Result<Option<bool>> {
-        let look = || Ok(self.me.place.leases.has_ended(token, &self.me.place.dice));
+        let look = || Ok(self.me.pool_world.leases.has_ended(token, &self.me.pool_world.dice));
         self.me.step(|| format!("has lease {token} ended?"), look)
     }
 }
@@ -364,7 +364,7 @@ impl SeenLog {
 
     /// Returns a wrong record now and then, if the log lies.
     fn lie_of(&self, mut record: Vec<u8>) -> Vec<u8> {
-        let dice = &self.me.place.dice;
+        let dice = &self.me.pool_world.dice;
         if dice.lies(Lie::ReadsWrongly) && dice.has(1 << 12) {
             record[0] ^= 1;
         }
@@ -374,7 +374,7 @@ impl SeenLog {
     /// May flip a bit of a new record. If the record is a session, the former holder of the job may
     /// be unable to read it.
     fn flip(&self, job: &JobName, number: u64, record: &[u8], holder: Option<usize>) {
-        let (dice, chances) = (&self.me.place.dice, self.me.place.dice.chances());
+        let (dice, chances) = (&self.me.pool_world.dice, self.me.pool_world.dice.chances());
         let opens = || {
             let body = Record::decode(record).map(|record| record.body);
             matches!(body, Ok(Body::Session(_))) && !job.is_gc()
@@ -383,8 +383,8 @@ impl SeenLog {
         if is_session || dice.has(chances.flip_record) {
             dice.turns().remark(|| format!("a bit of record {number} is flipped"));
             let offset = dice.rng.below(record.len() as u64);
-            self.me.place.oracle.is_flipped();
-            self.me.place.world.corrupt_record(job, number, offset, 1 << dice.rng.below(8));
+            self.me.pool_world.oracle.is_flipped();
+            self.me.pool_world.world.corrupt_record(job, number, offset, 1 << dice.rng.below(8));
         }
         if is_session {
             dice.turns().remark(|| "and its writer is held up".to_owned());

@@ -93,7 +93,7 @@ impl Actor {
         let mut group = group;
         for run in 0..=group.restarts {
             let run = self.start(group, run as usize)?;
-            if run.wait(group.waits_for_all) || self.place.world.crashed() {
+            if run.wait(group.waits_for_all) || self.pool_world.world.crashed() {
                 break;
             }
             group = Group { restores: true, kill: None, ..group };
@@ -111,13 +111,13 @@ impl Actor {
         };
         let process = |rank: Rank| {
             let who = format!("{}/{}", self.number, thread(rank));
-            self.place.pool_of_thread(number, &who, self.rng.next_u64())
+            self.pool_world.pool_of_thread(number, &who, self.rng.next_u64())
         };
         let opened: Option<Vec<_>> = (0..RANKS).map(process).collect();
         let Some(processes) = opened else { return Err(End) };
         let is_safe = self.dice.chances() == Chances::default()
             && group.kill.is_none()
-            && self.place.never_fails();
+            && self.pool_world.never_fails();
         let states: Vec<State> = (0..RANKS).map(|_| State::random(&self.rng, 6)).collect();
         let run = Arc::new(Run {
             number,
@@ -159,7 +159,7 @@ impl Actor {
             let job = Job::open(&pool, group.job, options).expect("a job's name");
             let actor = Actor {
                 number,
-                place: self.place.clone(),
+                pool_world: self.pool_world.clone(),
                 oracle: self.oracle.clone(),
                 pool,
                 process: me.process.clone(),
@@ -401,7 +401,7 @@ impl Member {
             || text.contains("only rank 0 knows")
             || has_left(error);
         let has_failed = self.me.has_failed.load(Ordering::Relaxed)
-            || !self.actor.place.never_fails() && self.actor.dice.has_failed();
+            || !self.actor.pool_world.never_fails() && self.actor.dice.has_failed();
         is_unheard || self.me.is_dead() || has_failed || self.actor.oracle.is_damaged()
     }
 }

@@ -3,7 +3,7 @@
 //! a checkpoint.
 
 use crate::blows::{
-    Blow, Damage, ShardCopy, claim_of, container_at, containers_of, damage_of, place_of,
+    Blow, Damage, ShardCopy, claim_of, container_at, containers_of, damage_of, disk_of,
 };
 use crate::one_step::in_one_step;
 use crate::world::PoolWorld;
@@ -15,11 +15,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 impl PoolWorld {
     /// Strikes a location, if the pool must survive that. Returns whether it did.
-    pub(crate) fn strike(&self, place: usize, blow: &Blow) -> bool {
+    pub(crate) fn strike(&self, disk: usize, blow: &Blow) -> bool {
         in_one_step(|| {
-            let falls = self.survives_blow(place, blow);
+            let falls = self.survives_blow(disk, blow);
             if falls {
-                self.hit(place, blow);
+                self.hit(disk, blow);
             }
             falls
         })
@@ -28,21 +28,21 @@ impl PoolWorld {
     /// Returns the fast and slow targets that are there and count: each location with its tier.
     /// Without a table these are all the first ones.
     pub(crate) fn good_targets(&self) -> BTreeMap<usize, Tier> {
-        let mut places = self.own_targets();
-        places.retain(|place, _| !self.world.is_away(*place));
-        places
+        let mut disks = self.own_targets();
+        disks.retain(|disk, _| !self.world.is_away(*disk));
+        disks
     }
 
     /// Returns the same, with the targets that cannot be reached now.
     fn own_targets(&self) -> BTreeMap<usize, Tier> {
         match self.space.has_table() {
-            false => (0..self.space.targets).map(|place| (place, Tier::Fast)).collect(),
+            false => (0..self.space.targets).map(|disk| (disk, Tier::Fast)).collect(),
             true => {
                 let markers = self.markers.lock().clone();
                 let rows = self.rows().into_iter();
                 let there = rows.filter(|row| row.state.counts()).filter_map(|row| {
-                    let place = place_of(&row)?;
-                    (markers.get(&place) == row.id.as_ref()).then_some((place, row.tier))
+                    let disk = disk_of(&row)?;
+                    (markers.get(&disk) == row.id.as_ref()).then_some((disk, row.tier))
                 });
                 there.collect()
             }
@@ -53,16 +53,16 @@ impl PoolWorld {
     fn copies(&self) -> Vec<ShardCopy> {
         let (own, mut facts) = (self.own_targets(), self.harm.facts.lock());
         let mut copies = Vec::new();
-        for (place, shard, bytes) in self.world.stored() {
+        for (disk, shard, bytes) in self.world.stored() {
             let whole = facts.whole.entry(shard).or_insert_with(|| bytes.clone());
-            if let Some(tier) = own.get(&place) {
+            if let Some(tier) = own.get(&disk) {
                 let (tier, damage) = (*tier, damage_of(whole, &bytes));
                 let is_mended = damage == Damage::none();
                 if is_mended && let Some(hit) = facts.hit.get_mut(&shard.pack) {
                     hit.remove(&shard.shard);
                 }
-                let is_there = !self.world.is_away(place);
-                copies.push(ShardCopy { place, shard, tier, damage, is_there });
+                let is_there = !self.world.is_away(disk);
+                copies.push(ShardCopy { disk, shard, tier, damage, is_there });
             }
         }
         copies
@@ -108,14 +108,14 @@ impl PoolWorld {
         packs.iter().map(|(pack, copies)| (*pack, least(copies))).collect()
     }
 
-    fn survives_blow(&self, place: usize, blow: &Blow) -> bool {
+    fn survives_blow(&self, disk: usize, blow: &Blow) -> bool {
         let before = self.copies();
         let mut after = before.clone();
         match blow {
             Blow::Flip { shard, offset, .. } => {
                 let facts = self.harm.facts.lock();
                 let Some(whole) = facts.whole.get(shard) else { return false };
-                let is_it = |copy: &&mut ShardCopy| copy.place == place && copy.shard == *shard;
+                let is_it = |copy: &&mut ShardCopy| copy.disk == disk && copy.shard == *shard;
                 let Some(hit) = after.iter_mut().find(is_it) else { return false };
                 match (container_at(whole, *offset), &mut hit.damage) {
                     (Some(container), Damage::Containers(there)) => drop(there.insert(container)),
@@ -126,7 +126,7 @@ impl PoolWorld {
                 let facts = self.harm.facts.lock();
                 let old: BTreeMap<_, _> = copy.shards().collect();
                 after.retain_mut(|there| match old.get(&there.shard) {
-                    _ if there.place != place => true,
+                    _ if there.disk != disk => true,
                     None => false,
                     Some(bytes) => {
                         let whole = facts.whole.get(&there.shard).expect("it was seen");
@@ -136,7 +136,7 @@ impl PoolWorld {
                 });
             }
             Blow::Cut(CutMode::Kept) => {}
-            _ => after.retain(|copy| copy.place != place),
+            _ => after.retain(|copy| copy.disk != disk),
         }
         let (before, after) = (self.least(&before), self.least(&after));
         let (k, m) = (usize::from(self.geometry().0), self.space.survives());
@@ -153,7 +153,7 @@ impl PoolWorld {
             // A pack that is being written gets more shards.
             let to_come: BTreeSet<(usize, u8)> =
                 begun.iter().filter_map(|(on, shard)| of(*on, *shard)).collect();
-            let here = |(on, number): &(usize, u8)| (*on == place).then_some(*number);
+            let here = |(on, number): &(usize, u8)| (*on == disk).then_some(*number);
             let here: BTreeSet<u8> = match blow {
                 Blow::Flip { shard, .. } => {
                     (shard.pack == *pack).then_some(shard.shard).into_iter().collect()
@@ -188,14 +188,14 @@ impl PoolWorld {
     }
 
     /// Strikes, and notes the shards that were hit.
-    fn hit(&self, place: usize, blow: &Blow) {
-        let begun = self.world.begun().into_iter().filter(|(on, _)| *on == place);
+    fn hit(&self, disk: usize, blow: &Blow) {
+        let begun = self.world.begun().into_iter().filter(|(on, _)| *on == disk);
         let begun: Vec<ShardName> = begun.map(|(_, shard)| shard).collect();
         let stored = || -> BTreeSet<ShardName> {
-            self.world.copy_of(place).shards().map(|(shard, _)| shard).collect()
+            self.world.copy_of(disk).shards().map(|(shard, _)| shard).collect()
         };
         let before = stored();
-        self.fall(place, blow);
+        self.fall(disk, blow);
         let hit: Vec<ShardName> = match blow {
             Blow::Flip { shard, .. } => vec![*shard],
             // Finished shards there stay as they are, so they excuse nothing.
@@ -212,22 +212,22 @@ impl PoolWorld {
         }
     }
 
-    fn fall(&self, place: usize, blow: &Blow) {
+    fn fall(&self, disk: usize, blow: &Blow) {
         match blow {
             Blow::Flip { shard, offset, mask } => {
                 self.oracle.is_bruised();
-                self.world.corrupt_on(place, *shard, *offset, *mask);
+                self.world.corrupt_on(disk, *shard, *offset, *mask);
                 return;
             }
-            Blow::Away => drop(self.world.set_away(place, true)),
+            Blow::Away => drop(self.world.set_away(disk, true)),
             Blow::Empty { marker } => {
-                self.world.lose_target(place);
+                self.world.lose_target(disk);
                 if !marker {
-                    self.markers.lock().remove(&place);
+                    self.markers.lock().remove(&disk);
                 }
             }
-            Blow::RolledBack(copy) => self.world.roll_back(place, copy),
-            Blow::Cut(mode) => self.world.cut_target(place, *mode),
+            Blow::RolledBack(copy) => self.world.roll_back(disk, copy),
+            Blow::Cut(mode) => self.world.cut_target(disk, *mode),
             Blow::GivenUp => {}
         }
         self.oracle.is_struck();
@@ -259,14 +259,14 @@ impl PoolWorld {
         let rows = self.rows();
         let markers = self.markers.lock().clone();
         let is_marked = |row: &TargetConfig| {
-            let place = place_of(row)?;
-            Some((place, markers.get(&place) == row.id.as_ref()))
+            let disk = disk_of(row)?;
+            Some((disk, markers.get(&disk) == row.id.as_ref()))
         };
-        let places: BTreeMap<usize, bool> = rows.iter().filter_map(is_marked).collect();
+        let disks: BTreeMap<usize, bool> = rows.iter().filter_map(is_marked).collect();
         let mut there: BTreeMap<PackId, BTreeSet<u8>> = BTreeMap::new();
         let (mut unmarked, mut outside) = (there.clone(), there.clone());
-        for (place, shard, _) in self.world.stored() {
-            let of = match places.get(&place) {
+        for (disk, shard, _) in self.world.stored() {
+            let of = match disks.get(&disk) {
                 Some(true) => &mut there,
                 // The shard is on a new disk that is no target yet.
                 Some(false) => &mut unmarked,

@@ -101,7 +101,7 @@ pub(crate) fn also(actor: &Actor, job: &JobName) -> Vec<ErrorKind> {
         also.push(ErrorKind::Retry);
     }
     // Operators may have removed too many of the targets that the save has written to.
-    if actor.place.space.operated {
+    if actor.pool_world.space.operated {
         also.push(ErrorKind::Retry);
     }
     also

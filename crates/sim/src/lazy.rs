@@ -61,7 +61,7 @@ impl LazySink for Sink {
     fn expect_nothing(&self) {}
 
     fn deliver(&self, missing: &Missing, bytes: Option<&[u8]>) {
-        let bytes = bytes.expect("nothing is written that is not in place");
+        let bytes = bytes.expect("nothing is written that is not in pool_world");
         self.memory.put(missing.stream, missing.offset, bytes);
     }
 

@@ -2,7 +2,7 @@
 //! at any step. Then the operator repeats the command, or a repair goes on with it.
 
 use crate::actor::{Actor, Done, End};
-use crate::blows::{Blow, place_of};
+use crate::blows::{Blow, disk_of};
 use crate::one_step::in_one_step;
 use outlive_pool::{RepairOptions, Tier};
 use outlive_store::{Uses, repair};
@@ -16,10 +16,10 @@ const TIMES_MAX: u64 = 3;
 /// A command of an operator.
 #[derive(Clone, Debug)]
 enum Command {
-    Add { place: usize, host: Option<String>, tier: Tier },
+    Add { disk: usize, host: Option<String>, tier: Tier },
     Drain(u32),
     Remove { id: u32, lost: bool },
-    Replace { id: u32, place: usize, lost: bool },
+    Replace { id: u32, disk: usize, lost: bool },
     Repair,
     Scrub,
 }
@@ -39,10 +39,10 @@ impl Actor {
             self.let_time_pass(50);
             let mut command = self.command();
             for _ in 0..TIMES_MAX {
-                if self.place.world.crashed() {
+                if self.pool_world.world.crashed() {
                     return Err(End);
                 }
-                self.place.release_dead();
+                self.pool_world.release_dead();
                 let Some(program) = self.anew() else { return Err(End) };
                 if self.rng.below(2) == 0 {
                     self.dice.kill();
@@ -71,17 +71,17 @@ impl Actor {
 
     /// Starts a new program of the same operator.
     fn anew(&self) -> Option<Actor> {
-        let (pool, process) = self.place.pool(self.number, self.rng.next_u64())?;
-        let Actor { number, place, oracle, dice, .. } = self;
+        let (pool, process) = self.pool_world.pool(self.number, self.rng.next_u64())?;
+        let Actor { number, pool_world, oracle, dice, .. } = self;
         let rng = SeededRng::new(self.rng.next_u64());
-        let (place, oracle, dice) = (place.clone(), oracle.clone(), dice.clone());
-        Some(Actor { number: *number, place, oracle, pool, process, rng, dice })
+        let (pool_world, oracle, dice) = (pool_world.clone(), oracle.clone(), dice.clone());
+        Some(Actor { number: *number, pool_world, oracle, pool, process, rng, dice })
     }
 
     fn command(&self) -> Command {
-        let space = &self.place.space;
-        let rows = self.place.rows();
-        let place = self.rng.below(space.used() as u64) as usize;
+        let space = &self.pool_world.space;
+        let rows = self.pool_world.rows();
+        let disk = self.rng.below(space.used() as u64) as usize;
         let id = match self.rng.below(12) {
             0 => 1 + self.rng.below(8) as u32,
             _ => {
@@ -94,11 +94,11 @@ impl Actor {
         match self.rng.below(10) {
             0..=2 => {
                 let host = (self.rng.below(3) == 0).then(|| format!("h{}", self.rng.below(3)));
-                Command::Add { place, host, tier }
+                Command::Add { disk, host, tier }
             }
             3 => Command::Drain(id),
             4 | 5 => Command::Remove { id, lost: self.rng.below(4) == 0 },
-            6 | 7 => Command::Replace { id, place, lost: self.rng.below(6) == 0 },
+            6 | 7 => Command::Replace { id, disk, lost: self.rng.below(6) == 0 },
             8 => Command::Repair,
             _ => Command::Scrub,
         }
@@ -106,9 +106,9 @@ impl Actor {
 
     /// Whether a target may be given up now. If so, it counts as lost.
     fn may_give_up(&self, id: u32) -> bool {
-        let rows = self.place.rows();
-        let place = rows.iter().find(|row| row.id == Some(id)).and_then(place_of);
-        place.is_none_or(|place| self.place.strike(place, &Blow::GivenUp))
+        let rows = self.pool_world.rows();
+        let disk = rows.iter().find(|row| row.id == Some(id)).and_then(disk_of);
+        disk.is_none_or(|disk| self.pool_world.strike(disk, &Blow::GivenUp))
     }
 
     fn obey(&self, command: &Command, is_alone: bool) -> Done<Obeyed> {
@@ -119,8 +119,8 @@ impl Actor {
             return Ok(Obeyed::Refused);
         }
         match command {
-            Command::Add { place, host, tier } => {
-                let added = self.pool.add_target(&place.to_string(), host.as_deref(), *tier);
+            Command::Add { disk, host, tier } => {
+                let added = self.pool.add_target(&disk.to_string(), host.as_deref(), *tier);
                 self.judged("a target that comes", added)
             }
             Command::Drain(id) => {
@@ -132,9 +132,9 @@ impl Actor {
                 self.judged("a target that goes", removed)?;
                 self.must_be_gone(*id, is_alone)
             }
-            Command::Replace { id, place, lost } => {
-                let place = place.to_string();
-                let replaced = self.pool.replace_target(*id, &place, *lost, None, &Uses);
+            Command::Replace { id, disk, lost } => {
+                let disk = disk.to_string();
+                let replaced = self.pool.replace_target(*id, &disk, *lost, None, &Uses);
                 self.judged("a target that is replaced", replaced)?;
                 self.must_be_gone(*id, is_alone)
             }
@@ -154,7 +154,7 @@ impl Actor {
         if !is_alone || self.is_dead() {
             return Ok(());
         }
-        let rows = in_one_step(|| self.place.rows());
+        let rows = in_one_step(|| self.pool_world.rows());
         match rows.iter().find(|row| row.id == Some(id) && row.state.counts()) {
             Some(row) => Err(self.violate(format!("target {id} was removed, and counts: {row:?}"))),
             None => Ok(()),

@@ -46,8 +46,8 @@ impl PoolWorld {
         if self.is_directory() {
             log = self.log();
         }
-        let (who, place, has_failed) = (who.to_owned(), self.clone(), AtomicBool::default());
-        let me = Arc::new(Me { number, who, place, process, has_failed });
+        let (who, pool_world, has_failed) = (who.to_owned(), self.clone(), AtomicBool::default());
+        let me = Arc::new(Me { number, who, pool_world, process, has_failed });
         if self.has_replicas() {
             log = log_of(self, Some(&me));
         }
@@ -133,8 +133,8 @@ impl PoolWorld {
         if !self.space.has_table() {
             return Ok(Pool::over(config, targets, log, env));
         }
-        let places = self.places_of(targets, pauses);
-        let table = TargetTable::new(log.clone(), Arc::new(places), env.rng.clone());
+        let locations = self.locations_of(targets, pauses);
+        let table = TargetTable::new(log.clone(), Arc::new(locations), env.rng.clone());
         Pool::over(config, Vec::new(), log, env).with_table(Arc::new(table))
     }
 }
@@ -148,7 +148,7 @@ impl PoolWorld {
         }
     }
 
-    fn places_of(&self, targets: Vec<Arc<dyn Target>>, pauses: bool) -> SimLocations {
+    fn locations_of(&self, targets: Vec<Arc<dyn Target>>, pauses: bool) -> SimLocations {
         let (space, markers) = (self.space.clone(), self.markers.clone());
         let written_down = self.written_down.clone();
         SimLocations { space, targets, markers, written_down, pauses }
@@ -157,8 +157,8 @@ impl PoolWorld {
     /// Returns the present rows of the table, read while other programs stand; none without a
     /// table.
     pub(crate) fn rows(&self) -> Vec<TargetConfig> {
-        let places = Arc::new(self.places_of(self.all_targets(), false));
-        let table = TargetTable::new(self.log(), places, Arc::new(SeededRng::new(0)));
+        let locations = Arc::new(self.locations_of(self.all_targets(), false));
+        let table = TargetTable::new(self.log(), locations, Arc::new(SeededRng::new(0)));
         table.read().map(|rows| rows.targets).unwrap_or_default()
     }
 }

@@ -29,7 +29,7 @@ pub struct Program {
     /// Role of the program.
     pub role: Role,
     /// Pool of the program.
-    pub place: PoolWorld,
+    pub pool_world: PoolWorld,
     /// The second pool.
     pub other: PoolWorld,
     /// Randomness of the program.
@@ -41,10 +41,10 @@ pub struct Program {
 impl Program {
     /// Runs the program.
     pub fn run(self) {
-        let Program { number, role, place, other, rng, dice } = self;
-        let Some((pool, process)) = place.pool(number, rng.next_u64()) else { return };
-        let oracle = place.oracle.clone();
-        let actor = Actor { number, place, oracle, pool, process, rng, dice };
+        let Program { number, role, pool_world, other, rng, dice } = self;
+        let Some((pool, process)) = pool_world.pool(number, rng.next_u64()) else { return };
+        let oracle = pool_world.oracle.clone();
+        let actor = Actor { number, pool_world, oracle, pool, process, rng, dice };
         let _ = match role {
             Role::Saver { job, saves, restores, waits } => actor.saver(job, saves, restores, waits),
             Role::Returner { job } => actor.returner(job),
@@ -80,7 +80,7 @@ impl Program {
                 };
                 let (oracle, dice) = (other.oracle.clone(), actor.dice.clone());
                 let done =
-                    Actor { pool, process, oracle, place: other, ..actor }.gc(2, false, true);
+                    Actor { pool, process, oracle, pool_world: other, ..actor }.gc(2, false, true);
                 done.inspect(|()| dice.achieved("gc there"))
             }
         };
@@ -95,7 +95,7 @@ impl Actor {
 
     fn saver(&self, job: &str, saves: u64, restores: bool, waits: bool) -> Done {
         let saving = self.open(job);
-        let mut state = match self.place.space.containers {
+        let mut state = match self.pool_world.space.containers {
             1 => State::random(&self.rng, 6),
             _ => State::large(&self.rng),
         };
@@ -226,7 +226,7 @@ impl Actor {
         }
         let filled = filling.wait();
         // Without locks, a gc may delete dropped data that is still read.
-        let is_cut_off = !actor.place.has_locks() && actor.oracle.is_pruned(&name);
+        let is_cut_off = !actor.pool_world.has_locks() && actor.oracle.is_pruned(&name);
         let also: &[ErrorKind] = if is_cut_off { &[ErrorKind::Retry] } else { &[] };
         let restored = actor.met("a fill", &name, filled, also)?;
         actor.dice.achieved("lazy restore");
@@ -271,7 +271,7 @@ impl Actor {
     /// Returns the errors that a collector may end with: another one may hold the lock.
     pub(crate) fn busy(&self) -> &'static [ErrorKind] {
         // Without locks, a claim in the table keeps programs apart that move shards.
-        let may_meet = self.place.has_locks() || self.place.space.has_table();
+        let may_meet = self.pool_world.has_locks() || self.pool_world.space.has_table();
         if may_meet { &[ErrorKind::Retry] } else { &[] }
     }
 
@@ -352,32 +352,32 @@ impl Actor {
     }
 
     fn loser(&self) -> Done {
-        let Space { targets, .. } = self.place.space;
+        let Space { targets, .. } = self.pool_world.space;
         let first = self.rng.below(targets as u64) as usize;
-        for number in 0..self.place.space.survives() {
+        for number in 0..self.pool_world.space.survives() {
             self.let_time_pass(40);
             pause("lose a target");
             let target = (first + number) % targets;
             self.dice.turns().remark(|| format!("target {target} is lost"));
             self.dice.fail();
-            self.place.world.lose_target(target);
+            self.pool_world.world.lose_target(target);
             self.dice.achieved("lose a target");
         }
         Ok(())
     }
 
     fn absence(&self) -> Done {
-        let Space { targets, .. } = self.place.space;
+        let Space { targets, .. } = self.pool_world.space;
         for _ in 0..2 {
             let target = self.rng.below(targets as u64) as usize;
             self.let_time_pass(40);
             pause("a target goes");
             self.dice.turns().remark(|| format!("target {target} is away"));
             self.dice.fail();
-            self.place.world.set_away(target, true);
+            self.pool_world.world.set_away(target, true);
             (0..self.rng.below(60)).for_each(|_| pause("a target is away"));
             self.dice.turns().remark(|| format!("target {target} is back"));
-            self.place.world.set_away(target, false);
+            self.pool_world.world.set_away(target, false);
             self.dice.achieved("a target is back");
         }
         Ok(())
@@ -388,13 +388,13 @@ impl Actor {
             let number = self.rng.below(REPLICAS as u64) as usize;
             self.let_time_pass(60);
             pause("a log replica goes");
-            self.dice.turns().remark(|| format!("place {number} is away"));
+            self.dice.turns().remark(|| format!("replica {number} is away"));
             // A caller that asks one replica after the other may meet two that are away in turn.
             self.dice.fail();
-            self.place.places.away.lock().insert(number);
+            self.pool_world.replicas.away.lock().insert(number);
             (0..self.rng.below(400)).for_each(|_| pause("a log replica is away"));
-            self.dice.turns().remark(|| format!("place {number} is back"));
-            self.place.places.away.lock().clear();
+            self.dice.turns().remark(|| format!("replica {number} is back"));
+            self.pool_world.replicas.away.lock().clear();
             self.dice.achieved("a log replica is back");
         }
         Ok(())
@@ -404,11 +404,12 @@ impl Actor {
         for _ in 0..1 + self.rng.below(2) {
             self.let_time_pass(60);
             pause("the log is moved");
-            let (number, place, process) = (self.number, self.place.clone(), self.process.clone());
+            let (number, pool_world, process) =
+                (self.number, self.pool_world.clone(), self.process.clone());
             let (who, has_failed) = (number.to_string(), AtomicBool::new(false));
-            let me = Arc::new(Me { number, who, place, process, has_failed });
+            let me = Arc::new(Me { number, who, pool_world, process, has_failed });
             let count = [1, 3, 3][self.rng.below(3) as usize];
-            let moved = move_log(&self.place, &me, count, self.rng.below(2) == 0);
+            let moved = move_log(&self.pool_world, &me, count, self.rng.below(2) == 0);
             self.met("a move of the log", &JobName::gc(), moved, &[])?;
             self.dice.achieved("move the log");
         }
@@ -416,9 +417,9 @@ impl Actor {
     }
 
     fn mover(&self) -> Done {
-        let oldest = 1 + self.rng.below(self.place.space.targets as u64) as u32;
+        let oldest = 1 + self.rng.below(self.pool_world.space.targets as u64) as u32;
         self.let_time_pass(60);
-        let new = self.place.space.new_replica().to_string();
+        let new = self.pool_world.space.new_replica().to_string();
         let added = self.pool.add_target(&new, None, outlive_pool::Tier::Fast);
         self.met("a target that comes", &JobName::gc(), added, self.busy())?;
         self.dice.achieved("a target comes");
@@ -477,11 +478,11 @@ impl Actor {
         if self.is_dead() {
             return Ok(());
         }
-        let log = self.place.world.log();
+        let log = self.pool_world.world.log();
         let numbers = log.numbers(&job).unwrap_or_default();
         let kept = 1 + self.rng.below(numbers.len() as u64) as usize;
         for number in &numbers[kept.min(numbers.len())..] {
-            self.place.world.remove_record(&job, *number);
+            self.pool_world.world.remove_record(&job, *number);
         }
         let (mut epochs, mut session) = (BTreeSet::new(), None);
         for number in log.numbers(&job).unwrap_or_default() {

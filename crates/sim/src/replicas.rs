@@ -37,7 +37,7 @@ impl Set {
     fn parse(text: &[u8]) -> Set {
         let words = String::from_utf8_lossy(text);
         let mut words = words.split(' ').map(|word| word.parse().expect("a number of a set"));
-        let mut next = || words.next().expect("a set of places");
+        let mut next = || words.next().expect("a set of replicas");
         Set { number: next(), count: next(), before: next() }
     }
 
@@ -48,7 +48,7 @@ impl Set {
 
     /// Returns the numbers of its replicas. Each number is unique; replicas at the same index of
     /// different configurations are away together.
-    fn places(self) -> Range<usize> {
+    fn numbers(self) -> Range<usize> {
         let first = (self.number - 1) * REPLICAS;
         first..first + self.count
     }
@@ -67,12 +67,12 @@ impl Set {
             let (world, me) = (world.clone(), me.cloned());
             Arc::new(SeenReplica { set: self, number, medium, world, me, is_guarded })
         };
-        self.places().map(seen).collect()
+        self.numbers().map(seen).collect()
     }
 
     fn open(self, world: &PoolWorld) -> usize {
-        let open = world.places.open.lock();
-        self.places().filter(|place| self.number == 1 || open.contains(place)).count()
+        let open = world.replicas.open.lock();
+        self.numbers().filter(|replica| self.number == 1 || open.contains(replica)).count()
     }
 }
 
@@ -86,7 +86,7 @@ pub(crate) fn log_of(world: &PoolWorld, me: Option<&Arc<Me>>) -> Arc<dyn Manifes
     };
     let first = Set::FIRST.media(world, me, true);
     let log = Movable::new(&first, Asking::InTurn, Box::new(follow));
-    Arc::new(RecordLog::over(log.expect("an odd number of places")))
+    Arc::new(RecordLog::over(log.expect("an odd number of replicas")))
 }
 
 /// Completes a move, as far as needed.
@@ -95,7 +95,7 @@ fn finish(world: &PoolWorld, me: Option<&Arc<Me>>, set: Set, all: bool) -> Resul
     if open == set.count || !all && open > set.count / 2 {
         return Ok(());
     }
-    let place = |(number, medium): (usize, Arc<dyn LogMedium>)| {
+    let replica = |(number, medium): (usize, Arc<dyn LogMedium>)| {
         let (there, who) = (world.clone(), me.cloned());
         let open = move || {
             step(
@@ -106,16 +106,16 @@ fn finish(world: &PoolWorld, me: Option<&Arc<Me>>, set: Set, all: bool) -> Resul
                 || match who.as_ref().is_some_and(|me| me.is_dead()) {
                     true => Err(killed()),
                     false => {
-                        there.places.open.lock().insert(number);
+                        there.replicas.open.lock().insert(number);
                         Ok(())
                     }
                 },
             )
         };
-        let is_open = world.places.open.lock().contains(&number);
+        let is_open = world.replicas.open.lock().contains(&number);
         NewReplica { medium, is_open, open: Box::new(open) }
     };
-    let look = || Ok(set.places().zip(set.media(world, me, false)).map(place).collect());
+    let look = || Ok(set.numbers().zip(set.media(world, me, false)).map(replica).collect());
     let old = set.old().media(world, me, true);
     move_to(&old, Asking::InTurn, set.text().as_bytes(), &look).map(drop)
 }
@@ -124,8 +124,10 @@ fn finish(world: &PoolWorld, me: Option<&Arc<Me>>, set: Set, all: bool) -> Resul
 pub(crate) fn move_log(world: &PoolWorld, me: &Arc<Me>, count: usize, forgets: bool) -> Result<()> {
     let mut now = Set::FIRST;
     loop {
-        let sealed = world.places.sealed.lock();
-        let Some(next) = now.places().find_map(|place| sealed.get(&place).cloned()) else { break };
+        let sealed = world.replicas.sealed.lock();
+        let Some(next) = now.numbers().find_map(|replica| sealed.get(&replica).cloned()) else {
+            break;
+        };
         drop(sealed);
         now = Set::parse(&next);
         finish(world, Some(me), now, false)?;
@@ -165,21 +167,21 @@ fn step<T>(
     work: impl FnOnce() -> Result<T>,
 ) -> Result<T> {
     let Some(me) = me else { return work() };
-    pause(&format!("{} at place {number}", what()));
+    pause(&format!("{} at replica {number}", what()));
     let dice = &world.dice;
     let fails = |chance| !me.is_dead() && dice.has(chance);
     let chances = dice.chances();
-    if world.places.away.lock().contains(&(number % REPLICAS)) {
-        return Err(Error::retry("simulated: this place is away"));
+    if world.replicas.away.lock().contains(&(number % REPLICAS)) {
+        return Err(Error::retry("simulated: this replica is away"));
     }
     if fails(chances.error) {
         me.fail();
-        return Err(Error::retry("simulated: this place does not answer"));
+        return Err(Error::retry("simulated: this replica does not answer"));
     }
     let done = work()?;
     if fails(chances.lost_reply) {
         me.fail();
-        return Err(Error::retry("simulated: a place's reply was lost"));
+        return Err(Error::retry("simulated: a replica's reply was lost"));
     }
     Ok(done)
 }
@@ -192,9 +194,9 @@ impl SeenReplica {
     ) -> Result<T> {
         step(&self.world, self.me.as_ref(), self.number, what, || {
             let is_open =
-                self.set.number == 1 || self.world.places.open.lock().contains(&self.number);
+                self.set.number == 1 || self.world.replicas.open.lock().contains(&self.number);
             match self.is_guarded && !is_open {
-                true => Err(Error::retry("simulated: this place is not open")),
+                true => Err(Error::retry("simulated: this replica is not open")),
                 false => work(),
             }
         })
@@ -207,16 +209,16 @@ impl SeenReplica {
     /// Notes a record whose last step this was. If it reaches a sealed replica, it counts only if
     /// the mover of the log finds it: then it is noted when it is copied.
     fn note(&self, job: &JobName, register: u64, record: &[u8], put: &Result<Put>) {
-        let places = &self.world.places;
+        let replicas = &self.world.replicas;
         let at = (self.number, job.clone(), register);
-        if places.sealed.lock().contains_key(&self.number) {
+        if replicas.sealed.lock().contains_key(&self.number) {
             if matches!(put, Ok(Put::Made)) {
-                places.late.lock().insert(at);
+                replicas.late.lock().insert(at);
             }
             return;
         }
-        let raw = self.world.world.log_replicas(self.set.places().end, None);
-        let raw = &raw[self.set.places()];
+        let raw = self.world.world.log_replicas(self.set.numbers().end, None);
+        let raw = &raw[self.set.numbers()];
         // If newer records exist in a single replica, this one is taken back, as in a directory.
         if let [only] = raw
             && only.list(job).is_ok_and(|there| there.last().is_some_and(|last| *last > register))
@@ -225,19 +227,19 @@ impl SeenReplica {
         }
         let holds = |number: usize, medium: &Arc<dyn LogMedium>| {
             medium.get(job, register).is_ok_and(|there| there.is_some_and(|there| there == record))
-                && !places.late.lock().contains(&(number, job.clone(), register))
+                && !replicas.late.lock().contains(&(number, job.clone(), register))
         };
-        let holding = self.set.places().zip(raw).filter(|(number, medium)| holds(*number, medium));
+        let holding = self.set.numbers().zip(raw).filter(|(number, medium)| holds(*number, medium));
         if holding.count() <= self.set.count / 2 {
             return;
         }
-        let author = places.author(record);
+        let author = replicas.author(record);
         if let Some((program, pending)) = author {
             let log: Arc<dyn ManifestLog> = match raw {
                 [only] => Arc::new(RecordLog::over(only.clone())),
                 several => {
                     let log = ReplicatedLog::new(several.to_vec(), Asking::InTurn);
-                    Arc::new(RecordLog::over(log.expect("an odd number of places")))
+                    Arc::new(RecordLog::over(log.expect("an odd number of replicas")))
                 }
             };
             self.world.oracle.appended_by(program, pending, job, record, &*log);
@@ -304,13 +306,13 @@ impl LogSeal for SeenReplica {
             || "look for a seal".to_owned(),
             || match self.is_dead() {
                 true => Err(killed()),
-                false => Ok(self.world.places.sealed.lock().get(&self.number).cloned()),
+                false => Ok(self.world.replicas.sealed.lock().get(&self.number).cloned()),
             },
         )
     }
 
     fn seal(&self, successor: &[u8]) -> Result<()> {
-        if self.world.places.sealed.lock().contains_key(&self.number) {
+        if self.world.replicas.sealed.lock().contains_key(&self.number) {
             return Ok(());
         }
         self.step(
@@ -318,7 +320,7 @@ impl LogSeal for SeenReplica {
             || match self.is_dead() {
                 true => Err(killed()),
                 false => {
-                    let mut sealed = self.world.places.sealed.lock();
+                    let mut sealed = self.world.replicas.sealed.lock();
                     let there = sealed.entry(self.number).or_insert_with(|| successor.to_vec());
                     if there != successor {
                         self.world.oracle.violate("a log has two successors".to_owned());

@@ -1,7 +1,7 @@
 //! The operator's work after the end of all programs: replaces lost targets, scrubs, and repairs.
 //! Then the pool must match its table, and survive what it promises.
 
-use crate::blows::place_of;
+use crate::blows::disk_of;
 use crate::disks::some_of;
 use crate::whole::checkpoints;
 use crate::world::PoolWorld;
@@ -20,17 +20,17 @@ const QUIET_GCS_MAX: u32 = 3;
 const SETS: u64 = 4;
 
 /// Replaces targets whose locations lost their marker, and ends what prevents that.
-pub(crate) fn replace_lost(pool: &Pool, place: &PoolWorld) -> Result<(), String> {
-    if !place.space.operated {
+pub(crate) fn replace_lost(pool: &Pool, pool_world: &PoolWorld) -> Result<(), String> {
+    if !pool_world.space.operated {
         return Ok(());
     }
-    let mut free = place.space.used()..place.space.targets_max();
-    for row in place.rows() {
-        let (Some(on), Some(id)) = (place_of(&row), row.id) else { continue };
-        if place.markers.lock().get(&on) == Some(&id) {
+    let mut free = pool_world.space.used()..pool_world.space.targets_max();
+    for row in pool_world.rows() {
+        let (Some(on), Some(id)) = (disk_of(&row), row.id) else { continue };
+        if pool_world.markers.lock().get(&on) == Some(&id) {
             continue;
         }
-        let new = free.next().ok_or("there is no free place left for a lost target")?;
+        let new = free.next().ok_or("there is no free pool_world left for a lost target")?;
         let replaced = pool.replace_target(id, &new.to_string(), true, None, &Uses);
         match replaced {
             // A killed save may have left shards on another lost target, which is replaced next.
@@ -38,7 +38,7 @@ pub(crate) fn replace_lost(pool: &Pool, place: &PoolWorld) -> Result<(), String>
                 return Err(format!("target {id}, which is lost, is not replaced: {error}"));
             }
             Err(_) => {}
-            Ok(_) => place.dice.came_about("replace what is lost"),
+            Ok(_) => pool_world.dice.came_about("replace what is lost"),
         }
     }
     Ok(())
@@ -46,14 +46,15 @@ pub(crate) fn replace_lost(pool: &Pool, place: &PoolWorld) -> Result<(), String>
 
 /// Repairs, which must empty the leaving fast targets: also of packs that no checkpoint names, as
 /// no gc has run yet. A slow target may have to wait for a scrub.
-pub(crate) fn empty_what_leaves(pool: &Pool, place: &PoolWorld) -> Result<(), String> {
-    if !place.space.operated {
+pub(crate) fn empty_what_leaves(pool: &Pool, pool_world: &PoolWorld) -> Result<(), String> {
+    if !pool_world.space.operated {
         return Ok(());
     }
-    let report = commanded(pool, place, || repair(pool, RepairOptions::default()));
+    let report = commanded(pool, pool_world, || repair(pool, RepairOptions::default()));
     let report = report.map_err(|error| format!("a quiet repair before the gcs: {error}"))?;
-    let is_fast =
-        |id: &u32| place.rows().iter().any(|row| row.id == Some(*id) && row.tier == Tier::Fast);
+    let is_fast = |id: &u32| {
+        pool_world.rows().iter().any(|row| row.id == Some(*id) && row.tier == Tier::Fast)
+    };
     match report.left.keys().any(is_fast) {
         false => Ok(()),
         true => Err(format!("a quiet repair leaves shards where none are to be: {report:?}")),
@@ -61,15 +62,15 @@ pub(crate) fn empty_what_leaves(pool: &Pool, place: &PoolWorld) -> Result<(), St
 }
 
 /// Scrubs and repairs until no work is left, and then checks the pool.
-pub(crate) fn settle(pool: &Pool, place: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
+pub(crate) fn settle(pool: &Pool, pool_world: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
     let scrubs_first = rng.below(2) == 0;
     let mut rounds = 0;
     loop {
         let mut is_quiet = true;
         if scrubs_first || rounds > 0 {
-            is_quiet &= scrubbed(pool, place)?;
+            is_quiet &= scrubbed(pool, pool_world)?;
         }
-        let report = commanded(pool, place, || repair(pool, RepairOptions::default()));
+        let report = commanded(pool, pool_world, || repair(pool, RepairOptions::default()));
         let report = report.map_err(|error| format!("a quiet repair: {error}"))?;
         let is_idle = report.shards + report.moved + report.surplus == 0;
         is_quiet &= report.is_whole() && is_idle && report.removed.is_empty();
@@ -81,9 +82,9 @@ pub(crate) fn settle(pool: &Pool, place: &PoolWorld, rng: &SeededRng) -> Result<
             return Err(format!("{rounds} scrubs and repairs leave something to do: {report:?}"));
         }
     }
-    laid_out(pool, place)?;
-    checkpoints(pool, place, true)?;
-    survives(place, rng)
+    laid_out(pool, pool_world)?;
+    checkpoints(pool, pool_world, true)?;
+    survives(pool_world, rng)
 }
 
 /// Runs a command, and follows the advice of its message. A killed program may have written a
@@ -91,10 +92,10 @@ pub(crate) fn settle(pool: &Pool, place: &PoolWorld, rng: &SeededRng) -> Result<
 /// operator ends.
 fn commanded<T>(
     pool: &Pool,
-    place: &PoolWorld,
+    pool_world: &PoolWorld,
     command: impl Fn() -> Result<T, Error>,
 ) -> Result<T, Error> {
-    let may_be_claimed = place.dice.has_failed() || place.dice.has_killed();
+    let may_be_claimed = pool_world.dice.has_failed() || pool_world.dice.has_killed();
     match command() {
         Err(error) if error.kind() == ErrorKind::Retry && may_be_claimed => {
             pool.release_targets()?;
@@ -105,7 +106,7 @@ fn commanded<T>(
 }
 
 /// Whether a scrub finds nothing. It must repair what it finds.
-fn scrubbed(pool: &Pool, place: &PoolWorld) -> Result<bool, String> {
+fn scrubbed(pool: &Pool, pool_world: &PoolWorld) -> Result<bool, String> {
     let options = ScrubOptions { sample: Sample::ALL, bytes_per_s: None, dry_run: false };
     let command = || {
         let report = scrub(pool, &options)?;
@@ -114,11 +115,11 @@ fn scrubbed(pool: &Pool, place: &PoolWorld) -> Result<bool, String> {
             None => Ok(report),
         }
     };
-    let report = commanded(pool, place, command);
+    let report = commanded(pool, pool_world, command);
     let mut report = report.map_err(|error| format!("a quiet scrub: {error}"))?;
     // The whole data of packs with damaged headers is in other packs now, and a gc deletes the old
     // ones.
-    if place.oracle.has_scratches() && !report.damaged.is_empty() {
+    if pool_world.oracle.has_scratches() && !report.damaged.is_empty() {
         report.damaged.clear();
         collect_all(pool)?;
         report.heal.condemned.clear();
@@ -136,9 +137,9 @@ fn is_mended(report: &ScrubReport) -> Result<(), String> {
 }
 
 /// Checks that each shard of a pack is on one target, and that these fail independently.
-fn laid_out(pool: &Pool, place: &PoolWorld) -> Result<(), String> {
-    let rows = match place.space.has_table() {
-        true => place.rows(),
+fn laid_out(pool: &Pool, pool_world: &PoolWorld) -> Result<(), String> {
+    let rows = match pool_world.space.has_table() {
+        true => pool_world.rows(),
         false => Vec::new(),
     };
     for row in &rows {
@@ -147,14 +148,14 @@ fn laid_out(pool: &Pool, place: &PoolWorld) -> Result<(), String> {
             return Err(format!("a row is left behind: {row:?}"));
         }
     }
-    let place_row = |on: usize| rows.iter().find(|row| place_of(row) == Some(on));
+    let place_row = |on: usize| rows.iter().find(|row| disk_of(row) == Some(on));
     let named = named_packs(pool).map_err(|error| error.to_string())?;
     let named = named.packs;
     let mut fast: BTreeMap<PackId, BTreeMap<u8, Vec<(usize, String)>>> = BTreeMap::new();
     let mut on_slow: BTreeMap<PackId, BTreeSet<u8>> = BTreeMap::new();
-    for (on, shard, _) in place.world.stored() {
-        let domain = match (place.space.has_table(), place_row(on)) {
-            (false, _) => format!("place {on}"),
+    for (on, shard, _) in pool_world.world.stored() {
+        let domain = match (pool_world.space.has_table(), place_row(on)) {
+            (false, _) => format!("disk {on}"),
             // The target is no longer part of the pool.
             (true, None) => continue,
             (true, Some(row)) if row.tier == Tier::Slow => {
@@ -165,20 +166,20 @@ fn laid_out(pool: &Pool, place: &PoolWorld) -> Result<(), String> {
                 if row.state != TargetState::Active {
                     return Err(format!("{shard} is still on {row:?}"));
                 }
-                row.host.clone().unwrap_or(format!("place {on}"))
+                row.host.clone().unwrap_or(format!("disk {on}"))
             }
         };
         let shards = fast.entry(shard.pack).or_default();
         shards.entry(shard.shard).or_default().push((on, domain));
     }
-    let geometry = place.space.redundancy.geometry(64 << 10);
+    let geometry = pool_world.space.redundancy.geometry(64 << 10);
     let count = geometry.k + geometry.m;
     for pack in named {
         let none = BTreeMap::new();
         let shards = fast.get(&pack).unwrap_or(&none);
         // The pack may be trimmed. The slow tier has enough of its shards to read it.
         let slow = on_slow.get(&pack).map_or(0, BTreeSet::len);
-        if shards.is_empty() && place.space.keeps > 0 && slow >= usize::from(geometry.k) {
+        if shards.is_empty() && pool_world.space.keeps > 0 && slow >= usize::from(geometry.k) {
             continue;
         }
         let mut domains: Vec<&String> = Vec::new();
@@ -198,20 +199,20 @@ fn laid_out(pool: &Pool, place: &PoolWorld) -> Result<(), String> {
 }
 
 /// Checks that any set of targets may be lost, as many as the pool's rule says.
-fn survives(place: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
-    let (domains, count) = (place.domains(), place.space.survives());
+fn survives(pool_world: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
+    let (domains, count) = (pool_world.domains(), pool_world.space.survives());
     if count == 0 {
         return Ok(());
     }
     for _ in 0..SETS {
         let mut lost = some_of(&domains, count, rng);
         // No data is on the slow tier only, so the fast one must suffice.
-        if place.space.keeps == 0 {
-            lost.extend(place.slow_targets());
+        if pool_world.space.keeps == 0 {
+            lost.extend(pool_world.slow_targets());
         }
-        for job in place.oracle.jobs() {
-            for (epoch, _) in place.oracle.must_be(&job) {
-                place.restored_without(&lost, &job, epoch, rng).map_err(|what| {
+        for job in pool_world.oracle.jobs() {
+            for (epoch, _) in pool_world.oracle.must_be(&job) {
+                pool_world.restored_without(&lost, &job, epoch, rng).map_err(|what| {
                     format!("{count} targets may be lost of a pool that is whole, and {lost:?} were: {what}")
                 })?;
             }

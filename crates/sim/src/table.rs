@@ -1,7 +1,7 @@
 //! The locations of the targets of a [`PoolWorld`]. The table itself is the pool's own, in the
 //! schedule's log.
 
-use crate::blows::place_of;
+use crate::blows::disk_of;
 use crate::space::Space;
 use outlive_backend::Target;
 use outlive_pool::{
@@ -21,9 +21,9 @@ pub(crate) type WrittenDown = Arc<Mutex<BTreeSet<u32>>>;
 
 /// Returns the table of a new pool.
 fn first(space: &Space) -> Rows {
-    let row = |place: usize| {
-        let id = Some(place as u32 + 1);
-        TargetConfig { id, volatile: space.volatile, ..TargetConfig::at(place.to_string()) }
+    let row = |disk: usize| {
+        let id = Some(disk as u32 + 1);
+        TargetConfig { id, volatile: space.volatile, ..TargetConfig::at(disk.to_string()) }
     };
     let mut targets: Vec<TargetConfig> = (0..space.targets).map(row).collect();
     if space.slow {
@@ -35,8 +35,8 @@ fn first(space: &Space) -> Rows {
 
 /// Returns the markers of a new pool.
 pub(crate) fn markers_of(space: &Space) -> Markers {
-    let place = |row: &TargetConfig| Some((place_of(row)?, row.id?));
-    Arc::new(Mutex::new(first(space).targets.iter().filter_map(place).collect()))
+    let disk = |row: &TargetConfig| Some((disk_of(row)?, row.id?));
+    Arc::new(Mutex::new(first(space).targets.iter().filter_map(disk).collect()))
 }
 
 /// The locations as one program sees them.
@@ -59,8 +59,8 @@ impl SimLocations {
     }
 
     fn target(&self, row: &TargetConfig) -> Result<(usize, Arc<dyn Target>)> {
-        let place = place_of(row).and_then(|place| Some((place, self.targets.get(place)?.clone())));
-        place.ok_or_else(|| Error::invalid(format!("there is no place {}", row.location)))
+        let disk = disk_of(row).and_then(|disk| Some((disk, self.targets.get(disk)?.clone())));
+        disk.ok_or_else(|| Error::invalid(format!("there is no disk {}", row.location)))
     }
 }
 
@@ -87,23 +87,25 @@ impl TargetLocations for SimLocations {
     }
 
     fn open(&self, row: &TargetConfig, _: bool) -> Result<OpenTarget> {
-        let (place, target) = self.target(row)?;
+        let (disk, target) = self.target(row)?;
         let (markers, id, pauses) = (self.markers.clone(), row.id, self.pauses && row.volatile);
         let still_there: Box<StillThere> = Box::new(move || {
             if pauses {
                 pause("look at the marker of a target in memory");
             }
-            match markers.lock().get(&place) {
+            match markers.lock().get(&disk) {
                 there if there.copied() == id => Ok(()),
-                there => Err(Error::damaged(format!("there is {there:?} in the place of {id:?}"))),
+                there => {
+                    Err(Error::damaged(format!("there is {there:?} in the location of {id:?}")))
+                }
             }
         });
         Ok((target, Some(still_there)))
     }
 
     fn find(&self, row: &TargetConfig) -> Result<FoundTarget> {
-        let (place, target) = self.target(row)?;
-        let marker = self.markers.lock().get(&place).copied();
+        let (disk, target) = self.target(row)?;
+        let marker = self.markers.lock().get(&disk).copied();
         Ok(match marker {
             None => FoundTarget::Free,
             Some(id) => FoundTarget::Own { id, holds_shards: !target.list()?.is_empty() },
@@ -127,13 +129,13 @@ impl TargetLocations for SimLocations {
     fn is_wiped(&self, row: &TargetConfig) -> Result<bool> {
         self.pause("look whether a target in memory is lost");
         let markers = self.markers.lock();
-        Ok(place_of(row).is_some_and(|place| row.volatile && !markers.contains_key(&place)))
+        Ok(disk_of(row).is_some_and(|disk| row.volatile && !markers.contains_key(&disk)))
     }
 
     fn mark(&self, row: &TargetConfig) -> Result<()> {
         self.pause("mark a target");
-        if let (Some(place), Some(id)) = (place_of(row), row.id) {
-            self.markers.lock().insert(place, id);
+        if let (Some(disk), Some(id)) = (disk_of(row), row.id) {
+            self.markers.lock().insert(disk, id);
         }
         Ok(())
     }
@@ -144,7 +146,7 @@ pub(crate) fn is_settled(record: &[u8], markers: &Markers) -> bool {
     let Ok(rows) = Rows::parse(record) else { return false };
     let markers = markers.lock();
     let is_there = |row: &TargetConfig| {
-        let is_marked = place_of(row).is_none_or(|place| markers.get(&place) == row.id.as_ref());
+        let is_marked = disk_of(row).is_none_or(|disk| markers.get(&disk) == row.id.as_ref());
         !row.unsettled && (!row.volatile || is_marked || row.state != TargetState::Active)
     };
     rows.targets.iter().all(is_there)

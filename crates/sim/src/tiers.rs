@@ -1,7 +1,7 @@
 //! Programs about a slow target: they copy to it, and check that safe checkpoints stay safe.
 
 use crate::actor::{Actor, Done};
-use crate::blows::place_of;
+use crate::blows::disk_of;
 use crate::one_step::in_one_step;
 use crate::whole::whole_ranks;
 use crate::world::PoolWorld;
@@ -49,20 +49,20 @@ impl Actor {
             if self.is_over() {
                 return Ok(());
             }
-            let (place, seed) = (&self.place, self.rng.next_u64());
+            let (pool_world, seed) = (&self.pool_world, self.rng.next_u64());
             // Data that is damaged on the slow tier is safe again after its repair.
-            if place.space.operated || self.oracle.is_hit() {
+            if pool_world.space.operated || self.oracle.is_hit() {
                 safe.clear();
             }
-            if self.oracle.has_bruises() && !in_one_step(|| place.slow_is_whole()) {
+            if self.oracle.has_bruises() && !in_one_step(|| pool_world.slow_is_whole()) {
                 continue;
             }
-            safe.extend(in_one_step(|| place.safe_on_slow(seed)));
+            safe.extend(in_one_step(|| pool_world.safe_on_slow(seed)));
             if !safe.is_empty() {
                 self.dice.achieved("safe on the slow tier");
             }
             safe.retain(|(job, epoch)| !self.is_doomed(job, *epoch));
-            if let Err(what) = in_one_step(|| place.slow_alone(&safe, seed)) {
+            if let Err(what) = in_one_step(|| pool_world.slow_alone(&safe, seed)) {
                 return Err(self.violate(what));
             }
         }
@@ -73,7 +73,7 @@ impl Actor {
     /// last one.
     fn without_slow(&self) -> Vec<ErrorKind> {
         let mut also = self.busy().to_vec();
-        if self.place.space.operated {
+        if self.pool_world.space.operated {
             also.extend([ErrorKind::Invalid, ErrorKind::Retry]);
         }
         also
@@ -90,18 +90,18 @@ impl Actor {
         for _ in 0..rounds {
             self.let_time_pass(120);
             pause("lose the memory of the host");
-            let (place, seed) = (&self.place, self.rng.next_u64());
-            let is_away = place.world.crashed();
+            let (pool_world, seed) = (&self.pool_world, self.rng.next_u64());
+            let is_away = pool_world.world.crashed();
             // The slow tier may lose its power at the same time.
-            let safe = || place.world.as_after_a_cut(|| place.safe_on_slow(seed));
+            let safe = || pool_world.world.as_after_a_cut(|| pool_world.safe_on_slow(seed));
             let safe = in_one_step(safe);
             self.dice.turns().remark(|| format!("memory is lost; safe are {safe:?}"));
             self.dice.fail();
-            place.oracle.wiped(&safe);
-            for target in 0..place.space.targets {
-                place.world.lose_target(target);
+            pool_world.oracle.wiped(&safe);
+            for target in 0..pool_world.space.targets {
+                pool_world.world.lose_target(target);
             }
-            place.markers.lock().retain(|there, _| *there >= place.space.targets);
+            pool_world.markers.lock().retain(|there, _| *there >= pool_world.space.targets);
             if !is_away {
                 self.dice.achieved("lose the memory of the host");
             }
@@ -115,8 +115,8 @@ impl PoolWorld {
     fn slow_is_whole(&self) -> bool {
         let good = self.good_targets();
         let rows = self.rows().into_iter().filter(|row| row.tier == Tier::Slow);
-        let mut places = rows.filter_map(|row| place_of(&row));
-        places.all(|place| good.contains_key(&place)) && self.is_clean(Tier::Slow)
+        let mut disks = rows.filter_map(|row| disk_of(&row));
+        disks.all(|disk| good.contains_key(&disk)) && self.is_clean(Tier::Slow)
     }
 
     /// Returns the checkpoints that are safe on the slow target. None if that is unknown, or if no
@@ -144,7 +144,7 @@ impl PoolWorld {
             false => BTreeSet::from([self.space.targets]),
             true => {
                 let rows = self.rows().into_iter().filter(|row| row.tier == Tier::Slow);
-                rows.filter_map(|row| place_of(&row)).collect()
+                rows.filter_map(|row| disk_of(&row)).collect()
             }
         };
         let fast = (0..self.space.targets_max()).filter(|number| !slow.contains(number));

@@ -9,8 +9,12 @@ use outlive_types::{Epoch, Error, ErrorKind, Rank};
 
 /// Checks that all checkpoints of a pool are there and whole, and no others. Once it `is_settled`,
 /// nothing excuses a finding of a verification.
-pub(crate) fn checkpoints(pool: &Pool, place: &PoolWorld, is_settled: bool) -> Result<(), String> {
-    for name in place.oracle.jobs() {
+pub(crate) fn checkpoints(
+    pool: &Pool,
+    pool_world: &PoolWorld,
+    is_settled: bool,
+) -> Result<(), String> {
+    for name in pool_world.oracle.jobs() {
         let job = Job::open(pool, name.as_str(), JobOptions::default());
         let job = job.map_err(|error| error.to_string())?;
         let there: Vec<Epoch> = match job.epochs() {
@@ -18,17 +22,17 @@ pub(crate) fn checkpoints(pool: &Pool, place: &PoolWorld, is_settled: bool) -> R
             Err(error) => return Err(format!("the log of {name} cannot be read: {error}")),
         };
         // Asked later, since a program that reads a record of only some replicas completes it.
-        let committed = place.oracle.committed(&name);
+        let committed = pool_world.oracle.committed(&name);
         for epoch in &there {
             let Some(committed) = committed.get(epoch) else {
                 return Err(format!("epoch {epoch} of {name} was never committed"));
             };
-            whole(&job, *epoch, committed, place.oracle.is_damaged() || committed.frail)?;
+            whole(&job, *epoch, committed, pool_world.oracle.is_damaged() || committed.frail)?;
         }
-        if place.oracle.is_damaged() {
+        if pool_world.oracle.is_damaged() {
             continue;
         }
-        let mut must_be = place.oracle.must_be(&name).into_iter();
+        let mut must_be = pool_world.oracle.must_be(&name).into_iter();
         if let Some((epoch, lost)) = must_be.find(|(epoch, _)| !there.contains(epoch)) {
             return Err(format!("epoch {epoch} of {name} is lost: {lost:?}; there are {there:?}"));
         }
@@ -36,7 +40,7 @@ pub(crate) fn checkpoints(pool: &Pool, place: &PoolWorld, is_settled: bool) -> R
             continue;
         }
         let report = job.verify(None).map_err(|error| format!("verify: {error}"))?;
-        let is_excused = place.oracle.has_bruises() && !is_settled;
+        let is_excused = pool_world.oracle.has_bruises() && !is_settled;
         let counts = |finding: &&Finding| finding.epoch.is_some() || !is_excused;
         if let Some(finding) = report.findings.iter().find(counts) {
             return Err(format!("verify finds in {name}: {finding:?}"));

@@ -55,7 +55,7 @@ pub struct PoolWorld {
     /// The leases of its log.
     pub(crate) leases: Leases,
     /// The state of its log's replicas, if it has several.
-    pub(crate) places: Arc<ReplicasOracle>,
+    pub(crate) replicas: Arc<ReplicasOracle>,
     /// The harm done to single targets.
     pub(crate) harm: Arc<Harm>,
     kind: LogKind,
@@ -79,7 +79,7 @@ impl PoolWorld {
         let (unreadable, dice) = (Arc::default(), dice.clone());
         let space = space.clone();
         let markers = markers_of(&space);
-        let (written_down, leases, places, harm) = Default::default();
+        let (written_down, leases, replicas, harm) = Default::default();
         PoolWorld {
             name,
             world,
@@ -90,7 +90,7 @@ impl PoolWorld {
             directory,
             unreadable,
             leases,
-            places,
+            replicas,
             harm,
             kind,
             dice,
@@ -145,7 +145,7 @@ pub(crate) struct Me {
     pub number: usize,
     /// Name of its thread, which is held up with the threads that it has started.
     pub who: String,
-    pub place: PoolWorld,
+    pub pool_world: PoolWorld,
     pub process: FaultProcess,
     /// Whether one of its own operations has failed.
     pub has_failed: AtomicBool,
@@ -153,7 +153,7 @@ pub(crate) struct Me {
 
 impl fmt::Debug for Me {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "program {} at {}", self.who, self.place.name)
+        write!(f, "program {} at {}", self.who, self.pool_world.name)
     }
 }
 
@@ -173,26 +173,26 @@ impl Me {
 
     /// Whether the log is in a directory, which does not notice kills.
     pub fn writes_files(&self) -> bool {
-        self.place.is_directory()
+        self.pool_world.is_directory()
     }
 
     /// Counts down one step to the kill of the program; returns true if it is dead.
     pub fn dies(&self) -> bool {
-        self.process.step() || self.place.world.crashed()
+        self.process.step() || self.pool_world.world.crashed()
     }
 
     pub fn is_dead(&self) -> bool {
-        self.process.is_killed() || self.place.world.crashed()
+        self.process.is_killed() || self.pool_world.world.crashed()
     }
 
     /// Notes that an operation of this program fails.
     pub fn fail(&self) {
         self.has_failed.store(true, Ordering::Relaxed);
-        self.place.dice.fail();
+        self.pool_world.dice.fail();
     }
 
     fn try_luck<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        let (dice, world) = (&self.place.dice, &self.place.world);
+        let (dice, world) = (&self.pool_world.dice, &self.pool_world.world);
         let chances = dice.chances();
         if self.is_dead() {
             return work();
@@ -212,7 +212,7 @@ impl Me {
         if dice.has(chances.power_cut) {
             tell("the power is cut");
             dice.kill();
-            self.place.oracle.power_is_cut();
+            self.pool_world.oracle.power_is_cut();
             world.cut_now(CutMode::ALL[dice.rng.below(3) as usize]);
         }
         if dice.has(chances.error) {
@@ -244,12 +244,12 @@ impl Me {
     /// Makes a record unreadable forever for a program.
     pub fn hide(&self, program: usize, job: &JobName, number: u64) {
         self.fail();
-        self.place.unreadable.lock().insert((program, job.clone(), number));
+        self.pool_world.unreadable.lock().insert((program, job.clone(), number));
     }
 
     /// Whether this program can read a record.
     pub fn sees(&self, job: &JobName, number: u64) -> bool {
-        !self.place.unreadable.lock().contains(&(self.number, job.clone(), number))
+        !self.pool_world.unreadable.lock().contains(&(self.number, job.clone(), number))
     }
 
     /// Notes a record of a directory when it gets its number. One that comes too late, after newer
@@ -262,9 +262,9 @@ impl Me {
         noted: Arc<AtomicBool>,
     ) -> impl FnOnce() + 'static {
         move || {
-            let log = self.place.log();
+            let log = self.pool_world.log();
             if !is_mail(&job) && log.latest(&job).is_ok_and(|latest| latest == number) {
-                self.place.oracle.appended(self.number, &job, &record, &*log);
+                self.pool_world.oracle.appended(self.number, &job, &record, &*log);
             }
             noted.store(true, Ordering::Relaxed);
         }

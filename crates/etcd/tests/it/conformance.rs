@@ -6,9 +6,9 @@ use outlive_backend::conformance::{check_log, check_medium};
 use outlive_backend::{Backend, RetryMedium, RetryPolicy, SmallFiles};
 use outlive_etcd::EtcdMedium;
 use outlive_log::{LogLocks, LogRecords, Put, RecordLog};
+use outlive_testkit::{Fault, Proxy};
 use std::sync::Arc;
 use std::thread;
-use support::proxy::{Fault, Proxy};
 use support::{Cluster, encode, job, post, until, url_at, url_with};
 
 #[test]

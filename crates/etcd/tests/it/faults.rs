@@ -5,12 +5,12 @@ use outlive_backend::{Backend, SmallFiles};
 
 use outlive_etcd::EtcdUrl;
 use outlive_log::{Append, LogRecords, ManifestLog, Previous, Put, RecordLog};
+use outlive_testkit::{Fault, Proxy};
 use outlive_types::{ErrorKind, Result};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::thread;
 use std::time::{Duration, Instant};
-use support::proxy::{Fault, Proxy};
 use support::{Cluster, job, url_at};
 
 fn is_put(_: &str, target: &str) -> bool {

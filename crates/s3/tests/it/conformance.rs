@@ -7,8 +7,8 @@ use outlive_backend::conformance::{check_log, check_medium, check_target};
 use outlive_backend::{RetryMedium, RetryPolicy, RetryTarget};
 use outlive_log::RecordLog;
 use outlive_s3::S3Medium;
+use outlive_testkit::{Fault, Proxy};
 use std::sync::Arc;
-use support::proxy::{Fault, Proxy};
 use support::{Server, url_at};
 
 #[test]

@@ -7,12 +7,12 @@ use outlive_backend::{RetryPolicy, RetryTarget, Target};
 use outlive_io::AlignedBuf;
 use outlive_log::{Append, LogRecords, ManifestLog};
 use outlive_log::{Previous, RecordLog};
+use outlive_testkit::{Fault, Proxy};
 use outlive_types::{ErrorKind, JobName, Result};
 use std::net::TcpListener;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use support::proxy::{Fault, Proxy};
 use support::{
     BUCKET, PAGE, SECRET, Server, content, get, name, named_url, put, until, url_at, write_all,
 };

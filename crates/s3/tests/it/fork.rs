@@ -1,38 +1,13 @@
 //! A forked child has its own threads and connections, and does not touch its parent's.
-#![allow(unsafe_code)]
 
 use crate::support;
 
 use outlive_backend::Target;
-use outlive_types::{ErrorKind, Result};
+use outlive_testkit::succeeds_in_a_child;
+use outlive_types::ErrorKind;
 use support::{PAGE, Server, buffer_of, content, get, name, put, write_all};
 
 const PART: usize = 8 << 20;
-
-/// Returns whether `work` succeeds in a forked child.
-fn succeeds_in_a_child(work: impl FnOnce() -> Result<()>) -> bool {
-    // SAFETY: the child does `work` and calls `_exit`, so none of Rust's exit code runs in it.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        // SAFETY: `alarm` has no requirements; it kills a child that would wait forever.
-        unsafe { libc::alarm(60) };
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
-        let status = match outcome {
-            Ok(Ok(())) => 0,
-            Ok(Err(error)) => {
-                eprintln!("in the child: {error}");
-                1
-            }
-            Err(_) => 2,
-        };
-        // SAFETY: `_exit` has no requirements; it ends the process.
-        unsafe { libc::_exit(status) };
-    }
-    let mut status = -1;
-    // SAFETY: `status` may be written.
-    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-    libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
-}
 
 #[test]
 fn parent_and_child_use_one_target() {

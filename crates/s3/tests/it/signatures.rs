@@ -5,10 +5,10 @@ use crate::support;
 use outlive_backend::Target;
 use outlive_backend::conformance::check_target;
 use outlive_s3::S3Url;
+use outlive_testkit::{Fault, Proxy};
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use support::proxy::{Fault, Proxy};
 use support::{ACCESS, BUCKET, SECRET, Server, content, get, name, put};
 use tempfile::TempDir;
 

@@ -7,12 +7,12 @@ use outlive_backend::{ShardWriter, SmallFiles, Target, WriteTicket};
 use outlive_io::{AlignedBuf, StagingPool};
 use outlive_log::{LogRecords, Put};
 use outlive_s3::S3Target;
+use outlive_testkit::{Fault, Proxy};
 use outlive_types::{ErrorKind, JobName, Result, Rng, SeededRng};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use support::proxy::{Fault, Proxy};
 use support::{
     BUCKET, PAGE, SECRET, Server, buffer_of, content, get, name, named_url, put, until, url_at,
     write_all,

@@ -1,8 +1,7 @@
 //! Shared parts of the tests: clusters, and a proxy before them that imitates network faults.
 #![allow(dead_code)] // each test needs a part of it
 
-pub mod proxy;
-mod server;
+pub mod server;
 
 #[allow(unused_imports)]
 pub use server::{Cluster, Tls};

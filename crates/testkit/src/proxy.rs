@@ -85,6 +85,7 @@ impl Proxy {
         self.held.changed.notify_all();
     }
 
+    /// Returns the address that clients connect to.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -138,7 +139,9 @@ fn pass_on(
         _ => {}
     }
     let mut server = TcpStream::connect(to)?;
-    server.write_all(&request)?;
+    // So the end of the connection marks the end of the reply.
+    let (line, rest) = request.split_at(head.find("\r\n").map_or(0, |end| end + 2));
+    server.write_all(&[line, b"Connection: close\r\n", rest].concat())?;
     match fault {
         Fault::LoseReply => io::copy(&mut server, &mut io::sink()),
         Fault::CutReply(bytes) => io::copy(&mut server.take(bytes as u64), &mut client),
