@@ -32,7 +32,15 @@ module outlive
         integer(c_int) :: last_failure
     end type
 
-    ! Handles of a pool, of a job, and of a save that is under way or over.
+    ! The fate of one checkpoint: `status` is outlive_ok if it is committed. Otherwise its save
+    ! failed, for a reason of this kind. See outlive_event in outlive.h.
+    type, bind(c), public :: outlive_event
+        integer(c_int64_t) :: epoch
+        integer(c_int) :: status
+    end type
+
+    ! Handles of a pool, of a job, of a save that is under way or over, and of a subscription to the
+    ! events of a job.
     type, public :: outlive_pool
         private
         type(c_ptr) :: handle = c_null_ptr
@@ -45,12 +53,17 @@ module outlive
         private
         type(c_ptr) :: handle = c_null_ptr
     end type
+    type, public :: outlive_events
+        private
+        type(c_ptr) :: handle = c_null_ptr
+    end type
 
     public :: outlive_handle, outlive_adopt
     public :: outlive_error_text, outlive_open, outlive_close, outlive_job_open, outlive_job_close
     public :: outlive_job_wait, outlive_job_take_over, outlive_due, outlive_clear, outlive_unprotect
     public :: outlive_protect, outlive_protect_sharded, outlive_protect_replicated
     public :: outlive_save, outlive_save_some, outlive_wait, outlive_test, outlive_save_epoch
+    public :: outlive_events_open, outlive_events_next, outlive_events_close
     public :: outlive_save_free, outlive_next_label, outlive_next_pin, outlive_next_metric
     public :: outlive_restore, outlive_restore_some, outlive_newest, outlive_region_shape, outlive_prune
     public :: outlive_job_keep, outlive_job_on_failure, outlive_job_health, outlive_job_leave
@@ -321,6 +334,30 @@ module outlive
             type(c_ptr), value :: job
             character(kind=c_char), intent(in) :: name(*)
             real(c_double), value :: number
+            integer(c_int) :: status
+        end function
+
+        function c_events_open(job, new_events) &
+                bind(c, name="outlive_events_open") result(status)
+            import
+            type(c_ptr), value :: job
+            type(c_ptr), intent(out) :: new_events
+            integer(c_int) :: status
+        end function
+
+        function c_events_next(events, timeout_s, event) &
+                bind(c, name="outlive_events_next") result(status)
+            import
+            type(c_ptr), value :: events
+            real(c_double), value :: timeout_s
+            type(outlive_event), intent(out) :: event
+            integer(c_int) :: status
+        end function
+
+        function c_events_close(events) &
+                bind(c, name="outlive_events_close") result(status)
+            import
+            type(c_ptr), value :: events
             integer(c_int) :: status
         end function
 
@@ -905,6 +942,34 @@ contains
         integer(c_int), intent(out) :: status
         status = c_save_free(saving%handle)
         saving%handle = c_null_ptr
+    end subroutine
+
+    ! Subscribes to the fate of each checkpoint of a job from now on. The subscription keeps every
+    ! event until it is taken. See outlive_events_open() in outlive.h.
+    subroutine outlive_events_open(job, events, status)
+        type(outlive_job), intent(in) :: job
+        type(outlive_events), intent(out) :: events
+        integer(c_int), intent(out) :: status
+        status = c_events_open(job%handle, events%handle)
+    end subroutine
+
+    ! Takes the next event, and waits for it for at most `timeout_s` seconds. The status is
+    ! outlive_retry if none came in time, and outlive_nothing if none will come. If `event%status`
+    ! is not outlive_ok, outlive_error_text() returns the reason.
+    subroutine outlive_events_next(events, timeout_s, event, status)
+        type(outlive_events), intent(in) :: events
+        real(real64), intent(in) :: timeout_s
+        type(outlive_event), intent(out) :: event
+        integer(c_int), intent(out) :: status
+        status = c_events_next(events%handle, timeout_s, event)
+    end subroutine
+
+    ! Ends a subscription, and drops the events that were not taken.
+    subroutine outlive_events_close(events, status)
+        type(outlive_events), intent(inout) :: events
+        integer(c_int), intent(out) :: status
+        status = c_events_close(events%handle)
+        events%handle = c_null_ptr
     end subroutine
 
     ! Gives the next checkpoint a label. The next save is due then.

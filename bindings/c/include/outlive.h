@@ -71,6 +71,9 @@
 // A checkpoint that a program inspects.
 typedef struct outlive_checkpoint outlive_checkpoint;
 
+// A subscription to the events of a job: the fate of each checkpoint, in the order of the saves.
+typedef struct outlive_events outlive_events;
+
 // An open job: a named series of checkpoints, and the memory that the program protects.
 typedef struct outlive_job outlive_job;
 
@@ -145,6 +148,15 @@ typedef struct outlive_figures {
     double total_s;
 } outlive_figures;
 
+// The fate of one checkpoint.
+typedef struct outlive_event {
+    // The epoch of the checkpoint. If the save failed, the next checkpoint may get the same epoch.
+    uint64_t epoch;
+    // OUTLIVE_OK: the checkpoint is committed, and survives a crash. Otherwise the save failed for
+    // a reason of this kind, and the checkpoint is not known to exist.
+    outlive_status status;
+} outlive_event;
+
 // A region of a checkpoint. The texts and lists belong to the checkpoint's handle, and stay valid
 // until it is closed.
 typedef struct outlive_region_info {
@@ -200,8 +212,9 @@ const char *outlive_status_name(outlive_status status);
 // Returns the version of the library, such as "0.1.0".
 const char *outlive_version(void);
 
-// Returns the text of the calling thread's last error; empty if no call of this thread has failed.
-// It stays valid until the next call of this thread that fails. Never NULL.
+// Returns the text of the calling thread's last error, or of the failed save in the last event that
+// it took; empty if there was none. It stays valid until the next error or failed save of this
+// thread. Never NULL.
 const char *outlive_error_message(void);
 
 // For bindings on top of this one, such as the Fortran module: makes `text` the calling thread's
@@ -430,6 +443,32 @@ outlive_status outlive_save_figures(struct outlive_saving *saving, struct outliv
 // Frees the handle of a save. A save under way goes on; if it fails, the job's next save or its
 // close returns the failure. NULL is allowed.
 outlive_status outlive_save_free(struct outlive_saving *saving);
+
+// Subscribes to the events of a job from now on. `*events` is the subscription, or NULL after an
+// error; close it with outlive_events_close().
+//
+// Each checkpoint that this process saves gives one event, whichever handle of the job saves it.
+// Every subscription gets every event once, in the order of the saves. In a group, each rank
+// subscribes for itself. A save that fails at once gives no event if the call returns its error.
+// After OUTLIVE_FENCED, subscribe again with the handle that goes on.
+//
+// A subscription keeps every event until outlive_events_next() takes it: a few dozen bytes, plus
+// the text of an error. So take the events, or close the subscription.
+outlive_status outlive_events_open(struct outlive_job *job, struct outlive_events **events);
+
+// Takes the next event, and waits for it for at most `timeout_s` seconds; INFINITY waits without
+// limit. If the event has another status than OUTLIVE_OK, outlive_error_message() returns the
+// reason. Several threads may call this for one subscription: each event goes to one of them.
+//
+// Returns OUTLIVE_RETRY if no event came in time. Returns OUTLIVE_NOTHING if none will come: the
+// job is closed and all its events are taken, or another thread has closed the subscription.
+outlive_status outlive_events_next(struct outlive_events *events,
+                                   double timeout_s,
+                                   struct outlive_event *event);
+
+// Ends a subscription, and drops the events that were not taken. Calls of outlive_events_next()
+// that wait in other threads return OUTLIVE_NOTHING. The job stays open. NULL is allowed.
+outlive_status outlive_events_close(struct outlive_events *events);
 
 // Begins a checkpoint of regions that outlive_region() names one by one; the protected regions do
 // not matter. outlive_end() saves it. `label` is a label for it, or NULL; see

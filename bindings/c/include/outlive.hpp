@@ -1,8 +1,8 @@
 // outlive for C++17: header only, on top of outlive.h, which describes each call in full. docs/c.md
 // has examples.
 //
-// Pools, jobs and saves close themselves. Errors are exceptions, one class for each thing that the
-// caller can do next.
+// Pools, jobs, saves and subscriptions close themselves. Errors are exceptions, one class for each
+// thing that the caller can do next.
 
 #ifndef OUTLIVE_HPP
 #define OUTLIVE_HPP
@@ -16,6 +16,7 @@
 #include <cstdio>
 #include <exception>
 #include <initializer_list>
+#include <limits>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -181,6 +182,55 @@ private:
     outlive_saving *saving_ = nullptr;
 };
 
+// The fate of one checkpoint: `status` is OUTLIVE_OK if it is committed. Otherwise its save failed,
+// and `message` is the reason: see outlive_event.
+struct Event {
+    std::uint64_t epoch;
+    outlive_status status;
+    std::string message;
+
+    bool is_committed() const noexcept { return status == OUTLIVE_OK; }
+};
+
+// A subscription to the events of a job, from Job::events(). It keeps every event until next()
+// takes it.
+class Events {
+public:
+    explicit Events(outlive_events *events) : events_(events) {}
+    Events(Events &&other) noexcept : events_(std::exchange(other.events_, nullptr)) {}
+    // Closes the subscription that it overwrites.
+    Events &operator=(Events &&other) noexcept {
+        Events taken(std::move(other));
+        std::swap(events_, taken.events_);
+        return *this;
+    }
+    ~Events() { outlive_events_close(events_); }
+
+    // Takes the next event; nothing once the job is closed and all its events are taken. Waits
+    // without limit.
+    std::optional<Event> next() {
+        return taken(std::numeric_limits<double>::infinity(), OUTLIVE_NOTHING);
+    }
+    // Waits for at most `timeout_s` seconds; nothing if no event came in time. Throws a NothingError
+    // once no event will come.
+    std::optional<Event> next(double timeout_s) { return taken(timeout_s, OUTLIVE_RETRY); }
+    // Ends the subscription. No other thread may use this object at the same time.
+    void close() { check(outlive_events_close(std::exchange(events_, nullptr))); }
+    outlive_events *get() const noexcept { return events_; }
+
+private:
+    std::optional<Event> taken(double timeout_s, outlive_status none) {
+        outlive_event event{};
+        const outlive_status status = outlive_events_next(events_, timeout_s, &event);
+        if (status == none) return std::nullopt;
+        check(status);
+        const bool is_committed = event.status == OUTLIVE_OK;
+        return Event{event.epoch, event.status, is_committed ? "" : outlive_error_message()};
+    }
+
+    outlive_events *events_;
+};
+
 // A region of a checkpoint.
 struct RegionInfo {
     std::string name;
@@ -317,6 +367,12 @@ public:
         return due != 0;
     }
     void wait() { check(outlive_job_wait(job_)); }
+    // Subscribes to the fate of each checkpoint from now on: see outlive_events_open().
+    Events events() {
+        outlive_events *events = nullptr;
+        check(outlive_events_open(job_, &events));
+        return Events(events);
+    }
     void take_over() { check(outlive_job_take_over(job_)); }
 
     void next_label(const std::string &label) { check(outlive_next_label(job_, label.c_str())); }

@@ -44,7 +44,7 @@ pub(crate) fn invalid(message: impl Into<String>) -> Failure {
 }
 
 thread_local! {
-    /// Message of the last call of this thread that failed.
+    /// Text of the last call of this thread that failed, or of the last failed save that it took.
     static MESSAGE: RefCell<CString> = RefCell::new(CString::default());
     /// Whether this thread is in a call, or in the log callback.
     static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
@@ -93,11 +93,12 @@ fn tell(failure: Failure) -> outlive_status {
         Failure::Error(error) => (status_of(error.kind()), error.message().to_owned()),
         Failure::Nothing(text) => (OUTLIVE_NOTHING, text),
     };
-    keep(&text);
+    keep_text(&text);
     status
 }
 
-fn keep(text: &str) {
+/// Makes a text the calling thread's last error.
+pub(crate) fn keep_text(text: &str) {
     let text = CString::new(text.replace('\0', "\\0")).unwrap_or_default();
     // If a signal handler interrupts this and fails too, it keeps the old text.
     let _ = MESSAGE.try_with(|message| message.try_borrow_mut().map(|mut kept| *kept = text));
@@ -108,8 +109,9 @@ fn text_of(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message").to_owned()
 }
 
-/// Returns the text of the calling thread's last error; empty if no call of this thread has failed.
-/// It stays valid until the next call of this thread that fails. Never NULL.
+/// Returns the text of the calling thread's last error, or of the failed save in the last event that
+/// it took; empty if there was none. It stays valid until the next error or failed save of this
+/// thread. Never NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlive_error_message() -> *const c_char {
     let text = MESSAGE.try_with(|message| message.try_borrow().map(|text| text.as_ptr()));
@@ -122,7 +124,7 @@ pub extern "C" fn outlive_error_message() -> *const c_char {
 pub unsafe extern "C" fn outlive_refuse(text: *const c_char) -> outlive_status {
     // SAFETY: the caller gives NULL or a text that ends with a zero.
     let text = (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) });
-    let keeping = || keep(&text.map(CStr::to_string_lossy).unwrap_or_default());
+    let keeping = || keep_text(&text.map(CStr::to_string_lossy).unwrap_or_default());
     if catch_unwind(AssertUnwindSafe(keeping)).is_err() {
         return OUTLIVE_BUG;
     }

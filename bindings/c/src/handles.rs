@@ -1,4 +1,4 @@
-//! Handles: the values that stand for a pool, a job, a save or a checkpoint in C.
+//! Handles: the values that stand for a pool, a job, a save, a checkpoint or a subscription in C.
 //!
 //! A handle is a number that looks like an address. It holds its kind, a counter and the process
 //! that made it, and no code dereferences it. So a closed handle, one that another thread closes

@@ -1,6 +1,7 @@
 //! A job, opened for Python.
 
 use crate::collect::{Collection, Rules};
+use crate::commits::CommitEvents;
 use crate::errors::{OrRaise, to_py};
 use crate::events::Events;
 use crate::group::GroupArguments;
@@ -101,6 +102,12 @@ impl Job {
         let told = py.detach(|| self.core.job().abort_collective(error));
         drop(inside);
         Err(to_py(py, &told))
+    }
+
+    /// Subscribes to the fate of each checkpoint from now on.
+    fn commit_events(&self, py: Python<'_>) -> PyResult<CommitEvents> {
+        self.core.check_process(py)?;
+        Ok(CommitEvents::new(self.core.client.events(), &self.core.events))
     }
 
     /// True if there are events to take.

@@ -5,6 +5,7 @@
 
 mod buffer;
 mod collect;
+mod commits;
 mod dlpack;
 mod end;
 mod errors;
@@ -106,6 +107,8 @@ mod _core {
 
     #[pymodule_export]
     use crate::collect::{Collection, Rules};
+    #[pymodule_export]
+    use crate::commits::CommitEvents;
     #[pymodule_export]
     use crate::dlpack::{Lent, borrow};
     #[pymodule_export]

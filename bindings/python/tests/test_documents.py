@@ -39,6 +39,7 @@ GIVEN = {
         "docs/python.md",
         'job = pool.job("simulation", every_s=600, on_failure="warn", fail_after="2h")',
     ): TYPES,
+    ("docs/python.md", "from collections import deque"): TYPES,
     ("docs/python.md", "import numpy as np"): f"{TYPES}\nmodel: Any\noptimizer: Any",
     ("docs/python.md", "report = job.restore(into=state, lazy=True)"): TYPES,
 }
@@ -110,6 +111,17 @@ def test_the_calls_of_the_manual(
     run("docs/python.md", first_line, pool=pool, job=job, state=some(8))
     assert "SaveStats(epoch=8" in capsys.readouterr().out
     assert (tmp_path / "restored" / "data").read_text() == "data"
+
+
+def test_outputs_wait_for_a_commit(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = outlive.open(folder).job("a")
+    names = run("docs/python.md", "from collections import deque", job=job, state=some(0))
+    outputs = [f"output {number}" for number in range(5)]
+    for output in outputs:
+        names["send_after_commit"](output)
+    job.close()
+    names["send_committed"]()
+    assert capsys.readouterr().out.splitlines() == outputs
 
 
 def test_a_look_at_ranks_in_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 //! Opens a job, saves, and closes it.
 
+use crate::events::EventQueue;
 use crate::sessions::{self, collect_and_let_go, collect_behind};
 use outlive_capture::{ChangeTracker, MemorySource, Region};
 use outlive_pool::Pool;
@@ -7,7 +8,7 @@ use outlive_store::gc::{GcOptions, GcReport};
 use outlive_store::{Job, JobOptions, LazyFill, SaveHandle, SaveNotes};
 use outlive_types::sync::plain::{Mutex, MutexGuard};
 use outlive_types::{Distribution, Result};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Way in which a program ends its work with a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,6 +32,8 @@ pub struct Client {
     last: Mutex<Option<SaveHandle>>,
     /// The last lazy restore, until a call has waited for it.
     fill: Mutex<Option<LazyFill>>,
+    /// Subscriptions, which end when the job is closed.
+    queues: Mutex<Vec<Weak<EventQueue>>>,
 }
 
 impl Client {
@@ -41,7 +44,13 @@ impl Client {
     /// `Invalid` for an impossible name, or an unknown tracker in `pool.toml`.
     pub fn open(pool: &Pool, name: &str, options: JobOptions) -> Result<Client> {
         let (job, tracker) = sessions::open(pool, name, options)?;
-        Ok(Client { job, tracker, last: Mutex::default(), fill: Mutex::default() })
+        Ok(Client {
+            job,
+            tracker,
+            last: Mutex::default(),
+            fill: Mutex::default(),
+            queues: Mutex::default(),
+        })
     }
 
     /// Returns the job.
@@ -124,6 +133,17 @@ impl Client {
         self.last.lock()
     }
 
+    /// Subscribes to the fate of the job's checkpoints from now on, whichever client of this process
+    /// saves them. The subscription ends when this client is closed or dropped; the program can
+    /// still take the earlier events.
+    pub fn events(&self) -> Arc<EventQueue> {
+        let queue = EventQueue::subscribe(self.job.events(), self.job.name());
+        let mut queues = self.queues.lock();
+        queues.retain(|queue| queue.strong_count() > 0);
+        queues.push(Arc::downgrade(&queue));
+        queue
+    }
+
     /// Returns the lazy restore that may still fill memory. A save, a restore and a close wait for
     /// it.
     pub fn filling(&self) -> Option<LazyFill> {
@@ -158,8 +178,8 @@ impl Client {
         }
     }
 
-    /// Completes the persist phase, and ends the session in the log. The client can be used again
-    /// afterwards.
+    /// Completes the persist phase, and ends the session in the log and the subscriptions to events.
+    /// The client can be used again afterwards.
     ///
     /// # Errors
     /// As [`Job::close`].
@@ -171,6 +191,19 @@ impl Client {
         };
         self.tracker.detach();
         self.last().take();
+        let queues = std::mem::take(&mut *self.queues.lock());
+        end_all(queues);
         closed
     }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        end_all(std::mem::take(self.queues.get_mut()));
+    }
+}
+
+/// Ends subscriptions, and wakes the threads that wait for their events.
+fn end_all(queues: Vec<Weak<EventQueue>>) {
+    queues.iter().filter_map(Weak::upgrade).for_each(|queue| queue.end());
 }

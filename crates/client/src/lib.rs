@@ -5,8 +5,12 @@
 //! [`Client`] opens a job and saves. A restore asks for the [`Destination`] of each region of a
 //! checkpoint, and makes a plan of the answers. It fills memory by the plan, at once or lazily, and
 //! primes the tracker with what it has filled.
+//!
+//! [`Client::events`] subscribes to the fate of the job's checkpoints. The [`EventQueue`] keeps each
+//! event until the program takes it.
 
 mod client;
+mod events;
 mod lazy;
 mod named;
 mod parts;
@@ -17,6 +21,7 @@ mod together;
 mod write_permit;
 
 pub use client::{Client, End};
+pub use events::{EventQueue, NextEvent};
 pub use lazy::{Lazily, LazyRestore, MemoryFill};
 pub use named::{NamedMemory, wish_for};
 pub use plan::{Destination, Offer};

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// In the order of the header.
-const SOURCES: [&str; 14] = [
+const SOURCES: [&str; 15] = [
     "status",
     "call",
     "notices",
@@ -15,6 +15,7 @@ const SOURCES: [&str; 14] = [
     "group",
     "protect",
     "save",
+    "events",
     "gather",
     "notes",
     "checkpoint",

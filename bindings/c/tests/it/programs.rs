@@ -35,6 +35,15 @@ fn a_program_goes_on_after_failed_saves() {
 }
 
 #[test]
+fn the_fate_of_each_checkpoint() {
+    if !Language::C.is_here() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(run(&program(dir.path(), "events.c"), &[pool(dir.path())]), "done\n");
+}
+
+#[test]
 fn a_job_keeps_what_its_rules_keep() {
     if !Language::C.is_here() {
         return;
@@ -275,7 +284,7 @@ fn the_address_sanitizer_finds_nothing() {
     }
     let dir = tempfile::tempdir().unwrap();
     let more = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
-    for name in ["bad_input.c", "round_trip.c", "threads.c"] {
+    for name in ["bad_input.c", "events.c", "round_trip.c", "threads.c"] {
         let source = root().join("tests/it/programs").join(name);
         let program = common::compile(Language::C, dir.path(), &[source], &more);
         let pool = dir.path().join(format!("pool of {name}"));

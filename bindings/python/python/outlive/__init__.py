@@ -18,6 +18,7 @@ Warnings and other notices go to the logger "outlive".
 """
 
 from outlive._api import Job, Pool, open, plot, process_metrics, process_metrics_text
+from outlive._commits import CommitEvent, CommitEvents
 from outlive._core import __version__
 from outlive._errors import (
     BugError,
@@ -47,6 +48,8 @@ from outlive._saves import (
 __all__ = [
     "BugError",
     "Collected",
+    "CommitEvent",
+    "CommitEvents",
     "DamagedError",
     "Epoch",
     "Error",

@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol, Self, overload
 
 from outlive import _core, _descent, _exit, _notices, _seen
 from outlive._arguments import epoch_name, notes_of, rules_of
+from outlive._commits import CommitEvents
 from outlive._errors import Error, FailedSaveWarning, InvalidError
 from outlive._files import AnyPath, Got, Put, one_or_more, patterns, told
 from outlive._rebuild import FRESH, Rebuild, restored
@@ -178,6 +179,21 @@ class Job:
     def status(self) -> JobStatus:
         """Figures of this job's saves in this process; never waits."""
         return JobStatus(**self._core.status())
+
+    def events(self) -> CommitEvents:
+        """Subscribes to the fate of each checkpoint from now on: committed or failed.
+
+        For programs that hold back their outputs until the state behind them is safe. The
+        subscription keeps every event until it is taken: see `CommitEvents`. It does not keep the
+        job open.
+
+        Returns:
+            The subscription: iterate over it, or call its `next`.
+
+        Raises:
+            InvalidError: In a forked child.
+        """
+        return CommitEvents(self._core.commit_events(), self._name, self._tick)
 
     def _tell_of_history(self, epoch: int | None) -> None:
         """Warns once if this program saves over checkpoints that it never looked at."""

@@ -158,6 +158,25 @@ int main(int argc, char **argv) {
         alone.protect_replicated("count", count);
         CHECK(alone.save(outlive::wait) && alone.restore() == 1u);
     }
+    {
+        // The fate of each checkpoint, in order.
+        outlive::Job told = pool.job("told");
+        int count = 1;
+        told.protect("count", count);
+        outlive::Events events = told.events(), closed = told.events();
+        CHECK(!events.next(0));
+        CHECK(told.save(outlive::force) && told.save(outlive::force | outlive::wait));
+        std::optional<outlive::Event> event = events.next(60);
+        CHECK(event && event->epoch == 1 && event->is_committed() && event->message.empty());
+        closed.close();
+        closed = told.events();
+        told.close();
+        event = events.next();
+        CHECK(event && event->epoch == 2 && event->status == OUTLIVE_OK);
+        CHECK(!events.next() && !closed.next());
+        CHECK(throws(static_cast<outlive::NothingError *>(nullptr), "none will come",
+                     [&] { events.next(0); }));
+    }
     // Within a process all jobs of a name are one writer.
     outlive::Job same = pool.job("cpp");
     same.protect("step", other.step);

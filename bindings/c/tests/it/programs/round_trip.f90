@@ -5,6 +5,8 @@ program round_trip
     implicit none
     type(outlive_pool) :: pool
     type(outlive_job) :: job
+    type(outlive_events) :: events
+    type(outlive_event) :: event
     type(outlive_saving) :: saving
     real(real64), allocatable, target :: grid(:, :), again(:, :)
     real(real32), target :: field(3, 4, 5)
@@ -122,7 +124,22 @@ program round_trip
     call ok(status)
     call outlive_clear(job, status)
     call ok(status)
+    call outlive_protect(job, "step", step, status)
+    call ok(status)
+    call outlive_events_open(job, events, status)
+    call ok(status)
+    call outlive_events_next(events, 0d0, event, status)
+    call check(status == outlive_retry, "no event yet")
+    call outlive_save(job, outlive_force, status)
+    call ok(status)
     call outlive_job_close(job, status)
+    call ok(status)
+    call outlive_events_next(events, 60d0, event, status)
+    call ok(status)
+    call check(event%status == outlive_ok .and. event%epoch > 0, "an event")
+    call outlive_events_next(events, 60d0, event, status)
+    call check(status == outlive_nothing, "the last event")
+    call outlive_events_close(events, status)
     call ok(status)
     call outlive_close(pool, status)
     call ok(status)
