@@ -25,7 +25,8 @@ pub struct Scheme {
 /// A backend that keeps shards implements [`Backend::open_target`], one that keeps records
 /// [`Backend::open_medium`]. Each also keeps the markers beside them, which are [`SmallFiles`].
 pub trait Backend: fmt::Debug + fmt::Display + Send + Sync {
-    /// Returns one text for all ways to write this location, as far as the text alone shows it.
+    /// Returns one text for all ways to write this location, as far as the text alone shows it. That
+    /// of a child is this one, a slash and the child's name.
     fn identity(&self) -> String {
         self.to_string()
     }
@@ -61,7 +62,8 @@ pub trait Backend: fmt::Debug + fmt::Display + Send + Sync {
     fn child(&self, name: &str) -> Result<Location>;
 
     /// Returns this location and those that contain it, each with the name of the part of it that
-    /// leads here. Only those that may belong to the same user.
+    /// leads here. Only those that may belong to the same user. A new part of a pool is refused where
+    /// one of them belongs to a pool: without any, nothing is looked at.
     fn around(&self) -> Vec<(Location, Option<String>)> {
         Vec::new()
     }
@@ -127,8 +129,8 @@ pub struct TargetOptions {
     pub observer: Arc<dyn Observer>,
 }
 
-/// Files such as markers and descriptors, each read and written whole. A change is durable when its
-/// call returns. Names have at most one folder: "pool.toml", "log/.pool.toml".
+/// Files such as markers and descriptors, each read and written whole. `write` is durable when it
+/// returns; a new name of `write_new` is so only after [`SmallFiles::sync_folder`]. Names have at most one folder: "pool.toml", "log/.pool.toml".
 pub trait SmallFiles: Send + Sync + fmt::Debug {
     /// Returns the bytes of a file; `None` if there is none.
     ///

@@ -15,6 +15,7 @@ mod get;
 mod interrupt;
 mod items;
 mod ls;
+mod metrics_file;
 mod move_log;
 mod note;
 mod npy;
@@ -40,6 +41,7 @@ pub use plot::svg as plot;
 use args::{Args, Command, PoolCommand};
 use clap::Parser;
 use clap::error::ContextKind;
+use metrics_file::MetricsFile;
 use outlive_types::{Error, ErrorKind, Result};
 use output::{Answer, Reporter, complain};
 use serde_json::json;
@@ -189,7 +191,7 @@ impl CommandLine for Args {
 
     fn execute(self, _words: &[OsString]) -> Result<Answer> {
         let reporter = Arc::new(Reporter::default());
-        let metrics = self.metrics;
+        let metrics = self.metrics.map(MetricsFile::at).transpose()?;
         let answer = match self.command {
             Command::Pool(PoolCommand::Init(args)) => pool::init(&args, &reporter),
             Command::Pool(PoolCommand::Add(args)) => targets::add(&args, &reporter),
@@ -219,23 +221,16 @@ impl CommandLine for Args {
         };
         reporter.finish();
         // Also after an error: its figures may explain it.
-        match metrics.map_or(Ok(()), |file| write_metrics(&file)) {
+        match metrics.map_or(Ok(()), |file| file.write()) {
             Ok(()) => answer,
             Err(error) => {
-                let error = error.context("the figures of this run");
-                answer.and(Err(error))
+                let error = error.context("the figures of this run cannot be written");
+                complain(&format!("{}: {}", Self::NAME, said(&error)));
+                let code = |code| if code == 0 { exit_code(error.kind()) } else { code };
+                answer.map(|answer| Answer { code: code(answer.code), ..answer })
             }
         }
     }
-}
-
-/// Writes the metrics of this process to a file, in one step: another program may be reading it.
-fn write_metrics(file: &Path) -> Result<()> {
-    outlive_pool::check_outside(file)?;
-    let name = file.file_name().and_then(|name| name.to_str());
-    let name = name.ok_or_else(|| Error::invalid(format!("{} names no file", file.display())))?;
-    let dir = file.parent().filter(|dir| *dir != Path::new("")).unwrap_or(Path::new("."));
-    export::publish_bytes(dir, name, outlive_types::metrics::text().as_bytes(), true)
 }
 
 /// Returns the exit code for the caller's next step.

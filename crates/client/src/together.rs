@@ -118,6 +118,7 @@ impl Client {
             }
         }
         let common = common.map(|sink| self.conclude(sink, None, permit)).transpose()?;
+        stats.count();
         Ok(Filled { restored: Restored { epoch, stats, skipped }, image, common })
     }
 }
@@ -164,6 +165,7 @@ impl Client {
         if follows {
             self.job.follow_restored(&of);
         }
+        stats.count();
         let restored = Restored { epoch, stats, skipped };
         Ok(Some(Filled { restored, image, common: None }))
     }

@@ -119,7 +119,8 @@ impl Backend for EtcdUrl {
     }
 
     fn child(&self, name: &str) -> Result<Location> {
-        let prefix = prefix::child(&self.prefix, name).map_err(Error::invalid)?;
+        let prefix = prefix::child(&self.prefix, name)
+            .map_err(|why| Error::invalid(format!("{self}/{name} is no location: {why}")))?;
         Ok(Location::new(EtcdUrl { prefix, ..self.clone() }))
     }
 

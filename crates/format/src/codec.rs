@@ -150,7 +150,7 @@ impl<'a> Reader<'a> {
     /// `Invalid` for any other value: a later build has written it.
     pub(crate) fn room(&mut self, bytes: usize) -> Result<()> {
         if self.take(bytes)?.iter().any(|&byte| byte != 0) {
-            return Err(Error::invalid(format!(
+            return Err(Error::newer(format!(
                 "this {} needs features of a later build, such as encryption: use the build that \
                  wrote it",
                 self.what

@@ -116,7 +116,7 @@ impl<M: LogMedium> RecordLog<M> {
         pause("look behind the record");
         Ok(match self.medium.get(job, number + 1)? {
             Some(next) => {
-                Record::decode(&next).is_ok_and(|next| next.previous != fingerprint(record))
+                Record::previous_of(&next).is_some_and(|previous| previous != fingerprint(record))
             }
             None => true,
         })

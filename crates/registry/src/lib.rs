@@ -14,12 +14,12 @@ pub const BUILT_IN: [Scheme; 4] =
 /// Most schemes that a program may bring.
 const BROUGHT_MAX: usize = 16;
 
-/// Schemes that the program brought. Nothing waits for a lock here: a forked child may inherit it
-/// in any state.
+/// Schemes that the program brought. Reads wait for no lock: a forked child may inherit it in any
+/// state.
 static BROUGHT: [OnceLock<Scheme>; BROUGHT_MAX] = [const { OnceLock::new() }; BROUGHT_MAX];
 
-/// Adds a scheme to those of this build, for the rest of this process. One with a known name
-/// changes nothing.
+/// Adds a scheme to those of this build, for the rest of this process. A second one
+/// of a name changes nothing.
 ///
 /// # Errors
 /// `Invalid` if the name is not one of lower-case letters, digits, `+`, `-` and `.` that begins with

@@ -100,7 +100,8 @@ const ATTEMPTS: u32 = 2;
 
 impl Backend for S3Url {
     fn child(&self, name: &str) -> Result<Location> {
-        let prefix = prefix::child(&self.prefix, name).map_err(Error::invalid)?;
+        let prefix = prefix::child(&self.prefix, name)
+            .map_err(|why| Error::invalid(format!("{self}/{name} is no location: {why}")))?;
         Ok(Location::new(S3Url { prefix, ..self.clone() }))
     }
 

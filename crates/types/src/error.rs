@@ -52,6 +52,7 @@ pub struct Error {
     message: String,
     os: Option<io::ErrorKind>,
     is_away: bool,
+    is_newer: bool,
     reach: Reach,
 }
 
@@ -73,7 +74,14 @@ pub type Result<T> = std::result::Result<T, Error>;
 impl Error {
     /// Returns an error of `kind`.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
-        Error { kind, message: message.into(), os: None, is_away: false, reach: Reach::Call }
+        Error {
+            kind,
+            message: message.into(),
+            os: None,
+            is_away: false,
+            is_newer: false,
+            reach: Reach::Call,
+        }
     }
 
     /// [`ErrorKind::Retry`].
@@ -106,6 +114,12 @@ impl Error {
     /// [`ErrorKind::Invalid`].
     pub fn invalid(message: impl Into<String>) -> Error {
         Error::new(ErrorKind::Invalid, message)
+    }
+
+    /// [`ErrorKind::Invalid`]: a later build has written the data, so this one cannot read it, and
+    /// must not take it for damaged.
+    pub fn newer(message: impl Into<String>) -> Error {
+        Error { is_newer: true, ..Error::invalid(message) }
     }
 
     /// [`ErrorKind::Damaged`].
@@ -198,12 +212,24 @@ impl Error {
             _ => (ErrorKind::Invalid, ""),
         };
         let message = format!("{doing} {}: {error}{advice}", path.display());
-        Error { kind, message, os: Some(error.kind()), is_away: false, reach: Reach::Call }
+        Error {
+            kind,
+            message,
+            os: Some(error.kind()),
+            is_away: false,
+            is_newer: false,
+            reach: Reach::Call,
+        }
     }
 
     /// Returns whether the data is only on targets that are away: see [`Error::away`].
     pub fn is_away(&self) -> bool {
         self.is_away
+    }
+
+    /// Returns whether only a later build can read the data ([`Error::newer`]).
+    pub fn is_newer(&self) -> bool {
+        self.is_newer
     }
 
     /// Returns the error that describes the whole, if several parts failed: a temporary failure

@@ -17,7 +17,7 @@ pub struct Counter {
     value: AtomicU64,
 }
 
-/// A value that rises and falls.
+/// A value that rises and falls. It has none before it is set.
 #[derive(Debug)]
 pub struct Gauge {
     name: &'static str,
@@ -76,9 +76,13 @@ pub struct NamedValue {
     pub value: Value,
 }
 
+/// The content of a gauge that was never set.
+const UNSET: u64 = u64::MAX;
+
 /// A metric of any kind.
 trait Metric: Sync {
-    fn named(&self) -> NamedValue;
+    /// Returns its value; `None` for a gauge that was never set.
+    fn named(&self) -> Option<NamedValue>;
 }
 
 impl Counter {
@@ -99,12 +103,12 @@ impl Counter {
 
 impl Gauge {
     const fn new(name: &'static str, help: &'static str) -> Gauge {
-        Gauge { name, help, value: AtomicU64::new(0) }
+        Gauge { name, help, value: AtomicU64::new(UNSET) }
     }
 
     /// Replaces the value.
     pub fn set(&self, value: u64) {
-        self.value.store(value, Ordering::Relaxed);
+        self.value.store(value.min(UNSET - 1), Ordering::Relaxed);
     }
 }
 
@@ -125,21 +129,22 @@ impl Histogram {
 }
 
 impl Metric for Counter {
-    fn named(&self) -> NamedValue {
+    fn named(&self) -> Option<NamedValue> {
         let name = format!("outlive_{}_total", self.name);
-        NamedValue { name, help: self.help, value: Value::Counter(self.get()) }
+        Some(NamedValue { name, help: self.help, value: Value::Counter(self.get()) })
     }
 }
 
 impl Metric for Gauge {
-    fn named(&self) -> NamedValue {
-        let value = Value::Gauge(self.value.load(Ordering::Relaxed));
-        NamedValue { name: format!("outlive_{}", self.name), help: self.help, value }
+    fn named(&self) -> Option<NamedValue> {
+        let value = self.value.load(Ordering::Relaxed);
+        let name = format!("outlive_{}", self.name);
+        (value != UNSET).then(|| NamedValue { name, help: self.help, value: Value::Gauge(value) })
     }
 }
 
 impl Metric for Histogram {
-    fn named(&self) -> NamedValue {
+    fn named(&self) -> Option<NamedValue> {
         let mut count = 0;
         let mut cumulated = |(number, bound): (usize, &u64)| {
             count += self.counts[number].load(Ordering::Relaxed);
@@ -149,13 +154,14 @@ impl Metric for Histogram {
         count += self.counts[BOUNDS_US.len()].load(Ordering::Relaxed);
         let sum_s = self.sum_ns.load(Ordering::Relaxed) as f64 / 1e9;
         let value = Value::Histogram { buckets, count, sum_s };
-        NamedValue { name: format!("outlive_{}_seconds", self.name), help: self.help, value }
+        Some(NamedValue { name: format!("outlive_{}_seconds", self.name), help: self.help, value })
     }
 }
 
-/// Returns all metrics with their values, in the order of the table.
+/// Returns all metrics with their values, in the order of the table. Leaves out gauges that were
+/// never set.
 pub fn values() -> Vec<NamedValue> {
-    ALL.iter().map(|metric| metric.named()).collect()
+    ALL.iter().filter_map(|metric| metric.named()).collect()
 }
 
 /// Returns all metrics in the text format of Prometheus, version 0.0.4.
@@ -194,8 +200,8 @@ macro_rules! metrics {
 }
 
 metrics! {
-    SAVES: Counter = "saves", "Checkpoints committed.";
-    SAVES_FAILED: Counter = "saves_failed", "Saves that failed after their freeze.";
+    SAVES: Counter = "saves", "Checkpoints that saves and puts committed, one for each rank; copies do not count.";
+    SAVES_FAILED: Counter = "saves_failed", "Saves and puts that failed in the background, or while they stored.";
     SAVE_STATE: Counter = "save_state_bytes", "Bytes of all regions of the saves.";
     SAVE_CHANGED: Counter = "save_changed_bytes", "Bytes of pages that had changed since the save before.";
     SAVE_KNOWN: Counter = "save_known_bytes", "Bytes of chunks that were stored already.";
@@ -205,15 +211,15 @@ metrics! {
     LAST_COMMIT: Gauge = "last_commit_timestamp_seconds", "Time of the newest commit, in seconds since 1970.";
     RESTORES: Counter = "restores", "Restores that gave a checkpoint.";
     RESTORE_SKIPPED: Counter = "restore_skipped_checkpoints", "Checkpoints that restores passed over.";
-    RESTORED: Counter = "restored_bytes", "Bytes that restores filled, zeros included.";
-    RESTORE_READ: Counter = "restore_read_bytes", "Bytes that restores read from the targets.";
+    RESTORED: Counter = "restored_bytes", "Bytes of memory that restores filled, zeros included.";
+    RESTORE_READ: Counter = "restore_read_bytes", "Bytes that restores of memory read from the targets.";
     GCS: Counter = "gcs", "Gcs that freed space, or found none to free.";
     GC_DELETED: Counter = "gc_deleted_bytes", "Bytes of packs that gcs deleted.";
     GC_WRITTEN: Counter = "gc_written_bytes", "Bytes that gcs wrote again, to free the rest of their packs.";
     GC_HELD: Gauge = "gc_held_bytes", "Bytes that the newest gc left, since programs may need them.";
     SCRUB_READ: Counter = "scrub_read_bytes", "Bytes of packs that scrubs have found whole.";
     SCRUB_REPAIRED: Counter = "scrub_repaired_shards", "Shards that scrubs rewrote.";
-    SCRUB_DAMAGED: Gauge = "scrub_damaged_packs", "Packs that the newest scrub could not read whole.";
+    SCRUB_DAMAGED: Gauge = "scrub_damaged_packs", "Packs that the newest scrub found damaged.";
     REPAIR_SHARDS: Counter = "repair_shards", "Shards that repairs made new.";
     REPAIR_WRITTEN: Counter = "repair_written_bytes", "Bytes of the shards that repairs made new or moved.";
     REPAIR_MISSING: Gauge = "repair_missing_shards", "Shards that the newest repair found no target for.";
@@ -227,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_unique_and_end_with_units() {
+    fn names_are_unique_and_plain() {
         let names: Vec<String> = values().into_iter().map(|named| named.name).collect();
         for (number, name) in names.iter().enumerate() {
             assert!(!names[..number].contains(name), "{name}");
@@ -246,7 +252,7 @@ mod tests {
             histogram.note(Duration::from_micros(us));
         }
         histogram.note(Duration::from_secs(3600));
-        let NamedValue { name, value, .. } = histogram.named();
+        let NamedValue { name, value, .. } = histogram.named().unwrap();
         assert_eq!(name, "outlive_x_seconds");
         let Value::Histogram { buckets, count, sum_s } = value else { panic!() };
         assert_eq!(buckets[0], (0.0001, 2));
@@ -260,7 +266,10 @@ mod tests {
         SAVE_TIME.note(Duration::from_millis(2));
         let text = text();
         assert!(text.contains("# TYPE outlive_saves_total counter\noutlive_saves_total "));
-        assert!(text.contains("# TYPE outlive_gc_held_bytes gauge\n"));
+        assert!(!text.contains("outlive_gc_held_bytes"), "it was never set");
+        GC_HELD.set(7);
+        let text = self::text();
+        assert!(text.contains("# TYPE outlive_gc_held_bytes gauge\noutlive_gc_held_bytes 7\n"));
         assert!(text.contains("outlive_save_seconds_bucket{le=\"0.0001\"} "));
         assert!(text.contains("outlive_save_seconds_bucket{le=\"+Inf\"} "));
         for line in text.lines().filter(|line| !line.starts_with('#')) {

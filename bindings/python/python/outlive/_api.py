@@ -93,8 +93,8 @@ def plot(job: Job) -> Plot:
 def process_metrics() -> dict[str, int | dict[str, Any]]:
     """Returns figures of this process: of all saves, restores, gcs and repairs of its pools.
 
-    The names and units are those of Prometheus, as `outlive_save_written_bytes_total`. A forked
-    child goes on from the figures of its parent.
+    The names and units are those of Prometheus, as `outlive_save_written_bytes_total`. A gauge is
+    missing until it is set. A forked child goes on from the figures of its parent.
 
     Returns:
         The value of each metric by name. A histogram is a dict: "count" and "sum" (seconds) of all

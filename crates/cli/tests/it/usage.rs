@@ -138,9 +138,22 @@ fn the_figures_of_a_run_are_written_to_a_file() {
     let run = outlive(&["verify", pool, "nowhere", "--metrics", text(&file)]);
     assert!(run.code == 2 && file.exists(), "{run:?}");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "nothing else is left there");
-    for nowhere in ["nowhere/x.prom", "pool/packs/x.prom"] {
+    // Nothing else is replaced, and the command does not begin.
+    fs::write(dir.path().join("mine"), "mine").unwrap();
+    let descriptor = fs::read(dir.path().join("pool/pool.toml")).unwrap();
+    for nowhere in
+        ["nowhere/x.prom", "pool/packs/x.prom", "pool/pool.toml", "mine", "pool", "/dev/null"]
+    {
         let nowhere = dir.path().join(nowhere);
         let run = outlive(&["ls", pool, "--metrics", text(&nowhere)]);
-        assert!(run.code == 2 && run.err.contains("the figures of this run"), "{run:?}");
+        assert!(run.code == 2 && run.out.is_empty(), "{run:?}");
     }
+    assert_eq!(fs::read(dir.path().join("pool/pool.toml")).unwrap(), descriptor);
+    assert_eq!(fs::read(dir.path().join("mine")).unwrap(), b"mine");
+    // A put counts as a save, and gauges that were never set are left out.
+    let run =
+        outlive(&["put", pool, "files", text(&dir.path().join("mine")), "--metrics", text(&file)]);
+    let figures = fs::read_to_string(&file).unwrap();
+    assert!(run.code == 0 && figures.contains("outlive_saves_total 1\n"), "{run:?} {figures}");
+    assert!(!figures.contains("outlive_scrub_damaged_packs"), "{figures}");
 }

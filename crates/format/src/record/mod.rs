@@ -22,6 +22,8 @@ const WHAT: &str = "log record";
 const MAGIC: &[u8; 4] = b"OLRC";
 const HEAD_BYTES: usize = 56 + ROOM_BYTES;
 const FINGERPRINT_BYTES: usize = 32;
+/// Offset of the fingerprint of the record before.
+const PREVIOUS_AT: usize = 24;
 
 /// One record of a job's log.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -185,6 +187,18 @@ impl Record {
         from.accept(record.check())?;
         from.end()?;
         Ok(record)
+    }
+
+    /// Returns the fingerprint of the record before this one, also from a record of a later build;
+    /// `None` if it is damaged.
+    pub fn previous_of(bytes: &[u8]) -> Option<Fingerprint> {
+        match Record::decode(bytes) {
+            Ok(record) => Some(record.previous),
+            Err(error) if error.is_newer() => {
+                Some(Fingerprint(*bytes.get(PREVIOUS_AT..)?.first_chunk()?))
+            }
+            Err(_) => None,
+        }
     }
 
     fn check(&self) -> Check {

@@ -20,10 +20,18 @@ pub(crate) fn parse(text: &str, key: &str) -> Result<Location> {
 /// `Invalid` for an impossible location, and for one that keeps no shards.
 pub(crate) fn of_pool(named: &Path, descriptor: &str) -> Result<Location> {
     let is_descriptor = named.file_name().is_some_and(|name| name == descriptor);
+    let whole = parse_path(named)?;
     let root = match named.parent() {
-        Some(parent) if is_descriptor && parent == Path::new("") => directory("."),
-        Some(parent) if is_descriptor => parse_path(parent)?,
-        _ => parse_path(named)?,
+        Some(parent) if is_descriptor && whole.as_directory().is_some() => match parent {
+            parent if parent == Path::new("") => directory("."),
+            parent => directory(parent),
+        },
+        Some(parent) if is_descriptor => match parse_path(parent) {
+            Ok(root) if root.as_directory().is_none() => root,
+            // A bucket may have the descriptor's name.
+            _ => whole,
+        },
+        _ => whole,
     };
     match root.keeps_shards() {
         true => Ok(root),
@@ -139,6 +147,8 @@ mod tests {
             ("s3://ckpt/a", "s3://ckpt/a"),
             ("s3:/ckpt/a", "s3://ckpt/a"),
             ("s3://ckpt/a/pool.toml", "s3://ckpt/a"),
+            ("s3:/ckpt/pool.toml", "s3://ckpt"),
+            ("s3://pool.toml", "s3://pool.toml"),
             ("./s3:/x", "./s3:/x"),
             ("/pool/pool.toml", "/pool"),
             ("pool.toml", "."),

@@ -99,7 +99,7 @@ pub(crate) fn plainly() -> TargetOptions {
     TargetOptions { is_own: false, probe: None, watch: None, observer: Arc::new(NoObserver) }
 }
 
-/// As [`check_outside`], for any location. First checks that its backend responds.
+/// As [`check_outside`], for any location. First checks that the server of one elsewhere responds.
 pub(crate) fn check_around(location: &Location) -> Result<()> {
     if let Some(dir) = location.as_directory() {
         return check_outside(dir);

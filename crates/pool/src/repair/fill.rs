@@ -6,7 +6,7 @@ use crate::repair::exclusive::Exclusive;
 use crate::stripe::{Breadth, NewShard, Scan, shard_bytes, write_shards};
 use crate::targets::{Copies, Member, TargetSet, rather};
 use outlive_backend::ShardName;
-use outlive_types::{Error, ErrorKind, PackId, Result};
+use outlive_types::{Error, ErrorKind, PackId, Result, metrics};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -169,6 +169,8 @@ impl Pool {
                 Ok((member, bytes)) => {
                     fill.shards += 1;
                     fill.bytes += bytes;
+                    metrics::FILL_SHARDS.add(1);
+                    metrics::FILL_COPIED.add(bytes);
                     member
                 }
                 // Where a log has no locks, another process may have copied it meanwhile.

@@ -120,8 +120,6 @@ pub fn fill(pool: &Pool, options: FillOptions) -> Result<FillReport> {
             }
         }
     }
-    metrics::FILL_SHARDS.add(report.shards);
-    metrics::FILL_COPIED.add(report.copied_bytes);
     metrics::FILL_LEFT.set(report.left);
     Ok(report)
 }

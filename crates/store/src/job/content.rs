@@ -9,7 +9,7 @@ use crate::recreate::recreate_lost;
 use crate::save::{Base, ChunkSink, Lane, NewImage, Packer, SaveNotes, SaveRequest, SaveStats};
 use outlive_format::{ImageKind, ImageRef, TreeRef};
 use outlive_pool::Pool;
-use outlive_types::{Error, Fingerprint, Result};
+use outlive_types::{Error, Fingerprint, Result, metrics};
 use std::sync::atomic::Ordering;
 
 /// Takes content of one checkpoint, from any thread.
@@ -128,14 +128,19 @@ impl Job {
             let into = ContentStore { pool, packer: &packer, sink: &sink };
             let stored = store(&into, parent.as_ref());
             let epoch = writer.committer.head.last_epoch + 1;
-            let failed = |error: &Error| inner.events.failed(pool, epoch, error);
+            let failed = |error: &Error| {
+                metrics::SAVES_FAILED.add(1);
+                inner.events.failed(pool, epoch, error);
+            };
             // The log shows whether a gc has taken the data that was read.
             let stored = stored.map_err(|error| writer.committer.blame(pool, error));
             let (content, told) = stored.inspect_err(failed)?;
             let image = new_image(&content, sink, parent);
             let request = SaveRequest { started, notes: notes.clone(), failed_before: 0 };
             let committed = writer.commit_content(pool, &packs, packer, image, &request);
-            Ok((committed.inspect_err(failed)?, told))
+            let stats = committed.inspect_err(failed)?;
+            stats.count(pool.env().clock.unix_ns());
+            Ok((stats, told))
         })
     }
 }

@@ -252,7 +252,7 @@ pub(crate) fn may_pass(error: &Error) -> bool {
 /// Returns whether the program requests the impossible, such as to save a state that no save can
 /// store.
 pub(crate) fn is_mistake(error: &Error) -> bool {
-    error.kind() == ErrorKind::Invalid && error.os().is_none()
+    error.kind() == ErrorKind::Invalid && error.os().is_none() && !error.is_newer()
 }
 
 impl fmt::Debug for Health {

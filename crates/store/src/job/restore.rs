@@ -176,6 +176,7 @@ impl Job {
         if selected == checkpoint.streams().len() {
             self.follow_restored(&checkpoint);
         }
+        stats.count();
         Ok(Some(Restored { epoch: checkpoint.epoch(), stats, skipped }))
     }
 
@@ -222,6 +223,7 @@ impl Job {
             ));
         }
         self.count_restored(checkpoint.epoch(), &skipped);
+        stats.count();
         let restored = Restored { epoch: checkpoint.epoch(), stats, skipped };
         let inner = self.inner.clone();
         let follow = Box::new(move |checkpoint: &MemoryImage| inner.adopt(checkpoint));

@@ -103,9 +103,11 @@ impl MemoryImage {
         let (select, rank) = (Select::Epoch(epoch), self.image().rank);
         match first_of_rank(pool, job, select, rank, &mut |_| Ok(())) {
             Ok(found) => Ok(found.map(|(checkpoint, (), _)| checkpoint)),
-            Err(error) if error.kind() == ErrorKind::Invalid => Err(Error::retry(format!(
-                "checkpoint {epoch} of job {job} was pruned while it was read"
-            ))),
+            Err(error) if error.kind() == ErrorKind::Invalid && !error.is_newer() => {
+                Err(Error::retry(format!(
+                    "checkpoint {epoch} of job {job} was pruned while it was read"
+                )))
+            }
             Err(error) if error.kind() == ErrorKind::Damaged => Ok(None),
             Err(error) => Err(error),
         }

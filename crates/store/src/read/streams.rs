@@ -91,6 +91,12 @@ impl RestoreStats {
         self.read_bytes += more.read_bytes;
         self.reads += more.reads;
     }
+
+    /// Adds a restore that has succeeded to the metrics.
+    pub fn count(&self) {
+        metrics::RESTORED.add(self.total_bytes);
+        metrics::RESTORE_READ.add(self.read_bytes);
+    }
 }
 
 impl RestorePlan {
@@ -153,12 +159,11 @@ impl RestorePlan {
         let threads = pool.config().tuning.threads();
         match self.reads.execute_in_turns(pool, threads, false, &take).into_iter().next() {
             Some(fault) => Err(fault.error),
-            None => {
-                let (total_bytes, read_bytes) = (self.total_bytes, self.reads.read_bytes);
-                metrics::RESTORED.add(total_bytes);
-                metrics::RESTORE_READ.add(read_bytes);
-                Ok(RestoreStats { total_bytes, read_bytes, reads: self.reads.reads() as u64 })
-            }
+            None => Ok(RestoreStats {
+                total_bytes: self.total_bytes,
+                read_bytes: self.reads.read_bytes,
+                reads: self.reads.reads() as u64,
+            }),
         }
     }
 }

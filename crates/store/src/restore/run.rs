@@ -8,7 +8,7 @@ use crate::read::{Current, Leaves, MemoryImage, ReadPlan, RestoreStats, Transfer
 use crate::save::remark;
 use outlive_log::LockGuard;
 use outlive_types::sync::{self, Mutex};
-use outlive_types::{BLOCK_BYTES, Error, ErrorKind, Event, Missing, Progress, Result, metrics};
+use outlive_types::{BLOCK_BYTES, Error, ErrorKind, Event, Missing, Progress, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -321,8 +321,7 @@ impl<S: LazySink> Runner<S> {
             (self.follow)(&checkpoint);
         }
         self.detach();
-        metrics::RESTORED.add(stats.total_bytes);
-        metrics::RESTORE_READ.add(stats.read_bytes);
+        stats.count();
         self.fill.end(Ok(stats));
         self.sink.stop();
     }

@@ -80,11 +80,11 @@ impl Sample {
 
 /// Whether an error shows that stored data has changed. A pack of another pool or version under its
 /// name is damage, and so is damage that the system reports (`Error::io_stored`). Other refusals of
-/// the system are not: they prevent a look at the data.
+/// the system are not: they prevent a look at the data. Data of a later build is no damage either.
 pub fn is_damage(error: &Error) -> bool {
     match error.kind() {
         ErrorKind::Damaged => true,
-        ErrorKind::Invalid => error.os().is_none(),
+        ErrorKind::Invalid => error.os().is_none() && !error.is_newer(),
         _ => false,
     }
 }

@@ -111,6 +111,31 @@ fn what_is_whole_is_left_alone() {
     check(&pool, &expected, &BTreeMap::new(), "whole");
 }
 
+/// A running program may meet a shard that a later build has encrypted: nothing is moved out of it,
+/// and no gc deletes it.
+#[test]
+fn a_shard_of_a_later_build_is_no_damage() {
+    let world = FaultWorld::with_locks();
+    let pool = pool(&world);
+    let expected = past(&pool);
+    let (_, shard, bytes) = world.stored().swap_remove(0);
+    let mut header = bytes[..4096].to_vec();
+    header[72] = 1;
+    let sum = outlive_format::checksum(&header[..4088]);
+    header[4088..].copy_from_slice(&sum.to_le_bytes());
+    for (at, (old, new)) in bytes.iter().zip(&header).enumerate().filter(|(_, (a, b))| a != b) {
+        world.corrupt(shard, at as u64, old ^ new);
+    }
+    let before = world.ops();
+    let error = scrub(&pool, &options(false)).unwrap_err();
+    assert!(error.kind() == ErrorKind::Invalid && error.is_newer(), "{error}");
+    assert!(error.message().contains("features of a later build"), "{error}");
+    assert_eq!(world.ops(), before, "nothing was written");
+    let _ = gc(&pool);
+    assert!(world.target().list().unwrap().contains(&shard));
+    check(&pool, &expected, &BTreeMap::new(), "a later build's");
+}
+
 /// A scrub may have read for hours: it reports its findings, whatever keeps it from a repair.
 #[test]
 fn damage_is_told_though_another_collects() {
