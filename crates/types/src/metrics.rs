@@ -139,7 +139,7 @@ impl Metric for Gauge {
     fn named(&self) -> Option<NamedValue> {
         let value = self.value.load(Ordering::Relaxed);
         let name = format!("outlive_{}", self.name);
-        (value != UNSET).then(|| NamedValue { name, help: self.help, value: Value::Gauge(value) })
+        (value != UNSET).then_some(NamedValue { name, help: self.help, value: Value::Gauge(value) })
     }
 }
 
