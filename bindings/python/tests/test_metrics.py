@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import outlive
 import pytest
+
+import outlive
 
 
 def added(before: dict, name: str) -> int:

@@ -104,8 +104,8 @@ def process_metrics() -> dict[str, int | dict[str, Any]]:
 
 
 def process_metrics_text() -> str:
-    """Returns `process_metrics` in the text format of Prometheus, for its node exporter or an endpoint."""
+    """Returns `process_metrics` in the text format of Prometheus, for an endpoint."""
     return _core.process_metrics_text()
 
 
-__all__ = ["Job", "Pool", "process_metrics", "process_metrics_text", "open", "plot"]
+__all__ = ["Job", "Pool", "open", "plot", "process_metrics", "process_metrics_text"]
