@@ -1,16 +1,17 @@
 """Figures of a process: what saves, restores and prunes add to them."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pytest
 
 import outlive
 
+Run = Callable[..., str]
 
-def added(before: dict, name: str) -> int:
+
+def added(before: dict[str, Any], name: str) -> int:
     """How much a counter rose since `before`."""
     return outlive.process_metrics()[name] - before[name]
 
@@ -40,27 +41,37 @@ def test_saves_restores_and_prunes_are_counted(tmp_path: Path) -> None:
     job.restore(into=state)
     assert added(before, "outlive_restores_total") == 1
     assert added(before, "outlive_restored_bytes_total") == 1 << 20
+    job.prune(keep_last=1)
     job.close()
-    pool.prune(keep_last=1)
     assert added(before, "outlive_gcs_total") >= 1
     pool.close()
 
 
-def test_a_failed_save_is_counted(tmp_path: Path) -> None:
-    pool = outlive.open(tmp_path / "pool")
-    job = pool.job("job")
-    job.save({"a": np.ones(100_000)}).wait()
-    before = outlive.process_metrics()
-    (tmp_path / "pool").rename(tmp_path / "away")
-    with pytest.raises(outlive.Error):
-        job.save({"a": np.zeros(100_000)}).wait()
-    assert added(before, "outlive_saves_failed_total") == 1
-    assert added(before, "outlive_saves_total") == 0
-    (tmp_path / "away").rename(tmp_path / "pool")
-    job.save({"a": np.zeros(100_000)}).wait()
-    assert added(before, "outlive_saves_total") == 1
-    job.close()
-    pool.close()
+def test_a_failed_save_is_counted(folder: Path, run: Run) -> None:
+    out = run(
+        """
+        import resource
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        job = outlive.open(sys.argv[1]).job("a")
+        state = {"u": np.random.default_rng(1).random(1 << 18)}
+        job.save(state, wait=True)
+        # No file may get longer than 5,000 bytes, as on a full disk.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (5000, most))
+        state["u"] += 1
+        try:
+            job.save(state).wait()
+        except outlive.FullError:
+            pass
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+        job.save(state, wait=True)
+        figures = outlive.process_metrics()
+        print(figures["outlive_saves_total"], figures["outlive_saves_failed_total"])
+        job.close()
+        """,
+        folder,
+    )
+    assert out.split() == ["2", "1"]
 
 
 def test_the_text_has_the_same_values() -> None:
