@@ -4,3 +4,4 @@ mod conformance;
 mod fuse;
 mod leases;
 mod open_files;
+mod protocol;
