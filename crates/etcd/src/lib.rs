@@ -2,13 +2,14 @@
 //! it. It stores no shards.
 //!
 //! ```no_run
+//! use outlive_backend::Backend;
 //! use outlive_etcd::EtcdUrl;
 //! use outlive_log::RecordLog;
 //!
 //! # fn main() -> outlive_types::Result<()> {
-//! let place = EtcdUrl::parse("etcd://node1,node2,node3/ckpt/gray-scott")?;
-//! place.check()?; // is it available, and may it be used?
-//! let log = RecordLog::over(place.medium()?);
+//! let location = EtcdUrl::parse("etcd://node1,node2,node3/ckpt/gray-scott")?;
+//! location.check()?; // is it available, and may it be used?
+//! let log = RecordLog::over(location.medium()?);
 //! # Ok(())
 //! # }
 //! ```

@@ -2,14 +2,15 @@
 //! [`LogMedium`](outlive_log::LogMedium) for records. An [`S3Url`] names a bucket.
 //!
 //! ```no_run
+//! use outlive_backend::Backend;
 //! use outlive_s3::S3Url;
 //! use outlive_log::RecordLog;
 //!
 //! # fn main() -> outlive_types::Result<()> {
-//! let place = S3Url::parse("s3://ckpt/gray-scott")?;
-//! place.check()?; // is it available, and may it be used?
-//! let target = place.target()?;
-//! let medium = place.medium()?;
+//! let location = S3Url::parse("s3://ckpt/gray-scott")?;
+//! location.check()?; // is it available, and may it be used?
+//! let target = location.target()?;
+//! let medium = location.medium()?;
 //! medium.check_conditional_put()?; // once, before a log is begun there
 //! let log = RecordLog::over(medium);
 //! # Ok(())
