@@ -955,7 +955,7 @@ contains
 
     ! Takes the next event, and waits for it for at most `timeout_s` seconds. The status is
     ! outlive_retry if none came in time, and outlive_nothing if none will come. If `event%status`
-    ! is not outlive_ok, outlive_error_text() returns the reason.
+    ! is not outlive_ok, outlive_error_text() returns the reason. huge(timeout_s) waits without limit.
     subroutine outlive_events_next(events, timeout_s, event, status)
         type(outlive_events), intent(in) :: events
         real(real64), intent(in) :: timeout_s

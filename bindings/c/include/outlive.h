@@ -447,13 +447,14 @@ outlive_status outlive_save_free(struct outlive_saving *saving);
 // Subscribes to the events of a job from now on. `*events` is the subscription, or NULL after an
 // error; close it with outlive_events_close().
 //
-// Each checkpoint that this process saves gives one event, whichever handle of the job saves it.
+// Each checkpoint that this process saves gives one event, whichever handle of the job saves it. A
+// handle without a group gets no events of a group's.
 // Every subscription gets every event once, in the order of the saves. In a group, each rank
 // subscribes for itself. A save that fails at once gives no event if the call returns its error.
 // After OUTLIVE_FENCED, subscribe again with the handle that goes on.
 //
-// A subscription keeps every event until outlive_events_next() takes it: a few dozen bytes, plus
-// the text of an error. So take the events, or close the subscription.
+// A subscription keeps every event until outlive_events_next() takes it: about 100 bytes, plus
+// the texts of the job's name and an error. So take the events, or close the subscription.
 outlive_status outlive_events_open(struct outlive_job *job, struct outlive_events **events);
 
 // Takes the next event, and waits for it for at most `timeout_s` seconds; INFINITY waits without
@@ -461,7 +462,8 @@ outlive_status outlive_events_open(struct outlive_job *job, struct outlive_event
 // reason. Several threads may call this for one subscription: each event goes to one of them.
 //
 // Returns OUTLIVE_RETRY if no event came in time. Returns OUTLIVE_NOTHING if none will come: the
-// job is closed and all its events are taken, or another thread has closed the subscription.
+// job is closed and all its events are taken, or another thread closed the subscription during the
+// wait. A call after that returns OUTLIVE_INVALID.
 outlive_status outlive_events_next(struct outlive_events *events,
                                    double timeout_s,
                                    struct outlive_event *event);

@@ -7,7 +7,7 @@ use crate::call::{Failure, call, invalid, keep_text};
 use crate::core::{JOBS, outlive_job};
 use crate::handles::Handles;
 use crate::status::{OUTLIVE_OK, outlive_status, status_of};
-use outlive_client::{EventQueue, NextEvent};
+use outlive_client::{NextEvent, Subscription};
 use outlive_store::CommitEvent;
 use outlive_types::Error;
 use std::ptr::null_mut;
@@ -18,7 +18,7 @@ pub struct outlive_events {
     _private: (),
 }
 
-static EVENTS: Handles<EventQueue, outlive_events> = Handles::new("subscription", 5);
+static EVENTS: Handles<Subscription, outlive_events> = Handles::new("subscription", 5);
 
 /// The fate of one checkpoint.
 #[repr(C)]
@@ -34,13 +34,14 @@ pub struct outlive_event {
 /// Subscribes to the events of a job from now on. `*events` is the subscription, or NULL after an
 /// error; close it with outlive_events_close().
 ///
-/// Each checkpoint that this process saves gives one event, whichever handle of the job saves it.
+/// Each checkpoint that this process saves gives one event, whichever handle of the job saves it. A
+/// handle without a group gets no events of a group's.
 /// Every subscription gets every event once, in the order of the saves. In a group, each rank
 /// subscribes for itself. A save that fails at once gives no event if the call returns its error.
 /// After OUTLIVE_FENCED, subscribe again with the handle that goes on.
 ///
-/// A subscription keeps every event until outlive_events_next() takes it: a few dozen bytes, plus
-/// the text of an error. So take the events, or close the subscription.
+/// A subscription keeps every event until outlive_events_next() takes it: about 100 bytes, plus
+/// the texts of the job's name and an error. So take the events, or close the subscription.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outlive_events_open(
     job: *mut outlive_job,
@@ -61,7 +62,8 @@ pub unsafe extern "C" fn outlive_events_open(
 /// reason. Several threads may call this for one subscription: each event goes to one of them.
 ///
 /// Returns OUTLIVE_RETRY if no event came in time. Returns OUTLIVE_NOTHING if none will come: the
-/// job is closed and all its events are taken, or another thread has closed the subscription.
+/// job is closed and all its events are taken, or another thread closed the subscription during the
+/// wait. A call after that returns OUTLIVE_INVALID.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outlive_events_next(
     events: *mut outlive_events,

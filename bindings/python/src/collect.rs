@@ -1,8 +1,8 @@
 //! Prunes and garbage collections for Python.
 
 use crate::errors::OrRaise;
-use crate::events::Events;
 use crate::named::named;
+use crate::notices::Notices;
 use crate::shared::Core;
 use crate::wait::in_a_thread;
 use outlive_client::collect_and_let_go;
@@ -104,7 +104,7 @@ pub fn prune<'py>(
     // The rules may concern the checkpoint that the program has just saved.
     core.settle_last(tick)?;
     let (stop, core_there) = (options.stop.clone(), core.clone());
-    let (plan, report) = in_a_thread(&core.events, tick, &stop, move || {
+    let (plan, report) = in_a_thread(&core.notices, tick, &stop, move || {
         let job = &core_there.job();
         let plan = job.retention(&rules)?;
         options.drop.insert(job.name().clone(), plan.dropped());
@@ -126,14 +126,14 @@ pub fn prune<'py>(
 /// See `outlive.Pool.gc`.
 pub fn gc<'py>(
     pool: &Pool,
-    events: &Events,
+    notices: &Notices,
     options: &Collection,
     tick: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let options = options.options();
     let is_dry_run = options.dry_run;
     let (stop, pool) = (options.stop.clone(), pool.clone());
-    let report = in_a_thread(events, tick, &stop, move || collect_and_let_go(&pool, &options))?;
+    let report = in_a_thread(notices, tick, &stop, move || collect_and_let_go(&pool, &options))?;
     report_of(tick.py(), &report, is_dry_run)
 }
 

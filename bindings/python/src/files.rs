@@ -30,7 +30,7 @@ pub fn put<'py>(
     let inside = core.enter(tick)?;
     core.settle_last(tick)?;
     let job = core.clone();
-    let report = in_a_thread(&core.events, tick, &stop, move || {
+    let report = in_a_thread(&core.notices, tick, &stop, move || {
         job.job().put(PutSource::Paths(&paths), &options)
     })?;
     drop(inside);
@@ -64,7 +64,7 @@ pub fn get<'py>(
     let inside = core.enter(tick)?;
     core.settle_last(tick)?;
     let job = core.clone();
-    let report = in_a_thread(&core.events, tick, &stop, move || {
+    let report = in_a_thread(&core.notices, tick, &stop, move || {
         let found = job.job().files(epoch.map_or(Select::Newest, Select::Epoch))?;
         found.map(|(checkpoint, _)| checkpoint.get(&options)).transpose()
     })?;

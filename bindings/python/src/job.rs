@@ -3,10 +3,10 @@
 use crate::collect::{Collection, Rules};
 use crate::commits::CommitEvents;
 use crate::errors::{OrRaise, to_py};
-use crate::events::Events;
 use crate::group::GroupArguments;
 use crate::named::named;
 use crate::notes::Notes;
+use crate::notices::Notices;
 use crate::shared::Core;
 use crate::wait;
 use crate::{collect, files, restore, save};
@@ -33,7 +33,7 @@ impl Job {
     /// Opens a job.
     pub fn open(
         pool: &Pool,
-        events: Arc<Events>,
+        notices: Arc<Notices>,
         name: &str,
         every_s: Option<f64>,
         on_failure: Option<OnFailure>,
@@ -48,7 +48,7 @@ impl Job {
                 })
             })
             .transpose()?;
-        let core = Core::open(pool, events, name, every, on_failure, group)?;
+        let core = Core::open(pool, notices, name, every, on_failure, group)?;
         Ok(Job { core: Arc::new(core) })
     }
 
@@ -107,12 +107,12 @@ impl Job {
     /// Subscribes to the fate of each checkpoint from now on.
     fn commit_events(&self, py: Python<'_>) -> PyResult<CommitEvents> {
         self.core.check_process(py)?;
-        Ok(CommitEvents::new(self.core.client.events(), &self.core.events))
+        Ok(CommitEvents::new(self.core.client.events(), &self.core.notices))
     }
 
-    /// True if there are events to take.
-    fn events_waiting(&self) -> bool {
-        self.core.events.waiting()
+    /// True if there are notices or progress to take.
+    fn notices_waiting(&self) -> bool {
+        self.core.notices.waiting()
     }
 
     /// Ends the tracking for this job, so that others may track its memory. Frozen memory of a save
@@ -285,7 +285,7 @@ impl Job {
         self.core.check_process(py)?;
         self.core.settle_last(tick)?;
         let waited = py.detach(|| self.core.job().wait());
-        let told = wait::tell(&self.core.events, tick);
+        let told = wait::tell(&self.core.notices, tick);
         waited.or_raise(py).and(told)
     }
 
@@ -349,7 +349,7 @@ impl Job {
         let forgotten = std::mem::take(&mut *core.remembered());
         drop(forgotten);
         drop(inside);
-        let told = wait::tell(&core.events, tick);
+        let told = wait::tell(&core.notices, tick);
         closed.map_err(|error| core.raise(py, &error)).and(told)
     }
 }

@@ -1,7 +1,7 @@
 //! Memory that a lazy restore fills while Python runs. Threads of the fill never need the GIL, as
 //! the thread that waits for a page may hold it.
 
-use crate::errors::{invalid, to_py};
+use crate::errors::to_py;
 use crate::named::named;
 use crate::shared::Core;
 use crate::wait;
@@ -63,14 +63,10 @@ impl FillHandle {
     ) -> PyResult<bool> {
         let py = tick.py();
         self.core.check_process(py)?;
-        let timeout = match timeout_s {
-            None => None,
-            Some(s) if s.is_nan() => return Err(invalid(py, "a timeout must be a number".into())),
-            Some(s) => Duration::try_from_secs_f64(s.max(0.0)).ok(),
-        };
+        let timeout = wait::timeout(py, timeout_s)?;
         let mut step = |limit: Duration| self.rest.wait(names.as_deref(), limit);
-        let outcome = wait::wait(&self.core.events, tick, timeout, &mut step)?;
-        wait::tell(&self.core.events, tick)?;
+        let outcome = wait::wait(&self.core.notices, tick, timeout, &mut step)?;
+        wait::tell(&self.core.notices, tick)?;
         match outcome {
             None => Ok(false),
             Some(outcome) => outcome.map(|()| true).map_err(|e| to_py(py, &e)),

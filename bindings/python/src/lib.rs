@@ -9,13 +9,13 @@ mod commits;
 mod dlpack;
 mod end;
 mod errors;
-mod events;
 mod files;
 mod group;
 mod job;
 mod lazy;
 mod named;
 mod notes;
+mod notices;
 mod plain;
 mod pool;
 mod process;
@@ -70,7 +70,7 @@ mod _core {
     /// Returns the metrics of this process in the text format of Prometheus.
     #[pyfunction]
     fn process_metrics_text() -> String {
-        text()
+        text(None)
     }
 
     /// Returns ids of the containers in `state` that become one leaf each: the outermost that hold

@@ -2,10 +2,10 @@
 
 use crate::collect::{self, Collection, Rules};
 use crate::errors::{self, OrRaise};
-use crate::events::Events;
 use crate::group::group_of;
 use crate::job::Job;
 use crate::named::named;
+use crate::notices::Notices;
 use crate::process::Opener;
 use outlive_pool::{Environment, open, open_or_create};
 use outlive_store::OnFailure;
@@ -21,7 +21,7 @@ use std::time::Duration;
 #[pyclass(frozen, module = "outlive._core")]
 pub struct Pool {
     pool: outlive_pool::Pool,
-    events: Arc<Events>,
+    notices: Arc<Notices>,
     location: PathBuf,
     opener: Opener,
 }
@@ -55,8 +55,8 @@ impl Pool {
     ) -> PyResult<Pool> {
         errors::load(py)?;
         py.detach(|| {
-            let events = Arc::new(Events::default());
-            let env = Environment::observed(events.clone());
+            let notices = Arc::new(Notices::default());
+            let env = Environment::observed(notices.clone());
             let pool = if create { open_or_create(&location, env)? } else { open(&location, env)? };
             check_keep(&pool).map_err(|e| e.context(location.display()))?;
             let opener = Opener::this();
@@ -69,10 +69,10 @@ impl Pool {
             set(&mut tuning.freeze, freeze);
             set(&mut tuning.tracker, tracker);
             if config == *pool.config() {
-                return Ok(Pool { pool, events, location, opener });
+                return Ok(Pool { pool, notices, location, opener });
             }
             config.check()?;
-            Ok(Pool { pool: pool.with_tuning(config.tuning), events, location, opener })
+            Ok(Pool { pool: pool.with_tuning(config.tuning), notices, location, opener })
         })
         .or_raise(py)
     }
@@ -99,7 +99,7 @@ impl Pool {
         let group = group.map(of).transpose()?;
         let on_failure = on_failure.map(|said| on_failure_of(said, fail_after)).transpose();
         let on_failure = on_failure.or_raise(py)?;
-        let job = Job::open(&self.pool, self.events.clone(), name, every_s, on_failure, group);
+        let job = Job::open(&self.pool, self.notices.clone(), name, every_s, on_failure, group);
         let job = job.or_raise(py)?;
         keep.map_or(Ok(()), |rules| job.keep(rules)).or_raise(py)?;
         Ok(job)
@@ -119,14 +119,14 @@ impl Pool {
         tick: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyDict>> {
         self.check_process(tick.py())?;
-        collect::gc(&self.pool, &self.events, options, tick)
+        collect::gc(&self.pool, &self.notices, options, tick)
     }
 
     /// Returns notices and progress since the last call, each in its order.
-    fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    fn take_notices<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.check_process(py)?;
         let (notices, progress) = (PyList::empty(py), PyList::empty(py));
-        for event in self.events.take() {
+        for event in self.notices.take() {
             match event {
                 Event::Info(text) => notices.append(named!(py; level: "info", text: text))?,
                 Event::Warning(text) => notices.append(named!(py; level: "warning", text: text))?,

@@ -193,7 +193,7 @@ fn serve(
     // The exception of the plan. The reading thread must still report it to other ranks.
     let mut raised = None;
     loop {
-        let message = wait::wait(&core.events, tick, None, &mut |limit| {
+        let message = wait::wait(&core.notices, tick, None, &mut |limit| {
             let receiver = receiver.lock();
             match receiver.recv_timeout(limit) {
                 Ok(message) => Some(message),
@@ -210,7 +210,7 @@ fn serve(
             _ => false,
         };
         if goes_on {
-            wait::tell(&core.events, tick)?;
+            wait::tell(&core.notices, tick)?;
         }
         match message {
             Some(Message::Plan(question)) => {

@@ -156,7 +156,7 @@ pub fn save(
     let mut source = core.client.source(regions, attachment);
     // Another job's lazy restore may still fill some of the memory.
     let keepalive = core.job().keepalive();
-    let filled = wait::wait(&core.events, tick, None, &mut |limit| {
+    let filled = wait::wait(&core.notices, tick, None, &mut |limit| {
         source.wait_filled(Some(limit)).map_or_else(|e| Some(Err(e)), |done| done.then_some(Ok(())))
     });
     let filled = filled.and_then(|filled| filled.transpose().or_raise(py));
@@ -174,7 +174,7 @@ pub fn save(
     drop(inside);
     let handle = saved.map_err(|error| core.raise(py, &error))?;
     core.keep_constants(constants);
-    wait::tell(&core.events, tick)?;
+    wait::tell(&core.notices, tick)?;
     Ok(Save { core: core.clone(), handle, held: begun.get().elapsed() })
 }
 
@@ -212,11 +212,11 @@ impl Save {
         let py = tick.py();
         self.core.check_process(py)?;
         let step = &mut |limit| self.handle.wait_done(Some(limit)).then_some(());
-        wait::wait(&self.core.events, tick, None, step)?;
+        wait::wait(&self.core.notices, tick, None, step)?;
         if !self.core.job().is_saving() {
             self.core.keep_constants(Vec::new());
         }
-        let told = wait::tell(&self.core.events, tick);
+        let told = wait::tell(&self.core.notices, tick);
         self.core.job().settle_save(&self.handle).or_raise(py).and(told)
     }
 
@@ -228,14 +228,9 @@ impl Save {
     ) -> PyResult<Option<Bound<'py, PyDict>>> {
         let py = tick.py();
         self.core.check_process(py)?;
-        let timeout = match timeout_s {
-            None => None,
-            Some(s) if s.is_nan() => return Err(invalid(py, "a timeout must be a number".into())),
-            // A time beyond the range of a duration means forever.
-            Some(s) => Duration::try_from_secs_f64(s.max(0.0)).ok(),
-        };
+        let timeout = wait::timeout(py, timeout_s)?;
         let step = &mut |limit| self.handle.wait(Some(limit));
-        let Some(outcome) = wait::wait(&self.core.events, tick, timeout, step)? else {
+        let Some(outcome) = wait::wait(&self.core.notices, tick, timeout, step)? else {
             return Ok(None);
         };
         // This must not wait: the thread that starts a save may need the GIL, or be this very
@@ -243,7 +238,7 @@ impl Save {
         if !self.core.job().is_saving() {
             self.core.keep_constants(Vec::new());
         }
-        let told = wait::tell(&self.core.events, tick);
+        let told = wait::tell(&self.core.notices, tick);
         let figures = figures(py, &outcome.or_raise(py)?)?;
         told.map(|()| Some(figures))
     }

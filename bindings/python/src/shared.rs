@@ -2,8 +2,8 @@
 
 use crate::buffer::Buffer;
 use crate::errors::{invalid, to_py};
-use crate::events::Events;
 use crate::group::{GroupArguments, PyCoordinator};
+use crate::notices::Notices;
 use crate::process::Opener;
 use crate::remembered::Remembered;
 use crate::wait::{self, Entry, Inside, TimedLock};
@@ -21,8 +21,8 @@ use std::time::Duration;
 pub struct Core {
     /// The job, and its knowledge of the program's memory.
     pub client: Client,
-    /// Events of the job's pool.
-    pub events: Arc<Events>,
+    /// Notices of the job's pool.
+    pub notices: Arc<Notices>,
     turn: TimedLock,
     /// Buffers that lazy restores fill, each with whether the fill is over. Threads of the fill do
     /// not own them, since dropping a buffer takes the GIL.
@@ -54,7 +54,7 @@ impl Core {
     /// Those of [`Client::open`].
     pub fn open(
         pool: &Pool,
-        events: Arc<Events>,
+        notices: Arc<Notices>,
         name: &str,
         every: Option<Duration>,
         on_failure: Option<OnFailure>,
@@ -71,7 +71,7 @@ impl Core {
                 JobOptions { every, group, on_failure, ..Default::default() },
             )?,
             coordinator,
-            events,
+            notices,
             turn: TimedLock::default(),
             kept: Mutex::default(),
             constants: Mutex::default(),
@@ -117,7 +117,7 @@ impl Core {
     /// Waits until no other thread saves, restores or closes. Refuses if this thread would wait for
     /// itself.
     pub fn enter(&self, tick: &Bound<'_, PyAny>) -> PyResult<Inside<'_>> {
-        match wait::wait(&self.events, tick, None, &mut |limit| self.turn.enter(limit))? {
+        match wait::wait(&self.notices, tick, None, &mut |limit| self.turn.enter(limit))? {
             Some(Entry::Entered) => Ok(self.turn.entered()),
             Some(Entry::WouldHang) => Err(invalid(
                 tick.py(),
@@ -138,7 +138,7 @@ impl Core {
         // Without the GIL: the thread that starts a save holds the lock, and may need the GIL to
         // reach other ranks.
         if let Some(handle) = tick.py().detach(|| self.job().current()) {
-            wait::wait(&self.events, tick, None, &mut |limit| {
+            wait::wait(&self.notices, tick, None, &mut |limit| {
                 handle.wait_done(Some(limit)).then_some(())
             })?;
         }
@@ -148,7 +148,7 @@ impl Core {
     /// Waits until a lazy fill under way is complete.
     pub fn settle_fill(&self, tick: &Bound<'_, PyAny>) -> PyResult<()> {
         if let Some(fill) = self.client.filling() {
-            wait::wait(&self.events, tick, None, &mut |limit| fill.wait(Some(limit)).map(drop))?;
+            wait::wait(&self.notices, tick, None, &mut |limit| fill.wait(Some(limit)).map(drop))?;
             self.client.filling_is_over();
         }
         self.detach();
@@ -158,7 +158,7 @@ impl Core {
     /// Waits until the slow tier has the committed packs, as long as `pool.toml` allows.
     pub fn settle_slow_tier(&self, tick: &Bound<'_, PyAny>) -> PyResult<()> {
         let mut fill = self.job().finish_fill();
-        wait::wait(&self.events, tick, None, &mut |limit| fill.wait(limit).then_some(()))?;
+        wait::wait(&self.notices, tick, None, &mut |limit| fill.wait(limit).then_some(()))?;
         Ok(())
     }
 

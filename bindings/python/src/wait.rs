@@ -1,7 +1,7 @@
-//! Waits without the GIL, such that Ctrl-C still works and events are reported meanwhile.
+//! Waits without the GIL, such that Ctrl-C still works and notices are reported meanwhile.
 
-use crate::errors::{OrRaise, to_py};
-use crate::events::Events;
+use crate::errors::{OrRaise, invalid, to_py};
+use crate::notices::Notices;
 use outlive_types::sync::plain::{Condvar, Mutex};
 use outlive_types::{Error, Result};
 use pyo3::prelude::*;
@@ -11,23 +11,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// Longest step of a wait, between two checks for signals and events.
+/// Longest step of a wait, between two checks for signals and notices.
 const LOOK_UP: Duration = Duration::from_millis(50);
 
-/// Reports events to Python if there are any: `tick` takes them and may raise.
-pub fn tell(events: &Events, tick: &Bound<'_, PyAny>) -> PyResult<()> {
-    if events.waiting() {
+/// Reports notices to Python if there are any: `tick` takes them and may raise.
+pub fn tell(notices: &Notices, tick: &Bound<'_, PyAny>) -> PyResult<()> {
+    if notices.waiting() {
         tick.call0()?;
     }
     Ok(())
 }
 
 /// Calls `step` without the GIL, each time with the time that it may wait, until it returns a value
-/// or `timeout` is over (then `None`). Between calls, signals are handled and events reported.
+/// or `timeout` is over (then `None`). Between calls, signals are handled and notices reported.
 ///
 /// # Errors An exception of a signal handler or of `tick`.
 pub fn wait<T: Send>(
-    events: &Events,
+    notices: &Notices,
     tick: &Bound<'_, PyAny>,
     timeout: Option<Duration>,
     step: &mut (dyn FnMut(Duration) -> Option<T> + Send),
@@ -38,14 +38,27 @@ pub fn wait<T: Send>(
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let found = py.detach(|| step(left.map_or(LOOK_UP, |left| left.min(LOOK_UP))));
         if found.is_some() {
-            // Events can wait; an error in reporting them must not lose the value.
+            // Notices can wait; an error in reporting them must not lose the value.
             return Ok(found);
         }
-        tell(events, tick)?;
+        tell(notices, tick)?;
         py.check_signals()?;
         if left.is_some_and(|left| left.is_zero()) {
             return Ok(None);
         }
+    }
+}
+
+/// Returns a timeout in seconds as a duration; `None` is without limit.
+///
+/// # Errors
+/// `InvalidError` for NaN.
+pub fn timeout(py: Python<'_>, timeout_s: Option<f64>) -> PyResult<Option<Duration>> {
+    match timeout_s {
+        None => Ok(None),
+        Some(s) if s.is_nan() => Err(invalid(py, "a timeout must be a number".into())),
+        // A time beyond the range of a duration means forever.
+        Some(s) => Ok(Duration::try_from_secs_f64(s.max(0.0)).ok()),
     }
 }
 
@@ -54,7 +67,7 @@ pub fn wait<T: Send>(
 ///
 /// # Errors Errors of the work, and exceptions of a signal handler or of `tick`.
 pub fn in_a_thread<T: Send + 'static>(
-    events: &Events,
+    notices: &Notices,
     tick: &Bound<'_, PyAny>,
     stop: &AtomicBool,
     work: impl FnOnce() -> Result<T> + Send + 'static,
@@ -66,7 +79,7 @@ pub fn in_a_thread<T: Send + 'static>(
         .spawn(move || drop(sender.send(work())))
         .map_err(|e| to_py(py, &Error::no_thread("this", &e)))?;
     let receiver = Mutex::new(receiver); // only for the compiler
-    let waited = wait(events, tick, None, &mut |limit| {
+    let waited = wait(notices, tick, None, &mut |limit| {
         let receiver = receiver.lock();
         match receiver.recv_timeout(limit) {
             Ok(outcome) => Some(outcome),
@@ -79,7 +92,7 @@ pub fn in_a_thread<T: Send + 'static>(
     }
     // The wait has reported a panic.
     py.detach(|| drop(thread.join()));
-    let told = tell(events, tick);
+    let told = tell(notices, tick);
     match waited? {
         Some(outcome) => outcome.or_raise(py).and_then(|done| told.map(|()| done)),
         None => Err(to_py(py, &Error::bug("a wait without limit ended"))),

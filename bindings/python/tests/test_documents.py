@@ -113,15 +113,30 @@ def test_the_calls_of_the_manual(
     assert (tmp_path / "restored" / "data").read_text() == "data"
 
 
-def test_outputs_wait_for_a_commit(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_outputs_wait_for_a_commit(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     job = outlive.open(folder).job("a")
     names = run("docs/python.md", "from collections import deque", job=job, state=some(0))
-    outputs = [f"output {number}" for number in range(5)]
-    for output in outputs:
+    outputs = [f"output {number}" for number in range(7)]
+    for output in outputs[:5]:
         names["send_after_commit"](output)
+    sent: list[str] = []
+    while len(sent) < 5:
+        names["send_committed"]()
+        sent += capsys.readouterr().out.splitlines()
+    assert sent == outputs[:5]
+    # The pool is away: nothing leaves until a later checkpoint has the state.
+    folder.rename(tmp_path / "away")
+    with pytest.raises(outlive.Error):
+        names["send_after_commit"](outputs[5])
+    names["send_committed"]()
+    assert capsys.readouterr().out == ""
+    (tmp_path / "away").rename(folder)
+    names["send_after_commit"](outputs[6])
     job.close()
     names["send_committed"]()
-    assert capsys.readouterr().out.splitlines() == outputs
+    assert capsys.readouterr().out.splitlines() == outputs[5:]
 
 
 def test_a_look_at_ranks_in_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -250,6 +250,39 @@ def test_ctrl_c_ends_a_wait_and_loses_no_event(folder: Path, program: Program) -
     assert (out, child.returncode) == ("1\n", 0), errors
 
 
+def test_a_signal_just_before_an_event_does_not_lose_it(folder: Path, run: Run) -> None:
+    out = run(
+        """
+        import os, threading
+        job = outlive.open(sys.argv[1]).job("a")
+        events, taken, interrupted = job.events(), [], 0
+        ready = threading.Event()
+
+        def save():
+            for step in range(60):
+                ready.wait()
+                ready.clear()
+                os.kill(os.getpid(), signal.SIGINT)
+                job.save({"step": step}, wait=True, force=True)
+
+        thread = threading.Thread(target=save)
+        thread.start()
+        while len(taken) < 60:
+            try:
+                ready.set()
+                if event := events.next(60):
+                    taken.append(event.epoch)
+            except KeyboardInterrupt:
+                interrupted += 1
+        thread.join()
+        print(taken == list(range(1, 61)), interrupted > 0)
+        job.close()
+        """,
+        folder,
+    )
+    assert out == "True True"
+
+
 def test_a_forked_child_gets_no_events(folder: Path, run: Run) -> None:
     out = run(
         """

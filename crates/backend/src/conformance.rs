@@ -1,11 +1,13 @@
-//! Checks of the guarantees of [`Target`](crate::Target), [`LogMedium`](crate::LogMedium) and
-//! [`ManifestLog`](crate::ManifestLog). A check panics if an implementation breaks one. Backends
+//! Checks of the guarantees of [`Target`](crate::Target), [`SmallFiles`](crate::SmallFiles), [`LogMedium`](outlive_log::LogMedium) and
+//! [`ManifestLog`](outlive_log::ManifestLog). A check panics if an implementation breaks one. Backends
 //! and wrappers run them in their tests.
 
+mod files;
 mod log;
 mod medium;
 mod target;
 
+pub use files::check_files;
 pub use log::check_log;
 pub use medium::check_medium;
 pub use target::check_target;

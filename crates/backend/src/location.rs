@@ -1,4 +1,4 @@
-//! Locations of a pool's parts. Each backend has a type of locations, which implements [`Backend`],
+//! Locations of a pool's parts. Each backend has a type of locations, which implements [`BackendLocation`],
 //! and a [`Scheme`] that reads them.
 
 use crate::{Target, TargetWatch};
@@ -22,11 +22,11 @@ pub struct Scheme {
 /// One location: a directory, or a prefix of a bucket or a cluster. `Display` shows it as a user
 /// writes it.
 ///
-/// A backend that keeps shards implements [`Backend::open_target`], one that keeps records
-/// [`Backend::open_medium`]. Each also keeps the markers beside them, which are [`SmallFiles`].
-pub trait Backend: fmt::Debug + fmt::Display + Send + Sync {
-    /// Returns one text for all ways to write this location, as far as the text alone shows it. That
-    /// of a child is this one, a slash and the child's name.
+/// A backend that keeps shards implements [`BackendLocation::open_target`], one that keeps records
+/// [`BackendLocation::open_medium`]. Each also keeps the markers beside them, which are [`SmallFiles`].
+pub trait BackendLocation: fmt::Debug + fmt::Display + Send + Sync {
+    /// Returns one text for all ways to write this location, as far as the text alone shows it. Of a
+    /// child, except in a directory, it is this one, a slash and the child's name.
     fn identity(&self) -> String {
         self.to_string()
     }
@@ -186,11 +186,11 @@ pub trait SmallFiles: Send + Sync + fmt::Debug {
 
 /// A location of any backend.
 #[derive(Clone)]
-pub struct Location(Arc<dyn Backend>);
+pub struct Location(Arc<dyn BackendLocation>);
 
 impl Location {
     /// Wraps a backend's location.
-    pub fn new(backend: impl Backend + 'static) -> Location {
+    pub fn new(backend: impl BackendLocation + 'static) -> Location {
         Location(Arc::new(backend))
     }
 
@@ -205,7 +205,7 @@ impl Location {
     /// Returns the location of a part of a pool at `root` that is written like this.
     ///
     /// # Errors
-    /// As [`Backend::seen_from`].
+    /// As [`BackendLocation::seen_from`].
     pub fn seen_from(&self, root: &Location) -> Result<Location> {
         Ok(self.0.seen_from(root)?.unwrap_or_else(|| self.clone()))
     }
@@ -226,9 +226,9 @@ impl Location {
 }
 
 impl std::ops::Deref for Location {
-    type Target = dyn Backend + 'static;
+    type Target = dyn BackendLocation + 'static;
 
-    fn deref(&self) -> &(dyn Backend + 'static) {
+    fn deref(&self) -> &(dyn BackendLocation + 'static) {
         &*self.0
     }
 }

@@ -40,7 +40,7 @@ pub struct Args {
     /// Print one JSON value instead of text, even for an error
     #[arg(long, global = true)]
     pub json: bool,
-    /// At the end, write the figures of this run to FILE, in the text format of Prometheus
+    /// At the end, write the process metrics of this run to FILE, in the text format of Prometheus
     #[arg(long, global = true, value_name = "FILE")]
     pub metrics: Option<PathBuf>,
     /// Command to run

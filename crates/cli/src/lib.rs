@@ -220,11 +220,11 @@ impl CommandLine for Args {
             Command::Scrub(args) => scrub::scrub(&args, &reporter),
         };
         reporter.finish();
-        // Also after an error: its figures may explain it.
+        // Also after an error: the metrics may explain it.
         match metrics.map_or(Ok(()), |file| file.write()) {
             Ok(()) => answer,
             Err(error) => {
-                let error = error.context("the figures of this run cannot be written");
+                let error = error.context("the metrics of this run cannot be written");
                 complain(&format!("{}: {}", Self::NAME, said(&error)));
                 let code = |code| if code == 0 { exit_code(error.kind()) } else { code };
                 answer.map(|answer| Answer { code: code(answer.code), ..answer })

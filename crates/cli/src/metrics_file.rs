@@ -1,50 +1,50 @@
-//! The file of `--metrics`: figures of one run, in the text format of Prometheus.
+//! The file of `--metrics`: the process metrics of one run, in the text format of Prometheus.
 
 use crate::export::publish_bytes;
 use outlive_types::{Error, Result, metrics};
-use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::ffi::OsStr;
+use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Beginning of each such file.
-const BEGINNING: &[u8] = b"# HELP outlive_";
+/// Longest file that is read, to see whether it may be replaced.
+const BYTES_MAX: u64 = 1 << 20;
 
-/// A file that may be written or replaced.
-pub struct MetricsFile(PathBuf);
+/// A path at which such a file may be made or replaced.
+pub struct MetricsFile {
+    path: PathBuf,
+}
 
 impl MetricsFile {
     /// Checks a path before the run.
     ///
     /// # Errors
-    /// `Invalid` if the path is within a pool, has no name, or names anything but an earlier file
-    /// of this kind.
+    /// `Invalid` if the path is within `log` or `packs` of a pool, or names no file in a directory.
+    /// Also if a file is there that holds other things. Errors of the file system.
     pub fn at(path: PathBuf) -> Result<MetricsFile> {
         outlive_pool::check_outside(&path)?;
-        if path.file_name().and_then(|name| name.to_str()).is_none() {
+        // A trailing slash is no part of a path's last name.
+        if path.file_name().is_none() || path.as_os_str().as_encoded_bytes().ends_with(b"/") {
             return Err(Error::invalid(format!("{} names no file", path.display())));
         }
         let dir = parent(&path);
         if !dir.is_dir() {
             return Err(Error::invalid(format!("{} is no directory", dir.display())));
         }
-        match path.symlink_metadata() {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(MetricsFile(path)),
-            Err(error) => Err(Error::io_named("looking at", &path, &error)),
-            Ok(there) if there.is_file() && is_ours(&path) => Ok(MetricsFile(path)),
-            Ok(_) => Err(Error::invalid(format!(
-                "{} exists, and --metrics has not written it: name another file",
-                path.display()
-            ))),
-        }
+        check_replaceable(&path)?;
+        Ok(MetricsFile { path })
     }
 
     /// Writes the metrics of this process, in one step: another program may be reading the file.
+    /// The label `file` tells those of several files in one directory apart.
     ///
     /// # Errors
-    /// Errors of the file system.
+    /// As [`MetricsFile::at`]: another program may have made a file there meanwhile.
     pub fn write(&self) -> Result<()> {
-        let name = self.0.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        publish_bytes(parent(&self.0), name, metrics::text().as_bytes(), true)
+        check_replaceable(&self.path)?;
+        let name = self.path.file_name().unwrap_or(OsStr::new(""));
+        let text = metrics::text(Some(("file", &name.to_string_lossy())));
+        publish_bytes(parent(&self.path), name, text.as_bytes(), true)
     }
 }
 
@@ -52,7 +52,25 @@ fn parent(path: &Path) -> &Path {
     path.parent().filter(|dir| *dir != Path::new("")).unwrap_or(Path::new("."))
 }
 
-fn is_ours(path: &Path) -> bool {
-    let mut start = [0; BEGINNING.len()];
-    File::open(path).and_then(|mut file| file.read_exact(&mut start)).is_ok() && start == BEGINNING
+/// Refuses a path with anything but metrics of outlive.
+fn check_replaceable(path: &Path) -> Result<()> {
+    let reading = |error| Error::io_named("reading", path, &error);
+    let there = match path.symlink_metadata() {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        there => there.map_err(reading)?,
+    };
+    let is_ours = there.is_file() && there.len() <= BYTES_MAX && {
+        let bytes = fs::read(path).map_err(reading)?;
+        let starts = [&b"# HELP outlive_"[..], b"# TYPE outlive_", b"outlive_"];
+        let is_metric = |line: &[u8]| starts.iter().any(|start| line.starts_with(start));
+        let text = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
+        text.split(|byte| *byte == b'\n').all(is_metric)
+    };
+    match is_ours {
+        true => Ok(()),
+        false => Err(Error::invalid(format!(
+            "{} holds other things than metrics of outlive: name another file",
+            path.display()
+        ))),
+    }
 }

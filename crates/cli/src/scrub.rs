@@ -48,7 +48,7 @@ fn text(pool: &Pool, args: &ScrubArgs, report: &ScrubReport) -> String {
     if faults > 0 {
         let _ = writeln!(
             text,
-            "{} missing, damaged or away; redundancy makes up for them; {} rewritten",
+            "{} missing, damaged or not readable now; redundancy makes up for them; {} rewritten",
             count(faults, "shard"),
             report.repaired
         );

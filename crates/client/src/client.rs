@@ -1,6 +1,6 @@
 //! Opens a job, saves, and closes it.
 
-use crate::events::EventQueue;
+use crate::events::Subscription;
 use crate::sessions::{self, collect_and_let_go, collect_behind};
 use outlive_capture::{ChangeTracker, MemorySource, Region};
 use outlive_pool::Pool;
@@ -33,7 +33,7 @@ pub struct Client {
     /// The last lazy restore, until a call has waited for it.
     fill: Mutex<Option<LazyFill>>,
     /// Subscriptions, which end when the job is closed.
-    queues: Mutex<Vec<Weak<EventQueue>>>,
+    queues: Mutex<Vec<Weak<Subscription>>>,
 }
 
 impl Client {
@@ -136,8 +136,8 @@ impl Client {
     /// Subscribes to the fate of the job's checkpoints from now on, whichever client of this process
     /// saves them. The subscription ends when this client is closed or dropped; the program can
     /// still take the earlier events.
-    pub fn events(&self) -> Arc<EventQueue> {
-        let queue = EventQueue::subscribe(self.job.events(), self.job.name());
+    pub fn events(&self) -> Arc<Subscription> {
+        let queue = Subscription::subscribe(self.job.events(), self.job.name());
         let mut queues = self.queues.lock();
         queues.retain(|queue| queue.strong_count() > 0);
         queues.push(Arc::downgrade(&queue));
@@ -204,6 +204,6 @@ impl Drop for Client {
 }
 
 /// Ends subscriptions, and wakes the threads that wait for their events.
-fn end_all(queues: Vec<Weak<EventQueue>>) {
+fn end_all(queues: Vec<Weak<Subscription>>) {
     queues.iter().filter_map(Weak::upgrade).for_each(|queue| queue.end());
 }

@@ -1,6 +1,6 @@
 //! Keeps the events of a job's checkpoints until the program takes them.
 
-use outlive_store::{CommitEvent, CommitEvents, CommitSubscription};
+use outlive_store::{CommitEvent, CommitEvents, CommitWatch};
 use outlive_types::sync::plain::{Condvar, Mutex};
 use outlive_types::{Error, JobName, Result};
 use std::collections::VecDeque;
@@ -8,7 +8,7 @@ use std::process;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Result of [`EventQueue::next`].
+/// Result of [`Subscription::next`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NextEvent {
     /// The oldest event that was not taken yet.
@@ -19,11 +19,11 @@ pub enum NextEvent {
     Over,
 }
 
-/// A subscription to the events of a job: keeps each event until a call takes it. An event takes a
-/// few dozen bytes, plus the text of its error. Any thread may call any method, except that a
+/// A subscription to the events of a job: keeps each event until a call takes it. An event takes
+/// about 100 bytes, plus the texts of its job's name and its error. Any thread may call any method, except that a
 /// forked child gets no events of its parent.
 #[derive(Debug)]
-pub struct EventQueue {
+pub struct Subscription {
     job: JobName,
     /// Process that subscribed. In a forked child, locks may be locked forever.
     process_id: u32,
@@ -37,13 +37,13 @@ struct State {
     /// Whether no event is added any more.
     is_over: bool,
     /// Adds the events; `None` once it is over.
-    subscription: Option<CommitSubscription>,
+    subscription: Option<CommitWatch>,
 }
 
-impl EventQueue {
+impl Subscription {
     /// Subscribes to all events from now on.
-    pub fn subscribe(events: &CommitEvents, job: &JobName) -> Arc<EventQueue> {
-        let queue = Arc::new(EventQueue {
+    pub fn subscribe(events: &CommitEvents, job: &JobName) -> Arc<Subscription> {
+        let queue = Arc::new(Subscription {
             job: job.clone(),
             process_id: process::id(),
             state: Mutex::default(),
@@ -65,8 +65,21 @@ impl EventQueue {
         if !state.is_over {
             state.events.push_back(event.clone());
             drop(state);
-            self.changed.notify_one();
+            // All: one that is interrupted takes no event.
+            self.changed.notify_all();
         }
+    }
+
+    /// Waits for at most `limit` until [`Subscription::next`] need not wait. Returns whether that is
+    /// so. A caller that can be interrupted waits here, and loses no event.
+    ///
+    /// # Errors
+    /// `Invalid` in a forked child.
+    pub fn wait(&self, limit: Duration) -> Result<bool> {
+        self.check_process()?;
+        let none_yet = |state: &mut State| state.events.is_empty() && !state.is_over;
+        let mut state = self.changed.wait_timeout_while(self.state.lock(), limit, none_yet).0;
+        Ok(!none_yet(&mut state))
     }
 
     /// Takes the oldest event, and waits for one for at most `limit`; `None` waits without limit.
@@ -135,7 +148,7 @@ impl EventQueue {
     }
 }
 
-impl Drop for EventQueue {
+impl Drop for Subscription {
     fn drop(&mut self) {
         let subscription = self.state.get_mut().subscription.take();
         if self.check_process().is_err() {
@@ -163,8 +176,8 @@ mod tests {
         Job::open(&pool, "job", JobOptions::default()).unwrap()
     }
 
-    fn queue(job: &Job) -> Arc<EventQueue> {
-        EventQueue::subscribe(job.events(), job.name())
+    fn queue(job: &Job) -> Arc<Subscription> {
+        Subscription::subscribe(job.events(), job.name())
     }
 
     fn committed(epoch: Epoch) -> CommitEvent {

@@ -6,7 +6,7 @@
 //! checkpoint, and makes a plan of the answers. It fills memory by the plan, at once or lazily, and
 //! primes the tracker with what it has filled.
 //!
-//! [`Client::events`] subscribes to the fate of the job's checkpoints. The [`EventQueue`] keeps each
+//! [`Client::events`] subscribes to the fate of the job's checkpoints. The [`Subscription`] keeps each
 //! event until the program takes it.
 
 mod client;
@@ -21,7 +21,7 @@ mod together;
 mod write_permit;
 
 pub use client::{Client, End};
-pub use events::{EventQueue, NextEvent};
+pub use events::{NextEvent, Subscription};
 pub use lazy::{Lazily, LazyRestore, MemoryFill};
 pub use named::{NamedMemory, wish_for};
 pub use plan::{Destination, Offer};

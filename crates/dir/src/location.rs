@@ -4,7 +4,8 @@ use crate::files::DirectoryFiles;
 use crate::medium::DirectoryMedium;
 use crate::target::{DirectoryOptions, DirectoryTarget};
 use outlive_backend::{
-    Backend, Location, RetryPolicy, RetryTarget, Scheme, SmallFiles, Target, TargetOptions, Work,
+    BackendLocation, Location, RetryPolicy, RetryTarget, Scheme, SmallFiles, Target, TargetOptions,
+    Work,
 };
 use outlive_log::LogMedium;
 use outlive_types::{Error, Result};
@@ -61,7 +62,7 @@ fn parse_url(text: &str) -> Result<DirectoryLocation> {
     }
 }
 
-impl Backend for DirectoryLocation {
+impl BackendLocation for DirectoryLocation {
     fn identity(&self) -> String {
         // Two slashes are one, and bytes that are no text stay apart.
         format!("{:?}", self.0.components().collect::<PathBuf>())

@@ -5,7 +5,7 @@ use std::fmt;
 /// Default port of etcd for clients.
 const PORT: u16 = 2379;
 
-/// `HOST` or `HOST:PORT`. An endpoint with the default port equals one without a port.
+/// `HOST` or `HOST:PORT`.
 #[derive(Clone)]
 pub(crate) struct Endpoint {
     host: String,
@@ -60,14 +60,6 @@ fn check_host(host: &str) -> Result<(), String> {
         None => Ok(()),
     }
 }
-
-impl PartialEq for Endpoint {
-    fn eq(&self, other: &Endpoint) -> bool {
-        self.host.eq_ignore_ascii_case(&other.host) && self.port() == other.port()
-    }
-}
-
-impl Eq for Endpoint {}
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -13,25 +13,6 @@ impl EtcdFiles {
     pub(crate) fn new(cluster: Arc<Cluster>) -> EtcdFiles {
         EtcdFiles(cluster)
     }
-
-    /// Returns the names of all files in `folder`, such as "log/x", in order and without that
-    /// prefix.
-    ///
-    /// # Errors
-    /// As [`SmallFiles::read`].
-    pub fn names(&self, folder: &str) -> Result<Vec<String>> {
-        let folder = folder.to_owned();
-        self.0.wait(|cluster| async move { cluster.names(&folder).await })
-    }
-
-    /// Removes the file `name`; a missing one is no error.
-    ///
-    /// # Errors
-    /// As [`SmallFiles::write`].
-    pub fn delete(&self, name: &str) -> Result<()> {
-        let name = name.to_owned();
-        self.0.wait(|cluster| async move { cluster.delete(&name).await })
-    }
 }
 
 impl SmallFiles for EtcdFiles {

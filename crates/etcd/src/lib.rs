@@ -2,7 +2,7 @@
 //! it. It stores no shards.
 //!
 //! ```no_run
-//! use outlive_backend::Backend;
+//! use outlive_backend::BackendLocation;
 //! use outlive_etcd::EtcdUrl;
 //! use outlive_log::RecordLog;
 //!

@@ -6,7 +6,8 @@ use crate::files::EtcdFiles;
 use crate::medium::EtcdMedium;
 use crate::settings::Settings;
 use outlive_backend::{
-    Backend, Location, RetryMedium, RetryPolicy, Scheme, SmallFiles, Target, TargetOptions, prefix,
+    BackendLocation, Location, RetryMedium, RetryPolicy, Scheme, SmallFiles, Target, TargetOptions,
+    prefix,
 };
 use outlive_log::LogMedium;
 use outlive_types::{Error, Result};
@@ -104,7 +105,7 @@ impl EtcdUrl {
 /// Attempts in all around a client, which repeats requests itself.
 const ATTEMPTS: u32 = 2;
 
-impl Backend for EtcdUrl {
+impl BackendLocation for EtcdUrl {
     fn identity(&self) -> String {
         let mut members: Vec<String> =
             self.endpoints.iter().map(|it| it.address().to_lowercase()).collect();

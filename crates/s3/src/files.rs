@@ -13,15 +13,6 @@ impl S3Files {
     pub(crate) fn new(bucket: Arc<Bucket>) -> S3Files {
         S3Files(bucket)
     }
-
-    /// Removes the file `name`; a missing one is no error.
-    ///
-    /// # Errors
-    /// As [`SmallFiles::read`].
-    pub fn delete(&self, name: &str) -> Result<()> {
-        let name = name.to_owned();
-        self.0.wait(|bucket| async move { bucket.delete(&name).await })
-    }
 }
 
 impl SmallFiles for S3Files {

@@ -2,7 +2,7 @@
 //! [`LogMedium`](outlive_log::LogMedium) for records. An [`S3Url`] names a bucket.
 //!
 //! ```no_run
-//! use outlive_backend::Backend;
+//! use outlive_backend::BackendLocation;
 //! use outlive_s3::S3Url;
 //! use outlive_log::RecordLog;
 //!

@@ -6,7 +6,7 @@ use crate::medium::S3Medium;
 use crate::settings::Settings;
 use crate::target::S3Target;
 use outlive_backend::{
-    Backend, Location, RetryMedium, RetryPolicy, RetryTarget, Scheme, SmallFiles, Target,
+    BackendLocation, Location, RetryMedium, RetryPolicy, RetryTarget, Scheme, SmallFiles, Target,
     TargetOptions, prefix,
 };
 use outlive_log::LogMedium;
@@ -24,7 +24,7 @@ pub const S3: Scheme = Scheme {
 
 /// A bucket, or a prefix in one: `s3://BUCKET/PREFIX`. Credentials and the server are not in the
 /// URL; they are read when it is opened.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct S3Url {
     bucket: String,
     prefix: String,
@@ -98,7 +98,7 @@ impl S3Url {
 /// Attempts in all around a client, which repeats requests itself.
 const ATTEMPTS: u32 = 2;
 
-impl Backend for S3Url {
+impl BackendLocation for S3Url {
     fn child(&self, name: &str) -> Result<Location> {
         let prefix = prefix::child(&self.prefix, name)
             .map_err(|why| Error::invalid(format!("{self}/{name} is no location: {why}")))?;

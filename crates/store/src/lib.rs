@@ -44,6 +44,6 @@ pub use read::{
 pub use recreate::recreate_lost;
 pub use redundancy::{CheckpointRedundancy, RedundancyLook, checkpoint_redundancy};
 pub use restore::{LazyEnds, LazyFill, LazySink};
-pub use save::{CommitEvent, CommitEvents, CommitSubscription, SaveNotes, SavePlan, SaveStats};
+pub use save::{CommitEvent, CommitEvents, CommitWatch, SaveNotes, SavePlan, SaveStats};
 pub use trim::{TrimOptions, TrimReport, Uses, repair, trim};
 pub use verify::{Finding, Sample, VerifyReport, is_damage, named_packs, without_collected};

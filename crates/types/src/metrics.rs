@@ -1,4 +1,4 @@
-//! Figures of this process for operators: named counters, gauges and histograms with units.
+//! Process metrics, for operators: named counters, gauges and histograms with units.
 //!
 //! A new one is a line in the table at the end, and a call where its value arises. Names and units
 //! are those of Prometheus (<https://prometheus.io/docs/practices/naming/>); [`text`] writes its
@@ -164,8 +164,13 @@ pub fn values() -> Vec<NamedValue> {
     ALL.iter().filter_map(|metric| metric.named()).collect()
 }
 
-/// Returns all metrics in the text format of Prometheus, version 0.0.4.
-pub fn text() -> String {
+/// Returns all metrics in the text format of Prometheus, version 0.0.4. Each value gets the label,
+/// a name and a text.
+pub fn text(label: Option<(&str, &str)>) -> String {
+    let escaped = |text: &str| text.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n");
+    let label = label.map(|(name, value)| format!("{name}=\"{}\"", escaped(value)));
+    let own = label.as_ref().map_or(String::new(), |label| format!("{{{label}}}"));
+    let before = label.map_or(String::new(), |label| format!("{label},"));
     let mut text = String::new();
     for NamedValue { name, help, value } in values() {
         let kind = match value {
@@ -176,14 +181,15 @@ pub fn text() -> String {
         // A write to a string cannot fail.
         let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
         let _ = match value {
-            Value::Counter(value) | Value::Gauge(value) => writeln!(text, "{name} {value}"),
+            Value::Counter(value) | Value::Gauge(value) => writeln!(text, "{name}{own} {value}"),
             Value::Histogram { buckets, count, sum_s } => {
                 for (bound, count) in buckets {
-                    let _ = writeln!(text, "{name}_bucket{{le=\"{bound}\"}} {count}");
+                    let _ = writeln!(text, "{name}_bucket{{{before}le=\"{bound}\"}} {count}");
                 }
                 writeln!(
                     text,
-                    "{name}_bucket{{le=\"+Inf\"}} {count}\n{name}_sum {sum_s}\n{name}_count {count}"
+                    "{name}_bucket{{{before}le=\"+Inf\"}} {count}\n{name}_sum{own} {sum_s}\n\
+                     {name}_count{own} {count}"
                 )
             }
         };
@@ -201,21 +207,21 @@ macro_rules! metrics {
 
 metrics! {
     SAVES: Counter = "saves", "Checkpoints that saves and puts committed, one for each rank; copies do not count.";
-    SAVES_FAILED: Counter = "saves_failed", "Saves and puts that failed in the background, or while they stored.";
+    SAVES_FAILED: Counter = "saves_failed", "Saves and puts that failed after they began.";
     SAVE_STATE: Counter = "save_state_bytes", "Bytes of all regions of the saves.";
-    SAVE_CHANGED: Counter = "save_changed_bytes", "Bytes of pages that had changed since the save before.";
+    SAVE_CHANGED: Counter = "save_changed_bytes", "Bytes of pages that had changed since the save before, and of files that puts read.";
     SAVE_KNOWN: Counter = "save_known_bytes", "Bytes of chunks that were stored already.";
-    SAVE_WRITTEN: Counter = "save_written_bytes", "Bytes that saves wrote to the targets, without redundancy.";
+    SAVE_WRITTEN: Counter = "save_written_bytes", "Bytes that saves wrote to targets and log, without redundancy.";
     SAVE_STALL: Histogram = "save_stall", "Time for which the program stood still for a save.";
     SAVE_TIME: Histogram = "save", "Time from the call of a save to its commit.";
     LAST_COMMIT: Gauge = "last_commit_timestamp_seconds", "Time of the newest commit, in seconds since 1970.";
-    RESTORES: Counter = "restores", "Restores that gave a checkpoint.";
+    RESTORES: Counter = "restores", "Restores of memory that gave a checkpoint.";
     RESTORE_SKIPPED: Counter = "restore_skipped_checkpoints", "Checkpoints that restores passed over.";
     RESTORED: Counter = "restored_bytes", "Bytes of memory that restores filled, zeros included.";
     RESTORE_READ: Counter = "restore_read_bytes", "Bytes that restores of memory read from the targets.";
-    GCS: Counter = "gcs", "Gcs that freed space, or found none to free.";
+    GCS: Counter = "gcs", "Gcs that ended well.";
     GC_DELETED: Counter = "gc_deleted_bytes", "Bytes of packs that gcs deleted.";
-    GC_WRITTEN: Counter = "gc_written_bytes", "Bytes that gcs wrote again, to free the rest of their packs.";
+    GC_WRITTEN: Counter = "gc_written_bytes", "Bytes that gcs wrote: what was in use of packs that they deleted, and lists.";
     GC_HELD: Gauge = "gc_held_bytes", "Bytes that the newest gc left, since programs may need them.";
     SCRUB_READ: Counter = "scrub_read_bytes", "Bytes of packs that scrubs have found whole.";
     SCRUB_REPAIRED: Counter = "scrub_repaired_shards", "Shards that scrubs rewrote.";
@@ -225,7 +231,7 @@ metrics! {
     REPAIR_MISSING: Gauge = "repair_missing_shards", "Shards that the newest repair found no target for.";
     FILL_SHARDS: Counter = "fill_shards", "Shards copied to the slow tier.";
     FILL_COPIED: Counter = "fill_copied_bytes", "Bytes copied to the slow tier.";
-    FILL_LEFT: Gauge = "fill_left_shards", "Shards that the slow tier lacked after the newest fill.";
+    FILL_LEFT: Gauge = "fill_left_shards", "Shards that the slow tier lacked after the newest `pool fill`.";
 }
 
 #[cfg(test)]
@@ -264,11 +270,11 @@ mod tests {
     #[test]
     fn the_text_is_that_of_prometheus() {
         SAVE_TIME.note(Duration::from_millis(2));
-        let text = text();
+        let text = text(None);
         assert!(text.contains("# TYPE outlive_saves_total counter\noutlive_saves_total "));
         assert!(!text.contains("outlive_gc_held_bytes"), "it was never set");
         GC_HELD.set(7);
-        let text = self::text();
+        let text = self::text(None);
         assert!(text.contains("# TYPE outlive_gc_held_bytes gauge\noutlive_gc_held_bytes 7\n"));
         assert!(text.contains("outlive_save_seconds_bucket{le=\"0.0001\"} "));
         assert!(text.contains("outlive_save_seconds_bucket{le=\"+Inf\"} "));
@@ -277,5 +283,8 @@ mod tests {
             assert!(name.starts_with("outlive_") && value.parse::<f64>().is_ok(), "{line}");
         }
         assert!(text.ends_with('\n'));
+        let text = self::text(Some(("file", "a \"\\\n.prom")));
+        assert!(text.contains("\noutlive_saves_total{file=\"a \\\"\\\\\\n.prom\"} "), "{text}");
+        assert!(text.contains("_bucket{file=\"a \\\"\\\\\\n.prom\",le=\"+Inf\"} "), "{text}");
     }
 }

@@ -12,7 +12,7 @@ const PROGRAMS: [(Language, &str, &[&str]); 7] = [
     (Language::C, "static double u[500][400];", &["step 1000\n", "step 1000\n"]),
     (Language::C, "#include <signal.h>", &["step 100\n"]),
     (Language::C, "const double result[3]", &["epoch 1: 24 bytes\n", "epoch 2: 24 bytes\n"]),
-    (Language::C, "outlive_events_next", &["safe up to step 3\n", "safe up to step 3\n"]),
+    (Language::C, "outlive_events_next", &["safe up to epoch 3\n", "safe up to epoch 6\n"]),
     (Language::C, "outlive_checkpoint_find", &["u: <f8, 500 x 400\n"]),
     (Language::Cpp, "#include <outlive.hpp>", &["step 100\n", "restored\nstep 100\n"]),
     (Language::Fortran, "program small", &["step 100\n", "step 100\n"]),

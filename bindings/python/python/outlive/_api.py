@@ -91,10 +91,10 @@ def plot(job: Job) -> Plot:
 
 
 def process_metrics() -> dict[str, int | dict[str, Any]]:
-    """Returns figures of this process: of all saves, restores, gcs and repairs of its pools.
+    """Returns the process metrics: those of all saves, restores, gcs and repairs of its pools.
 
     The names and units are those of Prometheus, as `outlive_save_written_bytes_total`. A gauge is
-    missing until it is set. A forked child goes on from the figures of its parent.
+    missing until it is set. A forked child goes on from the values of its parent.
 
     Returns:
         The value of each metric by name. A histogram is a dict: "count" and "sum" (seconds) of all

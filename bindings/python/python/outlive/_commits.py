@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from outlive._errors import Error
 
@@ -35,22 +35,26 @@ class CommitEvent:
         return self.error is None
 
 
-class CommitEvents:
+class CommitEvents(AbstractContextManager["CommitEvents"], Iterator[CommitEvent]):
     """The fate of each checkpoint of a job from now on, from `Job.events`.
 
-    Each checkpoint that this process saves or puts gives one event, whichever `Job` object does it.
+    Each checkpoint that this process saves or puts gives one event, whichever `Job` object does it;
+    but a `Job` without a group gets no events of a group's.
     The events come once each, in the order of the saves. `save.wait` returns after its event is
-    there. A save that fails at once gives no event if the call raises its error. After a
+    there. A save that fails at once gives no event if the call raises its error; a put that
+    fails raises, and may give an event as well. After a
     `FencedError`, subscribe again with the `Job` that goes on.
 
-    A subscription keeps every event until the program takes it. An event takes a few dozen bytes,
-    plus the text of an error. So take the events, or close the subscription. A subscription that
-    the program drops keeps nothing.
+    A subscription keeps every event until the program takes it. An event takes about 100 bytes,
+    plus the texts of the job's name and an error. So take the events, or close the subscription. A
+    subscription that the program drops keeps nothing.
 
-    Iterate, or call `next`. Both wait without the GIL, and Ctrl-C ends the wait without losing an
-    event. Any thread may take events: each goes to one thread. The iteration ends after `close`. It
-    also ends once the `Job` object is closed and all earlier events are taken. Close one of the two
-    before the end of the program if a thread that is not a daemon iterates.
+    Iterate, or call `next`. Both wait without the GIL. Ctrl-C during the wait, or an exception
+    of another signal handler, ends it and takes no event. Any thread may take events: each goes to
+    one thread. The iteration ends after `close`. It also ends once the `Job` object is closed and
+    all earlier events are taken. Keep that object: the end of one that the program drops is not
+    certain. Close one of the two before the end of the program if a thread that is not a daemon
+    iterates.
 
     In a forked child, `next` raises `InvalidError`: the child opens its own pool and job.
 
@@ -75,7 +79,7 @@ class CommitEvents:
             The event. None if it did not come in time, or if none will come: see `ended`.
 
         Raises:
-            InvalidError: In a forked child, or if the timeout is not a number.
+            InvalidError: In a forked child, or if the timeout is NaN.
         """
         taken = self._core.next(timeout, self._tick)
         return None if taken is None else CommitEvent(*taken)
@@ -92,10 +96,6 @@ class CommitEvents:
         """
         self._core.close()
 
-    def __iter__(self) -> Self:
-        """Returns itself."""
-        return self
-
     def __next__(self) -> CommitEvent:
         """Waits for the next event, and takes it."""
         event = self.next()
@@ -103,16 +103,7 @@ class CommitEvents:
             raise StopIteration
         return event
 
-    def __enter__(self) -> Self:
-        """Returns itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Closes it."""
         self.close()
 

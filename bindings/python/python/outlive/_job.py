@@ -128,7 +128,7 @@ class Job:
         core = self._core
         # A label or a pin asks for this very checkpoint.
         if not (core.due(self._tick) or force or label or pin):
-            if core.events_waiting():
+            if core.notices_waiting():
                 self._tick()
                 self._warn_of_failures()
             return _SKIPPED
@@ -183,7 +183,7 @@ class Job:
     def events(self) -> CommitEvents:
         """Subscribes to the fate of each checkpoint from now on: committed or failed.
 
-        For programs that hold back their outputs until the state behind them is safe. The
+        A program may hold back its outputs with it until the state behind them is safe. The
         subscription keeps every event until it is taken: see `CommitEvents`. It does not keep the
         job open.
 

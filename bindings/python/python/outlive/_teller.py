@@ -1,4 +1,4 @@
-"""Passes the engine's events to the program: notices to `logging`, progress to its callback."""
+"""Passes the engine's reports to the program: notices to `logging`, progress to its callback."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Progress = Callable[[str, int, int], object]
 
 
 class Teller:
-    """Passes the engine's events on: notices to `logging`, progress to the program."""
+    """Passes the engine's reports on: notices to `logging`, progress to the program."""
 
     def __init__(self, core: _core.Pool, progress: Progress | None) -> None:
         """For a pool, with the program's callback."""
@@ -21,13 +21,13 @@ class Teller:
         self.failed = False
 
     def __call__(self) -> None:
-        """Passes on the events since the last call."""
-        events = self.core.take_events()
+        """Passes on the reports since the last call."""
+        reports = self.core.take_notices()
         # Notices first: an exception of the callback must not drop them.
-        for notice in events["notices"]:
+        for notice in reports["notices"]:
             _notices.tell(_LEVELS[notice["level"]], "%s", notice["text"])
         if self.progress is not None:
-            for progress in events["progress"]:
+            for progress in reports["progress"]:
                 self.show(self.progress, **progress)
 
     def show(self, progress: Progress, what: str, done_bytes: int, total_bytes: int) -> None:

@@ -185,7 +185,7 @@ fn zeros(length: u64) -> Result<Vec<u8>> {
 }
 
 /// Writes a small file at once.
-pub fn publish_bytes(dir: &Path, name: &str, bytes: &[u8], force: bool) -> Result<()> {
+pub fn publish_bytes(dir: &Path, name: impl AsRef<Path>, bytes: &[u8], force: bool) -> Result<()> {
     let (temporary, mut file) = Temporary::create(dir)?;
     file.write_all(bytes).map_err(|error| Error::io_named("writing", &temporary.0, &error))?;
     temporary.publish(&file, dir, name, force)
@@ -212,7 +212,7 @@ impl Temporary {
         File::options().write(true).open(&self.0)
     }
 
-    fn publish(self, file: &File, dir: &Path, name: &str, force: bool) -> Result<()> {
+    fn publish(self, file: &File, dir: &Path, name: impl AsRef<Path>, force: bool) -> Result<()> {
         let path = dir.join(name);
         file.sync_all().map_err(|error| Error::io_named("syncing", &self.0, &error))?;
         let named = if force { fs::rename(&self.0, &path) } else { publish(&self.0, &path) };

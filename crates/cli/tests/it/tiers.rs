@@ -528,3 +528,39 @@ fn a_program_that_ends_waits_no_longer_for_the_slow_tier_than_it_is_told() {
     assert_eq!(fixture.put(3).code, 0);
     assert_eq!(fixture.tiers(), vec![["fast", "slow"]; 3]);
 }
+
+/// Each command's own process metrics, as the files of `--metrics` have them.
+#[test]
+fn fills_repairs_gcs_and_scrubs_are_counted() {
+    let fixture = Fixture::new(2, 1, &["--mirror", "2"]);
+    let file = fixture.at("x.prom");
+    let metric = |name: &str| {
+        let metrics = fs::read_to_string(&file).unwrap();
+        let start = format!("outlive_{name}{{file=\"x.prom\"}} ");
+        let value = metrics.lines().find_map(|line| line.strip_prefix(&start));
+        value.map(|value| value.parse::<u64>().unwrap())
+    };
+    let run = |words: &[&str]| fixture.good(&[words, &["--metrics", text(&file)]].concat());
+    fixture.put(1);
+    run(&["pool", "fill"]);
+    let slow: usize = fixture.shards("slow 1").iter().map(|(_, bytes)| bytes.len()).sum();
+    assert_eq!(metric("fill_shards_total"), Some(fixture.shards("slow 1").len() as u64));
+    assert_eq!(metric("fill_copied_bytes_total"), Some(slow as u64));
+    assert_eq!(metric("fill_left_shards"), Some(0));
+    let (lost, bytes) = fixture.shards("fast 1").swap_remove(0);
+    fs::remove_file(lost).unwrap();
+    run(&["pool", "repair"]);
+    assert_eq!(metric("repair_shards_total"), Some(1));
+    assert_eq!(metric("repair_written_bytes_total"), Some(bytes.len() as u64));
+    assert_eq!(metric("repair_missing_shards"), Some(0));
+    let (hurt, mut bytes) = fixture.shards("fast 2").swap_remove(0);
+    bytes[5000] ^= 1;
+    fs::write(hurt, bytes).unwrap();
+    run(&["scrub"]);
+    assert_eq!(metric("scrub_repaired_shards_total"), Some(1));
+    assert_eq!((metric("scrub_damaged_packs"), metric("gc_held_bytes")), (Some(0), None));
+    fixture.put(2);
+    run(&["prune", "job", "--keep-last", "1"]);
+    assert!(metric("gc_deleted_bytes_total").unwrap() > 100_000);
+    assert_eq!((metric("gcs_total"), metric("gc_held_bytes")), (Some(1), Some(0)));
+}

@@ -1,11 +1,11 @@
 //! Runs the conformance suite on every backend and every wrapper.
 
-use outlive_backend::conformance::{check_log, check_medium, check_target};
+use outlive_backend::conformance::{check_files, check_log, check_medium, check_target};
 use outlive_backend::{
     Bounds, FaultWorld, MemoryTarget, RetryMedium, RetryPolicy, RetryTarget, Target, TargetWatch,
     Throttle, ThrottledMedium, ThrottledTarget, WatchedTarget,
 };
-use outlive_dir::{DirectoryMedium, DirectoryOptions, DirectoryTarget};
+use outlive_dir::{DirectoryFiles, DirectoryMedium, DirectoryOptions, DirectoryTarget};
 use outlive_log::{Asking, LogMedium, MemoryLog, MemoryMedium, RecordLog, ReplicatedLog};
 use outlive_types::{ErrorKind, NoObserver};
 use std::path::{Path, PathBuf};
@@ -59,7 +59,8 @@ fn watched_directory() {
 
 fn check_directory_log(base: &Path) {
     let dirs = Arc::new(Dirs::new(base));
-    let media = dirs.clone();
+    let (media, files) = (dirs.clone(), dirs.clone());
+    check_files(move || Arc::new(DirectoryFiles::within(&files.next())));
     check_medium(move || Arc::new(DirectoryMedium::open(&media.next())));
     check_log(true, move || Arc::new(RecordLog::over(DirectoryMedium::open(&dirs.next()))));
 }

@@ -2,7 +2,7 @@
 
 use crate::support;
 
-use outlive_backend::{Backend, RetryMedium, RetryPolicy};
+use outlive_backend::{BackendLocation, RetryMedium, RetryPolicy};
 use outlive_log::{Append, LogRecords, ManifestLog, Previous, RecordLog};
 use outlive_types::{ErrorKind, Result};
 use std::sync::Arc;

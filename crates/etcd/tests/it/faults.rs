@@ -1,7 +1,7 @@
 //! Lost replies, refused requests, and wrong endpoints.
 
 use crate::support;
-use outlive_backend::{Backend, SmallFiles};
+use outlive_backend::{BackendLocation, SmallFiles};
 
 use outlive_etcd::EtcdUrl;
 use outlive_log::{Append, LogRecords, ManifestLog, Previous, Put, RecordLog};

@@ -1,7 +1,7 @@
 //! Users with passwords and roles, and certificates.
 
 use crate::support;
-use outlive_backend::Backend;
+use outlive_backend::BackendLocation;
 
 use outlive_log::{LogRecords, Put};
 use outlive_types::ErrorKind;

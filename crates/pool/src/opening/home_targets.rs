@@ -145,7 +145,8 @@ impl HomeTargets {
     }
 
     fn holds_shards(&self, location: &Location) -> Result<bool> {
-        Ok(!location.open_target(&plainly())?.list()?.is_empty())
+        let how = TargetOptions { observer: self.env.observer.clone(), ..plainly() };
+        Ok(!location.open_target(&how)?.list()?.is_empty())
     }
 }
 

@@ -87,6 +87,7 @@ pub(crate) fn refuse_used(paths: &PoolPaths, target: &Location) -> Result<()> {
         Some(dir) if holds_something(&dir.join("packs"))? => not_empty(),
         Some(dir) => check_outside(dir),
         None => {
+            target.check()?;
             check_around(target)?;
             let shards = target.open_target(&plainly())?.list()?;
             if shards.is_empty() { Ok(()) } else { not_empty() }
@@ -99,12 +100,11 @@ pub(crate) fn plainly() -> TargetOptions {
     TargetOptions { is_own: false, probe: None, watch: None, observer: Arc::new(NoObserver) }
 }
 
-/// As [`check_outside`], for any location. First checks that the server of one elsewhere responds.
+/// As [`check_outside`], for any location.
 pub(crate) fn check_around(location: &Location) -> Result<()> {
     if let Some(dir) = location.as_directory() {
         return check_outside(dir);
     }
-    location.check()?;
     let own = |below: Option<&str>| below.is_none_or(|below| PARTS.contains(&below));
     for (owner, _) in location.around().into_iter().filter(|(_, below)| own(below.as_deref())) {
         for text in [TARGET_MARKER, MARKER, DESCRIPTOR, COPY] {

@@ -3,7 +3,7 @@
 
 use crate::support;
 
-use outlive_backend::conformance::{check_log, check_medium, check_target};
+use outlive_backend::conformance::{check_files, check_log, check_medium, check_target};
 use outlive_backend::{RetryMedium, RetryPolicy, RetryTarget};
 use outlive_log::RecordLog;
 use outlive_s3::S3Medium;
@@ -21,6 +21,12 @@ fn a_bucket_is_a_target() {
 fn a_bucket_is_a_medium() {
     let Some(server) = Server::versitygw() else { return };
     check_medium(move || Arc::new(server.pool_url().medium().unwrap()));
+}
+
+#[test]
+fn a_bucket_keeps_small_files() {
+    let Some(server) = Server::versitygw() else { return };
+    check_files(move || Arc::new(server.pool_url().files().unwrap()));
 }
 
 #[test]

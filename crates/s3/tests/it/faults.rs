@@ -2,7 +2,7 @@
 
 use crate::support;
 
-use outlive_backend::{Backend, ReadRange, SmallFiles, read_one};
+use outlive_backend::{BackendLocation, ReadRange, SmallFiles, read_one};
 use outlive_backend::{RetryPolicy, RetryTarget, Target};
 use outlive_io::AlignedBuf;
 use outlive_log::{Append, LogRecords, ManifestLog};

@@ -1,7 +1,7 @@
 //! A server over https, with a certificate that is trusted or not.
 
 use crate::support;
-use outlive_backend::Backend;
+use outlive_backend::BackendLocation;
 
 use outlive_types::ErrorKind;
 use std::env;

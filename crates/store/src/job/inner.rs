@@ -14,7 +14,7 @@ use crate::trim::trim_behind;
 use outlive_pool::Pool;
 use outlive_types::sync::plain::RwLock;
 use outlive_types::sync::{Mutex, MutexGuard};
-use outlive_types::{Epoch, Error, ErrorKind, Frozen, JobName, PageSource, Result};
+use outlive_types::{Epoch, Error, ErrorKind, Frozen, JobName, PageSource, Result, metrics};
 use std::sync::Arc;
 
 /// A save that has frozen the program's memory.
@@ -193,6 +193,7 @@ impl Inner {
         let pool = self.pool();
         pool.warn(format!("a save of job {} failed: {error}", self.name));
         self.events.failed(&pool, epoch, &error);
+        metrics::SAVES_FAILED.add(1);
         Ok(SaveHandle::failed(epoch, error))
     }
 

@@ -55,7 +55,7 @@ struct State {
 
 /// Keeps its watcher subscribed. An event that is being delivered when it is dropped may still
 /// arrive.
-pub struct CommitSubscription {
+pub struct CommitWatch {
     of: CommitEvents,
     number: u64,
 }
@@ -73,15 +73,12 @@ impl CommitEvents {
     /// thread that commits calls it before waiters for the save return. So `watcher` must return
     /// quickly, and must not save, wait for saves or close the job.
     #[must_use = "events are told as long as the watch is kept"]
-    pub fn watch(
-        &self,
-        watcher: impl Fn(&CommitEvent) + Send + Sync + 'static,
-    ) -> CommitSubscription {
+    pub fn watch(&self, watcher: impl Fn(&CommitEvent) + Send + Sync + 'static) -> CommitWatch {
         let mut state = self.state();
         let number = state.next;
         state.next += 1;
         state.watchers.push((number, Arc::new(watcher)));
-        CommitSubscription { of: self.clone(), number }
+        CommitWatch { of: self.clone(), number }
     }
 
     /// Reports that a checkpoint exists.
@@ -124,13 +121,13 @@ impl fmt::Debug for CommitEvents {
     }
 }
 
-impl fmt::Debug for CommitSubscription {
+impl fmt::Debug for CommitWatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CommitSubscription").field("of", &self.of).finish()
+        f.debug_struct("CommitWatch").field("of", &self.of).finish()
     }
 }
 
-impl Drop for CommitSubscription {
+impl Drop for CommitWatch {
     fn drop(&mut self) {
         self.of.state().watchers.retain(|(number, _)| *number != self.number);
     }

@@ -29,7 +29,7 @@ mod writer;
 pub(crate) use chunks::ChunkSink;
 pub use committer::{CheckpointHeader, Committer};
 pub(crate) use content::{CopiedImage, NewImage};
-pub use events::{CommitEvent, CommitEvents, CommitSubscription};
+pub use events::{CommitEvent, CommitEvents, CommitWatch};
 pub use execute::SaveRequest;
 pub(crate) use execute::checkpoint_header;
 pub(crate) use frame_compression::FrameCompression;

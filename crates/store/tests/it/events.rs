@@ -7,14 +7,14 @@ use outlive_backend::{FaultWorld, MemoryTarget};
 use outlive_files::{PutFiles, PutOptions, PutSource};
 use outlive_log::MemoryLog;
 use outlive_pool::{Environment, Pool};
-use outlive_store::{CommitEvent, CommitSubscription};
+use outlive_store::{CommitEvent, CommitWatch};
 use outlive_types::{Epoch, ErrorKind};
 use std::sync::{Arc, Mutex};
 
 /// Epochs, each with the kind of its error if it failed.
 type Told = Arc<Mutex<Vec<(Epoch, Option<ErrorKind>)>>>;
 
-fn watched(program: &Program) -> (Told, CommitSubscription) {
+fn watched(program: &Program) -> (Told, CommitWatch) {
     let told = Told::default();
     let into = told.clone();
     let watch = program.job.events().watch(move |event| {
@@ -105,7 +105,7 @@ fn a_watcher_that_panics_or_leaves_hurts_nobody() {
     let program = Program::start(&Pool::new(common::small_config(), target, log, env), "a");
     let _first = program.job.events().watch(|_| panic!("a watcher's own fault"));
     // This one ends after its first event.
-    let leaves: Arc<Mutex<Option<CommitSubscription>>> = Arc::default();
+    let leaves: Arc<Mutex<Option<CommitWatch>>> = Arc::default();
     let (own, heard) = (leaves.clone(), Told::default());
     let into = heard.clone();
     *leaves.lock().unwrap() = Some(program.job.events().watch(move |event| {

@@ -86,10 +86,11 @@ fn a_rank_that_cannot_say_that_it_has_failed_does_not_wait() {
 /// failure: the checkpoint exists.
 #[test]
 fn a_rank_whose_post_came_through_all_the_same_has_saved() {
-    let (world, fails) = (FaultWorld::new(), AtomicBool::new(true));
+    let (world, fails) = (FaultWorld::new(), Arc::new(AtomicBool::new(true)));
     let syncs = format!("sync the records of {}:", JobName::new("job").unwrap().mail_of(1));
+    let once = fails.clone();
     world.fail_when(move |_, op| {
-        let is_it = op.starts_with(&syncs) && fails.swap(false, Ordering::Relaxed);
+        let is_it = op.starts_with(&syncs) && once.swap(false, Ordering::Relaxed);
         is_it.then_some(ErrorKind::Retry)
     });
     let saved = run(&world, PATIENT, &usual(), |program| {
@@ -101,6 +102,7 @@ fn a_rank_whose_post_came_through_all_the_same_has_saved() {
         let saved = saved.map(|stats| stats.epoch).map_err(|error| error.to_string());
         assert_eq!((saved, restored, next), (Ok(1), 1, 2), "rank {rank}");
     }
+    assert!(!fails.load(Ordering::Relaxed), "the post of rank 1 has failed");
 }
 
 /// A message that cannot be read may be the awaited one.

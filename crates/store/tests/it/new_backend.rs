@@ -3,7 +3,10 @@
 use crate::common;
 
 use common::{Program, noise, small_config};
-use outlive_backend::{Backend, Location, MemoryTarget, Scheme, SmallFiles, Target, TargetOptions};
+use outlive_backend::conformance::check_files;
+use outlive_backend::{
+    BackendLocation, Location, MemoryTarget, Scheme, SmallFiles, Target, TargetOptions,
+};
 use outlive_log::{LogMedium, MemoryMedium};
 use outlive_pool::{Environment, LogConfig, PoolConfig, TargetConfig, create, open};
 use outlive_registry::register;
@@ -54,7 +57,7 @@ impl fmt::Display for InMemory {
     }
 }
 
-impl Backend for InMemory {
+impl BackendLocation for InMemory {
     fn child(&self, name: &str) -> Result<Location> {
         Ok(Location::new(InMemory(format!("{}/{name}", self.0))))
     }
@@ -140,6 +143,7 @@ fn a_program_may_bring_a_backend() {
 
     register(MEMORY).unwrap();
     register(MEMORY).unwrap();
+    check_files(|| Arc::new(Files::default()));
     is_a_pool(&pool, config(), &["memory://log/2".to_owned()]);
     // The shards and the records are there, and nowhere else.
     let kept = |name: &str| InMemory(name.to_owned()).kept();

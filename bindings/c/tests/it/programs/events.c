@@ -1,25 +1,15 @@
 /* Subscriptions: each gets the fate of every checkpoint once, in the order of the saves. */
 #define _POSIX_C_SOURCE 200809L
-#include "check.h"
+#include "full_disk.h"
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/resource.h>
 
 #define SAVES 20
 #define SUBSCRIPTIONS 1000
 
 static double u[100000];
 static int64_t step;
-
-/* Limits the length of files: with a small limit, the disk seems to be full. */
-static void set_room(rlim_t bytes)
-{
-    struct rlimit limit;
-    CHECK(getrlimit(RLIMIT_FSIZE, &limit) == 0);
-    limit.rlim_cur = bytes < limit.rlim_max ? bytes : limit.rlim_max;
-    CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
-}
 
 static outlive_job *open_job(outlive_pool *pool)
 {

@@ -1,22 +1,12 @@
 /* Saves that fail while the program goes on. */
 #define _POSIX_C_SOURCE 200809L
-#include "check.h"
+#include "full_disk.h"
 #include <signal.h>
 #include <stdio.h>
-#include <sys/resource.h>
 
 static outlive_job *job;
 static double u[100000];
 static int64_t step;
-
-/* Limits the length of files: with a small limit, the disk seems to be full. */
-static void set_room(rlim_t bytes)
-{
-    struct rlimit limit;
-    CHECK(getrlimit(RLIMIT_FSIZE, &limit) == 0);
-    limit.rlim_cur = bytes < limit.rlim_max ? bytes : limit.rlim_max;
-    CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
-}
 
 static void save(unsigned flags, outlive_status of_the_save)
 {

@@ -1,7 +1,7 @@
 //! Real etcd clusters on loopback.
 
 use super::{named_url, until, url_at};
-use outlive_backend::Backend;
+use outlive_backend::BackendLocation;
 use outlive_etcd::EtcdUrl;
 use std::env;
 use std::fs::{self, File};

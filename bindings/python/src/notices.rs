@@ -1,28 +1,28 @@
-//! Events of the engine, kept until Python takes them: the engine's threads must never wait for the
-//! GIL.
+//! Notices and progress of the engine, kept until Python takes them: the engine's threads must
+//! never wait for the GIL.
 
 use outlive_types::sync::plain::Mutex;
 use outlive_types::{Event, Observer};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Most events to keep; beyond that, the oldest are dropped.
-const EVENTS_MAX: usize = 1000;
+/// Most of them to keep; beyond that, the oldest are dropped.
+const KEPT_MAX: usize = 1000;
 
-/// Events that Python has not taken yet.
+/// Notices and progress that Python has not taken yet.
 #[derive(Debug, Default)]
-pub struct Events {
+pub struct Notices {
     waiting: AtomicBool,
     queue: Mutex<VecDeque<Event>>,
 }
 
-impl Events {
-    /// True if there are events. Costs almost nothing.
+impl Notices {
+    /// True if there are any. Costs almost nothing.
     pub fn waiting(&self) -> bool {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Returns all events since the last call, oldest first.
+    /// Returns all since the last call, oldest first.
     pub fn take(&self) -> VecDeque<Event> {
         let mut queue = self.queue.lock();
         self.waiting.store(false, Ordering::Relaxed);
@@ -30,7 +30,7 @@ impl Events {
     }
 }
 
-impl Observer for Events {
+impl Observer for Notices {
     fn event(&self, event: Event) {
         let mut queue = self.queue.lock();
         match (queue.back_mut(), &event) {
@@ -39,7 +39,7 @@ impl Observer for Events {
                 *last = *next;
             }
             _ => {
-                if queue.len() == EVENTS_MAX {
+                if queue.len() == KEPT_MAX {
                     queue.pop_front();
                 }
                 queue.push_back(event);
