@@ -212,9 +212,9 @@ const char *outlive_status_name(outlive_status status);
 // Returns the version of the library, such as "0.1.0".
 const char *outlive_version(void);
 
-// Returns the text of the calling thread's last error, or of the failed save in the last event that
-// it took; empty if there was none. It stays valid until the next error or failed save of this
-// thread. Never NULL.
+// Returns the text of the calling thread's last error, or of the failed save in the last event
+// that it took; empty if there was none. It stays valid until the next error or failed save of
+// this thread. Never NULL.
 const char *outlive_error_message(void);
 
 // For bindings on top of this one, such as the Fortran module: makes `text` the calling thread's

@@ -109,9 +109,9 @@ fn text_of(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message").to_owned()
 }
 
-/// Returns the text of the calling thread's last error, or of the failed save in the last event that
-/// it took; empty if there was none. It stays valid until the next error or failed save of this
-/// thread. Never NULL.
+/// Returns the text of the calling thread's last error, or of the failed save in the last event
+/// that it took; empty if there was none. It stays valid until the next error or failed save of
+/// this thread. Never NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn outlive_error_message() -> *const c_char {
     let text = MESSAGE.try_with(|message| message.try_borrow().map(|text| text.as_ptr()));

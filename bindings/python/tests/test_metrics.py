@@ -1,4 +1,4 @@
-"""Figures of a process: what saves, restores and prunes add to them."""
+"""Process metrics: the values that saves, restores and prunes add to them."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -139,7 +139,8 @@ unsafe fn init(id: c_uint, config: *const c_char, group: Option<Functions>) -> R
     if session.is_none() {
         *session = Some(VelocSession::open(id, config, group)?);
         if !IS_HOOKED.swap(true, Ordering::Relaxed) {
-            // SAFETY: the function takes nothing, lets no panic out, and stays loaded (scripts/link-shared).
+            // SAFETY: the function takes nothing, lets no panic out, and stays loaded
+            // (scripts/link-shared).
             unsafe { libc::atexit(at_exit) };
         }
     }

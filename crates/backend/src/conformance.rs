@@ -1,6 +1,6 @@
-//! Checks of the guarantees of [`Target`](crate::Target), [`SmallFiles`](crate::SmallFiles), [`LogMedium`](outlive_log::LogMedium) and
-//! [`ManifestLog`](outlive_log::ManifestLog). A check panics if an implementation breaks one. Backends
-//! and wrappers run them in their tests.
+//! Checks of the guarantees of [`Target`](crate::Target), [`SmallFiles`](crate::SmallFiles),
+//! [`LogMedium`](outlive_log::LogMedium) and [`ManifestLog`](outlive_log::ManifestLog). A check
+//! panics if an implementation breaks one. Backends and wrappers run them in their tests.
 
 mod files;
 mod log;

@@ -1,7 +1,7 @@
-//! The seams to storage: [`Target`] keeps shards, [`LogMedium`](outlive_log::LogMedium) keeps records, [`SmallFiles`] keeps
-//! markers and descriptors. A backend implements those that it can, and names itself by a
-//! [`Scheme`]. Wrappers (`retry`, `throttle`, `fault`, `watch`) have one file each. All of them pass
-//! [`conformance`].
+//! The seams to storage: [`Target`] keeps shards, [`LogMedium`](outlive_log::LogMedium) keeps
+//! records, [`SmallFiles`] keeps markers and descriptors. A backend implements those that it can,
+//! and names itself by a [`Scheme`]. Wrappers (`retry`, `throttle`, `fault`, `watch`) have one file
+//! each. All of them pass [`conformance`].
 
 pub mod conformance;
 mod fault;

@@ -1,5 +1,5 @@
-//! Locations of a pool's parts. Each backend has a type of locations, which implements [`BackendLocation`],
-//! and a [`Scheme`] that reads them.
+//! Locations of a pool's parts. Each backend has a type of locations, which implements
+//! [`BackendLocation`], and a [`Scheme`] that reads them.
 
 use crate::{Target, TargetWatch};
 use outlive_log::LogMedium;
@@ -23,10 +23,11 @@ pub struct Scheme {
 /// writes it.
 ///
 /// A backend that keeps shards implements [`BackendLocation::open_target`], one that keeps records
-/// [`BackendLocation::open_medium`]. Each also keeps the markers beside them, which are [`SmallFiles`].
+/// [`BackendLocation::open_medium`]. Each also keeps the markers beside them, which are
+/// [`SmallFiles`].
 pub trait BackendLocation: fmt::Debug + fmt::Display + Send + Sync {
-    /// Returns one text for all ways to write this location, as far as the text alone shows it. Of a
-    /// child, except in a directory, it is this one, a slash and the child's name.
+    /// Returns one text for all ways to write this location, as far as the text alone shows it. Of
+    /// a child, except in a directory, it is this one, a slash and the child's name.
     fn identity(&self) -> String {
         self.to_string()
     }
@@ -50,7 +51,7 @@ pub trait BackendLocation: fmt::Debug + fmt::Display + Send + Sync {
         None
     }
 
-    /// Returns whether both are one location, by what is there.
+    /// Returns whether both are one location, also under other names.
     fn is_same(&self, other: &Location) -> bool {
         self.identity() == other.identity()
     }
@@ -62,8 +63,8 @@ pub trait BackendLocation: fmt::Debug + fmt::Display + Send + Sync {
     fn child(&self, name: &str) -> Result<Location>;
 
     /// Returns this location and those that contain it, each with the name of the part of it that
-    /// leads here. Only those that may belong to the same user. A new part of a pool is refused where
-    /// one of them belongs to a pool: without any, nothing is looked at.
+    /// leads here. Only those that may belong to the same user. A new part of a pool is refused
+    /// where one of them belongs to a pool: without any, none is asked.
     fn around(&self) -> Vec<(Location, Option<String>)> {
         Vec::new()
     }
@@ -130,7 +131,8 @@ pub struct TargetOptions {
 }
 
 /// Files such as markers and descriptors, each read and written whole. `write` is durable when it
-/// returns; a new name of `write_new` is so only after [`SmallFiles::sync_folder`]. Names have at most one folder: "pool.toml", "log/.pool.toml".
+/// returns; a new name of `write_new` is so only after [`SmallFiles::sync_folder`]. Names have at
+/// most one folder: "pool.toml", "log/.pool.toml".
 pub trait SmallFiles: Send + Sync + fmt::Debug {
     /// Returns the bytes of a file; `None` if there is none.
     ///

@@ -133,9 +133,9 @@ impl Client {
         self.last.lock()
     }
 
-    /// Subscribes to the fate of the job's checkpoints from now on, whichever client of this process
-    /// saves them. The subscription ends when this client is closed or dropped; the program can
-    /// still take the earlier events.
+    /// Subscribes to the fate of the job's checkpoints from now on, whichever client of this
+    /// process saves them. The subscription ends when this client is closed or dropped; the program
+    /// can still take the earlier events.
     pub fn events(&self) -> Arc<Subscription> {
         let queue = Subscription::subscribe(self.job.events(), self.job.name());
         let mut queues = self.queues.lock();

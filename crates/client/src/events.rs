@@ -20,8 +20,8 @@ pub enum NextEvent {
 }
 
 /// A subscription to the events of a job: keeps each event until a call takes it. An event takes
-/// about 100 bytes, plus the texts of its job's name and its error. Any thread may call any method, except that a
-/// forked child gets no events of its parent.
+/// about 100 bytes, plus the texts of its job's name and its error. Any thread may call any method,
+/// except that a forked child gets no events of its parent.
 #[derive(Debug)]
 pub struct Subscription {
     job: JobName,
@@ -111,8 +111,8 @@ impl Subscription {
         Ok(state.is_over && state.events.is_empty())
     }
 
-    /// Ends the subscription, and drops the events that were not taken. Calls that wait return. In a
-    /// forked child it does nothing.
+    /// Ends the subscription, and drops the events that were not taken. Calls that wait return. In
+    /// a forked child it does nothing.
     pub fn close(&self) {
         self.finish(true);
     }
@@ -152,8 +152,8 @@ impl Drop for Subscription {
     fn drop(&mut self) {
         let subscription = self.state.get_mut().subscription.take();
         if self.check_process().is_err() {
-            // The end of a subscription locks, and a thread of the parent may have held that lock at
-            // the fork.
+            // The end of a subscription locks, and a thread of the parent may have held that lock
+            // at the fork.
             std::mem::forget(subscription);
         }
     }

@@ -6,8 +6,8 @@
 //! checkpoint, and makes a plan of the answers. It fills memory by the plan, at once or lazily, and
 //! primes the tracker with what it has filled.
 //!
-//! [`Client::events`] subscribes to the fate of the job's checkpoints. The [`Subscription`] keeps each
-//! event until the program takes it.
+//! [`Client::events`] subscribes to the fate of the job's checkpoints. The [`Subscription`] keeps
+//! each event until the program takes it.
 
 mod client;
 mod events;

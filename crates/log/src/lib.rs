@@ -1,6 +1,6 @@
-//! Storage for the records of jobs. [`RecordLog`] is the one protocol of appending, above any medium
-//! ([`LogMedium`]) that can put a record under a number only if the number is free. [`replicas`]
-//! makes one medium of several, and moves a log to others.
+//! Storage for the records of jobs. [`RecordLog`] is the one protocol of appending, above any
+//! medium ([`LogMedium`]) that can put a record under a number only if the number is free.
+//! [`replicas`] makes one medium of several, and moves a log to others.
 
 mod locks;
 mod manifest_log;

@@ -25,16 +25,16 @@ pub enum Put {
 
 /// A medium of records: a directory, a bucket, a cluster, or several of them as one.
 ///
-/// A backend must provide only this. [`RecordLog`](crate::RecordLog), above it, decides which number
-/// a record may have, whether a reply got lost, and which writer is fenced. An implementation must
-/// pass `conformance::check_medium` of the crate `backend`, and `conformance::check_log` below a
-/// `RecordLog`.
+/// A backend must provide only this. [`RecordLog`](crate::RecordLog), above it, decides which
+/// number a record may have, whether a reply got lost, and which writer is fenced. An
+/// implementation must pass `conformance::check_medium` of the crate `backend`, and
+/// `conformance::check_log` below a `RecordLog`.
 pub trait LogMedium: LogRecords + LogLocks + LogSeal + Send + Sync + fmt::Debug {}
 
 impl<M: LogRecords + LogLocks + LogSeal + Send + Sync + fmt::Debug + ?Sized> LogMedium for M {}
 
-/// The records of a medium: job and number name a record, which is written once. Calls may come from
-/// any thread and any process. Readers see a record whole or not at all.
+/// The records of a medium: job and number name a record, which is written once. Calls may come
+/// from any thread and any process. Readers see a record whole or not at all.
 pub trait LogRecords {
     /// Returns the kind and location, for messages.
     fn describe(&self) -> String;

@@ -1,8 +1,8 @@
 //! The locks, waits and threads by which one part of the store waits for another. They are the
 //! standard library's without poison: after a panic the lock is free, and its value is whole, since
 //! no holder leaves it half changed. A test may give its threads a [`Scheduler`]. It then decides
-//! which thread continues whenever one of them waits or yields (the crate `sim`). Threads without one
-//! pay a single relaxed load. No scheduler sees the locks of [`plain`].
+//! which thread continues whenever one of them waits or yields (the crate `sim`). Threads without
+//! one pay a single relaxed load. No scheduler sees the locks of [`plain`].
 
 pub mod plain;
 

@@ -199,8 +199,8 @@ fn a_file_that_never_holds_still_is_told() {
                 }
             })
         };
-        // On a busy machine the other thread may rest while a put reads the file. Such a put decides
-        // nothing; but of 20 during which the file changed, one is told.
+        // On a busy machine the other thread may rest while a put reads the file. Such a put
+        // decides nothing; but of 20 during which the file changed, one is told.
         let mut untold = 0;
         let (world, job, report) = loop {
             let world = World::new();

@@ -1,4 +1,5 @@
-//! Says what a pool is: its descriptor and markers, where they and the log are, and how they compare.
+//! Says what a pool is: its descriptor and markers, where they and the log are, and how they
+//! compare.
 
 pub(crate) mod compare;
 pub(crate) mod config;

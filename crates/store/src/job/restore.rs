@@ -115,7 +115,7 @@ impl Job {
         Ok(Some((value, skipped)))
     }
 
-    /// Notes what the program continues from.
+    /// Notes the checkpoint from which the program continues.
     fn count_restored(&self, epoch: Epoch, skipped: &Skipped) {
         self.inner.reached.add(epoch);
         metrics::RESTORES.add(1);

@@ -240,8 +240,8 @@ fn what_cannot_be_read_just_now_is_not_lost() {
     assert!(failed > 50, "{failed} reads kept a scrub from its work");
 }
 
-/// A scrub does not know yet what a save under way needs, so it leaves a damaged pack of that save to
-/// the next scrub.
+/// A scrub does not know yet what a save under way needs, so it leaves a damaged pack of that save
+/// to the next scrub.
 #[test]
 fn a_damaged_pack_of_a_save_under_way_is_left_to_the_next_scrub() {
     let world = FaultWorld::new();
