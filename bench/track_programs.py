@@ -49,7 +49,7 @@ Step = Callable[[State], None]
 # Steps before those that count: trackers that adapt have done so by then.
 WARM_UP_STEPS = 6
 ALONE = "no saves"
-TRACKERS = ["hash", "mprotect", "wp-async", "auto"]
+TRACKERS = ["hash", "wp-async", "auto"]
 
 
 def sparse_solver(mib: int) -> tuple[State, Step]:

@@ -2,7 +2,7 @@
 ! where it was. Its result is the same, bit for bit. heat.c is the same program in C.
 !
 !     make install PREFIX=$HOME/.local
-!     gfortran -O2 $HOME/.local/include/outlive.f90 examples/heat.f90 -o heat \
+!     gfortran -O2 $HOME/.local/include/outlive.F90 examples/heat.f90 -o heat \
 !         -L$HOME/.local/lib -Wl,-rpath,$HOME/.local/lib -loutlive
 !     ./heat ckpt 2000
 program heat

@@ -4,7 +4,7 @@
 !
 !     make install PREFIX=$HOME/.local
 !     cd $HOME/.local/include && mpicc -c -I. outlive_mpi.c -o outlive_mpi_c.o && cd -
-!     mpifort -O2 $HOME/.local/include/outlive.f90 $HOME/.local/include/outlive_mpi.f90 examples/heat_mpi.f90 \
+!     mpifort -O2 $HOME/.local/include/outlive.F90 $HOME/.local/include/outlive_mpi.f90 examples/heat_mpi.f90 \
 !         $HOME/.local/include/outlive_mpi_c.o -o heat_mpi -L$HOME/.local/lib -Wl,-rpath,$HOME/.local/lib -loutlive
 !     mpirun -n 4 ./heat_mpi ckpt 2000
 program heat_mpi

@@ -8,5 +8,5 @@ if(NOT TARGET outlive::outlive)
     IMPORTED_SONAME "liboutlive.so.@ABI@"
     INTERFACE_INCLUDE_DIRECTORIES "${_outlive_prefix}/include")
 endif()
-set(outlive_FORTRAN_SOURCE "${_outlive_prefix}/include/outlive.f90")
+set(outlive_FORTRAN_SOURCE "${_outlive_prefix}/include/outlive.F90")
 unset(_outlive_prefix)

@@ -127,7 +127,7 @@ impl Job {
     /// reported yet.
     fn unfinished(&self, py: Python<'_>) -> PyResult<bool> {
         self.core.check_process(py)?;
-        Ok(self.core.detach() || self.core.client.has_unheard())
+        Ok(self.core.detach() || self.core.job().has_unheard())
     }
 
     /// True while a save is under way or being started. Never waits.

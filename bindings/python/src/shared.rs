@@ -147,9 +147,8 @@ impl Core {
 
     /// Waits until a lazy fill under way is complete.
     pub fn settle_fill(&self, tick: &Bound<'_, PyAny>) -> PyResult<()> {
-        if let Some(fill) = self.client.filling() {
+        if let Some(fill) = self.job().filling() {
             wait::wait(&self.notices, tick, None, &mut |limit| fill.wait(Some(limit)).map(drop))?;
-            self.client.filling_is_over();
         }
         self.detach();
         Ok(())

@@ -52,7 +52,7 @@ def child(code: str, *arguments: str | Path, **options: Any) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("tracker", ["auto", "wp-async", "mprotect", "hash"])
+@pytest.mark.parametrize("tracker", ["auto", "wp-async", "hash"])
 def test_every_tracker_finds_what_changed(tmp_path: Path, tracker: str) -> None:
     rng = np.random.default_rng(1)
     state = {"aligned": outlive.zeros((700, 1000)), "numpy": rng.random((600, 1001)), "step": 0}
@@ -74,7 +74,7 @@ def test_every_tracker_finds_what_changed(tmp_path: Path, tracker: str) -> None:
 
 
 def test_an_unknown_tracker_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(outlive.InvalidError, match="auto, wp-async, mprotect or hash"):
+    with pytest.raises(outlive.InvalidError, match="auto, wp-async or hash"):
         outlive.open(tmp_path, tracker="magic")
 
 

@@ -5,8 +5,8 @@ use crate::sessions::{self, collect_and_let_go, collect_behind};
 use outlive_capture::{ChangeTracker, MemorySource, Region};
 use outlive_pool::Pool;
 use outlive_store::gc::{GcOptions, GcReport};
-use outlive_store::{Job, JobOptions, LazyFill, SaveHandle, SaveNotes};
-use outlive_types::sync::plain::{Mutex, MutexGuard};
+use outlive_store::{Job, JobOptions, SaveHandle, SaveNotes};
+use outlive_types::sync::plain::Mutex;
 use outlive_types::{Distribution, Result};
 use std::sync::{Arc, Weak};
 
@@ -28,10 +28,6 @@ pub struct Client {
     pub(crate) job: Job,
     /// Tracker, which remembers the last image.
     pub(crate) tracker: Arc<ChangeTracker>,
-    /// The last save, until a call has taken its result.
-    last: Mutex<Option<SaveHandle>>,
-    /// The last lazy restore, until a call has waited for it.
-    fill: Mutex<Option<LazyFill>>,
     /// Subscriptions, which end when the job is closed.
     queues: Mutex<Vec<Weak<Subscription>>>,
 }
@@ -44,13 +40,7 @@ impl Client {
     /// `Invalid` for an impossible name, or an unknown tracker in `pool.toml`.
     pub fn open(pool: &Pool, name: &str, options: JobOptions) -> Result<Client> {
         let (job, tracker) = sessions::open(pool, name, options)?;
-        Ok(Client {
-            job,
-            tracker,
-            last: Mutex::default(),
-            fill: Mutex::default(),
-            queues: Mutex::default(),
-        })
+        Ok(Client { job, tracker, queues: Mutex::default() })
     }
 
     /// Returns the job.
@@ -95,9 +85,7 @@ impl Client {
     /// # Errors
     /// As [`Job::save`].
     pub fn save_source(&self, source: &mut MemorySource, notes: SaveNotes) -> Result<SaveHandle> {
-        let handle = self.job.save_with(source, notes)?;
-        *self.last() = Some(handle.clone());
-        Ok(handle)
+        self.job.save_with(source, notes)
     }
 
     /// Returns whether a save is due: see [`Job::due`].
@@ -107,30 +95,10 @@ impl Client {
     /// group, those of the coordinator.
     pub fn due(&self) -> Result<bool> {
         // No rank of a group must give up where others go on: the save reports the failure on all.
-        if self.job.is_group() {
-            return self.job.due();
+        if !self.job.is_group() {
+            self.job.tell_last().map_err(|error| error.context("an earlier save failed"))?;
         }
-        let mut last = self.last();
-        if last.as_ref().is_some_and(SaveHandle::done) {
-            let told = self.job.tell_last();
-            // Keeps a failure that the program has not seen, as it may end with it: see
-            // `Client::has_unheard`.
-            if !matches!(told, Ok(true)) {
-                last.take();
-            }
-            told.map_err(|error| error.context("an earlier save failed"))?;
-        }
-        drop(last);
         self.job.due()
-    }
-
-    /// Returns whether a save is in progress, or over without a call that has taken its result.
-    pub fn has_unheard(&self) -> bool {
-        self.last().is_some()
-    }
-
-    fn last(&self) -> MutexGuard<'_, Option<SaveHandle>> {
-        self.last.lock()
     }
 
     /// Subscribes to the fate of the job's checkpoints from now on, whichever client of this
@@ -142,21 +110,6 @@ impl Client {
         queues.retain(|queue| queue.strong_count() > 0);
         queues.push(Arc::downgrade(&queue));
         queue
-    }
-
-    /// Returns the lazy restore that may still fill memory. A save, a restore and a close wait for
-    /// it.
-    pub fn filling(&self) -> Option<LazyFill> {
-        self.fill.lock().clone()
-    }
-
-    pub(crate) fn set_filling(&self, fill: Option<LazyFill>) {
-        *self.fill.lock() = fill;
-    }
-
-    /// Notes that a caller has waited until the lazy restore was over, however it ended.
-    pub fn filling_is_over(&self) {
-        self.set_filling(None);
     }
 
     /// Stops tracking, as another client may track the memory, or this one saves no more. Its next
@@ -190,7 +143,6 @@ impl Client {
             End::Exit => self.job.close_at_exit(),
         };
         self.tracker.detach();
-        self.last().take();
         let queues = std::mem::take(&mut *self.queues.lock());
         end_all(queues);
         closed

@@ -9,9 +9,6 @@ pub enum TrackerKind {
     /// The kernel notes the first write to each armed page: userfaultfd with `WP_ASYNC`, read by
     /// `PAGEMAP_SCAN` (Linux 6.7).
     WpAsync,
-    /// Armed pages are write-protected. The first write to each raises SIGSEGV, whose handler notes
-    /// it and permits the write (libckpt, Plank et al., 1995).
-    Mprotect,
     /// All pages are hashed and compared.
     Hash,
 }
@@ -28,14 +25,12 @@ pub enum TrackerChoice {
 
 impl TrackerKind {
     /// All trackers, the cheapest first.
-    pub const ALL: [TrackerKind; 3] =
-        [TrackerKind::WpAsync, TrackerKind::Mprotect, TrackerKind::Hash];
+    pub const ALL: [TrackerKind; 2] = [TrackerKind::WpAsync, TrackerKind::Hash];
 
     /// Returns the tracker's name in options and statistics.
     pub fn name(self) -> &'static str {
         match self {
             TrackerKind::WpAsync => "wp-async",
-            TrackerKind::Mprotect => "mprotect",
             TrackerKind::Hash => "hash",
         }
     }
@@ -59,7 +54,7 @@ impl TrackerChoice {
         let kind = TrackerKind::ALL.into_iter().find(|kind| kind.name() == word);
         kind.map(TrackerChoice::Only).ok_or_else(|| {
             Error::invalid(format!(
-                "tracker = {word:?} is not possible: give auto, wp-async, mprotect or hash"
+                "tracker = {word:?} is not possible: give auto, wp-async or hash"
             ))
         })
     }

@@ -13,7 +13,7 @@ fn example(name: &str) -> PathBuf {
 }
 
 fn module() -> PathBuf {
-    root().join("fortran/outlive.f90")
+    root().join("fortran/outlive.F90")
 }
 
 #[test]

@@ -74,7 +74,7 @@ impl Mpi {
     fn fortran(&self, source: PathBuf) -> PathBuf {
         let glue = root().join("fortran/outlive_mpi.c");
         let object = self.build("mpicc", &["-c", "-Wall", "-Wextra", "-Werror"], &[glue], "glue.o");
-        let modules = ["outlive.f90", "outlive_mpi.f90"].map(|it| root().join("fortran").join(it));
+        let modules = ["outlive.F90", "outlive_mpi.f90"].map(|it| root().join("fortran").join(it));
         let sources: Vec<PathBuf> = modules.into_iter().chain([source, object]).collect();
         self.build("mpifort", &["-O2"], &sources, "fortran")
     }

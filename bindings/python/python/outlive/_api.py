@@ -46,7 +46,7 @@ def open(
         freeze_bytes_max: Memory for copies of changed pages. If more has changed, a forked process
             holds it, or `save` writes the rest before it returns.
         freeze: Way to hold changed pages still: "auto", "copy", "fork" or "precopy".
-        tracker: Way to find changed pages: "auto", "wp-async", "mprotect" or "hash". If a way does
+        tracker: Way to find changed pages: "auto", "wp-async" or "hash". If a way does
             not work on this machine, "hash" is used, and the statistics of a save say so.
         index_bytes_max: Memory for the index that finds duplicates.
 

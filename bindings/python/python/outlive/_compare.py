@@ -1,17 +1,20 @@
 """Compares a checkpoint with the state that a restore will fill."""
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
+import numpy as np
+
+from outlive import _foreign
 from outlive._errors import InvalidError
 from outlive._seeds import KEY
-from outlive._seen import Owners
 from outlive._select import Selection
 from outlive._tree import (
     DICT,
     LIST,
     ORDERED,
+    PICKLE,
     RANDOMS,
     TREE,
     TUPLE,
@@ -27,27 +30,20 @@ _SHOWN_MAX = 100
 
 
 def refuse_differences(
-    there: Flat, here: Flat, owners: Owners, selection: Selection, chosen: list[bool], epoch: int
+    there: Flat, here: Flat, selection: Selection, chosen: list[bool], epoch: int
 ) -> None:
     """Compares the chosen leaves of checkpoint `there` with the program's state `here`.
 
     Raises:
-        InvalidError: If they do not match, or if the program would not see some restored data. It
-            names every path.
+        InvalidError: If they do not match, or `into` cannot take some of it. It names every path.
     """
     comparison = _Comparison(there, here, selection, chosen)
     # Containers come first: one of their differences may stand for a thousand leaves.
     comparison.containers()
     comparison.leaves()
-    found = comparison.found or comparison.unchangeable()
+    found = comparison.found or comparison.unchangeable() or comparison.unfillable()
     if found:
-        what, advice = "does not match", "Correct `into`"
-    else:
-        found = owners.unseen((my, there.dtypes[at]) for at, my in comparison.pairs())
-        found += owners.unseen_lists(comparison.lists())
-        what, advice = "cannot take", "Keep what holds these in a variable"
-    if found:
-        raise refusal(f"`into` {what} checkpoint {epoch}", found, advice)
+        raise refusal(f"`into` does not match checkpoint {epoch}", found, "Correct `into`")
 
 
 def refusal(what: str, found: list[str], advice: str) -> InvalidError:
@@ -124,13 +120,6 @@ class _Comparison:
             if self.selection.has(name) and parent(name) not in self.free:
                 what = ", which has a container there" if name in theirs else ""
                 self.found.append(f"{shown(name)} is not in the checkpoint{what}")
-
-    def lists(self) -> set[str]:
-        """Returns the lists of values that are empty and get entries."""
-        mine = set(map(parent, self.here.names))
-        chosen = zip(self.there.names, self.chosen, strict=True)
-        theirs = {parent(name) for name, is_chosen in chosen if is_chosen} if self.free else set()
-        return (self.free & theirs) - mine
 
     def pairs(self) -> Iterable[tuple[int, int]]:
         """Yields the numbers of the chosen leaves that both have, there and here."""
@@ -245,7 +234,7 @@ class _Comparison:
 
     def unchangeable(self) -> list[str]:
         """Lists values that cannot be replaced, since nothing above them can be changed."""
-        mutable = {node.path for node in self.here.nodes if node.kind != TUPLE}
+        mutable = mutable_containers(self.here)
         if "" in mutable:
             return []
         found = []
@@ -255,10 +244,36 @@ class _Comparison:
             name, value = self.there.names[at], is_value(self.there.dtypes[at])
             if not value and self.here.leaves[my].flags.writeable:
                 continue
-            if not any(path in mutable for path in _above(name)):
+            if not is_changeable(name, mutable):
                 what = "a value" if value else "an array that cannot be written"
                 found.append(f"{shown(name)} is {what}, and nothing mutable holds it")
         return found
+
+    def unfillable(self) -> list[str]:
+        """Lists arrays that were pickled, such as those of a device: nothing fills their memory."""
+        found = []
+        for _, my in self.pairs():
+            if self.here.dtypes[my] != PICKLE:
+                continue
+            mine = self.here.leaves[my]
+            if isinstance(mine, np.ndarray) or not _foreign.shows_memory(mine):
+                continue
+            found.append(
+                f"{shown(self.here.names[my])} is an array ({type(mine).__module__}."
+                f"{type(mine).__qualname__}) that cannot be saved as one, so that it was pickled: "
+                "what was unpickled would not get into its memory. Put None in its place"
+            )
+        return found
+
+
+def is_changeable(path: str, mutable: Collection[str]) -> bool:
+    """Whether a value can be replaced, since one of the containers above it is mutable."""
+    return any(above in mutable for above in _above(path))
+
+
+def mutable_containers(flat: Flat) -> set[str]:
+    """Returns the paths of the containers whose entries can be replaced."""
+    return {node.path for node in flat.nodes if node.kind != TUPLE}
 
 
 def _is_int(key: str, detail: Any) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +13,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, overload
 
-from outlive import _core, _descent, _exit, _notices, _seen
+from outlive import _core, _descent, _exit, _notices
 from outlive._arguments import epoch_name, notes_of, rules_of
 from outlive._commits import CommitEvents
 from outlive._errors import Error, FailedSaveWarning, InvalidError
@@ -332,15 +331,15 @@ class Job:
         A damaged checkpoint is skipped with a warning (`logging`), and the next older one is taken.
         Afterwards the next save writes only the pages that have changed since.
 
-        With `into`, the restore fills the program's own state. Arrays keep their memory. Values
-        (numbers, strings, None, bytes, whole lists of values) are replaced in the dict or list that
-        holds them, after all data has been read and verified. Checkpoint and `into` must match: the
-        same containers, and arrays of the same dtype and shape. If they do not match, nothing is
-        changed. Nothing is changed either if the program would not see the restored data: pickled
-        arrays, pickled objects that it also holds elsewhere, or values in containers that only
-        `into` holds. Arrays are filled while the data is read, so after a `DamagedError` or an
-        interruption they may hold parts of a checkpoint. The error then has `into_changed`. Objects
-        are unpickled before anything is filled. No other thread may use the state during the call.
+        With `into`, the restore fills the program's own state. Arrays keep their memory. All else
+        (numbers, strings, None, bytes, whole lists of values, pickled objects) is replaced in the
+        dict or list that holds it, after all data has been read and verified. Only `into` changes:
+        keep it in a variable, and take from there what the program has elsewhere, as with
+        `load_state_dict`. Checkpoint and `into` must match: the same containers, and arrays of the
+        same dtype and shape. If they do not match, nothing is changed. Arrays are filled while the
+        data is read, so after a `DamagedError` or an interruption they may hold parts of a
+        checkpoint. The error then has `into_changed`. Objects are unpickled before anything is
+        filled. No other thread may use the state during the call.
 
         Without `into`, a new tree is made. Arrays of other packages come back as NumPy arrays. If
         several ranks have saved a global array in parts, a single process gets the whole array, and
@@ -377,16 +376,14 @@ class Job:
 
         Raises:
             InvalidError: If there is no such epoch, or if the checkpoint holds pickled objects and
-                the job does not allow them. Also if `into` does not match or would not be filled;
-                the message and the exception's `differences` name every path.
+                the job does not allow them. Also if `into` does not match; the message and the
+                exception's `differences` name every path.
             DamagedError: If no checkpoint is whole.
         """
-        # Count here: it matters which references exist besides that of this call.
-        is_referenced = _seen.is_referenced(sys.getrefcount(into))
         with self._declining():
             if into is not FRESH and (isinstance(into, Epoch) or is_single_value(into)):
                 raise InvalidError(_not_into(into))
-            rebuild = Rebuild(into, is_referenced, only=only, allow_pickle=self._allow_pickle)
+            rebuild = Rebuild(into, only=only, allow_pickle=self._allow_pickle)
             wanted = self._number_of(epoch)
             if lazy and self._is_group:
                 raise InvalidError("the ranks of a group restore all memory before they go on")

@@ -8,11 +8,15 @@ from typing import Any
 import numpy as np
 
 from outlive import _build, _core, _dtypes, _memory
-from outlive._compare import refusal, refuse_differences, value_lists
+from outlive._compare import (
+    is_changeable,
+    mutable_containers,
+    refusal,
+    refuse_differences,
+    value_lists,
+)
 from outlive._errors import DamagedError, Error, InvalidError
-from outlive._same import same
 from outlive._saves import LazyRestored, Restored
-from outlive._seen import Owners
 from outlive._select import Selection
 from outlive._tied import tied
 from outlive._tree import (
@@ -63,12 +67,11 @@ class Rebuild:
     def __init__(
         self,
         into: Any,
-        is_referenced: bool,
         *,
         only: str | Iterable[str] | None,
         allow_pickle: bool,
     ) -> None:
-        """Looks at `into`, which may be `FRESH`, and which the caller may hold or only pass on.
+        """Looks at `into`, which may be `FRESH`.
 
         Raises:
             InvalidError: If `into` cannot be a state.
@@ -78,7 +81,6 @@ class Rebuild:
         # The caller's selection, and its form for the current checkpoint.
         self.asked = self.selection = Selection(only)
         self.allow_pickle = allow_pickle
-        self.is_referenced = is_referenced
         self.trees: frozenset[str] | None = None
         self._take_into(None)
         # Data of a checkpoint that was read before its plan: pickled objects and trees of plain
@@ -86,7 +88,6 @@ class Rebuild:
         self.looked: dict[int, dict[str, Any] | None] = {}
         self.wanted: set[str] = set()
         self.figures = {"restored_bytes": 0, "read_bytes": 0, "seconds": 0.0}
-        self.kept: set[str] = set()
         self.fills_into = False
         # Whether a plan only reads again what proved damaged before.
         self.is_probe = False
@@ -98,8 +99,6 @@ class Rebuild:
         if trees is not None and trees == self.trees:
             return
         self.here = here = Flat()
-        # References in the previous lists would count as the program's.
-        self.owners = Owners(here, self.is_referenced, self._same)
         if not self.fresh:
             try:
                 self.here = here = flatten(
@@ -112,7 +111,6 @@ class Rebuild:
                 what = f"`into` does not match checkpoint {self.epoch}; nothing was changed"
                 raise InvalidError(f"{what}: {error}") from None
         self.trees = frozenset(path_of(here, at) for at in self._my_trees())
-        self.owners = Owners(here, self.is_referenced, self._same)
         self.mine = {name: at for at, name in enumerate(here.names)}
 
     # --- Before anything is read ------------------------------------------------------------------
@@ -134,7 +132,6 @@ class Rebuild:
         the global array, and its shape.
         """
         self.epoch, count = epoch, len(names)
-        self.kept.clear()
         self.is_probe = False
         region_names = names
         skeleton = read_skeleton(attachment)
@@ -181,7 +178,7 @@ class Rebuild:
         self.copied_bytes = 0
         self._refuse_pickles()
         if not self.fresh:
-            refuse_differences(there, self.here, self.owners, self.selection, chosen, epoch)
+            refuse_differences(there, self.here, self.selection, chosen, epoch)
         self._refuse_missing_dtypes()
         self._unpickle(looked)
         values = {dtype for dtype in set(dtypes) if is_value(dtype)}
@@ -405,22 +402,22 @@ class Rebuild:
         return [at for at, dtype in enumerate(self.here.dtypes) if dtype == TREE]
 
     def _fitting(self, trees: dict[int, Any], theirs: dict[str, int], closed: set[int]) -> set[int]:
-        """Works as above, given the trees by path; separate, as it refers to parts of `into`."""
-        here, owners = self.here, self.owners
-        places = {node.path: thing for node, thing in zip(here.nodes, here.containers, strict=True)}
+        """Works as above, given the trees by path."""
+        here, mutable = self.here, mutable_containers(self.here)
+        containers = {
+            node.path: thing for node, thing in zip(here.nodes, here.containers, strict=True)
+        }
         leaves = {path_of(here, at): at for at in self._my_trees()}
         fitting = set[int]()
         for path, at in theirs.items():
             my = leaves.get(path)
-            mine = places.get(path) if my is None else here.leaves[my]
+            mine = containers.get(path) if my is None else here.leaves[my]
             is_whole = self.selection.has_whole(path or ROOT)
-            if mine is None or not (
-                is_whole or (at in closed and self.selection.has(path or ROOT))
-            ):
+            is_chosen = is_whole or (at in closed and self.selection.has(path or ROOT))
+            if mine is None or not is_chosen:
                 continue
-            reached = owners.reached[path] if my is None else owners.reaches_leaf(my)
-            seen = reached if type(mine) is not tuple else owners.seen.get(parent(path), False)
-            if reached and seen and fits(mine, trees[at]):
+            is_fixed = type(mine) is tuple and not is_changeable(path, mutable)
+            if not is_fixed and fits(mine, trees[at]):
                 fitting.add(at)
         return fitting
 
@@ -428,28 +425,7 @@ class Rebuild:
         """Makes the objects that go into `into`, before any of its arrays is filled."""
         for at, name in enumerate(self.there.names):
             if self.there.dtypes[at] == PICKLE and name in looked and self.chosen[at]:
-                if name in self.kept:
-                    self.known[at] = self.here.leaves[self.mine[name]]
-                else:
-                    self.known[at] = self._unpickled(at, looked[name])
-
-    def _same(self, name: str) -> bool:
-        """Whether the checkpoint has the same pickled object as `into`."""
-        looked = self.looked.get(self.epoch) or {}
-        is_same = name in looked and self._equals(name, looked[name])
-        if is_same:
-            self.kept.add(name)
-        return is_same
-
-    def _equals(self, name: str, pickled: bytes) -> bool:
-        """Whether the program's object is the one that was pickled, and not only equal to it."""
-        mine = self.here.leaves[self.mine[name]]
-        # Classes of the program may raise any exception here. Then the objects differ.
-        with contextlib.suppress(Exception):
-            if pickle.dumps(mine, protocol=5) == pickled:
-                return True
-            return same(mine, pickle.loads(pickled))
-        return False
+                self.known[at] = self._unpickled(at, looked[name])
 
     def _refuse_pickles(self) -> None:
         if self.allow_pickle or PICKLE not in self.there.dtypes:

@@ -106,11 +106,6 @@ def test_the_state_of_an_optimizer(job: outlive.Job) -> None:
     with pytest.raises(outlive.InvalidError, match="has no state before its first step"):
         job.restore(into={"opt": other.optimizer.state_dict()}, only="opt")
     other.step(1)
-    with pytest.raises(
-        outlive.InvalidError, match=r"lr' would change only in objects that nothing"
-    ):
-        job.restore(into={"opt": other.optimizer.state_dict()}, only="opt")
-    assert other.optimizer.param_groups[0]["lr"] == 0.05
     state = other.state()
     job.restore(into=state)
     other.optimizer.load_state_dict(state["opt"])

@@ -1,6 +1,7 @@
 //! `outlive-bench track`: the cost of finding changed pages for a program, by tracker and by
 //! pattern, all in one run. Times are processor times of this process, so that others do not count.
 
+mod mprotect;
 mod pattern;
 mod policy;
 

@@ -1,6 +1,7 @@
 //! Methods of finding and copying changed memory.
 
-use outlive_capture::track::{Mprotect, OwnedPages, PageTracker, Refusal, TrackerChoice, WpAsync};
+use super::mprotect::Protected;
+use outlive_capture::track::{OwnedPages, Refusal, TrackerChoice, WpAsync};
 use outlive_capture::{ChangeTracker, OwnedSource};
 use outlive_io::{AlignedBuf, gather_past_cache};
 use outlive_types::{Error, FreezeMode, FreezeRequest, PAGE_BYTES, PageSource, Result};
@@ -56,6 +57,7 @@ pub struct Tracked {
 }
 
 enum Memory {
+    Protected(Protected),
     Pages(OwnedPages),
     Source(OwnedSource),
     Plain(AlignedBuf),
@@ -77,20 +79,21 @@ impl Tracked {
     /// Returns memory of `bytes` bytes, armed if the policy arms any.
     pub fn new(policy: Policy, bytes: usize) -> Result<Tracked> {
         let fill = |memory: &mut [u8]| super::super::state::fill(memory, 1);
-        let own = |tracker: std::result::Result<Box<dyn PageTracker>, Refusal>| {
-            let pages = tracker.and_then(|tracker| OwnedPages::new(bytes, tracker, fill));
-            pages.map(Memory::Pages).map_err(refused)
-        };
+        let protected =
+            |run_pages_max| Protected::new(bytes, run_pages_max, fill).map(Memory::Protected);
         let source = |tracker: ChangeTracker| -> Result<Memory> {
             let mut source = OwnedSource::tracked("state", bytes, 1, tracker);
             fill(super::super::state::edit(&mut source)?);
             Ok(Memory::Source(source))
         };
-        let boxed = |tracker: Mprotect| Box::new(tracker) as Box<dyn PageTracker>;
         let memory = match policy {
-            Policy::Pgck => own(Mprotect::bare(1).map(boxed))?,
-            Policy::Acck => own(Mprotect::bare(RUN_PAGES_MAX).map(boxed))?,
-            Policy::WpAsync => own(WpAsync::open().map(|t| Box::new(t) as Box<dyn PageTracker>))?,
+            Policy::Pgck => protected(1)?,
+            Policy::Acck => protected(RUN_PAGES_MAX)?,
+            Policy::WpAsync => {
+                let tracker = WpAsync::open().map_err(refused)?;
+                let pages = OwnedPages::new(bytes, Box::new(tracker), fill).map_err(refused)?;
+                Memory::Pages(pages)
+            }
             Policy::Auto => source(ChangeTracker::with(TrackerChoice::Auto))?,
             Policy::Hash => source(ChangeTracker::new())?,
             Policy::CopyAll => {
@@ -128,6 +131,7 @@ impl Tracked {
 
     fn bytes(&self) -> &[u8] {
         match &self.memory {
+            Memory::Protected(memory) => memory.bytes(),
             Memory::Pages(pages) => pages.bytes(),
             Memory::Source(source) => source.bytes(),
             Memory::Plain(memory) => memory,
@@ -137,6 +141,7 @@ impl Tracked {
     /// Returns the bytes, for the program.
     pub fn edit(&mut self) -> Result<&mut [u8]> {
         match &mut self.memory {
+            Memory::Protected(memory) => Ok(memory.edit()),
             Memory::Pages(pages) => Ok(pages.edit()),
             Memory::Source(source) => super::super::state::edit(source),
             Memory::Plain(memory) => Ok(memory),
@@ -152,6 +157,13 @@ impl Tracked {
         let mut took = Took { changed_pages, ..Took::default() };
         let Tracked { memory, aside, image, epoch } = self;
         match memory {
+            Memory::Protected(memory) => {
+                let start = cpu_s();
+                let found = memory.collect()?;
+                copy(&found, memory.bytes(), aside);
+                took.stall_s = cpu_s() - start;
+                took.copied_pages = apply(&found, aside, image);
+            }
             Memory::Pages(pages) => {
                 let start = cpu_s();
                 let found: Vec<Range<usize>> = pages.collect().map_err(refused)?.collect();

@@ -6,11 +6,12 @@
 //! | Variable | |
 //! | --- | --- |
 //! | `OUTLIVE_PRELOAD_REPORT` | file for the figures, as JSON; without it nothing happens |
-//! | `OUTLIVE_PRELOAD_TRACKER` | `hash`, `mprotect`, `wp-async`, `auto`; without it no freezes |
+//! | `OUTLIVE_PRELOAD_TRACKER` | `hash`, `wp-async`, `auto`; without it no freezes |
 //! | `OUTLIVE_PRELOAD_WHILE` | a file: freezes happen only while it exists |
 //! | `OUTLIVE_PRELOAD_INTERVAL_MS` | time between two freezes; 250 |
 //! | `OUTLIVE_PRELOAD_FROM_BYTES` | smaller blocks are omitted; 16 MiB |
 //! | `OUTLIVE_PRELOAD_REFUSE` | `FROM-TO`: `malloc` fails for blocks of FROM to TO bytes |
+//! | `OUTLIVE_PRELOAD_SPOIL` | `1`: each check finds one page of an image spoiled |
 #![allow(unsafe_code)] // runs inside a program that does not know of it
 
 mod heap;
@@ -48,6 +49,7 @@ struct Settings {
     report: PathBuf,
     tracker: Option<TrackerChoice>,
     only_while: Option<PathBuf>,
+    spoils: bool,
     interval: Duration,
     /// Clock of the processor time of the program's first thread.
     clock: libc::clockid_t,
@@ -75,6 +77,7 @@ impl Settings {
                 process::exit(2);
             }),
             only_while: taken("WHILE").map(PathBuf::from),
+            spoils: taken("SPOIL").is_some(),
             interval: Duration::from_millis(number("INTERVAL_MS").unwrap_or(250) as u64),
             clock,
         })
@@ -149,7 +152,7 @@ fn run(settings: &Settings) {
     stop::begin();
     // Created on this thread, not the program's: an allocation there could wait for a lock that the
     // stopped program holds.
-    let mut rounds = settings.tracker.map(Rounds::new);
+    let mut rounds = settings.tracker.map(|choice| Rounds::new(choice, settings.spoils));
     let mut due = Instant::now();
     // Processor time when there was first something to freeze.
     let mut began = None;

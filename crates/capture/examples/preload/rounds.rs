@@ -40,6 +40,8 @@ pub struct Rounds {
     seen: HashMap<String, Vec<u128>>,
     checked_pages: u64,
     wrong_pages: u64,
+    /// Whether one page of the images is spoiled before each check, for a test of the check.
+    spoils: bool,
     region_bytes: usize,
     how: String,
     error: Option<String>,
@@ -47,7 +49,7 @@ pub struct Rounds {
 
 impl Rounds {
     /// Returns a series without freezes.
-    pub fn new(choice: TrackerChoice) -> Rounds {
+    pub fn new(choice: TrackerChoice, spoils: bool) -> Rounds {
         Rounds {
             tracker: Arc::new(ChangeTracker::with(choice)),
             epoch: 0,
@@ -55,6 +57,7 @@ impl Rounds {
             seen: HashMap::new(),
             checked_pages: 0,
             wrong_pages: 0,
+            spoils,
             region_bytes: 0,
             how: String::new(),
             error: None,
@@ -164,6 +167,11 @@ impl Rounds {
 
     /// Compares all memory with the images: pages taken for unchanged must be unchanged.
     fn check(&mut self, blocks: &[(usize, usize)]) {
+        if self.spoils
+            && let Some(page) = self.seen.values_mut().find_map(|pages| pages.first_mut())
+        {
+            *page = u128::MAX;
+        }
         for (start, bytes) in blocks {
             // SAFETY: as for the region above; the program stands still.
             let bytes = unsafe { std::slice::from_raw_parts(*start as *const u8, *bytes) };

@@ -1,5 +1,4 @@
-//! The program's threads, and how they are stopped: each gets a signal whose handler waits. A
-//! thread within the SIGSEGV handler of `mprotect` leaves that first, as it blocks signals.
+//! The program's threads, and how they are stopped: each gets a signal whose handler waits.
 //!
 //! A stopped thread may hold a lock of the C library, so our thread must do without these locks. It
 //! has an arena of `malloc` to itself, and starts and ends threads only here. (A program stopped

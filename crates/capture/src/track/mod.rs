@@ -7,7 +7,6 @@
 
 mod claims;
 mod maps;
-mod mprotect;
 mod owned;
 mod pins;
 mod probe;
@@ -15,7 +14,6 @@ mod sys;
 mod wp_async;
 
 pub(crate) use claims::holder;
-pub use mprotect::Mprotect;
 pub use outlive_types::{TrackerChoice, TrackerKind};
 pub use owned::OwnedPages;
 pub(crate) use pins::Pins;

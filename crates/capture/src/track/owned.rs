@@ -71,11 +71,11 @@ impl Drop for OwnedPages {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::track::Mprotect;
+    use crate::track::WpAsync;
 
     #[test]
     fn written_ranges_are_told() {
-        let tracker = Box::new(Mprotect::new().unwrap());
+        let tracker = Box::new(WpAsync::open().unwrap());
         let mut pages =
             OwnedPages::new(10 * PAGE_BYTES + 9, tracker, |bytes| bytes.fill(1)).unwrap();
         assert_eq!(pages.bytes().len(), 10 * PAGE_BYTES);

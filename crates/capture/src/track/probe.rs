@@ -1,6 +1,6 @@
 //! Trackers that work on this system, found by a trial: versions and capabilities do not show it.
 
-use super::{Mprotect, PageTracker, Pages, Refusal, Then, TrackerChoice, TrackerKind, WpAsync};
+use super::{PageTracker, Pages, Refusal, Then, TrackerChoice, TrackerKind, WpAsync};
 use outlive_chunk::hash_pages;
 use outlive_io::AlignedBuf;
 use outlive_types::sync::plain::Mutex;
@@ -39,11 +39,7 @@ pub fn probe() -> Vec<Probed> {
         Some((process_id, probed)) if *process_id == std::process::id() => probed.clone(),
         _ => {
             let wp_async = WpAsync::open().and_then(|tracker| attempt(&tracker));
-            let mprotect = Mprotect::new().and_then(|tracker| attempt(&tracker));
-            let probed = vec![
-                Probed { kind: TrackerKind::WpAsync, outcome: wp_async },
-                Probed { kind: TrackerKind::Mprotect, outcome: mprotect },
-            ];
+            let probed = vec![Probed { kind: TrackerKind::WpAsync, outcome: wp_async }];
             *found = Some((std::process::id(), probed.clone()));
             probed
         }
@@ -70,11 +66,7 @@ pub(crate) fn open(choice: TrackerChoice) -> Result<Option<OpenTracker>, Refusal
     let outcome = probed.map_or_else(|| Err(Refusal("it is not built in".into())), |p| p.outcome);
     let opened = outcome.and_then(|costs| {
         let dense_pages = dense_pages(costs.fault_ns, costs.compare_ns);
-        let tracker: Arc<dyn PageTracker> = match kind {
-            TrackerKind::Mprotect => Arc::new(Mprotect::new()?),
-            _ => Arc::new(WpAsync::open()?),
-        };
-        Ok(Some(OpenTracker { tracker, dense_pages }))
+        Ok(Some(OpenTracker { tracker: Arc::new(WpAsync::open()?), dense_pages }))
     });
     opened.map_err(|Refusal(why)| Refusal(format!("{kind} does not work here: {why}")))
 }

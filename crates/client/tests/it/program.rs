@@ -189,7 +189,7 @@ fn a_lazy_restore_fills_while_the_program_runs_and_primes_the_next_save() {
     whole.unwrap().unwrap();
     assert!(begun.rest.done() && lazily.over.load(Ordering::Acquire));
     assert!(found == saved);
-    client.filling_is_over();
+    assert!(client.job().filling().is_none());
     found.grid[5] ^= 1;
     saved.grid[5] ^= 1;
     assert_eq!(save(&client, &found).changed_bytes, 4096);
@@ -293,12 +293,12 @@ fn failures_are_told_once_and_a_fenced_program_stays_fenced() {
         Ok(handle) => {
             handle.wait_done(None);
             drop(handle);
-            assert!(first.has_unheard());
+            assert!(first.job().has_unheard());
             first.due().unwrap_err()
         }
     };
     assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
-    assert!(first.due().unwrap() && !first.has_unheard());
+    assert!(first.due().unwrap() && !first.job().has_unheard());
     // The old client stays fenced. A new one opens a new session.
     let second = client(dir.path());
     let mut found = empty();

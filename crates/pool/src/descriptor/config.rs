@@ -160,7 +160,7 @@ pub struct Tuning {
     /// Method to snapshot dirty pages: `copy`, `fork`, `precopy`, or `auto`, which takes the one
     /// that stops the program least (docs/capture.md).
     pub freeze: String,
-    /// Method to find changed pages: `auto`, `wp-async`, `mprotect` or `hash`.
+    /// Method to find changed pages: `auto`, `wp-async` or `hash`.
     pub tracker: String,
     /// Memory for the index of known chunks; a duplicate that it misses costs only space.
     pub index_bytes_max: u64,

@@ -17,6 +17,7 @@ pub use restore::{Prepared, Restored};
 use crate::commit::Reached;
 use crate::fill::FinishFill;
 use crate::group::{GroupMember, GroupOptions};
+use crate::restore::LazyFill;
 use crate::retention::Rules;
 use crate::save::{CommitEvents, SaveNotes, SaveRequest};
 use health::is_mistake;
@@ -252,17 +253,24 @@ impl Job {
         }
     }
 
-    /// Reports the outcome of the last save, if it is over. Returns whether it has failed, and the
-    /// program continues without having seen that.
+    /// Reports the outcome of the last save, if it is over. Never waits: a save that is starting
+    /// reports it itself.
     ///
     /// # Errors
     /// Its failure, if the program must know of it ([`Job::on_failure`]) and has not seen it.
-    pub fn tell_last(&self) -> Result<bool> {
+    pub fn tell_last(&self) -> Result<()> {
         self.inner.check_process()?;
-        let current = self.inner.starting();
-        let Some(handle) = current.as_ref() else { return Ok(false) };
-        self.inner.tell(handle)?;
-        Ok(handle.unseen_failure().is_some())
+        let current = self.inner.starting.try_lock();
+        let last = current.as_ref().and_then(|current| current.as_ref());
+        last.map_or(Ok(()), |handle| self.inner.tell(handle))
+    }
+
+    /// Returns whether a save is starting or in progress, or has failed without a call that has
+    /// seen it. Never waits.
+    pub fn has_unheard(&self) -> bool {
+        let Some(current) = self.inner.starting.try_lock() else { return true };
+        let is_unheard = |save: &SaveHandle| !save.done() || save.unseen_failure().is_some();
+        current.as_ref().is_some_and(is_unheard)
     }
 
     /// Waits for a save of this job. After its failure the program continues as [`Job::on_failure`]
@@ -382,6 +390,11 @@ impl Job {
     pub fn is_saving(&self) -> bool {
         let Some(current) = self.inner.starting.try_lock() else { return true };
         current.as_ref().is_some_and(|handle| !handle.done())
+    }
+
+    /// Returns the lazy restore that still fills memory. A save, a restore and a close wait for it.
+    pub fn filling(&self) -> Option<LazyFill> {
+        self.inner.filling().clone().filter(|fill| !fill.done())
     }
 
     /// Waits until a lazy restore has filled all memory. Saves and closes do so themselves.

@@ -230,9 +230,11 @@ fn who_waits_for_a_save_is_told_and_nothing_else() {
     // save.
     program.job.settle_save(&handle).unwrap();
     program.job.settle().unwrap();
-    assert!(program.job.tell_last().unwrap(), "it can be told when the program ends");
+    program.job.tell_last().unwrap();
+    assert!(program.job.has_unheard(), "it can be told when the program ends");
     assert_eq!(handle.wait(None).unwrap().unwrap_err().kind(), ErrorKind::Full);
-    assert!(!program.job.tell_last().unwrap());
+    program.job.tell_last().unwrap();
+    assert!(!program.job.has_unheard());
     let handle = program.job.save(&mut program.source(&state)).unwrap();
     assert_eq!(program.job.wait().unwrap_err().kind(), ErrorKind::Full);
     drop(handle);
@@ -257,7 +259,8 @@ fn a_mistake_of_the_program_hides_no_failed_save() {
     let region = Region::from_bytes("part", "|u1", vec![3], vec![0; 3]).distributed(beyond);
     let mut source = MemorySource::new(Arc::new(ChangeTracker::new()), vec![region], Vec::new(), 1);
     assert_eq!(program.job.save(&mut source).unwrap_err().kind(), ErrorKind::Invalid);
-    assert!(program.job.tell_last().unwrap());
+    program.job.tell_last().unwrap();
+    assert!(program.job.has_unheard());
 }
 
 #[test]

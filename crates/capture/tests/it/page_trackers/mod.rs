@@ -5,21 +5,18 @@
 
 mod memory;
 mod model;
-mod signals;
 mod threads;
 mod traps;
 
 use memory::Mapped;
-use outlive_capture::track::{Mprotect, PageTracker, Pages, Refusal, Then, TrackerKind, WpAsync};
+use outlive_capture::track::{PageTracker, Pages, Refusal, Then, TrackerKind, WpAsync};
 use std::sync::Arc;
 
 /// Returns a new tracker of each kind that this machine has.
 fn trackers() -> Vec<Arc<dyn PageTracker>> {
     type Make = fn() -> Result<Arc<dyn PageTracker>, Refusal>;
-    let makers: [(TrackerKind, Make); 2] = [
-        (TrackerKind::Mprotect, || Ok(Arc::new(Mprotect::new()?))),
-        (TrackerKind::WpAsync, || Ok(Arc::new(WpAsync::open()?))),
-    ];
+    let makers: [(TrackerKind, Make); 1] =
+        [(TrackerKind::WpAsync, || Ok(Arc::new(WpAsync::open()?)))];
     let made = makers.into_iter().filter_map(|(kind, make)| match make() {
         Ok(tracker) => Some(tracker),
         Err(refusal) => {

@@ -4,7 +4,8 @@
 ! a `status`: outlive_ok (0), or the kind of error after which it did nothing; outlive_error_text()
 ! returns the text.
 !
-! It needs a compiler for Fortran 2018: arrays of any rank are assumed-rank arguments.
+! It needs a compiler for Fortran 2018, as arrays of any rank are assumed-rank arguments, and the
+! preprocessor, which compilers run for files with this ending. outlive_protect.inc lies beside it.
 !
 ! Arrays are contiguous, have the attribute `target`, and keep their address while they are
 ! protected. A checkpoint describes them in C's order: an array a(3, 4) has the shape (4, 3) there,
@@ -549,320 +550,61 @@ contains
         due = answer /= 0
     end subroutine
 
-    subroutine protect_int8(job, name, array, status)
-        type(outlive_job), intent(in) :: job
-        character(*), intent(in) :: name
-        integer(int8), intent(inout), target :: array(..)
-        integer(c_int), intent(out) :: status
-        status = contiguous(is_contiguous(array))
-        if (status /= outlive_ok) return
-        status = c_protect(job%handle, c_text(name), c_loc(array), c_text("i1"), &
-            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
-    end subroutine
-
-    subroutine protect_replicated_int8(job, name, array, status)
-        type(outlive_job), intent(in) :: job
-        character(*), intent(in) :: name
-        integer(int8), intent(inout), target :: array(..)
-        integer(c_int), intent(out) :: status
-        status = contiguous(is_contiguous(array))
-        if (status /= outlive_ok) return
-        status = c_protect_replicated(job%handle, c_text(name), c_loc(array), c_text("i1"), &
-            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
-    end subroutine
-
-    subroutine protect_sharded_int8(job, name, array, global_shape, offset, status, block, stride)
-        type(outlive_job), intent(in) :: job
-        character(*), intent(in) :: name
-        integer(int8), intent(inout), target :: array(..)
-        integer(int64), intent(in) :: global_shape(:), offset(:)
-        integer(c_int), intent(out) :: status
-        integer(int64), intent(in), optional :: block(:), stride(:)
-        status = contiguous(is_contiguous(array))
-        if (status /= outlive_ok) return
-        status = part(job, name, c_loc(array), "i1", int(shape(array), c_size_t), global_shape, offset, &
-            block, stride)
-    end subroutine
-
-    subroutine protect_int16(job, name, array, status)
-        type(outlive_job), intent(in) :: job
-        character(*), intent(in) :: name
-        integer(int16), intent(inout), target :: array(..)
-        integer(c_int), intent(out) :: status
-        status = contiguous(is_contiguous(array))
-        if (status /= outlive_ok) return
-        status = c_protect(job%handle, c_text(name), c_loc(array), c_text("i2"), &
-            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
-    end subroutine
-
-    subroutine protect_replicated_int16(job, name, array, status)
-        type(outlive_job), intent(in) :: job
-        character(*), intent(in) :: name
-        integer(int16), intent(inout), target :: array(..)
-        integer(c_int), intent(out) :: status
-        status = contiguous(is_contiguous(array))
-        if (status /= outlive_ok) return
-        status = c_protect_replicated(job%handle, c_text(name), c_loc(array), c_text("i2"), &
-            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
-    end subroutine
-
-    subroutine protect_sharded_int16(job, name, array, global_shape, offset, status, block, stride)
-        type(outlive_job), intent(in) :: job
-        character(*), intent(in) :: name
-        integer(int16), intent(inout), target :: array(..)
-        integer(int64), intent(in) :: global_shape(:), offset(:)
-        integer(c_int), intent(out) :: status
-        integer(int64), intent(in), optional :: block(:), stride(:)
-        status = contiguous(is_contiguous(array))
-        if (status /= outlive_ok) return
-        status = part(job, name, c_loc(array), "i2", int(shape(array), c_size_t), global_shape, offset, &
-            block, stride)
-    end subroutine
-
-    subroutine protect_int32(job, name, array, status)
-        type(outlive_job), intent(in) :: job
-        character(*), intent(in) :: name
-        integer(int32), intent(inout), target :: array(..)
-        integer(c_int), intent(out) :: status
-        status = contiguous(is_contiguous(array))
-        if (status /= outlive_ok) return
-        status = c_protect(job%handle, c_text(name), c_loc(array), c_text("i4"), &
-            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
-    end subroutine
-
-    subroutine protect_replicated_int32(job, name, array, status)
-        type(outlive_job), intent(in) :: job
-        character(*), intent(in) :: name
-        integer(int32), intent(inout), target :: array(..)
-        integer(c_int), intent(out) :: status
-        status = contiguous(is_contiguous(array))
-        if (status /= outlive_ok) return
-        status = c_protect_replicated(job%handle, c_text(name), c_loc(array), c_text("i4"), &
-            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
-    end subroutine
-
-    subroutine protect_sharded_int32(job, name, array, global_shape, offset, status, block, stride)
-        type(outlive_job), intent(in) :: job
-        character(*), intent(in) :: name
-        integer(int32), intent(inout), target :: array(..)
-        integer(int64), intent(in) :: global_shape(:), offset(:)
-        integer(c_int), intent(out) :: status
-        integer(int64), intent(in), optional :: block(:), stride(:)
-        status = contiguous(is_contiguous(array))
-        if (status /= outlive_ok) return
-        status = part(job, name, c_loc(array), "i4", int(shape(array), c_size_t), global_shape, offset, &
-            block, stride)
-    end subroutine
-
-    subroutine protect_int64(job, name, array, status)
-        type(outlive_job), intent(in) :: job
-        character(*), intent(in) :: name
-        integer(int64), intent(inout), target :: array(..)
-        integer(c_int), intent(out) :: status
-        status = contiguous(is_contiguous(array))
-        if (status /= outlive_ok) return
-        status = c_protect(job%handle, c_text(name), c_loc(array), c_text("i8"), &
-            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
-    end subroutine
-
-    subroutine protect_replicated_int64(job, name, array, status)
-        type(outlive_job), intent(in) :: job
-        character(*), intent(in) :: name
-        integer(int64), intent(inout), target :: array(..)
-        integer(c_int), intent(out) :: status
-        status = contiguous(is_contiguous(array))
-        if (status /= outlive_ok) return
-        status = c_protect_replicated(job%handle, c_text(name), c_loc(array), c_text("i8"), &
-            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
-    end subroutine
-
-    subroutine protect_sharded_int64(job, name, array, global_shape, offset, status, block, stride)
-        type(outlive_job), intent(in) :: job
-        character(*), intent(in) :: name
-        integer(int64), intent(inout), target :: array(..)
-        integer(int64), intent(in) :: global_shape(:), offset(:)
-        integer(c_int), intent(out) :: status
-        integer(int64), intent(in), optional :: block(:), stride(:)
-        status = contiguous(is_contiguous(array))
-        if (status /= outlive_ok) return
-        status = part(job, name, c_loc(array), "i8", int(shape(array), c_size_t), global_shape, offset, &
-            block, stride)
-    end subroutine
-
-    subroutine protect_real32(job, name, array, status)
-        type(outlive_job), intent(in) :: job
-        character(*), intent(in) :: name
-        real(real32), intent(inout), target :: array(..)
-        integer(c_int), intent(out) :: status
-        status = contiguous(is_contiguous(array))
-        if (status /= outlive_ok) return
-        status = c_protect(job%handle, c_text(name), c_loc(array), c_text("f4"), &
-            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
-    end subroutine
-
-    subroutine protect_replicated_real32(job, name, array, status)
-        type(outlive_job), intent(in) :: job
-        character(*), intent(in) :: name
-        real(real32), intent(inout), target :: array(..)
-        integer(c_int), intent(out) :: status
-        status = contiguous(is_contiguous(array))
-        if (status /= outlive_ok) return
-        status = c_protect_replicated(job%handle, c_text(name), c_loc(array), c_text("f4"), &
-            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
-    end subroutine
-
-    subroutine protect_sharded_real32(job, name, array, global_shape, offset, status, block, stride)
-        type(outlive_job), intent(in) :: job
-        character(*), intent(in) :: name
-        real(real32), intent(inout), target :: array(..)
-        integer(int64), intent(in) :: global_shape(:), offset(:)
-        integer(c_int), intent(out) :: status
-        integer(int64), intent(in), optional :: block(:), stride(:)
-        status = contiguous(is_contiguous(array))
-        if (status /= outlive_ok) return
-        status = part(job, name, c_loc(array), "f4", int(shape(array), c_size_t), global_shape, offset, &
-            block, stride)
-    end subroutine
-
-    subroutine protect_real64(job, name, array, status)
-        type(outlive_job), intent(in) :: job
-        character(*), intent(in) :: name
-        real(real64), intent(inout), target :: array(..)
-        integer(c_int), intent(out) :: status
-        status = contiguous(is_contiguous(array))
-        if (status /= outlive_ok) return
-        status = c_protect(job%handle, c_text(name), c_loc(array), c_text("f8"), &
-            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
-    end subroutine
-
-    subroutine protect_replicated_real64(job, name, array, status)
-        type(outlive_job), intent(in) :: job
-        character(*), intent(in) :: name
-        real(real64), intent(inout), target :: array(..)
-        integer(c_int), intent(out) :: status
-        status = contiguous(is_contiguous(array))
-        if (status /= outlive_ok) return
-        status = c_protect_replicated(job%handle, c_text(name), c_loc(array), c_text("f8"), &
-            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
-    end subroutine
-
-    subroutine protect_sharded_real64(job, name, array, global_shape, offset, status, block, stride)
-        type(outlive_job), intent(in) :: job
-        character(*), intent(in) :: name
-        real(real64), intent(inout), target :: array(..)
-        integer(int64), intent(in) :: global_shape(:), offset(:)
-        integer(c_int), intent(out) :: status
-        integer(int64), intent(in), optional :: block(:), stride(:)
-        status = contiguous(is_contiguous(array))
-        if (status /= outlive_ok) return
-        status = part(job, name, c_loc(array), "f8", int(shape(array), c_size_t), global_shape, offset, &
-            block, stride)
-    end subroutine
-
-    subroutine protect_complex32(job, name, array, status)
-        type(outlive_job), intent(in) :: job
-        character(*), intent(in) :: name
-        complex(real32), intent(inout), target :: array(..)
-        integer(c_int), intent(out) :: status
-        status = contiguous(is_contiguous(array))
-        if (status /= outlive_ok) return
-        status = c_protect(job%handle, c_text(name), c_loc(array), c_text("c8"), &
-            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
-    end subroutine
-
-    subroutine protect_replicated_complex32(job, name, array, status)
-        type(outlive_job), intent(in) :: job
-        character(*), intent(in) :: name
-        complex(real32), intent(inout), target :: array(..)
-        integer(c_int), intent(out) :: status
-        status = contiguous(is_contiguous(array))
-        if (status /= outlive_ok) return
-        status = c_protect_replicated(job%handle, c_text(name), c_loc(array), c_text("c8"), &
-            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
-    end subroutine
-
-    subroutine protect_sharded_complex32(job, name, array, global_shape, offset, status, block, stride)
-        type(outlive_job), intent(in) :: job
-        character(*), intent(in) :: name
-        complex(real32), intent(inout), target :: array(..)
-        integer(int64), intent(in) :: global_shape(:), offset(:)
-        integer(c_int), intent(out) :: status
-        integer(int64), intent(in), optional :: block(:), stride(:)
-        status = contiguous(is_contiguous(array))
-        if (status /= outlive_ok) return
-        status = part(job, name, c_loc(array), "c8", int(shape(array), c_size_t), global_shape, offset, &
-            block, stride)
-    end subroutine
-
-    subroutine protect_complex64(job, name, array, status)
-        type(outlive_job), intent(in) :: job
-        character(*), intent(in) :: name
-        complex(real64), intent(inout), target :: array(..)
-        integer(c_int), intent(out) :: status
-        status = contiguous(is_contiguous(array))
-        if (status /= outlive_ok) return
-        status = c_protect(job%handle, c_text(name), c_loc(array), c_text("c16"), &
-            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
-    end subroutine
-
-    subroutine protect_replicated_complex64(job, name, array, status)
-        type(outlive_job), intent(in) :: job
-        character(*), intent(in) :: name
-        complex(real64), intent(inout), target :: array(..)
-        integer(c_int), intent(out) :: status
-        status = contiguous(is_contiguous(array))
-        if (status /= outlive_ok) return
-        status = c_protect_replicated(job%handle, c_text(name), c_loc(array), c_text("c16"), &
-            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
-    end subroutine
-
-    subroutine protect_sharded_complex64(job, name, array, global_shape, offset, status, block, stride)
-        type(outlive_job), intent(in) :: job
-        character(*), intent(in) :: name
-        complex(real64), intent(inout), target :: array(..)
-        integer(int64), intent(in) :: global_shape(:), offset(:)
-        integer(c_int), intent(out) :: status
-        integer(int64), intent(in), optional :: block(:), stride(:)
-        status = contiguous(is_contiguous(array))
-        if (status /= outlive_ok) return
-        status = part(job, name, c_loc(array), "c16", int(shape(array), c_size_t), global_shape, offset, &
-            block, stride)
-    end subroutine
-
-    subroutine protect_logical(job, name, array, status)
-        type(outlive_job), intent(in) :: job
-        character(*), intent(in) :: name
-        logical, intent(inout), target :: array(..)
-        integer(c_int), intent(out) :: status
-        status = contiguous(is_contiguous(array))
-        if (status /= outlive_ok) return
-        status = c_protect(job%handle, c_text(name), c_loc(array), c_text(logical_dtype()), &
-            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
-    end subroutine
-
-    subroutine protect_replicated_logical(job, name, array, status)
-        type(outlive_job), intent(in) :: job
-        character(*), intent(in) :: name
-        logical, intent(inout), target :: array(..)
-        integer(c_int), intent(out) :: status
-        status = contiguous(is_contiguous(array))
-        if (status /= outlive_ok) return
-        status = c_protect_replicated(job%handle, c_text(name), c_loc(array), c_text(logical_dtype()), &
-            int(rank(array), c_size_t), in_c_order(int(shape(array), c_size_t)))
-    end subroutine
-
-    subroutine protect_sharded_logical(job, name, array, global_shape, offset, status, block, stride)
-        type(outlive_job), intent(in) :: job
-        character(*), intent(in) :: name
-        logical, intent(inout), target :: array(..)
-        integer(int64), intent(in) :: global_shape(:), offset(:)
-        integer(c_int), intent(out) :: status
-        integer(int64), intent(in), optional :: block(:), stride(:)
-        status = contiguous(is_contiguous(array))
-        if (status /= outlive_ok) return
-        status = part(job, name, c_loc(array), logical_dtype(), int(shape(array), c_size_t), global_shape, offset, &
-            block, stride)
-    end subroutine
+    ! The procedures of outlive_protect, outlive_protect_replicated and outlive_protect_sharded.
+#define TYPE integer(int8)
+#define DTYPE "i1"
+#define PROTECT protect_int8
+#define PROTECT_REPLICATED protect_replicated_int8
+#define PROTECT_SHARDED protect_sharded_int8
+#include "outlive_protect.inc"
+#define TYPE integer(int16)
+#define DTYPE "i2"
+#define PROTECT protect_int16
+#define PROTECT_REPLICATED protect_replicated_int16
+#define PROTECT_SHARDED protect_sharded_int16
+#include "outlive_protect.inc"
+#define TYPE integer(int32)
+#define DTYPE "i4"
+#define PROTECT protect_int32
+#define PROTECT_REPLICATED protect_replicated_int32
+#define PROTECT_SHARDED protect_sharded_int32
+#include "outlive_protect.inc"
+#define TYPE integer(int64)
+#define DTYPE "i8"
+#define PROTECT protect_int64
+#define PROTECT_REPLICATED protect_replicated_int64
+#define PROTECT_SHARDED protect_sharded_int64
+#include "outlive_protect.inc"
+#define TYPE real(real32)
+#define DTYPE "f4"
+#define PROTECT protect_real32
+#define PROTECT_REPLICATED protect_replicated_real32
+#define PROTECT_SHARDED protect_sharded_real32
+#include "outlive_protect.inc"
+#define TYPE real(real64)
+#define DTYPE "f8"
+#define PROTECT protect_real64
+#define PROTECT_REPLICATED protect_replicated_real64
+#define PROTECT_SHARDED protect_sharded_real64
+#include "outlive_protect.inc"
+#define TYPE complex(real32)
+#define DTYPE "c8"
+#define PROTECT protect_complex32
+#define PROTECT_REPLICATED protect_replicated_complex32
+#define PROTECT_SHARDED protect_sharded_complex32
+#include "outlive_protect.inc"
+#define TYPE complex(real64)
+#define DTYPE "c16"
+#define PROTECT protect_complex64
+#define PROTECT_REPLICATED protect_replicated_complex64
+#define PROTECT_SHARDED protect_sharded_complex64
+#include "outlive_protect.inc"
+#define TYPE logical
+#define DTYPE logical_dtype()
+#define PROTECT protect_logical
+#define PROTECT_REPLICATED protect_replicated_logical
+#define PROTECT_SHARDED protect_sharded_logical
+#include "outlive_protect.inc"
 
     ! Protects a text, as bytes.
     subroutine protect_text(job, name, array, status)
