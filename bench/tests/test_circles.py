@@ -44,7 +44,7 @@ def test_a_circle_through_a_re_export_is_one(tmp_path: Path) -> None:
     assert (code, "deep::file, user" in out) == (1, True), out
 
 
-def test_what_is_no_circle_is_none(tmp_path: Path) -> None:
+def test_modules_without_a_circle_pass(tmp_path: Path) -> None:
     code, out = check(
         tmp_path,
         {

@@ -100,7 +100,7 @@ def test_a_program_is_saved_from_within(library: Path, tracker: str, tmp_path: P
     assert told["program_cpu_s"] > 0
 
 
-def test_what_a_tracker_missed_is_found_out(library: Path, tmp_path: Path) -> None:
+def test_pages_that_a_tracker_missed_are_found(library: Path, tmp_path: Path) -> None:
     told = saved(library, tmp_path, "hash", spoil=1)
     assert told["wrong_pages"] >= sum(one["checked"] for one in told["freezes"])
     with pytest.raises(SystemExit, match=r"of .* pages are not what the images have"):

@@ -196,7 +196,7 @@ FACTS = {
 }
 
 
-def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
+def test_the_page_shows_the_measurements(tmp_path: Path) -> None:
     rows = [_row("outlive", n, 1.0 + n) for n in range(3)]
     rows += [_row("savez", n, 1.0 + n / 10) for n in range(3)]
     rows.append({"peer": "pickle", "round": 0, "raw": rows[0]["raw"], "error": "a\nno space"})

@@ -61,7 +61,7 @@ def test_a_page_and_its_pictures_are_written(tmp_path: Path) -> None:
         assert sum(1 for it in drawn.iter() if it.tag.endswith("polyline")) == len(SCHEDULES) + 1
 
 
-def test_what_was_not_measured_is_said(tmp_path: Path) -> None:
+def test_the_page_marks_missing_measurements(tmp_path: Path) -> None:
     some = found()
     some["schedules"] = [row for row in some["schedules"] if row["on"] == "pool"]
     report.write(some, tmp_path)

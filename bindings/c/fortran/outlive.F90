@@ -62,6 +62,7 @@ module outlive
     public :: outlive_handle, outlive_adopt
     public :: outlive_error_text, outlive_open, outlive_close, outlive_job_open, outlive_job_close
     public :: outlive_job_wait, outlive_job_take_over, outlive_due, outlive_clear, outlive_unprotect
+    public :: outlive_on_preempt, outlive_should_stop
     public :: outlive_protect, outlive_protect_sharded, outlive_protect_replicated
     public :: outlive_save, outlive_save_some, outlive_wait, outlive_test, outlive_save_epoch
     public :: outlive_events_open, outlive_events_next, outlive_events_close
@@ -198,6 +199,21 @@ module outlive
                 bind(c, name="outlive_next_pin") result(status)
             import
             type(c_ptr), value :: job
+            integer(c_int) :: status
+        end function
+
+        function c_on_preempt(grace_s) &
+                bind(c, name="outlive_on_preempt") result(status)
+            import
+            real(c_double), value :: grace_s
+            integer(c_int) :: status
+        end function
+
+        function c_should_stop(job, answer) &
+                bind(c, name="outlive_should_stop") result(status)
+            import
+            type(c_ptr), value :: job
+            integer(c_int), intent(out) :: answer
             integer(c_int) :: status
         end function
 
@@ -538,6 +554,23 @@ contains
         type(outlive_job), intent(in) :: job
         integer(c_int), intent(out) :: status
         status = c_next_pin(job%handle)
+    end subroutine
+
+    ! Lets SIGTERM, SIGUSR1 and SIGUSR2 ask the program to save and to end, `grace_s` seconds later.
+    subroutine outlive_on_preempt(grace_s, status)
+        real(c_double), intent(in) :: grace_s
+        integer(c_int), intent(out) :: status
+        status = c_on_preempt(grace_s)
+    end subroutine
+
+    ! Whether the program is to save once more and to end. Collective in a group.
+    subroutine outlive_should_stop(job, stops, status)
+        type(outlive_job), intent(in) :: job
+        logical, intent(out) :: stops
+        integer(c_int), intent(out) :: status
+        integer(c_int) :: answer
+        status = c_should_stop(job%handle, answer)
+        stops = answer /= 0
     end subroutine
 
     ! Whether a save is due.

@@ -293,6 +293,21 @@ outlive_status outlive_job_wait(struct outlive_job *job);
 // program's checkpoints stay, as older epochs, and its next save returns OUTLIVE_FENCED.
 outlive_status outlive_job_take_over(struct outlive_job *job);
 
+// Lets SIGTERM, SIGUSR1 and SIGUSR2 ask this process to save and to end. A handler only sets a
+// flag: see outlive_should_stop(). A second SIGTERM ends the process at once. Handlers that were
+// there before are called, too.
+//
+// `grace_s` is the number of seconds between the signal and the end, as the scheduler gives them.
+// If the last save took longer, a warning says so when the signal comes.
+outlive_status outlive_on_preempt(double grace_s);
+
+// Sets `*stops` to 1 if the program is to save once more and to end, else to 0. It is to do so
+// after a signal (see outlive_on_preempt()), or at a request of the commands `outlive run` and
+// `outlive stop`. The next outlive_save() is then made whether it is due or not, and returns when
+// its checkpoint is committed. Collective in a group: all ranks get 1 as soon as one of them was
+// asked.
+outlive_status outlive_should_stop(struct outlive_job *job, int *stops);
+
 // Sets `*due` to 1 if a save is due, else to 0.
 //
 // Returns the failure of an earlier save if no call has returned it yet.

@@ -263,6 +263,9 @@ inline constexpr unsigned due = OUTLIVE_DUE;
 inline constexpr unsigned force = OUTLIVE_FORCE;
 inline constexpr unsigned wait = OUTLIVE_WAIT;
 
+// Lets SIGTERM, SIGUSR1 and SIGUSR2 ask the program to stop: see outlive_on_preempt().
+inline void on_preempt(double grace_s = 30.0) { check(outlive_on_preempt(grace_s)); }
+
 // A job: a named series of checkpoints, and the memory that the program protects.
 class Job {
 public:
@@ -361,6 +364,13 @@ public:
         check(outlive_save_some(job_, texts.data(), texts.size(), flags, &saving));
         return Save(saving);
     }
+    // Whether the program is to save once more and to end: see outlive_should_stop().
+    bool should_stop() const {
+        int stops = 0;
+        check(outlive_should_stop(job_, &stops));
+        return stops != 0;
+    }
+
     bool is_due() const {
         int due = 0;
         check(outlive_due(job_, &due));

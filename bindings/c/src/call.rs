@@ -36,7 +36,7 @@ impl From<Error> for Failure {
 }
 
 /// Result of a call.
-pub(crate) type Outcome = Result<(), Failure>;
+pub(crate) type CallResult = Result<(), Failure>;
 
 /// The error of a caller who must correct the call.
 pub(crate) fn invalid(message: impl Into<String>) -> Failure {
@@ -52,17 +52,17 @@ thread_local! {
 
 /// Marks this thread as inside a call; while it is held, further calls of the thread are refused.
 #[derive(Debug)]
-pub(crate) struct Inside(());
+pub(crate) struct CallMark(());
 
-impl Inside {
+impl CallMark {
     /// Marks the thread; `None` if it is inside a call already, or at its very end.
-    pub fn enter() -> Option<Inside> {
-        // `Inside` is created only on success, since its drop clears the mark.
-        IS_INSIDE.try_with(|inside| (!inside.replace(true)).then(|| Inside(()))).ok()?
+    pub fn enter() -> Option<CallMark> {
+        // `CallMark` is created only on success, since its drop clears the mark.
+        IS_INSIDE.try_with(|inside| (!inside.replace(true)).then(|| CallMark(()))).ok()?
     }
 }
 
-impl Drop for Inside {
+impl Drop for CallMark {
     fn drop(&mut self) {
         let _ = IS_INSIDE.try_with(|inside| inside.set(false));
     }
@@ -70,8 +70,8 @@ impl Drop for Inside {
 
 /// Runs the body of an exported function. No panic leaves it. A call from inside another call of
 /// the same thread is refused, since it would wait for itself.
-pub(crate) fn call(work: impl FnOnce() -> Outcome) -> outlive_status {
-    let Some(_inside) = Inside::enter() else {
+pub(crate) fn call(work: impl FnOnce() -> CallResult) -> outlive_status {
+    let Some(_inside) = CallMark::enter() else {
         return tell(invalid(
             "this call comes from a signal handler or the log callback, inside another call of outlive. \
              Nothing was done. Set a flag there, and call outlive where the program does so next",

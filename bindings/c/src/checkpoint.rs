@@ -67,14 +67,14 @@ struct Shown {
 
 /// The object of a checkpoint's handle. C gets addresses of its contents, so it never changes.
 #[derive(Debug)]
-struct Look {
+struct CheckpointView {
     epoch: u64,
     label: CString,
     metrics: Vec<(String, f64)>,
     regions: Vec<Shown>,
 }
 
-static CHECKPOINTS: Handles<Look, outlive_checkpoint> = Handles::new("checkpoint", 4);
+static CHECKPOINTS: Handles<CheckpointView, outlive_checkpoint> = Handles::new("checkpoint", 4);
 
 fn c_text(text: &str) -> CString {
     CString::new(text.replace('\0', "\\0")).unwrap_or_default()
@@ -124,10 +124,10 @@ impl Shown {
     }
 }
 
-impl Look {
-    fn of(image: &MemoryImage) -> Look {
+impl CheckpointView {
+    fn of(image: &MemoryImage) -> CheckpointView {
         let manifest = image.manifest();
-        Look {
+        CheckpointView {
             epoch: image.epoch(),
             label: c_text(&manifest.remarks.label),
             metrics: manifest.metrics.clone(),
@@ -207,7 +207,7 @@ pub unsafe extern "C" fn outlive_checkpoint_open(
         let (job, select) = (core.job(), select(epoch));
         let found = job.image_of_rank(select, job.rank())?;
         let (image, _) = found.ok_or_else(|| no_checkpoint(&core))?;
-        out.set(CHECKPOINTS.add(Arc::new(Look::of(&image))));
+        out.set(CHECKPOINTS.add(Arc::new(CheckpointView::of(&image))));
         Ok(())
     })
 }

@@ -132,7 +132,8 @@ impl NextNotes {
 
     /// Converts the notes to the engine's type.
     pub fn to_notes(&self) -> Result<SaveNotes> {
-        let remarks = Remarks { pinned: self.pinned, suspect: false, label: self.label.clone() };
+        let remarks =
+            Remarks { pinned: self.pinned, label: self.label.clone(), ..Remarks::default() };
         SaveNotes::new(remarks, self.metrics.clone().into_iter().collect())
     }
 }

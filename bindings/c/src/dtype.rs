@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_numpy_writes_is_understood_and_all_else_is_refused() {
+    fn valid_dtypes_are_parsed_and_all_other_texts_are_refused() {
         for (text, stored, bytes) in [
             ("f8", "<f8", 8),
             ("<f8", "<f8", 8),

@@ -1,7 +1,7 @@
 //! Completes the saves under way at a normal end of the program.
 #![allow(unsafe_code)]
 
-use crate::call::Inside;
+use crate::call::CallMark;
 use crate::core::{Core, JOBS};
 use crate::notices::{forget_listener, to_stderr};
 use outlive_client::End;
@@ -33,7 +33,7 @@ extern "C" fn at_exit() {
     // Set this before the waits: each later save waits for itself.
     ENDED.store(std::process::id(), Ordering::Relaxed);
     let work = || {
-        let Some(_inside) = Inside::enter() else {
+        let Some(_inside) = CallMark::enter() else {
             to_stderr(
                 "error",
                 "the program ends inside a call of outlive, from a signal handler or the log callback: a \

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::arguments::{Memory, Out, text};
-use crate::call::{Outcome, call, invalid};
+use crate::call::{CallResult, call, invalid};
 use crate::core::{Gathering, JOBS, outlive_job};
 use crate::save::{outlive_saving, save};
 use crate::status::outlive_status;
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn outlive_region_bytes(
     call(|| add(job, unsafe { Memory::plain(name, memory, bytes)? }))
 }
 
-fn add(job: *mut outlive_job, memory: Memory) -> Outcome {
+fn add(job: *mut outlive_job, memory: Memory) -> CallResult {
     let core = JOBS.get(job)?;
     let mut gathering = core.gathering();
     let Some(begun) = gathering.as_mut() else {

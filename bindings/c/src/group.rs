@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::arguments::{Out, text};
-use crate::call::{Failure, Outcome, call, invalid};
+use crate::call::{CallResult, Failure, call, invalid};
 use crate::core::{Core, JOBS, outlive_job};
 use crate::exit;
 use crate::pool::{POOLS, outlive_pool};
@@ -137,7 +137,7 @@ fn open(
     asked: Asked,
     coordinator: Arc<dyn Coordinator>,
     functions: Option<Functions>,
-) -> Outcome {
+) -> CallResult {
     let Asked { every, patience, schedule } = asked;
     let group = GroupOptions { patience, schedule, ..GroupOptions::new(coordinator) };
     let core =

@@ -2,12 +2,12 @@
 #![allow(unsafe_code)]
 
 use crate::arguments::{Out, text};
-use crate::call::{Failure, Outcome, call, invalid};
+use crate::call::{CallResult, Failure, call, invalid};
 use crate::core::{Core, JOBS, outlive_job};
 use crate::exit;
 use crate::pool::{POOLS, outlive_pool};
 use crate::status::{OUTLIVE_OK, outlive_status, status_of};
-use outlive_client::End;
+use outlive_client::{End, stop};
 use outlive_store::{JobOptions, OnFailure};
 use std::ffi::{c_char, c_int};
 use std::ptr::null_mut;
@@ -87,7 +87,7 @@ pub extern "C" fn outlive_job_leave(job: *mut outlive_job) -> outlive_status {
     call(|| close(job, End::Alone))
 }
 
-fn close(job: *mut outlive_job, end: End) -> Outcome {
+fn close(job: *mut outlive_job, end: End) -> CallResult {
     if job.is_null() {
         return Ok(());
     }
@@ -176,6 +176,39 @@ pub extern "C" fn outlive_job_wait(job: *mut outlive_job) -> outlive_status {
 pub extern "C" fn outlive_job_take_over(job: *mut outlive_job) -> outlive_status {
     call(|| {
         JOBS.get(job)?.job().take_over();
+        Ok(())
+    })
+}
+
+/// Lets SIGTERM, SIGUSR1 and SIGUSR2 ask this process to save and to end. A handler only sets a
+/// flag: see outlive_should_stop(). A second SIGTERM ends the process at once. Handlers that were
+/// there before are called, too.
+///
+/// `grace_s` is the number of seconds between the signal and the end, as the scheduler gives them.
+/// If the last save took longer, a warning says so when the signal comes.
+#[unsafe(no_mangle)]
+pub extern "C" fn outlive_on_preempt(grace_s: f64) -> outlive_status {
+    call(|| Ok(stop::grace(grace_s).and_then(stop::on_signals)?))
+}
+
+/// Sets `*stops` to 1 if the program is to save once more and to end, else to 0. It is to do so
+/// after a signal (see outlive_on_preempt()), or at a request of the commands `outlive run` and
+/// `outlive stop`. The next outlive_save() is then made whether it is due or not, and returns when
+/// its checkpoint is committed. Collective in a group: all ranks get 1 as soon as one of them was
+/// asked.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outlive_should_stop(
+    job: *mut outlive_job,
+    stops: *mut c_int,
+) -> outlive_status {
+    call(|| {
+        // SAFETY: the caller gives NULL, or a writable address.
+        let out = unsafe { Out::new(stops, "the answer")? };
+        out.set(0);
+        let core = JOBS.get(job)?;
+        // In a group all ranks make this call, so it must not come in the middle of another.
+        let _turn = core.job().is_group().then(|| core.turn()).transpose()?;
+        out.set(c_int::from(core.client.should_stop().map_err(Failure::Error)?));
         Ok(())
     })
 }

@@ -1,7 +1,7 @@
 //! Sends notices of the engine to standard error, or to a callback of the program.
 #![allow(unsafe_code)]
 
-use crate::call::{Inside, call};
+use crate::call::{CallMark, call};
 use crate::status::outlive_status;
 use outlive_io::PerProcess;
 use outlive_types::{Event, Observer};
@@ -78,7 +78,7 @@ impl Observer for Notices {
                 let text = CString::new(text.replace('\0', "\\0")).unwrap_or_default();
                 // If the thread is inside a call already, `enter` returns `None` and changes
                 // nothing.
-                let _inside = Inside::enter();
+                let _inside = CallMark::enter();
                 // SAFETY: the program has set this callback to be called, with this `user`.
                 unsafe { log(level, text.as_ptr(), listener.user) }
             }

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::arguments::{Out, path};
-use crate::call::{Outcome, call};
+use crate::call::{CallResult, call};
 use crate::handles::Handles;
 use crate::notices::Notices;
 use crate::status::outlive_status;
@@ -49,7 +49,7 @@ unsafe fn opened(
     location: *const c_char,
     pool: *mut *mut outlive_pool,
     may_create: bool,
-) -> Outcome {
+) -> CallResult {
     // SAFETY: passed on to the caller.
     let out = unsafe { Out::new(pool, "the pool")? };
     out.set(null_mut());

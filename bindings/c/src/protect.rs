@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::arguments::{Memory, extents, region_name};
-use crate::call::{Failure, Outcome, call};
+use crate::call::{CallResult, Failure, call};
 use crate::core::{JOBS, outlive_job};
 use crate::status::outlive_status;
 use outlive_types::Distribution;
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn outlive_protect_replicated(
     })
 }
 
-fn protect(job: *mut outlive_job, memory: Memory) -> Outcome {
+fn protect(job: *mut outlive_job, memory: Memory) -> CallResult {
     let core = JOBS.get(job)?;
     // Wait for a save or restore of another thread.
     let _turn = core.turn()?;

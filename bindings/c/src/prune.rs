@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::arguments::{Out, text};
-use crate::call::{Outcome, call, invalid};
+use crate::call::{CallResult, call, invalid};
 use crate::core::{JOBS, outlive_job};
 use crate::status::outlive_status;
 use outlive_store::gc::GcOptions;
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn outlive_job_keep(
     })
 }
 
-fn prune(job: *mut outlive_job, rules: Rules, dropped: &Out<u64>) -> Outcome {
+fn prune(job: *mut outlive_job, rules: Rules, dropped: &Out<u64>) -> CallResult {
     dropped.set(0);
     let core = JOBS.get(job)?;
     // The rules may concern the checkpoint that the program has just saved.

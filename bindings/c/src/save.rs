@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::arguments::{Memory, Out, texts};
-use crate::call::{Failure, Outcome, call, invalid};
+use crate::call::{CallResult, Failure, call, invalid};
 use crate::core::{Core, JOBS, outlive_job};
 use crate::exit;
 use crate::handles::Handles;
@@ -134,7 +134,7 @@ pub(crate) fn save(
     flags: c_uint,
     out: &Out<*mut outlive_saving>,
     regions: &dyn Fn(&Core) -> Result<Vec<Memory>, Failure>,
-) -> Outcome {
+) -> CallResult {
     out.set(null_mut());
     if flags & !(OUTLIVE_FORCE | OUTLIVE_WAIT) != 0 {
         let wrong = invalid(format!(
@@ -175,8 +175,11 @@ pub(crate) fn save(
         }
     };
     drop(turn);
-    if flags & OUTLIVE_WAIT != 0 || exit::has_ended() {
-        core.job().settle_save(&handle)?;
+    let is_last = core.client.saves_to_stop();
+    if flags & OUTLIVE_WAIT != 0 || is_last || exit::has_ended() {
+        let settled = core.job().settle_save(&handle);
+        core.client.saved_to_stop(&handle);
+        settled?;
     }
     if out.is_wanted() {
         out.set(SAVES.add(Arc::new(handle)));
@@ -233,7 +236,7 @@ pub unsafe extern "C" fn outlive_test(
     })
 }
 
-fn wait_for(saving: *mut outlive_saving, limit: Option<Duration>, done: &Out<c_int>) -> Outcome {
+fn wait_for(saving: *mut outlive_saving, limit: Option<Duration>, done: &Out<c_int>) -> CallResult {
     done.set(0);
     if saving.is_null() {
         done.set(1);

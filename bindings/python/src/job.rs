@@ -12,7 +12,7 @@ use crate::wait;
 use crate::{collect, files, restore, save};
 use outlive_client::End;
 use outlive_files::{Patterns, PutOptions};
-use outlive_format::{Manifest, Remarks};
+use outlive_format::{Manifest, Mark, Remarks};
 use outlive_pool::Pool;
 use outlive_pool::Tier;
 use outlive_store::{EpochInfo, JobHealth, OnFailure};
@@ -69,6 +69,27 @@ impl Job {
         let due = py.detach(|| core.client.due());
         drop(inside);
         due.map_err(|error| core.raise(py, &error))
+    }
+
+    /// True if the program is to save and to end. In a group all ranks ask together.
+    fn should_stop(&self, tick: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let (core, py) = (&self.core, tick.py());
+        core.check_process(py)?;
+        let inside = core.job().is_group().then(|| core.enter(tick)).transpose()?;
+        let stops = py.detach(|| core.client.should_stop());
+        drop(inside);
+        wait::tell(&core.notices, tick)?;
+        stops.map_err(|error| core.raise(py, &error))
+    }
+
+    /// The reason of a request to stop, and the seconds that are left, if these are known.
+    fn stop_request(&self, py: Python<'_>) -> PyResult<Option<(String, Option<f64>)>> {
+        self.core.check_process(py)?;
+        let request = py.detach(|| self.core.client.stop_request());
+        Ok(request.map(|request| {
+            let left_s = request.left().map(|left| left.as_secs_f64());
+            (request.reason, left_s)
+        }))
     }
 
     /// Works as the function of this name, but skips containers that the last save has seen
@@ -238,22 +259,25 @@ impl Job {
     }
 
     /// Changes the remarks of a checkpoint, after the save under way is over.
-    #[pyo3(signature = (epoch, tick, *, label, pin))]
+    #[pyo3(signature = (epoch, tick, *, label, pin, mark))]
     fn note(
         &self,
         epoch: u64,
         tick: &Bound<'_, PyAny>,
         label: Option<&str>,
         pin: Option<bool>,
+        mark: Option<&str>,
     ) -> PyResult<()> {
         let py = tick.py();
         self.core.check_process(py)?;
+        let mark = mark.map(Mark::parse).transpose().or_raise(py)?;
         self.core.settle_last(tick)?;
         let change = |remarks: &mut Remarks| {
             if let Some(label) = label {
                 label.clone_into(&mut remarks.label);
             }
             remarks.pinned = pin.unwrap_or(remarks.pinned);
+            remarks.mark = mark.unwrap_or(remarks.mark);
         };
         py.detach(|| self.core.job().note(epoch, change)).or_raise(py).map(drop)
     }
@@ -363,6 +387,7 @@ fn report_of<'py>(py: Python<'py>, info: &EpochInfo) -> PyResult<Bound<'py, PyDi
         ..info { epoch },
         ..figures { changed_bytes, known_bytes, zero_bytes, raw_bytes },
         ..remarks { label, pinned },
+        mark: remarks.mark.name(),
         parent: (manifest.parent > 0).then_some(manifest.parent),
         frozen_at: UNIX_EPOCH + Duration::from_nanos(manifest.frozen_ns),
         failed_before: manifest.failed_before,

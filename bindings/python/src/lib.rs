@@ -73,6 +73,14 @@ mod _core {
         text(None)
     }
 
+    /// Lets SIGTERM, SIGUSR1 and SIGUSR2 ask this process to stop, `grace_s` seconds before its end.
+    #[pyfunction]
+    fn on_preempt(py: Python<'_>, grace_s: f64) -> PyResult<()> {
+        let grace = outlive_client::stop::grace(grace_s);
+        let done = grace.and_then(outlive_client::stop::on_signals);
+        done.map_err(|error| crate::errors::to_py(py, &error))
+    }
+
     /// Returns ids of the containers in `state` that become one leaf each: the outermost that hold
     /// only plain values, with `least` values or more.
     #[pyfunction]

@@ -20,7 +20,7 @@ impl Notes {
         pin: bool,
         metrics: BTreeMap<String, f64>,
     ) -> PyResult<Notes> {
-        let remarks = Remarks { pinned: pin, suspect: false, label };
+        let remarks = Remarks { pinned: pin, label, ..Remarks::default() };
         SaveNotes::new(remarks, metrics.into_iter().collect()).or_raise(py).map(Notes)
     }
 }

@@ -206,6 +206,11 @@ impl Save {
         Ok(self.handle.done())
     }
 
+    /// True if a request to stop asks for this save.
+    fn is_last(&self) -> bool {
+        self.core.client.saves_to_stop()
+    }
+
     /// Waits until it is over. Raises its failure if the program's policy demands that even while
     /// it waits.
     fn settle(&self, tick: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -217,6 +222,7 @@ impl Save {
             self.core.keep_constants(Vec::new());
         }
         let told = wait::tell(&self.core.notices, tick);
+        self.core.client.saved_to_stop(&self.handle);
         self.core.job().settle_save(&self.handle).or_raise(py).and(told)
     }
 

@@ -6,7 +6,7 @@ use crate::group::{GroupArguments, PyCoordinator};
 use crate::notices::Notices;
 use crate::process::Opener;
 use crate::remembered::Remembered;
-use crate::wait::{self, Entry, Inside, TimedLock};
+use crate::wait::{self, Entry, TimedLock, TimedLockGuard};
 use outlive_client::Client;
 use outlive_pool::Pool;
 use outlive_store::{Job, JobOptions, OnFailure};
@@ -116,7 +116,7 @@ impl Core {
 
     /// Waits until no other thread saves, restores or closes. Refuses if this thread would wait for
     /// itself.
-    pub fn enter(&self, tick: &Bound<'_, PyAny>) -> PyResult<Inside<'_>> {
+    pub fn enter(&self, tick: &Bound<'_, PyAny>) -> PyResult<TimedLockGuard<'_>> {
         match wait::wait(&self.notices, tick, None, &mut |limit| self.turn.enter(limit))? {
             Some(Entry::Entered) => Ok(self.turn.entered()),
             Some(Entry::WouldHang) => Err(invalid(

@@ -108,7 +108,7 @@ pub struct TimedLock {
 
 /// Proof that a thread has entered; it stays with that thread.
 #[derive(Debug)]
-pub struct Inside<'a>(&'a TimedLock, PhantomData<*const ()>);
+pub struct TimedLockGuard<'a>(&'a TimedLock, PhantomData<*const ()>);
 
 thread_local! {
     /// Number of locks that this thread holds.
@@ -136,9 +136,9 @@ impl TimedLock {
     }
 
     /// Returns the guard after [`TimedLock::enter`] has returned `Entered`.
-    pub fn entered(&self) -> Inside<'_> {
+    pub fn entered(&self) -> TimedLockGuard<'_> {
         HELD.set(HELD.get() + 1);
-        Inside(self, PhantomData)
+        TimedLockGuard(self, PhantomData)
     }
 }
 
@@ -151,7 +151,7 @@ pub enum Entry {
     WouldHang,
 }
 
-impl Drop for Inside<'_> {
+impl Drop for TimedLockGuard<'_> {
     fn drop(&mut self) {
         HELD.set(HELD.get() - 1);
         *self.0.taken.lock() = false;

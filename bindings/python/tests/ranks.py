@@ -282,6 +282,21 @@ def leave(hub: Hub | outlive.Ranks, place: str, leaver: int, how: str) -> None:
     told("then", job.close)
 
 
+def stop(hub: Hub | outlive.Ranks, place: str, asked: int, every_s: float) -> None:
+    """One rank is asked to stop at step 5; all save the same step, and end."""
+    outlive.on_preempt(grace_s=60)
+    job = outlive.open(place).job("cells", every_s=every_s, group=hub, replicated="step")
+    state = {"step": 0}
+    job.restore(into=state)
+    while not job.should_stop:
+        state["step"] += 1
+        if state["step"] == 5 and hub.rank == asked:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        job.save(state)
+    print("stopped at", state["step"], flush=True)
+    os._exit(0)  # completes nothing more
+
+
 def main() -> None:
     """Runs the command of the command line."""
     rank, size = map(int, sys.argv[1:3])
@@ -293,6 +308,9 @@ def main() -> None:
         run(hub, place, int(steps), int(kill_at), int(victim))
     elif command == "apart":
         apart(hub, *arguments)
+    elif command == "stop":
+        place, asked, every_s = arguments
+        stop(hub, place, int(asked), float(every_s))
     elif command == "more":
         more(hub, *arguments)
     elif command == "fresh":

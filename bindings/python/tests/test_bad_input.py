@@ -246,7 +246,7 @@ def test_impossible_jobs(folder: Path) -> None:
             pool.job("a", every_s=every_s)
 
 
-def test_places_that_are_no_pool(tmp_path: Path) -> None:
+def test_locations_that_are_no_pool_are_refused(tmp_path: Path) -> None:
     thesis = tmp_path / "thesis"
     thesis.mkdir()
     (thesis / "thesis.tex").write_text("text")
@@ -307,7 +307,7 @@ def test_another_shape_or_dtype_than_last_time(job: outlive.Job, same: Same) -> 
         same(job.restore(), {"a": value})
 
 
-def test_whatever_is_wrong_is_told_as_such(folder: Path) -> None:
+def test_wrong_arguments_raise_invalid_error(folder: Path) -> None:
     pool = outlive.open(folder)
     job = pool.job("sim")
     job.save({"a": 1}, wait=True)

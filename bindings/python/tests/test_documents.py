@@ -1,8 +1,6 @@
 """The Python code in the documents is checked by `mypy --strict`; most of it runs here, too."""
 
-import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -34,14 +32,24 @@ GIVEN = {
     ("docs/groups.md", "import numpy as np"): "",
     ("docs/groups.md", "import os"): "",
     ("docs/python.md", "save = job.save(state, force=True)  # now, whatever every_s says"): TYPES,
-    ("docs/python.md", "import signal"): TYPES,
+    (
+        "docs/python.md",
+        "outlive.on_preempt(job, grace_s=30)  # SIGTERM, SIGUSR1, SIGUSR2",
+    ): TYPES,
     (
         "docs/python.md",
         'job = pool.job("simulation", every_s=600, on_failure="warn", fail_after="2h")',
     ): TYPES,
     ("docs/python.md", "from collections import deque"): TYPES,
+    (
+        "docs/python.md",
+        'state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": 0}',
+    ): f"{TYPES}\nmodel: Any\noptimizer: Any",
     ("docs/python.md", "import numpy as np"): f"{TYPES}\nmodel: Any\noptimizer: Any",
     ("docs/python.md", "report = job.restore(into=state, lazy=True)"): TYPES,
+    ("docs/running.md", 'job = pool.job("train", every_s=60)'): (
+        f"{TYPES}\ndef train(state: dict[str, Any]) -> None: ..."
+    ),
 }
 
 
@@ -171,16 +179,40 @@ def test_an_array_is_written_after_a_lazy_restore(
     assert np.fromfile("u.raw").sum() == 100_000
 
 
-def test_a_save_at_a_signal(folder: Path) -> None:
-    def advance(state: dict[str, Any]) -> None:
-        state["step"] += 1
-        if state["step"] == 3:
-            os.kill(os.getpid(), signal.SIGUSR1)
+def program_of(document: str, first: str, before: str, after: str = "") -> str:
+    """Returns a program with a block, which a process of its own runs: it takes signals."""
+    return f"{before}\n{blocks()[document, first]}\n{after}"
 
-    job = outlive.open(folder).job("a")
-    before = signal.getsignal(signal.SIGUSR1)
-    try:
-        run("docs/python.md", "import signal", advance=advance, job=job, state=some(0))
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-    assert job.restore(only="step") == {"step": 3}
+
+def test_a_save_at_a_signal(folder: Path) -> None:
+    before = f"""
+import os, signal, outlive
+job = outlive.open({str(folder)!r}).job("a", every_s=1e6)
+state = {{"step": 0}}
+def advance(state):
+    state["step"] += 1
+    if state["step"] == 3:
+        os.kill(os.getpid(), signal.SIGUSR1)
+"""
+    first = "outlive.on_preempt(job, grace_s=30)  # SIGTERM, SIGUSR1, SIGUSR2"
+    code = program_of("docs/python.md", first, before, "os._exit(0)  # completes nothing")
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert outlive.open(folder).job("a").restore() == {"step": 3}
+
+
+def test_a_training_loop_under_a_supervisor(folder: Path) -> None:
+    before = f"""
+import os, outlive
+pool = outlive.open({str(folder)!r})
+state = {{"step": 0}}
+def train(state):
+    state["step"] += 1
+    if state["step"] == 3:
+        os.kill(os.getppid(), 15)
+"""
+    code = program_of("docs/running.md", 'job = pool.job("train", every_s=60)', before)
+    words = [sys.executable, "-m", "outlive", "run", "--pool", str(folder), "--job", "train"]
+    done = subprocess.run([*words, "--", sys.executable, "-c", code], check=False)
+    assert done.returncode == 76
+    restored = outlive.open(folder).job("train").restore()
+    assert restored["step"] >= 3

@@ -88,7 +88,7 @@ def test_arrays_of_dtypes_that_numpy_has(
 
 
 @pytest.mark.parametrize("dtype", [(0, 64, 1), BFLOAT16])
-def test_memory_of_which_nobody_says_that_it_may_be_written_is_not(
+def test_memory_that_is_not_declared_writable_is_not_written(
     job: outlive.Job, tmp_path: Path, dtype: tuple[int, int, int]
 ) -> None:
     """An example is Arrow's memory, which is immutable and may be a mapped file: a write would end
@@ -151,7 +151,7 @@ def test_any_order_of_memory(job: outlive.Job) -> None:
         assert np.array_equal(into["w"].memory, seen)
 
 
-def test_what_cannot_be_filled_is_refused(job: outlive.Job) -> None:
+def test_arrays_that_cannot_be_filled_are_refused(job: outlive.Job) -> None:
     want = noise((50,), 2)
     job.save({"w": Array(want)}, wait=True)
     wrong = {
@@ -222,7 +222,7 @@ def test_without_ml_dtypes_the_way_out_is_named(folder: Path, run: Run, tmp_path
     assert out == "{'x': array([0, 1, 2])}"
 
 
-def test_dtypes_that_nobody_has_come_back_into_arrays_only(job: outlive.Job) -> None:
+def test_dtypes_that_numpy_lacks_are_restored_only_into_arrays(job: outlive.Job) -> None:
     job.save({"w": Array(noise((50,), 1), FLOAT4_X2)}, wait=True)
     with pytest.raises(outlive.InvalidError, match=r"'w' of checkpoint 1.*restore with `into`"):
         job.restore()

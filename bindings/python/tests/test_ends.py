@@ -334,7 +334,7 @@ def finish(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return finish
 
 
-def test_what_a_handler_raises_waits_for_all_saves(finish: Callable[..., None]) -> None:
+def test_an_exception_of_a_handler_waits_for_all_saves(finish: Callable[..., None]) -> None:
     a = Stubborn(TimeoutError("an alarm"), SystemExit(143), KeyboardInterrupt())
     b, done = Stubborn(), Stubborn(TimeoutError("again"), saving=False)
     with pytest.raises(TimeoutError, match="an alarm"):
@@ -357,7 +357,7 @@ def test_a_second_ctrl_c_gives_up(
     assert not later.closed
 
 
-def test_what_is_raised_while_an_exception_is_dealt_with(
+def test_the_first_exception_is_raised_though_others_follow(
     finish: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     a, b = Stubborn(SystemExit(143), asked=[SystemExit(144)] * 9), Stubborn()

@@ -58,7 +58,7 @@ def test_a_tree_comes_back(folder: Path, tree: Path, tmp_path: Path) -> None:
     assert (epoch.label, epoch.metrics) == ("first", {"loss": 1.0})
 
 
-def test_what_is_there_is_left_alone(folder: Path, tree: Path, tmp_path: Path) -> None:
+def test_unchanged_files_are_left_alone(folder: Path, tree: Path, tmp_path: Path) -> None:
     job = outlive.open(folder).job("files")
     job.put_files(tree)
     out = tmp_path / "out"
@@ -107,7 +107,7 @@ def test_files_and_memory_in_one_job(folder: Path, tree: Path, tmp_path: Path) -
     assert job.get_files(tmp_path / "again").epoch == 4
 
 
-def test_what_cannot_work(folder: Path, tree: Path, tmp_path: Path) -> None:
+def test_impossible_puts_and_gets_are_refused(folder: Path, tree: Path, tmp_path: Path) -> None:
     job = outlive.open(folder).job("files")
     for paths in (tmp_path / "missing", [tree, tree]):
         with pytest.raises(outlive.InvalidError):

@@ -15,7 +15,7 @@ Run = Callable[..., str]
 
 
 @pytest.mark.parametrize("make", [np.empty, outlive.empty])
-def test_a_fork_holds_what_exceeds_the_budget(folder: Path, make: Callable[..., Any]) -> None:
+def test_a_fork_holds_memory_beyond_the_budget(folder: Path, make: Callable[..., Any]) -> None:
     job = outlive.open(folder, freeze_bytes_max=MIB).job("a")
     state = {"u": make(64 * MIB, dtype=np.uint8), "step": 1}
     then = np.random.default_rng(1).integers(0, 256, 64 * MIB, dtype=np.uint8)

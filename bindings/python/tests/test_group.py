@@ -98,6 +98,18 @@ def test_ranks_go_on_where_they_were_and_on_other_numbers(tmp_path: Path) -> Non
                 assert np.array_equal(into["cells"], whole)
 
 
+@pytest.mark.parametrize("asked", [0, 2])
+@pytest.mark.parametrize("every_s", [0.0, 1e6])
+def test_all_ranks_stop_after_the_same_step(tmp_path: Path, asked: int, every_s: float) -> None:
+    place = tmp_path / "pool"
+    out = finish(start(3, "stop", place, asked, every_s))
+    assert len(set(out)) == 1, out
+    step = int(out[0].split()[-1])
+    assert step >= 5
+    restored = outlive.open(place).job("cells").restore()
+    assert restored == {"step": step}
+
+
 def test_one_process_looks_beside_ranks_that_save(tmp_path: Path) -> None:
     place = tmp_path / "pool"
     whole, step, looks = ranks.first(0, ranks.ROWS), 0, 0
@@ -197,14 +209,14 @@ def test_of_two_processes_with_one_rank_in_the_pool_one_is_refused(tmp_path: Pat
     assert sum("saved" in text for text in out) == 2, out
 
 
-def test_what_one_rank_does_wrong_all_in_the_pool_are_told(tmp_path: Path) -> None:
+def test_every_rank_in_a_pool_gets_an_error_for_a_mistake_of_one(tmp_path: Path) -> None:
     out = finish(start_in_pool("run", 3, "wrong", tmp_path / "pool"))
     for text in out:
         assert "other names | the ranks do not save the same" in text, text
         assert "epoch 2" in text, text
 
 
-def test_what_one_rank_does_wrong_all_are_told(tmp_path: Path) -> None:
+def test_every_rank_gets_an_error_for_a_mistake_of_one(tmp_path: Path) -> None:
     out = finish(start(3, "wrong", tmp_path / "pool"))
     for rank, text in enumerate(out):
         lines = dict(line.split(" | ", 1) for line in text.splitlines() if " | " in line)
@@ -258,7 +270,7 @@ def test_ranks_that_do_not_do_the_same_are_told(tmp_path: Path) -> None:
         assert "InvalidError the ranks are out of step" in lines["steps"], text
 
 
-def test_a_new_rank_may_leave_out_what_each_rank_has_for_itself(tmp_path: Path) -> None:
+def test_a_new_rank_may_leave_out_regions_that_each_rank_has_for_itself(tmp_path: Path) -> None:
     finish(start(2, "more", tmp_path / "pool"))
     for rank, text in enumerate(finish(start(3, "more", tmp_path / "pool"))):
         lines = dict(line.split(" | ", 1) for line in text.splitlines() if " | " in line)

@@ -137,7 +137,7 @@ def test_a_signal_handler_that_saves_is_refused(folder: Path) -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_what_a_signal_handler_raises_ends_the_wait(folder: Path) -> None:
+def test_an_exception_of_a_signal_handler_ends_the_wait(folder: Path) -> None:
     """The exception ends the wait as Ctrl-C does; here it is a refusal that the handler does not
     catch.
     """

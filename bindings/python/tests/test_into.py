@@ -132,7 +132,7 @@ def test_values_without_a_mutable_holder(job: outlive.Job) -> None:
     assert state[0].tolist() == [0, 1, 2]
 
 
-def test_what_is_not_selected_is_not_added(job: outlive.Job) -> None:
+def test_unselected_keys_are_not_added(job: outlive.Job) -> None:
     state = {"x": np.arange(5), "y": np.ones(3), "z": {"k": 1, "m": np.zeros(2)}, "s": 3}
     job.save(state, wait=True)
     into: dict[str, Any] = {"x": np.zeros(5, int)}

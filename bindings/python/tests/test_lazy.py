@@ -352,7 +352,7 @@ def test_a_touch_of_damage_ends_the_program(saved: Path, program: Program) -> No
     assert "suspect" in errors
 
 
-def test_another_jobs_save_waits_for_what_it_saves(saved: Path, same: Same) -> None:
+def test_another_jobs_save_waits_for_the_memory_that_it_saves(saved: Path, same: Same) -> None:
     want = image(2)
     with outlive.open(saved, freeze="fork") as other:
         for round_ in range(3):

@@ -11,7 +11,7 @@ import outlive
 Run = Callable[..., str]
 
 
-def test_what_large_arrays_are_made_of_is_measured_and_told(folder: Path, run: Run) -> None:
+def test_the_memory_of_large_arrays_is_measured_and_logged(folder: Path, run: Run) -> None:
     out = run(
         """
         import logging
@@ -43,7 +43,7 @@ def test_arrays_of_all_sizes_are_zero_and_writable() -> None:
         assert (array == 3).all()
 
 
-def test_what_is_said_of_an_arrays_memory_is_taken_back_before_it_goes() -> None:
+def test_the_offer_of_an_arrays_memory_ends_before_the_memory_goes() -> None:
     array = outlive.zeros(8 << 20, np.uint8)
     address = array.ctypes.data
     assert type(array.base.offered).__name__ == "Offered"  # type: ignore[union-attr]
@@ -60,7 +60,7 @@ def test_what_is_said_of_an_arrays_memory_is_taken_back_before_it_goes() -> None
     assert mapped == [True]
 
 
-def test_a_job_that_nobody_holds_tracks_no_memory(folder: Path) -> None:
+def test_a_dropped_job_tracks_no_memory(folder: Path) -> None:
     state = {"w": outlive.zeros(1 << 20, np.uint8)}
     # No code asks for the result of the save, so the job is kept until the end of the program.
     outlive.open(folder).job("dropped").save(state)

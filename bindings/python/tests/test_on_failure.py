@@ -224,7 +224,7 @@ print(same(sys.argv[1]))
     assert out.splitlines() == ["raised 1", "True"]
 
 
-def test_what_is_said_last_holds_for_the_job(folder: Path, run: Run) -> None:
+def test_the_last_on_failure_setting_holds_for_the_job(folder: Path, run: Run) -> None:
     out = run(
         FULL
         + """

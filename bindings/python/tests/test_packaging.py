@@ -29,7 +29,7 @@ def test_pip_takes_the_repository(tmp_path: Path) -> None:
     assert "numpy>=2" in told["requires_dist"]
 
 
-def test_what_is_installed_says_what_it_is() -> None:
+def test_the_installed_package_states_its_version_and_license() -> None:
     assert outlive.__version__ == metadata.version("outlive")
     about = metadata.metadata("outlive")
     assert about["License-Expression"] == "Apache-2.0"

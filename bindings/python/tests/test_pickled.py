@@ -118,7 +118,7 @@ def test_lists_with_objects_take_another_length(trusting: outlive.Job) -> None:
 
 
 @pytest.mark.parametrize("lazy", [False, True])
-def test_what_cannot_be_unpickled_leaves_into_as_it_was(
+def test_a_value_that_cannot_be_unpickled_leaves_into_as_it_was(
     trusting: outlive.Job, monkeypatch: pytest.MonkeyPatch, lazy: bool
 ) -> None:
     for step in (1, 2):

@@ -323,7 +323,7 @@ CHANGES: list[Callable[[dict[str, Any]], object]] = [
 ]
 
 
-def test_long_containers_are_what_they_are_at_each_save(job: outlive.Job) -> None:
+def test_long_containers_are_saved_as_they_are_at_each_save(job: outlive.Job) -> None:
     state = long_containers()
     for change in CHANGES:
         change(state)

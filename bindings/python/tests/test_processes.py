@@ -264,7 +264,7 @@ def test_two_processes_cannot_both_write(folder: Path, program: Program, run: Ru
     assert job.epochs()[-1].epoch == epoch
 
 
-def test_who_restored_before_another_went_on_is_told(folder: Path, run: Run) -> None:
+def test_a_program_that_restored_before_another_went_on_is_fenced(folder: Path, run: Run) -> None:
     job = outlive.open(folder).job("a")
     job.save({"step": 1}, wait=True)
     job.close()

@@ -76,7 +76,7 @@ def test_prunes_and_notes_wait_for_the_save_before_them(tmp_path: Path) -> None:
     assert [epoch.label for epoch in job.epochs()][-1] == "after 3"
 
 
-def test_pruning_keeps_what_rules_say(tmp_path: Path) -> None:
+def test_pruning_follows_the_rules(tmp_path: Path) -> None:
     pool = filled(tmp_path)
     job = pool.job("run")
     before = stored_bytes(tmp_path)

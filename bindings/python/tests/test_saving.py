@@ -38,7 +38,7 @@ def test_a_handle_tells_all(job: outlive.Job) -> None:
     assert "epoch 1, done" in repr(save)
 
 
-def test_only_what_changed_is_written(folder: Path) -> None:
+def test_only_changed_data_is_written(folder: Path) -> None:
     job = outlive.open(folder).job("a")
     state = {"u": outlive.array(np.random.default_rng(1).random((1000, 1000))), "step": 0}
     job.save(state, wait=True)
@@ -123,7 +123,7 @@ def test_jobs_of_a_pool_do_not_meet(folder: Path) -> None:
         assert sorted(pool.jobs()) == ["a", "a/b", "b"]
 
 
-def test_epochs_tell_what_there_is(job: outlive.Job) -> None:
+def test_epochs_describe_all_checkpoints(job: outlive.Job) -> None:
     assert job.epochs() == []
     for step in range(3):
         job.save({"a": np.arange(100_000), "step": step}, wait=True)
@@ -151,7 +151,7 @@ def test_progress_comes_on_the_calling_thread(folder: Path) -> None:
     assert {ident for *_, ident in seen} == {threading.get_ident()}
 
 
-def test_progress_of_a_save_that_nobody_awaits_is_told_to_who_asks(folder: Path) -> None:
+def test_a_poll_of_a_save_reports_its_progress(folder: Path) -> None:
     told: list[tuple[str, int, int]] = []
     job = outlive.open(folder, progress=lambda *event: told.append(event)).job("a")
     save = job.save({"a": np.random.default_rng(1).random(4_000_000)})
@@ -162,7 +162,7 @@ def test_progress_of_a_save_that_nobody_awaits_is_told_to_who_asks(folder: Path)
     assert {what for what, *_ in told} == {"save"}
 
 
-def test_progress_is_told_to_whoever_calls_a_job_of_the_pool(folder: Path) -> None:
+def test_any_call_of_a_job_of_the_pool_reports_progress(folder: Path) -> None:
     told: list[int] = []
     pool = outlive.open(folder, progress=lambda *_: told.append(threading.get_ident()))
     mine, other = pool.job("mine"), pool.job("other")
@@ -252,7 +252,7 @@ def test_context_managers_wait_and_keep_the_first_error(folder: Path) -> None:
     assert len(outlive.open(folder).job("a").epochs()) == 2
 
 
-def test_a_failure_that_nobody_awaited_is_raised_later(
+def test_a_failure_of_a_save_without_a_wait_is_raised_later(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with outlive.open(folder).job("a") as job:

@@ -79,7 +79,9 @@ def test_a_job_that_begins_has_nothing_to_restore(
 
 
 @pytest.mark.parametrize("lazy", [False, True])
-def test_arrays_that_share_memory_get_what_fits_all(job: outlive.Job, lazy: bool) -> None:
+def test_arrays_that_share_memory_are_restored_if_the_data_fits_all(
+    job: outlive.Job, lazy: bool
+) -> None:
     w = np.arange(200_000.0)
     job.save({"emb": w, "head": w, "view": w[1000:2000]}, force=True, wait=True)
     z = np.zeros(200_000)

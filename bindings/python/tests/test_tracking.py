@@ -53,7 +53,7 @@ def child(code: str, *arguments: str | Path, **options: Any) -> str:
 
 
 @pytest.mark.parametrize("tracker", ["auto", "wp-async", "hash"])
-def test_every_tracker_finds_what_changed(tmp_path: Path, tracker: str) -> None:
+def test_every_tracker_finds_the_changes(tmp_path: Path, tracker: str) -> None:
     rng = np.random.default_rng(1)
     state = {"aligned": outlive.zeros((700, 1000)), "numpy": rng.random((600, 1001)), "step": 0}
     with outlive.open(tmp_path, tracker=tracker) as pool:
@@ -231,7 +231,7 @@ class Constant:
         return self.values.__dlpack_device__()
 
 
-def test_arrays_that_nobody_changes_are_not_copied(tmp_path: Path) -> None:
+def test_constant_arrays_are_not_copied(tmp_path: Path) -> None:
     values = np.random.default_rng(3).random(4_000_000)
     with outlive.open(tmp_path, freeze_bytes_max=1 << 20, freeze="copy") as pool:
         job = pool.job("job")

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_possible_is_refused() {
+    fn impossible_settings_are_refused() {
         for (text, part) in [
             ("", "scratch is missing"),
             ("scratch", "line 1"),

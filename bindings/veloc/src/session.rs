@@ -349,7 +349,7 @@ impl VelocSession {
         });
         let found = self.find(ready.clone(), &|there| there == version)?;
         let name = ready?;
-        let Found { version, epoch, regions } = found.ok_or_else(|| {
+        let RestorableCheckpoint { version, epoch, regions } = found.ok_or_else(|| {
             Error::invalid(format!(
                 "there is no version {version} of checkpoint {name} that can be restored; \
                  VELOC_Restart_test says which there are"
@@ -372,7 +372,7 @@ impl VelocSession {
         &mut self,
         name: Result<&str>,
         is_wanted: &dyn Fn(i32) -> bool,
-    ) -> Result<Option<Found>> {
+    ) -> Result<Option<RestorableCheckpoint>> {
         let (group, is_checked) = (self.group, self.config.is_checked);
         let client = name.and_then(|name| self.client(name));
         let there = |client: &Client| {
@@ -407,7 +407,9 @@ impl VelocSession {
                 }
             };
             match (outcome, tried) {
-                (Ok(()), Ok(regions)) => return Ok(Some(Found { version, epoch, regions })),
+                (Ok(()), Ok(regions)) => {
+                    return Ok(Some(RestorableCheckpoint { version, epoch, regions }));
+                }
                 (Err(error), _) if error.kind() == ErrorKind::Damaged => {
                     say("warning", &format!("version {version} is passed over: {error}"));
                     if let Ok(there) = &mut ready {
@@ -549,7 +551,7 @@ fn same_version<T>(group: &Functions, version: i32, ready: Result<T>) -> Result<
 }
 
 /// A checkpoint that can be restored.
-struct Found {
+struct RestorableCheckpoint {
     version: i32,
     epoch: Epoch,
     /// The regions of this process in it.

@@ -22,7 +22,7 @@ pub use location::{BackendLocation, Location, Scheme, SmallFiles, TargetOptions}
 pub use memory::MemoryTarget;
 pub use retry::{RetryMedium, RetryPolicy, RetryTarget};
 pub use throttle::{Throttle, ThrottledMedium, ThrottledTarget};
-pub use watch::{Bounds, Look, SLOW_TO_FAIL, TargetWatch, WatchedTarget, Work};
+pub use watch::{Bounds, HealthCheck, SLOW_TO_FAIL, TargetWatch, WatchedTarget, Work};
 pub use wrapped::read_one;
 
 use outlive_io::{AlignedBuf, SharedBuf, Ticket};

@@ -1,6 +1,6 @@
 //! A target in memory: for tests, and for data that need not survive the process.
 
-use crate::operation::Outcome;
+use crate::operation::OperationResult;
 use crate::writes::{Writes, check_finish, check_range, check_write, exists, missing, short};
 use crate::{Capacity, Fault, ReadRange, ReadTicket, ShardName, ShardWriter, Target, WriteTicket};
 use outlive_io::{AlignedBuf, SharedBuf, Ticket};
@@ -118,7 +118,7 @@ pub(crate) fn read(
     shard: ShardName,
     bytes: Option<&Vec<u8>>,
     mut range: ReadRange,
-) -> Outcome<AlignedBuf, AlignedBuf> {
+) -> OperationResult<AlignedBuf, AlignedBuf> {
     let wanted = check_range(shard, &range).and_then(|()| {
         let bytes = bytes.ok_or_else(|| missing(place, shard))?;
         let start = usize::try_from(range.offset).unwrap_or(usize::MAX);

@@ -61,9 +61,9 @@ pub trait Manner: fmt::Debug + Send + Sync + Sized + 'static {
 }
 
 /// The outcome of an operation on a buffer, which comes back if it failed.
-pub(crate) type Outcome<T, B> = std::result::Result<T, Fault<B>>;
+pub(crate) type OperationResult<T, B> = std::result::Result<T, Fault<B>>;
 
-type Start<T, B> = Box<dyn FnMut(B) -> Ticket<Outcome<T, B>> + Send>;
+type Start<T, B> = Box<dyn FnMut(B) -> Ticket<OperationResult<T, B>> + Send>;
 
 /// An operation on a buffer `B` that returns `T`.
 pub(crate) struct Operation<M, T, B> {
@@ -76,7 +76,7 @@ pub(crate) struct Operation<M, T, B> {
 
 impl<M: Manner, T: Send + 'static, B: Send + 'static> Operation<M, T, B> {
     /// Begins the operation after `delay`.
-    pub(crate) fn begin(self, delay: Duration, buffer: B) -> Ticket<Outcome<T, B>> {
+    pub(crate) fn begin(self, delay: Duration, buffer: B) -> Ticket<OperationResult<T, B>> {
         let (promise, ticket) = Ticket::pair();
         let attempts = Attempts { operation: self, failures: 0, promise };
         match delay.is_zero() {
@@ -87,7 +87,10 @@ impl<M: Manner, T: Send + 'static, B: Send + 'static> Operation<M, T, B> {
     }
 
     /// Does the same for an operation that has started already.
-    pub(crate) fn begun(self, first: Ticket<Outcome<T, B>>) -> Ticket<Outcome<T, B>> {
+    pub(crate) fn begun(
+        self,
+        first: Ticket<OperationResult<T, B>>,
+    ) -> Ticket<OperationResult<T, B>> {
         let (promise, ticket) = Ticket::pair();
         Attempts { operation: self, failures: 0, promise }.watch(first);
         ticket
@@ -98,7 +101,7 @@ impl<M: Manner, T: Send + 'static, B: Send + 'static> Operation<M, T, B> {
 struct Attempts<M, T, B> {
     operation: Operation<M, T, B>,
     failures: u32,
-    promise: Promise<Outcome<T, B>>,
+    promise: Promise<OperationResult<T, B>>,
 }
 
 impl<M: Manner, T: Send + 'static, B: Send + 'static> Attempts<M, T, B> {
@@ -113,7 +116,7 @@ impl<M: Manner, T: Send + 'static, B: Send + 'static> Attempts<M, T, B> {
         manner.timer().after(pause, Box::new(move || drop(helpers.submit(start))));
     }
 
-    fn watch(mut self, ticket: Ticket<Outcome<T, B>>) {
+    fn watch(mut self, ticket: Ticket<OperationResult<T, B>>) {
         ticket.on_done(move |outcome| {
             let outcome = match outcome {
                 Ok(Err(fault)) => {

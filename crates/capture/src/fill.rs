@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn hashes_are_of_what_was_brought() {
+    fn hashes_are_of_the_data_that_was_brought() {
         let length = 9 * PAGE_BYTES + 5;
         let mut want: Vec<u8> = (0..length).map(|at| (at * 31 / 7) as u8).collect();
         let streams = || vec![MutRegion::zeroed(0), MutRegion::zeroed(length)];

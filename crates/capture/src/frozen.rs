@@ -8,7 +8,7 @@ use crate::layout::Layout;
 use crate::memory::Memory;
 use crate::runs;
 use crate::snapshot_source::{HeldPiece, SnapshotSource, gather};
-use crate::tracker::{Change, FreezeId, Spare};
+use crate::tracker::{FreezeId, Spare, StreamChange};
 use outlive_chunk::{Diff, PageHashes, hash_pages};
 use outlive_types::sync::plain::Mutex;
 use outlive_types::{
@@ -242,7 +242,7 @@ impl FrozenMemory {
     }
 
     /// Combines the known changes of each stream.
-    fn changes(&self, diffs: Vec<Option<Diff>>) -> Vec<Change> {
+    fn changes(&self, diffs: Vec<Option<Diff>>) -> Vec<StreamChange> {
         let mut at = 0;
         let mut changes = Vec::with_capacity(diffs.len());
         for (stream, diff) in diffs.into_iter().enumerate() {
@@ -251,8 +251,8 @@ impl FrozenMemory {
             let runs = at..at + count;
             at += count;
             changes.push(match diff {
-                Some(diff) => Change::Known(diff),
-                None => Change::Fresh(self.fresh_hashes(stream, runs)),
+                Some(diff) => StreamChange::Known(diff),
+                None => StreamChange::Fresh(self.fresh_hashes(stream, runs)),
             });
         }
         changes

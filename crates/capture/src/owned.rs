@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_editable_unless_somebody_may_read_it() {
+    fn memory_is_editable_unless_an_image_may_read_it() {
         let mut source = OwnedSource::zeroed("state", 40 * PAGE_BYTES + 5, 1);
         source.edit().unwrap()[7] = 9;
         let frozen = freeze(&mut source, 0);

@@ -47,7 +47,7 @@ fn also(name: &str, first: u64, count: u64) -> (String, PageRange) {
 }
 
 #[test]
-fn a_second_save_holds_only_what_changed() {
+fn a_second_save_holds_only_changed_pages() {
     let tracker = Arc::new(ChangeTracker::new());
     let mut big = vec![1u8; 1024 * PAGE_BYTES + 100];
     let first = freeze(&tracker, vec![raw("big", &big)], &since(None)).unwrap();
@@ -201,7 +201,7 @@ fn bad_regions_are_named() {
 }
 
 #[test]
-fn what_has_nearly_all_changed_is_not_compared_but_learnt() {
+fn memory_that_has_nearly_all_changed_is_not_compared_but_learnt() {
     let pages = 4096 + 7;
     let mut big = vec![1u8; pages * PAGE_BYTES];
     let tracker = Arc::new(ChangeTracker::new());

@@ -6,7 +6,7 @@ use crate::in_place::InPlace;
 use crate::layout::Layout;
 use crate::memory::Memory;
 use crate::track::{self, PageTracker, Pages, Refusal, TrackerChoice, TrackerKind};
-use crate::watch::{Look, RegionSpan, Watches};
+use crate::watch::{FreezePages, RegionSpan, Watches};
 use outlive_chunk::{Compare, Diff, PageHashes, diff_streams};
 use outlive_io::make_way;
 use outlive_types::sync::plain::Mutex;
@@ -68,7 +68,7 @@ pub(crate) struct Spare {
 
 /// Changes of a stream as found by a freeze.
 #[derive(Debug)]
-pub(crate) enum Change {
+pub(crate) enum StreamChange {
     /// Difference from the previous hashes.
     Known(Diff),
     /// The hashes of a stream that had none; `None` if not all of it was read.
@@ -320,7 +320,7 @@ impl ChangeTracker {
         let named = streams.iter().zip(&places);
         watches.begin(&named.filter_map(|(s, place)| Some((&s.name[..], (*place)?))).collect());
         let mut old = Vec::with_capacity(streams.len());
-        let mut looks: Vec<Option<Look>> = Vec::with_capacity(streams.len());
+        let mut looks: Vec<Option<FreezePages>> = Vec::with_capacity(streams.len());
         for ((stream, place), bytes) in streams.iter().zip(places).zip(bytes) {
             let known = known.then(|| hashes.get(&stream.name)).flatten();
             // Memory that is partly armed is judged block by block.
@@ -379,7 +379,7 @@ impl ChangeTracker {
         freeze: FreezeId,
         epoch: Epoch,
         streams: &[StreamDesc],
-        changes: Vec<Change>,
+        changes: Vec<StreamChange>,
     ) {
         let mut state = self.lock();
         if state.unsettled != Some(freeze) {
@@ -392,12 +392,12 @@ impl ChangeTracker {
             .iter()
             .zip(changes)
             .filter_map(|(stream, change)| match change {
-                Change::Known(diff) => {
+                StreamChange::Known(diff) => {
                     let (name, mut hashes) = old.remove_entry(&stream.name)?;
                     hashes.apply(diff);
                     Some((name, hashes))
                 }
-                Change::Fresh(hashes) => Some((stream.name.clone(), hashes?)),
+                StreamChange::Fresh(hashes) => Some((stream.name.clone(), hashes?)),
             })
             .collect();
         state.baseline = Some(epoch);
@@ -469,7 +469,7 @@ fn look(
     bytes: &[u8],
     ahead: Option<&mut Ahead>,
     threads: usize,
-) -> Option<Look> {
+) -> Option<FreezePages> {
     // SAFETY: the memory is that of a region which is being frozen. The caller of
     // `Region::from_raw` promised that it is readable meanwhile, so it is mapped.
     unsafe { watches.look(name, place, old, bytes, ahead, threads) }

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_shrink_is_left() {
+    fn data_that_does_not_shrink_is_left_uncompressed() {
         let mut compressor = Compressor::new(3);
         for codec in [Codec::Lz4, Codec::Zstd] {
             for length in [0, 1, 16, 4096, 65536] {

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_shrink_is_never_worth_it() {
+    fn a_codec_that_hardly_shrinks_is_never_chosen() {
         assert_eq!(chosen(0.01, (2.0, 1.0), (0.5, 1.0)), None);
         assert_eq!(chosen(0.01, (2.0, 0.99), (0.5, 0.99)), None);
     }

@@ -2,11 +2,13 @@
 
 mod files;
 mod maintenance;
+mod running;
 
 pub use files::{GetArgs, PutArgs};
 pub use maintenance::{
     CollectArgs, CopyArgs, DiffArgs, DuArgs, GcArgs, NoteArgs, PruneArgs, ScrubArgs,
 };
+pub use running::{HistoryArgs, MarkArgs, RunArgs, StopArgs, StopBy};
 
 use crate::numbers::{between, percent, size};
 use clap::{Args as ClapArgs, Parser, Subcommand};
@@ -24,6 +26,9 @@ Exit codes:
   5  another writer has taken over the job
   6  a temporary failure: try again
   7  done, except for files that are named: unreadable, changing, or impossible to make as they were
+  75 `run`: the command is to be started again later; it has saved nothing for that
+  76 `run`: the command was asked to stop, and has saved
+  77 `run`: no restart helps
   130  interrupted
   141  `get --to -`: the reader closed the pipe before the end of the file
 
@@ -66,8 +71,16 @@ pub enum Command {
     Put(PutArgs),
     /// Restore files, or write one to standard output
     Get(GetArgs),
+    /// Run a program: start it again after failures, and ask it to save before it is ended
+    Run(RunArgs),
+    /// Ask the program that runs a job to save once more and to end
+    Stop(StopArgs),
+    /// Show the attempts of a job under `outlive run`: starts, ends, causes and lost work
+    History(HistoryArgs),
     /// Label or pin a checkpoint
     Note(NoteArgs),
+    /// Mark the state in a checkpoint as good or bad
+    Mark(MarkArgs),
     /// Drop checkpoints of a job by rules, and free the space that only they needed
     Prune(PruneArgs),
     /// Delete data that no checkpoint needs, and rewrite packs that are mostly unused

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_waited_for_is_told_as_one_or_several() {
+    fn held_packs_and_their_jobs_are_named_as_one_or_several() {
         let dir = tempfile::tempdir().unwrap();
         let config = PoolConfig::new(FormatConfig::new([5; 16]), Tuning::default());
         let pool = outlive_pool::create(dir.path(), config, Environment::system()).unwrap();

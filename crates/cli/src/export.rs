@@ -151,12 +151,12 @@ pub fn export(args: &ExportArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
 }
 
 /// The plan of an export, and its files.
-struct Work {
+struct ExportWork {
     plan: ExportPlan,
     sink: FileSink,
 }
 
-impl RestoreSink for Work {
+impl RestoreSink for ExportWork {
     fn write(&self, stream: usize, offset: u64, bytes: &[u8]) {
         self.sink.write(stream, offset, bytes);
     }
@@ -176,33 +176,34 @@ fn write(args: &ExportArgs, job: &Job, epoch: Option<Epoch>) -> Result<Answer> {
         }
         make_dir(dir)?;
         let sink = FileSink::create(dir, checkpoint, &plan)?;
-        let work = Work { plan, sink };
+        let work = ExportWork { plan, sink };
         let stats = checkpoint.read(&work.plan.streams, &work)?;
         Ok((work, stats))
     };
-    let mut done = |checkpoint: &MemoryImage, Work { plan, sink }: Work| -> Result<()> {
-        let packed = sink.finish(&plan, dir, args.force)?;
-        let listed: Vec<Value> = plan
-            .items
-            .iter()
-            .map(|item| {
-                let region = &item.region;
-                let bytes = packed_slice(region, &packed);
-                let value = bytes.and_then(|b| region::value(&region.dtype, &region.shape, b));
-                item.json(value.as_ref().map(|(_, value)| value))
-            })
-            .collect();
-        index = json!({
-            "job": checkpoint.job().as_str(),
-            "epoch": checkpoint.epoch(),
-            "rank": checkpoint.image().rank,
-            "regions": listed,
-            "attachment": serde_json::from_slice::<Value>(checkpoint.attachment()).ok(),
-        });
-        publish_bytes(dir, INDEX, format!("{index:#}\n").as_bytes(), args.force)?;
-        exported = plan.items;
-        Ok(())
-    };
+    let mut done =
+        |checkpoint: &MemoryImage, ExportWork { plan, sink }: ExportWork| -> Result<()> {
+            let packed = sink.finish(&plan, dir, args.force)?;
+            let listed: Vec<Value> = plan
+                .items
+                .iter()
+                .map(|item| {
+                    let region = &item.region;
+                    let bytes = packed_slice(region, &packed);
+                    let value = bytes.and_then(|b| region::value(&region.dtype, &region.shape, b));
+                    item.json(value.as_ref().map(|(_, value)| value))
+                })
+                .collect();
+            index = json!({
+                "job": checkpoint.job().as_str(),
+                "epoch": checkpoint.epoch(),
+                "rank": checkpoint.image().rank,
+                "regions": listed,
+                "attachment": serde_json::from_slice::<Value>(checkpoint.attachment()).ok(),
+            });
+            publish_bytes(dir, INDEX, format!("{index:#}\n").as_bytes(), args.force)?;
+            exported = plan.items;
+            Ok(())
+        };
     let rank = chosen_rank(job, epoch, args.rank)?;
     let found = job.attempt_rank(select(epoch), rank, &mut attempt)?;
     let (checkpoint, (work, stats), skipped) = found.ok_or_else(|| no_checkpoint(job))?;

@@ -28,10 +28,12 @@ mod probe;
 mod put;
 mod region;
 mod repair;
+mod run;
 mod scrub;
 mod show;
 mod targets;
 mod tiers;
+mod timeline;
 mod tree;
 mod trim;
 mod verify;
@@ -92,8 +94,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
 /// Runs the command line `args`, which begins with the program's name. Returns the exit code:
 ///
 /// - 0 done, 1 a fault of outlive, 2 an impossible request, 3 damage, 4 no space, 5 fenced
-/// - 6 try again, 7 done except for files that are named, 130 interrupted, 141 a pipe closed too
-///   early
+/// - 6 try again, 7 done except for files that are named, 75 to 77 see `outlive run`, 130
+///   interrupted, 141 a pipe closed too early
 pub fn run_as<A: CommandLine>(args: impl IntoIterator<Item = OsString>) -> i32 {
     let words: Vec<OsString> = args.into_iter().collect();
     let args = match A::try_parse_from(&words) {
@@ -211,7 +213,11 @@ impl CommandLine for Args {
             Command::Export(args) => export::export(&args, &reporter),
             Command::Put(args) => put::put(&args, &reporter),
             Command::Get(args) => get::get(&args, &reporter),
+            Command::Run(args) => run::run(&args, &reporter),
+            Command::Stop(args) => run::stop(&args, &reporter),
+            Command::History(args) => run::history(&args, &reporter),
             Command::Note(args) => note::note(&args, &reporter),
+            Command::Mark(args) => run::mark(&args, &reporter),
             Command::Prune(args) => collect::prune(&args, &reporter),
             Command::Gc(args) => collect::gc(&args, &reporter),
             Command::Du(args) => du::du(&args, &reporter),

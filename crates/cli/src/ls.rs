@@ -4,7 +4,7 @@ use crate::args::LsArgs;
 use crate::output::{Answer, Reporter, Table, age, bytes, count, quoted, shown, when};
 use crate::pool;
 use crate::tiers::{Tiers, tiers_json, tiers_text};
-use outlive_format::Manifest;
+use outlive_format::{Manifest, Mark};
 use outlive_pool::{Pool, Tier};
 use outlive_store::commit::history;
 use outlive_types::{JobName, Result};
@@ -22,15 +22,15 @@ struct CheckpointRow {
 }
 
 /// A job's checkpoints, oldest first, and the unreadable records.
-struct Listing {
+struct JobListing {
     /// The manifests.
     epochs: Vec<CheckpointRow>,
     unreadable: Vec<String>,
 }
 
-impl Listing {
-    fn read(pool: &Pool, job: &JobName) -> Result<Listing> {
-        let mut listing = Listing { epochs: Vec::new(), unreadable: Vec::new() };
+impl JobListing {
+    fn read(pool: &Pool, job: &JobName) -> Result<JobListing> {
+        let mut listing = JobListing { epochs: Vec::new(), unreadable: Vec::new() };
         for entry in history(pool, job)? {
             match &entry.record {
                 Err(error) => listing.unreadable.push(error.message().to_owned()),
@@ -77,6 +77,9 @@ fn remarks(manifest: &Manifest, incomplete: bool) -> String {
     if manifest.remarks.pinned {
         remarks.push("pinned".to_owned());
     }
+    if manifest.remarks.mark != Mark::None {
+        remarks.push(manifest.remarks.mark.name().to_owned());
+    }
     if manifest.remarks.suspect {
         remarks.push("suspect".to_owned());
     }
@@ -122,6 +125,7 @@ pub fn manifest_json(
         "label": manifest.remarks.label,
         "pinned": manifest.remarks.pinned,
         "suspect": manifest.remarks.suspect,
+        "mark": manifest.remarks.mark.name(),
         "incomplete": incomplete,
         "failed_before": manifest.failed_before,
         "tiers": tiers_json(tiers),
@@ -157,7 +161,7 @@ fn jobs(pool: &Pool, args: &LsArgs) -> Result<Answer> {
     let mut remarks = String::new();
     let jobs = pool.jobs()?;
     for job in &jobs {
-        let listing = Listing::read(pool, job)?;
+        let listing = JobListing::read(pool, job)?;
         let newest = listing.epochs.last().map(|listed| &listed.manifest);
         let or_dash = |cell: Option<String>| cell.unwrap_or_else(|| "-".to_owned());
         table.row(vec![
@@ -194,7 +198,7 @@ fn jobs(pool: &Pool, args: &LsArgs) -> Result<Answer> {
 
 fn epochs(pool: &Pool, job: &JobName) -> Result<Answer> {
     let now_ns = pool.env().clock.unix_ns();
-    let listing = Listing::read(pool, job)?;
+    let listing = JobListing::read(pool, job)?;
     let mut tiers = Tiers::of(pool)?;
     let safe_on = tiers.is_some().then_some("SAFE ON");
     let mut headings = vec![

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_numpy_can_read_becomes_npy() {
+    fn only_dtypes_that_numpy_can_read_become_npy() {
         for (dtype, bytes) in [
             ("|b1", 1),
             ("<c16", 16),

@@ -4,7 +4,7 @@
 pub fn meant_by(word: &str) -> Option<String> {
     let meant = match word {
         "init" | "create-pool" => "`outlive pool init DIR`",
-        "snapshots" | "log" | "list" | "history" | "archives" => "`outlive ls POOL JOB`",
+        "snapshots" | "log" | "list" | "archives" => "`outlive ls POOL JOB`",
         "restore" | "extract" | "checkout" => {
             "`outlive get POOL JOB --to DIR` for files, or `outlive export POOL JOB --to DIR` for arrays"
         }

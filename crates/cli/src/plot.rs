@@ -9,10 +9,10 @@ use outlive_types::{Error, Result};
 use std::fmt::Write as _;
 use std::path::Path;
 
-const WIDTH: f64 = 720.0;
+pub(crate) const WIDTH: f64 = 720.0;
 const PANEL: f64 = 150.0;
-const LEFT: f64 = 90.0;
-const RIGHT: f64 = 20.0;
+pub(crate) const LEFT: f64 = 90.0;
+pub(crate) const RIGHT: f64 = 20.0;
 const GAP: f64 = 46.0;
 const COLOURS: [&str; 6] = ["#3366cc", "#dc7633", "#4a9c5d", "#8e44ad", "#b7950b", "#7f8c8d"];
 
@@ -102,7 +102,7 @@ pub fn bars(title: &str, groups: &[String], unit: fn(f64) -> String, series: &[S
     out
 }
 
-fn begin(title: &str, height: f64) -> String {
+pub(crate) fn begin(title: &str, height: f64) -> String {
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
          font-family=\"sans-serif\" font-size=\"12\">\n\
@@ -233,7 +233,7 @@ fn panel(
     }
 }
 
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 

@@ -123,7 +123,10 @@ fn options(args: &PutArgs) -> Result<PutOptions> {
         // A pool that is put into itself would grow with every put.
         leave_out: vec![args.pool.clone()],
         reread: args.reread,
-        notes: SaveNotes::new(Remarks { pinned: args.pin, suspect: false, label }, Vec::new())?,
+        notes: SaveNotes::new(
+            Remarks { pinned: args.pin, label, ..Remarks::default() },
+            Vec::new(),
+        )?,
         stop: interrupt::flag(),
     })
 }

@@ -2,12 +2,13 @@
 
 use crate::events::Subscription;
 use crate::sessions::{self, collect_and_let_go, collect_behind};
+use crate::stop::{Report, StopRequest, StopWatch};
 use outlive_capture::{ChangeTracker, MemorySource, Region};
 use outlive_pool::Pool;
 use outlive_store::gc::{GcOptions, GcReport};
 use outlive_store::{Job, JobOptions, SaveHandle, SaveNotes};
 use outlive_types::sync::plain::Mutex;
-use outlive_types::{Distribution, Result};
+use outlive_types::{Distribution, Epoch, Result};
 use std::sync::{Arc, Weak};
 
 /// Way in which a program ends its work with a job.
@@ -28,6 +29,7 @@ pub struct Client {
     pub(crate) job: Job,
     /// Tracker, which remembers the last image.
     pub(crate) tracker: Arc<ChangeTracker>,
+    pub(crate) stop: StopWatch,
     /// Subscriptions, which end when the job is closed.
     queues: Mutex<Vec<Weak<Subscription>>>,
 }
@@ -40,7 +42,9 @@ impl Client {
     /// `Invalid` for an impossible name, or an unknown tracker in `pool.toml`.
     pub fn open(pool: &Pool, name: &str, options: JobOptions) -> Result<Client> {
         let (job, tracker) = sessions::open(pool, name, options)?;
-        Ok(Client { job, tracker, queues: Mutex::default() })
+        let stop = StopWatch::new(job.name(), job.events());
+        stop.begin(pool, job.name());
+        Ok(Client { job, tracker, stop, queues: Mutex::default() })
     }
 
     /// Returns the job.
@@ -94,11 +98,57 @@ impl Client {
     /// The failure of an earlier save, if the program must know of it and has not seen it; in a
     /// group, those of the coordinator.
     pub fn due(&self) -> Result<bool> {
+        self.stop.sign_of_life();
         // No rank of a group must give up where others go on: the save reports the failure on all.
         if !self.job.is_group() {
             self.job.tell_last().map_err(|error| error.context("an earlier save failed"))?;
         }
-        self.job.due()
+        let stops = self.stop_request().is_some() && self.stop.wants_save();
+        let due = self.job.due(stops)?;
+        if due.stops {
+            self.stop.join(self.job.pool(), self.job.name());
+        }
+        Ok(due.is_due)
+    }
+
+    /// Returns the request to save and to end, as far as this process knows of one. Never waits,
+    /// except for a look into the pool's home once a second (every ten seconds over a network).
+    pub fn stop_request(&self) -> Option<StopRequest> {
+        let last_save = self.job.last_save_took();
+        self.stop.look(self.job.pool(), self.job.name(), last_save)
+    }
+
+    /// Returns whether the program is to save and to end. In a group all ranks get the same answer:
+    /// whether any of them was asked. Collective.
+    ///
+    /// # Errors
+    /// Errors of the coordinator.
+    pub fn should_stop(&self) -> Result<bool> {
+        self.stop.sign_of_life();
+        let asked = self.stop_request().is_some();
+        let stops = self.job.any_rank("the question whether the program is to stop", asked)?;
+        if stops {
+            self.stop.join(self.job.pool(), self.job.name());
+        }
+        Ok(stops)
+    }
+
+    /// Returns whether the save that has just begun is the one that a request to stop asks for. Then
+    /// the caller waits for it, and calls [`Client::saved_to_stop`].
+    pub fn saves_to_stop(&self) -> bool {
+        self.stop.wants_save()
+    }
+
+    /// Notes the save that a request to stop asks for, if it is committed.
+    pub fn saved_to_stop(&self, save: &SaveHandle) {
+        if save.took().is_some() {
+            self.stop.saved();
+        }
+    }
+
+    /// Notes the checkpoint from which the program goes on, for its supervisor.
+    pub(crate) fn restored(&self, epoch: Epoch) {
+        self.stop.report(Report::Restored(epoch));
     }
 
     /// Subscribes to the fate of the job's checkpoints from now on, whichever client of this

@@ -17,6 +17,7 @@ mod parts;
 mod plan;
 mod restore;
 mod sessions;
+pub mod stop;
 mod together;
 mod write_permit;
 

@@ -113,10 +113,14 @@ impl Client {
         permit: &Arc<WritePermit>,
         ask: &mut dyn FnMut(Offer) -> Result<Vec<Destination>>,
     ) -> Result<Option<Filled>> {
-        match self.job.is_group() {
+        let filled = match self.job.is_group() {
             true => self.restore_together(select, permit, ask),
             false => self.restore_alone(select, permit, ask),
+        }?;
+        if let Some(filled) = &filled {
+            self.restored(filled.restored.epoch);
         }
+        Ok(filled)
     }
 
     /// Ends the restore of an image. If all of it was read and it `follows` that epoch, the tracker

@@ -39,7 +39,7 @@ struct Attempt {
 }
 
 /// Contents of a checkpoint for one rank.
-struct Found {
+struct RankContents {
     own: Option<MemoryImage>,
     /// Regions of rank 0, if this is another one.
     first: Option<RankRegions>,
@@ -60,7 +60,7 @@ impl Client {
         let (pool, name) = (self.job.pool(), self.job.name());
         let ask = RefCell::new(ask);
         let plan = |images: &RankImages<'_>| {
-            Found::look(images, rank)?.plan(images, rank, ranks, &mut **ask.borrow_mut())
+            RankContents::look(images, rank)?.plan(images, rank, ranks, &mut **ask.borrow_mut())
         };
         // All plan before they read: a rank that reads its image keeps a device busy that may have
         // another rank's catalog.
@@ -98,7 +98,7 @@ impl Client {
         let (pool, name) = (self.job.pool(), self.job.name());
         let done = self.job.restore_alone(select, &mut |manifest, as_of| {
             let images = RankImages::new(pool, name, manifest, as_of);
-            Found::look(&images, 0)?.plan(&images, 0, 1, ask)?.read(&images, permit)
+            RankContents::look(&images, 0)?.plan(&images, 0, 1, ask)?.read(&images, permit)
         })?;
         let Some((attempt, skipped)) = done else { return Ok(None) };
         self.finish(attempt, skipped, permit).map(Some)
@@ -171,11 +171,11 @@ impl Client {
     }
 }
 
-impl Found {
-    fn look(images: &RankImages<'_>, rank: Rank) -> Result<Found> {
+impl RankContents {
+    fn look(images: &RankImages<'_>, rank: Rank) -> Result<RankContents> {
         let own = (rank < images.count()).then(|| images.open(rank)).transpose()?;
         let first = (rank > 0).then(|| images.regions(0)).transpose()?;
-        Ok(Found { own, first })
+        Ok(RankContents { own, first })
     }
 
     /// Returns the regions of the checkpoint that concern this rank.
@@ -221,7 +221,7 @@ impl Found {
         ask: &mut dyn FnMut(Offer) -> Result<Vec<Destination>>,
     ) -> Result<Planned> {
         let offer = self.offer(images, rank);
-        let Found { own, first } = self;
+        let RankContents { own, first } = self;
         let own_regions = own.as_ref().map_or(&[][..], MemoryImage::regions);
         let count = own_regions.len();
         // Copies no own regions: there may be a million.

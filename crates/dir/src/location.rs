@@ -161,7 +161,7 @@ mod tests {
     use std::os::unix::ffi::OsStrExt;
 
     #[test]
-    fn paths_have_one_identity_whatever_their_slashes_and_bytes() {
+    fn paths_have_one_identity_with_any_slashes_and_bytes() {
         let identity = |path: &[u8]| DirectoryLocation::at(OsStr::from_bytes(path)).identity();
         assert_eq!(identity(b"//scratch/a/"), identity(b"/scratch//a"));
         for other in [&b"a\xff"[..], b"a\xfe", b"a\xef\xbf\xbd", b"a", b"s3://a", b"a\\xFF"] {

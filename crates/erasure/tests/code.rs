@@ -86,7 +86,7 @@ fn a_mirror_is_copies_and_one_parity_is_an_exclusive_or() {
 }
 
 #[test]
-fn whatever_is_lost_comes_back() {
+fn lost_fragments_come_back() {
     for (k, m) in [(1, 1), (1, 4), (2, 2), (3, 3), (4, 2), (6, 3), (5, 4)] {
         let code = Code::new(k, m).unwrap();
         let all = encoded(&code, &fragments(k, 333, (k * 10 + m) as u64));
@@ -117,7 +117,7 @@ fn as_many_fragments_as_there_are_bytes() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn impossible_codes_and_fragments_are_refused() {
     for (k, m) in [(0, 2), (257, 0), (1, 256), (200, 57), (usize::MAX, usize::MAX)] {
         let error = Code::new(k, m).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);

@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_etcd_answers_has_a_meaning() {
+    fn errors_of_etcd_have_a_meaning() {
         for (status, code, message, kind, next, advice) in [
             (
                 400,
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_etcd_is_told_as_such() {
+    fn answers_of_other_servers_are_explained() {
         for (status, body, kind, told) in [
             (404, "Not Found\n", ErrorKind::Invalid, "--enable-grpc-gateway"),
             (200, "<html>", ErrorKind::Invalid, "is not etcd"),

@@ -66,7 +66,7 @@ impl Cluster {
     /// were at one moment.
     pub(crate) async fn names(&self, folder: &str) -> Result<Vec<String>> {
         let (below, end) = (self.key(&format!("{folder}/")), self.key(&format!("{folder}0")));
-        let mut listing = Listing::new(self, folder);
+        let mut listing = KeyListing::new(self, folder);
         'anew: loop {
             let (mut names, mut first) = (vec![], below.clone());
             loop {
@@ -85,7 +85,7 @@ impl Cluster {
     /// at one moment. Each takes one request, however many keys it has.
     pub(crate) async fn folders(&self, folder: &str) -> Result<Vec<String>> {
         let (below, end) = (self.key(&format!("{folder}/")), self.key(&format!("{folder}0")));
-        let mut listing = Listing::new(self, folder);
+        let mut listing = KeyListing::new(self, folder);
         'anew: loop {
             let (mut folders, mut first) = (vec![], below.clone());
             loop {
@@ -113,7 +113,7 @@ impl Cluster {
 }
 
 /// A listing in several requests, of the keys as they were at the first request.
-struct Listing<'a> {
+struct KeyListing<'a> {
     cluster: &'a Cluster,
     folder: &'a str,
     revision: Option<String>,
@@ -125,9 +125,9 @@ struct Page {
     more: bool,
 }
 
-impl<'a> Listing<'a> {
-    fn new(cluster: &'a Cluster, folder: &'a str) -> Listing<'a> {
-        Listing { cluster, folder, revision: None, begun: 1 }
+impl<'a> KeyListing<'a> {
+    fn new(cluster: &'a Cluster, folder: &'a str) -> KeyListing<'a> {
+        KeyListing { cluster, folder, revision: None, begun: 1 }
     }
 
     /// Returns the keys from `first` to below `end`, at most `limit`. Returns `None` if the listing

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn locations_are_equal_whatever_the_order_of_their_members() {
+    fn locations_are_equal_in_any_order_of_their_members() {
         let identity = |text: &str| url(text).identity();
         assert_eq!(identity("etcd://a,b:2379/x"), identity("etcd://B,A:2379/x"));
         for other in
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_location_is_refused_with_the_reason() {
+    fn wrong_locations_are_refused_with_the_reason() {
         for (text, told) in [
             ("", "does not begin"),
             ("etcd:node1", "does not begin"),

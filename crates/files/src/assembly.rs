@@ -1,6 +1,6 @@
 //! Builds the listing of a put, in its order, from messages that its readers send in theirs.
 
-use super::content::{Change, change};
+use super::content::{FileChange, change};
 use super::file_error::{FileError, FileErrorKind, Troubles};
 use super::listing::ListingWriter;
 use super::plan::PutPlan;
@@ -347,7 +347,7 @@ impl<'m, 'a> Assembly<'m, 'a> {
             queue.push_front(Task::File { seq, item, root: large.root, attempts });
             return Ok(());
         };
-        item.unsettled |= change != Change::No;
+        item.unsettled |= change != FileChange::No;
         let troubles = large.without.clone().into_iter();
         troubles.chain((!is_steady).then(|| restless(&path))).for_each(|t| self.troubles.add(t));
         self.set(seq, Slot::Item(item));

@@ -1,6 +1,6 @@
 //! Limits the reads of a file that changes meanwhile.
 
-use super::content::Change;
+use super::content::FileChange;
 use outlive_format::Item;
 
 /// Most reads of a file that changes while it is read.
@@ -17,16 +17,16 @@ pub struct Attempts {
 impl Attempts {
     /// Records the result of one more read, and the file's change meanwhile. Returns `None` if the
     /// file must be read again, otherwise whether the result is the file at one moment.
-    pub fn end(&mut self, change: Change, found: &Item) -> Option<bool> {
+    pub fn end(&mut self, change: FileChange, found: &Item) -> Option<bool> {
         self.count += 1;
         let is_same = |last: &Item| {
             let times = Item { ctime: found.ctime, unsettled: found.unsettled, ..last.clone() };
             times == *found
         };
         let is_steady = match change {
-            Change::No => true,
-            Change::Status => self.last.as_deref().is_some_and(is_same),
-            Change::Yes => false,
+            FileChange::No => true,
+            FileChange::Status => self.last.as_deref().is_some_and(is_same),
+            FileChange::Yes => false,
         };
         self.last = Some(Box::new(found.clone()));
         (is_steady || self.count >= ATTEMPTS).then_some(is_steady)

@@ -286,7 +286,7 @@ fn push(pieces: &mut Vec<Piece>, piece: Piece) {
 
 /// Change of a file between two looks at it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Change {
+pub enum FileChange {
     /// The file has not changed.
     No,
     /// Only its ctime differs. A `chmod` to its present mode sets it, and so does a further name.
@@ -298,16 +298,16 @@ pub enum Change {
 }
 
 /// Returns the change of a file between two looks at it.
-pub fn change(before: &Stat, after: &Stat) -> Change {
+pub fn change(before: &Stat, after: &Stat) -> FileChange {
     let content = |stat: &Stat| {
         let mtime = (stat.st_mtime, stat.st_mtime_nsec);
         (stat.st_size, mtime, stat.st_mode, stat.st_uid, stat.st_gid)
     };
     let ctime = |stat: &Stat| (stat.st_ctime, stat.st_ctime_nsec);
     match (content(before) == content(after), ctime(before) == ctime(after)) {
-        (true, true) => Change::No,
-        (true, false) => Change::Status,
-        (false, _) => Change::Yes,
+        (true, true) => FileChange::No,
+        (true, false) => FileChange::Status,
+        (false, _) => FileChange::Yes,
     }
 }
 
@@ -357,7 +357,7 @@ mod tests {
     use std::fs::File;
 
     #[test]
-    fn what_changed_lately_is_unsettled() {
+    fn a_file_that_changed_lately_is_unsettled() {
         let dir = tempfile::tempdir().unwrap();
         let file = File::create(dir.path().join("file")).unwrap();
         let at = |s, ns| FileTime { s, ns };

@@ -182,7 +182,7 @@ impl Ahead<'_> {
         let uses = uses_of(&wanted, self.checkpoint.pool().config().format.container_bytes);
         let plan = best(&uses, memory_for(&uses, self.memory_bytes));
         self.stats.container_reads += plan.reads.len() as u64;
-        let mut needs = Needs::of(&plan, &uses);
+        let mut needs = ReadNeeds::of(&plan, &uses);
         let mut parts = parts.into_iter().peekable();
         let mut read = 0;
         loop {
@@ -281,14 +281,14 @@ fn memory_for(uses: &[Use], bytes: u64) -> Memory {
 }
 
 /// The chunks that each read must bring, and their last uses.
-struct Needs {
+struct ReadNeeds {
     /// For each read, the first item that uses each of its chunks.
     first: Vec<Vec<usize>>,
     last: Vec<bool>,
 }
 
-impl Needs {
-    fn of(plan: &StreamPlan, uses: &[Use]) -> Needs {
+impl ReadNeeds {
+    fn of(plan: &StreamPlan, uses: &[Use]) -> ReadNeeds {
         let mut first = vec![Vec::new(); plan.reads.len()];
         let mut last = vec![false; uses.len()];
         let mut seen: HashMap<Key, usize> = HashMap::new();
@@ -299,7 +299,7 @@ impl Needs {
             }
             last[at] = true;
         }
-        Needs { first, last }
+        ReadNeeds { first, last }
     }
 
     fn first_uses(&mut self, read: usize) -> Vec<usize> {

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_ended_gets_have_left_is_removed() {
+    fn only_leftovers_of_ended_gets_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let opened = fs::File::open(dir.path()).unwrap();
         let maker = Maker::this();

@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_taken_a_name_is_not_discarded() {
+    fn a_file_that_has_taken_a_name_is_not_discarded() {
         let dir = tempfile::tempdir().unwrap();
         for overwrite in [false, true] {
             let placer = Placer::new(dir.path(), overwrite).unwrap();

@@ -44,7 +44,7 @@ pub struct PutPlan {
 
 /// Work for an item.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Work {
+pub enum ItemWork {
     /// None: the item is complete.
     List,
     /// Read the file; the recipe of the earlier file of that name, if it had one.
@@ -59,7 +59,7 @@ pub struct Step {
     /// Number of its root.
     pub root: usize,
     /// Work to do.
-    pub work: Work,
+    pub work: ItemWork,
 }
 
 /// Makes the steps by walking the directories and the listing before side by side.
@@ -105,7 +105,7 @@ impl<'a> Planner<'a> {
             _ => {}
         }
         item.unsettled = false;
-        Ok(Some(Step { item, root, work: Work::List }))
+        Ok(Some(Step { item, root, work: ItemWork::List }))
     }
 
     fn file(&mut self, item: Item, root: usize) -> Step {
@@ -120,7 +120,7 @@ impl<'a> Planner<'a> {
                 plan.kept_bytes = plan.kept_bytes.saturating_add(item.bytes);
                 // Times and all other values of `stat` are equal. Properties that `stat` does not
                 // show have not changed either, or the ctime would differ.
-                Step { item: before, root, work: Work::List }
+                Step { item: before, root, work: ItemWork::List }
             }
             before => {
                 plan.read_files += 1;
@@ -132,7 +132,7 @@ impl<'a> Planner<'a> {
                     Content::Recipe(fp) => Some(Piece { fp, bytes: before.bytes }),
                     _ => None,
                 });
-                Step { item, root, work: Work::Read(recipe) }
+                Step { item, root, work: ItemWork::Read(recipe) }
             }
         }
     }

@@ -4,7 +4,7 @@
 use super::assembly::{Assembly, ContentBuilder, Metadata};
 use super::content::ContentReader;
 use super::file_error::Troubles;
-use super::plan::{Planner, PutPlan, Step, Work, stopped};
+use super::plan::{ItemWork, Planner, PutPlan, Step, stopped};
 use super::putter::Putter;
 use super::reading::Worker;
 use super::scan::{Root, Selection};
@@ -242,12 +242,12 @@ fn plan(
         }
         let Step { item, root, work } = step;
         match work {
-            Work::List => {
+            ItemWork::List => {
                 if sender.send(Message::Item { seq, item }).is_err() {
                     return;
                 }
             }
-            Work::Read(recipe) => {
+            ItemWork::Read(recipe) => {
                 let _ = sender.send(Message::Coming { seq, recipe });
                 queue.push(Task::File { seq, item, root, attempts: Default::default() });
             }

@@ -3,7 +3,7 @@
 use super::attempts::{ATTEMPTS, Attempts};
 use super::attributes;
 use super::content::{
-    Change, ContentReader, PART_BYTES, Range, ReadFailure, change, is_unsettled, parts_of,
+    ContentReader, FileChange, PART_BYTES, Range, ReadFailure, change, is_unsettled, parts_of,
     ranges_of,
 };
 use super::file_error::{FileError, FileErrorKind};
@@ -122,7 +122,7 @@ impl Worker<'_> {
                 Err(error) => return trouble(FileError::reading(path, error)),
             };
             if let Some(is_steady) = attempts.end(change, &item) {
-                item.unsettled |= change != Change::No;
+                item.unsettled |= change != FileChange::No;
                 let troubles = without.into_iter().chain((!is_steady).then(|| restless(path)));
                 let troubles = troubles.collect();
                 return Ok(Some(Message::File { seq, item, replaced, troubles }));

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_built_is_what_came_and_a_change_costs_few_recipes() {
+    fn recipes_have_all_pieces_and_a_change_costs_few_recipes() {
         for count in [1, 2, 31, 32, 33, 5000, 100_000] {
             let pieces: Vec<Piece> = (0..count).map(piece).collect();
             let (root, nodes) = build(&pieces);

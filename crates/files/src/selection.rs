@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_choose_what_is_below_them() {
+    fn paths_choose_the_items_below_them() {
         let paths = ["./a/b/", "c"].map(|path| path.as_bytes().to_vec());
         let choice = Selection::new(paths).unwrap();
         for (path, kind, chosen) in [

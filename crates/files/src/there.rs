@@ -4,7 +4,7 @@
 //! that has lost a bit does not change them.
 
 use super::attributes::{is_as_wanted, of_open};
-use super::content::{Change, Range, change, ranges_of};
+use super::content::{FileChange, Range, change, ranges_of};
 use super::describe::{Refusals, SET_ID, describe_name, describe_open};
 use super::root_dir::{RootDir, name_of};
 use outlive_chunk::{fingerprint, is_zero};
@@ -70,7 +70,7 @@ impl Looker<'_> {
         let is_whole = self.has_content(&file, item, &before).unwrap_or(false);
         // It has not changed since, either.
         let is_there =
-            is_whole && fstat(&file).is_ok_and(|after| change(&before, &after) == Change::No);
+            is_whole && fstat(&file).is_ok_and(|after| change(&before, &after) == FileChange::No);
         is_there.then(|| describe_open(&file, item, self.is_root))
     }
 

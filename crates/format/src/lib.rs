@@ -40,7 +40,7 @@ pub use plain::{Numbers, PLAIN_DEPTH_MAX, Plain, PlainKind, PlainReader, PlainWr
 pub use recipe::{Piece, RECIPE_BYTES_MAX, RECIPE_CHILDREN_MAX, RECIPE_LEVEL_MAX, Recipe};
 pub use record::{
     Archive, Body, Close, Image, ImageKind, ImageRef, ImageTable, Images, LABEL_BYTES_MAX,
-    Manifest, Note, PageRef, Prune, Record, Remarks, SaveFigures, SegmentKind, SegmentLists,
+    Manifest, Mark, Note, PageRef, Prune, Record, Remarks, SaveFigures, SegmentKind, SegmentLists,
     SegmentRef, Session, Sweep, TablePage, page_of,
 };
 pub use save_message::{Changes, Committed, Envelope, Moved, Opened, RankImage, SaveMessage};
@@ -56,4 +56,4 @@ const ROOM_BYTES: usize = 48;
 /// The format version that this build writes and reads.
 pub const VERSION: u16 = 0;
 /// Draft of version 0. `pool.toml` names it, and a pool of another draft is refused.
-pub const REVISION: u32 = 17;
+pub const REVISION: u32 = 18;

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_inherited_is_not_shared_with_children() {
+    fn buffers_that_are_not_inherited_are_not_shared_with_children() {
         for (buffer, wanted) in [
             (AlignedBuf::zeroed(3 * BLOCK_BYTES), false),
             (AlignedBuf::not_inherited(3 * BLOCK_BYTES), true),

@@ -24,11 +24,11 @@ pub struct Completions<K, T> {
 struct Queue<K, T> {
     arrived: Mutex<VecDeque<Arrival<K, T>>>,
     more: Condvar,
-    told: Option<Told>,
+    told: Option<ArrivalCallback>,
 }
 
 /// Callback, called when an outcome can be taken.
-type Told = Box<dyn Fn() + Send + Sync>;
+type ArrivalCallback = Box<dyn Fn() + Send + Sync>;
 
 type Arrival<K, T> = (K, thread::Result<T>);
 
@@ -44,7 +44,7 @@ impl<K: Send + 'static, T: Send + 'static> Completions<K, T> {
         Completions::with(Some(Box::new(told)))
     }
 
-    fn with(told: Option<Told>) -> Completions<K, T> {
+    fn with(told: Option<ArrivalCallback>) -> Completions<K, T> {
         let queue = Queue { arrived: Mutex::default(), more: Condvar::new(), told };
         Completions { queue: Arc::new(queue), in_flight: 0, pid: process::id() }
     }
@@ -226,7 +226,7 @@ mod tests {
 
     /// Work that has ended need not wait for work that hangs before its buffers are freed.
     #[test]
-    fn what_nobody_takes_any_more_goes_at_once() {
+    fn results_of_a_dropped_queue_are_freed_at_once() {
         let pool = StagingPool::new(2 * 4096, 4096);
         let mut queue = Completions::new();
         let (done, ticket) = Ticket::pair();

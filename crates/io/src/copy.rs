@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "shorter")]
-    fn what_is_not_filled_is_no_copy() {
+    fn a_source_that_is_too_short_panics() {
         copy_past_cache(&[1; 600], &mut [0; 601]);
     }
 }

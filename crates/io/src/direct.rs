@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_is_done_on_another_descriptor() {
+    fn a_refused_operation_is_done_on_another_descriptor() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         let file = opened(&path, OpenOptions::new().write(true).create(true).truncate(true));

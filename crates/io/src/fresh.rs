@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_is_there_and_zero() {
+    fn taken_memory_is_there_and_zero() {
         let mut buffer = AlignedBuf::zeroed(20 * BLOCK_BYTES + 5 * PAGE_BYTES);
         let start = buffer.as_mut_ptr().expose_provenance();
         let memory = start..start + buffer.len();
@@ -527,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn only_blocks_that_were_wholly_fresh_teach_what_a_block_costs() {
+    fn only_blocks_that_were_wholly_fresh_teach_the_cost_of_a_block() {
         let mut buffer = AlignedBuf::zeroed(8 * BLOCK_BYTES);
         buffer[9 * PAGE_BYTES] = 1;
         let (memory, fresh) = fresh(&buffer);
@@ -572,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_offered_is_known_until_it_is_taken_back() {
+    fn offered_memory_is_known_until_it_is_taken_back() {
         let buffer = AlignedBuf::zeroed(MEASURED_FROM_BYTES + BLOCK_BYTES);
         let start = buffer.as_ptr().expose_provenance();
         let memory = start..start + buffer.len();

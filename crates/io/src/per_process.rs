@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_takes_over_what_nobody_was_at_and_else_begins_anew() {
+    fn a_child_takes_over_an_unlocked_value_and_begins_a_locked_one_anew() {
         *COUNT.lock() = 7;
         let count_on = || {
             let mut count = COUNT.lock();

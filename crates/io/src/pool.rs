@@ -230,7 +230,7 @@ mod tests {
     use std::thread;
 
     #[test]
-    fn what_happens_is_not_missed() {
+    fn no_event_is_missed() {
         let pool = StagingPool::new(8192, 8192);
         let (seen, held) = (pool.events(), pool.take());
         // The event comes before the wait.
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn gives_back_what_is_not_used() {
+    fn unused_buffers_are_given_back() {
         let pool = StagingPool::new(4 * 8192, 8192);
         let mut held: Vec<_> = (0..4).map(|_| pool.take()).collect();
         held.truncate(3);
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_holds_for_what_is_handed_out_from_then_on() {
+    fn a_limit_holds_for_buffers_that_are_handed_out_from_then_on() {
         let pool = StagingPool::new(4 * 8192, 8192);
         let mut held: Vec<_> = (0..4).map(|_| pool.take()).collect();
         pool.limit(2 * 8192);

@@ -52,7 +52,7 @@ pub fn raw_write(
     layout: &RawLayout,
     data: &AlignedBuf,
 ) -> Result<Duration> {
-    let run = Run::new(dir, total_bytes, layout)?;
+    let run = RawRun::new(dir, total_bytes, layout)?;
     if data.len() < layout.write_bytes {
         return Err(Error::invalid("the data for a raw write must be at least one write long"));
     }
@@ -83,7 +83,7 @@ pub fn raw_write(
 /// # Errors
 /// As for `raw_write`; `Damaged` if the files are missing or short.
 pub fn raw_read(dir: &Path, total_bytes: u64, layout: &RawLayout) -> Result<Duration> {
-    let run = Run::new(dir, total_bytes, layout)?;
+    let run = RawRun::new(dir, total_bytes, layout)?;
     let buffers: Mutex<Vec<AlignedBuf>> =
         Mutex::new((0..run.threads()).map(|_| AlignedBuf::zeroed(layout.write_bytes)).collect());
     // Touches them now: page faults are not the device's work.
@@ -113,7 +113,7 @@ pub fn raw_read(dir: &Path, total_bytes: u64, layout: &RawLayout) -> Result<Dura
 /// # Errors
 /// Errors of the file system.
 pub fn raw_remove(dir: &Path, total_bytes: u64, layout: &RawLayout) -> Result<()> {
-    let run = Run::new(dir, total_bytes, layout)?;
+    let run = RawRun::new(dir, total_bytes, layout)?;
     for file in 0..run.files() {
         let path = run.path(file);
         match fs::remove_file(&path) {
@@ -126,7 +126,7 @@ pub fn raw_remove(dir: &Path, total_bytes: u64, layout: &RawLayout) -> Result<()
     Ok(())
 }
 
-struct Run<'a> {
+struct RawRun<'a> {
     dir: &'a Path,
     layout: RawLayout,
     /// Number of writes, or reads, in all and per file.
@@ -140,8 +140,8 @@ struct Open {
     left: u64,
 }
 
-impl Run<'_> {
-    fn new<'a>(dir: &'a Path, total_bytes: u64, layout: &RawLayout) -> Result<Run<'a>> {
+impl RawRun<'_> {
+    fn new<'a>(dir: &'a Path, total_bytes: u64, layout: &RawLayout) -> Result<RawRun<'a>> {
         let write_bytes = layout.write_bytes as u64;
         let whole = write_bytes > 0
             && write_bytes.is_multiple_of(PAGE_BYTES as u64)
@@ -154,7 +154,7 @@ impl Run<'_> {
             )));
         }
         let count = total_bytes.div_ceil(write_bytes);
-        Ok(Run { dir, layout: *layout, count, per_file: layout.file_bytes / write_bytes })
+        Ok(RawRun { dir, layout: *layout, count, per_file: layout.file_bytes / write_bytes })
     }
 
     fn files(&self) -> u64 {
@@ -243,7 +243,7 @@ mod tests {
     use outlive_types::ErrorKind;
 
     #[test]
-    fn writes_reads_and_removes_exactly_what_was_asked_for() {
+    fn exactly_the_requested_bytes_are_written_read_and_removed() {
         let dir = tempfile::tempdir().unwrap();
         let layout =
             RawLayout { file_bytes: 64 << 10, write_bytes: 16 << 10, depth: 3, preallocate: true };

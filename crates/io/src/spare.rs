@@ -25,12 +25,12 @@ pub struct SpareCores {
     /// Nanoseconds of work of the background threads.
     own_ns: AtomicU64,
     allowed: AtomicUsize,
-    last: Mutex<Look>,
+    last: Mutex<ClockReadings>,
 }
 
 /// Readings of the clocks at one moment.
 #[derive(Clone, Copy, Debug)]
-struct Look {
+struct ClockReadings {
     at: Instant,
     /// Time of all threads of the process.
     process: Duration,
@@ -52,7 +52,7 @@ impl SpareCores {
     pub fn new() -> SpareCores {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let (own_ns, allowed) = (AtomicU64::new(0), AtomicUsize::new(cores));
-        SpareCores { cores, own_ns, allowed, last: Mutex::new(Look::now(Duration::ZERO)) }
+        SpareCores { cores, own_ns, allowed, last: Mutex::new(ClockReadings::now(Duration::ZERO)) }
     }
 
     /// Registers the calling thread under this number.
@@ -71,7 +71,7 @@ impl SpareCores {
         if last.at.elapsed() < LOOK_EVERY {
             return;
         }
-        let now = Look::now(Duration::from_nanos(self.own_ns.load(Ordering::Relaxed)));
+        let now = ClockReadings::now(Duration::from_nanos(self.own_ns.load(Ordering::Relaxed)));
         self.allowed.store(allowed(self.cores, &last, &now), Ordering::Relaxed);
         *last = now;
     }
@@ -83,15 +83,15 @@ impl Default for SpareCores {
     }
 }
 
-impl Look {
-    fn now(own: Duration) -> Look {
-        Look { at: Instant::now(), process: clock(ClockId::ProcessCPUTime), own }
+impl ClockReadings {
+    fn now(own: Duration) -> ClockReadings {
+        ClockReadings { at: Instant::now(), process: clock(ClockId::ProcessCPUTime), own }
     }
 }
 
 /// Number of background threads for which the program leaves a core, by its use between two
 /// readings. At least one, so that the work continues.
-fn allowed(cores: usize, before: &Look, now: &Look) -> usize {
+fn allowed(cores: usize, before: &ClockReadings, now: &ClockReadings) -> usize {
     let own = now.own.saturating_sub(before.own);
     let program = now.process.saturating_sub(before.process).saturating_sub(own);
     let elapsed = now.at.saturating_duration_since(before.at);
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn a_core_that_the_program_uses_is_its_own() {
         let start = Instant::now();
-        let look = |ms: u64, process: u64, own: u64| Look {
+        let look = |ms: u64, process: u64, own: u64| ClockReadings {
             at: start + Duration::from_millis(ms),
             process: Duration::from_millis(process),
             own: Duration::from_millis(own),
@@ -159,11 +159,13 @@ mod tests {
     }
 
     #[test]
-    fn who_is_one_too_many_stays_until_there_is_no_work() {
+    fn a_surplus_helper_stays_until_there_is_no_work() {
         let spare = SpareCores::new();
         spare.allowed.store(1, Ordering::Relaxed);
-        *spare.last.lock() =
-            Look { at: Instant::now() + Duration::from_secs(3600), ..Look::now(Duration::ZERO) };
+        *spare.last.lock() = ClockReadings {
+            at: Instant::now() + Duration::from_secs(3600),
+            ..ClockReadings::now(Duration::ZERO)
+        };
         let is_work = AtomicBool::new(true);
         let asked = AtomicUsize::new(0);
         let ask = || {

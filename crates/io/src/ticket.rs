@@ -43,11 +43,11 @@ struct Shared<T> {
 
 enum State<T> {
     Waiting { fallback: Option<Fallback<T>>, callback: Option<Callback<T>> },
-    Settled(Outcome<T>),
+    Settled(TicketOutcome<T>),
     Taken,
 }
 
-enum Outcome<T> {
+enum TicketOutcome<T> {
     Value(T),
     /// The work panicked; its waiter panics in its place, as with `JoinHandle`.
     Panic(Box<dyn Any + Send>),
@@ -151,7 +151,7 @@ impl<T: Send + 'static> Ticket<T> {
 
 impl<T> Shared<T> {
     /// Waits, until the deadline if there is one; `None` if that comes first.
-    fn outcome(&self, deadline: Option<Instant>) -> Option<Outcome<T>> {
+    fn outcome(&self, deadline: Option<Instant>) -> Option<TicketOutcome<T>> {
         if process::id() != self.pid {
             return Some(self.after_fork());
         }
@@ -193,12 +193,12 @@ impl<T> Shared<T> {
 
     /// Returns the outcome as far as a forked child can know it. The lock may be held by a thread
     /// that exists only in the parent.
-    fn after_fork(&self) -> Outcome<T> {
-        let Some(mut state) = self.state.try_lock() else { return Outcome::Abandoned(None) };
+    fn after_fork(&self) -> TicketOutcome<T> {
+        let Some(mut state) = self.state.try_lock() else { return TicketOutcome::Abandoned(None) };
         match std::mem::replace(&mut *state, State::Taken) {
             State::Settled(outcome) => outcome,
-            State::Waiting { fallback, .. } => Outcome::Abandoned(fallback),
-            State::Taken => Outcome::Abandoned(None),
+            State::Waiting { fallback, .. } => TicketOutcome::Abandoned(fallback),
+            State::Taken => TicketOutcome::Abandoned(None),
         }
     }
 
@@ -206,7 +206,7 @@ impl<T> Shared<T> {
         process::id() != self.pid || !matches!(*self.state.lock(), State::Waiting { .. })
     }
 
-    fn settle(&self, outcome: impl FnOnce(Option<Fallback<T>>) -> Outcome<T>) {
+    fn settle(&self, outcome: impl FnOnce(Option<Fallback<T>>) -> TicketOutcome<T>) {
         // A promise dropped in a forked child says nothing about the work, which runs in the
         // parent.
         if process::id() != self.pid {
@@ -228,22 +228,22 @@ impl<T> Shared<T> {
     }
 }
 
-impl<T> Outcome<T> {
+impl<T> TicketOutcome<T> {
     fn take(self) -> T {
         match self {
-            Outcome::Value(value) => value,
-            Outcome::Panic(payload) => resume_unwind(payload),
-            Outcome::Abandoned(Some(fallback)) => fallback(),
-            Outcome::Abandoned(None) => panic!("{GIVEN_UP}"),
+            TicketOutcome::Value(value) => value,
+            TicketOutcome::Panic(payload) => resume_unwind(payload),
+            TicketOutcome::Abandoned(Some(fallback)) => fallback(),
+            TicketOutcome::Abandoned(None) => panic!("{GIVEN_UP}"),
         }
     }
 
     fn into_result(self) -> thread::Result<T> {
         match self {
-            Outcome::Value(value) => Ok(value),
-            Outcome::Panic(payload) => Err(payload),
-            Outcome::Abandoned(Some(fallback)) => catch_unwind(AssertUnwindSafe(fallback)),
-            Outcome::Abandoned(None) => Err(Box::new(GIVEN_UP)),
+            TicketOutcome::Value(value) => Ok(value),
+            TicketOutcome::Panic(payload) => Err(payload),
+            TicketOutcome::Abandoned(Some(fallback)) => catch_unwind(AssertUnwindSafe(fallback)),
+            TicketOutcome::Abandoned(None) => Err(Box::new(GIVEN_UP)),
         }
     }
 }
@@ -263,14 +263,14 @@ impl<T> Promise<T> {
     pub fn settle(self, outcome: thread::Result<T>) {
         self.0.settle(|fallback| {
             drop(fallback);
-            outcome.map_or_else(Outcome::Panic, Outcome::Value)
+            outcome.map_or_else(TicketOutcome::Panic, TicketOutcome::Value)
         });
     }
 }
 
 impl<T> Drop for Promise<T> {
     fn drop(&mut self) {
-        self.0.settle(Outcome::Abandoned);
+        self.0.settle(TicketOutcome::Abandoned);
     }
 }
 
@@ -298,7 +298,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_ticket_gives_what_was_promised() {
+    fn a_ticket_gives_the_promised_value() {
         let (promise, ticket) = Ticket::pair();
         let mapped = ticket.map(|n: u32| n + 1);
         assert!(!mapped.ready());
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_promise_hangs_nobody() {
+    fn a_broken_promise_hangs_no_waiter() {
         let (promise, ticket) = Ticket::pair_or(|| -1);
         let worker = thread::spawn(move || drop(promise));
         assert_eq!(ticket.wait(), -1);
@@ -339,7 +339,7 @@ mod tests {
 
     /// The waiter may be absent when the work ends, and the worker when the waiter comes.
     #[test]
-    fn a_callback_is_called_once_by_whoever_is_last() {
+    fn a_callback_is_called_once_by_the_thread_that_comes_last() {
         let (sender, heard) = channel();
         let tell = |name: &'static str| {
             let sender = sender.clone();
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_goes_to_who_waits_and_to_nobody_else() {
+    fn a_panic_goes_to_the_waiter_only() {
         let (promise, ticket) = Ticket::<u8>::pair();
         let mapped = ticket.map(|_| panic!("in a map")).map(|n: u8| n + 1);
         promise.fulfil(1); // and does not panic here
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_late_can_be_waited_for_again() {
+    fn a_late_ticket_can_be_waited_for_again() {
         let (promise, ticket) = Ticket::pair();
         let past = Instant::now();
         let ticket = ticket.wait_until(past).expect_err("no thread has begun");

@@ -120,7 +120,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     #[test]
-    fn what_is_due_first_is_done_first_and_a_panic_holds_up_nothing() {
+    fn the_job_that_is_due_first_is_done_first_and_a_panic_holds_up_nothing() {
         let (sender, done) = channel();
         let agenda = Arc::<Agenda>::default();
         let now = Instant::now();

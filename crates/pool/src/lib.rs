@@ -16,6 +16,7 @@ mod opening;
 mod pack;
 mod pool;
 mod repair;
+mod run_files;
 mod stripe;
 mod targets;
 mod written;
@@ -43,6 +44,7 @@ pub use repair::recreate::Recreated;
 pub use repair::{
     AllNamed, Named, PackRedundancy, PackRepair, PackUses, RepairOptions, RepairReport,
 };
+pub use run_files::host_name;
 pub use stripe::ShardFault;
 pub use targets::{FoundTarget, OpenTarget, Rows, StillThere, TargetLocations, TargetTable};
 pub use written::Spread;

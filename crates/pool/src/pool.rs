@@ -6,11 +6,11 @@ use crate::descriptor::location::resolved;
 use crate::descriptor::paths::PoolPaths;
 use crate::environment::Environment;
 use crate::layout::Layout;
-use crate::log::replicas::{Found, Lasting, find_set};
+use crate::log::replicas::{Lasting, ReplicaLookup, find_set};
 use crate::opening::marker_check::{check, packs_elsewhere};
 use crate::opening::rewrite::make_copy;
 use crate::targets::{Member, TargetSet, TargetTable};
-use crate::written::Written;
+use crate::written::OpenSpreads;
 use outlive_backend::{Location, ReadMode, Target};
 use outlive_chunk::Policy;
 use outlive_io::StagingPool;
@@ -52,7 +52,7 @@ pub struct Pool {
     /// Locations of the descriptor and the log, if it has them.
     paths: Option<Arc<PoolPaths>>,
     /// Spreads that record to which targets packs are written.
-    written: Arc<Written>,
+    written: Arc<OpenSpreads>,
     /// Warning about redundancy that was given last.
     said: Arc<Mutex<Option<String>>>,
     /// Experience of saves with compression: whether it pays.
@@ -212,8 +212,8 @@ impl Pool {
         let found = find_set(paths, &self.config.format, paths.log(), Lasting::Now)
             .into_iter()
             .map(|found| match found {
-                Found::There(_) => None,
-                Found::Away(error) | Found::Another(error) => Some(error),
+                ReplicaLookup::There(_) => None,
+                ReplicaLookup::Away(error) | ReplicaLookup::Another(error) => Some(error),
             });
         paths.log().named.iter().map(Location::to_string).zip(found).collect()
     }
@@ -311,7 +311,7 @@ impl Pool {
     }
 
     /// Returns the spreads that record to which targets packs are written.
-    pub(crate) fn written(&self) -> &Written {
+    pub(crate) fn written(&self) -> &OpenSpreads {
         &self.written
     }
 

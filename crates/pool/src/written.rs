@@ -25,9 +25,9 @@ impl Growing {
 
 /// The spreads that are still in use: each gets all packs that this process writes.
 #[derive(Debug, Default)]
-pub(crate) struct Written(Mutex<Vec<Weak<Mutex<Spread>>>>);
+pub(crate) struct OpenSpreads(Mutex<Vec<Weak<Mutex<Spread>>>>);
 
-impl Written {
+impl OpenSpreads {
     fn lock(&self) -> MutexGuard<'_, Vec<Weak<Mutex<Spread>>>> {
         self.0.lock()
     }

@@ -7,7 +7,7 @@ use std::error::Error as _;
 
 /// Readable parts of an error of `object_store`. That crate shows the status and the server's reply
 /// only in the text.
-struct Answer {
+struct ErrorParts {
     status: Option<u16>,
     /// The server's own code, such as "NoSuchBucket".
     code: Option<String>,
@@ -17,8 +17,8 @@ struct Answer {
     is_cut: bool,
 }
 
-impl Answer {
-    fn of(error: &StoreError) -> Answer {
+impl ErrorParts {
+    fn of(error: &StoreError) -> ErrorParts {
         let mut chain = vec![];
         let mut next: Option<&dyn std::error::Error> = error.source();
         let mut is_cut = false;
@@ -45,7 +45,7 @@ impl Answer {
             // message has already.
             (None, _, None) => chain.pop().unwrap_or(whole),
         };
-        Answer { status, code, text, is_cut }
+        ErrorParts { status, code, text, is_cut }
     }
 
     /// Returns the error's kind and advice for the user.
@@ -101,7 +101,7 @@ const DENIED: &str = ": check the credentials (AWS_ACCESS_KEY_ID, AWS_SECRET_ACC
 
 /// Returns the error for a failure while `doing` at `url`.
 pub(crate) fn explain(doing: &str, url: &str, error: &StoreError) -> Error {
-    let answer = Answer::of(error);
+    let answer = ErrorParts::of(error);
     let (kind, advice) = answer.kind_and_advice();
     Error::new(kind, format!("{doing} {url}: {}{advice}", answer.text))
 }
@@ -112,7 +112,7 @@ pub(crate) fn is_missing(error: &StoreError) -> bool {
     // reply to HEAD has no code.
     matches!(error, StoreError::NotFound { .. })
         && matches!(
-            Answer::of(error).code.as_deref(),
+            ErrorParts::of(error).code.as_deref(),
             None | Some("NoSuchKey" | "NotFound" | "NoSuchUpload" | "NoSuchVersion")
         )
 }
@@ -124,13 +124,13 @@ pub(crate) fn is_taken(error: &StoreError) -> bool {
 
 /// Returns whether a put was refused because it met another change of its object (409).
 pub(crate) fn is_conflict(error: &StoreError) -> bool {
-    is_taken(error) && Answer::of(error).status == Some(409)
+    is_taken(error) && ErrorParts::of(error).status == Some(409)
 }
 
 /// Returns whether the object may lack the requested range. Servers respond to that in three ways:
 /// with an error, with fewer bytes, or with the whole object.
 pub(crate) fn may_be_past_the_end(error: &StoreError) -> bool {
-    let answer = Answer::of(error);
+    let answer = ErrorParts::of(error);
     answer.status == Some(416) || answer.status.is_none() && !answer.is_cut
 }
 
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_answers_has_a_meaning() {
+    fn errors_of_a_server_have_a_meaning() {
         for (status, code, kind, advice) in [
             ("404 Not Found", "NoSuchBucket", ErrorKind::Invalid, "create the bucket"),
             ("403 Forbidden", "InvalidAccessKeyId", ErrorKind::Invalid, "correct the credentials"),

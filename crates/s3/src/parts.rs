@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_has_written_is_zero() {
+    fn unwritten_pages_are_zero() {
         let mut part = used();
         part.put(3 * 4096, &[3; 4096]);
         part.put(4096, &[1; 4096]);
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shard_may_end_before_what_was_written() {
+    fn a_shard_may_end_before_its_last_written_page() {
         let mut part = used();
         part.put(0, &[1; 2 * 4096]);
         part.put(3 * 4096, &[2; 2 * 4096]);

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_side_by_side_becomes_one_request() {
+    fn adjacent_ranges_become_one_request() {
         let mut state = State::default();
         state.waiting.extend([
             waiting(1, 4096, 4 * MIB),

@@ -24,12 +24,12 @@ pub(crate) struct Source {
 }
 
 /// A request for `bytes` bytes. Dropping it starts waiting requests.
-struct UnderWay {
+struct RequestUnderWay {
     source: Source,
     bytes: u64,
 }
 
-impl Drop for UnderWay {
+impl Drop for RequestUnderWay {
     fn drop(&mut self) {
         self.source.clients.reads.ended(self.bytes);
         self.source.start();
@@ -53,7 +53,7 @@ impl Source {
     pub(crate) fn start(&self) {
         while let Some(request) = self.clients.reads.next() {
             let bytes = request.iter().map(|each| each.range.buffer.len() as u64).sum();
-            let under_way = UnderWay { source: self.clone(), bytes };
+            let under_way = RequestUnderWay { source: self.clone(), bytes };
             self.handle.spawn(async move { under_way.source.carry_out(request).await });
         }
     }

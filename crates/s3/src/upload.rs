@@ -78,10 +78,10 @@ struct Waiting {
     offset: u64,
     bytes: SharedBuf,
     writing: Writing,
-    promise: Promise<Written>,
+    promise: Promise<WriteResult>,
 }
 
-type Written = std::result::Result<(), Fault<SharedBuf>>;
+type WriteResult = std::result::Result<(), Fault<SharedBuf>>;
 
 impl Upload {
     pub(crate) fn new(

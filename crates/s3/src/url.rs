@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_location_is_refused_with_the_reason() {
+    fn wrong_locations_are_refused_with_the_reason() {
         for (text, told) in [
             ("", "does not begin"),
             ("S3:bucket", "does not begin"),
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_without_settings_says_so_and_shows_no_secret() {
+    fn a_location_without_settings_says_so_and_shows_no_secret() {
         let url = S3Url::parse("s3://abc/x").unwrap().with_variables([
             ("AWS_SECRET_ACCESS_KEY", "hush"),
             ("AWS_ENDPOINT_URL", "http://127.0.0.1:1"),

@@ -559,7 +559,7 @@ fn roles(family: Family, rng: &SeededRng) -> Vec<Role> {
     };
     let most = if family == Family::Crowd { 7 } else { 2 };
     for _ in 0..rng.below(most) {
-        roles.push(anybody(rng));
+        roles.push(any_role(rng));
     }
     if roles.is_empty() {
         roles.extend([saver(rng, A), saver(rng, A)]);
@@ -626,7 +626,7 @@ fn grouped(rng: &SeededRng) -> Vec<Role> {
     roles
 }
 
-fn anybody(rng: &SeededRng) -> Role {
+fn any_role(rng: &SeededRng) -> Role {
     let job = job(rng);
     match rng.below(12) {
         0..=2 => saver(rng, job),

@@ -1,6 +1,6 @@
 //! The checks after the end of all programs.
 
-use crate::settle::{collect_all, empty_what_leaves, replace_lost, settle};
+use crate::settle::{collect_all, empty_leaving_targets, replace_lost, settle};
 use crate::whole::{checkpoints, whole};
 use crate::world::PoolWorld;
 use outlive_pool::Pool;
@@ -38,7 +38,7 @@ pub fn check(pool_world: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
         return Ok(());
     }
     replace_lost(&pool, pool_world).map_err(at)?;
-    empty_what_leaves(&pool, pool_world).map_err(at)?;
+    empty_leaving_targets(&pool, pool_world).map_err(at)?;
     let jobs = pool.jobs().map_err(|error| at(error.to_string()))?;
     let fence: Vec<JobName> = jobs.clone();
     let lost = lost(&pool, pool_world).map_err(at)?;

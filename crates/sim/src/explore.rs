@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// The outcome of a schedule.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct ScheduleOutcome {
     /// The case.
     pub case: Case,
     /// The policy that chose the threads.
@@ -33,12 +33,12 @@ pub struct Outcome {
 }
 
 /// Runs the schedule of a name. The same name gives the same outcome, with or without a trace.
-pub fn run(name: Name, keep_trace: bool) -> Outcome {
+pub fn run(name: Name, keep_trace: bool) -> ScheduleOutcome {
     run_case(Case::of(name), keep_trace)
 }
 
 /// Runs the schedule of a case.
-pub fn run_case(case: Case, keep_trace: bool) -> Outcome {
+pub fn run_case(case: Case, keep_trace: bool) -> ScheduleOutcome {
     let seed = case.name.seed;
     let policy = Policy::of(seed);
     let shown = policy.to_string();
@@ -94,7 +94,7 @@ pub fn run_case(case: Case, keep_trace: bool) -> Outcome {
     });
     let achieved = dice.achievements();
     let scheduler::Ran { steps, digest, trace, .. } = ran;
-    Outcome { case, policy: shown, steps, digest, trace, achieved, failure }
+    ScheduleOutcome { case, policy: shown, steps, digest, trace, achieved, failure }
 }
 
 /// Number of the first program that goes on after memory was lost.

@@ -32,7 +32,7 @@ const LONG: Duration = Duration::from_secs(365 * 24 * 3600);
 const NEXT_RUN: usize = 100;
 
 /// One run of a group, shared by all of its ranks.
-struct Run {
+struct GroupRun {
     number: usize,
     name: JobName,
     group: Group,
@@ -40,16 +40,16 @@ struct Run {
     /// Whether its ranks close the job at the end.
     closes: bool,
     members: Vec<Arc<Me>>,
-    told: plain::Mutex<Told>,
+    told: plain::Mutex<RunReport>,
     ended: (Mutex<Vec<bool>>, Condvar),
 }
 
 #[derive(Default)]
-struct Told {
+struct RunReport {
     /// The state that each rank saves.
     states: Vec<State>,
     /// The outcomes of each save, by its number.
-    saves: BTreeMap<u64, Vec<(Rank, Outcome)>>,
+    saves: BTreeMap<u64, Vec<(Rank, SaveOutcome)>>,
     restored: Option<Option<Epoch>>,
     /// Whether a rank has ended early.
     has_lost: bool,
@@ -58,14 +58,14 @@ struct Told {
 /// The outcome of a save for one rank.
 #[derive(Debug)]
 #[allow(dead_code)] // errors are only shown
-enum Outcome {
+enum SaveOutcome {
     Committed(Epoch),
     Failed(Error),
     /// The save failed on this rank for a reason that other ranks need not share.
     Excused,
 }
 
-impl Run {
+impl GroupRun {
     /// Whether one of its ranks is gone.
     fn has_lost(&self) -> bool {
         self.told.lock().has_lost || self.members.iter().any(|me| me.is_dead())
@@ -103,7 +103,7 @@ impl Actor {
     }
 
     /// Starts all ranks.
-    fn start(&self, group: Group, run: usize) -> Done<Arc<Run>> {
+    fn start(&self, group: Group, run: usize) -> Done<Arc<GroupRun>> {
         let number = self.number + run * NEXT_RUN;
         let thread = |rank: Rank| match run {
             0 => format!("rank{rank}"),
@@ -119,14 +119,14 @@ impl Actor {
             && group.kill.is_none()
             && self.pool_world.never_fails();
         let states: Vec<State> = (0..RANKS).map(|_| State::random(&self.rng, 6)).collect();
-        let run = Arc::new(Run {
+        let run = Arc::new(GroupRun {
             number,
             name: JobName::new(group.job).expect("a job's name"),
             group,
             closes: self.rng.below(4) > 0,
             patience: if is_safe && group.is_patient { LONG } else { SHORT },
             members: processes.iter().map(|(_, me)| me.clone()).collect(),
-            told: plain::Mutex::new(Told { states: states.clone(), ..Told::default() }),
+            told: plain::Mutex::new(RunReport { states: states.clone(), ..RunReport::default() }),
             ended: Default::default(),
         });
         if group.meets_in_log {
@@ -186,7 +186,7 @@ struct Member {
     actor: Actor,
     me: Arc<Me>,
     rank: Rank,
-    run: Arc<Run>,
+    run: Arc<GroupRun>,
     job: Job,
     tracker: Arc<ChangeTracker>,
     state: State,
@@ -370,16 +370,16 @@ impl Member {
     /// Checks that all ranks get the same outcome.
     fn compare(&self, number: u64, outcome: &Result<SaveStats>) -> Done {
         let mine = match outcome {
-            Ok(stats) => Outcome::Committed(stats.epoch),
-            Err(error) if self.is_excused(error) => Outcome::Excused,
-            Err(error) => Outcome::Failed(error.clone()),
+            Ok(stats) => SaveOutcome::Committed(stats.epoch),
+            Err(error) if self.is_excused(error) => SaveOutcome::Excused,
+            Err(error) => SaveOutcome::Failed(error.clone()),
         };
         let mut told = self.run.told.lock();
         let all = told.saves.entry(number).or_default();
-        let differs = |(_, other): &&(Rank, Outcome)| match (other, &mine) {
-            (Outcome::Committed(other), Outcome::Committed(mine)) => other != mine,
-            (Outcome::Committed(_), Outcome::Failed(_))
-            | (Outcome::Failed(_), Outcome::Committed(_)) => true,
+        let differs = |(_, other): &&(Rank, SaveOutcome)| match (other, &mine) {
+            (SaveOutcome::Committed(other), SaveOutcome::Committed(mine)) => other != mine,
+            (SaveOutcome::Committed(_), SaveOutcome::Failed(_))
+            | (SaveOutcome::Failed(_), SaveOutcome::Committed(_)) => true,
             _ => false,
         };
         if let Some((other, theirs)) = all.iter().find(differs) {

@@ -38,5 +38,5 @@ mod world;
 
 pub use case::{Case, Family, Name};
 pub use chance::{Chances, Lie};
-pub use explore::{Outcome, run, run_case};
+pub use explore::{ScheduleOutcome, run, run_case};
 pub use world::LogKind;

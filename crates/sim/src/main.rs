@@ -1,6 +1,6 @@
 //! `outlive-explore`: runs schedules from fresh seeds until one fails or the time is over.
 
-use outlive_sim::{Family, Name, Outcome, run};
+use outlive_sim::{Family, Name, ScheduleOutcome, run};
 use rustix::time::{ClockId, clock_gettime};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -102,7 +102,7 @@ fn show(name: Name) -> ExitCode {
     ExitCode::from(u8::from(outcome.failure.is_some()))
 }
 
-fn tell(outcome: &Outcome) {
+fn tell(outcome: &ScheduleOutcome) {
     println!("schedule {}: {:?}", outcome.case.name, outcome.case);
     println!("  by {}, {} steps, digest {:x}", outcome.policy, outcome.steps, outcome.digest);
     match &outcome.failure {

@@ -68,7 +68,7 @@ impl Program {
             Role::Loser => actor.loser(),
             Role::Wiper { rounds } => actor.wiper(rounds),
             Role::Absence => actor.absence(),
-            Role::ReplicaAway => actor.place_away(),
+            Role::ReplicaAway => actor.replica_away(),
             Role::LogMover => actor.log_mover(),
             Role::Mover => actor.mover(),
             Role::Copy => actor.copy(&other),
@@ -383,7 +383,7 @@ impl Actor {
         Ok(())
     }
 
-    fn place_away(&self) -> Done {
+    fn replica_away(&self) -> Done {
         for _ in 0..1 + self.rng.below(3) {
             let number = self.rng.below(REPLICAS as u64) as usize;
             self.let_time_pass(60);

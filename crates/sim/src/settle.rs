@@ -46,7 +46,7 @@ pub(crate) fn replace_lost(pool: &Pool, pool_world: &PoolWorld) -> Result<(), St
 
 /// Repairs, which must empty the leaving fast targets: also of packs that no checkpoint names, as
 /// no gc has run yet. A slow target may have to wait for a scrub.
-pub(crate) fn empty_what_leaves(pool: &Pool, pool_world: &PoolWorld) -> Result<(), String> {
+pub(crate) fn empty_leaving_targets(pool: &Pool, pool_world: &PoolWorld) -> Result<(), String> {
     if !pool_world.space.operated {
         return Ok(());
     }

@@ -33,8 +33,8 @@ mod verify;
 pub use commit::mark_suspect;
 pub use fill::{BackgroundFill, FillOptions, FillReport, FinishFill, fill};
 pub use job::{
-    Content, ContentLane, ContentStore, EpochInfo, Job, JobHealth, JobOptions, OnFailure, Prepared,
-    Restored, SaveHandle, WeakJob,
+    Content, ContentLane, ContentStore, Due, EpochInfo, Job, JobHealth, JobOptions, OnFailure,
+    Prepared, Restored, SaveHandle, WeakJob,
 };
 pub use read::files::FilesImage;
 pub use read::{

@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 const TRIES: usize = 120;
 
 /// A lock that ends when it is dropped.
-pub(crate) type Held = Box<dyn Send>;
+pub(crate) type LockHold = Box<dyn Send>;
 
 /// Rests for the pace. Returns false if the work must end.
 pub(crate) type Rest<'a> = &'a dyn Fn(Duration) -> bool;
@@ -43,7 +43,7 @@ pub(crate) enum LockTurn {
 pub(crate) struct PacedLock {
     bytes_per_s: Option<u64>,
     /// The lock, and when it was taken.
-    held: Option<(Held, Duration)>,
+    held: Option<(LockHold, Duration)>,
     /// Time when it was given back.
     given_back: Option<Duration>,
     /// Whether the present work has held the lock.
@@ -69,7 +69,7 @@ impl PacedLock {
         &mut self,
         pool: &Pool,
         rest: Rest<'_>,
-        mut lock: impl FnMut() -> Result<Option<Held>>,
+        mut lock: impl FnMut() -> Result<Option<LockHold>>,
     ) -> Result<LockTurn> {
         if self.held.is_some() {
             return Ok(LockTurn::Same);

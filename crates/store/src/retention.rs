@@ -2,7 +2,7 @@
 
 use crate::commit::history;
 use chains::EarlierLines;
-use outlive_format::Manifest;
+use outlive_format::{Manifest, Mark};
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, JobName, Result};
 use std::collections::BTreeSet;
@@ -231,7 +231,9 @@ impl Rules {
         self.check(manifests, &left)?;
         let times_ns: Vec<u64> = left.iter().map(|m| m.frozen_ns).collect();
         let mut ages_ns = ages_ns(&times_ns, now_ns).into_iter();
-        let is_sound = |m: &Manifest| !m.remarks.suspect && !incomplete.contains(&m.epoch);
+        let is_sound = |m: &Manifest| {
+            !m.remarks.suspect && m.remarks.mark != Mark::Bad && !incomplete.contains(&m.epoch)
+        };
         let sound =
             [false, true].map(|files| left.iter().any(|m| is_sound(m) && m.is_of_files() == files));
         let counts = |m: &&Manifest| is_sound(m) || !sound[usize::from(m.is_of_files())];
@@ -258,10 +260,14 @@ impl Rules {
             let age_ns = ages_ns.next().unwrap_or(0);
             let mut why: Vec<String> = Vec::new();
             if self.last.is_some_and(|last| at < last) {
-                let is_damaged = if passed_over { ", and damaged" } else { "" };
-                why.push(format!("among the newest{is_damaged}"));
+                let but = match manifest.remarks.mark {
+                    Mark::Bad => ", and marked as bad",
+                    _ if passed_over => ", and damaged",
+                    _ => "",
+                };
+                why.push(format!("among the newest{but}"));
             }
-            // A damaged checkpoint does not count.
+            // A checkpoint that restores pass over does not count.
             at += u64::from(!passed_over);
             if let Some(every) = self.every.filter(|every| epoch.is_multiple_of(*every)) {
                 why.push(format!("a multiple of {every}"));
@@ -372,6 +378,7 @@ mod tests {
             remarks: Remarks {
                 pinned: epoch == 2,
                 suspect: epoch == 21,
+                mark: Mark::None,
                 label: if epoch == 3 { "paper".to_owned() } else { String::new() },
             },
             metrics: vec![("loss".to_owned(), epoch.abs_diff(5) as f64)],
@@ -393,6 +400,20 @@ mod tests {
         let mut epochs: Vec<Epoch> = kept.map(|d| d.epoch).collect();
         epochs.reverse();
         epochs
+    }
+
+    #[test]
+    fn a_checkpoint_that_is_marked_as_bad_does_not_count() {
+        let mut all = manifests(22);
+        let newest = all.iter_mut().find(|manifest| manifest.epoch == 22).unwrap();
+        newest.remarks.mark = Mark::Bad;
+        let rules = Rules { last: Some(1), ..Rules::default() };
+        let plan = rules.plan(&all, &BTreeSet::new(), u64::MAX).unwrap();
+        let why = |epoch| plan.decisions.iter().find(|it| it.epoch == epoch).unwrap().kept.clone();
+        assert_eq!(why(22).unwrap(), "among the newest, and marked as bad");
+        // 21 is suspect.
+        assert_eq!(why(20).unwrap(), "among the newest");
+        assert_eq!(why(19), None);
     }
 
     #[test]
@@ -471,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dropped_by_name_is_no_newest() {
+    fn a_checkpoint_that_is_dropped_by_name_is_not_the_newest() {
         let drop = |epochs: &[Epoch]| Rules {
             last: Some(1),
             drop: epochs.iter().copied().collect(),

@@ -6,7 +6,7 @@ use crate::commit::history;
 use crate::gc::live_of;
 use crate::images::each_image;
 use crate::index::Locator;
-use crate::paced_lock::{Held, LockTurn, PacedLock, Rest, sleep};
+use crate::paced_lock::{LockHold, LockTurn, PacedLock, Rest, sleep};
 use crate::read::{Live, Logs, Once, while_moving};
 use crate::redundancy::{KnownSegments, packs_of};
 use crate::verify::named_packs;
@@ -56,7 +56,7 @@ pub fn trim(pool: &Pool, options: TrimOptions) -> Result<TrimReport> {
         ));
     }
     if options.dry_run {
-        return Ok(Look::at(pool)?.report(pool));
+        return Ok(TrimSurvey::at(pool)?.report(pool));
     }
     trim_in_turns(pool, None, &mut PacedLock::new(options.bytes_per_s), &sleep)
 }
@@ -71,7 +71,7 @@ pub(crate) fn trim_behind(pool: &Pool, turns: &mut PacedLock, rest: Rest<'_>) ->
     if pool.config().tiers.keep_fast == 0 || !pool.has_slow_tier() {
         return Ok(());
     }
-    let look = Look::at(pool)?;
+    let look = TrimSurvey::at(pool)?;
     if look.to_trim.is_empty() {
         return Ok(());
     }
@@ -86,7 +86,7 @@ pub(crate) fn trim_behind(pool: &Pool, turns: &mut PacedLock, rest: Rest<'_>) ->
 /// after the last pack.
 fn trim_in_turns(
     pool: &Pool,
-    mut known: Option<Look>,
+    mut known: Option<TrimSurvey>,
     turns: &mut PacedLock,
     rest: Rest<'_>,
 ) -> Result<TrimReport> {
@@ -94,13 +94,14 @@ fn trim_in_turns(
     known.iter().for_each(|look| report.sees(look));
     let mut met = BTreeSet::new();
     loop {
-        let next = |look: &Look| look.to_trim.iter().copied().find(|pack| !met.contains(pack));
+        let next =
+            |look: &TrimSurvey| look.to_trim.iter().copied().find(|pack| !met.contains(pack));
         if known.as_ref().is_some_and(|look| next(look).is_none()) {
             break;
         }
         let mut attempts = if met.is_empty() { 1 } else { LOCK_ATTEMPTS };
         let lock = || match pool.lock_trimming() {
-            Ok(alone) => Ok(Some(Box::new(alone) as Held)),
+            Ok(alone) => Ok(Some(Box::new(alone) as LockHold)),
             Err(error) if error.kind() == ErrorKind::Retry && attempts > 1 => {
                 attempts -= 1;
                 Ok(None)
@@ -108,9 +109,9 @@ fn trim_in_turns(
             Err(error) => Err(error),
         };
         let taken = turns.take(pool, rest, lock).and_then(|turn| {
-            let is_old = |look: &Look| look.is_current(pool).map(|is| !is);
+            let is_old = |look: &TrimSurvey| look.is_current(pool).map(|is| !is);
             let looks = turn == LockTurn::New && known.as_ref().map_or(Ok(true), is_old)?;
-            Ok((turn, if looks { Some(Look::at(pool)?) } else { None }))
+            Ok((turn, if looks { Some(TrimSurvey::at(pool)?) } else { None }))
         });
         match taken {
             Ok((LockTurn::Over, _)) => break,
@@ -147,7 +148,7 @@ fn trim_in_turns(
 
 impl TrimReport {
     /// Takes note of the packs to trim now.
-    fn sees(&mut self, look: &Look) {
+    fn sees(&mut self, look: &TrimSurvey) {
         self.packs = look.packs + self.trimmed;
         (self.kept, self.unfilled) = (look.kept, look.unfilled);
     }
@@ -157,7 +158,7 @@ impl TrimReport {
 const LOCK_ATTEMPTS: usize = 6;
 
 /// Packs to trim, at one moment.
-struct Look {
+struct TrimSurvey {
     need: FillNeed,
     /// Number of packs on the fast tier that checkpoints name.
     packs: u64,
@@ -171,12 +172,13 @@ struct Look {
     records: Vec<(JobName, u64)>,
 }
 
-impl Look {
-    fn at(pool: &Pool) -> Result<Look> {
+impl TrimSurvey {
+    fn at(pool: &Pool) -> Result<TrimSurvey> {
         let (records, need) = (newest_records(pool)?, pool.fill_need()?);
         let there = pool.redundancy()?;
         let Wanted { kept, named } = Wanted::of(pool)?;
-        let mut look = Look { need, packs: 0, kept: 0, unfilled: 0, to_trim: Vec::new(), records };
+        let mut look =
+            TrimSurvey { need, packs: 0, kept: 0, unfilled: 0, to_trim: Vec::new(), records };
         for (pack, _) in there.iter().filter(|(pack, is)| is.shards > 0 && named.contains(*pack)) {
             look.packs += 1;
             if kept.contains(pack) {

@@ -31,7 +31,7 @@ fn has_cachestat() -> bool {
 /// Restores read from the page cache. Checks do not: a copy in memory proves nothing about the
 /// device.
 #[test]
-fn checks_read_the_device_whatever_is_in_memory() {
+fn checks_read_the_device_and_not_the_page_cache() {
     let Some(mount) = Mount::new(64) else { return };
     let path = mount.path().join("pool");
     let state = State::from([("a".to_owned(), noise(1, BYTES))]);

@@ -32,18 +32,18 @@ type Rule = Box<dyn FnMut(&str, &str) -> Fault + Send>;
 pub struct Proxy {
     address: SocketAddr,
     rule: Arc<Mutex<Rule>>,
-    held: Arc<Held>,
+    held: Arc<HeldRequests>,
 }
 
 /// Requests that the proxy holds.
 #[derive(Default)]
-struct Held {
+struct HeldRequests {
     /// Number of requests held so far, and whether they may continue.
     state: Mutex<(usize, bool)>,
     changed: Condvar,
 }
 
-impl Held {
+impl HeldRequests {
     fn wait(&self) {
         let mut state = self.state.lock();
         state.0 += 1;
@@ -59,7 +59,7 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("its address");
         let rule: Arc<Mutex<Rule>> = Arc::new(Mutex::new(Box::new(|_, _| Fault::None)));
-        let held = Arc::new(Held::default());
+        let held = Arc::new(HeldRequests::default());
         let shared = (rule.clone(), held.clone());
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
@@ -120,7 +120,7 @@ fn pass_on(
     mut client: &TcpStream,
     to: SocketAddr,
     rule: &Mutex<Rule>,
-    held: &Held,
+    held: &HeldRequests,
 ) -> io::Result<()> {
     let mut request = read_request(client)?;
     let head = String::from_utf8_lossy(&request[..request.len().min(4096)]).into_owned();

@@ -328,7 +328,7 @@ mod tests {
 
     /// Each of the three constructors, with the kinds that it gives to errors of the system.
     #[test]
-    fn what_the_system_says_has_a_meaning() {
+    fn errors_of_the_system_have_a_meaning() {
         use ErrorKind::{Damaged, Full, Invalid, Retry};
         for (errno, [written, read, named]) in [
             (5, [Invalid, Damaged, Invalid]),   // EIO

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shown_leads_back_to_the_path() {
+    fn a_shown_path_leads_back_to_the_path() {
         for (path, text) in [
             (&b"model/w.bin"[..], "model/w.bin"),
             (b"na\xefve \xff", r"na\xefve \xff"),

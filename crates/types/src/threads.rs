@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_left_is_missed() {
+    fn a_rank_that_has_left_is_missed() {
         let mut ranks = ThreadRank::group(3);
         let last = ranks.pop();
         thread::scope(|scope| {

@@ -100,7 +100,7 @@ fn install(dir: &Path, prefix: &str) -> PathBuf {
 
 /// An exported function of a dependency could clash with one of the program.
 #[test]
-fn what_is_installed_exports_the_functions_of_the_header() {
+fn the_installed_library_exports_only_functions_of_the_header() {
     if !Language::C.is_here() || !is_here("nm") {
         return;
     }
@@ -121,7 +121,7 @@ const SMALL: &str = "#include <outlive.h>\n#include <stdio.h>\n\
      int main(void) { return puts(outlive_version()) < 0; }\n";
 
 #[test]
-fn pkg_config_finds_what_is_installed() {
+fn pkg_config_finds_the_installed_library() {
     if !Language::C.is_here() || !is_here("pkg-config") {
         return;
     }
@@ -144,7 +144,7 @@ fn pkg_config_finds_what_is_installed() {
 }
 
 #[test]
-fn cmake_finds_what_is_installed() {
+fn cmake_finds_the_installed_package() {
     if !Language::C.is_here() || !Language::Cpp.is_here() || !is_here("cmake") {
         return;
     }

@@ -33,12 +33,12 @@ impl Mpi {
             .map(|name| Mpi { name, dir: tempfile::tempdir().unwrap() })
     }
 
-    fn place(&self, name: &str) -> PathBuf {
+    fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
     fn build(&self, compiler: &str, args: &[&str], sources: &[PathBuf], to: &str) -> PathBuf {
-        let program = self.place(to);
+        let program = self.path(to);
         let rpath = format!("-Wl,-rpath,{}", library().display());
         let built = Command::new(format!("{compiler}.{}", self.name))
             .args(args)
@@ -155,7 +155,7 @@ fn records(pool: &Path) -> usize {
 /// Kills a program again and again, on changing numbers of ranks: it ends with the result of an
 /// undisturbed run.
 fn goes_on(mpi: &Mpi, program: &Path) {
-    let pool = mpi.place("a pool");
+    let pool = mpi.path("a pool");
     let place = pool.to_str().unwrap();
     let mut begun = 0;
     for (kills, ranks) in [(1, 3), (3, 3), (1, 2)] {
@@ -177,7 +177,7 @@ fn goes_on(mpi: &Mpi, program: &Path) {
     let last = (begun + 40).to_string();
     let (step, end) = told(&mpi.run(4, program, &[place, &last, "1"]));
     assert_eq!(step, begun);
-    let whole = mpi.place("whole");
+    let whole = mpi.path("whole");
     let (_, undisturbed) = told(&mpi.run(1, program, &[whole.to_str().unwrap(), &last, "100"]));
     assert_eq!(end, undisturbed, "{}", mpi.name);
 }
@@ -202,7 +202,7 @@ fn the_example_in_fortran_goes_on_with_any_number_of_ranks() {
 fn a_matrix_in_blocks_is_restored_by_any_grid_of_ranks() {
     for mpi in Mpi::all() {
         let program = mpi.c(root().join("tests/it/programs/mpi_cyclic.c"));
-        let pool = mpi.place("pool");
+        let pool = mpi.path("pool");
         for (step, ranks) in (1..).zip([4, 6, 1, 3, 4, 2]) {
             let step = u32::to_string(&step);
             let done = mpi.run(ranks, &program, &[pool.to_str().unwrap(), &step]);
@@ -215,7 +215,7 @@ fn a_matrix_in_blocks_is_restored_by_any_grid_of_ranks() {
 fn ranks_in_cpp() {
     for mpi in Mpi::all() {
         let program = mpi.cpp(root().join("tests/it/programs/mpi.cpp"));
-        let pool = mpi.place("pool");
+        let pool = mpi.path("pool");
         for (found, ranks) in (0..).zip([3, 3, 2, 1]) {
             let found = i32::to_string(&found);
             let done = mpi.run(ranks, &program, &[pool.to_str().unwrap(), &found]);
@@ -230,7 +230,7 @@ fn ranks_in_cpp() {
 fn a_rank_that_leaves_while_others_save_is_named() {
     for mpi in Mpi::all() {
         let program = mpi.c(root().join("tests/it/programs/mpi_leave.c"));
-        let pool = mpi.place("pool");
+        let pool = mpi.path("pool");
         for how in ["close", "finalize"] {
             for leaver in ["0", "1"] {
                 let done = mpi.run(3, &program, &[pool.to_str().unwrap(), leaver, how]);
@@ -241,10 +241,10 @@ fn a_rank_that_leaves_while_others_save_is_named() {
 }
 
 #[test]
-fn what_one_rank_does_wrong_all_are_told() {
+fn every_rank_gets_an_error_for_a_mistake_of_one() {
     for mpi in Mpi::all() {
         let program = mpi.c(root().join("tests/it/programs/mpi_wrong.c"));
-        let pool = mpi.place("pool");
+        let pool = mpi.path("pool");
         let done = mpi.run(3, &program, &[pool.to_str().unwrap()]);
         assert!(done.lines().any(|line| line == "done"), "{done}");
     }

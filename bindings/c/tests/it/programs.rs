@@ -44,7 +44,7 @@ fn the_fate_of_each_checkpoint() {
 }
 
 #[test]
-fn a_job_keeps_what_its_rules_keep() {
+fn a_job_keeps_the_checkpoints_that_its_rules_name() {
     if !Language::C.is_here() {
         return;
     }
@@ -75,7 +75,7 @@ fn a_program_under_valgrind() {
 }
 
 #[test]
-fn whatever_is_wrong_is_refused() {
+fn mistakes_of_a_program_are_refused() {
     if !Language::C.is_here() {
         return;
     }

@@ -33,6 +33,7 @@ from outlive._errors import (
 from outlive._files import FileTrouble, Got, Put
 from outlive._group import Group, Ranks, Sharded, block_cyclic, ranks, sharded
 from outlive._memory import array, empty, zeros
+from outlive._preempt import StopRequest, on_preempt
 from outlive._saves import (
     Collected,
     Epoch,
@@ -73,10 +74,12 @@ __all__ = [
     "Save",
     "SaveStats",
     "Sharded",
+    "StopRequest",
     "__version__",
     "array",
     "block_cyclic",
     "empty",
+    "on_preempt",
     "open",
     "plot",
     "process_metrics",

@@ -18,6 +18,7 @@ from outlive._arguments import epoch_name, notes_of, rules_of
 from outlive._commits import CommitEvents
 from outlive._errors import Error, FailedSaveWarning, InvalidError
 from outlive._files import AnyPath, Got, Put, one_or_more, patterns, told
+from outlive._preempt import StopRequest
 from outlive._rebuild import FRESH, Rebuild, restored
 from outlive._saves import (
     Collected,
@@ -155,7 +156,7 @@ class Job:
         )
         save = Save(saving, self._tick, walk_s, core.tiers)
         self._tell_of_history(save.epoch)
-        if wait or _exit.ended():
+        if wait or saving.is_last() or _exit.ended():
             saving.settle(self._tick)
         self._warn_of_failures()
         return save
@@ -173,6 +174,26 @@ class Job:
             FailedSaveWarning,
             stacklevel=3,
         )
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether the program is to save once more and to end.
+
+        It becomes true after a signal (see `outlive.on_preempt`), or at a request of `outlive run`
+        or `outlive stop`. The next `save` is then made whether it is due or not, and returns when
+        its checkpoint is committed. Collective in a group: all ranks get true as soon as one of
+        them was asked, so that they end after the same step.
+
+        Raises:
+            Error: In a group, if another rank has ended or is elsewhere in the program.
+        """
+        return self._core.should_stop(self._tick)
+
+    @property
+    def stop_request(self) -> StopRequest | None:
+        """The request to stop that this process knows of; None without one. Not collective."""
+        found = self._core.stop_request()
+        return None if found is None else StopRequest(*found)
 
     @property
     def status(self) -> JobStatus:
@@ -527,7 +548,26 @@ class Job:
         named = self._number_of(epoch)
         if named is None:
             raise InvalidError("no checkpoint is named: give its epoch, or -1 for the newest")
-        self._core.note(named, self._tick, label=label, pin=pin)
+        self._core.note(named, self._tick, label=label, pin=pin, mark=None)
+
+    def mark(self, epoch: int | str | Epoch, mark: Literal["good", "bad", "none"]) -> None:
+        """Marks the state in a checkpoint as good or bad. First waits for a save that is under way.
+
+        A restore without an epoch passes over bad checkpoints, with a warning, and rules such as
+        `keep_last` do not count them. `outlive run` marks a checkpoint as bad if the program fails
+        again and again after its restore. `restore(epoch=...)` takes a bad one all the same.
+
+        Args:
+            epoch: The checkpoint, as in `restore`.
+            mark: "bad", "good", or "none" to take the mark back.
+
+        Raises:
+            InvalidError: If there is no such checkpoint or mark.
+        """
+        named = self._number_of(epoch)
+        if named is None:
+            raise InvalidError("no checkpoint is named: give its epoch, or -1 for the newest")
+        self._core.note(named, self._tick, label=None, pin=None, mark=mark)
 
     def prune(
         self,

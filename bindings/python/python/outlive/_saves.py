@@ -304,6 +304,7 @@ class Epoch:
         drain_s: Seconds from then until just before the commit.
         label: Label of the checkpoint; empty if it has none.
         pinned: Whether it is pinned, so that prunes keep it.
+        mark: The mark of its state: "good", "bad" or "none".
         metrics: Figures of merit that the program gave.
         failed_before: Number of saves of its program that have failed since the checkpoint before
             it, or since the program opened the job.
@@ -323,6 +324,7 @@ class Epoch:
     drain_s: float = 0.0
     label: str = ""
     pinned: bool = False
+    mark: str = "none"
     metrics: Mapping[str, float] = field(default_factory=dict)
     failed_before: int = 0
 

@@ -59,7 +59,7 @@ impl Search<'_> {
             return Some(count);
         }
         self.open.push(at);
-        let mut inside = Inside { total: Some(0), plain: Vec::new() };
+        let mut inside = ContainerContents { total: Some(0), plain: Vec::new() };
         if let Ok(list) = value.cast_exact::<PyList>() {
             for entry in list.iter() {
                 inside.take(self, &entry);
@@ -104,14 +104,14 @@ impl Search<'_> {
 }
 
 /// Contents of a container, as far as it was searched.
-struct Inside {
+struct ContainerContents {
     /// Number of values; `None` if not all are plain.
     total: Option<usize>,
     /// Plain containers in it, each with its number of values.
     plain: Vec<(usize, usize)>,
 }
 
-impl Inside {
+impl ContainerContents {
     fn take(&mut self, search: &mut Search<'_>, entry: &Bound<'_, PyAny>) {
         if is_plain(entry) {
             self.total = self.total.map(|total| total + 1);

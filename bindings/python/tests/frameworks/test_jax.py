@@ -28,7 +28,7 @@ def test_arrays_of_any_dtype_are_replaced(job: outlive.Job, name: str) -> None:
     assert jnp.array_equal(jnp.asarray(fresh), want)
 
 
-def test_what_was_computed_goes_on(job: outlive.Job) -> None:
+def test_a_computation_continues_after_a_restore(job: outlive.Job) -> None:
     advance = jax.jit(lambda w: jnp.sin(w) * jnp.bfloat16(1.5))
     weights = advance(jnp.ones((300, 200), jnp.bfloat16))
     job.save({"w": weights}, wait=True)

@@ -154,7 +154,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 
 @pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore:.*nested.*", "ignore:.*uant.*")
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_is_refused_names_what_to_save_instead(job: outlive.Job, what: str) -> None:
+def test_a_refusal_names_an_alternative(job: outlive.Job, what: str) -> None:
     make, instead = REFUSED[what]
     with pytest.raises(outlive.InvalidError, match=instead):
         job.save({"x": make()}, wait=True)

@@ -141,7 +141,7 @@ fn the_names_of_veloc_are_exported() {
 
 /// Programs find the files that `make install` installs for VELOC as they find VELOC.
 #[test]
-fn cmake_finds_what_is_installed() {
+fn cmake_finds_the_installed_package() {
     if !is_here("cc") || !is_here("cmake") || !is_here("c++") {
         return;
     }

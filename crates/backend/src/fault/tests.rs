@@ -235,7 +235,7 @@ fn a_single_fault_has_no_effect_and_passes() {
 }
 
 #[test]
-fn a_program_that_dies_keeps_what_was_visible() {
+fn visible_records_survive_the_death_of_a_program() {
     let world = FaultWorld::new();
     world.fail_at(1, ErrorKind::Retry);
     world.log().append_if(&job(), Previous::NONE, b"visible, not durable").unwrap_err();

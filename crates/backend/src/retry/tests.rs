@@ -166,7 +166,7 @@ impl Held {
 /// A thousand writes, and then as many reads, fail in passing. None of them has a thread during its
 /// pause, and each goes on even if no call waits for its ticket.
 #[test]
-fn pauses_hold_up_nobody() {
+fn pauses_hold_up_no_thread() {
     const PAGES: u64 = 1000;
     let (world, held) = (FaultWorld::new(), Arc::new(Held::default()));
     let policy = RetryPolicy { attempts_max: 3, timer: held.clone(), ..RetryPolicy::default() };

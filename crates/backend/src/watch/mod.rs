@@ -85,14 +85,14 @@ pub enum Work {
 }
 
 /// Makes a health check, by a request that any target answers at once.
-pub type Look = dyn Fn() -> Result<()> + Send + Sync;
+pub type HealthCheck = dyn Fn() -> Result<()> + Send + Sync;
 
 /// The watch over one target.
 pub struct TargetWatch {
     /// Name of the target in messages.
     name: String,
     bounds: Bounds,
-    look: Arc<Look>,
+    look: Arc<HealthCheck>,
     observer: Arc<dyn Observer>,
     helpers: OwnEngine,
     /// Threads for health checks, which must not wait for requests that hang.
@@ -147,7 +147,7 @@ impl TargetWatch {
         name: impl Into<String>,
         bounds: Bounds,
         observer: Arc<dyn Observer>,
-        look: Arc<Look>,
+        look: Arc<HealthCheck>,
     ) -> Arc<TargetWatch> {
         TargetWatch::with(name.into(), bounds, observer, look, true)
     }
@@ -157,7 +157,7 @@ impl TargetWatch {
         name: impl Into<String>,
         bounds: Bounds,
         observer: Arc<dyn Observer>,
-        look: Arc<Look>,
+        look: Arc<HealthCheck>,
     ) -> Arc<TargetWatch> {
         TargetWatch::with(name.into(), bounds, observer, look, false)
     }
@@ -166,7 +166,7 @@ impl TargetWatch {
         name: String,
         bounds: Bounds,
         observer: Arc<dyn Observer>,
-        look: Arc<Look>,
+        look: Arc<HealthCheck>,
         has_keeper: bool,
     ) -> Arc<TargetWatch> {
         let (helpers, lookout) = (OwnEngine::new(HELPERS), OwnEngine::new(LOOKS));

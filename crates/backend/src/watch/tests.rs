@@ -161,14 +161,14 @@ fn a_slow_target_answers_looks_and_is_waited_for() {
 }
 
 #[test]
-fn what_takes_long_to_fail_was_not_answered() {
+fn a_late_failure_is_no_answer() {
     for stood_still in [true, false] {
-        what_takes_long_to_fail(stood_still);
+        check_late_failure(stood_still);
     }
 }
 
 /// A process that stood still sees the failure late, which shows nothing.
-fn what_takes_long_to_fail(stood_still: bool) {
+fn check_late_failure(stood_still: bool) {
     let fixture = Fixture::new();
     let asked = fixture.watch.begin(Work::Question, || Err::<(), _>(Error::retry("at once")));
     assert_eq!(asked.wait().unwrap_err().message(), "at once");
@@ -202,7 +202,7 @@ fn what_takes_long_to_fail(stood_still: bool) {
 
 /// The code behind a read that was given up may hold a lock, and wait for a later request.
 #[test]
-fn answers_are_given_up_before_what_may_wait_for_them() {
+fn questions_are_given_up_before_reads_that_may_wait_for_them() {
     let fixture = Fixture::new();
     let (_never, begun) = Ticket::<Result<u8>>::pair();
     let read = fixture.watch.follow(Work::Read, begun, Err, |_| false);
@@ -218,7 +218,7 @@ fn answers_are_given_up_before_what_may_wait_for_them() {
 /// The target answers health checks. A write or read that never ends counts as silence in the end;
 /// a listing does not.
 #[test]
-fn what_may_take_long_is_waited_for_longer() {
+fn endless_reads_and_writes_count_as_silence_and_listings_do_not() {
     for work in [Work::Write, Work::Read, Work::Listing] {
         let fixture = Fixture::new();
         let (_never, begun) = Ticket::<Result<u8>>::pair();

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_write_what_they_say() {
+    fn patterns_write_as_many_pages_as_they_say() {
         let bytes = 1024 * PAGE_BYTES;
         for pattern in PATTERNS {
             let mut program = Program::new(pattern, bytes);

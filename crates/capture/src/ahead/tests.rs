@@ -148,7 +148,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn copies_that_count_are_what_the_memory_holds(
+    fn copies_that_count_equal_the_memory(
         steps in prop::collection::vec(step(), 1..30),
         budget_pages in prop_oneof![Just(0usize), 1usize..PAGES, Just(PAGES)],
         split in 1usize..PAGES,
@@ -226,7 +226,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_refused_counts_as_written() {
+fn after_a_refusal_all_pages_count_as_written() {
     let memory = AlignedBuf::zeroed(8 * PAGE_BYTES);
     let told = Told::new(memory.as_ptr().addr());
     let mut ahead = Ahead::new(&[told.pages(0..8)], &[told.pages(2..4)], 1 << 20, Ahead::default());
@@ -258,7 +258,7 @@ fn memory_that_goes_away_is_not_copied() {
 }
 
 #[test]
-fn a_thread_copies_what_is_quiet_and_ends_when_told() {
+fn a_thread_copies_quiet_pages_and_ends_when_stopped() {
     let mut memory = AlignedBuf::zeroed(100 * PAGE_BYTES);
     memory.fill(3);
     let told = Arc::new(Told::new(memory.as_ptr().addr()));

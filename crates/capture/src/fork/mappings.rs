@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_fork_freezes_is_told_by_flags() {
+    fn flags_tell_whether_a_fork_freezes_a_mapping() {
         let flags = |flags: &str| format!("Rss: 8 kB\nVmFlags: rd wr mr {flags} \n");
         let text = [
             "1000-3000 rw-p 00000000 00:00 0 \nAnonymous: 8 kB\nAnonHugePages: 4 kB\n",

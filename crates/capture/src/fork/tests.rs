@@ -37,7 +37,7 @@ pub(crate) fn take() -> std::result::Result<ForkImage, Refusal> {
 }
 
 #[test]
-fn a_child_keeps_what_was_there() {
+fn a_child_keeps_the_memory_as_it_was() {
     let _turn = alone();
     for length in [PAGE_BYTES, 3 * BLOCK_BYTES + 5] {
         let mut memory = AlignedBuf::zeroed(length);
@@ -124,7 +124,7 @@ fn a_killed_child_is_named_and_none_is_forked_for_a_while() {
 }
 
 #[test]
-fn a_child_that_somebody_waited_for_is_lost_and_nothing_else_is_read() {
+fn a_child_that_the_program_waited_for_is_lost_and_nothing_else_is_read() {
     let _turn = alone();
     let memory = [7u8; 100];
     let image = take().unwrap();
@@ -145,7 +145,7 @@ fn memory_that_is_not_there_is_an_error() {
 }
 
 #[test]
-fn a_fork_freezes_what_mappings_say_it_does() {
+fn mappings_tell_which_memory_a_fork_freezes() {
     let _turn = alone();
     let length = 4 * PAGE_BYTES;
     let map = |flags, advice| {
@@ -200,7 +200,7 @@ fn big() -> (AlignedBuf, Range<usize>) {
 }
 
 #[test]
-fn a_child_gets_what_is_needed_and_little_else() {
+fn a_child_gets_the_needed_memory_and_little_else() {
     let _turn = alone();
     let (memory, needed) = big();
     // From now on forks of the program are seen.

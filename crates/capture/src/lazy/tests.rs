@@ -132,7 +132,7 @@ fn check(memory: LazyMemory, lengths: &[usize]) {
 /// The test delivers nothing for some faults: the background brings their units. Some of these
 /// pages are zeros, which the fill does not place before the next fault.
 #[test]
-fn what_is_expected_is_there_once_its_unit_is_whole() {
+fn an_expected_window_is_there_once_its_unit_is_whole() {
     let lengths = [9 * MIB + 5];
     let memory = lazily(&lengths, LazyOptions::default());
     let (asked, expected_faults) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -173,7 +173,7 @@ fn what_is_expected_is_there_once_its_unit_is_whole() {
 
 /// A background that restarts may bring an expected unit late.
 #[test]
-fn what_is_expected_no_more_is_asked_for_again() {
+fn a_window_that_is_expected_no_more_is_asked_for_again() {
     let lengths = [4 * MIB];
     let memory = lazily(&lengths, LazyOptions::default());
     let asked = AtomicUsize::new(0);
@@ -229,7 +229,7 @@ fn it_is_filled_in_any_order_while_threads_touch_it() {
 }
 
 #[test]
-fn what_the_program_writes_stays() {
+fn writes_of_the_program_stay() {
     let lengths = [5 * MIB];
     let memory = lazily(&lengths, LazyOptions::default());
     restore(&memory, &lengths, 2, &|| {
@@ -317,7 +317,7 @@ fn a_child_that_is_forked_in_the_middle_of_something_fills_memory_too() {
 
 /// A child has a copy of the parent's value, and drops it at some time.
 #[test]
-fn a_child_lets_go_of_its_parents_memory_whatever_was_locked_when_it_was_forked() {
+fn a_child_lets_go_of_its_parents_memory_though_locks_were_held_at_the_fork() {
     let memory = lazily(&[MIB], LazyOptions::default());
     let mut status = -1;
     memory.fill.as_ref().unwrap().with_the_lock(|| {
@@ -354,7 +354,7 @@ fn freeze(memory: &LazyMemory, stream: usize, part: Range<usize>) -> Result<Box<
 }
 
 #[test]
-fn a_freeze_waits_for_whoever_fills_its_memory() {
+fn a_freeze_waits_for_the_fill_of_its_memory() {
     for user_only in [false, true] {
         let lengths = [MIB, 6 * MIB + 5];
         let memory = lazily(&lengths, LazyOptions { user_only, ..LazyOptions::default() });
@@ -403,7 +403,7 @@ fn freeze_at_once(memory: &LazyMemory) -> Result<Box<dyn Frozen>> {
 }
 
 #[test]
-fn who_has_the_memory_already_is_named() {
+fn the_restore_or_job_that_has_the_memory_is_named() {
     let mapping = Mapping::new(2 * MIB);
     let because = || {
         // SAFETY: the mapping is ours, and stays until the test ends.
@@ -564,7 +564,7 @@ fn a_sweep_through_fresh_memory_keeps_up_with_the_fill() {
 
 /// A thread may meet a missing page at the very moment at which its region becomes whole.
 #[test]
-fn nobody_waits_for_a_region_that_is_whole() {
+fn no_thread_waits_for_a_region_that_is_whole() {
     const LENGTH: usize = 512 * 1024;
     let rng = SeededRng::new(1);
     for round in 0..3000 {

@@ -13,14 +13,14 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 #[derive(Default)]
-struct UnderWay {
+struct FillsUnderWay {
     fills: Vec<Weak<MemoryFill>>,
     /// Whether forks call [`complete`].
     hooked: bool,
 }
 
 /// Fills in progress in this process. A child has none: its parent's fills do not serve it.
-static UNDER_WAY: PerProcess<UnderWay> = PerProcess::new(|parent| UnderWay {
+static UNDER_WAY: PerProcess<FillsUnderWay> = PerProcess::new(|parent| FillsUnderWay {
     fills: Vec::new(),
     hooked: parent.is_some_and(|parent| parent.hooked),
 });

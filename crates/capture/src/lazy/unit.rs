@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_unit_counts_what_is_left() {
+    fn a_unit_counts_the_windows_that_are_left() {
         let range = WINDOW_BYTES - 4096..3 * WINDOW_BYTES;
         let mut unit = Unit::new(&range);
         assert_eq!((unit.unplaced().next(), unit.unplaced().count()), (Some(0..3), 1));

@@ -88,7 +88,7 @@ fn a_tracker_that_refuses_makes_copies_void() {
 }
 
 #[test]
-fn without_copies_a_precopy_is_named_as_what_it_is() {
+fn without_copies_a_precopy_is_reported_as_a_copy() {
     let tracker = Arc::new(ChangeTracker::new());
     let memory = AlignedBuf::zeroed(PAGES * PAGE_BYTES);
     let asked = request(FreezeMode::Precopy, 64 << 20);

@@ -21,7 +21,7 @@ fn is_held(frozen: &dyn Frozen, want: &[u8]) -> bool {
 }
 
 #[test]
-fn what_exceeds_the_budget_is_forked_and_the_program_goes_on() {
+fn memory_beyond_the_budget_is_forked_and_the_program_goes_on() {
     let _turn = alone();
     let tracker = Arc::new(ChangeTracker::new());
     let mut memory = AlignedBuf::zeroed(96 * MIB);
@@ -106,7 +106,7 @@ fn a_child_that_is_killed_fails_the_save_and_the_next_one_copies() {
 }
 
 #[test]
-fn what_the_store_has_read_is_not_read_again_when_the_save_settles() {
+fn pages_that_the_store_has_read_are_not_read_again_when_the_save_settles() {
     let _turn = alone();
     let tracker = Arc::new(ChangeTracker::new());
     let mut memory = AlignedBuf::zeroed(4 * MIB);

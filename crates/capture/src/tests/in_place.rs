@@ -147,7 +147,7 @@ fn guard(tracker: &ChangeTracker, region: &[u8]) -> InPlace {
 }
 
 #[test]
-fn what_nobody_wrote_is_read_in_place() {
+fn unwritten_pages_are_read_in_place() {
     let _turn = alone();
     let Some(tracker) = tracked() else { return };
     let mapping = Mapping::new();
@@ -184,7 +184,7 @@ fn file_bytes_read() -> Option<usize> {
 }
 
 #[test]
-fn an_image_asks_its_child_only_for_what_was_written() {
+fn an_image_asks_its_child_only_for_written_pages() {
     let _turn = alone();
     let Some(tracker) = tracked() else { return };
     let mapping = Mapping::new();
@@ -203,7 +203,7 @@ fn an_image_asks_its_child_only_for_what_was_written() {
 }
 
 #[test]
-fn whatever_arms_anew_or_lets_go_ends_it_first() {
+fn arming_anew_or_letting_go_ends_reads_in_place_first() {
     let _turn = alone();
     type Deed = (&'static str, fn(&Arc<ChangeTracker>, &dyn Frozen, &[u8]));
     let deeds: [Deed; 8] = [
@@ -325,7 +325,7 @@ enum Kind {
 }
 
 #[test]
-fn an_image_stands_whatever_the_program_does() {
+fn an_image_stands_through_all_deeds_of_the_program() {
     let _turn = alone();
     for kind in [Kind::Coarse, Kind::Huge, Kind::Armed] {
         for (what, deed) in DEEDS {
@@ -365,7 +365,7 @@ fn an_image_stands_whatever_the_program_does() {
 }
 
 #[test]
-fn a_settled_image_does_not_take_what_was_armed_since() {
+fn a_settled_image_takes_no_pages_that_were_armed_since() {
     let _turn = alone();
     let Some(tracker) = tracked() else { return };
     let mapping = Mapping::new();
@@ -383,7 +383,7 @@ fn a_settled_image_does_not_take_what_was_armed_since() {
 }
 
 #[test]
-fn what_is_written_while_it_drains_is_not_armed_afterwards() {
+fn pages_that_are_written_while_an_image_drains_are_not_armed_afterwards() {
     let _turn = alone();
     let Some(tracker) = tracked() else { return };
     let mapping = Mapping::new();
@@ -410,7 +410,7 @@ fn what_is_written_while_it_drains_is_not_armed_afterwards() {
 }
 
 #[test]
-fn what_is_armed_for_a_drain_that_fails_is_not_armed_afterwards() {
+fn pages_that_are_armed_for_a_drain_that_fails_are_not_armed_afterwards() {
     let _turn = alone();
     let Some(tracker) = tracked() else { return };
     let mapping = Mapping::new();
@@ -533,7 +533,7 @@ fn every_byte_comes_from_where_it_is_as_it_was() {
 }
 
 #[test]
-fn what_is_quiet_while_the_first_image_drains_is_never_compared() {
+fn pages_that_are_quiet_while_the_first_image_drains_are_never_compared() {
     let _turn = alone();
     let Some(tracker) = tracked() else { return };
     let mapping = Mapping::new();
@@ -559,7 +559,7 @@ fn what_is_quiet_while_the_first_image_drains_is_never_compared() {
 }
 
 #[test]
-fn what_is_quiet_from_a_restore_to_the_first_save_is_compared_once() {
+fn pages_that_are_quiet_from_a_restore_to_the_first_save_are_compared_once() {
     let _turn = alone();
     let Some(tracker) = tracked() else { return };
     // A block stays coarse if one of its canaries has changed. Their positions depend on the
@@ -649,7 +649,7 @@ impl PageTracker for Unruly {
 /// The program writes after its memory was compared, before that is armed for the child. The write
 /// is in this image or in the next.
 #[test]
-fn what_is_written_during_a_forked_freeze_is_in_one_of_two_images() {
+fn a_write_during_a_forked_freeze_is_in_one_of_two_images() {
     let _turn = alone();
     if tracked().is_none() {
         return;

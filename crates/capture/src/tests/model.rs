@@ -267,7 +267,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn runs_are_exactly_what_changed(steps in prop::collection::vec(step(), 1..40)) {
+    fn runs_are_exactly_the_changed_pages(steps in prop::collection::vec(step(), 1..40)) {
         let _turn = crate::fork::tests::alone();
         let mut program = Program {
             tracker: Arc::new(ChangeTracker::new()),

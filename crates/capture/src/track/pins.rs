@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_says_is_understood() {
+    fn pins_are_parsed_from_the_kernels_text() {
         assert_eq!(pinned_bytes("VmLck:\t 0 kB\nVmPin:\t      24 kB\nVmHWM:\t 9 kB\n"), 24 << 10);
         assert_eq!(pinned_bytes("VmLck:\t 0 kB\n"), 0);
         let info = "SqMask:\t0x7\nUserFiles:\t0\nUserBufs:\t2\n    0: 0x7f0000001010/4096\n    \
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn pins_hurt_what_they_overlap() {
+    fn pins_hurt_the_pages_that_they_overlap() {
         let pin = Pages { start: 0x2000, end: 0x4000 };
         let pins = Pins::Known(vec![pin]);
         assert_eq!(pins.incomplete(Pages { start: 0x1000, end: 0x2000 }), None);

@@ -10,7 +10,7 @@ mod ranges;
 mod region;
 mod watches;
 
-pub(crate) use region::{Look, RegionSpan};
+pub(crate) use region::{FreezePages, RegionSpan};
 pub(crate) use watches::Watches;
 
 #[cfg(test)]

@@ -96,7 +96,7 @@ impl RegionSpan {
 
 /// Pages that a freeze must consider; each list sorted and disjoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Look {
+pub(crate) struct FreezePages {
     /// Pages that may have changed.
     pub compare: Vec<PageRange>,
     /// Other pages, which count as changed: to compare them would only keep the program waiting.
@@ -295,7 +295,7 @@ impl RegionWatch {
         ahead: Option<&mut Ahead>,
         patience: &mut Patience,
         threads: usize,
-    ) -> Result<Look, Refusal> {
+    ) -> Result<FreezePages, Refusal> {
         self.freezes += 1;
         let mut look = std::mem::take(&mut self.pending);
         let (armed, coarse): (Vec<Range<usize>>, _) =
@@ -356,7 +356,7 @@ impl RegionWatch {
         look.extend(self.edges());
         self.pending = joined(look);
         let dirty = joined(dirty);
-        Ok(Look { compare: without(&self.pending, &dirty), dirty })
+        Ok(FreezePages { compare: without(&self.pending, &dirty), dirty })
     }
 
     /// Returns the written pages of armed blocks, and arms them again. One thread does it: each

@@ -105,7 +105,7 @@ fn works_here() -> bool {
 }
 
 #[test]
-fn what_changes_is_found_and_nothing_else() {
+fn changed_pages_are_found_and_no_others() {
     if !works_here() {
         return;
     }
@@ -384,7 +384,7 @@ fn a_second_tracker_of_the_same_memory_compares() {
 }
 
 #[test]
-fn what_a_tracker_cannot_take_is_refused() {
+fn memory_that_a_tracker_cannot_take_is_refused() {
     if !works_here() {
         return;
     }
@@ -450,7 +450,7 @@ fn a_block_that_stays_coarse_gets_its_huge_page_back() {
 }
 
 #[test]
-fn what_was_copied_ahead_is_saved_and_the_rest_as_well() {
+fn pages_that_were_copied_ahead_are_saved_and_the_rest_as_well() {
     if !works_here() {
         return;
     }
@@ -483,7 +483,7 @@ fn what_was_copied_ahead_is_saved_and_the_rest_as_well() {
 }
 
 #[test]
-fn what_was_let_go_is_compared_and_watched_anew() {
+fn memory_that_was_let_go_is_compared_and_watched_anew() {
     if !works_here() {
         return;
     }
@@ -543,7 +543,7 @@ fn copies_of_memory_that_was_given_up_since_do_not_count() {
 /// A state of many arrays, or one that is written here and there, has as many areas as blocks.
 #[test]
 #[allow(unsafe_code)]
-fn what_stays_armed_is_asked_in_proportion() {
+fn the_cost_of_armed_areas_grows_in_proportion() {
     const BLOCKS: usize = 4096;
     const BLOCK: usize = 2 * MIB;
     let start = 1 << 40;

@@ -1,7 +1,7 @@
 //! The watched regions of a job.
 
 use super::policy::Patience;
-use super::region::{Look, RegionSpan, RegionWatch};
+use super::region::{FreezePages, RegionSpan, RegionWatch};
 use crate::ahead::{self, Ahead};
 use crate::in_place::{Guard, InPlace};
 use crate::track::{OpenTracker, PageTracker, Pages, Pins, Refusal, TrackerKind};
@@ -148,7 +148,7 @@ impl Watches {
         bytes: &[u8],
         ahead: Option<&mut Ahead>,
         threads: usize,
-    ) -> Option<Look> {
+    ) -> Option<FreezePages> {
         let tracker = self.tracker.clone()?;
         if let Some(watch) = self.by_name.get_mut(name) {
             let Some(old) = old else {

@@ -31,7 +31,7 @@ proptest! {
     }
 
     #[test]
-    fn a_difference_is_exactly_what_changed(
+    fn a_difference_is_exactly_the_changed_pages(
         old_bytes in 0usize..5 * PAGE_BYTES,
         new_bytes in 0usize..5 * PAGE_BYTES,
         // Lengths near page borders matter most.
@@ -126,7 +126,7 @@ fn the_difference_of_a_clean_stream_holds_no_hashes() {
 }
 
 #[test]
-fn a_sample_tells_what_is_dense() {
+fn a_sample_recognizes_dense_changes() {
     let mut bytes = vec![1u8; SAMPLE_FROM_PAGES * PAGE_BYTES + 100];
     let hashes = PageHashes::compute(&bytes, 2);
     assert!(!hashes.is_dense(&bytes));

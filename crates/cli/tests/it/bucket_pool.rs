@@ -109,7 +109,7 @@ fn a_pool_in_a_bucket_is_not_forgotten_with_its_descriptor() {
 }
 
 #[test]
-fn places_in_buckets_that_cannot_take_a_log_change_nothing() {
+fn a_move_to_buckets_that_cannot_take_a_log_changes_nothing() {
     let Some(server) = Server::versitygw() else { return };
     let fixture = Fixture::new(server);
     fixture.init("pool", &["--target", "s3://ckpt/packs"]);
@@ -355,7 +355,7 @@ fn edit(path: &Path, change: impl FnOnce(String) -> String) {
 }
 
 #[test]
-fn the_fast_tier_is_trimmed_of_what_a_bucket_has() {
+fn the_fast_tier_is_trimmed_of_packs_that_a_bucket_has() {
     for pool in ["pool", "s3://ckpt/whole"] {
         let Some(server) = Server::versitygw() else { return };
         let mut it = Volatile::new(server, pool);

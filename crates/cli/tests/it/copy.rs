@@ -57,7 +57,7 @@ fn a_pool_is_copied() {
 }
 
 #[test]
-fn what_cannot_be_copied() {
+fn a_copy_refuses_wrong_arguments_and_skips_damaged_checkpoints() {
     let dir = tempfile::tempdir().unwrap();
     let (from, to) = (pool_with_job(dir.path()), backup(dir.path()));
     for (words, code) in [

@@ -62,7 +62,7 @@ fn a_name_with_an_at_is_found_first() {
 }
 
 #[test]
-fn what_is_wrong_with_an_epoch_is_told() {
+fn a_wrong_epoch_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let pool = pool_with_job(dir.path());
     let run = outlive(&["diff", text(&pool), "gray scott@x", "gray scott"]);

@@ -11,7 +11,7 @@ fn text(path: &Path) -> &str {
 }
 
 #[test]
-fn what_occupies_a_pool_is_told() {
+fn du_shows_the_space_of_jobs_and_checkpoints() {
     let dir = tempfile::tempdir().unwrap();
     let pool = pool_with_job(dir.path());
     let before = files(&pool);

@@ -90,7 +90,7 @@ fn every_command_takes_the_same_names() {
 }
 
 #[test]
-fn what_names_nothing_is_told() {
+fn wrong_epochs_are_refused_with_advice() {
     let dir = tempfile::tempdir().unwrap();
     let pool = pool_with_both(dir.path());
     for (words, told) in [

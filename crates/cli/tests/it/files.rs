@@ -179,7 +179,7 @@ fn requests_about_files_that_cannot_work_are_explained() {
 }
 
 #[test]
-fn what_could_not_be_read_is_told_and_the_rest_is_put() {
+fn an_unreadable_file_is_named_and_the_rest_is_put() {
     if !rustix::process::geteuid().is_root() {
         return; // Only root can make a file that another user cannot read.
     }
@@ -331,7 +331,7 @@ fn names_that_are_no_text_are_shown_so_that_they_can_be_got() {
 }
 
 #[test]
-fn what_is_no_file_is_not_written_to_standard_output() {
+fn only_a_file_is_written_to_standard_output() {
     let dir = tempfile::tempdir().unwrap();
     let (tree, pool) = world(dir.path());
     fs::create_dir(tree.join("empty")).unwrap();

@@ -88,7 +88,7 @@ const THREE: [&str; 3] = ["../log 1", "../log 2", "../log 3"];
 
 /// One replica after the other is away, and returns with its old contents.
 #[test]
-fn any_one_of_three_places_may_be_away() {
+fn any_one_of_three_replicas_may_be_away() {
     let fixture = Fixture::with_log(&THREE);
     assert_eq!(fixture.put("job", "1").code, 0);
     for (number, epoch) in [(1, 2), (2, 3), (3, 4), (1, 5)] {
@@ -149,7 +149,7 @@ fn without_a_majority_the_pool_is_refused_and_nothing_is_lost() {
 
 /// The order of replicas must not change, and no replica of another pool takes part.
 #[test]
-fn places_in_another_order_or_of_another_pool_are_refused() {
+fn replicas_in_another_order_or_of_another_pool_are_refused() {
     let fixture = Fixture::with_log(&THREE);
     assert_eq!(fixture.put("job", "1").code, 0);
     let toml = fs::read_to_string(fixture.path("a pool/pool.toml")).unwrap();
@@ -186,7 +186,7 @@ fn places_in_another_order_or_of_another_pool_are_refused() {
 }
 
 #[test]
-fn impossible_places_are_refused_before_anything_is_made() {
+fn impossible_locations_are_refused_before_anything_is_made() {
     let fixture = Fixture::new();
     for (places, told) in [
         (&["../a", "../b"][..], "2 locations"),
@@ -208,7 +208,7 @@ fn impossible_places_are_refused_before_anything_is_made() {
 /// If two commands create a pool with different replicas, one succeeds. An unfinished creation can
 /// be completed only with the same replicas.
 #[test]
-fn a_pool_has_one_set_of_places() {
+fn a_pool_has_one_set_of_replicas() {
     let fixture = Fixture::with_log(&["../a", "../b", "../c"]);
     // The state after a creation that was killed before the descriptor and its copy were written.
     fs::remove_file(fixture.path("a pool/pool.toml")).unwrap();
@@ -237,7 +237,7 @@ fn a_pool_has_one_set_of_places() {
 
 /// A replica counts as away if its marker is damaged or unreadable, or hangs.
 #[test]
-fn one_place_in_trouble_stops_nobody() {
+fn one_failing_replica_stops_no_program() {
     let fixture = Fixture::with_log(&THREE);
     assert_eq!(fixture.put("job", "1").code, 0);
     let marker = fixture.path("log 3/log/.pool.toml");
@@ -270,7 +270,7 @@ fn one_place_in_trouble_stops_nobody() {
 
 /// Concurrent savers, prunes and collections, while replicas leave and return.
 #[test]
-fn programs_overlap_while_places_come_and_go() {
+fn programs_overlap_while_replicas_come_and_go() {
     const PUTS: u64 = 8;
     let fixture = Fixture::with_log(&THREE);
     thread::scope(|scope| {

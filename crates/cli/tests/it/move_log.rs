@@ -124,7 +124,7 @@ const ABD: [&str; 3] = ["../a", "../b", "../d"];
 /// The log moves from one replica to three, with one lost and replaced, to five, and back next to
 /// `pool.toml`. Old copies of `pool.toml` follow each time.
 #[test]
-fn a_log_is_moved_from_place_to_place() {
+fn a_log_moves_through_several_configurations() {
     let fixture = Fixture::with_log(&[]);
     assert_eq!(fixture.put(1).code, 0);
     let first = fixture.descriptor();
@@ -181,7 +181,7 @@ fn a_log_is_moved_from_place_to_place() {
 /// A replica of an old configuration that was away during the move changes nothing, nor do programs
 /// with an old `pool.toml`.
 #[test]
-fn an_old_place_that_returns_does_not_count() {
+fn an_old_replica_that_returns_does_not_count() {
     let fixture = Fixture::with_log(&ABC);
     assert_eq!(fixture.put(1).code, 0);
     let old = fixture.descriptor();
@@ -215,7 +215,7 @@ fn an_old_place_that_returns_does_not_count() {
 
 /// The same paths again: one of the disks is a new one.
 #[test]
-fn a_place_is_replaced_by_a_new_disk_in_its_place() {
+fn a_replica_is_replaced_by_a_new_disk_in_its_place() {
     let fixture = Fixture::with_log(&ABC);
     assert_eq!(fixture.put(1).code, 0);
     fs::remove_dir_all(fixture.path("b")).unwrap();
@@ -232,7 +232,7 @@ fn a_place_is_replaced_by_a_new_disk_in_its_place() {
 }
 
 #[test]
-fn impossible_places_are_refused_and_nothing_is_changed() {
+fn impossible_locations_are_refused_and_nothing_is_changed() {
     let fixture = Fixture::with_log(&ABC);
     assert_eq!(fixture.put(1).code, 0);
     let other = Fixture::with_log(&["."]);

@@ -134,7 +134,7 @@ fn two_of_six_directories_may_be_lost() {
 }
 
 #[test]
-fn what_is_elsewhere_survives_the_loss_of_too_many_targets() {
+fn packs_on_other_targets_survive_the_loss_of_too_many_targets() {
     let fixture = Fixture::new(&[]);
     let put = |seed: u64| {
         fs::write(fixture.from.join("data"), noise(seed, 2000)).unwrap();

@@ -91,7 +91,7 @@ fn packs_wait_for_a_restore_that_reads() {
 }
 
 #[test]
-fn what_was_dropped_is_told_when_freeing_fails() {
+fn dropped_checkpoints_are_named_when_freeing_fails() {
     let dir = tempfile::tempdir().unwrap();
     let pool = pool_with_job(dir.path());
     let file = dir.path().join("file");

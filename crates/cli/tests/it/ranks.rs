@@ -91,7 +91,7 @@ fn each_rank_is_shown_and_exported_by_its_number() {
 }
 
 #[test]
-fn who_names_no_rank_or_a_wrong_one_is_told_which_there_are() {
+fn a_missing_or_wrong_rank_is_refused_with_the_existing_ranks() {
     let dir = tempfile::tempdir().unwrap();
     let pool = pool_with_ranks(dir.path());
     let pool = pool.to_str().unwrap();

@@ -136,7 +136,7 @@ impl Fixture {
 }
 
 #[test]
-fn what_was_filled_outlives_the_fast_tier() {
+fn filled_checkpoints_outlive_the_fast_tier() {
     for (fast, slow, rule) in [
         (1, 1, &[][..]),
         (2, 1, &["--mirror", "2"]),
@@ -311,7 +311,7 @@ fn damage_on_the_fast_tier_is_read_from_the_slow_one_and_mended() {
 /// One of two slow targets is away, so a gc cannot know which packs are safe on the slow tier. The
 /// packs that it writes in their place might stay on the fast tier alone.
 #[test]
-fn a_gc_moves_nothing_while_it_is_unknown_what_the_slow_tier_has() {
+fn a_gc_moves_nothing_while_the_packs_of_the_slow_tier_are_unknown() {
     let fixture = Fixture::new(1, 2, &[]);
     assert_eq!(fixture.put(1).code, 0);
     assert_eq!(fixture.put(2).code, 0);
@@ -338,7 +338,7 @@ fn a_gc_moves_nothing_while_it_is_unknown_what_the_slow_tier_has() {
 }
 
 #[test]
-fn the_rule_says_what_the_slow_tier_gets() {
+fn the_rule_chooses_the_checkpoints_for_the_slow_tier() {
     let fixture = Fixture::new(1, 1, &[]);
     fixture.set("every = 2");
     for epoch in 1..=5 {

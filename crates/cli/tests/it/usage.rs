@@ -65,7 +65,7 @@ fn files_that_were_named_are_no_damage() {
 }
 
 #[test]
-fn what_may_not_be_read_is_no_damage() {
+fn unreadable_packs_are_no_damage() {
     let dir = tempfile::tempdir().unwrap();
     let pool = pool_with_job(dir.path());
     // The superuser may read everything, except for a loop of links.

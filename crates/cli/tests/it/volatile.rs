@@ -163,7 +163,7 @@ fn a_program_goes_on_from_the_slow_tier_when_memory_is_lost() {
 }
 
 #[test]
-fn a_pool_in_memory_alone_says_what_is_lost_and_begins_anew() {
+fn a_pool_in_memory_alone_names_lost_checkpoints_and_begins_anew() {
     let (fixture, made) = Fixture::new(&[]);
     assert_eq!(made.code, 0, "{made:?}");
     assert!(made.out.contains("Every checkpoint is LOST when one restarts"), "{made:?}");
@@ -228,7 +228,7 @@ fn a_target_in_memory_is_refused_while_the_log_or_a_slow_target_is() {
 }
 
 #[test]
-fn what_comes_back_by_halves_is_no_target_and_two_programs_make_it_anew_once() {
+fn a_target_that_comes_back_by_halves_is_refused_and_two_programs_recreate_it_once() {
     let fixture = Fixture::with_slow();
     fixture.put(1);
     let copy = fixture.memory.path().join("copy");
@@ -264,7 +264,7 @@ fn what_comes_back_by_halves_is_no_target_and_two_programs_make_it_anew_once() {
 }
 
 #[test]
-fn the_fast_tier_is_trimmed_of_what_the_slow_one_has() {
+fn the_fast_tier_is_trimmed_of_packs_that_the_slow_one_has() {
     let fixture = Fixture::with_slow();
     let config = fixture.pool.join("pool.toml");
     let text_of = fs::read_to_string(&config).unwrap();
@@ -358,7 +358,7 @@ fn programs_trim_behind_their_fills() {
 /// Data that must survive a restart of the host is not put into its memory: logs, and the slow
 /// tier.
 #[test]
-fn what_has_to_stay_is_not_put_into_memory() {
+fn logs_and_slow_targets_are_not_put_into_memory() {
     let memory = tempfile::tempdir_in("/dev/shm").unwrap();
     // The directory of temporary files may be in memory.
     let disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

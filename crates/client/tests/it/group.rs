@@ -249,7 +249,7 @@ fn restore(client: &Client, into: &mut Memory) -> Result<Option<Restored>> {
 }
 
 #[test]
-fn ranks_save_together_and_write_what_has_changed() {
+fn ranks_save_together_and_write_only_changes() {
     for schedule in [Schedule::Coordinated, Schedule::Staggered, Schedule::Striped(2)] {
         let dir = tempfile::tempdir().unwrap();
         let by_rows = parts(4, "rows");
@@ -353,7 +353,7 @@ fn a_rank_goes_on_with_its_own_blocks() {
 }
 
 #[test]
-fn what_no_rank_has_saved_is_named() {
+fn elements_that_no_rank_has_saved_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let mut shares = parts(2, "cyclic rows");
     shares[1].shape[0] -= 1;
@@ -397,7 +397,7 @@ fn a_program_goes_on_with_other_ranks_and_saves() {
 }
 
 #[test]
-fn what_each_rank_has_for_itself_needs_as_many_ranks() {
+fn more_ranks_cannot_restore_regions_that_each_rank_has_for_itself() {
     let dir = tempfile::tempdir().unwrap();
     let there = parts(2, "rows");
     run(dir.path(), 2, Schedule::Coordinated, |rank, client| {
@@ -424,7 +424,7 @@ fn what_each_rank_has_for_itself_needs_as_many_ranks() {
 
 /// Every rank gets the same error, nothing is saved, and the next save succeeds.
 #[test]
-fn what_one_rank_does_wrong_all_are_told() {
+fn every_rank_gets_the_error_of_one_rank() {
     type Wrong = fn(&mut Memory, Rank);
     let wrongs: [(&str, Wrong); 5] = [
         ("rank 2 lacks region \"own\"", |memory, rank| {

@@ -150,7 +150,7 @@ fn closed_jobs_keep_no_descriptors() {
 }
 
 #[test]
-fn the_first_save_after_a_restore_writes_what_has_changed() {
+fn the_first_save_after_a_restore_writes_only_changes() {
     let dir = tempfile::tempdir().unwrap();
     let mut saved = memory(1);
     save(&client(dir.path()), &saved);
@@ -196,7 +196,7 @@ fn a_lazy_restore_fills_while_the_program_runs_and_primes_the_next_save() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_before_anything_is_written() {
+fn regions_that_do_not_fit_are_refused_before_anything_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let client = client(dir.path());
     let mut memory_of = empty();
@@ -264,7 +264,7 @@ fn parts_copies_and_memory_that_overlaps() {
 }
 
 #[test]
-fn who_takes_its_leave_back_keeps_its_memory() {
+fn a_program_that_withdraws_its_permit_keeps_its_memory() {
     let dir = tempfile::tempdir().unwrap();
     let client = client(dir.path());
     save(&client, &memory(5));

@@ -38,9 +38,9 @@ impl Locks {
     pub(super) fn collecting(&self) -> Result<Lock> {
         let Some(file) = self.open(COLLECTING)? else { return Ok(Lock::None) };
         match self.lock(&file, COLLECTING, FlockOperation::NonBlockingLockExclusive)? {
-            Answer::Taken => Ok(Lock::Taken(Guard::boxed(file))),
-            Answer::Busy => Ok(Lock::Busy),
-            Answer::Unsupported => Ok(Lock::None),
+            LockAttempt::Taken => Ok(Lock::Taken(Guard::boxed(file))),
+            LockAttempt::Busy => Ok(Lock::Busy),
+            LockAttempt::Unsupported => Ok(Lock::None),
         }
     }
 
@@ -48,8 +48,8 @@ impl Locks {
         let Some(file) = self.open(READING)? else { return Ok(None) };
         // An exclusive holder only checks whether there are readers, and releases the lock at once.
         match self.lock(&file, READING, FlockOperation::LockShared)? {
-            Answer::Taken => Ok(Some(Guard::boxed(file))),
-            Answer::Busy | Answer::Unsupported => Ok(None),
+            LockAttempt::Taken => Ok(Some(Guard::boxed(file))),
+            LockAttempt::Busy | LockAttempt::Unsupported => Ok(None),
         }
     }
 
@@ -57,18 +57,18 @@ impl Locks {
         let Some(file) = self.open(READING)? else { return Ok(false) };
         let answer = self.lock(&file, READING, FlockOperation::NonBlockingLockExclusive)?;
         drop(Guard::boxed(file));
-        Ok(matches!(answer, Answer::Busy))
+        Ok(matches!(answer, LockAttempt::Busy))
     }
 
-    fn lock(&self, file: &File, name: &str, operation: FlockOperation) -> Result<Answer> {
+    fn lock(&self, file: &File, name: &str, operation: FlockOperation) -> Result<LockAttempt> {
         loop {
             return match flock(file, operation) {
-                Ok(()) => Ok(Answer::Taken),
+                Ok(()) => Ok(LockAttempt::Taken),
                 Err(Errno::INTR) => continue,
-                Err(Errno::WOULDBLOCK) => Ok(Answer::Busy),
+                Err(Errno::WOULDBLOCK) => Ok(LockAttempt::Busy),
                 // The file system has no locks, or cannot reach its lock server.
                 Err(Errno::NOSYS | Errno::NOTSUP | Errno::NOLCK | Errno::INVAL | Errno::BADF) => {
-                    Ok(Answer::Unsupported)
+                    Ok(LockAttempt::Unsupported)
                 }
                 Err(errno) => {
                     Err(Error::io("locking", &self.dir.join(name), &io::Error::from(errno)))
@@ -109,7 +109,7 @@ impl Locks {
     }
 }
 
-enum Answer {
+enum LockAttempt {
     Taken,
     Busy,
     Unsupported,
@@ -147,7 +147,7 @@ mod tests {
         let locks = Locks::new(dir.path().to_owned());
         let file = locks.open(READING).unwrap().unwrap();
         let taken = locks.lock(&file, READING, FlockOperation::LockShared).unwrap();
-        assert!(matches!(taken, Answer::Taken));
+        assert!(matches!(taken, LockAttempt::Taken));
         let of_child = Guard { file: file.try_clone().unwrap(), pid: process::id() + 1 };
         let of_parent = Guard::boxed(file);
         drop(of_child);

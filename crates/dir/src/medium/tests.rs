@@ -79,7 +79,7 @@ fn handles_on_one_directory_are_one_log() {
 
 /// Another program removes the log between the two steps of an append: then nothing is committed.
 #[test]
-fn what_has_vanished_is_not_durable() {
+fn a_record_that_has_vanished_is_not_durable() {
     let root = tempfile::tempdir().unwrap();
     let (ours, theirs) = (
         RecordLog::over(DirectoryMedium::open(root.path())),

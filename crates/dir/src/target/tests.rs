@@ -170,8 +170,8 @@ fn is_alone(test: &str) -> bool {
 }
 
 #[test]
-fn what_the_page_cache_holds_is_read_there_if_that_will_do() {
-    if !is_alone("target::tests::what_the_page_cache_holds_is_read_there_if_that_will_do") {
+fn a_range_in_the_page_cache_is_read_there_if_the_caller_allows_it() {
+    if !is_alone("target::tests::a_range_in_the_page_cache_is_read_there_if_the_caller_allows_it") {
         return;
     }
     // The device of the sources: a file in memory would have no device.
@@ -337,7 +337,7 @@ const MAKES: &str = "make the shard's file";
 /// Two programs write one shard to one directory. The second begins after the first has checked
 /// that it still has its part, and before it names the finished shard.
 #[test]
-fn what_another_writer_has_begun_is_never_published() {
+fn a_shard_that_another_writer_has_begun_is_never_published() {
     for (replaces, two_replaces) in [(false, false), (false, true), (true, true)] {
         for ends_first in [false, true] {
             let root = tempfile::tempdir().unwrap();
@@ -561,7 +561,7 @@ fn a_target_that_goes_while_a_shard_is_written_is_no_damage() {
 
 /// The umask of the process has no influence.
 #[test]
-fn what_is_made_belongs_to_the_pool_s_owner() {
+fn new_files_and_directories_belong_to_the_pool_s_owner() {
     use outlive_log::ManifestLog;
     use outlive_types::JobName;
     use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};

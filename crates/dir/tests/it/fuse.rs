@@ -155,7 +155,7 @@ fn shards_are_written_and_read_where_the_server_keeps_the_flags() {
 
 /// A file's bytes are durable before it has its name, and its name before it is acknowledged.
 #[test]
-fn what_is_acknowledged_is_durable_byte_by_byte_and_name_by_name() {
+fn acknowledged_files_are_durable_byte_by_byte_and_name_by_name() {
     let Some(mounted) = Mounted::new() else { return };
     let (target, _) = opened(mounted.path());
     let shard = ShardName { pack: PackId::new(SessionId([0xAB; 12]), 0, 1), shard: 0 };

@@ -29,7 +29,7 @@ fn asking(root: &Path, attempts_max: u32, pause: Duration) -> RetryTarget {
 }
 
 #[test]
-fn who_finds_no_file_handle_asks_again() {
+fn a_read_that_finds_no_file_handle_is_repeated() {
     let root = tempfile::tempdir().unwrap();
     let writing = asking(root.path(), 1, Duration::ZERO);
     let mut writer = writing.create(SHARD, 4096).unwrap();

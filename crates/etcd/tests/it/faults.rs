@@ -81,7 +81,7 @@ fn a_read_whose_reply_is_lost_is_repeated() {
 }
 
 #[test]
-fn a_record_that_is_too_long_is_refused_with_what_to_raise() {
+fn a_record_that_is_too_long_is_refused_with_the_limit_to_raise() {
     let cluster = Cluster::of(1);
     let medium = cluster.pool_url().medium().unwrap();
     // The server reads only the length of the second.
@@ -202,7 +202,7 @@ fn stranger(answer: &'static str) -> SocketAddr {
 }
 
 #[test]
-fn what_is_not_etcd_is_told_as_such() {
+fn a_server_that_is_not_etcd_is_refused() {
     for answer in [
         "HTTP/1.0 404 Not Found\r\n\r\nno such page",
         "HTTP/1.0 200 OK\r\n\r\n<html>hello</html>",

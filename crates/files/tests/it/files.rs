@@ -211,7 +211,7 @@ fn a_put_and_a_get_that_are_stopped_leave_nothing() {
 }
 
 #[test]
-fn what_the_kernel_makes_up_is_read_whole() {
+fn files_that_the_kernel_makes_up_are_read_whole() {
     let world = World::new();
     let job = world.job();
     let report = put(&job, Path::new("/proc/self/limits")).unwrap();

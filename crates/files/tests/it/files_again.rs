@@ -45,7 +45,7 @@ fn identities(to: &Path) -> BTreeMap<PathBuf, (u64, i64, i64)> {
 }
 
 #[test]
-fn what_is_there_already_is_left_alone() {
+fn unchanged_files_are_left_alone() {
     let world = World::tuned(|tuning| tuning.threads = 3);
     let source = world.directory("source");
     everything(&source);
@@ -71,7 +71,7 @@ fn what_is_there_already_is_left_alone() {
 }
 
 #[test]
-fn only_what_differs_is_made_anew() {
+fn only_items_that_differ_are_made_anew() {
     let world = World::new();
     let source = world.directory("source");
     let names = [

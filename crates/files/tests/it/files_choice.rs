@@ -77,7 +77,7 @@ fn rand_name() -> String {
 }
 
 #[test]
-fn what_is_in_the_way_stays_unless_it_is_to_be_replaced() {
+fn items_in_the_way_stay_unless_they_are_to_be_replaced() {
     let world = World::new();
     let source = world.directory("source");
     everything(&source);

@@ -146,7 +146,7 @@ fn a_single_failure_anywhere_costs_at_most_that_put() {
 }
 
 #[test]
-fn every_flip_is_found_and_hurts_only_what_it_hits() {
+fn every_flip_is_found_and_hurts_only_the_items_that_it_hits() {
     let dir = tempfile::tempdir().unwrap();
     let source = dir.path().join("source");
     fs::create_dir(&source).unwrap();

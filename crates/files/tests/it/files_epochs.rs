@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use trees::*;
 
 #[test]
-fn only_what_has_changed_is_read() {
+fn only_changed_files_are_read() {
     let world = World::tuned(|tuning| tuning.threads = 2);
     let source = world.directory("source");
     for number in 0..20 {
@@ -62,7 +62,7 @@ fn only_what_has_changed_is_read() {
 
 /// An unchanged tree uses no new space, not even for a list of its chunks, whichever job puts it.
 #[test]
-fn what_any_job_has_put_is_not_stored_again() {
+fn data_that_any_job_has_put_is_not_stored_again() {
     let world = World::tuned(|tuning| tuning.compression = "none".to_owned());
     let source = world.directory("source");
     for number in 0..2000 {
@@ -112,7 +112,7 @@ fn an_edit_that_hides_is_found() {
 }
 
 #[test]
-fn what_changed_just_before_it_was_read_is_read_again() {
+fn a_file_that_changed_just_before_it_was_read_is_read_again() {
     let world = World::new();
     world.clock.ahead_ns.store(0, Ordering::Relaxed);
     let source = world.directory("source");

@@ -68,7 +68,7 @@ fn a_file_that_changes_once_is_read_again() {
 }
 
 #[test]
-fn what_vanishes_is_told_and_left_out() {
+fn files_that_vanish_are_reported_and_left_out() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("a"), noise(1, 300_000)).unwrap();
     fs::write(dir.path().join("b"), noise(1, 5)).unwrap();
@@ -101,7 +101,7 @@ fn what_vanishes_is_told_and_left_out() {
 }
 
 #[test]
-fn a_further_name_never_gets_what_another_file_holds() {
+fn a_further_name_never_gets_the_content_of_another_file() {
     for length in [6000, 70_000_000] {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("a"), noise(1, 300_000)).unwrap();
@@ -356,7 +356,7 @@ fn as_other_user(dir: &Path) {
 }
 
 #[test]
-fn a_user_without_rights_gets_what_they_may() {
+fn a_user_without_rights_gets_the_permitted_items() {
     if let Some(dir) = dir_as_other_user() {
         return as_other_user(&dir);
     }
@@ -388,7 +388,7 @@ fn a_user_without_rights_gets_what_they_may() {
     }
     create(&dir.path().join("theirs/pool"), small_config(), Environment::system()).unwrap();
     run(Command::new("chown").args(["-R", "65534:65534"]).arg(dir.path().join("theirs")));
-    run_as_other_user("files_faults::a_user_without_rights_gets_what_they_may", dir.path());
+    run_as_other_user("files_faults::a_user_without_rights_gets_the_permitted_items", dir.path());
 }
 
 #[test]

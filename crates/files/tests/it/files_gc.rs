@@ -20,7 +20,7 @@ use stepped::{SteppedLog, SteppedTarget, Steps};
 use trees::*;
 
 #[test]
-fn what_is_kept_stays_whole_and_space_goes_down() {
+fn kept_checkpoints_stay_whole_and_space_goes_down() {
     let target: Arc<dyn Target> = Arc::new(MemoryTarget::new());
     let world = World::on(target.clone(), Arc::new(MemoryLog::new()), |tuning| {
         tuning.threads = 2;

@@ -14,7 +14,7 @@ use stepped::{SteppedLog, SteppedTarget, Steps};
 use trees::*;
 
 #[test]
-fn any_range_of_a_file_is_what_was_put() {
+fn any_range_of_a_file_has_the_bytes_that_were_put() {
     let steps = Steps::default();
     let target = Arc::new(SteppedTarget(Arc::new(MemoryTarget::new()), steps.clone()));
     let log = Arc::new(SteppedLog(Arc::new(MemoryLog::new()), steps.clone()));

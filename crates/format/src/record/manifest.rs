@@ -3,7 +3,7 @@
 use super::image::{Image, ImageKind};
 use super::table::ImageTable;
 use crate::codec::{Check, Reader, Writer, demand};
-use outlive_types::{Epoch, Result, SessionId};
+use outlive_types::{Epoch, Error, Result, SessionId};
 
 const HEAD_BYTES: usize = 116;
 /// Longest label or metric's name, in bytes.
@@ -60,6 +60,44 @@ pub struct SaveFigures {
     pub drain_ns: u64,
 }
 
+/// A user's or supervisor's judgement of the state in a checkpoint, whose bytes are whole either
+/// way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Mark {
+    /// Nothing is known.
+    #[default]
+    None,
+    /// A program has gone on from it successfully, or a user says so.
+    Good,
+    /// Restores of the newest checkpoint pass over it: a program that goes on from it fails.
+    Bad,
+}
+
+impl Mark {
+    /// All marks.
+    pub const ALL: [Mark; 3] = [Mark::None, Mark::Good, Mark::Bad];
+
+    /// Reads a name.
+    ///
+    /// # Errors
+    /// `Invalid` for another word.
+    pub fn parse(word: &str) -> Result<Mark> {
+        let found = Mark::ALL.into_iter().find(|mark| mark.name() == word);
+        found.ok_or_else(|| {
+            Error::invalid(format!("{word:?} is no mark of a checkpoint: give good, bad or none"))
+        })
+    }
+
+    /// Returns the name in commands and statistics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mark::None => "none",
+            Mark::Good => "good",
+            Mark::Bad => "bad",
+        }
+    }
+}
+
 /// Remarks on a checkpoint, by its user or by a restore.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Remarks {
@@ -68,6 +106,8 @@ pub struct Remarks {
     /// True if a restore or verification found damage in it. Lazy restores skip it until a
     /// verification or scrub finds that it is whole.
     pub suspect: bool,
+    /// The judgement of its state.
+    pub mark: Mark,
     /// The user's label; may be empty. At most [`LABEL_BYTES_MAX`].
     pub label: String,
 }
@@ -262,15 +302,23 @@ impl Remarks {
     }
 
     pub(super) fn flags(&self) -> u8 {
-        u8::from(self.pinned) | u8::from(self.suspect) << 1
+        let mark = match self.mark {
+            Mark::None => 0,
+            Mark::Good => 1,
+            Mark::Bad => 2,
+        };
+        u8::from(self.pinned) | u8::from(self.suspect) << 1 | mark << 2
     }
 
     /// Reads remarks; the label comes next in `from`.
     pub(super) fn read(flags: u8, label_bytes: u16, from: &mut Reader<'_>) -> Result<Remarks> {
-        if flags > 3 {
-            return Err(from.damaged(format!("its remarks have flags {flags}")));
-        }
+        let mark = match flags >> 2 {
+            0 => Mark::None,
+            1 => Mark::Good,
+            2 => Mark::Bad,
+            _ => return Err(from.damaged(format!("its remarks have flags {flags}"))),
+        };
         let label = from.text(label_bytes.into())?.to_owned();
-        Ok(Remarks { pinned: flags & 1 != 0, suspect: flags & 2 != 0, label })
+        Ok(Remarks { pinned: flags & 1 != 0, suspect: flags & 2 != 0, mark, label })
     }
 }

@@ -8,7 +8,7 @@ mod table;
 
 pub use archive::Archive;
 pub use image::{Image, ImageKind, ImageRef};
-pub use manifest::{Images, LABEL_BYTES_MAX, Manifest, Remarks, SaveFigures};
+pub use manifest::{Images, LABEL_BYTES_MAX, Manifest, Mark, Remarks, SaveFigures};
 pub use segment::{SegmentKind, SegmentRef};
 pub(crate) use segment::{check_segments, read_segments};
 pub use table::{ImageTable, PageRef, SegmentLists, TablePage, page_of};

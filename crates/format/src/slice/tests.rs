@@ -81,7 +81,7 @@ proptest! {
 }
 
 #[test]
-fn what_no_chunk_has_is_no_form() {
+fn page_sets_that_no_chunk_has_are_no_form() {
     assert_eq!(SliceForm::new(PageSet(0), 4, 0), None);
     assert_eq!(SliceForm::new(PageSet(15), 4, 0), None, "that is the whole chunk");
     assert_eq!(SliceForm::new(PageSet(16), 4, 0), None, "it has only four");

@@ -131,7 +131,7 @@ fn a_footer_is_checked_by_itself() {
 }
 
 #[test]
-fn encoders_refuse_what_decoders_refuse() {
+fn encoders_refuse_values_that_decoders_refuse() {
     let bug = |result: outlive_types::Result<Vec<u8>>| {
         assert_eq!(result.expect_err("it cannot be decoded").kind(), ErrorKind::Bug);
     };
@@ -178,7 +178,7 @@ fn encoders_refuse_what_decoders_refuse() {
 }
 
 #[test]
-fn what_cannot_be_listed_is_refused() {
+fn items_that_cannot_be_listed_are_refused() {
     let refused = |change: fn(&mut Item), word: &str| {
         let mut item = samples::listing().items.remove(7);
         assert!(item.encode(&mut Vec::new()).is_ok());
@@ -233,7 +233,7 @@ fn what_cannot_be_listed_is_refused() {
 }
 
 #[test]
-fn a_program_is_told_what_its_catalog_cannot_hold() {
+fn regions_that_a_catalog_cannot_hold_are_refused() {
     let refused = |change: fn(&mut Catalog), word: &str| {
         let mut catalog = samples::catalog();
         change(&mut catalog);

@@ -89,7 +89,7 @@ proptest! {
     })]
 
     #[test]
-    fn deltas_over_a_full_leaf_do_what_the_page_map_does(
+    fn deltas_over_a_full_leaf_act_like_the_page_map(
         base in plan(),
         deltas in prop::collection::vec(plan(), 1..8),
     ) {

@@ -196,10 +196,8 @@ fn segments() -> impl Strategy<Value = Vec<SegmentRef>> {
 }
 
 fn remarks() -> impl Strategy<Value = Remarks> {
-    (any::<(bool, bool)>(), "\\PC{0,20}").prop_map(|((pinned, suspect), label)| Remarks {
-        pinned,
-        suspect,
-        label,
+    (any::<(bool, bool)>(), 0..3usize, "\\PC{0,20}").prop_map(|((pinned, suspect), mark, label)| {
+        Remarks { pinned, suspect, mark: Mark::ALL[mark], label }
     })
 }
 

@@ -106,7 +106,7 @@ fn filled(count: u64) -> Arc<MemoryMedium> {
 /// A prune removes old records from the first on. A writer far behind has lost, whatever number it
 /// tries.
 #[test]
-fn who_is_behind_a_pruned_log_has_lost() {
+fn a_writer_behind_a_pruned_log_has_lost() {
     let log = RecordLog::over(filled(5));
     for number in 1..=3 {
         log.medium.delete(&job(), number).unwrap();

@@ -141,7 +141,7 @@ mod tests {
     /// Found by the explorer (suspend:232): a mover copied while another one emptied the old
     /// replicas. It recorded in the new ones that all records but the last were removed.
     #[test]
-    fn who_copies_does_not_take_emptied_places_for_removals() {
+    fn a_mover_does_not_take_emptied_replicas_for_removals() {
         let job = JobName::new("a").unwrap();
         for (is_over, removed) in [(false, true), (true, false)] {
             let from = MemoryMedium::default();

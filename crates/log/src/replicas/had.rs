@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_log_had_survives_its_text() {
+    fn the_content_of_a_log_survives_its_text() {
         let job = |name, first, last| JobHad { job: JobName::new(name).unwrap(), first, last };
         let gc = JobHad { job: JobName::gc(), first: 7, last: 7 };
         let of = |job: JobHad, rank| {

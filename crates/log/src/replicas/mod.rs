@@ -25,7 +25,9 @@ use catch_up::Caught;
 use copy::COPIED;
 use outlive_types::sync::sleep;
 use outlive_types::{Error, ErrorKind, JobName, Result};
-use slot::{Answer, Held, Operation, Outcome, ROUNDS_MAX, Round, Slot, UnknownReason};
+use slot::{
+    NumberState, Operation, ROUNDS_MAX, RegisterContent, ReplicaAnswer, Round, Slot, UnknownReason,
+};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -174,7 +176,7 @@ impl ReplicatedLog {
     }
 
     /// Runs the protocol of `slot` for a number.
-    fn run(&self, job: &JobName, number: u64, slot: Slot<Bytes>) -> Result<Outcome<Bytes>> {
+    fn run(&self, job: &JobName, number: u64, slot: Slot<Bytes>) -> Result<NumberState<Bytes>> {
         let outcome = self.patiently(|| self.run_if(job, number, slot.clone(), true))?;
         outcome.ok_or_else(|| Error::bug("a question to the log replicas without an answer"))
     }
@@ -182,7 +184,7 @@ impl ReplicatedLog {
     /// Returns the record of a number, if that is possible without a write.
     fn peek(&self, job: &JobName, number: u64) -> Result<Option<Bytes>> {
         Ok(match self.run_if(job, number, Slot::look(self.replicas.len()), false)? {
-            Some(Outcome::Has { record, .. }) => Some(record),
+            Some(NumberState::Has { record, .. }) => Some(record),
             _ => None,
         })
     }
@@ -194,19 +196,21 @@ impl ReplicatedLog {
         number: u64,
         mut slot: Slot<Bytes>,
         may_write: bool,
-    ) -> Result<Option<Outcome<Bytes>>> {
+    ) -> Result<Option<NumberState<Bytes>>> {
         let mut count: Option<Vec<bool>> = None;
         let mut errors = Vec::new();
         let mut holds: Vec<(usize, Bytes)> = Vec::new();
         let mut is_only_seen = false;
         loop {
             if let Some(outcome) = slot.outcome() {
-                if let (Outcome::Has { record, .. }, Some(_)) = (outcome, &count) {
+                if let (NumberState::Has { record, .. }, Some(_)) = (outcome, &count) {
                     let have = holds.iter().filter(|(_, held)| held == record);
                     self.caught.note(job, number, have.map(|(replica, _)| *replica));
                 }
                 return match outcome {
-                    Outcome::Unknown(trouble) => Err(self.trouble(*trouble, job, number, &errors)),
+                    NumberState::Unknown(trouble) => {
+                        Err(self.trouble(*trouble, job, number, &errors))
+                    }
                     known => Ok(Some(known.clone())),
                 };
             }
@@ -247,7 +251,7 @@ impl ReplicatedLog {
             }
             let question = |(replica, what): (usize, Operation<Bytes>)| {
                 let job = job.clone();
-                let question: Question<Answer<Bytes>> =
+                let question: Question<ReplicaAnswer<Bytes>> =
                     Box::new(move |medium| carry_out(medium, &job, number, round, what));
                 (replica, &self.replicas[replica], question)
             };
@@ -255,7 +259,8 @@ impl ReplicatedLog {
             let asked = asked.into_iter().map(question).collect();
             ask(self.asking, asked, &mut |replica, answer| match answer {
                 Ok(answer) => {
-                    if let Answer::Holds(Held::Value(record), _) | Answer::Settled(record) = &answer
+                    if let ReplicaAnswer::Holds(RegisterContent::Value(record), _)
+                    | ReplicaAnswer::Settled(record) = &answer
                     {
                         holds.push((replica, record.clone()));
                     }
@@ -338,7 +343,7 @@ fn carry_out(
     number: u64,
     round: Round,
     what: Operation<Bytes>,
-) -> Result<Answer<Bytes>> {
+) -> Result<ReplicaAnswer<Bytes>> {
     let register = at(number, round);
     let put = |bytes: &[u8]| {
         let made = medium.put_new(job, register, bytes)? == Put::Made;
@@ -351,23 +356,25 @@ fn carry_out(
         Operation::Close => put(CLOSED)?,
     };
     let held = match (what, made) {
-        (Operation::Put(record), true) => Held::Value(record),
-        (Operation::Close, true) => Held::Closed,
+        (Operation::Put(record), true) => RegisterContent::Value(record),
+        (Operation::Close, true) => RegisterContent::Closed,
         _ => match medium.get(job, register)? {
-            None => Held::Free,
-            Some(bytes) if bytes == CLOSED => Held::Closed,
-            Some(bytes) => Held::Value(Bytes::from(bytes)),
+            None => RegisterContent::Free,
+            Some(bytes) if bytes == CLOSED => RegisterContent::Closed,
+            Some(bytes) => RegisterContent::Value(Bytes::from(bytes)),
         },
     };
     let mut settled = None;
-    if !matches!(held, Held::Value(_)) {
+    if !matches!(held, RegisterContent::Value(_)) {
         settled = medium.get(job, at(number, SETTLED))?;
     }
     // Last: this covers a register that is free because it was removed.
     if removed_before(medium, job)? > number {
-        return Ok(Answer::Removed);
+        return Ok(ReplicaAnswer::Removed);
     }
-    Ok(settled.map_or(Answer::Holds(held, made), |record| Answer::Settled(Bytes::from(record))))
+    Ok(settled.map_or(ReplicaAnswer::Holds(held, made), |record| {
+        ReplicaAnswer::Settled(Bytes::from(record))
+    }))
 }
 
 impl LogRecords for ReplicatedLog {
@@ -388,9 +395,9 @@ impl LogRecords for ReplicatedLog {
         // No number begins before the one below has its record, so only the newest is in question.
         while let Some(newest) = numbers.last() {
             match self.run(job, *newest, Slot::look(self.replicas.len()))? {
-                Outcome::Has { .. } => break,
+                NumberState::Has { .. } => break,
                 // Removed meanwhile: there are newer records.
-                Outcome::Removed => numbers = self.begun(job)?,
+                NumberState::Removed => numbers = self.begun(job)?,
                 _ => drop(numbers.pop()),
             }
         }
@@ -402,7 +409,7 @@ impl LogRecords for ReplicatedLog {
             return Ok(None);
         }
         Ok(match self.run(job, number, Slot::look(self.replicas.len()))? {
-            Outcome::Has { record, .. } => Some(record.to_vec()),
+            NumberState::Has { record, .. } => Some(record.to_vec()),
             _ => None,
         })
     }
@@ -413,7 +420,7 @@ impl LogRecords for ReplicatedLog {
         }
         let slot = Slot::put(self.replicas.len(), Bytes::from(record));
         Ok(match self.run(job, number, slot)? {
-            Outcome::Has { ours: true, .. } => Put::Made,
+            NumberState::Has { ours: true, .. } => Put::Made,
             _ => Put::Taken,
         })
     }

@@ -334,7 +334,7 @@ fn nothing_is_copied_before_it_is_decided_for_good() {
 /// record, and appends behind it, while that replica is away for a moment. Then that replica loses
 /// power, and the first one is lost.
 #[test]
-fn what_a_record_comes_behind_is_durable_before_it() {
+fn earlier_records_are_durable_before_a_later_one() {
     let world = World::new(3);
     world.away(Some(2));
     append(&world.log(), b"1").unwrap();
@@ -392,7 +392,7 @@ fn no_number_is_given_away_in_a_gap_that_a_power_cut_leaves() {
 /// A mover is killed at each step, and the power is cut: an open new replica has everything that
 /// was moved.
 #[test]
-fn a_new_place_is_durable_before_it_is_open() {
+fn a_new_replica_is_durable_before_it_is_open() {
     for (from, to) in [(1, 3), (3, 1)] {
         for killed in 0.. {
             let old = World::new(from);

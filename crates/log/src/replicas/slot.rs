@@ -25,7 +25,7 @@ pub const ROUNDS_MAX: Round = 0xfffe;
 
 /// The content of a register.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Held<V> {
+pub enum RegisterContent<V> {
     /// No record yet.
     Free,
     /// No record, forever.
@@ -47,9 +47,9 @@ pub enum Operation<V> {
 
 /// The answer of a replica after the operation. Everything in it is durable there.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Answer<V> {
+pub enum ReplicaAnswer<V> {
     /// The present content of the register, and whether this operation wrote it.
-    Holds(Held<V>, bool),
+    Holds(RegisterContent<V>, bool),
     /// The record of the number, which a process that knew it copied to the replica.
     Settled(V),
     /// All records up to this number were removed.
@@ -69,7 +69,7 @@ pub enum UnknownReason {
 
 /// The state of a number.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Outcome<V> {
+pub enum NumberState<V> {
     /// The number has this record.
     Has {
         /// The record.
@@ -96,7 +96,7 @@ enum Phase<V> {
     Spread(V),
     /// The round gets closed.
     Close,
-    Over(Outcome<V>),
+    Over(NumberState<V>),
 }
 
 /// A look at one number, or an attempt to give it a record.
@@ -110,7 +110,7 @@ pub struct Slot<V> {
     round: Round,
     phase: Phase<V>,
     /// The answer of each replica in this phase.
-    answers: Vec<Option<Answer<V>>>,
+    answers: Vec<Option<ReplicaAnswer<V>>>,
 }
 
 impl<V: Clone + Eq> Slot<V> {
@@ -130,7 +130,7 @@ impl<V: Clone + Eq> Slot<V> {
     }
 
     /// Returns the outcome; `None` if steps are left.
-    pub fn outcome(&self) -> Option<&Outcome<V>> {
+    pub fn outcome(&self) -> Option<&NumberState<V>> {
         match &self.phase {
             Phase::Over(outcome) => Some(outcome),
             _ => None,
@@ -165,7 +165,7 @@ impl<V: Clone + Eq> Slot<V> {
     }
 
     /// Takes a replica's answer. Returns true if enough came: further answers would change nothing.
-    pub fn told(&mut self, replica: usize, answer: Answer<V>) -> bool {
+    pub fn told(&mut self, replica: usize, answer: ReplicaAnswer<V>) -> bool {
         self.answers[replica] = Some(answer);
         match &self.phase {
             Phase::Look => self.looked().is_some(),
@@ -183,7 +183,7 @@ impl<V: Clone + Eq> Slot<V> {
                 // Half-written, and a replica that is away may have it as well: the record gets its
                 // number.
                 true => Phase::First,
-                false => Phase::Over(Outcome::Unknown(UnknownReason::TooFew)),
+                false => Phase::Over(NumberState::Unknown(UnknownReason::TooFew)),
             }),
             Phase::First => self.first_answered(),
             Phase::Spread(_) => self.spread().unwrap_or(Phase::Close),
@@ -202,7 +202,7 @@ impl<V: Clone + Eq> Slot<V> {
         }
         self.phase = match self.round < ROUNDS_MAX {
             true => next,
-            false => Phase::Over(Outcome::Unknown(UnknownReason::NoRoundLeft)),
+            false => Phase::Over(NumberState::Unknown(UnknownReason::NoRoundLeft)),
         };
     }
 
@@ -215,7 +215,7 @@ impl<V: Clone + Eq> Slot<V> {
         self.answers.len() / 2 + 1
     }
 
-    fn count(&self, is: impl Fn(&Answer<V>) -> bool) -> usize {
+    fn count(&self, is: impl Fn(&ReplicaAnswer<V>) -> bool) -> usize {
         self.answers.iter().flatten().filter(|answer| is(answer)).count()
     }
 
@@ -224,11 +224,13 @@ impl<V: Clone + Eq> Slot<V> {
     }
 
     /// Returns the outcome if an answer decides alone, without a majority.
-    fn known(&self) -> Option<Outcome<V>> {
+    fn known(&self) -> Option<NumberState<V>> {
         self.answers.iter().flatten().find_map(|answer| match answer {
-            Answer::Settled(record) => Some(Outcome::Has { record: record.clone(), ours: false }),
-            Answer::Removed => Some(Outcome::Removed),
-            Answer::Holds(..) => None,
+            ReplicaAnswer::Settled(record) => {
+                Some(NumberState::Has { record: record.clone(), ours: false })
+            }
+            ReplicaAnswer::Removed => Some(NumberState::Removed),
+            ReplicaAnswer::Holds(..) => None,
         })
     }
 
@@ -237,7 +239,7 @@ impl<V: Clone + Eq> Slot<V> {
     fn value(&self) -> Option<(&V, usize, bool)> {
         let values: Vec<&V> = (self.answers.iter().flatten())
             .filter_map(|answer| match answer {
-                Answer::Holds(Held::Value(record), _) => Some(record),
+                ReplicaAnswer::Holds(RegisterContent::Value(record), _) => Some(record),
                 _ => None,
             })
             .collect();
@@ -247,7 +249,7 @@ impl<V: Clone + Eq> Slot<V> {
     }
 
     fn has(&self, record: &V) -> Phase<V> {
-        Phase::Over(Outcome::Has { record: record.clone(), ours: self.ours })
+        Phase::Over(NumberState::Has { record: record.clone(), ours: self.ours })
     }
 
     /// Returns the next phase after the answers; `None` if more answers are needed.
@@ -267,8 +269,11 @@ impl<V: Clone + Eq> Slot<V> {
             Some((_, _, true)) => Some(disagree()),
             // The record does not have its number in this round now.
             Some(_) => Some(Phase::Look),
-            None if self.count(|answer| *answer != Answer::Holds(Held::Free, false)) == 0 => {
-                Some(Phase::Over(Outcome::Nothing))
+            None if self
+                .count(|answer| *answer != ReplicaAnswer::Holds(RegisterContent::Free, false))
+                == 0 =>
+            {
+                Some(Phase::Over(NumberState::Nothing))
             }
             None => Some(Phase::Look),
         }
@@ -280,7 +285,7 @@ impl<V: Clone + Eq> Slot<V> {
             return Phase::Over(known);
         }
         match &self.answers[self.first()] {
-            Some(Answer::Holds(Held::Value(record), made)) => {
+            Some(ReplicaAnswer::Holds(RegisterContent::Value(record), made)) => {
                 let record = record.clone();
                 self.ours = *made && self.own.as_ref() == Some(&record);
                 Phase::Spread(record)
@@ -307,7 +312,7 @@ impl<V: Clone + Eq> Slot<V> {
             return Phase::Over(known);
         }
         if !self.has_majority() {
-            return Phase::Over(Outcome::Unknown(UnknownReason::TooFew));
+            return Phase::Over(NumberState::Unknown(UnknownReason::TooFew));
         }
         match self.value().map(|(record, votes, differ)| (record.clone(), votes, differ)) {
             Some((record, votes, _)) if votes >= self.majority() => return self.has(&record),
@@ -315,7 +320,7 @@ impl<V: Clone + Eq> Slot<V> {
                 // A replica that is away may show which of them is damaged.
                 let unknown = self.answers.len() - self.count(|_| true);
                 return match votes + unknown >= self.majority() {
-                    true => Phase::Over(Outcome::Unknown(UnknownReason::TooFew)),
+                    true => Phase::Over(NumberState::Unknown(UnknownReason::TooFew)),
                     false => disagree(),
                 };
             }
@@ -323,15 +328,17 @@ impl<V: Clone + Eq> Slot<V> {
             None => {}
         }
         let has_record = self.seen.is_some() || self.own.is_some();
-        let was_free = |answer: &Answer<V>| *answer == Answer::Holds(Held::Closed, true);
+        let was_free = |answer: &ReplicaAnswer<V>| {
+            *answer == ReplicaAnswer::Holds(RegisterContent::Closed, true)
+        };
         // No writer was in this round before, so none is in a later one.
         match !has_record && self.count(was_free) >= self.majority() {
-            true => Phase::Over(Outcome::Nothing),
+            true => Phase::Over(NumberState::Nothing),
             false => Phase::First,
         }
     }
 }
 
 fn disagree<V>() -> Phase<V> {
-    Phase::Over(Outcome::Unknown(UnknownReason::Disagree))
+    Phase::Over(NumberState::Unknown(UnknownReason::Disagree))
 }

@@ -182,7 +182,7 @@ fn without_a_majority_nothing_is_said() {
 
 /// A replica that comes back gets the records that it missed before it counts for a newer one.
 #[test]
-fn a_place_that_comes_back_catches_up_first() {
+fn a_replica_that_comes_back_catches_up_first() {
     for asking in BOTH {
         let world = World::new(3);
         let log = world.log(asking);
@@ -206,7 +206,7 @@ fn a_place_that_comes_back_catches_up_first() {
 
 /// A record that was removed while a replica was away does not come back with it.
 #[test]
-fn what_was_removed_stays_removed() {
+fn removed_records_stay_removed() {
     for asking in BOTH {
         let world = World::new(3);
         let log = world.log(asking);
@@ -270,7 +270,7 @@ fn a_record_that_was_begun_is_completed_or_superseded() {
 
 /// The first replica takes the record, and is lost before it can answer: others go on.
 #[test]
-fn the_place_that_is_asked_first_may_be_lost_half_way() {
+fn the_replica_that_is_asked_first_may_be_lost_half_way() {
     for asking in BOTH {
         let world = World::new(3);
         let log = world.log(asking);
@@ -295,7 +295,7 @@ fn the_place_that_is_asked_first_may_be_lost_half_way() {
 
 /// The bytes of one replica are damaged: the majority is right. Without a majority, the read fails.
 #[test]
-fn places_that_disagree_are_outvoted() {
+fn replicas_that_disagree_are_outvoted() {
     for asking in BOTH {
         let world = World::new(3);
         let log = world.log(asking);
@@ -311,7 +311,7 @@ fn places_that_disagree_are_outvoted() {
 }
 
 #[test]
-fn a_log_has_an_odd_number_of_places() {
+fn a_log_has_an_odd_number_of_replicas() {
     for count in [0, 1, 2, 4, 6, 8, 9] {
         let media = (0..count).map(|_| Arc::new(MemoryMedium::default()) as Arc<dyn LogMedium>);
         let error = ReplicatedLog::new(media.collect(), Asking::InTurn).unwrap_err();
@@ -321,7 +321,7 @@ fn a_log_has_an_odd_number_of_places() {
 
 /// A replica where a number was closed has a register of it, but lacks its record.
 #[test]
-fn a_place_that_was_only_closed_is_given_the_record() {
+fn a_replica_where_a_number_was_only_closed_gets_the_record() {
     for asking in BOTH {
         let world = World::new(3);
         let log = world.log(asking);
@@ -361,7 +361,7 @@ fn locks_of_a_minority_keep_out_and_are_told_apart_from_none() {
 /// One replica does not know of a reader, since it was away when the reader came. A gc must not
 /// delete packs that the reader still has to load.
 #[test]
-fn a_reader_at_a_majority_of_the_places_is_seen() {
+fn a_reader_at_a_majority_of_the_replicas_is_seen() {
     let with: Vec<Arc<MemoryMedium>> =
         (0..3).map(|_| Arc::new(MemoryMedium::with_locks())).collect();
     let media = with.iter().map(|medium| medium.clone() as Arc<dyn LogMedium>).collect();
@@ -375,7 +375,7 @@ fn a_reader_at_a_majority_of_the_places_is_seen() {
 /// A replica that was away is being filled, and takes only some of the records. It does not count
 /// as complete, and gets the rest later.
 #[test]
-fn a_place_whose_filling_was_cut_off_is_filled_later() {
+fn a_replica_whose_filling_was_cut_off_is_filled_later() {
     for taken in 1..4 {
         let world = World::new(3);
         let log = world.log(Asking::InTurn);
@@ -399,7 +399,7 @@ fn a_place_whose_filling_was_cut_off_is_filled_later() {
 /// records before that, and reads the newest one afterwards: the job must not seem to have no
 /// records.
 #[test]
-fn what_cannot_be_noted_as_removed_is_not_deleted() {
+fn a_record_whose_removal_cannot_be_noted_is_not_deleted() {
     let world = World::new(3);
     let log = world.log(Asking::InTurn);
     for number in 0..2 {
@@ -422,7 +422,7 @@ fn what_cannot_be_noted_as_removed_is_not_deleted() {
 /// next record, and remove that one. Both replicas report the removal: the job must not seem to
 /// have no records.
 #[test]
-fn a_record_that_is_removed_while_places_are_asked_for_it_counts_as_removed() {
+fn a_record_that_is_removed_while_replicas_are_asked_for_it_counts_as_removed() {
     let world = World::new(3);
     let log = world.log(Asking::AtOnce);
     assert_eq!(append(&log, 0, b"r").unwrap(), Append::Done);

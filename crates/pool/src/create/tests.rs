@@ -68,7 +68,7 @@ fn the_entries_of_log_and_packs_are_durable_before_the_descriptor() {
 }
 
 #[test]
-fn a_pool_s_own_places_take_nothing_else() {
+fn a_pool_s_own_directories_take_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("p");
     open_or_create(&path, Environment::system()).unwrap();
@@ -352,7 +352,7 @@ fn a_log_that_is_missing_or_another_s_is_refused() {
 }
 
 #[test]
-fn what_is_fixed_when_a_pool_is_made_stays() {
+fn settings_that_are_fixed_at_creation_stay() {
     let dir = tempfile::tempdir().unwrap();
     open_or_create(dir.path(), Environment::system()).unwrap();
     let path = dir.path().join(DESCRIPTOR);
@@ -374,7 +374,7 @@ fn what_is_fixed_when_a_pool_is_made_stays() {
 }
 
 #[test]
-fn what_is_left_of_a_pool_becomes_no_other_one() {
+fn the_remains_of_a_pool_become_no_other_pool() {
     for used in ["packs/aa", "log/job"] {
         let dir = tempfile::tempdir().unwrap();
         let made = open_or_create(dir.path(), Environment::system()).unwrap();

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_location_is_named_with_what_can() {
+    fn a_wrong_location_is_refused_with_advice() {
         for (text, told) in [
             ("", "no directory"),
             ("file:", "no directory"),

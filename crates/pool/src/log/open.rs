@@ -5,7 +5,7 @@ use crate::descriptor::log_configuration::LogConfiguration;
 use crate::descriptor::marker::{Marker, Moved, ThisReplica};
 use crate::descriptor::paths::{MARKER, PoolPaths};
 use crate::log::replicas::{
-    ASKING, Found, Lasting, PoolReplica, check_replica, find_set, is_there, open_replicas,
+    ASKING, Lasting, PoolReplica, ReplicaLookup, check_replica, find_set, is_there, open_replicas,
 };
 use outlive_backend::{Location, SmallFiles};
 use outlive_log::replicas::{NewReplica, move_to};
@@ -38,12 +38,12 @@ pub(crate) fn check_log(paths: &PoolPaths, format: &FormatConfig) -> Result<(Mar
     let (mut marker, mut away, mut moved) = (None, Vec::new(), None);
     for found in find_set(paths, format, set, Lasting::Now) {
         match found {
-            Found::There(there) => {
+            ReplicaLookup::There(there) => {
                 moved = moved.or(there.moved.clone());
                 marker = marker.or(Some(*there));
             }
-            Found::Away(error) if set.at.len() > 1 => away.push(error),
-            Found::Away(error) | Found::Another(error) => return Err(error),
+            ReplicaLookup::Away(error) if set.at.len() > 1 => away.push(error),
+            ReplicaLookup::Away(error) | ReplicaLookup::Another(error) => return Err(error),
         }
     }
     if let Some(moved) = moved {
@@ -107,8 +107,8 @@ pub(crate) fn finish(
     }
     let there =
         find_set(paths, format, old, Lasting::Now).into_iter().find_map(|found| match found {
-            Found::There(marker) => Some(*marker),
-            Found::Away(_) | Found::Another(_) => None,
+            ReplicaLookup::There(marker) => Some(*marker),
+            ReplicaLookup::Away(_) | ReplicaLookup::Another(_) => None,
         });
     let marker = there.ok_or_else(|| {
         Error::retry(format!(
@@ -116,14 +116,15 @@ pub(crate) fn finish(
             old.describe()
         ))
     })?;
-    let replica = |((location, replica), found): ((&Location, Option<ThisReplica>), Found)| {
-        let marker = marker.in_set(new.config(), replica);
-        NewReplica {
-            medium: Arc::new(PoolReplica::unguarded(paths, format, location, new.number)),
-            is_open: is_there(&found),
-            open: open_with(paths, format, location, new.number, &marker),
-        }
-    };
+    let replica =
+        |((location, replica), found): ((&Location, Option<ThisReplica>), ReplicaLookup)| {
+            let marker = marker.in_set(new.config(), replica);
+            NewReplica {
+                medium: Arc::new(PoolReplica::unguarded(paths, format, location, new.number)),
+                is_open: is_there(&found),
+                open: open_with(paths, format, location, new.number, &marker),
+            }
+        };
     let look = || {
         Ok(new
             .replicas()

@@ -55,7 +55,7 @@ pub(crate) fn open_replicas(
 }
 
 /// Result of looking for a replica.
-pub(crate) enum Found {
+pub(crate) enum ReplicaLookup {
     /// This pool's marker.
     There(Box<Marker>),
     /// Nothing that can be read now, with the reason.
@@ -64,8 +64,8 @@ pub(crate) enum Found {
     Another(Error),
 }
 
-pub(crate) fn is_there(found: &Found) -> bool {
-    matches!(found, Found::There(_))
+pub(crate) fn is_there(found: &ReplicaLookup) -> bool {
+    matches!(found, ReplicaLookup::There(_))
 }
 
 /// Durability that a marker must have when it is found.
@@ -83,7 +83,7 @@ pub(crate) fn find_set(
     format: &FormatConfig,
     set: &LogConfiguration,
     lasting: Lasting,
-) -> Vec<Found> {
+) -> Vec<ReplicaLookup> {
     let number_of_set = set.number;
     if let [only] = &set.at[..] {
         return vec![find_place(paths, format, only, number_of_set, None, lasting)];
@@ -101,14 +101,15 @@ pub(crate) fn find_set(
         let _ = thread::Builder::new().name("outlive-log".to_owned()).spawn(look);
     }
     drop(tell);
-    let silent =
-        |location: &Location| Found::Away(Error::retry(format!("{location} does not answer")));
-    let mut found: Vec<Found> = set.at.iter().map(silent).collect();
+    let silent = |location: &Location| {
+        ReplicaLookup::Away(Error::retry(format!("{location} does not answer")))
+    };
+    let mut found: Vec<ReplicaLookup> = set.at.iter().map(silent).collect();
     let (mut until, mut there) = (Instant::now() + PATIENCE, 0);
     while let Ok((number, replica)) =
         told.recv_timeout(until.saturating_duration_since(Instant::now()))
     {
-        there += usize::from(!matches!(replica, Found::Away(_)));
+        there += usize::from(!matches!(replica, ReplicaLookup::Away(_)));
         found[number] = replica;
         if there > set.at.len() / 2 {
             until = until.min(Instant::now() + GRACE);
@@ -124,16 +125,16 @@ fn find_place(
     number: u32,
     replica: Option<ThisReplica>,
     lasting: Lasting,
-) -> Found {
+) -> ReplicaLookup {
     let marker = match marker_in(paths, location, replica) {
         Ok(marker) => marker,
-        Err(error) => return Found::Away(error),
+        Err(error) => return ReplicaLookup::Away(error),
     };
     if let Err(error) = compare(paths, format, &location.name(MARKER), &marker, "log") {
-        return Found::Another(error);
+        return ReplicaLookup::Another(error);
     }
     if marker.set_number() != number {
-        return Found::Another(Error::invalid(format!(
+        return ReplicaLookup::Another(Error::invalid(format!(
             "{location} holds a replica of configuration {} that the log had, and {} says that it is \
              number {number}: put the locations of [log] right",
             marker.set_number(),
@@ -144,13 +145,13 @@ fn find_place(
         // The process that sealed or opened the replica may have died before that was durable.
         let must_last = marker.moved.is_some() || lasting == Lasting::Durably;
         let kept = if must_last { location.keep(MARKER) } else { Ok(()) };
-        return kept.map_or_else(Found::Away, |()| Found::There(Box::new(marker)));
+        return kept.map_or_else(ReplicaLookup::Away, |()| ReplicaLookup::There(Box::new(marker)));
     }
     let said = |replica: Option<ThisReplica>| match replica {
         None => "the only replica of a log".to_owned(),
         Some(ThisReplica { number, of }) => format!("replica {number} of {of} of a log"),
     };
-    Found::Another(Error::invalid(format!(
+    ReplicaLookup::Another(Error::invalid(format!(
         "{location} holds {}, and {} says that it is {}: put the locations of [log] right, in the order \
          that they were made in",
         said(marker.replica),
@@ -171,8 +172,8 @@ pub(crate) fn check_replica(
     replica: Option<ThisReplica>,
 ) -> Result<Marker> {
     match find_place(paths, format, location, number, replica, Lasting::Now) {
-        Found::There(marker) => Ok(*marker),
-        Found::Away(error) | Found::Another(error) => Err(error),
+        ReplicaLookup::There(marker) => Ok(*marker),
+        ReplicaLookup::Away(error) | ReplicaLookup::Another(error) => Err(error),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Movers, and threads of one process that follow a move, at the same time.
 
 use super::*;
-use crate::log::replicas::Found;
+use crate::log::replicas::ReplicaLookup;
 use crate::opening::marker_check::read_descriptor;
 use crate::{Environment, open, open_or_create};
 use outlive_log::{Lock, Previous};
@@ -98,7 +98,7 @@ fn names(dir: &Path, names: &[&str]) -> Vec<String> {
 /// A mover pauses once it has sealed the log. Another one ends the move, and moves the log again.
 /// Then the first one must not write its own replicas into `pool.toml`.
 #[test]
-fn a_mover_that_is_overtaken_writes_no_older_places_down() {
+fn a_mover_that_is_overtaken_writes_no_older_replicas_down() {
     for what in ["gather what the log has", "copy what the log had"] {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("pool");
@@ -119,7 +119,7 @@ fn a_mover_that_is_overtaken_writes_no_older_places_down() {
 /// A process died after it had sealed or opened a replica, before that was durable. Processes that
 /// find this make it durable before they build on it.
 #[test]
-fn what_others_have_left_is_made_durable_first() {
+fn markers_that_a_dead_process_has_left_are_made_durable_first() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("pool");
     let pool = open_or_create(&root, Environment::system()).unwrap();
@@ -148,7 +148,7 @@ fn what_others_have_left_is_made_durable_first() {
 /// A thread looks for the new replicas before they are open; then another one ends the move. The
 /// first one must not take the new replicas for the old ones and seal them.
 #[test]
-fn a_thread_that_another_overtakes_seals_no_new_place() {
+fn a_thread_that_another_overtakes_seals_no_new_replica() {
     let dir = tempfile::tempdir().unwrap();
     let pool = open_or_create(&dir.path().join("pool"), Environment::system()).unwrap();
     let (paths, format) = (pool.paths().unwrap(), &pool.config().format);
@@ -164,7 +164,7 @@ fn a_thread_that_another_overtakes_seals_no_new_place() {
     let finished = finish(paths, format, &old, &new, &old.moved_to(&new), false);
     assert_eq!(finished.unwrap_err().kind(), ErrorKind::Retry);
     match find_set(paths, format, &new, Lasting::Now).pop() {
-        Some(Found::There(marker)) => assert_eq!(marker.moved, None),
+        Some(ReplicaLookup::There(marker)) => assert_eq!(marker.moved, None),
         _ => panic!("the third place is gone"),
     }
 }
@@ -203,7 +203,7 @@ fn a_mover_that_another_overtakes_is_told_so() {
 /// Before each step of a mover, another one decides on other replicas, and is then killed: the
 /// decision counts, not the number.
 #[test]
-fn a_mover_follows_what_another_one_has_decided() {
+fn a_mover_follows_the_decision_of_another_one() {
     let mut told_so = 0;
     for at in 0.. {
         let dir = tempfile::tempdir().unwrap();
@@ -319,7 +319,7 @@ fn a_mover_may_be_overtaken_at_every_step() {
 /// A disk is unmounted during a write: the write fails, though the directory below the mount point
 /// took it.
 #[test]
-fn an_answer_of_a_place_that_went_meanwhile_does_not_count() {
+fn an_answer_of_a_replica_that_went_meanwhile_does_not_count() {
     let dir = tempfile::tempdir().unwrap();
     let pool = open_or_create(&dir.path().join("pool"), Environment::system()).unwrap();
     pool.move_log(&names(dir.path(), &["a", "b", "c"])).unwrap();

@@ -41,7 +41,7 @@ pub struct PackRepair {
 }
 
 /// A shard that is about to be written.
-struct Work {
+struct ShardToWrite {
     shard: u8,
     member: usize,
     /// Targets whose copies are deleted then.
@@ -55,7 +55,7 @@ pub(super) struct Bring<'a> {
     pub targets: Arc<TargetSet>,
     pub pack: PackId,
     pub repair: PackRepair,
-    works: Vec<Work>,
+    works: Vec<ShardToWrite>,
     writers: Vec<NewShard>,
     /// Slow copies on targets that leave, which no other slow target takes.
     homeless: Vec<(u8, Vec<usize>)>,
@@ -161,7 +161,7 @@ impl Bring<'_> {
         is_damaged: bool,
         writer: Box<dyn outlive_backend::ShardWriter>,
     ) {
-        self.works.push(Work { shard, member, from, is_damaged });
+        self.works.push(ShardToWrite { shard, member, from, is_damaged });
         self.writers.push(NewShard::new(shard, writer));
     }
 
@@ -248,7 +248,7 @@ impl Bring<'_> {
             return Ok(());
         }
         let lengths = write_shards(self.pool, scan, writers)?;
-        for (Work { shard, member, from, is_damaged }, bytes) in
+        for (ShardToWrite { shard, member, from, is_damaged }, bytes) in
             std::mem::take(&mut self.works).into_iter().zip(lengths)
         {
             if self.targets.members()[member].tier == Tier::Fast {

@@ -59,8 +59,8 @@ impl std::fmt::Debug for Looks {
     }
 }
 
-fn place_of(row: &TargetConfig) -> Result<usize> {
-    row.location.parse().map_err(|_| Error::invalid("a place is a number"))
+fn location_of(row: &TargetConfig) -> Result<usize> {
+    row.location.parse().map_err(|_| Error::invalid("a location is a number"))
 }
 
 impl TargetLocations for Places {
@@ -74,7 +74,7 @@ impl TargetLocations for Places {
     }
 
     fn open(&self, row: &TargetConfig, _: bool) -> Result<OpenTarget> {
-        let (place, id, markers) = (place_of(row)?, row.id, self.markers.clone());
+        let (place, id, markers) = (location_of(row)?, row.id, self.markers.clone());
         let looks = self.looks.clone();
         let look = move || {
             looks.next();
@@ -87,7 +87,7 @@ impl TargetLocations for Places {
     }
 
     fn find(&self, row: &TargetConfig) -> Result<FoundTarget> {
-        let place = place_of(row)?;
+        let place = location_of(row)?;
         let marker = self.markers.lock().get(&place).copied();
         Ok(match marker {
             None => FoundTarget::Free,
@@ -103,7 +103,7 @@ impl TargetLocations for Places {
     }
 
     fn mark(&self, row: &TargetConfig) -> Result<()> {
-        self.markers.lock().insert(place_of(row)?, row.id.unwrap());
+        self.markers.lock().insert(location_of(row)?, row.id.unwrap());
         Ok(())
     }
 }

@@ -48,13 +48,13 @@ pub(crate) fn read_pieces(
     let (promise, ticket) = Ticket::pair();
     let unusable = vec![false; layout.shards()];
     let state = State { parts, unusable, error: None, promise: Some(promise) };
-    let reading = Reading { targets, mode, pack, code, state: Mutex::new(state) };
+    let reading = StripeRead { targets, mode, pack, code, state: Mutex::new(state) };
     Arc::new(reading).start();
     ticket
 }
 
 /// A read in progress.
-struct Reading {
+struct StripeRead {
     targets: Arc<TargetSet>,
     mode: ReadMode,
     pack: PackId,
@@ -130,7 +130,7 @@ impl RequestedPiece {
     }
 }
 
-impl Reading {
+impl StripeRead {
     fn start(self: Arc<Self>) {
         let can_go_around = self.code.m() > 0;
         let mut orders = Vec::new();

@@ -358,9 +358,9 @@ impl Member {
     }
 
     /// Counts a shard of at most `bytes` as in progress, until the guard is dropped.
-    pub fn begin(&self, bytes: u64) -> UnderWay {
+    pub fn begin(&self, bytes: u64) -> PendingBytes {
         self.under_way.fetch_add(bytes, Ordering::Relaxed);
-        UnderWay { sum: self.under_way.clone(), bytes }
+        PendingBytes { sum: self.under_way.clone(), bytes }
     }
 }
 
@@ -372,12 +372,12 @@ impl fmt::Debug for Member {
 
 /// Space that a shard in progress may take on its target.
 #[derive(Debug)]
-pub(crate) struct UnderWay {
+pub(crate) struct PendingBytes {
     sum: Arc<AtomicU64>,
     bytes: u64,
 }
 
-impl Drop for UnderWay {
+impl Drop for PendingBytes {
     fn drop(&mut self) {
         self.sum.fetch_sub(self.bytes, Ordering::Relaxed);
     }

@@ -7,7 +7,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use member::{Member, UnderWay};
+pub(crate) use member::{Member, PendingBytes};
 pub use table::{Claim, FoundTarget, OpenTarget, Rows, StillThere, TargetLocations, TargetTable};
 
 use crate::PoolConfig;
@@ -101,7 +101,7 @@ pub(crate) struct Copies {
 pub(crate) struct BegunShard {
     pub writer: Box<dyn ShardWriter>,
     pub member: usize,
-    pub under_way: UnderWay,
+    pub under_way: PendingBytes,
 }
 
 impl TargetSet {

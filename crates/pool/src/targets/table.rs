@@ -212,15 +212,15 @@ struct Holder {
 }
 
 /// The newest record; `text` is `None` before the first one.
-struct Written {
+struct NewestRecord {
     previous: Previous,
     text: Option<TableText>,
 }
 
 /// The table at a moment, and the targets that were written down before that moment.
-struct Look {
+struct TableSnapshot {
     written_down: Result<Vec<TargetConfig>>,
-    written: Written,
+    written: NewestRecord,
     rows: Rows,
 }
 
@@ -286,7 +286,7 @@ impl TargetTable {
     /// # Errors
     /// As [`TargetTable::read`].
     pub(crate) fn seen(&self) -> Result<Rows> {
-        let Look { written_down, written, rows } = self.look()?;
+        let TableSnapshot { written_down, written, rows } = self.look()?;
         // Before there is a record, the rows are as this process sees them.
         Ok(match written.text {
             Some(_) => Rows { targets: self.locations.seen(rows.clone(), &written_down?)?, ..rows },
@@ -303,7 +303,7 @@ impl TargetTable {
     /// faster again and again. After an error of the log, the change was made or not.
     pub fn change(&self, change: &mut dyn FnMut(&mut Rows) -> Result<()>) -> Result<Rows> {
         for _ in 0..ATTEMPTS {
-            let Look { written, rows: before, .. } = self.look()?;
+            let TableSnapshot { written, rows: before, .. } = self.look()?;
             let mut rows = before.clone();
             change(&mut rows)?;
             if rows == before {
@@ -322,24 +322,24 @@ impl TargetTable {
 
     /// Reads what is written down, and then the newest record, which alone counts once there is
     /// one.
-    fn look(&self) -> Result<Look> {
+    fn look(&self) -> Result<TableSnapshot> {
         let written_down = self.locations.written_down();
         let written = self.written()?;
         let rows = match &written.text {
             None => self.locations.first(written_down.as_ref().map_err(Clone::clone)?)?,
             Some(text) => text.clone().rows(),
         };
-        Ok(Look { written_down, written, rows })
+        Ok(TableSnapshot { written_down, written, rows })
     }
 
     /// Returns the newest record.
-    fn written(&self) -> Result<Written> {
+    fn written(&self) -> Result<NewestRecord> {
         let job = JobName::targets();
         let mut attempts = 0;
         loop {
             let number = self.log.latest(&job)?;
             if number == 0 {
-                return Ok(Written { previous: Previous::NONE, text: None });
+                return Ok(NewestRecord { previous: Previous::NONE, text: None });
             }
             match self.log.read(&job, number) {
                 Ok(bytes) => {
@@ -347,7 +347,7 @@ impl TargetTable {
                         let log = self.log.describe();
                         error.context(format!("record {number} of the table of targets in {log}"))
                     })?;
-                    return Ok(Written {
+                    return Ok(NewestRecord {
                         previous: Previous::of(number, &bytes),
                         text: Some(text),
                     });
@@ -396,7 +396,7 @@ impl TargetTable {
     }
 
     /// Returns the claim in a record, which must be ours if we have one.
-    fn still_claimed(&self, written: &Written) -> Result<Option<Holder>> {
+    fn still_claimed(&self, written: &NewestRecord) -> Result<Option<Holder>> {
         let there = written.text.as_ref().and_then(|text| text.changed_by.clone());
         match &*self.claimed() {
             Some(ours) if there.as_ref() != Some(ours) => Err(Error::fenced(
@@ -431,7 +431,7 @@ impl TargetTable {
         let claim = format!("{:016x}", u64::from_le_bytes(random));
         let ours = Holder { process: ProcessMark::of_this(), claim };
         for _ in 0..ATTEMPTS {
-            let Look { written, rows, .. } = self.look()?;
+            let TableSnapshot { written, rows, .. } = self.look()?;
             let holder = written.text.and_then(|text| text.changed_by);
             if let Some(holder) = holder.filter(|holder| self.is_at_work(holder)) {
                 return Err(Error::retry(format!(

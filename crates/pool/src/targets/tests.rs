@@ -176,7 +176,7 @@ fn fuller_targets_get_fewer_packs_so_that_all_become_full_together() {
 }
 
 #[test]
-fn who_looks_first_where_a_shard_should_be_finds_it_there() {
+fn a_shard_is_where_a_reader_looks_first() {
     let memory = || -> Arc<dyn Target> { Arc::new(MemoryTarget::new()) };
     let targets: Vec<Arc<dyn Target>> = (0..6).map(|_| memory()).collect();
     let set = set(targets, Redundancy::erasure(4, 2));
@@ -218,7 +218,7 @@ fn a_shard_that_is_nowhere_is_looked_for_once() {
 /// A reader knows where a shard was, and that target is away: it finds the copy on a slow one. For
 /// a shard without a copy, it learns that the target is away.
 #[test]
-fn a_known_place_that_is_away_hides_no_copy() {
+fn a_known_target_that_is_away_hides_no_copy() {
     let there = Arc::new(AtomicBool::new(true));
     let is_there = there.clone();
     let look = move || match is_there.load(Ordering::Relaxed) {

@@ -93,7 +93,7 @@ fn files_are_read_where_variables_are_silent() {
 }
 
 #[test]
-fn what_is_missing_is_told_with_where_it_was_looked_for() {
+fn missing_settings_are_named_with_their_sources() {
     let [id, secret] = KEYS;
     let endpoint = ("AWS_ENDPOINT_URL", "http://127.0.0.1:9");
     let told = refused(&[endpoint, ("HOME", "/home/nobody")]);

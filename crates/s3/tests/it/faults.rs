@@ -119,7 +119,7 @@ fn no_reply_that_is_lost_loses_a_shard() {
 /// A ticket's callback runs in one of the threads that carry out requests: a request that it makes
 /// must not wait for that thread.
 #[test]
-fn what_a_read_calls_back_may_ask_the_bucket_again() {
+fn a_callback_of_a_read_may_ask_the_bucket_again() {
     const READS: usize = 40;
     let Some(server) = Server::versitygw() else { return };
     let pool_url = server.pool_url();
@@ -181,7 +181,7 @@ fn no_reply_that_is_lost_forks_a_log() {
 
 /// The finish of a shard is completed, and the server is gone for good afterwards.
 #[test]
-fn a_finish_that_nobody_knows_about_says_so() {
+fn a_finish_with_an_unknown_outcome_says_so() {
     let Some(server) = Server::versitygw() else { return };
     let proxy = Proxy::before(server.address());
     let target = url_at(proxy.address()).target().unwrap();

@@ -7,7 +7,7 @@ use outlive_types::ErrorKind;
 use std::env;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use support::{PAGE, Server, content, get, name, place_at_url, put};
+use support::{PAGE, Server, content, get, location_at_url, name, put};
 
 /// Makes a certificate for this machine with the openssl command.
 fn make_certificate(dir: &Path) -> bool {
@@ -49,7 +49,7 @@ fn a_server_is_trusted_if_its_certificate_is() {
     }
     let Some(server) = Server::with_tls(dir.path()) else { return };
     let url = format!("https://localhost:{}", server.address().port());
-    let error = place_at_url(&url).check().unwrap_err();
+    let error = location_at_url(&url).check().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     assert!(error.message().contains("SSL_CERT_FILE"), "{error}");
     let program = env::current_exe().unwrap();
@@ -69,7 +69,7 @@ fn a_server_is_trusted_if_its_certificate_is() {
 const TRUSTED: &str = "the server was trusted";
 
 fn puts_and_gets(url: &str) {
-    let pool_url = place_at_url(url);
+    let pool_url = location_at_url(url);
     pool_url.check().unwrap();
     let target = pool_url.target().unwrap();
     let bytes = content(1, (8 << 20) + PAGE);

@@ -27,7 +27,7 @@ fn check(target: &S3Target, pack: u32, bytes: &[u8]) {
 }
 
 #[test]
-fn shards_of_all_lengths_are_what_was_written() {
+fn shards_of_all_lengths_have_the_written_bytes() {
     let Some(server) = Server::versitygw() else { return };
     let target = server.pool_url().target().unwrap();
     let lengths =
@@ -42,7 +42,7 @@ fn shards_of_all_lengths_are_what_was_written() {
 }
 
 #[test]
-fn writes_in_any_order_make_whole_parts_and_what_is_not_written_is_zero() {
+fn writes_in_any_order_make_whole_parts_and_unwritten_bytes_are_zero() {
     let Some(server) = Server::versitygw() else { return };
     let target = server.pool_url().target().unwrap();
     let rng = SeededRng::new(11);
@@ -177,7 +177,7 @@ fn a_shard_that_is_given_up_lets_others_go_on() {
 
 /// A finish sends the remaining parts at once, without waiting for those in progress.
 #[test]
-fn a_finish_sends_the_rest_beside_what_is_under_way() {
+fn a_finish_sends_the_rest_beside_parts_under_way() {
     let Some(server) = Server::versitygw() else { return };
     let proxy = Proxy::before(server.address());
     let target = url_at(proxy.address()).target().unwrap();
@@ -384,7 +384,7 @@ fn a_shard_of_one_part_is_one_put() {
 }
 
 #[test]
-fn what_cannot_be_a_shard_is_told() {
+fn writes_that_make_no_shard_are_refused() {
     let Some(server) = Server::versitygw() else { return };
     let target = server.pool_url().target().unwrap();
     let mut writer = target.create(name(1), 4 * PART as u64).unwrap();

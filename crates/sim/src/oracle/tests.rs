@@ -15,14 +15,14 @@ fn with_one(told: bool, doomed: bool) -> Oracle {
 }
 
 #[test]
-fn what_a_prune_has_dropped_need_not_be_told() {
+fn a_checkpoint_that_a_prune_has_dropped_counts_as_uncommitted() {
     assert!(with_one(false, false).has_committed(1, &job(), 1));
     assert!(!with_one(false, true).has_committed(1, &job(), 1));
     assert!(!with_one(false, false).has_committed(2, &job(), 1));
 }
 
 #[test]
-fn only_a_power_cut_takes_what_nobody_was_told_of() {
+fn only_a_power_cut_takes_unreported_checkpoints() {
     let there = |told, doomed, cut: bool| {
         let oracle = with_one(told, doomed);
         if cut {

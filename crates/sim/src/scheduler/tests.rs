@@ -34,7 +34,7 @@ fn an_update_is_lost_in_some_schedules_and_in_the_same_ones_again() {
 }
 
 #[test]
-fn who_waits_for_each_other_is_found_out() {
+fn threads_that_wait_for_each_other_are_found() {
     let outcome = |seed| {
         let locks = Arc::new((sync::Mutex::new(()), sync::Mutex::new(())));
         let crossed = locks.clone();
@@ -77,7 +77,7 @@ fn threads_of_programs_take_turns_too_and_a_panic_is_told() {
 }
 
 #[test]
-fn who_is_held_up_goes_on_when_nobody_else_can() {
+fn a_held_thread_goes_on_when_no_other_can() {
     let turns = SeededScheduler::new(Policy::of(1), false);
     let hold = turns.clone();
     let order = Arc::new(Mutex::new(Vec::new()));
@@ -133,7 +133,7 @@ fn a_thread_stands_still_before_the_step_that_was_named() {
 }
 
 #[test]
-fn who_is_killed_goes_no_further_than_the_next_pause() {
+fn a_killed_thread_goes_no_further_than_the_next_pause() {
     let reached = Arc::new(Mutex::new(Vec::new()));
     let (steps, dead) = (reached.clone(), Arc::new(AtomicBool::new(false)));
     let fate = dead.clone();
@@ -157,7 +157,7 @@ fn who_is_killed_goes_no_further_than_the_next_pause() {
 }
 
 #[test]
-fn time_passes_when_everybody_waits_for_it() {
+fn time_passes_when_all_threads_wait_for_it() {
     const HOUR: Duration = Duration::from_secs(3600);
     for seed in 0..20 {
         let turns = SeededScheduler::new(Policy::of(seed), true);

@@ -101,7 +101,7 @@ fn achievements(names: impl IntoIterator<Item = Name>) -> BTreeMap<&'static str,
 }
 
 #[test]
-fn every_role_does_what_it_is_there_for() {
+fn every_role_achieves_its_purpose() {
     let of = |families: &'static [Family], seeds: std::ops::Range<u64>| {
         let names = |seed| families.iter().map(move |family| Name { family: *family, seed });
         seeds.flat_map(names).collect::<Vec<Name>>()

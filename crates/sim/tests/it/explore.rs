@@ -36,7 +36,7 @@ fn check(name: Name) {
 /// Further schedules that have found a failure once; docs/design/013-explorer.md lists them. A
 /// change of the store changes these schedules, so each is worth most until the next change.
 #[test]
-fn what_once_failed_does_not_fail_again() {
+fn schedules_that_once_failed_do_not_fail_again() {
     for (family, seed) in [
         (Family::Collect, 423),
         (Family::Collect, 7_146_392),
@@ -87,7 +87,7 @@ families! {
     collectors_overtake_each_other: Overtake,
     bits_flip: Damage,
     a_program_stands_still: Suspend,
-    anybody_meets: Crowd,
+    many_programs_meet: Crowd,
     ranks_save_together: Group,
     targets_come_and_go: Members,
     disks_fail: Disks,

@@ -20,7 +20,7 @@ impl Position {
     /// # Errors
     /// Errors of the log, except damage.
     pub fn of(pool: &Pool, job: &JobName) -> Result<Position> {
-        let mut reading = Reading::default();
+        let mut reading = PositionReader::default();
         for entry in history(pool, job)? {
             reading.add(&entry)?;
             if reading.is_done() {
@@ -33,7 +33,7 @@ impl Position {
 
 /// Learns the position from a log's entries, newest first.
 #[derive(Debug, Default)]
-pub struct Reading {
+pub struct PositionReader {
     session: Option<SessionId>,
     epoch: Option<Epoch>,
     damaged: u64,
@@ -41,7 +41,7 @@ pub struct Reading {
     is_archive_met: bool,
 }
 
-impl Reading {
+impl PositionReader {
     /// Adds the next older entry.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! A writer's hold on the log. The writer of the newest session record may commit. All writers
 //! before it are fenced, and learn that when their next append loses.
 
-use super::{Position, Reading, history};
+use super::{Position, PositionReader, history};
 use crate::images::list_of;
 use outlive_format::{
     Archive, Body, Changes, Close, Committed, Images, Manifest, Moved, Note, Record, SegmentRef,
@@ -372,7 +372,7 @@ impl LogHead {
     fn look(&mut self, pool: &Pool, mine: Option<SessionId>) -> Result<Position> {
         let seen = Previous { number: self.number, fp: self.fp };
         let mut newest: Option<Previous> = None;
-        let mut reading = Reading::default();
+        let mut reading = PositionReader::default();
         let mut since = Changes::default();
         let mut is_closed = false;
         let job = self.job.clone();

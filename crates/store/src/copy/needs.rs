@@ -31,7 +31,7 @@ pub struct NodeSet {
 
 /// Objects to store, unless the destination has them.
 #[derive(Debug, Default)]
-pub struct Needs {
+pub struct CopyNeeds {
     /// Nodes.
     pub nodes: Vec<ReadItem>,
     /// Chunks and slices, each once, with its needed pages.
@@ -58,7 +58,7 @@ pub fn needs(
     files: Option<&FilesImage>,
     image: &ImageRef,
     base: &NodeSet,
-) -> Result<(Needs, NodeSet)> {
+) -> Result<(CopyNeeds, NodeSet)> {
     let group_log2 = PageSet::group_log2(pool.config().format.chunk_bytes_max);
     let (needs, seen, chunks) = Default::default();
     let mut found = Finder { locator, needs, seen, chunks, group_log2 };
@@ -72,7 +72,7 @@ pub fn needs(
 
 struct Finder<'a> {
     locator: &'a Locator,
-    needs: Needs,
+    needs: CopyNeeds,
     seen: Fingerprints,
     /// Positions of chunks and slices in `needs`.
     chunks: HashMap<(Fingerprint, Option<SliceForm>), usize>,

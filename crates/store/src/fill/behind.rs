@@ -32,11 +32,11 @@ struct Shared {
     state: Mutex<State>,
     changed: Condvar,
     /// Work on the fast tier once the slow one has all that it should.
-    then: OnceLock<Then>,
+    then: OnceLock<FollowUp>,
 }
 
 /// Work on a pool, with a paced lock.
-type Then = fn(&Pool, &mut PacedLock, Rest<'_>) -> Result<()>;
+type FollowUp = fn(&Pool, &mut PacedLock, Rest<'_>) -> Result<()>;
 
 #[derive(Default)]
 struct State {
@@ -95,7 +95,7 @@ enum Round {
 
 /// Work that rests.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Work {
+enum PacedWork {
     Fill,
     Trim,
 }
@@ -122,7 +122,7 @@ impl BackgroundFill {
     }
 
     /// Sets the work on the fast tier for whenever the slow one has all that it should.
-    pub(crate) fn then(&self, then: Then) {
+    pub(crate) fn then(&self, then: FollowUp) {
         let _ = self.0.then.set(then);
     }
 
@@ -282,7 +282,7 @@ impl Shared {
 
     /// Rests for the pace. Returns false if something new was committed, or if a trim must end
     /// because a close waits. For a close, a fill skips one rest and goes on.
-    fn rest(&self, pool: &Pool, commits: u64, time: Duration, work: Work) -> bool {
+    fn rest(&self, pool: &Pool, commits: u64, time: Duration, work: PacedWork) -> bool {
         let clock = &pool.env().clock;
         let until = clock.monotonic().saturating_add(time);
         let mut state = self.state();
@@ -291,10 +291,10 @@ impl Shared {
                 return false;
             }
             match work {
-                Work::Fill if !time.is_zero() && std::mem::take(&mut state.hurries) => {
+                PacedWork::Fill if !time.is_zero() && std::mem::take(&mut state.hurries) => {
                     return true;
                 }
-                Work::Trim if state.closes => return false,
+                PacedWork::Trim if state.closes => return false,
                 _ => {}
             }
             let left = until.saturating_sub(clock.monotonic());
@@ -313,7 +313,7 @@ impl Shared {
     /// Does the other work, such as a trim of the fast tier.
     fn end(&self, pool: &Pool, commits: u64, turns: &mut PacedLock) {
         let Some(then) = self.then.get() else { return };
-        let rest = |time| self.rest(pool, commits, time, Work::Trim);
+        let rest = |time| self.rest(pool, commits, time, PacedWork::Trim);
         let work = AssertUnwindSafe(|| then(pool, turns, &rest));
         let outcome = catch_unwind(work)
             .unwrap_or_else(|_| Err(Error::bug("the trim panicked; please report this")));
@@ -392,7 +392,7 @@ impl Shared {
             }
         };
         let mut failed = None;
-        let rest = |time| self.rest(pool, commits, time, Work::Fill);
+        let rest = |time| self.rest(pool, commits, time, PacedWork::Fill);
         for manifest in memory.choice.left(pool, &self.job)? {
             let mut is_whole = true;
             for pack in memory.choice.packs(pool, &manifest)? {

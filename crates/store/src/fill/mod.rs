@@ -1,7 +1,7 @@
 //! Fills the slow tier: copies the packs that it lacks of the checkpoints that it should have.
 
 use crate::commit::manifests_of;
-use crate::paced_lock::{Held, LockTurn, PacedLock, sleep};
+use crate::paced_lock::{LockHold, LockTurn, PacedLock, sleep};
 use crate::redundancy::{KnownSegments, packs_of};
 use outlive_chunk::parallel;
 use outlive_format::Archive;
@@ -59,12 +59,12 @@ pub struct FillReport {
 /// respond. Errors of single packs are in the report.
 pub fn fill(pool: &Pool, options: FillOptions) -> Result<FillReport> {
     if options.dry_run {
-        let found = Found::look(pool)?;
+        let found = FillSurvey::look(pool)?;
         let left = found.lacking.iter().map(|pack| found.need.missing(*pack) as u64).sum();
         return Ok(FillReport { left, ..found.report });
     }
     let mut turns = PacedLock::new(options.bytes_per_s);
-    let mut known: Option<Found> = None;
+    let mut known: Option<FillSurvey> = None;
     let (mut met, mut outcomes) = (HashSet::<PackId>::new(), Vec::new());
     loop {
         let lock = || match met.is_empty() {
@@ -72,9 +72,9 @@ pub fn fill(pool: &Pool, options: FillOptions) -> Result<FillReport> {
             false => lock_filling(pool),
         };
         let taken = turns.take(pool, &sleep, lock).and_then(|turn| {
-            let is_old = |found: &Found| found.is_current(pool).map(|is| !is);
+            let is_old = |found: &FillSurvey| found.is_current(pool).map(|is| !is);
             let looks = turn == LockTurn::New && known.as_ref().map_or(Ok(true), is_old)?;
-            if looks { Found::look(pool).map(Some) } else { Ok(None) }
+            if looks { FillSurvey::look(pool).map(Some) } else { Ok(None) }
         });
         match (taken, &known) {
             (Ok(Some(found)), _) => known = Some(found),
@@ -145,7 +145,7 @@ fn fill_packs(
     })
 }
 
-fn lock_at_first(pool: &Pool) -> Result<Held> {
+fn lock_at_first(pool: &Pool) -> Result<LockHold> {
     match pool.lock_collecting()? {
         Lock::Busy => Err(Error::retry(
             "another gc, scrub, repair or fill is at work in this pool: try again when it has ended",
@@ -155,7 +155,7 @@ fn lock_at_first(pool: &Pool) -> Result<Held> {
 }
 
 /// Packs that the slow tier lacks, at one moment.
-struct Found {
+struct FillSurvey {
     /// Report before anything was copied.
     report: FillReport,
     need: FillNeed,
@@ -166,8 +166,8 @@ struct Found {
     collections: u64,
 }
 
-impl Found {
-    fn look(pool: &Pool) -> Result<Found> {
+impl FillSurvey {
+    fn look(pool: &Pool) -> Result<FillSurvey> {
         let (collections, need) = (pool.log().latest(&JobName::gc())?, pool.fill_need()?);
         let mut report = FillReport::default();
         let packs = chosen_packs(pool, &mut report)?;
@@ -175,7 +175,7 @@ impl Found {
         let lacking: Vec<PackId> =
             packs.into_iter().filter(|pack| need.missing(*pack) > 0).collect();
         report.degraded = lacking.len() as u64;
-        Ok(Found { report, need, lacking, collections })
+        Ok(FillSurvey { report, need, lacking, collections })
     }
 
     /// Returns the packs that it lacks, except those that were met.
@@ -193,7 +193,7 @@ impl Found {
 
 /// Takes the lock for filling, which is that of collectors. Returns `None` while another process
 /// has it.
-fn lock_filling(pool: &Pool) -> Result<Option<Held>> {
+fn lock_filling(pool: &Pool) -> Result<Option<LockHold>> {
     Ok(match pool.log().lock_collecting()? {
         Lock::Busy => None,
         lock => Some(Box::new(lock)),

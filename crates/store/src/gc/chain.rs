@@ -9,7 +9,7 @@ use super::share::{HeldEntry, Shares};
 use super::survey::JobState;
 use crate::images::only_image;
 use crate::index::{FingerprintRange, Locator, Pages};
-use crate::read::{Live, Lost, Needs, Subtree};
+use crate::read::{Live, Lost, NeedsVisitor, Subtree};
 use outlive_format::Manifest;
 use outlive_pool::{PackExtent, Pool};
 use outlive_types::{Epoch, Error, ErrorKind, Fingerprint, PackId, Result};
@@ -171,7 +171,7 @@ impl<'a> Line<'a> {
     }
 }
 
-impl Needs for Line<'_> {
+impl NeedsVisitor for Line<'_> {
     fn enter(&mut self, subtree: Subtree, of: Option<Subtree>) -> bool {
         self.needed(of).subtrees.push(subtree);
         let entered = self.subtrees.entry(subtree).or_default();

@@ -8,7 +8,7 @@ use super::survey::JobState;
 use crate::images::pages_of;
 use crate::index::{FingerprintRange, Locator, Pages, read_segment};
 use crate::read::files::{listing_chunks, walk_files};
-use crate::read::{Live, Lost, Needs, Once, Subtree, read_catalog, walk_live};
+use crate::read::{Live, Lost, NeedsVisitor, Once, Subtree, read_catalog, walk_live};
 use outlive_format::{
     DirectoryEntry, EntryKind, ImageKind, ImageRef, Manifest, PageRef, PageSet, SegmentKind,
     SegmentRef, TreeRef,
@@ -216,7 +216,7 @@ pub fn live_of(
     pool: &Pool,
     locator: &Locator,
     image: &ImageRef,
-    needs: &mut dyn Needs,
+    needs: &mut dyn NeedsVisitor,
     mut lost: Lost<'_>,
 ) -> Result<()> {
     match image.kind {

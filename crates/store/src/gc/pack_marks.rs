@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_marked_is_live_and_counted_once() {
+    fn marked_entries_are_live_and_counted_once() {
         let frame =
             |first| InFrame { stored_bytes: 500, raw_bytes: 1000, codec: Codec::Lz4, first };
         let plain: Vec<_> = (0..200).map(|at| entry(at * 7, 7, None)).collect();
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_any_unit_needs_is_kept_beside() {
+    fn pages_that_any_unit_needs_are_kept_beside() {
         let entries = [entry(0, 8192, None), entry(8192, 8192, None)];
         let mut marks = PackMarks::new(&entries, 1 << 14, 0);
         marks.tell_units_apart();

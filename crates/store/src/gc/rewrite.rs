@@ -34,7 +34,7 @@ const PACKS_PER_COPY: u64 = 16;
 const SEEN_BYTES: u64 = 64;
 
 /// State of a gc when it begins to report to jobs.
-pub struct Work {
+pub struct GcWork {
     /// Marks of the data in use.
     pub marks: Marks,
     /// Packs to delete.
@@ -50,7 +50,7 @@ pub struct Work {
 impl Gc<'_> {
     /// Copies the live data of packs that go, each chunk once. A pack with a damaged chunk stays
     /// after all, since a scrub may still repair it. Returns the faults.
-    pub(super) fn copy_out(&mut self, packs: &[PackId], work: &mut Work) -> Result<Vec<String>> {
+    pub(super) fn copy_out(&mut self, packs: &[PackId], work: &mut GcWork) -> Result<Vec<String>> {
         let group_bytes = PACKS_PER_COPY * self.pool.config().format.pack_bytes;
         let seen_max = self.pool.config().tuning.index_bytes_max / SEEN_BYTES;
         let mut seen: ByFingerprint<PageSet> = ByFingerprint::default();
@@ -171,7 +171,7 @@ impl Gc<'_> {
 
     /// Stores the new segments of all jobs that will need them, together: a pack for each of many
     /// jobs would give many small packs.
-    pub(super) fn store_together(&mut self, survey: &Survey, work: &mut Work) -> Result<()> {
+    pub(super) fn store_together(&mut self, survey: &Survey, work: &mut GcWork) -> Result<()> {
         let jobs: Vec<_> = survey.jobs.iter().filter(|job| self.is_archived(job, work)).collect();
         let expected: u64 = jobs
             .iter()
@@ -190,7 +190,7 @@ impl Gc<'_> {
 
     /// Stores the segments of a job that has changed since the survey. First it copies what the job
     /// has come to need from condemned packs.
-    pub(super) fn store_late(&mut self, job: &JobState, work: &mut Work) -> Result<Relisted> {
+    pub(super) fn store_late(&mut self, job: &JobState, work: &mut GcWork) -> Result<Relisted> {
         let kept = self.kept(job);
         let lines = at_fault_of(self.pool, job, lines(self.pool, job, &kept))?;
         for line in &lines {
@@ -212,7 +212,7 @@ impl Gc<'_> {
         &mut self,
         segments: &[SegmentRef],
         part: FingerprintRange,
-        work: &mut Work,
+        work: &mut GcWork,
     ) -> Result<()> {
         let live = live_entries(self.pool, &work.marks, segments, part)?;
         let copied = self.copied(work, part)?;
@@ -235,7 +235,7 @@ impl Gc<'_> {
         &self,
         kept: &[&Manifest],
         lines: &[RankLine],
-        work: &Work,
+        work: &GcWork,
         packer: &Packer<'_>,
     ) -> Result<Relisted> {
         let mut relisted = Relisted::default();
@@ -269,7 +269,7 @@ impl Gc<'_> {
     fn list(
         &self,
         segments: &[SegmentRef],
-        work: &Work,
+        work: &GcWork,
         copied: Option<&Locator>,
         packer: &Packer<'_>,
     ) -> Result<Vec<SegmentRef>> {
@@ -318,7 +318,7 @@ impl Gc<'_> {
     }
 
     /// Loads the new extents of the copied entries of a part.
-    fn copied(&self, work: &Work, part: FingerprintRange) -> Result<Locator> {
+    fn copied(&self, work: &GcWork, part: FingerprintRange) -> Result<Locator> {
         Locator::load_where(self.pool, &work.copied, |entry| part.holds(&entry.fp))
     }
 }

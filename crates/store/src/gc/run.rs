@@ -7,7 +7,7 @@ use super::mark::Marks;
 use super::plan::{GcPlan, is_leftover, packs_written};
 use super::prune::{check_drop, drop_checkpoints};
 use super::report::{archive_of, tell, tell_all};
-use super::rewrite::Work;
+use super::rewrite::GcWork;
 use super::survey::{FirstPacks, JobState, Survey};
 use crate::commit::LogHead;
 use crate::fill::FillSession;
@@ -239,7 +239,7 @@ impl Gc<'_> {
         let condemned = report.plan.condemned();
         let fills = FillSession::new(self.packs.session());
         let mut work =
-            Work { marks, condemned, copied: Vec::new(), segments: HashMap::new(), fills };
+            GcWork { marks, condemned, copied: Vec::new(), segments: HashMap::new(), fills };
         let rewritten = report.plan.rewritten.clone();
         report.damaged = self.copy_out(&rewritten, &mut work)?;
         self.store_together(&survey, &mut work)?;
@@ -263,7 +263,7 @@ impl Gc<'_> {
     }
 
     /// Whether a job gets its report as an archive.
-    pub(super) fn is_archived(&self, state: &JobState, work: &Work) -> bool {
+    pub(super) fn is_archived(&self, state: &JobState, work: &GcWork) -> bool {
         let kept = self.kept(state).len();
         let named = work.marks.named.get(&state.name);
         let long =
@@ -285,7 +285,7 @@ impl Gc<'_> {
         &mut self,
         known: Option<&JobState>,
         name: &JobName,
-        work: &mut Work,
+        work: &mut GcWork,
     ) -> Result<JobState> {
         let (pool, session) = (self.pool, self.packs.session());
         let mut marked = known.cloned();
@@ -331,7 +331,7 @@ impl Gc<'_> {
     fn delete(
         &mut self,
         survey: &Survey,
-        work: &Work,
+        work: &GcWork,
         told: &BTreeMap<JobName, JobState>,
         report: &mut GcReport,
     ) -> Result<()> {

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shared_belongs_to_nobody_alone() {
+    fn shared_entries_belong_to_no_unit_alone() {
         let pack = PackId([7; 20]);
         let mut shares = Shares::default();
         for needs in [&[0, 1, 2][..], &[1, 2, 3], &[2, 4]] {

@@ -1,6 +1,6 @@
 //! Reads the logs of all jobs: the first step of a gc.
 
-use crate::commit::{Reading, history};
+use crate::commit::{PositionReader, history};
 use crate::images::each_image;
 use crate::save::PackNumbers;
 use outlive_format::{Body, Images, Manifest, Session};
@@ -77,7 +77,7 @@ impl JobState {
             released: HashSet::new(),
             held: HashSet::new(),
         };
-        let mut reading = Reading::default();
+        let mut reading = PositionReader::default();
         let mut seen = NewerRecords::default();
         for entry in history(pool, name)? {
             // Also if it cannot be read: reports go behind it.

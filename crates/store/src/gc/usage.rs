@@ -68,7 +68,7 @@ pub fn usage(pool: &Pool, of: &UsageOf) -> Result<Usage> {
         // No log has this session.
         let mut survey = Survey::new(pool, (SessionId([0xFF; 12]), FirstPacks::default()), true)?;
         end_lost_sessions(pool, &mut survey, true, true)?;
-        let usage = Reading::new(pool, &survey).read(of);
+        let usage = UsageReader::new(pool, &survey).read(of);
         let is_final = match &usage {
             Ok(usage) => usage.unknown.is_empty(),
             Err(error) => error.kind() != outlive_types::ErrorKind::Damaged,
@@ -90,15 +90,15 @@ fn row(job: &JobState, manifests: &[&Manifest]) -> UsageRow {
     }
 }
 
-struct Reading<'a> {
+struct UsageReader<'a> {
     pool: &'a Pool,
     survey: &'a Survey,
     marks: Marks,
     unknown: Vec<(JobName, Epoch, Error)>,
 }
 
-impl<'a> Reading<'a> {
-    fn new(pool: &'a Pool, survey: &'a Survey) -> Reading<'a> {
+impl<'a> UsageReader<'a> {
+    fn new(pool: &'a Pool, survey: &'a Survey) -> UsageReader<'a> {
         let mut marks = Marks::new(pool, &survey.packs);
         marks.tell_units_apart();
         let damaged = survey.jobs.iter().filter(|job| job.damaged > 0);
@@ -106,7 +106,7 @@ impl<'a> Reading<'a> {
             Error::damaged(format!("{} records of its log cannot be read", job.damaged))
         };
         let unknown = damaged.map(|job| (job.name.clone(), 0, error(job))).collect();
-        Reading { pool, survey, marks, unknown }
+        UsageReader { pool, survey, marks, unknown }
     }
 
     fn read(mut self, of: &UsageOf) -> Result<Usage> {

@@ -42,7 +42,7 @@ pub struct TogetherRestored<T> {
 }
 
 /// Outcome of a step that all ranks take with a checkpoint.
-enum Outcome<T> {
+enum StepOutcome<T> {
     Done(T),
     Gone,
     /// It is damaged, or unavailable while targets are away.
@@ -95,16 +95,16 @@ impl Together<'_> {
             };
             let epoch = epoch.ok_or_else(|| Error::bug("rank 0 has named no epoch"))?;
             let outcome = match self.all(&what, epoch, look)? {
-                Outcome::Done(()) => self.all(&what, epoch, attempt)?,
-                Outcome::Gone => Outcome::Gone,
-                Outcome::Passed(why) => Outcome::Passed(why),
+                StepOutcome::Done(()) => self.all(&what, epoch, attempt)?,
+                StepOutcome::Gone => StepOutcome::Gone,
+                StepOutcome::Passed(why) => StepOutcome::Passed(why),
             };
             match outcome {
-                Outcome::Done(value) => {
+                StepOutcome::Done(value) => {
                     return Ok(Some(TogetherRestored { epoch, value, skipped }));
                 }
                 // There is a newer one, or there was; or a rank does not see yet what rank 0 sees.
-                Outcome::Gone if self.select == Select::Newest => {
+                StepOutcome::Gone if self.select == Select::Newest => {
                     gone = if gone.0 == epoch { (epoch, gone.1 + 1) } else { (epoch, 1) };
                     if gone.1 > GONE_TIMES {
                         return Err(self.unseen(epoch));
@@ -113,10 +113,10 @@ impl Together<'_> {
                         sleep((GONE_PAUSES[0] * gone.1).min(GONE_PAUSES[1]));
                     }
                 }
-                Outcome::Gone => {
+                StepOutcome::Gone => {
                     return Err(Error::bug("the ranks do not agree what they have restored"));
                 }
-                Outcome::Passed(why) => {
+                StepOutcome::Passed(why) => {
                     if let Select::Epoch(_) = self.select {
                         return Err(why);
                     }
@@ -149,7 +149,7 @@ impl Together<'_> {
         what: &str,
         epoch: Epoch,
         step: &mut dyn FnMut(&Manifest, u64) -> Result<T>,
-    ) -> Result<Outcome<T>> {
+    ) -> Result<StepOutcome<T>> {
         let mut value = None;
         let keepalive = self.member.coordinator.keepalive();
         let tried = self.attempt(epoch, step);
@@ -163,13 +163,13 @@ impl Together<'_> {
         });
         let verdict = self.member.agree(what, tried, &mut |all| self.judge(all))?;
         match (verdict.split_first(), value) {
-            (Some((&DONE, _)), Some(value)) => Ok(Outcome::Done(value)),
-            (Some((&GONE, _)), _) => Ok(Outcome::Gone),
+            (Some((&DONE, _)), Some(value)) => Ok(StepOutcome::Done(value)),
+            (Some((&GONE, _)), _) => Ok(StepOutcome::Gone),
             (Some((&DAMAGED, why)), _) => {
-                Ok(Outcome::Passed(Error::damaged(String::from_utf8_lossy(why))))
+                Ok(StepOutcome::Passed(Error::damaged(String::from_utf8_lossy(why))))
             }
             (Some((&AWAY, why)), _) => {
-                Ok(Outcome::Passed(Error::away(String::from_utf8_lossy(why))))
+                Ok(StepOutcome::Passed(Error::away(String::from_utf8_lossy(why))))
             }
             _ => Err(Error::bug("the ranks do not agree what they have restored")),
         }

@@ -196,7 +196,7 @@ mod tests {
     use outlive_types::Fingerprint;
 
     #[test]
-    fn a_save_that_merges_is_told_from_one_that_keeps_what_was_merged() {
+    fn a_save_that_merges_is_told_from_one_that_keeps_merged_segments() {
         let session = SessionId([1; 12]);
         let image = |pack: PackId, level| Image {
             reference: ImageRef {

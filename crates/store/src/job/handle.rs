@@ -126,6 +126,11 @@ impl SaveHandle {
         self.state().outcome.is_some()
     }
 
+    /// Returns the time from the call to the commit; `None` unless the save is committed.
+    pub fn took(&self) -> Option<Duration> {
+        self.state().outcome.as_ref()?.as_ref().ok().map(|stats| stats.total)
+    }
+
     /// Waits for the commit, at most `timeout` (forever without one); `None` if the save is not
     /// over by then.
     ///

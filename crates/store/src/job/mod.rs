@@ -16,7 +16,7 @@ pub use restore::{Prepared, Restored};
 
 use crate::commit::Reached;
 use crate::fill::FinishFill;
-use crate::group::{GroupMember, GroupOptions};
+use crate::group::{GroupMember, GroupOptions, unless_failed};
 use crate::restore::LazyFill;
 use crate::retention::Rules;
 use crate::save::{CommitEvents, SaveNotes, SaveRequest};
@@ -47,6 +47,15 @@ pub struct JobOptions {
     /// The newest checkpoint that this program has restored or saved. Keep a clone, and pass it
     /// again when the job is closed and opened again.
     pub reached: Reached,
+}
+
+/// Answer to the question whether a save is due.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Due {
+    /// Whether it is.
+    pub is_due: bool,
+    /// Whether a rank of the program is to save and to end.
+    pub stops: bool,
 }
 
 /// A named series of checkpoints. All methods may be called from any thread.
@@ -225,20 +234,35 @@ impl Job {
     /// on. In a group the clock of rank 0 decides for all ranks; without an interval there is
     /// nothing to decide.
     ///
+    /// A save is also due if `stops`: this program is to save and to end. In a group with an
+    /// interval all ranks learn that of each other.
+    ///
     /// # Errors
     /// Errors of the coordinator.
-    pub fn due(&self) -> Result<bool> {
-        match (&self.inner.member, self.every) {
-            (Some(member), Some(_)) => {
-                let decided = member.decide(
-                    "the question whether a save is due (every_s)",
-                    Ok(()),
-                    &mut || Ok(vec![u8::from(self.is_due())]),
-                )?;
-                Ok(decided == [1])
-            }
-            _ => Ok(self.is_due()),
-        }
+    pub fn due(&self, stops: bool) -> Result<Due> {
+        let (Some(member), Some(_)) = (&self.inner.member, self.every) else {
+            return Ok(Due { is_due: stops || self.is_due(), stops });
+        };
+        let what = "the question whether a save is due (every_s)";
+        let mine = Ok(vec![u8::from(stops)]);
+        let decided = member.agree(what, mine, &mut |all| {
+            let stops = unless_failed(all)?.iter().any(|stops| *stops == [1]);
+            Ok(vec![u8::from(stops || self.is_due()), u8::from(stops)])
+        })?;
+        Ok(Due { is_due: decided.first() == Some(&1), stops: decided.get(1) == Some(&1) })
+    }
+
+    /// Returns whether any rank of the group says yes; without a group, what this process says.
+    /// Collective.
+    ///
+    /// # Errors
+    /// Errors of the coordinator.
+    pub fn any_rank(&self, what: &str, yes: bool) -> Result<bool> {
+        let Some(member) = &self.inner.member else { return Ok(yes) };
+        let decided = member.agree(what, Ok(vec![u8::from(yes)]), &mut |all| {
+            Ok(vec![u8::from(unless_failed(all)?.iter().any(|yes| *yes == [1]))])
+        })?;
+        Ok(decided == [1])
     }
 
     fn is_due(&self) -> bool {
@@ -390,6 +414,12 @@ impl Job {
     pub fn is_saving(&self) -> bool {
         let Some(current) = self.inner.starting.try_lock() else { return true };
         current.as_ref().is_some_and(|handle| !handle.done())
+    }
+
+    /// Returns the time that the last save took until it was committed; `None` if there is none, or
+    /// it is in progress or has failed. Never waits.
+    pub fn last_save_took(&self) -> Option<Duration> {
+        self.inner.starting.try_lock()?.as_ref()?.took()
     }
 
     /// Returns the lazy restore that still fills memory. A save, a restore and a close wait for it.

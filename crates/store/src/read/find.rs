@@ -4,7 +4,7 @@ use super::image::MemoryImage;
 use super::reload::{Logs, Reload};
 use crate::commit::{Entry, history, mark_suspect};
 use crate::images::image_to_restore;
-use outlive_format::Manifest;
+use outlive_format::{Manifest, Mark};
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, ErrorKind, JobName, Rank, Result};
 
@@ -168,6 +168,11 @@ pub fn suspect(pool: &Pool, epoch: Epoch, job: &JobName) -> Error {
     ))
 }
 
+/// Returns the error for a skipped checkpoint that is marked as bad.
+fn bad(epoch: Epoch, job: &JobName) -> Error {
+    Error::invalid(format!("checkpoint {epoch} of job {job} is marked as bad"))
+}
+
 /// Returns the error for a skipped checkpoint that a scrub has recorded as incomplete.
 pub fn incomplete(pool: &Pool, epoch: Epoch, job: &JobName) -> Error {
     Error::damaged(format!(
@@ -211,6 +216,10 @@ impl Search<'_> {
                     match select {
                         Select::Epoch(epoch) if epoch != manifest.epoch => continue,
                         Select::Newest | Select::Sound if !(kind.is)(manifest) => continue,
+                        Select::Newest | Select::Sound if manifest.remarks.mark == Mark::Bad => {
+                            self.skipped.push((manifest.epoch, bad(manifest.epoch, name)));
+                            continue;
+                        }
                         Select::Sound if manifest.remarks.suspect => {
                             let why = suspect(pool, manifest.epoch, name);
                             self.lost += usize::from(entry.incomplete);
@@ -271,6 +280,9 @@ impl Search<'_> {
                          epoch {epoch}: {}",
                         error.message()
                     ),
+                    ErrorKind::Invalid => format!(
+                        "passed over checkpoint {passed}, which is marked as bad, and took epoch {epoch}"
+                    ),
                     _ => format!(
                         "passed over a damaged checkpoint and took epoch {epoch}: {error}"
                     ),
@@ -295,16 +307,29 @@ impl Search<'_> {
             ));
             return Ok(None);
         }
+        let is_bad = |(_, error): &&(Epoch, Error)| error.kind() == ErrorKind::Invalid;
+        let bad = skipped.iter().filter(is_bad).count();
+        if bad > 0 && bad == skipped.len() && !matches!(select, Select::Epoch(_)) {
+            return Err(Error::invalid(format!(
+                "every checkpoint of job {name} is marked as bad: restore one by its number, or take a mark \
+                 back with `{}`",
+                pool.command("mark", &[&format!("{name}@EPOCH"), "none"])
+            )));
+        }
         match (select, skipped.first()) {
             (Select::Epoch(epoch), None) => Err(Error::invalid(format!(
                 "job {name} has no checkpoint {epoch}{}",
                 if newest > 0 { format!("; its newest is {newest}") } else { String::new() }
             ))),
             (Select::Epoch(epoch), Some((_, first))) => Err(self.one_damaged(epoch, first)),
-            (_, Some((_, first))) => Err(Error::damaged(format!(
-                "no whole checkpoint of job {name} was found ({} damaged): {first}",
-                skipped.len()
-            ))),
+            (_, Some((_, first))) => {
+                let first = skipped.iter().find(|it| !is_bad(it)).map_or(first, |(_, why)| why);
+                let marked = if bad > 0 { format!(", {bad} marked as bad") } else { String::new() };
+                Err(Error::damaged(format!(
+                    "no whole checkpoint of job {name} was found ({} damaged{marked}): {first}",
+                    skipped.len() - bad
+                )))
+            }
             (Select::Newest | Select::Sound, None) => Ok(None),
         }
     }

@@ -21,7 +21,7 @@ pub enum Live {
 pub type Subtree = (Fingerprint, u8);
 
 /// Receives the results of a walk over the needs of checkpoints.
-pub trait Needs {
+pub trait NeedsVisitor {
     /// Notes that `of` (`None`: the checkpoint itself) has the subtree. Returns whether to walk it.
     fn enter(&mut self, subtree: Subtree, of: Option<Subtree>) -> bool;
 
@@ -41,7 +41,7 @@ pub struct Once<'a> {
     pub each: &'a mut dyn FnMut(Live) -> Result<()>,
 }
 
-impl Needs for Once<'_> {
+impl NeedsVisitor for Once<'_> {
     fn enter(&mut self, subtree: Subtree, _: Option<Subtree>) -> bool {
         self.visited.insert(subtree)
     }
@@ -60,7 +60,7 @@ pub fn walk_live(
     pool: &Pool,
     locator: &Locator,
     roots: &[(TreeRef, Option<Subtree>)],
-    needs: &mut dyn Needs,
+    needs: &mut dyn NeedsVisitor,
     mut lost: Lost<'_>,
 ) -> Result<()> {
     let mut leaves: HashMap<Fingerprint, Leaf> = HashMap::new();

@@ -27,7 +27,7 @@ pub use find::{Kind, Select, Skipped, find_manifest, first_good, first_manifest,
 pub(crate) use find::{first_with_rank, incomplete, suspect};
 pub use image::{MemoryImage, Stream};
 pub(crate) use image::{check_packed, image_words, read_catalog, read_stream, stream_words};
-pub(crate) use live::{Live, Needs, Once, Subtree, walk_live};
+pub(crate) use live::{Live, NeedsVisitor, Once, Subtree, walk_live};
 pub(crate) use nodes::{Lost, read_inner, read_leaf_nodes, read_leaves, read_merged};
 pub(crate) use ranges::Leaves;
 pub use ranges::RangeReader;

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_under_way_is_waited_for() {
+    fn reads_under_way_are_waited_for() {
         let order = order(1000);
         go_on(&order, 20);
         let before = order.room().limit;
@@ -327,7 +327,7 @@ mod tests {
     /// Units begin at multiples of 2 MiB of the address, pieces end at multiples in the stream. So
     /// a unit may need the end of a piece that begins before it.
     #[test]
-    fn a_unit_waits_for_what_begins_before_it() {
+    fn a_unit_waits_for_the_piece_that_begins_before_it() {
         let order = order(1000);
         for read in [10, 11, 12] {
             order.given[read].store(true, Ordering::Relaxed);
@@ -343,7 +343,7 @@ mod tests {
 
     /// Later faults and preferences do not drop the reads of an earlier fault.
     #[test]
-    fn what_a_program_waits_for_is_not_forgotten() {
+    fn reads_that_a_program_waits_for_are_not_forgotten() {
         let order = order(10_000);
         order.room().faults = FAULTS_MAX;
         assert!(order.takes_on(0, unit(100)));

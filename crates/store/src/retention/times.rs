@@ -80,7 +80,7 @@ mod tests {
 
     /// A jump of one time makes no other checkpoint look older than it is.
     #[test]
-    fn one_wrong_time_costs_nobody_else() {
+    fn one_wrong_time_costs_no_other_checkpoint() {
         let right: Vec<u64> = (0..8).map(|n| 1000 + 10 * n).collect();
         for wrong in 0..8 {
             for time in (0..3000).step_by(5) {

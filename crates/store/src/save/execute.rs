@@ -251,7 +251,7 @@ struct Stages<'a> {
 }
 
 /// An image that is written except for its segments.
-struct Written {
+struct WrittenImage {
     base: Base,
     reference: ImageRef,
     new: Fingerprints,
@@ -262,7 +262,7 @@ struct Written {
 }
 
 impl Stages<'_> {
-    fn image(&self, base: &Base, live_done: &(dyn Fn() + Sync)) -> Result<Written> {
+    fn image(&self, base: &Base, live_done: &(dyn Fn() + Sync)) -> Result<WrittenImage> {
         let Stages { pool, plan, frozen, .. } = *self;
         let tuning = &pool.config().tuning;
         let chunker = Chunker::new(
@@ -312,7 +312,7 @@ impl Stages<'_> {
 
         let packed = streams.get(PACKED_STREAM).map_or(TreeRef::EMPTY, PageTree::reference);
         let stats = self.stats(&chunker.sink.counts, node_bytes + leaves.stored_bytes);
-        Ok(Written {
+        Ok(WrittenImage {
             reference: ImageRef {
                 rank: self.rank,
                 kind: ImageKind::Memory,

@@ -99,18 +99,18 @@ pub fn verify(
     only: Option<Epoch>,
     sample: Sample,
 ) -> Result<VerifyReport> {
-    Look { pool: &pool.to_check(), job, sample }.until_it_holds(only)
+    Verification { pool: &pool.to_check(), job, sample }.until_it_holds(only)
 }
 
 /// Extent of a verification.
 #[derive(Clone, Copy)]
-struct Look<'a> {
+struct Verification<'a> {
     pool: &'a Pool,
     job: &'a JobName,
     sample: Sample,
 }
 
-impl Look<'_> {
+impl Verification<'_> {
     fn until_it_holds(self, only: Option<Epoch>) -> Result<VerifyReport> {
         let jobs = [self.job];
         let mut again = Reload::new(self.pool, Logs::Of(&jobs))?;

@@ -40,7 +40,7 @@ impl Fixture {
 }
 
 #[test]
-fn only_what_is_away_is_passed_over() {
+fn only_checkpoints_that_are_away_are_passed_over() {
     let fixture = Fixture::new();
     let pool = fixture.pool();
     let program = Program::start(&pool, "job");
@@ -75,7 +75,7 @@ fn only_what_is_away_is_passed_over() {
 
 /// Packs that a record may name do not count as unneeded while the record cannot be read.
 #[test]
-fn what_is_named_is_not_known_while_a_record_cannot_be_read() {
+fn named_packs_are_unknown_while_a_record_cannot_be_read() {
     let fixture = Fixture::new();
     let pool = fixture.pool();
     let program = Program::start(&pool, "job");

@@ -61,7 +61,7 @@ fn states_survive_every_setting() {
 }
 
 #[test]
-fn what_does_not_shrink_costs_nothing_more() {
+fn data_that_does_not_shrink_costs_nothing_more() {
     let noisy = State::from([("noise".to_owned(), noise(3, 3 << 20))]);
     let stored = |compression: &str| {
         let pool = tuned(|tuning| tuning.compression = compression.to_owned());

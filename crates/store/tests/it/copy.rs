@@ -78,7 +78,7 @@ fn thorough(pool: &Pool, drop: &[Epoch]) -> Result<()> {
 }
 
 #[test]
-fn what_arrives_is_what_was_there_and_only_what_is_new_is_sent() {
+fn a_copy_equals_its_source_and_only_new_data_is_sent() {
     let (from, to) = (memory_pool(), memory_pool());
     let mut states = past(&from, "job");
     let notes = SaveNotes::new(
@@ -174,7 +174,7 @@ fn scattered_saves_are_sent_once_and_read_once() {
 }
 
 #[test]
-fn what_any_job_there_has_is_not_sent() {
+fn data_that_any_job_there_has_is_not_sent() {
     let (from, to) = (memory_pool(), memory_pool());
     let states = past(&from, "job");
     past(&to, "other");

@@ -43,7 +43,7 @@ fn there(pool: &Pool, all: &Past) -> Past {
 }
 
 #[test]
-fn only_what_is_new_of_each_rank_is_sent() {
+fn only_new_data_of_each_rank_is_sent() {
     let (from, to) = (memory_pool(), memory_pool());
     let all = past(&from, "job");
     let report = copied(&from, &to).unwrap();

@@ -119,7 +119,7 @@ fn regions_come_go_and_grow() {
 }
 
 #[test]
-fn what_cannot_be_compared_is_refused() {
+fn checkpoints_that_cannot_be_compared_are_refused() {
     let world = FaultWorld::new();
     let pool = pool_of(world.target(), world.log());
     let kind = |a: (&str, Epoch), b: (&str, Epoch)| {

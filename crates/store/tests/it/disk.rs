@@ -170,7 +170,7 @@ fn a_file_system_without_direct_io_is_told_once() {
 }
 
 #[test]
-fn an_unprivileged_user_has_all_of_it_in_a_place_of_their_own() {
+fn an_unprivileged_user_saves_and_restores_in_their_own_directory() {
     match std::env::var(ROLE).ok().as_deref().and_then(|role| role.split_once(':')) {
         Some(("own", path)) => {
             let pool = pool_at(Path::new(path));
@@ -211,7 +211,10 @@ fn an_unprivileged_user_has_all_of_it_in_a_place_of_their_own() {
         [format!("own:{}", theirs.join("pool").display()), format!("foreign:{}", ours.display())]
     {
         let status = Command::new(&program)
-            .args(["--exact", "disk::an_unprivileged_user_has_all_of_it_in_a_place_of_their_own"])
+            .args([
+                "--exact",
+                "disk::an_unprivileged_user_saves_and_restores_in_their_own_directory",
+            ])
             .env(ROLE, &role)
             .env("TMPDIR", &theirs)
             .current_dir("/")

@@ -33,7 +33,7 @@ fn state(seed: u64) -> State {
 }
 
 #[test]
-fn saves_and_puts_are_told_before_those_who_wait_for_them() {
+fn saves_and_puts_are_reported_before_their_waits_return() {
     let program = Program::start(&memory_pool(), "a");
     let (told, watch) = watched(&program);
     for epoch in 1..=5 {
@@ -56,7 +56,7 @@ fn saves_and_puts_are_told_before_those_who_wait_for_them() {
 /// Every operation fails once, with and without taking effect. Checkpoints reported as committed
 /// exist afterwards, acknowledged ones were reported, and epochs rise.
 #[test]
-fn what_is_told_is_true_whichever_operation_fails() {
+fn events_are_true_whichever_operation_fails() {
     let operations = {
         let world = FaultWorld::new();
         run(&world, &pool_of(world.target(), world.log()));
@@ -98,7 +98,7 @@ fn run(world: &FaultWorld, pool: &Pool) -> usize {
 }
 
 #[test]
-fn a_watcher_that_panics_or_leaves_hurts_nobody() {
+fn a_watcher_that_panics_or_leaves_hurts_no_save() {
     let warnings = Arc::new(Warnings::default());
     let env = Environment { observer: warnings.clone(), ..Environment::system() };
     let (target, log) = (Arc::new(MemoryTarget::new()), Arc::new(MemoryLog::new()));

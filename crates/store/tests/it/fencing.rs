@@ -115,7 +115,7 @@ fn one_s_own_newest_record_may_be_damaged() {
 }
 
 #[test]
-fn who_restored_before_others_went_on_must_say_so() {
+fn a_program_that_restored_before_others_went_on_must_say_so() {
     let pool = memory_pool();
     Program::start(&pool, "job").save(&state(3)).unwrap();
     let (stale, other) = (Program::start(&pool, "job"), Program::start(&pool, "job"));
@@ -150,7 +150,7 @@ fn a_job_can_be_taken_over_in_words() {
 }
 
 #[test]
-fn who_closed_and_goes_on_is_bound_likewise() {
+fn a_program_that_closed_and_goes_on_is_bound_likewise() {
     let pool = memory_pool();
     let (ours, other) = (Program::start(&pool, "job"), Program::start(&pool, "job"));
     ours.save(&state(1)).unwrap();
@@ -164,7 +164,7 @@ fn who_closed_and_goes_on_is_bound_likewise() {
 
 /// A program loses the reply to its session record. The record is its own, so it was not overtaken.
 #[test]
-fn one_s_own_session_record_overtakes_nobody() {
+fn a_program_is_not_overtaken_by_its_own_session_record() {
     let world = FaultWorld::new();
     Program::start(&pool_of(world.target(), world.log()), "job").save(&state(1)).unwrap();
     let program = Program::start(&pool_of(world.target(), world.log()), "job");
@@ -500,7 +500,7 @@ fn the_rules_of_a_writer_that_was_overtaken_drop_nothing() {
 /// Another program saves while this one restores: the restored data is old by then, so the next
 /// save must not follow it.
 #[test]
-fn what_others_save_during_a_restore_is_noticed() {
+fn saves_of_others_during_a_restore_are_noticed() {
     let pool = memory_pool();
     let (ours, theirs) = (Program::start(&pool, "job"), Program::start(&pool, "job"));
     theirs.save(&state(1)).unwrap();

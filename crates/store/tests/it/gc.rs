@@ -313,7 +313,7 @@ fn a_damaged_newest_record_can_be_given_up() {
 
 /// A gc that gives up the record of a session knows of the session only if a checkpoint names it.
 #[test]
-fn whoever_gives_up_all_that_tells_of_a_session_ends_it() {
+fn a_gc_that_gives_up_all_records_of_a_session_ends_it() {
     for names_it in [true, false] {
         let world = FaultWorld::new();
         let pool = pool_of(world.target(), world.log());

@@ -153,7 +153,7 @@ impl Model {
 }
 
 #[test]
-fn what_is_kept_restores_whatever_is_done() {
+fn kept_checkpoints_restore_after_any_steps() {
     for seed in 0..6 {
         let pool = tuned(|tuning| {
             tuning.compression = if seed % 2 == 0 { "lz4" } else { "none" }.to_owned();

@@ -324,12 +324,12 @@ fn check_that_0_shares_no_condemned_pack(
     let (_program, outcome) = saver.go_on();
     check(world, "0", &[(outcome.unwrap().epoch, more)]);
     check(world, "b", &[(1, mixed.clone())]);
-    check_what_0_names(world);
+    check_packs_that_0_names(world);
 }
 
 /// A restore could find the chunks elsewhere; a verify reads the packs that the checkpoints of "0"
 /// name.
-fn check_what_0_names(world: &World) {
+fn check_packs_that_0_names(world: &World) {
     let job = Job::open(&world.pool(), "0", Default::default()).unwrap();
     assert_eq!(job.verify(None).unwrap().findings, vec![]);
 }
@@ -350,7 +350,7 @@ fn a_job_that_begins_while_others_are_told_is_told_again() {
 
 /// The same, but "0" runs until the gc has written its archive, and had released the pack before.
 #[test]
-fn an_archive_says_again_what_a_session_had_let_go() {
+fn an_archive_repeats_the_report_of_a_pack_that_a_session_had_released() {
     let world = World::new();
     let other = beside_an_ended_job(&world);
     let mixed = changed(state(1), 11, 99);
@@ -403,7 +403,7 @@ fn a_fenced_gc_deletes_nothing() {
     let (second, saver) = found.lock().unwrap().take().unwrap();
     let (_program, outcome) = saver.go_on();
     let saved = [(outcome.unwrap().epoch, mixed.clone())];
-    check_what_0_names(&world);
+    check_packs_that_0_names(&world);
     let error = fenced.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
     second.go_on().unwrap();

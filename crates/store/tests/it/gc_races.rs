@@ -398,7 +398,7 @@ impl Overlap {
 }
 
 #[test]
-fn a_restore_beside_a_gc_finds_what_was_moved() {
+fn a_restore_beside_a_gc_finds_moved_chunks() {
     let mut at = 0;
     loop {
         let world = World::new();

@@ -109,7 +109,7 @@ fn words_of_earlier_runs_are_not_taken_for_those_of_this_one() {
 
 /// Not even where the runs have the same name, and the records that tell them apart were removed.
 #[test]
-fn a_meeting_is_of_those_who_are_there() {
+fn a_meeting_is_of_the_ranks_that_are_there() {
     let world = FaultWorld::new();
     let job = JobName::new("job").unwrap();
     run(&world, "same", 2, &[0, 1], PATIENT, |ranks| calls(&ranks, 2, 1));
@@ -310,7 +310,7 @@ fn a_wait_can_be_broken_off_and_others_are_told() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn impossible_groups_are_refused() {
     let world = FaultWorld::new();
     let new = |rank, size, run: &str| {
         PoolRanks::new(&pool(&world), "job", rank, size, run, PATIENT).map(drop).unwrap_err()
@@ -356,7 +356,7 @@ fn an_earlier_run_commits_nothing_once_a_later_one_has_begun() {
 /// A rank closes the job as its program ends, while the others save: they learn it at once, however
 /// long their patience is.
 #[test]
-fn who_ends_early_is_named_at_once() {
+fn a_rank_that_ends_early_is_named_at_once() {
     for (number, leaver) in [0, 1, 2].into_iter().enumerate() {
         let world = FaultWorld::new();
         let told = Mutex::new(Vec::new());

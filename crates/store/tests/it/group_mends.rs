@@ -44,7 +44,7 @@ fn save_three(program: &Program) {
 /// chunk. The checkpoint names the copies, and no condemned pack: so a later gc frees all these
 /// packs.
 #[test]
-fn rank_0_commits_what_the_ranks_have_mended() {
+fn rank_0_commits_the_images_that_the_ranks_have_mended() {
     let world = FaultWorld::new();
     run(&world, PATIENT, &usual(), |program| {
         save_three(&program);

@@ -115,7 +115,7 @@ fn save_and(redundancy: Redundancy, lose: &(dyn Fn(&Path) + Sync)) -> Vec<Result
 }
 
 #[test]
-fn what_another_rank_had_on_a_lost_target_is_not_committed() {
+fn data_of_another_rank_on_a_lost_target_is_not_committed() {
     let lose = |dir: &Path| {
         let on = targets_of(dir, 3, 1);
         another(dir).remove_target(*on.first().unwrap(), true, None, &Uses).unwrap();

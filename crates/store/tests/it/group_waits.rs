@@ -29,7 +29,7 @@ impl Clock for Fast {
 /// Another group saves while the ranks of this one come together. They restore that checkpoint, and
 /// continue from it.
 #[test]
-fn what_was_saved_before_all_have_come_is_gone_on_from() {
+fn a_checkpoint_saved_before_all_ranks_have_come_is_continued() {
     let world = FaultWorld::new();
     run(&world, PATIENT, &usual(), |program| drop(program.save(1).unwrap()));
     run(&world, PATIENT, &usual(), |program| {
@@ -153,7 +153,7 @@ fn ranks_that_wait_hear_that_another_group_has_taken_over() {
 /// A gc has moved chunks, and rank 1 does not know, since the save that would have reported it
 /// failed.
 #[test]
-fn what_a_rank_has_not_heard_is_told_again() {
+fn a_move_that_a_rank_has_not_heard_of_is_reported_again() {
     let world = FaultWorld::new();
     let fails = Arc::new(AtomicBool::new(false));
     let judge = fails.clone();
@@ -194,7 +194,7 @@ fn what_a_rank_has_not_heard_is_told_again() {
 /// A scrub finds damage in the pack of rank 1 while the ranks save, and rank 0 cannot report it to
 /// the others: the save fails. The next save reports it, so no rank relies on the damaged data.
 #[test]
-fn what_rank_0_could_not_tell_in_a_save_it_tells_in_the_next() {
+fn rank_0_reports_damage_in_the_next_save_if_it_could_not_in_this_one() {
     let world = FaultWorld::new();
     let fails = Arc::new(AtomicBool::new(false));
     let (judge, mail) = (fails.clone(), JobName::new("job").unwrap().mail_of(0));

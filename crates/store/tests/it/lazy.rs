@@ -241,7 +241,7 @@ fn pool(world: &FaultWorld) -> Pool {
 }
 
 #[test]
-fn every_touch_finds_what_was_saved() {
+fn every_touch_finds_the_saved_bytes() {
     let (world, states) = saved();
     let pool = pool(&world);
     for (epoch, want) in (1..).zip(&states) {
@@ -410,7 +410,7 @@ fn damage_that_only_a_fault_meets_ends_the_program_too() {
 }
 
 #[test]
-fn what_a_gc_moves_meanwhile_is_found_again() {
+fn chunks_that_a_gc_moves_meanwhile_are_found_again() {
     let (world, states) = saved();
     let pool = pool(&world);
     let latch = Latch::default();
@@ -437,7 +437,7 @@ fn what_a_gc_moves_meanwhile_is_found_again() {
 
 /// Without locks, nothing keeps a gc from deleting data that must still be read: a warning says so.
 #[test]
-fn what_cannot_be_held_is_told() {
+fn a_lazy_restore_warns_of_a_log_without_locks() {
     for (log, is_told) in [(MemoryLog::new(), true), (MemoryLog::with_locks(), false)] {
         let warnings = Arc::new(Warnings::default());
         let env = Environment::observed(warnings.clone());
@@ -456,7 +456,7 @@ fn what_cannot_be_held_is_told() {
 /// A program prunes the checkpoint that it restores, and another one collects: nothing goes until
 /// memory is full.
 #[test]
-fn what_is_pruned_meanwhile_stays_until_memory_is_full() {
+fn data_that_is_pruned_meanwhile_stays_until_memory_is_full() {
     let target = Arc::new(MemoryTarget::new());
     let pool = pool_of(target.clone(), Arc::new(MemoryLog::with_locks()));
     let program = Program::start(&pool, "job");

@@ -31,7 +31,7 @@ fn reads(world: &World, work: impl Fn(&Pool)) -> u64 {
 }
 
 #[test]
-fn a_long_line_costs_what_has_changed() {
+fn a_long_line_costs_reads_only_for_changes() {
     const EPOCHS: usize = 60;
     const BLOCKS: usize = 32;
     let world = World::new();
@@ -64,7 +64,7 @@ fn a_long_line_costs_what_has_changed() {
 
 /// The result for all checkpoints together is the result for each by itself.
 #[test]
-fn a_line_counts_what_each_checkpoint_needs() {
+fn a_line_counts_the_needs_of_each_checkpoint() {
     for index_bytes_max in [64 << 20, 1] {
         // The second time in many parts.
         for after_a_prune in [false, true] {
@@ -131,7 +131,7 @@ fn is_in_a_segment(pool: &Pool, shard: ShardName, at: u64) -> bool {
 
 /// The checkpoints that a verification names are those that do not restore, for each damaged page.
 #[test]
-fn damage_is_told_of_those_who_need_what_is_damaged() {
+fn damage_is_reported_of_checkpoints_that_need_the_damaged_data() {
     for after_a_prune in [false, true] {
         let (mut some, mut all) = (0, 0);
         for number in 0.. {

@@ -163,7 +163,7 @@ proptest! {
         ..ProptestConfig::default() })]
 
     #[test]
-    fn every_epoch_is_what_was_saved(steps in prop::collection::vec(step(), 1..40)) {
+    fn every_epoch_has_the_saved_state(steps in prop::collection::vec(step(), 1..40)) {
         run(&pool_of(Arc::new(MemoryTarget::new()), Arc::new(MemoryLog::new())), &steps)?;
     }
 

@@ -219,7 +219,7 @@ fn after_too_long_the_program_is_told_again_and_again() {
 }
 
 #[test]
-fn who_waits_for_a_save_is_told_and_nothing_else() {
+fn a_wait_for_a_save_raises_its_failure() {
     let world = World::new();
     let program = open(&world.pool(), Some(WARN));
     commits(&program, &first());
@@ -264,7 +264,7 @@ fn a_mistake_of_the_program_hides_no_failed_save() {
 }
 
 #[test]
-fn what_no_waiting_ends_is_told_at_once() {
+fn failures_that_waiting_cannot_end_are_raised_at_once() {
     let world = World::new();
     let program = open(&world.pool(), Some(WARN));
     commits(&program, &first());
@@ -322,10 +322,10 @@ fn a_failed_save_is_due_again_soon_and_then_less_often() {
     let (pool, minute) = (world.pool(), Duration::from_secs(600));
     let due_after = |job: &Job, pauses: &[u64]| {
         for pause in pauses {
-            assert!(!job.due().unwrap(), "{pause}");
+            assert!(!job.due(false).unwrap().is_due, "{pause}");
             world.clock.skip(*pause);
         }
-        assert!(job.due().unwrap());
+        assert!(job.due(false).unwrap().is_due);
     };
     for (on_failure, pauses) in [
         (Some(WARN), [&[1][..], &[1, 1], &[2, 2], &[4, 4], &[8, 8]]),
@@ -334,7 +334,7 @@ fn a_failed_save_is_due_again_soon_and_then_less_often() {
         let options = JobOptions { every: Some(minute), on_failure, ..Default::default() };
         let job = Job::open(&pool, "job", options).unwrap();
         let program = Program { job, tracker: Arc::default(), attachment: Vec::new() };
-        assert!(program.job.due().unwrap());
+        assert!(program.job.due(false).unwrap().is_due);
         world.recover();
         commits(&program, &first());
         due_after(&program.job, &[300, 300]);

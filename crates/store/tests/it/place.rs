@@ -27,7 +27,7 @@ fn state(seed: u64) -> common::State {
 }
 
 #[test]
-fn what_vanishes_before_a_session_is_opened_is_noticed() {
+fn missing_parts_of_a_pool_are_noticed_before_a_session_is_opened() {
     for part in ["log", "log/.pool.toml", "pool.toml", ""] {
         for after_saves in [0, 2] {
             let dir = tempfile::tempdir().unwrap();

@@ -47,7 +47,7 @@ fn check(reader: &RangeReader, state: &State, rng: &SeededRng, times: usize) {
 }
 
 #[test]
-fn any_range_is_what_was_saved_then() {
+fn any_range_has_the_bytes_that_were_saved_then() {
     let pool = common::memory_pool();
     let program = Program::start(&pool, "a");
     let rng = SeededRng::new(1);
@@ -85,7 +85,7 @@ fn a_part_is_read_without_the_rest() {
 }
 
 #[test]
-fn a_reader_follows_what_a_gc_moves_and_says_what_was_pruned() {
+fn a_reader_follows_moved_data_and_reports_pruned_data() {
     let pool = common::memory_pool();
     let program = Program::start(&pool, "a");
     let first = state();
@@ -127,7 +127,7 @@ fn many_threads_read_at_once_while_the_program_saves_and_a_gc_runs() {
 }
 
 #[test]
-fn what_cannot_be_read_is_said_and_nothing_else_fails() {
+fn unreadable_ranges_are_reported_and_nothing_else_fails() {
     let world = outlive_backend::FaultWorld::new();
     let pool = common::pool_of(world.target(), world.log());
     Program::start(&pool, "a").save(&state()).unwrap();

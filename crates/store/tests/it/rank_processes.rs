@@ -190,7 +190,7 @@ fn restored(checkpoint: &MemoryImage) -> State {
 }
 
 #[test]
-fn processes_save_together_and_one_that_is_killed_costs_only_what_was_not_committed() {
+fn processes_save_together_and_one_that_is_killed_costs_only_uncommitted_images() {
     let dir = tempfile::tempdir().unwrap();
     create(&dir.path().join("pool"), small_config(), Environment::system()).unwrap();
     let mut group = Group::start(dir.path());

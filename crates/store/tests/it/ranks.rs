@@ -56,7 +56,7 @@ fn ranks_save_one_checkpoint_and_each_opens_its_own() {
 }
 
 #[test]
-fn what_prunes_and_gcs_leave_is_whole_for_every_rank() {
+fn checkpoints_that_prunes_and_gcs_leave_are_whole_for_every_rank() {
     for seed in 0..6_u64 {
         let pool = memory_pool();
         let mut group = Group::new(&pool, "job", 5);

@@ -108,7 +108,7 @@ fn every_byte_of_a_shard_may_be_wrong_and_a_scrub_mends_it() {
 /// A repair or a scrub was killed while it rewrote a shard. Its leftover is no save under way: the
 /// next scrub repairs the pack, and reports it if it cannot.
 #[test]
-fn what_a_killed_repair_has_left_behind_hides_no_damage() {
+fn leftovers_of_a_killed_repair_hide_no_damage() {
     for lost in [1, 2] {
         let fixture = Fixture::new(3, Redundancy::erasure(2, 1));
         save(&fixture.pool(), &states());

@@ -92,7 +92,7 @@ fn pages(world: &FaultWorld) -> Vec<(ShardName, u64)> {
 }
 
 #[test]
-fn what_is_whole_is_left_alone() {
+fn whole_packs_are_left_alone() {
     let world = FaultWorld::new();
     let pool = pool(&world);
     let report = scrub(&pool, &options(false)).unwrap();
@@ -156,7 +156,7 @@ fn damage_is_told_though_another_collects() {
 
 /// Missing packs cannot be read, and are reported all the same.
 #[test]
-fn what_is_missing_is_told_though_another_collects() {
+fn missing_packs_are_reported_though_another_process_collects() {
     let world = FaultWorld::with_locks();
     let pool = pool(&world);
     past(&pool);
@@ -170,7 +170,7 @@ fn what_is_missing_is_told_though_another_collects() {
 
 /// Wherever a scrub fails, it reports its findings and work until then.
 #[test]
-fn what_a_scrub_did_is_told_though_it_fails() {
+fn a_scrub_that_fails_reports_its_work() {
     let prepare = |world: &FaultWorld| {
         past(&pool(world));
         let (shard, page) = pages(world)[6];
@@ -203,7 +203,7 @@ fn what_a_scrub_did_is_told_though_it_fails() {
 
 /// A scrub counts no data as lost that it cannot read at the moment, whichever of its reads fails.
 #[test]
-fn what_cannot_be_read_just_now_is_not_lost() {
+fn data_that_cannot_be_read_just_now_is_not_lost() {
     let prepare = || {
         let world = FaultWorld::new();
         Program::start(&pool(&world), "a").save(&state(1)).unwrap();
@@ -272,7 +272,7 @@ fn a_damaged_pack_of_a_save_under_way_is_left_to_the_next_scrub() {
 
 /// Every page of every pack is damaged in turn, while two programs run.
 #[test]
-fn whatever_page_is_damaged_the_next_saves_are_whole() {
+fn saves_after_damage_of_any_page_are_whole() {
     let calm = FaultWorld::new();
     let expected = past(&pool(&calm));
     let number_of_pages = pages(&calm).len();

@@ -97,7 +97,7 @@ fn check_that_it_starts_anew(
 /// gc lists it. Before the program of that job appends anything, a gc replaces all records by an
 /// archive.
 #[test]
-fn an_archive_says_again_what_a_session_has_not_answered() {
+fn an_archive_repeats_a_report_that_a_session_has_not_answered() {
     for is_lost in [false, true] {
         archive_before_an_answer(is_lost);
     }
@@ -124,7 +124,7 @@ fn archive_before_an_answer(is_lost: bool) {
 /// The session of "0" has released a damaged pack that "b" names. A scrub that finds other damage
 /// writes "0" an archive, and a program of "0" begins before the scrub has reported to "b".
 #[test]
-fn an_archive_of_a_scrub_says_again_what_a_session_had_let_go() {
+fn an_archive_of_a_scrub_repeats_the_report_of_a_released_pack() {
     let faults = FaultWorld::new();
     let world = over(&faults);
     let program = Program::start(&world.pool(), "0");

@@ -53,7 +53,7 @@ fn another_job_stores_the_same_state_for_nearly_nothing() {
 }
 
 #[test]
-fn a_program_that_begins_anew_finds_what_it_stored() {
+fn a_program_that_begins_anew_finds_its_stored_data() {
     let pool = memory_pool();
     let state = states();
     Program::start(&pool, "job").save(&state).unwrap();
@@ -94,7 +94,7 @@ fn a_sample_of_the_index_finds_most() {
 
 /// A gc replaces manifests by archives; their contents are found there.
 #[test]
-fn what_an_archive_keeps_is_shared_as_well() {
+fn data_that_an_archive_keeps_is_shared_as_well() {
     let pool = memory_pool();
     let state = states();
     let first = Program::start(&pool, "first");
@@ -119,7 +119,7 @@ fn prune(pool: &Pool, job: &str, epoch: Epoch) {
 
 /// Each of these programs begins a chain, so no checkpoint lists the chunks of those before it.
 #[test]
-fn what_only_an_older_checkpoint_holds_is_shared_as_well() {
+fn data_that_only_an_older_checkpoint_holds_is_shared_as_well() {
     let pool = memory_pool();
     for seed in 1..=3 {
         Program::start(&pool, "first").save(&one(seed)).unwrap();
@@ -133,7 +133,7 @@ fn what_only_an_older_checkpoint_holds_is_shared_as_well() {
 }
 
 #[test]
-fn a_program_that_went_back_finds_what_came_after() {
+fn a_program_that_went_back_finds_data_of_later_checkpoints() {
     let pool = memory_pool();
     let program = Program::start(&pool, "job");
     for seed in 1..=3 {
@@ -156,7 +156,7 @@ fn a_program_that_went_back_finds_what_came_after() {
 
 /// A pruned checkpoint's chunks are gone, and a session that has read the index before learns it.
 #[test]
-fn what_was_pruned_is_stored_anew() {
+fn pruned_data_is_stored_anew() {
     let pool = memory_pool();
     for seed in 1..=2 {
         Program::start(&pool, "first").save(&one(seed)).unwrap();
@@ -175,7 +175,7 @@ fn what_was_pruned_is_stored_anew() {
 /// A program returns to a page that it has stored. A gc has dropped the page since, with the only
 /// checkpoint that had it.
 #[test]
-fn what_a_program_stored_and_a_gc_dropped_is_stored_anew() {
+fn a_page_that_a_gc_has_dropped_is_stored_anew() {
     let pool = memory_pool();
     let program = Program::start(&pool, "job");
     for page in 1..=3 {
@@ -292,7 +292,7 @@ fn dropped_checkpoints_cost_little() {
 
 /// A segment with much of another job's needs is shared as a whole, instead of each extent.
 #[test]
-fn who_shares_nearly_everything_stores_nearly_nothing() {
+fn a_job_that_shares_nearly_everything_stores_nearly_nothing() {
     let pool = memory_pool();
     let mut state = State::from([("a".to_owned(), vec![0; 3000 * 2 * PAGE_BYTES])]);
     for number in 0..3000 {

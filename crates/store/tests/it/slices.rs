@@ -200,7 +200,7 @@ fn a_program_that_goes_back_does_not_take_slices_for_chunks() {
 /// A save that has found a chunk in its own past is held up before its commit, and a gc cuts that
 /// chunk to the pages that checkpoints need.
 #[test]
-fn a_save_under_way_keeps_the_whole_of_what_a_gc_cuts() {
+fn a_save_under_way_keeps_whole_chunks_that_a_gc_cuts() {
     let world = World::new();
     let steps = Steps::default();
     let gate = Gate::default();
@@ -236,7 +236,7 @@ fn a_save_under_way_keeps_the_whole_of_what_a_gc_cuts() {
 /// A gc has cut chunks and is about to report to the job, which saves meanwhile, and finds one of
 /// them in its own past.
 #[test]
-fn a_save_while_a_gc_tells_keeps_the_whole_of_what_it_cut() {
+fn a_save_during_the_report_of_a_gc_keeps_whole_chunks_that_it_cut() {
     let world = World::new();
     let program = Program::start(&world.pool(), "job");
     let (first, second) = (state(1), scattered(state(1), 500));

@@ -296,7 +296,7 @@ fn a_paced_fill_of_a_command_rests_without_the_lock_and_looks_again() {
 
 /// Where the log has no locks, a killed program of another host may have left a claim.
 #[test]
-fn a_program_warns_once_of_what_keeps_it_from_trimming() {
+fn a_program_warns_once_of_a_claim_that_keeps_it_from_trimming() {
     let (fixture, pool) = Fixture::with_checkpoints(FaultWorld::new());
     fill(&pool, FillOptions::default()).unwrap();
     // A claim that was given back is a first record of the table.

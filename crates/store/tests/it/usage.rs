@@ -52,7 +52,7 @@ fn drop_epochs(pool: &Pool, job: &str, epochs: &[Epoch]) -> GcReport {
 }
 
 #[test]
-fn what_deleting_frees_is_what_was_said() {
+fn a_deletion_frees_the_reported_space() {
     for epochs in [vec![1], vec![2], vec![3], vec![1, 2], vec![1, 2, 3], vec![1, 2, 3, 4]] {
         let pool = roomy_pool();
         past(&pool);
@@ -124,7 +124,7 @@ fn padding_does_not_become_free() {
 }
 
 #[test]
-fn nothing_and_nobody() {
+fn an_empty_pool_uses_nothing_and_missing_checkpoints_are_refused() {
     let pool = memory_pool();
     let empty = usage(&pool, &UsageOf::Jobs).unwrap();
     assert_eq!((empty.rows.len(), empty.plan.total_bytes), (0, 0));

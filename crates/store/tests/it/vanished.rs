@@ -48,7 +48,7 @@ fn check(pool: &Pool, job: &str, epoch: u64, state: &State) {
 }
 
 #[test]
-fn the_next_save_stores_anew_what_has_vanished() {
+fn the_next_save_stores_vanished_data_anew() {
     let (_world, pool, warnings) = world();
     let program = Program::start(&pool, "job");
     let mut now = state(1);
@@ -82,7 +82,7 @@ fn the_next_save_stores_anew_what_has_vanished() {
 
 /// A save that must read data that is gone reports it; the next one needs none of it.
 #[test]
-fn a_save_that_meets_what_has_vanished_fails_and_the_next_one_does_not() {
+fn a_save_that_needs_vanished_data_fails_and_the_next_one_does_not() {
     let (world, pool, warnings) = world();
     let program = Program::start(&pool, "job");
     let mut now = state(1);
@@ -116,7 +116,7 @@ fn a_save_that_meets_what_has_vanished_fails_and_the_next_one_does_not() {
 
 /// Packs that a checkpoint names and does not need are gone: the checkpoint does not count as lost.
 #[test]
-fn a_checkpoint_that_needs_nothing_of_what_is_gone_is_not_called_lost() {
+fn a_checkpoint_that_needs_no_vanished_pack_is_not_called_lost() {
     let (_world, pool, warnings) = world();
     let program = Program::start(&pool, "job");
     // Merged segments list the packs of the first saves, which nothing needs after the last one.
@@ -143,7 +143,7 @@ fn a_checkpoint_that_needs_nothing_of_what_is_gone_is_not_called_lost() {
 
 /// Another job has the same data, in packs that are gone, too.
 #[test]
-fn what_vanished_is_not_taken_from_the_index() {
+fn vanished_data_is_not_taken_from_the_index() {
     let (_world, pool, warnings) = world();
     let other = Program::start(&pool, "other");
     other.save(&state(1)).unwrap();

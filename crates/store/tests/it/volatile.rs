@@ -99,7 +99,7 @@ fn state(seed: u64) -> State {
 /// recreates it before the first appends its checkpoint. No log names lost data, so the heal has
 /// nothing to report.
 #[test]
-fn what_was_lost_before_its_commit_is_not_committed() {
+fn data_that_was_lost_before_its_commit_is_not_committed() {
     let memory = Memory::new();
     let (steps, appends, here) = (Steps::default(), AtomicU64::new(0), memory.clone());
     let other = Arc::new(Mutex::new(None));

@@ -4,7 +4,7 @@ use super::axis::{Axis, period};
 
 /// Elements that lie side by side in both parts. Indices are local to each part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Run {
+struct CommonRun {
     /// Number of common elements of its period that come before it.
     before: u64,
     from: u64,
@@ -17,7 +17,7 @@ struct Run {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Common {
     /// Runs of one period.
-    runs: Vec<Run>,
+    runs: Vec<CommonRun>,
     /// Common elements of one period.
     elements: u64,
     /// Number of local elements from one period to the next.
@@ -35,7 +35,7 @@ impl Common {
     /// Returns `length` common elements that lie side by side in both parts.
     fn one_run(length: u64, from: u64, to: u64) -> Common {
         Common {
-            runs: vec![Run { before: 0, from, to, length }],
+            runs: vec![CommonRun { before: 0, from, to, length }],
             elements: length,
             from_step: 0,
             to_step: 0,
@@ -137,7 +137,7 @@ impl Common {
         (from, to, end - begin)
     }
 
-    fn local(&self, run: &Run, period: u64, inside: u64) -> (u64, u64) {
+    fn local(&self, run: &CommonRun, period: u64, inside: u64) -> (u64, u64) {
         // The indices wrap back from before the first element: see `Axis::local`.
         let from = run.from.wrapping_add(period * self.from_step).wrapping_add(inside);
         let to = run.to.wrapping_add(period * self.to_step).wrapping_add(inside);
@@ -153,7 +153,7 @@ fn inside(axis: &Axis, at: u64) -> u64 {
 
 /// Returns the common runs of a range of the dimension, each with its start. An axis whose elements
 /// lie side by side has all elements of the range.
-fn runs(from: &Axis, to: &Axis, begin: u64, stop: u64) -> Vec<(u64, Run)> {
+fn runs(from: &Axis, to: &Axis, begin: u64, stop: u64) -> Vec<(u64, CommonRun)> {
     let next = |axis: &Axis, at| match axis.is_side_by_side() {
         true => Some((at, stop)),
         false => axis.run_from(at),
@@ -167,7 +167,7 @@ fn runs(from: &Axis, to: &Axis, begin: u64, stop: u64) -> Vec<(u64, Run)> {
         let end = of_from.1.min(of_to.1).min(stop);
         if at < end {
             let length = end - at;
-            runs.push((at, Run { before, from: from.local(at), to: to.local(at), length }));
+            runs.push((at, CommonRun { before, from: from.local(at), to: to.local(at), length }));
             before += length;
             at = end;
         }

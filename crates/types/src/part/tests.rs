@@ -145,7 +145,7 @@ fn every_byte_goes_where_its_element_is() {
 }
 
 #[test]
-fn what_is_not_covered_is_found() {
+fn an_uncovered_part_is_found() {
     let whole = part(&[2, 0], &[8, 6]);
     let quarters = [
         part(&[0, 0], &[5, 3]),
@@ -162,7 +162,7 @@ fn what_is_not_covered_is_found() {
 }
 
 #[test]
-fn what_is_not_covered_is_not_covered() {
+fn uncovered_parts_agree_with_the_elements() {
     let (mut covered, mut uncovered_too) = (0, 0);
     for seed in 0..6_000u64 {
         let dice = Dice::new(seed);
@@ -261,7 +261,7 @@ fn huge_arrays_cost_no_more_than_their_period() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn impossible_distributions_are_refused() {
     let check = |shape: &[u64], global: &[u64], offset: &[u64], block: &[u64], stride: &[u64]| {
         let [global_shape, offset, block, stride] =
             [global, offset, block, stride].map(<[_]>::to_vec);

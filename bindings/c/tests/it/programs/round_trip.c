@@ -1,6 +1,8 @@
 /* All calls of a program, without errors. */
 #include "check.h"
 
+#include <math.h>
+
 enum { ROWS = 300, COLUMNS = 200 };
 
 static double grid[ROWS][COLUMNS];
@@ -290,7 +292,13 @@ int main(int argc, char **argv)
     notes_and_prunings(job);
     distributed(pool);
 
+    CHECK(outlive_on_preempt(-1) == OUTLIVE_INVALID);
+    CHECK(outlive_on_preempt(NAN) == OUTLIVE_INVALID);
     OK(outlive_job_open(pool, "timed", 3600, &timed));
+    OK(outlive_should_stop(timed, &due));
+    CHECK(due == 0);
+    CHECK(outlive_should_stop(timed, NULL) == OUTLIVE_INVALID);
+    CHECK(outlive_should_stop(NULL, &due) == OUTLIVE_INVALID);
     OK(outlive_protect_bytes(timed, "small", small, sizeof small));
     OK(outlive_due(timed, &due));
     CHECK(due == 1);

@@ -69,6 +69,8 @@ int main(int argc, char **argv) {
         state.phase = Phase::cold;
         job.next_label("first");
         job.next_metric("loss", 0.5);
+        outlive::on_preempt();
+        CHECK(!job.should_stop());
         outlive::Save save = job.save();
         CHECK(save && save.epoch() == 1);
         save.wait();

@@ -147,7 +147,7 @@ fn can_change_user() -> bool {
 }
 
 #[test]
-fn what_is_forbidden_is_named_and_memory_is_copied() {
+fn a_forbidden_fork_is_reported_and_memory_is_copied() {
     for (role, user, want) in [
         ("freezes", None, "fork: as freeze"),
         ("freezes", Some(NOBODY), "fork: as freeze"),

@@ -7,7 +7,7 @@ fn two() -> AddressMap {
 }
 
 #[test]
-fn what_stays_is_where_it_was() {
+fn memory_that_stays_is_where_it_was() {
     let addresses = two();
     assert_eq!(addresses.known(99), Origin::Zero);
     assert_eq!(addresses.known(100), Origin::Home(0, 100));
@@ -50,7 +50,7 @@ fn parts_are_moved_given_up_and_unmapped() {
 }
 
 #[test]
-fn a_region_that_is_whole_is_nobodys() {
+fn a_whole_region_owns_no_addresses() {
     let mut addresses = two();
     addresses.moved(&(300..350), 1000);
     addresses.set_over(1);
@@ -67,7 +67,7 @@ fn a_region_that_is_whole_is_nobodys() {
 }
 
 #[test]
-fn what_has_come_to_a_place_is_not_what_leaves_it() {
+fn memory_that_came_to_an_address_is_not_the_memory_that_leaves_it() {
     // A region moves to where another one was; that one has moved on, or is unmapped.
     for another_moves in [false, true] {
         let mut addresses = two();
@@ -106,7 +106,7 @@ fn what_has_come_to_a_place_is_not_what_leaves_it() {
 /// A move may leave an emptied mapping behind, which the program moves on, unmaps or moves
 /// something to.
 #[test]
-fn what_a_move_has_emptied_is_left_once() {
+fn a_mapping_that_a_move_has_emptied_is_left_once() {
     for parts in [&[(100, 200)][..], &[(100, 130), (130, 200)]] {
         let mut addresses = AddressMap::new([100..200, 300..400, 500..600].into_iter());
         addresses.moved(&(100..200), 1000);
@@ -250,7 +250,7 @@ impl Program {
 }
 
 #[test]
-fn whatever_the_order_of_two_threads_notices_everything_is_found() {
+fn everything_is_found_in_any_order_of_the_threads_notices() {
     for seed in 0..6000 {
         let rng = SeededRng::new(seed);
         let luck = |below: usize| rng.next_u64() as usize % below;

@@ -161,7 +161,7 @@ fn memory_that_moves_untouched_is_filled() {
 }
 
 #[test]
-fn what_the_program_gives_up_is_zero_and_stays_so() {
+fn memory_that_the_program_gives_up_is_zero_and_stays_so() {
     for (seed, advice) in [(0, libc::MADV_DONTNEED), (1, libc::MADV_FREE)] {
         let mapping = Mapping::new(8 * MIB);
         let memory = mapping.lazily(seed == 1);
@@ -210,7 +210,7 @@ fn memory_may_be_unmapped_and_mapped_anew_while_it_is_filled() {
 /// The history of a region that is whole says nothing about memory that the program puts there
 /// later.
 #[test]
-fn what_moves_to_where_a_whole_region_was_is_filled() {
+fn memory_that_moves_to_where_a_whole_region_was_is_filled() {
     for (user_only, first_moves) in [(false, false), (true, true)] {
         let (first, second) = (Mapping::new(2 * MIB), Mapping::new(5 * MIB));
         let memory = lazily_all(&[&first, &second], user_only);
@@ -301,7 +301,7 @@ fn a_region_that_moves_as_it_becomes_whole_is_let_go() {
 
 /// Such a move leaves an empty mapping behind, of which the kernel reports nothing until it goes.
 #[test]
-fn what_moves_to_where_a_move_has_left_its_mapping_is_filled() {
+fn memory_that_moves_to_where_a_move_has_left_its_mapping_is_filled() {
     for goes_first in [false, true] {
         let (first, second) = (Mapping::new(2 * MIB), Mapping::new(5 * MIB));
         let memory = lazily_all(&[&first, &second], true);
@@ -327,7 +327,7 @@ fn what_moves_to_where_a_move_has_left_its_mapping_is_filled() {
 /// The kernel reports a move in two notices: the new address, and then that the old one is
 /// unmapped. By then another thread's memory may be there.
 #[test]
-fn what_moves_to_where_another_thread_moves_away_is_filled() {
+fn memory_that_moves_to_where_another_thread_moves_away_is_filled() {
     let (first, second) = (Mapping::new(2 * MIB), Mapping::new(2 * MIB));
     let memory = lazily_all(&[&first, &second], true);
     let gone = |mapping: &Mapping| {

@@ -164,7 +164,7 @@ fn all(pattern: Pattern, changes: Change) {
 /// The first freeze that finds an array at another address compares all of it. If its save fails,
 /// the next one must find the same changes.
 #[test]
-fn what_moved_is_found_again_if_its_save_failed() {
+fn changes_of_a_moved_array_are_found_again_if_its_save_failed() {
     for (name, choice) in choices() {
         let tracker = tracker(name, choice);
         let mut array = Array::new("moves", 16, MIB);

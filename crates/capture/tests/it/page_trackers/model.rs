@@ -149,7 +149,7 @@ fn several_ranges_side_by_side_are_one_to_a_collection() {
 }
 
 #[test]
-fn what_are_no_pages_of_ours_is_refused() {
+fn partial_pages_and_unwatched_memory_are_refused() {
     each(|tracker| {
         let memory = Mapped::small(10);
         let Pages { start, end } = memory.pages();

@@ -199,14 +199,14 @@ fn read_file(tracker: &dyn PageTracker, file: &File) {
 }
 
 #[test]
-fn what_the_kernel_writes_for_a_system_call_is_seen() {
+fn writes_of_the_kernel_for_a_system_call_are_seen() {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(&[7; 3 * 4096]).unwrap();
     each(|tracker| read_file(&**tracker, &file));
 }
 
 #[test]
-fn what_a_device_writes_is_seen() {
+fn writes_of_a_device_are_seen() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = dir.path().join("sevens");
     std::fs::write(&path, [7; 3 * 4096]).unwrap();
@@ -221,7 +221,7 @@ fn what_a_device_writes_is_seen() {
 }
 
 #[test]
-fn what_another_process_writes_is_seen() {
+fn writes_of_another_process_are_seen() {
     each(|tracker| {
         let memory = numbered(&**tracker);
         let value = 4711u64;
@@ -355,7 +355,7 @@ fn memory_that_several_see_is_refused_or_followed() {
 }
 
 #[test]
-fn what_another_tracker_has_is_refused() {
+fn memory_of_another_tracker_is_refused() {
     each(|tracker| {
         let memory = numbered(&**tracker);
         let other = trackers().into_iter().find(|other| other.kind() == tracker.kind()).unwrap();

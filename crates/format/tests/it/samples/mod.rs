@@ -212,7 +212,7 @@ pub fn manifest() -> Manifest {
         },
         predecessor: 4,
         failed_before: 0x0302,
-        remarks: Remarks { pinned: true, suspect: false, label: "gut".to_owned() },
+        remarks: Remarks { pinned: true, label: "gut".to_owned(), ..Remarks::default() },
         metrics: vec![("loss".to_owned(), 0.5)],
         images: Images::One(image(0)),
     }
@@ -311,7 +311,7 @@ pub fn records() -> Vec<Record> {
         }),
         Body::Note(Note {
             epoch: 12,
-            remarks: Remarks { pinned: false, suspect: false, label: "ü".to_owned() },
+            remarks: Remarks { mark: Mark::Bad, label: "ü".to_owned(), ..Remarks::default() },
         }),
         Body::Prune(Prune { last_epoch: 13, epochs: vec![3, 12] }),
         Body::Manifest(manifest_of_ranks()),

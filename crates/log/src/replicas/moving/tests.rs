@@ -379,7 +379,7 @@ fn two_movers_agree() {
 /// Any replica may be away in each step. An old one that comes back decides nothing, and a new one
 /// gets the records that it lacks.
 #[test]
-fn places_may_be_away_while_a_log_is_moved() {
+fn replicas_may_be_away_while_a_log_is_moved() {
     for asking in BOTH {
         for (old, new) in (0..3).flat_map(|old| (0..3).map(move |new| (old, new))) {
             let world = World::default();
@@ -413,7 +413,7 @@ fn places_may_be_away_while_a_log_is_moved() {
 
 /// A record that only some replicas have when the log is sealed is in or out, and stays so.
 #[test]
-fn what_was_begun_when_the_log_was_sealed_is_decided_once() {
+fn a_record_that_was_begun_when_the_log_was_sealed_is_decided_once() {
     for (held, away) in (1..3).flat_map(|held| (0..3).map(move |away| (held, away))) {
         let world = World::default();
         let first = world.with("first", 3);
@@ -463,7 +463,7 @@ fn a_put_that_was_on_its_way_gets_no_number_twice() {
 /// A program's put came too late, and its reply was lost. The program finds its record in an old
 /// replica, which must not count.
 #[test]
-fn a_late_record_in_an_old_place_is_no_record() {
+fn a_late_record_in_an_old_replica_is_no_record() {
     let world = World::default();
     let first = world.with("first", 1);
     world.with("second", 1);
@@ -503,7 +503,7 @@ fn a_record_that_is_put_behind_a_seal_is_put_once_more() {
 /// move the log. Then the program puts its own record there, and is killed before it removes it: no
 /// reader finds it.
 #[test]
-fn what_was_removed_before_a_move_stays_removed() {
+fn records_that_were_removed_before_a_move_stay_removed() {
     for (from, to) in COUNTS {
         let world = World::default();
         let first = world.with("first", from);
@@ -541,7 +541,7 @@ fn a_log_with_a_gap_is_moved_from_the_gap_on() {
 
 /// When all new replicas are open, the old ones keep only the way to those.
 #[test]
-fn old_places_may_be_emptied() {
+fn old_replicas_may_be_emptied() {
     for (from, to) in COUNTS {
         let world = World::default();
         let first = world.with("first", from);
@@ -571,7 +571,7 @@ fn old_places_may_be_emptied() {
 /// while another completes the move, and empties the old replicas. It found them damaged; or it
 /// found that the move is over, and took the new replicas for missing.
 #[test]
-fn who_is_overtaken_by_the_end_of_a_move_finds_the_log() {
+fn a_mover_that_is_overtaken_by_the_end_of_a_move_finds_the_log() {
     for (sees_it, (from, to)) in [true, false].into_iter().flat_map(|it| COUNTS.map(|c| (it, c))) {
         let world = World::default();
         let first = world.with("first", from);
@@ -603,7 +603,7 @@ fn who_is_overtaken_by_the_end_of_a_move_finds_the_log() {
 /// Found by the explorer (suspend:50011097): a mover copied again what had been removed since. In a
 /// single replica a program then took a used number for a new one, and its checkpoint was lost.
 #[test]
-fn who_copies_too_late_brings_nothing_back() {
+fn a_mover_that_copies_too_late_brings_nothing_back() {
     for (asking, (from, to)) in BOTH.into_iter().flat_map(|asking| COUNTS.map(|it| (asking, it))) {
         let world = World::default();
         let (first, second) = (world.with("first", from), world.with("second", to));
@@ -653,7 +653,7 @@ fn who_copies_too_late_brings_nothing_back() {
 
 /// A record of a removal that only one replica has stops no mover.
 #[test]
-fn what_was_about_to_be_removed_is_not_missed() {
+fn a_removal_that_only_one_replica_knows_stops_no_mover() {
     for (from, to) in [(3, 3), (3, 1)] {
         for told in 0..3 {
             let world = World::default();
@@ -677,7 +677,7 @@ fn what_was_about_to_be_removed_is_not_missed() {
 }
 
 #[test]
-fn without_a_majority_of_the_old_or_the_new_places_nothing_is_moved() {
+fn without_a_majority_of_the_old_or_the_new_replicas_nothing_is_moved() {
     let world = World::default();
     let (first, second) = (world.with("first", 3), world.with("second", 3));
     let log = world.log(&first, Asking::InTurn);

@@ -51,7 +51,7 @@ fn the_model_finds_broken_rules() {
 
 /// Random schedules, which the code follows step by step.
 #[test]
-fn the_code_does_what_the_model_does() {
+fn the_code_follows_the_model() {
     let wishes = [Wish::Put(1), Wish::Put(2), Wish::Look];
     for seed in 0..400 {
         let failures = seed as usize % 5;
@@ -90,7 +90,7 @@ fn a_reader_agrees_with_a_writer_while_the_log_is_moved() {
 
 /// Some actors copy late, after others removed the records.
 #[test]
-fn what_was_removed_does_not_come_back() {
+fn removed_records_do_not_come_back() {
     use moving::Wish::{Look, Move, Put, Remove};
     let wishes = [Put(1), Move, Remove, Look];
     check_move(moving::Move { old: 1, ..moved(&wishes, 1, 0, 0) });

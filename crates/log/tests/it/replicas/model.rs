@@ -2,7 +2,9 @@
 //! may be carried out at any later time, or never. Its answer may be lost, which also stands for a
 //! crash and for a replica that is away. An actor with enough answers may go on without the others.
 
-use outlive_log::replicas::slot::{Answer, Held, Operation, Outcome, Round, Slot, UnknownReason};
+use outlive_log::replicas::slot::{
+    NumberState, Operation, RegisterContent, ReplicaAnswer, Round, Slot, UnknownReason,
+};
 use stateright::{Model, Property};
 
 /// A record.
@@ -73,7 +75,7 @@ pub struct Actor {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct State {
     /// The registers by replica and round.
-    pub registers: Vec<Vec<Held<Value>>>,
+    pub registers: Vec<Vec<RegisterContent<Value>>>,
     pub actors: Vec<Actor>,
     /// Questions whose actors no longer wait for an answer.
     pub stale: Vec<Asked>,
@@ -110,29 +112,33 @@ impl Number {
     }
 
     /// Carries out a question.
-    fn carry_out(&self, registers: &mut [Vec<Held<Value>>], asked: &Asked) -> Answer<Value> {
+    fn carry_out(
+        &self,
+        registers: &mut [Vec<RegisterContent<Value>>],
+        asked: &Asked,
+    ) -> ReplicaAnswer<Value> {
         let Asked { place, round, what } = asked;
         let register = &mut registers[*place][usize::from(*round)];
         let new = match what {
-            What::Look => return Answer::Holds(register.clone(), false),
-            What::Put(value) => Held::Value(*value),
-            What::Close => Held::Closed,
+            What::Look => return ReplicaAnswer::Holds(register.clone(), false),
+            What::Put(value) => RegisterContent::Value(*value),
+            What::Close => RegisterContent::Closed,
         };
-        let is_free = *register == Held::Free || self.lie == Some(Lie::Replaces);
+        let is_free = *register == RegisterContent::Free || self.lie == Some(Lie::Replaces);
         let closes_nothing = self.lie == Some(Lie::ClosesNothing) && *what == What::Close;
         let forgets = self.lie == Some(Lie::Forgets) && *place == 2;
         if is_free && (closes_nothing || forgets) {
-            return Answer::Holds(new, true);
+            return ReplicaAnswer::Holds(new, true);
         }
         if is_free {
             *register = new;
         }
-        Answer::Holds(register.clone(), is_free)
+        ReplicaAnswer::Holds(register.clone(), is_free)
     }
 
     fn found(state: &State) -> impl Iterator<Item = (&Value, bool)> {
         state.actors.iter().filter_map(|actor| match actor.slot.outcome() {
-            Some(Outcome::Has { record, ours }) => Some((record, *ours)),
+            Some(NumberState::Has { record, ours }) => Some((record, *ours)),
             _ => None,
         })
     }
@@ -155,7 +161,7 @@ impl Model for Number {
         };
         let rounds = usize::from(self.rounds) + 1;
         vec![State {
-            registers: vec![vec![Held::Free; rounds]; self.places],
+            registers: vec![vec![RegisterContent::Free; rounds]; self.places],
             actors: self.wishes.iter().map(actor).collect(),
             stale: Vec::new(),
             failures: 0,
@@ -243,13 +249,13 @@ impl Model for Number {
                 "a record that one program finds is found by all later ones",
                 |_, state: &State| {
                     let missed = |actor: &Actor| {
-                        actor.must_find && actor.slot.outcome() == Some(&Outcome::Nothing)
+                        actor.must_find && actor.slot.outcome() == Some(&NumberState::Nothing)
                     };
                     !state.actors.iter().any(missed)
                 },
             ),
             Property::always("places do not disagree", |_, state: &State| {
-                let disagree = Outcome::Unknown(UnknownReason::Disagree);
+                let disagree = NumberState::Unknown(UnknownReason::Disagree);
                 !state.actors.iter().any(|actor| actor.slot.outcome() == Some(&disagree))
             }),
             Property::always(
@@ -266,7 +272,7 @@ impl Model for Number {
                 "a record is put in a later round",
                 |_, state: &State| {
                     let late = |actor: &Actor| {
-                        matches!(actor.slot.outcome(), Some(Outcome::Has { ours: true, .. }))
+                        matches!(actor.slot.outcome(), Some(NumberState::Has { ours: true, .. }))
                             && actor.slot.round() > 0
                     };
                     state.actors.iter().any(late)
@@ -279,7 +285,7 @@ impl Model for Number {
                 |model: &Number, state: &State| {
                     let looker = |(wish, actor): (&Wish, &Actor)| {
                         *wish == Wish::Look
-                            && matches!(actor.slot.outcome(), Some(Outcome::Has { .. }))
+                            && matches!(actor.slot.outcome(), Some(NumberState::Has { .. }))
                     };
                     let alone = state.actors.iter().filter(|actor| actor.slot.outcome().is_some());
                     alone.count() == 1 && model.wishes.iter().zip(&state.actors).any(looker)

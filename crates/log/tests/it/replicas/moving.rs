@@ -4,7 +4,9 @@
 //! shows that a number has one record.
 
 use outlive_log::replicas::course::{Course, Step};
-use outlive_log::replicas::slot::{Answer, Held, Operation, Outcome, Round, Slot, UnknownReason};
+use outlive_log::replicas::slot::{
+    NumberState, Operation, RegisterContent, ReplicaAnswer, Round, Slot, UnknownReason,
+};
 use outlive_log::replicas::who::Who;
 use stateright::{Model, Property};
 
@@ -118,7 +120,7 @@ struct NewReplica {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct State {
-    registers: Vec<Vec<Held<Value>>>,
+    registers: Vec<Vec<RegisterContent<Value>>>,
     sealed: Vec<bool>,
     had: Option<Had>,
     new: Vec<NewReplica>,
@@ -177,7 +179,7 @@ impl Move {
     }
 
     /// Carries out a question; `None` if the answer does not count.
-    fn carry_out(&self, state: &mut State, asked: &Asked) -> Option<Answer<Value>> {
+    fn carry_out(&self, state: &mut State, asked: &Asked) -> Option<ReplicaAnswer<Value>> {
         let Asked { place, round, what, by_mover, believes } = asked;
         let who = if *by_mover { Who::Mover } else { Who::User };
         let seals_late = self.lie == Some(Lie::AsksUnsealed);
@@ -185,14 +187,14 @@ impl Move {
             state.sealed[*place] = true;
         }
         let register = &mut state.registers[*place][usize::from(*round)];
-        let is_free = *register == Held::Free;
+        let is_free = *register == RegisterContent::Free;
         let made = is_free && *what != What::Look;
         match what {
-            What::Put(value) if is_free => *register = Held::Value(*value),
-            What::Close if is_free => *register = Held::Closed,
+            What::Put(value) if is_free => *register = RegisterContent::Value(*value),
+            What::Close if is_free => *register = RegisterContent::Closed,
             _ => {}
         }
-        let answer = Answer::Holds(register.clone(), made);
+        let answer = ReplicaAnswer::Holds(register.clone(), made);
         let counts = who.counts(believes.unwrap_or(state.sealed[*place]));
         counts.then_some(answer)
     }
@@ -203,21 +205,21 @@ impl Move {
         let next = match &actor.phase {
             Phase::Old(slot) => match slot.outcome() {
                 None => return,
-                Some(Outcome::Has { record, ours }) => Phase::Over(Some(*record), *ours),
-                Some(Outcome::Nothing | Outcome::Removed) => Phase::Over(None, false),
+                Some(NumberState::Has { record, ours }) => Phase::Over(Some(*record), *ours),
+                Some(NumberState::Nothing | NumberState::Removed) => Phase::Over(None, false),
                 // It follows the seal.
-                Some(Outcome::Unknown(_)) if actor.saw_seal => {
+                Some(NumberState::Unknown(_)) if actor.saw_seal => {
                     Phase::Gather(Course::sealed(), Slot::look(self.old))
                 }
-                Some(Outcome::Unknown(_)) => Phase::GaveUp,
+                Some(NumberState::Unknown(_)) => Phase::GaveUp,
             },
             Phase::Gather(course, slot) => {
                 let mut course = course.clone();
                 match slot.outcome() {
                     None => return,
-                    Some(Outcome::Has { record, .. }) => course.gathered(Some(*record)),
-                    Some(Outcome::Nothing | Outcome::Removed) => course.gathered(None),
-                    Some(Outcome::Unknown(_)) => {
+                    Some(NumberState::Has { record, .. }) => course.gathered(Some(*record)),
+                    Some(NumberState::Nothing | NumberState::Removed) => course.gathered(None),
+                    Some(NumberState::Unknown(_)) => {
                         actor.phase = Phase::GaveUp;
                         return;
                     }
@@ -263,7 +265,7 @@ impl Model for Move {
             may_find: true,
         };
         vec![State {
-            registers: vec![vec![Held::Free; usize::from(self.rounds) + 1]; self.old],
+            registers: vec![vec![RegisterContent::Free; usize::from(self.rounds) + 1]; self.old],
             sealed: vec![false; self.old],
             had: None,
             new: vec![NewReplica::default(); self.new],
@@ -455,7 +457,7 @@ impl Model for Move {
                 Move::found(state).filter(|(_, ours)| *ours).count() <= 1
             }),
             Property::always("places do not disagree", |_, state: &State| {
-                let disagree = Outcome::Unknown(UnknownReason::Disagree);
+                let disagree = NumberState::Unknown(UnknownReason::Disagree);
                 !state.actors.iter().any(|actor| {
                     matches!(&actor.phase, Phase::Old(slot) | Phase::Gather(_, slot)
                         if slot.outcome() == Some(&disagree))
@@ -480,7 +482,9 @@ impl Model for Move {
                     state.put.is_some()
                 }),
                 Property::sometimes("a record that was begun stays behind", |_, state: &State| {
-                    let begun = |register: &Held<Value>| matches!(register, Held::Value(_));
+                    let begun = |register: &RegisterContent<Value>| {
+                        matches!(register, RegisterContent::Value(_))
+                    };
                     state.had == Some(None) && state.registers.iter().flatten().any(begun)
                 }),
             ]);

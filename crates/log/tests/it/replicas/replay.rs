@@ -2,7 +2,7 @@
 //! hold the same records, and come to the same end.
 
 use super::model::{Action, Asked, Number, State, What, Wish};
-use outlive_log::replicas::slot::{Held, Outcome};
+use outlive_log::replicas::slot::{NumberState, RegisterContent};
 use outlive_log::{
     Asking, LogLocks, LogMedium, LogRecords, LogSeal, MemoryMedium, Put, ReplicatedLog,
 };
@@ -221,11 +221,11 @@ pub fn follow(model: &Number, schedule: &[Action], end: &State) {
             };
             let is_put = matches!(model.wishes[number], Wish::Put(_));
             let expected = match outcome {
-                Outcome::Has { ours: true, .. } if is_put => Some(End::Put(Put::Made)),
-                Outcome::Has { .. } if is_put => Some(End::Put(Put::Taken)),
-                Outcome::Has { record, .. } => Some(End::Got(Some(vec![*record]))),
-                Outcome::Nothing | Outcome::Removed => Some(End::Got(None)),
-                Outcome::Unknown(_) => None,
+                NumberState::Has { ours: true, .. } if is_put => Some(End::Put(Put::Made)),
+                NumberState::Has { .. } if is_put => Some(End::Put(Put::Taken)),
+                NumberState::Has { record, .. } => Some(End::Got(Some(vec![*record]))),
+                NumberState::Nothing | NumberState::Removed => Some(End::Got(None)),
+                NumberState::Unknown(_) => None,
             };
             assert_eq!(ended, expected, "{number}");
         }
@@ -235,9 +235,9 @@ pub fn follow(model: &Number, schedule: &[Action], end: &State) {
             for (round, held) in registers.iter().enumerate() {
                 let there = media[place].get(&job(), 1 << 16 | round as u64).unwrap();
                 let expected = match held {
-                    Held::Free => None,
-                    Held::Closed => Some(CLOSED.to_vec()),
-                    Held::Value(value) => Some(vec![*value]),
+                    RegisterContent::Free => None,
+                    RegisterContent::Closed => Some(CLOSED.to_vec()),
+                    RegisterContent::Value(value) => Some(vec![*value]),
                 };
                 assert_eq!(there, expected, "place {place}, round {round}");
             }

@@ -23,7 +23,7 @@ fn descriptor(dir: &Path) -> String {
 }
 
 #[test]
-fn what_a_person_wrote_stays() {
+fn comments_and_other_tables_stay() {
     let text = "# top\n[a]\nx = 1 # one\n\n[log]\n# of the log\nlocation = \"old\"\n\n# of b\n[b]\ny = 2\n\n\
                 [[target]]\nid = 1\n# of the second\n[[target]]\nid = 2\n# the end\n";
     let log = with_tables(text, "[log]", "[log]\nlocation = \"new\"\n");
@@ -104,7 +104,7 @@ fn a_late_writer_leaves_no_older_log() {
 
 /// The file names a newer configuration than this process knows, and the old replicas are gone.
 #[test]
-fn a_newer_log_needs_none_of_the_older_places() {
+fn a_newer_log_needs_none_of_the_older_replicas() {
     let dir = tempfile::tempdir().unwrap();
     let late = made(dir.path());
     let text = format!("{}\n[log]\nnumber = 5\nlocation = \"/far\"\n", descriptor(dir.path()));
@@ -131,7 +131,7 @@ fn writers_that_never_agree_end() {
 
 /// Root may move the log of another user's pool, with its own umask.
 #[test]
-fn what_is_rewritten_has_the_permissions_of_its_directory() {
+fn rewritten_files_have_the_permissions_of_their_directory() {
     let dir = tempfile::tempdir().unwrap();
     let pool = made(dir.path());
     let root = dir.path().join("pool");

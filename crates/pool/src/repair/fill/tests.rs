@@ -137,7 +137,7 @@ fn the_slow_tier_alone_is_enough_and_the_fast_one_is_made_of_it() {
 }
 
 #[test]
-fn whatever_is_damaged_on_the_fast_tier_is_read_from_the_slow_one() {
+fn data_that_is_damaged_on_the_fast_tier_is_read_from_the_slow_one() {
     for (fast, slow, rule) in cases() {
         let what = format!("{fast} fast, {slow} slow, {}", rule.describe());
         let Fixture { fast, slow: _slow, pool } = fixture(fast, slow, rule);
@@ -162,7 +162,7 @@ fn whatever_is_damaged_on_the_fast_tier_is_read_from_the_slow_one() {
 /// (suspend:50014709) If a target fails only for now, the error says that, and not that the pack
 /// lacks shards: another attempt may copy it.
 #[test]
-fn a_copy_that_failed_for_now_is_said_rather_than_what_the_pack_lacks() {
+fn a_copy_that_failed_for_now_is_reported_rather_than_missing_shards() {
     // The second case has too few shards left.
     for lacking in [&[1][..], &[1, 2]] {
         let mut failed = 0;

@@ -162,7 +162,7 @@ fn where_saves_need_all_redundancy_a_commit_with_less_is_refused() {
 
 /// A drain moves a shard to a target that is lost then: the shard is lost with it.
 #[test]
-fn what_was_moved_before_the_commit_may_be_lost_elsewhere() {
+fn a_shard_that_was_moved_before_the_commit_may_be_lost_elsewhere() {
     let dir = tempfile::tempdir().unwrap();
     let location = |id: u32| dir.path().join(id.to_string()).to_str().unwrap().to_owned();
     let target = (1..=2).map(|id| TargetConfig::at(location(id))).collect();
@@ -200,7 +200,7 @@ impl PackUses for NoneNamed {
 
 /// A drain leaves the copy of a shard beside another shard of the pack, and both may be lost then.
 #[test]
-fn what_a_drain_left_beside_another_shard_may_be_lost_with_it() {
+fn a_copy_that_a_drain_left_beside_another_shard_may_be_lost_with_it() {
     let (dir, location) = pool_of(5, Redundancy::erasure(2, 1));
     let pool = another(dir.path());
     let then = pool.targets_now().unwrap().unwrap();
@@ -243,7 +243,7 @@ fn pool_of(targets: u32, redundancy: Redundancy) -> (TempDir, impl Fn(u32) -> St
 
 /// The table has the old location of a target that a person has moved.
 #[test]
-fn the_old_place_of_a_target_that_was_moved_is_free() {
+fn the_old_location_of_a_target_that_was_moved_is_free() {
     let (dir, location) = pool_of(2, Redundancy::default());
     fs::rename(location(1), location(8)).unwrap();
     let descriptor = dir.path().join("pool/pool.toml");

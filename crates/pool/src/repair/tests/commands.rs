@@ -115,9 +115,9 @@ fn a_target_that_comes_back_leaves_no_two_shards_of_a_pack_on_one() {
     }
 }
 
-/// Places that can be no target of a pool, or cannot be taken back as they are.
+/// Locations that can be no target of a pool, or cannot be taken back as they are.
 #[test]
-fn places_that_do_not_fit_are_refused_and_change_nothing() {
+fn locations_that_do_not_fit_are_refused_and_change_nothing() {
     let fixture = Fixture::new(4, Redundancy::mirror(2), true);
     let refused = |place: &str, tier: Tier, says: &str| {
         let before = fixture.pool().table().unwrap().read().unwrap();

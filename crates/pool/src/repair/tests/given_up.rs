@@ -49,7 +49,7 @@ fn a_target_that_is_given_up_has_left_only_if_the_command_says_so() {
 }
 
 #[test]
-fn a_target_is_not_given_up_if_it_is_not_known_what_is_needed() {
+fn a_target_is_not_given_up_while_the_needed_packs_are_unknown() {
     let fixture = Fixture::new(3, Redundancy::mirror(2), true);
     let id = fixture.take(0);
     let refused = fixture.pool().replace_target(id, "5", false, None, &partial()).unwrap_err();
@@ -139,7 +139,7 @@ fn a_target_that_was_given_up_stays_while_its_packs_cannot_be_written() {
 /// (group:91004981) A killed gc has left one shard of a pack that no checkpoint names. That is no
 /// damage, but it keeps a target in the pool until a gc has deleted it.
 #[test]
-fn what_is_left_of_a_pack_that_nothing_names_is_no_damage() {
+fn the_last_shard_of_a_pack_that_no_checkpoint_names_is_no_damage() {
     let fixture = Fixture::new(4, Redundancy::erasure(2, 1), true);
     let unneeded = pack(PACKS);
     let writer = fixture.pool();

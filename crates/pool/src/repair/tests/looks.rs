@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The saver has read the table before the removal begins. A save that finds its targets in the
 /// table after its last byte commits; then the removal moves its shards.
 #[test]
-fn a_removal_moves_what_a_save_has_put_on_the_target_at_any_look() {
+fn a_removal_moves_shards_that_a_save_has_put_on_the_target_at_any_look() {
     let (mut committed, mut refused) = (0, 0);
     for number in 0.. {
         let what = format!("a save at look {number}");

@@ -26,7 +26,7 @@ fn a_fill_counts_no_copy_on_a_target_that_leaves() {
 /// (twin:120002998) A fill is killed at any step. A power cut takes back neither shards that the
 /// next fill calls done, nor shards on which a trim relies.
 #[test]
-fn what_a_killed_fill_has_left_is_durable_before_anything_relies_on_it() {
+fn shards_that_a_killed_fill_has_left_are_durable_before_anything_relies_on_them() {
     let mut was_published = false;
     for (step, by_trim) in (0..).flat_map(|step| [(step, false), (step, true)]) {
         let what = format!("killed at {step}");

@@ -26,11 +26,11 @@ impl Server {
 
 /// Returns a new prefix in the bucket of the server at `address`.
 pub fn url_at(address: SocketAddr) -> S3Url {
-    place_at_url(&format!("http://{address}"))
+    location_at_url(&format!("http://{address}"))
 }
 
 /// Returns a new prefix in the bucket of the server with this URL.
-pub fn place_at_url(url: &str) -> S3Url {
+pub fn location_at_url(url: &str) -> S3Url {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let prefix = format!("a,b=c+d@e/p_{}.x", NEXT.fetch_add(1, Ordering::Relaxed));
     named_url(&format!("s3://{BUCKET}/{prefix}"), url, SECRET)

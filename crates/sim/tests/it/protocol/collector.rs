@@ -65,7 +65,7 @@ impl Gc {
     }
 
     /// A condemned pack that is named again must be reported again.
-    fn hold_what_is_named(&self, job: &mut Job) {
+    fn forget_named_packs(&self, job: &mut Job) {
         job.held &= !self.is_named();
         job.released &= !self.is_named();
     }
@@ -169,7 +169,7 @@ impl World {
                 if protocol.lie != Some(Lie::MarksOnce) {
                     gc.mark(self, of as usize, &job);
                 }
-                gc.hold_what_is_named(&mut job);
+                gc.forget_named_packs(&mut job);
                 gc.jobs[of as usize] = Some(job);
                 let checks_first = protocol.lie == Some(Lie::ChecksBeforeItReads);
                 gc.phase = if checks_first { Phase::Append(of) } else { Phase::Check(of) };
@@ -197,7 +197,7 @@ impl World {
 
     fn plan(&mut self, protocol: &Protocol, gc: &mut Gc, number: usize, choice: Option<u8>) {
         let mut jobs = std::mem::take(&mut gc.jobs);
-        jobs.iter_mut().flatten().for_each(|job| gc.hold_what_is_named(job));
+        jobs.iter_mut().flatten().for_each(|job| gc.forget_named_packs(job));
         gc.jobs = jobs;
         // Unfinished packs are listed again after the logs; those without an open session are
         // leftovers.

@@ -367,18 +367,18 @@ macro_rules! lies {
 }
 
 lies! {
-    savers_must_append_behind_what_they_read:
+    savers_must_append_behind_the_records_that_they_read:
         SaversAppendBlindly, false, "no manifest lists what was condemned";
-    collectors_must_append_behind_what_they_read:
+    collectors_must_append_behind_the_records_that_they_read:
         CollectorsAppendBlindly, false, "no manifest lists what was condemned";
-    what_is_read_again_must_be_marked_again:
+    records_that_are_read_again_must_be_marked_again:
         MarksOnce, false, "every checkpoint has its packs";
     jobs_without_a_session_must_be_told:
         TellsOnlyOpenJobs, false, "every checkpoint has its packs";
-    what_a_saver_may_need_must_wait:
+    packs_that_a_saver_may_need_must_wait:
         DeletesWhatIsHeld, false, "who must mend finds what to copy";
     a_finished_pack_is_no_left_over:
         DeletesFinishedLeftOvers, true, "every checkpoint has its packs";
-    a_collector_must_ask_whether_it_is_fenced_behind_what_it_read:
+    a_collector_must_ask_whether_it_is_fenced_behind_the_records_that_it_read:
         ChecksBeforeItReads, false, "every checkpoint has its packs";
 }

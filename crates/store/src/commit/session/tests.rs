@@ -10,7 +10,7 @@ fn pool(world: &FaultWorld) -> Pool {
 /// A pack is missing, and the log cannot be read now: it is unknown whether another process has
 /// moved the pack.
 #[test]
-fn nothing_is_called_damaged_while_nobody_knows_who_is_at_work() {
+fn nothing_is_called_damaged_while_the_log_cannot_be_read() {
     let world = FaultWorld::new();
     world.count_reads(true);
     let pool = pool(&world);

@@ -3,7 +3,7 @@
 use super::listing::ListingChunks;
 use super::recipe::Pieces;
 use crate::index::{Locator, Pages, ReadItem};
-use crate::read::{Live, Lost, Needs};
+use crate::read::{Live, Lost, NeedsVisitor};
 use outlive_format::{Content, ListingReader, Piece, TreeRef};
 use outlive_pool::Pool;
 use outlive_types::{ErrorKind, Fingerprint, Result};
@@ -21,7 +21,7 @@ pub fn walk_files(
     pool: &Pool,
     locator: &Locator,
     root: TreeRef,
-    needs: &mut dyn Needs,
+    needs: &mut dyn NeedsVisitor,
     mut lost: Lost<'_>,
 ) -> Result<()> {
     if !needs.enter((root.root, RECIPE), None) {
@@ -42,7 +42,7 @@ fn walk_listing(
     pool: &Pool,
     locator: &Locator,
     root: TreeRef,
-    needs: &mut dyn Needs,
+    needs: &mut dyn NeedsVisitor,
     lost: &mut Lost<'_>,
 ) -> Result<()> {
     let of = (root.root, RECIPE);
@@ -87,7 +87,7 @@ fn content(
     locator: &Locator,
     root: Fingerprint,
     bytes: u64,
-    needs: &mut dyn Needs,
+    needs: &mut dyn NeedsVisitor,
 ) -> Result<()> {
     let of = (root, RECIPE);
     let mut recipes = Vec::new();

@@ -1,0 +1,122 @@
+//! Arguments of the commands about running programs.
+
+use clap::Args as ClapArgs;
+use outlive_format::Mark;
+use outlive_store::retention::parse_age;
+use outlive_types::EpochName;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// `run`.
+#[derive(ClapArgs, Debug)]
+pub struct RunArgs {
+    /// The pool's directory, or its pool.toml; a new or empty directory becomes a pool
+    #[arg(long, value_name = "POOL")]
+    pub pool: PathBuf,
+    /// Job that the command saves
+    #[arg(long, value_name = "JOB")]
+    pub job: String,
+    /// Number of failures without a newer checkpoint after which the newest one is marked as bad, so
+    /// that the command restores the one before it. After as many more, it gives up
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub give_up: u32,
+    /// End the command, and start it again, if it neither saves nor asks whether to save for this
+    /// time, such as 10m [default: never]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub hang: Option<Duration>,
+    /// Time between a request to stop (SIGTERM, SIGUSR1, SIGUSR2, SIGHUP) and SIGKILL
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "30s")]
+    pub grace: Duration,
+    /// End within this time, such as 4h, or at @SECONDS since 1970: ask the command to save and to
+    /// end before that [default: SLURM_JOB_END_TIME, if Slurm sets it]
+    #[arg(long, value_name = "TIME", value_parser = stop_by)]
+    pub stop_by: Option<StopBy>,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+/// `stop`.
+#[derive(ClapArgs, Debug)]
+pub struct StopArgs {
+    /// The pool's directory, or its pool.toml
+    pub pool: PathBuf,
+    /// Job whose program is to save and to end
+    pub job: String,
+    /// Reason, for the program's messages
+    #[arg(long, value_name = "TEXT", default_value = "outlive stop")]
+    pub reason: String,
+}
+
+/// `history`.
+#[derive(ClapArgs, Debug)]
+pub struct HistoryArgs {
+    /// The pool's directory, or its pool.toml
+    pub pool: PathBuf,
+    /// Job that `outlive run` has run
+    pub job: String,
+    /// File for a picture (SVG) of the attempts over time
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
+}
+
+/// `mark`.
+#[derive(ClapArgs, Debug)]
+pub struct MarkArgs {
+    /// The pool's directory, or its pool.toml
+    pub pool: PathBuf,
+    /// The checkpoint to mark
+    #[arg(value_name = "JOB@EPOCH")]
+    pub job: String,
+    /// `bad`: restores of the newest checkpoint pass over it. `good`, or `none` to take a mark back
+    #[arg(value_name = "MARK", value_parser = mark)]
+    pub mark: Mark,
+    /// The same as JOB@EPOCH
+    #[arg(long, value_name = "EPOCH", allow_negative_numbers = true)]
+    pub epoch: Option<EpochName>,
+}
+
+/// Time by which a run must have ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StopBy {
+    /// From now.
+    Within(Duration),
+    /// Seconds since 1970.
+    At(u64),
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    parse_age(text).map_err(|_| {
+        format!("{text:?} is no time: give a number with s, m, h, d or w, such as 30s or 10m")
+    })
+}
+
+fn stop_by(text: &str) -> Result<StopBy, String> {
+    match text.strip_prefix('@') {
+        Some(seconds) => seconds.parse().map(StopBy::At).map_err(|_| {
+            format!(
+                "{text:?} is no time: give @ and the seconds since 1970, as `date +%s` prints them"
+            )
+        }),
+        None => time(text).map(StopBy::Within),
+    }
+}
+
+fn mark(text: &str) -> Result<Mark, String> {
+    Mark::parse(text).map_err(|error| error.message().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read() {
+        assert_eq!(stop_by("4h"), Ok(StopBy::Within(Duration::from_secs(4 * 3600))));
+        assert_eq!(stop_by("@1700000000"), Ok(StopBy::At(1_700_000_000)));
+        for wrong in ["", "@", "@1.5", "4", "h", "-4h", "NaNh", "noon"] {
+            assert!(stop_by(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Small files about the runs of a job, in the folder `run` of the pool's home: requests to stop, and
+//! the history of `outlive run`.
+
+use crate::Pool;
+use crate::host::this_host;
+use outlive_backend::Location;
+use outlive_types::{Error, JobName, Result};
+use rustix::fs::{FlockOperation, flock};
+use std::fs::File;
+
+/// Folder of the files.
+const FOLDER: &str = "run";
+
+impl Pool {
+    /// Returns the content of a file about the runs of a job; `None` if there is none.
+    ///
+    /// # Errors
+    /// `Invalid` for a pool without a home; errors of the backend.
+    pub fn read_run_file(&self, job: &JobName, kind: &str) -> Result<Option<Vec<u8>>> {
+        self.home()?.open_files()?.read(&name(job, kind))
+    }
+
+    /// Writes such a file, and replaces an earlier one in one step.
+    ///
+    /// # Errors
+    /// As [`Pool::read_run_file`].
+    pub fn write_run_file(&self, job: &JobName, kind: &str, bytes: &[u8]) -> Result<()> {
+        let files = self.home()?.open_files()?;
+        files.make_folders(&[FOLDER])?;
+        files.write(&name(job, kind), bytes)
+    }
+
+    /// Locks the runs of a job until the returned file is dropped, or the process ends in whatever
+    /// way. `None` if the pool's home is no directory, and has no locks.
+    ///
+    /// # Errors
+    /// `Invalid` if another supervisor has it; errors of the file system.
+    pub fn lock_run(&self, job: &JobName) -> Result<Option<File>> {
+        let home = self.home()?;
+        let Some(dir) = home.as_directory() else { return Ok(None) };
+        home.open_files()?.make_folders(&[FOLDER])?;
+        let path = dir.join(name(job, "lock"));
+        let file = File::create(&path).map_err(|e| Error::io_named("making", &path, &e))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(file)),
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::invalid(format!(
+                "another `outlive run` supervises job {job} of this pool: let it end, or stop it with `{}`",
+                self.command("stop", &[job.as_str()])
+            ))),
+            Err(error) => Err(Error::io("locking", &path, &error.into())),
+        }
+    }
+
+    /// Returns whether each request to the pool's home takes a network's time.
+    pub fn is_remote(&self) -> bool {
+        self.home().is_ok_and(|home| home.is_remote())
+    }
+
+    fn home(&self) -> Result<&Location> {
+        let paths = self.paths();
+        paths.map(|paths| &paths.root).ok_or_else(|| Error::invalid("the pool has no home"))
+    }
+}
+
+fn name(job: &JobName, kind: &str) -> String {
+    format!("{FOLDER}/{}.{kind}", job.escaped())
+}
+
+/// Returns the name of this host.
+pub fn host_name() -> String {
+    this_host()
+}

@@ -1,0 +1,280 @@
+//! One attempt: the command from its start to the end of its last process.
+
+use crate::cause::{Cause, out_of_memory_kills};
+use crate::interrupts::{Interrupt, Interrupts};
+use crate::options::RunOptions;
+use crate::process::Processes;
+use outlive_client::stop::{Report, RunFolder, StopRequest, monotonic};
+use outlive_types::{Epoch, Result};
+use rustix::process::{Signal, WaitStatus};
+use std::time::{Duration, SystemTime};
+
+/// Longest time between two looks at a running command. Signals and ends wake the supervisor at
+/// once.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Time for a command to end by itself once the checkpoint for the request to stop is committed.
+const END_PATIENCE: Duration = Duration::from_secs(10);
+/// Longest time between SIGTERM and SIGKILL at the end of the grace; a quarter of a short one.
+const KILL_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The end of an attempt.
+pub(crate) struct AttemptEnd {
+    pub cause: Cause,
+    /// Time from the start to the end.
+    pub ran: Duration,
+    /// Time from the start to the last commit.
+    pub committed: Option<Duration>,
+    pub restored: Option<Epoch>,
+    pub last_committed: Option<Epoch>,
+    pub commits: u64,
+    /// Whether it was asked to stop.
+    pub stopped: bool,
+    /// Whether a checkpoint was committed after that.
+    pub saved_to_stop: bool,
+    /// Whether the command has said that it knows of the request.
+    pub knew: bool,
+    /// Whether a person has interrupted it.
+    pub interrupted: bool,
+}
+
+/// State of a command that was asked to end.
+struct Stopping {
+    request: StopRequest,
+    saved_at: Option<Duration>,
+    /// Time at which SIGTERM was sent.
+    terminated_at: Option<Duration>,
+}
+
+/// A running attempt.
+pub(crate) struct Attempt<'a> {
+    options: &'a RunOptions,
+    folder: &'a RunFolder,
+    processes: Processes,
+    began: Duration,
+    kills_before: u64,
+    /// Bytes of the reports that were read.
+    read: u64,
+    sign: Option<SystemTime>,
+    alive_at: Duration,
+    stopping: Option<Stopping>,
+    hung_at: Option<Duration>,
+    end: AttemptEnd,
+}
+
+impl<'a> Attempt<'a> {
+    /// Starts the command.
+    ///
+    /// # Errors
+    /// `Invalid` if it cannot be started.
+    pub fn start(
+        options: &'a RunOptions,
+        folder: &'a RunFolder,
+        path: &std::path::Path,
+        read: u64,
+    ) -> Result<Attempt<'a>> {
+        folder.forget_stop();
+        let variables = [(outlive_client::stop::FOLDER_VARIABLE, path)];
+        let kills_before = out_of_memory_kills();
+        let processes = Processes::start(&options.command, &variables, options.job.as_str())?;
+        let now = monotonic();
+        Ok(Attempt {
+            options,
+            folder,
+            processes,
+            began: now,
+            kills_before,
+            read,
+            sign: folder.last_sign(),
+            alive_at: now,
+            stopping: None,
+            hung_at: None,
+            end: AttemptEnd {
+                cause: Cause::Finished,
+                ran: Duration::ZERO,
+                committed: None,
+                restored: None,
+                last_committed: None,
+                commits: 0,
+                stopped: false,
+                saved_to_stop: false,
+                knew: false,
+                interrupted: false,
+            },
+        })
+    }
+
+    /// Asks the command to save and to end. A second request ends it at once.
+    ///
+    /// # Errors
+    /// Those of the folder.
+    pub fn stop(&mut self, request: StopRequest) -> Result<()> {
+        match &mut self.stopping {
+            None => {
+                self.folder.ask_to_stop(&request)?;
+                self.end.stopped = true;
+                self.stopping = Some(Stopping { request, saved_at: None, terminated_at: None });
+            }
+            Some(stopping) => {
+                stopping.terminated_at.get_or_insert_with(monotonic);
+                self.processes.signal(Signal::TERM);
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Attempt::stop`], unless it was asked before.
+    ///
+    /// # Errors
+    /// Those of the folder.
+    pub fn ask_once(&mut self, request: StopRequest) -> Result<()> {
+        if self.stopping.is_some() { Ok(()) } else { self.stop(request) }
+    }
+
+    /// Looks once at the command, and does what is due. `newer` says whether the pool has a
+    /// checkpoint that no report has named; it is asked before a command counts as hung. Returns the
+    /// end of the attempt once the command has ended, with the number of bytes of reports read.
+    ///
+    /// # Errors
+    /// Those of the folder.
+    pub fn look(&mut self, newer: &mut dyn FnMut() -> bool) -> Result<Option<(AttemptEnd, u64)>> {
+        // In this order: a command reports before it ends.
+        let status = self.processes.reap();
+        self.read_reports()?;
+        if let Some(status) = status {
+            return Ok(Some(self.finish(status)));
+        }
+        let now = monotonic();
+        self.look_for_hang(now, newer);
+        self.press(now);
+        Ok(None)
+    }
+
+    /// Sends a signal to the command.
+    pub fn forward(&mut self, signal: i32) {
+        self.end.interrupted |= signal == signal_hook::consts::SIGINT;
+        if let Some(signal) = Signal::from_named_raw(signal) {
+            self.processes.signal(signal);
+        }
+    }
+
+    fn read_reports(&mut self) -> Result<()> {
+        let now = monotonic();
+        let reports = self.folder.reports(&mut self.read)?;
+        for report in &reports {
+            match *report {
+                Report::Restored(epoch) => self.end.restored = Some(epoch),
+                Report::Committed(epoch) => {
+                    self.end.commits += 1;
+                    self.end.last_committed = Some(epoch);
+                    self.end.committed = Some(now.saturating_sub(self.began));
+                    if let Some(stopping) = &mut self.stopping
+                        && self.end.knew
+                    {
+                        stopping.saved_at.get_or_insert(now);
+                        self.end.saved_to_stop = true;
+                    }
+                }
+                Report::Failed(_) => {}
+                Report::Stopping => self.end.knew = true,
+            }
+        }
+        let sign = self.folder.last_sign();
+        if !reports.is_empty() || sign != self.sign {
+            (self.sign, self.alive_at) = (sign, now);
+        }
+        Ok(())
+    }
+
+    fn look_for_hang(&mut self, now: Duration, newer: &mut dyn FnMut() -> bool) {
+        let Some(limit) = self.options.hang else { return };
+        if self.stopping.is_some() || now.saturating_sub(self.alive_at) < limit {
+            return;
+        }
+        match self.hung_at {
+            None if newer() => self.alive_at = now,
+            None => {
+                self.hung_at = Some(now);
+                self.processes.signal(Signal::TERM);
+                // A stopped process takes no other signal.
+                self.processes.signal(Signal::CONT);
+            }
+            Some(since) if now.saturating_sub(since) >= KILL_PATIENCE => {
+                self.processes.signal(Signal::KILL);
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// Ends a command that was asked to stop, as its time goes.
+    fn press(&mut self, now: Duration) {
+        let Some(stopping) = &mut self.stopping else { return };
+        let deadline = stopping.request.deadline;
+        let patience = KILL_PATIENCE.min(self.options.grace / 4);
+        let late = deadline.is_some_and(|deadline| now + patience >= deadline);
+        let saved = stopping.saved_at.is_some_and(|at| now.saturating_sub(at) >= END_PATIENCE);
+        if stopping.terminated_at.is_none() && (late || saved) {
+            stopping.terminated_at = Some(now);
+            self.processes.signal(Signal::TERM);
+            self.processes.signal(Signal::CONT);
+        }
+        let is_over = deadline.is_some_and(|deadline| now >= deadline);
+        let ignores = stopping.terminated_at.is_some_and(|at| now.saturating_sub(at) >= patience);
+        if is_over || ignores && (saved || deadline.is_none()) {
+            self.processes.signal(Signal::KILL);
+        }
+    }
+
+    fn finish(&mut self, status: WaitStatus) -> (AttemptEnd, u64) {
+        self.processes.end_all();
+        let cause = Cause::of(status);
+        let is_out_of_memory = out_of_memory_kills() > self.kills_before;
+        let by_itself = cause == Cause::Finished && !self.end.knew;
+        let cause = match cause {
+            _ if self.end.stopped && !by_itself => Cause::Stopped,
+            _ if self.hung_at.is_some() => Cause::Hung,
+            Cause::Finished => Cause::Finished,
+            _ if is_out_of_memory => Cause::OutOfMemory,
+            cause => cause,
+        };
+        let ran = monotonic().saturating_sub(self.began);
+        let blank = AttemptEnd { cause: Cause::Finished, restored: None, ..self.end };
+        let end = std::mem::replace(&mut self.end, blank);
+        (AttemptEnd { cause, ran, ..end }, self.read)
+    }
+}
+
+/// Waits for the pause before a restart. Returns the reason if a request to stop comes meanwhile.
+pub(crate) fn pause(
+    interrupts: &mut Interrupts,
+    pause: Duration,
+    stops: &mut dyn FnMut() -> Option<String>,
+) -> Option<String> {
+    let until = monotonic() + pause;
+    loop {
+        for interrupt in interrupts.take() {
+            match interrupt {
+                Interrupt::Stop(signal) | Interrupt::Forward(signal)
+                    if signal != signal_hook::consts::SIGWINCH
+                        && signal != signal_hook::consts::SIGCONT =>
+                {
+                    return Some(signal_name(signal));
+                }
+                _ => {}
+            }
+        }
+        if let Some(reason) = stops() {
+            return Some(reason);
+        }
+        let left = until.saturating_sub(monotonic());
+        if left.is_zero() {
+            return None;
+        }
+        interrupts.wait(left.min(LOOK_EVERY));
+    }
+}
+
+/// Returns the name of a signal for messages.
+pub(crate) fn signal_name(signal: i32) -> String {
+    let name = signal_hook::low_level::signal_name(signal);
+    name.map_or_else(|| format!("signal {signal}"), str::to_owned)
+}

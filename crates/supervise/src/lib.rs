@@ -1,0 +1,20 @@
+//! Runs a program under failures: starts it, and starts it again after a crash, a kill or a hang.
+//! Before a scheduler ends it, asks it to save and to end.
+//!
+//! [`run`] carries out what [`Policy`] decides. The policy is pure: it learns how each attempt ended,
+//! and says what follows. [`History`] keeps starts, ends and causes in the pool.
+
+mod attempt;
+mod cause;
+mod history;
+mod interrupts;
+mod options;
+mod policy;
+mod process;
+mod run;
+
+pub use cause::Cause;
+pub use history::{Entry, History, Share};
+pub use options::RunOptions;
+pub use policy::{Ended, Next, Policy};
+pub use run::{Outcome, run};

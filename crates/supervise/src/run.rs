@@ -1,0 +1,284 @@
+//! The supervisor's loop: attempts, pauses, and the end.
+
+use crate::attempt::{Attempt, AttemptEnd, LOOK_EVERY, pause, signal_name};
+use crate::cause::Cause;
+use crate::history::{Entry, History};
+use crate::interrupts::{Interrupt, Interrupts};
+use crate::options::RunOptions;
+use crate::policy::{Ended, Next, Policy};
+use crate::process::adopt_orphans;
+use outlive_client::stop::{PoolStops, RunFolder, StopRequest, monotonic};
+use outlive_format::Mark;
+use outlive_pool::Pool;
+use outlive_store::commit::history;
+use outlive_store::{Job, JobOptions};
+use outlive_types::{Epoch, Error, JobName, Result};
+use std::time::Duration;
+
+/// The end of a supervised run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// The command has finished.
+    Finished,
+    /// The command was asked to stop, and has committed a checkpoint since.
+    Saved(Option<Epoch>),
+    /// The command is to be started again later; nothing was saved for that.
+    Requeue(String),
+    /// A person interrupted it.
+    Interrupted,
+    /// No restart helps.
+    GaveUp(String),
+}
+
+/// Runs a command until it has finished, was asked to stop, or no restart helps. `tell` gets each
+/// message for a person.
+///
+/// # Errors
+/// `Invalid` if the command cannot be started, or another supervisor runs the job; errors of the
+/// pool before the first start. Later ones are told, and the command goes on.
+pub fn run(pool: &Pool, options: &RunOptions, tell: &dyn Fn(&str)) -> Result<Outcome> {
+    let _lock = pool.lock_run(&options.job)?;
+    let temporary = tempfile::Builder::new().prefix("outlive-run-").tempdir();
+    let temporary =
+        temporary.map_err(|e| Error::io("making a folder in", &std::env::temp_dir(), &e))?;
+    let stop_by = match options.stop_by_ns.map(|end| end.checked_sub(pool.env().clock.unix_ns())) {
+        None => None,
+        Some(Some(left_ns)) => Some(monotonic() + Duration::from_nanos(left_ns)),
+        Some(None) => {
+            return Err(Error::invalid(
+                "the time by which the run must have ended is over already",
+            ));
+        }
+    };
+    let mut past = History::read(pool, &options.job)?;
+    past.end_lost();
+    let supervisor = Supervisor {
+        pool,
+        options,
+        tell,
+        interrupts: Interrupts::begin()?,
+        in_pool: PoolStops::begin(pool, &options.job)?,
+        folder: RunFolder::create(temporary.path())?,
+        past,
+        stop_by,
+    };
+    adopt_orphans();
+    supervisor.run(temporary.path())
+}
+
+struct Supervisor<'a> {
+    pool: &'a Pool,
+    options: &'a RunOptions,
+    tell: &'a dyn Fn(&str),
+    interrupts: Interrupts,
+    in_pool: PoolStops,
+    folder: RunFolder,
+    past: History,
+    /// Time of the monotonic clock by which the command must have ended.
+    stop_by: Option<Duration>,
+}
+
+impl Supervisor<'_> {
+    fn run(mut self, path: &std::path::Path) -> Result<Outcome> {
+        let mut policy = Policy::new(self.options.give_up);
+        let (mut attempt, mut read) = (0, 0);
+        let (options, folder) = (self.options, self.folder.clone());
+        loop {
+            attempt += 1;
+            let newest_before = self.newest(None);
+            self.note_start(attempt);
+            let mut running = match Attempt::start(options, &folder, path, read) {
+                Ok(running) => running,
+                Err(error) => {
+                    self.past.attempts.pop();
+                    self.write_history();
+                    return Err(error);
+                }
+            };
+            let (end, read_now) = self.attend(&mut running, newest_before)?;
+            read = read_now;
+            let newest = self.newest(end.last_committed);
+            self.note_end(&end, newest);
+            if end.interrupted && end.cause != Cause::Finished {
+                return Ok(Outcome::Interrupted);
+            }
+            if end.stopped && end.cause == Cause::Stopped {
+                return Ok(match end.saved_to_stop || end.knew && newest > newest_before {
+                    true => Outcome::Saved(newest),
+                    false => Outcome::Requeue(
+                        "it was asked to stop, and has committed no checkpoint since".into(),
+                    ),
+                });
+            }
+            let ended =
+                Ended { cause: end.cause.clone(), restored: end.restored, newest_before, newest };
+            let (wait, distrust) = match policy.after(&ended) {
+                Next::Finish => return Ok(Outcome::Finished),
+                Next::Requeue => return Ok(Outcome::Requeue("it asks for that".into())),
+                Next::GiveUp(reason) => return Ok(Outcome::GaveUp(reason)),
+                Next::Restart { pause, distrust } => (pause, distrust),
+            };
+            let of = match newest {
+                Some(epoch) => format!("; the newest checkpoint is {epoch}"),
+                None => String::new(),
+            };
+            (self.tell)(&format!(
+                "attempt {attempt}: the command {} after {:.1} s{of}. It is started again in {} s",
+                past_tense(&end.cause),
+                end.ran.as_secs_f64(),
+                wait.as_secs()
+            ));
+            if let Some(epoch) = distrust {
+                self.distrust(epoch);
+            }
+            let Supervisor { interrupts, in_pool, pool, options, stop_by, .. } = &mut self;
+            let mut stops = || {
+                let is_late = stop_by.is_some_and(|stop_by| monotonic() + options.grace >= stop_by);
+                if is_late { Some("--stop-by".into()) } else { in_pool.look(pool, &options.job) }
+            };
+            if let Some(reason) = pause(interrupts, wait, &mut stops) {
+                return Ok(Outcome::Requeue(format!("{reason} came between two attempts")));
+            }
+        }
+    }
+
+    /// Attends an attempt to its end.
+    fn attend(
+        &mut self,
+        running: &mut Attempt<'_>,
+        newest_before: Option<Epoch>,
+    ) -> Result<(AttemptEnd, u64)> {
+        let mut known = newest_before;
+        let (pool, job) = (self.pool, self.options.job.clone());
+        loop {
+            for interrupt in self.interrupts.take() {
+                match interrupt {
+                    Interrupt::Stop(signal) => {
+                        let deadline = self.deadline();
+                        let reason = signal_name(signal);
+                        running.stop(StopRequest { reason, deadline })?;
+                    }
+                    Interrupt::Forward(signal) => running.forward(signal),
+                }
+            }
+            if let Some(reason) = self.in_pool.look(pool, &job) {
+                running.ask_once(StopRequest { reason, deadline: self.stop_by })?;
+            }
+            let is_late =
+                self.stop_by.is_some_and(|stop_by| monotonic() + self.options.grace >= stop_by);
+            // The earlier of the two clocks: no jump makes it late.
+            let by_day = self.options.stop_by_ns.is_some_and(|end_ns| {
+                let grace_ns = u64::try_from(self.options.grace.as_nanos()).unwrap_or(u64::MAX);
+                pool.env().clock.unix_ns().saturating_add(grace_ns) >= end_ns
+            });
+            if is_late || by_day {
+                let deadline = Some(self.deadline().unwrap_or_default());
+                running.ask_once(StopRequest { reason: "--stop-by".into(), deadline })?;
+            }
+            let mut newer = || {
+                let newest = newest_of(pool, &job).unwrap_or(None);
+                let is_newer = newest > known;
+                known = newest.max(known);
+                is_newer
+            };
+            if let Some(end) = running.look(&mut newer)? {
+                return Ok(end);
+            }
+            self.interrupts.wait(LOOK_EVERY);
+        }
+    }
+
+    /// Returns the time by which a command that is asked now must have ended.
+    fn deadline(&self) -> Option<Duration> {
+        let grace = monotonic() + self.options.grace;
+        Some(self.stop_by.map_or(grace, |stop_by| stop_by.min(grace).max(monotonic())))
+    }
+
+    /// Returns the newest checkpoint of the job; the `reported` one if the pool does not answer.
+    fn newest(&self, reported: Option<Epoch>) -> Option<Epoch> {
+        match newest_of(self.pool, &self.options.job) {
+            Ok(newest) => newest.max(reported),
+            Err(error) => {
+                (self.tell)(&format!("the checkpoints of the job cannot be read now: {error}"));
+                reported
+            }
+        }
+    }
+
+    /// Marks a checkpoint as bad, so that the command restores the one before it.
+    fn distrust(&mut self, epoch: Epoch) {
+        let job = Job::open(self.pool, self.options.job.as_str(), JobOptions::default());
+        let marked = job.and_then(|job| job.note(epoch, |remarks| remarks.mark = Mark::Bad));
+        match marked {
+            Ok(_) => {
+                (self.tell)(&format!(
+                    "{} attempts from checkpoint {epoch} have made no newer one, so its state may be at fault: \
+                     it is marked as bad, and the next attempt restores the one before it. To take that \
+                     back: {}",
+                    self.options.give_up,
+                    self.pool.command("mark", &[&format!("{}@{epoch}", self.options.job), "good"])
+                ));
+                if let Some(entry) = self.past.attempts.last_mut() {
+                    entry.distrusted = Some(epoch);
+                }
+                self.write_history();
+            }
+            Err(error) => {
+                (self.tell)(&format!("checkpoint {epoch} cannot be marked as bad: {error}"));
+            }
+        }
+    }
+
+    fn note_start(&mut self, attempt: u32) {
+        self.past.attempts.push(Entry {
+            host: outlive_pool::host_name(),
+            supervisor: std::process::id(),
+            attempt,
+            started_ns: self.pool.env().clock.unix_ns(),
+            ran_s: None,
+            committed_s: None,
+            cause: None,
+            restored: None,
+            newest: None,
+            commits: 0,
+            distrusted: None,
+        });
+        self.write_history();
+    }
+
+    fn note_end(&mut self, end: &AttemptEnd, newest: Option<Epoch>) {
+        if let Some(entry) = self.past.attempts.last_mut() {
+            entry.ran_s = Some(end.ran.as_secs_f64());
+            entry.committed_s = end.committed.map(|time| time.as_secs_f64());
+            entry.cause = Some(end.cause.clone());
+            entry.restored = end.restored;
+            entry.commits = end.commits;
+            entry.newest = newest;
+        }
+        self.write_history();
+    }
+
+    /// Writes the history. A pool that is away must not end the program.
+    fn write_history(&mut self) {
+        if let Err(error) = self.past.write(self.pool, &self.options.job) {
+            (self.tell)(&format!("the history of the job cannot be written now: {error}"));
+        }
+    }
+}
+
+/// Returns the newest checkpoint of a job.
+fn newest_of(pool: &Pool, job: &JobName) -> Result<Option<Epoch>> {
+    for entry in history(pool, job)? {
+        if let Some(manifest) = entry.unless_unread()?.manifest() {
+            return Ok(Some(manifest.epoch));
+        }
+    }
+    Ok(None)
+}
+
+fn past_tense(cause: &Cause) -> String {
+    match cause {
+        Cause::Killed(_) | Cause::OutOfMemory | Cause::Stopped => format!("was {cause}"),
+        cause => cause.to_string(),
+    }
+}
