@@ -216,8 +216,11 @@ impl Save {
     fn settle(&self, tick: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = tick.py();
         self.core.check_process(py)?;
+        // Other ranks may be in their next call already.
+        let keepalive = self.core.job().keepalive();
         let step = &mut |limit| self.handle.wait_done(Some(limit)).then_some(());
         wait::wait(&self.core.notices, tick, None, step)?;
+        drop(keepalive);
         if !self.core.job().is_saving() {
             self.core.keep_constants(Vec::new());
         }

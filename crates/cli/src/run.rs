@@ -38,8 +38,9 @@ pub fn run(args: &RunArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     let (word, code) = match &outcome {
         Outcome::Finished => ("finished", 0),
         Outcome::Saved(epoch) => {
-            let newest = epoch.map_or(String::new(), |epoch| format!(" as checkpoint {epoch}"));
-            say(&format!("it was asked to stop, and has saved{newest}; start it again to go on"));
+            say(&format!(
+                "it was asked to stop, and has saved as checkpoint {epoch}; start it again to go on"
+            ));
             ("saved", EXIT_SAVED)
         }
         Outcome::Requeue(reason) => {
@@ -77,6 +78,12 @@ pub fn stop(args: &StopArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     let pool = pool::open(&args.pool, reporter)?;
     // A job whose program has not saved yet is in no log.
     let job = JobName::new(&args.job)?;
+    let is_supervised = !matches!(pool.lock_run(&job), Ok(Some(_)));
+    if !pool.jobs()?.contains(&job) && !is_supervised {
+        return Err(Error::invalid(format!(
+            "the pool has no job {job}, and no `outlive run` of this pool runs it: nothing was asked"
+        )));
+    }
     ask_in_pool(&pool, &job, &args.reason)?;
     Ok(Answer::new(
         format!(
@@ -106,7 +113,11 @@ pub fn mark(args: &MarkArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
 pub fn history(args: &HistoryArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     let pool = pool::open(&args.pool, reporter)?;
     let job = JobName::new(&args.job)?;
-    let history = History::read(&pool, &job)?;
+    let mut history = History::read(&pool, &job)?;
+    // Without its lock, the supervisor of an attempt that seems to run is gone.
+    if let Ok(Some(_)) = pool.lock_run(&job) {
+        history.end_lost();
+    }
     if history.attempts.is_empty() {
         return Err(Error::invalid(format!("`outlive run` has not run job {job} of this pool")));
     }

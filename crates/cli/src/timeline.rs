@@ -53,7 +53,10 @@ pub fn timeline(job: &JobName, history: &History) -> String {
                 at(from)
             );
         }
-        let cause = entry.cause.as_ref().map_or("running".to_owned(), ToString::to_string);
+        let mut cause = entry.cause.as_ref().map_or("running".to_owned(), ToString::to_string);
+        if let Some(epoch) = entry.distrusted {
+            let _ = write!(cause, "; {epoch} marked as bad");
+        }
         let _ = write!(
             text,
             "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\

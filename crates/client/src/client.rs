@@ -42,7 +42,7 @@ impl Client {
     /// `Invalid` for an impossible name, or an unknown tracker in `pool.toml`.
     pub fn open(pool: &Pool, name: &str, options: JobOptions) -> Result<Client> {
         let (job, tracker) = sessions::open(pool, name, options)?;
-        let stop = StopWatch::new(job.name(), job.events());
+        let stop = StopWatch::new(pool, job.name(), job.events());
         stop.begin(pool, job.name());
         Ok(Client { job, tracker, stop, queues: Mutex::default() })
     }
@@ -129,6 +129,7 @@ impl Client {
         let stops = self.job.any_rank("the question whether the program is to stop", asked)?;
         if stops {
             self.stop.join(self.job.pool(), self.job.name());
+            self.stop.ask_again();
         }
         Ok(stops)
     }
@@ -142,7 +143,7 @@ impl Client {
     /// Notes the save that a request to stop asks for, if it is committed.
     pub fn saved_to_stop(&self, save: &SaveHandle) {
         if save.took().is_some() {
-            self.stop.saved();
+            self.stop.saved(save.epoch());
         }
     }
 

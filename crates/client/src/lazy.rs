@@ -213,7 +213,9 @@ impl Client {
                 return begun.map(|_| None);
             }
         };
-        self.restored(restored.epoch);
+        if select == Select::Newest {
+            self.restored(restored.epoch);
+        }
         let ours = ours.into_iter().filter_map(|at| Some((at, memory.copy_of(at)?))).collect();
         let streams = names.iter().cloned().enumerate().map(|(at, name)| (name, at)).collect();
         let image = FilledImage::new(ours, names);

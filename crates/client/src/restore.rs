@@ -117,7 +117,7 @@ impl Client {
             true => self.restore_together(select, permit, ask),
             false => self.restore_alone(select, permit, ask),
         }?;
-        if let Some(filled) = &filled {
+        if let (Some(filled), Select::Newest) = (&filled, select) {
             self.restored(filled.restored.epoch);
         }
         Ok(filled)

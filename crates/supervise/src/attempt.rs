@@ -3,10 +3,12 @@
 use crate::cause::{Cause, out_of_memory_kills};
 use crate::interrupts::{Interrupt, Interrupts};
 use crate::options::RunOptions;
-use crate::process::Processes;
+use crate::process::{Processes, is_in_foreground};
 use outlive_client::stop::{Report, RunFolder, StopRequest, monotonic};
-use outlive_types::{Epoch, Result};
+use outlive_types::{Epoch, Error, Result};
 use rustix::process::{Signal, WaitStatus};
+use signal_hook::consts::{SIGINT, SIGQUIT};
+use std::ffi::OsString;
 use std::time::{Duration, SystemTime};
 
 /// Longest time between two looks at a running command. Signals and ends wake the supervisor at
@@ -14,8 +16,12 @@ use std::time::{Duration, SystemTime};
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Time for a command to end by itself once the checkpoint for the request to stop is committed.
 const END_PATIENCE: Duration = Duration::from_secs(10);
-/// Longest time between SIGTERM and SIGKILL at the end of the grace; a quarter of a short one.
+/// Longest time between SIGTERM and SIGKILL at the end of the grace; a quarter of what is left at a
+/// request.
 const KILL_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Time without a look after which the supervisor itself must have stood still.
+const AWAY: Duration = Duration::from_secs(5);
 
 /// The end of an attempt.
 pub(crate) struct AttemptEnd {
@@ -29,8 +35,8 @@ pub(crate) struct AttemptEnd {
     pub commits: u64,
     /// Whether it was asked to stop.
     pub stopped: bool,
-    /// Whether a checkpoint was committed after that.
-    pub saved_to_stop: bool,
+    /// The checkpoint that was saved for that.
+    pub saved_to_stop: Option<Epoch>,
     /// Whether the command has said that it knows of the request.
     pub knew: bool,
     /// Whether a person has interrupted it.
@@ -43,6 +49,10 @@ struct Stopping {
     saved_at: Option<Duration>,
     /// Time at which SIGTERM was sent.
     terminated_at: Option<Duration>,
+    /// Time between SIGTERM and SIGKILL.
+    patience: Duration,
+    /// Number of SIGTERMs that have asked for the end; the second one ends the command at once.
+    terms: u32,
 }
 
 /// A running attempt.
@@ -58,6 +68,7 @@ pub(crate) struct Attempt<'a> {
     alive_at: Duration,
     stopping: Option<Stopping>,
     hung_at: Option<Duration>,
+    looked_at: Duration,
     end: AttemptEnd,
 }
 
@@ -69,13 +80,12 @@ impl<'a> Attempt<'a> {
     pub fn start(
         options: &'a RunOptions,
         folder: &'a RunFolder,
-        path: &std::path::Path,
+        variables: &[(&str, OsString)],
         read: u64,
     ) -> Result<Attempt<'a>> {
         folder.forget_stop();
-        let variables = [(outlive_client::stop::FOLDER_VARIABLE, path)];
         let kills_before = out_of_memory_kills();
-        let processes = Processes::start(&options.command, &variables, options.job.as_str())?;
+        let processes = Processes::start(&options.command, variables)?;
         let now = monotonic();
         Ok(Attempt {
             options,
@@ -88,6 +98,7 @@ impl<'a> Attempt<'a> {
             alive_at: now,
             stopping: None,
             hung_at: None,
+            looked_at: now,
             end: AttemptEnd {
                 cause: Cause::Finished,
                 ran: Duration::ZERO,
@@ -96,70 +107,98 @@ impl<'a> Attempt<'a> {
                 last_committed: None,
                 commits: 0,
                 stopped: false,
-                saved_to_stop: false,
+                saved_to_stop: None,
                 knew: false,
                 interrupted: false,
             },
         })
     }
 
-    /// Asks the command to save and to end. A second request ends it at once.
-    ///
-    /// # Errors
-    /// Those of the folder.
-    pub fn stop(&mut self, request: StopRequest) -> Result<()> {
-        match &mut self.stopping {
-            None => {
-                self.folder.ask_to_stop(&request)?;
-                self.end.stopped = true;
-                self.stopping = Some(Stopping { request, saved_at: None, terminated_at: None });
-            }
-            Some(stopping) => {
-                stopping.terminated_at.get_or_insert_with(monotonic);
-                self.processes.signal(Signal::TERM);
-            }
+    /// Asks the command to save and to end. A later request only brings the deadline forward; a
+    /// second SIGTERM ends the command at once. Returns why the command could not be asked: it gets
+    /// SIGTERM then.
+    pub fn stop(&mut self, request: StopRequest, is_term: bool) -> Option<Error> {
+        let now = monotonic();
+        let before = self.stopping.take();
+        let is_news = before.is_none();
+        let mut stopping = before.unwrap_or_else(|| Stopping {
+            request: request.clone(),
+            saved_at: None,
+            terminated_at: None,
+            patience: KILL_PATIENCE,
+            terms: 0,
+        });
+        self.end.stopped = true;
+        stopping.terms += u32::from(is_term);
+        let is_sooner = match (request.deadline, stopping.request.deadline) {
+            (Some(new), Some(old)) => new < old,
+            (new, old) => new.is_some() && old.is_none(),
+        };
+        if is_sooner {
+            stopping.request.deadline = request.deadline;
         }
-        Ok(())
+        if let (Some(deadline), true) = (stopping.request.deadline, is_news || is_sooner) {
+            stopping.patience = KILL_PATIENCE.min(deadline.saturating_sub(now) / 4);
+        }
+        let asked = match is_news || is_sooner {
+            true => self.folder.ask_to_stop(&stopping.request),
+            false => Ok(()),
+        };
+        if stopping.terms > 1 || asked.is_err() {
+            stopping.terminated_at.get_or_insert(now);
+            self.processes.signal(Signal::TERM);
+        }
+        self.stopping = Some(stopping);
+        asked.err()
     }
 
     /// As [`Attempt::stop`], unless it was asked before.
-    ///
-    /// # Errors
-    /// Those of the folder.
-    pub fn ask_once(&mut self, request: StopRequest) -> Result<()> {
-        if self.stopping.is_some() { Ok(()) } else { self.stop(request) }
+    pub fn ask_once(&mut self, request: StopRequest) -> Option<Error> {
+        if self.stopping.is_some() { None } else { self.stop(request, false) }
     }
 
     /// Looks once at the command, and does what is due. `newer` says whether the pool has a
     /// checkpoint that no report has named; it is asked before a command counts as hung. Returns the
     /// end of the attempt once the command has ended, with the number of bytes of reports read.
-    ///
-    /// # Errors
-    /// Those of the folder.
-    pub fn look(&mut self, newer: &mut dyn FnMut() -> bool) -> Result<Option<(AttemptEnd, u64)>> {
+    pub fn look(
+        &mut self,
+        newer: &mut dyn FnMut(Option<Epoch>) -> bool,
+    ) -> Option<(AttemptEnd, u64)> {
         // In this order: a command reports before it ends.
         let status = self.processes.reap();
-        self.read_reports()?;
+        self.read_reports();
         if let Some(status) = status {
-            return Ok(Some(self.finish(status)));
+            return Some(self.finish(status));
         }
         let now = monotonic();
+        let away = now.saturating_sub(self.looked_at);
+        self.looked_at = now;
+        if away > AWAY {
+            // This process stood still, as after Ctrl-Z, and most likely the command did, too.
+            self.alive_at = now;
+        }
         self.look_for_hang(now, newer);
         self.press(now);
-        Ok(None)
+        None
     }
 
     /// Sends a signal to the command.
     pub fn forward(&mut self, signal: i32) {
-        self.end.interrupted |= signal == signal_hook::consts::SIGINT;
+        self.end.interrupted |= signal == SIGINT;
+        // A terminal has sent these to the command as well.
+        let from_terminal = [SIGINT, SIGQUIT];
+        if from_terminal.contains(&signal) && is_in_foreground() {
+            return;
+        }
         if let Some(signal) = Signal::from_named_raw(signal) {
             self.processes.signal(signal);
         }
     }
 
-    fn read_reports(&mut self) -> Result<()> {
+    /// Reads the reports. If the folder is gone, there are none, and the pool shows what happens.
+    fn read_reports(&mut self) {
         let now = monotonic();
-        let reports = self.folder.reports(&mut self.read)?;
+        let reports = self.folder.reports(&mut self.read).unwrap_or_default();
         for report in &reports {
             match *report {
                 Report::Restored(epoch) => self.end.restored = Some(epoch),
@@ -167,11 +206,11 @@ impl<'a> Attempt<'a> {
                     self.end.commits += 1;
                     self.end.last_committed = Some(epoch);
                     self.end.committed = Some(now.saturating_sub(self.began));
-                    if let Some(stopping) = &mut self.stopping
-                        && self.end.knew
-                    {
+                }
+                Report::Saved(epoch) => {
+                    self.end.saved_to_stop = Some(epoch);
+                    if let Some(stopping) = &mut self.stopping {
                         stopping.saved_at.get_or_insert(now);
-                        self.end.saved_to_stop = true;
                     }
                 }
                 Report::Failed(_) => {}
@@ -182,16 +221,18 @@ impl<'a> Attempt<'a> {
         if !reports.is_empty() || sign != self.sign {
             (self.sign, self.alive_at) = (sign, now);
         }
-        Ok(())
     }
 
-    fn look_for_hang(&mut self, now: Duration, newer: &mut dyn FnMut() -> bool) {
+    fn look_for_hang(&mut self, now: Duration, newer: &mut dyn FnMut(Option<Epoch>) -> bool) {
         let Some(limit) = self.options.hang else { return };
         if self.stopping.is_some() || now.saturating_sub(self.alive_at) < limit {
+            if self.hung_at.is_some_and(|since| self.alive_at > since) {
+                self.hung_at = None; // it goes on after all
+            }
             return;
         }
         match self.hung_at {
-            None if newer() => self.alive_at = now,
+            None if newer(self.end.last_committed) => self.alive_at = now,
             None => {
                 self.hung_at = Some(now);
                 self.processes.signal(Signal::TERM);
@@ -209,7 +250,7 @@ impl<'a> Attempt<'a> {
     fn press(&mut self, now: Duration) {
         let Some(stopping) = &mut self.stopping else { return };
         let deadline = stopping.request.deadline;
-        let patience = KILL_PATIENCE.min(self.options.grace / 4);
+        let patience = stopping.patience;
         let late = deadline.is_some_and(|deadline| now + patience >= deadline);
         let saved = stopping.saved_at.is_some_and(|at| now.saturating_sub(at) >= END_PATIENCE);
         if stopping.terminated_at.is_none() && (late || saved) {
@@ -219,7 +260,8 @@ impl<'a> Attempt<'a> {
         }
         let is_over = deadline.is_some_and(|deadline| now >= deadline);
         let ignores = stopping.terminated_at.is_some_and(|at| now.saturating_sub(at) >= patience);
-        if is_over || ignores && (saved || deadline.is_none()) {
+        let is_pressed = stopping.terms > 1 || saved || deadline.is_none();
+        if is_over || ignores && is_pressed {
             self.processes.signal(Signal::KILL);
         }
     }
@@ -243,27 +285,26 @@ impl<'a> Attempt<'a> {
     }
 }
 
-/// Waits for the pause before a restart. Returns the reason if a request to stop comes meanwhile.
+/// Waits for the pause before a restart. Returns the reason if a request to stop comes meanwhile:
+/// true if a person has interrupted.
 pub(crate) fn pause(
     interrupts: &mut Interrupts,
     pause: Duration,
     stops: &mut dyn FnMut() -> Option<String>,
-) -> Option<String> {
+) -> Option<(String, bool)> {
     let until = monotonic() + pause;
     loop {
         for interrupt in interrupts.take() {
             match interrupt {
-                Interrupt::Stop(signal) | Interrupt::Forward(signal)
-                    if signal != signal_hook::consts::SIGWINCH
-                        && signal != signal_hook::consts::SIGCONT =>
-                {
-                    return Some(signal_name(signal));
+                Interrupt::Stop(signal) => return Some((signal_name(signal), false)),
+                Interrupt::Forward(signal @ (SIGINT | SIGQUIT)) => {
+                    return Some((signal_name(signal), true));
                 }
-                _ => {}
+                Interrupt::Forward(_) => {}
             }
         }
         if let Some(reason) = stops() {
-            return Some(reason);
+            return Some((reason, false));
         }
         let left = until.saturating_sub(monotonic());
         if left.is_zero() {

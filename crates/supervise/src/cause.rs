@@ -26,6 +26,8 @@ pub enum Cause {
 
 /// Exit code by which a command asks to be started again later, as in `sysexits.h`.
 pub(crate) const REQUEUE: i32 = 75;
+/// Exit code of an `outlive run` that was asked to stop and has saved; a command may be one.
+pub(crate) const SAVED: i32 = 76;
 
 impl Cause {
     /// Returns the cause that a status shows by itself.

@@ -99,12 +99,15 @@ impl History {
         pool.write_run_file(job, KIND, &bytes)
     }
 
-    /// Ends attempts that still count as running, since their supervisor was killed.
-    pub fn end_lost(&mut self) {
+    /// Ends attempts that still count as running, since their supervisor was killed. Returns whether
+    /// the last one is such.
+    pub fn end_lost(&mut self) -> bool {
+        let is_last = self.attempts.last().is_some_and(|entry| entry.cause.is_none());
         for entry in self.attempts.iter_mut().filter(|entry| entry.cause.is_none()) {
             entry.cause = Some(Cause::SupervisorLost);
             entry.ran_s = entry.ran_s.or(entry.committed_s).or(Some(0.0));
         }
+        is_last
     }
 
     /// Returns the share of useful work.
@@ -164,7 +167,8 @@ mod tests {
         let running = Entry { ran_s: None, cause: None, ..entry(1, 0.0, Some(5.0), Cause::Hung) };
         let mut history = History { attempts: vec![running] };
         assert_eq!(history.attempts[0].lost_s(), None);
-        history.end_lost();
+        assert!(history.end_lost());
+        assert!(!history.end_lost());
         assert_eq!(history.attempts[0].cause, Some(Cause::SupervisorLost));
         assert_eq!(history.attempts[0].lost_s(), Some(0.0));
     }

@@ -43,7 +43,11 @@ impl Interrupts {
         let (wakes, wake) = UnixStream::pair().map_err(refuse)?;
         wakes.set_nonblocking(true).map_err(refuse)?;
         let mut interrupts = Interrupts { wakes, flags: Vec::new(), registered: Vec::new() };
-        for signal in STOPS.into_iter().chain(FORWARDED).chain([SIGCHLD]) {
+        // A signal that is ignored stays so, as under nohup, for this process and for the command.
+        let ignored = ignored_signals();
+        let wanted = STOPS.into_iter().chain(FORWARDED);
+        let wanted = wanted.filter(|signal| ignored & 1 << (signal - 1) == 0);
+        for signal in wanted.chain([SIGCHLD]) {
             let flag = Arc::new(AtomicBool::new(false));
             // The flag first: the byte wakes the loop that looks at it.
             let set = signal_hook::flag::register(signal, flag.clone()).map_err(refuse)?;
@@ -78,6 +82,13 @@ impl Interrupts {
         })
         .collect()
     }
+}
+
+/// Returns the signals that this process ignores: bit N - 1 for signal N.
+fn ignored_signals() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 impl Drop for Interrupts {

@@ -1,6 +1,6 @@
 //! Decides what follows the end of an attempt; pure.
 
-use crate::cause::{Cause, REQUEUE};
+use crate::cause::{Cause, REQUEUE, SAVED};
 use outlive_types::Epoch;
 use std::time::Duration;
 
@@ -8,14 +8,19 @@ use std::time::Duration;
 const PAUSE: Duration = Duration::from_secs(1);
 /// Longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// Number of failures after which a command is given up that fails now here, now there, in multiples
+/// of those from one checkpoint.
+const WANDERING: u32 = 3;
 
 /// The end of one attempt.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ended {
     /// Its cause.
     pub cause: Cause,
-    /// Checkpoint from which the attempt went on, if it has restored one.
+    /// Checkpoint from which the attempt went on, if it has restored the newest good one.
     pub restored: Option<Epoch>,
+    /// Whether a restore would find an older one if that were marked as bad.
+    pub has_older: bool,
     /// Newest checkpoint of the job when the attempt began.
     pub newest_before: Option<Epoch>,
     /// Newest checkpoint of the job when it had ended.
@@ -37,79 +42,94 @@ pub enum Next {
         distrust: Option<Epoch>,
     },
     /// No restart helps.
-    GiveUp(String),
+    GiveUp {
+        /// Reason for a person.
+        reason: String,
+        /// Checkpoint whose mark is to be taken back: the one before it fails in the same way.
+        forgive: Option<Epoch>,
+    },
 }
 
-/// Decides about restarts. Failures count while no attempt makes a newer checkpoint. After `give_up`
-/// of them the state itself may be at fault. Then, once, the newest checkpoint is marked as bad, and
-/// the command gets as many attempts from the one before it.
+/// Decides about restarts. Failures from the same checkpoint count while no attempt makes a newer
+/// one. After `give_up` of them its state may be at fault. Then, once, that checkpoint is marked as
+/// bad, and the command gets as many attempts from the one before it.
 #[derive(Clone, Debug)]
 pub struct Policy {
     give_up: u32,
-    /// Failures since the last newer checkpoint.
+    /// Failures in a row from `from`.
     failures: u32,
+    from: Option<Epoch>,
+    /// Failures since the last newer checkpoint, from wherever.
+    all: u32,
     /// Checkpoint that was marked as bad, since no attempt got further from it.
     distrusted: Option<Epoch>,
 }
 
 impl Policy {
-    /// Returns a policy that gives up after this many failures without a newer checkpoint.
+    /// Returns a policy that gives up after this many failures from one checkpoint.
     pub fn new(give_up: u32) -> Policy {
-        Policy { give_up, failures: 0, distrusted: None }
+        Policy { give_up, failures: 0, from: None, all: 0, distrusted: None }
     }
 
     /// Returns the next step, and remembers the attempt.
     pub fn after(&mut self, ended: &Ended) -> Next {
         match ended.cause {
             Cause::Finished => return Next::Finish,
-            Cause::Failed(REQUEUE) | Cause::Stopped => return Next::Requeue,
+            Cause::Failed(REQUEUE | SAVED) | Cause::Stopped => return Next::Requeue,
             _ => {}
         }
         if ended.newest > ended.newest_before {
             // It got further: the failure is bad luck.
-            (self.failures, self.distrusted) = (0, None);
+            *self = Policy::new(self.give_up);
             return self.restart(None);
+        }
+        if ended.restored != self.from {
+            (self.failures, self.from) = (0, ended.restored);
         }
         self.failures += 1;
-        if self.failures < self.give_up {
+        self.all += 1;
+        // An attempt may fail before its restore now and then: that must not go on forever.
+        let is_over = self.all >= self.give_up.saturating_mul(WANDERING);
+        if self.failures < self.give_up && !is_over {
             return self.restart(None);
         }
-        let from = ended.restored;
-        match (from, self.distrusted) {
-            (Some(from), None) => {
+        match (ended.restored, self.distrusted) {
+            (Some(from), None) if ended.has_older && !is_over => {
                 self.distrusted = Some(from);
                 self.failures = 0;
                 self.restart(Some(from))
             }
-            (from, distrusted) => Next::GiveUp(self.reason(ended, from, distrusted)),
+            (_, distrusted) => {
+                Next::GiveUp { reason: self.reason(ended, distrusted), forgive: distrusted }
+            }
         }
     }
 
     fn restart(&self, distrust: Option<Epoch>) -> Next {
-        let doubled = PAUSE.saturating_mul(1 << self.failures.saturating_sub(1).min(16));
+        let doubled = PAUSE.saturating_mul(1 << self.all.saturating_sub(1).min(16));
         Next::Restart { pause: doubled.min(PAUSE_MAX), distrust }
     }
 
-    fn reason(&self, ended: &Ended, from: Option<Epoch>, distrusted: Option<Epoch>) -> String {
-        let times = match self.failures {
+    fn reason(&self, ended: &Ended, distrusted: Option<Epoch>) -> String {
+        let times = |count: u32| match count {
             1 => "once".to_owned(),
-            times => format!("{times} times"),
+            count => format!("{count} times"),
         };
-        let from = match from {
+        let from = match ended.restored {
             Some(epoch) => format!("from checkpoint {epoch}"),
-            None => "from its beginning".to_owned(),
+            None => "without a restore".to_owned(),
         };
         let before = distrusted.map_or(String::new(), |epoch| {
             format!(
-                ", and {} times from checkpoint {epoch} before, which is marked as bad",
-                self.give_up
+                ", and {} from checkpoint {epoch} before, which is not marked as bad any more",
+                times(self.give_up)
             )
         });
         format!(
-            "it has failed {times} {from} without a newer checkpoint{before}; at last it {}",
+            "it has failed {} {from}, and made no newer checkpoint{before}; at last it {}",
+            times(self.failures),
             match &ended.cause {
                 cause @ (Cause::Failed(_) | Cause::Hung) => cause.to_string(),
-                Cause::OutOfMemory => "was out of memory".to_owned(),
                 cause => format!("was {cause}"),
             }
         )
@@ -121,12 +141,20 @@ mod tests {
     use super::*;
 
     fn failed(restored: Option<Epoch>, before: Option<Epoch>, newest: Option<Epoch>) -> Ended {
-        Ended { cause: Cause::Killed(9), restored, newest_before: before, newest }
+        let cause = Cause::Killed(9);
+        Ended { cause, restored, has_older: true, newest_before: before, newest }
     }
 
     fn pause(next: Next) -> u64 {
         match next {
             Next::Restart { pause, distrust: None } => pause.as_secs(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn gives_up(next: Next) -> (String, Option<Epoch>) {
+        match next {
+            Next::GiveUp { reason, forgive } => (reason, forgive),
             other => panic!("{other:?}"),
         }
     }
@@ -150,14 +178,15 @@ mod tests {
         assert!(matches!(next, Next::Restart { distrust: Some(7), .. }), "{next:?}");
         // From checkpoint 6 now: 7 is still the newest.
         let older = failed(Some(6), Some(7), Some(7));
-        assert_eq!(pause(policy.after(&older)), 1);
-        assert_eq!(pause(policy.after(&older)), 2);
-        let Next::GiveUp(reason) = policy.after(&older) else { panic!("it goes on") };
+        assert_eq!(pause(policy.after(&older)), 8);
+        assert_eq!(pause(policy.after(&older)), 16);
+        let (reason, forgive) = gives_up(policy.after(&older));
         assert_eq!(
             reason,
-            "it has failed 3 times from checkpoint 6 without a newer checkpoint, and 3 times from \
-             checkpoint 7 before, which is marked as bad; at last it was ended by SIGKILL"
+            "it has failed 3 times from checkpoint 6, and made no newer checkpoint, and 3 times from \
+             checkpoint 7 before, which is not marked as bad any more; at last it was ended by SIGKILL"
         );
+        assert_eq!(forgive, Some(7), "checkpoint 6 fails as well, so the state is not at fault");
     }
 
     #[test]
@@ -172,12 +201,42 @@ mod tests {
     }
 
     #[test]
+    fn the_only_checkpoint_is_never_distrusted() {
+        let mut policy = Policy::new(1);
+        let only = Ended { has_older: false, ..failed(Some(7), Some(7), Some(7)) };
+        let (reason, forgive) = gives_up(policy.after(&only));
+        assert!(reason.starts_with("it has failed once from checkpoint 7"), "{reason}");
+        assert_eq!(forgive, None);
+    }
+
+    #[test]
+    fn failures_before_a_restore_are_no_fault_of_a_checkpoint() {
+        let mut policy = Policy::new(3);
+        let early = failed(None, Some(7), Some(7));
+        let late = failed(Some(7), Some(7), Some(7));
+        pause(policy.after(&early));
+        pause(policy.after(&early));
+        pause(policy.after(&late));
+        pause(policy.after(&late));
+        let next = policy.after(&late);
+        assert!(matches!(next, Next::Restart { distrust: Some(7), .. }), "{next:?}");
+        // Both in turn come to an end, too, and nothing is marked.
+        let mut policy = Policy::new(2);
+        for _ in 0..2 {
+            pause(policy.after(&early));
+            pause(policy.after(&late));
+        }
+        pause(policy.after(&early));
+        assert_eq!(gives_up(policy.after(&late)).1, None);
+    }
+
+    #[test]
     fn a_program_that_never_begins_is_given_up() {
         let mut policy = Policy::new(2);
         let ended = Ended { cause: Cause::Failed(1), ..failed(None, None, None) };
         assert_eq!(pause(policy.after(&ended)), 1);
-        let Next::GiveUp(reason) = policy.after(&ended) else { panic!("it goes on") };
-        assert!(reason.starts_with("it has failed 2 times from its beginning"), "{reason}");
+        let (reason, _) = gives_up(policy.after(&ended));
+        assert!(reason.starts_with("it has failed 2 times without a restore"), "{reason}");
         assert!(reason.ends_with("at last it failed with exit code 1"), "{reason}");
     }
 
@@ -195,6 +254,7 @@ mod tests {
         let ended = |cause| Ended { cause, ..failed(None, None, None) };
         assert_eq!(Policy::new(1).after(&ended(Cause::Finished)), Next::Finish);
         assert_eq!(Policy::new(1).after(&ended(Cause::Failed(75))), Next::Requeue);
+        assert_eq!(Policy::new(1).after(&ended(Cause::Failed(76))), Next::Requeue);
         assert_eq!(Policy::new(1).after(&ended(Cause::Stopped)), Next::Requeue);
     }
 }

@@ -1,23 +1,25 @@
-//! The processes of a command: started as a group, reaped as by an init, ended to the last one.
+//! The processes of a command: reaped as by an init, signalled together, ended to the last one.
+//!
+//! They stay in the supervisor's process group, so that a terminal and a shell treat both as one job:
+//! Ctrl-C reaches both, Ctrl-Z stops both.
 #![allow(unsafe_code)] // code between fork and exec
 
 use outlive_types::{Error, Result};
-use rustix::process::{
-    Pid, Signal, WaitOptions, WaitStatus, kill_process, kill_process_group, wait,
-};
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, wait};
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs;
-use std::io::{ErrorKind, IsTerminal};
+use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Time in which processes that a command left behind may end by themselves.
 const LEFT_OVER_PATIENCE: Duration = Duration::from_secs(2);
+/// Time after which a process that does not even end by SIGKILL is left alone: the kernel holds it.
+const KERNEL_PATIENCE: Duration = Duration::from_secs(30);
 
-/// The running command: a process group, and whatever its processes have started.
+/// The running command, and whatever its processes have started.
 pub(crate) struct Processes {
     leader: Pid,
     /// Status of the command itself, once it has ended.
@@ -26,26 +28,21 @@ pub(crate) struct Processes {
 
 /// Lets this process adopt all processes that the command leaves behind, as an init does.
 pub(crate) fn adopt_orphans() {
-    // Without that, processes that leave the group are not found. The kernel has it since 3.4.
+    // Without that, such processes are not found. The kernel has it since 3.4.
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
 }
 
 impl Processes {
-    /// Starts a command. If this process is killed, the command gets SIGTERM. If standard input is a terminal, the command becomes its foreground, as
-    /// under a shell.
+    /// Starts a command with these variables in its environment. If this process is killed, the
+    /// command gets SIGTERM.
     ///
     /// # Errors
     /// `Invalid` if there is no such command, or it cannot be started.
-    pub fn start(
-        command: &[OsString],
-        variables: &[(&str, &Path)],
-        job: &str,
-    ) -> Result<Processes> {
+    pub fn start(command: &[OsString], variables: &[(&str, OsString)]) -> Result<Processes> {
         let (program, arguments) =
             command.split_first().ok_or_else(|| Error::invalid("give a command after --"))?;
         let mut start = Command::new(program);
-        start.args(arguments).process_group(0);
-        start.env(outlive_client::stop::JOB_VARIABLE, job);
+        start.args(arguments);
         variables.iter().for_each(|(name, value)| _ = start.env(name, value));
         let die = || {
             rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
@@ -65,7 +62,6 @@ impl Processes {
         })?;
         let number = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let leader = number.ok_or_else(|| Error::bug("a child has no process id"))?;
-        give_terminal(leader);
         Ok(Processes { leader, status: None })
     }
 
@@ -79,54 +75,44 @@ impl Processes {
         self.status
     }
 
-    /// Sends a signal to the command and its group.
+    /// Sends a signal to the command and all processes below it.
     pub fn signal(&self, signal: Signal) {
-        let _ = kill_process_group(self.leader, signal);
+        for process in descendants() {
+            let _ = kill_process(process, signal);
+        }
     }
 
-    /// Ends whatever is left of the command after its own end. Returns whether anything was left.
-    pub fn end_all(&mut self) -> bool {
-        give_terminal(rustix::process::getpgrp());
+    /// Ends whatever is left of the command after its own end.
+    pub fn end_all(&mut self) {
         self.reap();
-        let mut any = false;
         let began = Instant::now();
-        loop {
+        let mut asked = false;
+        while began.elapsed() < KERNEL_PATIENCE {
             let left = descendants();
             if left.is_empty() {
-                return any;
+                return;
             }
             // First politely: an MPI daemon removes its files then.
-            let signal =
-                if began.elapsed() < LEFT_OVER_PATIENCE { Signal::TERM } else { Signal::KILL };
-            if !any || signal == Signal::KILL {
+            let is_over = began.elapsed() >= LEFT_OVER_PATIENCE;
+            if is_over || !asked {
+                asked = true;
+                let signal = if is_over { Signal::KILL } else { Signal::TERM };
                 left.iter().for_each(|process| _ = kill_process(*process, signal));
-                // One that is stopped cannot end otherwise.
+                // A stopped one cannot end otherwise.
                 left.iter().for_each(|process| _ = kill_process(*process, Signal::CONT));
             }
-            any = true;
             std::thread::sleep(Duration::from_millis(10));
             self.reap();
         }
     }
 }
 
-/// Makes a process group the foreground of the terminal on standard input, if there is one.
-fn give_terminal(group: Pid) {
-    let input = std::io::stdin();
-    let is_ours = || {
-        let now = rustix::termios::tcgetpgrp(&input);
-        now.is_ok_and(|now| now == rustix::process::getpgrp() || now == group)
-            || group_is_gone(&input)
-    };
-    if input.is_terminal() && is_ours() {
-        let _ = rustix::termios::tcsetpgrp(&input, group);
-    }
-}
-
-/// Whether the foreground group of a terminal has no process any more.
-fn group_is_gone(input: &std::io::Stdin) -> bool {
-    rustix::termios::tcgetpgrp(input)
-        .is_ok_and(|group| rustix::process::test_kill_process_group(group).is_err())
+/// Whether this process is in the foreground of its terminal: then Ctrl-C has reached the command,
+/// too.
+pub(crate) fn is_in_foreground() -> bool {
+    let terminal = fs::File::open("/dev/tty");
+    let group = terminal.ok().and_then(|terminal| rustix::termios::tcgetpgrp(terminal).ok());
+    group == Some(rustix::process::getpgrp())
 }
 
 /// Returns all processes below this one.

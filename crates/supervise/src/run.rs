@@ -7,12 +7,16 @@ use crate::interrupts::{Interrupt, Interrupts};
 use crate::options::RunOptions;
 use crate::policy::{Ended, Next, Policy};
 use crate::process::adopt_orphans;
-use outlive_client::stop::{PoolStops, RunFolder, StopRequest, monotonic};
+use outlive_client::stop::{
+    FOLDER_VARIABLE, JOB_VARIABLE, POOL_VARIABLE, PoolStops, RunFolder, StopRequest, monotonic,
+};
 use outlive_format::Mark;
 use outlive_pool::Pool;
 use outlive_store::commit::history;
 use outlive_store::{Job, JobOptions};
 use outlive_types::{Epoch, Error, JobName, Result};
+use signal_hook::consts::SIGTERM;
+use std::ffi::OsString;
 use std::time::Duration;
 
 /// The end of a supervised run.
@@ -20,8 +24,8 @@ use std::time::Duration;
 pub enum Outcome {
     /// The command has finished.
     Finished,
-    /// The command was asked to stop, and has committed a checkpoint since.
-    Saved(Option<Epoch>),
+    /// The command was asked to stop, and has saved this checkpoint for that.
+    Saved(Epoch),
     /// The command is to be started again later; nothing was saved for that.
     Requeue(String),
     /// A person interrupted it.
@@ -51,7 +55,14 @@ pub fn run(pool: &Pool, options: &RunOptions, tell: &dyn Fn(&str)) -> Result<Out
         }
     };
     let mut past = History::read(pool, &options.job)?;
-    past.end_lost();
+    if past.end_lost() {
+        note_commits(pool, &options.job, &mut past);
+    }
+    // A short run keeps most of its time.
+    let lead = match stop_by {
+        Some(stop_by) => options.grace.min(stop_by.saturating_sub(monotonic()) / 4),
+        None => options.grace,
+    };
     let supervisor = Supervisor {
         pool,
         options,
@@ -61,6 +72,7 @@ pub fn run(pool: &Pool, options: &RunOptions, tell: &dyn Fn(&str)) -> Result<Out
         folder: RunFolder::create(temporary.path())?,
         past,
         stop_by,
+        lead,
     };
     adopt_orphans();
     supervisor.run(temporary.path())
@@ -76,6 +88,8 @@ struct Supervisor<'a> {
     past: History,
     /// Time of the monotonic clock by which the command must have ended.
     stop_by: Option<Duration>,
+    /// Time before that at which the command is asked to stop.
+    lead: Duration,
 }
 
 impl Supervisor<'_> {
@@ -83,11 +97,16 @@ impl Supervisor<'_> {
         let mut policy = Policy::new(self.options.give_up);
         let (mut attempt, mut read) = (0, 0);
         let (options, folder) = (self.options, self.folder.clone());
+        let variables = [
+            (FOLDER_VARIABLE, path.as_os_str().to_owned()),
+            (POOL_VARIABLE, OsString::from(&self.pool.config().format.pool_id)),
+            (JOB_VARIABLE, OsString::from(options.job.as_str())),
+        ];
         loop {
             attempt += 1;
             let newest_before = self.newest(None);
             self.note_start(attempt);
-            let mut running = match Attempt::start(options, &folder, path, read) {
+            let mut running = match Attempt::start(options, &folder, &variables, read) {
                 Ok(running) => running,
                 Err(error) => {
                     self.past.attempts.pop();
@@ -95,27 +114,37 @@ impl Supervisor<'_> {
                     return Err(error);
                 }
             };
-            let (end, read_now) = self.attend(&mut running, newest_before)?;
+            let (end, read_now) = self.attend(&mut running, newest_before);
             read = read_now;
             let newest = self.newest(end.last_committed);
             self.note_end(&end, newest);
             if end.interrupted && end.cause != Cause::Finished {
                 return Ok(Outcome::Interrupted);
             }
-            if end.stopped && end.cause == Cause::Stopped {
-                return Ok(match end.saved_to_stop || end.knew && newest > newest_before {
-                    true => Outcome::Saved(newest),
-                    false => Outcome::Requeue(
-                        "it was asked to stop, and has committed no checkpoint since".into(),
+            if end.cause == Cause::Stopped {
+                return Ok(match end.saved_to_stop {
+                    Some(epoch) => Outcome::Saved(epoch),
+                    None => Outcome::Requeue(
+                        "it was asked to stop, and has committed no checkpoint for that".into(),
                     ),
                 });
             }
-            let ended =
-                Ended { cause: end.cause.clone(), restored: end.restored, newest_before, newest };
+            let ended = Ended {
+                cause: end.cause.clone(),
+                restored: end.restored,
+                has_older: end.restored.is_some_and(|epoch| self.has_older(epoch)),
+                newest_before,
+                newest,
+            };
             let (wait, distrust) = match policy.after(&ended) {
                 Next::Finish => return Ok(Outcome::Finished),
                 Next::Requeue => return Ok(Outcome::Requeue("it asks for that".into())),
-                Next::GiveUp(reason) => return Ok(Outcome::GaveUp(reason)),
+                Next::GiveUp { reason, forgive } => {
+                    if let Some(epoch) = forgive {
+                        self.mark(epoch, Mark::None);
+                    }
+                    return Ok(Outcome::GaveUp(reason));
+                }
                 Next::Restart { pause, distrust } => (pause, distrust),
             };
             let of = match newest {
@@ -131,13 +160,17 @@ impl Supervisor<'_> {
             if let Some(epoch) = distrust {
                 self.distrust(epoch);
             }
-            let Supervisor { interrupts, in_pool, pool, options, stop_by, .. } = &mut self;
+            let Supervisor { interrupts, in_pool, pool, options, stop_by, lead, .. } = &mut self;
             let mut stops = || {
-                let is_late = stop_by.is_some_and(|stop_by| monotonic() + options.grace >= stop_by);
+                let is_late = stop_by.is_some_and(|stop_by| monotonic() + *lead >= stop_by);
                 if is_late { Some("--stop-by".into()) } else { in_pool.look(pool, &options.job) }
             };
-            if let Some(reason) = pause(interrupts, wait, &mut stops) {
-                return Ok(Outcome::Requeue(format!("{reason} came between two attempts")));
+            match pause(interrupts, wait, &mut stops) {
+                Some((_, true)) => return Ok(Outcome::Interrupted),
+                Some((reason, false)) => {
+                    return Ok(Outcome::Requeue(format!("{reason} came between two attempts")));
+                }
+                None => {}
             }
         }
     }
@@ -147,42 +180,49 @@ impl Supervisor<'_> {
         &mut self,
         running: &mut Attempt<'_>,
         newest_before: Option<Epoch>,
-    ) -> Result<(AttemptEnd, u64)> {
+    ) -> (AttemptEnd, u64) {
         let mut known = newest_before;
         let (pool, job) = (self.pool, self.options.job.clone());
         loop {
+            let mut trouble = None;
             for interrupt in self.interrupts.take() {
                 match interrupt {
                     Interrupt::Stop(signal) => {
                         let deadline = self.deadline();
-                        let reason = signal_name(signal);
-                        running.stop(StopRequest { reason, deadline })?;
+                        let request = StopRequest { reason: signal_name(signal), deadline };
+                        trouble = running.stop(request, signal == SIGTERM).or(trouble);
                     }
                     Interrupt::Forward(signal) => running.forward(signal),
                 }
             }
             if let Some(reason) = self.in_pool.look(pool, &job) {
-                running.ask_once(StopRequest { reason, deadline: self.stop_by })?;
+                let request = StopRequest { reason, deadline: self.stop_by };
+                trouble = running.ask_once(request).or(trouble);
             }
-            let is_late =
-                self.stop_by.is_some_and(|stop_by| monotonic() + self.options.grace >= stop_by);
+            let is_late = self.stop_by.is_some_and(|stop_by| monotonic() + self.lead >= stop_by);
             // The earlier of the two clocks: no jump makes it late.
             let by_day = self.options.stop_by_ns.is_some_and(|end_ns| {
-                let grace_ns = u64::try_from(self.options.grace.as_nanos()).unwrap_or(u64::MAX);
-                pool.env().clock.unix_ns().saturating_add(grace_ns) >= end_ns
+                let lead_ns = u64::try_from(self.lead.as_nanos()).unwrap_or(u64::MAX);
+                pool.env().clock.unix_ns().saturating_add(lead_ns) >= end_ns
             });
             if is_late || by_day {
-                let deadline = Some(self.deadline().unwrap_or_default());
-                running.ask_once(StopRequest { reason: "--stop-by".into(), deadline })?;
+                let request = StopRequest { reason: "--stop-by".into(), deadline: self.deadline() };
+                trouble = running.ask_once(request).or(trouble);
             }
-            let mut newer = || {
+            if let Some(error) = trouble {
+                (self.tell)(&format!(
+                    "the command cannot be asked to save, so it is ended: {error}"
+                ));
+            }
+            let mut newer = |reported: Option<Epoch>| {
+                known = known.max(reported);
                 let newest = newest_of(pool, &job).unwrap_or(None);
                 let is_newer = newest > known;
                 known = newest.max(known);
                 is_newer
             };
-            if let Some(end) = running.look(&mut newer)? {
-                return Ok(end);
+            if let Some(end) = running.look(&mut newer) {
+                return end;
             }
             self.interrupts.wait(LOOK_EVERY);
         }
@@ -205,27 +245,42 @@ impl Supervisor<'_> {
         }
     }
 
+    /// Returns whether a restore would find a checkpoint before this one, as far as the log shows.
+    fn has_older(&self, epoch: Epoch) -> bool {
+        let Ok(entries) = history(self.pool, &self.options.job) else { return false };
+        entries.flat_map(|entry| entry.manifest().cloned().filter(|_| !entry.incomplete)).any(
+            |it| {
+                let is_sound = it.remarks.mark != Mark::Bad && !it.remarks.suspect;
+                it.epoch < epoch && !it.is_of_files() && is_sound
+            },
+        )
+    }
+
+    /// Marks a checkpoint. Returns whether that was possible.
+    fn mark(&self, epoch: Epoch, mark: Mark) -> bool {
+        let job = Job::open(self.pool, self.options.job.as_str(), JobOptions::default());
+        let marked = job.and_then(|job| job.note(epoch, |remarks| remarks.mark = mark));
+        if let Err(error) = &marked {
+            let mark = mark.name();
+            (self.tell)(&format!("checkpoint {epoch} cannot get the mark {mark}: {error}"));
+        }
+        marked.is_ok()
+    }
+
     /// Marks a checkpoint as bad, so that the command restores the one before it.
     fn distrust(&mut self, epoch: Epoch) {
-        let job = Job::open(self.pool, self.options.job.as_str(), JobOptions::default());
-        let marked = job.and_then(|job| job.note(epoch, |remarks| remarks.mark = Mark::Bad));
-        match marked {
-            Ok(_) => {
-                (self.tell)(&format!(
-                    "{} attempts from checkpoint {epoch} have made no newer one, so its state may be at fault: \
+        if self.mark(epoch, Mark::Bad) {
+            (self.tell)(&format!(
+                "{} attempts from checkpoint {epoch} have made no newer one, so its state may be at fault: \
                      it is marked as bad, and the next attempt restores the one before it. To take that \
                      back: {}",
-                    self.options.give_up,
-                    self.pool.command("mark", &[&format!("{}@{epoch}", self.options.job), "good"])
-                ));
-                if let Some(entry) = self.past.attempts.last_mut() {
-                    entry.distrusted = Some(epoch);
-                }
-                self.write_history();
+                self.options.give_up,
+                self.pool.command("mark", &[&format!("{}@{epoch}", self.options.job), "good"])
+            ));
+            if let Some(entry) = self.past.attempts.last_mut() {
+                entry.distrusted = Some(epoch);
             }
-            Err(error) => {
-                (self.tell)(&format!("checkpoint {epoch} cannot be marked as bad: {error}"));
-            }
+            self.write_history();
         }
     }
 
@@ -263,6 +318,19 @@ impl Supervisor<'_> {
         if let Err(error) = self.past.write(self.pool, &self.options.job) {
             (self.tell)(&format!("the history of the job cannot be written now: {error}"));
         }
+    }
+}
+
+/// Gives the last attempt, whose supervisor was killed, the commits that the log shows.
+fn note_commits(pool: &Pool, job: &JobName, past: &mut History) {
+    let (Some(entry), Ok(entries)) = (past.attempts.last_mut(), history(pool, job)) else { return };
+    for manifest in entries.filter_map(|entry| entry.manifest().cloned()) {
+        let Some(since_ns) = manifest.frozen_ns.checked_sub(entry.started_ns) else { break };
+        let since_s = since_ns as f64 / 1e9;
+        entry.commits += 1;
+        entry.newest = entry.newest.max(Some(manifest.epoch));
+        let latest_s = entry.committed_s.map_or(since_s, |time| time.max(since_s));
+        (entry.committed_s, entry.ran_s) = (Some(latest_s), Some(latest_s));
     }
 }
 

@@ -23,7 +23,7 @@ pub struct RunArgs {
     pub give_up: u32,
     /// End the command, and start it again, if it neither saves nor asks whether to save for this
     /// time, such as 10m [default: never]
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = hang)]
     pub hang: Option<Duration>,
     /// Time between a request to stop (SIGTERM, SIGUSR1, SIGUSR2, SIGHUP) and SIGKILL
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "30s")]
@@ -87,9 +87,18 @@ pub enum StopBy {
 }
 
 fn time(text: &str) -> Result<Duration, String> {
-    parse_age(text).map_err(|_| {
+    let time = parse_age(text).ok();
+    time.ok_or_else(|| {
         format!("{text:?} is no time: give a number with s, m, h, d or w, such as 30s or 10m")
     })
+}
+
+/// Parses a time without a sign of life. Without any time every command would seem to hang.
+fn hang(text: &str) -> Result<Duration, String> {
+    match time(text)? {
+        Duration::ZERO => Err("leave the option out for no limit".to_owned()),
+        time => Ok(time),
+    }
 }
 
 fn stop_by(text: &str) -> Result<StopBy, String> {

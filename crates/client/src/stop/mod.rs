@@ -4,13 +4,15 @@
 pub(crate) mod run_folder;
 mod signals;
 
-pub use run_folder::{FOLDER_VARIABLE, JOB_VARIABLE, Report, RunFolder, StopRequest, monotonic};
+pub use run_folder::{
+    FOLDER_VARIABLE, JOB_VARIABLE, POOL_VARIABLE, Report, RunFolder, StopRequest, monotonic,
+};
 pub use signals::install as on_signals;
 
 use outlive_pool::Pool;
 use outlive_store::{CommitEvent, CommitEvents, CommitWatch};
 use outlive_types::sync::plain::Mutex;
-use outlive_types::{Error, JobName, Result};
+use outlive_types::{Epoch, Error, JobName, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -81,8 +83,8 @@ pub(crate) struct StopWatch {
 }
 
 impl StopWatch {
-    pub fn new(job: &JobName, events: &CommitEvents) -> StopWatch {
-        let folder = RunFolder::of_this_process(job);
+    pub fn new(pool: &Pool, job: &JobName, events: &CommitEvents) -> StopWatch {
+        let folder = RunFolder::of_this_process(&pool.config().format.pool_id, job);
         let reports = folder.clone().map(|folder| {
             events.watch(move |event| match event {
                 CommitEvent::Committed { epoch, .. } => folder.report(Report::Committed(*epoch)),
@@ -199,8 +201,15 @@ impl StopWatch {
     }
 
     /// Notes that a save was made for the request, and is committed.
-    pub fn saved(&self) {
-        self.is_saved.store(true, Ordering::Relaxed);
+    pub fn saved(&self, epoch: Epoch) {
+        if self.found.lock().is_some() && !self.is_saved.swap(true, Ordering::Relaxed) {
+            self.report(Report::Saved(epoch));
+        }
+    }
+
+    /// Lets the next save be one for the request, since the program has asked whether to stop.
+    pub fn ask_again(&self) {
+        self.is_saved.store(false, Ordering::Relaxed);
     }
 }
 

@@ -17,6 +17,8 @@ use std::time::{Duration, SystemTime};
 
 /// Environment variable with the folder's path.
 pub const FOLDER_VARIABLE: &str = "OUTLIVE_RUN";
+/// Environment variable with the id of the pool of the job that is supervised.
+pub const POOL_VARIABLE: &str = "OUTLIVE_RUN_POOL";
 /// Environment variable with the name of the job that is supervised.
 pub const JOB_VARIABLE: &str = "OUTLIVE_RUN_JOB";
 
@@ -54,6 +56,8 @@ pub enum Report {
     Failed(Epoch),
     /// The program knows of the request to stop.
     Stopping,
+    /// The checkpoint that was saved for the request to stop is committed.
+    Saved(Epoch),
 }
 
 impl Report {
@@ -63,6 +67,7 @@ impl Report {
             Report::Committed(epoch) => format!("committed {epoch}\n"),
             Report::Failed(epoch) => format!("failed {epoch}\n"),
             Report::Stopping => "stopping\n".to_owned(),
+            Report::Saved(epoch) => format!("saved {epoch}\n"),
         }
     }
 
@@ -75,6 +80,7 @@ impl Report {
             "committed" => epoch().map(Report::Committed),
             "failed" => epoch().map(Report::Failed),
             "stopping" => Some(Report::Stopping),
+            "saved" => epoch().map(Report::Saved),
             _ => None,
         }
     }
@@ -99,10 +105,12 @@ impl RunFolder {
         Ok(folder)
     }
 
-    /// Returns the folder of the supervisor that runs this process, if it supervises this job.
-    pub fn of_this_process(job: &JobName) -> Option<RunFolder> {
+    /// Returns the folder of the supervisor that runs this process, if it supervises this job of the
+    /// pool with this id.
+    pub fn of_this_process(pool_id: &str, job: &JobName) -> Option<RunFolder> {
         let path = PathBuf::from(std::env::var_os(FOLDER_VARIABLE)?);
-        let is_it = std::env::var_os(JOB_VARIABLE).is_some_and(|name| *name == *job.as_str());
+        let is_it = std::env::var_os(JOB_VARIABLE).is_some_and(|name| *name == *job.as_str())
+            && std::env::var_os(POOL_VARIABLE).is_some_and(|id| *id == *pool_id);
         (is_it && path.is_dir()).then_some(RunFolder { path })
     }
 
@@ -202,7 +210,13 @@ mod tests {
         assert_eq!(folder.stop(), None);
 
         let mut from = 0;
-        let all = [Report::Restored(6), Report::Failed(7), Report::Committed(7), Report::Stopping];
+        let all = [
+            Report::Restored(6),
+            Report::Failed(7),
+            Report::Committed(7),
+            Report::Stopping,
+            Report::Saved(7),
+        ];
         all.into_iter().for_each(|report| folder.report(report));
         // A rank has written half a line, and another build a line of its own.
         let mut file = OpenOptions::new().append(true).open(dir.path().join("reports")).unwrap();

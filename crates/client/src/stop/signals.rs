@@ -7,7 +7,7 @@ use signal_hook::consts::{SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::low_level::{emulate_default_handler, register};
 use std::process;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
 
 /// Signals with which schedulers announce the end: Kubernetes and systemd send SIGTERM; Slurm's
@@ -37,17 +37,18 @@ pub fn install(grace: Duration) -> Result<()> {
         return Ok(());
     }
     let signal = Arc::new(AtomicI32::new(0));
+    let was_terminated = Arc::new(AtomicBool::new(false));
     let owner = process::id();
     for (number, _) in SIGNALS {
-        let signal = signal.clone();
+        let (signal, was_terminated) = (signal.clone(), was_terminated.clone());
         let handler = move || {
-            let before = signal.swap(number, Ordering::Relaxed);
-            let is_second = before != 0 && number == SIGTERM;
+            signal.store(number, Ordering::Relaxed);
+            let is_second = number == SIGTERM && was_terminated.swap(true, Ordering::Relaxed);
             if is_second || process::id() != owner {
                 let _ = emulate_default_handler(number);
             }
         };
-        // SAFETY: the handler reads and writes an atomic, asks for the process's number, and ends
+        // SAFETY: the handler reads and writes atomics, asks for the process's number, and ends
         // the process as the default action does: all of these are allowed in a handler.
         unsafe { register(number, handler) }
             .map_err(|e| Error::invalid(format!("no handler of signals can be installed: {e}")))?;

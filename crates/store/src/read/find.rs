@@ -217,6 +217,7 @@ impl Search<'_> {
                         Select::Epoch(epoch) if epoch != manifest.epoch => continue,
                         Select::Newest | Select::Sound if !(kind.is)(manifest) => continue,
                         Select::Newest | Select::Sound if manifest.remarks.mark == Mark::Bad => {
+                            self.lost += usize::from(entry.incomplete);
                             self.skipped.push((manifest.epoch, bad(manifest.epoch, name)));
                             continue;
                         }
