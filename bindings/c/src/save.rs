@@ -177,8 +177,8 @@ pub(crate) fn save(
     drop(turn);
     let is_last = core.client.saves_to_stop();
     if flags & OUTLIVE_WAIT != 0 || is_last || exit::has_ended() {
-        // Other ranks may be in their next call already.
-        let keepalive = core.job().keepalive();
+        // Of a request to stop, other ranks may not know yet: they are in their next call already.
+        let keepalive = is_last.then(|| core.job().keepalive());
         let settled = core.job().settle_save(&handle);
         drop(keepalive);
         core.client.saved_to_stop(&handle);

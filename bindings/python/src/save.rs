@@ -216,8 +216,9 @@ impl Save {
     fn settle(&self, tick: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = tick.py();
         self.core.check_process(py)?;
-        // Other ranks may be in their next call already.
-        let keepalive = self.core.job().keepalive();
+        // Of a request to stop, other ranks may not know yet: they are in their next call already.
+        let is_last = self.core.client.saves_to_stop();
+        let keepalive = is_last.then(|| self.core.job().keepalive());
         let step = &mut |limit| self.handle.wait_done(Some(limit)).then_some(());
         wait::wait(&self.core.notices, tick, None, step)?;
         drop(keepalive);

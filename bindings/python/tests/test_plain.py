@@ -157,22 +157,6 @@ def test_into_of_another_form_is_refused(
     assert not into["w"].any()
 
 
-def test_into_must_be_seen(job: outlive.Job) -> None:
-    job.save({"l": list(range(MANY)), "d": {"x": [1] * MANY}}, force=True, wait=True)
-    kept = [0] * MANY
-    with pytest.raises(outlive.InvalidError, match="nothing but `into` holds"):
-        job.restore(into={"l": kept, "d": {"x": [0] * MANY}})
-    assert kept == [0] * MANY
-    x = [0] * MANY
-    assert job.restore(into={"l": kept, "d": {"x": x}})
-    assert kept == list(range(MANY))
-    assert x == [1] * MANY
-    # The whole state is one leaf.
-    state = {"l": list[int](), "d": {"x": list[int]()}}
-    assert job.restore(into=state)
-    assert state == {"l": list(range(MANY)), "d": {"x": [1] * MANY}}
-
-
 def test_a_part_is_restored(job: outlive.Job) -> None:
     state = {
         "c": {"lr": 0.5, "names": [f"n{i}" for i in range(MANY)], "a/b": 3, "o": {"lr": 7}},

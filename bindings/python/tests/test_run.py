@@ -114,6 +114,8 @@ def running(path: Path, command: list[str], *options: str) -> Iterator[subproces
     words = [*outlive_run(path, *options), "--", *command]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     # A session of its own: a terminal of the tests would send signals, too.
+    # Under nohup the tests ignore SIGHUP, and so would the supervisor.
+    pipes["preexec_fn"] = lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL)
     with subprocess.Popen(words, text=True, start_new_session=True, **pipes) as process:
         try:
             yield process

@@ -213,14 +213,3 @@ def test_metadata_that_is_no_dict_is_left_out(
     job.save({"m": state}, force=True, wait=True)
     assert any("_metadata" in text for text in warnings(caplog))
     assert job.restore() == {"m": {"a": 1}}
-
-
-def test_objects_of_into_that_nothing_sees_are_refused_beside_a_tree(job: outlive.Job) -> None:
-    job.save({"log": list(range(1000)), "opt": {"lr": 0.5}, "w": np.ones(2)}, force=True, wait=True)
-    log: list[int] = []
-    into = {"log": log, "opt": {"lr": 0.1}, "w": np.zeros(2)}
-    with pytest.raises(outlive.InvalidError, match="nothing but"):
-        job.restore(into={**into, "opt": {"lr": 0.1}})
-    job.restore(into=into)
-    assert log == list(range(1000))
-    assert into["opt"] == {"lr": 0.5}
