@@ -145,10 +145,10 @@ impl Job {
     }
 
     /// True while a save is under way or memory is being filled, or if a failure of a save was not
-    /// reported yet.
+    /// reported yet; in a group also after any save.
     fn unfinished(&self, py: Python<'_>) -> PyResult<bool> {
         self.core.check_process(py)?;
-        Ok(self.core.detach() || self.core.job().has_unheard())
+        Ok(self.core.detach() || self.core.client.is_unfinished())
     }
 
     /// True while a save is under way or being started. Never waits.

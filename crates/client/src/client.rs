@@ -9,6 +9,7 @@ use outlive_store::gc::{GcOptions, GcReport};
 use outlive_store::{Job, JobOptions, SaveHandle, SaveNotes};
 use outlive_types::sync::plain::Mutex;
 use outlive_types::{Distribution, Epoch, Result};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Way in which a program ends its work with a job.
@@ -30,6 +31,8 @@ pub struct Client {
     /// Tracker, which remembers the last image.
     pub(crate) tracker: Arc<ChangeTracker>,
     pub(crate) stop: StopWatch,
+    /// Whether a save has begun since the job was opened or closed.
+    has_saved: AtomicBool,
     /// Subscriptions, which end when the job is closed.
     queues: Mutex<Vec<Weak<Subscription>>>,
 }
@@ -44,7 +47,8 @@ impl Client {
         let (job, tracker) = sessions::open(pool, name, options)?;
         let stop = StopWatch::new(pool, job.name(), job.events());
         stop.begin(pool, job.name());
-        Ok(Client { job, tracker, stop, queues: Mutex::default() })
+        let has_saved = AtomicBool::new(false);
+        Ok(Client { job, tracker, stop, has_saved, queues: Mutex::default() })
     }
 
     /// Returns the job.
@@ -89,7 +93,9 @@ impl Client {
     /// # Errors
     /// As [`Job::save`].
     pub fn save_source(&self, source: &mut MemorySource, notes: SaveNotes) -> Result<SaveHandle> {
-        self.job.save_with(source, notes)
+        let handle = self.job.save_with(source, notes)?;
+        self.has_saved.store(true, Ordering::Relaxed);
+        Ok(handle)
     }
 
     /// Returns whether a save is due: see [`Job::due`].
@@ -109,6 +115,12 @@ impl Client {
             self.stop.join(self.job.pool(), self.job.name());
         }
         Ok(due.is_due)
+    }
+
+    /// Returns whether the job is to be closed before its process ends: a save is in progress, or has
+    /// failed unheard. A rank of a group that has saved also tells the others that it ends.
+    pub fn is_unfinished(&self) -> bool {
+        self.job.has_unheard() || self.job.is_group() && self.has_saved.load(Ordering::Relaxed)
     }
 
     /// Returns the request to save and to end, as far as this process knows of one. Never waits,
@@ -194,6 +206,7 @@ impl Client {
             End::Exit => self.job.close_at_exit(),
         };
         self.tracker.detach();
+        self.has_saved.store(false, Ordering::Relaxed);
         let queues = std::mem::take(&mut *self.queues.lock());
         end_all(queues);
         closed
