@@ -166,6 +166,7 @@ pub(crate) fn save(
         }
     };
     let regions = memory.iter().map(Memory::region).collect();
+    let is_last = core.client.saves_to_stop();
     let handle = match core.client.save(regions, Vec::new(), notes) {
         Ok(handle) => handle,
         Err(error) => {
@@ -175,13 +176,14 @@ pub(crate) fn save(
         }
     };
     drop(turn);
-    let is_last = core.client.saves_to_stop();
     if flags & OUTLIVE_WAIT != 0 || is_last || exit::has_ended() {
         // Of a request to stop, other ranks may not know yet: they are in their next call already.
         let keepalive = is_last.then(|| core.job().keepalive());
         let settled = core.job().settle_save(&handle);
         drop(keepalive);
-        core.client.saved_to_stop(&handle);
+        if is_last {
+            core.client.saved_to_stop(&handle);
+        }
         settled?;
     }
     if out.is_wanted() {

@@ -136,6 +136,7 @@ pub fn save(
 ) -> PyResult<Save> {
     let py = tick.py();
     core.check_process(py)?;
+    let is_last = core.client.saves_to_stop();
     // All waits happen here, where Ctrl-C works.
     let inside = core.enter(tick)?;
     let begun = Cell::new(Instant::now());
@@ -175,7 +176,7 @@ pub fn save(
     let handle = saved.map_err(|error| core.raise(py, &error))?;
     core.keep_constants(constants);
     wait::tell(&core.notices, tick)?;
-    Ok(Save { core: core.clone(), handle, held: begun.get().elapsed() })
+    Ok(Save { core: core.clone(), handle, held: begun.get().elapsed(), is_last })
 }
 
 /// A save that is under way or over; programs use `outlive.Save`.
@@ -184,6 +185,8 @@ pub struct Save {
     core: Arc<Core>,
     handle: SaveHandle,
     held: Duration,
+    /// Whether a request to stop has asked for it.
+    is_last: bool,
 }
 
 #[pymethods]
@@ -206,9 +209,9 @@ impl Save {
         Ok(self.handle.done())
     }
 
-    /// True if a request to stop asks for this save.
+    /// True if a request to stop has asked for this save.
     fn is_last(&self) -> bool {
-        self.core.client.saves_to_stop()
+        self.is_last
     }
 
     /// Waits until it is over. Raises its failure if the program's policy demands that even while
@@ -217,8 +220,7 @@ impl Save {
         let py = tick.py();
         self.core.check_process(py)?;
         // Of a request to stop, other ranks may not know yet: they are in their next call already.
-        let is_last = self.core.client.saves_to_stop();
-        let keepalive = is_last.then(|| self.core.job().keepalive());
+        let keepalive = self.is_last.then(|| self.core.job().keepalive());
         let step = &mut |limit| self.handle.wait_done(Some(limit)).then_some(());
         wait::wait(&self.core.notices, tick, None, step)?;
         drop(keepalive);
@@ -226,7 +228,9 @@ impl Save {
             self.core.keep_constants(Vec::new());
         }
         let told = wait::tell(&self.core.notices, tick);
-        self.core.client.saved_to_stop(&self.handle);
+        if self.is_last {
+            self.core.client.saved_to_stop(&self.handle);
+        }
         self.core.job().settle_save(&self.handle).or_raise(py).and(told)
     }
 

@@ -297,6 +297,15 @@ def stop(hub: Hub | outlive.Ranks, place: str, asked: int, every_s: float) -> No
     os._exit(0)  # completes nothing more
 
 
+def marked(hub: Hub | outlive.Ranks, place: str) -> None:
+    """Continues from the newest checkpoint that is not bad."""
+    job = outlive.open(place).job("cells", group=hub, replicated="step")
+    state = {"step": 0}
+    report = job.restore(into=state)
+    print("restored", report.epoch, "step", state["step"], flush=True)
+    job.close()
+
+
 def main() -> None:
     """Runs the command of the command line."""
     rank, size = map(int, sys.argv[1:3])
@@ -311,6 +320,8 @@ def main() -> None:
     elif command == "stop":
         place, asked, every_s = arguments
         stop(hub, place, int(asked), float(every_s))
+    elif command == "marked":
+        marked(hub, *arguments)
     elif command == "more":
         more(hub, *arguments)
     elif command == "fresh":

@@ -106,8 +106,14 @@ def test_all_ranks_stop_after_the_same_step(tmp_path: Path, asked: int, every_s:
     assert len(set(out)) == 1, out
     step = int(out[0].split()[-1])
     assert step >= 5
-    restored = outlive.open(place).job("cells").restore()
-    assert restored == {"step": step}
+    job = outlive.open(place).job("cells")
+    assert job.restore() == {"step": step}
+    # The history of the marks holds for ranks, too.
+    job.mark(-1, "bad")
+    before = job.epochs()[-2].epoch
+    step = job.restore(epoch=before)["step"]
+    job.close()
+    assert set(finish(start(3, "marked", place))) == {f"restored {before} step {step}\n"}
 
 
 def test_one_process_looks_beside_ranks_that_save(tmp_path: Path) -> None:

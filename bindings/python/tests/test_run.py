@@ -248,20 +248,19 @@ def test_a_program_that_ignores_all_is_ended_when_its_time_is_over(pool: Path) -
     assert "has committed no checkpoint for that" in told
 
 
-def test_a_deadline_ends_the_run(pool: Path) -> None:
-    """On a busy machine the program may not have begun by then."""
-    command = program(pool, steps=10**9, every_s=1e6)
-    for is_slurm in (False, True):
-        options = () if is_slurm else ("--stop-by", "8s")
-        # Slurm tells it by a variable.
-        by_slurm = {"SLURM_JOB_END_TIME": str(int(time.time()) + 8)} if is_slurm else {}
-        environment = os.environ | by_slurm
-        pool.with_name("trail").write_text("", "utf-8")
-        words = [*outlive_run(pool, *options), "--", *command]
-        done = subprocess.run(words, capture_output=True, env=environment, check=False)
-        assert done.returncode in (CODES["saved"], CODES["requeue"]), done.stderr
-        if "stop" in "".join(trail(pool)):
-            assert done.returncode == CODES["saved"]
+def test_before_a_deadline_the_program_saves(pool: Path) -> None:
+    hook = """
+    def hook(step):
+        if step == 20 and starts() == 1:
+            while not job.stop_request:
+                time.sleep(0.01)
+            note(job.stop_request.reason)
+    """
+    command = program(pool, hook, call="hook(state['step'])", every_s=1e6)
+    # The last quarter is for the save.
+    run(pool, command, "--stop-by", "24s", "--grace", "23s", code="saved")
+    assert trail(pool) == ["start 0", "--stop-by", "stop 20"]
+    # Slurm tells it by a variable.
     late = os.environ | {"SLURM_JOB_END_TIME": "1000"}
     assert "is over already" in run(pool, command, code="invalid", env=late).stderr
 
@@ -513,10 +512,43 @@ def test_a_lost_folder_costs_no_program(pool: Path) -> None:
     import shutil
     def hook(step):
         if step == 20:
-            shutil.rmtree(os.environ["OUTLIVE_RUN"])
+            shutil.rmtree(os.environ["OUTLIVE_RUN"], ignore_errors=True)
     """
     run(pool, program(pool, hook, call="hook(state['step'])"))
     is_whole(pool)
+    # A request to stop is a SIGTERM then.
+    code = "import os, shutil, time; shutil.rmtree(os.environ['OUTLIVE_RUN']); "
+    code += "print('ready', flush=True); time.sleep(1000)"
+    with running(pool, [sys.executable, "-c", code], "--grace", "1000s") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGUSR1)
+        _, told = process.communicate()
+    assert process.returncode == CODES["requeue"], told
+    assert "cannot be asked to save, so it is ended" in told
+
+
+def test_a_history_that_cannot_be_written_ends_no_program(pool: Path) -> None:
+    done = run(pool, ["sh", "-c", f"rm -r {pool}/run && touch {pool}/run"])
+    assert "the history of the job is not written yet" in done.stderr
+
+
+def test_a_pool_that_hangs_holds_up_neither_program_nor_supervisor(pool: Path) -> None:
+    """A reader of a FIFO waits for a writer, as one of a server that is gone waits for that."""
+    outlive.open(pool)
+    (pool / "run").mkdir()
+    os.mkfifo(pool / "run" / "job.stop")
+    command = program(pool)
+    subprocess.run(command, check=True)
+    is_whole(pool)
+    run(pool, command)
+    # The supervisor does not learn which checkpoint is the newest; the command has finished.
+    record = pool / "log" / "other" / f"{1:016x}.record"
+    script = f"mkdir -p {record.parent} && mkfifo {record}"
+    words = [*outlive_run(pool, job="other"), "--", "sh", "-c", script]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "the pool does not answer within 5s" in done.stderr
 
 
 def test_a_terminal_and_a_shell_see_one_job(pool: Path) -> None:
@@ -553,23 +585,14 @@ def test_a_terminal_and_a_shell_see_one_job(pool: Path) -> None:
 
 
 def test_processes_that_a_command_leaves_behind_are_ended(pool: Path) -> None:
-    script = "setsid sleep 1000 & sleep 1001 & echo $!; exit 0"
-    done = run(pool, ["sh", "-c", script])
-    assert not Path(f"/proc/{done.stdout.strip()}").exists()
-    found = subprocess.run(["pgrep", "-f", "sleep 100[01]"], capture_output=True, text=True)
-    mine = [
-        number
-        for number in found.stdout.split()
-        if Path(f"/proc/{number}").exists() and _is_below(int(number), os.getpid())
-    ]
-    assert mine == []
-
-
-def _is_below(process: int, ancestor: int) -> bool:
-    while process > 1 and process != ancestor:
-        stat = Path(f"/proc/{process}/stat").read_text("utf-8")
-        process = int(stat.rpartition(")")[2].split()[1])
-    return process == ancestor
+    """One stays in the group; one has a session of its own, and ignores SIGTERM."""
+    deaf = "trap '' TERM; echo $$; while :; do sleep 1; done"
+    script = 'setsid sh -c "$1" & sleep 1001 & echo $!; until [ -s "$2" ]; do :; done'
+    told = pool.with_name("told")
+    done = run(pool, ["sh", "-c", script, "sh", f"echo > {told}; {deaf}", str(told)])
+    numbers = done.stdout.split()
+    assert len(numbers) == 2
+    assert not [number for number in numbers if Path(f"/proc/{number}").exists()]
 
 
 def test_a_full_memory_cgroup_is_named(pool: Path, memory_cgroup: Path) -> None:

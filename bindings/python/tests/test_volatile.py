@@ -4,7 +4,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -85,3 +85,17 @@ def test_a_job_that_was_in_memory_alone_begins_anew(
         assert "has no checkpoint any more" in caplog.text
         assert job.save({"x": numbers(1)}, wait=True).epoch == 2
         assert job.restore()["x"].tobytes() == numbers(1).tobytes()
+
+
+def test_a_job_that_the_program_has_dropped_waits_for_the_slow_tier(
+    tmp_path: Path, memory: Path, run: Callable[..., str]
+) -> None:
+    pool = pool_with(tmp_path, memory, "--slow", str(tmp_path / "slow"))
+    run(
+        """
+        state = {"x": np.random.default_rng(1).random(8_000_000)}
+        outlive.open(sys.argv[1]).job("a").save(state, wait=True)
+        """,
+        pool,
+    )
+    assert outlive.open(pool).job("a").tiers(1) == ("fast", "slow")

@@ -3,7 +3,7 @@
 use crate::output::{age, bytes, count, quoted, shown, when};
 use crate::pool;
 use crate::tiers::tiers_text;
-use outlive_format::{Images, Manifest};
+use outlive_format::{Images, Manifest, Mark};
 use outlive_pool::{Pool, Tier};
 use outlive_store::commit::{Entry, history};
 use outlive_store::{Job, JobOptions, Select};
@@ -128,6 +128,11 @@ pub fn head_text(
     }
     if remarks.pinned {
         line("pinned", "prunings keep it".to_owned());
+    }
+    match remarks.mark {
+        Mark::None => {}
+        Mark::Good => line("mark", "good".to_owned()),
+        Mark::Bad => line("mark", "bad: restores of the newest pass over it".to_owned()),
     }
     if remarks.suspect {
         line(

@@ -217,7 +217,7 @@ impl CommandLine for Args {
             Command::Stop(args) => run::stop(&args, &reporter),
             Command::History(args) => run::history(&args, &reporter),
             Command::Note(args) => note::note(&args, &reporter),
-            Command::Mark(args) => run::mark(&args, &reporter),
+            Command::Mark(args) => note::mark(&args, &reporter),
             Command::Prune(args) => collect::prune(&args, &reporter),
             Command::Gc(args) => collect::gc(&args, &reporter),
             Command::Du(args) => du::du(&args, &reporter),

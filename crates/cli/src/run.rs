@@ -1,15 +1,13 @@
 //! `outlive run`, `outlive stop` and `outlive history`: programs under failures.
 
-use crate::args::{HistoryArgs, MarkArgs, RunArgs, StopArgs, StopBy};
-use crate::chosen::job_at;
+use crate::args::{HistoryArgs, RunArgs, StopArgs, StopBy};
 use crate::output::{Answer, Reporter, Table, shown, when};
 use crate::timeline::timeline;
 use crate::{EXIT_INTERRUPTED, pool};
 use outlive_client::stop::ask_in_pool;
 use outlive_pool::Environment;
-use outlive_store::{Job, JobOptions};
 use outlive_supervise::{Entry, History, Outcome, RunOptions};
-use outlive_types::{EPOCH_FORMS, Error, JobName, Result};
+use outlive_types::{Error, JobName, Result};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -78,8 +76,7 @@ pub fn stop(args: &StopArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     let pool = pool::open(&args.pool, reporter)?;
     // A job whose program has not saved yet is in no log.
     let job = JobName::new(&args.job)?;
-    let is_supervised = !matches!(pool.lock_run(&job), Ok(Some(_)));
-    if !pool.jobs()?.contains(&job) && !is_supervised {
+    if !pool.jobs()?.contains(&job) && pool.is_run_locked(&job) == Some(false) {
         return Err(Error::invalid(format!(
             "the pool has no job {job}, and no `outlive run` of this pool runs it: nothing was asked"
         )));
@@ -94,28 +91,13 @@ pub fn stop(args: &StopArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     ))
 }
 
-/// `outlive mark`.
-pub fn mark(args: &MarkArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
-    let pool = pool::open(&args.pool, reporter)?;
-    let (name, epoch) = job_at(&pool, &args.job, args.epoch)?;
-    let epoch = epoch.ok_or_else(|| {
-        Error::invalid(format!("no checkpoint is named: write {name}@EPOCH; {EPOCH_FORMS}"))
-    })?;
-    let job = Job::open(&pool, name.as_str(), JobOptions::default())?;
-    let mark = job.note(epoch, |remarks| remarks.mark = args.mark)?.mark.name();
-    Ok(Answer::new(
-        format!("checkpoint {epoch} of job {name}: mark {mark}\n"),
-        json!({ "job": name.as_str(), "epoch": epoch, "mark": mark }),
-    ))
-}
-
 /// `outlive history`.
 pub fn history(args: &HistoryArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     let pool = pool::open(&args.pool, reporter)?;
     let job = JobName::new(&args.job)?;
     let mut history = History::read(&pool, &job)?;
     // Without its lock, the supervisor of an attempt that seems to run is gone.
-    if let Ok(Some(_)) = pool.lock_run(&job) {
+    if pool.is_run_locked(&job) == Some(false) {
         history.end_lost();
     }
     if history.attempts.is_empty() {

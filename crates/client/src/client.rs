@@ -38,15 +38,14 @@ pub struct Client {
 }
 
 impl Client {
-    /// Opens a job, or joins it if this process has it open already; nothing is read or written
-    /// yet.
+    /// Opens a job, or joins it if this process has it open already. A thread begins to look for
+    /// requests to stop; nothing else is read or written yet.
     ///
     /// # Errors
     /// `Invalid` for an impossible name, or an unknown tracker in `pool.toml`.
     pub fn open(pool: &Pool, name: &str, options: JobOptions) -> Result<Client> {
         let (job, tracker) = sessions::open(pool, name, options)?;
-        let stop = StopWatch::new(pool, job.name(), job.events());
-        stop.begin(pool, job.name());
+        let stop = StopWatch::new(pool, &job);
         let has_saved = AtomicBool::new(false);
         Ok(Client { job, tracker, stop, has_saved, queues: Mutex::default() })
     }
@@ -118,13 +117,14 @@ impl Client {
     }
 
     /// Returns whether the job is to be closed before its process ends: a save is in progress, or has
-    /// failed unheard. A rank of a group that has saved also tells the others that it ends.
+    /// failed unheard. After a save a rank of a group also tells the others that it ends, and a
+    /// program waits for the slow tier.
     pub fn is_unfinished(&self) -> bool {
-        self.job.has_unheard() || self.job.is_group() && self.has_saved.load(Ordering::Relaxed)
+        let has_more = self.job.is_group() || self.job.pool().has_slow_tier();
+        self.job.has_unheard() || has_more && self.has_saved.load(Ordering::Relaxed)
     }
 
-    /// Returns the request to save and to end, as far as this process knows of one. Never waits,
-    /// except for a look into the pool's home once a second (every ten seconds over a network).
+    /// Returns the request to save and to end, as far as this process knows of one. Never waits.
     pub fn stop_request(&self) -> Option<StopRequest> {
         let last_save = self.job.last_save_took();
         self.stop.look(self.job.pool(), self.job.name(), last_save)
@@ -146,13 +146,13 @@ impl Client {
         Ok(stops)
     }
 
-    /// Returns whether the save that has just begun is the one that a request to stop asks for. Then
-    /// the caller waits for it, and calls [`Client::saved_to_stop`].
+    /// Returns whether the next save is the one that a request to stop asks for. Asked before that
+    /// save begins; then the caller waits for it, and calls [`Client::saved_to_stop`].
     pub fn saves_to_stop(&self) -> bool {
         self.stop.wants_save()
     }
 
-    /// Notes the save that a request to stop asks for, if it is committed.
+    /// Notes a save that a request to stop has asked for, if it is committed.
     pub fn saved_to_stop(&self, save: &SaveHandle) {
         if save.took().is_some() {
             self.stop.saved(save.epoch());

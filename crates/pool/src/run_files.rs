@@ -4,12 +4,19 @@
 use crate::Pool;
 use crate::host::this_host;
 use outlive_backend::Location;
+use outlive_types::sync::sleep;
 use outlive_types::{Error, JobName, Result};
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use std::fs::File;
+use std::io::ErrorKind;
+use std::time::Duration;
 
 /// Folder of the files.
 const FOLDER: &str = "run";
+/// Number of attempts to take the lock, and the pause between two.
+const LOCK_TRIES: usize = 20;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 impl Pool {
     /// Returns the content of a file about the runs of a job; `None` if there is none.
@@ -41,13 +48,40 @@ impl Pool {
         home.open_files()?.make_folders(&[FOLDER])?;
         let path = dir.join(name(job, "lock"));
         let file = File::create(&path).map_err(|e| Error::io_named("making", &path, &e))?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        let mut tries = 1;
+        let locked = loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                // A look has it for a moment.
+                Err(Errno::WOULDBLOCK) if tries < LOCK_TRIES => {
+                    tries += 1;
+                    sleep(LOCK_PAUSE);
+                }
+                locked => break locked,
+            }
+        };
+        match locked {
             Ok(()) => Ok(Some(file)),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::invalid(format!(
+            Err(Errno::WOULDBLOCK) => Err(Error::invalid(format!(
                 "another `outlive run` supervises job {job} of this pool: let it end, or stop it with `{}`",
                 self.command("stop", &[job.as_str()])
             ))),
             Err(error) => Err(Error::io("locking", &path, &error.into())),
+        }
+    }
+
+    /// Returns whether a supervisor has the lock of [`Pool::lock_run`]. `None` if that cannot be
+    /// known. Writes nothing.
+    pub fn is_run_locked(&self, job: &JobName) -> Option<bool> {
+        let path = self.home().ok()?.as_directory()?.join(name(job, "lock"));
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Some(false),
+            Err(_) => return None,
+        };
+        match flock(&file, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => Some(false),
+            Err(Errno::WOULDBLOCK) => Some(true),
+            Err(_) => None,
         }
     }
 

@@ -203,7 +203,8 @@ impl<'a> Attempt<'a> {
             match *report {
                 Report::Restored(epoch) => self.end.restored = Some(epoch),
                 Report::Committed(epoch) => {
-                    self.end.commits += 1;
+                    // Each rank of a group reports it.
+                    self.end.commits += u64::from(self.end.last_committed != Some(epoch));
                     self.end.last_committed = Some(epoch);
                     self.end.committed = Some(now.saturating_sub(self.began));
                 }

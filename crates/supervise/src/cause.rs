@@ -14,7 +14,8 @@ pub enum Cause {
     Failed(i32),
     /// A signal ended the command.
     Killed(i32),
-    /// The kernel ended a process of the command, since its memory cgroup was full.
+    /// The command ended with an error after the kernel had ended a process in the supervisor's memory
+    /// cgroup, as that was full.
     OutOfMemory,
     /// The supervisor ended the command, which gave no sign of life.
     Hung,

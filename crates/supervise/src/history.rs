@@ -87,13 +87,17 @@ impl History {
         })
     }
 
+    /// Drops the oldest attempts, if there are too many.
+    pub fn limit(&mut self) {
+        let surplus = self.attempts.len().saturating_sub(ENTRIES_MAX);
+        self.attempts.drain(..surplus);
+    }
+
     /// Writes it to the pool.
     ///
     /// # Errors
     /// Errors of the pool.
-    pub fn write(&mut self, pool: &Pool, job: &JobName) -> Result<()> {
-        let surplus = self.attempts.len().saturating_sub(ENTRIES_MAX);
-        self.attempts.drain(..surplus);
+    pub fn write(&self, pool: &Pool, job: &JobName) -> Result<()> {
         let bytes = serde_json::to_vec_pretty(self)
             .map_err(|e| Error::bug(format!("a history cannot be written: {e}")))?;
         pool.write_run_file(job, KIND, &bytes)

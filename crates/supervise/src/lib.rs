@@ -6,10 +6,12 @@
 
 mod attempt;
 mod cause;
+mod deadline;
 mod history;
 mod interrupts;
 mod options;
 mod policy;
+mod pool_side;
 mod process;
 mod run;
 

@@ -44,11 +44,16 @@ impl Processes {
         let mut start = Command::new(program);
         start.args(arguments);
         variables.iter().for_each(|(name, value)| _ = start.env(name, value));
-        let die = || {
+        let supervisor = rustix::process::getpid();
+        let die = move || {
             rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
-            Ok(())
+            match rustix::process::getppid() {
+                Some(parent) if parent == supervisor => Ok(()),
+                // It was killed before the call above.
+                _ => Err(ErrorKind::BrokenPipe.into()),
+            }
         };
-        // SAFETY: between fork and exec it makes one system call, and allocates nothing.
+        // SAFETY: between fork and exec it makes two system calls, and allocates nothing.
         unsafe { start.pre_exec(die) };
         let child = start.spawn().map_err(|error| {
             let shown = program.to_string_lossy();
@@ -77,7 +82,10 @@ impl Processes {
 
     /// Sends a signal to the command and all processes below it.
     pub fn signal(&self, signal: Signal) {
-        for process in descendants() {
+        let mut all = descendants();
+        // A kernel without lists of children shows none.
+        all.extend(self.status.is_none().then_some(self.leader));
+        for process in all {
             let _ = kill_process(process, signal);
         }
     }

@@ -2,10 +2,12 @@
 
 use crate::attempt::{Attempt, AttemptEnd, LOOK_EVERY, pause, signal_name};
 use crate::cause::Cause;
+use crate::deadline::{Deadline, Now};
 use crate::history::{Entry, History};
 use crate::interrupts::{Interrupt, Interrupts};
 use crate::options::RunOptions;
 use crate::policy::{Ended, Next, Policy};
+use crate::pool_side::PoolSide;
 use crate::process::adopt_orphans;
 use outlive_client::stop::{
     FOLDER_VARIABLE, JOB_VARIABLE, POOL_VARIABLE, PoolStops, RunFolder, StopRequest, monotonic,
@@ -13,7 +15,6 @@ use outlive_client::stop::{
 use outlive_format::Mark;
 use outlive_pool::Pool;
 use outlive_store::commit::history;
-use outlive_store::{Job, JobOptions};
 use outlive_types::{Epoch, Error, JobName, Result};
 use signal_hook::consts::SIGTERM;
 use std::ffi::OsString;
@@ -45,37 +46,33 @@ pub fn run(pool: &Pool, options: &RunOptions, tell: &dyn Fn(&str)) -> Result<Out
     let temporary = tempfile::Builder::new().prefix("outlive-run-").tempdir();
     let temporary =
         temporary.map_err(|e| Error::io("making a folder in", &std::env::temp_dir(), &e))?;
-    let stop_by = match options.stop_by_ns.map(|end| end.checked_sub(pool.env().clock.unix_ns())) {
-        None => None,
-        Some(Some(left_ns)) => Some(monotonic() + Duration::from_nanos(left_ns)),
-        Some(None) => {
-            return Err(Error::invalid(
-                "the time by which the run must have ended is over already",
-            ));
-        }
+    let at = |end_ns| {
+        Deadline::at(end_ns, options.grace, now(pool)).ok_or_else(|| {
+            Error::invalid("the time by which the run must have ended is over already")
+        })
     };
+    let deadline = options.stop_by_ns.map(at).transpose()?;
     let mut past = History::read(pool, &options.job)?;
     if past.end_lost() {
         note_commits(pool, &options.job, &mut past);
     }
-    // A short run keeps most of its time.
-    let lead = match stop_by {
-        Some(stop_by) => options.grace.min(stop_by.saturating_sub(monotonic()) / 4),
-        None => options.grace,
-    };
     let supervisor = Supervisor {
         pool,
         options,
         tell,
         interrupts: Interrupts::begin()?,
-        in_pool: PoolStops::begin(pool, &options.job)?,
+        in_pool: PoolStops::begin(pool, &options.job),
+        pool_side: PoolSide::start(pool, &options.job)?,
         folder: RunFolder::create(temporary.path())?,
         past,
-        stop_by,
-        lead,
+        deadline,
     };
     adopt_orphans();
     supervisor.run(temporary.path())
+}
+
+fn now(pool: &Pool) -> Now {
+    Now { monotonic: monotonic(), unix_ns: pool.env().clock.unix_ns() }
 }
 
 struct Supervisor<'a> {
@@ -84,12 +81,11 @@ struct Supervisor<'a> {
     tell: &'a dyn Fn(&str),
     interrupts: Interrupts,
     in_pool: PoolStops,
+    pool_side: PoolSide,
     folder: RunFolder,
     past: History,
-    /// Time of the monotonic clock by which the command must have ended.
-    stop_by: Option<Duration>,
-    /// Time before that at which the command is asked to stop.
-    lead: Duration,
+    /// Time by which the command must have ended.
+    deadline: Option<Deadline>,
 }
 
 impl Supervisor<'_> {
@@ -132,7 +128,9 @@ impl Supervisor<'_> {
             let ended = Ended {
                 cause: end.cause.clone(),
                 restored: end.restored,
-                has_older: end.restored.is_some_and(|epoch| self.has_older(epoch)),
+                has_older: end
+                    .restored
+                    .is_some_and(|epoch| self.pool_side.has_older(epoch).unwrap_or(false)),
                 newest_before,
                 newest,
             };
@@ -160,10 +158,10 @@ impl Supervisor<'_> {
             if let Some(epoch) = distrust {
                 self.distrust(epoch);
             }
-            let Supervisor { interrupts, in_pool, pool, options, stop_by, lead, .. } = &mut self;
-            let mut stops = || {
-                let is_late = stop_by.is_some_and(|stop_by| monotonic() + *lead >= stop_by);
-                if is_late { Some("--stop-by".into()) } else { in_pool.look(pool, &options.job) }
+            let Supervisor { interrupts, in_pool, pool, options, deadline, .. } = &mut self;
+            let mut stops = || match deadline.is_some_and(|deadline| deadline.is_due(now(pool))) {
+                true => Some("--stop-by".into()),
+                false => in_pool.look(pool, &options.job),
             };
             match pause(interrupts, wait, &mut stops) {
                 Some((_, true)) => return Ok(Outcome::Interrupted),
@@ -188,7 +186,7 @@ impl Supervisor<'_> {
             for interrupt in self.interrupts.take() {
                 match interrupt {
                     Interrupt::Stop(signal) => {
-                        let deadline = self.deadline();
+                        let deadline = self.end_of_grace();
                         let request = StopRequest { reason: signal_name(signal), deadline };
                         trouble = running.stop(request, signal == SIGTERM).or(trouble);
                     }
@@ -196,17 +194,12 @@ impl Supervisor<'_> {
                 }
             }
             if let Some(reason) = self.in_pool.look(pool, &job) {
-                let request = StopRequest { reason, deadline: self.stop_by };
-                trouble = running.ask_once(request).or(trouble);
+                let deadline = self.deadline.as_ref().map(Deadline::monotonic);
+                trouble = running.ask_once(StopRequest { reason, deadline }).or(trouble);
             }
-            let is_late = self.stop_by.is_some_and(|stop_by| monotonic() + self.lead >= stop_by);
-            // The earlier of the two clocks: no jump makes it late.
-            let by_day = self.options.stop_by_ns.is_some_and(|end_ns| {
-                let lead_ns = u64::try_from(self.lead.as_nanos()).unwrap_or(u64::MAX);
-                pool.env().clock.unix_ns().saturating_add(lead_ns) >= end_ns
-            });
-            if is_late || by_day {
-                let request = StopRequest { reason: "--stop-by".into(), deadline: self.deadline() };
+            if self.deadline.is_some_and(|deadline| deadline.is_due(now(pool))) {
+                let request =
+                    StopRequest { reason: "--stop-by".into(), deadline: self.end_of_grace() };
                 trouble = running.ask_once(request).or(trouble);
             }
             if let Some(error) = trouble {
@@ -216,7 +209,7 @@ impl Supervisor<'_> {
             }
             let mut newer = |reported: Option<Epoch>| {
                 known = known.max(reported);
-                let newest = newest_of(pool, &job).unwrap_or(None);
+                let newest = self.pool_side.newest().unwrap_or(None);
                 let is_newer = newest > known;
                 known = newest.max(known);
                 is_newer
@@ -229,14 +222,15 @@ impl Supervisor<'_> {
     }
 
     /// Returns the time by which a command that is asked now must have ended.
-    fn deadline(&self) -> Option<Duration> {
-        let grace = monotonic() + self.options.grace;
-        Some(self.stop_by.map_or(grace, |stop_by| stop_by.min(grace).max(monotonic())))
+    fn end_of_grace(&self) -> Option<Duration> {
+        let (now, grace) = (monotonic(), monotonic().saturating_add(self.options.grace));
+        let end = self.deadline.as_ref().map(Deadline::monotonic);
+        Some(end.map_or(grace, |end| end.min(grace).max(now)))
     }
 
     /// Returns the newest checkpoint of the job; the `reported` one if the pool does not answer.
     fn newest(&self, reported: Option<Epoch>) -> Option<Epoch> {
-        match newest_of(self.pool, &self.options.job) {
+        match self.pool_side.newest() {
             Ok(newest) => newest.max(reported),
             Err(error) => {
                 (self.tell)(&format!("the checkpoints of the job cannot be read now: {error}"));
@@ -245,24 +239,12 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Returns whether a restore would find a checkpoint before this one, as far as the log shows.
-    fn has_older(&self, epoch: Epoch) -> bool {
-        let Ok(entries) = history(self.pool, &self.options.job) else { return false };
-        entries.flat_map(|entry| entry.manifest().cloned().filter(|_| !entry.incomplete)).any(
-            |it| {
-                let is_sound = it.remarks.mark != Mark::Bad && !it.remarks.suspect;
-                it.epoch < epoch && !it.is_of_files() && is_sound
-            },
-        )
-    }
-
     /// Marks a checkpoint. Returns whether that was possible.
     fn mark(&self, epoch: Epoch, mark: Mark) -> bool {
-        let job = Job::open(self.pool, self.options.job.as_str(), JobOptions::default());
-        let marked = job.and_then(|job| job.note(epoch, |remarks| remarks.mark = mark));
+        let marked = self.pool_side.mark(epoch, mark);
         if let Err(error) = &marked {
             let mark = mark.name();
-            (self.tell)(&format!("checkpoint {epoch} cannot get the mark {mark}: {error}"));
+            (self.tell)(&format!("checkpoint {epoch} did not get the mark {mark} yet: {error}"));
         }
         marked.is_ok()
     }
@@ -315,8 +297,9 @@ impl Supervisor<'_> {
 
     /// Writes the history. A pool that is away must not end the program.
     fn write_history(&mut self) {
-        if let Err(error) = self.past.write(self.pool, &self.options.job) {
-            (self.tell)(&format!("the history of the job cannot be written now: {error}"));
+        self.past.limit();
+        if let Err(error) = self.pool_side.write(&self.past) {
+            (self.tell)(&format!("the history of the job is not written yet: {error}"));
         }
     }
 }
@@ -332,16 +315,6 @@ fn note_commits(pool: &Pool, job: &JobName, past: &mut History) {
         let latest_s = entry.committed_s.map_or(since_s, |time| time.max(since_s));
         (entry.committed_s, entry.ran_s) = (Some(latest_s), Some(latest_s));
     }
-}
-
-/// Returns the newest checkpoint of a job.
-fn newest_of(pool: &Pool, job: &JobName) -> Result<Option<Epoch>> {
-    for entry in history(pool, job)? {
-        if let Some(manifest) = entry.unless_unread()?.manifest() {
-            return Ok(Some(manifest.epoch));
-        }
-    }
-    Ok(None)
 }
 
 fn past_tense(cause: &Cause) -> String {

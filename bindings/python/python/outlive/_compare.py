@@ -251,6 +251,8 @@ class _Comparison:
 
     def unfillable(self) -> list[str]:
         """Lists arrays that were pickled, such as those of a device: nothing fills their memory."""
+        if PICKLE not in self.here.dtypes:
+            return []  # as most states, which may have a million leaves
         found = []
         for _, my in self.pairs():
             if self.here.dtypes[my] != PICKLE:

@@ -86,9 +86,11 @@ impl Protected {
     pub fn collect(&mut self) -> Result<Vec<Range<usize>>> {
         let mut found: Vec<Range<usize>> = Vec::new();
         for (page, written) in self.notes.written.iter().enumerate() {
-            if !written.swap(false, Relaxed) {
+            // Most are not: a look is cheaper than an exchange.
+            if !written.load(Relaxed) {
                 continue;
             }
+            written.store(false, Relaxed);
             let start = page * PAGE_BYTES;
             match found.last_mut() {
                 Some(last) if last.end == start => last.end += PAGE_BYTES,

@@ -67,7 +67,7 @@ pub enum Mark {
     /// Nothing is known.
     #[default]
     None,
-    /// A program has gone on from it successfully, or a user says so.
+    /// A user says that programs may go on from it.
     Good,
     /// Restores of the newest checkpoint pass over it: a program that goes on from it fails.
     Bad,

@@ -4,8 +4,8 @@ use super::agree::of_rank;
 use super::member::GroupMember;
 use crate::commit::history;
 use crate::commit::mark_suspect;
-use crate::read::{Kind, Select, Skipped, find_manifest};
-use outlive_format::Manifest;
+use crate::read::{Kind, Select, Skipped, all_marked_bad, find_manifest, marked_bad};
+use outlive_format::{Manifest, Mark};
 use outlive_pool::Pool;
 use outlive_types::sync::sleep;
 use outlive_types::{Epoch, Error, ErrorKind, JobName, Result};
@@ -229,6 +229,16 @@ impl Together<'_> {
             let Some(manifest) = record.filter(|it| it.epoch < below && !it.is_of_files()) else {
                 continue;
             };
+            if manifest.remarks.mark == Mark::Bad {
+                let epoch = manifest.epoch;
+                if skipped.iter().all(|(passed, _)| *passed != epoch) {
+                    pool.warn(format!(
+                        "all ranks pass over checkpoint {epoch}: it is marked as bad"
+                    ));
+                    skipped.push((epoch, marked_bad(epoch, name)));
+                }
+                continue;
+            }
             return Ok(Some(manifest.epoch));
         }
         // A checkpoint on away targets may be whole.
@@ -237,12 +247,15 @@ impl Together<'_> {
                 "no checkpoint of job {name} is whole on the slow tier, and the fast one is away"
             )));
         }
-        match skipped.first() {
-            Some((_, first)) => Err(Error::damaged(format!(
+        // Those that are marked as bad may be whole.
+        let mut broken = skipped.iter().filter(|(_, error)| error.kind() != ErrorKind::Invalid);
+        match (broken.next(), skipped.is_empty()) {
+            (Some((_, first)), _) => Err(Error::damaged(format!(
                 "no checkpoint of job {name} is whole for every rank ({} are not): {first}",
-                skipped.len()
+                1 + broken.count()
             ))),
-            None => Ok(None),
+            (None, false) => Err(all_marked_bad(pool, name)),
+            (None, true) => Ok(None),
         }
     }
 

@@ -168,9 +168,19 @@ pub fn suspect(pool: &Pool, epoch: Epoch, job: &JobName) -> Error {
     ))
 }
 
-/// Returns the error for a skipped checkpoint that is marked as bad.
-fn bad(epoch: Epoch, job: &JobName) -> Error {
+/// Returns the error for a skipped checkpoint that is marked as bad; of the skipped ones only these
+/// have the kind `Invalid`.
+pub fn marked_bad(epoch: Epoch, job: &JobName) -> Error {
     Error::invalid(format!("checkpoint {epoch} of job {job} is marked as bad"))
+}
+
+/// Returns the error for a job of which no checkpoint has another mark.
+pub fn all_marked_bad(pool: &Pool, job: &JobName) -> Error {
+    Error::invalid(format!(
+        "every checkpoint of job {job} is marked as bad: restore one by its number, or take a mark back with \
+         `{}`",
+        pool.command("mark", &[&format!("{job}@EPOCH"), "none"])
+    ))
 }
 
 /// Returns the error for a skipped checkpoint that a scrub has recorded as incomplete.
@@ -218,7 +228,7 @@ impl Search<'_> {
                         Select::Newest | Select::Sound if !(kind.is)(manifest) => continue,
                         Select::Newest | Select::Sound if manifest.remarks.mark == Mark::Bad => {
                             self.lost += usize::from(entry.incomplete);
-                            self.skipped.push((manifest.epoch, bad(manifest.epoch, name)));
+                            self.skipped.push((manifest.epoch, marked_bad(manifest.epoch, name)));
                             continue;
                         }
                         Select::Sound if manifest.remarks.suspect => {
@@ -311,11 +321,7 @@ impl Search<'_> {
         let is_bad = |(_, error): &&(Epoch, Error)| error.kind() == ErrorKind::Invalid;
         let bad = skipped.iter().filter(is_bad).count();
         if bad > 0 && bad == skipped.len() && !matches!(select, Select::Epoch(_)) {
-            return Err(Error::invalid(format!(
-                "every checkpoint of job {name} is marked as bad: restore one by its number, or take a mark \
-                 back with `{}`",
-                pool.command("mark", &[&format!("{name}@EPOCH"), "none"])
-            )));
+            return Err(all_marked_bad(pool, name));
         }
         match (select, skipped.first()) {
             (Select::Epoch(epoch), None) => Err(Error::invalid(format!(

@@ -24,7 +24,7 @@ mod verified;
 pub use any::AnyImage;
 pub use chunks::{ReadFault, ReadOrder, ReadPlan, Take};
 pub use find::{Kind, Select, Skipped, find_manifest, first_good, first_manifest, first_of_rank};
-pub(crate) use find::{first_with_rank, incomplete, suspect};
+pub(crate) use find::{all_marked_bad, first_with_rank, incomplete, marked_bad, suspect};
 pub use image::{MemoryImage, Stream};
 pub(crate) use image::{check_packed, image_words, read_catalog, read_stream, stream_words};
 pub(crate) use live::{Live, NeedsVisitor, Once, Subtree, walk_live};

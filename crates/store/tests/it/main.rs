@@ -32,6 +32,7 @@ mod leases;
 mod lines;
 mod looking_back;
 mod many_ranks;
+mod marks;
 mod members;
 mod model;
 mod mounted;
