@@ -37,6 +37,13 @@ def test_closed_jobs_keep_no_descriptors(folder: Path, run: Run) -> None:
         def descriptors():
             return len(os.listdir("/proc/self/fd"))
 
+        def are_given_back():
+            # A look for a request to stop may hold its file for a moment.
+            deadline = time.monotonic() + 60
+            while descriptors() > before:
+                assert time.monotonic() < deadline, descriptors()
+            return True
+
         pool = outlive.open(sys.argv[1])
         other, mine = pool.job("other"), {"a": np.ones(1 << 16), "n": 0}
         other.save(mine, wait=True)
@@ -49,7 +56,7 @@ def test_closed_jobs_keep_no_descriptors(folder: Path, run: Run) -> None:
             jobs.append((pool.job(f"j{number}"), u))
             jobs[-1][0].save({"u": u}, wait=True)
             jobs[-1][0].close()
-            assert descriptors() <= before, number
+            assert are_given_back(), number
         for number, (job, u) in enumerate(jobs):
             assert u.sum() == number * 65536
             u[0, 0] += 1
@@ -57,7 +64,7 @@ def test_closed_jobs_keep_no_descriptors(folder: Path, run: Run) -> None:
         assert np.array_equal(pool.job("j3").restore()["u"], jobs[3][1])
         jobs[3][0].close()
         mine["a"][7] = 2
-        print(other.save(mine, wait=True).changed_bytes <= 8192, descriptors() <= before)
+        print(other.save(mine, wait=True).changed_bytes <= 8192, are_given_back())
         """,
         folder,
     )

@@ -158,7 +158,7 @@ class Job:
         self._tell_of_history(save.epoch)
         if wait or saving.is_last() or _exit.ended():
             saving.settle(self._tick)
-        self._warn_of_failures()
+            self._warn_of_failures()
         return save
 
     def _warn_of_failures(self) -> None:
