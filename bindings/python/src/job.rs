@@ -9,7 +9,7 @@ use crate::notes::Notes;
 use crate::notices::Notices;
 use crate::shared::Core;
 use crate::wait;
-use crate::{collect, files, restore, save};
+use crate::{collect, files, gate, restore, save};
 use outlive_client::End;
 use outlive_files::{Patterns, PutOptions};
 use outlive_format::{Manifest, Mark, Remarks};
@@ -129,6 +129,19 @@ impl Job {
     fn commit_events(&self, py: Python<'_>) -> PyResult<CommitEvents> {
         self.core.check_process(py)?;
         Ok(CommitEvents::new(self.core.client.events(), &self.core.notices))
+    }
+
+    /// Opens the gate, which holds outputs until the checkpoint that covers them is committed.
+    fn gate(&self, bytes_max: u64, tick: &Bound<'_, PyAny>) -> PyResult<gate::Gate> {
+        gate::open(&self.core, bytes_max, tick)
+    }
+
+    /// Lets the gate continue from the checkpoint that was restored last.
+    fn roll_back_gate(&self, tick: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = tick.py();
+        self.core.check_process(py)?;
+        py.detach(|| self.core.client.roll_back_gate()).or_raise(py)?;
+        wait::tell(&self.core.notices, tick)
     }
 
     /// True if there are notices or progress to take.

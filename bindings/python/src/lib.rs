@@ -10,6 +10,7 @@ mod dlpack;
 mod end;
 mod errors;
 mod files;
+mod gate;
 mod group;
 mod job;
 mod lazy;
@@ -121,6 +122,8 @@ mod _core {
     use crate::dlpack::{Lent, borrow};
     #[pymodule_export]
     use crate::end::insist;
+    #[pymodule_export]
+    use crate::gate::Gate;
     #[pymodule_export]
     use crate::job::Job;
     #[pymodule_export]

@@ -27,6 +27,7 @@ pub(crate) struct FrozenMemory {
     pub freeze: FreezeId,
     pub layout: Arc<Layout>,
     pub attachment: Arc<[u8]>,
+    pub outputs: Arc<[u8]>,
     pub runs: Vec<Run>,
     pub changed_pages: u64,
     /// Runs before this one may be live.
@@ -70,6 +71,10 @@ impl Frozen for FrozenMemory {
 
     fn attachment(&self) -> &[u8] {
         &self.attachment
+    }
+
+    fn outputs(&self) -> &[u8] {
+        &self.outputs
     }
 
     fn streams(&self) -> &[StreamDesc] {

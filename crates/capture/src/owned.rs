@@ -20,6 +20,7 @@ pub struct OwnedSource {
     memory: Arc<AlignedBuf>,
     tracker: Arc<ChangeTracker>,
     threads: usize,
+    outputs: Vec<u8>,
 }
 
 impl OwnedSource {
@@ -32,7 +33,8 @@ impl OwnedSource {
     /// Returns `memory` as the region `name`, tracked in the same way.
     pub fn new(name: impl Into<String>, memory: AlignedBuf, threads: usize) -> OwnedSource {
         let tracker = Arc::new(ChangeTracker::with(TrackerChoice::Auto));
-        OwnedSource { name: name.into(), memory: Arc::new(memory), tracker, threads }
+        let (name, memory) = (name.into(), Arc::new(memory));
+        OwnedSource { name, memory, tracker, threads, outputs: Vec::new() }
     }
 
     /// Returns zeros as [`OwnedSource::zeroed`], with a tracker of the caller's.
@@ -43,7 +45,13 @@ impl OwnedSource {
         tracker: ChangeTracker,
     ) -> OwnedSource {
         let memory = Arc::new(AlignedBuf::zeroed(length));
-        OwnedSource { name: name.into(), memory, tracker: Arc::new(tracker), threads }
+        let (name, tracker) = (name.into(), Arc::new(tracker));
+        OwnedSource { name, memory, tracker, threads, outputs: Vec::new() }
+    }
+
+    /// Sets the outputs that the next checkpoints cover, encoded.
+    pub fn set_outputs(&mut self, outputs: Vec<u8>) {
+        self.outputs = outputs;
     }
 
     /// Returns the bytes.
@@ -73,8 +81,9 @@ impl PageSource for OwnedSource {
         let region =
             unsafe { Region::from_raw(&self.name, "|u1", shape, bytes.as_ptr(), bytes.len()) };
         let tracker = Arc::clone(&self.tracker);
-        let inner =
-            MemorySource::new(tracker, vec![region], Vec::new(), self.threads).freeze(request)?;
+        let mut source = MemorySource::new(tracker, vec![region], Vec::new(), self.threads);
+        source.set_outputs(self.outputs.clone());
+        let inner = source.freeze(request)?;
         let memory = (inner.live_runs() > 0).then(|| Arc::clone(&self.memory));
         Ok(Box::new(OwnedFrozen { inner, _memory: memory }))
     }
@@ -93,6 +102,10 @@ impl Frozen for OwnedFrozen {
 
     fn attachment(&self) -> &[u8] {
         self.inner.attachment()
+    }
+
+    fn outputs(&self) -> &[u8] {
+        self.inner.outputs()
     }
 
     fn streams(&self) -> &[StreamDesc] {

@@ -30,6 +30,7 @@ pub struct MemorySource {
     tracker: Arc<ChangeTracker>,
     image: SourceRegions,
     attachment: Arc<[u8]>,
+    outputs: Arc<[u8]>,
     threads: usize,
     elsewhere: Vec<(RegionDesc, Memory)>,
 }
@@ -54,6 +55,7 @@ impl MemorySource {
             tracker,
             image: SourceRegions::Given(regions),
             attachment: attachment.into(),
+            outputs: Arc::default(),
             threads,
             elsewhere: Vec::new(),
         }
@@ -64,6 +66,11 @@ impl MemorySource {
     pub fn with_elsewhere(self, elsewhere: Vec<Region>) -> MemorySource {
         let elsewhere = elsewhere.into_iter().map(|it| (it.description(), it.memory)).collect();
         MemorySource { elsewhere, ..self }
+    }
+
+    /// Sets the outputs that the checkpoint covers, encoded.
+    pub fn set_outputs(&mut self, outputs: Vec<u8>) {
+        self.outputs = outputs.into();
     }
 
     /// Waits until the regions miss nothing that a lazy restore of this process still brings,
@@ -141,6 +148,7 @@ impl PageSource for MemorySource {
             freeze,
             layout,
             attachment: Arc::clone(&self.attachment),
+            outputs: Arc::clone(&self.outputs),
             runs: all,
             changed_pages,
             live_runs,

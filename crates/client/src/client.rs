@@ -1,6 +1,7 @@
 //! Opens a job, saves, and closes it.
 
 use crate::events::Subscription;
+use crate::gate::ClientGate;
 use crate::sessions::{self, collect_and_let_go, collect_behind};
 use crate::stop::{Report, StopRequest, StopWatch};
 use outlive_capture::{ChangeTracker, MemorySource, Region};
@@ -31,6 +32,7 @@ pub struct Client {
     /// Tracker, which remembers the last image.
     pub(crate) tracker: Arc<ChangeTracker>,
     pub(crate) stop: StopWatch,
+    pub(crate) gate: ClientGate,
     /// Whether a save has begun since the job was opened or closed.
     has_saved: AtomicBool,
     /// Subscriptions, which end when the job is closed.
@@ -44,10 +46,11 @@ impl Client {
     /// # Errors
     /// `Invalid` for an impossible name, or an unknown tracker in `pool.toml`.
     pub fn open(pool: &Pool, name: &str, options: JobOptions) -> Result<Client> {
-        let (job, tracker) = sessions::open(pool, name, options)?;
+        let (job, tracker, gate) = sessions::open(pool, name, options)?;
+        let gate = ClientGate::new(gate);
         let stop = StopWatch::new(pool, &job);
         let has_saved = AtomicBool::new(false);
-        Ok(Client { job, tracker, stop, has_saved, queues: Mutex::default() })
+        Ok(Client { job, tracker, stop, gate, has_saved, queues: Mutex::default() })
     }
 
     /// Returns the job.
@@ -87,12 +90,23 @@ impl Client {
         self.save_source(&mut self.source(regions, attachment), notes)
     }
 
-    /// Does the same with a source that [`Client::source`] has made.
+    /// Does the same with a source that [`Client::source`] has made. The checkpoint covers the
+    /// outputs that the gate has got until now.
     ///
     /// # Errors
-    /// As [`Job::save`].
+    /// As [`Job::save`]; those of sinks that cannot prepare their outputs.
     pub fn save_source(&self, source: &mut MemorySource, notes: SaveNotes) -> Result<SaveHandle> {
-        let handle = self.job.save_with(source, notes)?;
+        let begun = AtomicBool::new(false);
+        let covered = self.gate.gate.cover(|outputs| {
+            begun.store(true, Ordering::Relaxed);
+            source.set_outputs(outputs);
+            self.job.save_with(source, notes)
+        });
+        let handle = covered.map_err(|error| match begun.into_inner() {
+            true => error,
+            // The other ranks have begun the save.
+            false => self.job.abort_collective(error),
+        })?;
         self.has_saved.store(true, Ordering::Relaxed);
         Ok(handle)
     }
@@ -113,15 +127,18 @@ impl Client {
         if due.stops {
             self.stop.join(self.job.pool(), self.job.name());
         }
-        Ok(due.is_due)
+        // One rank of a group must not save alone.
+        Ok(due.is_due || !self.job.is_group() && self.gate.gate.wants_save())
     }
 
     /// Returns whether the job is to be closed before its process ends: a save is in progress, or has
-    /// failed unheard. After a save a rank of a group also tells the others that it ends, and a
+    /// failed unheard, or the gate is open. After a save a rank of a group also tells the others that it ends, and a
     /// program waits for the slow tier.
     pub fn is_unfinished(&self) -> bool {
         let has_more = self.job.is_group() || self.job.pool().has_slow_tier();
-        self.job.has_unheard() || has_more && self.has_saved.load(Ordering::Relaxed)
+        self.job.has_unheard()
+            || self.gate.is_open()
+            || has_more && self.has_saved.load(Ordering::Relaxed)
     }
 
     /// Returns the request to save and to end, as far as this process knows of one. Never waits.
@@ -200,6 +217,8 @@ impl Client {
     /// # Errors
     /// As [`Job::close`].
     pub fn close(&self, end: End) -> Result<()> {
+        // Before the session ends: until then no other process releases the same outputs.
+        self.close_gate();
         let closed = match end {
             End::Together => self.job.close(),
             End::Alone => self.job.leave(),
@@ -216,6 +235,7 @@ impl Client {
 impl Drop for Client {
     fn drop(&mut self) {
         end_all(std::mem::take(self.queues.get_mut()));
+        self.close_gate();
     }
 }
 

@@ -157,6 +157,8 @@ struct LazyState {
     /// Streams that go into the restore's own memory.
     ours: Vec<usize>,
     later: Mutex<Vec<(RegionDesc, MutRegion)>>,
+    /// Outputs that the checkpoint lists, if all of it is restored.
+    outputs: Option<Vec<u8>>,
 }
 
 impl Client {
@@ -199,11 +201,13 @@ impl Client {
                 checkpoint.streams().iter().map(|stream| stream.name.clone()).collect();
             let FillPlan { whole, later, .. } = plan;
             let later = Mutex::new(later);
-            chosen = Some(LazyState { memory: memory.clone(), names: names.clone(), ours, later });
+            let outputs = whole.then(|| checkpoint.outputs().to_vec());
+            let (kept, named) = (memory.clone(), names.clone());
+            chosen = Some(LazyState { memory: kept, names: named, ours, later, outputs });
             Ok((selected, Sink { memory, permit: permit.clone(), names, whole }))
         };
         let begun = self.job.restore_lazily(select, &mut prepare, self.ends(lazily));
-        let (restored, fill, LazyState { memory, names, ours, later }) = match (begun, chosen) {
+        let (restored, fill, chosen) = match (begun, chosen) {
             (Ok(Some((restored, fill))), Some(chosen)) => (restored, fill, chosen),
             (begun, chosen) => {
                 if let Some(LazyState { memory, .. }) = chosen {
@@ -213,9 +217,11 @@ impl Client {
                 return begun.map(|_| None);
             }
         };
+        let LazyState { memory, names, ours, later, outputs } = chosen;
         if select == Select::Newest {
             self.restored(restored.epoch);
         }
+        outputs.map_or(Ok(()), |outputs| self.note_outputs(restored.epoch, vec![outputs]))?;
         let ours = ours.into_iter().filter_map(|at| Some((at, memory.copy_of(at)?))).collect();
         let streams = names.iter().cloned().enumerate().map(|(at, name)| (name, at)).collect();
         let image = FilledImage::new(ours, names);

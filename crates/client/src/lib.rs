@@ -11,6 +11,7 @@
 
 mod client;
 mod events;
+mod gate;
 mod lazy;
 mod named;
 mod parts;

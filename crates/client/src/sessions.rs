@@ -2,7 +2,9 @@
 //! client joins the first, so that a process never fences itself. Ranks of a group are left out:
 //! threads of one process may be ranks.
 
+use crate::gate::gate_of;
 use outlive_capture::ChangeTracker;
+use outlive_gate::{Gate, WeakGate};
 use outlive_io::PerProcess;
 use outlive_pool::Pool;
 use outlive_store::commit::Reached;
@@ -25,13 +27,18 @@ static REACHED: PerProcess<HashMap<Key, Reached>> =
 struct Open {
     job: WeakJob,
     tracker: Weak<ChangeTracker>,
+    gate: WeakGate,
 }
 
 /// Opens a job, or joins it if this process has it open, or a save of it is in progress.
 ///
 /// # Errors
 /// `Invalid` for an impossible name, or an unknown tracker in `pool.toml`.
-pub fn open(pool: &Pool, name: &str, options: JobOptions) -> Result<(Job, Arc<ChangeTracker>)> {
+pub fn open(
+    pool: &Pool,
+    name: &str,
+    options: JobOptions,
+) -> Result<(Job, Arc<ChangeTracker>, Gate)> {
     let choice = pool.config().tuning.tracker()?;
     let make = |job: &Job| Arc::new(ChangeTracker::for_job(choice, job.name().as_str()));
     let key = (pool.identity(), JobName::new(name)?);
@@ -39,19 +46,21 @@ pub fn open(pool: &Pool, name: &str, options: JobOptions) -> Result<(Job, Arc<Ch
     let options = JobOptions { reached, ..options };
     if options.group.is_some() {
         let job = Job::open(pool, name, options)?;
-        let tracker = make(&job);
-        return Ok((job, tracker));
+        let (tracker, gate) = (make(&job), gate_of(pool, &job));
+        return Ok((job, tracker, gate));
     }
     let mut all = OPEN.lock();
-    let (job, tracker) = match all.get(&key) {
-        Some(open) => (open.job.join(pool, &options)?, open.tracker.upgrade()),
-        None => (None, None),
+    let (job, tracker, gate) = match all.get(&key) {
+        Some(open) => (open.job.join(pool, &options)?, open.tracker.upgrade(), open.gate.upgrade()),
+        None => (None, None, None),
     };
     let job = job.map_or_else(|| Job::open(pool, name, options), Ok)?;
     let tracker = tracker.unwrap_or_else(|| make(&job));
     all.retain(|_, open| !open.job.is_over());
-    all.insert(key, Open { job: job.downgrade(), tracker: Arc::downgrade(&tracker) });
-    Ok((job, tracker))
+    let gate = gate.unwrap_or_else(|| gate_of(pool, &job));
+    let (weak, watch) = (job.downgrade(), Arc::downgrade(&tracker));
+    all.insert(key, Open { job: weak, tracker: watch, gate: gate.downgrade() });
+    Ok((job, tracker, gate))
 }
 
 /// As [`outlive_store::gc::collect`], but first ends the sessions of this process's jobs that have

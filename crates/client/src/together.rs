@@ -24,6 +24,8 @@ struct Planned {
     local: Option<String>,
     /// Whether the next save may continue from the own image, if all of that is read.
     follows: bool,
+    /// Outputs that the images list whose place this rank takes.
+    outputs: Vec<Vec<u8>>,
 }
 
 /// Data that a rank has read of one checkpoint.
@@ -35,6 +37,9 @@ struct Attempt {
     local: Option<String>,
     /// Whether the next save may continue from the own image: all of that was read.
     follows: bool,
+    outputs: Vec<Vec<u8>>,
+    /// Whether every region was requested.
+    whole: bool,
     stats: RestoreStats,
 }
 
@@ -43,6 +48,7 @@ struct RankContents {
     own: Option<MemoryImage>,
     /// Regions of rank 0, if this is another one.
     first: Option<RankRegions>,
+    outputs: Vec<Vec<u8>>,
 }
 
 impl Client {
@@ -60,7 +66,12 @@ impl Client {
         let (pool, name) = (self.job.pool(), self.job.name());
         let ask = RefCell::new(ask);
         let plan = |images: &RankImages<'_>| {
-            RankContents::look(images, rank)?.plan(images, rank, ranks, &mut **ask.borrow_mut())
+            RankContents::look(images, rank, ranks)?.plan(
+                images,
+                rank,
+                ranks,
+                &mut **ask.borrow_mut(),
+            )
         };
         // All plan before they read: a rank that reads its image keeps a device busy that may have
         // another rank's catalog.
@@ -98,7 +109,7 @@ impl Client {
         let (pool, name) = (self.job.pool(), self.job.name());
         let done = self.job.restore_alone(select, &mut |manifest, as_of| {
             let images = RankImages::new(pool, name, manifest, as_of);
-            RankContents::look(&images, 0)?.plan(&images, 0, 1, ask)?.read(&images, permit)
+            RankContents::look(&images, 0, 1)?.plan(&images, 0, 1, ask)?.read(&images, permit)
         })?;
         let Some((attempt, skipped)) = done else { return Ok(None) };
         self.finish(attempt, skipped, permit).map(Some)
@@ -106,7 +117,7 @@ impl Client {
 
     /// Ends a restore after a checkpoint was read.
     fn finish(&self, attempt: Attempt, skipped: Skipped, permit: &WritePermit) -> Result<Filled> {
-        let Attempt { epoch, own, common, local, follows, stats } = attempt;
+        let Attempt { epoch, own, common, local, follows, outputs, whole, stats } = attempt;
         if let (Some((of, _)), Some(region), 0) = (&own, local, self.job.rank()) {
             self.tell_of_fewer(of, &region);
         }
@@ -118,6 +129,9 @@ impl Client {
             }
         }
         let common = common.map(|sink| self.conclude(sink, None, permit)).transpose()?;
+        if whole {
+            self.note_outputs(epoch, outputs)?;
+        }
         stats.count();
         Ok(Filled { restored: Restored { epoch, stats, skipped }, image, common })
     }
@@ -161,10 +175,12 @@ impl Client {
         self.job.note_restored(epoch);
         permit.with(|| ()).ok_or_else(interrupted)?;
         let follows = sink.whole && of.manifest().world_size == self.job.ranks();
+        let outputs = sink.whole.then(|| vec![of.outputs().to_vec()]);
         let image = self.conclude(sink, follows.then_some(epoch), permit)?;
         if follows {
             self.job.follow_restored(&of);
         }
+        outputs.map_or(Ok(()), |outputs| self.note_outputs(epoch, outputs))?;
         stats.count();
         let restored = Restored { epoch, stats, skipped };
         Ok(Some(Filled { restored, image, common: None }))
@@ -172,10 +188,16 @@ impl Client {
 }
 
 impl RankContents {
-    fn look(images: &RankImages<'_>, rank: Rank) -> Result<RankContents> {
+    fn look(images: &RankImages<'_>, rank: Rank, ranks: u32) -> Result<RankContents> {
         let own = (rank < images.count()).then(|| images.open(rank)).transpose()?;
         let first = (rank > 0).then(|| images.regions(0)).transpose()?;
-        Ok(RankContents { own, first })
+        // Outputs of ranks that there are no more.
+        let mut outputs: Vec<Vec<u8>> = own.iter().map(|own| own.outputs().to_vec()).collect();
+        let left = (rank..images.count()).step_by(ranks.max(1) as usize).skip(1);
+        for rank in left {
+            outputs.push(images.regions(rank)?.outputs);
+        }
+        Ok(RankContents { own, first, outputs })
     }
 
     /// Returns the regions of the checkpoint that concern this rank.
@@ -221,7 +243,7 @@ impl RankContents {
         ask: &mut dyn FnMut(Offer) -> Result<Vec<Destination>>,
     ) -> Result<Planned> {
         let offer = self.offer(images, rank);
-        let RankContents { own, first } = self;
+        let RankContents { own, first, outputs } = self;
         let own_regions = own.as_ref().map_or(&[][..], MemoryImage::regions);
         let count = own_regions.len();
         // Copies no own regions: there may be a million.
@@ -284,16 +306,18 @@ impl RankContents {
             None => None,
         };
         let parts = (!parts.is_empty()).then(|| plan_parts(images, parts)).transpose()?;
-        Ok(Planned { own, common, parts, local, follows })
+        Ok(Planned { own, common, parts, local, follows, outputs })
     }
 }
 
 impl Planned {
     fn read(self, images: &RankImages<'_>, permit: &Arc<WritePermit>) -> Result<Attempt> {
-        let Planned { own, common, parts, local, follows } = self;
+        let Planned { own, common, parts, local, follows, outputs } = self;
         let stats = RestoreStats::default();
         let epoch = images.epoch();
-        let mut attempt = Attempt { epoch, own: None, common: None, local, follows, stats };
+        let whole = own.as_ref().is_none_or(|(_, plan)| plan.whole);
+        let mut attempt =
+            Attempt { epoch, own: None, common: None, local, follows, outputs, whole, stats };
         if let Some((own, plan)) = own {
             let sink = read_image(&own, plan, permit, &mut attempt.stats)?;
             attempt.follows &= sink.whole;

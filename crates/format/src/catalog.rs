@@ -1,4 +1,4 @@
-//! The catalog stream of an image: its regions, and the language binding's attachment.
+//! The catalog stream of an image: its regions, the language binding's attachment, and outputs.
 
 use crate::codec::{Check, Reader, Writer, checksum, demand};
 use crate::tree::TreeRef;
@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 const WHAT: &str = "catalog";
 const MAGIC: &[u8; 4] = b"OLCA";
-const HEAD_BYTES: usize = 24;
+const HEAD_BYTES: usize = 32;
 /// Length of a packed region without name, dtype and shape; the others are longer.
 const REGION_BYTES_MIN: usize = 24;
 const PACKED_ALIGN_BYTES: u64 = 16;
@@ -70,6 +70,8 @@ pub struct Catalog {
     pub regions: Vec<CatalogRegion>,
     /// Bytes that the language binding keeps with the image.
     pub attachment: Vec<u8>,
+    /// Outputs that the checkpoint covers ([`Outputs`](crate::Outputs)); empty if there are none.
+    pub outputs: Vec<u8>,
 }
 
 impl Catalog {
@@ -87,6 +89,7 @@ impl Catalog {
         out.reserved(2);
         out.u64(self.regions.len() as u64);
         out.u64(self.attachment.len() as u64);
+        out.u64(self.outputs.len() as u64);
         for CatalogRegion { desc, root } in &self.regions {
             out.u32(desc.name.len() as u32);
             out.u16(desc.dtype.len() as u16);
@@ -109,6 +112,7 @@ impl Catalog {
             out.bytes(desc.dtype.as_bytes());
         }
         out.bytes(&self.attachment);
+        out.bytes(&self.outputs);
         Ok(out.finish())
     }
 
@@ -121,6 +125,7 @@ impl Catalog {
         from.begin(MAGIC)?;
         from.reserved(2)?;
         let (region_count, attachment_bytes) = (from.u64()?, from.u64()?);
+        let outputs_bytes = from.u64()?;
         let region_count = from.count(region_count, REGION_BYTES_MIN)?;
         let mut regions = Vec::with_capacity(region_count);
         for _ in 0..region_count {
@@ -130,8 +135,9 @@ impl Catalog {
         }
         from.accept(unique(&regions))?;
         let attachment = from.take(from.count(attachment_bytes, 1)?)?.to_vec();
+        let outputs = from.take(from.count(outputs_bytes, 1)?)?.to_vec();
         from.end()?;
-        Ok(Catalog { regions, attachment })
+        Ok(Catalog { regions, attachment, outputs })
     }
 
     fn encoded_len(&self) -> usize {
@@ -142,7 +148,10 @@ impl Catalog {
             let extents = desc.shape.len() + lists.iter().map(|list| list.len()).sum::<usize>();
             REGION_BYTES_MIN + root + 8 * extents + desc.name.len() + desc.dtype.len()
         };
-        HEAD_BYTES + self.regions.iter().map(of).sum::<usize>() + self.attachment.len()
+        HEAD_BYTES
+            + self.regions.iter().map(of).sum::<usize>()
+            + self.attachment.len()
+            + self.outputs.len()
     }
 }
 

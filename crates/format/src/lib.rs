@@ -14,6 +14,7 @@ mod item;
 mod leaf;
 mod listing;
 mod node;
+mod outputs;
 mod plain;
 mod recipe;
 mod record;
@@ -36,6 +37,7 @@ pub use listing::{
 };
 pub use node::InnerNode;
 pub use outlive_types::Codec;
+pub use outputs::{Output, Outputs, SINK_BYTES_MAX};
 pub use plain::{Numbers, PLAIN_DEPTH_MAX, Plain, PlainKind, PlainReader, PlainWriter};
 pub use recipe::{Piece, RECIPE_BYTES_MAX, RECIPE_CHILDREN_MAX, RECIPE_LEVEL_MAX, Recipe};
 pub use record::{
@@ -56,4 +58,4 @@ const ROOM_BYTES: usize = 48;
 /// The format version that this build writes and reads.
 pub const VERSION: u16 = 0;
 /// Draft of version 0. `pool.toml` names it, and a pool of another draft is refused.
-pub const REVISION: u32 = 18;
+pub const REVISION: u32 = 19;

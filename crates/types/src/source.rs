@@ -199,6 +199,11 @@ pub trait Frozen: Send + Sync {
     /// say).
     fn attachment(&self) -> &[u8];
 
+    /// Returns the outputs that the checkpoint covers, encoded; empty if there are none.
+    fn outputs(&self) -> &[u8] {
+        &[]
+    }
+
     /// Returns every stream of the image; the packed stream, if there is one, comes first.
     fn streams(&self) -> &[StreamDesc];
 

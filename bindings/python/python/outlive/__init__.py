@@ -31,6 +31,7 @@ from outlive._errors import (
     RetryError,
 )
 from outlive._files import FileTrouble, Got, Put
+from outlive._gate import Gate, GateStatus, SinkStatus
 from outlive._group import Group, Ranks, Sharded, block_cyclic, ranks, sharded
 from outlive._memory import array, empty, zeros
 from outlive._preempt import StopRequest, on_preempt
@@ -58,6 +59,8 @@ __all__ = [
     "FencedError",
     "FileTrouble",
     "FullError",
+    "Gate",
+    "GateStatus",
     "Got",
     "Group",
     "InvalidError",
@@ -74,6 +77,7 @@ __all__ = [
     "Save",
     "SaveStats",
     "Sharded",
+    "SinkStatus",
     "StopRequest",
     "__version__",
     "array",

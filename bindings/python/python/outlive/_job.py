@@ -18,6 +18,7 @@ from outlive._arguments import epoch_name, notes_of, rules_of
 from outlive._commits import CommitEvents
 from outlive._errors import Error, FailedSaveWarning, InvalidError
 from outlive._files import AnyPath, Got, Put, one_or_more, patterns, told
+from outlive._gate import Gate
 from outlive._preempt import StopRequest
 from outlive._rebuild import FRESH, Rebuild, restored
 from outlive._saves import (
@@ -65,6 +66,7 @@ class Job:
         self._heavy: set[str] = set()
         self._lossy: set[str] = set()
         self._knows_history = False
+        self._gate: Gate | None = None
         self.last_restore: Restored | None = None
         _exit.watch(self, name, core, tick)
 
@@ -159,6 +161,8 @@ class Job:
         if wait or saving.is_last() or _exit.ended():
             saving.settle(self._tick)
             self._warn_of_failures()
+        if self._gate is not None:
+            self._gate._wait_if_full()
         return save
 
     def _warn_of_failures(self) -> None:
@@ -214,6 +218,38 @@ class Job:
             InvalidError: In a forked child.
         """
         return CommitEvents(self._core.commit_events(), self._name, self._tick)
+
+    def gate(self, *, bytes_max: int = 4 << 20) -> Gate:
+        """Opens the output gate, which holds outputs until a checkpoint covers them.
+
+        ```python
+        gate = job.gate()
+        log = gate.open("metrics.jsonl")
+        while state["step"] < 1000:
+            train(state)
+            print(json.dumps({"step": state["step"]}), file=log)
+            job.save(state)
+        ```
+
+        After a crash the file has each line once: see `Gate`. Open the gate before or after the
+        `restore`, and before the first output. The next save covers what was given until its call.
+        A fenced program releases nothing. A forked child has no gate.
+
+        Args:
+            bytes_max: Bytes of outputs from which on a save is due, whatever `every_s` says, and
+                waits until there are fewer. A group of ranks has no such limit.
+
+        Returns:
+            The gate; later calls return the same one.
+
+        Raises:
+            FencedError: If another process has taken over the job.
+            InvalidError: In a forked child.
+        """
+        core = self._core.gate(bytes_max, self._tick)
+        if self._gate is None:
+            self._gate = Gate(core, self._tick, self.save)
+        return self._gate
 
     def _tell_of_history(self, epoch: int | None) -> None:
         """Warns once if this program saves over checkpoints that it never looked at."""
@@ -411,6 +447,9 @@ class Job:
         tree, report = restored(rebuild, self._core, wanted, lazy=lazy, tick=self._tick)
         self.last_restore = report
         self._know_history()
+        if report and into is not FRESH:
+            # The program's state was replaced: what it gave since that checkpoint is void.
+            self._core.roll_back_gate(self._tick)
         if isinstance(report, LazyRestored) and report.eager_because:
             _notices.tell(
                 logging.WARNING,
@@ -665,6 +704,7 @@ class Job:
 
     def _close(self, *, together: bool) -> None:
         self._core.close(self._tick, at_exit=False, together=together)
+        self._gate = None
         self._warn_of_failures()
 
     def __enter__(self) -> Self:

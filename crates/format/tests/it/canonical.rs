@@ -173,24 +173,49 @@ fn catalogs() {
     refused(&[(6, &[1])], "reserved");
     refused(&[(16, &[3])], "attachment too short");
     refused(&[(16, &[1])], "attachment too long");
-    refused(&[(24, &[0]), (28, &[5])], "no name");
-    refused(&[(31, &[6])], "distribution");
-    refused(&[(31, &[2])], "part of a global array without its place there");
-    let part = 24 + 45 + 60;
+    refused(&[(24, &[4])], "outputs too short");
+    refused(&[(24, &[2])], "outputs too long");
+    refused(&[(32, &[0]), (36, &[5])], "no name");
+    refused(&[(39, &[6])], "distribution");
+    refused(&[(39, &[2])], "part of a global array without its place there");
+    let part = 32 + 45 + 60;
     refused(&[(part + 40, &[1])], "a part that is larger than the global array");
     refused(&[(part + 56, &[1])], "a part that ends behind the global array");
-    refused(&[(40, &[33])], "unaligned offset");
-    refused(&[(40, &[0xF0, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF])], "offset");
-    refused(&[(66, &[0xFF])], "dtype not UTF-8");
-    refused(&[(64, &[0xFF])], "name not UTF-8");
-    refused(&[(85, &[2])], "level");
-    refused(&[(86, &[1])], "reserved");
-    refused(&[(79, &[0]), (77, &[0]), (85, &[0])], "an empty stream with a root");
+    refused(&[(48, &[33])], "unaligned offset");
+    refused(&[(48, &[0xF0, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF])], "offset");
+    refused(&[(74, &[0xFF])], "dtype not UTF-8");
+    refused(&[(72, &[0xFF])], "name not UTF-8");
+    refused(&[(93, &[2])], "level");
+    refused(&[(94, &[1])], "reserved");
+    refused(&[(87, &[0]), (85, &[0]), (93, &[0])], "an empty stream with a root");
     let mut catalog = samples::catalog();
     catalog.regions[0].desc.name = "gria".to_owned();
-    refused_bytes("catalog", catalog.encode().unwrap(), &[(67, b"d")], "a name twice");
+    refused_bytes("catalog", catalog.encode().unwrap(), &[(75, b"d")], "a name twice");
     catalog.regions[0].root = fp(1);
     assert!(catalog.encode().is_err(), "a packed region has no tree");
+}
+
+#[test]
+fn outputs() {
+    let refused = |edits: &[Edit<'_>], why| refused("outputs", 0, edits, why);
+    refused(&[(6, &[1])], "reserved");
+    refused(&[(9, &[0])], "an output that is none yet");
+    refused(&[(16, &[4])], "an output too few");
+    refused(&[(24, &[1])], "a position too many");
+    refused(&[(32, &[9])], "the same number twice");
+    refused(&[(40, &[0x23])], "an epoch that falls");
+    refused(&[(40, &[0])], "an epoch after this checkpoint's own");
+    refused(&[(48, &[9])], "the name of a sink not UTF-8");
+    refused(&[(52, &[5])], "a longer token");
+    let mut list = samples::outputs();
+    list.outputs[0].sink.clear();
+    assert_eq!(list.encode().unwrap_err().kind(), ErrorKind::Invalid);
+    let mut list = samples::outputs();
+    list.positions.insert("out".into(), vec![0; SINK_BYTES_MAX + 1]);
+    assert_eq!(list.encode().unwrap_err().kind(), ErrorKind::Invalid);
+    let mut list = samples::outputs();
+    list.outputs.swap(0, 1);
+    assert_eq!(list.encode().unwrap_err().kind(), ErrorKind::Bug);
 }
 
 #[test]

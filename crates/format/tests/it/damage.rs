@@ -280,8 +280,8 @@ fn regions_that_a_catalog_cannot_hold_are_refused() {
         }
         let error = catalog.encode().expect_err("the region is no part of that");
         assert!(error.message().contains(word), "{error}");
-        // The name, the dtype and the attachment follow the lists.
-        let lists = bytes.len() - 6 - 32;
+        // The name, the dtype, the attachment and the outputs follow the lists.
+        let lists = bytes.len() - 9 - 32;
         for (at, number) in block.into_iter().chain(stride).enumerate() {
             bytes[lists + 8 * at..][..8].copy_from_slice(&number.to_le_bytes());
         }

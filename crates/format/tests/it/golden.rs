@@ -105,6 +105,7 @@ fn delta_leaf() {
 #[test]
 fn catalog() {
     let golden = "4f4c4341 | 0000 | 0000 | 0500000000000000 | 0200000000000000 \
+                  | 0300000000000000 \
                   | 02000000 0300 02 00 3000000000000000 | 2000000000000000 \
                   | 0200000000000000 0300000000000000 | c3bc | 3c6638 \
                   | 04000000 0000 00 01 0100200000000000 | 01 00x7 60x32 | 67726964 \
@@ -116,9 +117,22 @@ fn catalog() {
                   | 01000000 0300 02 06 0600000000000000 | 6000000000000000 \
                   | 0300000000000000 0200000000000000 | 0b01000000000000 0300000000000000 \
                   | 0301000000000000 0000000000000000 | 0200000000000000 0100000000000000 \
-                  | 0600000000000000 0200000000000000 | 63 | 7c7531 | 7b7d";
+                  | 0600000000000000 0200000000000000 | 63 | 7c7531 | 7b7d | 6f7574";
     same("catalog", &samples::catalog().encode().unwrap(), golden);
     assert_eq!(Catalog::decode(&hex(golden)).unwrap(), samples::catalog());
+}
+
+#[test]
+fn outputs() {
+    let golden = "4f4c4f55 | 0000 | 0000 | 0201000000000000 | 0300000000000000 | 0200000000000000 \
+                  | 0700000000000000 2100000000000000 08000000 0400000000000000 \
+                  | 66696c653a2fc3bc | 6c696e65 \
+                  | 0900000000000000 2200000000000000 03000000 0000000000000000 | 6f7574 \
+                  | 0101000000000000 0000000000000000 03000000 0100000000000000 | 6f7574 | 78 \
+                  | 08000000 08000000 | 66696c653a2fc3bc | 04x8 | 03000000 00000000 | 6f7574";
+    same("outputs", &samples::outputs().encode().unwrap(), golden);
+    assert_eq!(Outputs::decode(&hex(golden)).unwrap(), samples::outputs());
+    assert_eq!(Outputs::of_catalog(&[]).unwrap().encode().unwrap(), Vec::<u8>::new());
 }
 
 #[test]
@@ -317,7 +331,7 @@ fn hashes() {
     let zero = "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262";
     assert_eq!(fingerprint(b"").to_string(), zero);
     assert_eq!(checksum(b""), 0x2d06_8005_38d3_94c2);
-    assert_eq!((VERSION, REVISION), (0, 18));
+    assert_eq!((VERSION, REVISION), (0, 19));
     let document = include_str!("../../../../docs/format.md");
     assert!(document.contains(&format!("\n    revision = {REVISION} ")), "docs/format.md is older");
     assert!(document.contains(&format!("(now {REVISION})")), "docs/format.md is older");

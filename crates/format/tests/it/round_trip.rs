@@ -170,12 +170,13 @@ fn in_blocks(shape: &[u64], parts: Vec<(u64, u64)>) -> Distribution {
 }
 
 fn catalog() -> impl Strategy<Value = Catalog> {
-    (vec(region(), 0..20), "\\PC{0,40}", vec(any::<u8>(), 0..100)).prop_map(
-        |(mut regions, word, attachment)| {
+    let bytes = || vec(any::<u8>(), 0..100);
+    (vec(region(), 0..20), "\\PC{0,40}", bytes(), bytes()).prop_map(
+        |(mut regions, word, attachment, outputs)| {
             for (number, region) in regions.iter_mut().enumerate() {
                 region.desc.name = format!("{word}{number}");
             }
-            Catalog { regions, attachment }
+            Catalog { regions, attachment, outputs }
         },
     )
 }

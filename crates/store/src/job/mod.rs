@@ -533,6 +533,18 @@ impl Job {
         told.and(closed)
     }
 
+    /// Opens the session in the log, as the next save would: from then on this process is the job's
+    /// one writer. Waits for a save in progress. Without effect in a group, whose saves do it.
+    ///
+    /// # Errors
+    /// `Fenced` if another process has taken over this job, or has saved it since this one
+    /// restored; errors of the log.
+    pub fn begin_session(&self) -> Result<()> {
+        self.inner.check_process()?;
+        let pool = self.inner.pool();
+        if self.is_group() { Ok(()) } else { self.inner.writer().begin(&pool).map(drop) }
+    }
+
     /// Ends the session in the log, unless a save is in progress or starting. The next save opens
     /// another one. So a gc can delete packs that only this program needed, and leftovers of its
     /// failed saves. Returns whether no session is open.

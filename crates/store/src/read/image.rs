@@ -214,6 +214,11 @@ impl MemoryImage {
         &self.regions
     }
 
+    /// Returns the outputs that the checkpoint covers, encoded; empty if there are none.
+    pub fn outputs(&self) -> &[u8] {
+        &self.catalog.outputs
+    }
+
     /// Returns the attachment of the front door.
     pub fn attachment(&self) -> &[u8] {
         &self.catalog.attachment

@@ -30,6 +30,8 @@ pub struct RankRegions {
     pub regions: Vec<RegionDesc>,
     /// The attachment of the front door.
     pub attachment: Vec<u8>,
+    /// The outputs that the checkpoint covers, encoded.
+    pub outputs: Vec<u8>,
 }
 
 impl<'a> RankImages<'a> {
@@ -83,9 +85,9 @@ impl<'a> RankImages<'a> {
         let catalog = RestoreLocator::load(self.pool, &image.segments, &is_named)
             .and_then(|found| read_catalog(self.pool, &found.locator, image.reference.catalog))
             .map_err(|e| e.context(image_words(self.job, self.manifest, image.reference.rank)))?;
-        let Catalog { regions, attachment, .. } = catalog;
+        let Catalog { regions, attachment, outputs } = catalog;
         let regions = regions.into_iter().map(|region| region.desc).collect();
-        Ok(RankRegions { image, regions, attachment })
+        Ok(RankRegions { image, regions, attachment, outputs })
     }
 
     /// Opens one of these images.

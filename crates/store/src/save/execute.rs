@@ -391,7 +391,8 @@ impl Stages<'_> {
             };
             regions.push(CatalogRegion { desc: desc.clone(), root });
         }
-        Catalog { regions, attachment: self.frozen.attachment().to_vec() }.encode()
+        let attachment = self.frozen.attachment().to_vec();
+        Catalog { regions, attachment, outputs: self.frozen.outputs().to_vec() }.encode()
     }
 }
 

@@ -5,6 +5,7 @@ use outlive_format::*;
 use outlive_types::{
     Distribution, Error, Fingerprint, PackId, RegionDesc, RegionLocation, SessionId,
 };
+use std::collections::BTreeMap;
 
 pub fn fp(byte: u8) -> Fingerprint {
     Fingerprint([byte; 32])
@@ -134,6 +135,25 @@ pub fn catalog() -> Catalog {
             ),
         ],
         attachment: b"{}".to_vec(),
+        outputs: b"out".to_vec(),
+    }
+}
+
+pub fn outputs() -> Outputs {
+    let output = |number, epoch, sink: &str, token: &[u8]| Output {
+        number,
+        epoch,
+        sink: sink.to_owned(),
+        token: token.to_vec(),
+    };
+    Outputs {
+        next: 0x0102,
+        outputs: vec![
+            output(7, 0x21, "file:/ü", b"line"),
+            output(9, 0x22, "out", b""),
+            output(0x0101, 0, "out", b"x"),
+        ],
+        positions: BTreeMap::from([("file:/ü".into(), vec![4; 8]), ("out".into(), vec![])]),
     }
 }
 
@@ -334,7 +354,7 @@ pub struct Structure {
     pub seal: Option<fn(&mut [u8])>,
 }
 
-pub const STRUCTURES: [Structure; 15] = [
+pub const STRUCTURES: [Structure; 16] = [
     Structure {
         name: "shard_header",
         samples: || vec![header().encode().unwrap()],
@@ -385,6 +405,12 @@ pub const STRUCTURES: [Structure; 15] = [
         name: "catalog",
         samples: || vec![catalog().encode().unwrap(), Catalog::default().encode().unwrap()],
         again: |bytes| Catalog::decode(bytes)?.encode(),
+        seal: None,
+    },
+    Structure {
+        name: "outputs",
+        samples: || vec![outputs().encode().unwrap()],
+        again: |bytes| Outputs::decode(bytes)?.encode(),
         seal: None,
     },
     Structure {

@@ -1,0 +1,147 @@
+//! The gate of a client's job: opened, rolled back, and closed together with the job.
+
+use crate::client::Client;
+use outlive_gate::{Confirmations, Gate, GateOptions};
+use outlive_pool::Pool;
+use outlive_store::Job;
+use outlive_types::sync::plain::Mutex;
+use outlive_types::{Epoch, JobName, Result};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Longest wait of a close for sinks that do not take their outputs.
+const CLOSE_WAIT: Duration = Duration::from_secs(10);
+
+/// A client's part in the gate of its job.
+pub(crate) struct ClientGate {
+    pub gate: Gate,
+    /// Whether this client has opened it.
+    is_open: AtomicBool,
+    /// The last restored checkpoint, with the outputs that it lists.
+    restored: Mutex<Option<(Epoch, Vec<Vec<u8>>)>>,
+}
+
+/// Makes the gate of a job.
+pub(crate) fn gate_of(pool: &Pool, job: &Job) -> Gate {
+    let rank = job.is_group().then(|| job.rank());
+    let kind = rank.map_or_else(|| "outputs".to_owned(), |rank| format!("outputs-{rank}"));
+    let file = RunFile { pool: pool.clone(), job: job.name().clone(), kind };
+    let pool = pool.clone();
+    Gate::new(GateOptions {
+        job: job.name().clone(),
+        rank,
+        confirmations: Some(Box::new(file)),
+        tell: Box::new(move |text| pool.warn(text)),
+    })
+}
+
+/// The record of released outputs, in the folder `run` of the pool's home.
+struct RunFile {
+    pool: Pool,
+    job: JobName,
+    kind: String,
+}
+
+impl Confirmations for RunFile {
+    fn load(&self) -> Result<Option<Vec<u8>>> {
+        self.pool.read_run_file(&self.job, &self.kind)
+    }
+
+    fn store(&self, bytes: &[u8]) -> Result<()> {
+        self.pool.write_run_file(&self.job, &self.kind, bytes)
+    }
+}
+
+impl ClientGate {
+    pub fn new(gate: Gate) -> ClientGate {
+        ClientGate { gate, is_open: AtomicBool::new(false), restored: Mutex::default() }
+    }
+
+    /// Returns whether this client has it open.
+    pub fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Relaxed)
+    }
+}
+
+impl Client {
+    /// Opens the gate of the job, which holds outputs until the checkpoint that covers them is
+    /// committed. If a restored checkpoint lists outputs, this process becomes the job's writer,
+    /// and releases them. Once the gate holds more than `bytes_max`, a save is due.
+    ///
+    /// # Errors
+    /// `Fenced` if another process has taken over the job; errors of the log; `Retry` if there can
+    /// be no thread.
+    pub fn open_gate(&self, bytes_max: u64) -> Result<Gate> {
+        let mut seed = [0; 8];
+        self.job.pool().env().rng.fill(&mut seed);
+        let gate = &self.gate.gate;
+        gate.open(bytes_max, u64::from_le_bytes(seed));
+        self.gate.is_open.store(true, Ordering::Relaxed);
+        self.begin_releases()?;
+        gate.start()?;
+        Ok(gate.clone())
+    }
+
+    /// Makes this process the job's writer if restored outputs wait for that.
+    fn begin_releases(&self) -> Result<()> {
+        if self.gate.gate.waits_for_session() && !self.job.is_group() {
+            self.job.begin_session()?;
+            self.gate.gate.may_release();
+        }
+        Ok(())
+    }
+
+    /// Notes the outputs of a checkpoint that was restored. If this process has neither given
+    /// outputs nor saved, its gate continues from there. Otherwise see
+    /// [`Client::roll_back_gate`]: a program may also restore just to look.
+    pub(crate) fn note_outputs(&self, epoch: Epoch, lists: Vec<Vec<u8>>) -> Result<()> {
+        *self.gate.restored.lock() = Some((epoch, lists));
+        if self.gate.gate.is_used() { Ok(()) } else { self.roll_back_gate() }
+    }
+
+    /// Lets the gate continue from the checkpoint that was restored last: outputs that were given
+    /// after it are dropped. A front door calls it if the restore has replaced the program's state.
+    ///
+    /// # Errors
+    /// `Damaged` for a list of outputs that cannot be read; as [`Client::open_gate`].
+    pub fn roll_back_gate(&self) -> Result<()> {
+        let Some((epoch, lists)) = self.gate.restored.lock().take() else { return Ok(()) };
+        self.gate.gate.restored(epoch, &lists)?;
+        self.begin_releases()
+    }
+
+    /// Waits until everything that a save covers is released, at most `limit`; see
+    /// [`Gate::wait`].
+    pub fn wait_released(&self, limit: Duration) -> bool {
+        self.gate.gate.wait(limit)
+    }
+
+    /// Closes the gate, if this client has opened it. Outputs that are left stay in the checkpoint, and
+    /// a warning names them.
+    pub(crate) fn close_gate(&self) {
+        if !self.gate.is_open.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let report = self.gate.gate.close(CLOSE_WAIT);
+        let (pool, job) = (self.job.pool(), self.job.name());
+        if report.uncovered > 0 {
+            pool.warn(format!(
+                "job {job}: {} outputs since the last save are not released, as no checkpoint covers them: save \
+                 before the close",
+                report.uncovered
+            ));
+        }
+        for sink in report.sinks.iter().filter(|sink| sink.outputs > 0) {
+            let why = match (&sink.trouble, sink.is_open) {
+                (Some(why), _) => why,
+                (None, false) => "the program has not opened it",
+                (None, true) => continue,
+            };
+            pool.warn(format!(
+                "job {job}: {} outputs to {} are not released yet ({why}): they stay in the checkpoint, and the next \
+                 run releases them",
+                sink.outputs, sink.name
+            ));
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! The list of outputs that are not released for certain.
+
+use outlive_format::{Output, Outputs};
+use outlive_types::{Epoch, Result};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+/// Bytes of an output beside its token, about.
+const OUTPUT_BYTES: u64 = 128;
+
+/// The outputs of a program in their order, and the position of each sink.
+#[derive(Clone, Debug, Default)]
+pub struct Ledger {
+    next: u64,
+    /// Outputs below this number were in the list of a checkpoint, committed or not: they do not
+    /// grow any more.
+    listed_below: u64,
+    outputs: BTreeMap<u64, Output>,
+    /// Numbers of the outputs of each sink.
+    by_sink: HashMap<String, VecDeque<u64>>,
+    positions: BTreeMap<String, Vec<u8>>,
+    token_bytes: u64,
+}
+
+impl Ledger {
+    /// Returns the ledger with which a program continues from a checkpoint.
+    pub fn resume(epoch: Epoch, list: Outputs) -> Ledger {
+        let mut ledger = Ledger::default();
+        ledger.add_list(epoch, list);
+        ledger
+    }
+
+    /// Adds the list of another rank's image, whose sinks become this rank's.
+    pub fn add_list(&mut self, epoch: Epoch, list: Outputs) {
+        // Numbers of two ranks overlap. An output keeps its place within its sink.
+        let from = self.next;
+        for output in list.outputs {
+            let epoch = if output.epoch == 0 { epoch } else { output.epoch };
+            self.insert(Output { number: from + output.number, epoch, ..output });
+        }
+        self.next = from + list.next;
+        self.listed_below = self.next;
+        for (sink, position) in list.positions {
+            self.positions.entry(sink).or_insert(position);
+        }
+    }
+
+    fn insert(&mut self, output: Output) {
+        self.token_bytes += output.token.len() as u64;
+        self.by_sink.entry(output.sink.clone()).or_default().push_back(output.number);
+        self.outputs.insert(output.number, output);
+    }
+
+    /// Adds an output, and returns its number.
+    pub fn give(&mut self, sink: &str, token: Vec<u8>) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.insert(Output { number, epoch: 0, sink: sink.to_owned(), token });
+        number
+    }
+
+    /// Adds bytes to the newest output of a sink, unless a checkpoint has listed it. Otherwise adds
+    /// an output of `head` and the bytes.
+    pub fn append(&mut self, sink: &str, head: &[u8], bytes: &[u8]) {
+        let newest = self.by_sink.get(sink).and_then(|numbers| numbers.back());
+        let newest = newest.filter(|number| **number >= self.listed_below);
+        match newest.and_then(|number| self.outputs.get_mut(number)) {
+            Some(output) => {
+                output.token.extend_from_slice(bytes);
+                self.token_bytes += bytes.len() as u64;
+            }
+            None => {
+                self.give(sink, [head, bytes].concat());
+            }
+        }
+    }
+
+    /// Returns the position of a sink.
+    pub fn position(&self, sink: &str) -> Option<&[u8]> {
+        self.positions.get(sink).map(Vec::as_slice)
+    }
+
+    /// Sets the position of a sink after all outputs so far.
+    pub fn set_position(&mut self, sink: &str, position: Vec<u8>) {
+        self.positions.insert(sink.to_owned(), position);
+    }
+
+    /// Returns the encoded list for a checkpoint, which covers all outputs below the second value.
+    ///
+    /// # Errors
+    /// As for [`Outputs::encode`].
+    pub fn list(&mut self) -> Result<(Vec<u8>, u64)> {
+        let list = Outputs {
+            next: self.next,
+            outputs: self.outputs.values().cloned().collect(),
+            positions: self.positions.clone(),
+        };
+        let bytes = list.encode()?;
+        self.listed_below = self.next;
+        Ok((bytes, self.next))
+    }
+
+    /// Notes the epoch of the first checkpoint that lists the outputs below `below`. It is part of
+    /// their key, so later checkpoints do not change it.
+    pub fn stamp(&mut self, below: u64, epoch: Epoch) {
+        for output in self.outputs.range_mut(..below).rev() {
+            if output.1.epoch != 0 {
+                break;
+            }
+            output.1.epoch = epoch;
+        }
+    }
+
+    /// Returns the oldest output of each sink below `below`, in their order.
+    pub fn heads(&self, below: u64) -> Vec<&Output> {
+        let heads = self.by_sink.values().filter_map(|numbers| numbers.front());
+        let mut heads: Vec<u64> = heads.copied().filter(|number| *number < below).collect();
+        heads.sort_unstable();
+        heads.iter().filter_map(|number| self.outputs.get(number)).collect()
+    }
+
+    /// Returns the outputs of a sink, the oldest first.
+    pub fn of_sink(&self, sink: &str) -> impl Iterator<Item = &Output> {
+        let numbers = self.by_sink.get(sink).into_iter().flatten();
+        numbers.filter_map(|number| self.outputs.get(number))
+    }
+
+    /// Replaces the token of an output.
+    pub fn set_token(&mut self, number: u64, token: Vec<u8>) {
+        if let Some(output) = self.outputs.get_mut(&number) {
+            self.token_bytes -= output.token.len() as u64;
+            self.token_bytes += token.len() as u64;
+            output.token = token;
+        }
+    }
+
+    /// Removes an output that is released.
+    pub fn remove(&mut self, number: u64) -> Option<Output> {
+        let output = self.outputs.remove(&number)?;
+        self.token_bytes -= output.token.len() as u64;
+        if let Some(numbers) = self.by_sink.get_mut(&output.sink) {
+            numbers.retain(|other| *other != number);
+            if numbers.is_empty() {
+                self.by_sink.remove(&output.sink);
+            }
+        }
+        Some(output)
+    }
+
+    /// Returns the outputs, the oldest first.
+    pub fn outputs(&self) -> impl Iterator<Item = &Output> {
+        self.outputs.values()
+    }
+
+    /// Returns the number of outputs below `below`.
+    pub fn count_below(&self, below: u64) -> usize {
+        self.outputs.range(..below).count()
+    }
+
+    /// Returns the number of the next output.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Returns the bytes that the outputs take in a checkpoint, about.
+    pub fn bytes(&self) -> u64 {
+        self.token_bytes + self.outputs.len() as u64 * OUTPUT_BYTES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(ledger: &Ledger) -> Vec<(u64, Epoch)> {
+        ledger.outputs().map(|output| (output.number, output.epoch)).collect()
+    }
+
+    fn token(ledger: &Ledger, number: u64) -> &[u8] {
+        &ledger.outputs[&number].token
+    }
+
+    #[test]
+    fn an_output_grows_until_a_checkpoint_lists_it() {
+        let mut ledger = Ledger::default();
+        ledger.append("a", b"0:", b"one");
+        ledger.append("b", b"0:", b"x");
+        ledger.append("a", b"3:", b"two");
+        assert_eq!(token(&ledger, 0), b"0:onetwo");
+        let (_, below) = ledger.list().unwrap();
+        ledger.append("a", b"6:", b"three");
+        assert_eq!((below, numbers(&ledger)), (2, vec![(0, 0), (1, 0), (2, 0)]));
+        assert_eq!(token(&ledger, 2), b"6:three");
+        assert_eq!(ledger.bytes(), 8 + 3 + 7 + 3 * OUTPUT_BYTES);
+    }
+
+    #[test]
+    fn the_first_checkpoint_that_lists_an_output_gives_it_the_epoch() {
+        let mut ledger = Ledger::default();
+        ledger.give("a", vec![]);
+        let (_, below) = ledger.list().unwrap();
+        ledger.stamp(below, 4);
+        ledger.give("a", vec![]);
+        let (bytes, below) = ledger.list().unwrap();
+        ledger.give("a", vec![]);
+        ledger.stamp(below, 5);
+        assert_eq!(numbers(&ledger), [(0, 4), (1, 5), (2, 0)]);
+        let resumed = Ledger::resume(5, Outputs::decode(&bytes).unwrap());
+        assert_eq!((numbers(&resumed), resumed.next()), (vec![(0, 4), (1, 5)], 2));
+        // A later output does not grow into one that was listed.
+        let mut resumed = resumed;
+        resumed.append("a", b"h", b"b");
+        assert_eq!(token(&resumed, 2), b"hb");
+    }
+
+    #[test]
+    fn heads_are_the_oldest_of_each_sink_in_order() {
+        let mut ledger = Ledger::default();
+        for sink in ["b", "a", "b", "c"] {
+            ledger.give(sink, vec![0; 5]);
+        }
+        let heads = |ledger: &Ledger, below| -> Vec<u64> {
+            ledger.heads(below).iter().map(|output| output.number).collect()
+        };
+        assert_eq!(heads(&ledger, 3), [0, 1]);
+        ledger.remove(0);
+        assert_eq!((heads(&ledger, 3), heads(&ledger, 9)), (vec![1, 2], vec![1, 2, 3]));
+        (1..4).for_each(|number| drop(ledger.remove(number)));
+        assert_eq!((ledger.bytes(), ledger.heads(9).len(), ledger.next()), (0, 0, 4));
+    }
+
+    #[test]
+    fn lists_of_two_ranks_keep_the_order_of_each_sink() {
+        let mut ledgers = [Ledger::default(), Ledger::default()];
+        ledgers[0].give("a", vec![1]);
+        ledgers[1].give("b", vec![2]);
+        ledgers[1].give("b", vec![3]);
+        ledgers[1].set_position("b", vec![9]);
+        let mut joined = Ledger::default();
+        for ledger in &mut ledgers {
+            joined.add_list(7, Outputs::decode(&ledger.list().unwrap().0).unwrap());
+        }
+        assert_eq!(numbers(&joined), [(0, 7), (1, 7), (2, 7)]);
+        let tokens: Vec<&[u8]> = joined.of_sink("b").map(|output| &output.token[..]).collect();
+        assert_eq!((tokens, joined.position("b")), (vec![&[2][..], &[3]], Some(&[9][..])));
+        assert_eq!(joined.next(), 3);
+    }
+}

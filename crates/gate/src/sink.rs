@@ -1,0 +1,72 @@
+//! The interface to the receivers of outputs.
+
+use outlive_types::{Epoch, JobName, Rank, Result};
+use std::fmt;
+
+/// Name of an output that is the same at each attempt to release it, and never that of another
+/// output: the program that a rollback repeats gets later epochs. Receivers that ignore a key that
+/// they have seen get each output once.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct OutputKey {
+    /// The job.
+    pub job: JobName,
+    /// The rank in its group, if there is one.
+    pub rank: Option<Rank>,
+    /// The first checkpoint that covered the output.
+    pub epoch: Epoch,
+    /// Its number in the order of the program.
+    pub number: u64,
+}
+
+impl fmt::Display for OutputKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let OutputKey { job, rank, epoch, number } = self;
+        match rank {
+            None => write!(f, "{job}@{epoch}/{number}"),
+            Some(rank) => write!(f, "{job}@{epoch}/{rank}.{number}"),
+        }
+    }
+}
+
+/// Result of an attempt to release an output.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// It is released, by this attempt or an earlier one.
+    Released,
+    /// It may succeed later, for this reason: it is tried again.
+    Later(String),
+    /// It will never succeed, for this reason. The sink stops, so that no later output overtakes it.
+    Failed(String),
+}
+
+/// Receives outputs in their order, each after the checkpoint that covers it was committed. No two
+/// calls overlap. A sink must not call its gate.
+pub trait Sink: Send + Sync {
+    /// Makes the outputs that the program gave to the sink itself ready to be released, and returns
+    /// their tokens. The call comes before the save that covers them. All that a token names must
+    /// be durable when it returns.
+    ///
+    /// # Errors
+    /// The save fails with them, and the next one asks again.
+    fn prepare(&self) -> Result<Vec<Vec<u8>>> {
+        Ok(Vec::new())
+    }
+
+    /// Learns of the tokens with which the program continues from a checkpoint: all others of
+    /// earlier runs will never be released.
+    ///
+    /// # Errors
+    /// The sink is not opened then.
+    fn recover(&self, tokens: &[&[u8]]) -> Result<()> {
+        let _ = tokens;
+        Ok(())
+    }
+
+    /// Releases an output. It may have been released before: after a crash nothing else is known.
+    fn release(&self, key: &OutputKey, token: &[u8]) -> Answer;
+
+    /// Gives up an output that will never be released: no checkpoint covers it.
+    fn abort(&self, token: &[u8]) {
+        let _ = token;
+    }
+}
