@@ -42,11 +42,13 @@ pub enum Family {
     Members,
     /// Targets are damaged and fail, as far as redundancy makes up for it.
     Disks,
+    /// Programs with a gate, one after the other and beside each other.
+    Emit,
 }
 
 impl Family {
     /// All families.
-    pub const ALL: [Family; 14] = [
+    pub const ALL: [Family; 15] = [
         Family::Collect,
         Family::Fence,
         Family::Twin,
@@ -61,6 +63,7 @@ impl Family {
         Family::Group,
         Family::Members,
         Family::Disks,
+        Family::Emit,
     ];
 
     /// Returns the name for command lines.
@@ -80,6 +83,7 @@ impl Family {
             Family::Group => "group",
             Family::Members => "members",
             Family::Disks => "disks",
+            Family::Emit => "emit",
         }
     }
 
@@ -551,6 +555,14 @@ fn roles(family: Family, rng: &SeededRng) -> Vec<Role> {
                 false => Role::Gc { rounds: 1, forgets: true, rewrites: true },
             };
             vec![saver(rng, A), saver(rng, A), third]
+        }
+        Family::Emit => {
+            let emitter = || Role::Emitter { saves: 1 + rng.below(4) };
+            let mut roles = vec![emitter(), emitter(), emitter()];
+            if either(rng) {
+                roles.push(gc(rng));
+            }
+            roles
         }
         Family::Suspend => suspended(rng),
         Family::Crowd => Vec::new(),

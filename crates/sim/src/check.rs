@@ -50,6 +50,7 @@ pub fn check(pool_world: &PoolWorld, rng: &SeededRng) -> Result<(), String> {
     }
     read.lock().clear();
     checkpoints(&pool, pool_world, pool_world.settles()).map_err(at)?;
+    crate::emitter::check(&pool, pool_world).map_err(at)?;
     let read = read.lock().clone();
     garbage(&pool, &read).map_err(at)?;
     match pool_world.space.slow {

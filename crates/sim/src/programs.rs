@@ -5,7 +5,7 @@ use crate::chance::Chance;
 use crate::hold::{Looking, Saving};
 use crate::oracle::Pending;
 use crate::replicas::{REPLICAS, move_log};
-use crate::roles::{A, B, G, Role};
+use crate::roles::{A, B, G, O, Role};
 use crate::space::Space;
 use crate::state::State;
 use crate::world::{Me, PoolWorld};
@@ -47,6 +47,7 @@ impl Program {
         let actor = Actor { number, pool_world, oracle, pool, process, rng, dice };
         let _ = match role {
             Role::Saver { job, saves, restores, waits } => actor.saver(job, saves, restores, waits),
+            Role::Emitter { saves } => actor.emitter(saves),
             Role::Returner { job } => actor.returner(job),
             Role::Twin { job } => actor.twin(job),
             Role::Reader { job } => actor.reader(job),
@@ -88,7 +89,7 @@ impl Program {
 }
 
 impl Actor {
-    fn open(&self, name: &str) -> Saving<'_> {
+    pub(crate) fn open(&self, name: &str) -> Saving<'_> {
         let job = Job::open(&self.pool, name, JobOptions::default()).expect("a job's name");
         Saving { actor: self, job: Arc::new(job), tracker: Arc::new(ChangeTracker::new()) }
     }
@@ -442,7 +443,7 @@ impl Actor {
         let opened = to.pool(self.number, self.rng.next_u64());
         let Some((pool, process)) = opened else { return Err(End) };
         // All possible jobs: one may begin just before the copy lists them.
-        for job in [A, B, G].map(|job| JobName::new(job).expect("a job's name")) {
+        for job in [A, B, G, O].map(|job| JobName::new(job).expect("a job's name")) {
             to.oracle.will_commit(self.number, &job, Pending::CopyOf(self.oracle.clone()));
         }
         let copied = copy(&self.pool, &pool, &CopyOptions::default());

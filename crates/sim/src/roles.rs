@@ -9,6 +9,8 @@ pub const A: &str = "a";
 pub const B: &str = "b";
 /// The job whose programs have several ranks.
 pub const G: &str = "g";
+/// The job whose programs have a gate.
+pub const O: &str = "o";
 
 /// The role of a program.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -23,6 +25,11 @@ pub enum Role {
         restores: bool,
         /// Whether it waits for each commit.
         waits: bool,
+    },
+    /// Continues a job, and gives outputs between its saves.
+    Emitter {
+        /// Number of saves.
+        saves: u64,
     },
     /// Goes back to some epoch, and goes on from there.
     Returner {

@@ -4,6 +4,7 @@
 use crate::authors::ReplicasOracle;
 use crate::blows::Harm;
 use crate::chance::Chance;
+use crate::emitter::Emissions;
 use crate::leases::Leases;
 use crate::oracle::Oracle;
 use crate::space::Space;
@@ -58,6 +59,8 @@ pub struct PoolWorld {
     pub(crate) replicas: Arc<ReplicasOracle>,
     /// The harm done to single targets.
     pub(crate) harm: Arc<Harm>,
+    /// The outputs of its programs with a gate.
+    pub(crate) emissions: Arc<Mutex<Emissions>>,
     kind: LogKind,
     pub(crate) dice: Arc<Chance>,
 }
@@ -79,7 +82,7 @@ impl PoolWorld {
         let (unreadable, dice) = (Arc::default(), dice.clone());
         let space = space.clone();
         let markers = markers_of(&space);
-        let (written_down, leases, replicas, harm) = Default::default();
+        let (written_down, leases, replicas, harm, emissions) = Default::default();
         PoolWorld {
             name,
             world,
@@ -92,6 +95,7 @@ impl PoolWorld {
             leases,
             replicas,
             harm,
+            emissions,
             kind,
             dice,
         }

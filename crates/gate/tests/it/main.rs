@@ -1,0 +1,428 @@
+//! The gate over a real pool: each output leaves once, in the order of its sink, and only after the
+//! commit that covers it.
+
+use outlive_capture::OwnedSource;
+use outlive_gate::{Answer, Confirmations, FileMode, Gate, GateOptions, OutputKey, Sink};
+use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, Tuning, create};
+use outlive_store::{Job, JobOptions, MemoryImage, SaveHandle};
+use outlive_types::sync::plain::Mutex;
+use outlive_types::{Epoch, ErrorKind, JobName, Result};
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A record of releases that outlives a run.
+#[derive(Clone, Default)]
+struct Notes(Arc<Mutex<Option<Vec<u8>>>>);
+
+impl Confirmations for Notes {
+    fn load(&self) -> Result<Option<Vec<u8>>> {
+        Ok(self.0.lock().clone())
+    }
+
+    fn store(&self, bytes: &[u8]) -> Result<()> {
+        *self.0.lock() = Some(bytes.to_vec());
+        Ok(())
+    }
+}
+
+/// What a receiver has got, and the answers that it gives first.
+#[derive(Clone, Default)]
+struct Receiver {
+    got: Arc<Mutex<Vec<String>>>,
+    answers: Arc<Mutex<VecDeque<Answer>>>,
+    aborted: Arc<Mutex<Vec<Vec<u8>>>>,
+    recovered: Arc<Mutex<Vec<usize>>>,
+}
+
+impl Receiver {
+    fn got(&self) -> Vec<String> {
+        self.got.lock().clone()
+    }
+}
+
+impl Sink for Receiver {
+    fn recover(&self, tokens: &[&[u8]]) -> Result<()> {
+        self.recovered.lock().push(tokens.len());
+        Ok(())
+    }
+
+    fn release(&self, key: &OutputKey, token: &[u8]) -> Answer {
+        let answer = self.answers.lock().pop_front().unwrap_or(Answer::Released);
+        if answer == Answer::Released {
+            self.got.lock().push(format!("{key} {}", String::from_utf8_lossy(token)));
+        }
+        answer
+    }
+
+    fn abort(&self, token: &[u8]) {
+        self.aborted.lock().push(token.to_vec());
+    }
+}
+
+/// A run of a program: its job, its gate, and one word of state.
+struct Run {
+    job: Job,
+    gate: Gate,
+    source: OwnedSource,
+    told: Arc<Mutex<Vec<String>>>,
+}
+
+struct World {
+    dir: tempfile::TempDir,
+    notes: Notes,
+}
+
+impl World {
+    fn new() -> World {
+        World { dir: tempfile::tempdir().unwrap(), notes: Notes::default() }
+    }
+
+    fn pool(&self) -> Pool {
+        let path = self.dir.path().join("pool");
+        let config = PoolConfig::new(FormatConfig::new([3; 16]), Tuning::default());
+        match path.exists() {
+            true => outlive_pool::open(&path, Environment::system()).unwrap(),
+            false => create(&path, config, Environment::system()).unwrap(),
+        }
+    }
+
+    /// Starts the program, with its gate open.
+    fn run(&self) -> Run {
+        let job = Job::open(&self.pool(), "job", JobOptions::default()).unwrap();
+        let told: Arc<Mutex<Vec<String>>> = Arc::default();
+        let tell = told.clone();
+        let gate = Gate::new(GateOptions {
+            job: JobName::new("job").unwrap(),
+            rank: None,
+            confirmations: Some(Box::new(self.notes.clone())),
+            tell: Box::new(move |text| tell.lock().push(text)),
+        });
+        gate.open(u64::MAX, 1);
+        Run { job, gate, source: OwnedSource::zeroed("state", 1 << 16, 1), told }
+    }
+
+    /// Starts it again from checkpoint `epoch`.
+    fn resume(&self, epoch: Epoch) -> Run {
+        let run = self.run();
+        run.restore(epoch);
+        run.job.note_restored(epoch);
+        run.job.begin_session().unwrap();
+        run.gate.may_release();
+        run
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.dir.path().join(name)
+    }
+}
+
+impl Run {
+    /// Lets the gate continue from a checkpoint.
+    fn restore(&self, epoch: Epoch) {
+        let (pool, name) = (self.job.pool(), self.job.name());
+        let found = self.job.epochs().unwrap();
+        let found = found.into_iter().find(|it| it.manifest.epoch == epoch).unwrap();
+        let image = MemoryImage::open(pool, name, found.manifest).unwrap();
+        self.gate.restored(epoch, &[image.outputs().to_vec()]).unwrap();
+    }
+
+    fn begin_save(&mut self) -> Result<SaveHandle> {
+        let Run { job, gate, source, .. } = self;
+        gate.cover(|outputs| {
+            source.set_outputs(outputs);
+            job.save(source)
+        })
+    }
+
+    fn save(&mut self) -> Epoch {
+        let handle = self.begin_save().unwrap();
+        handle.wait(None).unwrap().unwrap().epoch
+    }
+
+    fn pass(&self) {
+        self.gate.pass(Instant::now());
+    }
+
+    fn open(&self, name: &str) -> Receiver {
+        let receiver = Receiver::default();
+        self.gate.open_sink(name, Arc::new(receiver.clone())).unwrap();
+        receiver
+    }
+
+    fn give(&self, sink: &str, text: &str) {
+        self.gate.give(sink, text.as_bytes().to_vec()).unwrap();
+    }
+}
+
+fn text(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+#[test]
+fn nothing_leaves_before_the_commit_that_covers_it() {
+    let world = World::new();
+    let mut run = world.run();
+    let a = run.open("a");
+    run.give("a", "1");
+    run.pass();
+    assert_eq!(a.got(), [""; 0]);
+    run.save();
+    run.give("a", "2");
+    run.pass();
+    assert_eq!(a.got(), ["job@1/0 1"]);
+    assert_eq!((run.gate.report().outputs, run.gate.report().uncovered), (1, 1));
+    run.save();
+    run.pass();
+    run.pass();
+    assert_eq!(a.got(), ["job@1/0 1", "job@2/1 2"]);
+    assert_eq!(run.gate.report().outputs, 0);
+}
+
+/// A crash between the commit and the release, and one between the release and the next checkpoint.
+#[test]
+fn a_restart_releases_what_its_checkpoint_lists_with_the_same_keys() {
+    let world = World::new();
+    let mut run = world.run();
+    run.open("a");
+    ["1", "2"].iter().for_each(|text| run.give("a", text));
+    let epoch = run.save();
+    run.give("a", "lost");
+    drop(run);
+    let run = world.resume(epoch);
+    let a = run.open("a");
+    assert_eq!(*a.recovered.lock(), [2]);
+    run.pass();
+    assert_eq!(a.got(), ["job@1/0 1", "job@1/1 2"]);
+    drop(run);
+    // The record of releases was lost: they are released once more, with the same keys.
+    world.notes.0.lock().take();
+    let run = world.resume(epoch);
+    let a = run.open("a");
+    run.pass();
+    assert_eq!(a.got(), ["job@1/0 1", "job@1/1 2"]);
+    drop(run);
+    let run = world.resume(epoch);
+    let a = run.open("a");
+    run.pass();
+    assert_eq!((a.got(), a.recovered.lock().clone()), (vec![], vec![0]));
+}
+
+#[test]
+fn a_restored_program_releases_nothing_before_it_is_the_one_writer() {
+    let world = World::new();
+    let mut run = world.run();
+    run.open("a");
+    run.give("a", "1");
+    let epoch = run.save();
+    drop(run);
+    let run = world.run();
+    run.restore(epoch);
+    let a = run.open("a");
+    assert!(run.gate.waits_for_session());
+    run.pass();
+    assert_eq!((a.got().len(), run.gate.wait(Duration::ZERO)), (0, true));
+    run.gate.may_release();
+    run.pass();
+    assert_eq!(a.got(), ["job@1/0 1"]);
+}
+
+/// The program passes from checkpoint 1 to 3, and falls back.
+#[test]
+fn what_a_rollback_repeats_has_other_keys() {
+    let world = World::new();
+    let mut run = world.run();
+    run.open("a");
+    for text in ["1", "2", "3"] {
+        run.give("a", text);
+        run.save();
+    }
+    run.pass();
+    drop(run);
+    let mut run = world.resume(1);
+    let a = run.open("a");
+    run.pass();
+    assert_eq!(a.got(), [""; 0]);
+    run.give("a", "other 2");
+    assert_eq!(run.save(), 4);
+    run.pass();
+    assert_eq!(a.got(), ["job@4/1 other 2"]);
+}
+
+#[test]
+fn an_output_that_cannot_leave_stays_in_every_checkpoint() {
+    let world = World::new();
+    let mut run = world.run();
+    let a = run.open("a");
+    a.answers.lock().extend([Answer::Later("away".into()), Answer::Later("away".into())]);
+    run.give("a", "1");
+    run.save();
+    run.pass();
+    run.give("a", "2");
+    let epoch = run.save();
+    assert_eq!(a.got(), [""; 0]);
+    assert_eq!(run.told.lock().len(), 1);
+    drop(run);
+    let mut run = world.resume(epoch);
+    let a = run.open("a");
+    a.answers.lock().push_back(Answer::Failed("never".into()));
+    run.pass();
+    let report = run.gate.report();
+    assert!(report.sinks[0].is_stopped && report.outputs == 2, "{report:?}");
+    // It holds up no other sink, and a wait for it ends.
+    let b = run.open("b");
+    run.give("b", "3");
+    let epoch = run.save();
+    run.pass();
+    assert_eq!(b.got(), ["job@3/2 3"]);
+    assert!(run.gate.wait(Duration::ZERO));
+    drop(run);
+    let run = world.resume(epoch);
+    let a = run.open("a");
+    run.pass();
+    assert_eq!(a.got(), ["job@1/0 1", "job@2/1 2"]);
+}
+
+#[test]
+fn a_pause_before_the_next_attempt_grows_and_ends() {
+    let world = World::new();
+    let mut run = world.run();
+    let a = run.open("a");
+    a.answers.lock().extend(vec![Answer::Later("away".into()); 2]);
+    run.give("a", "1");
+    run.give("a", "2");
+    run.save();
+    let now = Instant::now();
+    run.gate.pass(now);
+    run.gate.pass(now + Duration::from_millis(49));
+    assert_eq!(a.answers.lock().len(), 1);
+    run.gate.pass(now + Duration::from_millis(50));
+    run.gate.pass(now + Duration::from_millis(149));
+    assert_eq!((a.answers.lock().len(), a.got().len()), (0, 0));
+    run.gate.pass(now + Duration::from_millis(150));
+    assert_eq!(a.got(), ["job@1/0 1", "job@1/1 2"]);
+}
+
+#[test]
+fn a_save_that_fails_at_its_beginning_covers_nothing() {
+    let world = World::new();
+    let mut run = world.run();
+    let a = run.open("a");
+    run.give("a", "1");
+    let failed = run.gate.cover(|_| Err(outlive_types::Error::full("no room")));
+    assert_eq!(failed.unwrap_err().kind(), ErrorKind::Full);
+    run.pass();
+    assert_eq!((a.got().len(), run.gate.report().uncovered), (0, 1));
+    run.save();
+    run.pass();
+    assert_eq!(a.got(), ["job@1/0 1"]);
+}
+
+/// A program that another one has fenced can commit nothing.
+#[test]
+fn a_fenced_program_releases_nothing() {
+    let world = World::new();
+    let mut old = world.run();
+    let a = old.open("a");
+    let epoch = old.save();
+    let mut new = world.resume(epoch);
+    new.save();
+    old.give("a", "zombie");
+    let refused = old.begin_save().and_then(|handle| handle.wait(None).unwrap());
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Fenced);
+    old.pass();
+    assert_eq!(a.got(), [""; 0]);
+    assert!(old.gate.wait(Duration::ZERO), "nothing more will be released");
+}
+
+#[test]
+fn a_rollback_in_a_process_gives_up_what_came_after_and_cuts_files() {
+    let world = World::new();
+    let path = world.path("lines");
+    let mut run = world.run();
+    let a = run.open("a");
+    let file = run.gate.open_file(&path, FileMode::Append).unwrap();
+    for line in ["one\n", "two\n"] {
+        run.gate.write_file(&file, line.as_bytes()).unwrap();
+        run.save();
+        run.pass();
+    }
+    run.gate.write_file(&file, b"given up\n").unwrap();
+    run.give("a", "given up");
+    assert_eq!(text(&path), "one\ntwo\n");
+    run.restore(1);
+    assert_eq!(text(&path), "one\n");
+    assert_eq!(
+        (a.aborted.lock().clone(), run.gate.report().outputs),
+        (vec![b"given up".to_vec()], 0)
+    );
+    run.gate.write_file(&file, b"2\n").unwrap();
+    run.save();
+    run.gate.may_release();
+    run.pass();
+    assert_eq!(text(&path), "one\n2\n");
+    assert_eq!(run.gate.file_position(&file).unwrap(), 6);
+}
+
+#[test]
+fn a_file_that_another_program_writes_stops_its_sink_only() {
+    let world = World::new();
+    let (path, other) = (world.path("lines"), world.path("other"));
+    let mut run = world.run();
+    let file = run.gate.open_file(&path, FileMode::Append).unwrap();
+    let second = run.gate.open_file(&other, FileMode::Append).unwrap();
+    for name in [&file, &second] {
+        run.gate.write_file(name, b"one\n").unwrap();
+    }
+    run.save();
+    run.pass();
+    std::fs::write(&path, "one\nfrom elsewhere\n").unwrap();
+    for name in [&file, &second] {
+        run.gate.write_file(name, b"two\n").unwrap();
+    }
+    run.save();
+    run.pass();
+    assert_eq!((text(&path), text(&other)), ("one\nfrom elsewhere\n".into(), "one\ntwo\n".into()));
+    let trouble = run.gate.report().sinks[0].trouble.clone().unwrap();
+    assert!(trouble.contains("another program writes it"), "{trouble}");
+}
+
+#[test]
+fn a_close_waits_for_releases_and_ends_the_thread() {
+    let world = World::new();
+    let mut run = world.run();
+    let a = run.open("a");
+    run.gate.start().unwrap();
+    run.give("a", "1");
+    let handle = run.begin_save().unwrap();
+    let report = run.gate.close(Duration::from_secs(600));
+    assert!(handle.done() && report.outputs == 0, "{report:?}");
+    assert_eq!(a.got(), ["job@1/0 1"]);
+    assert_eq!(Arc::strong_count(&a.got), 1, "the sink is gone");
+    assert_eq!(run.gate.give("a", vec![]).unwrap_err().kind(), ErrorKind::Invalid);
+    // The program goes on, and opens it again.
+    run.gate.open(u64::MAX, 1);
+    let a = run.open("a");
+    run.give("a", "2");
+    run.save();
+    run.pass();
+    assert_eq!(a.got(), ["job@2/1 2"]);
+}
+
+#[test]
+fn a_sink_that_panics_stops() {
+    struct Panics;
+    impl Sink for Panics {
+        fn release(&self, _: &OutputKey, _: &[u8]) -> Answer {
+            panic!("no such row");
+        }
+    }
+    let world = World::new();
+    let mut run = world.run();
+    run.gate.open_sink("a", Arc::new(Panics)).unwrap();
+    run.give("a", "1");
+    run.save();
+    run.pass();
+    assert!(run.gate.report().sinks[0].is_stopped);
+}
