@@ -25,6 +25,12 @@ state: dict[str, Any]
 GIVEN = {
     ("README.md", "from typing import Any"): "",
     ("docs/capture.md", "report = job.restore(into=state, lazy=True)"): TYPES,
+    ("docs/gate.md", 'job = pool.job("train", every_s=60)'): (
+        f"{TYPES}\nimport json\ndef train(state: dict[str, Any]) -> None: ..."
+    ),
+    ("docs/gate.md", 'database = gate.transaction(lambda: sqlite3.connect("results.db"))'): (
+        f"{TYPES}\nimport sqlite3\ngate: outlive.Gate"
+    ),
     ("docs/groups.md", "from typing import Any"): "def advance(cells: object) -> None: ...",
     ("docs/groups.md", 'job = outlive.open("ckpt").job("heat")  # no group'): (
         "import numpy as np\nimport outlive"

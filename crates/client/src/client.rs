@@ -1,7 +1,7 @@
 //! Opens a job, saves, and closes it.
 
 use crate::events::Subscription;
-use crate::gate::ClientGate;
+use crate::job_gate::ClientGate;
 use crate::sessions::{self, collect_and_let_go, collect_behind};
 use crate::stop::{Report, StopRequest, StopWatch};
 use outlive_capture::{ChangeTracker, MemorySource, Region};

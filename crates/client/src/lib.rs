@@ -12,6 +12,7 @@
 mod client;
 mod events;
 mod gate;
+mod job_gate;
 mod lazy;
 mod named;
 mod parts;

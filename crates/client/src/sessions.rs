@@ -2,7 +2,7 @@
 //! client joins the first, so that a process never fences itself. Ranks of a group are left out:
 //! threads of one process may be ranks.
 
-use crate::gate::gate_of;
+use crate::job_gate::gate_of;
 use outlive_capture::ChangeTracker;
 use outlive_gate::{Gate, WeakGate};
 use outlive_io::PerProcess;

@@ -1,9 +1,9 @@
-//! Programs with a gate, and the receiver of their outputs. Whatever happens, the receiver gets each
+//! Programs with a gate, and the receiver of their outputs. In every schedule the receiver gets each
 //! output of the committed checkpoints, in order, under one key, and nothing else.
 
 use crate::actor::{Actor, Done};
 use crate::hold::{Looking, Saving, Source, also};
-use crate::oracle::{Oracle, Pending};
+use crate::oracle::Pending;
 use crate::roles::O;
 use crate::state::State;
 use crate::world::PoolWorld;
@@ -14,57 +14,11 @@ use outlive_gate::{Answer, Confirmations, Gate, GateOptions, OutputKey, Sink};
 use outlive_pool::Pool;
 use outlive_store::{Job, JobOptions, MemoryImage, SaveHandle, Select};
 use outlive_types::sync::pause;
-use outlive_types::{Epoch, JobName, Result, SeededRng};
-use std::collections::BTreeMap;
+use outlive_types::{Result, SeededRng};
 use std::sync::Arc;
 use std::time::Instant;
 
 const SINK: &str = "receiver";
-
-/// Everything that the programs of a job have made and released.
-#[derive(Default)]
-pub(crate) struct Emissions {
-    /// Received outputs by number: the key and the content of the first one.
-    received: BTreeMap<u64, (String, String)>,
-    /// Outputs of each program's history up to a save, by program and epoch.
-    histories: BTreeMap<(usize, Epoch), Vec<String>>,
-    /// The same of the last save that each program has begun.
-    begun: BTreeMap<usize, Vec<String>>,
-    /// The record of releases.
-    notes: Option<Vec<u8>>,
-}
-
-impl Emissions {
-    /// Returns the outputs that the newest committed checkpoint covers.
-    fn committed(&self, oracle: &Oracle) -> Vec<String> {
-        let name = JobName::new(O).expect("a name");
-        let Some((epoch, committed)) = oracle.committed(&name).pop_last() else {
-            return Vec::new();
-        };
-        let exact = self.histories.get(&(committed.program, epoch));
-        exact.or_else(|| self.begun.get(&committed.program)).cloned().unwrap_or_default()
-    }
-
-    /// Judges an output that arrives.
-    fn receive(&mut self, key: &OutputKey, content: &str, oracle: &Oracle) -> Option<String> {
-        let committed = self.committed(oracle);
-        let number = key.number as usize;
-        if committed.get(number).is_none_or(|there| there != content) {
-            return Some(format!("output {key} ({content}) left, and no checkpoint covers it"));
-        }
-        let key = key.to_string();
-        if let Some((first, _)) = self.received.get(&(number as u64)) {
-            let differs = *first != key;
-            return differs.then(|| format!("output {number} left as {first} and as {key}"));
-        }
-        // Outputs that an earlier run has released are there.
-        if number > 0 && !self.received.contains_key(&(number as u64 - 1)) {
-            return Some(format!("output {number} left before the one before it"));
-        }
-        self.received.insert(number as u64, (key, content.to_owned()));
-        None
-    }
-}
 
 /// The receiver, as one program has it.
 struct Outlet {

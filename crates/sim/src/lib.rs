@@ -11,6 +11,7 @@ pub mod case;
 mod chance;
 mod check;
 mod disks;
+mod emissions;
 mod emitter;
 pub mod explore;
 mod faulty_view;

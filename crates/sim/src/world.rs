@@ -4,7 +4,7 @@
 use crate::authors::ReplicasOracle;
 use crate::blows::Harm;
 use crate::chance::Chance;
-use crate::emitter::Emissions;
+use crate::emissions::Emissions;
 use crate::leases::Leases;
 use crate::oracle::Oracle;
 use crate::space::Space;

@@ -109,7 +109,7 @@ class Gate:
         self._tick = tick
         self._save = save
         self._opened: dict[str, Any] = {}
-        # What an earlier run has left is released even if this one gives nothing more.
+        # Outputs of an earlier run are released even if this one gives nothing more.
         for name in ("stdout", "stderr"):
             self._sink(name, lambda name=name: Printed(name))  # type: ignore[misc]
         self._sink("call", Calls)

@@ -27,7 +27,7 @@ impl Confirmations for Notes {
     }
 }
 
-/// What a receiver has got, and the answers that it gives first.
+/// A receiver, with the answers that it gives first.
 #[derive(Clone, Default)]
 struct Receiver {
     got: Arc<Mutex<Vec<String>>>,
@@ -317,6 +317,26 @@ fn a_save_that_fails_at_its_beginning_covers_nothing() {
     run.save();
     run.pass();
     assert_eq!(a.got(), ["job@1/0 1"]);
+}
+
+/// Another thread gives an output after the save has its list.
+#[test]
+fn an_output_that_comes_while_a_save_begins_waits_for_the_next_one() {
+    let world = World::new();
+    let mut run = world.run();
+    let a = run.open("a");
+    let Run { job, gate, source, .. } = &mut run;
+    let handle = gate.cover(|outputs| {
+        gate.give("a", b"late".to_vec())?;
+        source.set_outputs(outputs);
+        job.save(source)
+    });
+    handle.unwrap().wait(None).unwrap().unwrap();
+    run.pass();
+    assert_eq!((a.got().len(), run.gate.report().uncovered), (0, 1));
+    run.save();
+    run.pass();
+    assert_eq!(a.got(), ["job@2/0 late"]);
 }
 
 /// A program that another one has fenced can commit nothing.
