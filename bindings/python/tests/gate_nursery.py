@@ -1,10 +1,11 @@
 """Runs a program with outputs, kills it at random moments, and compares what every sink has got.
 
-usage: gate_nursery.py FOLDER KILLS SEED gate|bare
+usage: gate_nursery.py FOLDER KILLS SEED gate|bare [SERVERS]
 
 Each life is a fork of this process, which has no threads. A receiver process takes lines by a
 socket, and ignores keys that it knows. The last line of the output is a JSON object with the
-faults: lines that a sink lacks, has twice, or has out of order.
+faults: lines that a sink lacks, has twice, or has out of order. With SERVERS, the JSON object of
+gate_servers.py, the program also sends to PostgreSQL, Redis and RabbitMQ.
 """
 
 import json
@@ -18,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gate_servers
 import numpy as np
 
 import outlive
@@ -72,6 +74,9 @@ def gated(folder: Path, state: dict[str, Any], last: int | None) -> None:
     gate = job.gate()
     lines = gate.open(folder / "lines.txt")
     database = gate.transaction(lambda: connect(folder))
+    postgres = None
+    if gate_servers.WHERE:
+        postgres = gate.transaction(gate_servers.connect, name="postgres")
     while last is None or state["step"] < last:
         advance(state)
         step = state["step"]
@@ -79,6 +84,11 @@ def gated(folder: Path, state: dict[str, Any], last: int | None) -> None:
         gate.call(post, step, key=True)
         with database:
             database.execute(INSERT, (step,))
+        if postgres is not None:
+            with postgres:
+                postgres.execute(gate_servers.INSERT, (step,))
+            gate.call(gate_servers.push, step, key=True)
+            gate.call(gate_servers.publish, step, key=True)
         if step % EVERY_PUBLISH == 0:
             (folder / "tmp").write_text(str(step))
             gate.publish(folder / "tmp", folder / "published")
@@ -139,6 +149,8 @@ def faults(folder: Path, last: int) -> dict[str, int]:
         "database": [row[0] for row in rows],
         "published": [int((folder / "published").read_text())],
     }
+    if gate_servers.WHERE:
+        got |= gate_servers.received()
     counts = {}
     for sink, numbers in got.items():
         right = [last // EVERY_PUBLISH * EVERY_PUBLISH] if sink == "published" else want
@@ -152,6 +164,7 @@ def main() -> None:
     global PORT
     folder, kills, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     run = {"gate": gated, "bare": bare}[sys.argv[4]]
+    gate_servers.WHERE.update(json.loads(sys.argv[5]) if len(sys.argv) > 5 else {})
     folder.mkdir(parents=True, exist_ok=True)
     with connect(folder) as database:
         database.execute("create table lines (number integer)")

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gate_servers
 import numpy as np
 import pytest
 
@@ -21,9 +22,13 @@ NURSERY = Path(__file__).with_name("gate_nursery.py")
 KILLS = int(os.environ.get("OUTLIVE_KILLS", "100"))
 
 
-def nursery(folder: Path, way: str, kills: int) -> dict[str, Any]:
+def nursery(
+    folder: Path, way: str, kills: int, servers: dict[str, Any] | None = None
+) -> dict[str, Any]:
     seed = int.from_bytes(os.urandom(4), "little")
     command = [sys.executable, NURSERY, folder, str(kills), str(seed), way]
+    if servers is not None:
+        command.append(json.dumps(servers))
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, f"seed {seed}: {done.stderr}"
     result: dict[str, Any] = json.loads(done.stdout)
@@ -42,6 +47,16 @@ def test_without_a_gate_the_same_program_repeats_lines(folder: Path) -> None:
     result = nursery(folder, "bare", 60)
     for sink in ("file", "socket", "database"):
         assert result["faults"][sink] > 0, result
+
+
+def test_databases_and_brokers_get_each_line_once(tmp_path: Path) -> None:
+    if not gate_servers.are_installed():
+        assert "CI" not in os.environ, "CI needs postgresql, redis-server and rabbitmq-server"
+        pytest.skip("postgresql, redis-server or rabbitmq-server is not installed")
+    with gate_servers.servers(tmp_path) as servers:
+        result = nursery(tmp_path / "program", "gate", 40, servers)
+    assert set(result["faults"]) >= {"postgres", "redis", "rabbit"}
+    assert set(result["faults"].values()) == {0}, result
 
 
 calls: list[tuple[Any, ...]] = []
