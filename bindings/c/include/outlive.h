@@ -157,6 +157,15 @@ typedef struct outlive_event {
     outlive_status status;
 } outlive_event;
 
+// Releases an output: a function of the program, which one thread of outlive's calls at a time.
+// `key` is text that is the same at each attempt, and never that of another output. It returns
+// OUTLIVE_OK once the output is released, now or before; OUTLIVE_RETRY to be called again later;
+// any other status if that will never succeed. It must not call outlive for the same job.
+typedef outlive_status (*outlive_release)(void *context,
+                                          const char *key,
+                                          const void *output,
+                                          size_t bytes);
+
 // A region of a checkpoint. The texts and lists belong to the checkpoint's handle, and stay valid
 // until it is closed.
 typedef struct outlive_region_info {
@@ -486,6 +495,56 @@ outlive_status outlive_events_next(struct outlive_events *events,
 // Ends a subscription, and drops the events that were not taken. Calls of outlive_events_next()
 // that wait in other threads return OUTLIVE_NOTHING. The job stays open. NULL is allowed.
 outlive_status outlive_events_close(struct outlive_events *events);
+
+// Opens the output gate of a job (docs/gate.md). Each output that the program gives to it waits
+// until the checkpoint of a later outlive_save() is committed. The checkpoint contains the output,
+// so the next run releases it if this one is killed before. Call it before or after
+// outlive_restore(), in each run.
+//
+// Once the outputs have more than `bytes_max` bytes, a save is due, and waits until there are
+// fewer; 0 means 4 MiB. A group of ranks has no such limit. outlive_job_close() closes the gate: it
+// waits up to 10 s for what is covered.
+//
+// OUTLIVE_FENCED: another process has taken over the job.
+outlive_status outlive_gate_open(struct outlive_job *job, uint64_t bytes_max);
+
+// Appends bytes to a file once a checkpoint covers them. The file then has each byte once, in
+// order, even if the program is killed and started again. A restore of an older checkpoint cuts it
+// to the length that it had there. No other program must write the file.
+outlive_status outlive_gate_append(struct outlive_job *job,
+                                   const char *file,
+                                   const void *output,
+                                   size_t bytes);
+
+// Lets a finished file appear as `last` once a checkpoint covers it. `temporary` is on the same
+// file system. It is moved away at once, so the program may write it again.
+outlive_status outlive_gate_publish(struct outlive_job *job,
+                                    const char *temporary,
+                                    const char *last);
+
+// Opens a sink of the program's own. `name` must be the same in each run: outputs of an earlier run
+// wait for it. `release` gets each output of outlive_gate_give() after its checkpoint is committed,
+// in order, and `context` with it. Both must stay until outlive_job_close() returns.
+outlive_status outlive_gate_sink(struct outlive_job *job,
+                                 const char *name,
+                                 outlive_release release,
+                                 void *context);
+
+// Gives an output to a sink that outlive_gate_sink() has opened. outlive copies the bytes.
+outlive_status outlive_gate_give(struct outlive_job *job,
+                                 const char *name,
+                                 const void *output,
+                                 size_t bytes);
+
+// Waits until every output is released, at most `timeout_s` seconds; INFINITY waits without limit.
+// Save before, so that a checkpoint covers them.
+//
+// OUTLIVE_INVALID: no save covers some outputs. OUTLIVE_RETRY: some are not released; the text says
+// why. They stay in the checkpoint, and the next run releases them.
+outlive_status outlive_gate_flush(struct outlive_job *job, double timeout_s);
+
+// Sets `*outputs` to the number of outputs that are not released.
+outlive_status outlive_gate_held(struct outlive_job *job, uint64_t *outputs);
 
 // Begins a checkpoint of regions that outlive_region() names one by one; the protected regions do
 // not matter. outlive_end() saves it. `label` is a label for it, or NULL; see

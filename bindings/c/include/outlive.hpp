@@ -385,6 +385,29 @@ public:
     }
     void take_over() { check(outlive_job_take_over(job_)); }
 
+    // The output gate: see outlive_gate_open() and docs/gate.md.
+    void gate_open(std::uint64_t bytes_max = 0) { check(outlive_gate_open(job_, bytes_max)); }
+    void gate_append(const std::string &file, const std::string &output) {
+        check(outlive_gate_append(job_, file.c_str(), output.data(), output.size()));
+    }
+    void gate_publish(const std::string &temporary, const std::string &last) {
+        check(outlive_gate_publish(job_, temporary.c_str(), last.c_str()));
+    }
+    void gate_sink(const std::string &name, outlive_release release, void *context = nullptr) {
+        check(outlive_gate_sink(job_, name.c_str(), release, context));
+    }
+    void gate_give(const std::string &name, const std::string &output) {
+        check(outlive_gate_give(job_, name.c_str(), output.data(), output.size()));
+    }
+    void gate_flush(double timeout_s = std::numeric_limits<double>::infinity()) {
+        check(outlive_gate_flush(job_, timeout_s));
+    }
+    std::uint64_t gate_held() const {
+        std::uint64_t outputs = 0;
+        check(outlive_gate_held(job_, &outputs));
+        return outputs;
+    }
+
     void next_label(const std::string &label) { check(outlive_next_label(job_, label.c_str())); }
     void next_pin() { check(outlive_next_pin(job_)); }
     void next_metric(const std::string &name, double value) {

@@ -53,6 +53,7 @@ pub unsafe extern "C" fn outlive_restore(
         permit.withdraw();
         let taken = outcome?.ok_or_else(|| no_checkpoint(&core))?;
         out.set(taken.epoch);
+        core.client.roll_back_gate()?;
         Ok(())
     })
 }

@@ -186,6 +186,7 @@ pub(crate) fn save(
         }
         settled?;
     }
+    core.client.wait_if_full();
     if out.is_wanted() {
         out.set(SAVES.add(Arc::new(handle)));
     }

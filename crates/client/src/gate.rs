@@ -8,6 +8,8 @@ use std::time::Duration;
 
 /// Longest wait of a close for sinks that do not take their outputs.
 const CLOSE_WAIT: Duration = Duration::from_secs(10);
+/// Longest single wait.
+const A_WHILE: Duration = Duration::from_secs(3600);
 
 impl Client {
     /// Opens the gate of the job, which holds outputs until the checkpoint that covers them is
@@ -26,6 +28,16 @@ impl Client {
         self.begin_releases()?;
         gate.start()?;
         Ok(gate.clone())
+    }
+
+    /// Returns the gate, if this client has opened it.
+    pub fn gate(&self) -> Option<Gate> {
+        self.gate.is_open().then(|| self.gate.gate.clone())
+    }
+
+    /// Waits as long as the gate holds more than it may, and something can be released.
+    pub fn wait_if_full(&self) {
+        while self.gate.gate.wants_save() && !self.gate.gate.wait(A_WHILE) {}
     }
 
     /// Makes this process the job's writer if restored outputs wait for that.

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// In the order of the header.
-const SOURCES: [&str; 15] = [
+const SOURCES: [&str; 16] = [
     "status",
     "call",
     "notices",
@@ -16,6 +16,7 @@ const SOURCES: [&str; 15] = [
     "protect",
     "save",
     "events",
+    "gate",
     "gather",
     "notes",
     "checkpoint",

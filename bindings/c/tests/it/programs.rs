@@ -3,10 +3,12 @@
 use crate::common;
 
 use common::{Language, is_here, program, root, run, text_of};
+use std::collections::HashSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 fn pool(dir: &Path) -> PathBuf {
     dir.join("pool")
@@ -41,6 +43,40 @@ fn the_fate_of_each_checkpoint() {
     }
     let dir = tempfile::tempdir().unwrap();
     assert_eq!(run(&program(dir.path(), "events.c"), &[pool(dir.path())]), "done\n");
+}
+
+/// Killed at any moment, a program with a gate gives each of its lines once, in order.
+#[test]
+fn outputs_behind_a_gate() {
+    if !Language::C.is_here() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let program = program(dir.path(), "gate.c");
+    let (lines, received) = (dir.path().join("lines"), dir.path().join("received"));
+    let arguments = [dir.path().join("pool"), lines.clone(), received.clone()];
+    for life in 0..30 {
+        let mut child = Command::new(&program).args(&arguments).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(life * 13 % 60));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    let arguments = arguments.map(|path| path.into_os_string().into_string().unwrap());
+    let [pool, of_file, of_sink] = &arguments;
+    let reached = run(&program, &[pool, of_file, of_sink, "0"].map(String::from));
+    let reached: u64 = reached.trim().parse().unwrap();
+    assert!(reached > 1, "no life has saved");
+    let want: Vec<u64> = (1..=reached).collect();
+    let numbers = |text: &str| -> Vec<u64> { text.lines().map(|it| it.parse().unwrap()).collect() };
+    assert_eq!(numbers(&fs::read_to_string(lines).unwrap()), want);
+    let (mut keys, mut got) = (HashSet::new(), Vec::<u64>::new());
+    for line in fs::read_to_string(received).unwrap().lines() {
+        let (key, number) = line.split_once(' ').unwrap();
+        if keys.insert(key.to_owned()) {
+            got.push(number.parse().unwrap());
+        }
+    }
+    assert_eq!(got, want);
 }
 
 #[test]
