@@ -113,6 +113,43 @@ def run(hub: Hub | outlive.Ranks, place: str, steps: int, kill_at: int, victim: 
     print("table", float(state["table"].sum()), job.rank, job.ranks, flush=True)
 
 
+class Refuses:
+    """A sink that cannot prepare its outputs."""
+
+    def prepare(self) -> None:
+        """Fails."""
+        raise OSError("no room for outputs")
+
+    def commit(self, tokens: list[bytes]) -> None:
+        """Is not called."""
+
+
+def lines(hub: Hub | outlive.Ranks, place: str, folder: str, steps: int, *mine: int) -> None:
+    """Appends numbered lines to files behind a gate, those of this rank and of ranks that are gone.
+
+    With `steps` 0 it never ends. At the end, a sink of rank 1 refuses a save.
+    """
+    job = outlive.open(place).job("lines", group=hub, patience_s=30)
+    state = {"step": 0}
+    job.restore(into=state)
+    gate = job.gate()
+    files = [gate.open(f"{folder}/{rank}") for rank in (hub.rank, *mine)]
+    while not steps or state["step"] < steps:
+        state["step"] += 1
+        for file in files:
+            print(state["step"], file=file)
+        job.save(state)
+    gate.flush()
+    if hub.rank == 1:
+        gate.sink("refuses", Refuses())
+    try:
+        job.save(state, wait=True)
+        print("saved", flush=True)
+    except outlive.Error as error:
+        print(error, flush=True)
+    job.close()
+
+
 def wrong(hub: Hub | outlive.Ranks, place: str) -> None:
     """Makes each mistake on one rank: all get the error, and the next save must succeed."""
     job = outlive.open(place).job("wrong", group=hub, replicated="step")
@@ -320,6 +357,9 @@ def main() -> None:
     elif command == "stop":
         place, asked, every_s = arguments
         stop(hub, place, int(asked), float(every_s))
+    elif command == "lines":
+        place, folder, *numbers = arguments
+        lines(hub, place, folder, *map(int, numbers))
     elif command == "marked":
         marked(hub, *arguments)
     elif command == "more":

@@ -116,6 +116,34 @@ def test_all_ranks_stop_after_the_same_step(tmp_path: Path, asked: int, every_s:
     assert set(finish(start(3, "marked", place))) == {f"restored {before} step {step}\n"}
 
 
+def test_outputs_of_each_rank_leave_once(tmp_path: Path) -> None:
+    def numbers(rank: int) -> list[int]:
+        return [int(line) for line in (tmp_path / str(rank)).read_text().split()]
+
+    for _ in range(3):
+        programs = start(3, "lines", tmp_path / "pool", tmp_path, 0)
+        before = len(numbers(2)) if (tmp_path / "2").exists() else 0
+        while not (tmp_path / "2").exists() or len(numbers(2)) < before + 3:
+            assert programs[0].poll() is None, programs[0].communicate()
+        kill(programs)
+    reached = max(map(len, (numbers(rank) for rank in range(3)))) + 20
+    told = finish(start(3, "lines", tmp_path / "pool", tmp_path, reached))
+    # A sink that refuses on one rank is an error on all, and nothing was saved.
+    for text in told:
+        assert "no room for outputs" in text, told
+    for rank in range(3):
+        assert numbers(rank) == [*range(1, reached + 1)]
+    # Another number of ranks goes on with the files of those that are gone.
+    programs = start(3, "lines", tmp_path / "pool", tmp_path, 0)
+    while len(numbers(2)) < reached + 3:
+        assert programs[0].poll() is None, programs[0].communicate()
+    kill(programs)
+    further = max(map(len, (numbers(rank) for rank in range(3)))) + 20
+    finish(start(1, "lines", tmp_path / "pool", tmp_path, further, 1, 2))
+    for rank in range(3):
+        assert numbers(rank) == [*range(1, further + 1)]
+
+
 def test_one_process_looks_beside_ranks_that_save(tmp_path: Path) -> None:
     place = tmp_path / "pool"
     whole, step, looks = ranks.first(0, ranks.ROWS), 0, 0

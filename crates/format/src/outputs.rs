@@ -31,7 +31,7 @@ pub struct Output {
 pub struct Outputs {
     /// Number of the program's next output.
     pub next: u64,
-    /// Outputs by number. Their epochs do not fall, and those of this checkpoint come last.
+    /// Outputs by number; those that this checkpoint covers first come last.
     pub outputs: Vec<Output>,
     /// Position of each sink after all outputs of the program.
     pub positions: BTreeMap<String, Vec<u8>>,
@@ -124,15 +124,15 @@ impl Outputs {
         Ok(list)
     }
 
-    /// Checks that numbers rise and that epochs do not fall; 0 stands for the newest.
+    /// Checks that numbers rise, and that outputs of epoch 0 come last.
     fn check_order(&self) -> Check {
         let mut before: Option<&Output> = None;
         for output in &self.outputs {
             demand!(output.number < self.next, "output {} is none yet", output.number);
             if let Some(before) = before {
                 demand!(before.number < output.number, "output {} comes twice", output.number);
-                let falls = output.epoch != 0 && (before.epoch == 0 || before.epoch > output.epoch);
-                demand!(!falls, "output {} is older than the one before it", output.number);
+                let is_late = before.epoch == 0 && output.epoch != 0;
+                demand!(!is_late, "output {} is older than the one before it", output.number);
             }
             before = Some(output);
         }
