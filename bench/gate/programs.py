@@ -1,6 +1,6 @@
 """Starts the programs that are recorded, with the preloaded library, in folders of their own.
 
-All servers listen on the loopback or on a socket in their folder, and end with the context.
+All servers listen on the loopback, or on a socket in their folder, and end with the context.
 """
 
 from __future__ import annotations
@@ -77,7 +77,6 @@ class Postgres:
         """Makes the cluster."""
         self.folder = folder
         self.data = folder / "data"
-        self.port = free_port()
         folder.mkdir()
         if os.geteuid() == 0:
             shutil.chown(folder, "postgres", "postgres")
@@ -92,8 +91,7 @@ class Postgres:
     def running(self, variables: Mapping[str, str]) -> Iterator[None]:
         """Runs the server with these variables in its environment."""
         control = find("pg_ctl", "postgresql")
-        options = f"-p {self.port} -c listen_addresses=127.0.0.1"
-        options += f" -c unix_socket_directories={self.folder}"
+        options = f"-c listen_addresses= -c unix_socket_directories={self.folder}"
         start = [control, "-D", self.data, "-w", "-l", self.folder / "log", "-o", options, "start"]
         command([*self._as_owner(variables), *start])
         try:
@@ -104,7 +102,7 @@ class Postgres:
     def pgbench(self, *words: object) -> str:
         """Returns what pgbench prints."""
         pgbench = find("pgbench", "postgresql-contrib")
-        where = ["-h", self.folder, "-p", self.port, "-U", "postgres"]
+        where = ["-h", self.folder, "-U", "postgres"]
         return command([pgbench, *where, *words, "postgres"])
 
     def tpcb_tables(self) -> None:
@@ -120,7 +118,7 @@ class Postgres:
 
     def tpcc_tables(self) -> None:
         """Makes the tables of the load like TPC-C."""
-        where = ["-h", self.folder, "-p", self.port, "-U", "postgres", "-v", "ON_ERROR_STOP=1"]
+        where = ["-h", self.folder, "-U", "postgres", "-v", "ON_ERROR_STOP=1"]
         script = self.folder / "schema.sql"
         script.write_text(tpcc.SCHEMA)
         command([find("psql", "postgresql-client"), *where, "-q", "-f", script, "postgres"])
@@ -155,7 +153,7 @@ http {{
     fastcgi_temp_path {folder}/fastcgi; uwsgi_temp_path {folder}/uwsgi;
     scgi_temp_path {folder}/scgi;
     keepalive_requests 1000000;
-    server {{ listen unix:{folder}/http; listen 127.0.0.1:{port}; root {folder}/html; }}
+    server {{ listen 127.0.0.1:{port}; root {folder}/html; }}
 }}
 """
 

@@ -132,6 +132,9 @@ static void name(int fd, uint64_t key)
     length = readlink(link, path, sizeof path - 1);
     if (length > 0) {
         path[length] = 0;
+        for (char *at = path; *at; at++)
+            if ((unsigned char)*at < ' ')
+                *at = '?';
         append("# %llu %s\n", (unsigned long long)key, path);
     }
 }

@@ -26,7 +26,8 @@ CREATE TABLE order_line(ol_d_id int, ol_o_id int, ol_number int, ol_i_id int,
     ol_delivered timestamp, ol_quantity int, ol_amount numeric, ol_data text,
     PRIMARY KEY (ol_d_id, ol_o_id, ol_number));
 INSERT INTO warehouse VALUES (1, 0, 'warehouse');
-INSERT INTO district SELECT d, 0, {CUSTOMERS + 1}, 'district' FROM generate_series(1, {DISTRICTS}) d;
+INSERT INTO district SELECT d, 0, {CUSTOMERS + 1}, 'district'
+    FROM generate_series(1, {DISTRICTS}) d;
 INSERT INTO customer SELECT d, c, 0, 0, 0, repeat('x', 400)
     FROM generate_series(1, {DISTRICTS}) d, generate_series(1, {CUSTOMERS}) c;
 INSERT INTO item SELECT i, i % 100 + 1, 'item', repeat('x', 40) FROM generate_series(1, {ITEMS}) i;

@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 FIRST_LINE = "outlive-io-trace 1"
 OPERATIONS = {"read", "write", "durable", "sync", "send", "recv", "wait", "wake"}
+# Files, sockets and locks are numbered separately.
+KINDS = {"wait": "lock", "wake": "lock", "send": "socket", "recv": "socket"}
 
 
 class Operation(NamedTuple):
@@ -147,11 +149,13 @@ def trace(
     first_ns = chosen[0].start_ns if chosen else 0
     flows: dict[int, int] = {}
     keys: dict[tuple[str, int], int] = {}
-    lines = [FIRST_LINE, f"program {program}"]
+    lines = [FIRST_LINE, f"program {' '.join(program.split())}"]
     body = []
     for start_ns, took_ns, thread, what, key, offset, size in chosen:
         flow = flows.setdefault(thread, len(flows))
-        kind = "lock" if what in {"wait", "wake"} else "socket" if what in {"send", "recv"} else "file"
+        kind = (
+            "lock" if what in {"wait", "wake"} else "socket" if what in {"send", "recv"} else "file"
+        )
         if (kind, key) not in keys:
             keys[kind, key] = sum(known == kind for known, _ in keys)
             if kind == "file":

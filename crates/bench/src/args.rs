@@ -216,11 +216,11 @@ fn gib(text: &str) -> Result<f64, String> {
 }
 
 fn delay(text: &str) -> Result<f64, String> {
-    between(text, 0.0, 1e7)
+    between(text, 0.0, 1e6)
 }
 
 fn interval(text: &str) -> Result<f64, String> {
-    between(text, 0.001, 1e7)
+    between(text, 0.001, 1e6)
 }
 
 fn minutes(text: &str) -> Result<f64, String> {

@@ -52,7 +52,7 @@ impl Axis {
             return (0..=4).map(|quarter| most * f64::from(quarter) / 4.0).collect();
         }
         let decades = (least.log10().floor() as i32)..=(most.log10().ceil() as i32);
-        let factors: &[f64] = if (most / least).log10() < 2.0 { &[1.0, 2.0, 5.0] } else { &[1.0] };
+        let factors: &[f64] = if (most / least).log10() < 2.5 { &[1.0, 2.0, 5.0] } else { &[1.0] };
         decades
             .flat_map(|power| factors.iter().map(move |factor| factor * 10f64.powi(power)))
             .filter(|value| (least * 0.999..=most * 1.001).contains(value))

@@ -134,13 +134,14 @@ pub fn time_to_fill(trace: &Trace, buffer_bytes: u64) -> Option<Fill> {
     let (mut fills, mut sum_ns, mut shortest_ns) = (0u64, 0u64, u64::MAX);
     let (mut bytes, mut since_ns) = (skipped * total_bytes, 0u64);
     for round in skipped.. {
-        let round_ns = round * trace.length_ns();
+        let round_ns = round.saturating_mul(trace.length_ns());
         for (at_ns, more) in &writes {
             if bytes + more > buffer_bytes && bytes > 0 {
-                let took_ns = round_ns + at_ns - since_ns;
-                (fills, sum_ns) = (fills + 1, sum_ns + took_ns);
+                let now_ns = round_ns.saturating_add(*at_ns);
+                let took_ns = now_ns - since_ns;
+                (fills, sum_ns) = (fills + 1, sum_ns.saturating_add(took_ns));
                 shortest_ns = shortest_ns.min(took_ns);
-                (bytes, since_ns) = (0, round_ns + at_ns);
+                (bytes, since_ns) = (0, now_ns);
             }
             bytes += more;
         }
@@ -238,5 +239,8 @@ mod tests {
         // Longer than the trace, which is repeated.
         assert_eq!(fill(1000 * WRITE_BYTES).shortest_ns, 1_001_000_000);
         assert_eq!(time_to_fill(&self::trace("0 0 sync 0 - - 1\n"), 4096), None);
+        // One byte in days: longer than any number of nanoseconds, and not endless.
+        let slow = self::trace("1000000000000 0 write 0 0 1 1\n");
+        assert_eq!(time_to_fill(&slow, 1 << 40).unwrap().shortest_ns, u64::MAX);
     }
 }

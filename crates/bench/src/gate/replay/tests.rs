@@ -93,14 +93,13 @@ fn several_disks_are_more_sensitive_than_one() {
 
 #[test]
 fn a_delayed_flow_shifts_the_flow_that_waits_for_it() {
-    let trace =
-        trace("0 0 sync 0 - - 30\n10 1 wait 2 - - 52\n50 0 wake 2 - - 1\n70 1 sync 1 - - 30\n");
-    assert_eq!(run_us(&trace, None), 100);
+    let lines = "0 0 sync 0 - - 30\n10 1 wait 2 - - 52\n50 0 wake 2 - - 1\n70 1 sync 1 - - 30\n";
+    let gate = after(Variant::Delay, Scope::Disk, 500_000);
+    assert_eq!(run_us(&trace(lines), None), 100);
     // The wake is 500 later, and the second sync takes 500 more.
-    assert_eq!(run_us(&trace, after(Variant::Delay, Scope::Disk, 500_000)), 1100);
-    let free = Trace::parse("x", &trace.to_string().replace("50 0 wake 0 - -", "50 0 send 0 - 1"))
-        .unwrap();
-    assert_eq!(run_us(&free, after(Variant::Delay, Scope::Disk, 500_000)), 600);
+    assert_eq!(run_us(&trace(lines), gate), 1100);
+    let free = lines.replace("50 0 wake 2 - -", "50 0 send 0 - 1");
+    assert_eq!(run_us(&trace(&free), gate), 600);
 }
 
 /// A request: receive, write, sync, reply; then the next one.
