@@ -130,13 +130,13 @@ def trace(
     """Returns the text of a trace: the first operations that start in a span of time.
 
     Args:
-        recording: what the library wrote.
-        program: description for people.
-        from_ns: start of the span.
-        until_ns: end of the span.
-        operations_max: number of operations to keep.
-        connections: connections are the flows, not threads.
-        root: prefix of paths to leave out.
+        recording: Operations to choose from.
+        program: Description for people.
+        from_ns: Start of the span.
+        until_ns: End of the span.
+        operations_max: Number of operations to keep.
+        connections: Connections are the flows, not threads.
+        root: Prefix of paths to leave out.
     """
     chosen = [
         operation

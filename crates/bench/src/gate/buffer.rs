@@ -14,7 +14,7 @@ pub enum Place {
     Disk,
 }
 
-/// What a buffer held.
+/// The content of a buffer over a trace.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Held {
     /// Most bytes at a time.

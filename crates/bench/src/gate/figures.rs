@@ -29,9 +29,8 @@ pub fn all(studies: &[Study]) -> Vec<(String, String)> {
         ("intervals.svg".to_owned(), intervals(studies)),
         ("fill.svg".to_owned(), fill(studies)),
     ];
-    // Where many clients wait for replies and syncs, every way has a cost of its own.
-    let richest =
-        studies.iter().max_by_key(|study| (study.held.len(), study.durable > 0, study.flows));
+    // Where clients wait for replies and syncs, every way has a cost of its own.
+    let richest = studies.iter().max_by_key(|study| (study.held.len(), study.durable));
     if let Some(study) = richest {
         pictures.push(("ways.svg".to_owned(), ways(study)));
     }

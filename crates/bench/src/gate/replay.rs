@@ -1,7 +1,7 @@
 //! Experiment I: what it costs a program that a gate holds its outputs.
 //!
-//! A trace is replayed. Each flow computes for as long as it did between its operations, and each
-//! operation starts when the one before has ended, so a delay shifts all that depends on it.
+//! A trace is replayed. Each flow computes between its operations for as long as it did, and each
+//! operation starts when the one before has ended. So a delay shifts all that depends on it.
 
 use super::release::Release;
 use super::sectors::{SECTOR_BYTES, flushed};
@@ -9,7 +9,7 @@ use super::trace::{Operation, Trace, What};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// What a gate does with an output until it may go.
+/// Treatment of an output until it may go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Variant {
     /// The program waits, as in the seed.
@@ -50,7 +50,7 @@ pub enum Disks {
     Queues { count: u32, service_ns: u64 },
 }
 
-/// What a replay took.
+/// Times and counts of a replay.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Outcome {
     /// Time until the last flow with clients has ended, or the last one if none has clients.

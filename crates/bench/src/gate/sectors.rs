@@ -17,9 +17,9 @@ pub fn touched(range: Range) -> impl Iterator<Item = Sector> {
     (first..end).map(move |sector| (range.file, sector))
 }
 
-/// Returns, for each operation of the trace, the sectors that it brings to the disk: those of a
-/// durable write, and for a sync those that earlier writes left in the page cache. A sync without
-/// any, such as that of a directory, still writes one sector of the file system's own.
+/// Returns the sectors that each operation of the trace brings to the disk. A durable write brings
+/// its own, and a sync those that earlier writes left in the page cache. A sync without any, such as
+/// that of a directory, still writes one sector of the file system's own.
 pub fn flushed(trace: &Trace) -> Vec<Vec<Sector>> {
     let mut dirty: HashMap<u32, BTreeSet<u64>> = HashMap::new();
     let of = |what: &What| match *what {

@@ -1,4 +1,4 @@
-//! What the seed says or implies, beside the same figure from this simulator.
+//! Figures that the seed says or implies, beside those of this simulator.
 
 use super::buffer::{Place, hold};
 use super::release::Release;
@@ -29,7 +29,7 @@ enum Unit {
 #[derive(Debug)]
 pub struct SeedRow {
     pub what: String,
-    /// What the seed says or implies.
+    /// The value that the seed says or implies.
     pub implied: &'static str,
     pub found: f64,
     unit: Unit,

@@ -6,7 +6,7 @@ use super::replay::{Disks, Gate, Scope, Variant, replay};
 use super::trace::Trace;
 use serde::Serialize;
 
-/// What to simulate.
+/// Parameters of a study.
 pub struct Settings {
     /// Delays of each write, as in the seed.
     pub delays_ms: Vec<f64>,

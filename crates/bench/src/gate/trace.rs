@@ -24,7 +24,7 @@ pub struct Range {
     pub bytes: u64,
 }
 
-/// What an operation does.
+/// Kind of an operation, with what it touches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum What {
     Read(Range),
@@ -67,7 +67,7 @@ impl Operation {
     }
 }
 
-/// What a program did, in the order of the starts.
+/// Operations of a program, in the order of their starts.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Trace {
     /// Short name, such as that of the file.
