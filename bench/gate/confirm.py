@@ -3,7 +3,7 @@
     python bench/gate/confirm.py target/release/outlive-bench [--seconds 5] [--rounds 5]
 
 In each round and for each number of clients it runs pgbench (TPC-B) without and with each delay.
-The run without one is the trace from which `outlive-bench gate` predicts the slowdown of the others.
+From a trace of the run without one, `outlive-bench gate` predicts the slowdown of the others.
 
 A sleep ends late on a busy machine. So there are two predictions: one for the delay that was asked
 for, and one for the delay that the syncs had. The second one shows the error of the simulator

@@ -1,7 +1,7 @@
 //! The pictures of `outlive-bench gate`: the seed's four figures, and one of today's intervals.
 
+use super::numbers::time;
 use super::study::{Study, WAYS};
-use super::tables::time;
 use outlive_cli::curves::{Axis, Curve, curves};
 
 /// Points of a curve of shares.

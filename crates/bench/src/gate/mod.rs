@@ -3,6 +3,7 @@
 
 mod buffer;
 mod figures;
+mod numbers;
 mod release;
 mod replay;
 mod sectors;

@@ -1,10 +1,10 @@
 //! Figures that the seed says or implies, beside those of this simulator.
 
 use super::buffer::{Place, hold};
+use super::numbers::time;
 use super::release::Release;
 use super::replay::{Disks, Gate, Scope, Variant, replay};
 use super::synthetic::SEED_SERVICE_MS;
-use super::tables::time;
 use super::trace::Trace;
 use outlive_cli::output::bytes;
 
