@@ -167,6 +167,21 @@ fn a_full_buffer_makes_the_program_wait() {
 }
 
 #[test]
+fn a_small_output_does_not_overtake_a_large_one_that_waits_for_room() {
+    let trace =
+        trace("0 0 durable 0 0 8192 1\n100 1 durable 1 0 16384 1\n200 2 durable 2 0 8192 1\n");
+    let gate = Gate {
+        variant: Variant::Hold,
+        scope: Scope::Disk,
+        release: Release::After { ns: MS },
+        buffer_bytes: 16384,
+    };
+    let outcome = replay(&trace, Some(gate), Disks::Recorded);
+    // The large one enters when the first has gone at 1 ms, and the small one 1 ms later.
+    assert_eq!((outcome.stalls, outcome.run_ns), (2, 2 * MS));
+}
+
+#[test]
 fn outputs_of_a_checkpoint_go_together() {
     let trace = serial("x", 3, MS, 0);
     let gate = Some(Gate {
