@@ -112,12 +112,14 @@ static void append(const char *format, ...)
         used += (size_t)bytes;
 }
 
-static void line(uint64_t start, uint64_t end, const char *what, uint64_t key, long long offset, long long bytes)
+static void line(uint64_t start, uint64_t end, const char *what, uint64_t key, long long offset,
+                 long long bytes)
 {
     if (!thread)
         thread = (pid_t)syscall(SYS_gettid);
     append("%llu %llu %d %s %llu %lld %lld\n", (unsigned long long)start,
-           (unsigned long long)(end - start), (int)thread, what, (unsigned long long)key, offset, bytes);
+           (unsigned long long)(end - start), (int)thread, what, (unsigned long long)key, offset,
+           bytes);
 }
 
 static void name(int fd, uint64_t key)
@@ -173,7 +175,8 @@ static void done(enum kind kind, int fd, uint64_t start, long long at, ssize_t r
             pthread_mutex_lock(&lock);
             if (file || directory)
                 name(fd, about.st_ino);
-            line(start, end, what, about.st_ino, at < 0 ? 0 : at, kind == SYNC ? 0 : (long long)result);
+            line(start, end, what, about.st_ino, at < 0 ? 0 : at,
+                 kind == SYNC ? 0 : (long long)result);
             pthread_mutex_unlock(&lock);
         }
     }
@@ -204,17 +207,22 @@ HOOK(WRITE, -1, write, (int fd, const void *from, size_t bytes), (fd, from, byte
 HOOK(READ, at, pread, (int fd, void *to, size_t bytes, off_t at), (fd, to, bytes, at))
 HOOK(READ, at, pread64, (int fd, void *to, size_t bytes, off64_t at), (fd, to, bytes, at))
 HOOK(WRITE, at, pwrite, (int fd, const void *from, size_t bytes, off_t at), (fd, from, bytes, at))
-HOOK(WRITE, at, pwrite64, (int fd, const void *from, size_t bytes, off64_t at), (fd, from, bytes, at))
+HOOK(WRITE, at, pwrite64, (int fd, const void *from, size_t bytes, off64_t at),
+     (fd, from, bytes, at))
 HOOK(READ, -1, readv, (int fd, const struct iovec *to, int count), (fd, to, count))
 HOOK(WRITE, -1, writev, (int fd, const struct iovec *from, int count), (fd, from, count))
 HOOK(READ, at, preadv, (int fd, const struct iovec *to, int count, off_t at), (fd, to, count, at))
-HOOK(READ, at, preadv64, (int fd, const struct iovec *to, int count, off64_t at), (fd, to, count, at))
-HOOK(WRITE, at, pwritev, (int fd, const struct iovec *from, int count, off_t at), (fd, from, count, at))
-HOOK(WRITE, at, pwritev64, (int fd, const struct iovec *from, int count, off64_t at), (fd, from, count, at))
+HOOK(READ, at, preadv64, (int fd, const struct iovec *to, int count, off64_t at),
+     (fd, to, count, at))
+HOOK(WRITE, at, pwritev, (int fd, const struct iovec *from, int count, off_t at),
+     (fd, from, count, at))
+HOOK(WRITE, at, pwritev64, (int fd, const struct iovec *from, int count, off64_t at),
+     (fd, from, count, at))
 HOOK(READ, -1, recv, (int fd, void *to, size_t bytes, int flags), (fd, to, bytes, flags))
 HOOK(READ, -1, recvmsg, (int fd, struct msghdr *to, int flags), (fd, to, flags))
 HOOK(READ, -1, recvfrom,
-     (int fd, void *restrict to, size_t bytes, int flags, struct sockaddr *restrict from, socklen_t *restrict size),
+     (int fd, void *restrict to, size_t bytes, int flags, struct sockaddr *restrict from,
+      socklen_t *restrict size),
      (fd, to, bytes, flags, from, size))
 HOOK(WRITE, -1, send, (int fd, const void *from, size_t bytes, int flags), (fd, from, bytes, flags))
 HOOK(WRITE, -1, sendmsg, (int fd, const struct msghdr *from, int flags), (fd, from, flags))
