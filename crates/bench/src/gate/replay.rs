@@ -7,7 +7,7 @@ use super::release::Release;
 use super::sectors::{SECTOR_BYTES, flushed};
 use super::trace::{Operation, Trace, What};
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 /// Treatment of an output until it may go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,6 +80,8 @@ enum Event {
     Begin(usize),
     /// The gate lets the output of the operation go.
     Release(usize),
+    /// The program is done with a sync under this lock.
+    Unlock(usize),
 }
 
 struct Replay<'a> {
@@ -104,6 +106,10 @@ struct Replay<'a> {
     /// Waits for each wake, with the times from which they wait.
     waiting: Vec<Vec<(usize, u64)>>,
     flow_end_ns: Vec<u64>,
+    /// Lock under which the operation syncs, if any.
+    lock: Vec<Option<usize>>,
+    /// Whether each lock is taken, and the operations that wait for it.
+    locks: Vec<(bool, VecDeque<usize>)>,
     held_bytes: u64,
     /// Outputs that wait for room.
     no_room: VecDeque<usize>,
@@ -147,6 +153,7 @@ pub fn replay(trace: &Trace, gate: Option<Gate>, disks: Disks) -> Outcome {
             _ => sectors.len() as u64 * SECTOR_BYTES,
         })
         .collect();
+    let lock = locks(operations);
     let disk_count = match disks {
         Disks::Recorded => 0,
         Disks::Queues { count, .. } => count.max(1) as usize,
@@ -166,6 +173,11 @@ pub fn replay(trace: &Trace, gate: Option<Gate>, disks: Disks) -> Outcome {
         woke_ns: vec![None; count],
         waiting: vec![Vec::new(); count],
         flow_end_ns: vec![0; flows],
+        locks: vec![
+            (false, VecDeque::new());
+            lock.iter().flatten().max().map_or(0, |most| most + 1)
+        ],
+        lock,
         held_bytes: 0,
         no_room: VecDeque::new(),
         outcome: Outcome::default(),
@@ -177,9 +189,42 @@ pub fn replay(trace: &Trace, gate: Option<Gate>, disks: Disks) -> Outcome {
         match event {
             Event::Begin(at) => replay.begin(at, now_ns),
             Event::Release(at) => replay.release(at, now_ns),
+            Event::Unlock(lock) => replay.unlock(lock, now_ns),
         }
     }
     replay.end(trace)
+}
+
+/// Returns the number of the lock under which each operation syncs its file.
+///
+/// Flows that never sync a file at the same time have a lock for it, such as that of PostgreSQL for
+/// its log. A longer sync makes them wait for each other more often than in the recording.
+fn locks(operations: &[Operation]) -> Vec<Option<usize>> {
+    struct Synced {
+        flow: u32,
+        until_ns: u64,
+        flows_differ: bool,
+        overlap: bool,
+    }
+    let file = |operation: &Operation| match operation.what {
+        What::Durable(range) => Some(range.file),
+        What::Sync { file } => Some(file),
+        _ => None,
+    };
+    let mut files: BTreeMap<u32, Synced> = BTreeMap::new();
+    for operation in operations {
+        let Some(file) = file(operation) else { continue };
+        let (flow, until_ns) = (operation.flow, operation.end_ns());
+        let new = Synced { flow, until_ns: 0, flows_differ: false, overlap: false };
+        let synced = files.entry(file).or_insert(new);
+        synced.flows_differ |= synced.flow != flow;
+        synced.overlap |= operation.start_ns < synced.until_ns;
+        synced.until_ns = synced.until_ns.max(until_ns);
+    }
+    let locked = files.iter().filter(|(_, synced)| synced.flows_differ && !synced.overlap);
+    let numbers: BTreeMap<u32, usize> =
+        locked.enumerate().map(|(number, (file, _))| (*file, number)).collect();
+    operations.iter().map(|o| numbers.get(&file(o)?).copied()).collect()
 }
 
 impl Replay<'_> {
@@ -193,9 +238,13 @@ impl Replay<'_> {
         let took_ns = operation.took_ns;
         match operation.what {
             What::Read(_) | What::Write(_) => self.finish(at, now_ns + took_ns),
-            What::Durable(_) | What::Sync { .. } => match self.gate {
-                None => self.write_and_finish(at, now_ns),
-                Some(gate) => self.hold(at, now_ns, gate),
+            What::Durable(_) | What::Sync { .. } => match self.lock[at] {
+                Some(lock) if self.locks[lock].0 => self.locks[lock].1.push_back(at),
+                Some(lock) => {
+                    self.locks[lock].0 = true;
+                    self.sync(at, now_ns);
+                }
+                None => self.sync(at, now_ns),
             },
             What::Send { .. } => match self.gate {
                 Some(gate) if gate.scope == Scope::All => self.hold(at, now_ns, gate),
@@ -223,6 +272,20 @@ impl Replay<'_> {
                 }
                 self.finish(at, now_ns + took_ns);
             }
+        }
+    }
+
+    fn sync(&mut self, at: usize, now_ns: u64) {
+        match self.gate {
+            None => self.write_and_finish(at, now_ns),
+            Some(gate) => self.hold(at, now_ns, gate),
+        }
+    }
+
+    fn unlock(&mut self, lock: usize, now_ns: u64) {
+        match self.locks[lock].1.pop_front() {
+            Some(next) => self.sync(next, now_ns),
+            None => self.locks[lock].0 = false,
         }
     }
 
@@ -317,6 +380,9 @@ impl Replay<'_> {
 
     fn finish(&mut self, at: usize, end_ns: u64) {
         self.flow_end_ns[self.operations[at].flow as usize] = end_ns;
+        if let Some(lock) = self.lock[at] {
+            self.push(end_ns, Event::Unlock(lock));
+        }
         if let Some(next) = self.next[at] {
             self.push(end_ns + self.compute_ns[next], Event::Begin(next));
         }

@@ -102,6 +102,20 @@ fn a_delayed_flow_shifts_the_flow_that_waits_for_it() {
     assert_eq!(run_us(&trace(&free), gate), 600);
 }
 
+#[test]
+fn flows_that_never_sync_a_file_at_once_have_a_lock() {
+    let gate = after(Variant::Delay, Scope::Disk, 500_000);
+    let lines = "0 0 sync 0 - - 30\n40 1 sync 0 - - 30\n80 2 sync 0 - - 30\n";
+    assert_eq!(run_us(&trace(lines), None), 110);
+    assert_eq!(run_us(&trace(lines), gate), 3 * 530);
+    // An acknowledged sync holds no lock.
+    assert_eq!(run_us(&trace(lines), after(Variant::Hold, Scope::Disk, 500_000)), 80);
+    let apart = lines.replace("80 2 sync 0", "80 2 sync 1");
+    assert_eq!(run_us(&trace(&apart), gate), 2 * 530);
+    let at_once = lines.replace("40 1", "20 1");
+    assert_eq!(run_us(&trace(&at_once), gate), 80 + 530);
+}
+
 /// A request: receive, write, sync, reply; then the next one.
 const REQUESTS: &str = "0 0 recv 0 - 9 0\n10 0 write 0 0 8192 5\n20 0 sync 0 - - 30\n\
     60 0 send 0 - 100 2\n100 0 recv 0 - 9 0\n110 0 write 0 0 8192 5\n120 0 sync 0 - - 30\n\
