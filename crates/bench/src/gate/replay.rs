@@ -110,6 +110,8 @@ struct Replay<'a> {
     lock: Vec<Option<usize>>,
     /// Whether each lock is taken, and the operations that wait for it.
     locks: Vec<(bool, VecDeque<usize>)>,
+    /// Operations that the sync of each one serves, too.
+    group: Vec<VecDeque<usize>>,
     held_bytes: u64,
     /// Outputs that wait for room.
     no_room: VecDeque<usize>,
@@ -178,6 +180,7 @@ pub fn replay(trace: &Trace, gate: Option<Gate>, disks: Disks) -> Outcome {
             lock.iter().flatten().max().map_or(0, |most| most + 1)
         ],
         lock,
+        group: vec![VecDeque::new(); count],
         held_bytes: 0,
         no_room: VecDeque::new(),
         outcome: Outcome::default(),
@@ -198,7 +201,8 @@ pub fn replay(trace: &Trace, gate: Option<Gate>, disks: Disks) -> Outcome {
 /// Returns the number of the lock under which each operation syncs its file.
 ///
 /// Flows that never sync a file at the same time have a lock for it, such as that of PostgreSQL for
-/// its log. A longer sync makes them wait for each other more often than in the recording.
+/// its log. A longer sync makes them wait for each other more often than in the recording, and those
+/// that wait share the next sync.
 fn locks(operations: &[Operation]) -> Vec<Option<usize>> {
     struct Synced {
         flow: u32,
@@ -283,10 +287,15 @@ impl Replay<'_> {
     }
 
     fn unlock(&mut self, lock: usize, now_ns: u64) {
-        match self.locks[lock].1.pop_front() {
-            Some(next) => self.sync(next, now_ns),
-            None => self.locks[lock].0 = false,
-        }
+        let mut waiting = std::mem::take(&mut self.locks[lock].1);
+        let Some(first) = waiting.pop_front() else {
+            self.locks[lock].0 = false;
+            return;
+        };
+        // The next sync serves all that wait for it: a group commit.
+        self.out_bytes[first] += waiting.iter().map(|at| self.out_bytes[*at]).sum::<u64>();
+        self.group[first] = waiting;
+        self.sync(first, now_ns);
     }
 
     /// Ends a wait, as long after its cause as it was recorded.
@@ -379,10 +388,18 @@ impl Replay<'_> {
     }
 
     fn finish(&mut self, at: usize, end_ns: u64) {
-        self.flow_end_ns[self.operations[at].flow as usize] = end_ns;
         if let Some(lock) = self.lock[at] {
             self.push(end_ns, Event::Unlock(lock));
         }
+        self.go_on(at, end_ns);
+        for other in std::mem::take(&mut self.group[at]) {
+            self.go_on(other, end_ns);
+        }
+    }
+
+    /// Lets the flow go on after an operation.
+    fn go_on(&mut self, at: usize, end_ns: u64) {
+        self.flow_end_ns[self.operations[at].flow as usize] = end_ns;
         if let Some(next) = self.next[at] {
             self.push(end_ns + self.compute_ns[next], Event::Begin(next));
         }

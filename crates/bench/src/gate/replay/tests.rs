@@ -107,11 +107,14 @@ fn flows_that_never_sync_a_file_at_once_have_a_lock() {
     let gate = after(Variant::Delay, Scope::Disk, 500_000);
     let lines = "0 0 sync 0 - - 30\n40 1 sync 0 - - 30\n80 2 sync 0 - - 30\n";
     assert_eq!(run_us(&trace(lines), None), 110);
-    assert_eq!(run_us(&trace(lines), gate), 3 * 530);
+    // The second and third wait for the first, and share a sync.
+    assert_eq!(run_us(&trace(lines), gate), 2 * 530);
+    let late = lines.replace("80 2", "600 2");
+    assert_eq!(run_us(&trace(&late), gate), 3 * 530);
     // An acknowledged sync holds no lock.
     assert_eq!(run_us(&trace(lines), after(Variant::Hold, Scope::Disk, 500_000)), 80);
-    let apart = lines.replace("80 2 sync 0", "80 2 sync 1");
-    assert_eq!(run_us(&trace(&apart), gate), 2 * 530);
+    let apart = late.replace("600 2 sync 0", "600 2 sync 1");
+    assert_eq!(run_us(&trace(&apart), gate), 600 + 530);
     let at_once = lines.replace("40 1", "20 1");
     assert_eq!(run_us(&trace(&at_once), gate), 80 + 530);
 }
