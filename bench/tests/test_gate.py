@@ -12,14 +12,14 @@ from gate import programs, record, tpcc, trace
 
 # Of the preloaded library: two backends of PostgreSQL, of which one waits for the other's sync.
 LINES = """\
-# 900 /work/data/pg_wal/1
+# 900 /place/data/pg_wal/1
 5000000 2000 11 recv 70 0 76
 5010000 9000 11 write 900 8192 8192
 5015000 470000 12 wait 140000 0 0
 5021000 400999 11 sync 900 0 0
 5430000 3000 11 wake 140000 0 0
 5440000 2000 11 send 70 0 20
-# 901 /work/data/base/5
+# 901 /place/data/base/5
 5490000 1000 12 read 901 0 8192
 5500000 1000 12 wait 140001 0 0
 5510000 1000 11 wake 140002 0 0
@@ -28,7 +28,7 @@ LINES = """\
 
 
 def test_a_recording_becomes_a_trace() -> None:
-    text = trace.trace(trace.parse(LINES.splitlines()), "two backends", root="/work")
+    text = trace.trace(trace.parse(LINES.splitlines()), "two backends", root="/place")
     # The wait that found its semaphore free is gone, and so is the wake for which nothing waits.
     assert text == (
         "outlive-io-trace 1\n"
