@@ -41,6 +41,43 @@ pub enum Command {
     Track(TrackArgs),
     /// Count the container reads that planners of stream restores need, on a recorded trace
     Plan(PlanArgs),
+    /// Simulate what holding outputs until their checkpoint costs, and the buffer that it needs
+    Gate(GateArgs),
+}
+
+/// `gate`.
+#[derive(ClapArgs, Debug)]
+pub struct GateArgs {
+    /// Files with traces of input and output (bench/gate/record.py records them)
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub trace: Vec<PathBuf>,
+    /// Leave out the synthetic traces of the seed's workloads
+    #[arg(long)]
+    pub no_synthetic: bool,
+    /// Delays of each write in ms, separated by commas
+    #[arg(long, value_name = "MS", value_delimiter = ',', value_parser = delay,
+        default_value = "0.04,0.1,0.2,0.5,1,2,4")]
+    pub delays_ms: Vec<f64>,
+    /// Checkpoint intervals in ms, separated by commas
+    #[arg(long, value_name = "MS", value_delimiter = ',', value_parser = interval,
+        default_value = "1,10,100,1000,10000")]
+    pub intervals_ms: Vec<f64>,
+    /// Time from a checkpoint to its commit, in ms
+    #[arg(long, value_name = "MS", default_value_t = 0.0, value_parser = delay)]
+    pub commit_ms: f64,
+    /// Memory for held outputs, such as 64KiB; beyond it the program waits [default: no limit]
+    #[arg(long, value_name = "SIZE")]
+    pub buffer: Option<String>,
+    /// Number of disks, each with a queue; with 0 each sync takes its recorded time
+    #[arg(long, value_name = "N", default_value_t = 0,
+        value_parser = clap::value_parser!(u32).range(..=1024))]
+    pub disks: u32,
+    /// Time of one disk for a write, in ms [default: the trace's busy time, divided by its syncs]
+    #[arg(long, value_name = "MS", value_parser = delay)]
+    pub service_ms: Option<f64>,
+    /// Folder for the pictures (SVG)
+    #[arg(long, value_name = "FOLDER")]
+    pub plot: Option<PathBuf>,
 }
 
 /// `plan`.
@@ -176,6 +213,14 @@ pub struct TrackArgs {
 
 fn gib(text: &str) -> Result<f64, String> {
     between(text, 1.0 / 1024.0, 65_536.0)
+}
+
+fn delay(text: &str) -> Result<f64, String> {
+    between(text, 0.0, 1e6)
+}
+
+fn interval(text: &str) -> Result<f64, String> {
+    between(text, 0.001, 1e6)
 }
 
 fn minutes(text: &str) -> Result<f64, String> {

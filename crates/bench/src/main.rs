@@ -5,6 +5,7 @@ mod args;
 mod churn;
 mod freeze;
 mod freeze_part;
+mod gate;
 mod lazy;
 mod machine;
 mod memory;
@@ -85,6 +86,7 @@ fn bench(command: Command, words: &[OsString], reporter: &Arc<Reporter>) -> Resu
         Command::Memory(args) => memory::run(start("memory", &args.dir)?, &args),
         Command::Pool(args) => pool::run(start("pool", &args.dir)?, &args),
         Command::Plan(args) => return plan::run(&args, reporter),
+        Command::Gate(args) => return gate::run(&args, reporter),
         Command::Track(args) => return track::run(&args, words, reporter),
     }?;
     reporter.finish();

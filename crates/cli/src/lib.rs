@@ -7,6 +7,7 @@ mod args;
 mod chosen;
 mod collect;
 mod copy;
+pub mod curves;
 mod diff;
 mod du;
 mod export;

@@ -231,3 +231,61 @@ fn planners_are_compared_on_a_trace() {
     let run = bench(&["plan", "--trace", bad.to_str().unwrap()]);
     assert!(run.code == 2 && run.err.contains("line 2"), "{run:?}");
 }
+
+/// The traces of this repository, and the pictures of `docs/benchmarks/gate`.
+#[test]
+fn gates_are_simulated() {
+    let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/gate/traces");
+    let mut files: Vec<String> = fs::read_dir(traces)
+        .unwrap()
+        .map(|entry| entry.unwrap().path().to_str().unwrap().to_owned())
+        .collect();
+    files.sort();
+    assert!(files.len() >= 6, "{files:?}");
+    let folder = tempfile::tempdir().unwrap();
+    let plot = folder.path().join("new").to_str().unwrap().to_owned();
+    let mut words = vec!["--json", "gate", "--plot", &plot, "--trace"];
+    words.extend(files.iter().map(String::as_str));
+    let report = json(&words);
+    let studies = report["traces"].as_array().unwrap();
+    assert_eq!(studies.len(), files.len() + 4);
+    for study in studies {
+        let slowdowns: Vec<f64> = study["delayed"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|row| row["slowdown"].as_f64().unwrap())
+            .collect();
+        assert!(slowdowns[0] >= 0.999, "{study:#}");
+        assert!(slowdowns.windows(2).all(|pair| pair[1] >= pair[0] * 0.999), "{slowdowns:?}");
+        // A gate that acknowledges writes costs a program nothing.
+        let held = study["held"].as_array().unwrap();
+        let acknowledged: Vec<&Value> =
+            held.iter().filter(|row| row["way"] == "hold, disk").collect();
+        assert_eq!(acknowledged.len(), 5);
+        assert!(
+            acknowledged.iter().all(|row| row["slowdown"].as_f64().unwrap() < 1.001),
+            "{study:#}"
+        );
+    }
+    for name in ["slowdown", "rate", "intervals", "fill", "ways"] {
+        let picture = fs::read_to_string(Path::new(&plot).join(format!("{name}.svg"))).unwrap();
+        assert!(picture.starts_with("<svg") && !picture.contains("NaN"), "{name}");
+    }
+    let text = bench(&["gate", "--buffer", "16KiB", "--intervals-ms", "10"]).out;
+    assert!(text.contains("outputs waited for room in the buffer"), "{text}");
+}
+
+#[test]
+fn a_wrong_trace_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("wrong.trace");
+    fs::write(&file, "outlive-io-trace 1\n0 0 write 0 0 5 1\n1 0 write 0 0 5\n").unwrap();
+    let run = bench(&["gate", "--trace", file.to_str().unwrap()]);
+    assert_eq!(run.code, 2, "{run:?}");
+    assert!(run.err.contains("wrong.trace") && run.err.contains("line 3"), "{run:?}");
+    let run = bench(&["gate", "--no-synthetic"]);
+    assert!(run.code == 2 && run.err.contains("--trace FILE"), "{run:?}");
+    let run = bench(&["gate", "--buffer", "64 KB"]);
+    assert!(run.code == 2 && run.err.contains("--buffer"), "{run:?}");
+}
