@@ -14,6 +14,7 @@ mod events;
 mod lazy;
 mod named;
 mod parts;
+pub mod past;
 mod plan;
 mod restore;
 mod sessions;

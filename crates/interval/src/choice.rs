@@ -133,10 +133,14 @@ impl Choice {
         let seen = shown_time(self.exposure_s);
         let prior = format!("{PRIOR_FAILURES} failure in {}", shown_time(PRIOR_S));
         if let Some(trouble) = &self.trouble {
-            return format!("the failures of the past are not known ({trouble}): the prior counts, {prior}");
+            return format!(
+                "the failures of the past are not known ({trouble}): the prior counts, {prior}"
+            );
         }
         if self.is_prior() {
-            return format!("no failure was seen in {seen}, so the rate rests on the prior, {prior}");
+            return format!(
+                "no failure was seen in {seen}, so the rate rests on the prior, {prior}"
+            );
         }
         format!(
             "a failure comes every {} ({} in {seen}, and the prior, {prior})",

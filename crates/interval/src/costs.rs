@@ -95,7 +95,8 @@ impl Costs {
             self.recent.pop_front();
         }
         let class = class_of(&sample);
-        if self.samples.iter().filter(|other| class_of(other) == class).count() >= CLASS_SAMPLES_MAX {
+        if self.samples.iter().filter(|other| class_of(other) == class).count() >= CLASS_SAMPLES_MAX
+        {
             let oldest = self.samples.iter().position(|other| class_of(other) == class);
             oldest.and_then(|at| self.samples.remove(at));
         }

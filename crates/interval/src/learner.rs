@@ -97,7 +97,7 @@ impl Learner {
                 trouble: None,
             },
         };
-        learner.choose(now, &learner.costs.clone());
+        learner.choose(now, &Costs::default());
         learner
     }
 
@@ -202,7 +202,8 @@ impl Learner {
         self.running = None;
     }
 
-    fn is_saving(&self) -> bool {
+    /// Returns whether a save is in progress.
+    pub fn is_saving(&self) -> bool {
         self.running.as_ref().is_some_and(|running| running.durable.is_none())
     }
 

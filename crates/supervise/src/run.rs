@@ -1,16 +1,16 @@
 //! The supervisor's loop: attempts, pauses, and the end.
 
 use crate::attempt::{Attempt, AttemptEnd, LOOK_EVERY, pause, signal_name};
-use crate::cause::Cause;
 use crate::deadline::{Deadline, Now};
-use crate::history::{Entry, History};
 use crate::interrupts::{Interrupt, Interrupts};
 use crate::options::RunOptions;
 use crate::policy::{Ended, Next, Policy};
 use crate::pool_side::PoolSide;
 use crate::process::adopt_orphans;
+use outlive_client::past::{Cause, Entry, History};
 use outlive_client::stop::{
-    FOLDER_VARIABLE, JOB_VARIABLE, POOL_VARIABLE, PoolStops, RunFolder, StopRequest, monotonic,
+    EVERY_VARIABLE, FOLDER_VARIABLE, JOB_VARIABLE, POOL_VARIABLE, PoolStops, RunFolder,
+    StopRequest, monotonic,
 };
 use outlive_format::Mark;
 use outlive_pool::Pool;
@@ -52,7 +52,8 @@ pub fn run(pool: &Pool, options: &RunOptions, tell: &dyn Fn(&str)) -> Result<Out
         })
     };
     let deadline = options.stop_by_ns.map(at).transpose()?;
-    let mut past = History::read(pool, &options.job)?;
+    let (mut past, damage) = History::read_or_begin(pool, &options.job)?;
+    damage.iter().for_each(|text| tell(text));
     if past.end_lost() {
         note_commits(pool, &options.job, &mut past);
     }
@@ -97,6 +98,8 @@ impl Supervisor<'_> {
             (FOLDER_VARIABLE, path.as_os_str().to_owned()),
             (POOL_VARIABLE, OsString::from(&self.pool.config().format.pool_id)),
             (JOB_VARIABLE, OsString::from(options.job.as_str())),
+            // Also without one: this supervisor may itself run under another.
+            (EVERY_VARIABLE, OsString::from(options.every.as_deref().unwrap_or_default())),
         ];
         loop {
             attempt += 1;
@@ -279,6 +282,8 @@ impl Supervisor<'_> {
             newest: None,
             commits: 0,
             distrusted: None,
+            restored_s: None,
+            interval: None,
         });
         self.write_history();
     }
@@ -289,6 +294,8 @@ impl Supervisor<'_> {
             entry.committed_s = end.committed.map(|time| time.as_secs_f64());
             entry.cause = Some(end.cause.clone());
             entry.restored = end.restored;
+            entry.restored_s = end.restored_after.map(|time| time.as_secs_f64());
+            entry.interval = end.interval.clone();
             entry.commits = end.commits;
             entry.newest = newest;
         }

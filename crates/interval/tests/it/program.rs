@@ -51,7 +51,9 @@ impl Program {
                     learner.call(at(now));
                     learner.is_due(at(now))
                 }
-                Rule::Fixed(t) => drain.is_none() && (done.saves == 0 || work - saved_at_work >= *t),
+                Rule::Fixed(t) => {
+                    drain.is_none() && (done.saves == 0 || work - saved_at_work >= *t)
+                }
             };
             if is_due {
                 assert!(drain.is_none(), "a save began while another one was in progress");
