@@ -43,6 +43,7 @@ from outlive._saves import (
     Pruned,
     Restored,
     Save,
+    SaveInterval,
     SaveStats,
 )
 
@@ -72,6 +73,7 @@ __all__ = [
     "Restored",
     "RetryError",
     "Save",
+    "SaveInterval",
     "SaveStats",
     "Sharded",
     "StopRequest",
