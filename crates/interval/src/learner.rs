@@ -109,7 +109,7 @@ impl Learner {
     /// Sets the failures of the past.
     pub fn set_past(&mut self, past: Past, now: Duration) {
         self.past = past;
-        self.choose(now, &self.costs.clone());
+        self.refresh(now);
     }
 
     /// Returns the interval in use, and its reasons.
@@ -186,7 +186,7 @@ impl Learner {
         if let Some(running) = &mut self.running {
             running.stall_s = Some(seconds(now, running.began));
         }
-        self.preview(now);
+        self.refresh(now);
     }
 
     /// Notes that the save is durable. `is_whole` says that it stored nearly all of the state.
@@ -194,7 +194,7 @@ impl Learner {
         if let Some(running) = &mut self.running {
             running.durable = Some((seconds(now, running.began), is_whole));
         }
-        self.preview(now);
+        self.refresh(now);
     }
 
     /// Notes that the save has failed. Its times say nothing about others.
@@ -222,11 +222,11 @@ impl Learner {
         Some(Sample { interval_s: running.interval_s, stall_s, slowdown_s, latency_s, is_whole })
     }
 
-    /// Chooses by what is known of a save that is durable, before the steps beside it have ended.
-    fn preview(&mut self, now: Duration) {
-        let Some(sample) = self.sample(now) else { return };
+    /// Chooses anew. A save that is durable counts as far as it is known, before the steps beside it
+    /// have ended.
+    fn refresh(&mut self, now: Duration) {
         let mut costs = self.costs.clone();
-        costs.add(sample);
+        self.sample(now).into_iter().for_each(|sample| costs.add(sample));
         self.choose(now, &costs);
     }
 
@@ -247,7 +247,7 @@ impl Learner {
         if is_over || saves == 0 {
             self.calibrated = (self.steps.seen(), self.costs.seen());
         }
-        self.choose(now, &self.costs.clone());
+        self.refresh(now);
     }
 
     fn choose(&mut self, now: Duration, costs: &Costs) {

@@ -126,7 +126,10 @@ fn a_save_that_fails_at_any_place_leaves_the_next_one_due() {
 }
 
 /// Runs the ranks of a group, each in a thread with a rule of its own.
-fn run<T: Send>(rule: impl Fn(u32) -> Every + Sync, work: impl Fn(u32, Program) -> T + Sync) -> Vec<T> {
+fn run<T: Send>(
+    rule: impl Fn(u32) -> Every + Sync,
+    work: impl Fn(u32, Program) -> T + Sync,
+) -> Vec<T> {
     let (world, clock) = (FaultWorld::new(), Arc::<Still>::default());
     let start = |coordinator: Arc<ThreadRank>| {
         let rank = coordinator.rank();
