@@ -149,8 +149,7 @@ pub extern "C" fn outlive_job_on_failure(
 /// as the last one is durable, while saves take at most `slowdown_max` of the time (0: the default,
 /// 0.03). A time such as "30s" or "10m": as `every_s`. `outlive run --every` overrides it.
 ///
-/// What outlive has learned of the job before this call is forgotten, so call it before the first
-/// save. Every rank of a group gives the same interval.
+/// Call it before the first save: it forgets the costs that outlive has learned. Every rank of a group gives the same interval.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outlive_job_every(
     job: *mut outlive_job,

@@ -74,9 +74,7 @@ def write_history(folder: Path, *attempts: dict[str, Any]) -> Path:
     return path
 
 
-def test_a_fresh_pool_rests_on_the_prior_and_says_so(
-    folder: Path, state: dict[str, Any]
-) -> None:
+def test_a_fresh_pool_rests_on_the_prior_and_says_so(folder: Path, state: dict[str, Any]) -> None:
     job = outlive.open(folder).job("job", every="auto")
     first = job.save(state)
     assert first, "the first save measures"

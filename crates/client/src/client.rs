@@ -56,8 +56,8 @@ impl Client {
         Ok(client)
     }
 
-    /// Sets the rule by which saves become due, unless the supervisor gives another one. What was
-    /// learned before is forgotten. All ranks of a group call it, or none.
+    /// Sets the rule by which saves become due, unless the supervisor gives another one. It forgets
+    /// the costs learned before. All ranks of a group call it, or none.
     ///
     /// # Errors
     /// `Invalid` if the supervisor's rule cannot be read.

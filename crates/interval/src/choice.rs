@@ -30,7 +30,7 @@ pub struct Choice {
     /// The interval: for "auto" the work between two saves, otherwise the time from the beginning of
     /// one to that of the next.
     pub seconds: f64,
-    /// What has set it.
+    /// The rule that has set it.
     pub bound: Bound,
     /// Number of saves that were measured.
     pub saves: u64,

@@ -119,7 +119,9 @@ impl Learner {
 
     /// Notes that the program calls, at the end of a step.
     pub fn call(&mut self, now: Duration) {
-        if let Some(began) = self.step_began {
+        // A program that was told to save, and asks again before it does, has not computed.
+        let has_computed = self.due_at.take().is_none();
+        if let Some(began) = self.step_began.filter(|_| has_computed) {
             let step_s = seconds(now, began);
             match (&mut self.running, self.is_disturbed) {
                 (Some(running), true) => running.steps.push(step_s),
@@ -222,7 +224,7 @@ impl Learner {
         Some(Sample { interval_s: running.interval_s, stall_s, slowdown_s, latency_s, is_whole })
     }
 
-    /// Chooses anew. A save that is durable counts as far as it is known, before the steps beside it
+    /// Chooses again. A save that is durable counts as far as it is known, before the steps beside it
     /// have ended.
     fn refresh(&mut self, now: Duration) {
         let mut costs = self.costs.clone();

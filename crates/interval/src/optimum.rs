@@ -68,10 +68,10 @@ pub fn useful_share(t: f64, cost_s: f64, rate: f64, lost_s: f64) -> f64 {
     share / (1.0 + rate * lost_s)
 }
 
-/// Returns how many checkpoints of the fast tier go by for each one of the slow tier. Failures that
-/// the fast tier survives do not need the slow one, so each tier has an optimum of its own:
-/// `slow_cost_s` is the cost of a copy, `slow_rate` the rate of failures that lose the fast tier.
-/// At least 1.
+/// Returns the number of checkpoints of the fast tier for each one of the slow tier, at least 1.
+/// Failures that the fast tier survives do not need the slow one, so each tier has an optimum of its
+/// own. `slow_cost_s` is the cost of a copy, and `slow_rate` the rate of failures that lose the fast
+/// tier.
 pub fn slow_step(fast_interval_s: f64, slow_cost_s: f64, slow_rate: f64) -> u64 {
     let slow_interval_s = daly(slow_cost_s, 1.0 / slow_rate);
     let step = (slow_interval_s / fast_interval_s).round();

@@ -25,9 +25,9 @@ class SaveInterval:
         is_overridden: Whether `outlive run --every` gives the rule, in place of the program.
         seconds: The interval. For "auto" the work between two saves, otherwise the time from the
             beginning of one to that of the next.
-        bound: What has set it: "given" (the rule is a time), "unmeasured" (no save is measured yet,
-            so the next call saves), "optimum" (the least loss by saves and failures), "latency" (the
-            time until a save is durable) or "budget" (`slowdown_max`).
+        bound: Cause of its length. "given": the rule is a time. "unmeasured": no save is measured
+            yet, so the next call saves. "optimum": the least loss by saves and failures. "latency":
+            the time until a save is durable. "budget": `slowdown_max`.
         saves: Number of saves that were measured.
         stall_s: Seconds for which a save holds the program up.
         slowdown_s: Seconds by which the program's steps take longer because of a save; None if that

@@ -1,4 +1,4 @@
-//! What the pool remembers of the runs of a job: its attempts under `outlive run`, and the interval
+//! The memory of a pool about the runs of a job: its attempts under `outlive run`, and the interval
 //! that its program has chosen.
 
 mod cause;

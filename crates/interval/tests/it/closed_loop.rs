@@ -5,7 +5,7 @@ use crate::random::{BOTH, Failures, Random};
 use outlive_interval::{Every, Learner, Past};
 use std::time::Duration;
 
-const ATTEMPTS: usize = 250;
+const ATTEMPTS: usize = 120;
 const RESTART_S: f64 = 20.0;
 
 /// Returns the share of kept work over many attempts. `rule` makes the rule of each by the past.
@@ -36,7 +36,7 @@ fn learned(past: &Past) -> Rule {
 }
 
 fn is_near_the_best(program: &Program, failures: Failures, mtbf_s: f64) {
-    let best = (-12..=12).map(|step| mtbf_s / 20.0 * 1.4_f64.powi(step));
+    let best = (-9..=9).map(|step| mtbf_s / 30.0 * 1.4_f64.powi(step));
     let best = best.map(|t| share(program, failures, mtbf_s, |_| Rule::Fixed(t)).0);
     let best = best.fold(0.0, f64::max);
     let (found, rule) = share(program, failures, mtbf_s, learned);

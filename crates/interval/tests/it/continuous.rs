@@ -129,6 +129,30 @@ fn a_program_that_was_stopped_for_an_hour_was_not_slowed_down() {
     assert!(learner.choice().slowdown_s.unwrap() < 1.0, "{}", learner.choice());
 }
 
+/// As in C: the program asks whether a save is due, and the save asks again.
+#[test]
+fn a_second_question_is_no_step() {
+    let mut learner = Learner::new(Every::Continuous { slowdown_max: 0.03 }, false, Duration::ZERO);
+    let mut now = 0.0;
+    for _ in 0..20 {
+        (0..3).for_each(|_| {
+            learner.call(at(now));
+            learner.is_due(at(now));
+            now += 1.0;
+        });
+        learner.call(at(now));
+        assert!(learner.is_due(at(now)));
+        learner.call(at(now));
+        assert!(learner.is_due(at(now)));
+        learner.begin(at(now));
+        learner.go_on(at(now));
+        learner.call(at(now + 1.0));
+        learner.durable(at(now + 1.5), false);
+        now += 2.0;
+    }
+    assert!(learner.choice().slowdown_s.unwrap() < 1e-9, "{}", learner.choice());
+}
+
 #[test]
 fn a_failed_save_teaches_nothing() {
     let mut learner = Learner::new(Every::Auto, false, Duration::ZERO);

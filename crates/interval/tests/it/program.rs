@@ -26,7 +26,7 @@ pub enum Rule {
     Fixed(f64),
 }
 
-/// What one attempt has done.
+/// Result of one attempt.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Done {
     /// Work that is durable.

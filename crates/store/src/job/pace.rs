@@ -45,7 +45,7 @@ pub fn seconds_between(what: &str, seconds: f64) -> Result<Every> {
     })
 }
 
-/// What the learner knows from other runs of the job, and what these shall know of it.
+/// Knowledge of the learner that outlasts the program: other runs of the job bring it, and get it.
 pub trait PaceMemory: Send + Sync {
     /// Returns the failures of the job so far. Called once, by the thread of the first save.
     fn past(&self, pool: &Pool) -> Past;
@@ -88,7 +88,7 @@ impl Pace {
         Pace { clock, state: Mutex::new(state), asks: AtomicU8::new(Asks::Unknown as u8) }
     }
 
-    /// Sets another rule. What was learned before is forgotten.
+    /// Sets another rule. It forgets the costs learned before.
     pub fn set(&self, every: Every, is_overridden: bool, memory: Option<Arc<dyn PaceMemory>>) {
         let mut state = self.state.lock();
         let memory = memory.or(state.memory.take());

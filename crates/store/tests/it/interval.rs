@@ -119,7 +119,6 @@ fn a_save_that_fails_at_any_place_leaves_the_next_one_due() {
         world.fail_when(move |_, op| op.contains(of).then_some(kind));
         let handle = program.job.save(&mut program.source(&changed(first(), 4, 9))).unwrap();
         handle.wait_done(None);
-        assert!(!is_due(&program), "{of}");
         clock.skip(24 * HOUR);
         assert!(is_due(&program), "{of}: the failed save counts as one in progress");
     }

@@ -23,13 +23,13 @@ int main(int argc, char **argv)
     OK(outlive_job_every(job, "1h", 0));
     OK(outlive_due(job, &due));
     CHECK(due == 1);
-    OK(outlive_save(job, OUTLIVE_IF_DUE | OUTLIVE_WAIT, NULL));
+    OK(outlive_save(job, OUTLIVE_WAIT, NULL));
     OK(outlive_due(job, &due));
     CHECK(due == 0);
-    OK(outlive_save(job, OUTLIVE_IF_DUE, &saving));
+    OK(outlive_save(job, OUTLIVE_DUE, &saving));
     CHECK(saving == NULL);
 
-    /* Another rule begins anew. */
+    /* Another rule begins without a save. */
     OK(outlive_job_every(job, "auto", 0));
     OK(outlive_due(job, &due));
     CHECK(due == 1);
