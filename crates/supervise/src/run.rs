@@ -52,8 +52,7 @@ pub fn run(pool: &Pool, options: &RunOptions, tell: &dyn Fn(&str)) -> Result<Out
         })
     };
     let deadline = options.stop_by_ns.map(at).transpose()?;
-    let (mut past, damage) = History::read_or_begin(pool, &options.job)?;
-    damage.iter().for_each(|text| tell(text));
+    let mut past = History::read(pool, &options.job)?;
     if past.end_lost() {
         note_commits(pool, &options.job, &mut past);
     }

@@ -3,15 +3,13 @@
 use super::cause::Cause;
 use outlive_interval::Choice;
 use outlive_pool::Pool;
-use outlive_types::{Epoch, Error, ErrorKind, JobName, Result};
+use outlive_types::{Epoch, Error, JobName, Result};
 use serde::{Deserialize, Serialize};
 
 /// Number of attempts that a history keeps; older ones go.
 const ENTRIES_MAX: usize = 1000;
 /// Name of the file in the pool.
 const KIND: &str = "history";
-/// Name of one that could not be read.
-const DAMAGED_KIND: &str = "history.damaged";
 
 /// One attempt of a command.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -91,29 +89,9 @@ impl History {
         let Some(bytes) = pool.read_run_file(job, KIND)? else { return Ok(History::default()) };
         serde_json::from_slice(&bytes).map_err(|e| {
             Error::damaged(format!(
-                "the history of job {job} is damaged ({e}): see its file in the pool's folder run"
+                "the history of job {job} cannot be read ({e}): move away its file in the pool's folder run"
             ))
         })
-    }
-
-    /// Reads the history of a job for a supervisor, which writes another one. One that cannot be
-    /// understood is kept under the name `JOB.history.damaged`. Returns it with what went wrong.
-    ///
-    /// # Errors
-    /// Errors of the pool.
-    pub fn read_or_begin(pool: &Pool, job: &JobName) -> Result<(History, Option<String>)> {
-        match History::read(pool, job) {
-            Err(error) if error.kind() == ErrorKind::Damaged => {
-                let bytes = pool.read_run_file(job, KIND)?.unwrap_or_default();
-                pool.write_run_file(job, DAMAGED_KIND, &bytes)?;
-                let text = format!(
-                    "the history cannot be read, and another one begins ({error}). The old one is kept beside \
-                     it, with the ending .damaged"
-                );
-                Ok((History::default(), Some(text)))
-            }
-            read => read.map(|history| (history, None)),
-        }
     }
 
     /// Drops the oldest attempts, if there are too many.
