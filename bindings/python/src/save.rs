@@ -272,6 +272,7 @@ fn interval<'py>(py: Python<'py>, choice: &Choice) -> PyResult<Bound<'py, PyDict
         ..choice {
             every, seconds, is_overridden, saves, stall_s, slowdown_s, constant_s, growth, latency_s,
             restart_s, failures, exposure_s, mtbf_s, useful_share, slowdown_max,
+            copy_s, slow_every,
         },
         bound: bound,
         is_prior: choice.is_prior(),

@@ -57,6 +57,11 @@ pub struct Choice {
     pub useful_share: Option<f64>,
     /// Budget of continuous saving.
     pub slowdown_max: Option<f64>,
+    /// Time by which the program's steps take longer because of one copy to the slow tier; `None`
+    /// without such a tier, or if that cannot be told yet.
+    pub copy_s: Option<f64>,
+    /// The best step between checkpoints that go to the slow tier, for `[tiers] every` in `pool.toml`.
+    pub slow_every: Option<u64>,
     /// Why the failures of the past are not known, if they are not.
     pub trouble: Option<String>,
 }
@@ -121,6 +126,12 @@ impl Choice {
         text.push_str(&self.rate_text());
         if let Some(share) = self.useful_share {
             text.push_str(&format!("; {:.2} % of the time should be useful work", share * 100.0));
+        }
+        if let (Some(every), Some(copy_s)) = (self.slow_every, self.copy_s) {
+            text.push_str(&format!(
+                "; a copy to the slow tier costs {}, so tiers.every = {every} in pool.toml would be best",
+                shown_time(copy_s)
+            ));
         }
         text
     }
@@ -188,6 +199,8 @@ mod tests {
             mtbf_s: 90_000.0,
             useful_share: Some(0.9912),
             slowdown_max: None,
+            copy_s: None,
+            slow_every: None,
             trouble: None,
         }
     }
@@ -206,6 +219,8 @@ mod tests {
         assert!(unknown.contains("slowdown not known yet"), "{unknown}");
         let first = Choice { bound: Bound::Unmeasured, ..choice() };
         assert_eq!(first.to_string(), "auto: no save is measured yet, so the next call saves");
+        let tiers = Choice { copy_s: Some(2.0), slow_every: Some(7), ..choice() }.to_string();
+        assert!(tiers.contains("costs 2.00 s, so tiers.every = 7 in pool.toml"), "{tiers}");
         let given = Choice { bound: Bound::Given, every: "42 s".into(), ..choice() };
         assert_eq!(given.to_string(), "42.00 s: the program sets it");
         let given = Choice { is_overridden: true, ..given }.to_string();

@@ -3,7 +3,8 @@
 use crate::choice::{Bound, Choice};
 use crate::costs::{Costs, Sample};
 use crate::every::Every;
-use crate::optimum::useful_share;
+use crate::fills::Fills;
+use crate::optimum::{slow_step, useful_share};
 use crate::rate::{FailureRate, Past};
 use crate::steps::{STEPS_MIN, Steps, median};
 use std::time::Duration;
@@ -38,6 +39,7 @@ pub struct Learner {
     opened: Duration,
     past: Past,
     steps: Steps,
+    fills: Fills,
     costs: Costs,
     running: Option<Running>,
     /// Beginning of the last save.
@@ -67,6 +69,7 @@ impl Learner {
             opened: now,
             past: Past::default(),
             steps: Steps::default(),
+            fills: Fills::default(),
             costs: Costs::default(),
             running: None,
             last_began: None,
@@ -94,6 +97,8 @@ impl Learner {
                 mtbf_s: FailureRate::after(0.0, 0.0).mtbf_s(),
                 useful_share: None,
                 slowdown_max: None,
+                copy_s: None,
+                slow_every: None,
                 trouble: None,
             },
         };
@@ -117,6 +122,11 @@ impl Learner {
         &self.choice
     }
 
+    /// Notes whether the slow tier is being filled, before [`Learner::call`].
+    pub fn fill(&mut self, is_filling: bool) {
+        self.fills.note(is_filling);
+    }
+
     /// Notes that the program calls, at the end of a step.
     pub fn call(&mut self, now: Duration) {
         // A program that was told to save, and asks again before it does, has not computed.
@@ -126,9 +136,13 @@ impl Learner {
             match (&mut self.running, self.is_disturbed) {
                 (Some(running), true) => running.steps.push(step_s),
                 (_, true) => {}
-                (_, false) => self.steps.add(step_s),
+                (_, false) => {
+                    self.steps.add(step_s);
+                    self.fills.add(step_s);
+                }
             }
         }
+        self.fills.step();
         self.step_began = Some(now);
         self.is_disturbed = self.is_saving();
         if !self.is_disturbed {
@@ -183,6 +197,7 @@ impl Learner {
     /// Notes that the program goes on after the beginning of a save.
     pub fn go_on(&mut self, now: Duration) {
         self.last_ended = Some(now);
+        self.fills.step();
         self.step_began = Some(now);
         self.is_disturbed = self.is_saving();
         if let Some(running) = &mut self.running {
@@ -283,6 +298,11 @@ impl Learner {
             useful_share(seconds, cost_s, rate.mean(), lost_s)
         });
         let cost = cost.unwrap_or_default();
+        // The advice for the slow tier; copies that cost nothing may be as many as there are saves.
+        let copy_s = self.fills.cost_s();
+        let host_rate = FailureRate::after(self.past.host_losses, exposure_s).host_mean();
+        let advised = copy_s.filter(|_| self.every.learns() && seconds > 0.0);
+        let slow_every = advised.map(|copy_s| slow_step(seconds, copy_s, host_rate));
         self.choice = Choice {
             every: self.every.to_string(),
             is_overridden: self.is_overridden,
@@ -303,6 +323,8 @@ impl Learner {
                 Every::Continuous { slowdown_max } => Some(slowdown_max),
                 _ => None,
             },
+            copy_s,
+            slow_every,
             trouble: self.past.trouble.clone(),
         };
     }

@@ -8,6 +8,7 @@
 mod choice;
 mod costs;
 mod every;
+mod fills;
 mod learner;
 pub mod optimum;
 mod rate;
@@ -17,4 +18,4 @@ pub use choice::{Bound, Choice, shown_time};
 pub use costs::Cost;
 pub use every::{Every, SLOWDOWN_MAX};
 pub use learner::Learner;
-pub use rate::{FailureRate, PRIOR_FAILURES, PRIOR_S, Past};
+pub use rate::{FailureRate, HOST_PRIOR_S, PRIOR_FAILURES, PRIOR_S, Past};

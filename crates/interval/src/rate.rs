@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 pub const PRIOR_FAILURES: f64 = 1.0;
 /// Time in which the prior has seen them, in seconds: one failure a day.
 pub const PRIOR_S: f64 = 86_400.0;
+/// The same for failures that lose a host with its memory: one in 30 days.
+pub const HOST_PRIOR_S: f64 = 30.0 * 86_400.0;
 /// Longest time that counts for one attempt, in seconds: a hundred years. A damaged history may name
 /// any number.
 const EXPOSURE_S_MAX: f64 = 100.0 * 365.25 * 86_400.0;
@@ -16,6 +18,9 @@ const EXPOSURE_S_MAX: f64 = 100.0 * 365.25 * 86_400.0;
 pub struct Past {
     /// Number of failures.
     pub failures: f64,
+    /// Number of these that lost a host.
+    #[serde(default)]
+    pub host_losses: f64,
     /// Time in which they came, in seconds.
     pub exposure_s: f64,
     /// Time from the start of an attempt until its state was restored, in seconds.
@@ -51,6 +56,12 @@ impl FailureRate {
         FailureRate { failures: sane(failures), exposure_s: sane(exposure_s) }
     }
 
+    /// Returns the mean of the rate of failures that lose a host, in failures a second. Its prior is
+    /// another one.
+    pub fn host_mean(self) -> f64 {
+        (PRIOR_FAILURES + self.failures) / (HOST_PRIOR_S + self.exposure_s)
+    }
+
     /// Returns the mean of the rate, in failures a second.
     pub fn mean(self) -> f64 {
         (PRIOR_FAILURES + self.failures) / (PRIOR_S + self.exposure_s)
@@ -75,6 +86,7 @@ mod tests {
     fn the_prior_gives_way_to_failures_and_to_time() {
         let rate = |failures, exposure_s| FailureRate::after(failures, exposure_s);
         assert_eq!(rate(0.0, 0.0).mtbf_s(), PRIOR_S);
+        assert_eq!(rate(1.0, HOST_PRIOR_S).host_mean(), 1.0 / HOST_PRIOR_S);
         assert!(rate(0.0, 0.0).is_prior() && !rate(0.5, 1.0).is_prior());
         assert_eq!(rate(0.0, 9.0 * PRIOR_S).mtbf_s(), 10.0 * PRIOR_S);
         // Many failures: the prior no longer matters.

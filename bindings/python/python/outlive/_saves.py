@@ -43,6 +43,10 @@ class SaveInterval:
         is_prior: Whether the rate rests on the prior, as no failure was seen.
         useful_share: Share of useful work that is expected; None without a measured save.
         slowdown_max: Budget of "continuous".
+        copy_s: Seconds by which the program's steps take longer because of one copy to the slow
+            tier; None without such a tier, or if that cannot be told yet.
+        slow_every: Best step between checkpoints that go to the slow tier, for `[tiers] every` in
+            `pool.toml`.
         reasons: All of this in a sentence.
     """
 
@@ -63,6 +67,8 @@ class SaveInterval:
     is_prior: bool
     useful_share: float | None
     slowdown_max: float | None
+    copy_s: float | None
+    slow_every: int | None
     reasons: str
 
 

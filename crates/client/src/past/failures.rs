@@ -27,6 +27,10 @@ pub fn past_of(history: &History, host: &str, is_supervised: bool) -> Past {
         let has_failed = entry.cause.as_ref().unwrap_or(&Cause::SupervisorLost).is_failure();
         let is_idle = has_failed && entry.committed_s.is_none();
         let weight = if entry.host == host { 1.0 } else { ELSEWHERE };
+        if has_failed && entry.cause.as_ref().is_none_or(|cause| *cause == Cause::SupervisorLost) {
+            // A supervisor ends by nothing but a kill, or with its host.
+            past.host_losses += weight;
+        }
         past.add(ran_s(entry), has_failed && !(is_idle && is_loop), weight);
         is_loop = is_idle;
     }
@@ -103,7 +107,12 @@ mod tests {
     fn the_present_attempt_has_not_failed_and_one_without_its_supervisor_has() {
         let running = Entry { ran_s: None, ..entry(None, 0.0, Some(7.0)) };
         assert_eq!(counted(std::slice::from_ref(&running), true), (0.0, 0.0));
-        assert_eq!(counted(&[running], false), (1.0, 7.0));
+        assert_eq!(counted(&[running.clone()], false), (1.0, 7.0));
+        let lost = entry(Some(Cause::SupervisorLost), 9.0, Some(5.0));
+        let killed = entry(Some(Cause::Killed(9)), 9.0, Some(5.0));
+        let history = History { attempts: vec![lost, killed, running] };
+        assert_eq!(past_of(&history, "here", true).host_losses, 1.0);
+        assert_eq!(past_of(&history, "here", false).host_losses, 2.0);
     }
 
     #[test]

@@ -153,6 +153,30 @@ fn a_second_question_is_no_step() {
     assert!(learner.choice().slowdown_s.unwrap() < 1e-9, "{}", learner.choice());
 }
 
+/// Steps beside a copy to the slow tier take twice as long.
+#[test]
+fn the_slow_tier_gets_an_advice_of_its_own() {
+    let mut learner = Learner::new(Every::Auto, false, Duration::ZERO);
+    let past = Past { failures: 1e3, exposure_s: 1e3 * 3600.0, ..Past::default() };
+    learner.set_past(past, Duration::ZERO);
+    let mut now = 0.0;
+    for _ in 0..10 {
+        now = save(&mut learner, now, 0.5, 0.5);
+        for step in 0..20 {
+            learner.fill(step < 5);
+            learner.call(at(now));
+            now += if step < 5 { 2.0 } else { 1.0 };
+        }
+    }
+    learner.fill(false);
+    save(&mut learner, now, 0.5, 0.5);
+    let choice = learner.choice();
+    assert!((choice.copy_s.unwrap() - 5.0).abs() < 1.0, "{choice}");
+    // A host is lost every 30 days and more, and a failure comes every hour.
+    let (every, seconds) = (choice.slow_every.unwrap() as f64, choice.seconds);
+    assert!(every > 20.0 && every * seconds < 86_400.0, "{choice}");
+}
+
 #[test]
 fn a_failed_save_teaches_nothing() {
     let mut learner = Learner::new(Every::Auto, false, Duration::ZERO);

@@ -251,7 +251,8 @@ impl Job {
     /// # Errors
     /// Errors of the coordinator.
     pub fn due(&self, stops: bool) -> Result<Due> {
-        self.pace.call();
+        let may_fill = self.pace.every().learns() && self.pool.has_slow_tier();
+        self.pace.call(may_fill && self.inner.behind.is_filling());
         let member = self.inner.member.as_ref().filter(|_| self.pace.asks() != Asks::Alone);
         let Some(member) = member else {
             return Ok(Due { is_due: self.is_due() || stops, stops });

@@ -113,9 +113,12 @@ impl Pace {
         self.asks.store(asks as u8, Ordering::Relaxed);
     }
 
-    /// Notes that the program calls, at the end of a step.
-    pub fn call(&self) {
-        self.state.lock().learner.call(self.clock.monotonic());
+    /// Notes that the program calls, at the end of a step. `is_filling` says whether the slow tier is
+    /// being filled.
+    pub fn call(&self, is_filling: bool) {
+        let learner = &mut self.state.lock().learner;
+        learner.fill(is_filling);
+        learner.call(self.clock.monotonic());
     }
 
     /// Returns whether a save is due. `again` says that a failed save must be tried again.
