@@ -139,7 +139,7 @@ def test_a_damaged_history_leaves_the_prior_with_a_warning(
     assert "the failures of the past are not known" in chosen.reasons
     warned = [record for record in caplog.records if "rests on the prior" in record.getMessage()]
     assert len(warned) == 1
-    # What is left of the history stays for people, and a supervisor does not replace it.
+    # The damaged file stays for people.
     assert path.read_text("utf-8") == text
 
 
