@@ -107,7 +107,7 @@ mod tests {
     fn the_present_attempt_has_not_failed_and_one_without_its_supervisor_has() {
         let running = Entry { ran_s: None, ..entry(None, 0.0, Some(7.0)) };
         assert_eq!(counted(std::slice::from_ref(&running), true), (0.0, 0.0));
-        assert_eq!(counted(&[running.clone()], false), (1.0, 7.0));
+        assert_eq!(counted(std::slice::from_ref(&running), false), (1.0, 7.0));
         let lost = entry(Some(Cause::SupervisorLost), 9.0, Some(5.0));
         let killed = entry(Some(Cause::Killed(9)), 9.0, Some(5.0));
         let history = History { attempts: vec![lost, killed, running] };
