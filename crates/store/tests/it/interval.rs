@@ -110,12 +110,15 @@ fn a_job_learns_and_remembers() {
 
 #[test]
 fn a_save_that_fails_at_any_place_leaves_the_next_one_due() {
+    // A save that has frozen its memory, and one that cannot even open its session.
     for (of, kind) in [("write", ErrorKind::Full), ("append", ErrorKind::Retry)] {
         let (world, clock) = (FaultWorld::new(), Arc::<Still>::default());
         let on_failure = Some(OnFailure::Warn { fail_after: 100 * HOUR });
         let options = JobOptions { every: Every::Auto, on_failure, ..JobOptions::default() };
         let program = program(&pool(&world, &clock), options);
-        save(&program, 0);
+        if of == "write" {
+            save(&program, 0);
+        }
         world.fail_when(move |_, op| op.contains(of).then_some(kind));
         let handle = program.job.save(&mut program.source(&changed(first(), 4, 9))).unwrap();
         handle.wait_done(None);
