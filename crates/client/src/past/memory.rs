@@ -97,3 +97,49 @@ impl PaceMemory for IntervalMemory {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outlive_interval::{Bound, Every, Learner};
+    use outlive_pool::{Environment, FormatConfig, PoolConfig, Tuning, create};
+
+    #[test]
+    fn a_choice_is_noted_where_people_and_the_supervisor_look() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = PoolConfig::new(FormatConfig::new([3; 16]), Tuning::default());
+        let pool = create(&dir.path().join("pool"), config, Environment::system()).unwrap();
+        let job = JobName::new("job").unwrap();
+        let folder = dir.path().join("folder");
+        std::fs::create_dir(&folder).unwrap();
+        let folder = RunFolder::create(&folder).unwrap();
+        let memory = IntervalMemory::new(&job, Some(folder.clone()));
+        assert_eq!(ChosenInterval::read(&pool, &job), Ok(None));
+
+        let first = Learner::new(Every::Auto, false, Duration::ZERO).choice().clone();
+        let nearly = Choice { saves: 9, ..first.clone() };
+        let other = Choice { seconds: 60.0, bound: Bound::Optimum, ..first.clone() };
+        for (epoch, choice) in [(1, &first), (2, &nearly), (3, &other), (4, &other)] {
+            memory.chose(&pool, epoch, choice);
+        }
+        let told = folder.reports(&mut 0).unwrap();
+        let all = [&first, &other].map(|choice| Report::Interval(Box::new(choice.clone())));
+        assert_eq!(told, all, "only news");
+        let noted = ChosenInterval::read(&pool, &job).unwrap().unwrap();
+        assert_eq!((noted.epoch, noted.choice), (3, other));
+
+        // A program of its own notes only what it has learned.
+        let alone = IntervalMemory::new(&JobName::new("alone").unwrap(), None);
+        let given = Learner::new(Every::Fixed(Duration::ZERO), false, Duration::ZERO);
+        alone.chose(&pool, 1, given.choice());
+        assert_eq!(ChosenInterval::read(&pool, &alone.job), Ok(None));
+
+        // Damaged notes are none, and a damaged history leaves the prior.
+        pool.write_run_file(&job, KIND, b"{").unwrap();
+        assert_eq!(ChosenInterval::read(&pool, &job), Ok(None));
+        assert_eq!(memory.past(&pool), Past::default());
+        pool.write_run_file(&job, "history", b"\0").unwrap();
+        let past = memory.past(&pool);
+        assert_eq!((past.failures, past.trouble.is_some()), (0.0, true));
+    }
+}
