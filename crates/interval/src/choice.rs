@@ -39,9 +39,9 @@ pub struct Choice {
     /// Time by which the program's steps take longer because of a save; `None` if that cannot be
     /// told yet.
     pub slowdown_s: Option<f64>,
-    /// Part of the cost that does not depend on the interval.
+    /// Part of the cost that does not depend on the interval; 0 unless the rule is "auto".
     pub constant_s: f64,
-    /// Cost for each second of the interval.
+    /// Cost for each second of the interval; 0 unless the rule is "auto".
     pub growth: f64,
     /// Time from the call until a save is durable.
     pub latency_s: f64,

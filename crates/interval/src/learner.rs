@@ -273,16 +273,17 @@ impl Learner {
         let latency_s = costs.recent(|sample| Some(sample.latency_s)).unwrap_or(0.0);
         let stall_s = costs.recent(|sample| Some(sample.stall_s)).unwrap_or(0.0);
         let slowdown_s = costs.slowdown_s();
-        let cost = costs.fit();
+        // Only this rule saves so seldom that a fit costs nothing.
+        let cost = if self.every == Every::Auto { costs.fit() } else { None };
         let given = self.every.fixed().map_or(0.0, |every| every.as_secs_f64());
         let (seconds, bound) = match (self.every, cost) {
             (Every::Always | Every::Fixed(_), _) => (given, Bound::Given),
-            (_, None) => (0.0, Bound::Unmeasured),
-            (Every::Auto, Some(cost)) => match cost.optimum(rate.mtbf_s()) {
+            _ if costs.seen() == 0 => (0.0, Bound::Unmeasured),
+            (Every::Auto, cost) => match cost.unwrap_or_default().optimum(rate.mtbf_s()) {
                 optimum if optimum < latency_s => (latency_s, Bound::Latency),
                 optimum => (optimum, Bound::Optimum),
             },
-            (Every::Continuous { slowdown_max }, Some(_)) => {
+            (Every::Continuous { slowdown_max }, _) => {
                 match (stall_s + slowdown_s.unwrap_or(0.0)) / slowdown_max {
                     paid if paid < latency_s => (latency_s, Bound::Latency),
                     paid => (paid, Bound::Budget),
@@ -290,13 +291,16 @@ impl Learner {
             }
         };
         let lost_s = latency_s + self.past.restart_s.unwrap_or(0.0);
-        let useful = cost.filter(|_| seconds > 0.0).map(|cost| {
-            let cost_s = match self.every {
-                Every::Auto => cost.at(seconds),
-                _ => stall_s + slowdown_s.unwrap_or(0.0),
-            };
-            useful_share(seconds, cost_s, rate.mean(), lost_s)
-        });
+        // The interval of this rule excludes the save itself.
+        let (work_s, cost_s) = match cost {
+            Some(cost) => (seconds, cost.at(seconds)),
+            None => {
+                let cost_s = stall_s + slowdown_s.unwrap_or(0.0);
+                ((seconds - cost_s).max(0.0), cost_s)
+            }
+        };
+        let is_measured = costs.seen() > 0 && work_s > 0.0;
+        let useful = is_measured.then(|| useful_share(work_s, cost_s, rate.mean(), lost_s));
         let cost = cost.unwrap_or_default();
         // The advice for the slow tier; copies that cost nothing may be as many as there are saves.
         let copy_s = self.fills.cost_s();

@@ -32,8 +32,9 @@ class SaveInterval:
         stall_s: Seconds for which a save holds the program up.
         slowdown_s: Seconds by which the program's steps take longer because of a save; None if that
             cannot be told yet.
-        constant_s: Part of the cost that does not depend on the interval, in seconds.
-        growth: Cost for each second of the interval, in seconds.
+        constant_s: Part of the cost that does not depend on the interval, in seconds; 0 unless the
+            rule is "auto".
+        growth: Cost for each second of the interval, in seconds; 0 unless the rule is "auto".
         latency_s: Seconds from the call until a save is durable.
         restart_s: Seconds from the start of an attempt until its state is restored; None if the
             history does not know it.
