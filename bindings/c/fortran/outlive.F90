@@ -68,7 +68,7 @@ module outlive
     public :: outlive_events_open, outlive_events_next, outlive_events_close
     public :: outlive_save_free, outlive_next_label, outlive_next_pin, outlive_next_metric
     public :: outlive_restore, outlive_restore_some, outlive_newest, outlive_region_shape, outlive_prune
-    public :: outlive_job_keep, outlive_job_on_failure, outlive_job_health, outlive_job_leave
+    public :: outlive_job_keep, outlive_job_every, outlive_job_on_failure, outlive_job_health, outlive_job_leave
 
     ! Protects an array of any rank, or a scalar: outlive_protect(job, name, array, status).
     interface outlive_protect
@@ -161,6 +161,15 @@ module outlive
                 bind(c, name="outlive_job_leave") result(status)
             import
             type(c_ptr), value :: job
+            integer(c_int) :: status
+        end function
+
+        function c_job_every(job, every, slowdown_max) &
+                bind(c, name="outlive_job_every") result(status)
+            import
+            type(c_ptr), value :: job
+            character(kind=c_char), intent(in) :: every(*)
+            real(c_double), value :: slowdown_max
             integer(c_int) :: status
         end function
 
@@ -825,6 +834,19 @@ contains
         character(*), intent(in) :: rules
         integer(c_int), intent(out) :: status
         status = c_job_keep(job%handle, c_text(rules))
+    end subroutine
+
+    ! Sets the interval between saves: "auto", "continuous" or a time such as "30s". `slowdown_max` is
+    ! the budget of "continuous", 0.03 without it. See outlive_job_every() in outlive.h.
+    subroutine outlive_job_every(job, every, status, slowdown_max)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: every
+        integer(c_int), intent(out) :: status
+        real(real64), intent(in), optional :: slowdown_max
+        real(c_double) :: budget
+        budget = 0
+        if (present(slowdown_max)) budget = slowdown_max
+        status = c_job_every(job%handle, c_text(every), budget)
     end subroutine
 
     ! Sets the policy for saves that fail: outlive_raise, or outlive_warn until nothing was

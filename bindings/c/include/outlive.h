@@ -289,6 +289,16 @@ outlive_status outlive_job_leave(struct outlive_job *job);
 // the time of rank 0 counts.
 outlive_status outlive_job_on_failure(struct outlive_job *job, int on_failure, double fail_after_s);
 
+// Sets the interval between saves, in place of the job's `every_s`. "auto": outlive learns it from
+// the costs of saves and from the failures of the job. "continuous": the next save is due as soon
+// as the last one is durable, while saves take at most `slowdown_max` of the time (0: the default,
+// 0.03). A time such as "30s" or "10m": as `every_s`. `outlive run --every` overrides it.
+//
+// Call it before the first save: it forgets the costs that outlive has learned. Every rank of a group gives the same interval.
+outlive_status outlive_job_every(struct outlive_job *job,
+                                 const char *every,
+                                 double slowdown_max);
+
 // Returns figures of the saves of a job, in this process. Never waits.
 outlive_status outlive_job_health(struct outlive_job *job, struct outlive_health *health);
 

@@ -476,6 +476,10 @@ public:
     // outlive_job_keep().
     void keep(const std::string &rules) { check(outlive_job_keep(job_, rules.c_str())); }
 
+    // Sets the interval between saves: "auto", "continuous" or a time such as "30s". See outlive_job_every().
+    void every(const std::string &what, double slowdown_max = 0) {
+        check(outlive_job_every(job_, what.c_str(), slowdown_max));
+    }
     // Sets the policy for saves that fail: OUTLIVE_RAISE or OUTLIVE_WARN. See outlive_job_on_failure().
     void on_failure(int what, double fail_after_s = 3600) {
         check(outlive_job_on_failure(job_, what, fail_after_s));

@@ -5,10 +5,12 @@ use crate::arguments::{Out, text};
 use crate::call::{CallResult, Failure, call, invalid};
 use crate::core::{Core, JOBS, outlive_job};
 use crate::exit;
+use crate::job::every_of;
 use crate::pool::{POOLS, outlive_pool};
 use crate::status::outlive_status;
 use ::outlive_pool::Pool;
 use outlive_connect::{Functions, outlive_comm};
+use outlive_interval::Every;
 use outlive_store::JobOptions;
 use outlive_store::group::{GroupOptions, PoolRanks, Schedule};
 use outlive_types::{Coordinator, Rank};
@@ -88,7 +90,7 @@ pub unsafe extern "C" fn outlive_job_open_ranks(
 
 /// The options of a job of a group.
 struct Asked {
-    every: Option<Duration>,
+    every: Every,
     patience: Duration,
     schedule: Schedule,
 }
@@ -115,7 +117,7 @@ unsafe fn asked<'a>(
         Duration::try_from_secs_f64(value)
             .map_err(|_| invalid(format!("{what} = {value}: must be a number of seconds, from 0")))
     };
-    let (every, patience) = (seconds("every_s", every_s)?, seconds("patience_s", patience_s)?);
+    let (every, patience) = (every_of(every_s)?, seconds("patience_s", patience_s)?);
     let schedule = match schedule.is_null() {
         true => Schedule::default(),
         // SAFETY: it is not NULL, and the caller gives a text that ends with a zero.
@@ -125,7 +127,6 @@ unsafe fn asked<'a>(
     if patience < Duration::from_secs(1) {
         return Err(invalid(format!("patience_s = {patience_s}: must be 0, or 1 second or more")));
     }
-    let every = (!every.is_zero()).then_some(every);
     Ok((out, pool, name, Asked { every, patience, schedule }))
 }
 

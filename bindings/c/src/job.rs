@@ -8,7 +8,8 @@ use crate::exit;
 use crate::pool::{POOLS, outlive_pool};
 use crate::status::{OUTLIVE_OK, outlive_status, status_of};
 use outlive_client::{End, stop};
-use outlive_store::{JobOptions, OnFailure};
+use outlive_interval::Every;
+use outlive_store::{JobOptions, OnFailure, parse_every, seconds_between};
 use std::ffi::{c_char, c_int};
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -33,16 +34,19 @@ pub unsafe extern "C" fn outlive_job_open(
         let pool = POOLS.get(pool)?;
         // SAFETY: the caller gives NULL, or a text that ends with a zero.
         let name = unsafe { text(name, "the job's name")? };
-        let every = Duration::try_from_secs_f64(every_s).map_err(|_| {
-            invalid(format!("every_s = {every_s}: must be a number of seconds, from 0"))
-        })?;
-        let every = (!every.is_zero()).then_some(every);
+        let every = every_of(every_s)?;
         let options = JobOptions { every, ..JobOptions::default() };
         let core = Core::open(&pool, name, options)?;
         exit::watch();
         out.set(JOBS.add(Arc::new(core)));
         Ok(())
     })
+}
+
+/// Returns the rule for the `every_s` of a call: 0 means that each save is due.
+pub(crate) fn every_of(every_s: f64) -> Result<Every, Failure> {
+    let every = seconds_between("every_s", every_s)?;
+    Ok(if every == Every::Fixed(Duration::ZERO) { Every::Always } else { every })
 }
 
 /// The next save, wait or close returns the failure of a save. This is the default.
@@ -137,6 +141,27 @@ pub extern "C" fn outlive_job_on_failure(
             }
         };
         Ok(core.job().on_failure(on_failure)?)
+    })
+}
+
+/// Sets the interval between saves, in place of the job's `every_s`. "auto": outlive learns it from
+/// the costs of saves and from the failures of the job. "continuous": the next save is due as soon
+/// as the last one is durable, while saves take at most `slowdown_max` of the time (0: the default,
+/// 0.03). A time such as "30s" or "10m": as `every_s`. `outlive run --every` overrides it.
+///
+/// Call it before the first save: it forgets the costs that outlive has learned. Every rank of a group gives the same interval.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outlive_job_every(
+    job: *mut outlive_job,
+    every: *const c_char,
+    slowdown_max: f64,
+) -> outlive_status {
+    call(|| {
+        let core = JOBS.get(job)?;
+        // SAFETY: the caller gives NULL, or a text that ends with a zero.
+        let every = unsafe { text(every, "the interval")? };
+        let budget = (slowdown_max != 0.0).then_some(slowdown_max);
+        Ok(core.client.set_every(parse_every(every, budget)?)?)
     })
 }
 

@@ -13,6 +13,7 @@ use crate::{collect, files, gate, restore, save};
 use outlive_client::End;
 use outlive_files::{Patterns, PutOptions};
 use outlive_format::{Manifest, Mark, Remarks};
+use outlive_interval::Every;
 use outlive_pool::Pool;
 use outlive_pool::Tier;
 use outlive_store::{EpochInfo, JobHealth, OnFailure};
@@ -35,19 +36,10 @@ impl Job {
         pool: &Pool,
         notices: Arc<Notices>,
         name: &str,
-        every_s: Option<f64>,
+        every: Every,
         on_failure: Option<OnFailure>,
         group: Option<GroupArguments>,
     ) -> Result<Job> {
-        let every = every_s
-            .map(|seconds| {
-                Duration::try_from_secs_f64(seconds).map_err(|_| {
-                    Error::invalid(format!(
-                        "every_s = {seconds}: must be a number of seconds, from 0"
-                    ))
-                })
-            })
-            .transpose()?;
         let core = Core::open(pool, notices, name, every, on_failure, group)?;
         Ok(Job { core: Arc::new(core) })
     }

@@ -7,9 +7,10 @@ use crate::job::Job;
 use crate::named::named;
 use crate::notices::Notices;
 use crate::process::Opener;
+use outlive_interval::Every;
 use outlive_pool::{Environment, open, open_or_create};
-use outlive_store::OnFailure;
 use outlive_store::retention::{check_keep, parse_age};
+use outlive_store::{OnFailure, parse_every, seconds_between};
 use outlive_types::{Error, Event, Result};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -79,7 +80,7 @@ impl Pool {
 
     /// Opens a job of this pool. `group` connects the ranks of the program, if it has several.
     #[pyo3(signature = (
-        name, *, every_s, keep, on_failure, fail_after, group, patience_s, schedule
+        name, *, every_s, every, slowdown_max, keep, on_failure, fail_after, group, patience_s, schedule
     ))]
     #[allow(clippy::too_many_arguments)] // by name
     fn job(
@@ -87,6 +88,8 @@ impl Pool {
         py: Python<'_>,
         name: &str,
         every_s: Option<f64>,
+        every: Option<&str>,
+        slowdown_max: Option<f64>,
         keep: Option<&Rules>,
         on_failure: Option<&str>,
         fail_after: Option<FailAfter>,
@@ -99,7 +102,8 @@ impl Pool {
         let group = group.map(of).transpose()?;
         let on_failure = on_failure.map(|said| on_failure_of(said, fail_after)).transpose();
         let on_failure = on_failure.or_raise(py)?;
-        let job = Job::open(&self.pool, self.notices.clone(), name, every_s, on_failure, group);
+        let every = every_of(every_s, every, slowdown_max).or_raise(py)?;
+        let job = Job::open(&self.pool, self.notices.clone(), name, every, on_failure, group);
         let job = job.or_raise(py)?;
         keep.map_or(Ok(()), |rules| job.keep(rules)).or_raise(py)?;
         Ok(job)
@@ -136,6 +140,15 @@ impl Pool {
             }
         }
         Ok(named!(py; notices: notices, progress: progress))
+    }
+}
+
+/// Reads the arguments of `Pool.job` for the interval; Python gives one of them at most.
+fn every_of(every_s: Option<f64>, every: Option<&str>, budget: Option<f64>) -> Result<Every> {
+    match (every_s, every) {
+        (_, Some(text)) => parse_every(text, budget),
+        (Some(seconds), None) => seconds_between("every_s", seconds),
+        (None, None) => Ok(Every::Always),
     }
 }
 

@@ -10,6 +10,7 @@ use crate::shared::Core;
 use crate::values;
 use crate::wait;
 use outlive_capture::Region;
+use outlive_interval::{Bound as SetBy, Choice};
 use outlive_store::{SaveHandle, SaveNotes, SaveStats};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyMemoryView, PyString, PyTuple};
@@ -258,6 +259,27 @@ impl Save {
     }
 }
 
+/// See `outlive.SaveInterval`.
+fn interval<'py>(py: Python<'py>, choice: &Choice) -> PyResult<Bound<'py, PyDict>> {
+    let bound = match choice.bound {
+        SetBy::Given => "given",
+        SetBy::Unmeasured => "unmeasured",
+        SetBy::Optimum => "optimum",
+        SetBy::Latency => "latency",
+        SetBy::Budget => "budget",
+    };
+    Ok(named!(py;
+        ..choice {
+            every, seconds, is_overridden, saves, stall_s, slowdown_s, constant_s, growth, latency_s,
+            restart_s, failures, exposure_s, mtbf_s, useful_share, slowdown_max,
+            copy_s, slow_every,
+        },
+        bound: bound,
+        is_prior: choice.is_prior(),
+        reasons: choice.reasons(),
+    ))
+}
+
 /// See `outlive.SaveStats`.
 fn figures<'py>(py: Python<'py>, stats: &SaveStats) -> PyResult<Bound<'py, PyDict>> {
     let freeze = &stats.freeze;
@@ -269,5 +291,6 @@ fn figures<'py>(py: Python<'py>, stats: &SaveStats) -> PyResult<Bound<'py, PyDic
         ..freeze { freeze, tracker, copied_bytes, ahead_bytes, forked_bytes, live_bytes },
         stall_s: stats.stall.as_secs_f64(),
         total_s: stats.total.as_secs_f64(),
+        interval: stats.interval.as_ref().map(|choice| interval(py, choice)).transpose()?,
     ))
 }

@@ -8,6 +8,7 @@ use crate::process::Opener;
 use crate::remembered::Remembered;
 use crate::wait::{self, Entry, TimedLock, TimedLockGuard};
 use outlive_client::Client;
+use outlive_interval::Every;
 use outlive_pool::Pool;
 use outlive_store::{Job, JobOptions, OnFailure};
 use outlive_types::sync::plain::{Mutex, MutexGuard};
@@ -15,7 +16,6 @@ use outlive_types::{Error, Result};
 use pyo3::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 /// The state that the handles of a job share.
 pub struct Core {
@@ -56,7 +56,7 @@ impl Core {
         pool: &Pool,
         notices: Arc<Notices>,
         name: &str,
-        every: Option<Duration>,
+        every: Every,
         on_failure: Option<OnFailure>,
         group: Option<GroupArguments>,
     ) -> Result<Core> {

@@ -5,6 +5,7 @@ use crate::output::{Answer, Reporter, Table, shown, when};
 use crate::timeline::timeline;
 use crate::{EXIT_INTERRUPTED, pool};
 use outlive_client::stop::ask_in_pool;
+use outlive_interval::Choice;
 use outlive_pool::Environment;
 use outlive_supervise::{Entry, History, Outcome, RunOptions};
 use outlive_types::{Error, JobName, Result};
@@ -29,6 +30,7 @@ pub fn run(args: &RunArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
         give_up: args.give_up,
         hang: args.hang,
         grace: args.grace,
+        every: args.every.clone(),
         stop_by_ns: stop_by_ns(args.stop_by, pool.env().clock.unix_ns()),
     };
     let say = |text: &str| reporter.say(&format!("outlive run: job {job}: {text}"));
@@ -110,6 +112,7 @@ pub fn history(args: &HistoryArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     let share = history.share();
     let mut table = Table::new(&[
         "STARTED", ">ATTEMPT", "HOST", ">RAN", "END", ">FROM", ">NEWEST", ">COMMITS", ">LOST",
+        "EVERY",
     ]);
     let epoch = |epoch: Option<u64>| epoch.map_or("-".to_owned(), |epoch| epoch.to_string());
     let time = |seconds: Option<f64>| seconds.map_or("-".to_owned(), span);
@@ -124,6 +127,7 @@ pub fn history(args: &HistoryArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
             epoch(entry.newest),
             entry.commits.to_string(),
             time(entry.lost_s()),
+            entry.interval.as_ref().map_or("-".to_owned(), Choice::short),
         ]);
     }
     let mut text = table.text();
@@ -135,6 +139,10 @@ pub fn history(args: &HistoryArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
             span(share.lost_s),
             span(share.waited_s)
         ));
+    }
+    let last = history.attempts.iter().rev().find_map(|entry| entry.interval.as_ref());
+    if let Some(choice) = last.filter(|choice| choice.saves > 0) {
+        text.push_str(&format!("the last interval: {choice}\n"));
     }
     let json = json!({
         "job": job.as_str(),

@@ -6,6 +6,7 @@ use crate::ls::manifest_json;
 use crate::output::{Answer, Reporter, Table, bytes, count, shortened, shown};
 use crate::tiers::Tiers;
 use crate::{items, pool, region};
+use outlive_client::past::ChosenInterval;
 use outlive_store::{EpochInfo, Job, JobOptions, MemoryImage};
 use outlive_types::{Distribution, Epoch, Error, Rank, RegionDesc, RegionLocation, Result};
 use serde_json::{Value, json};
@@ -129,6 +130,12 @@ pub fn show(args: &ShowArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     if manifest.world_size > 1 {
         let _ = writeln!(text, "{:<13}{}", "this rank", checkpoint.image().rank);
     }
+    // Only a checkpoint that came after the choice was saved by it.
+    let chosen = ChosenInterval::read(job.pool(), job.name()).unwrap_or(None);
+    let chosen = chosen.filter(|chosen| chosen.epoch <= manifest.epoch);
+    if let Some(ChosenInterval { epoch, choice, .. }) = &chosen {
+        let _ = writeln!(text, "{:<13}{choice} (as of checkpoint {epoch})", "interval");
+    }
     let _ = writeln!(text, "attachment   {}\n", bytes(checkpoint.attachment().len() as u64));
 
     let limit = args.regions.unwrap_or(REGIONS_SHOWN);
@@ -166,6 +173,7 @@ pub fn show(args: &ShowArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
         "regions": listed,
         "attachment_bytes": attachment.len(),
         "attachment": serde_json::from_slice::<Value>(attachment).ok(),
+        "interval": chosen,
         "skipped": skipped_json(&skipped),
     });
     Ok(Answer::new(text, json))

@@ -99,6 +99,8 @@ mod tests {
             newest: None,
             commits: 1,
             distrusted: None,
+            restored_s: None,
+            interval: None,
         };
         let attempts = vec![entry(5, Some(Cause::Killed(9))), entry(16, None)];
         let svg = timeline(&JobName::new("a<b").unwrap(), &History { attempts });

@@ -2,12 +2,14 @@
 
 use crate::events::Subscription;
 use crate::job_gate::ClientGate;
+use crate::past::IntervalMemory;
 use crate::sessions::{self, collect_and_let_go, collect_behind};
-use crate::stop::{Report, StopRequest, StopWatch};
+use crate::stop::{EVERY_VARIABLE, Report, StopRequest, StopWatch, every_of_run};
 use outlive_capture::{ChangeTracker, MemorySource, Region};
+use outlive_interval::Every;
 use outlive_pool::Pool;
 use outlive_store::gc::{GcOptions, GcReport};
-use outlive_store::{Job, JobOptions, SaveHandle, SaveNotes};
+use outlive_store::{Job, JobOptions, SaveHandle, SaveNotes, parse_every};
 use outlive_types::sync::plain::Mutex;
 use outlive_types::{Distribution, Epoch, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,13 +46,36 @@ impl Client {
     /// requests to stop; nothing else is read or written yet.
     ///
     /// # Errors
-    /// `Invalid` for an impossible name, or an unknown tracker in `pool.toml`.
+    /// `Invalid` for an impossible name, an unknown tracker in `pool.toml`, or an interval of the
+    /// supervisor that cannot be read.
     pub fn open(pool: &Pool, name: &str, options: JobOptions) -> Result<Client> {
+        let every = options.every;
         let (job, tracker, gate) = sessions::open(pool, name, options)?;
         let gate = ClientGate::new(gate);
         let stop = StopWatch::new(pool, &job);
         let has_saved = AtomicBool::new(false);
-        Ok(Client { job, tracker, stop, gate, has_saved, queues: Mutex::default() })
+        let client = Client { job, tracker, stop, gate, has_saved, queues: Mutex::default() };
+        client.set_every(every)?;
+        Ok(client)
+    }
+
+    /// Sets the rule by which saves become due, unless the supervisor gives another one. It forgets
+    /// the costs learned before. All ranks of a group call it, or none.
+    ///
+    /// # Errors
+    /// `Invalid` if the supervisor's rule cannot be read.
+    pub fn set_every(&self, every: Every) -> Result<()> {
+        let (pool, name) = (self.job.pool(), self.job.name());
+        let budget = match every {
+            Every::Continuous { slowdown_max } => Some(slowdown_max),
+            _ => None,
+        };
+        let given = every_of_run(&pool.config().format.pool_id, name);
+        let over = given.map(|text| parse_every(&text, budget)).transpose();
+        let over = over.map_err(|error| error.context(EVERY_VARIABLE))?;
+        let memory = Arc::new(IntervalMemory::new(name, self.stop.folder().cloned()));
+        self.job.set_every(over.unwrap_or(every), over.is_some(), Some(memory));
+        Ok(())
     }
 
     /// Returns the job.

@@ -16,6 +16,7 @@ mod job_gate;
 mod lazy;
 mod named;
 mod parts;
+pub mod past;
 mod plan;
 mod restore;
 mod sessions;

@@ -90,6 +90,11 @@ impl Pool {
         self.home().is_ok_and(|home| home.is_remote())
     }
 
+    /// Returns whether it has a home, where these files can be.
+    pub fn has_home(&self) -> bool {
+        self.paths().is_some()
+    }
+
     fn home(&self) -> Result<&Location> {
         let paths = self.paths();
         paths.map(|paths| &paths.root).ok_or_else(|| Error::invalid("the pool has no home"))

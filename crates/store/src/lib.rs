@@ -34,7 +34,7 @@ pub use commit::mark_suspect;
 pub use fill::{BackgroundFill, FillOptions, FillReport, FinishFill, fill};
 pub use job::{
     Content, ContentLane, ContentStore, Due, EpochInfo, Job, JobHealth, JobOptions, OnFailure,
-    Prepared, Restored, SaveHandle, WeakJob,
+    PaceMemory, Prepared, Restored, SaveHandle, WeakJob, parse_every, seconds_between,
 };
 pub use read::files::FilesImage;
 pub use read::{

@@ -1,10 +1,12 @@
 //! One attempt: the command from its start to the end of its last process.
 
-use crate::cause::{Cause, out_of_memory_kills};
+use crate::cause::{cause_of, out_of_memory_kills};
 use crate::interrupts::{Interrupt, Interrupts};
 use crate::options::RunOptions;
 use crate::process::{Processes, is_in_foreground};
+use outlive_client::past::Cause;
 use outlive_client::stop::{Report, RunFolder, StopRequest, monotonic};
+use outlive_interval::Choice;
 use outlive_types::{Epoch, Error, Result};
 use rustix::process::{Signal, WaitStatus};
 use signal_hook::consts::{SIGINT, SIGQUIT};
@@ -24,6 +26,7 @@ const KILL_PATIENCE: Duration = Duration::from_secs(5);
 const AWAY: Duration = Duration::from_secs(5);
 
 /// The end of an attempt.
+#[derive(Clone)]
 pub(crate) struct AttemptEnd {
     pub cause: Cause,
     /// Time from the start to the end.
@@ -31,6 +34,10 @@ pub(crate) struct AttemptEnd {
     /// Time from the start to the last commit.
     pub committed: Option<Duration>,
     pub restored: Option<Epoch>,
+    /// Time from the start to its first restore.
+    pub restored_after: Option<Duration>,
+    /// The interval between its saves.
+    pub interval: Option<Choice>,
     pub last_committed: Option<Epoch>,
     pub commits: u64,
     /// Whether it was asked to stop.
@@ -104,6 +111,8 @@ impl<'a> Attempt<'a> {
                 ran: Duration::ZERO,
                 committed: None,
                 restored: None,
+                restored_after: None,
+                interval: None,
                 last_committed: None,
                 commits: 0,
                 stopped: false,
@@ -199,9 +208,15 @@ impl<'a> Attempt<'a> {
     fn read_reports(&mut self) {
         let now = monotonic();
         let reports = self.folder.reports(&mut self.read).unwrap_or_default();
-        for report in &reports {
-            match *report {
-                Report::Restored(epoch) => self.end.restored = Some(epoch),
+        let is_news = !reports.is_empty();
+        for report in reports {
+            match report {
+                Report::Restored(epoch) => {
+                    self.end.restored = Some(epoch);
+                    let after = now.saturating_sub(self.began);
+                    self.end.restored_after.get_or_insert(after);
+                }
+                Report::Interval(choice) => self.end.interval = Some(*choice),
                 Report::Committed(epoch) => {
                     // Each rank of a group reports it.
                     self.end.commits += u64::from(self.end.last_committed != Some(epoch));
@@ -219,7 +234,7 @@ impl<'a> Attempt<'a> {
             }
         }
         let sign = self.folder.last_sign();
-        if !reports.is_empty() || sign != self.sign {
+        if is_news || sign != self.sign {
             (self.sign, self.alive_at) = (sign, now);
         }
     }
@@ -269,7 +284,7 @@ impl<'a> Attempt<'a> {
 
     fn finish(&mut self, status: WaitStatus) -> (AttemptEnd, u64) {
         self.processes.end_all();
-        let cause = Cause::of(status);
+        let cause = cause_of(status);
         let is_out_of_memory = out_of_memory_kills() > self.kills_before;
         let by_itself = cause == Cause::Finished && !self.end.knew;
         let cause = match cause {
@@ -280,9 +295,7 @@ impl<'a> Attempt<'a> {
             cause => cause,
         };
         let ran = monotonic().saturating_sub(self.began);
-        let blank = AttemptEnd { cause: Cause::Finished, restored: None, ..self.end };
-        let end = std::mem::replace(&mut self.end, blank);
-        (AttemptEnd { cause, ran, ..end }, self.read)
+        (AttemptEnd { cause, ran, ..self.end.clone() }, self.read)
     }
 }
 

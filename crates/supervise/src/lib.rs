@@ -2,12 +2,11 @@
 //! Before a scheduler ends it, asks it to save and to end.
 //!
 //! [`run`] carries out what [`Policy`] decides. The policy is pure: it learns how each attempt ended,
-//! and says what follows. [`History`] keeps starts, ends and causes in the pool.
+//! and says what follows. [`History`] keeps starts, ends and causes in the pool; programs read it, too.
 
 mod attempt;
 mod cause;
 mod deadline;
-mod history;
 mod interrupts;
 mod options;
 mod policy;
@@ -15,8 +14,7 @@ mod pool_side;
 mod process;
 mod run;
 
-pub use cause::Cause;
-pub use history::{Entry, History, Share};
 pub use options::RunOptions;
+pub use outlive_client::past::{Cause, Entry, History, Share};
 pub use policy::{Ended, Next, Policy};
 pub use run::{Outcome, run};

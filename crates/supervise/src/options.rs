@@ -18,6 +18,9 @@ pub struct RunOptions {
     pub hang: Option<Duration>,
     /// Time between a request to stop and the end, if the request names none.
     pub grace: Duration,
+    /// Interval between saves that replaces the command's own, as `outlive_store::parse_every` reads
+    /// it; `None`: the command's own counts.
+    pub every: Option<String>,
     /// Time of day by which the command must have ended, in nanoseconds since 1970.
     pub stop_by_ns: Option<u64>,
 }

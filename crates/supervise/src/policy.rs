@@ -1,6 +1,6 @@
 //! Decides what follows the end of an attempt; pure.
 
-use crate::cause::{Cause, REQUEUE, SAVED};
+use outlive_client::past::{Cause, REQUEUE, SAVED};
 use outlive_types::Epoch;
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Work on the pool while a command runs. It is done by a thread, one piece after the other, so that
 //! a pool that hangs keeps the supervisor from nothing for long.
 
-use crate::history::History;
+use outlive_client::past::History;
 use outlive_format::Mark;
 use outlive_pool::Pool;
 use outlive_store::commit::history;

@@ -1,16 +1,16 @@
 //! The supervisor's loop: attempts, pauses, and the end.
 
 use crate::attempt::{Attempt, AttemptEnd, LOOK_EVERY, pause, signal_name};
-use crate::cause::Cause;
 use crate::deadline::{Deadline, Now};
-use crate::history::{Entry, History};
 use crate::interrupts::{Interrupt, Interrupts};
 use crate::options::RunOptions;
 use crate::policy::{Ended, Next, Policy};
 use crate::pool_side::PoolSide;
 use crate::process::adopt_orphans;
+use outlive_client::past::{Cause, Entry, History};
 use outlive_client::stop::{
-    FOLDER_VARIABLE, JOB_VARIABLE, POOL_VARIABLE, PoolStops, RunFolder, StopRequest, monotonic,
+    EVERY_VARIABLE, FOLDER_VARIABLE, JOB_VARIABLE, POOL_VARIABLE, PoolStops, RunFolder,
+    StopRequest, monotonic,
 };
 use outlive_format::Mark;
 use outlive_pool::Pool;
@@ -97,6 +97,8 @@ impl Supervisor<'_> {
             (FOLDER_VARIABLE, path.as_os_str().to_owned()),
             (POOL_VARIABLE, OsString::from(&self.pool.config().format.pool_id)),
             (JOB_VARIABLE, OsString::from(options.job.as_str())),
+            // Also without one: this supervisor may itself run under another.
+            (EVERY_VARIABLE, OsString::from(options.every.as_deref().unwrap_or_default())),
         ];
         loop {
             attempt += 1;
@@ -279,6 +281,8 @@ impl Supervisor<'_> {
             newest: None,
             commits: 0,
             distrusted: None,
+            restored_s: None,
+            interval: None,
         });
         self.write_history();
     }
@@ -289,6 +293,8 @@ impl Supervisor<'_> {
             entry.committed_s = end.committed.map(|time| time.as_secs_f64());
             entry.cause = Some(end.cause.clone());
             entry.restored = end.restored;
+            entry.restored_s = end.restored_after.map(|time| time.as_secs_f64());
+            entry.interval = end.interval.clone();
             entry.commits = end.commits;
             entry.newest = newest;
         }

@@ -37,6 +37,18 @@ fn a_program_goes_on_after_failed_saves() {
 }
 
 #[test]
+fn the_interval_is_a_rule() {
+    if !Language::C.is_here() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let program = program(dir.path(), "every.c");
+    let done = Command::new(&program).arg(pool(dir.path())).output().unwrap();
+    let told = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert_eq!(String::from_utf8_lossy(&done.stdout), "done\n", "{told}");
+}
+
+#[test]
 fn the_fate_of_each_checkpoint() {
     if !Language::C.is_here() {
         return;

@@ -44,6 +44,7 @@ from outlive._saves import (
     Pruned,
     Restored,
     Save,
+    SaveInterval,
     SaveStats,
 )
 
@@ -75,6 +76,7 @@ __all__ = [
     "Restored",
     "RetryError",
     "Save",
+    "SaveInterval",
     "SaveStats",
     "Sharded",
     "SinkStatus",

@@ -49,6 +49,28 @@ def word(name: str, value: str | None) -> str | None:
     return value
 
 
+def interval_of(
+    every_s: float | None,
+    every: float | timedelta | str | None,
+    slowdown_max: float | None,
+) -> tuple[float | None, str | None]:
+    """Returns the seconds between saves, or the text that the engine reads; see `Pool.job`."""
+    if every_s is not None and every is not None:
+        raise InvalidError(f"every_s = {every_s!r} and every = {every!r}: give one of them")
+    if slowdown_max is not None and every != "continuous":
+        raise InvalidError('slowdown_max is the budget of every="continuous": give both')
+    if isinstance(every, timedelta):
+        every = every.total_seconds()
+    if every is None or isinstance(every, str):
+        return every_s, every
+    if isinstance(every, bool) or not isinstance(every, int | float):
+        raise InvalidError(
+            f"every = {every!r} is no interval: give seconds, a timedelta, or text such as "
+            '"auto", "continuous" or "30s"'
+        )
+    return float(every), None
+
+
 def epoch_name(epoch: int | str | Epoch | None) -> int | str | None:
     """Returns the number of a checkpoint, or text that the engine counts from the newest."""
     found = epoch.epoch if isinstance(epoch, Epoch) else epoch

@@ -95,6 +95,8 @@ class Pool:
         name: str,
         *,
         every_s: float | None,
+        every: str | None,
+        slowdown_max: float | None,
         keep: Rules | None,
         on_failure: str | None,
         fail_after: float | str | None,

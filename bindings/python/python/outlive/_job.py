@@ -106,7 +106,7 @@ class Job:
                 type if the whole dict is plain and the job has no group. Its leaves are arrays
                 (NumPy's, or any object with a buffer or `__dlpack__`, of any dtype), numbers,
                 strings, bytes, None, and random generators of NumPy or `random`.
-            force: Whether to save now, even if `every_s` has not passed.
+            force: Whether to save now, even if none is due yet.
             wait: Whether to return only when the checkpoint is committed.
             label: Label of the checkpoint. It forces the save, and no prune drops the checkpoint.
             pin: Whether to pin the checkpoint. A pin does the same as a label.
@@ -114,8 +114,7 @@ class Job:
                 A metric that is NaN is left out, with a warning.
 
         Returns:
-            The handle of the save. It is false if nothing was saved because `every_s` has not
-            passed.
+            The handle of the save. It is false if nothing was saved, since none was due yet.
 
         Raises:
             InvalidError: If an object in the state cannot be saved; the message names its path.

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from outlive import _core
-from outlive._arguments import failures_of, rules_of
+from outlive._arguments import failures_of, interval_of, rules_of
 from outlive._errors import Error, InvalidError
 from outlive._group import adapt
 from outlive._job import Job, close_after
@@ -38,6 +38,8 @@ class Pool:
         name: str,
         every_s: float | None = None,
         *,
+        every: float | timedelta | str | None = None,
+        slowdown_max: float | None = None,
         keep_last: int | None = None,
         keep: str | None = None,
         on_failure: str | None = None,
@@ -57,6 +59,12 @@ class Pool:
         Args:
             name: Name of the job: one line of text, not empty, up to 200 plain characters.
             every_s: Seconds between saves. Calls of `Job.save` in between return at once.
+            every: The same as seconds, a timedelta, or text such as "30s" or "10m". "auto" learns
+                the interval from the costs of saves and the failures of the job. "continuous"
+                begins the next save as soon as the last one is durable. `outlive run --every`
+                overrides both arguments (docs/running.md).
+            slowdown_max: With "continuous": largest share of the program's time that saves may
+                take; None for 0.03. Later saves come when that allows it.
             keep_last: Number of newest whole checkpoints to keep. After each commit a background
                 thread drops older ones and frees their space, except those with a label or a pin.
                 If no `Job` of this process has rules, all are kept until `Job.prune`.
@@ -96,6 +104,7 @@ class Pool:
             raise InvalidError(
                 "objects cannot be pickled in a group of ranks: save arrays and plain values"
             )
+        every_s, every_text = interval_of(every_s, every, slowdown_max)
         on_failure, after = failures_of(on_failure, fail_after)
         adapter = None if group is None else adapt(group)
         rules = None
@@ -104,6 +113,8 @@ class Pool:
         core = self._core.job(
             name,
             every_s=every_s,
+            every=every_text,
+            slowdown_max=slowdown_max,
             keep=rules,
             on_failure=on_failure,
             fail_after=after,

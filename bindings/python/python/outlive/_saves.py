@@ -17,6 +17,63 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class SaveInterval:
+    """The interval between saves, and its reasons, as of the commit of a save.
+
+    Attributes:
+        every: The rule: "always", "auto", "continuous", or a time.
+        is_overridden: Whether `outlive run --every` gives the rule, in place of the program.
+        seconds: The interval. For "auto" the work between two saves, otherwise the time from the
+            beginning of one to that of the next.
+        bound: Cause of its length. "given": the rule is a time. "unmeasured": no save is measured
+            yet, so the next call saves. "optimum": the least loss by saves and failures. "latency":
+            the time until a save is durable. "budget": `slowdown_max`.
+        saves: Number of saves that were measured.
+        stall_s: Seconds for which a save holds the program up.
+        slowdown_s: Seconds by which the program's steps take longer because of a save; None if that
+            cannot be told yet.
+        constant_s: Part of the cost that does not depend on the interval, in seconds; 0 unless the
+            rule is "auto".
+        growth: Cost for each second of the interval, in seconds; 0 unless the rule is "auto".
+        latency_s: Seconds from the call until a save is durable.
+        restart_s: Seconds from the start of an attempt until its state is restored; None if the
+            history does not know it.
+        failures: Number of failures seen. Those on other hosts count for a quarter.
+        exposure_s: Seconds in which they were seen.
+        mtbf_s: Mean time between failures, with the prior of one failure a day, in seconds.
+        is_prior: Whether the rate rests on the prior, as no failure was seen.
+        useful_share: Share of useful work that is expected; None without a measured save.
+        slowdown_max: Budget of "continuous".
+        copy_s: Seconds by which the program's steps take longer because of one copy to the slow
+            tier; None without such a tier, or if that cannot be told yet.
+        slow_every: Best step between checkpoints that go to the slow tier, for `[tiers] every` in
+            `pool.toml`.
+        reasons: All of this in a sentence.
+    """
+
+    every: str
+    is_overridden: bool
+    seconds: float
+    bound: str
+    saves: int
+    stall_s: float
+    slowdown_s: float | None
+    constant_s: float
+    growth: float
+    latency_s: float
+    restart_s: float | None
+    failures: float
+    exposure_s: float
+    mtbf_s: float
+    is_prior: bool
+    useful_share: float | None
+    slowdown_max: float | None
+    copy_s: float | None
+    slow_every: int | None
+    reasons: str
+
+
+@dataclass(frozen=True, slots=True)
 class SaveStats:
     """Figures of a committed save.
 
@@ -43,6 +100,8 @@ class SaveStats:
         stall_s: Seconds for which `save` held the program up, with the walk through the state, and
             without the wait for an earlier save.
         total_s: Seconds from the call until the commit.
+        interval: The interval between saves and its reasons. None on other ranks than 0, which
+            decides for its group.
     """
 
     epoch: int
@@ -64,6 +123,7 @@ class SaveStats:
     live_bytes: int
     stall_s: float
     total_s: float
+    interval: SaveInterval | None = None
 
 
 class Save:
@@ -90,7 +150,7 @@ class Save:
 
     @property
     def skipped(self) -> bool:
-        """True if nothing was saved, since the last save began less than `every_s` ago."""
+        """True if nothing was saved, since none was due yet."""
         return self._core is None
 
     @property
@@ -144,7 +204,9 @@ class Save:
             before_s = self._walk_s + held_s - figures["stall_s"]
             for key in ("stall_s", "total_s"):
                 figures[key] += before_s
-            self._stats = SaveStats(**figures)
+            interval = figures.pop("interval")
+            told = None if interval is None else SaveInterval(**interval)
+            self._stats = SaveStats(**figures, interval=told)
         if tier is not None and self._tiers is not None:
             self._wait_for(tier, None if timeout is None else begun + timeout)
         return self._stats

@@ -2,6 +2,7 @@
 
 use clap::Args as ClapArgs;
 use outlive_format::Mark;
+use outlive_store::parse_every;
 use outlive_store::retention::parse_age;
 use outlive_types::EpochName;
 use std::ffi::OsString;
@@ -28,6 +29,10 @@ pub struct RunArgs {
     /// Time between a request to stop (SIGTERM, SIGUSR1, SIGUSR2, SIGHUP) and SIGKILL
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "30s")]
     pub grace: Duration,
+    /// Interval between saves, in place of the command's own: a time such as 30s, `auto` (from costs
+    /// and failures) or `continuous` (one save after the other, within a budget)
+    #[arg(long, value_name = "TIME|auto|continuous", value_parser = every)]
+    pub every: Option<String>,
     /// End within this time, such as 4h, or at @SECONDS since 1970: ask the command to save and to
     /// end before that [default: SLURM_JOB_END_TIME, if Slurm sets it]
     #[arg(long, value_name = "TIME", value_parser = stop_by)]
@@ -101,6 +106,12 @@ fn hang(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Checks an interval. The command reads it again, from its environment.
+fn every(text: &str) -> Result<String, String> {
+    let read = parse_every(text, None).map(|_| text.to_owned());
+    read.map_err(|error| error.message().to_owned())
+}
+
 fn stop_by(text: &str) -> Result<StopBy, String> {
     match text.strip_prefix('@') {
         Some(seconds) => seconds.parse().map(StopBy::At).map_err(|_| {
@@ -124,6 +135,12 @@ mod tests {
     fn times_are_read() {
         assert_eq!(stop_by("4h"), Ok(StopBy::Within(Duration::from_secs(4 * 3600))));
         assert_eq!(stop_by("@1700000000"), Ok(StopBy::At(1_700_000_000)));
+        for right in ["auto", "continuous", "30s", "0s"] {
+            assert_eq!(every(right), Ok(right.to_owned()));
+        }
+        for wrong in ["", "30", "-1s", "NaNs", "automatic"] {
+            assert!(every(wrong).is_err(), "{wrong}");
+        }
         for wrong in ["", "@", "@1.5", "4", "h", "-4h", "NaNh", "noon"] {
             assert!(stop_by(wrong).is_err(), "{wrong}");
         }

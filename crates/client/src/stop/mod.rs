@@ -7,7 +7,8 @@ mod signals;
 
 pub use pool_stops::{PoolStops, ask_in_pool};
 pub use run_folder::{
-    FOLDER_VARIABLE, JOB_VARIABLE, POOL_VARIABLE, Report, RunFolder, StopRequest, monotonic,
+    EVERY_VARIABLE, FOLDER_VARIABLE, JOB_VARIABLE, POOL_VARIABLE, Report, RunFolder, StopRequest,
+    every_of_run, monotonic,
 };
 pub use signals::install as on_signals;
 
@@ -36,8 +37,8 @@ impl StopWatch {
         let folder = RunFolder::of_this_process(&pool.config().format.pool_id, job.name());
         let reports = folder.clone().map(|folder| {
             job.events().watch(move |event| match event {
-                CommitEvent::Committed { epoch, .. } => folder.report(Report::Committed(*epoch)),
-                CommitEvent::Failed { epoch, .. } => folder.report(Report::Failed(*epoch)),
+                CommitEvent::Committed { epoch, .. } => folder.report(&Report::Committed(*epoch)),
+                CommitEvent::Failed { epoch, .. } => folder.report(&Report::Failed(*epoch)),
             })
         });
         let looks = folder.is_none() && job.rank() == 0;
@@ -50,10 +51,15 @@ impl StopWatch {
         }
     }
 
+    /// Returns the supervisor's folder, if there is one.
+    pub fn folder(&self) -> Option<&RunFolder> {
+        self.folder.as_ref()
+    }
+
     /// Reports something to the supervisor, if there is one.
     pub fn report(&self, report: Report) {
         if let Some(folder) = &self.folder {
-            folder.report(report);
+            folder.report(&report);
         }
     }
 

@@ -8,6 +8,7 @@
 //!
 //! All ranks of a host share one folder.
 
+use outlive_interval::Choice;
 use outlive_types::{Epoch, Error, JobName, Result};
 use rustix::time::{ClockId, clock_gettime};
 use std::fs::{self, File, OpenOptions};
@@ -21,6 +22,9 @@ pub const FOLDER_VARIABLE: &str = "OUTLIVE_RUN";
 pub const POOL_VARIABLE: &str = "OUTLIVE_RUN_POOL";
 /// Environment variable with the name of the job that is supervised.
 pub const JOB_VARIABLE: &str = "OUTLIVE_RUN_JOB";
+/// Environment variable with the interval that replaces the program's: `auto`, `continuous`, or a
+/// time such as `30s`. Unset or empty, the program's own counts.
+pub const EVERY_VARIABLE: &str = "OUTLIVE_RUN_EVERY";
 
 /// A request to save, and then to end.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,8 +49,20 @@ pub fn monotonic() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
+/// Returns the interval that `outlive run` gives this process for a job, as text. It also holds on
+/// another host, where the folder is not.
+pub fn every_of_run(pool_id: &str, job: &JobName) -> Option<String> {
+    let given = std::env::var(EVERY_VARIABLE).ok()?;
+    (is_supervised(pool_id, job) && !given.is_empty()).then_some(given)
+}
+
+fn is_supervised(pool_id: &str, job: &JobName) -> bool {
+    std::env::var_os(JOB_VARIABLE).is_some_and(|name| *name == *job.as_str())
+        && std::env::var_os(POOL_VARIABLE).is_some_and(|id| *id == *pool_id)
+}
+
 /// An event in a supervised program.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub enum Report {
     /// The program has restored this checkpoint.
     Restored(Epoch),
@@ -58,16 +74,21 @@ pub enum Report {
     Stopping,
     /// The checkpoint that was saved for the request to stop is committed.
     Saved(Epoch),
+    /// The interval between the program's saves.
+    Interval(Box<Choice>),
 }
 
 impl Report {
-    fn line(self) -> String {
+    fn line(&self) -> String {
         match self {
             Report::Restored(epoch) => format!("restored {epoch}\n"),
             Report::Committed(epoch) => format!("committed {epoch}\n"),
             Report::Failed(epoch) => format!("failed {epoch}\n"),
             Report::Stopping => "stopping\n".to_owned(),
             Report::Saved(epoch) => format!("saved {epoch}\n"),
+            Report::Interval(choice) => {
+                format!("interval {}\n", serde_json::to_string(choice).unwrap_or_default())
+            }
         }
     }
 
@@ -81,6 +102,7 @@ impl Report {
             "failed" => epoch().map(Report::Failed),
             "stopping" => Some(Report::Stopping),
             "saved" => epoch().map(Report::Saved),
+            "interval" => serde_json::from_str(rest).ok().map(Report::Interval),
             _ => None,
         }
     }
@@ -109,9 +131,7 @@ impl RunFolder {
     /// pool with this id.
     pub fn of_this_process(pool_id: &str, job: &JobName) -> Option<RunFolder> {
         let path = PathBuf::from(std::env::var_os(FOLDER_VARIABLE)?);
-        let is_it = std::env::var_os(JOB_VARIABLE).is_some_and(|name| *name == *job.as_str())
-            && std::env::var_os(POOL_VARIABLE).is_some_and(|id| *id == *pool_id);
-        (is_it && path.is_dir()).then_some(RunFolder { path })
+        (is_supervised(pool_id, job) && path.is_dir()).then_some(RunFolder { path })
     }
 
     /// Asks the program to save and to end. A later request replaces an earlier one.
@@ -163,7 +183,7 @@ impl RunFolder {
     }
 
     /// Adds a report. Ranks that report at once do not mix their lines.
-    pub fn report(&self, report: Report) {
+    pub fn report(&self, report: &Report) {
         let file = OpenOptions::new().append(true).open(self.path.join("reports"));
         let _ = file.and_then(|mut file| file.write_all(report.line().as_bytes()));
     }
@@ -217,7 +237,7 @@ mod tests {
             Report::Stopping,
             Report::Saved(7),
         ];
-        all.into_iter().for_each(|report| folder.report(report));
+        all.iter().for_each(|report| folder.report(report));
         // A rank has written half a line, and another build a line of its own.
         let mut file = OpenOptions::new().append(true).open(dir.path().join("reports")).unwrap();
         file.write_all(b"sang 3\ncommit").unwrap();

@@ -139,6 +139,11 @@ impl BackgroundFill {
         self.start(pool, state);
     }
 
+    /// Returns whether a thread fills the slow tier, or trims the fast one, now.
+    pub fn is_filling(&self) -> bool {
+        self.is_mine() && self.0.state().is_running
+    }
+
     /// Returns a wait for the fill, as for a job that is closed.
     pub fn finish(&self, pool: &Pool) -> Finish {
         let (behind, pool, begun) = (self.clone(), pool.clone(), pool.env().clock.monotonic());

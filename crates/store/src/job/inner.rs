@@ -3,6 +3,7 @@
 use super::handle::SaveHandle;
 use super::health::{Health, may_pass};
 use crate::commit::{Position, Reached};
+use crate::fill::BackgroundFill;
 use crate::gc::free_behind;
 use crate::group::{GroupMember, GroupSave};
 use crate::read::MemoryImage;
@@ -46,6 +47,8 @@ pub(crate) struct Inner {
     pub events: CommitEvents,
     /// Shared with the writer.
     pub retain: BackgroundRetention,
+    /// Shared with the writer.
+    pub behind: BackgroundFill,
     /// The newest checkpoint that it has restored or saved. Shared with the writer.
     pub reached: Reached,
     /// Counts its committed and its failed saves.
@@ -71,6 +74,7 @@ impl Inner {
         writer.committer.behind.then(trim_behind);
         writer.committer.retain.by(free_behind);
         let (events, retain) = (writer.committer.events.clone(), writer.committer.retain.clone());
+        let behind = writer.committer.behind.clone();
         Inner {
             pool: RwLock::new(pool.clone()),
             health: Health::new(pool, name.clone()),
@@ -79,6 +83,7 @@ impl Inner {
             writer: Mutex::new(writer),
             events,
             retain,
+            behind,
             reached,
             member,
             starting: Mutex::new(None),

@@ -5,6 +5,7 @@ mod handle;
 mod health;
 mod inner;
 mod look;
+mod pace;
 mod persist;
 mod restore;
 
@@ -12,6 +13,7 @@ pub use content::{Content, ContentLane, ContentStore};
 pub use handle::SaveHandle;
 pub use health::{JobHealth, OnFailure};
 pub use look::EpochInfo;
+pub use pace::{PaceMemory, parse_every, seconds_between};
 pub use restore::{Prepared, Restored};
 
 use crate::commit::Reached;
@@ -22,12 +24,13 @@ use crate::retention::Rules;
 use crate::save::{CommitEvents, SaveNotes, SaveRequest};
 use health::is_mistake;
 use inner::{FrozenSave, Inner};
+use outlive_interval::Every;
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, ErrorKind, Frozen, JobName, PageSource, Rank, Result};
 use outlive_types::{metrics, sync};
+use pace::{Asks, Pace};
 use persist::Persist;
 use std::any::Any;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -37,8 +40,8 @@ const A_WHILE: Duration = Duration::from_secs(3600);
 /// Options of a job.
 #[derive(Clone, Debug, Default)]
 pub struct JobOptions {
-    /// Shortest time between two due saves.
-    pub every: Option<Duration>,
+    /// Rule by which saves become due. In a group that of rank 0 counts.
+    pub every: Every,
     /// The ranks of the program, if it has several. Then saves, restores, closes and [`Job::due`]
     /// are collective.
     pub group: Option<GroupOptions>,
@@ -62,10 +65,7 @@ pub struct Due {
 pub struct Job {
     inner: Arc<Inner>,
     pool: Pool,
-    /// Monotonic nanoseconds of the last save's start, plus one; 0 before the first.
-    last_start_ns: AtomicU64,
-    /// Shortest time between two due saves.
-    every: Option<Duration>,
+    pace: Arc<Pace>,
 }
 
 /// A handle that does not keep its job open.
@@ -121,8 +121,19 @@ impl Job {
         Ok(job)
     }
 
-    fn of(inner: Arc<Inner>, pool: &Pool, every: Option<Duration>) -> Job {
-        Job { inner, pool: pool.clone(), every, last_start_ns: AtomicU64::new(0) }
+    fn of(inner: Arc<Inner>, pool: &Pool, every: Every) -> Job {
+        Job { inner, pool: pool.clone(), pace: Arc::new(Pace::new(pool, every)) }
+    }
+
+    /// Sets another rule by which saves become due; `is_overridden` says that it is not the
+    /// program's. A `memory` outlasts the program. All ranks of a group call it, or none.
+    pub fn set_every(
+        &self,
+        every: Every,
+        is_overridden: bool,
+        memory: Option<Arc<dyn PaceMemory>>,
+    ) {
+        self.pace.set(every, is_overridden, memory);
     }
 
     /// Returns a handle to join the job later.
@@ -155,7 +166,7 @@ impl Job {
     /// `Invalid` for a time within which a failed save is not tried again.
     pub fn on_failure(&self, on_failure: OnFailure) -> Result<()> {
         self.inner.check_process()?;
-        self.inner.health.set(on_failure, self.every)
+        self.inner.health.set(on_failure, self.pace.every().fixed())
     }
 
     /// Notes a checkpoint that the program has restored without [`Job::restore`]: its next one
@@ -228,11 +239,11 @@ impl Job {
         self.inner.member.as_ref().map_or_else(Vec::new, |member| member.learnt())
     }
 
-    /// Returns whether a save is due: always without an interval, else once the interval has passed
-    /// since the last save began. If the program continues after failed saves, a save is also due
+    /// Returns whether a save is due, by the rule of [`JobOptions::every`]: always without an
+    /// interval, else at first and once the interval has passed. If the program continues after failed saves, a save is also due
     /// one second after the first failed one, two after the second, four after the third, and so
-    /// on. In a group the clock of rank 0 decides for all ranks; without an interval there is
-    /// nothing to decide.
+    /// on. In a group the rule and the clock of rank 0 decide for all ranks. If it has no interval,
+    /// only the first call is collective.
     ///
     /// A save is also due if `stops`: this program is to save and to end. In a group with an
     /// interval all ranks learn that of each other.
@@ -240,16 +251,24 @@ impl Job {
     /// # Errors
     /// Errors of the coordinator.
     pub fn due(&self, stops: bool) -> Result<Due> {
-        let (Some(member), Some(_)) = (&self.inner.member, self.every) else {
-            return Ok(Due { is_due: stops || self.is_due(), stops });
+        let may_fill = self.pace.every().learns() && self.pool.has_slow_tier();
+        self.pace.call(may_fill && self.inner.behind.is_filling());
+        let member = self.inner.member.as_ref().filter(|_| self.pace.asks() != Asks::Alone);
+        let Some(member) = member else {
+            return Ok(Due { is_due: self.is_due() || stops, stops });
         };
-        let what = "the question whether a save is due (every_s)";
+        let what = "the question whether a save is due (every)";
         let mine = Ok(vec![u8::from(stops)]);
         let decided = member.agree(what, mine, &mut |all| {
             let stops = unless_failed(all)?.iter().any(|stops| *stops == [1]);
-            Ok(vec![u8::from(stops || self.is_due()), u8::from(stops)])
+            let has_interval = self.pace.every().has_interval();
+            Ok([self.is_due() || stops, stops, has_interval].map(u8::from).to_vec())
         })?;
-        Ok(Due { is_due: decided.first() == Some(&1), stops: decided.get(1) == Some(&1) })
+        let [is_due, stops, has_interval] = [0, 1, 2].map(|at| decided.get(at) == Some(&1));
+        // Another rank may have an interval where rank 0 has none, as if only the host of rank 0 has
+        // the variables of `outlive run`. So all of them learn from the first call how to ask.
+        self.pace.set_asks(if has_interval { Asks::Together } else { Asks::Alone });
+        Ok(Due { is_due, stops })
     }
 
     /// Returns whether any rank of the group says yes; without a group, what this process says.
@@ -266,15 +285,7 @@ impl Job {
     }
 
     fn is_due(&self) -> bool {
-        let last = self.last_start_ns.load(Ordering::Relaxed);
-        match self.every {
-            Some(every) if last > 0 => {
-                let now = self.pool.env().clock.monotonic();
-                now.saturating_sub(Duration::from_nanos(last - 1)) >= every
-                    || self.inner.health.is_again_due()
-            }
-            _ => true,
-        }
+        self.pace.asks() == Asks::Alone || self.pace.is_due(self.inner.health.is_again_due())
     }
 
     /// Reports the outcome of the last save, if it is over. Never waits: a save that is starting
@@ -341,7 +352,8 @@ impl Job {
         if !self.is_group() {
             ready.clone()?;
         }
-        let group_save = self.begin(source, notes, ready);
+        let begun = self.begin(source, notes, ready);
+        let group_save = begun.inspect_err(|_| self.pace.fail());
         let handle =
             group_save.or_else(|error| inner.failed_at_once(error)).inspect_err(|error| {
                 // The program gets this error, so the next call tries a save and does not repeat an
@@ -364,8 +376,7 @@ impl Job {
         let inner = &self.inner;
         let clock = self.pool.env().clock.clone();
         let started = clock.monotonic();
-        let now_ns = u64::try_from(started.as_nanos()).unwrap_or(u64::MAX - 1);
-        self.last_start_ns.store(now_ns + 1, Ordering::Relaxed);
+        self.pace.begin();
 
         let group_save = inner.freeze(source, ready);
         let full = group_save.as_ref().err().filter(|error| error.kind() == ErrorKind::Full);
@@ -377,8 +388,8 @@ impl Job {
         let handle = SaveHandle::new(plan.epoch);
         let request = SaveRequest { started, notes, failed_before: inner.health.failed_before() };
         let (on, of) = (mode.clone(), inner.pool());
-        let drain =
-            Persist { inner: inner.clone(), frozen, plan, mode, handle: handle.clone(), request };
+        let (inner, pace, waits) = (inner.clone(), self.pace.clone(), handle.clone());
+        let drain = Persist { inner, frozen, plan, mode, handle: waits, request, pace };
         if drain.plan.live_blocks == 0 {
             drain.frozen.release_live();
             handle.set_live_done();
@@ -388,6 +399,7 @@ impl Job {
         handle.wait_live();
         let stall = clock.monotonic().saturating_sub(started);
         handle.set_stall(stall);
+        self.pace.go_on();
         metrics::SAVE_STALL.note(stall);
         Ok(handle)
     }

@@ -2,6 +2,7 @@
 
 use super::handle::SaveHandle;
 use super::inner::{Inner, SaveMode};
+use super::pace::Pace;
 use crate::save::{SavePlan, SaveRequest, SaveStats};
 use outlive_io::make_way;
 use outlive_pool::Pool;
@@ -16,6 +17,7 @@ pub(crate) struct Persist {
     pub mode: SaveMode,
     pub handle: SaveHandle,
     pub request: SaveRequest,
+    pub pace: Arc<Pace>,
 }
 
 impl SaveMode {
@@ -32,7 +34,7 @@ impl SaveMode {
 
 impl Persist {
     pub fn run(self) {
-        let Persist { inner, frozen, plan, mode, handle, request } = self;
+        let Persist { inner, frozen, plan, mode, handle, request, pace } = self;
         // The save keeps this pool, even if another client sets a newer one.
         let pool = inner.pool();
         if plan.live_blocks == 0 {
@@ -80,7 +82,13 @@ impl Persist {
             frozen.commit_baseline(None);
         }
         let total = pool.env().clock.monotonic().saturating_sub(request.started);
-        let outcome = outcome.map(|stats| SaveStats { total, ..stats });
+        let mut outcome = outcome.map(|stats| SaveStats { total, ..stats });
+        match &mut outcome {
+            // Only rank 0 of a group knows the interval in use.
+            Ok(stats) if inner.decides() => stats.interval = Some(pace.durable(&pool, stats)),
+            Ok(_) => {}
+            Err(_) => pace.fail(),
+        }
         if let Ok(stats) = &outcome {
             inner.health.committed();
             stats.count(pool.env().clock.unix_ns());

@@ -1,6 +1,7 @@
 //! Figures of a save.
 
 use outlive_format::SaveFigures;
+use outlive_interval::Choice;
 use outlive_types::{Epoch, FreezeReport, metrics};
 use std::time::Duration;
 
@@ -36,6 +37,8 @@ pub struct SaveStats {
     pub stall: Duration,
     /// Time from the call to the commit.
     pub total: Duration,
+    /// The interval between saves and its reasons, as of the commit. `None` on other ranks than 0.
+    pub interval: Option<Choice>,
 }
 
 impl SaveStats {

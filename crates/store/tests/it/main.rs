@@ -26,6 +26,7 @@ mod group_mends;
 mod group_scale;
 mod group_targets;
 mod group_waits;
+mod interval;
 mod kept_space;
 mod lazy;
 mod leases;

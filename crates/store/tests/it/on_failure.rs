@@ -6,6 +6,7 @@ use crate::common;
 use common::{Program, State, Warnings, changed, noise, small_config};
 use outlive_backend::FaultWorld;
 use outlive_capture::{ChangeTracker, MemorySource, Region};
+use outlive_interval::Every;
 use outlive_pool::{Environment, Pool};
 use outlive_store::group::GroupOptions;
 use outlive_store::retention::Rules;
@@ -331,7 +332,7 @@ fn a_failed_save_is_due_again_soon_and_then_less_often() {
         (Some(WARN), [&[1][..], &[1, 1], &[2, 2], &[4, 4], &[8, 8]]),
         (None, [&[300, 300][..], &[300, 300], &[300, 300], &[300, 300], &[300, 300]]),
     ] {
-        let options = JobOptions { every: Some(minute), on_failure, ..Default::default() };
+        let options = JobOptions { every: Every::Fixed(minute), on_failure, ..Default::default() };
         let job = Job::open(&pool, "job", options).unwrap();
         let program = Program { job, tracker: Arc::default(), attachment: Vec::new() };
         assert!(program.job.due(false).unwrap().is_due);
@@ -356,13 +357,13 @@ fn a_failed_save_is_due_again_soon_and_then_less_often() {
 fn times_that_cannot_be_are_refused() {
     let world = World::new();
     let pool = world.pool();
-    let asked = |every: Option<Duration>, fail_after: Duration| {
+    let asked = |every: Every, fail_after: Duration| {
         let on_failure = Some(OnFailure::Warn { fail_after });
         let options = JobOptions { every, on_failure, ..Default::default() };
         Job::open(&pool, "job", options).map(drop)
     };
-    assert_eq!(asked(Some(HOUR), HOUR + Duration::from_secs(1)), Ok(()));
-    for (every, fail_after) in [(Some(HOUR), HOUR), (None, Duration::ZERO)] {
+    assert_eq!(asked(Every::Fixed(HOUR), HOUR + Duration::from_secs(1)), Ok(()));
+    for (every, fail_after) in [(Every::Fixed(HOUR), HOUR), (Every::Always, Duration::ZERO)] {
         let error = asked(every, fail_after).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(error.message().contains("fail_after = "), "{error}");

@@ -1,6 +1,7 @@
 //! The history of a job's runs, kept in the pool: starts, ends and causes.
 
-use crate::cause::Cause;
+use super::cause::Cause;
+use outlive_interval::Choice;
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, JobName, Result};
 use serde::{Deserialize, Serialize};
@@ -35,6 +36,12 @@ pub struct Entry {
     pub commits: u64,
     /// Checkpoint that was marked as bad after it.
     pub distrusted: Option<Epoch>,
+    /// Time from the start until its state was restored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restored_s: Option<f64>,
+    /// The interval between its saves that it reported last, with the reasons.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval: Option<Choice>,
 }
 
 impl Entry {
@@ -147,6 +154,8 @@ mod tests {
             newest: None,
             commits: 0,
             distrusted: None,
+            restored_s: None,
+            interval: None,
         }
     }
 

@@ -1,0 +1,134 @@
+//! Failures and the time in which they came, of the attempts of a job.
+
+use super::cause::Cause;
+use super::history::{Entry, History};
+use outlive_interval::Past;
+
+/// Part for which attempts on other hosts count. They tell of the program, but not of this machine:
+/// the discount of a power prior (Ibrahim and Chen, 2000).
+const ELSEWHERE: f64 = 0.25;
+/// Number of the newest restarts that tell how long one takes.
+const RESTARTS: usize = 9;
+
+/// Returns the failures of a job, as this host counts them. With `is_supervised` the last attempt is
+/// the present one, if it has not ended.
+///
+/// Of failures in a row without a commit only the first counts: a program that cannot start fails
+/// again and again, and no interval helps.
+pub fn past_of(history: &History, host: &str, is_supervised: bool) -> Past {
+    let mut past = Past::default();
+    let mut is_loop = false;
+    for (at, entry) in history.attempts.iter().enumerate() {
+        let is_present = entry.cause.is_none() && at + 1 == history.attempts.len();
+        if is_present && is_supervised {
+            continue;
+        }
+        // An attempt without an end ended with its supervisor.
+        let has_failed = entry.cause.as_ref().unwrap_or(&Cause::SupervisorLost).is_failure();
+        let is_idle = has_failed && entry.committed_s.is_none();
+        let weight = if entry.host == host { 1.0 } else { ELSEWHERE };
+        if has_failed && entry.cause.as_ref().is_none_or(|cause| *cause == Cause::SupervisorLost) {
+            // A supervisor ends by nothing but a kill, or with its host.
+            past.host_losses += weight;
+        }
+        past.add(ran_s(entry), has_failed && !(is_idle && is_loop), weight);
+        is_loop = is_idle;
+    }
+    let restarts = history.attempts.iter().rev().filter_map(|entry| entry.restored_s);
+    let mut restarts: Vec<f64> =
+        restarts.filter(|time| time.is_finite() && *time >= 0.0).take(RESTARTS).collect();
+    restarts.sort_by(f64::total_cmp);
+    past.restart_s = restarts.get(restarts.len() / 2).copied();
+    past
+}
+
+fn ran_s(entry: &Entry) -> f64 {
+    entry.ran_s.or(entry.committed_s).unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(cause: Option<Cause>, ran_s: f64, committed_s: Option<f64>) -> Entry {
+        Entry {
+            host: "here".into(),
+            supervisor: 1,
+            attempt: 1,
+            started_ns: 0,
+            ran_s: Some(ran_s),
+            committed_s,
+            cause,
+            restored: None,
+            newest: None,
+            commits: 0,
+            distrusted: None,
+            restored_s: None,
+            interval: None,
+        }
+    }
+
+    fn counted(attempts: &[Entry], is_supervised: bool) -> (f64, f64) {
+        let past = past_of(&History { attempts: attempts.to_vec() }, "here", is_supervised);
+        (past.failures, past.exposure_s)
+    }
+
+    #[test]
+    fn preemptions_and_ends_are_no_failures() {
+        let after = Some(5.0);
+        let all = [
+            (Cause::Finished, 0.0),
+            (Cause::Stopped, 0.0),
+            (Cause::Failed(75), 0.0),
+            (Cause::Failed(76), 0.0),
+            (Cause::Failed(130), 0.0),
+            (Cause::Killed(2), 0.0),
+            (Cause::Failed(1), 1.0),
+            (Cause::Killed(9), 1.0),
+            (Cause::OutOfMemory, 1.0),
+            (Cause::Hung, 1.0),
+            (Cause::SupervisorLost, 1.0),
+        ];
+        for (cause, failures) in all {
+            let found = counted(&[entry(Some(cause.clone()), 10.0, after)], true);
+            assert_eq!(found, (failures, 10.0), "{cause}");
+        }
+    }
+
+    #[test]
+    fn a_crash_loop_is_one_failure() {
+        let idle = || entry(Some(Cause::Failed(1)), 0.5, None);
+        let saved = || entry(Some(Cause::Killed(9)), 100.0, Some(90.0));
+        let all = [saved(), idle(), idle(), idle(), saved(), saved(), idle()];
+        assert_eq!(counted(&all, false).0, 5.0);
+    }
+
+    #[test]
+    fn the_present_attempt_has_not_failed_and_one_without_its_supervisor_has() {
+        let running = Entry { ran_s: None, ..entry(None, 0.0, Some(7.0)) };
+        assert_eq!(counted(std::slice::from_ref(&running), true), (0.0, 0.0));
+        assert_eq!(counted(std::slice::from_ref(&running), false), (1.0, 7.0));
+        let lost = entry(Some(Cause::SupervisorLost), 9.0, Some(5.0));
+        let killed = entry(Some(Cause::Killed(9)), 9.0, Some(5.0));
+        let history = History { attempts: vec![lost, killed, running] };
+        assert_eq!(past_of(&history, "here", true).host_losses, 1.0);
+        assert_eq!(past_of(&history, "here", false).host_losses, 2.0);
+    }
+
+    #[test]
+    fn another_host_counts_for_a_part() {
+        let there = Entry { host: "there".into(), ..entry(Some(Cause::Hung), 100.0, Some(1.0)) };
+        assert_eq!(counted(&[there], true), (0.25, 25.0));
+    }
+
+    #[test]
+    fn times_that_are_none_do_not_count_and_the_middle_restart_does() {
+        let restarted = |time| Entry {
+            restored_s: Some(time),
+            ..entry(Some(Cause::Killed(9)), f64::NAN, Some(1.0))
+        };
+        let attempts = [3.0, f64::INFINITY, 1.0, -5.0, 900.0].map(restarted).to_vec();
+        let past = past_of(&History { attempts }, "here", true);
+        assert_eq!((past.failures, past.exposure_s, past.restart_s), (0.0, 0.0, Some(3.0)));
+    }
+}

@@ -1,0 +1,12 @@
+//! The memory of a pool about the runs of a job: its attempts under `outlive run`, and the interval
+//! that its program has chosen.
+
+mod cause;
+mod failures;
+mod history;
+mod memory;
+
+pub use cause::{Cause, REQUEUE, SAVED};
+pub use failures::past_of;
+pub use history::{Entry, History, Share};
+pub use memory::{ChosenInterval, IntervalMemory};
