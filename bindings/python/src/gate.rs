@@ -16,6 +16,7 @@ use std::sync::Arc;
 pub struct Gate {
     core: Arc<Core>,
     gate: outlive_gate::Gate,
+    is_new: bool,
 }
 
 /// Opens the gate of a job.
@@ -25,13 +26,19 @@ pub fn open(core: &Arc<Core>, bytes_max: u64, tick: &Bound<'_, PyAny>) -> PyResu
     let inside = core.enter(tick)?;
     let gate = py.detach(|| core.client.open_gate(bytes_max));
     drop(inside);
-    let gate = gate.or_raise(py)?;
+    let (gate, is_new) = gate.or_raise(py)?;
     wait::tell(&core.notices, tick)?;
-    Ok(Gate { core: core.clone(), gate })
+    Ok(Gate { core: core.clone(), gate, is_new })
 }
 
 #[pymethods]
 impl Gate {
+    /// Whether no other handle of the job had it open.
+    #[getter]
+    fn is_new(&self) -> bool {
+        self.is_new
+    }
+
     /// Opens a file for outputs, and returns the name of its sink.
     fn open_file(
         &self,
@@ -100,7 +107,7 @@ impl Gate {
         let sinks: Vec<Bound<'py, PyDict>> = report
             .sinks
             .iter()
-            .map(|sink| Ok(named!(py; ..sink { name, outputs, is_stopped, is_open }, trouble: sink.trouble.clone())))
+            .map(|sink| Ok(named!(py; ..sink { name, outputs, covered, is_stopped, is_open }, trouble: sink.trouble.clone())))
             .collect::<PyResult<_>>()?;
         Ok(named!(py; ..report { outputs, uncovered, bytes }, sinks: sinks))
     }
@@ -122,6 +129,13 @@ impl Sink for PySink {
             let tokens = self.0.bind(py).call_method0("prepare");
             let tokens = tokens.and_then(|tokens| tokens.extract());
             tokens.map_err(|raised: PyErr| error_of(py, &raised))
+        })
+    }
+
+    fn is_idempotent(&self) -> bool {
+        Python::attach(|py| {
+            let there = self.0.bind(py).getattr("is_idempotent");
+            there.and_then(|value| value.is_truthy()).unwrap_or(false)
         })
     }
 

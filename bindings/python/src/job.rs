@@ -10,7 +10,7 @@ use crate::notices::Notices;
 use crate::shared::Core;
 use crate::wait;
 use crate::{collect, files, gate, restore, save};
-use outlive_client::End;
+use outlive_client::{CLOSE_WAIT, End};
 use outlive_files::{Patterns, PutOptions};
 use outlive_format::{Manifest, Mark, Remarks};
 use outlive_interval::Every;
@@ -367,6 +367,9 @@ impl Job {
             core.settle_fill(tick)?;
         }
         core.settle_slow_tier(tick)?;
+        // Here, where Ctrl-C works.
+        let released = &mut |limit| core.client.wait_released(limit).then_some(());
+        wait::wait(&core.notices, tick, Some(CLOSE_WAIT), released)?;
         drop(keepalive);
         let end = match (at_exit, together) {
             (true, _) => End::Exit,

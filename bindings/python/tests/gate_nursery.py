@@ -82,11 +82,11 @@ def gated(folder: Path, state: dict[str, Any], last: int | None) -> None:
         step = state["step"]
         print(step, file=lines)
         gate.call(post, step, key=True)
-        with database:
-            database.execute(INSERT, (step,))
+        with database as transaction:
+            transaction.execute(INSERT, (step,))
         if postgres is not None:
-            with postgres:
-                postgres.execute(gate_servers.INSERT, (step,))
+            with postgres as transaction:
+                transaction.execute(gate_servers.INSERT, (step,))
             gate.call(gate_servers.push, step, key=True)
             gate.call(gate_servers.publish, step, key=True)
         if step % EVERY_PUBLISH == 0:

@@ -1,33 +1,44 @@
 //! The gate of a client's job: opened, rolled back, and closed together with the job.
 
 use crate::client::Client;
+use crate::job_gate::RankLists;
 use outlive_gate::Gate;
 use outlive_types::{Epoch, Result};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Longest wait of a close for sinks that do not take their outputs.
-const CLOSE_WAIT: Duration = Duration::from_secs(10);
-/// Longest single wait.
-const A_WHILE: Duration = Duration::from_secs(3600);
+pub const CLOSE_WAIT: Duration = Duration::from_secs(10);
+/// Longest wait between two looks at what the gate holds.
+const A_MOMENT: Duration = Duration::from_millis(50);
 
 impl Client {
     /// Opens the gate of the job, which holds outputs until the checkpoint that covers them is
     /// committed. If a restored checkpoint lists outputs, this process becomes the job's writer,
-    /// and releases them. Once the gate holds more than `bytes_max`, a save is due.
+    /// and releases them. Once the gate holds more than `bytes_max`, a save is due. Returns whether it
+    /// was closed, for all clients of the job, as well.
     ///
     /// # Errors
     /// `Fenced` if another process has taken over the job; errors of the log; `Retry` if there can
     /// be no thread.
-    pub fn open_gate(&self, bytes_max: u64) -> Result<Gate> {
-        let mut seed = [0; 8];
-        self.job.pool().env().rng.fill(&mut seed);
+    pub fn open_gate(&self, bytes_max: u64) -> Result<(Gate, bool)> {
         let gate = &self.gate.gate;
-        gate.open(bytes_max, u64::from_le_bytes(seed));
-        self.gate.is_open.store(true, Ordering::Relaxed);
+        // One rank of a group must neither save nor wait alone.
+        let bytes_max = if self.job.is_group() { u64::MAX } else { bytes_max };
+        let is_first = match self.gate.is_open.swap(true, Ordering::Relaxed) {
+            true => {
+                gate.set_bytes_max(bytes_max);
+                false
+            }
+            false => {
+                let mut seed = [0; 8];
+                self.job.pool().env().rng.fill(&mut seed);
+                gate.open(bytes_max, u64::from_le_bytes(seed))
+            }
+        };
         self.begin_releases()?;
         gate.start()?;
-        Ok(gate.clone())
+        Ok((gate.clone(), is_first))
     }
 
     /// Returns the gate, if this client has opened it.
@@ -37,7 +48,8 @@ impl Client {
 
     /// Waits as long as the gate holds more than it may, and something can be released.
     pub fn wait_if_full(&self) {
-        while self.gate.gate.wants_save() && !self.gate.gate.wait(A_WHILE) {}
+        let gate = &self.gate.gate;
+        while gate.wants_save() && !gate.wait(A_MOMENT) {}
     }
 
     /// Makes this process the job's writer if restored outputs wait for that.
@@ -49,12 +61,13 @@ impl Client {
         Ok(())
     }
 
-    /// Notes the outputs of a checkpoint that was restored. If this process has neither given
-    /// outputs nor saved, its gate continues from there. Otherwise see
+    /// Notes the outputs of a checkpoint that was restored, `whole` or in part. If this process has
+    /// neither given outputs nor saved, its gate continues from there. Otherwise see
     /// [`Client::roll_back_gate`]: a program may also restore just to look.
-    pub(crate) fn note_outputs(&self, epoch: Epoch, lists: Vec<Vec<u8>>) -> Result<()> {
-        *self.gate.restored.lock() = Some((epoch, lists));
-        if self.gate.gate.is_used() { Ok(()) } else { self.roll_back_gate() }
+    pub(crate) fn note_outputs(&self, epoch: Epoch, lists: RankLists, whole: bool) -> Result<()> {
+        let is_used = self.gate.gate.is_used();
+        *self.gate.restored.lock() = (whole || !is_used).then_some((epoch, lists));
+        if is_used { Ok(()) } else { self.roll_back_gate() }
     }
 
     /// Lets the gate continue from the checkpoint that was restored last: outputs that were given
@@ -68,19 +81,23 @@ impl Client {
         self.begin_releases()
     }
 
-    /// Waits until everything that a save covers is released, at most `limit`; see
-    /// [`Gate::wait`].
+    /// Waits before a close until everything that a save covers is released, at most `limit`; see
+    /// [`Gate::wait`]. The close then does not wait again.
     pub fn wait_released(&self, limit: Duration) -> bool {
-        self.gate.gate.wait(limit)
+        self.gate.has_waited.store(true, Ordering::Relaxed);
+        !self.gate.is_open() || self.gate.gate.wait(limit)
     }
 
     /// Closes the gate, if this client has opened it. Outputs that are left stay in the checkpoint, and
     /// a warning names them.
     pub(crate) fn close_gate(&self) {
-        if !self.gate.is_open.swap(false, Ordering::Relaxed) {
+        let is_mine = self.gate.process == std::process::id();
+        if !is_mine || !self.gate.is_open.swap(false, Ordering::Relaxed) {
             return;
         }
-        let report = self.gate.gate.close(CLOSE_WAIT);
+        let has_waited = self.gate.has_waited.swap(false, Ordering::Relaxed);
+        let limit = if has_waited { Duration::ZERO } else { CLOSE_WAIT };
+        let report = self.gate.gate.close(limit);
         let (pool, job) = (self.job.pool(), self.job.name());
         if report.uncovered > 0 {
             pool.warn(format!(
@@ -89,16 +106,16 @@ impl Client {
                 report.uncovered
             ));
         }
-        for sink in report.sinks.iter().filter(|sink| sink.outputs > 0) {
+        for sink in report.sinks.iter().filter(|sink| sink.covered > 0) {
             let why = match (&sink.trouble, sink.is_open) {
                 (Some(why), _) => why,
                 (None, false) => "the program has not opened it",
-                (None, true) => continue,
+                (None, true) => "it takes longer",
             };
             pool.warn(format!(
                 "job {job}: {} outputs to {} are not released yet ({why}): they stay in the checkpoint, and the next \
                  run releases them",
-                sink.outputs, sink.name
+                sink.covered, sink.name
             ));
         }
     }

@@ -157,8 +157,10 @@ struct LazyState {
     /// Streams that go into the restore's own memory.
     ours: Vec<usize>,
     later: Mutex<Vec<(RegionDesc, MutRegion)>>,
-    /// Outputs that the checkpoint lists, if all of it is restored.
-    outputs: Option<Vec<u8>>,
+    /// Outputs that the checkpoint lists.
+    outputs: Vec<u8>,
+    /// Whether every region was requested.
+    whole: bool,
 }
 
 impl Client {
@@ -201,9 +203,9 @@ impl Client {
                 checkpoint.streams().iter().map(|stream| stream.name.clone()).collect();
             let FillPlan { whole, later, .. } = plan;
             let later = Mutex::new(later);
-            let outputs = whole.then(|| checkpoint.outputs().to_vec());
+            let outputs = checkpoint.outputs().to_vec();
             let (kept, named) = (memory.clone(), names.clone());
-            chosen = Some(LazyState { memory: kept, names: named, ours, later, outputs });
+            chosen = Some(LazyState { memory: kept, names: named, ours, later, outputs, whole });
             Ok((selected, Sink { memory, permit: permit.clone(), names, whole }))
         };
         let begun = self.job.restore_lazily(select, &mut prepare, self.ends(lazily));
@@ -217,11 +219,11 @@ impl Client {
                 return begun.map(|_| None);
             }
         };
-        let LazyState { memory, names, ours, later, outputs } = chosen;
+        let LazyState { memory, names, ours, later, outputs, whole } = chosen;
         if select == Select::Newest {
             self.restored(restored.epoch);
         }
-        outputs.map_or(Ok(()), |outputs| self.note_outputs(restored.epoch, vec![outputs]))?;
+        self.note_outputs(restored.epoch, vec![(0, outputs)], whole)?;
         let ours = ours.into_iter().filter_map(|at| Some((at, memory.copy_of(at)?))).collect();
         let streams = names.iter().cloned().enumerate().map(|(at, name)| (name, at)).collect();
         let image = FilledImage::new(ours, names);

@@ -26,6 +26,7 @@ mod write_permit;
 
 pub use client::{Client, End};
 pub use events::{NextEvent, Subscription};
+pub use gate::CLOSE_WAIT;
 pub use lazy::{Lazily, LazyRestore, MemoryFill};
 pub use named::{NamedMemory, wish_for};
 pub use plan::{Destination, Offer};

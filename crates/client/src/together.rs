@@ -3,6 +3,7 @@
 //! restores in the same way.
 
 use crate::client::Client;
+use crate::job_gate::RankLists;
 use crate::parts::{PartWish, PartsPlan, plan_parts, read_parts};
 use crate::plan::{Destination, FillPlan, Offer, is_part};
 use crate::restore::{Filled, FilledImage, Sink, sink};
@@ -25,7 +26,9 @@ struct Planned {
     /// Whether the next save may continue from the own image, if all of that is read.
     follows: bool,
     /// Outputs that the images list whose place this rank takes.
-    outputs: Vec<Vec<u8>>,
+    outputs: RankLists,
+    /// Whether every region was requested.
+    whole: bool,
 }
 
 /// Data that a rank has read of one checkpoint.
@@ -37,7 +40,7 @@ struct Attempt {
     local: Option<String>,
     /// Whether the next save may continue from the own image: all of that was read.
     follows: bool,
-    outputs: Vec<Vec<u8>>,
+    outputs: RankLists,
     /// Whether every region was requested.
     whole: bool,
     stats: RestoreStats,
@@ -48,7 +51,7 @@ struct RankContents {
     own: Option<MemoryImage>,
     /// Regions of rank 0, if this is another one.
     first: Option<RankRegions>,
-    outputs: Vec<Vec<u8>>,
+    outputs: RankLists,
 }
 
 impl Client {
@@ -129,9 +132,7 @@ impl Client {
             }
         }
         let common = common.map(|sink| self.conclude(sink, None, permit)).transpose()?;
-        if whole {
-            self.note_outputs(epoch, outputs)?;
-        }
+        self.note_outputs(epoch, outputs, whole)?;
         stats.count();
         Ok(Filled { restored: Restored { epoch, stats, skipped }, image, common })
     }
@@ -175,12 +176,12 @@ impl Client {
         self.job.note_restored(epoch);
         permit.with(|| ()).ok_or_else(interrupted)?;
         let follows = sink.whole && of.manifest().world_size == self.job.ranks();
-        let outputs = sink.whole.then(|| vec![of.outputs().to_vec()]);
+        let (outputs, whole) = (vec![(rank, of.outputs().to_vec())], sink.whole);
         let image = self.conclude(sink, follows.then_some(epoch), permit)?;
         if follows {
             self.job.follow_restored(&of);
         }
-        outputs.map_or(Ok(()), |outputs| self.note_outputs(epoch, outputs))?;
+        self.note_outputs(epoch, outputs, whole)?;
         stats.count();
         let restored = Restored { epoch, stats, skipped };
         Ok(Some(Filled { restored, image, common: None }))
@@ -192,10 +193,10 @@ impl RankContents {
         let own = (rank < images.count()).then(|| images.open(rank)).transpose()?;
         let first = (rank > 0).then(|| images.regions(0)).transpose()?;
         // Outputs of ranks that there are no more.
-        let mut outputs: Vec<Vec<u8>> = own.iter().map(|own| own.outputs().to_vec()).collect();
+        let mut outputs: RankLists = own.iter().map(|own| (rank, own.outputs().to_vec())).collect();
         let left = (rank..images.count()).step_by(ranks.max(1) as usize).skip(1);
         for rank in left {
-            outputs.push(images.regions(rank)?.outputs);
+            outputs.push((rank, images.regions(rank)?.outputs));
         }
         Ok(RankContents { own, first, outputs })
     }
@@ -249,6 +250,8 @@ impl RankContents {
         // Copies no own regions: there may be a million.
         let more = offer.regions[count..].to_vec();
         let destinations = ask(offer)?;
+        let is_wanted = |it: &Destination| !matches!(it, Destination::Nothing);
+        let whole = destinations.iter().all(is_wanted);
         let regions = own_regions.iter().chain(&more);
         let (mut mine, mut common, mut parts) = (Vec::new(), Vec::new(), Vec::new());
         let mut local = None;
@@ -306,16 +309,15 @@ impl RankContents {
             None => None,
         };
         let parts = (!parts.is_empty()).then(|| plan_parts(images, parts)).transpose()?;
-        Ok(Planned { own, common, parts, local, follows, outputs })
+        Ok(Planned { own, common, parts, local, follows, outputs, whole })
     }
 }
 
 impl Planned {
     fn read(self, images: &RankImages<'_>, permit: &Arc<WritePermit>) -> Result<Attempt> {
-        let Planned { own, common, parts, local, follows, outputs } = self;
+        let Planned { own, common, parts, local, follows, outputs, whole } = self;
         let stats = RestoreStats::default();
         let epoch = images.epoch();
-        let whole = own.as_ref().is_none_or(|(_, plan)| plan.whole);
         let mut attempt =
             Attempt { epoch, own: None, common: None, local, follows, outputs, whole, stats };
         if let Some((own, plan)) = own {

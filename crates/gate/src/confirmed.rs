@@ -2,16 +2,16 @@
 //! without it, a restart releases everything again that its checkpoint lists.
 
 use outlive_format::{Output, Outputs};
-use outlive_types::{Epoch, Result};
+use outlive_types::{Epoch, Rank, Result};
 use std::collections::BTreeMap;
 
 /// A small file that a later process of the same rank can read.
 pub trait Confirmations: Send + Sync {
-    /// Returns its content; `None` if there is none.
+    /// Returns the content of a rank's; `None` if there is none.
     ///
     /// # Errors
     /// Those of its storage.
-    fn load(&self) -> Result<Option<Vec<u8>>>;
+    fn load(&self, rank: Rank) -> Result<Option<Vec<u8>>>;
 
     /// Replaces its content in one step.
     ///
@@ -20,10 +20,19 @@ pub trait Confirmations: Send + Sync {
     fn store(&self, bytes: &[u8]) -> Result<()>;
 }
 
-/// Epoch and number of the last released output, by sink. A sink releases in the order of both: what
-/// a program repeats after a rollback gets later epochs.
+/// The last released output of a sink. A sink releases in the order of epoch and number: the outputs
+/// that a program repeats after a rollback have later epochs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LastRelease {
+    /// Epoch and number of the output.
+    pub last: (Epoch, u64),
+    /// Of a file: its length when the job first opened it, and after the last release.
+    pub file: Option<(u64, u64)>,
+}
+
+/// The last released output, by sink.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Confirmed(BTreeMap<String, (Epoch, u64)>);
+pub struct Confirmed(BTreeMap<String, LastRelease>);
 
 impl Confirmed {
     /// Reads what [`Confirmed::encode`] has written.
@@ -31,18 +40,18 @@ impl Confirmed {
     /// # Errors
     /// `Damaged` for anything else.
     pub fn decode(bytes: &[u8]) -> Result<Confirmed> {
-        let list = Outputs::decode(bytes)?;
-        let pair = |bytes: &[u8]| {
-            let (epoch, number) = bytes.split_at_checked(8)?;
-            let number = u64::from_le_bytes(number.try_into().ok()?);
-            Some((u64::from_le_bytes(epoch.try_into().ok()?), number))
+        let read = |bytes: &[u8]| {
+            let words = bytes.chunks_exact(8).map(|word| word.try_into().map(u64::from_le_bytes));
+            match words.collect::<std::result::Result<Vec<u64>, _>>().ok()?[..] {
+                [epoch, number] => Some(LastRelease { last: (epoch, number), file: None }),
+                [epoch, number, begin, end] => {
+                    Some(LastRelease { last: (epoch, number), file: Some((begin, end)) })
+                }
+                _ => None,
+            }
         };
-        Ok(Confirmed(
-            list.positions
-                .into_iter()
-                .filter_map(|(sink, bytes)| Some((sink, pair(&bytes)?)))
-                .collect(),
-        ))
+        let each = Outputs::decode(bytes)?.positions.into_iter();
+        Ok(Confirmed(each.filter_map(|(sink, bytes)| Some((sink, read(&bytes)?))).collect()))
     }
 
     /// Encodes it as a list of outputs that has positions only.
@@ -50,20 +59,54 @@ impl Confirmed {
     /// # Errors
     /// As for [`Outputs::encode`].
     pub fn encode(&self) -> Result<Vec<u8>> {
-        let pair = |(epoch, number): &(u64, u64)| [epoch.to_le_bytes(), number.to_le_bytes()];
-        let each = self.0.iter().map(|(sink, last)| (sink.clone(), pair(last).concat()));
-        Outputs { positions: each.collect(), ..Outputs::default() }.encode()
+        let words = |it: &LastRelease| {
+            let (epoch, number) = it.last;
+            let mut words = vec![epoch, number];
+            words.extend(it.file.into_iter().flat_map(|(begin, end)| [begin, end]));
+            words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>()
+        };
+        let positions = self.0.iter().map(|(sink, last)| (sink.clone(), words(last))).collect();
+        Outputs { positions, ..Outputs::default() }.encode()
     }
 
     /// Notes an output that is released.
     pub fn add(&mut self, output: &Output) {
-        let last = self.0.entry(output.sink.clone()).or_default();
-        *last = (*last).max((output.epoch, output.number));
+        let entry = self.0.entry(output.sink.clone()).or_default();
+        entry.last = entry.last.max((output.epoch, output.number));
+    }
+
+    /// Notes the length of a file after a release; `begin` counts at the first note.
+    pub fn note_file(&mut self, sink: &str, begin: u64, end: u64) {
+        let entry = self.0.entry(sink.to_owned()).or_default();
+        let (first, last) = entry.file.unwrap_or((begin, end));
+        // A second release of an older output does not shorten the file.
+        entry.file = Some((first, last.max(end)));
+    }
+
+    /// Notes the length of a file that was cut.
+    pub fn note_cut(&mut self, sink: &str, end: u64) {
+        let entry = self.0.entry(sink.to_owned()).or_default();
+        entry.file = Some((entry.file.map_or(end, |(first, _)| first.min(end)), end));
+    }
+
+    /// Returns the length of a file when the job first opened it, and after the last release.
+    pub fn file(&self, sink: &str) -> Option<(u64, u64)> {
+        self.0.get(sink)?.file
+    }
+
+    /// Adds the releases of another record.
+    pub fn merge(&mut self, other: Confirmed) {
+        for (sink, theirs) in other.0 {
+            let mine = self.0.entry(sink).or_default();
+            if theirs.last > mine.last {
+                *mine = theirs;
+            }
+        }
     }
 
     /// Returns whether an output is released for certain.
     pub fn has(&self, output: &Output) -> bool {
-        self.0.get(&output.sink).is_some_and(|last| (output.epoch, output.number) <= *last)
+        self.0.get(&output.sink).is_some_and(|it| (output.epoch, output.number) <= it.last)
     }
 }
 
@@ -79,12 +122,15 @@ mod tests {
     fn a_repeated_output_is_not_taken_for_the_released_one() {
         let mut confirmed = Confirmed::default();
         confirmed.add(&output(4, 7));
+        confirmed.note_file("a", 10, 20);
+        confirmed.note_file("a", 20, 30);
         let confirmed = Confirmed::decode(&confirmed.encode().unwrap()).unwrap();
         assert!(confirmed.has(&output(4, 7)) && confirmed.has(&output(2, 4)));
         // After a rollback to checkpoint 2 the program repeats outputs 5 to 7, in checkpoint 5.
         assert!(!confirmed.has(&output(5, 5)) && !confirmed.has(&output(4, 8)));
         let other = Output { sink: "b".into(), ..output(1, 1) };
         assert!(!confirmed.has(&other));
+        assert_eq!((confirmed.file("a"), confirmed.file("b")), (Some((10, 30)), None));
         assert!(Confirmed::decode(b"nonsense").is_err());
     }
 }

@@ -36,7 +36,7 @@ fn parts(token: &[u8]) -> Option<(bool, u64, &[u8])> {
     Some((head[0] == TRUNCATES, u64::from_le_bytes(head[1..].try_into().ok()?), bytes))
 }
 
-/// A file, ready for outputs.
+/// A file, ready for outputs. Nothing has changed there yet.
 #[derive(Debug)]
 pub struct OpenedFile {
     /// Offset of the next output.
@@ -45,16 +45,15 @@ pub struct OpenedFile {
     pub tokens: Vec<Vec<u8>>,
     /// Whether the first output truncates the file.
     pub truncates: bool,
-    /// A sentence for the user about a change of the file.
+    /// A sentence for the user about the file.
     pub notice: Option<String>,
 }
 
 /// Opens a file. A program that continues from a checkpoint passes the position there, and the
-/// tokens that wait. Bytes behind that position were released after that checkpoint: they are cut
-/// off, as the program repeats them.
+/// tokens that wait.
 ///
 /// # Errors
-/// `Invalid` if it is no regular file, or shorter than what was released; errors of the file
+/// `Invalid` if it is no regular file, or shorter than the released bytes; errors of the file
 /// system.
 pub fn open(
     path: &Path,
@@ -84,38 +83,71 @@ pub fn open(
         return Ok(plain(if truncates { 0 } else { length.unwrap_or(0) }, truncates));
     };
     let first = tokens.first().and_then(|token| Some(parts(token)?.1)).unwrap_or(position);
-    let Some(length) = length else {
-        // A rotated log: the outputs that wait begin a new file.
-        let moved = tokens.iter().filter_map(|token| {
-            let (truncates, offset, bytes) = parts(token)?;
-            Some([&head(offset.saturating_sub(first), truncates)[..], bytes].concat())
-        });
-        let notice = (first > 0).then(|| {
-            format!(
-                "{shown} is gone, with the {first} bytes that the gate has released: a new one begins"
-            )
-        });
-        let position = position.saturating_sub(first);
-        return Ok(OpenedFile { position, tokens: moved.collect(), truncates: false, notice });
-    };
     let cuts_all = tokens.first().and_then(|token| parts(token)).is_some_and(|parts| parts.0);
-    if length < first && !cuts_all {
+    if cuts_all || length.is_some_and(|length| length >= first) {
+        return Ok(plain(position, false));
+    }
+    // A rotated log: the outputs that wait begin a new file. An earlier run may have begun it.
+    if length.is_some_and(|length| !begins(path, length, tokens)) {
         return Err(Error::invalid(format!(
-            "{shown} has {length} bytes, and the checkpoint has released {first}: put the file back, or move it away \
-             to begin a new one"
+            "{shown} has {} bytes, and the checkpoint has released {first}: put the file back, or move it away to \
+             begin a new one",
+            length.unwrap_or(0)
         )));
     }
-    let mut opened = plain(position, false);
-    if length > position && !cuts_all {
-        let file = OpenOptions::new().write(true).open(path);
-        file.and_then(|file| file.set_len(position).and_then(|()| file.sync_all()))
-            .map_err(|error| Error::io_named("cutting", path, &error))?;
-        opened.notice = Some(format!(
-            "{shown} had {} bytes more than the restored checkpoint: they are cut off, as the program repeats them",
-            length - position
-        ));
+    let moved = tokens.iter().filter_map(|token| {
+        let (truncates, offset, bytes) = parts(token)?;
+        Some([&head(offset.saturating_sub(first), truncates)[..], bytes].concat())
+    });
+    let notice = (first > 0).then(|| {
+        format!(
+            "{shown} is gone, with the {first} bytes that the gate has released: a new one begins"
+        )
+    });
+    let position = position.saturating_sub(first);
+    Ok(OpenedFile { position, tokens: moved.collect(), truncates: false, notice })
+}
+
+/// Returns whether a file of `length` bytes has the first bytes of the outputs; none will do.
+fn begins(path: &Path, length: u64, tokens: &[&[u8]]) -> bool {
+    let bytes: Vec<u8> =
+        tokens.iter().filter_map(|token| parts(token)).flat_map(|parts| parts.2).copied().collect();
+    length <= bytes.len() as u64 && std::fs::read(path).is_ok_and(|there| bytes.starts_with(&there))
+}
+
+/// Cuts off what is behind `position`, since the program repeats it. `known` is the length after the
+/// last release, if that is known: bytes behind it are of others. Returns a sentence for the user if
+/// the file has changed.
+///
+/// # Errors
+/// `Invalid` if there are bytes of others; errors of the file system.
+pub fn cut(path: &Path, position: u64, known: Option<u64>) -> Result<Option<String>> {
+    let shown = path.display();
+    let length = match path.metadata() {
+        Ok(found) => found.len(),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Error::io_named("looking at", path, &error)),
+    };
+    if length <= position {
+        return Ok(None);
     }
-    Ok(opened)
+    if let Some(known) = known.filter(|known| length > *known) {
+        return Err(Error::invalid(format!(
+            "{shown} has {length} bytes, and the gate has released {known}: another program writes it"
+        )));
+    }
+    let file = OpenOptions::new().write(true).open(path);
+    file.and_then(|file| file.set_len(position).and_then(|()| file.sync_all()))
+        .map_err(|error| Error::io_named("cutting", path, &error))?;
+    Ok(Some(format!(
+        "{shown} had {} bytes more than the restored checkpoint: they are cut off, as the program repeats them",
+        length - position
+    )))
+}
+
+/// Returns the offset behind the bytes of a token.
+pub fn end_of(token: &[u8]) -> u64 {
+    parts(token).map_or(0, |(_, offset, bytes)| offset + bytes.len() as u64)
 }
 
 /// Writes outputs to one file.
@@ -128,6 +160,12 @@ impl FileSink {
             return Ok(Answer::Failed("its token is damaged".to_owned()));
         };
         let is_new = !path.exists();
+        if is_new && offset > 0 && !truncates {
+            return Ok(Answer::Failed(format!(
+                "{} is gone, with the {offset} bytes that were released: the next run begins a new one",
+                path.display()
+            )));
+        }
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         let found = file.metadata()?;
@@ -174,6 +212,10 @@ fn conflict(
 }
 
 impl Sink for FileSink {
+    fn is_idempotent(&self) -> bool {
+        true
+    }
+
     fn release(&self, _: &OutputKey, token: &[u8]) -> Answer {
         self.write(token).unwrap_or_else(|error| {
             Answer::Later(format!("cannot write {}: {error}", self.0.display()))
@@ -188,7 +230,7 @@ mod tests {
     use std::fs;
 
     fn key() -> OutputKey {
-        OutputKey { job: JobName::new("j").unwrap(), rank: None, epoch: 1, number: 0 }
+        OutputKey { pool: 0, job: JobName::new("j").unwrap(), rank: None, epoch: 1, number: 0 }
     }
 
     fn token(offset: u64, bytes: &[u8]) -> Vec<u8> {
@@ -253,15 +295,34 @@ mod tests {
     }
 
     #[test]
-    fn a_rollback_cuts_the_file_to_its_checkpoint() {
+    fn a_rollback_cuts_the_file_to_its_checkpoint_and_no_bytes_of_others() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("out");
         fs::write(&path, "one\ntwo\nthree\n").unwrap();
         let opened = open_at(&path, 8, &[&token(4, b"two\n")]).unwrap();
-        assert!(opened.notice.unwrap().contains("6 bytes more"));
-        assert_eq!(fs::read(&path).unwrap(), b"one\ntwo\n");
         assert_eq!((opened.position, opened.tokens), (8, vec![token(4, b"two\n")]));
-        assert!(open_at(&path, 8, &[&token(4, b"two\n")]).unwrap().notice.is_none());
+        assert!(cut(&path, 8, Some(13)).unwrap_err().message().contains("another program"));
+        assert!(cut(&path, 8, Some(14)).unwrap().unwrap().contains("6 bytes more"));
+        assert_eq!(fs::read(&path).unwrap(), b"one\ntwo\n");
+        assert!(cut(&path, 8, None).unwrap().is_none());
+        assert!(cut(&dir.path().join("none"), 8, None).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_file_that_goes_away_stops_and_begins_again_in_the_next_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out");
+        let Answer::Failed(why) = FileSink(path.clone()).release(&key(), &token(4, b"two\n"))
+        else {
+            panic!()
+        };
+        assert!(why.contains("is gone") && !path.exists(), "{why}");
+        let tokens: [&[u8]; 2] = [&token(4, b"two\n"), &token(8, b"three\n")];
+        // That run was killed after it had released half of one of them.
+        fs::write(&path, "two").unwrap();
+        let opened = open_at(&path, 14, &tokens).unwrap();
+        assert_eq!(opened.tokens, [token(0, b"two\n"), token(4, b"three\n")]);
+        assert_eq!(opened.position, 10);
     }
 
     #[test]

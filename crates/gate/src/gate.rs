@@ -10,18 +10,22 @@ use crate::thread::Releaser;
 use outlive_format::{Output, Outputs};
 use outlive_types::sync::plain::{Condvar, Mutex, MutexGuard};
 use outlive_types::{Epoch, Error, JobName, Rank, Result};
-use std::collections::HashSet;
-use std::path::Path;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 /// Name of the sink of published files.
 const PUBLISH: &str = "publish";
+/// Beginning of the names of the sinks of files.
+pub(crate) const FILE: &str = "file:";
 
 type Tell = dyn Fn(String) + Send + Sync;
 
 /// The parts of a gate that its owner supplies.
 pub struct GateOptions {
+    /// First bytes of the pool's name.
+    pub pool: u32,
     /// The job.
     pub job: JobName,
     /// The rank in its group, if there is one.
@@ -30,6 +34,8 @@ pub struct GateOptions {
     pub confirmations: Option<Box<dyn Confirmations>>,
     /// Reports a sentence to the user.
     pub tell: Box<Tell>,
+    /// Checks that this process is still the job's one writer, before an output is tried again.
+    pub check_writer: Box<dyn Fn() -> Result<()> + Send + Sync>,
 }
 
 /// State of one sink.
@@ -39,6 +45,8 @@ pub struct SinkReport {
     pub name: String,
     /// Number of outputs that are not released.
     pub outputs: usize,
+    /// Number of these that a save covers.
+    pub covered: usize,
     /// Reason why it waits or has stopped.
     pub trouble: Option<String>,
     /// Whether it has stopped: an output will never succeed.
@@ -113,20 +121,26 @@ impl Gate {
 
     /// Returns whether a program has opened it.
     pub fn is_open(&self) -> bool {
-        self.state().is_open
+        self.state().is_open()
     }
 
     /// Opens the gate: from now on outputs are released. Once it holds more than `bytes_max`, the
-    /// program is to save. `seed` makes the names of staged files unique.
-    pub fn open(&self, bytes_max: u64, seed: u64) {
+    /// program is to save. `seed` makes the names of staged files unique. Each client that opens it
+    /// closes it. Returns whether it is the first one.
+    pub fn open(&self, bytes_max: u64, seed: u64) -> bool {
         let mut state = self.state();
         state.bytes_max = bytes_max;
-        if state.is_open {
-            return;
+        state.openers += 1;
+        if state.openers == 1 {
+            state.next_staged = seed;
+            state.sinks.insert(PUBLISH.to_owned(), OpenSink::new(Arc::new(PublishSink)));
         }
-        state.is_open = true;
-        state.next_staged = seed;
-        state.sinks.insert(PUBLISH.to_owned(), OpenSink::new(Arc::new(PublishSink)));
+        state.openers == 1
+    }
+
+    /// Changes the bytes from which on the program is to save.
+    pub fn set_bytes_max(&self, bytes_max: u64) {
+        self.state().bytes_max = bytes_max;
     }
 
     /// Starts the thread that releases, unless it runs.
@@ -148,53 +162,93 @@ impl Gate {
     }
 
     /// Continues from a restored checkpoint: its outputs replace all that this process had. `lists`
-    /// are those of this rank's images.
+    /// are those of the images that this rank takes over, its own first, each with its rank.
     ///
     /// # Errors
     /// `Damaged` for a list that cannot be read.
-    pub fn restored(&self, epoch: Epoch, lists: &[Vec<u8>]) -> Result<()> {
-        let mut ledger = Ledger::default();
-        for list in lists {
-            ledger.add_list(epoch, Outputs::of_catalog(list)?);
+    pub fn restored(&self, epoch: Epoch, lists: &[(Rank, Vec<u8>)]) -> Result<()> {
+        let own = self.0.options.rank.unwrap_or(0);
+        let (mut ledger, mut confirmed) = (Ledger::default(), self.load_confirmed(own));
+        for (rank, bytes) in lists {
+            let mut list = Outputs::of_catalog(bytes)?;
+            let theirs = if *rank == own { confirmed.clone() } else { self.load_confirmed(*rank) };
+            let resolved = |it: &Output| Output {
+                epoch: if it.epoch == 0 { epoch } else { it.epoch },
+                token: Vec::new(),
+                ..it.clone()
+            };
+            list.outputs.retain(|output| !theirs.has(&resolved(output)));
+            match *rank == own {
+                true => ledger = Ledger::resume(epoch, list),
+                false => ledger.add_foreign(epoch, list),
+            }
         }
-        let confirmed = self.load_confirmed();
+        let mut state = self.state();
+        confirmed.merge(std::mem::take(&mut state.confirmed));
+        // This process itself may have released outputs that the record lacks.
         let released: Vec<u64> =
             ledger.outputs().filter(|it| confirmed.has(it)).map(|it| it.number).collect();
         released.into_iter().for_each(|number| drop(ledger.remove(number)));
-        let mut state = self.state();
-        // Outputs of this process that no longer count belong to a state that is gone.
-        let kept: HashSet<&[u8]> = ledger.outputs().map(|it| &it.token[..]).collect();
+        // Outputs that no checkpoint lists belong to a state that is gone. Others stay as they are:
+        // a later restore may need them.
+        let below = state.ledger.listed_below();
         let gone: Vec<Output> =
-            state.ledger.outputs().filter(|it| !kept.contains(&it.token[..])).cloned().collect();
+            state.ledger.outputs().filter(|it| it.number >= below).cloned().collect();
         state.committed_below = ledger.next();
         (state.ledger, state.confirmed) = (ledger, confirmed);
         state.saves.clear();
-        state.has_saved = false;
-        let mut notices = state.recover_files();
-        // No sink is called with the lock held: it may wait for a thread that gives outputs.
-        let others = state.take_others();
+        state.generation += 1;
+        (state.has_saved, state.has_committed) = (false, false);
+        (state.is_based, state.is_restored) = (true, true);
+        let notices = state.attach_files();
+        let others = state.others();
         drop(state);
+        // No sink is called with the lock held: it may wait for a thread that gives outputs.
         for output in gone {
-            if let Some((_, sink)) = others.iter().find(|(name, _)| *name == output.sink) {
+            if let Some((_, sink, _)) = others.iter().find(|(name, ..)| *name == output.sink) {
                 sink.abort(&output.token);
             }
         }
-        for (name, sink) in others {
-            if let Err(error) = self.open_sink(&name, sink.clone()) {
-                notices.push(format!("the outputs to {name} stop: {error}"));
-                self.state().sinks.insert(name, OpenSink::stopped(sink, error.to_string()));
-            }
-        }
-        self.0.changed.notify_all();
+        self.recover(others);
         notices.into_iter().for_each(|notice| self.tell(notice));
         Ok(())
     }
 
-    fn load_confirmed(&self) -> Confirmed {
+    /// Begins anew, if no checkpoint was restored: the program gives its first output, or saves.
+    pub(crate) fn base(&self) {
+        let mut state = self.state();
+        if state.is_based || !state.is_open() {
+            return;
+        }
+        state.is_based = true;
+        let notices = state.attach_files();
+        let others = state.others();
+        drop(state);
+        self.recover(others);
+        notices.into_iter().for_each(|notice| self.tell(notice));
+    }
+
+    /// Tells sinks which of their tokens count. One that refuses stops.
+    fn recover(&self, others: Vec<(String, Arc<dyn Sink>, Vec<Vec<u8>>)>) {
+        for (name, sink, tokens) in others {
+            let recovered = sink.recover(&tokens.iter().map(Vec::as_slice).collect::<Vec<_>>());
+            let open = match recovered {
+                Ok(()) => OpenSink::new(sink),
+                Err(error) => {
+                    self.tell(format!("the outputs to {name} stop: {error}"));
+                    OpenSink::stopped(sink, error.to_string())
+                }
+            };
+            self.state().sinks.insert(name, open);
+        }
+        self.0.changed.notify_all();
+    }
+
+    fn load_confirmed(&self, rank: Rank) -> Confirmed {
         let Some(confirmations) = &self.0.options.confirmations else {
             return Confirmed::default();
         };
-        let loaded = confirmations.load().and_then(|bytes| {
+        let loaded = confirmations.load(rank).and_then(|bytes| {
             bytes.map_or(Ok(Confirmed::default()), |bytes| Confirmed::decode(&bytes))
         });
         loaded.unwrap_or_else(|error| {
@@ -209,7 +263,7 @@ impl Gate {
     /// be the job's one writer.
     pub fn waits_for_session(&self) -> bool {
         let state = self.state();
-        state.is_open && !state.is_writer && state.ledger.count_below(state.committed_below) > 0
+        state.is_open() && !state.is_writer && state.ledger.count_below(state.committed_below) > 0
     }
 
     /// Returns whether this process has given outputs, or saved.
@@ -235,9 +289,15 @@ impl Gate {
         if name.is_empty() || name.len() > outlive_format::SINK_BYTES_MAX {
             return Err(Error::invalid(format!("a sink of the gate cannot be called {name:?}")));
         }
+        let state = self.state();
         let tokens: Vec<Vec<u8>> =
-            self.state().ledger.of_sink(name).map(|output| output.token.clone()).collect();
-        sink.recover(&tokens.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
+            state.ledger.of_sink(name).map(|output| output.token.clone()).collect();
+        let is_based = state.is_based;
+        drop(state);
+        // Before it is known from which checkpoint the program continues, no token counts.
+        if is_based {
+            sink.recover(&tokens.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
+        }
         self.state().sinks.insert(name.to_owned(), OpenSink::new(sink));
         self.0.changed.notify_all();
         Ok(())
@@ -253,6 +313,7 @@ impl Gate {
     /// `Invalid` if the gate is closed.
     pub fn give(&self, sink: &str, token: Vec<u8>) -> Result<u64> {
         self.check_open()?;
+        self.base();
         Ok(self.state().ledger.give(sink, token))
     }
 
@@ -263,22 +324,27 @@ impl Gate {
     /// program has cut; errors of the file system.
     pub fn open_file(&self, path: &Path, mode: FileMode) -> Result<String> {
         self.check_open()?;
-        let path = std::path::absolute(path)
-            .map_err(|error| Error::io_named("looking at", path, &error))?;
+        let path = real_path(path)?;
         let Some(text) = path.to_str() else {
             return Err(Error::invalid(format!("{} cannot be written as UTF-8", path.display())));
         };
-        let name = format!("file:{text}");
+        let name = format!("{FILE}{text}");
         let mut state = self.state();
-        if state.sinks.contains_key(&name) {
+        if state.files.contains_key(&name) {
             return Ok(name);
         }
-        let notice = state.attach_file(&name, &path, mode)?;
+        // Errors of the file come now, even if it is not known yet where the program continues.
+        file::open(&path, mode, None, &[])?;
         state.files.insert(name.clone(), (path.clone(), mode));
         state.sinks.insert(name.clone(), OpenSink::new(Arc::new(FileSink(path))));
+        let attached = if state.is_based { state.attach_file(&name) } else { Ok(None) };
+        if attached.is_err() {
+            state.files.remove(&name);
+            state.sinks.remove(&name);
+        }
         drop(state);
         self.0.changed.notify_all();
-        notice.into_iter().for_each(|notice| self.tell(notice));
+        attached?.into_iter().for_each(|notice| self.tell(notice));
         Ok(name)
     }
 
@@ -288,7 +354,11 @@ impl Gate {
     /// `Invalid` if the gate is closed, or the file is not open.
     pub fn write_file(&self, name: &str, bytes: &[u8]) -> Result<()> {
         self.check_open()?;
+        self.base();
         let mut state = self.state();
+        if !state.files.contains_key(name) {
+            return Err(Error::invalid(format!("the gate has not opened {name}: open it again")));
+        }
         let Some(position) = state.ledger.position(name).map(to_position).transpose()? else {
             return Err(Error::invalid(format!("the gate has not opened {name}")));
         };
@@ -303,6 +373,7 @@ impl Gate {
     /// # Errors
     /// As for [`Gate::write_file`].
     pub fn file_position(&self, name: &str) -> Result<u64> {
+        self.base();
         let state = self.state();
         let position = state.ledger.position(name).map(to_position).transpose()?;
         position.ok_or_else(|| Error::invalid(format!("the gate has not opened {name}")))
@@ -314,16 +385,39 @@ impl Gate {
     /// `Invalid` if the gate is closed, or the file cannot be published; errors of the file system.
     pub fn publish(&self, temporary: &Path, last: &Path) -> Result<()> {
         self.check_open()?;
+        self.base();
+        let owner = self.owner();
         let mut state = self.state();
         let id = state.next_staged;
         state.next_staged = id.wrapping_add(1);
         if state.is_writer && state.cleaned.insert(last.to_path_buf()) {
             let tokens: Vec<&[u8]> =
                 state.ledger.of_sink(PUBLISH).map(|it| &it.token[..]).collect();
-            publish::remove_leftovers(last, &tokens);
+            publish::remove_leftovers(last, owner, &tokens);
         }
         drop(state);
-        let token = publish::stage(temporary, last, id)?;
+        let token = publish::stage(temporary, last, owner, id)?;
         self.give(PUBLISH, token).map(drop)
+    }
+
+    /// Returns a number of the pool, the job and the rank, for names of staged files.
+    fn owner(&self) -> u32 {
+        let GateOptions { pool, job, rank, .. } = &self.0.options;
+        let text = format!("{pool:08x}:{job}/{rank:?}");
+        outlive_format::checksum(text.as_bytes()) as u32
+    }
+}
+
+/// Returns a path without `..` and links in its folder, and without a link at its end.
+fn real_path(path: &Path) -> Result<PathBuf> {
+    let failed = |error: &std::io::Error| Error::io_named("looking at", path, error);
+    let absolute = std::path::absolute(path).map_err(|error| failed(&error))?;
+    match absolute.canonicalize() {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let folder = absolute.parent().unwrap_or(&absolute);
+            let name = absolute.file_name().unwrap_or_default();
+            Ok(folder.canonicalize().map_or_else(|_| absolute.clone(), |folder| folder.join(name)))
+        }
+        found => found.map_err(|error| failed(&error)),
     }
 }

@@ -29,15 +29,24 @@ impl Ledger {
         ledger
     }
 
-    /// Adds the list of another rank's image, whose sinks become this rank's.
-    pub fn add_list(&mut self, epoch: Epoch, list: Outputs) {
-        // Numbers of two ranks overlap. An output keeps its place within its sink.
-        let from = self.next;
+    /// Adds the list of this rank's own image.
+    fn add_list(&mut self, epoch: Epoch, list: Outputs) {
         for output in list.outputs {
             let epoch = if output.epoch == 0 { epoch } else { output.epoch };
-            self.insert(Output { number: from + output.number, epoch, ..output });
+            self.insert(Output { epoch, ..output });
         }
-        self.next = from + list.next;
+        self.next = list.next;
+        self.listed_below = self.next;
+        self.positions = list.positions;
+    }
+
+    /// Adds the outputs of a rank that there is no more, behind all others. Their keys change: this
+    /// rank releases them after its own.
+    pub fn add_foreign(&mut self, epoch: Epoch, list: Outputs) {
+        for output in list.outputs {
+            self.insert(Output { number: self.next, epoch, ..output });
+            self.next += 1;
+        }
         self.listed_below = self.next;
         for (sink, position) in list.positions {
             self.positions.entry(sink).or_insert(position);
@@ -151,9 +160,19 @@ impl Ledger {
         self.outputs.values()
     }
 
+    /// Returns the bytes that the outputs of a sink take in a checkpoint, about.
+    pub fn bytes_of(&self, sink: &str) -> u64 {
+        self.of_sink(sink).map(|output| output.token.len() as u64 + OUTPUT_BYTES).sum()
+    }
+
     /// Returns the number of outputs below `below`.
     pub fn count_below(&self, below: u64) -> usize {
         self.outputs.range(..below).count()
+    }
+
+    /// Returns the number below which a save has listed all outputs.
+    pub fn listed_below(&self) -> u64 {
+        self.listed_below
     }
 
     /// Returns the number of the next output.
@@ -229,21 +248,19 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_two_ranks_keep_the_order_of_each_sink() {
+    fn outputs_of_a_rank_that_is_gone_follow_all_others() {
         let mut ledgers = [Ledger::default(), Ledger::default()];
         ledgers[0].give("a", vec![1]);
-        ledgers[1].give("b", vec![2]);
+        ledgers[1].give("a", vec![2]);
         ledgers[1].give("b", vec![3]);
         ledgers[1].set_position("b", vec![9]);
-        let mut joined = Ledger::default();
-        // The first one has an older output that it could not release yet.
-        for (epoch, ledger) in [9, 7].into_iter().zip(&mut ledgers) {
-            joined.add_list(epoch, Outputs::decode(&ledger.list().unwrap().0).unwrap());
-        }
-        assert_eq!(numbers(&joined), [(0, 9), (1, 7), (2, 7)]);
-        joined.list().unwrap();
-        let tokens: Vec<&[u8]> = joined.of_sink("b").map(|output| &output.token[..]).collect();
-        assert_eq!((tokens, joined.position("b")), (vec![&[2][..], &[3]], Some(&[9][..])));
+        let [own, gone] = ledgers.map(|mut it| Outputs::decode(&it.list().unwrap().0).unwrap());
+        let mut joined = Ledger::resume(9, own);
+        joined.add_foreign(9, gone);
+        assert_eq!(numbers(&joined), [(0, 9), (1, 9), (2, 9)]);
+        let tokens: Vec<&[u8]> = joined.of_sink("a").map(|output| &output.token[..]).collect();
+        assert_eq!((tokens, joined.position("b")), (vec![&[1][..], &[2]], Some(&[9][..])));
         assert_eq!(joined.next(), 3);
+        joined.list().unwrap();
     }
 }

@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 const STAGED: &str = ".gate";
 
 /// Moves a finished file to a name of the gate's beside `last`, so that the program may write
-/// `temporary` again. Returns the token. `id` is random.
+/// `temporary` again. Returns the token. `owner` is a number of the job's, and `id` is random.
 ///
 /// # Errors
 /// `Invalid` if `temporary` is no regular file, or on another file system; errors of the file system.
-pub fn stage(temporary: &Path, last: &Path, id: u64) -> Result<Vec<u8>> {
+pub fn stage(temporary: &Path, last: &Path, owner: u32, id: u64) -> Result<Vec<u8>> {
     let absolute = |path: &Path| {
         std::path::absolute(path).map_err(|error| Error::io_named("looking at", path, &error))
     };
@@ -31,7 +31,13 @@ pub fn stage(temporary: &Path, last: &Path, id: u64) -> Result<Vec<u8>> {
         let shown = last.display();
         return Err(Error::invalid(format!("{shown} is a directory: name the file to publish")));
     }
-    let staged = staged_name(&last, id);
+    let staged = staged_name(&last, owner, id);
+    if staged.file_name().is_some_and(|name| name.len() > 255) {
+        let shown = last.display();
+        return Err(Error::invalid(format!(
+            "{shown}: the name is too long to be published: choose a shorter one"
+        )));
+    }
     File::open(&temporary)
         .and_then(|file| file.sync_all())
         .map_err(|error| Error::io_named("syncing", &temporary, &error))?;
@@ -47,10 +53,10 @@ pub fn stage(temporary: &Path, last: &Path, id: u64) -> Result<Vec<u8>> {
     Ok([staged.as_os_str().as_bytes(), &[0], last.as_os_str().as_bytes()].concat())
 }
 
-fn staged_name(last: &Path, id: u64) -> PathBuf {
+fn staged_name(last: &Path, owner: u32, id: u64) -> PathBuf {
     let mut name = OsString::from(".");
     name.push(last.file_name().unwrap_or_else(|| OsStr::new("file")));
-    name.push(format!(".{id:016x}{STAGED}"));
+    name.push(format!(".{owner:08x}.{id:016x}{STAGED}"));
     last.with_file_name(name)
 }
 
@@ -67,11 +73,11 @@ fn sync_folder(path: &Path) -> io::Result<()> {
 
 /// Removes files that earlier runs have staged for `last`, except those of `tokens`. Only a program
 /// that is the job's one writer calls it.
-pub fn remove_leftovers(last: &Path, tokens: &[&[u8]]) {
+pub fn remove_leftovers(last: &Path, owner: u32, tokens: &[&[u8]]) {
     let Ok(last) = std::path::absolute(last) else { return };
     let (Some(folder), Some(name)) = (last.parent(), last.file_name()) else { return };
     let kept: HashSet<PathBuf> = tokens.iter().filter_map(|token| Some(names(token)?.0)).collect();
-    let prefix = [b".", name.as_bytes(), b"."].concat();
+    let prefix = [b".", name.as_bytes(), format!(".{owner:08x}.").as_bytes()].concat();
     let is_staged = |name: &OsStr| {
         let id = name.as_bytes().strip_prefix(&prefix[..]);
         let id = id.and_then(|rest| rest.strip_suffix(STAGED.as_bytes()));
@@ -89,6 +95,10 @@ pub fn remove_leftovers(last: &Path, tokens: &[&[u8]]) {
 pub struct PublishSink;
 
 impl Sink for PublishSink {
+    fn is_idempotent(&self) -> bool {
+        true
+    }
+
     fn release(&self, _: &OutputKey, token: &[u8]) -> Answer {
         let Some((staged, last)) = names(token) else {
             return Answer::Failed("its token is damaged".to_owned());
@@ -122,7 +132,7 @@ mod tests {
 
     fn release(token: &[u8]) -> Answer {
         let job = JobName::new("j").unwrap();
-        PublishSink.release(&OutputKey { job, rank: None, epoch: 1, number: 0 }, token)
+        PublishSink.release(&OutputKey { pool: 0, job, rank: None, epoch: 1, number: 0 }, token)
     }
 
     fn listed(dir: &Path) -> Vec<String> {
@@ -137,12 +147,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (tmp, last) = (dir.path().join("tmp"), dir.path().join("model"));
         fs::write(&tmp, "one").unwrap();
-        let token = stage(&tmp, &last, 1).unwrap();
+        let token = stage(&tmp, &last, 7, 1).unwrap();
         assert!(!tmp.exists() && !last.exists());
         assert_eq!(release(&token), Answer::Released);
         // The program writes the next one, which is not committed.
         fs::write(&tmp, "two").unwrap();
-        let second = stage(&tmp, &last, 2).unwrap();
+        let second = stage(&tmp, &last, 7, 2).unwrap();
         assert_eq!(release(&token), Answer::Released);
         assert_eq!(fs::read(&last).unwrap(), b"one");
         PublishSink.abort(&second);
@@ -157,15 +167,19 @@ mod tests {
         let (tmp, last) = (dir.path().join("tmp"), dir.path().join("a"));
         let token = |id| {
             fs::write(&tmp, "x").unwrap();
-            stage(&tmp, &last, id).unwrap()
+            stage(&tmp, &last, 7, id).unwrap()
         };
         let (_, kept) = (token(1), token(2));
-        for other in [".a.txt.gate", ".b.0000000000000001.gate", "a.gate"] {
+        for other in [".a.00000008.0000000000000001.gate", ".a.txt.gate", "a.gate"] {
             fs::write(dir.path().join(other), "").unwrap();
         }
-        remove_leftovers(&last, &[&kept]);
-        let left =
-            [".a.0000000000000002.gate", ".a.txt.gate", ".b.0000000000000001.gate", "a.gate"];
+        remove_leftovers(&last, 7, &[&kept]);
+        let left = [
+            ".a.00000007.0000000000000002.gate",
+            ".a.00000008.0000000000000001.gate",
+            ".a.txt.gate",
+            "a.gate",
+        ];
         assert_eq!(listed(dir.path()), left);
     }
 
@@ -173,10 +187,10 @@ mod tests {
     fn what_cannot_be_published_is_refused_and_stays() {
         let dir = tempfile::tempdir().unwrap();
         let tmp = dir.path().join("tmp");
-        assert!(stage(&tmp, &dir.path().join("a"), 1).is_err());
+        assert!(stage(&tmp, &dir.path().join("a"), 7, 1).is_err());
         fs::write(&tmp, "x").unwrap();
-        assert!(stage(&tmp, dir.path(), 1).is_err());
-        assert!(stage(dir.path(), &dir.path().join("a"), 1).is_err());
+        assert!(stage(&tmp, dir.path(), 7, 1).is_err());
+        assert!(stage(dir.path(), &dir.path().join("a"), 7, 1).is_err());
         assert_eq!(listed(dir.path()), ["tmp"]);
     }
 }

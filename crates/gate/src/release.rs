@@ -1,11 +1,12 @@
 //! Saves that cover outputs, and the passes that release them.
 
-use crate::gate::{Gate, GateOptions, GateReport, SinkReport};
+use crate::file;
+use crate::gate::{FILE, Gate, GateOptions, GateReport, SinkReport};
 use crate::sink::{Answer, OutputKey, Sink};
 use crate::state::{FIRST_PAUSE, State};
 use outlive_format::Output;
 use outlive_store::SaveHandle;
-use outlive_types::Result;
+use outlive_types::{ErrorKind, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,9 +24,14 @@ impl Gate {
     /// Those of [`Sink::prepare`] and of `begin`.
     pub fn cover(&self, begin: impl FnOnce(Vec<u8>) -> Result<SaveHandle>) -> Result<SaveHandle> {
         let _saving = self.0.saving.lock();
+        self.base();
         self.prepare()?;
         let (list, below) = self.state().ledger.list()?;
-        let handle = begin(list)?;
+        let handle = begin(list).inspect_err(|error| {
+            if error.kind() == ErrorKind::Fenced {
+                self.state().is_writer = false;
+            }
+        })?;
         let mut state = self.state();
         state.collect_saves();
         state.has_saved = true;
@@ -56,50 +62,82 @@ impl Gate {
     /// Releases everything that may be released at `now`.
     pub fn pass(&self, now: Instant) {
         let Some(_passing) = self.0.passing.try_lock() else { return };
-        let mut has_released = false;
-        while let Some((output, sink)) = self.next_release(now) {
-            let key = self.key(&output);
-            let attempt = AssertUnwindSafe(|| sink.release(&key, &output.token));
-            let answer = catch_unwind(attempt)
-                .unwrap_or_else(|_| Answer::Failed("the sink has panicked".to_owned()));
-            has_released |= answer == Answer::Released;
-            self.note_answer(&output, answer, now);
+        while let Some(next) = self.next_release(now) {
+            // Another process may have taken over during the pause.
+            let answer = match next.is_retry.then(|| (self.0.options.check_writer)()) {
+                Some(Err(error)) if error.kind() == ErrorKind::Fenced => {
+                    self.state().is_writer = false;
+                    self.tell(format!("no more outputs are released: {error}"));
+                    break;
+                }
+                Some(Err(error)) => Answer::Later(error.to_string()),
+                _ => {
+                    let key = self.key(&next.output);
+                    let attempt = AssertUnwindSafe(|| next.sink.release(&key, &next.output.token));
+                    catch_unwind(attempt)
+                        .unwrap_or_else(|_| Answer::Failed("the sink has panicked".to_owned()))
+                }
+            };
+            let is_released = answer == Answer::Released;
+            self.note_answer(&next, answer, now);
+            if is_released && !next.sink.is_idempotent() {
+                self.store_confirmed();
+            }
         }
-        if has_released {
-            self.store_confirmed();
-            self.0.changed.notify_all();
-        }
+        self.store_confirmed();
+        self.0.changed.notify_all();
     }
 
     fn key(&self, output: &Output) -> OutputKey {
-        let GateOptions { job, rank, .. } = &self.0.options;
+        let GateOptions { pool, job, rank, .. } = &self.0.options;
         let Output { number, epoch, .. } = *output;
-        OutputKey { job: job.clone(), rank: *rank, epoch, number }
+        OutputKey { pool: *pool, job: job.clone(), rank: *rank, epoch, number }
     }
 
     /// Returns the first output that may be released, and its sink.
-    fn next_release(&self, now: Instant) -> Option<(Output, Arc<dyn Sink>)> {
+    fn next_release(&self, now: Instant) -> Option<NextRelease> {
         let mut state = self.state();
         state.collect_saves();
-        if !state.is_writer || !state.is_open {
+        if !state.is_writer || !state.is_open() {
             return None;
+        }
+        let mut notices = Vec::new();
+        if state.has_committed {
+            notices = state.cut_files();
+            state.is_noting |= !notices.is_empty();
         }
         let heads = state.ledger.heads(state.committed_below);
         let ready =
             |output: &&Output| state.sinks.get(&output.sink).is_some_and(|open| open.is_ready(now));
-        let output = heads.into_iter().find(ready)?.clone();
-        let sink = state.sinks.get(&output.sink)?.sink.clone();
-        Some((output, sink))
+        let output = heads.into_iter().find(ready).cloned();
+        let next = output.and_then(|output| {
+            let open = state.sinks.get(&output.sink)?;
+            let (sink, is_retry) = (open.sink.clone(), open.trouble.is_some());
+            Some(NextRelease { output, sink, is_retry, generation: state.generation })
+        });
+        drop(state);
+        notices.into_iter().for_each(|notice| self.tell(notice));
+        next
     }
 
-    fn note_answer(&self, output: &Output, answer: Answer, now: Instant) {
+    fn note_answer(&self, next: &NextRelease, answer: Answer, now: Instant) {
+        let output = &next.output;
         let mut state = self.state();
-        let State { ledger, sinks, confirmed, .. } = &mut *state;
+        let is_same = |it: &Output| it.number == output.number && it.epoch == output.epoch;
+        if state.generation != next.generation && !state.ledger.of_sink(&output.sink).any(is_same) {
+            // A restore has dropped it meanwhile, and other outputs may have its number.
+            return;
+        }
+        let State { ledger, sinks, confirmed, is_noting, .. } = &mut *state;
         let Some(open) = sinks.get_mut(&output.sink) else { return };
         let told = match answer {
             Answer::Released => {
                 ledger.remove(output.number);
                 confirmed.add(output);
+                if output.sink.starts_with(FILE) {
+                    confirmed.note_file(&output.sink, open.begin, file::end_of(&output.token));
+                }
+                *is_noting = true;
                 (open.trouble, open.next, open.pause) = (None, None, FIRST_PAUSE);
                 None
             }
@@ -128,10 +166,20 @@ impl Gate {
     }
 
     fn store_confirmed(&self) {
+        let mut state = self.state();
+        if !std::mem::take(&mut state.is_noting) {
+            return;
+        }
         let Some(confirmations) = &self.0.options.confirmations else { return };
-        let confirmed = self.state().confirmed.clone();
+        // A wait ends only once the record is there.
+        state.is_noting = true;
+        let confirmed = state.confirmed.clone();
+        drop(state);
         let stored = confirmed.encode().and_then(|bytes| confirmations.store(&bytes));
-        let was_told = std::mem::replace(&mut self.state().has_told_of_notes, stored.is_err());
+        let mut state = self.state();
+        state.is_noting = false;
+        let was_told = std::mem::replace(&mut state.has_told_of_notes, stored.is_err());
+        drop(state);
         if let (Err(error), false) = (stored, was_told) {
             self.tell(format!(
                 "the release of outputs cannot be noted ({error}): after a crash some are released again"
@@ -142,7 +190,7 @@ impl Gate {
     /// Waits until [`Gate::pass`] has work, at most `limit`.
     pub(crate) fn wait_for_work(&self, limit: Duration) {
         let state = self.state();
-        if !state.is_open {
+        if !state.is_open() {
             return;
         }
         let save = state.saves.front().map(|(handle, _)| handle.clone());
@@ -163,7 +211,7 @@ impl Gate {
     /// Returns whether the program is to save, since the gate holds much.
     pub fn wants_save(&self) -> bool {
         let state = self.state();
-        state.is_open && state.ledger.bytes() > state.bytes_max
+        state.is_open() && state.live_bytes() > state.bytes_max
     }
 
     /// Waits until everything that a save covers is released, at most `limit`. Returns whether that
@@ -194,11 +242,13 @@ impl Gate {
         names.extend(state.sinks.iter().filter(|it| it.1.trouble.is_some()).map(|it| &it.0[..]));
         names.sort_unstable();
         names.dedup();
+        let covered = state.covered_below();
         let sink = |name: &str| {
             let open = state.sinks.get(name);
             SinkReport {
                 name: name.to_owned(),
                 outputs: state.ledger.of_sink(name).count(),
+                covered: state.ledger.of_sink(name).filter(|it| it.number < covered).count(),
                 trouble: open.and_then(|open| open.trouble.clone()),
                 is_stopped: open.is_some_and(|open| open.is_stopped),
                 is_open: open.is_some(),
@@ -219,8 +269,12 @@ impl Gate {
     pub fn close(&self, limit: Duration) -> GateReport {
         if self.is_open() {
             self.wait(limit);
-            let mut state = self.state();
-            (state.is_open, state.is_writer) = (false, false);
+        }
+        let report = self.report();
+        let mut state = self.state();
+        state.openers = state.openers.saturating_sub(1);
+        if state.openers == 0 {
+            state.is_writer = false;
             state.sinks.clear();
             state.files.clear();
             let releaser = state.releaser.take();
@@ -228,6 +282,15 @@ impl Gate {
             self.0.changed.notify_all();
             drop(releaser);
         }
-        self.report()
+        report
     }
+}
+
+/// An output that may be released now.
+struct NextRelease {
+    output: Output,
+    sink: Arc<dyn Sink>,
+    /// Whether an earlier attempt has failed.
+    is_retry: bool,
+    generation: u64,
 }

@@ -8,6 +8,8 @@ use std::fmt;
 /// they have seen get each output once.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct OutputKey {
+    /// Name of the pool, which no other pool has: its first bytes.
+    pub pool: u32,
     /// The job.
     pub job: JobName,
     /// The rank in its group, if there is one.
@@ -20,10 +22,10 @@ pub struct OutputKey {
 
 impl fmt::Display for OutputKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let OutputKey { job, rank, epoch, number } = self;
+        let OutputKey { pool, job, rank, epoch, number } = self;
         match rank {
-            None => write!(f, "{job}@{epoch}/{number}"),
-            Some(rank) => write!(f, "{job}@{epoch}/{rank}.{number}"),
+            None => write!(f, "{pool:08x}:{job}@{epoch}/{number}"),
+            Some(rank) => write!(f, "{pool:08x}:{job}@{epoch}/{rank}.{number}"),
         }
     }
 }
@@ -40,7 +42,7 @@ pub enum Answer {
 }
 
 /// Receives outputs in their order, each after the checkpoint that covers it was committed. No two
-/// calls overlap. A sink must not call its gate.
+/// releases overlap; [`Sink::prepare`] may run beside one. A sink must not call its gate.
 pub trait Sink: Send + Sync {
     /// Makes the outputs that the program gave to the sink itself ready to be released, and returns
     /// their tokens. The call comes before the save that covers them. All that a token names must
@@ -62,10 +64,15 @@ pub trait Sink: Send + Sync {
         Ok(())
     }
 
+    /// Returns whether a second release changes nothing, so that its record may wait for others.
+    fn is_idempotent(&self) -> bool {
+        false
+    }
+
     /// Releases an output. It may have been released before: after a crash nothing else is known.
     fn release(&self, key: &OutputKey, token: &[u8]) -> Answer;
 
-    /// Gives up an output that will never be released: no checkpoint covers it.
+    /// Gives up an output that will never be released: no checkpoint lists it.
     fn abort(&self, token: &[u8]) {
         let _ = token;
     }

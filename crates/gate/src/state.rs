@@ -1,7 +1,7 @@
 //! The state of a gate: its outputs, saves and sinks. No function here calls a sink.
 
 use crate::confirmed::Confirmed;
-use crate::file::{self, FileMode, FileSink};
+use crate::file::{self, FileMode};
 use crate::ledger::Ledger;
 use crate::sink::Sink;
 use crate::thread::Releaser;
@@ -9,7 +9,7 @@ use outlive_format::Output;
 use outlive_store::SaveHandle;
 use outlive_types::{Error, Result};
 use std::collections::{BTreeMap, HashSet, VecDeque};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -34,11 +34,22 @@ pub struct State {
     /// Folders in which leftovers of published files were looked for.
     pub cleaned: HashSet<PathBuf>,
     pub releaser: Option<Releaser>,
-    /// Whether the job has a gate at all: outputs of a program without one only pass through.
-    pub is_open: bool,
+    /// Number of clients that have it open: outputs of a program without a gate only pass through.
+    pub openers: u32,
     pub next_staged: u64,
+    /// Whether it is decided where the program continues: at a restored checkpoint, or anew. Before
+    /// that, sinks are only noted.
+    pub is_based: bool,
+    /// Whether it continues from a restored checkpoint.
+    pub is_restored: bool,
     /// Whether this process has saved since it restored.
     pub has_saved: bool,
+    /// Whether a save since the restore is committed.
+    pub has_committed: bool,
+    /// Number of restores: an attempt that began before the last one says nothing of its outputs.
+    pub generation: u64,
+    /// Whether a release is not in the record yet.
+    pub is_noting: bool,
     /// Whether the user knows that releases cannot be noted.
     pub has_told_of_notes: bool,
 }
@@ -51,11 +62,23 @@ pub struct OpenSink {
     pub pause: Duration,
     /// Time of the next attempt.
     pub next: Option<Instant>,
+    /// Of a file: the length to which it is cut once a commit has followed the restore.
+    pub cut: Option<u64>,
+    /// Of a file: its length when this run opened it.
+    pub begin: u64,
 }
 
 impl OpenSink {
     pub fn new(sink: Arc<dyn Sink>) -> OpenSink {
-        OpenSink { sink, trouble: None, is_stopped: false, pause: FIRST_PAUSE, next: None }
+        OpenSink {
+            sink,
+            trouble: None,
+            is_stopped: false,
+            pause: FIRST_PAUSE,
+            next: None,
+            cut: None,
+            begin: 0,
+        }
     }
 
     pub fn stopped(sink: Arc<dyn Sink>, why: String) -> OpenSink {
@@ -68,19 +91,24 @@ impl OpenSink {
 }
 
 impl State {
-    /// Makes a file ready for the outputs that wait and those to come. Returns a sentence for the
-    /// user if the file has changed.
-    pub fn attach_file(
-        &mut self,
-        name: &str,
-        path: &Path,
-        mode: FileMode,
-    ) -> Result<Option<String>> {
-        let position = self.ledger.position(name).map(to_position).transpose()?;
+    /// Makes an open file ready for the outputs that wait and those to come; it stops if that cannot
+    /// be. Returns sentences for the user.
+    ///
+    /// # Errors
+    /// As for [`file::open`].
+    pub fn attach_file(&mut self, name: &str) -> Result<Option<String>> {
+        let Some((path, mode)) = self.files.get(name).cloned() else { return Ok(None) };
+        let mut position = self.ledger.position(name).map(to_position).transpose()?;
+        if let (None, true, Some((begin, _))) =
+            (position, self.is_restored, self.confirmed.file(name))
+        {
+            // The job opened it after the restored checkpoint.
+            position = Some(begin);
+        }
         let waiting: Vec<(u64, Vec<u8>)> =
             self.ledger.of_sink(name).map(|it| (it.number, it.token.clone())).collect();
         let tokens: Vec<&[u8]> = waiting.iter().map(|(_, token)| &token[..]).collect();
-        let opened = file::open(path, mode, position, &tokens)?;
+        let opened = file::open(&path, mode, position, &tokens)?;
         for ((number, _), token) in waiting.iter().zip(opened.tokens) {
             self.ledger.set_token(*number, token);
         }
@@ -88,36 +116,64 @@ impl State {
         if opened.truncates {
             self.ledger.append(name, &file::head(0, true), &[]);
         }
+        if let Some(open) = self.sinks.get_mut(name) {
+            open.cut = position.map(|_| opened.position);
+            open.begin = opened.position;
+        }
         Ok(opened.notice)
     }
 
-    /// Lets the open files continue from a restored checkpoint. One that cannot stops. Returns
-    /// sentences for the user.
-    pub fn recover_files(&mut self) -> Vec<String> {
+    /// Attaches all open files. Returns sentences for the user.
+    pub fn attach_files(&mut self) -> Vec<String> {
         let mut notices = Vec::new();
-        for (name, (path, mode)) in self.files.clone() {
-            let sink = Arc::new(FileSink(path.clone()));
-            let open = match self.attach_file(&name, &path, mode) {
+        for name in self.files.keys().cloned().collect::<Vec<_>>() {
+            let attached = self.attach_file(&name);
+            let Some(open) = self.sinks.get_mut(&name) else { continue };
+            match attached {
                 Ok(notice) => {
+                    let (cut, begin) = (open.cut, open.begin);
+                    *open = OpenSink { cut, begin, ..OpenSink::new(open.sink.clone()) };
                     notices.extend(notice);
-                    OpenSink::new(sink)
                 }
                 Err(error) => {
+                    *open = OpenSink::stopped(open.sink.clone(), error.to_string());
                     notices.push(format!("the outputs to {name} stop: {error}"));
-                    OpenSink::stopped(sink, error.to_string())
                 }
-            };
-            self.sinks.insert(name, open);
+            }
         }
         notices
     }
 
-    /// Takes out the open sinks that are no files.
-    pub fn take_others(&mut self) -> Vec<(String, Arc<dyn Sink>)> {
-        let names = self.sinks.keys().filter(|name| !self.files.contains_key(*name));
-        let names: Vec<String> = names.cloned().collect();
-        let take = |name: String| Some((self.sinks.remove(&name)?.sink, name));
-        names.into_iter().filter_map(take).map(|(sink, name)| (name, sink)).collect()
+    /// Cuts the files that are longer than the restored checkpoint had them. A commit has followed
+    /// that restore. Returns sentences for the user.
+    pub fn cut_files(&mut self) -> Vec<String> {
+        let mut notices = Vec::new();
+        for (name, open) in &mut self.sinks {
+            let Some(position) = open.cut.filter(|_| !open.is_stopped) else { continue };
+            let Some((path, _)) = self.files.get(name) else { continue };
+            let known = self.confirmed.file(name);
+            match file::cut(path, position, known.map(|(_, end)| end)) {
+                Ok(notice) => {
+                    open.cut = None;
+                    if notice.is_some() {
+                        self.confirmed.note_cut(name, position);
+                    }
+                    notices.extend(notice);
+                }
+                Err(error) => {
+                    (open.is_stopped, open.trouble) = (true, Some(error.to_string()));
+                    notices.push(format!("the outputs to {name} stop: {error}"));
+                }
+            }
+        }
+        notices
+    }
+
+    /// Returns the open sinks that are no files, with the tokens that wait for them.
+    pub fn others(&self) -> Vec<(String, Arc<dyn Sink>, Vec<Vec<u8>>)> {
+        let others = self.sinks.iter().filter(|(name, _)| !self.files.contains_key(*name));
+        let tokens = |name: &str| self.ledger.of_sink(name).map(|it| it.token.clone()).collect();
+        others.map(|(name, open)| (name.clone(), open.sink.clone(), tokens(name))).collect()
     }
 
     /// Takes account of the saves that are over.
@@ -128,7 +184,7 @@ impl State {
             }
             if handle.took().is_some() {
                 self.committed_below = self.committed_below.max(*below);
-                self.is_writer = true;
+                (self.is_writer, self.has_committed) = (true, true);
             }
             self.saves.pop_front();
         }
@@ -139,12 +195,24 @@ impl State {
         self.saves.iter().map(|(_, below)| *below).max().unwrap_or(0).max(self.committed_below)
     }
 
+    /// Returns the bytes of the outputs that can still be released.
+    pub fn live_bytes(&self) -> u64 {
+        let stopped = self.sinks.iter().filter(|(_, open)| open.is_stopped);
+        let bytes = stopped.map(|(name, _)| self.ledger.bytes_of(name));
+        self.ledger.bytes() - bytes.sum::<u64>()
+    }
+
+    /// Returns whether a program has the gate open.
+    pub fn is_open(&self) -> bool {
+        self.openers > 0
+    }
+
     /// Returns whether a save is in progress, or an output can still be released.
     pub fn has_work(&self) -> bool {
         let is_live =
             |output: &&Output| self.sinks.get(&output.sink).is_some_and(|open| !open.is_stopped);
         let heads = self.ledger.heads(self.committed_below);
-        !self.saves.is_empty() || self.is_writer && heads.iter().any(is_live)
+        !self.saves.is_empty() || self.is_noting || self.is_writer && heads.iter().any(is_live)
     }
 }
 

@@ -4,8 +4,10 @@ use outlive_types::{Error, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+/// Longest wait for the end of a pass: a sink may block.
+const END_WAIT: Duration = Duration::from_secs(1);
 /// Longest wait between two passes.
 const A_WHILE: Duration = Duration::from_secs(1);
 
@@ -47,7 +49,15 @@ impl Drop for Releaser {
         self.is_over.store(true, Ordering::Relaxed);
         let Some(thread) = self.thread.take() else { return };
         // The thread itself may hold the last reference; a forked child has no such thread.
-        if thread.thread().id() != thread::current().id() && self.process == std::process::id() {
+        if thread.thread().id() == thread::current().id() || self.process != std::process::id() {
+            return;
+        }
+        let begun = Instant::now();
+        while !thread.is_finished() && begun.elapsed() < END_WAIT {
+            thread::sleep(Duration::from_millis(1));
+        }
+        // A sink that blocks keeps its thread, which does nothing more once it returns.
+        if thread.is_finished() {
             let _ = thread.join();
         }
     }

@@ -14,7 +14,7 @@ use outlive_gate::{Answer, Confirmations, Gate, GateOptions, OutputKey, Sink};
 use outlive_pool::Pool;
 use outlive_store::{Job, JobOptions, MemoryImage, SaveHandle, Select};
 use outlive_types::sync::pause;
-use outlive_types::{Result, SeededRng};
+use outlive_types::{Rank, Result, SeededRng};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -62,7 +62,7 @@ impl Sink for Outlet {
 struct Notes(Outlet);
 
 impl Confirmations for Notes {
-    fn load(&self) -> Result<Option<Vec<u8>>> {
+    fn load(&self, _: Rank) -> Result<Option<Vec<u8>>> {
         Ok(self.0.pool_world.emissions.lock().notes.clone())
     }
 
@@ -90,10 +90,15 @@ impl Actor {
         let saving = self.open(O);
         let name = saving.job.name().clone();
         let gate = Gate::new(GateOptions {
+            pool: 1,
             job: name.clone(),
             rank: None,
             confirmations: Some(Box::new(Notes(self.outlet()))),
             tell: Box::new(|_| ()),
+            check_writer: {
+                let weak = saving.job.downgrade();
+                Box::new(move || weak.begin_session())
+            },
         });
         gate.open(u64::MAX, self.rng.below(u64::MAX));
         let mut listed = Vec::new();
@@ -113,7 +118,7 @@ impl Actor {
             });
             history = of.unwrap_or_default();
             drop(emissions);
-            self.met("a list of outputs", &name, gate.restored(epoch, &[listed]), &[])?;
+            self.met("a list of outputs", &name, gate.restored(epoch, &[(0, listed)]), &[])?;
         }
         self.met("a session", &name, saving.job.begin_session(), &also(self, &name))?;
         gate.may_release();

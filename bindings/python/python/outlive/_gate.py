@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Protocol
@@ -12,7 +13,16 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 from outlive import _core
 from outlive._errors import Error, InvalidError, RetryError
 from outlive._saves import Save
-from outlive._sinks import Answer, Calls, Printed, Sent, Transactions, TwoPhase, held_call
+from outlive._sinks import (
+    Answer,
+    Calls,
+    Database,
+    Printed,
+    Sent,
+    Transactions,
+    TwoPhase,
+    held_call,
+)
 
 if TYPE_CHECKING:
     import socket
@@ -33,6 +43,7 @@ class SinkStatus:
     Attributes:
         name: Its name, such as "file:/work/metrics.jsonl", "publish" or "call".
         outputs: Number of outputs that are not released.
+        covered: Number of these that a save covers.
         is_stopped: Whether an output will never succeed, so that later ones wait for it.
         is_open: Whether the program has opened it.
         trouble: Reason why it waits or has stopped; None if there is none.
@@ -40,6 +51,7 @@ class SinkStatus:
 
     name: str
     outputs: int
+    covered: int
     is_stopped: bool
     is_open: bool
     trouble: str | None
@@ -103,7 +115,7 @@ class Gate:
     which a receiver can ignore the second one.
     """
 
-    def __init__(self, core: _core.Gate, tick: Teller, save: _Saves) -> None:
+    def __init__(self, core: _core.Gate, tick: Teller, save: Callable[[], _Saves | None]) -> None:
         """Made by `Job.gate`."""
         self._core = core
         self._tick = tick
@@ -178,7 +190,7 @@ class Gate:
             raise InvalidError("`gate.print` prints to sys.stdout or sys.stderr: use `gate.open`")
         name = "stderr" if file is not None and file is sys.stderr else "stdout"
         text = sep.join(map(str, values)) + end
-        self._core.give(name, text.encode("utf-8", "surrogateescape"))
+        self._core.give(name, text.encode("utf-8", "backslashreplace"))
 
     def call(
         self, function: Callable[..., Any], /, *args: Any, key: bool = False, **kwargs: Any
@@ -204,9 +216,16 @@ class Gate:
             InvalidError: If the next run could not find the function, or an argument is of another
                 type, or the gate is closed.
         """
-        calls = self._opened["call"]
-        number = self._core.give("call", held_call(function, args, kwargs, key))
-        answer: Answer = calls.expect(number, self._wait_for)
+        token = held_call(function, args, kwargs, key)
+        core, calls = self._core, self._opened["call"]
+        # The gate's sinks must not keep the gate.
+        gate = weakref.ref(self)
+
+        def wait(step_s: float) -> bool:
+            there = gate()
+            return there is None or there._core.wait(step_s, there._tick)
+
+        answer: Answer = calls.give(lambda: core.give("call", token), wait)
         return answer
 
     def send(self, connection: socket.socket, data: Any, *, name: str | None = None) -> None:
@@ -231,12 +250,16 @@ class Gate:
             name = peer if isinstance(peer, str) else f"{peer[0]}:{peer[1]}"
         sink = f"socket:{name}"
         sent = self._opened.get(sink)
-        if sent is None or sent.connection is not connection:
-            self._opened.pop(sink, None)
-            self._sink(sink, lambda: Sent(connection))
+        if sent is not None and sent.connection is not connection:
+            if sent.is_live:
+                raise InvalidError(
+                    f"another connection to {name} is open: close it, or give a `name` to each"
+                )
+            del self._opened[sink]
+        self._sink(sink, lambda: Sent(connection))
         self._core.give(sink, bytes(memoryview(data).cast("B")))
 
-    def transaction(self, connect: Callable[[], Any], *, name: str = "database") -> Transactions:
+    def transaction(self, connect: Callable[[], Any], *, name: str = "database") -> Database:
         """Opens a database whose statements run once a checkpoint covers them, exactly once.
 
         The statements of one `with` are one transaction. It also writes the epoch and the number
@@ -255,10 +278,9 @@ class Gate:
         Raises:
             InvalidError: If the gate is closed.
         """
-        opened = self._sink(f"transaction:{name}", lambda: Transactions(connect, name))
-        transactions: Transactions = opened
-        transactions.give = lambda token: self._core.give(f"transaction:{name}", token)
-        return transactions
+        sink, core = f"transaction:{name}", self._core
+        self._sink(sink, lambda: Transactions(connect, name))
+        return Database(lambda token: core.give(sink, token))
 
     def sink(self, name: str, sink: Any) -> None:
         """Opens a sink of the program's own, with two phases.
@@ -274,11 +296,17 @@ class Gate:
 
         Args:
             name: Name of the sink, the same in each run.
-            sink: The object. Its methods run in several threads, one at a time.
+            sink: The object. Its methods run in several threads, one at a time. So a save waits for
+                a `commit` that has begun.
 
         Raises:
-            InvalidError: If the name is impossible, or `recover` has failed, or the gate is closed.
+            InvalidError: If the name is impossible or the gate's own, or `recover` has failed, or
+                the gate is closed.
         """
+        if name in self._opened or name == "publish" or ":" in name:
+            raise InvalidError(
+                f"the gate has a sink {name!r}, or keeps names with a colon for its own"
+            )
         self._core.open_sink(name, TwoPhase(sink))
 
     def _sink(self, name: str, make: Callable[[], Any]) -> Any:
@@ -305,7 +333,10 @@ class Gate:
             Error: If the save has failed.
         """
         if state is not None:
-            self._save(state, force=True, wait=True)
+            save = self._save()
+            if save is None:
+                raise InvalidError("the job of this gate is gone: keep it in a variable")
+            save(state, force=True, wait=True)
         uncovered = self.status.uncovered
         if uncovered:
             raise InvalidError(
@@ -313,6 +344,10 @@ class Gate:
             )
         if not self._core.wait(timeout_s, self._tick) or self.status.outputs:
             raise RetryError(f"outputs are not released: {self._left()}")
+
+    def check(self) -> None:
+        """Raises `InvalidError` in a forked child."""
+        self._core.wants_save()
 
     def _left(self) -> str:
         def shown(sink: SinkStatus) -> str:
@@ -322,15 +357,10 @@ class Gate:
         left = [shown(sink) for sink in self.status.sinks if sink.outputs]
         return ", ".join(left) or "a save has failed"
 
-    def _wait_for(self, number: int, timeout_s: float | None) -> bool:
-        """Waits for the sinks, for an `Answer`. False after the time."""
-        del number
-        return self._core.wait(timeout_s, self._tick)
-
     def _wait_if_full(self) -> None:
         """Holds the program up as long as the gate holds more than it may."""
-        if self._core.wants_save():
-            self._core.wait(None, self._tick)
+        while self._core.wants_save() and not self._core.wait(0.05, self._tick):
+            pass
 
     @property
     def status(self) -> GateStatus:

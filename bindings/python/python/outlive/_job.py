@@ -7,6 +7,7 @@ import logging
 import os
 import time
 import warnings
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
@@ -35,6 +36,8 @@ from outlive._teller import Teller
 from outlive._tree import TREE_LEAST, Flat, flatten, is_single_value, shown
 
 _SKIPPED = Save(None, None)
+# The gates of this process, by its id, the pool and the job.
+_GATES: weakref.WeakValueDictionary[tuple[int, str, str], Gate] = weakref.WeakValueDictionary()
 
 
 class Job:
@@ -218,7 +221,7 @@ class Job:
         """
         return CommitEvents(self._core.commit_events(), self._name, self._tick)
 
-    def gate(self, *, bytes_max: int = 4 << 20) -> Gate:
+    def gate(self, *, bytes_max: int | None = None) -> Gate:
         """Opens the output gate, which holds outputs until a checkpoint covers them.
 
         ```python
@@ -236,7 +239,8 @@ class Job:
 
         Args:
             bytes_max: Bytes of outputs from which on a save is due, whatever `every_s` says, and
-                waits until there are fewer. A group of ranks has no such limit.
+                waits until there are fewer. None keeps the last value, 4 MiB at first. A group of
+                ranks has no such limit.
 
         Returns:
             The gate; later calls return the same one.
@@ -245,9 +249,17 @@ class Job:
             FencedError: If another process has taken over the job.
             InvalidError: In a forked child.
         """
-        core = self._core.gate(bytes_max, self._tick)
+        if self._gate is not None and bytes_max is None:
+            self._gate.check()
+            return self._gate
+        core = self._core.gate(4 << 20 if bytes_max is None else bytes_max, self._tick)
         if self._gate is None:
-            self._gate = Gate(core, self._tick, self.save)
+            # All jobs of this name are one writer, with one gate.
+            key = None if self._is_group else (os.getpid(), self._location, self._name)
+            gate = None if key is None or core.is_new else _GATES.get(key)
+            self._gate = gate or Gate(core, self._tick, weakref.WeakMethod(self.save))
+            if key is not None:
+                _GATES[key] = self._gate
         return self._gate
 
     def _tell_of_history(self, epoch: int | None) -> None:

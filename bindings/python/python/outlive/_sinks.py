@@ -6,15 +6,18 @@ import importlib
 import json
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from outlive._errors import InvalidError, RetryError
 
 # Answer to an attempt: None if the output is released, else whether to try again, and the reason.
 Outcome = tuple[bool, str] | None
 
+# Seconds between two looks for an answer.
+_STEP_S = 0.05
 # Exceptions after which an attempt may succeed later.
 _LATER = (OSError, RetryError)
 
@@ -50,11 +53,13 @@ class Printed(_Sink):
         stream = getattr(sys, self._stream)
         try:
             if stream is not None:
-                stream.write(token.decode("utf-8", "surrogateescape"))
+                stream.write(token.decode())
                 stream.flush()
-        except (OSError, ValueError) as error:
+        except (BrokenPipeError, ValueError) as error:
             # A closed pipe or stream stays closed.
             return False, f"{type(error).__name__}: {error}"
+        except OSError as error:
+            return _failure(error)
         return None
 
 
@@ -64,12 +69,23 @@ class Sent(_Sink):
     def __init__(self, connection: Any) -> None:
         """Takes the socket."""
         self.connection = connection
+        # The output that is being sent, and how much of it the socket has taken.
+        self._number = -1
+        self._sent = 0
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the socket is open."""
+        return bool(self.connection.fileno() >= 0)
 
     def release(self, key: str, epoch: int, number: int, token: bytes) -> Outcome:
-        """Sends."""
-        del key, epoch, number
+        """Sends, from where an earlier attempt on this connection has ended."""
+        del key, epoch
+        if number != self._number:
+            self._number, self._sent = number, 0
         try:
-            self.connection.sendall(token)
+            while self._sent < len(token):
+                self._sent += self.connection.send(memoryview(token)[self._sent :])
         except OSError as error:
             return _failure(error)
         return None
@@ -78,9 +94,8 @@ class Sent(_Sink):
 class Answer:
     """The answer of a function that the gate calls."""
 
-    def __init__(self, number: int, wait: Callable[[int, float | None], bool]) -> None:
+    def __init__(self, wait: Callable[[float], bool]) -> None:
         """Made by `Gate.call`."""
-        self._number = number
         self._wait = wait
         self._event = threading.Event()
         self._value: Any = None
@@ -104,8 +119,12 @@ class Answer:
             RetryError: If there is no answer: no save covers the call, the time is over, or the
                 calls have stopped.
         """
-        if not self.done():
-            self._wait(self._number, timeout_s)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self.done():
+            # True: nothing more is released, so there will be no answer.
+            is_over = self._wait(_STEP_S)
+            if is_over or (deadline is not None and time.monotonic() >= deadline):
+                break
         if not self.done():
             raise RetryError(
                 "there is no answer yet: save before you wait for it, and see `gate.status`"
@@ -118,12 +137,15 @@ class Calls(_Sink):
 
     def __init__(self) -> None:
         """Has no answers to give yet."""
+        self._lock = threading.Lock()
         self._answers: dict[int, Answer] = {}
 
-    def expect(self, number: int, wait: Callable[[int, float | None], bool]) -> Answer:
-        """Returns the answer that output `number` will have."""
-        answer = Answer(number, wait)
-        self._answers[number] = answer
+    def give(self, give: Callable[[], int], wait: Callable[[float], bool]) -> Answer:
+        """Gives a call to the gate; returns the answer that it will have."""
+        answer = Answer(wait)
+        # The call may be made before its number is known here.
+        with self._lock:
+            self._answers[give()] = answer
         return answer
 
     def release(self, key: str, epoch: int, number: int, token: bytes) -> Outcome:
@@ -139,14 +161,11 @@ class Calls(_Sink):
             value = function(*args, **kwargs, **({"key": key} if wants_key else {}))
         except Exception as error:
             return _failure(error)
-        answer = self._answers.pop(number, None)
+        with self._lock:
+            answer = self._answers.pop(number, None)
         if answer is not None:
             answer.set(value)
         return None
-
-    def abort(self, token: bytes) -> None:
-        """Forgets the answers: their calls will not be made."""
-        self._answers.clear()
 
 
 def _found(module: str, name: str) -> Callable[..., Any]:
@@ -174,7 +193,15 @@ def held_call(
             "give a function at the top level of a module"
         )
     parts = [module, name, list(args), kwargs, key]
-    return json.dumps([_held(part, "an argument") for part in parts]).encode()
+    return dumped([_held(part, "an argument") for part in parts])
+
+
+def dumped(held: Any) -> bytes:
+    """Returns values that `_held` has taken as JSON."""
+    try:
+        return json.dumps(held).encode()
+    except ValueError as error:
+        raise InvalidError(f"an output holds a number that is too long: {error}") from error
 
 
 def _held(value: Any, where: str) -> Any:
@@ -189,7 +216,9 @@ def _held(value: Any, where: str) -> Any:
         return [type(value).__name__[0], *(_held(item, where) for item in value)]
     item = getattr(value, "item", None)
     if callable(item) and getattr(value, "shape", None) == ():
-        return _held(item(), where)
+        scalar = item()
+        if type(scalar) is not type(value):
+            return _held(scalar, where)
     raise InvalidError(
         f"{where} is of type {type(value).__name__}: give None, numbers, text, bytes, or lists, "
         "tuples, dicts and sets of these"
@@ -222,31 +251,49 @@ def _value(held: Any) -> Any:
     return _MAKERS[kind](_value(item) for item in items)
 
 
-class Transactions(_Sink):
-    """Statements for a database. Made by `Gate.transaction`; for `with`."""
+class Transaction:
+    """Statements that run together, for `with`. Made by `Gate.transaction`."""
 
-    def __init__(self, connect: Callable[[], Any], name: str) -> None:
-        """Made by `Gate.transaction`."""
-        self._connect = connect
-        self._name = name
-        self._connection: Any = None
-        self._statements: list[Any] = []
-        self.give: Callable[[bytes], int] | None = None
+    def __init__(self, give: Callable[[bytes], int]) -> None:
+        """Made by `Transactions`."""
+        self._give = give
+        self._statements: list[Any] | None = []
 
     def execute(self, statement: str, parameters: Any = ()) -> None:
-        """Adds a statement to the transaction of this `with`.
+        """Adds a statement.
 
         Args:
             statement: The statement, in the style of the connection's module.
             parameters: Its parameters: a sequence or a dict of plain values.
+
+        Raises:
+            InvalidError: If a parameter is of another type, or the `with` is over.
         """
+        if self._statements is None:
+            raise InvalidError("this transaction is over: begin another one")
         values = parameters if isinstance(parameters, dict) else list(parameters)
         self._statements.append([statement, _held(values, "a parameter")])
 
-    def __enter__(self) -> Self:
-        """Begins a transaction."""
-        self._statements = []
-        return self
+    def end(self, *, is_given: bool) -> None:
+        """Gives the transaction to the gate, or drops it."""
+        statements, self._statements = self._statements, None
+        if is_given and statements:
+            self._give(dumped(statements))
+
+
+class Database:
+    """A database behind the gate. Made by `Gate.transaction`."""
+
+    def __init__(self, give: Callable[[bytes], int]) -> None:
+        """Made by `Gate.transaction`."""
+        self._give = give
+        self._open = threading.local()
+
+    def __enter__(self) -> Transaction:
+        """Begins a transaction of this thread."""
+        transaction = Transaction(self._give)
+        self._stack().append(transaction)
+        return transaction
 
     def __exit__(
         self,
@@ -255,48 +302,70 @@ class Transactions(_Sink):
         trace: TracebackType | None,
     ) -> None:
         """Gives the transaction to the gate; after an exception, drops it."""
-        statements, self._statements = self._statements, []
-        if error is None and statements and self.give is not None:
-            self.give(json.dumps(statements).encode())
+        self._stack().pop().end(is_given=error is None)
+
+    def _stack(self) -> list[Transaction]:
+        stack: list[Transaction] = self._open.__dict__.setdefault("stack", [])
+        return stack
+
+
+class Transactions(_Sink):
+    """Runs statements in a database."""
+
+    is_idempotent = True
+
+    def __init__(self, connect: Callable[[], Any], name: str) -> None:
+        """Takes the function that connects, and the name of the database."""
+        self._connect = connect
+        self._name = name
+        self._connection: Any = None
 
     def release(self, key: str, epoch: int, number: int, token: bytes) -> Outcome:
         """Runs a transaction, unless the database has it."""
-        job = key.rpartition("@")[0]
+        # The pool and the job, and the rank if there is one.
+        owner, _, rest = key.rpartition("@")
+        rank = rest.rpartition("/")[2].rpartition(".")[0]
+        owner = f"{owner}/{rank}" if rank else owner
         try:
             if self._connection is None:
                 self._connection = self._connect()
-            self._run(job, epoch, number, json.loads(token))
+                _refuse_autocommit(self._connection)
+            self._run(owner, epoch, number, json.loads(token))
         except Exception as error:
             outcome = self._outcome(error)
             self._forget()
             return outcome
         return None
 
-    def _run(self, job: str, epoch: int, number: int, statements: list[Any]) -> None:
+    def _run(self, owner: str, epoch: int, number: int, statements: list[Any]) -> None:
         connection = self._connection
-        module = sys.modules[type(connection).__module__.partition(".")[0]]
-        mark = "?" if getattr(module, "paramstyle", "") == "qmark" else "%s"
-        sink = (job, self._name)
+        query = _Query(_paramstyle(connection))
         cursor = connection.cursor()
         try:
-            cursor.execute(
-                "create table if not exists outlive_gate (job varchar(250), sink varchar(250), "
-                "epoch bigint, number bigint, primary key (job, sink))"
-            )
-            cursor.execute(
-                f"select epoch, number from outlive_gate where job = {mark} and sink = {mark}", sink
-            )
+            sink = {"owner": owner, "sink": self._name}
+            find = "select epoch, number from outlive_gate where owner = {owner} and sink = {sink}"
+            try:
+                cursor.execute(*query.of(find, sink))
+            except Exception:
+                connection.rollback()
+                cursor.execute(
+                    "create table outlive_gate (owner varchar(250), sink varchar(250), "
+                    "epoch bigint, number bigint, primary key (owner, sink))"
+                )
+                connection.commit()
+                cursor.execute(*query.of(find, sink))
             row = cursor.fetchone()
-            if row is None or (row[0], row[1]) < (epoch, number):
+            last = None if row is None else tuple(row.values() if isinstance(row, dict) else row)
+            if last is None or last < (epoch, number):
                 for statement, parameters in statements:
                     cursor.execute(statement, _value(parameters))
-                cursor.execute(
-                    f"delete from outlive_gate where job = {mark} and sink = {mark}", sink
+                change = (
+                    "insert into outlive_gate values ({owner}, {sink}, {epoch}, {number})"
+                    if last is None
+                    else "update outlive_gate set epoch = {epoch}, number = {number} "
+                    "where owner = {owner} and sink = {sink}"
                 )
-                cursor.execute(
-                    f"insert into outlive_gate values ({mark}, {mark}, {mark}, {mark})",
-                    (*sink, epoch, number),
-                )
+                cursor.execute(*query.of(change, {**sink, "epoch": epoch, "number": number}))
             connection.commit()
         finally:
             cursor.close()
@@ -304,8 +373,10 @@ class Transactions(_Sink):
     def _outcome(self, error: Exception) -> Outcome:
         """Returns whether another attempt may succeed: after errors of the connection."""
         kinds = {kind.__name__ for kind in type(error).__mro__}
+        # Two programs may create the table at the same moment.
+        is_created = "outlive_gate" in str(error) or "pg_type" in str(error)
         is_later = isinstance(error, _LATER) or bool(kinds & {"OperationalError", "InterfaceError"})
-        return is_later, f"{type(error).__name__}: {error}"
+        return is_later or is_created, f"{type(error).__name__}: {error}"
 
     def _forget(self) -> None:
         """Drops the connection: the next attempt makes another one."""
@@ -317,16 +388,55 @@ class Transactions(_Sink):
                 continue
 
 
+def _refuse_autocommit(connection: Any) -> None:
+    """Refuses a connection whose statements are no transaction."""
+    is_bare = getattr(connection, "isolation_level", "") is None and hasattr(
+        connection, "in_transaction"
+    )
+    if is_bare or getattr(connection, "autocommit", False) is True:
+        raise InvalidError("the connection commits each statement by itself: turn autocommit off")
+
+
+def _paramstyle(connection: Any) -> str:
+    """Returns the style of parameters of a connection's module."""
+    for kind in type(connection).__mro__:
+        module = sys.modules.get(kind.__module__.partition(".")[0])
+        style = getattr(module, "paramstyle", None)
+        if isinstance(style, str):
+            return style
+    raise InvalidError(f"{type(connection).__name__} is of no module of DB-API 2")
+
+
+class _Query:
+    """Writes statements in the style of a module."""
+
+    def __init__(self, style: str) -> None:
+        self._style = style
+
+    def of(self, text: str, values: dict[str, Any]) -> tuple[str, Any]:
+        """Returns a statement with named places in the module's style, and its parameters."""
+        order = sorted(values, key=lambda it: text.index("{" + it + "}"))
+        if self._style in ("named", "pyformat"):
+            mark = ":{}" if self._style == "named" else "%({})s"
+            marks = {name: mark.format(name) for name in order}
+            return text.format(**marks), {name: values[name] for name in order}
+        each = {"qmark": "?", "format": "%s"}
+        marks = {name: each.get(self._style, f":{at}") for at, name in enumerate(order, 1)}
+        return text.format(**marks), tuple(values[name] for name in order)
+
+
 class TwoPhase:
     """A sink of the program's own; see `Gate.sink`."""
 
     def __init__(self, sink: Any) -> None:
         """Takes the program's object."""
         self._sink = sink
+        self._lock = threading.Lock()
 
     def prepare(self) -> list[bytes]:
         """Returns the tokens of the outputs since the last call."""
-        token = self._sink.prepare()
+        with self._lock:
+            token = self._sink.prepare()
         if token is None:
             return []
         return [token] if isinstance(token, bytes) else list(token)
@@ -335,13 +445,15 @@ class TwoPhase:
         """Tells the sink of the tokens that count, if it wants to know."""
         recover = getattr(self._sink, "recover", None)
         if recover is not None:
-            recover(tokens)
+            with self._lock:
+                recover(tokens)
 
     def release(self, key: str, epoch: int, number: int, token: bytes) -> Outcome:
         """Commits a token."""
         del key, epoch, number
         try:
-            self._sink.commit([token])
+            with self._lock:
+                self._sink.commit([token])
         except Exception as error:
             return _failure(error)
         return None
@@ -350,4 +462,5 @@ class TwoPhase:
         """Gives up a token."""
         abort = getattr(self._sink, "abort", None)
         if abort is not None:
-            abort([token])
+            with self._lock:
+                abort([token])

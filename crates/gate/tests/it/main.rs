@@ -6,7 +6,7 @@ use outlive_gate::{Answer, Confirmations, FileMode, Gate, GateOptions, OutputKey
 use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, Tuning, create};
 use outlive_store::{Job, JobOptions, MemoryImage, SaveHandle};
 use outlive_types::sync::plain::Mutex;
-use outlive_types::{Epoch, ErrorKind, JobName, Result};
+use outlive_types::{Epoch, ErrorKind, JobName, Rank, Result};
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 struct Notes(Arc<Mutex<Option<Vec<u8>>>>);
 
 impl Confirmations for Notes {
-    fn load(&self) -> Result<Option<Vec<u8>>> {
+    fn load(&self, _: Rank) -> Result<Option<Vec<u8>>> {
         Ok(self.0.lock().clone())
     }
 
@@ -94,10 +94,15 @@ impl World {
         let told: Arc<Mutex<Vec<String>>> = Arc::default();
         let tell = told.clone();
         let gate = Gate::new(GateOptions {
+            pool: 0x11,
             job: JobName::new("job").unwrap(),
             rank: None,
             confirmations: Some(Box::new(self.notes.clone())),
             tell: Box::new(move |text| tell.lock().push(text)),
+            check_writer: {
+                let weak = job.downgrade();
+                Box::new(move || weak.begin_session())
+            },
         });
         gate.open(u64::MAX, 1);
         Run { job, gate, source: OwnedSource::zeroed("state", 1 << 16, 1), told }
@@ -125,7 +130,7 @@ impl Run {
         let found = self.job.epochs().unwrap();
         let found = found.into_iter().find(|it| it.manifest.epoch == epoch).unwrap();
         let image = MemoryImage::open(pool, name, found.manifest).unwrap();
-        self.gate.restored(epoch, &[image.outputs().to_vec()]).unwrap();
+        self.gate.restored(epoch, &[(0, image.outputs().to_vec())]).unwrap();
     }
 
     fn begin_save(&mut self) -> Result<SaveHandle> {
@@ -171,12 +176,12 @@ fn nothing_leaves_before_the_commit_that_covers_it() {
     run.save();
     run.give("a", "2");
     run.pass();
-    assert_eq!(a.got(), ["job@1/0 1"]);
+    assert_eq!(a.got(), ["00000011:job@1/0 1"]);
     assert_eq!((run.gate.report().outputs, run.gate.report().uncovered), (1, 1));
     run.save();
     run.pass();
     run.pass();
-    assert_eq!(a.got(), ["job@1/0 1", "job@2/1 2"]);
+    assert_eq!(a.got(), ["00000011:job@1/0 1", "00000011:job@2/1 2"]);
     assert_eq!(run.gate.report().outputs, 0);
 }
 
@@ -194,14 +199,14 @@ fn a_restart_releases_what_its_checkpoint_lists_with_the_same_keys() {
     let a = run.open("a");
     assert_eq!(*a.recovered.lock(), [2]);
     run.pass();
-    assert_eq!(a.got(), ["job@1/0 1", "job@1/1 2"]);
+    assert_eq!(a.got(), ["00000011:job@1/0 1", "00000011:job@1/1 2"]);
     drop(run);
     // The record of releases was lost: they are released once more, with the same keys.
     world.notes.0.lock().take();
     let run = world.resume(epoch);
     let a = run.open("a");
     run.pass();
-    assert_eq!(a.got(), ["job@1/0 1", "job@1/1 2"]);
+    assert_eq!(a.got(), ["00000011:job@1/0 1", "00000011:job@1/1 2"]);
     drop(run);
     let run = world.resume(epoch);
     let a = run.open("a");
@@ -225,7 +230,7 @@ fn a_restored_program_releases_nothing_before_it_is_the_one_writer() {
     assert_eq!((a.got().len(), run.gate.wait(Duration::ZERO)), (0, true));
     run.gate.may_release();
     run.pass();
-    assert_eq!(a.got(), ["job@1/0 1"]);
+    assert_eq!(a.got(), ["00000011:job@1/0 1"]);
 }
 
 /// The program passes from checkpoint 1 to 3, and falls back.
@@ -247,7 +252,7 @@ fn what_a_rollback_repeats_has_other_keys() {
     run.give("a", "other 2");
     assert_eq!(run.save(), 4);
     run.pass();
-    assert_eq!(a.got(), ["job@4/1 other 2"]);
+    assert_eq!(a.got(), ["00000011:job@4/1 other 2"]);
 }
 
 #[test]
@@ -275,13 +280,13 @@ fn an_output_that_cannot_leave_stays_in_every_checkpoint() {
     run.give("b", "3");
     let epoch = run.save();
     run.pass();
-    assert_eq!(b.got(), ["job@3/2 3"]);
+    assert_eq!(b.got(), ["00000011:job@3/2 3"]);
     assert!(run.gate.wait(Duration::ZERO));
     drop(run);
     let run = world.resume(epoch);
     let a = run.open("a");
     run.pass();
-    assert_eq!(a.got(), ["job@1/0 1", "job@2/1 2"]);
+    assert_eq!(a.got(), ["00000011:job@1/0 1", "00000011:job@2/1 2"]);
 }
 
 #[test]
@@ -301,7 +306,7 @@ fn a_pause_before_the_next_attempt_grows_and_ends() {
     run.gate.pass(now + Duration::from_millis(149));
     assert_eq!((a.answers.lock().len(), a.got().len()), (0, 0));
     run.gate.pass(now + Duration::from_millis(150));
-    assert_eq!(a.got(), ["job@1/0 1", "job@1/1 2"]);
+    assert_eq!(a.got(), ["00000011:job@1/0 1", "00000011:job@1/1 2"]);
 }
 
 #[test]
@@ -316,7 +321,7 @@ fn a_save_that_fails_at_its_beginning_covers_nothing() {
     assert_eq!((a.got().len(), run.gate.report().uncovered), (0, 1));
     run.save();
     run.pass();
-    assert_eq!(a.got(), ["job@1/0 1"]);
+    assert_eq!(a.got(), ["00000011:job@1/0 1"]);
 }
 
 /// Another thread gives an output after the save has its list.
@@ -336,7 +341,7 @@ fn an_output_that_comes_while_a_save_begins_waits_for_the_next_one() {
     assert_eq!((a.got().len(), run.gate.report().uncovered), (0, 1));
     run.save();
     run.pass();
-    assert_eq!(a.got(), ["job@2/0 late"]);
+    assert_eq!(a.got(), ["00000011:job@2/0 late"]);
 }
 
 /// A program that another one has fenced can commit nothing.
@@ -372,7 +377,9 @@ fn a_rollback_in_a_process_gives_up_what_came_after_and_cuts_files() {
     run.give("a", "given up");
     assert_eq!(text(&path), "one\ntwo\n");
     run.restore(1);
-    assert_eq!(text(&path), "one\n");
+    run.pass();
+    // Checkpoint 2 is still the newest: a crash now would continue from there.
+    assert_eq!(text(&path), "one\ntwo\n");
     assert_eq!(
         (a.aborted.lock().clone(), run.gate.report().outputs),
         (vec![b"given up".to_vec()], 0)
@@ -418,7 +425,7 @@ fn a_close_waits_for_releases_and_ends_the_thread() {
     let handle = run.begin_save().unwrap();
     let report = run.gate.close(Duration::from_secs(600));
     assert!(handle.done() && report.outputs == 0, "{report:?}");
-    assert_eq!(a.got(), ["job@1/0 1"]);
+    assert_eq!(a.got(), ["00000011:job@1/0 1"]);
     assert_eq!(Arc::strong_count(&a.got), 1, "the sink is gone");
     assert_eq!(run.gate.give("a", vec![]).unwrap_err().kind(), ErrorKind::Invalid);
     // The program goes on, and opens it again.
@@ -427,7 +434,7 @@ fn a_close_waits_for_releases_and_ends_the_thread() {
     run.give("a", "2");
     run.save();
     run.pass();
-    assert_eq!(a.got(), ["job@2/1 2"]);
+    assert_eq!(a.got(), ["00000011:job@2/1 2"]);
 }
 
 #[test]
@@ -445,4 +452,156 @@ fn a_sink_that_panics_stops() {
     run.save();
     run.pass();
     assert!(run.gate.report().sinks[0].is_stopped);
+}
+
+#[test]
+fn a_sink_that_is_opened_before_the_restore_learns_of_its_tokens_after_it() {
+    let world = World::new();
+    let mut run = world.run();
+    run.open("a");
+    run.give("a", "1");
+    let epoch = run.save();
+    drop(run);
+    let run = world.run();
+    let a = run.open("a");
+    assert_eq!(a.recovered.lock().len(), 0);
+    run.restore(epoch);
+    assert_eq!(*a.recovered.lock(), [1]);
+}
+
+/// A restore in the middle of a release, and an output that gets the same number.
+#[test]
+fn an_answer_from_before_a_restore_counts_for_no_other_output() {
+    struct Restores(Mutex<Option<(Gate, Vec<u8>)>>, Receiver);
+    impl Sink for Restores {
+        fn release(&self, key: &OutputKey, token: &[u8]) -> Answer {
+            if let Some((gate, list)) = self.0.lock().take() {
+                gate.restored(1, &[(0, list)]).unwrap();
+                gate.give("a", b"new".to_vec()).unwrap();
+            }
+            self.1.release(key, token)
+        }
+    }
+    let world = World::new();
+    let mut run = world.run();
+    let a = Receiver::default();
+    let sink = Arc::new(Restores(Mutex::default(), a.clone()));
+    run.gate.open_sink("a", sink.clone()).unwrap();
+    run.save();
+    run.give("a", "old");
+    run.save();
+    *sink.0.lock() = Some((run.gate.clone(), Vec::new()));
+    run.pass();
+    assert_eq!(a.got(), ["00000011:job@2/0 old"]);
+    run.save();
+    run.pass();
+    assert_eq!(a.got()[1..], ["00000011:job@3/0 new"]);
+}
+
+/// Each release is in the record before the next one begins.
+#[test]
+fn a_kill_repeats_the_release_in_its_moment_only() {
+    struct Dies(Receiver, Notes, Mutex<Option<Vec<u8>>>);
+    impl Sink for Dies {
+        fn release(&self, key: &OutputKey, token: &[u8]) -> Answer {
+            if token == b"3" {
+                *self.2.lock() = self.1.0.lock().clone();
+            }
+            self.0.release(key, token)
+        }
+    }
+    let world = World::new();
+    let mut run = world.run();
+    let sink = Arc::new(Dies(Receiver::default(), world.notes.clone(), Mutex::default()));
+    run.gate.open_sink("a", sink.clone()).unwrap();
+    ["1", "2", "3"].iter().for_each(|text| run.give("a", text));
+    let epoch = run.save();
+    run.pass();
+    drop(run);
+    // The record as it was when the third release began.
+    *world.notes.0.lock() = sink.2.lock().take();
+    let run = world.resume(epoch);
+    let a = run.open("a");
+    run.pass();
+    assert_eq!(a.got(), ["00000011:job@1/2 3"]);
+}
+
+#[test]
+fn a_program_that_was_fenced_tries_nothing_again() {
+    let world = World::new();
+    let mut old = world.run();
+    let a = old.open("a");
+    a.answers.lock().push_back(Answer::Later("away".into()));
+    old.give("a", "1");
+    let epoch = old.save();
+    let now = Instant::now();
+    old.gate.pass(now);
+    let mut new = world.resume(epoch);
+    let there = new.open("a");
+    new.save();
+    new.pass();
+    old.gate.pass(now + Duration::from_secs(60));
+    assert_eq!((a.got().len(), there.got().len()), (0, 1));
+    assert!(old.gate.wait(Duration::ZERO), "nothing more will be released");
+}
+
+#[test]
+fn bytes_of_others_behind_the_released_ones_are_not_cut() {
+    let world = World::new();
+    let path = world.path("lines");
+    let mut run = world.run();
+    let file = run.gate.open_file(&path, FileMode::Append).unwrap();
+    run.gate.write_file(&file, b"one\n").unwrap();
+    let epoch = run.save();
+    run.pass();
+    drop(run);
+    std::fs::write(&path, "one\nof a person\n").unwrap();
+    let mut run = world.resume(epoch);
+    run.gate.open_file(&path, FileMode::Append).unwrap();
+    run.save();
+    run.pass();
+    assert_eq!(text(&path), "one\nof a person\n");
+    assert!(run.gate.report().sinks[0].is_stopped);
+}
+
+/// The checkpoint knows nothing of the file, the record does.
+#[test]
+fn a_file_that_was_opened_after_the_restored_checkpoint_is_cut_to_its_beginning() {
+    let world = World::new();
+    let path = world.path("lines");
+    std::fs::write(&path, "before\n").unwrap();
+    let mut run = world.run();
+    run.save();
+    let file = run.gate.open_file(&path, FileMode::Append).unwrap();
+    run.gate.write_file(&file, b"one\n").unwrap();
+    run.save();
+    run.pass();
+    assert_eq!(text(&path), "before\none\n");
+    drop(run);
+    let mut run = world.resume(1);
+    let file = run.gate.open_file(&path, FileMode::Append).unwrap();
+    run.gate.write_file(&file, b"1\n").unwrap();
+    run.save();
+    run.pass();
+    assert_eq!(text(&path), "before\n1\n");
+}
+
+#[test]
+fn a_truncating_file_opened_before_the_restore_goes_on() {
+    let world = World::new();
+    let path = world.path("lines");
+    let mut run = world.run();
+    let file = run.gate.open_file(&path, FileMode::Truncate).unwrap();
+    run.gate.write_file(&file, b"one\n").unwrap();
+    let epoch = run.save();
+    run.pass();
+    drop(run);
+    let mut run = world.run();
+    let file = run.gate.open_file(&path, FileMode::Truncate).unwrap();
+    assert!(!run.gate.is_used());
+    run.restore(epoch);
+    run.gate.write_file(&file, b"two\n").unwrap();
+    run.save();
+    run.pass();
+    assert_eq!(text(&path), "one\ntwo\n");
 }

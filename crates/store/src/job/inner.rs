@@ -255,6 +255,13 @@ impl Inner {
         }
     }
 
+    /// See [`Job::begin_session`](super::Job::begin_session).
+    pub fn begin_session(&self) -> Result<()> {
+        self.check_process()?;
+        let pool = self.pool();
+        if self.member.is_some() { Ok(()) } else { self.writer().begin(&pool).map(drop) }
+    }
+
     /// See [`Job::end_session`](super::Job::end_session).
     pub fn end_session(&self) -> Result<bool> {
         self.check_process()?;

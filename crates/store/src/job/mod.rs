@@ -100,6 +100,14 @@ impl WeakJob {
         self.0.upgrade().map_or(Ok(()), |inner| inner.end_session().map(drop))
     }
 
+    /// Opens the session as [`Job::begin_session`] does; does nothing if the job is over.
+    ///
+    /// # Errors
+    /// As for [`Job::begin_session`].
+    pub fn begin_session(&self) -> Result<()> {
+        self.0.upgrade().map_or(Ok(()), |inner| inner.begin_session())
+    }
+
     /// Returns whether the job has been dropped.
     pub fn is_over(&self) -> bool {
         self.0.strong_count() == 0
@@ -552,9 +560,7 @@ impl Job {
     /// `Fenced` if another process has taken over this job, or has saved it since this one
     /// restored; errors of the log.
     pub fn begin_session(&self) -> Result<()> {
-        self.inner.check_process()?;
-        let pool = self.inner.pool();
-        if self.is_group() { Ok(()) } else { self.inner.writer().begin(&pool).map(drop) }
+        self.inner.begin_session()
     }
 
     /// Ends the session in the log, unless a save is in progress or starting. The next save opens
