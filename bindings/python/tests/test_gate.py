@@ -365,6 +365,22 @@ def test_a_sink_that_fails_for_good_stops_and_the_next_run_goes_on(
     job.close()
 
 
+def test_a_job_that_is_opened_again_keeps_what_waits(pool: outlive.Pool) -> None:
+    state = fresh()
+    trouble.append(ValueError("wrong"))
+    job = pool.job("j")
+    job.gate().call(note, "waits")
+    job.save(state)
+    job.close()
+    del job
+    trouble.clear()
+    job = pool.job("j")
+    job.save(state, wait=True)  # without a restore, and before the gate is open
+    job.gate().flush(state)
+    assert calls == [("waits", "")]
+    job.close()
+
+
 def test_published_files_appear_at_the_commit(pool: outlive.Pool, folder: Path) -> None:
     temporary, final, state = folder / "tmp", folder / "model.bin", fresh()
     with pool.job("j") as job:

@@ -2,6 +2,7 @@
 
 use crate::client::Client;
 use crate::job_gate::RankLists;
+use crate::sessions::keep_gate;
 use outlive_gate::Gate;
 use outlive_types::{Epoch, Result};
 use std::sync::atomic::Ordering;
@@ -99,6 +100,9 @@ impl Client {
         let limit = if has_waited { Duration::ZERO } else { CLOSE_WAIT };
         let report = self.gate.gate.close(limit);
         let (pool, job) = (self.job.pool(), self.job.name());
+        if report.outputs > 0 && !self.job.is_group() {
+            keep_gate(pool, job, self.gate.gate.clone());
+        }
         if report.uncovered > 0 {
             pool.warn(format!(
                 "job {job}: {} outputs since the last save are not released, as no checkpoint covers them: save \

@@ -24,6 +24,9 @@ static OPEN: PerProcess<HashMap<Key, Open>> = PerProcess::new(|_| HashMap::new()
 static REACHED: PerProcess<HashMap<Key, Reached>> =
     PerProcess::new(|old| old.cloned().unwrap_or_default());
 
+/// Gates that were closed with outputs left: a job that is opened again goes on with them.
+static LEFT: PerProcess<HashMap<Key, Gate>> = PerProcess::new(|_| HashMap::new());
+
 struct Open {
     job: WeakJob,
     tracker: Weak<ChangeTracker>,
@@ -51,16 +54,27 @@ pub fn open(
     }
     let mut all = OPEN.lock();
     let (job, tracker, gate) = match all.get(&key) {
-        Some(open) => (open.job.join(pool, &options)?, open.tracker.upgrade(), open.gate.upgrade()),
+        Some(open) => {
+            let job = open.job.join(pool, &options)?;
+            // The gate of a job that was fenced goes with it.
+            let gate = job.as_ref().and_then(|_| open.gate.upgrade());
+            (job, open.tracker.upgrade(), gate)
+        }
         None => (None, None, None),
     };
     let job = job.map_or_else(|| Job::open(pool, name, options), Ok)?;
     let tracker = tracker.unwrap_or_else(|| make(&job));
     all.retain(|_, open| !open.job.is_over());
-    let gate = gate.unwrap_or_else(|| gate_of(pool, &job));
+    let left = LEFT.lock().remove(&key);
+    let gate = gate.or(left).unwrap_or_else(|| gate_of(pool, &job));
     let (weak, watch) = (job.downgrade(), Arc::downgrade(&tracker));
     all.insert(key, Open { job: weak, tracker: watch, gate: gate.downgrade() });
     Ok((job, tracker, gate))
+}
+
+/// Keeps the gate of a job that is closed, since it has outputs left.
+pub fn keep_gate(pool: &Pool, job: &JobName, gate: Gate) {
+    LEFT.lock().insert((pool.identity(), job.clone()), gate);
 }
 
 /// As [`outlive_store::gc::collect`], but first ends the sessions of this process's jobs that have

@@ -5,7 +5,7 @@ use crate::file::{self, FileMode, FileSink};
 use crate::ledger::Ledger;
 use crate::publish::{self, PublishSink};
 use crate::sink::Sink;
-use crate::state::{OpenSink, State, to_position};
+use crate::state::{OpenSink, OtherSink, State, to_position};
 use crate::thread::Releaser;
 use outlive_format::{Output, Outputs};
 use outlive_types::sync::plain::{Condvar, Mutex, MutexGuard};
@@ -21,6 +21,7 @@ const PUBLISH: &str = "publish";
 pub(crate) const FILE: &str = "file:";
 
 type Tell = dyn Fn(String) + Send + Sync;
+type CheckWriter = dyn Fn() -> Result<()> + Send + Sync;
 
 /// The parts of a gate that its owner supplies.
 pub struct GateOptions {
@@ -35,7 +36,7 @@ pub struct GateOptions {
     /// Reports a sentence to the user.
     pub tell: Box<Tell>,
     /// Checks that this process is still the job's one writer, before an output is tried again.
-    pub check_writer: Box<dyn Fn() -> Result<()> + Send + Sync>,
+    pub check_writer: Box<CheckWriter>,
 }
 
 /// State of one sink.
@@ -214,7 +215,7 @@ impl Gate {
         Ok(())
     }
 
-    /// Begins anew, if no checkpoint was restored: the program gives its first output, or saves.
+    /// Begins without a checkpoint, if no checkpoint was restored: the program gives its first output, or saves.
     pub(crate) fn base(&self) {
         let mut state = self.state();
         if state.is_based || !state.is_open() {
@@ -229,7 +230,7 @@ impl Gate {
     }
 
     /// Tells sinks which of their tokens count. One that refuses stops.
-    fn recover(&self, others: Vec<(String, Arc<dyn Sink>, Vec<Vec<u8>>)>) {
+    fn recover(&self, others: Vec<OtherSink>) {
         for (name, sink, tokens) in others {
             let recovered = sink.recover(&tokens.iter().map(Vec::as_slice).collect::<Vec<_>>());
             let open = match recovered {

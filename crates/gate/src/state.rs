@@ -37,7 +37,7 @@ pub struct State {
     /// Number of clients that have it open: outputs of a program without a gate only pass through.
     pub openers: u32,
     pub next_staged: u64,
-    /// Whether it is decided where the program continues: at a restored checkpoint, or anew. Before
+    /// Whether it is decided where the program continues: at a restored checkpoint, or at its beginning. Before
     /// that, sinks are only noted.
     pub is_based: bool,
     /// Whether it continues from a restored checkpoint.
@@ -53,6 +53,9 @@ pub struct State {
     /// Whether the user knows that releases cannot be noted.
     pub has_told_of_notes: bool,
 }
+
+/// A sink that is no file: its name, and the tokens that wait for it.
+pub type OtherSink = (String, Arc<dyn Sink>, Vec<Vec<u8>>);
 
 pub struct OpenSink {
     pub sink: Arc<dyn Sink>,
@@ -170,7 +173,7 @@ impl State {
     }
 
     /// Returns the open sinks that are no files, with the tokens that wait for them.
-    pub fn others(&self) -> Vec<(String, Arc<dyn Sink>, Vec<Vec<u8>>)> {
+    pub fn others(&self) -> Vec<OtherSink> {
         let others = self.sinks.iter().filter(|(name, _)| !self.files.contains_key(*name));
         let tokens = |name: &str| self.ledger.of_sink(name).map(|it| it.token.clone()).collect();
         others.map(|(name, open)| (name.clone(), open.sink.clone(), tokens(name))).collect()
