@@ -96,6 +96,14 @@ pub unsafe extern "C" fn outlive_gate_publish(
     })
 }
 
+/// Refuses the names of the gate's own sinks.
+fn refuse_reserved(name: &str) -> CallResult {
+    match name.contains(':') || name == "publish" {
+        true => Err(invalid(format!("the sink {name:?} is the gate's own: choose another name"))),
+        false => Ok(()),
+    }
+}
+
 /// Opens a sink of the program's own. `name` must be the same in each run: outputs of an earlier run
 /// wait for it. `release` gets each output of outlive_gate_give() after its checkpoint is committed,
 /// in order, and `context` with it. Both must stay until outlive_job_close() returns.
@@ -140,6 +148,7 @@ pub unsafe extern "C" fn outlive_gate_give(
         let name = unsafe { text(name, "the sink's name")? };
         // SAFETY: the caller gives `bytes` bytes.
         let output = unsafe { list(output.cast::<u8>(), bytes, "the output")? };
+        refuse_reserved(name)?;
         gate(&core)?.give(name, output.to_vec())?;
         Ok(())
     })

@@ -162,6 +162,14 @@ impl Sink for PySink {
         })
     }
 
+    fn close(&self) {
+        Python::attach(|py| {
+            if let Err(raised) = self.0.bind(py).call_method0("close") {
+                raised.write_unraisable(py, Some(self.0.bind(py)));
+            }
+        });
+    }
+
     fn abort(&self, token: &[u8]) {
         Python::attach(|py| {
             if let Err(raised) = self.0.bind(py).call_method1("abort", (PyBytes::new(py, token),)) {

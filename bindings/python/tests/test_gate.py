@@ -1,5 +1,8 @@
 """The output gate: outputs leave once, in order, after the checkpoint that covers them."""
 
+import concurrent.futures
+import contextlib
+import gc
 import io
 import json
 import os
@@ -8,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,11 +55,34 @@ def test_without_a_gate_the_same_program_repeats_lines(folder: Path) -> None:
         assert result["faults"][sink] > 0, result
 
 
+def first_transactions_at_the_same_moment(folder: Path) -> None:
+    """Eight jobs make the gate's table in PostgreSQL, each in a thread of its own."""
+    together = threading.Barrier(8)
+
+    def work(number: int) -> None:
+        job = outlive.open(folder / f"pool-{number}").job("j")
+        database = job.gate().transaction(gate_servers.connect)
+        with database as transaction:
+            transaction.execute("create table if not exists others (number integer)")
+        with database as transaction:
+            transaction.execute("insert into others values (%s)", (number,))
+        together.wait()
+        job.gate().flush({"step": 1})
+        job.close()
+
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        list(threads.map(work, range(8)))
+    with contextlib.closing(gate_servers.connect()) as there:
+        rows = there.execute("select number from others order by number").fetchall()
+    assert [row[0] for row in rows] == [*range(8)]
+
+
 def test_databases_and_brokers_get_each_line_once(tmp_path: Path) -> None:
     if not gate_servers.are_installed():
         assert "CI" not in os.environ, "CI needs postgresql, redis-server and rabbitmq-server"
         pytest.skip("postgresql, redis-server or rabbitmq-server is not installed")
     with gate_servers.servers(tmp_path) as servers:
+        first_transactions_at_the_same_moment(tmp_path)
         result = nursery(tmp_path / "program", "gate", 40, servers)
     assert set(result["faults"]) >= {"postgres", "redis", "rabbit"}
     assert set(result["faults"].values()) == {0}, result
@@ -760,3 +787,187 @@ def test_a_slow_receiver_gets_each_byte_once(pool: outlive.Pool) -> None:
         with other, pytest.raises(outlive.InvalidError, match="another connection"):
             gate.send(other, b"x")
     assert bytes(got) == data
+
+
+def test_a_program_that_was_fenced_and_begins_again_drops_its_outputs(
+    pool: outlive.Pool, folder: Path, run: Run
+) -> None:
+    job = pool.job("j")
+    gate = job.gate()
+    job.save(fresh(), wait=True)
+    run(
+        """
+        job = outlive.open(sys.argv[1]).job("j")
+        state = {"step": 0, "u": np.zeros(1000)}
+        job.restore(into=state)
+        state["step"] = 7
+        job.save(state, wait=True)
+        job.close()
+        """,
+        folder / "pool",
+    )
+    gate.call(note, "of a state that is gone")
+    with pytest.raises(outlive.FencedError):
+        job.save(fresh(), wait=True)
+    job.close()
+    job = pool.job("j")
+    state = job.restore()
+    assert state["step"] == 7
+    gate = job.gate()
+    gate.call(note, "goes on")
+    gate.flush(state)
+    job.close()
+    assert [call[0] for call in calls] == ["goes on"]
+
+
+def test_a_close_gives_the_reason_why_outputs_are_left(
+    pool: outlive.Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = pool.job("j")
+    gate = job.gate()
+    trouble.append(ValueError("wrong"))
+    gate.call(note, 1)
+    job.save(fresh())
+    gate.call(note, 2)
+    job.close()
+    left = [text for text in caplog.messages if "are not released yet" in text]
+    assert len(left) == 1
+    assert "1 outputs to call are not released yet (ValueError: wrong)" in left[0]
+
+
+def test_two_spellings_of_a_file_are_one(pool: outlive.Pool, folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / "sub").mkdir()
+    (folder / "link").symlink_to(folder / "lines.txt")
+    job = pool.job("j")
+    gate = job.gate()
+    print("one", file=gate.open(folder / "lines.txt"))
+    print("two", file=gate.open(folder / "sub" / ".." / "lines.txt"))
+    gate.flush(fresh())
+    print("three", file=gate.open(folder / "link"))
+    gate.flush(fresh())
+    job.close()
+    assert (folder / "lines.txt").read_text() == "one\ntwo\nthree\n"
+
+
+def test_odd_values_are_printed_or_refused(
+    pool: outlive.Pool, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pool.job("j") as job:
+        gate = job.gate()
+        gate.print("lone \ud800 half", "ü")
+        with pytest.raises(outlive.InvalidError, match="of type longdouble"):
+            gate.call(note, np.longdouble(1))
+        with pytest.raises(outlive.InvalidError, match="too long"):
+            gate.call(note, 10**5000)
+        (folder / "tmp").write_text("x")
+        with pytest.raises(outlive.InvalidError, match="too long to be published"):
+            gate.publish(folder / "tmp", folder / ("n" * 250))
+        assert (folder / "tmp").exists()
+        gate.flush(fresh())
+    assert "lone \\ud800 half ü" in capsys.readouterr().out
+
+
+class Rows(sqlite3.Connection):
+    """A connection of a program's own, whose rows are dicts."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.row_factory = lambda cursor, row: {
+            column[0]: value for column, value in zip(cursor.description, row, strict=True)
+        }
+
+
+def test_connections_may_be_of_a_subclass_and_have_other_rows(
+    pool: outlive.Pool, folder: Path
+) -> None:
+    job = pool.job("j")
+    gate = job.gate()
+    database = gate.transaction(lambda: sqlite3.connect(folder / "x.db", factory=Rows))
+    with database as transaction:
+        transaction.execute("create table results (number integer)")
+    for number in range(2):
+        with database as transaction:
+            transaction.execute("insert into results values (:number)", {"number": number})
+    gate.flush(fresh())
+    job.close()
+    rows = sqlite3.connect(folder / "x.db").execute("select number from results").fetchall()
+    assert rows == [(0,), (1,)]
+
+
+class Slow(Bank):
+    """A sink whose commit lasts until a save asks it to prepare, or a moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_committing = threading.Event()
+        self.is_asked = threading.Event()
+        self.overlaps = False
+        self.is_busy = False
+
+    def prepare(self) -> list[bytes]:
+        self.overlaps |= self.is_busy
+        self.is_asked.set()
+        return super().prepare()
+
+    def commit(self, tokens: list[bytes]) -> None:
+        self.is_asked.clear()
+        self.is_busy = True
+        self.is_committing.set()
+        self.is_asked.wait(0.3)
+        super().commit(tokens)
+        self.is_busy = False
+
+
+def test_the_methods_of_a_sink_do_not_overlap(pool: outlive.Pool) -> None:
+    slow = Slow()
+    with pool.job("j") as job:
+        gate = job.gate()
+        gate.sink("slow", slow)
+        slow.given = [b"1"]
+        job.save(fresh(), wait=True)
+        slow.is_committing.wait()
+        job.save(fresh(), wait=True)
+        gate.flush()
+    assert slow.committed == [b"1"]
+    assert not slow.overlaps
+
+
+def test_a_dropped_job_with_an_unanswered_call_is_freed(pool: outlive.Pool) -> None:
+    job = pool.job("j")
+    gate = job.gate()
+    answer = gate.call(note, 1)
+    gone = weakref.ref(gate)
+    del job, gate
+    gc.collect()
+    assert gone() is None
+    with pytest.raises(outlive.RetryError):
+        answer.result()
+
+
+def test_a_forked_child_that_drops_the_job_closes_nothing(folder: Path, run: Run) -> None:
+    out = run(
+        """
+        import gc, logging
+        job = outlive.open(sys.argv[1]).job("j")
+        gate = job.gate()
+        job.save({"step": 1}, wait=True)
+        gate.print("waits")
+
+        class Told(logging.Handler):
+            def emit(self, record):
+                os._exit(1)
+
+        child = os.fork()
+        if child == 0:
+            logging.getLogger("outlive").addHandler(Told())
+            del job, gate
+            gc.collect()
+            os._exit(0)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        gate.flush({"step": 2})
+        job.close()
+        """,
+        folder / "pool",
+    )
+    assert out.split() == ["0", "waits"]

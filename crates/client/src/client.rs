@@ -157,8 +157,8 @@ impl Client {
     }
 
     /// Returns whether the job is to be closed before its process ends: a save is in progress, or has
-    /// failed unheard, or the gate is open. After a save a rank of a group also tells the others that it ends, and a
-    /// program waits for the slow tier.
+    /// failed unheard, or the gate is open. After a save a rank of a group also tells the others that
+    /// it ends, and a program waits for the slow tier.
     pub fn is_unfinished(&self) -> bool {
         let has_more = self.job.is_group() || self.job.pool().has_slow_tier();
         self.job.has_unheard()

@@ -89,16 +89,23 @@ impl Confirmed {
         entry.file = Some((entry.file.map_or(end, |(first, _)| first.min(end)), end));
     }
 
+    /// Forgets the lengths of a file that begins again.
+    pub fn forget_file(&mut self, sink: &str) {
+        if let Some(entry) = self.0.get_mut(sink) {
+            entry.file = None;
+        }
+    }
+
     /// Returns the length of a file when the job first opened it, and after the last release.
     pub fn file(&self, sink: &str) -> Option<(u64, u64)> {
         self.0.get(sink)?.file
     }
 
-    /// Adds the releases of another record.
+    /// Adds the releases of another record, which is newer where both know the same.
     pub fn merge(&mut self, other: Confirmed) {
         for (sink, theirs) in other.0 {
             let mine = self.0.entry(sink).or_default();
-            if theirs.last > mine.last {
+            if theirs.last >= mine.last {
                 *mine = theirs;
             }
         }

@@ -45,6 +45,8 @@ pub struct OpenedFile {
     pub tokens: Vec<Vec<u8>>,
     /// Whether the first output truncates the file.
     pub truncates: bool,
+    /// Whether the file begins again: what was released to it before is not there.
+    pub is_new: bool,
     /// A sentence for the user about the file.
     pub notice: Option<String>,
 }
@@ -76,6 +78,7 @@ pub fn open(
         position,
         tokens: tokens.iter().map(|token| token.to_vec()).collect(),
         truncates,
+        is_new: truncates,
         notice: None,
     };
     let Some(position) = position else {
@@ -105,7 +108,7 @@ pub fn open(
         )
     });
     let position = position.saturating_sub(first);
-    Ok(OpenedFile { position, tokens: moved.collect(), truncates: false, notice })
+    Ok(OpenedFile { position, tokens: moved.collect(), truncates: false, is_new: true, notice })
 }
 
 /// Returns whether a file of `length` bytes has the first bytes of the outputs; none will do.

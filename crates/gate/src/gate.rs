@@ -6,7 +6,7 @@ use crate::ledger::Ledger;
 use crate::publish::{self, PublishSink};
 use crate::sink::Sink;
 use crate::state::{OpenSink, OtherSink, State, to_position};
-use crate::thread::Releaser;
+use crate::thread::{Releaser, Wait};
 use outlive_format::{Output, Outputs};
 use outlive_types::sync::plain::{Condvar, Mutex, MutexGuard};
 use outlive_types::{Epoch, Error, JobName, Rank, Result};
@@ -35,7 +35,7 @@ pub struct GateOptions {
     pub confirmations: Option<Box<dyn Confirmations>>,
     /// Reports a sentence to the user.
     pub tell: Box<Tell>,
-    /// Checks that this process is still the job's one writer, before an output is tried again.
+    /// Checks that this process is still the job's one writer.
     pub check_writer: Box<CheckWriter>,
 }
 
@@ -129,6 +129,7 @@ impl Gate {
     /// program is to save. `seed` makes the names of staged files unique. Each client that opens it
     /// closes it. Returns whether it is the first one.
     pub fn open(&self, bytes_max: u64, seed: u64) -> bool {
+        self.read_record();
         let mut state = self.state();
         state.bytes_max = bytes_max;
         state.openers += 1;
@@ -152,12 +153,17 @@ impl Gate {
         let mut state = self.state();
         if state.releaser.is_none() {
             let weak = Arc::downgrade(&self.0);
-            state.releaser = Some(Releaser::start(move || {
-                let shared = weak.upgrade()?;
-                let gate = Gate(shared);
+            let ends = weak.clone();
+            let pass = move || -> Option<Wait> {
+                let gate = Gate(weak.upgrade()?);
                 gate.pass(Instant::now());
                 Some(Box::new(move |limit| gate.wait_for_work(limit)))
-            })?);
+            };
+            let end = move || {
+                let closed = ends.upgrade().map(|it| std::mem::take(&mut Gate(it).state().closed));
+                closed.into_iter().flatten().for_each(|sink| sink.close());
+            };
+            state.releaser = Some(Releaser::start(pass, end)?);
         }
         Ok(())
     }
@@ -168,27 +174,32 @@ impl Gate {
     /// # Errors
     /// `Damaged` for a list that cannot be read.
     pub fn restored(&self, epoch: Epoch, lists: &[(Rank, Vec<u8>)]) -> Result<()> {
-        let own = self.0.options.rank.unwrap_or(0);
-        let (mut ledger, mut confirmed) = (Ledger::default(), self.load_confirmed(own));
+        let own = self.own_rank();
+        // Without a gate nothing was released, and a restore reads no more than before.
+        if self.is_open() || lists.iter().any(|(_, list)| !list.is_empty()) {
+            self.read_record();
+        }
+        let mut ledger = Ledger::default();
         for (rank, bytes) in lists {
             let mut list = Outputs::of_catalog(bytes)?;
-            let theirs = if *rank == own { confirmed.clone() } else { self.load_confirmed(*rank) };
-            let resolved = |it: &Output| Output {
-                epoch: if it.epoch == 0 { epoch } else { it.epoch },
-                token: Vec::new(),
-                ..it.clone()
-            };
-            list.outputs.retain(|output| !theirs.has(&resolved(output)));
-            match *rank == own {
-                true => ledger = Ledger::resume(epoch, list),
-                false => ledger.add_foreign(epoch, list),
+            if *rank == own {
+                ledger = Ledger::resume(epoch, list);
+                continue;
             }
+            if !list.outputs.is_empty() {
+                let theirs = self.load_record(*rank);
+                let resolved = |it: &Output| Output {
+                    epoch: if it.epoch == 0 { epoch } else { it.epoch },
+                    token: Vec::new(),
+                    ..it.clone()
+                };
+                list.outputs.retain(|output| !theirs.has(&resolved(output)));
+            }
+            ledger.add_foreign(epoch, list);
         }
         let mut state = self.state();
-        confirmed.merge(std::mem::take(&mut state.confirmed));
-        // This process itself may have released outputs that the record lacks.
         let released: Vec<u64> =
-            ledger.outputs().filter(|it| confirmed.has(it)).map(|it| it.number).collect();
+            ledger.outputs().filter(|it| state.confirmed.has(it)).map(|it| it.number).collect();
         released.into_iter().for_each(|number| drop(ledger.remove(number)));
         // Outputs that no checkpoint lists belong to a state that is gone. Others stay as they are:
         // a later restore may need them.
@@ -196,13 +207,13 @@ impl Gate {
         let gone: Vec<Output> =
             state.ledger.outputs().filter(|it| it.number >= below).cloned().collect();
         state.committed_below = ledger.next();
-        (state.ledger, state.confirmed) = (ledger, confirmed);
+        state.ledger = ledger;
         state.saves.clear();
         state.generation += 1;
         (state.has_saved, state.has_committed) = (false, false);
-        (state.is_based, state.is_restored) = (true, true);
+        (state.is_based, state.is_restored, state.is_idle) = (true, true, false);
         let notices = state.attach_files();
-        let others = state.others();
+        let others = state.take_others();
         drop(state);
         // No sink is called with the lock held: it may wait for a thread that gives outputs.
         for output in gone {
@@ -215,15 +226,16 @@ impl Gate {
         Ok(())
     }
 
-    /// Begins without a checkpoint, if no checkpoint was restored: the program gives its first output, or saves.
+    /// Begins without a checkpoint, if none was restored: the program gives an output, or saves.
     pub(crate) fn base(&self) {
         let mut state = self.state();
+        state.is_idle = false;
         if state.is_based || !state.is_open() {
             return;
         }
         state.is_based = true;
         let notices = state.attach_files();
-        let others = state.others();
+        let others = state.take_others();
         drop(state);
         self.recover(others);
         notices.into_iter().for_each(|notice| self.tell(notice));
@@ -245,7 +257,22 @@ impl Gate {
         self.0.changed.notify_all();
     }
 
-    fn load_confirmed(&self, rank: Rank) -> Confirmed {
+    fn own_rank(&self) -> Rank {
+        self.0.options.rank.unwrap_or(0)
+    }
+
+    /// Reads this rank's record of releases, once.
+    fn read_record(&self) {
+        if self.state().has_record {
+            return;
+        }
+        let mut record = self.load_record(self.own_rank());
+        let mut state = self.state();
+        record.merge(std::mem::take(&mut state.confirmed));
+        (state.confirmed, state.has_record) = (record, true);
+    }
+
+    fn load_record(&self, rank: Rank) -> Confirmed {
         let Some(confirmations) = &self.0.options.confirmations else {
             return Confirmed::default();
         };
@@ -267,16 +294,18 @@ impl Gate {
         state.is_open() && !state.is_writer && state.ledger.count_below(state.committed_below) > 0
     }
 
-    /// Returns whether this process has given outputs, or saved.
+    /// Returns whether this process has given outputs or saved, since it restored or closed the gate.
     pub fn is_used(&self) -> bool {
         let state = self.state();
-        state.ledger.next() > state.committed_below || state.has_saved
+        !state.is_idle && (state.ledger.next() > state.committed_below || state.has_saved)
     }
 
     /// Notes that this process is the job's one writer, so that it may release what a restored
     /// checkpoint lists.
     pub fn may_release(&self) {
-        self.state().is_writer = true;
+        let mut state = self.state();
+        (state.is_writer, state.proven) = (true, Some(Instant::now()));
+        drop(state);
         self.0.changed.notify_all();
     }
 

@@ -15,9 +15,16 @@ pub struct Ledger {
     /// grow any more.
     listed_below: u64,
     outputs: BTreeMap<u64, Output>,
-    /// Numbers of the outputs of each sink.
-    by_sink: HashMap<String, VecDeque<u64>>,
+    by_sink: HashMap<String, SinkOutputs>,
     positions: BTreeMap<String, Vec<u8>>,
+    token_bytes: u64,
+}
+
+/// The outputs of one sink.
+#[derive(Clone, Debug, Default)]
+struct SinkOutputs {
+    /// Their numbers, the oldest first.
+    numbers: VecDeque<u64>,
     token_bytes: u64,
 }
 
@@ -54,8 +61,11 @@ impl Ledger {
     }
 
     fn insert(&mut self, output: Output) {
-        self.token_bytes += output.token.len() as u64;
-        self.by_sink.entry(output.sink.clone()).or_default().push_back(output.number);
+        let bytes = output.token.len() as u64;
+        self.token_bytes += bytes;
+        let of_sink = self.by_sink.entry(output.sink.clone()).or_default();
+        of_sink.token_bytes += bytes;
+        of_sink.numbers.push_back(output.number);
         self.outputs.insert(output.number, output);
     }
 
@@ -70,13 +80,16 @@ impl Ledger {
     /// Adds bytes to the newest output of a sink, unless a checkpoint has listed it. Otherwise adds
     /// an output of `head` and the bytes.
     pub fn append(&mut self, sink: &str, head: &[u8], bytes: &[u8]) {
-        let newest = self.by_sink.get(sink).and_then(|numbers| numbers.back());
-        let newest = newest.filter(|number| **number >= self.listed_below);
-        match newest.and_then(|number| self.outputs.get_mut(number)) {
-            Some(output) => {
-                output.token.extend_from_slice(bytes);
-                self.token_bytes += bytes.len() as u64;
-            }
+        let of_sink = self.by_sink.get_mut(sink);
+        let newest = of_sink.and_then(|it| Some((*it.numbers.back()?, &mut it.token_bytes)));
+        let newest = newest.filter(|(number, _)| *number >= self.listed_below);
+        let grown = newest.and_then(|(number, sink_bytes)| {
+            self.outputs.get_mut(&number)?.token.extend_from_slice(bytes);
+            *sink_bytes += bytes.len() as u64;
+            Some(())
+        });
+        match grown {
+            Some(()) => self.token_bytes += bytes.len() as u64,
             None => {
                 self.give(sink, [head, bytes].concat());
             }
@@ -90,7 +103,10 @@ impl Ledger {
 
     /// Sets the position of a sink after all outputs so far.
     pub fn set_position(&mut self, sink: &str, position: Vec<u8>) {
-        self.positions.insert(sink.to_owned(), position);
+        match self.positions.get_mut(sink) {
+            Some(there) => *there = position,
+            None => drop(self.positions.insert(sink.to_owned(), position)),
+        }
     }
 
     /// Returns the encoded list for a checkpoint, which covers all outputs below the second value.
@@ -121,7 +137,7 @@ impl Ledger {
 
     /// Returns the oldest output of each sink below `below`, in their order.
     pub fn heads(&self, below: u64) -> Vec<&Output> {
-        let heads = self.by_sink.values().filter_map(|numbers| numbers.front());
+        let heads = self.by_sink.values().filter_map(|it| it.numbers.front());
         let mut heads: Vec<u64> = heads.copied().filter(|number| *number < below).collect();
         heads.sort_unstable();
         heads.iter().filter_map(|number| self.outputs.get(number)).collect()
@@ -129,26 +145,34 @@ impl Ledger {
 
     /// Returns the outputs of a sink, the oldest first.
     pub fn of_sink(&self, sink: &str) -> impl Iterator<Item = &Output> {
-        let numbers = self.by_sink.get(sink).into_iter().flatten();
+        let numbers = self.by_sink.get(sink).into_iter().flat_map(|it| &it.numbers);
         numbers.filter_map(|number| self.outputs.get(number))
     }
 
     /// Replaces the token of an output.
     pub fn set_token(&mut self, number: u64, token: Vec<u8>) {
-        if let Some(output) = self.outputs.get_mut(&number) {
-            self.token_bytes -= output.token.len() as u64;
-            self.token_bytes += token.len() as u64;
-            output.token = token;
+        let Some(output) = self.outputs.get_mut(&number) else { return };
+        let (before, after) = (output.token.len() as u64, token.len() as u64);
+        self.token_bytes = self.token_bytes - before + after;
+        if let Some(of_sink) = self.by_sink.get_mut(&output.sink) {
+            of_sink.token_bytes = of_sink.token_bytes - before + after;
         }
+        output.token = token;
     }
 
     /// Removes an output that is released.
     pub fn remove(&mut self, number: u64) -> Option<Output> {
         let output = self.outputs.remove(&number)?;
-        self.token_bytes -= output.token.len() as u64;
-        if let Some(numbers) = self.by_sink.get_mut(&output.sink) {
-            numbers.retain(|other| *other != number);
-            if numbers.is_empty() {
+        let bytes = output.token.len() as u64;
+        self.token_bytes -= bytes;
+        if let Some(of_sink) = self.by_sink.get_mut(&output.sink) {
+            of_sink.token_bytes -= bytes;
+            // Mostly the oldest one.
+            match of_sink.numbers.front() == Some(&number) {
+                true => drop(of_sink.numbers.pop_front()),
+                false => of_sink.numbers.retain(|other| *other != number),
+            }
+            if of_sink.numbers.is_empty() {
                 self.by_sink.remove(&output.sink);
             }
         }
@@ -162,7 +186,9 @@ impl Ledger {
 
     /// Returns the bytes that the outputs of a sink take in a checkpoint, about.
     pub fn bytes_of(&self, sink: &str) -> u64 {
-        self.of_sink(sink).map(|output| output.token.len() as u64 + OUTPUT_BYTES).sum()
+        self.by_sink
+            .get(sink)
+            .map_or(0, |it| it.token_bytes + it.numbers.len() as u64 * OUTPUT_BYTES)
     }
 
     /// Returns the number of outputs below `below`.
@@ -262,5 +288,18 @@ mod tests {
         assert_eq!((tokens, joined.position("b")), (vec![&[1][..], &[2]], Some(&[9][..])));
         assert_eq!(joined.next(), 3);
         joined.list().unwrap();
+    }
+
+    #[test]
+    fn the_bytes_of_each_sink_add_up() {
+        let mut ledger = Ledger::default();
+        ledger.append("a", b"0:", b"one");
+        ledger.append("a", b"", b"more");
+        ledger.give("b", vec![0; 7]);
+        ledger.set_token(0, vec![0; 4]);
+        let sum = |ledger: &Ledger| ledger.bytes_of("a") + ledger.bytes_of("b");
+        assert_eq!((ledger.bytes_of("a"), sum(&ledger)), (4 + OUTPUT_BYTES, ledger.bytes()));
+        ledger.remove(1);
+        assert_eq!((ledger.bytes_of("b"), sum(&ledger)), (0, ledger.bytes()));
     }
 }

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 /// Longest pause between two attempts to release an output.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// Time after which this process looks again whether it is the job's one writer.
+const PROOF_AGE: Duration = Duration::from_secs(1);
 /// Longest wait for a save, which nothing interrupts.
 const MOMENT: Duration = Duration::from_millis(20);
 
@@ -63,8 +65,7 @@ impl Gate {
     pub fn pass(&self, now: Instant) {
         let Some(_passing) = self.0.passing.try_lock() else { return };
         while let Some(next) = self.next_release(now) {
-            // Another process may have taken over during the pause.
-            let answer = match next.is_retry.then(|| (self.0.options.check_writer)()) {
+            let answer = match next.is_unproven.then(|| self.prove_writer(now)) {
                 Some(Err(error)) if error.kind() == ErrorKind::Fenced => {
                     self.state().is_writer = false;
                     self.tell(format!("no more outputs are released: {error}"));
@@ -86,6 +87,13 @@ impl Gate {
         }
         self.store_confirmed();
         self.0.changed.notify_all();
+    }
+
+    /// Makes sure that no other process has taken over since the last look.
+    fn prove_writer(&self, now: Instant) -> Result<()> {
+        (self.0.options.check_writer)()?;
+        self.state().proven = Some(now);
+        Ok(())
     }
 
     fn key(&self, output: &Output) -> OutputKey {
@@ -112,8 +120,10 @@ impl Gate {
         let output = heads.into_iter().find(ready).cloned();
         let next = output.and_then(|output| {
             let open = state.sinks.get(&output.sink)?;
-            let (sink, is_retry) = (open.sink.clone(), open.trouble.is_some());
-            Some(NextRelease { output, sink, is_retry, generation: state.generation })
+            let age = state.proven.map(|proven| now.saturating_duration_since(proven));
+            let is_unproven = age.is_none_or(|age| age > PROOF_AGE);
+            let (sink, generation) = (open.sink.clone(), state.generation);
+            Some(NextRelease { output, sink, is_unproven, generation })
         });
         drop(state);
         notices.into_iter().for_each(|notice| self.tell(notice));
@@ -129,15 +139,19 @@ impl Gate {
             return;
         }
         let State { ledger, sinks, confirmed, is_noting, .. } = &mut *state;
-        let Some(open) = sinks.get_mut(&output.sink) else { return };
+        // A sink that was closed, or replaced, meanwhile has released it all the same.
+        let open = sinks.get_mut(&output.sink);
+        if answer == Answer::Released {
+            ledger.remove(output.number);
+            confirmed.add(output);
+            if let Some(open) = open.as_ref().filter(|_| output.sink.starts_with(FILE)) {
+                confirmed.note_file(&output.sink, open.begin, file::end_of(&output.token));
+            }
+            *is_noting = true;
+        }
+        let Some(open) = open else { return };
         let told = match answer {
             Answer::Released => {
-                ledger.remove(output.number);
-                confirmed.add(output);
-                if output.sink.starts_with(FILE) {
-                    confirmed.note_file(&output.sink, open.begin, file::end_of(&output.token));
-                }
-                *is_noting = true;
                 (open.trouble, open.next, open.pause) = (None, None, FIRST_PAUSE);
                 None
             }
@@ -171,6 +185,10 @@ impl Gate {
             return;
         }
         let Some(confirmations) = &self.0.options.confirmations else { return };
+        // The record is another process's by now.
+        if !state.is_writer {
+            return;
+        }
         // A wait ends only once the record is there.
         state.is_noting = true;
         let confirmed = state.confirmed.clone();
@@ -274,8 +292,9 @@ impl Gate {
         let mut state = self.state();
         state.openers = state.openers.saturating_sub(1);
         if state.openers == 0 {
-            state.is_writer = false;
-            state.sinks.clear();
+            (state.is_writer, state.is_idle) = (false, true);
+            let sinks = std::mem::take(&mut state.sinks);
+            state.closed.extend(sinks.into_values().map(|open| open.sink));
             state.files.clear();
             let releaser = state.releaser.take();
             drop(state);
@@ -290,7 +309,7 @@ impl Gate {
 struct NextRelease {
     output: Output,
     sink: Arc<dyn Sink>,
-    /// Whether an earlier attempt has failed.
-    is_retry: bool,
+    /// Whether another process may have taken over meanwhile.
+    is_unproven: bool,
     generation: u64,
 }

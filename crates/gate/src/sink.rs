@@ -72,6 +72,9 @@ pub trait Sink: Send + Sync {
     /// Releases an output. It may have been released before: after a crash nothing else is known.
     fn release(&self, key: &OutputKey, token: &[u8]) -> Answer;
 
+    /// Gives back what it holds: the gate is closed. The thread that has released calls it.
+    fn close(&self) {}
+
     /// Gives up an output that will never be released: no checkpoint lists it.
     fn abort(&self, token: &[u8]) {
         let _ = token;

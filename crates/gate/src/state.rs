@@ -25,6 +25,8 @@ pub struct State {
     pub committed_below: u64,
     /// Whether this process is known to be the job's one writer.
     pub is_writer: bool,
+    /// When that was known last.
+    pub proven: Option<Instant>,
     pub confirmed: Confirmed,
     pub sinks: BTreeMap<String, OpenSink>,
     /// Files that are open, by the names of their sinks.
@@ -34,11 +36,13 @@ pub struct State {
     /// Folders in which leftovers of published files were looked for.
     pub cleaned: HashSet<PathBuf>,
     pub releaser: Option<Releaser>,
+    /// Sinks of a gate that was closed, for its thread to close.
+    pub closed: Vec<Arc<dyn Sink>>,
     /// Number of clients that have it open: outputs of a program without a gate only pass through.
     pub openers: u32,
     pub next_staged: u64,
-    /// Whether it is decided where the program continues: at a restored checkpoint, or at its beginning. Before
-    /// that, sinks are only noted.
+    /// Whether it is decided where the program continues: at a restored checkpoint, or at its
+    /// beginning. Before that, sinks are only noted.
     pub is_based: bool,
     /// Whether it continues from a restored checkpoint.
     pub is_restored: bool,
@@ -50,6 +54,11 @@ pub struct State {
     pub generation: u64,
     /// Whether a release is not in the record yet.
     pub is_noting: bool,
+    /// Whether the record of releases was read.
+    pub has_record: bool,
+    /// Whether nothing was given or saved since the gate was closed: the next restore decides where
+    /// the program continues.
+    pub is_idle: bool,
     /// Whether the user knows that releases cannot be noted.
     pub has_told_of_notes: bool,
 }
@@ -116,6 +125,9 @@ impl State {
             self.ledger.set_token(*number, token);
         }
         self.ledger.set_position(name, opened.position.to_le_bytes().to_vec());
+        if opened.is_new {
+            self.confirmed.forget_file(name);
+        }
         if opened.truncates {
             self.ledger.append(name, &file::head(0, true), &[]);
         }
@@ -172,11 +184,17 @@ impl State {
         notices
     }
 
-    /// Returns the open sinks that are no files, with the tokens that wait for them.
-    pub fn others(&self) -> Vec<OtherSink> {
-        let others = self.sinks.iter().filter(|(name, _)| !self.files.contains_key(*name));
-        let tokens = |name: &str| self.ledger.of_sink(name).map(|it| it.token.clone()).collect();
-        others.map(|(name, open)| (name.clone(), open.sink.clone(), tokens(name))).collect()
+    /// Takes out the open sinks that are no files, with the tokens that wait for them. Nothing is
+    /// released to a sink before it knows which tokens count.
+    pub fn take_others(&mut self) -> Vec<OtherSink> {
+        let names = self.sinks.keys().filter(|name| !self.files.contains_key(*name));
+        let names: Vec<String> = names.cloned().collect();
+        let take = |name: String| {
+            let sink = self.sinks.remove(&name)?.sink;
+            let tokens = self.ledger.of_sink(&name).map(|it| it.token.clone()).collect();
+            Some((name, sink, tokens))
+        };
+        names.into_iter().filter_map(take).collect()
     }
 
     /// Takes account of the saves that are over.
@@ -188,6 +206,7 @@ impl State {
             if handle.took().is_some() {
                 self.committed_below = self.committed_below.max(*below);
                 (self.is_writer, self.has_committed) = (true, true);
+                self.proven = Some(Instant::now());
             }
             self.saves.pop_front();
         }
@@ -200,9 +219,8 @@ impl State {
 
     /// Returns the bytes of the outputs that can still be released.
     pub fn live_bytes(&self) -> u64 {
-        let stopped = self.sinks.iter().filter(|(_, open)| open.is_stopped);
-        let bytes = stopped.map(|(name, _)| self.ledger.bytes_of(name));
-        self.ledger.bytes() - bytes.sum::<u64>()
+        let live = self.sinks.iter().filter(|(_, open)| !open.is_stopped);
+        live.map(|(name, _)| self.ledger.bytes_of(name)).sum()
     }
 
     /// Returns whether a program has the gate open.

@@ -12,7 +12,7 @@ const END_WAIT: Duration = Duration::from_secs(1);
 const A_WHILE: Duration = Duration::from_secs(1);
 
 /// Waits for work, at most for a time.
-type Wait = Box<dyn FnOnce(Duration)>;
+pub type Wait = Box<dyn FnOnce(Duration)>;
 
 /// Runs passes until it is dropped.
 pub struct Releaser {
@@ -23,20 +23,24 @@ pub struct Releaser {
 
 impl Releaser {
     /// Starts a thread that calls `pass` again and again, and the returned wait in between. It ends
-    /// once `pass` returns `None`.
+    /// once `pass` returns `None`, and at last calls `end`.
     ///
     /// # Errors
     /// `Retry` if there can be no thread.
-    pub fn start(pass: impl Fn() -> Option<Wait> + Send + 'static) -> Result<Releaser> {
+    pub fn start(
+        pass: impl Fn() -> Option<Wait> + Send + 'static,
+        end: impl FnOnce() + Send + 'static,
+    ) -> Result<Releaser> {
         let is_over = Arc::new(AtomicBool::new(false));
         let over = is_over.clone();
         let work = move || {
             while !over.load(Ordering::Relaxed) {
-                let Some(wait) = pass() else { return };
+                let Some(wait) = pass() else { break };
                 if !over.load(Ordering::Relaxed) {
                     wait(A_WHILE);
                 }
             }
+            end();
         };
         let thread = thread::Builder::new().name("outlive-gate".to_owned()).spawn(work);
         let thread = thread.map_err(|error| Error::no_thread("the gate", &error))?;

@@ -269,21 +269,9 @@ impl Supervisor<'_> {
     }
 
     fn note_start(&mut self, attempt: u32) {
-        self.past.attempts.push(Entry {
-            host: outlive_pool::host_name(),
-            supervisor: std::process::id(),
-            attempt,
-            started_ns: self.pool.env().clock.unix_ns(),
-            ran_s: None,
-            committed_s: None,
-            cause: None,
-            restored: None,
-            newest: None,
-            commits: 0,
-            distrusted: None,
-            restored_s: None,
-            interval: None,
-        });
+        let started_ns = self.pool.env().clock.unix_ns();
+        let (host, supervisor) = (outlive_pool::host_name(), std::process::id());
+        self.past.attempts.push(Entry::begin(host, supervisor, attempt, started_ns));
         self.write_history();
     }
 

@@ -39,6 +39,9 @@ class _Sink:
     def abort(self, token: bytes) -> None:
         """Gives up an output."""
 
+    def close(self) -> None:
+        """Gives back what it holds, in the gate's thread."""
+
 
 class Printed(_Sink):
     """Prints text."""
@@ -337,6 +340,10 @@ class Transactions(_Sink):
             return outcome
         return None
 
+    def close(self) -> None:
+        """Closes the connection."""
+        self._forget()
+
     def _run(self, owner: str, epoch: int, number: int, statements: list[Any]) -> None:
         connection = self._connection
         query = _Query(_paramstyle(connection))
@@ -381,6 +388,8 @@ class Transactions(_Sink):
     def _forget(self) -> None:
         """Drops the connection: the next attempt makes another one."""
         connection, self._connection = self._connection, None
+        if connection is None:
+            return
         for end in ("rollback", "close"):
             try:
                 getattr(connection, end)()
@@ -425,7 +434,7 @@ class _Query:
         return text.format(**marks), tuple(values[name] for name in order)
 
 
-class TwoPhase:
+class TwoPhase(_Sink):
     """A sink of the program's own; see `Gate.sink`."""
 
     def __init__(self, sink: Any) -> None:

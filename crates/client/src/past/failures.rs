@@ -51,21 +51,8 @@ mod tests {
     use super::*;
 
     fn entry(cause: Option<Cause>, ran_s: f64, committed_s: Option<f64>) -> Entry {
-        Entry {
-            host: "here".into(),
-            supervisor: 1,
-            attempt: 1,
-            started_ns: 0,
-            ran_s: Some(ran_s),
-            committed_s,
-            cause,
-            restored: None,
-            newest: None,
-            commits: 0,
-            distrusted: None,
-            restored_s: None,
-            interval: None,
-        }
+        let begun = Entry::begin("here".into(), 1, 1, 0);
+        Entry { ran_s: Some(ran_s), committed_s, cause, ..begun }
     }
 
     fn counted(attempts: &[Entry], is_supervised: bool) -> (f64, f64) {

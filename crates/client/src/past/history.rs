@@ -45,6 +45,25 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// Returns the entry of an attempt that begins.
+    pub fn begin(host: String, supervisor: u32, attempt: u32, started_ns: u64) -> Entry {
+        Entry {
+            host,
+            supervisor,
+            attempt,
+            started_ns,
+            ran_s: None,
+            committed_s: None,
+            cause: None,
+            restored: None,
+            newest: None,
+            commits: 0,
+            distrusted: None,
+            restored_s: None,
+            interval: None,
+        }
+    }
+
     /// Returns the time whose work is lost: from the last commit to the end, in seconds. An attempt
     /// that finished has lost none. `None` while it runs.
     pub fn lost_s(&self) -> Option<f64> {
@@ -142,21 +161,8 @@ mod tests {
     use super::*;
 
     fn entry(started_s: u64, ran_s: f64, committed_s: Option<f64>, cause: Cause) -> Entry {
-        Entry {
-            host: "here".into(),
-            supervisor: 1,
-            attempt: 1,
-            started_ns: started_s * 1_000_000_000,
-            ran_s: Some(ran_s),
-            committed_s,
-            cause: Some(cause),
-            restored: None,
-            newest: None,
-            commits: 0,
-            distrusted: None,
-            restored_s: None,
-            interval: None,
-        }
+        let begun = Entry::begin("here".into(), 1, 1, started_s * 1_000_000_000);
+        Entry { ran_s: Some(ran_s), committed_s, cause: Some(cause), ..begun }
     }
 
     #[test]

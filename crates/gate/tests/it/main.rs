@@ -6,18 +6,20 @@ use outlive_gate::{Answer, Confirmations, FileMode, Gate, GateOptions, OutputKey
 use outlive_pool::{Environment, FormatConfig, Pool, PoolConfig, Tuning, create};
 use outlive_store::{Job, JobOptions, MemoryImage, SaveHandle};
 use outlive_types::sync::plain::Mutex;
-use outlive_types::{Epoch, ErrorKind, JobName, Rank, Result};
+use outlive_types::{Epoch, ErrorKind, FreezeRequest, Frozen, JobName, PageSource, Rank, Result};
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// A record of releases that outlives a run.
 #[derive(Clone, Default)]
-struct Notes(Arc<Mutex<Option<Vec<u8>>>>);
+struct Notes(Arc<Mutex<Option<Vec<u8>>>>, Arc<AtomicUsize>);
 
 impl Confirmations for Notes {
     fn load(&self, _: Rank) -> Result<Option<Vec<u8>>> {
+        self.1.fetch_add(1, Ordering::Relaxed);
         Ok(self.0.lock().clone())
     }
 
@@ -90,6 +92,12 @@ impl World {
 
     /// Starts the program, with its gate open.
     fn run(&self) -> Run {
+        let run = self.start();
+        run.gate.open(u64::MAX, 1);
+        run
+    }
+
+    fn start(&self) -> Run {
         let job = Job::open(&self.pool(), "job", JobOptions::default()).unwrap();
         let told: Arc<Mutex<Vec<String>>> = Arc::default();
         let tell = told.clone();
@@ -104,7 +112,6 @@ impl World {
                 Box::new(move || weak.begin_session())
             },
         });
-        gate.open(u64::MAX, 1);
         Run { job, gate, source: OwnedSource::zeroed("state", 1 << 16, 1), told }
     }
 
@@ -146,6 +153,20 @@ impl Run {
         handle.wait(None).unwrap().unwrap().epoch
     }
 
+    /// Opens a file, and gives it a first line in this run.
+    fn first_line(&self, path: &Path, mode: FileMode, line: &[u8]) -> String {
+        let file = self.gate.open_file(path, mode).unwrap();
+        self.gate.write_file(&file, line).unwrap();
+        file
+    }
+
+    /// Saves, and releases what that covers.
+    fn commit(&mut self) -> Epoch {
+        let epoch = self.save();
+        self.pass();
+        epoch
+    }
+
     fn pass(&self) {
         self.gate.pass(Instant::now());
     }
@@ -158,6 +179,19 @@ impl Run {
 
     fn give(&self, sink: &str, text: &str) {
         self.gate.give(sink, text.as_bytes().to_vec()).unwrap();
+    }
+}
+
+/// A program's memory; something happens before it is frozen.
+struct Interrupted<'a> {
+    source: &'a mut OwnedSource,
+    happens: &'a mut dyn FnMut(),
+}
+
+impl PageSource for Interrupted<'_> {
+    fn freeze(&mut self, request: &FreezeRequest) -> Result<Box<dyn Frozen>> {
+        (self.happens)();
+        self.source.freeze(request)
     }
 }
 
@@ -178,8 +212,7 @@ fn nothing_leaves_before_the_commit_that_covers_it() {
     run.pass();
     assert_eq!(a.got(), ["00000011:job@1/0 1"]);
     assert_eq!((run.gate.report().outputs, run.gate.report().uncovered), (1, 1));
-    run.save();
-    run.pass();
+    run.commit();
     run.pass();
     assert_eq!(a.got(), ["00000011:job@1/0 1", "00000011:job@2/1 2"]);
     assert_eq!(run.gate.report().outputs, 0);
@@ -262,8 +295,7 @@ fn an_output_that_cannot_leave_stays_in_every_checkpoint() {
     let a = run.open("a");
     a.answers.lock().extend([Answer::Later("away".into()), Answer::Later("away".into())]);
     run.give("a", "1");
-    run.save();
-    run.pass();
+    run.commit();
     run.give("a", "2");
     let epoch = run.save();
     assert_eq!(a.got(), [""; 0]);
@@ -278,8 +310,7 @@ fn an_output_that_cannot_leave_stays_in_every_checkpoint() {
     // It holds up no other sink, and a wait for it ends.
     let b = run.open("b");
     run.give("b", "3");
-    let epoch = run.save();
-    run.pass();
+    let epoch = run.commit();
     assert_eq!(b.got(), ["00000011:job@3/2 3"]);
     assert!(run.gate.wait(Duration::ZERO));
     drop(run);
@@ -319,9 +350,28 @@ fn a_save_that_fails_at_its_beginning_covers_nothing() {
     assert_eq!(failed.unwrap_err().kind(), ErrorKind::Full);
     run.pass();
     assert_eq!((a.got().len(), run.gate.report().uncovered), (0, 1));
-    run.save();
-    run.pass();
+    run.commit();
     assert_eq!(a.got(), ["00000011:job@1/0 1"]);
+}
+
+/// Another process takes over after the save has begun, and before its commit.
+#[test]
+fn a_save_that_fails_at_its_end_releases_nothing() {
+    let world = World::new();
+    let mut old = world.run();
+    let a = old.open("a");
+    let epoch = old.save();
+    old.give("a", "1");
+    let Run { job, gate, source, .. } = &mut old;
+    let handle = gate.cover(|outputs| {
+        source.set_outputs(outputs);
+        let mut happens = || drop(world.resume(epoch));
+        job.save(&mut Interrupted { source, happens: &mut happens })
+    });
+    let outcome = handle.unwrap().wait(None).unwrap();
+    assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Fenced);
+    old.pass();
+    assert_eq!((a.got().len(), old.gate.report().uncovered), (0, 1));
 }
 
 /// Another thread gives an output after the save has its list.
@@ -339,8 +389,7 @@ fn an_output_that_comes_while_a_save_begins_waits_for_the_next_one() {
     handle.unwrap().wait(None).unwrap().unwrap();
     run.pass();
     assert_eq!((a.got().len(), run.gate.report().uncovered), (0, 1));
-    run.save();
-    run.pass();
+    run.commit();
     assert_eq!(a.got(), ["00000011:job@2/0 late"]);
 }
 
@@ -370,8 +419,7 @@ fn a_rollback_in_a_process_gives_up_what_came_after_and_cuts_files() {
     let file = run.gate.open_file(&path, FileMode::Append).unwrap();
     for line in ["one\n", "two\n"] {
         run.gate.write_file(&file, line.as_bytes()).unwrap();
-        run.save();
-        run.pass();
+        run.commit();
     }
     run.gate.write_file(&file, b"given up\n").unwrap();
     run.give("a", "given up");
@@ -402,14 +450,12 @@ fn a_file_that_another_program_writes_stops_its_sink_only() {
     for name in [&file, &second] {
         run.gate.write_file(name, b"one\n").unwrap();
     }
-    run.save();
-    run.pass();
+    run.commit();
     std::fs::write(&path, "one\nfrom elsewhere\n").unwrap();
     for name in [&file, &second] {
         run.gate.write_file(name, b"two\n").unwrap();
     }
-    run.save();
-    run.pass();
+    run.commit();
     assert_eq!((text(&path), text(&other)), ("one\nfrom elsewhere\n".into(), "one\ntwo\n".into()));
     let trouble = run.gate.report().sinks[0].trouble.clone().unwrap();
     assert!(trouble.contains("another program writes it"), "{trouble}");
@@ -432,8 +478,7 @@ fn a_close_waits_for_releases_and_ends_the_thread() {
     run.gate.open(u64::MAX, 1);
     let a = run.open("a");
     run.give("a", "2");
-    run.save();
-    run.pass();
+    run.commit();
     assert_eq!(a.got(), ["00000011:job@2/1 2"]);
 }
 
@@ -449,8 +494,7 @@ fn a_sink_that_panics_stops() {
     let mut run = world.run();
     run.gate.open_sink("a", Arc::new(Panics)).unwrap();
     run.give("a", "1");
-    run.save();
-    run.pass();
+    run.commit();
     assert!(run.gate.report().sinks[0].is_stopped);
 }
 
@@ -493,8 +537,7 @@ fn an_answer_from_before_a_restore_counts_for_no_other_output() {
     *sink.0.lock() = Some((run.gate.clone(), Vec::new()));
     run.pass();
     assert_eq!(a.got(), ["00000011:job@2/0 old"]);
-    run.save();
-    run.pass();
+    run.commit();
     assert_eq!(a.got()[1..], ["00000011:job@3/0 new"]);
 }
 
@@ -515,8 +558,7 @@ fn a_kill_repeats_the_release_in_its_moment_only() {
     let sink = Arc::new(Dies(Receiver::default(), world.notes.clone(), Mutex::default()));
     run.gate.open_sink("a", sink.clone()).unwrap();
     ["1", "2", "3"].iter().for_each(|text| run.give("a", text));
-    let epoch = run.save();
-    run.pass();
+    let epoch = run.commit();
     drop(run);
     // The record as it was when the third release began.
     *world.notes.0.lock() = sink.2.lock().take();
@@ -538,8 +580,7 @@ fn a_program_that_was_fenced_tries_nothing_again() {
     old.gate.pass(now);
     let mut new = world.resume(epoch);
     let there = new.open("a");
-    new.save();
-    new.pass();
+    new.commit();
     old.gate.pass(now + Duration::from_secs(60));
     assert_eq!((a.got().len(), there.got().len()), (0, 1));
     assert!(old.gate.wait(Duration::ZERO), "nothing more will be released");
@@ -550,16 +591,13 @@ fn bytes_of_others_behind_the_released_ones_are_not_cut() {
     let world = World::new();
     let path = world.path("lines");
     let mut run = world.run();
-    let file = run.gate.open_file(&path, FileMode::Append).unwrap();
-    run.gate.write_file(&file, b"one\n").unwrap();
-    let epoch = run.save();
-    run.pass();
+    let file = run.first_line(&path, FileMode::Append, b"one\n");
+    let epoch = run.commit();
     drop(run);
     std::fs::write(&path, "one\nof a person\n").unwrap();
     let mut run = world.resume(epoch);
     run.gate.open_file(&path, FileMode::Append).unwrap();
-    run.save();
-    run.pass();
+    run.commit();
     assert_eq!(text(&path), "one\nof a person\n");
     assert!(run.gate.report().sinks[0].is_stopped);
 }
@@ -572,17 +610,13 @@ fn a_file_that_was_opened_after_the_restored_checkpoint_is_cut_to_its_beginning(
     std::fs::write(&path, "before\n").unwrap();
     let mut run = world.run();
     run.save();
-    let file = run.gate.open_file(&path, FileMode::Append).unwrap();
-    run.gate.write_file(&file, b"one\n").unwrap();
-    run.save();
-    run.pass();
+    let file = run.first_line(&path, FileMode::Append, b"one\n");
+    run.commit();
     assert_eq!(text(&path), "before\none\n");
     drop(run);
     let mut run = world.resume(1);
-    let file = run.gate.open_file(&path, FileMode::Append).unwrap();
-    run.gate.write_file(&file, b"1\n").unwrap();
-    run.save();
-    run.pass();
+    let file = run.first_line(&path, FileMode::Append, b"1\n");
+    run.commit();
     assert_eq!(text(&path), "before\n1\n");
 }
 
@@ -591,17 +625,74 @@ fn a_truncating_file_opened_before_the_restore_goes_on() {
     let world = World::new();
     let path = world.path("lines");
     let mut run = world.run();
-    let file = run.gate.open_file(&path, FileMode::Truncate).unwrap();
-    run.gate.write_file(&file, b"one\n").unwrap();
-    let epoch = run.save();
-    run.pass();
+    let file = run.first_line(&path, FileMode::Truncate, b"one\n");
+    let epoch = run.commit();
     drop(run);
     let mut run = world.run();
     let file = run.gate.open_file(&path, FileMode::Truncate).unwrap();
     assert!(!run.gate.is_used());
     run.restore(epoch);
     run.gate.write_file(&file, b"two\n").unwrap();
-    run.save();
-    run.pass();
+    run.commit();
     assert_eq!(text(&path), "one\ntwo\n");
+}
+
+#[test]
+fn a_restore_of_a_program_without_a_gate_reads_no_record() {
+    let world = World::new();
+    let mut run = world.start();
+    let epoch = run.save();
+    run.restore(epoch);
+    assert_eq!(world.notes.1.load(Ordering::Relaxed), 0);
+    run.gate.open(u64::MAX, 1);
+    run.restore(epoch);
+    assert_eq!(world.notes.1.load(Ordering::Relaxed), 1);
+}
+
+/// Its outputs were covered long ago; another process has taken over since.
+#[test]
+fn a_sink_that_is_opened_late_gets_nothing_from_a_fenced_program() {
+    let world = World::new();
+    let mut old = world.run();
+    old.give("a", "1");
+    let epoch = old.commit();
+    let mut new = world.resume(epoch);
+    new.save();
+    let a = old.open("a");
+    old.gate.pass(Instant::now() + Duration::from_secs(2));
+    assert_eq!((a.got().len(), old.told.lock().len()), (0, 1));
+    assert!(old.gate.wait(Duration::ZERO));
+}
+
+/// The record is of the old file: bytes of a person in the new one are not the gate's.
+#[test]
+fn a_file_that_begins_again_forgets_the_length_of_the_old_one() {
+    let world = World::new();
+    let path = world.path("lines");
+    let mut run = world.run();
+    let file = run.first_line(&path, FileMode::Append, &[b'x'; 100]);
+    run.commit();
+    drop(run);
+    // A run that starts over.
+    let mut run = world.run();
+    run.job.take_over();
+    let file = run.first_line(&path, FileMode::Truncate, b"one\n");
+    let epoch = run.commit();
+    drop(run);
+    std::fs::write(&path, "one\nof a person\n").unwrap();
+    let mut run = world.resume(epoch);
+    run.gate.open_file(&path, FileMode::Append).unwrap();
+    run.commit();
+    assert_eq!(text(&path), "one\nof a person\n");
+}
+
+#[test]
+fn outputs_for_no_open_sink_force_no_save() {
+    let world = World::new();
+    let run = world.run();
+    run.gate.set_bytes_max(1000);
+    run.give("nowhere", &"x".repeat(2000));
+    assert!(!run.gate.wants_save());
+    run.open("nowhere");
+    assert!(run.gate.wants_save());
 }

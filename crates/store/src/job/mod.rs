@@ -248,9 +248,9 @@ impl Job {
     }
 
     /// Returns whether a save is due, by the rule of [`JobOptions::every`]: always without an
-    /// interval, else at first and once the interval has passed. If the program continues after failed saves, a save is also due
-    /// one second after the first failed one, two after the second, four after the third, and so
-    /// on. In a group the rule and the clock of rank 0 decide for all ranks. If it has no interval,
+    /// interval, else at first and once the interval has passed. If the program continues after
+    /// failed saves, a save is also due one second after the first failed one, two after the second,
+    /// four after the third, and so on. In a group the rule and the clock of rank 0 decide for all ranks. If it has no interval,
     /// only the first call is collective.
     ///
     /// A save is also due if `stops`: this program is to save and to end. In a group with an

@@ -46,6 +46,7 @@ static void bad_input(outlive_job *job)
     INVALID(outlive_gate_publish(job, "/no/such/file", "/no/such/other"), "");
     INVALID(outlive_gate_sink(job, "receiver", NULL, NULL), "NULL");
     INVALID(outlive_gate_sink(job, "publish", receive, NULL), "the gate's own");
+    INVALID(outlive_gate_give(job, "file:/tmp/x", "x", 1), "the gate's own");
     INVALID(outlive_gate_flush(job, NAN), "not a number");
     INVALID(outlive_gate_held(job, NULL), "NULL");
     OK(outlive_gate_flush(job, INFINITY));
