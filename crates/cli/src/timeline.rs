@@ -88,19 +88,11 @@ mod tests {
     #[test]
     fn every_attempt_has_a_bar_inside_the_picture() {
         let entry = |started_s: u64, cause| Entry {
-            host: "here".into(),
-            supervisor: 1,
-            attempt: 1,
-            started_ns: started_s * 1_000_000_000,
             ran_s: Some(10.0),
             committed_s: Some(7.0),
             cause,
-            restored: None,
-            newest: None,
             commits: 1,
-            distrusted: None,
-            restored_s: None,
-            interval: None,
+            ..Entry::begin("here".into(), 1, 1, started_s * 1_000_000_000)
         };
         let attempts = vec![entry(5, Some(Cause::Killed(9))), entry(16, None)];
         let svg = timeline(&JobName::new("a<b").unwrap(), &History { attempts });

@@ -591,7 +591,7 @@ fn bytes_of_others_behind_the_released_ones_are_not_cut() {
     let world = World::new();
     let path = world.path("lines");
     let mut run = world.run();
-    let file = run.first_line(&path, FileMode::Append, b"one\n");
+    run.first_line(&path, FileMode::Append, b"one\n");
     let epoch = run.commit();
     drop(run);
     std::fs::write(&path, "one\nof a person\n").unwrap();
@@ -610,12 +610,12 @@ fn a_file_that_was_opened_after_the_restored_checkpoint_is_cut_to_its_beginning(
     std::fs::write(&path, "before\n").unwrap();
     let mut run = world.run();
     run.save();
-    let file = run.first_line(&path, FileMode::Append, b"one\n");
+    run.first_line(&path, FileMode::Append, b"one\n");
     run.commit();
     assert_eq!(text(&path), "before\none\n");
     drop(run);
     let mut run = world.resume(1);
-    let file = run.first_line(&path, FileMode::Append, b"1\n");
+    run.first_line(&path, FileMode::Append, b"1\n");
     run.commit();
     assert_eq!(text(&path), "before\n1\n");
 }
@@ -625,7 +625,7 @@ fn a_truncating_file_opened_before_the_restore_goes_on() {
     let world = World::new();
     let path = world.path("lines");
     let mut run = world.run();
-    let file = run.first_line(&path, FileMode::Truncate, b"one\n");
+    run.first_line(&path, FileMode::Truncate, b"one\n");
     let epoch = run.commit();
     drop(run);
     let mut run = world.run();
@@ -670,13 +670,13 @@ fn a_file_that_begins_again_forgets_the_length_of_the_old_one() {
     let world = World::new();
     let path = world.path("lines");
     let mut run = world.run();
-    let file = run.first_line(&path, FileMode::Append, &[b'x'; 100]);
+    run.first_line(&path, FileMode::Append, &[b'x'; 100]);
     run.commit();
     drop(run);
     // A run that starts over.
     let mut run = world.run();
     run.job.take_over();
-    let file = run.first_line(&path, FileMode::Truncate, b"one\n");
+    run.first_line(&path, FileMode::Truncate, b"one\n");
     let epoch = run.commit();
     drop(run);
     std::fs::write(&path, "one\nof a person\n").unwrap();
