@@ -5,7 +5,7 @@ use crate::file::{self, FileMode, FileSink};
 use crate::ledger::Ledger;
 use crate::publish::{self, PublishSink};
 use crate::sink::Sink;
-use crate::state::{OpenSink, OtherSink, State, to_position};
+use crate::state::{OpenSink, State, to_position};
 use crate::thread::{Releaser, Wait};
 use outlive_format::{Output, Outputs};
 use outlive_types::sync::plain::{Condvar, Mutex, MutexGuard};
@@ -82,6 +82,8 @@ pub(crate) struct Shared {
     pub saving: Mutex<()>,
     /// Held by the one pass that releases.
     pub passing: Mutex<()>,
+    /// Held from the staging of a file until its output is given: no other file is a leftover.
+    pub publishing: Mutex<()>,
 }
 
 /// A handle that does not keep its gate.
@@ -104,6 +106,7 @@ impl Gate {
             changed: Condvar::new(),
             saving: Mutex::new(()),
             passing: Mutex::new(()),
+            publishing: Mutex::new(()),
         }))
     }
 
@@ -213,15 +216,15 @@ impl Gate {
         (state.has_saved, state.has_committed) = (false, false);
         (state.is_based, state.is_restored, state.is_idle) = (true, true, false);
         let notices = state.attach_files();
-        let others = state.take_others();
+        let others = state.renew_others();
         drop(state);
         // No sink is called with the lock held: it may wait for a thread that gives outputs.
         for output in gone {
-            if let Some((_, sink, _)) = others.iter().find(|(name, ..)| *name == output.sink) {
+            if let Some(sink) = others.get(&output.sink) {
                 sink.abort(&output.token);
             }
         }
-        self.recover(others);
+        self.0.changed.notify_all();
         notices.into_iter().for_each(|notice| self.tell(notice));
         Ok(())
     }
@@ -235,26 +238,8 @@ impl Gate {
         }
         state.is_based = true;
         let notices = state.attach_files();
-        let others = state.take_others();
         drop(state);
-        self.recover(others);
         notices.into_iter().for_each(|notice| self.tell(notice));
-    }
-
-    /// Tells sinks which of their tokens count. One that refuses stops.
-    fn recover(&self, others: Vec<OtherSink>) {
-        for (name, sink, tokens) in others {
-            let recovered = sink.recover(&tokens.iter().map(Vec::as_slice).collect::<Vec<_>>());
-            let open = match recovered {
-                Ok(()) => OpenSink::new(sink),
-                Err(error) => {
-                    self.tell(format!("the outputs to {name} stop: {error}"));
-                    OpenSink::stopped(sink, error.to_string())
-                }
-            };
-            self.state().sinks.insert(name, open);
-        }
-        self.0.changed.notify_all();
     }
 
     fn own_rank(&self) -> Rank {
@@ -313,20 +298,11 @@ impl Gate {
     /// each run: outputs wait for it.
     ///
     /// # Errors
-    /// `Invalid` for an impossible name, or before [`Gate::open`]; those of [`Sink::recover`].
+    /// `Invalid` for an impossible name, or before [`Gate::open`].
     pub fn open_sink(&self, name: &str, sink: Arc<dyn Sink>) -> Result<()> {
         self.check_open()?;
         if name.is_empty() || name.len() > outlive_format::SINK_BYTES_MAX {
             return Err(Error::invalid(format!("a sink of the gate cannot be called {name:?}")));
-        }
-        let state = self.state();
-        let tokens: Vec<Vec<u8>> =
-            state.ledger.of_sink(name).map(|output| output.token.clone()).collect();
-        let is_based = state.is_based;
-        drop(state);
-        // Before it is known from which checkpoint the program continues, no token counts.
-        if is_based {
-            sink.recover(&tokens.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
         }
         self.state().sinks.insert(name.to_owned(), OpenSink::new(sink));
         self.0.changed.notify_all();
@@ -417,10 +393,12 @@ impl Gate {
         self.check_open()?;
         self.base();
         let owner = self.owner();
+        let _publishing = self.0.publishing.lock();
         let mut state = self.state();
         let id = state.next_staged;
         state.next_staged = id.wrapping_add(1);
-        if state.is_writer && state.cleaned.insert(last.to_path_buf()) {
+        // Before a commit has followed the restore, a newer checkpoint may list staged files.
+        if state.has_committed && state.cleaned.insert(last.to_path_buf()) {
             let tokens: Vec<&[u8]> =
                 state.ledger.of_sink(PUBLISH).map(|it| &it.token[..]).collect();
             publish::remove_leftovers(last, owner, &tokens);

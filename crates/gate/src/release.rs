@@ -35,7 +35,6 @@ impl Gate {
             }
         })?;
         let mut state = self.state();
-        state.collect_saves();
         state.has_saved = true;
         state.ledger.stamp(below, handle.epoch());
         state.saves.push_back((handle.clone(), below));
@@ -45,13 +44,14 @@ impl Gate {
     }
 
     fn prepare(&self) -> Result<()> {
-        let sinks: Vec<(String, Arc<dyn Sink>)> = self
-            .state()
-            .sinks
-            .iter()
-            .map(|(name, open)| (name.clone(), open.sink.clone()))
-            .collect();
-        for (name, sink) in sinks {
+        let mut state = self.state();
+        state.collect_saves();
+        let sinks = state.to_prepare();
+        drop(state);
+        for (name, sink, tokens) in sinks {
+            if let Some(tokens) = tokens {
+                self.recover(&name, &*sink, &tokens);
+            }
             let tokens = sink.prepare().map_err(|error| error.context(format!("sink {name}")))?;
             let mut state = self.state();
             for token in tokens {
@@ -59,6 +59,16 @@ impl Gate {
             }
         }
         Ok(())
+    }
+
+    /// Tells a sink which of its tokens count. If it refuses, it stops.
+    fn recover(&self, name: &str, sink: &dyn Sink, tokens: &[Vec<u8>]) {
+        let tokens: Vec<&[u8]> = tokens.iter().map(Vec::as_slice).collect();
+        let Err(error) = sink.recover(&tokens) else { return };
+        if let Some(open) = self.state().sinks.get_mut(name) {
+            (open.is_stopped, open.trouble) = (true, Some(error.to_string()));
+        }
+        self.tell(format!("the outputs to {name} stop: {error}"));
     }
 
     /// Releases everything that may be released at `now`.

@@ -54,11 +54,12 @@ pub trait Sink: Send + Sync {
         Ok(Vec::new())
     }
 
-    /// Learns of the tokens with which the program continues from a checkpoint: all others of
-    /// earlier runs will never be released.
+    /// Learns of the tokens that count: no other one of an earlier run will ever be released. The
+    /// call comes once in a run, with the first save after a commit. Before that commit, a crash
+    /// could continue from a newer checkpoint, with other tokens.
     ///
     /// # Errors
-    /// The sink is not opened then.
+    /// The sink stops then.
     fn recover(&self, tokens: &[&[u8]]) -> Result<()> {
         let _ = tokens;
         Ok(())

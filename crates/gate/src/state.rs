@@ -8,7 +8,7 @@ use crate::thread::Releaser;
 use outlive_format::Output;
 use outlive_store::SaveHandle;
 use outlive_types::{Error, Result};
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ pub struct State {
     pub files: BTreeMap<String, (PathBuf, FileMode)>,
     /// Bytes of outputs from which on the program is to save.
     pub bytes_max: u64,
-    /// Folders in which leftovers of published files were looked for.
+    /// Names of published files for which leftovers were looked for.
     pub cleaned: HashSet<PathBuf>,
     pub releaser: Option<Releaser>,
     /// Sinks of a gate that was closed, for its thread to close.
@@ -63,8 +63,8 @@ pub struct State {
     pub has_told_of_notes: bool,
 }
 
-/// A sink that is no file: its name, and the tokens that wait for it.
-pub type OtherSink = (String, Arc<dyn Sink>, Vec<Vec<u8>>);
+/// A sink before a save: its name, and its tokens if it is to learn of them.
+pub type ToPrepare = (String, Arc<dyn Sink>, Option<Vec<Vec<u8>>>);
 
 pub struct OpenSink {
     pub sink: Arc<dyn Sink>,
@@ -74,6 +74,8 @@ pub struct OpenSink {
     pub pause: Duration,
     /// Time of the next attempt.
     pub next: Option<Instant>,
+    /// Whether it was told which tokens count.
+    pub knows_tokens: bool,
     /// Of a file: the length to which it is cut once a commit has followed the restore.
     pub cut: Option<u64>,
     /// Of a file: its length when this run opened it.
@@ -88,6 +90,7 @@ impl OpenSink {
             is_stopped: false,
             pause: FIRST_PAUSE,
             next: None,
+            knows_tokens: false,
             cut: None,
             begin: 0,
         }
@@ -184,17 +187,28 @@ impl State {
         notices
     }
 
-    /// Takes out the open sinks that are no files, with the tokens that wait for them. Nothing is
-    /// released to a sink before it knows which tokens count.
-    pub fn take_others(&mut self) -> Vec<OtherSink> {
-        let names = self.sinks.keys().filter(|name| !self.files.contains_key(*name));
-        let names: Vec<String> = names.cloned().collect();
-        let take = |name: String| {
-            let sink = self.sinks.remove(&name)?.sink;
-            let tokens = self.ledger.of_sink(&name).map(|it| it.token.clone()).collect();
-            Some((name, sink, tokens))
+    /// Lets the open sinks that are no files begin again: what they knew was of another state.
+    /// Returns them by name.
+    pub fn renew_others(&mut self) -> HashMap<String, Arc<dyn Sink>> {
+        let files = &self.files;
+        let others = self.sinks.iter_mut().filter(|(name, _)| !files.contains_key(*name));
+        let renew = |(name, open): (&String, &mut OpenSink)| {
+            *open = OpenSink::new(open.sink.clone());
+            (name.clone(), open.sink.clone())
         };
-        names.into_iter().filter_map(take).collect()
+        others.map(renew).collect()
+    }
+
+    /// Returns the open sinks, each with the tokens that count if it is to learn of them now.
+    pub fn to_prepare(&mut self) -> Vec<ToPrepare> {
+        let ledger = &self.ledger;
+        let each = self.sinks.iter_mut().map(|(name, open)| {
+            let learns = self.has_committed && !open.knows_tokens;
+            open.knows_tokens |= self.has_committed;
+            let tokens = || ledger.of_sink(name).map(|it| it.token.clone()).collect();
+            (name.clone(), open.sink.clone(), learns.then(tokens))
+        });
+        each.collect()
     }
 
     /// Takes account of the saves that are over.

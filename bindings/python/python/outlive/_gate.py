@@ -205,8 +205,9 @@ class Gate:
             function: A function at the top level of a module, since the next run must find it.
             *args: Its arguments. They may be None, numbers, text, bytes, and lists, tuples, dicts
                 and sets of these. NumPy's scalars count as numbers.
-            key: Whether to pass `key="job@epoch/number"` as well. It is the same at each attempt,
-                and never that of another call: a receiver can ignore a key that it knows.
+            key: Whether to pass `key="pool:job@epoch/number"` as well. It is the same at each
+                attempt, and never that of another call of this pool. A receiver can ignore a key
+                that it knows.
             **kwargs: Its named arguments.
 
         Returns:
@@ -290,9 +291,10 @@ class Gate:
         `sink.commit(tokens)` comes after the commit, and may come again for the same tokens. It
         returns normally if they are committed, now or before; it raises `OSError` or `RetryError`
         to be called again later, and any other exception if they will never succeed.
-        `sink.abort(tokens)`, if it exists, gives up what will never be committed. If
-        `sink.recover(tokens)` exists, it comes first: all earlier outputs that are not among these
-        tokens will never be committed.
+        `sink.abort(tokens)`, if it exists, gives up tokens that no checkpoint has. If
+        `sink.recover(tokens)` exists, it comes once in each run, with the first save after a
+        commit. No other token of an earlier run will ever be committed: give them up. Before that
+        commit, the next run could still need them.
 
         Args:
             name: Name of the sink, the same in each run.
@@ -300,8 +302,7 @@ class Gate:
                 a `commit` that has begun.
 
         Raises:
-            InvalidError: If the name is impossible or the gate's own, or `recover` has failed, or
-                the gate is closed.
+            InvalidError: If the name is impossible or the gate's own, or the gate is closed.
         """
         if name in self._opened or name == "publish" or ":" in name:
             raise InvalidError(
