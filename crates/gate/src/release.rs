@@ -46,7 +46,7 @@ impl Gate {
     fn prepare(&self) -> Result<()> {
         let mut state = self.state();
         state.collect_saves();
-        let sinks = state.to_prepare();
+        let sinks = state.prepare_sinks();
         drop(state);
         for (name, sink, tokens) in sinks {
             if let Some(tokens) = tokens {

@@ -200,7 +200,7 @@ impl State {
     }
 
     /// Returns the open sinks, each with the tokens that count if it is to learn of them now.
-    pub fn to_prepare(&mut self) -> Vec<ToPrepare> {
+    pub fn prepare_sinks(&mut self) -> Vec<ToPrepare> {
         let ledger = &self.ledger;
         let each = self.sinks.iter_mut().map(|(name, open)| {
             let learns = self.has_committed && !open.knows_tokens;
