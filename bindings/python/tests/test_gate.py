@@ -895,6 +895,48 @@ def test_connections_may_be_of_a_subclass_and_have_other_rows(
     assert rows == [(0,), (1,)]
 
 
+class Refusing(sqlite3.Connection):
+    """A connection that another program keeps from inserting, as often as `left` says."""
+
+    left = 0
+    attempts = 0
+
+    def commit(self) -> None:
+        """Refuses what is to be committed, or commits it."""
+        if Refusing.left > 0 and self.in_transaction:
+            Refusing.left -= 1
+            Refusing.attempts += 1
+            raise sqlite3.IntegrityError("the other one was first")
+        super().commit()
+
+
+@pytest.mark.parametrize(("refusals", "attempts"), [(4, 4), (100, 5)])
+def test_a_refused_transaction_is_tried_five_times(
+    pool: outlive.Pool, folder: Path, refusals: int, attempts: int
+) -> None:
+    with contextlib.closing(sqlite3.connect(folder / "x.db")) as there:
+        there.execute("create table results (number integer)")
+    job = pool.job("j")
+    database = job.gate().transaction(lambda: sqlite3.connect(folder / "x.db", factory=Refusing))
+    with database as transaction:
+        transaction.execute("insert into results values (0)")
+    job.gate().flush(fresh())
+    Refusing.left, Refusing.attempts = refusals, 0
+    with database as transaction:
+        transaction.execute("insert into results values (1)")
+    if refusals > attempts:
+        with pytest.raises(outlive.RetryError, match="the other one was first"):
+            job.gate().flush(fresh(1))
+        assert job.gate().status.sinks[0].is_stopped
+    else:
+        job.gate().flush(fresh(1))
+    assert Refusing.attempts == attempts
+    Refusing.left = 0
+    job.close()
+    rows = sqlite3.connect(folder / "x.db").execute("select number from results").fetchall()
+    assert rows == ([(0,)] if refusals > attempts else [(0,), (1,)])
+
+
 class Slow(Bank):
     """A sink whose commit lasts until a save asks it to prepare, or a moment."""
 

@@ -20,6 +20,9 @@ Outcome = tuple[bool, str] | None
 _STEP_S = 0.05
 # Exceptions after which an attempt may succeed later.
 _LATER = (OSError, RetryError)
+# Attempts at a transaction that the database refuses. Two programs that create the same table, or
+# insert the same row, refuse each other once even where each says "if not exists".
+_REFUSALS = 5
 
 
 def _failure(error: BaseException) -> Outcome:
@@ -322,6 +325,9 @@ class Transactions(_Sink):
         self._connect = connect
         self._name = name
         self._connection: Any = None
+        # The output that the database has refused last, and how often.
+        self._refused = (-1, -1)
+        self._refusals = 0
 
     def release(self, key: str, epoch: int, number: int, token: bytes) -> Outcome:
         """Runs a transaction, unless the database has it."""
@@ -335,9 +341,8 @@ class Transactions(_Sink):
                 _refuse_autocommit(self._connection)
             self._run(owner, epoch, number, json.loads(token))
         except Exception as error:
-            outcome = self._outcome(error)
             self._forget()
-            return outcome
+            return self._outcome((epoch, number), error)
         return None
 
     def close(self) -> None:
@@ -377,13 +382,15 @@ class Transactions(_Sink):
         finally:
             cursor.close()
 
-    def _outcome(self, error: Exception) -> Outcome:
-        """Returns whether another attempt may succeed: after errors of the connection."""
+    def _outcome(self, output: tuple[int, int], error: Exception) -> Outcome:
+        """Returns whether another attempt may succeed."""
         kinds = {kind.__name__ for kind in type(error).__mro__}
-        # Two programs may create the table at the same moment.
-        is_created = "outlive_gate" in str(error) or "pg_type" in str(error)
         is_later = isinstance(error, _LATER) or bool(kinds & {"OperationalError", "InterfaceError"})
-        return is_later or is_created, f"{type(error).__name__}: {error}"
+        if not is_later and "DatabaseError" in kinds:
+            self._refusals = self._refusals + 1 if output == self._refused else 1
+            self._refused = output
+            is_later = self._refusals < _REFUSALS
+        return is_later, f"{type(error).__name__}: {error}"
 
     def _forget(self) -> None:
         """Drops the connection: the next attempt makes another one."""
