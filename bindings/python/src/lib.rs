@@ -49,6 +49,12 @@ mod _core {
         py.detach(|| outlive_cli::run(args))
     }
 
+    /// Sets the command line that starts a helper, up to its subcommand.
+    #[pyfunction]
+    fn set_helper_command(command: Vec<OsString>) {
+        outlive_client::set_helper_command(command);
+    }
+
     /// Returns the metrics of this process by name: numbers; of a histogram a dict.
     #[pyfunction]
     fn process_metrics(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {

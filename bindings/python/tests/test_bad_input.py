@@ -281,7 +281,7 @@ def test_a_pool_of_another_format(folder: Path) -> None:
 
 def test_tuning_is_checked(folder: Path) -> None:
     outlive.open(folder, threads=2, staging_bytes=32 << 20, freeze_bytes_max=0, index_bytes_max=0)
-    with pytest.raises(outlive.InvalidError, match=r"thaw.*auto, copy, fork or precopy"):
+    with pytest.raises(outlive.InvalidError, match=r"thaw.*auto, copy, fork, precopy or helper"):
         outlive.open(folder, freeze="thaw")
     for wrong in [{"staging_bytes": 1}, {"threads": 1000}, {"threads": -1}, {"threads": 2**70}]:
         with pytest.raises(outlive.InvalidError, match=next(iter(wrong))):

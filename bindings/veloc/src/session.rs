@@ -9,12 +9,12 @@ use outlive_capture::Region;
 use outlive_capture::fill::MutRegion;
 use outlive_client::{Client, Destination, End, Offer, WritePermit};
 use outlive_connect::Functions;
-use outlive_pool::{Environment, Pool, open_or_create};
+use outlive_pool::{Environment, Pool, Tuning, open_or_create};
 use outlive_store::gc::GcOptions;
 use outlive_store::group::{GroupOptions, agree, unless_failed};
 use outlive_store::retention::Rules;
 use outlive_store::{EpochInfo, JobOptions, RestoreSink, Select};
-use outlive_types::{Epoch, Error, ErrorKind, Event, Observer, RegionDesc, Result};
+use outlive_types::{Epoch, Error, ErrorKind, Event, FreezeMode, Observer, RegionDesc, Result};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -139,7 +139,13 @@ impl VelocSession {
         if let Some(parent) = location.parent().filter(|_| !location.starts_with("s3:")) {
             fs::create_dir_all(parent).map_err(|e| Error::io_named("making", parent, &e))?;
         }
-        let pool = open_or_create(&location, Environment::observed(Arc::new(Notices)))?;
+        let mut pool = open_or_create(&location, Environment::observed(Arc::new(Notices)))?;
+        // As VELOC's backend does, a helper completes what this process has saved.
+        let tuning = &pool.config().tuning;
+        if !config.is_sync && tuning.freeze()? == FreezeMode::Auto {
+            let freeze = FreezeMode::Helper.name().to_owned();
+            pool = pool.with_tuning(Tuning { freeze, ..tuning.clone() });
+        }
         let (memory, clients) = (HashMap::new(), HashMap::new());
         Ok(VelocSession {
             id,

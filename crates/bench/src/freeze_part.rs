@@ -80,7 +80,8 @@ fn rounds(
         write(state::edit(&mut source)?);
         let baseline = (epoch > 1).then_some(epoch - 1);
         let freeze_bytes_max = u64::from(u32::MAX);
-        let request = FreezeRequest { baseline, freeze, freeze_bytes_max, also: Vec::new() };
+        let request =
+            FreezeRequest { baseline, freeze, freeze_bytes_max, ..FreezeRequest::default() };
         let started = Instant::now();
         let frozen = source.freeze(&request)?;
         if epoch > Epoch::from(WARM_UPS) {

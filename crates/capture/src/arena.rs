@@ -4,6 +4,8 @@ use crate::memory::Memory;
 use outlive_chunk::{PARALLEL_FROM_BYTES, parallel};
 use outlive_io::{AlignedBuf, gather_past_cache};
 use outlive_types::BLOCK_BYTES;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 /// Bytes that a thread copies before it takes the next piece.
 const PIECE_BYTES: usize = 1 << 20;
@@ -12,11 +14,13 @@ const PIECE_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Arena {
     buffer: AlignedBuf,
+    /// Descriptor by which other processes can read the buffer.
+    file: Option<Arc<OwnedFd>>,
 }
 
 impl Default for Arena {
     fn default() -> Arena {
-        Arena { buffer: AlignedBuf::zeroed(0) }
+        Arena { buffer: AlignedBuf::zeroed(0), file: None }
     }
 }
 
@@ -39,12 +43,23 @@ impl Arena {
         &self.buffer
     }
 
-    /// Makes room for copies of `sources`. If they fit into `bytes_max`, the buffer then holds at
-    /// most that many bytes. False if there is no memory for it.
+    /// Returns the descriptor by which other processes can read the buffer, if there is one.
+    pub fn file(&self) -> Option<&Arc<OwnedFd>> {
+        self.file.as_ref()
+    }
+
+    /// Makes room for copies of `sources`, in memory that other processes can read if `is_shared`.
+    /// If they fit into `bytes_max`, the buffer then holds at most that many bytes, or a block more.
+    /// False if there is no memory for it.
     #[must_use]
-    pub fn make_room_for(&mut self, sources: &[Source<'_>], bytes_max: u64) -> bool {
+    pub fn make_room_for(
+        &mut self,
+        sources: &[Source<'_>],
+        bytes_max: u64,
+        is_shared: bool,
+    ) -> bool {
         let length = sources.iter().map(|source| source.length).sum();
-        self.make_room(length, usize::try_from(bytes_max).unwrap_or(usize::MAX))
+        self.make_room(length, usize::try_from(bytes_max).unwrap_or(usize::MAX), is_shared)
     }
 
     /// Copies `sources`, for which there is room, one after another to the start of the buffer.
@@ -70,16 +85,25 @@ impl Arena {
         });
     }
 
-    fn make_room(&mut self, length: usize, bytes_max: usize) -> bool {
+    fn make_room(&mut self, length: usize, bytes_max: usize, is_shared: bool) -> bool {
         let has_bytes = self.buffer.len();
-        if length <= has_bytes && has_bytes <= bytes_max.max(length) {
+        let is_right = is_shared == self.file.is_some() || length == 0;
+        // Shared memory comes in whole blocks.
+        let slack_bytes = if is_shared { BLOCK_BYTES } else { 0 };
+        let most_bytes = bytes_max.max(length).saturating_add(slack_bytes);
+        if is_right && length <= has_bytes && has_bytes <= most_bytes {
             return true;
         }
         // The old buffer is freed first, so that there are never two. The bytes beyond the need
         // take no memory until they are written.
-        self.buffer = AlignedBuf::zeroed(0);
+        *self = Arena::default();
         let grown = length.saturating_add(length / 4).next_multiple_of(BLOCK_BYTES);
-        let made = AlignedBuf::try_not_inherited(grown.min(bytes_max).max(length));
-        made.map(|made| self.buffer = made).is_some()
+        let bytes = grown.min(bytes_max).max(length);
+        if is_shared {
+            return AlignedBuf::shared(bytes)
+                .map(|(made, file)| *self = Arena { buffer: made, file: Some(Arc::new(file)) })
+                .is_some();
+        }
+        AlignedBuf::try_not_inherited(bytes).map(|made| self.buffer = made).is_some()
     }
 }

@@ -50,7 +50,8 @@ pub(crate) fn at_once(mode: FreezeMode, dirty: Dirty) -> Option<FreezeMethod> {
     match mode {
         FreezeMode::Copy => Some(FreezeMethod::Copy("as freeze = \"copy\" asks".to_owned())),
         FreezeMode::Fork => None,
-        FreezeMode::Auto | FreezeMode::Precopy => (dirty.bytes <= dirty.bytes_max)
+        FreezeMode::Auto | FreezeMode::Precopy | FreezeMode::Helper => (dirty.bytes
+            <= dirty.bytes_max)
             .then(|| FreezeMethod::Copy(format!("{bytes} fit into freeze_bytes_max = {budget}"))),
     }
 }
@@ -118,9 +119,11 @@ pub(crate) struct ToHold {
 }
 
 /// Chooses the method, and forks if that was chosen. `to_hold` plans the fork from the mappings;
-/// `before_fork` is called just before it, with the ranges that the child must hold.
+/// `before_fork` is called just before it, with the ranges that the child must hold. If other
+/// processes are to read the image, the child does not end with this process.
 pub(crate) fn take(
     mode: FreezeMode,
+    is_shared: bool,
     mut dirty: Dirty,
     to_hold: impl FnOnce(&Mappings) -> ToHold,
     before_fork: impl FnOnce(&[Range<usize>]),
@@ -143,7 +146,7 @@ pub(crate) fn take(
         FreezeMethod::Copy(why) => copy(why),
         FreezeMethod::Fork(why) => {
             before_fork(&ranges);
-            match ForkImage::take(kept_from) {
+            match ForkImage::take(kept_from, is_shared) {
                 Ok(image) => {
                     ForkOutcome { fork: Some((image, mappings)), why: format!("fork: {why}") }
                 }

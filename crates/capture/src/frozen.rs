@@ -12,8 +12,8 @@ use crate::tracker::{FreezeId, Spare, StreamChange};
 use outlive_chunk::{Diff, PageHashes, hash_pages};
 use outlive_types::sync::plain::Mutex;
 use outlive_types::{
-    Epoch, Error, FreezeReport, Frozen, PAGE_BYTES, PageRange, RegionDesc, Result, Run, StreamDesc,
-    pages_of,
+    Epoch, Error, FreezeReport, Frozen, PAGE_BYTES, PageRange, RegionDesc, Result, Run,
+    SharedImage, SharedRun, StreamDesc, pages_of,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -61,6 +61,8 @@ pub(crate) struct FrozenMemory {
     pub hashed: Vec<AtomicU32>,
     /// Whether pages are to be copied ahead of the next freeze.
     pub copies_ahead: bool,
+    /// Whether other processes are to read the image.
+    pub is_shared: bool,
     pub is_committed: AtomicBool,
 }
 
@@ -113,6 +115,30 @@ impl Frozen for FrozenMemory {
         let learnt = self.learn(run, first, bytes);
         self.hashed[run].fetch_add(learnt, Ordering::Release);
         Ok(bytes)
+    }
+
+    fn shared(&self) -> Result<SharedImage> {
+        if !self.is_shared {
+            return Err(Error::bug("this freeze was not asked to share its image"));
+        }
+        let left = || {
+            Error::invalid(format!(
+                "some bytes are in the program's own memory alone ({})",
+                self.report.freeze
+            ))
+        };
+        let run = |hold: &SnapshotSource| match hold {
+            SnapshotSource::Copied(at) => Ok(SharedRun::Copied(*at as u64)),
+            SnapshotSource::Forked(at) => Ok(SharedRun::Forked(*at as u64)),
+            SnapshotSource::Live | SnapshotSource::Immutable | SnapshotSource::Pieces(..) => {
+                Err(left())
+            }
+        };
+        Ok(SharedImage {
+            runs: self.holds.iter().map(run).collect::<Result<_>>()?,
+            copies: self.spare.arena.file().cloned(),
+            child: self.fork.as_ref().and_then(ForkImage::shared),
+        })
     }
 
     fn report(&self) -> FreezeReport {

@@ -4,6 +4,7 @@ use crate::ahead::Ahead;
 use crate::arena::Source;
 use crate::fork::Mappings;
 use crate::layout::Layout;
+use crate::memory::Memory;
 use crate::runs;
 use outlive_types::{PAGE_BYTES, Run};
 use std::ops::Range;
@@ -40,6 +41,15 @@ pub(crate) struct Holders<'a> {
     pub ahead: Option<&'a Ahead>,
 }
 
+/// The memory of an image.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ImageMemory<'a> {
+    pub layout: &'a Layout,
+    /// The packed stream, if other processes are to read the image: then bytes that never change
+    /// are held, too, as they are in the program's memory.
+    pub shared: Option<&'a Memory>,
+}
+
 /// Bytes to copy to the arena, and bytes that stay where they are.
 #[derive(Debug, Default)]
 pub(crate) struct HoldPlan<'a> {
@@ -65,7 +75,7 @@ impl<'a> HoldPlan<'a> {
     /// Leaves to `holders` the runs that they hold. Of the rest, copies as many of the last runs as
     /// fit into `bytes_max`: the live ones, which the store reads first, stay.
     pub fn new(
-        layout: &'a Layout,
+        image: ImageMemory<'a>,
         runs: &[Run],
         bytes_max: u64,
         holders: Holders<'_>,
@@ -74,7 +84,7 @@ impl<'a> HoldPlan<'a> {
         let mut plan = HoldPlan { holds, ..HoldPlan::default() };
         let mut left_bytes = bytes_max;
         for (number, run) in runs.iter().enumerate().rev() {
-            let Some((source, at)) = in_program(layout, run) else { continue };
+            let Some((source, at)) = image.in_program(run) else { continue };
             let bytes = source.length as u64;
             if holders.fork.is_some_and(|fork| fork.is_frozen(at..at + source.length)) {
                 plan.forked_bytes += bytes;
@@ -92,6 +102,9 @@ impl<'a> HoldPlan<'a> {
                     0 => SnapshotSource::Copied(0),
                     _ => SnapshotSource::Pieces(pieces as u32, plan.pieces.len() as u32),
                 };
+            } else if image.is_immutable(run) {
+                // Its bytes stay for this process, but no other one can read them.
+                plan.pieces.truncate(pieces);
             } else {
                 plan.pieces.truncate(pieces);
                 plan.live_runs = plan.live_runs.max(number + 1);
@@ -99,7 +112,7 @@ impl<'a> HoldPlan<'a> {
                 plan.holds[number] = SnapshotSource::Live;
             }
         }
-        plan.place(layout, runs);
+        plan.place(image, runs);
         plan
     }
 
@@ -128,10 +141,10 @@ impl<'a> HoldPlan<'a> {
     }
 
     /// Gives the runs to be copied their offsets in the arena, in the order of the runs.
-    fn place(&mut self, layout: &'a Layout, runs: &[Run]) {
+    fn place(&mut self, image: ImageMemory<'a>, runs: &[Run]) {
         let mut end = 0;
         for (run, hold) in runs.iter().zip(&mut self.holds) {
-            let Some((source, at)) = in_program(layout, run) else { continue };
+            let Some((source, at)) = image.in_program(run) else { continue };
             match hold {
                 SnapshotSource::Copied(place) => {
                     *place = end;
@@ -174,18 +187,31 @@ pub(crate) fn forked(runs: &[Run], holds: &[SnapshotSource], layout: &Layout) ->
 }
 
 /// Bytes of runs in the program's memory that a fork would not freeze.
-pub(crate) fn unfrozen_bytes(layout: &Layout, runs: &[Run], fork: &Mappings) -> u64 {
-    let sources = runs.iter().filter_map(|run| in_program(layout, run));
+pub(crate) fn unfrozen_bytes(image: ImageMemory<'_>, runs: &[Run], fork: &Mappings) -> u64 {
+    let sources = runs.iter().filter_map(|run| image.in_program(run));
     let unfrozen = sources.filter(|(source, at)| !fork.is_frozen(*at..at + source.length));
     unfrozen.map(|(source, _)| source.length as u64).sum()
 }
 
-/// Returns the source and address of a run, if it lies in the program's memory.
-fn in_program<'a>(layout: &'a Layout, run: &Run) -> Option<(Source<'a>, usize)> {
-    let memory = layout.memory(run.stream as usize)?;
-    let start = memory.place()?.start;
-    let (offset, length) = runs::extent(run, memory.length() as u64);
-    Some((Source { memory, offset, length }, start + offset))
+impl<'a> ImageMemory<'a> {
+    /// Whether the program never changes the bytes of a run, or they are a copy.
+    fn is_immutable(self, run: &Run) -> bool {
+        self.layout.memory(run.stream as usize).and_then(Memory::place).is_none()
+    }
+
+    /// Returns the source and address of a run, if it is to be held.
+    fn in_program(self, run: &Run) -> Option<(Source<'a>, usize)> {
+        let memory = self.layout.memory(run.stream as usize);
+        let (memory, start) = match self.shared {
+            Some(packed) => {
+                let memory = memory.unwrap_or(packed);
+                (memory, memory.bytes().as_ptr().addr())
+            }
+            None => (memory?, memory?.place()?.start),
+        };
+        let (offset, length) = runs::extent(run, memory.length() as u64);
+        Some((Source { memory, offset, length }, start + offset))
+    }
 }
 
 /// Gathers `addresses` of a run that consists of `pieces`, from `arena` and from the copies ahead,

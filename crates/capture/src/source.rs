@@ -8,7 +8,7 @@ use crate::frozen::FrozenMemory;
 use crate::in_place::InPlace;
 use crate::layout::Layout;
 use crate::memory::Memory;
-use crate::snapshot_source::{HoldPlan, Holders, forked, unfrozen_bytes};
+use crate::snapshot_source::{HoldPlan, Holders, ImageMemory, forked, unfrozen_bytes};
 use crate::track::Refusal;
 use crate::tracker::Changes;
 use crate::{ChangeTracker, Region, lazy, runs};
@@ -123,8 +123,11 @@ impl PageSource for MemorySource {
             Error::invalid("more than 4,294,967,295 large regions cannot be saved: join some")
         })?;
         let (freeze, mut spare) = self.tracker.begin()?;
-        let mut ahead = self.tracker.stop_ahead();
+        // Copies made ahead lie in memory of this process alone.
+        let mut ahead = self.tracker.stop_ahead().filter(|_| !request.is_shared);
         layout.pack(&mut spare.packed);
+        let packed = request.is_shared.then(|| Memory::Shared(spare.packed[..].into()));
+        let image = ImageMemory { layout: &layout, shared: packed.as_ref() };
         let bytes = layout.stream_bytes(&spare.packed);
         let copies = ahead.as_mut().and_then(|stopped| stopped.as_mut().ok());
         let Changes { diffs, learn } =
@@ -132,7 +135,7 @@ impl PageSource for MemorySource {
         let (all, changed_pages) = runs_of(request, &layout, streams, &diffs);
         let fresh = diffs.iter().map(|diff| diff.is_none().then(Mutex::default)).collect();
         let Keeping { plan, ahead, fork, in_place, freeze: way } =
-            self.keep(request, &layout, &all, ahead, &mut spare.arena);
+            self.keep(request, image, &all, ahead, &mut spare.arena);
         let report = FreezeReport {
             freeze: way,
             tracker: self.tracker.report(),
@@ -142,6 +145,7 @@ impl PageSource for MemorySource {
             live_bytes: plan.live_bytes,
         };
         let HoldPlan { holds, pieces, live_runs, .. } = plan;
+        let copies_ahead = request.freeze == FreezeMode::Precopy && !request.is_shared;
         let hashed = all.iter().map(|_| AtomicU32::new(0)).collect();
         Ok(Box::new(FrozenMemory {
             tracker: Arc::clone(&self.tracker),
@@ -165,7 +169,8 @@ impl PageSource for MemorySource {
             fresh,
             learn,
             hashed,
-            copies_ahead: request.freeze == FreezeMode::Precopy,
+            copies_ahead,
+            is_shared: request.is_shared,
             is_committed: AtomicBool::new(false),
         }))
     }
@@ -185,7 +190,7 @@ impl MemorySource {
     fn keep<'a>(
         &self,
         request: &FreezeRequest,
-        layout: &'a Layout,
+        image: ImageMemory<'a>,
         all: &[Run],
         ahead: Option<std::result::Result<Ahead, Refusal>>,
         arena: &mut Arena,
@@ -195,7 +200,7 @@ impl MemorySource {
         let ahead_bytes = ahead.as_ref().map_or(0, Ahead::copied_bytes);
         let arena_bytes_max = bytes_max.saturating_sub(ahead_bytes);
         let holders = Holders { fork: None, ahead: ahead.as_ref() };
-        let mut plan = HoldPlan::new(layout, all, arena_bytes_max, holders);
+        let mut plan = HoldPlan::new(image, all, arena_bytes_max, holders);
         let bytes = plan.copied_bytes + plan.live_bytes + ahead_bytes;
         let dirty = Dirty { bytes, unfrozen_bytes: 0, bytes_max };
         let mut with_child = None;
@@ -203,15 +208,15 @@ impl MemorySource {
         let to_hold = |mappings: &Mappings| {
             // The child will hold all written pages; copies of them are not needed.
             let holders = Holders { fork: Some(mappings), ahead: None };
-            let plan = with_child.insert(HoldPlan::new(layout, all, bytes_max, holders));
-            let ranges = forked(all, &plan.holds, layout);
-            ToHold { ranges, unfrozen_bytes: unfrozen_bytes(layout, all, mappings) }
+            let plan = with_child.insert(HoldPlan::new(image, all, bytes_max, holders));
+            let ranges = forked(all, &plan.holds, image.layout);
+            ToHold { ranges, unfrozen_bytes: unfrozen_bytes(image, all, mappings) }
         };
         // Armed before the child has its image, as always: a write between the two would be neither
         // in the image nor noted for the next one.
         let arm = |held: &[Range<usize>]| in_place = self.tracker.guard(held.to_vec());
         let freeze_method::ForkOutcome { fork, why } =
-            freeze_method::take(request.freeze, dirty, to_hold, arm);
+            freeze_method::take(request.freeze, request.is_shared, dirty, to_hold, arm);
         let (fork, mappings) = fork.unzip();
         match with_child {
             Some(planned) if fork.is_some() => {
@@ -227,10 +232,10 @@ impl MemorySource {
             Some(_) => "; what is not written meanwhile is read in place",
             None => "",
         };
-        if !arena.make_room_for(&plan.sources, bytes_max) {
+        if !arena.make_room_for(&plan.sources, bytes_max, request.is_shared) {
             suffix = "; there is no memory for copies, so the program waits until all is written";
             let holders = Holders { fork: mappings.as_ref(), ahead: ahead.as_ref() };
-            plan = HoldPlan::new(layout, all, 0, holders);
+            plan = HoldPlan::new(image, all, 0, holders);
         }
         arena.fill(&plan.sources, self.threads);
         Keeping { plan, ahead, fork, in_place, freeze: prelude + &why + suffix }

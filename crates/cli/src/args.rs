@@ -8,7 +8,7 @@ pub use files::{GetArgs, PutArgs};
 pub use maintenance::{
     CollectArgs, CopyArgs, DiffArgs, DuArgs, GcArgs, NoteArgs, PruneArgs, ScrubArgs,
 };
-pub use running::{HistoryArgs, MarkArgs, RunArgs, StopArgs, StopBy};
+pub use running::{HelperArgs, HistoryArgs, MarkArgs, RunArgs, StopArgs, StopBy};
 
 use crate::numbers::{between, percent, size};
 use clap::{Args as ClapArgs, Parser, Subcommand};
@@ -77,6 +77,9 @@ pub enum Command {
     Stop(StopArgs),
     /// Show the attempts of a job under `outlive run`: starts, ends, causes and lost work
     History(HistoryArgs),
+    /// Hold the images of saves for the programs of this user and host, which start it
+    #[command(hide = true)]
+    Helper(HelperArgs),
     /// Label or pin a checkpoint
     Note(NoteArgs),
     /// Mark the state in a checkpoint as good or bad

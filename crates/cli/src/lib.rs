@@ -13,6 +13,7 @@ mod du;
 mod export;
 mod fill;
 mod get;
+mod helper;
 mod interrupt;
 mod items;
 mod ls;
@@ -192,7 +193,7 @@ impl CommandLine for Args {
         self.command.gives_content()
     }
 
-    fn execute(self, _words: &[OsString]) -> Result<Answer> {
+    fn execute(self, words: &[OsString]) -> Result<Answer> {
         let reporter = Arc::new(Reporter::default());
         let metrics = self.metrics.map(MetricsFile::at).transpose()?;
         let answer = match self.command {
@@ -214,7 +215,8 @@ impl CommandLine for Args {
             Command::Export(args) => export::export(&args, &reporter),
             Command::Put(args) => put::put(&args, &reporter),
             Command::Get(args) => get::get(&args, &reporter),
-            Command::Run(args) => run::run(&args, &reporter),
+            Command::Run(args) => run::run(&args, words, &reporter),
+            Command::Helper(args) => helper::helper(&args, words, &reporter),
             Command::Stop(args) => run::stop(&args, &reporter),
             Command::History(args) => run::history(&args, &reporter),
             Command::Note(args) => note::note(&args, &reporter),

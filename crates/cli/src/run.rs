@@ -1,6 +1,7 @@
 //! `outlive run`, `outlive stop` and `outlive history`: programs under failures.
 
 use crate::args::{HistoryArgs, RunArgs, StopArgs, StopBy};
+use crate::helper::own_command;
 use crate::output::{Answer, Reporter, Table, shown, when};
 use crate::timeline::timeline;
 use crate::{EXIT_INTERRUPTED, pool};
@@ -10,6 +11,7 @@ use outlive_pool::Environment;
 use outlive_supervise::{Entry, History, Outcome, RunOptions};
 use outlive_types::{Error, JobName, Result};
 use serde_json::{Value, json};
+use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +23,7 @@ const EXIT_SAVED: i32 = 76;
 const EXIT_GAVE_UP: i32 = 77;
 
 /// `outlive run`.
-pub fn run(args: &RunArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
+pub fn run(args: &RunArgs, words: &[OsString], reporter: &Arc<Reporter>) -> Result<Answer> {
     let job = JobName::new(&args.job)?;
     let pool = outlive_pool::open_or_create(&args.pool, Environment::observed(reporter.clone()))?;
     let options = RunOptions {
@@ -31,6 +33,7 @@ pub fn run(args: &RunArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
         hang: args.hang,
         grace: args.grace,
         every: args.every.clone(),
+        helper: (!args.no_helper).then(|| own_command(words)).flatten(),
         stop_by_ns: stop_by_ns(args.stop_by, pool.env().clock.unix_ns()),
     };
     let say = |text: &str| reporter.say(&format!("outlive run: job {job}: {text}"));

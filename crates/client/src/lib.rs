@@ -12,6 +12,7 @@
 mod client;
 mod events;
 mod gate;
+mod helper;
 mod job_gate;
 mod lazy;
 mod named;
@@ -27,6 +28,7 @@ mod write_permit;
 pub use client::{Client, End};
 pub use events::{NextEvent, Subscription};
 pub use gate::CLOSE_WAIT;
+pub use helper::set_helper_command;
 pub use lazy::{Lazily, LazyRestore, MemoryFill};
 pub use named::{NamedMemory, wish_for};
 pub use plan::{Destination, Offer};

@@ -2,6 +2,7 @@
 //! client joins the first, so that a process never fences itself. Ranks of a group are left out:
 //! threads of one process may be ranks.
 
+use crate::helper::{keeper_of, settle};
 use crate::job_gate::gate_of;
 use outlive_capture::ChangeTracker;
 use outlive_gate::{Gate, WeakGate};
@@ -47,8 +48,14 @@ pub fn open(
     let key = (pool.identity(), JobName::new(name)?);
     let reached = REACHED.lock().entry(key.clone()).or_default().clone();
     let options = JobOptions { reached, ..options };
+    let open = |options: JobOptions| {
+        let name = &key.1;
+        settle(pool, name);
+        let keeper = keeper_of(pool, name, &options);
+        Job::open(pool, name.as_str(), JobOptions { keeper, ..options })
+    };
     if options.group.is_some() {
-        let job = Job::open(pool, name, options)?;
+        let job = open(options)?;
         let (tracker, gate) = (make(&job), gate_of(pool, &job));
         return Ok((job, tracker, gate));
     }
@@ -62,7 +69,7 @@ pub fn open(
         }
         None => (None, None, None),
     };
-    let job = job.map_or_else(|| Job::open(pool, name, options), Ok)?;
+    let job = job.map_or_else(|| open(options), Ok)?;
     let tracker = tracker.unwrap_or_else(|| make(&job));
     all.retain(|_, open| !open.job.is_over());
     let left = LEFT.lock().remove(&key);

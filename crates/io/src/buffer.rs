@@ -12,6 +12,7 @@ use outlive_types::PAGE_BYTES;
 use std::fmt;
 use std::mem;
 use std::ops::{Deref, DerefMut, Range};
+use std::os::fd::OwnedFd;
 use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -90,6 +91,12 @@ impl AlignedBuf {
     /// Returns the same, or `None` if there is no memory for it, as under a limit of address space.
     pub fn try_not_inherited(length: usize) -> Option<AlignedBuf> {
         Some(AlignedBuf::of(Memory::try_not_inherited(length)?, None))
+    }
+
+    /// Returns a buffer of at least `length` zero bytes, and the descriptor by which other processes
+    /// can read them. `None` if there is no memory for it.
+    pub fn shared(length: usize) -> Option<(AlignedBuf, OwnedFd)> {
+        Memory::shared(length).map(|(memory, file)| (AlignedBuf::of(memory, None), file))
     }
 
     pub(crate) fn pooled(memory: Memory, home: Weak<dyn BufferOwner>) -> AlignedBuf {

@@ -2,9 +2,12 @@
 #![allow(unsafe_code)]
 
 use outlive_types::{BLOCK_BYTES, PAGE_BYTES};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::process::{Resource, getrlimit};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ffi::c_void;
+use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
 
 /// The bytes of a buffer, without its pool. The holder decides which threads may touch them.
@@ -81,6 +84,27 @@ impl Memory {
         }
         Some(memory)
     }
+
+    /// Maps at least `length` zero bytes of a new file in memory, whose descriptor other processes
+    /// can get. `None` if there is no memory for it, or the system has no such files.
+    pub(crate) fn shared(length: usize) -> Option<(Memory, OwnedFd)> {
+        let length = length.checked_next_multiple_of(BLOCK_BYTES)?.max(BLOCK_BYTES);
+        // A longer file would not only fail: the system sends SIGXFSZ.
+        let limit = getrlimit(Resource::Fsize).current;
+        if limit.is_some_and(|limit| limit < length as u64) {
+            return None;
+        }
+        let file = memfd_create("outlive-copies", MemfdFlags::CLOEXEC).ok()?;
+        ftruncate(&file, length as u64).ok()?;
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing. Only holders
+        // of the descriptor could change the bytes; those that get it only read.
+        let start =
+            unsafe { mmap(ptr::null_mut(), length, prot, MapFlags::SHARED, &file, 0) }.ok()?;
+        // SAFETY: the mapping is this buffer's own, and advice changes none of its bytes.
+        let _ = unsafe { madvise(start, length, Advice::LinuxHugepage) };
+        Some((Memory { start: NonNull::new(start.cast())?, length }, file))
+    }
 }
 
 fn layout_of(length: usize) -> Layout {
@@ -118,7 +142,7 @@ impl Drop for Memory {
         }
         let layout = layout_of(self.length);
         // SAFETY: `try_zeroed` allocated exactly this memory, in the way that the length
-        // determines, and no borrow outlives the buffer.
+        // determines, or `shared` mapped it, which is never short. No borrow outlives the buffer.
         unsafe {
             if self.length < MAPPED_FROM_BYTES {
                 dealloc(self.start.as_ptr(), layout);

@@ -44,11 +44,13 @@ pub enum Family {
     Disks,
     /// Programs with a gate, one after the other and beside each other.
     Emit,
+    /// Programs that are killed, and their helpers.
+    Helper,
 }
 
 impl Family {
     /// All families.
-    pub const ALL: [Family; 15] = [
+    pub const ALL: [Family; 16] = [
         Family::Collect,
         Family::Fence,
         Family::Twin,
@@ -64,6 +66,7 @@ impl Family {
         Family::Members,
         Family::Disks,
         Family::Emit,
+        Family::Helper,
     ];
 
     /// Returns the name for command lines.
@@ -84,6 +87,7 @@ impl Family {
             Family::Members => "members",
             Family::Disks => "disks",
             Family::Emit => "emit",
+            Family::Helper => "helper",
         }
     }
 
@@ -561,6 +565,17 @@ fn roles(family: Family, rng: &SeededRng) -> Vec<Role> {
             let mut roles = vec![emitter(), emitter(), emitter()];
             if either(rng) {
                 roles.push(gc(rng));
+            }
+            roles
+        }
+        Family::Helper => {
+            let killed = || Role::Killed { job: A, saves: 1 + rng.below(3) };
+            let mut roles = vec![killed(), killed()];
+            match rng.below(4) {
+                0 => roles.push(saver(rng, A)),
+                1 => roles.push(collector(rng)),
+                2 => roles.push(killed()),
+                _ => roles.push(prune(rng)),
             }
             roles
         }

@@ -48,6 +48,7 @@ impl Program {
         let _ = match role {
             Role::Saver { job, saves, restores, waits } => actor.saver(job, saves, restores, waits),
             Role::Emitter { saves } => actor.emitter(saves),
+            Role::Killed { job, saves } => actor.killed(job, saves),
             Role::Returner { job } => actor.returner(job),
             Role::Twin { job } => actor.twin(job),
             Role::Reader { job } => actor.reader(job),

@@ -26,6 +26,13 @@ pub enum Role {
         /// Whether it waits for each commit.
         waits: bool,
     },
+    /// Continues a job, saves with a helper, and is killed: the helper completes the last save.
+    Killed {
+        /// The job.
+        job: &'static str,
+        /// Number of saves.
+        saves: u64,
+    },
     /// Continues a job, and gives outputs between its saves.
     Emitter {
         /// Number of saves.

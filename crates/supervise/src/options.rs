@@ -21,6 +21,9 @@ pub struct RunOptions {
     /// Interval between saves that replaces the command's own, as `outlive_store::parse_every` reads
     /// it; `None`: the command's own counts.
     pub every: Option<String>,
+    /// Command line of `outlive` that starts a helper, up to its subcommand; `None`: the command's
+    /// saves have no helper.
+    pub helper: Option<Vec<OsString>>,
     /// Time of day by which the command must have ended, in nanoseconds since 1970.
     pub stop_by_ns: Option<u64>,
 }

@@ -123,7 +123,16 @@ pub(crate) fn is_in_foreground() -> bool {
     group == Some(rustix::process::getpgrp())
 }
 
-/// Returns all processes below this one.
+/// Names of processes that live on for a program that is gone, until its save is committed.
+const KEEPERS: [&str; 2] = ["outlive-frozen", "outlive-helper"];
+
+/// Whether a process holds the image of a save, or completes one.
+fn is_keeper(process: Pid) -> bool {
+    let name = fs::read_to_string(format!("/proc/{}/comm", process.as_raw_nonzero()));
+    name.is_ok_and(|name| KEEPERS.contains(&name.trim_end()))
+}
+
+/// Returns all processes below this one, except those that hold images of saves.
 fn descendants() -> HashSet<Pid> {
     let mut found = HashSet::new();
     let mut look = vec![rustix::process::getpid()];
@@ -133,6 +142,7 @@ fn descendants() -> HashSet<Pid> {
             let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
             for child in children.split_ascii_whitespace() {
                 let child = child.parse().ok().and_then(Pid::from_raw);
+                let child = child.filter(|child| !is_keeper(*child));
                 look.extend(child.filter(|child| found.insert(*child)));
             }
         }

@@ -9,10 +9,11 @@ use crate::pool_side::PoolSide;
 use crate::process::adopt_orphans;
 use outlive_client::past::{Cause, Entry, History};
 use outlive_client::stop::{
-    EVERY_VARIABLE, FOLDER_VARIABLE, JOB_VARIABLE, POOL_VARIABLE, PoolStops, RunFolder,
-    StopRequest, monotonic,
+    EVERY_VARIABLE, FOLDER_VARIABLE, HELPED_VARIABLE, JOB_VARIABLE, POOL_VARIABLE, PoolStops,
+    RunFolder, StopRequest, monotonic,
 };
 use outlive_format::Mark;
+use outlive_helper::HelperGuard;
 use outlive_pool::Pool;
 use outlive_store::commit::history;
 use outlive_types::{Epoch, Error, JobName, Result};
@@ -67,8 +68,19 @@ pub fn run(pool: &Pool, options: &RunOptions, tell: &dyn Fn(&str)) -> Result<Out
         past,
         deadline,
     };
+    // Before this process adopts orphans: the helper is none of the command's processes.
+    let helper = options.helper.as_deref().and_then(|command| {
+        let made = HelperGuard::new(command);
+        made.inspect_err(|error| {
+            tell(&format!(
+                "no helper holds the images of saves ({error}): a save that is not committed when the \
+                 command is killed is lost"
+            ));
+        })
+        .ok()
+    });
     adopt_orphans();
-    supervisor.run(temporary.path())
+    supervisor.run(temporary.path(), helper.is_some())
 }
 
 fn now(pool: &Pool) -> Now {
@@ -89,7 +101,7 @@ struct Supervisor<'a> {
 }
 
 impl Supervisor<'_> {
-    fn run(mut self, path: &std::path::Path) -> Result<Outcome> {
+    fn run(mut self, path: &std::path::Path, is_helped: bool) -> Result<Outcome> {
         let mut policy = Policy::new(self.options.give_up);
         let (mut attempt, mut read) = (0, 0);
         let (options, folder) = (self.options, self.folder.clone());
@@ -99,6 +111,7 @@ impl Supervisor<'_> {
             (JOB_VARIABLE, OsString::from(options.job.as_str())),
             // Also without one: this supervisor may itself run under another.
             (EVERY_VARIABLE, OsString::from(options.every.as_deref().unwrap_or_default())),
+            (HELPED_VARIABLE, OsString::from(if is_helped { "1" } else { "" })),
         ];
         loop {
             attempt += 1;
@@ -113,6 +126,7 @@ impl Supervisor<'_> {
                 }
             };
             let (end, read_now) = self.attend(&mut running, newest_before);
+            self.settle(attempt);
             read = read_now;
             let newest = self.newest(end.last_committed);
             self.note_end(&end, newest);
@@ -172,6 +186,16 @@ impl Supervisor<'_> {
                 }
                 None => {}
             }
+        }
+    }
+
+    /// Waits until a helper has completed what the command has saved before its end.
+    fn settle(&self, attempt: u32) {
+        match outlive_helper::settle(self.pool, &self.options.job) {
+            Ok(said) => {
+                said.iter().for_each(|text| (self.tell)(&format!("attempt {attempt}: {text}")));
+            }
+            Err(error) => (self.tell)(&format!("attempt {attempt}: {error}")),
         }
     }
 

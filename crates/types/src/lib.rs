@@ -14,6 +14,7 @@ mod missing;
 mod part;
 mod path_text;
 mod scalar;
+mod shared;
 mod source;
 pub mod sync;
 mod threads;
@@ -30,6 +31,7 @@ pub use missing::Missing;
 pub use part::{Overlap, Part, uncovered};
 pub use path_text::{path_of, shown_path};
 pub use scalar::Scalar;
+pub use shared::{SharedChild, SharedImage, SharedRun};
 pub use source::{
     FreezeMode, FreezeReport, FreezeRequest, Frozen, PACKED_STREAM, PageRange, PageSource,
     RegionDesc, RegionLocation, Run, StreamDesc,

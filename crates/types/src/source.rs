@@ -5,7 +5,7 @@
 //! commits the baseline when the checkpoint is committed. The store does not see how the source
 //! finds changes (hashes, kernel tracking) and how it freezes (copy, fork).
 
-use crate::{Distribution, Epoch, PACKED_BELOW_BYTES, Result};
+use crate::{Distribution, Epoch, Error, PACKED_BELOW_BYTES, Result, SharedImage};
 use std::ops::Range;
 
 /// Name of the stream that holds all regions below [`crate::PACKED_BELOW_BYTES`]. No region may
@@ -107,12 +107,20 @@ pub enum FreezeMode {
     /// Pages that the program no longer writes were copied before the freeze, in the background;
     /// the rest as with `Auto`.
     Precopy,
+    /// As `Auto`, and a helper process holds the image too: if the program is killed, the helper
+    /// completes the save.
+    Helper,
 }
 
 impl FreezeMode {
     /// All modes.
-    pub const ALL: [FreezeMode; 4] =
-        [FreezeMode::Auto, FreezeMode::Copy, FreezeMode::Fork, FreezeMode::Precopy];
+    pub const ALL: [FreezeMode; 5] = [
+        FreezeMode::Auto,
+        FreezeMode::Copy,
+        FreezeMode::Fork,
+        FreezeMode::Precopy,
+        FreezeMode::Helper,
+    ];
 
     /// Returns the mode's name in `pool.toml`.
     pub fn name(self) -> &'static str {
@@ -121,6 +129,7 @@ impl FreezeMode {
             FreezeMode::Copy => "copy",
             FreezeMode::Fork => "fork",
             FreezeMode::Precopy => "precopy",
+            FreezeMode::Helper => "helper",
         }
     }
 
@@ -160,6 +169,8 @@ pub struct FreezeRequest {
     pub freeze_bytes_max: u64,
     /// Method that keeps the pages unchanged.
     pub freeze: FreezeMode,
+    /// Whether other processes are to read the image ([`Frozen::shared`]).
+    pub is_shared: bool,
 }
 
 /// A rank's memory as the store sees it.
@@ -238,6 +249,15 @@ pub trait Frozen: Send + Sync {
         pages: Range<u32>,
         scratch: &'a mut Vec<u8>,
     ) -> Result<&'a [u8]>;
+
+    /// Returns the image as other processes can read it. Only if the freeze was asked for that
+    /// ([`FreezeRequest::is_shared`]).
+    ///
+    /// # Errors
+    /// Why they cannot: most often, bytes were left in the program's own memory.
+    fn shared(&self) -> Result<SharedImage> {
+        Err(Error::invalid("this source shares no memory with other processes"))
+    }
 
     /// Returns the statistics of the freeze.
     fn report(&self) -> FreezeReport;

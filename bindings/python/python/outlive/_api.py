@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 from outlive import _core
@@ -12,6 +13,9 @@ from outlive._job import Job
 from outlive._pool import Pool
 from outlive._saves import Plot
 from outlive._teller import Progress
+
+if sys.executable:
+    _core.set_helper_command([sys.executable, "-m", "outlive"])
 
 
 def open(
@@ -45,7 +49,8 @@ def open(
             unit, such as "64MiB". The other sizes are given in the same way.
         freeze_bytes_max: Memory for copies of changed pages. If more has changed, a forked process
             holds it, or `save` writes the rest before it returns.
-        freeze: Way to hold changed pages still: "auto", "copy", "fork" or "precopy".
+        freeze: Way to hold changed pages still: "auto", "copy", "fork", "precopy", or
+            "helper": as "auto", and a helper process completes the save if this one is killed.
         tracker: Way to find changed pages: "auto", "wp-async" or "hash". If a way does
             not work on this machine, "hash" is used, and the statistics of a save say so.
         index_bytes_max: Memory for the index that finds duplicates.

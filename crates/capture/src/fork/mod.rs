@@ -18,8 +18,9 @@ pub(crate) use room::available_bytes;
 use crate::track::Refusal;
 use apart::CloneGuard;
 use outlive_io::AlignedBuf;
-use outlive_types::{BLOCK_BYTES, Error, PAGE_BYTES, Result};
+use outlive_types::{BLOCK_BYTES, Error, PAGE_BYTES, Result, SharedChild};
 use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use std::fs::File;
 use std::hint::black_box;
@@ -37,6 +38,9 @@ use std::time::{Duration, Instant};
 /// A holder thread has forked the child and waits beside it. The child dies with that thread
 /// (`PR_SET_PDEATHSIG` refers to the thread that forked). The thread ends with this value, with the
 /// process however it ends, or with its `exec`.
+///
+/// A shared child lives on without this process, for the holders of its lifeline. It leaves the
+/// group of this process, and shares no descriptors, so it keeps none open.
 #[derive(Debug)]
 pub(crate) struct ForkImage {
     child: Arc<Child>,
@@ -44,7 +48,9 @@ pub(crate) struct ForkImage {
     /// another process's. A read of it borrows the page. (`process_vm_readv` pins the page. Since
     /// Linux 5.19 the kernel then gives the child a copy of its own: all pages read would exist
     /// twice.)
-    memory: File,
+    memory: Arc<File>,
+    /// A pipe of which the child holds the other end; `None` unless the child is shared.
+    lifeline: Option<Arc<OwnedFd>>,
     /// Ends the holder when it is dropped.
     end: Option<Sender<()>>,
     holder: Option<JoinHandle<()>>,
@@ -73,11 +79,15 @@ const HOLDER_STACK_BYTES: usize = 64 << 10;
 const AROUND_STACK_BYTES: usize = 8 << 20;
 
 impl ForkImage {
-    /// Forks. The child lacks `kept_from` where possible: whole blocks, disjoint.
+    /// Forks. The child lacks `kept_from` where possible: whole blocks, disjoint. If `is_shared`,
+    /// it ends with the last holder of its lifeline, and not with this process.
     ///
     /// # Errors
     /// A sentence that says why a fork is not possible here or now.
-    pub fn take(kept_from: Vec<Range<usize>>) -> std::result::Result<ForkImage, Refusal> {
+    pub fn take(
+        kept_from: Vec<Range<usize>>,
+        is_shared: bool,
+    ) -> std::result::Result<ForkImage, Refusal> {
         let paused = |left: u32| left.checked_sub(1);
         if PAUSE.fetch_update(Ordering::Relaxed, Ordering::Relaxed, paused).is_ok() {
             return refuse("an earlier child was killed, so none is forked for some saves");
@@ -87,12 +97,15 @@ impl ForkImage {
         black_box(&mut proof)[..8].copy_from_slice(b"as then\0");
         let proof_at = proof.as_ptr().addr();
         let kept_from = without_range(kept_from, proof_at..proof_at + PAGE_BYTES);
+        let ends = is_shared.then(|| pipe_with(PipeFlags::CLOEXEC)).transpose();
+        let ends = ends.map_err(|error| Refusal(format!("a pipe could not be made: {error}")))?;
+        let (other_end, lifeline) = ends.unzip();
         let (tell, told) = sync_channel(1);
         let (end, ended) = channel();
         let holder = std::thread::Builder::new()
             .name("outlive-fork".to_owned())
             .stack_size(HOLDER_STACK_BYTES)
-            .spawn(move || hold(kept_from, &tell, &ended))
+            .spawn(move || hold(kept_from, other_end, &tell, &ended))
             .map_err(|error| Refusal(format!("no thread could be started: {error}")))?;
         let forked = told.recv().unwrap_or(Err(Errno::NOTRECOVERABLE));
         let child = match forked {
@@ -112,7 +125,7 @@ impl ForkImage {
         };
         let path = format!("/proc/{}/mem", child.pid);
         let memory = match File::open(path) {
-            Ok(memory) => memory,
+            Ok(memory) => Arc::new(memory),
             Err(error) => {
                 drop(end);
                 let _ = holder.join();
@@ -120,7 +133,9 @@ impl ForkImage {
             }
         };
         let process_id = std::process::id();
-        let image = ForkImage { child, memory, end: Some(end), holder: Some(holder), process_id };
+        let lifeline = lifeline.map(Arc::new);
+        let (end, holder) = (Some(end), Some(holder));
+        let image = ForkImage { child, memory, lifeline, end, holder, process_id };
         black_box(&mut proof)[..8].copy_from_slice(b"changed\0");
         let mut seen = [0; 8];
         match image.copy(proof.as_ptr().addr(), &mut seen) {
@@ -140,6 +155,12 @@ impl ForkImage {
 
     fn copy(&self, address: usize, into: &mut [u8]) -> std::io::Result<()> {
         self.memory.read_exact_at(into, address as u64)
+    }
+
+    /// Returns the child for other processes, if it is shared.
+    pub fn shared(&self) -> Option<SharedChild> {
+        let lifeline = self.lifeline.clone()?;
+        Some(SharedChild { memory: self.memory.clone(), lifeline })
     }
 
     fn lost(&self, error: &std::io::Error) -> Error {
@@ -233,6 +254,7 @@ fn without_range(ranges: Vec<Range<usize>>, other: Range<usize>) -> Vec<Range<us
 /// it.
 fn hold(
     kept_from: Vec<Range<usize>>,
+    lifeline: Option<OwnedFd>,
     tell: &SyncSender<std::result::Result<Arc<Child>, Errno>>,
     ended: &Receiver<()>,
 ) {
@@ -244,10 +266,10 @@ fn hold(
     let kept_from = without_range(kept_from, stack);
     let turn = CloneGuard::wait();
     let cloned = match turn.hold_forks() {
-        Some(_held) => sys::without(&kept_from, sys::clone_sleeper),
-        None => sys::clone_sleeper(),
+        Some(_held) => sys::without(&kept_from, || sys::clone_sleeper(lifeline.as_ref())),
+        None => sys::clone_sleeper(lifeline.as_ref()),
     };
-    drop(turn);
+    drop((turn, lifeline));
     let (pid, pidfd) = match cloned {
         Ok(cloned) => cloned,
         Err(errno) => {

@@ -5,11 +5,11 @@
 use outlive_types::BLOCK_BYTES;
 use rustix::io::Errno;
 use std::ops::Range;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// Flags of clone(2): no new thread, no signal at its end. So memory is copied on write, and a
 /// `wait` of the program does not see the child.
-const FLAGS: usize = (libc::CLONE_FILES | libc::CLONE_UNTRACED | libc::CLONE_PIDFD) as u32 as usize;
+const FLAGS: i32 = libc::CLONE_UNTRACED | libc::CLONE_PIDFD;
 
 /// Blocks every signal in the calling thread, forever. (glibc's own `pthread_sigmask` would omit
 /// those that it uses itself.)
@@ -31,25 +31,35 @@ pub fn block_signals() {
 /// is killed, or until the calling thread ends in any way. Returns its process id and a descriptor
 /// of it.
 ///
-/// The child shares the descriptor table, so that no copy of a descriptor keeps anything open. It
+/// With a `lifeline`, the read end of a pipe, the child instead sleeps until all write ends are
+/// closed, and survives this process.
+///
+/// The child shares the descriptor table, or closes its own but for the lifeline, so that no copy of
+/// a descriptor keeps anything open. It
 /// runs not one instruction of the program, of libc or of an allocator. It runs only the raw system
 /// calls below, on its own copy of this thread's stack. The caller must have blocked all signals:
 /// the child inherits that, and so no handler runs in it.
 ///
 /// # Errors
 /// Errors of clone(2).
-pub fn clone_sleeper() -> Result<(i32, OwnedFd), Errno> {
+pub fn clone_sleeper(lifeline: Option<&OwnedFd>) -> Result<(i32, OwnedFd), Errno> {
     let parent = std::process::id() as usize;
     // SAFETY: takes no arguments.
     let thread = unsafe { libc::syscall(libc::SYS_gettid) } as usize;
+    let lifeline = lifeline.map(|end| end.as_raw_fd() as usize);
+    let flags = if lifeline.is_some() { FLAGS } else { FLAGS | libc::CLONE_FILES };
+    let flags = flags as u32 as usize;
     let mut pidfd = -1i32;
     // SAFETY: without CLONE_VM this is a fork: the child continues here on a copy of the stack (the
     // stack argument 0 keeps the stack pointer). It goes to `sleep`, which does not return, so that
     // no value of the parent is used or dropped twice. With CLONE_PIDFD the kernel writes an i32 to
     // the third argument, which points to one. The rest is unused.
-    let pid = unsafe { raw::syscall(raw::CLONE, [FLAGS, 0, (&raw mut pidfd).addr(), 0, 0]) };
+    let pid = unsafe { raw::syscall(raw::CLONE, [flags, 0, (&raw mut pidfd).addr(), 0, 0]) };
     if pid == 0 {
-        sleep(parent, thread);
+        match lifeline {
+            Some(end) => sleep_on(end),
+            None => sleep(parent, thread),
+        }
     }
     if pid < 0 {
         return Err(Errno::from_raw_os_error(-pid as i32));
@@ -111,7 +121,6 @@ fn advise(range: &Range<usize>, advice: i32) -> Result<(), Errno> {
 
 /// Main function of the child. It makes only system calls that take numbers, or a constant.
 fn sleep(parent: usize, thread: usize) -> ! {
-    const NAME: &[u8; 16] = b"outlive-frozen\0\0";
     let [death, name] = [libc::PR_SET_PDEATHSIG, libc::PR_SET_NAME].map(|what| what as usize);
     // SAFETY: none of these calls has an effect on memory; NAME is 16 bytes that live forever.
     unsafe {
@@ -133,6 +142,34 @@ fn sleep(parent: usize, thread: usize) -> ! {
         }
         loop {
             raw::syscall(raw::PPOLL, [0; 5]);
+        }
+    }
+}
+
+/// Name of the children.
+const NAME: &[u8; 16] = b"outlive-frozen\0\0";
+
+/// Main function of a child that survives its parent, until all write ends of the pipe `lifeline`
+/// are closed. It makes only system calls that take numbers, or a constant; no process writes to
+/// the pipe, so the last one writes nothing to its byte either.
+fn sleep_on(lifeline: usize) -> ! {
+    let mut byte = 0u8;
+    // SAFETY: descriptors are closed that only this copy of the process has, and no code of the
+    // program runs here that could use them. NAME is 16 bytes that live forever; `byte` is one byte.
+    unsafe {
+        raw::syscall(raw::PRCTL, [libc::PR_SET_NAME as usize, NAME.as_ptr().addr(), 0, 0, 0]);
+        // A signal to the whole group of the program must not end its image.
+        raw::syscall(raw::SETSID, [0; 5]);
+        let below = match lifeline {
+            0 => 0,
+            _ => raw::syscall(raw::CLOSE_RANGE, [0, lifeline - 1, 0, 0, 0]),
+        };
+        let above = raw::syscall(raw::CLOSE_RANGE, [lifeline + 1, u32::MAX as usize, 0, 0, 0]);
+        if below == 0 && above == 0 {
+            raw::syscall(raw::READ, [lifeline, (&raw mut byte).addr(), 1, 0, 0]);
+        }
+        loop {
+            raw::syscall(raw::EXIT_GROUP, [0; 5]);
         }
     }
 }
@@ -170,6 +207,9 @@ pub fn read_own(address: usize, into: &mut [u8]) -> Result<usize, Errno> {
 mod raw {
     pub const CLONE: usize = libc::SYS_clone as usize;
     pub const PRCTL: usize = libc::SYS_prctl as usize;
+    pub const READ: usize = libc::SYS_read as usize;
+    pub const SETSID: usize = libc::SYS_setsid as usize;
+    pub const CLOSE_RANGE: usize = libc::SYS_close_range as usize;
     pub const GETPPID: usize = libc::SYS_getppid as usize;
     pub const TGKILL: usize = libc::SYS_tgkill as usize;
     pub const PPOLL: usize = libc::SYS_ppoll as usize;

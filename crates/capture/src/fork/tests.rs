@@ -33,7 +33,7 @@ pub(crate) fn alone() -> outlive_types::sync::plain::MutexGuard<'static, ()> {
 
 /// Returns an image of all memory.
 pub(crate) fn take() -> std::result::Result<ForkImage, Refusal> {
-    ForkImage::take(Vec::new())
+    ForkImage::take(Vec::new(), false)
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn a_child_gets_the_needed_memory_and_little_else() {
     let mappings = Mappings::read().unwrap();
     let kept = mappings.kept_from(std::slice::from_ref(&needed));
     assert!(kept.filled.bytes > 0 && kept.filled.bytes < mappings.filled.bytes);
-    let image = ForkImage::take(kept.ranges).unwrap();
+    let image = ForkImage::take(kept.ranges, false).unwrap();
     let mut seen = vec![0; needed.len()];
     image.read(needed.start, &mut seen).unwrap();
     assert!(seen == memory[..needed.len()]);
@@ -249,7 +249,7 @@ fn while_the_program_forks_nothing_is_kept_back() {
     drop(take().unwrap());
     let kept = Mappings::read().unwrap().kept_from(std::slice::from_ref(&needed)).ranges;
     apart::before_fork();
-    let image = ForkImage::take(kept).unwrap();
+    let image = ForkImage::take(kept, false).unwrap();
     apart::after_fork();
     let mut seen = vec![0; memory.len()];
     image.read(needed.start, &mut seen).unwrap();
@@ -275,7 +275,7 @@ fn a_child_of_the_program_gets_all_also_while_images_are_taken() {
                     // Memory that the other thread withholds just now must not seem withheld from
                     // all.
                     assert!(kept.filled.bytes >= needed.len() as u64);
-                    let image = ForkImage::take(kept.ranges).unwrap();
+                    let image = ForkImage::take(kept.ranges, false).unwrap();
                     image.read(start, &mut seen).unwrap();
                     assert!(seen == memory[start - memory.as_ptr().addr()..][..seen.len()]);
                     count += 1;

@@ -1,9 +1,11 @@
 //! Random programs: every freeze is compared, byte by byte, with the memory at the freeze.
 
 use super::*;
-use outlive_types::{PACKED_BELOW_BYTES, PACKED_STREAM};
+use outlive_types::{PACKED_BELOW_BYTES, PACKED_STREAM, SharedImage, SharedRun};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -167,6 +169,7 @@ impl Program {
                 .collect(),
             freeze_bytes_max: budget_bytes,
             freeze: freeze_mode,
+            is_shared: self.epoch.is_multiple_of(3),
         };
         let frozen = freeze(&self.tracker, self.regions(), &request).unwrap();
         let streams: BTreeSet<_> = frozen.streams().iter().map(|s| s.name.clone()).collect();
@@ -189,6 +192,7 @@ impl Program {
         };
         scribble(self);
         check_bytes(&*frozen, &now, frozen.live_runs());
+        check_shared(&*frozen, &now, request.is_shared, budget_bytes);
         self.epoch += 1;
         if settle {
             frozen.commit_baseline(Some(self.epoch));
@@ -223,6 +227,33 @@ impl Program {
             }
         }
         pages
+    }
+}
+
+/// Checks the bytes that another process would read.
+fn check_shared(frozen: &dyn Frozen, now: &Image, is_shared: bool, budget_bytes: u64) {
+    let shared = frozen.shared();
+    if !is_shared || frozen.live_runs() > 0 {
+        return assert!(shared.is_err());
+    }
+    if shared.is_err() {
+        // A constant part does not fit into the budget.
+        let total: usize = (0..frozen.runs().len()).map(|run| held(frozen, run).len()).sum();
+        return assert!(total as u64 > budget_bytes, "{shared:?}");
+    }
+    let SharedImage { copies, child, runs } = shared.unwrap();
+    let copies = copies.map(|file| File::from(file.try_clone().unwrap()));
+    assert_eq!(runs.len(), frozen.runs().len());
+    for (run, at) in frozen.runs().iter().zip(runs) {
+        let stream = &frozen.streams()[run.stream as usize];
+        let (offset, length) = crate::runs::extent(run, stream.bytes);
+        let mut bytes = vec![0; length];
+        match at {
+            SharedRun::Copied(at) => copies.as_ref().unwrap().read_exact_at(&mut bytes, at),
+            SharedRun::Forked(at) => child.as_ref().unwrap().memory.read_exact_at(&mut bytes, at),
+        }
+        .unwrap();
+        assert!(bytes == now[&stream.name][offset..][..length]);
     }
 }
 

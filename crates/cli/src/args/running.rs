@@ -33,6 +33,10 @@ pub struct RunArgs {
     /// and failures) or `continuous` (one save after the other, within a budget)
     #[arg(long, value_name = "TIME|auto|continuous", value_parser = every)]
     pub every: Option<String>,
+    /// Let no helper process hold the images of saves: a save that is not committed when the command
+    /// is killed is then lost
+    #[arg(long)]
+    pub no_helper: bool,
     /// End within this time, such as 4h, or at @SECONDS since 1970: ask the command to save and to
     /// end before that [default: SLURM_JOB_END_TIME, if Slurm sets it]
     #[arg(long, value_name = "TIME", value_parser = stop_by)]
@@ -40,6 +44,17 @@ pub struct RunArgs {
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+}
+
+/// `helper`: programs start it.
+#[derive(ClapArgs, Debug)]
+pub struct HelperArgs {
+    /// Start the helper in a process of its own, and end
+    #[arg(long, conflicts_with = "complete")]
+    pub detach: bool,
+    /// Complete the save whose images come over standard input
+    #[arg(long)]
+    pub complete: bool,
 }
 
 /// `stop`.

@@ -50,7 +50,7 @@ fn pool_of(dir: &Path, seed: u32) -> PathBuf {
             ];
             let packs = writer.begin(&pool, &opened).unwrap();
             let mut source = MemorySource::new(tracker.clone(), regions, b"{}".to_vec(), 1);
-            let (frozen, plan) = writer.freeze(&pool, epoch, &mut source).unwrap();
+            let (frozen, plan) = writer.freeze(&pool, epoch, &mut source, false).unwrap();
             let order = SaveRequest::default();
             let stored = writer.store(&pool, &packs, &plan, &*frozen, &order, &|| ()).unwrap();
             made.push((stored, frozen));

@@ -6,9 +6,10 @@ mod run_folder;
 mod signals;
 
 pub use pool_stops::{PoolStops, ask_in_pool};
+pub(crate) use run_folder::is_helped;
 pub use run_folder::{
-    EVERY_VARIABLE, FOLDER_VARIABLE, JOB_VARIABLE, POOL_VARIABLE, Report, RunFolder, StopRequest,
-    every_of_run, monotonic,
+    EVERY_VARIABLE, FOLDER_VARIABLE, HELPED_VARIABLE, JOB_VARIABLE, POOL_VARIABLE, Report,
+    RunFolder, StopRequest, every_of_run, monotonic,
 };
 pub use signals::install as on_signals;
 

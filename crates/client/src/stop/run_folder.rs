@@ -26,6 +26,9 @@ pub const JOB_VARIABLE: &str = "OUTLIVE_RUN_JOB";
 /// time such as `30s`. Unset or empty, the program's own counts.
 pub const EVERY_VARIABLE: &str = "OUTLIVE_RUN_EVERY";
 
+/// Environment variable that is not empty if the supervisor wants a helper for the program's saves.
+pub const HELPED_VARIABLE: &str = "OUTLIVE_RUN_HELPER";
+
 /// A request to save, and then to end.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StopRequest {
@@ -54,6 +57,12 @@ pub fn monotonic() -> Duration {
 pub fn every_of_run(pool_id: &str, job: &JobName) -> Option<String> {
     let given = std::env::var(EVERY_VARIABLE).ok()?;
     (is_supervised(pool_id, job) && !given.is_empty()).then_some(given)
+}
+
+/// Returns whether `outlive run` wants a helper for the saves of a job.
+pub(crate) fn is_helped(pool_id: &str, job: &JobName) -> bool {
+    is_supervised(pool_id, job)
+        && std::env::var_os(HELPED_VARIABLE).is_some_and(|value| !value.is_empty())
 }
 
 fn is_supervised(pool_id: &str, job: &JobName) -> bool {

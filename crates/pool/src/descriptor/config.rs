@@ -240,7 +240,7 @@ impl Tuning {
         FreezeMode::from_name(&self.freeze).ok_or_else(|| {
             let word = &self.freeze;
             Error::invalid(format!(
-                "tuning.freeze = {word:?} is not possible: give auto, copy, fork or precopy"
+                "tuning.freeze = {word:?} is not possible: give auto, copy, fork, precopy or helper"
             ))
         })
     }

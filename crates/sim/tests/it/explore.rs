@@ -91,6 +91,8 @@ families! {
     ranks_save_together: Group,
     targets_come_and_go: Members,
     disks_fail: Disks,
+    outputs_wait_for_commits: Emit,
+    helpers_complete_saves: Helper,
 }
 
 #[test]

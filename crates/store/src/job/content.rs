@@ -136,7 +136,12 @@ impl Job {
             let stored = stored.map_err(|error| writer.committer.blame(pool, error));
             let (content, told) = stored.inspect_err(failed)?;
             let image = new_image(&content, sink, parent);
-            let request = SaveRequest { started, notes: notes.clone(), failed_before: 0 };
+            let request = SaveRequest {
+                started,
+                notes: notes.clone(),
+                failed_before: 0,
+                held: String::new(),
+            };
             let committed = writer.commit_content(pool, &packs, packer, image, &request);
             let stats = committed.inspect_err(failed)?;
             stats.count(pool.env().clock.unix_ns());

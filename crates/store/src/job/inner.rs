@@ -2,6 +2,7 @@
 
 use super::handle::SaveHandle;
 use super::health::{Health, may_pass};
+use super::keeper::{ImageKeeper, Keeping};
 use crate::commit::{Position, Reached};
 use crate::fill::BackgroundFill;
 use crate::gc::free_behind;
@@ -10,7 +11,7 @@ use crate::read::MemoryImage;
 use crate::recreate::recreate_lost;
 use crate::restore::LazyFill;
 use crate::retention::BackgroundRetention;
-use crate::save::{CommitEvents, PackNumbers, SavePlan, Writer};
+use crate::save::{CommitEvents, PackNumbers, SaveNotes, SavePlan, Writer};
 use crate::trim::trim_behind;
 use outlive_pool::Pool;
 use outlive_types::sync::plain::RwLock;
@@ -59,6 +60,8 @@ pub(crate) struct Inner {
     pub starting: Mutex<Option<SaveHandle>>,
     /// The lazy restore that still fills memory.
     pub filling: Mutex<Option<LazyFill>>,
+    /// Holds the images of saves.
+    pub keeping: Keeping,
 }
 
 impl Inner {
@@ -67,6 +70,7 @@ impl Inner {
         name: JobName,
         member: Option<Arc<GroupMember>>,
         reached: Reached,
+        keeper: Option<Arc<dyn ImageKeeper>>,
     ) -> Inner {
         let rank = member.as_ref().map_or(0, |member| member.rank());
         let mut writer = Writer::of_rank(pool, name.clone(), rank);
@@ -88,6 +92,7 @@ impl Inner {
             member,
             starting: Mutex::new(None),
             filling: Mutex::new(None),
+            keeping: Keeping::new(keeper),
         }
     }
 
@@ -214,13 +219,16 @@ impl Inner {
         let is_first = self.member.as_ref().is_none_or(|member| member.rank() == 0);
         let anew = || if is_first { recreate_lost(&pool).map(drop) } else { Ok(()) };
         let ready = ready.and_then(|()| anew());
+        // Before the memory of the last image is used again.
+        self.keeping.end();
+        let is_shared = self.keeping.is_on();
         let mut writer = self.writer();
         let writer = &mut *writer;
         let Some(member) = &self.member else {
             ready?;
             let packs = writer.begin(&pool)?;
             let epoch = writer.committer.head.last_epoch + 1;
-            let (frozen, plan) = writer.rank.freeze(&pool, epoch, source)?;
+            let (frozen, plan) = writer.rank.freeze(&pool, epoch, source, is_shared)?;
             return Ok(FrozenSave { frozen, plan, mode: SaveMode::Alone(packs) });
         };
         let group_save = member.begin(
@@ -230,10 +238,43 @@ impl Inner {
             ready,
             (self.health.says(), &|error| self.health.judge_for_all(error)),
         )?;
-        let frozen = writer.rank.freeze(&pool, group_save.epoch, source);
+        let frozen = writer.rank.freeze(&pool, group_save.epoch, source, is_shared);
         let (frozen, plan) =
             frozen.map_err(|error| member.give_up(&pool, group_save.save_id, error))?;
         Ok(FrozenSave { frozen, plan, mode: SaveMode::Together(member.clone(), group_save) })
+    }
+
+    /// Has the helper hold the image of a save. Returns what to add to the report of the freeze, and
+    /// whether the save must wait until it is committed, since nothing else holds the image.
+    pub fn hold(
+        &self,
+        source: &mut dyn PageSource,
+        frozen: &dyn Frozen,
+        plan: &SavePlan,
+        notes: &SaveNotes,
+    ) -> (String, bool) {
+        let is_group = self.member.is_some();
+        let held = self.keeping.hold(source, is_group, frozen, plan, notes);
+        match held {
+            Ok(report) => report,
+            Err(error) => {
+                self.pool().warn(format!(
+                    "job {}: no helper holds the images of saves any more ({error}): a save that is not \
+                     committed when this program is killed is lost",
+                    self.name
+                ));
+                ("; no helper holds it".to_owned(), false)
+            }
+        }
+    }
+
+    /// Ends the hold of the helper when the job is closed. A rank that leaves its group after a
+    /// failed save leaves the image: the others may have been killed.
+    pub fn let_held_go(&self, together: bool) {
+        match self.member.is_some() && !together {
+            true => self.keeping.leave(),
+            false => self.keeping.end(),
+        }
     }
 
     /// Drops checkpoints to make room for the next save, if the last one met a full disk, or is

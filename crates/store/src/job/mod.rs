@@ -4,6 +4,7 @@ mod content;
 mod handle;
 mod health;
 mod inner;
+mod keeper;
 mod look;
 mod pace;
 mod persist;
@@ -12,6 +13,7 @@ mod restore;
 pub use content::{Content, ContentLane, ContentStore};
 pub use handle::SaveHandle;
 pub use health::{JobHealth, OnFailure};
+pub use keeper::{ImageKeeper, KeptSave};
 pub use look::EpochInfo;
 pub use pace::{PaceMemory, parse_every, seconds_between};
 pub use restore::{Prepared, Restored};
@@ -50,6 +52,8 @@ pub struct JobOptions {
     /// The newest checkpoint that this program has restored or saved. Keep a clone, and pass it
     /// again when the job is closed and opened again.
     pub reached: Reached,
+    /// Process that holds the images of saves, and completes them if this one is killed.
+    pub keeper: Option<Arc<dyn ImageKeeper>>,
 }
 
 /// Answer to the question whether a save is due.
@@ -121,9 +125,9 @@ impl Job {
     /// `Invalid` for an impossible name; errors of [`Job::on_failure`].
     pub fn open(pool: &Pool, name: &str, options: JobOptions) -> Result<Job> {
         let name = JobName::new(name)?;
-        let JobOptions { every, group, on_failure, reached } = options;
+        let JobOptions { every, group, on_failure, reached, keeper } = options;
         let member = group.map(|group| Arc::new(GroupMember::new(&name, group)));
-        let inner = Arc::new(Inner::new(pool, name, member, reached));
+        let inner = Arc::new(Inner::new(pool, name, member, reached, keeper));
         let job = Job::of(inner, pool, every);
         on_failure.map_or(Ok(()), |on_failure| job.on_failure(on_failure))?;
         Ok(job)
@@ -394,10 +398,12 @@ impl Job {
         let FrozenSave { frozen, plan, mode } = group_save?;
         let frozen: Arc<dyn Frozen> = Arc::from(frozen);
         let handle = SaveHandle::new(plan.epoch);
-        let request = SaveRequest { started, notes, failed_before: inner.health.failed_before() };
+        let (held, waits) = inner.hold(source, &*frozen, &plan, &notes);
+        let failed_before = inner.health.failed_before();
+        let request = SaveRequest { started, notes, failed_before, held };
         let (on, of) = (mode.clone(), inner.pool());
-        let (inner, pace, waits) = (inner.clone(), self.pace.clone(), handle.clone());
-        let drain = Persist { inner, frozen, plan, mode, handle: waits, request, pace };
+        let (inner, pace, done) = (inner.clone(), self.pace.clone(), handle.clone());
+        let drain = Persist { inner, frozen, plan, mode, handle: done, request, pace };
         if drain.plan.live_blocks == 0 {
             drain.frozen.release_live();
             handle.set_live_done();
@@ -405,6 +411,9 @@ impl Job {
         sync::spawn("outlive-drain", move || drain.run())
             .map_err(|e| on.give_up(&of, Error::no_thread("the save", &e)))?;
         handle.wait_live();
+        if waits {
+            handle.wait_done(None);
+        }
         let stall = clock.monotonic().saturating_sub(started);
         handle.set_stall(stall);
         self.pace.go_on();
@@ -549,6 +558,7 @@ impl Job {
         while !finish.wait(A_WHILE) {}
         // After the fill: a checkpoint that the slow tier has just got may be its only one.
         self.inner.retain.finish(&self.pool);
+        self.inner.let_held_go(together && told.is_ok());
         self.pool.close_files(true);
         told.and(closed)
     }

@@ -83,6 +83,9 @@ impl Persist {
         }
         let total = pool.env().clock.monotonic().saturating_sub(request.started);
         let mut outcome = outcome.map(|stats| SaveStats { total, ..stats });
+        if let Ok(stats) = &mut outcome {
+            stats.freeze.freeze += &request.held;
+        }
         match &mut outcome {
             // Only rank 0 of a group knows the interval in use.
             Ok(stats) if inner.decides() => stats.interval = Some(pace.durable(&pool, stats)),
@@ -102,8 +105,9 @@ impl Persist {
             pool.warn(format!("a save of job {} failed: {error}", inner.name));
             inner.events.failed(&pool, handle.epoch(), error);
         }
-        // The frozen image takes memory, and is no longer needed.
-        drop(frozen);
+        // The frozen image takes memory, and is no longer needed: but a helper may still complete a
+        // failed save.
+        inner.keeping.settle(frozen, outcome.is_ok());
         // Before the next save can begin, since its session must not end.
         inner.make_room(&pool, outcome.as_ref().err());
         // Collectors may have deleted packs that this program has read: closing the files frees

@@ -57,6 +57,8 @@ pub struct SaveRequest {
     pub notes: SaveNotes,
     /// Number of failed saves since the last committed one.
     pub failed_before: u16,
+    /// Addition to the report of the freeze: whether a helper holds the image.
+    pub held: String,
 }
 
 /// Changed bytes for each byte that a save may rewrite, whatever its credit. Rewritten pages are

@@ -100,7 +100,8 @@ impl RankWriter {
         Ok(packs)
     }
 
-    /// Freezes a program's memory for checkpoint `epoch`, and plans how it is stored.
+    /// Freezes a program's memory for checkpoint `epoch`, and plans how it is stored. If `is_shared`,
+    /// other processes can read the image.
     ///
     /// # Errors
     /// Errors of the source; `Invalid` for an unknown freeze in `pool.toml`.
@@ -109,6 +110,7 @@ impl RankWriter {
         pool: &Pool,
         epoch: Epoch,
         source: &mut dyn PageSource,
+        is_shared: bool,
     ) -> Result<(Box<dyn Frozen>, SavePlan)> {
         let tuning = &pool.config().tuning;
         let request = FreezeRequest {
@@ -116,6 +118,7 @@ impl RankWriter {
             also: std::mem::take(&mut self.candidates),
             freeze_bytes_max: tuning.freeze_bytes_max,
             freeze: tuning.freeze()?,
+            is_shared,
         };
         let frozen = source.freeze(&request)?;
         let plan = SavePlan::new(epoch, self.parent(), &*frozen);

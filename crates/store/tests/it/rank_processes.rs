@@ -84,7 +84,7 @@ fn the_process_of_a_rank() {
             panic!("a session")
         };
         let packs = writer.begin(&pool, &session).unwrap();
-        let (frozen, plan) = writer.freeze(&pool, epoch, &mut source).unwrap();
+        let (frozen, plan) = writer.freeze(&pool, epoch, &mut source, false).unwrap();
         let order = SaveRequest::default();
         let mut stored = writer.store(&pool, &packs, &plan, &*frozen, &order, &|| ()).unwrap();
         loop {

@@ -65,7 +65,7 @@ fn every_completed_write_is_in_the_next_image() {
                 let freeze = FreezeMode::ALL[epoch as usize / 3 % FreezeMode::ALL.len()];
                 let freeze_bytes_max = u64::MAX;
                 let request =
-                    FreezeRequest { baseline, freeze, freeze_bytes_max, also: Vec::new() };
+                    FreezeRequest { baseline, freeze, freeze_bytes_max, ..Default::default() };
                 let before = load(&completed);
                 let frozen = source.freeze(&request).unwrap();
                 let after = load(&issued);

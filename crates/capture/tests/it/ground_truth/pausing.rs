@@ -120,7 +120,7 @@ fn run(name: &str, choice: TrackerChoice, pattern: Pattern, changes: Change) {
                 let freeze = FreezeMode::ALL[rng.below(FreezeMode::ALL.len() as u64) as usize];
                 let freeze_bytes_max = budget;
                 let request =
-                    FreezeRequest { baseline, freeze, freeze_bytes_max, also: Vec::new() };
+                    FreezeRequest { baseline, freeze, freeze_bytes_max, ..Default::default() };
                 let frozen = source.freeze(&request).unwrap();
                 let wanted = truth(&standing);
                 let mut image = begin_image(&*frozen, &last);

@@ -47,7 +47,7 @@ impl Member {
         state: &State,
     ) -> Result<Made> {
         let mut source = self.source(state);
-        let (frozen, plan) = self.writer.freeze(pool, epoch, &mut source)?;
+        let (frozen, plan) = self.writer.freeze(pool, epoch, &mut source, false)?;
         let order = SaveRequest::default();
         let stored = self.writer.store(pool, &packs, &plan, &*frozen, &order, &|| ())?;
         Ok(Made { packs, frozen, stored })
