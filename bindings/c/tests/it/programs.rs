@@ -359,7 +359,7 @@ fn the_address_sanitizer_finds_nothing() {
     let more = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
     for name in ["bad_input.c", "events.c", "round_trip.c", "threads.c"] {
         let source = root().join("tests/it/programs").join(name);
-        let program = common::compile(Language::C, dir.path(), &[source], &more);
+        let program = compile(Language::C, dir.path(), &[source], &more);
         let pool = dir.path().join(format!("pool of {name}"));
         let mut command = Command::new(&program);
         command.arg(pool);
