@@ -66,6 +66,8 @@ module outlive
     public :: outlive_protect, outlive_protect_sharded, outlive_protect_replicated
     public :: outlive_save, outlive_save_some, outlive_wait, outlive_test, outlive_save_epoch
     public :: outlive_events_open, outlive_events_next, outlive_events_close
+    public :: outlive_gate_open, outlive_gate_append, outlive_gate_publish, outlive_gate_sink
+    public :: outlive_gate_give, outlive_gate_flush, outlive_gate_held, outlive_release, outlive_text
     public :: outlive_save_free, outlive_next_label, outlive_next_pin, outlive_next_metric
     public :: outlive_restore, outlive_restore_some, outlive_newest, outlive_region_shape, outlive_prune
     public :: outlive_job_keep, outlive_job_every, outlive_job_on_failure, outlive_job_health, outlive_job_leave
@@ -93,6 +95,18 @@ module outlive
         module procedure protect_replicated_int8, protect_replicated_int16, protect_replicated_int32, &
             protect_replicated_int64, protect_replicated_real32, protect_replicated_real64, &
             protect_replicated_complex32, protect_replicated_complex64, protect_replicated_logical
+    end interface
+
+    ! Releases an output: a function of the program for outlive_gate_sink, in the manner of C. It
+    ! returns outlive_ok once the output is released, outlive_retry to be called again later, or any
+    ! other status if that will never succeed. outlive_text() makes texts of its arguments.
+    abstract interface
+        function outlive_release(context, key, output, bytes) bind(c) result(status)
+            import
+            type(c_ptr), value :: context, key, output
+            integer(c_size_t), value :: bytes
+            integer(c_int) :: status
+        end function
     end interface
 
     type, bind(c) :: region_info
@@ -387,6 +401,68 @@ module outlive
             integer(c_int) :: status
         end function
 
+        function c_gate_open(job, bytes_max) &
+                bind(c, name="outlive_gate_open") result(status)
+            import
+            type(c_ptr), value :: job
+            integer(c_int64_t), value :: bytes_max
+            integer(c_int) :: status
+        end function
+
+        function c_gate_append(job, file, output, bytes) &
+                bind(c, name="outlive_gate_append") result(status)
+            import
+            type(c_ptr), value :: job
+            character(kind=c_char), intent(in) :: file(*)
+            type(c_ptr), value :: output
+            integer(c_size_t), value :: bytes
+            integer(c_int) :: status
+        end function
+
+        function c_gate_publish(job, temporary, last) &
+                bind(c, name="outlive_gate_publish") result(status)
+            import
+            type(c_ptr), value :: job
+            character(kind=c_char), intent(in) :: temporary(*), last(*)
+            integer(c_int) :: status
+        end function
+
+        function c_gate_sink(job, name, release, context) &
+                bind(c, name="outlive_gate_sink") result(status)
+            import
+            type(c_ptr), value :: job
+            character(kind=c_char), intent(in) :: name(*)
+            type(c_funptr), value :: release
+            type(c_ptr), value :: context
+            integer(c_int) :: status
+        end function
+
+        function c_gate_give(job, name, output, bytes) &
+                bind(c, name="outlive_gate_give") result(status)
+            import
+            type(c_ptr), value :: job
+            character(kind=c_char), intent(in) :: name(*)
+            type(c_ptr), value :: output
+            integer(c_size_t), value :: bytes
+            integer(c_int) :: status
+        end function
+
+        function c_gate_flush(job, timeout_s) &
+                bind(c, name="outlive_gate_flush") result(status)
+            import
+            type(c_ptr), value :: job
+            real(c_double), value :: timeout_s
+            integer(c_int) :: status
+        end function
+
+        function c_gate_held(job, outputs) &
+                bind(c, name="outlive_gate_held") result(status)
+            import
+            type(c_ptr), value :: job
+            integer(c_int64_t), intent(out) :: outputs
+            integer(c_int) :: status
+        end function
+
         function c_restore(job, epoch, restored) &
                 bind(c, name="outlive_restore") result(status)
             import
@@ -469,15 +545,7 @@ contains
     ! Returns the text of the last error of this thread.
     function outlive_error_text() result(text)
         character(:), allocatable :: text
-        character(kind=c_char), pointer :: letters(:)
-        type(c_ptr) :: start
-        integer :: at
-        start = c_error_message()
-        call c_f_pointer(start, letters, [c_strlen(start)])
-        allocate (character(size(letters)) :: text)
-        do at = 1, size(letters)
-            text(at:at) = letters(at)
-        end do
+        text = outlive_text(c_error_message())
     end function
 
     ! Opens a pool: a directory, its pool.toml, or s3://BUCKET/PREFIX. Creates it if it does not
@@ -755,6 +823,97 @@ contains
         status = c_events_close(events%handle)
         events%handle = c_null_ptr
     end subroutine
+
+    ! Opens the output gate of a job, in each run: each output waits until the checkpoint of a later
+    ! save is committed (docs/gate.md). From `bytes_max` bytes of outputs on, a save is due; without
+    ! it, from 4 MiB on. See outlive_gate_open() in outlive.h.
+    subroutine outlive_gate_open(job, status, bytes_max)
+        type(outlive_job), intent(in) :: job
+        integer(c_int), intent(out) :: status
+        integer(int64), intent(in), optional :: bytes_max
+        integer(c_int64_t) :: bytes
+        bytes = 0
+        if (present(bytes_max)) bytes = bytes_max
+        status = c_gate_open(job%handle, bytes)
+    end subroutine
+
+    ! Appends a text to a file once a checkpoint covers it, with the blanks at its end. A line ends
+    ! with new_line("a").
+    subroutine outlive_gate_append(job, file, output, status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: file
+        character(*), intent(in), target :: output
+        integer(c_int), intent(out) :: status
+        status = c_gate_append(job%handle, c_text(file), c_loc(output), len(output, c_size_t))
+    end subroutine
+
+    ! Lets a finished file appear as `last` once a checkpoint covers it. Close the unit before.
+    subroutine outlive_gate_publish(job, temporary, last, status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: temporary, last
+        integer(c_int), intent(out) :: status
+        status = c_gate_publish(job%handle, c_text(temporary), c_text(last))
+    end subroutine
+
+    ! Opens a sink of the program's own. `release` gets each output of outlive_gate_give after its
+    ! checkpoint is committed, in order, in a thread of outlive's. `context` is for `release`.
+    subroutine outlive_gate_sink(job, name, release, status, context)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: name
+        procedure(outlive_release) :: release
+        integer(c_int), intent(out) :: status
+        type(c_ptr), intent(in), optional :: context
+        type(c_ptr) :: given
+        given = c_null_ptr
+        if (present(context)) given = context
+        status = c_gate_sink(job%handle, c_text(name), c_funloc(release), given)
+    end subroutine
+
+    ! Gives a text to a sink of outlive_gate_sink.
+    subroutine outlive_gate_give(job, name, output, status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: name
+        character(*), intent(in), target :: output
+        integer(c_int), intent(out) :: status
+        status = c_gate_give(job%handle, c_text(name), c_loc(output), len(output, c_size_t))
+    end subroutine
+
+    ! Waits until every output is released, at most `timeout_s` seconds. Save before.
+    ! huge(timeout_s) waits without limit.
+    subroutine outlive_gate_flush(job, timeout_s, status)
+        type(outlive_job), intent(in) :: job
+        real(real64), intent(in) :: timeout_s
+        integer(c_int), intent(out) :: status
+        status = c_gate_flush(job%handle, timeout_s)
+    end subroutine
+
+    ! Returns the number of outputs that are not released.
+    subroutine outlive_gate_held(job, outputs, status)
+        type(outlive_job), intent(in) :: job
+        integer(int64), intent(out) :: outputs
+        integer(c_int), intent(out) :: status
+        outputs = 0
+        status = c_gate_held(job%handle, outputs)
+    end subroutine
+
+    ! Returns the text at an address: of this many bytes, or up to its zero.
+    function outlive_text(start, bytes) result(text)
+        type(c_ptr), intent(in) :: start
+        integer(c_size_t), intent(in), optional :: bytes
+        character(:), allocatable :: text
+        character(kind=c_char), pointer :: letters(:)
+        integer(c_size_t) :: length, at
+        if (present(bytes)) then
+            length = bytes
+        else
+            length = c_strlen(start)
+        end if
+        call c_f_pointer(start, letters, [length])
+        allocate (character(length) :: text)
+        do at = 1, length
+            text(at:at) = letters(at)
+        end do
+    end function
 
     ! Gives the next checkpoint a label. The next save is due then.
     subroutine outlive_next_label(job, label, status)

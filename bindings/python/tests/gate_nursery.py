@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import event_files
 import gate_servers
 import numpy as np
 
@@ -73,6 +74,7 @@ def gated(folder: Path, state: dict[str, Any], last: int | None) -> None:
     job.restore(into=state)
     gate = job.gate()
     lines = gate.open(folder / "lines.txt")
+    writer = gate.summary_writer(folder / "runs")
     database = gate.transaction(lambda: connect(folder))
     postgres = None
     if gate_servers.WHERE:
@@ -81,6 +83,8 @@ def gated(folder: Path, state: dict[str, Any], last: int | None) -> None:
         advance(state)
         step = state["step"]
         print(step, file=lines)
+        writer.add_scalar("step", step, step)
+        writer.add_scalars("both", {"step": step, "half": step / 2}, step)
         gate.call(post, step, key=True)
         with database as transaction:
             transaction.execute(INSERT, (step,))
@@ -151,6 +155,12 @@ def faults(folder: Path, last: int) -> dict[str, int]:
     }
     if gate_servers.WHERE:
         got |= gate_servers.received()
+    runs = {"events": ".", "events below": "both_half"} if (folder / "runs").exists() else {}
+    for name, below in runs.items():
+        entries = event_files.read(folder / "runs" / below / event_files.NAME)
+        got[name] = [event.step for event in entries if event.version is None]
+        # The first event says the version, and no other.
+        got[name] += [0] * ([event.version for event in entries].count(event_files.VERSION) - 1)
     counts = {}
     for sink, numbers in got.items():
         right = [last // EVERY_PUBLISH * EVERY_PUBLISH] if sink == "published" else want

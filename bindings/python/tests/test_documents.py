@@ -28,6 +28,7 @@ GIVEN = {
     ("docs/gate.md", 'job = pool.job("train", every_s=60)'): (
         f"{TYPES}\nimport json\ndef train(state: dict[str, Any]) -> None: ..."
     ),
+    ("docs/gate.md", 'writer = gate.summary_writer("runs/a")'): f"{TYPES}\ngate: outlive.Gate",
     ("docs/gate.md", 'database = gate.transaction(lambda: sqlite3.connect("results.db"))'): (
         f"{TYPES}\nimport sqlite3\ngate: outlive.Gate"
     ),

@@ -379,6 +379,7 @@ impl Gate {
     /// # Errors
     /// As for [`Gate::write_file`].
     pub fn file_position(&self, name: &str) -> Result<u64> {
+        self.check_open()?;
         self.base();
         let state = self.state();
         let position = state.ledger.position(name).map(to_position).transpose()?;

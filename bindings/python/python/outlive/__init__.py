@@ -47,6 +47,7 @@ from outlive._saves import (
     SaveInterval,
     SaveStats,
 )
+from outlive._summary import SummaryWriter
 
 __all__ = [
     "BugError",
@@ -81,6 +82,7 @@ __all__ = [
     "Sharded",
     "SinkStatus",
     "StopRequest",
+    "SummaryWriter",
     "__version__",
     "array",
     "block_cyclic",

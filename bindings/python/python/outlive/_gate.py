@@ -6,7 +6,7 @@ import io
 import os
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
@@ -23,6 +23,7 @@ from outlive._sinks import (
     TwoPhase,
     held_call,
 )
+from outlive._summary import SummaryWriter
 
 if TYPE_CHECKING:
     import socket
@@ -157,6 +158,45 @@ class Gate:
             return raw  # type: ignore[return-value]
         # Nothing stays in a buffer of Python's: a save would not cover it.
         return io.TextIOWrapper(raw, encoding=encoding, newline="", write_through=True)
+
+    def summary_writer(
+        self,
+        log_dir: str | os.PathLike[str] | None = None,
+        comment: str = "",
+        purge_step: int | None = None,
+        max_queue: int = 10,
+        flush_secs: float = 120,
+        filename_suffix: str = "",
+    ) -> SummaryWriter:
+        """Opens event files for TensorBoard, in place of `SummaryWriter(...)`.
+
+        They get whole events, once checkpoints cover them. After a kill and a restart each event is
+        there once, so `purge_step` is not needed. The other arguments are those of
+        `torch.utils.tensorboard.SummaryWriter`; neither PyTorch nor TensorBoard is needed.
+
+        Args:
+            log_dir: Folder of the files, the same in each run.
+            comment: Not used, as with any `SummaryWriter` that has a `log_dir`.
+            purge_step: Not used.
+            max_queue: Not used: events wait for a checkpoint.
+            flush_secs: Not used.
+            filename_suffix: End of the files' names.
+
+        Raises:
+            InvalidError: If there is no `log_dir`, or the gate is closed.
+        """
+        del comment, purge_step, max_queue, flush_secs
+        if log_dir is None:
+            raise InvalidError(
+                "give `log_dir`: each run must write to the same folder, to continue its files"
+            )
+
+        def waiting() -> Iterator[str]:
+            names = (sink.name for sink in self.status.sinks)
+            return (name.removeprefix("file:") for name in names if name.startswith("file:"))
+
+        folder = os.fspath(log_dir)
+        return SummaryWriter(folder, filename_suffix, lambda path: self.open(path, "ab"), waiting)
 
     def publish(self, temporary: str | os.PathLike[str], final: str | os.PathLike[str]) -> None:
         """Lets a finished file appear under its name once a checkpoint covers it.

@@ -1,0 +1,1 @@
+"""The share of machine time that becomes finished work while a killer kills the program."""
