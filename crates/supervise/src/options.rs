@@ -21,6 +21,8 @@ pub struct RunOptions {
     /// Interval between saves that replaces the command's own, as `outlive_store::parse_every` reads
     /// it; `None`: the command's own counts.
     pub every: Option<String>,
+    /// Whether what the command prints appears only once a checkpoint covers it.
+    pub gate: bool,
     /// Time of day by which the command must have ended, in nanoseconds since 1970.
     pub stop_by_ns: Option<u64>,
 }

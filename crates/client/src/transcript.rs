@@ -1,0 +1,302 @@
+//! What a program prints under `outlive run --gate`: each save notes how far its transcripts are,
+//! and the supervisor shows them up to there once the checkpoint is committed.
+//!
+//! The lengths are a position in the checkpoint's list of outputs. So a checkpoint and its lengths
+//! are committed in one step, and a restart knows them from what it restores.
+
+use crate::job_gate::RankLists;
+use crate::stop::{Report, RunFolder, Span, TRANSCRIPT_VARIABLE, list_of, text_of};
+use outlive_gate::position_in;
+use outlive_io::{PerProcess, flush_stdio};
+use outlive_types::sync::plain::{Mutex, MutexGuard};
+use outlive_types::{Epoch, Error, Rank, Result};
+use rustix::fs::{FileType, fstat};
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
+use rustix::stdio::{dup2_stderr, dup2_stdout, stderr, stdout};
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Name of the position in a list of outputs. Sinks of programs have no colon.
+const SINK: &str = "run:transcript";
+/// Names of the transcripts of a command.
+const STREAMS: [&str; 3] = ["stdout", "stderr", "output"];
+
+/// Content of the file of an owner that has ended its work in order.
+const ENDED: &str = "ended";
+
+/// The transcripts of this process. A forked child has none until it opens the job itself.
+static OF_PROCESS: PerProcess<Option<Arc<Transcript>>> = PerProcess::new(|_| None);
+
+/// The files to which a program prints, and how far its checkpoints cover them.
+pub(crate) struct Transcript {
+    folder: RunFolder,
+    files: Vec<Printed>,
+    /// Whether an earlier program of the command has ended in order: then this one is no restart, and
+    /// nothing repeats what is there.
+    is_second: bool,
+    owner: Owner,
+    state: Mutex<State>,
+}
+
+/// A file to which this process prints.
+struct Printed {
+    /// Its name for the supervisor.
+    name: String,
+    path: PathBuf,
+}
+
+#[derive(Default)]
+struct State {
+    /// Lengths of the files at the last restore.
+    restored: Option<Vec<u64>>,
+    /// Saves that are not over, and what they cover.
+    saves: BTreeMap<Epoch, Vec<Span>>,
+    /// The newest checkpoint that is committed.
+    committed: Epoch,
+}
+
+impl Transcript {
+    /// Returns the transcripts of this process, if its supervisor holds what it prints. A rank of a
+    /// group begins to print to files of its own.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn of_this_process(
+        folder: Option<&RunFolder>,
+        rank: Option<Rank>,
+    ) -> Result<Option<Arc<Transcript>>> {
+        let place = std::env::var_os(TRANSCRIPT_VARIABLE).map(PathBuf::from);
+        let (Some(folder), Some(place)) = (folder, place.filter(|place| place.is_dir())) else {
+            return Ok(None);
+        };
+        let mut here = OF_PROCESS.lock();
+        if let Some(here) = &*here {
+            // A process that opens the job again has not ended its work.
+            here.owner.take();
+            return Ok(Some(here.clone()));
+        }
+        let owner = Owner(place.join(format!("owner.{}", rank.unwrap_or(0))));
+        let before = owner.before();
+        if before == Before::Runs {
+            return Ok(None);
+        }
+        let is_second = before == Before::Ended;
+        *here = Some(Arc::new(Transcript::begin(folder, &place, rank, owner, is_second)?));
+        Ok(here.clone())
+    }
+
+    fn begin(
+        folder: &RunFolder,
+        place: &Path,
+        rank: Option<Rank>,
+        owner: Owner,
+        is_second: bool,
+    ) -> Result<Transcript> {
+        owner.take();
+        let attempt = place.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let theirs = STREAMS.map(str::to_owned).into_iter().filter(|it| place.join(it).exists());
+        let theirs: Vec<String> = theirs.collect();
+        let mut names = if rank.unwrap_or(0) == 0 { theirs.clone() } else { Vec::new() };
+        if let Some(rank) = rank {
+            let own = print_to_own_files(place, &theirs, rank);
+            names.extend(own.map_err(|e| Error::io("making a transcript in", place, &e))?);
+        }
+        let printed = |stream: String| Printed {
+            name: format!("{attempt}/{stream}"),
+            path: place.join(&stream),
+        };
+        let files = names.into_iter().map(printed).collect();
+        Ok(Transcript { folder: folder.clone(), files, is_second, owner, state: Mutex::default() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    fn lengths(&self) -> Result<Vec<u64>> {
+        flush_stdio().map_err(|e| Error::io("writing to", Path::new("standard output"), &e))?;
+        self.files.iter().map(|file| length_of(&file.path)).collect()
+    }
+
+    fn spans(&self, from: impl Iterator<Item = u64>, to: &[u64]) -> Vec<Span> {
+        let each = self.files.iter().zip(from).zip(to);
+        let span = |((file, from), to): ((&Printed, u64), &u64)| Span {
+            file: file.name.clone(),
+            from: from.min(*to),
+            to: *to,
+        };
+        each.map(span).collect()
+    }
+
+    /// Returns what this program has printed since it restored: a save that begins now covers it.
+    ///
+    /// # Errors
+    /// Those of the file system: then no save must begin.
+    pub fn printed(&self) -> Result<Vec<Span>> {
+        let now = self.lengths()?;
+        let restored = self.state().restored.clone();
+        Ok(self.spans(restored.unwrap_or_else(|| vec![0; now.len()]).into_iter(), &now))
+    }
+
+    /// Returns whether the program has printed anything since it restored.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn is_used(&self) -> Result<bool> {
+        let now = self.lengths()?;
+        Ok(self.state().restored.as_ref().is_some_and(|restored| *restored != now))
+    }
+
+    /// Notes what a save that has begun covers.
+    pub fn saves(&self, epoch: Epoch, spans: Vec<Span>) {
+        let mut state = self.state();
+        // Its commit may have come before this call.
+        if epoch <= state.committed {
+            self.folder.report(&Report::Covered(spans));
+        } else {
+            state.saves.insert(epoch, spans);
+        }
+    }
+
+    /// Reports what a checkpoint covers, as it is committed.
+    pub fn committed(&self, epoch: Epoch) {
+        let mut state = self.state();
+        state.committed = state.committed.max(epoch);
+        let later = state.saves.split_off(&(epoch + 1));
+        let done = std::mem::replace(&mut state.saves, later);
+        if let Some((_, spans)) = done.into_iter().next_back() {
+            self.folder.report(&Report::Covered(spans));
+        }
+    }
+
+    /// Forgets a save that has failed.
+    pub fn failed(&self, epoch: Epoch) {
+        self.state().saves.remove(&epoch);
+    }
+
+    /// Continues from a restored checkpoint, whose lists these are: what it covers is shown, and
+    /// what this program has printed before the restore is dropped, as the first start has printed
+    /// it.
+    ///
+    /// # Errors
+    /// `Damaged` for a list that cannot be read; errors of the file system.
+    pub fn restored(&self, lists: &RankLists) -> Result<()> {
+        let mut covered = Vec::new();
+        for (_, list) in lists {
+            let text = position_in(list, SINK)?;
+            let text = text.as_deref().map(String::from_utf8_lossy);
+            covered.extend(text.and_then(|text| list_of(&text)).into_iter().flatten());
+        }
+        let now = self.lengths()?;
+        let mut state = self.state();
+        if self.is_second && state.restored.is_none() {
+            covered.extend(self.spans(std::iter::repeat(0), &now));
+        }
+        self.folder.report(&Report::Recovered(covered));
+        self.folder.report(&Report::Dropped(self.spans(now.iter().copied(), &now)));
+        (state.restored, state.saves) = (Some(now), BTreeMap::new());
+        Ok(())
+    }
+
+    /// Notes that the program has ended its work with the job: a later program of the command does
+    /// not repeat what it has printed.
+    pub fn close(&self) {
+        self.owner.end();
+    }
+}
+
+/// The file that names the process to which the transcripts belong. A child of it that only looks at
+/// a checkpoint must not drop what its parent has printed.
+struct Owner(PathBuf);
+
+/// The owner before this process.
+#[derive(PartialEq, Eq, Debug)]
+enum Before {
+    None,
+    /// It runs.
+    Runs,
+    /// It has ended its work with the job in order.
+    Ended,
+    /// It was killed, or has failed: this process repeats its work.
+    Failed,
+}
+
+impl Owner {
+    fn before(&self) -> Before {
+        let Ok(text) = fs::read_to_string(&self.0) else { return Before::None };
+        let process = text.parse().ok().and_then(Pid::from_raw);
+        match process {
+            _ if text == ENDED => Before::Ended,
+            Some(process) if test_kill_process(process) != Err(Errno::SRCH) => Before::Runs,
+            _ => Before::Failed,
+        }
+    }
+
+    fn take(&self) {
+        let _ = fs::write(&self.0, std::process::id().to_string());
+    }
+
+    fn end(&self) {
+        let _ = fs::write(&self.0, ENDED);
+    }
+}
+
+/// Returns the position for a checkpoint that covers these parts.
+pub(crate) fn position(spans: &[Span]) -> (&'static str, Vec<u8>) {
+    (SINK, text_of(spans).into_bytes())
+}
+
+fn length_of(path: &Path) -> Result<u64> {
+    match path.metadata() {
+        Ok(found) => Ok(found.len()),
+        // A transcript that was removed costs no save.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+        Err(error) => Err(Error::io("looking at", path, &error)),
+    }
+}
+
+/// Lets standard output and error of a rank lead to files of its own, if they lead to the command's
+/// or to a launcher. What a launcher passes on arrives later than the save that covers it. Returns
+/// the names of the files.
+fn print_to_own_files(place: &Path, theirs: &[String], rank: Rank) -> io::Result<Vec<String>> {
+    let mut names: Vec<String> = Vec::new();
+    type Replace = fn(File) -> rustix::io::Result<()>;
+    let both: [(&str, BorrowedFd<'_>, Replace); 2] = [
+        ("stdout", stdout(), |file| dup2_stdout(file)),
+        ("stderr", stderr(), |file| dup2_stderr(file)),
+    ];
+    for (stream, now, replace) in both {
+        if !leads_away(now, place, theirs) {
+            continue;
+        }
+        let stream = if theirs.iter().any(|it| it == "output") { "output" } else { stream };
+        let name = format!("{stream}.{rank}");
+        let file =
+            OpenOptions::new().append(true).create(true).mode(0o600).open(place.join(&name))?;
+        replace(file)?;
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+/// Returns whether a descriptor is no file of the user's choice: a pipe or a terminal of a launcher,
+/// or a transcript of the command.
+fn leads_away(now: BorrowedFd<'_>, place: &Path, theirs: &[String]) -> bool {
+    let Ok(found) = fstat(now) else { return false };
+    match FileType::from_raw_mode(found.st_mode) {
+        FileType::Fifo | FileType::Socket => true,
+        FileType::CharacterDevice => rustix::termios::isatty(now),
+        _ => theirs.iter().any(|it| {
+            let there = place.join(it).metadata();
+            there.is_ok_and(|there| (there.dev(), there.ino()) == (found.st_dev, found.st_ino))
+        }),
+    }
+}
