@@ -2,10 +2,10 @@
 
 usage: run_gate_nursery.py FOLDER KILLS SEED gate|bare [LIVES]
 
-The program knows nothing of a gate: it prints a line to standard output and one to standard error in
-each step, and saves. The command starts it LIVES times (10) in a row, each as a fork of a process
-without threads, and is killed itself then: `outlive run` starts it again. The last line of the
-output is a JSON object with the faults: lines that are missing, come twice, or are out of order.
+The program knows nothing of a gate: in each step it prints a line to standard output and one to
+standard error, and saves. The command starts it LIVES times (10) in a row, each as a fork of a
+process without threads, and is killed itself then: `outlive run` starts it again. The last line is a
+JSON object with the faults: lines that are missing, come twice, or are out of order.
 """
 
 import json
@@ -84,7 +84,7 @@ def command(folder: Path, kills: int, seed: int, lives: int) -> None:
     chance = random.Random(seed + before)
     for life in range(before, min(before + lives, kills)):
         child = live(folder, None)
-        # Without any checkpoint only `outlive run` can tell that the next life begins anew.
+        # Without any checkpoint only `outlive run` can tell that the next life begins again.
         while not (folder / "begun").exists():
             time.sleep(0.01)
         time.sleep(chance.choice((0.02, 0.1, 0.2)) * chance.random())

@@ -35,8 +35,7 @@ pub fn run(args: &RunArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
         stop_by_ns: stop_by_ns(args.stop_by, pool.env().clock.unix_ns()),
     };
     let (to, of) = (reporter.clone(), job.clone());
-    let say: Tell =
-        Arc::new(move |text: &str| to.say(&format!("outlive run: job {of}: {text}")));
+    let say: Tell = Arc::new(move |text: &str| to.say(&format!("outlive run: job {of}: {text}")));
     let outcome = outlive_supervise::run(&pool, &options, &say)?;
     let (word, code) = match &outcome {
         Outcome::Finished => ("finished", 0),

@@ -38,7 +38,7 @@ pub struct Client {
     pub(crate) tracker: Arc<ChangeTracker>,
     pub(crate) stop: StopWatch,
     pub(crate) gate: ClientGate,
-    /// What this process prints, if a supervisor holds it.
+    /// Transcripts of this process, if a supervisor holds its lines.
     pub(crate) transcript: Option<Arc<Transcript>>,
     /// Tells the supervisor which checkpoints are committed.
     _covers: Option<CommitWatch>,
@@ -194,9 +194,9 @@ impl Client {
         Ok(due.is_due || !self.job.is_group() && self.gate.gate.wants_save())
     }
 
-    /// Returns whether the job is to be closed before its process ends: a save is in progress, or has
-    /// failed unheard, the gate is open, or a supervisor holds what the program prints. After a save a rank of a group also tells the others that
-    /// it ends, and a program waits for the slow tier.
+    /// Returns whether the job is to be closed before its process ends: a save is in progress or has
+    /// failed unheard, the gate is open, or there are transcripts. After a save a rank
+    /// of a group also tells the others that it ends, and a program waits for the slow tier.
     pub fn is_unfinished(&self) -> bool {
         let has_more = self.job.is_group() || self.job.pool().has_slow_tier();
         self.job.has_unheard()

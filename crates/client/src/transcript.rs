@@ -1,5 +1,5 @@
-//! What a program prints under `outlive run --gate`: each save notes how far its transcripts are,
-//! and the supervisor shows them up to there once the checkpoint is committed.
+//! A program's lines under `outlive run --gate`. Each save notes how far its transcripts are, and the
+//! supervisor shows them up to there once the checkpoint is committed.
 //!
 //! The lengths are a position in the checkpoint's list of outputs. So a checkpoint and its lengths
 //! are committed in one step, and a restart knows them from what it restores.
@@ -180,9 +180,8 @@ impl Transcript {
         self.state().saves.remove(&epoch);
     }
 
-    /// Continues from a restored checkpoint, whose lists these are: what it covers is shown, and
-    /// what this program has printed before the restore is dropped, as the first start has printed
-    /// it.
+    /// Continues from a restored checkpoint, whose lists these are. Its lines are shown. Those that
+    /// this program has printed before the restore are dropped: the first start has printed them.
     ///
     /// # Errors
     /// `Damaged` for a list that cannot be read; errors of the file system.
@@ -262,8 +261,8 @@ fn length_of(path: &Path) -> Result<u64> {
 }
 
 /// Lets standard output and error of a rank lead to files of its own, if they lead to the command's
-/// or to a launcher. What a launcher passes on arrives later than the save that covers it. Returns
-/// the names of the files.
+/// or to a launcher. A launcher passes lines on later than the save that covers them. Returns the
+/// names of the files.
 fn print_to_own_files(place: &Path, theirs: &[String], rank: Rank) -> io::Result<Vec<String>> {
     let mut names: Vec<String> = Vec::new();
     type Replace = fn(File) -> rustix::io::Result<()>;
@@ -298,5 +297,128 @@ fn leads_away(now: BorrowedFd<'_>, place: &Path, theirs: &[String]) -> bool {
             let there = place.join(it).metadata();
             there.is_ok_and(|there| (there.dev(), there.ino()) == (found.st_dev, found.st_ino))
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outlive_gate::Ledger;
+
+    struct Attempt {
+        dir: tempfile::TempDir,
+        folder: RunFolder,
+        place: PathBuf,
+        read: u64,
+    }
+
+    impl Attempt {
+        fn new() -> Attempt {
+            let dir = tempfile::tempdir().unwrap();
+            let folder = RunFolder::create(dir.path()).unwrap();
+            let place = dir.path().join("7");
+            fs::create_dir(&place).unwrap();
+            fs::write(place.join("stdout"), "").unwrap();
+            Attempt { dir, folder, place, read: 0 }
+        }
+
+        fn owner(&self) -> Owner {
+            Owner(self.place.join("owner.0"))
+        }
+
+        fn begin(&self) -> Transcript {
+            let is_second = self.owner().before() == Before::Ended;
+            Transcript::begin(&self.folder, &self.place, None, self.owner(), is_second).unwrap()
+        }
+
+        fn print(&self, text: &str) {
+            let file = OpenOptions::new().append(true).open(self.place.join("stdout"));
+            io::Write::write_all(&mut file.unwrap(), text.as_bytes()).unwrap();
+        }
+
+        fn reports(&mut self) -> Vec<Report> {
+            self.folder.reports(&mut self.read).unwrap()
+        }
+    }
+
+    fn span(from: u64, to: u64) -> Vec<Span> {
+        vec![Span { file: "7/stdout".into(), from, to }]
+    }
+
+    fn list(spans: &[Span]) -> RankLists {
+        let (sink, position) = position(spans);
+        let mut ledger = Ledger::default();
+        ledger.set_position(sink, position);
+        vec![(0, ledger.list().unwrap().0)]
+    }
+
+    #[test]
+    fn a_commit_covers_what_was_printed_before_its_save_also_if_it_comes_first() {
+        let mut attempt = Attempt::new();
+        let transcript = attempt.begin();
+        attempt.print("one");
+        let spans = transcript.printed().unwrap();
+        attempt.print("two");
+        transcript.saves(4, spans);
+        assert_eq!(attempt.reports(), []);
+        transcript.committed(4);
+        assert_eq!(attempt.reports(), [Report::Covered(span(0, 3))]);
+        // The next one is committed before the call returns that began it.
+        let spans = transcript.printed().unwrap();
+        transcript.committed(5);
+        transcript.saves(5, spans);
+        assert_eq!(attempt.reports(), [Report::Covered(span(0, 6))]);
+        // A failed save covers nothing.
+        attempt.print("!");
+        transcript.saves(6, transcript.printed().unwrap());
+        transcript.failed(6);
+        transcript.committed(7);
+        assert_eq!(attempt.reports(), []);
+        // Transcripts that are gone cost no save.
+        fs::remove_dir_all(&attempt.place).unwrap();
+        assert_eq!(transcript.printed().unwrap(), span(0, 0));
+    }
+
+    #[test]
+    fn a_restore_drops_what_the_program_has_printed_and_a_second_program_drops_nothing() {
+        let mut attempt = Attempt::new();
+        let transcript = attempt.begin();
+        attempt.print("begin");
+        let before = vec![Span { file: "3/stdout".into(), from: 1, to: 9 }];
+        assert!(!transcript.is_used().unwrap());
+        transcript.restored(&list(&before)).unwrap();
+        let want = [Report::Recovered(before.clone()), Report::Dropped(span(5, 5))];
+        assert_eq!(attempt.reports(), want);
+        assert!(!transcript.is_used().unwrap());
+        attempt.print("x");
+        assert!(transcript.is_used().unwrap());
+        assert_eq!(transcript.printed().unwrap(), span(5, 6));
+        transcript.close();
+        let second = attempt.begin();
+        second.restored(&list(&span(5, 6))).unwrap();
+        let all = [span(5, 6), span(0, 6)].concat();
+        assert_eq!(attempt.reports()[0], Report::Recovered(all));
+        attempt.print("y");
+        second.restored(&list(&span(6, 6))).unwrap();
+        assert_eq!(attempt.reports()[2], Report::Recovered(span(6, 6)));
+        // A checkpoint of another build or pool names no transcript.
+        second.restored(&vec![(0, Vec::new())]).unwrap();
+        assert_eq!(attempt.reports()[0], Report::Recovered(Vec::new()));
+        drop(attempt.dir);
+    }
+
+    #[test]
+    fn a_process_belongs_to_no_transcript_that_another_one_has() {
+        let attempt = Attempt::new();
+        let owner = attempt.owner();
+        assert_eq!(owner.before(), Before::None);
+        owner.take();
+        assert_eq!(owner.before(), Before::Runs);
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        fs::write(&owner.0, child.id().to_string()).unwrap();
+        assert_eq!(owner.before(), Before::Failed);
+        owner.end();
+        assert_eq!(owner.before(), Before::Ended);
     }
 }

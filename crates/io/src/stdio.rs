@@ -12,10 +12,11 @@ unsafe extern "C" {
 /// standard error.
 ///
 /// # Errors
-/// Those of the files behind them. What could not be written stays in the buffer.
+/// Those of the files behind them. The buffers keep the rest.
 pub fn flush_stdio() -> io::Result<()> {
     io::stdout().flush()?;
     // Not all streams at once: a thread that waits for input holds the lock of that stream.
+    //
     // SAFETY: the C library initialises both before `main`, and they name streams to its end.
     let streams = unsafe { [stdout, stderr] };
     for stream in streams {

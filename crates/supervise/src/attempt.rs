@@ -67,7 +67,7 @@ struct Stopping {
 pub(crate) struct Attempt<'a> {
     options: &'a RunOptions,
     folder: &'a RunFolder,
-    /// What the command prints, if it is held.
+    /// Transcripts of the command, if its lines are held.
     transcripts: Option<&'a Transcripts>,
     processes: Processes,
     began: Duration,
@@ -299,7 +299,7 @@ impl<'a> Attempt<'a> {
 
     fn finish(&mut self, status: WaitStatus) -> (AttemptEnd, u64) {
         self.processes.end_all();
-        // What the command left behind may have saved as well.
+        // Processes that the command left behind may have saved as well.
         self.read_reports();
         let cause = cause_of(status);
         let is_out_of_memory = out_of_memory_kills() > self.kills_before;

@@ -107,7 +107,9 @@ fn conclude(
         (Ok(()), Outcome::Finished) => transcripts.remove(),
         (Ok(()), _) => {}
         (Err(error), Outcome::Finished) => {
-            return Err(error.context("the command has finished, but not all that it printed is shown"));
+            return Err(
+                error.context("the command has finished, but not all that it printed is shown")
+            );
         }
         (Err(error), _) => tell(&format!("not all that the command printed is shown: {error}")),
     }

@@ -1,4 +1,4 @@
-//! What the command prints under `outlive run --gate`. It prints to files, the transcripts; a thread
+//! The command's lines under `outlive run --gate`. It prints to files, the transcripts; a thread
 //! shows a part once a committed checkpoint covers it.
 //!
 //! A stream that takes nothing, such as a pipe without a reader, holds up this thread and no other.
@@ -9,7 +9,6 @@ mod stream;
 
 pub(crate) use book::Printing;
 
-use crate::attempt::LOOK_EVERY;
 use crate::interrupts::Interrupts;
 use book::{Book, make_files, stream_name};
 use outlive_client::stop::Span;
@@ -25,6 +24,8 @@ use stream::Stream;
 
 /// Pause between two attempts to write to a stream that takes nothing.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
+/// Longest wait for a signal, between two looks at the thread.
+const MOMENT: Duration = Duration::from_millis(20);
 /// Time without a covered line after which the user learns why none appears.
 const LONG: Duration = Duration::from_secs(60);
 /// Most lines of a crash that are shown, and most bytes in which they are looked for.
@@ -40,7 +41,10 @@ pub type Tell = Arc<dyn Fn(&str) + Send + Sync>;
 
 enum Command {
     Begin(u64),
-    Cover { spans: Vec<Span>, committed: bool },
+    Cover {
+        spans: Vec<Span>,
+        committed: bool,
+    },
     Drop(Vec<Span>),
     /// The attempt has failed: show how it ended.
     Crash(u32),
@@ -128,7 +132,7 @@ impl Transcripts {
     /// Waits until everything is shown that is to be shown, or a signal comes.
     ///
     /// # Errors
-    /// The error of a stream that takes nothing. What waits stays in the folder.
+    /// The error of a stream that takes nothing. The rest stays in the folder.
     pub fn settle(&self, interrupts: &mut Interrupts) -> Result<()> {
         let (reply, answer) = channel();
         self.send(Command::Settle(reply));
@@ -143,7 +147,7 @@ impl Transcripts {
             if !interrupts.take().is_empty() {
                 return Err(Error::retry("a signal has ended the wait for standard output"));
             }
-            interrupts.wait(LOOK_EVERY.min(Duration::from_millis(20)));
+            interrupts.wait(MOMENT);
         }
     }
 }
@@ -240,9 +244,12 @@ impl Shower {
                     "{name} takes nothing ({error}; {advice}): what the command prints waits in {root}"
                 ));
             }
-            let what = format!("{left} bytes are not shown, and wait in {root}");
-            first.get_or_insert_with(|| {
-                Error::io_named("writing to", Path::new(name), error).context(&what)
+            let text = format!(
+                "{left} bytes are not shown, and wait in {root} for the next `outlive run --gate`: {name}: {error}"
+            );
+            first.get_or_insert_with(|| match error.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::full(text),
+                _ => Error::retry(text),
             });
         }
         let refused: BTreeSet<usize> = streams.iter().map(|(stream, _)| *stream).collect();
@@ -259,5 +266,92 @@ impl Shower {
         (self.tell)(
             "what the command prints appears with its next checkpoint, or once it has finished",
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outlive_types::sync::plain::Mutex;
+    use std::io::Write;
+
+    fn shower(root: &Path) -> (Shower, Printing, Arc<Mutex<Vec<String>>>) {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let to = told.clone();
+        let mut book = Book::open(root, false).unwrap();
+        let printing = make_files(root, 1, false).unwrap();
+        book.begin(1);
+        let shower = Shower {
+            book,
+            tell: Arc::new(move |text| to.lock().push(text.to_owned())),
+            refused: BTreeSet::new(),
+            since: Instant::now(),
+            has_told: false,
+        };
+        (shower, printing, told)
+    }
+
+    #[test]
+    fn a_program_that_does_not_save_learns_once_why_nothing_appears() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut shower, mut printing, told) = shower(dir.path());
+        shower.tell_of_wait(Duration::ZERO);
+        assert!(told.lock().is_empty());
+        printing.stdout.write_all(b"text").unwrap();
+        shower.tell_of_wait(LONG);
+        assert!(told.lock().is_empty());
+        shower.tell_of_wait(Duration::ZERO);
+        shower.tell_of_wait(Duration::ZERO);
+        assert_eq!(told.lock().len(), 1);
+        shower.has_told = false;
+        shower.take(Command::Cover { spans: Vec::new(), committed: true });
+        shower.tell_of_wait(Duration::ZERO);
+        assert_eq!(told.lock().len(), 1);
+    }
+
+    #[test]
+    fn a_crash_shows_the_last_lines_of_standard_error_that_are_not_covered() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut shower, mut printing, told) = shower(dir.path());
+        printing.stdout.write_all(b"work").unwrap();
+        let lines: String = (0..30).map(|line| format!("line {line}\n")).collect();
+        printing.stderr.write_all(lines.as_bytes()).unwrap();
+        std::fs::write(printing.folder.join("owner.0"), "12").unwrap();
+        shower.take(Command::Crash(3));
+        let first = std::mem::take(&mut *told.lock());
+        assert_eq!(
+            first[0],
+            "attempt 3: the end of its standard error, which no checkpoint covers:"
+        );
+        assert_eq!((first.len(), &*first[1]), (1 + CRASH_LINES, "| line 10"));
+        // All but the last line is covered.
+        let to = lines.len() as u64 - 8;
+        let spans = vec![Span { file: "1/stderr".to_owned(), from: 0, to }];
+        shower.take(Command::Drop(spans));
+        shower.take(Command::Last);
+        let last = std::mem::take(&mut *told.lock());
+        assert_eq!(last[1..2], ["| line 29"]);
+        assert_eq!(last[3..], ["| work"]);
+    }
+
+    #[test]
+    fn transcripts_of_earlier_attempts_stay_until_a_commit() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut shower, mut printing, _) = shower(dir.path());
+        printing.stdout.write_all(b"one two").unwrap();
+        make_files(dir.path(), 2, false).unwrap();
+        shower.take(Command::Begin(2));
+        let span = |to| vec![Span { file: "1/stdout".to_owned(), from: 0, to }];
+        shower.take(Command::Cover { spans: span(3), committed: false });
+        assert_eq!(shower.book.waiting_bytes(), 3);
+        // Another attempt may find a newer checkpoint again, which this one could not read.
+        shower.take(Command::Cover { spans: span(7), committed: false });
+        assert_eq!(shower.book.waiting_bytes(), 7);
+        // A part that waits for a stream outlives the commit.
+        shower.take(Command::Cover { spans: Vec::new(), committed: true });
+        assert!(printing.folder.exists());
+        assert!(shower.write_out().is_none());
+        shower.take(Command::Cover { spans: Vec::new(), committed: true });
+        assert!(!printing.folder.exists());
     }
 }

@@ -21,7 +21,7 @@ pub(super) struct Place {
     pub offset: u64,
 }
 
-/// What is known of the transcripts.
+/// State of the transcripts.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Record {
     /// By transcript, the offset below which everything is shown, waits, or is dropped.
