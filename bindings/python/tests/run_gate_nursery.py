@@ -4,8 +4,8 @@ usage: run_gate_nursery.py FOLDER KILLS SEED gate|bare [LIVES]
 
 The program knows nothing of a gate: in each step it prints a line to standard output and one to
 standard error, and saves. The command starts it LIVES times (10) in a row, each as a fork of a
-process without threads, and is killed itself then: `outlive run` starts it again. The last line is a
-JSON object with the faults: lines that are missing, come twice, or are out of order.
+process without threads, and is killed itself then: `outlive run` starts it again. The last line is
+a JSON object with the faults: lines that are missing, come twice, or are out of order.
 """
 
 import json

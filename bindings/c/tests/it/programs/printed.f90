@@ -28,7 +28,7 @@ program printed
     call check(status == outlive_ok)
     print "(a)", "uncovered"
     flush (output_unit)
-    call abort()
+    error stop 1
 
 contains
 
