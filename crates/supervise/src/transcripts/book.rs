@@ -3,7 +3,7 @@
 use super::record::{Record, STREAMS, stream_of};
 use super::stream::Stream;
 use outlive_client::stop::{Span, list_of};
-use outlive_types::{Error, Result};
+use outlive_types::{Error, ErrorKind, Result};
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -30,12 +30,19 @@ pub(crate) struct Printing {
 }
 
 impl Book {
-    /// Opens the transcripts in a folder, and finds out what an earlier supervisor has shown.
+    /// Opens the transcripts in a folder, and finds out what an earlier supervisor has shown. A power
+    /// cut may have damaged its record: `tell` learns of that.
     ///
     /// # Errors
-    /// As [`Record::read`].
-    pub fn open(root: &Path, is_one: bool) -> Result<Book> {
-        let record = Record::read(root)?;
+    /// Those of the file system.
+    pub fn open(root: &Path, is_one: bool, tell: &dyn Fn(&str)) -> Result<Book> {
+        let record = Record::read(root).or_else(|error| match error.kind() {
+            ErrorKind::Damaged => {
+                tell(&format!("{error}: lines that have appeared may come again"));
+                Ok(Record::default())
+            }
+            _ => Err(error),
+        })?;
         let mut book = Book { root: root.to_owned(), record, current: String::new(), is_one };
         for stream in 0..STREAMS {
             let place = book.record.writing[stream].take();

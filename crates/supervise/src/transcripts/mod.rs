@@ -9,10 +9,11 @@ mod stream;
 
 pub(crate) use book::Printing;
 
-use crate::interrupts::Interrupts;
+use crate::interrupts::{Interrupt, Interrupts};
 use book::{Book, make_files, stream_name};
 use outlive_client::stop::Span;
 use outlive_types::{Error, Result};
+use signal_hook::consts::{SIGINT, SIGQUIT};
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -72,7 +73,7 @@ impl Transcripts {
         let (commands, taken) = channel();
         let is_one = Stream::are_one();
         let shower = Shower {
-            book: Book::open(root, is_one)?,
+            book: Book::open(root, is_one, &*tell)?,
             tell,
             refused: BTreeSet::new(),
             since: Instant::now(),
@@ -136,6 +137,8 @@ impl Transcripts {
     pub fn settle(&self, interrupts: &mut Interrupts) -> Result<()> {
         let (reply, answer) = channel();
         self.send(Command::Settle(reply));
+        // A signal from before this wait was meant for the command.
+        interrupts.take();
         loop {
             match answer.recv_timeout(Duration::from_millis(5)) {
                 Ok(settled) => return settled,
@@ -144,7 +147,10 @@ impl Transcripts {
                 }
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            if !interrupts.take().is_empty() {
+            let ends = |it: &Interrupt| {
+                matches!(it, Interrupt::Stop(_) | Interrupt::Forward(SIGINT | SIGQUIT))
+            };
+            if interrupts.take().iter().any(ends) {
                 return Err(Error::retry("a signal has ended the wait for standard output"));
             }
             interrupts.wait(MOMENT);
@@ -278,7 +284,7 @@ mod tests {
     fn shower(root: &Path) -> (Shower, Printing, Arc<Mutex<Vec<String>>>) {
         let told = Arc::new(Mutex::new(Vec::new()));
         let to = told.clone();
-        let mut book = Book::open(root, false).unwrap();
+        let mut book = Book::open(root, false, &|_| ()).unwrap();
         let printing = make_files(root, 1, false).unwrap();
         book.begin(1);
         let shower = Shower {
@@ -345,6 +351,7 @@ mod tests {
         shower.take(Command::Cover { spans: span(3), committed: false });
         assert_eq!(shower.book.waiting_bytes(), 3);
         assert!(shower.write_out().is_none());
+        shower.take(Command::Cover { spans: span(3), committed: false });
         // Another attempt may find a newer checkpoint again, which this one could not read.
         shower.take(Command::Cover { spans: span(7), committed: false });
         assert_eq!(shower.book.waiting_bytes(), 4);
