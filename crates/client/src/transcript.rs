@@ -53,6 +53,11 @@ struct Printed {
 
 #[derive(Default)]
 struct State {
+    /// Whether the transcripts belong to another process, such as the one that has started this one.
+    /// A process that only looks at a checkpoint drops nothing; one that saves is the program.
+    is_guest: bool,
+    /// Reports of a guest's restore, for the case that it saves.
+    untold: Vec<Report>,
     /// Lengths of the files at the last restore.
     restored: Option<Vec<u64>>,
     /// Saves that are not over, and what they cover.
@@ -78,16 +83,13 @@ impl Transcript {
         let mut here = OF_PROCESS.lock();
         if let Some(here) = &*here {
             // A process that opens the job again has not ended its work.
-            here.owner.take();
+            if !here.state().is_guest {
+                here.owner.take();
+            }
             return Ok(Some(here.clone()));
         }
         let owner = Owner(place.join(format!("owner.{}", rank.unwrap_or(0))));
-        let before = owner.before();
-        if before == Before::Runs {
-            return Ok(None);
-        }
-        let is_second = before == Before::Ended;
-        *here = Some(Arc::new(Transcript::begin(folder, &place, rank, owner, is_second)?));
+        *here = Some(Arc::new(Transcript::begin(folder, &place, rank, owner)?));
         Ok(here.clone())
     }
 
@@ -96,9 +98,12 @@ impl Transcript {
         place: &Path,
         rank: Option<Rank>,
         owner: Owner,
-        is_second: bool,
     ) -> Result<Transcript> {
-        owner.take();
+        let before = owner.before();
+        let (is_second, is_guest) = (before == Before::Ended, before == Before::Runs);
+        if !is_guest {
+            owner.take();
+        }
         let attempt = place.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let theirs = STREAMS.map(str::to_owned).into_iter().filter(|it| place.join(it).exists());
         let theirs: Vec<String> = theirs.collect();
@@ -112,7 +117,8 @@ impl Transcript {
             path: place.join(&stream),
         };
         let files = names.into_iter().map(printed).collect();
-        Ok(Transcript { folder: folder.clone(), files, is_second, owner, state: Mutex::default() })
+        let state = Mutex::new(State { is_guest, ..State::default() });
+        Ok(Transcript { folder: folder.clone(), files, is_second, owner, state })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -140,7 +146,12 @@ impl Transcript {
     /// Those of the file system: then no save must begin.
     pub fn printed(&self) -> Result<Vec<Span>> {
         let now = self.lengths()?;
-        let restored = self.state().restored.clone();
+        let mut state = self.state();
+        if std::mem::take(&mut state.is_guest) {
+            self.owner.take();
+            state.untold.drain(..).for_each(|report| self.folder.report(&report));
+        }
+        let restored = state.restored.clone();
         Ok(self.spans(restored.unwrap_or_else(|| vec![0; now.len()]).into_iter(), &now))
     }
 
@@ -197,8 +208,12 @@ impl Transcript {
         if self.is_second && state.restored.is_none() {
             covered.extend(self.spans(std::iter::repeat(0), &now));
         }
-        self.folder.report(&Report::Recovered(covered));
-        self.folder.report(&Report::Dropped(self.spans(now.iter().copied(), &now)));
+        let dropped = self.spans(now.iter().copied(), &now);
+        let reports = [Report::Recovered(covered), Report::Dropped(dropped)];
+        match state.is_guest {
+            true => state.untold = reports.into(),
+            false => reports.iter().for_each(|report| self.folder.report(report)),
+        }
         (state.restored, state.saves) = (Some(now), BTreeMap::new());
         Ok(())
     }
@@ -206,12 +221,13 @@ impl Transcript {
     /// Notes that the program has ended its work with the job: a later program of the command does
     /// not repeat what it has printed.
     pub fn close(&self) {
-        self.owner.end();
+        if !self.state().is_guest {
+            self.owner.end();
+        }
     }
 }
 
-/// The file that names the process to which the transcripts belong. A child of it that only looks at
-/// a checkpoint must not drop what its parent has printed.
+/// The file that names the process to which the transcripts belong.
 struct Owner(PathBuf);
 
 /// The owner before this process.
@@ -327,8 +343,7 @@ mod tests {
         }
 
         fn begin(&self) -> Transcript {
-            let is_second = self.owner().before() == Before::Ended;
-            Transcript::begin(&self.folder, &self.place, None, self.owner(), is_second).unwrap()
+            Transcript::begin(&self.folder, &self.place, None, self.owner()).unwrap()
         }
 
         fn print(&self, text: &str) {
@@ -408,7 +423,24 @@ mod tests {
     }
 
     #[test]
-    fn a_process_belongs_to_no_transcript_that_another_one_has() {
+    fn a_guest_reports_its_restore_once_it_saves() {
+        let mut attempt = Attempt::new();
+        fs::write(attempt.owner().0, "1").unwrap();
+        let guest = attempt.begin();
+        attempt.print("begin");
+        guest.restored(&list(&span(1, 2))).unwrap();
+        guest.close();
+        assert_eq!(attempt.reports(), []);
+        assert_eq!(attempt.owner().before(), Before::Runs);
+        assert_eq!(guest.printed().unwrap(), span(5, 5));
+        let want = [Report::Recovered(span(1, 2)), Report::Dropped(span(5, 5))];
+        assert_eq!(attempt.reports(), want);
+        guest.close();
+        assert_eq!(attempt.owner().before(), Before::Ended);
+    }
+
+    #[test]
+    fn a_transcript_has_one_owner() {
         let attempt = Attempt::new();
         let owner = attempt.owner();
         assert_eq!(owner.before(), Before::None);
