@@ -12,7 +12,8 @@
 ! with the same bytes.
 module outlive
     use, intrinsic :: iso_c_binding
-    use, intrinsic :: iso_fortran_env, only: int8, int16, int32, int64, real32, real64
+    use, intrinsic :: iso_fortran_env, only: int8, int16, int32, int64, real32, real64, &
+        output_unit, error_unit
     implicit none
     private
 
@@ -743,6 +744,7 @@ contains
         type(outlive_saving), intent(out), optional :: saving
         type(c_ptr), target :: handle
         handle = c_null_ptr
+        call flush_printed()
         if (present(saving)) then
             status = c_save(job%handle, flags, c_loc(handle))
             saving%handle = handle
@@ -759,7 +761,19 @@ contains
         integer(c_int), intent(out) :: status
         character(kind=c_char), allocatable, target :: letters(:, :)
         allocate (letters(len(names) + 1, size(names)), source=c_texts(names))
+        call flush_printed()
         status = c_save_some(job%handle, addresses(letters), size(names, kind=c_size_t), flags, c_null_ptr)
+    end subroutine
+
+    ! Writes out what Fortran keeps of standard output and error, under `outlive run --gate`: a save
+    ! covers what is written.
+    subroutine flush_printed()
+        integer :: length
+        call get_environment_variable("OUTLIVE_RUN_TRANSCRIPT", length=length)
+        if (length > 0) then
+            flush (output_unit)
+            flush (error_unit)
+        end if
     end subroutine
 
     ! Waits until a save is committed.
@@ -939,6 +953,7 @@ contains
         integer(int64), intent(in) :: epoch
         integer(int64), intent(out) :: restored
         integer(c_int), intent(out) :: status
+        call flush_printed()
         status = c_restore(job%handle, epoch, restored)
     end subroutine
 

@@ -128,6 +128,11 @@ impl Job {
         gate::open(&self.core, bytes_max, tick)
     }
 
+    /// Whether a supervisor holds what this process prints.
+    fn has_transcript(&self) -> bool {
+        self.core.client.has_transcript()
+    }
+
     /// Lets the gate continue from the checkpoint that was restored last.
     fn roll_back_gate(&self, tick: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = tick.py();

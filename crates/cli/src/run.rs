@@ -8,7 +8,7 @@ use crate::{EXIT_INTERRUPTED, pool};
 use outlive_client::stop::ask_in_pool;
 use outlive_interval::Choice;
 use outlive_pool::Environment;
-use outlive_supervise::{Entry, History, Outcome, RunOptions};
+use outlive_supervise::{Entry, History, Outcome, RunOptions, Tell};
 use outlive_types::{Error, JobName, Result};
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -34,9 +34,11 @@ pub fn run(args: &RunArgs, words: &[OsString], reporter: &Arc<Reporter>) -> Resu
         grace: args.grace,
         every: args.every.clone(),
         helper: (!args.no_helper).then(|| own_command(words)).flatten(),
+        gate: args.gate,
         stop_by_ns: stop_by_ns(args.stop_by, pool.env().clock.unix_ns()),
     };
-    let say = |text: &str| reporter.say(&format!("outlive run: job {job}: {text}"));
+    let (to, of) = (reporter.clone(), job.clone());
+    let say: Tell = Arc::new(move |text: &str| to.say(&format!("outlive run: job {of}: {text}")));
     let outcome = outlive_supervise::run(&pool, &options, &say)?;
     let (word, code) = match &outcome {
         Outcome::Finished => ("finished", 0),

@@ -5,11 +5,14 @@ use crate::job_gate::ClientGate;
 use crate::past::IntervalMemory;
 use crate::sessions::{self, collect_and_let_go, collect_behind};
 use crate::stop::{EVERY_VARIABLE, Report, StopRequest, StopWatch, every_of_run};
+use crate::transcript::{self, Transcript};
 use outlive_capture::{ChangeTracker, MemorySource, Region};
 use outlive_interval::Every;
 use outlive_pool::Pool;
 use outlive_store::gc::{GcOptions, GcReport};
-use outlive_store::{Job, JobOptions, SaveHandle, SaveNotes, parse_every};
+use outlive_store::{
+    CommitEvent, CommitWatch, Job, JobOptions, SaveHandle, SaveNotes, parse_every,
+};
 use outlive_types::sync::plain::Mutex;
 use outlive_types::{Distribution, Epoch, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,6 +38,10 @@ pub struct Client {
     pub(crate) tracker: Arc<ChangeTracker>,
     pub(crate) stop: StopWatch,
     pub(crate) gate: ClientGate,
+    /// Transcripts of this process, if a supervisor holds its lines.
+    pub(crate) transcript: Option<Arc<Transcript>>,
+    /// Tells the supervisor which checkpoints are committed.
+    _covers: Option<CommitWatch>,
     /// Whether a save has begun since the job was opened or closed.
     has_saved: AtomicBool,
     /// Subscriptions, which end when the job is closed.
@@ -47,14 +54,30 @@ impl Client {
     ///
     /// # Errors
     /// `Invalid` for an impossible name, an unknown tracker in `pool.toml`, or an interval of the
-    /// supervisor that cannot be read.
+    /// supervisor that cannot be read; errors of the files to which a supervised program prints.
     pub fn open(pool: &Pool, name: &str, options: JobOptions) -> Result<Client> {
         let every = options.every;
         let (job, tracker, gate) = sessions::open(pool, name, options)?;
         let gate = ClientGate::new(gate);
         let stop = StopWatch::new(pool, &job);
-        let has_saved = AtomicBool::new(false);
-        let client = Client { job, tracker, stop, gate, has_saved, queues: Mutex::default() };
+        let rank = job.is_group().then(|| job.rank());
+        let transcript = Transcript::of_this_process(stop.folder(), rank)?;
+        let covers = transcript.clone().map(|transcript| {
+            job.events().watch(move |event| match event {
+                CommitEvent::Committed { epoch, .. } => transcript.committed(*epoch),
+                CommitEvent::Failed { epoch, .. } => transcript.failed(*epoch),
+            })
+        });
+        let client = Client {
+            job,
+            tracker,
+            stop,
+            gate,
+            transcript,
+            _covers: covers,
+            has_saved: AtomicBool::new(false),
+            queues: Mutex::default(),
+        };
         client.set_every(every)?;
         Ok(client)
     }
@@ -121,6 +144,12 @@ impl Client {
     /// # Errors
     /// As [`Job::save`]; those of sinks that cannot prepare their outputs.
     pub fn save_source(&self, source: &mut MemorySource, notes: SaveNotes) -> Result<SaveHandle> {
+        let printed = self.transcript.as_ref().map(|it| it.printed()).transpose();
+        let printed = printed.map_err(|error| self.job.abort_collective(error))?;
+        if let Some(spans) = &printed {
+            let (sink, position) = transcript::position(spans);
+            self.gate.gate.set_position(sink, position);
+        }
         let begun = AtomicBool::new(false);
         let covered = self.gate.gate.cover(|outputs| {
             begun.store(true, Ordering::Relaxed);
@@ -133,7 +162,16 @@ impl Client {
             false => self.job.abort_collective(error),
         })?;
         self.has_saved.store(true, Ordering::Relaxed);
+        if let (Some(transcript), Some(spans)) = (&self.transcript, printed) {
+            transcript.saves(handle.epoch(), spans);
+        }
         Ok(handle)
+    }
+
+    /// Returns whether a supervisor holds what this process prints: then a front door writes out what
+    /// its language keeps of standard output and error, before each save and restore.
+    pub fn has_transcript(&self) -> bool {
+        self.transcript.is_some()
     }
 
     /// Returns whether a save is due: see [`Job::due`].
@@ -156,13 +194,14 @@ impl Client {
         Ok(due.is_due || !self.job.is_group() && self.gate.gate.wants_save())
     }
 
-    /// Returns whether the job is to be closed before its process ends: a save is in progress, or has
-    /// failed unheard, or the gate is open. After a save a rank of a group also tells the others that
-    /// it ends, and a program waits for the slow tier.
+    /// Returns whether the job is to be closed before its process ends: a save is in progress or has
+    /// failed unheard, the gate is open, or there are transcripts. After a save a rank
+    /// of a group also tells the others that it ends, and a program waits for the slow tier.
     pub fn is_unfinished(&self) -> bool {
         let has_more = self.job.is_group() || self.job.pool().has_slow_tier();
         self.job.has_unheard()
             || self.gate.is_open()
+            || self.transcript.is_some()
             || has_more && self.has_saved.load(Ordering::Relaxed)
     }
 
@@ -251,6 +290,9 @@ impl Client {
         };
         self.tracker.detach();
         self.has_saved.store(false, Ordering::Relaxed);
+        if let (Some(transcript), false) = (&self.transcript, end == End::Alone) {
+            transcript.close();
+        }
         let queues = std::mem::take(&mut *self.queues.lock());
         end_all(queues);
         closed

@@ -63,10 +63,11 @@ impl Client {
     }
 
     /// Notes the outputs of a checkpoint that was restored, `whole` or in part. If this process has
-    /// neither given outputs nor saved, its gate continues from there. Otherwise see
+    /// neither given outputs, printed nor saved, its gate continues from there. Otherwise see
     /// [`Client::roll_back_gate`]: a program may also restore just to look.
     pub(crate) fn note_outputs(&self, epoch: Epoch, lists: RankLists, whole: bool) -> Result<()> {
-        let is_used = self.gate.gate.is_used();
+        let has_printed = self.transcript.as_ref().map(|it| it.is_used()).transpose()?;
+        let is_used = self.gate.gate.is_used() || has_printed.unwrap_or(false);
         *self.gate.restored.lock() = (whole || !is_used).then_some((epoch, lists));
         if is_used { Ok(()) } else { self.roll_back_gate() }
     }
@@ -79,6 +80,9 @@ impl Client {
     pub fn roll_back_gate(&self) -> Result<()> {
         let Some((epoch, lists)) = self.gate.restored.lock().take() else { return Ok(()) };
         self.gate.gate.restored(epoch, &lists)?;
+        if let Some(transcript) = &self.transcript {
+            transcript.restored(&lists)?;
+        }
         self.begin_releases()
     }
 

@@ -23,6 +23,7 @@ mod restore;
 mod sessions;
 pub mod stop;
 mod together;
+mod transcript;
 mod write_permit;
 
 pub use client::{Client, End};

@@ -386,6 +386,12 @@ impl Gate {
         position.ok_or_else(|| Error::invalid(format!("the gate has not opened {name}")))
     }
 
+    /// Sets the position of a sink that only notes how far the program is, whether the gate is open
+    /// or not. Each later checkpoint lists it.
+    pub fn set_position(&self, sink: &str, position: Vec<u8>) {
+        self.state().ledger.set_position(sink, position);
+    }
+
     /// Lets a finished file appear as `last` once the checkpoint is committed.
     ///
     /// # Errors
@@ -415,6 +421,14 @@ impl Gate {
         let text = format!("{pool:08x}:{job}/{rank:?}");
         outlive_format::checksum(text.as_bytes()) as u32
     }
+}
+
+/// Returns the position of a sink in the list of a checkpoint.
+///
+/// # Errors
+/// `Damaged` for a list that cannot be read.
+pub fn position_in(list: &[u8], sink: &str) -> Result<Option<Vec<u8>>> {
+    Ok(Outputs::of_catalog(list)?.positions.remove(sink))
 }
 
 /// Returns a path without `..` and links in its folder, and without a link at its end.

@@ -22,6 +22,6 @@ mod thread;
 
 pub use confirmed::Confirmations;
 pub use file::FileMode;
-pub use gate::{Gate, GateOptions, GateReport, SinkReport, WeakGate};
+pub use gate::{Gate, GateOptions, GateReport, SinkReport, WeakGate, position_in};
 pub use ledger::Ledger;
 pub use sink::{Answer, OutputKey, Sink};

@@ -23,6 +23,7 @@ mod pool;
 mod priority;
 pub mod raw;
 mod spare;
+mod stdio;
 mod ticket;
 mod timer;
 
@@ -39,5 +40,6 @@ pub use per_process::PerProcess;
 pub use pool::StagingPool;
 pub use priority::make_way;
 pub use spare::SpareCores;
+pub use stdio::flush_stdio;
 pub use ticket::{Promise, Ticket};
 pub use timer::{SystemTimer, Timer};

@@ -8,8 +8,10 @@ use outlive_types::sync::sleep;
 use outlive_types::{Error, JobName, Result};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use std::fs::File;
+use std::fs::{DirBuilder, File};
 use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Folder of the files.
@@ -35,6 +37,25 @@ impl Pool {
         let files = self.home()?.open_files()?;
         files.make_folders(&[FOLDER])?;
         files.write(&name(job, kind), bytes)
+    }
+
+    /// Makes a folder for the runs of a job, which only this user may read. `None` if the pool's
+    /// home is no directory.
+    ///
+    /// # Errors
+    /// `Invalid` for a pool without a home; errors of the file system.
+    pub fn make_run_folder(&self, job: &JobName, kind: &str) -> Result<Option<PathBuf>> {
+        let home = self.home()?;
+        let Some(dir) = home.as_directory() else { return Ok(None) };
+        home.open_files()?.make_folders(&[FOLDER])?;
+        let path = std::path::absolute(dir.join(name(job, kind)))
+            .map_err(|e| Error::io_named("looking at", dir, &e))?;
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                Err(Error::io_named("making", &path, &error))
+            }
+            _ => Ok(Some(path)),
+        }
     }
 
     /// Locks the runs of a job until the returned file is dropped, or the process ends in whatever

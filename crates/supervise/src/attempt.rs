@@ -4,6 +4,7 @@ use crate::cause::{cause_of, out_of_memory_kills};
 use crate::interrupts::{Interrupt, Interrupts};
 use crate::options::RunOptions;
 use crate::process::{Processes, is_in_foreground};
+use crate::transcripts::{Printing, Transcripts};
 use outlive_client::past::Cause;
 use outlive_client::stop::{Report, RunFolder, StopRequest, monotonic};
 use outlive_interval::Choice;
@@ -66,6 +67,8 @@ struct Stopping {
 pub(crate) struct Attempt<'a> {
     options: &'a RunOptions,
     folder: &'a RunFolder,
+    /// Transcripts of the command, if its lines are held.
+    transcripts: Option<&'a Transcripts>,
     processes: Processes,
     began: Duration,
     kills_before: u64,
@@ -89,14 +92,17 @@ impl<'a> Attempt<'a> {
         folder: &'a RunFolder,
         variables: &[(&str, OsString)],
         read: u64,
+        transcripts: Option<&'a Transcripts>,
+        printing: Option<Printing>,
     ) -> Result<Attempt<'a>> {
         folder.forget_stop();
         let kills_before = out_of_memory_kills();
-        let processes = Processes::start(&options.command, variables)?;
+        let processes = Processes::start(&options.command, variables, printing)?;
         let now = monotonic();
         Ok(Attempt {
             options,
             folder,
+            transcripts,
             processes,
             began: now,
             kills_before,
@@ -231,6 +237,15 @@ impl<'a> Attempt<'a> {
                 }
                 Report::Failed(_) => {}
                 Report::Stopping => self.end.knew = true,
+                Report::Covered(spans) => {
+                    self.transcripts.inspect(|it| it.cover(spans, true));
+                }
+                Report::Recovered(spans) => {
+                    self.transcripts.inspect(|it| it.cover(spans, false));
+                }
+                Report::Dropped(spans) => {
+                    self.transcripts.inspect(|it| it.drop_to(spans));
+                }
             }
         }
         let sign = self.folder.last_sign();
@@ -284,6 +299,8 @@ impl<'a> Attempt<'a> {
 
     fn finish(&mut self, status: WaitStatus) -> (AttemptEnd, u64) {
         self.processes.end_all();
+        // Processes that the command left behind may have saved as well.
+        self.read_reports();
         let cause = cause_of(status);
         let is_out_of_memory = out_of_memory_kills() > self.kills_before;
         let by_itself = cause == Cause::Finished && !self.end.knew;

@@ -13,8 +13,10 @@ mod policy;
 mod pool_side;
 mod process;
 mod run;
+mod transcripts;
 
 pub use options::RunOptions;
 pub use outlive_client::past::{Cause, Entry, History, Share};
 pub use policy::{Ended, Next, Policy};
 pub use run::{Outcome, run};
+pub use transcripts::Tell;

@@ -24,6 +24,8 @@ pub struct RunOptions {
     /// Command line of `outlive` that starts a helper, up to its subcommand; `None`: the command's
     /// saves have no helper.
     pub helper: Option<Vec<OsString>>,
+    /// Whether what the command prints appears only once a checkpoint covers it.
+    pub gate: bool,
     /// Time of day by which the command must have ended, in nanoseconds since 1970.
     pub stop_by_ns: Option<u64>,
 }

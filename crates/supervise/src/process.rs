@@ -4,6 +4,7 @@
 //! Ctrl-C reaches both, Ctrl-Z stops both.
 #![allow(unsafe_code)] // code between fork and exec
 
+use crate::transcripts::Printing;
 use outlive_types::{Error, Result};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, wait};
 use std::collections::HashSet;
@@ -33,17 +34,24 @@ pub(crate) fn adopt_orphans() {
 }
 
 impl Processes {
-    /// Starts a command with these variables in its environment. If this process is killed, the
-    /// command gets SIGTERM.
+    /// Starts a command with these variables in its environment, which prints to these files, or as
+    /// this process. If this process is killed, the command gets SIGTERM.
     ///
     /// # Errors
     /// `Invalid` if there is no such command, or it cannot be started.
-    pub fn start(command: &[OsString], variables: &[(&str, OsString)]) -> Result<Processes> {
+    pub fn start(
+        command: &[OsString],
+        variables: &[(&str, OsString)],
+        printing: Option<Printing>,
+    ) -> Result<Processes> {
         let (program, arguments) =
             command.split_first().ok_or_else(|| Error::invalid("give a command after --"))?;
         let mut start = Command::new(program);
         start.args(arguments);
         variables.iter().for_each(|(name, value)| _ = start.env(name, value));
+        if let Some(Printing { stdout, stderr, .. }) = printing {
+            start.stdout(stdout).stderr(stderr);
+        }
         let supervisor = rustix::process::getpid();
         let die = move || {
             rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;

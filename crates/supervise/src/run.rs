@@ -7,10 +7,11 @@ use crate::options::RunOptions;
 use crate::policy::{Ended, Next, Policy};
 use crate::pool_side::PoolSide;
 use crate::process::adopt_orphans;
+use crate::transcripts::{Tell, Transcripts};
 use outlive_client::past::{Cause, Entry, History};
 use outlive_client::stop::{
     EVERY_VARIABLE, FOLDER_VARIABLE, HELPED_VARIABLE, JOB_VARIABLE, POOL_VARIABLE, PoolStops,
-    RunFolder, StopRequest, monotonic,
+    RunFolder, StopRequest, TRANSCRIPT_VARIABLE, monotonic,
 };
 use outlive_format::Mark;
 use outlive_helper::HelperGuard;
@@ -19,6 +20,7 @@ use outlive_store::commit::history;
 use outlive_types::{Epoch, Error, JobName, Result};
 use signal_hook::consts::SIGTERM;
 use std::ffi::OsString;
+use std::path::Path;
 use std::time::Duration;
 
 /// The end of a supervised run.
@@ -42,7 +44,7 @@ pub enum Outcome {
 /// # Errors
 /// `Invalid` if the command cannot be started, or another supervisor runs the job; errors of the
 /// pool before the first start. Later ones are told, and the command goes on.
-pub fn run(pool: &Pool, options: &RunOptions, tell: &dyn Fn(&str)) -> Result<Outcome> {
+pub fn run(pool: &Pool, options: &RunOptions, tell: &Tell) -> Result<Outcome> {
     let _lock = pool.lock_run(&options.job)?;
     let temporary = tempfile::Builder::new().prefix("outlive-run-").tempdir();
     let temporary =
@@ -57,7 +59,16 @@ pub fn run(pool: &Pool, options: &RunOptions, tell: &dyn Fn(&str)) -> Result<Out
     if past.end_lost() {
         note_commits(pool, &options.job, &mut past);
     }
-    let supervisor = Supervisor {
+    let transcripts = options
+        .gate
+        .then(|| {
+            let kept = pool.make_run_folder(&options.job, "transcripts")?;
+            let root = kept.unwrap_or_else(|| temporary.path().join("transcripts"));
+            make_folder(&root)?;
+            Transcripts::start(&root, tell.clone())
+        })
+        .transpose()?;
+    let mut supervisor = Supervisor {
         pool,
         options,
         tell,
@@ -80,7 +91,41 @@ pub fn run(pool: &Pool, options: &RunOptions, tell: &dyn Fn(&str)) -> Result<Out
         .ok()
     });
     adopt_orphans();
-    supervisor.run(temporary.path(), helper.is_some())
+    let outcome = supervisor.run(temporary.path(), transcripts.as_ref(), helper.is_some())?;
+    match transcripts {
+        Some(transcripts) => conclude(&transcripts, outcome, &mut supervisor.interrupts, tell),
+        None => Ok(outcome),
+    }
+}
+
+fn make_folder(path: &Path) -> Result<()> {
+    std::fs::create_dir_all(path).map_err(|e| Error::io_named("making", path, &e))
+}
+
+/// Shows what the command has printed and no attempt will repeat, and waits until all of it is
+/// written.
+fn conclude(
+    transcripts: &Transcripts,
+    outcome: Outcome,
+    interrupts: &mut Interrupts,
+    tell: &Tell,
+) -> Result<Outcome> {
+    match outcome {
+        Outcome::Finished => transcripts.finish(),
+        Outcome::GaveUp(_) | Outcome::Interrupted => transcripts.last(),
+        Outcome::Saved(_) | Outcome::Requeue(_) => {}
+    }
+    match (transcripts.settle(interrupts), &outcome) {
+        (Ok(()), Outcome::Finished) => transcripts.remove(),
+        (Ok(()), _) => {}
+        (Err(error), Outcome::Finished) => {
+            return Err(
+                error.context("the command has finished, but not all that it printed is shown")
+            );
+        }
+        (Err(error), _) => tell(&format!("not all that the command printed is shown: {error}")),
+    }
+    Ok(outcome)
 }
 
 fn now(pool: &Pool) -> Now {
@@ -90,7 +135,7 @@ fn now(pool: &Pool) -> Now {
 struct Supervisor<'a> {
     pool: &'a Pool,
     options: &'a RunOptions,
-    tell: &'a dyn Fn(&str),
+    tell: &'a Tell,
     interrupts: Interrupts,
     in_pool: PoolStops,
     pool_side: PoolSide,
@@ -101,23 +146,36 @@ struct Supervisor<'a> {
 }
 
 impl Supervisor<'_> {
-    fn run(mut self, path: &std::path::Path, is_helped: bool) -> Result<Outcome> {
+    fn run(
+        &mut self,
+        path: &Path,
+        transcripts: Option<&Transcripts>,
+        is_helped: bool,
+    ) -> Result<Outcome> {
         let mut policy = Policy::new(self.options.give_up);
         let (mut attempt, mut read) = (0, 0);
         let (options, folder) = (self.options, self.folder.clone());
-        let variables = [
+        let mut variables = vec![
             (FOLDER_VARIABLE, path.as_os_str().to_owned()),
             (POOL_VARIABLE, OsString::from(&self.pool.config().format.pool_id)),
             (JOB_VARIABLE, OsString::from(options.job.as_str())),
             // Also without one: this supervisor may itself run under another.
             (EVERY_VARIABLE, OsString::from(options.every.as_deref().unwrap_or_default())),
             (HELPED_VARIABLE, OsString::from(if is_helped { "1" } else { "" })),
+            (TRANSCRIPT_VARIABLE, OsString::new()),
         ];
         loop {
             attempt += 1;
             let newest_before = self.newest(None);
             self.note_start(attempt);
-            let mut running = match Attempt::start(options, &folder, &variables, read) {
+            let printing = transcripts.map(|it| it.begin(self.pool.env().clock.unix_ns()));
+            let started = printing.transpose().and_then(|printing| {
+                if let (Some(printing), Some(place)) = (&printing, variables.last_mut()) {
+                    place.1 = printing.folder.clone().into_os_string();
+                }
+                Attempt::start(options, &folder, &variables, read, transcripts, printing)
+            });
+            let mut running = match started {
                 Ok(running) => running,
                 Err(error) => {
                     self.past.attempts.pop();
@@ -133,7 +191,9 @@ impl Supervisor<'_> {
             if end.interrupted && end.cause != Cause::Finished {
                 return Ok(Outcome::Interrupted);
             }
+            let shows_crash = || transcripts.inspect(|it| it.crash(attempt));
             if end.cause == Cause::Stopped {
+                shows_crash();
                 return Ok(match end.saved_to_stop {
                     Some(epoch) => Outcome::Saved(epoch),
                     None => Outcome::Requeue(
@@ -152,7 +212,10 @@ impl Supervisor<'_> {
             };
             let (wait, distrust) = match policy.after(&ended) {
                 Next::Finish => return Ok(Outcome::Finished),
-                Next::Requeue => return Ok(Outcome::Requeue("it asks for that".into())),
+                Next::Requeue => {
+                    shows_crash();
+                    return Ok(Outcome::Requeue("it asks for that".into()));
+                }
                 Next::GiveUp { reason, forgive } => {
                     if let Some(epoch) = forgive {
                         self.mark(epoch, Mark::None);
@@ -171,10 +234,11 @@ impl Supervisor<'_> {
                 end.ran.as_secs_f64(),
                 wait.as_secs()
             ));
+            shows_crash();
             if let Some(epoch) = distrust {
                 self.distrust(epoch);
             }
-            let Supervisor { interrupts, in_pool, pool, options, deadline, .. } = &mut self;
+            let Supervisor { interrupts, in_pool, pool, options, deadline, .. } = self;
             let mut stops = || match deadline.is_some_and(|deadline| deadline.is_due(now(pool))) {
                 true => Some("--stop-by".into()),
                 false => in_pool.look(pool, &options.job),

@@ -5,4 +5,5 @@ mod documents;
 mod header;
 mod languages;
 mod mpi;
+mod printed;
 mod programs;

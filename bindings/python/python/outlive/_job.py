@@ -21,6 +21,7 @@ from outlive._errors import Error, FailedSaveWarning, InvalidError
 from outlive._files import AnyPath, Got, Put, one_or_more, patterns, told
 from outlive._gate import Gate
 from outlive._preempt import StopRequest
+from outlive._printed import flush_printed
 from outlive._rebuild import FRESH, Rebuild, restored
 from outlive._saves import (
     Collected,
@@ -145,6 +146,8 @@ class Job:
             flat = flatten(state, allow_pickle=self._allow_pickle, plain=trees)
             distributions = self._distributions(flat)
             notes = notes_of(self._name, label, pin, metrics)
+            if core.has_transcript():
+                flush_printed()
         walk_s = time.perf_counter() - begun
         self._tell_of_heavy(flat)
         self._tell_of_lost(flat)
@@ -455,6 +458,8 @@ class Job:
             wanted = self._number_of(epoch)
             if lazy and self._is_group:
                 raise InvalidError("the ranks of a group restore all memory before they go on")
+            if self._core.has_transcript():
+                flush_printed()
         tree, report = restored(rebuild, self._core, wanted, lazy=lazy, tick=self._tick)
         self.last_restore = report
         self._know_history()

@@ -37,6 +37,10 @@ pub struct RunArgs {
     /// is killed is then lost
     #[arg(long)]
     pub no_helper: bool,
+    /// Show what the command prints only once a checkpoint covers it, so that each line appears once
+    /// although the command is killed and repeats its work
+    #[arg(long)]
+    pub gate: bool,
     /// End within this time, such as 4h, or at @SECONDS since 1970: ask the command to save and to
     /// end before that [default: SLURM_JOB_END_TIME, if Slurm sets it]
     #[arg(long, value_name = "TIME", value_parser = stop_by)]

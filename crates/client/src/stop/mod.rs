@@ -4,14 +4,16 @@
 mod pool_stops;
 mod run_folder;
 mod signals;
+mod span;
 
 pub use pool_stops::{PoolStops, ask_in_pool};
 pub(crate) use run_folder::is_helped;
 pub use run_folder::{
     EVERY_VARIABLE, FOLDER_VARIABLE, HELPED_VARIABLE, JOB_VARIABLE, POOL_VARIABLE, Report,
-    RunFolder, StopRequest, every_of_run, monotonic,
+    RunFolder, StopRequest, TRANSCRIPT_VARIABLE, every_of_run, monotonic,
 };
 pub use signals::install as on_signals;
+pub use span::{Span, list_of, text_of};
 
 use outlive_pool::Pool;
 use outlive_store::{CommitEvent, CommitWatch, Job};

@@ -8,6 +8,7 @@
 //!
 //! All ranks of a host share one folder.
 
+use crate::stop::span::{Span, list_of, text_of};
 use outlive_interval::Choice;
 use outlive_types::{Epoch, Error, JobName, Result};
 use rustix::time::{ClockId, clock_gettime};
@@ -28,6 +29,9 @@ pub const EVERY_VARIABLE: &str = "OUTLIVE_RUN_EVERY";
 
 /// Environment variable that is not empty if the supervisor wants a helper for the program's saves.
 pub const HELPED_VARIABLE: &str = "OUTLIVE_RUN_HELPER";
+/// Environment variable with the folder of the transcripts of this attempt, under `outlive run
+/// --gate`. Unset or empty, the program prints without a gate.
+pub const TRANSCRIPT_VARIABLE: &str = "OUTLIVE_RUN_TRANSCRIPT";
 
 /// A request to save, and then to end.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -85,6 +89,13 @@ pub enum Report {
     Saved(Epoch),
     /// The interval between the program's saves.
     Interval(Box<Choice>),
+    /// A committed checkpoint covers these parts of transcripts.
+    Covered(Vec<Span>),
+    /// The checkpoint that was restored covers these parts of transcripts.
+    Recovered(Vec<Span>),
+    /// The program continues from a checkpoint, and repeats what it has printed up to the ends of
+    /// these parts.
+    Dropped(Vec<Span>),
 }
 
 impl Report {
@@ -98,6 +109,9 @@ impl Report {
             Report::Interval(choice) => {
                 format!("interval {}\n", serde_json::to_string(choice).unwrap_or_default())
             }
+            Report::Covered(spans) => format!("covered {}\n", text_of(spans)),
+            Report::Recovered(spans) => format!("recovered {}\n", text_of(spans)),
+            Report::Dropped(spans) => format!("dropped {}\n", text_of(spans)),
         }
     }
 
@@ -112,6 +126,9 @@ impl Report {
             "stopping" => Some(Report::Stopping),
             "saved" => epoch().map(Report::Saved),
             "interval" => serde_json::from_str(rest).ok().map(Report::Interval),
+            "covered" => list_of(rest).map(Report::Covered),
+            "recovered" => list_of(rest).map(Report::Recovered),
+            "dropped" => list_of(rest).map(Report::Dropped),
             _ => None,
         }
     }
@@ -245,6 +262,9 @@ mod tests {
             Report::Committed(7),
             Report::Stopping,
             Report::Saved(7),
+            Report::Covered(vec![Span { file: "1/stdout".into(), from: 0, to: 9 }]),
+            Report::Recovered(vec![]),
+            Report::Dropped(vec![Span { file: "1/stderr.3".into(), from: 2, to: 2 }]),
         ];
         all.iter().for_each(|report| folder.report(report));
         // A rank has written half a line, and another build a line of its own.
