@@ -226,6 +226,12 @@ def test_a_program_that_ends_or_becomes_another_one_leaves_its_save(folder: Path
         assert np.array_equal(state["a"], np.full(20_000_000, float(step)))
 
 
+def test_a_program_that_ignores_the_end_of_its_children_has_a_helper(folder: Path) -> None:
+    killed("signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n" + textwrap.dedent(ONE_SAVE), folder)
+    assert restored(folder)["step"] == 1
+    wait_for(lambda: not processes(folder.parent, "outlive-helper"))
+
+
 def test_a_child_of_the_program_does_not_keep_the_helper_from_work(folder: Path) -> None:
     child = start(
         f"""

@@ -28,7 +28,10 @@ const MEANINGS: [(&str, &str); 21] = [
         "freeze_bytes_max",
         "memory for frozen copies; more is held by a fork, or drains while save blocks",
     ),
-    ("freeze", "how dirty pages are held still: copy, fork, precopy, or auto (docs/capture.md)"),
+    (
+        "freeze",
+        "how dirty pages are held still: copy, fork, precopy, helper, or auto (docs/capture.md)",
+    ),
     ("tracker", "how changed pages are found: auto, wp-async or hash"),
     ("index_bytes_max", "memory for the index of known chunks; beyond it, some are stored twice"),
     ("threads", "threads that hash and copy; 0: the machine's cores, at most 4"),

@@ -161,15 +161,23 @@ impl Server {
     fn reap(&mut self) {
         let said = &mut self.said;
         self.workers.retain_mut(|worker| {
-            let Ok(Some(status)) = worker.process.try_wait() else { return true };
+            // An error: another one has reaped it, so its status is lost.
+            let status = match worker.process.try_wait() {
+                Ok(None) => return true,
+                Ok(Some(status)) => Some(status),
+                Err(_) => None,
+            };
             let mut text = String::new();
             if let Some(mut output) = worker.process.stdout.take() {
                 let _ = output.read_to_string(&mut text);
             }
             let text = match text.trim() {
                 // The save had been committed.
-                "" if status.success() => return false,
-                "" => format!("a helper could not complete checkpoint {}: {status}", worker.epoch),
+                "" if status.is_none_or(|status| status.success()) => return false,
+                "" => format!(
+                    "a helper could not complete checkpoint {}: its worker was ended",
+                    worker.epoch
+                ),
                 text => text.to_owned(),
             };
             said.push((worker.of.clone(), text));

@@ -41,9 +41,12 @@ pub fn start(command: &[OsString]) -> io::Result<()> {
     let mut start = Command::new(program);
     start.args(arguments).args(["helper", "--detach"]);
     let status = start.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
-    match status?.success() {
-        true => Ok(()),
-        false => Err(io::Error::other("the command `outlive helper` failed")),
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(_) => Err(io::Error::other("the command `outlive helper` failed")),
+        // The program ignores SIGCHLD, and the system has reaped the command.
+        Err(error) if error.raw_os_error() == Some(libc::ECHILD) => Ok(()),
+        Err(error) => Err(error),
     }
 }
 
@@ -66,6 +69,9 @@ pub fn separate() {
     let _ = std::env::set_current_dir("/");
     // SAFETY: called before this process has opened anything but its three standard descriptors.
     unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
+    // SAFETY: the default action has no handler. A program that ignores the signal passes that on,
+    // and then no worker could be waited for.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
     let name = c"outlive-helper";
     // SAFETY: the name is a string of less than 16 bytes, which the kernel copies.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };

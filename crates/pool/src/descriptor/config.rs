@@ -157,7 +157,7 @@ pub struct Tuning {
     /// Memory for frozen copies of dirty pages; a save persists what exceeds it while `save` still
     /// blocks.
     pub freeze_bytes_max: u64,
-    /// Method to snapshot dirty pages: `copy`, `fork`, `precopy`, or `auto`, which takes the one
+    /// Method to snapshot dirty pages: `copy`, `fork`, `precopy`, `helper`, or `auto`, which takes the one
     /// that stops the program least (docs/capture.md).
     pub freeze: String,
     /// Method to find changed pages: `auto`, `wp-async` or `hash`.
