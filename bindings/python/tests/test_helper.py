@@ -213,8 +213,7 @@ def test_a_program_that_ends_or_becomes_another_one_leaves_its_save(folder: Path
             job.restore(into=state)
             state["a"] += 1
             state["step"] += 1
-            save = job.save(state)
-            assert "fork" in save.stats.freeze if save.done() else True
+            job.save(state)
             {end}
             """,
             folder,
@@ -294,7 +293,7 @@ def test_a_helper_that_cannot_start_is_a_warning(folder: Path) -> None:
     )
     _, errors = child.communicate()
     assert child.returncode == 0, errors
-    assert "no helper could be started with `/nowhere -m outlive helper`: No such file" in errors
+    assert "no helper could be started with `/nowhere -P -m outlive helper`: No such file" in errors
 
 
 def test_what_cannot_be_shared_is_committed_before_the_save_returns(folder: Path) -> None:
@@ -367,6 +366,51 @@ def test_a_job_that_has_gone_on_elsewhere_is_left_alone(
     child.communicate()
     assert restored(folder) == {"step": 6}
     assert "helper" not in caplog.text
+
+
+def test_a_program_with_a_session_is_not_fenced_by_the_helper_of_an_older_one(
+    folder: Path,
+) -> None:
+    child = start(FAILING, folder)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "failed\n"
+    # The next program goes on from the first checkpoint. Its save fails, so it has a session and
+    # no checkpoint.
+    other = start(
+        FAILING.replace(
+            "sys.stdin.readline()",
+            """
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    sys.stdin.readline()
+    job.save({"step": 5}, wait=True)
+    job.close()
+    """,
+        ).replace('job.save({"step": 1}, wait=True)', "assert job.restore() == {'step': 1}"),
+        folder,
+    )
+    assert other.stdout is not None
+    assert other.stdout.readline() == "failed\n"
+    child.kill()
+    child.communicate()
+    # A third one waits for the helper, and finds nothing new.
+    look = start('print(outlive.open(sys.argv[1]).job("job").restore())', folder)
+    assert look.communicate()[0] == "{'step': 1}\n"
+    _, errors = other.communicate("\n")
+    assert other.returncode == 0, errors
+    assert restored(folder) == {"step": 5}
+
+
+def test_a_job_that_is_dropped_is_no_program_that_was_killed(folder: Path) -> None:
+    child = start(
+        FAILING.replace(
+            "sys.stdin.readline()",
+            """del job, save
+    print(outlive.open(sys.argv[1]).job("job").restore())""",
+        ),
+        folder,
+    )
+    out, errors = child.communicate()
+    assert out == "failed\n{'step': 1}\n", errors
 
 
 def test_the_outputs_of_a_completed_save_are_released(folder: Path) -> None:

@@ -31,21 +31,19 @@ pub(crate) fn keeper_of(
     let rank = coordinator.map_or(0, |of| of.rank());
     let ranks = coordinator.map(|of| of.size());
     let command = COMMAND.get_or_init(|| vec!["outlive".into()]).clone();
-    match HelperConnection::open(pool, name, (rank, ranks), command) {
-        Ok(connection) => Some(Arc::new(connection)),
-        Err(error) => {
-            pool.warn(format!(
-                "job {name}: no helper holds the images of saves ({error}): a save that is not \
-                 committed when this program is killed is lost"
-            ));
-            None
-        }
+    let (connection, trouble) = HelperConnection::open(pool, name, (rank, ranks), command);
+    if let Some(error) = trouble {
+        pool.warn(format!(
+            "job {name}: no helper holds the images of saves ({error}): a save that is not \
+             committed when this program is killed is lost"
+        ));
     }
+    Some(Arc::new(connection))
 }
 
 /// Waits until no helper of this host completes a save of an earlier program of this job.
 pub(crate) fn settle(pool: &Pool, name: &JobName) {
-    match outlive_helper::settle(pool, name) {
+    match outlive_helper::settle(pool, name, &mut || true) {
         Ok(said) => said.into_iter().for_each(|text| pool.info(format!("job {name}: {text}"))),
         Err(error) => pool.warn(format!(
             "job {name}: whether a helper completes a save of an earlier program is not known: {error}"

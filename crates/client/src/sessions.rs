@@ -48,9 +48,12 @@ pub fn open(
     let key = (pool.identity(), JobName::new(name)?);
     let reached = REACHED.lock().entry(key.clone()).or_default().clone();
     let options = JobOptions { reached, ..options };
+    let is_open = OPEN.lock().get(&key).is_some_and(|open| !open.job.is_over());
+    if options.group.is_some() || !is_open {
+        settle(pool, &key.1);
+    }
     let open = |options: JobOptions| {
         let name = &key.1;
-        settle(pool, name);
         let keeper = keeper_of(pool, name, &options);
         Job::open(pool, name.as_str(), JobOptions { keeper, ..options })
     };

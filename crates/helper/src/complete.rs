@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Pause after the first attempt; the double after each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// The outcome of the save of a program that is gone.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -94,7 +95,7 @@ pub fn work(
         match tried {
             Err(error) if error.kind() == ErrorKind::Retry && began.elapsed() < PATIENCE => {
                 thread::sleep(pause);
-                pause *= 2;
+                pause = (pause * 2).min(LONGEST_PAUSE);
             }
             tried => return tried,
         }
@@ -108,7 +109,7 @@ pub fn work(
 pub fn complete(pool: &Pool, name: &JobName, saves: &mut [HeldSave]) -> Result<Completed> {
     let first = saves.first().ok_or_else(|| Error::invalid("there is no image to complete"))?;
     let (epoch, ranks) = (first.keep.epoch, first.keep.ranks);
-    if Position::of(pool, name)?.epoch >= epoch {
+    if is_over(Position::of(pool, name)?, &first.keep) {
         return Ok(Completed::NotNeeded);
     }
     let saved = match ranks {
@@ -135,10 +136,18 @@ pub fn complete(pool: &Pool, name: &JobName, saves: &mut [HeldSave]) -> Result<C
     };
     match saved {
         // The program's own commit, or a new program, may have come in between.
+        Err(error) if error.kind() == ErrorKind::Fenced => Ok(Completed::NotNeeded),
         Err(_) if Position::of(pool, name)?.epoch >= epoch => Ok(Completed::NotNeeded),
         Err(error) => Err(error),
         Ok(()) => Ok(Completed::Committed(epoch)),
     }
+}
+
+/// Whether the program itself could not commit its save any more: the epoch exists, or another
+/// program has opened a session. (A gc that ends a session leaves none.)
+fn is_over(position: Position, keep: &Keep) -> bool {
+    let is_other = position.session.is_some_and(|session| session.0 != keep.session);
+    position.epoch >= keep.epoch || is_other
 }
 
 fn complete_rank(
@@ -150,8 +159,16 @@ fn complete_rank(
     let job = Job::open(pool, name.as_str(), options)?;
     // If others save from now on, this save is refused.
     job.note_position()?;
-    if Position::of(pool, name)?.epoch + 1 != keep.epoch {
-        return Err(job.abort_collective(Error::invalid("the log is not where the program saw it")));
+    let position = Position::of(pool, name).map_err(|error| job.abort_collective(error))?;
+    if keep.rank == 0 && is_over(position, keep) {
+        return Err(job.abort_collective(Error::new(
+            ErrorKind::Fenced,
+            "another program has opened a session of the job",
+        )));
+    }
+    if keep.rank == 0 && position.epoch + 1 != keep.epoch {
+        let error = Error::invalid("the log lacks what the program saw in it");
+        return Err(job.abort_collective(error));
     }
     if let Some(baseline) = keep.baseline {
         let select = Select::Epoch(baseline);

@@ -1,12 +1,13 @@
 //! A program's side: a connection for each job, and the wait for a save that a helper completes.
 
 use crate::message::{JobId, Keep, Message, Program, descriptors_of};
-use crate::socket::{connect_to, receive, send};
-use crate::start::{name, start};
+use crate::socket::{connect_to, receive_within, send};
+use crate::start::{STARTED_VARIABLE, name, start};
 use outlive_pool::Pool;
 use outlive_store::{ImageKeeper, KeptSave};
 use outlive_types::sync::plain::Mutex;
 use outlive_types::{Error, JobName, Rank, Result};
+use rustix::io::Errno;
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,6 +33,8 @@ pub struct HelperConnection {
     ranks: Option<u32>,
     /// Command line of `outlive` that starts a helper, up to its subcommand.
     command: Vec<OsString>,
+    /// A process that the program forks has a copy of the connection, and no say in it.
+    process_id: u32,
 }
 
 #[derive(Debug)]
@@ -42,19 +45,22 @@ struct Link {
 
 impl HelperConnection {
     /// Connects a job with the helper. If there is none, `command` starts one: the words before
-    /// `helper` of a command line of `outlive`.
-    ///
-    /// # Errors
-    /// `Retry` if there is no helper, and none can be started.
+    /// `helper` of a command line of `outlive`. Returns also why there is no helper, if that fails:
+    /// later saves look for one again.
     pub fn open(
         pool: &Pool,
         job: &JobName,
         (rank, ranks): (Rank, Option<u32>),
         command: Vec<OsString>,
-    ) -> Result<HelperConnection> {
-        let socket = Some(introduce(&command)?);
+    ) -> (HelperConnection, Option<Error>) {
+        let of = JobId::new(pool, job);
+        let (socket, trouble) = match introduce(&command, Some(&of)) {
+            Ok(socket) => (Some(socket), None),
+            Err(error) => (None, Some(error)),
+        };
         let link = Mutex::new(Link { socket, tried: Instant::now() });
-        Ok(HelperConnection { link, of: JobId::new(pool, job), rank, ranks, command })
+        let process_id = std::process::id();
+        (HelperConnection { link, of, rank, ranks, command, process_id }, trouble)
     }
 
     /// Sends a message. After an error the connection is over.
@@ -62,7 +68,8 @@ impl HelperConnection {
         let mut link = self.link.lock();
         let Some(socket) = &link.socket else { return Err(Error::retry("the helper is gone")) };
         let sent = send(socket, &message.encode(), descriptors);
-        if sent.is_err() {
+        // After other errors, such as a lack of descriptors, the helper is still there.
+        if matches!(sent, Err(Errno::PIPE | Errno::CONNRESET | Errno::AGAIN)) {
             *link = Link { socket: None, tried: Instant::now() };
         }
         sent.map_err(gone)
@@ -70,15 +77,15 @@ impl HelperConnection {
 }
 
 /// Connects this process with the helper, which is started if there is none.
-fn introduce(command: &[OsString]) -> Result<OwnedFd> {
+fn introduce(command: &[OsString], of: Option<&JobId>) -> Result<OwnedFd> {
     let pidfd = pidfd_open(getpid(), PidfdFlags::empty()).map_err(gone)?;
-    let hello = Message::Hello(this_program(command)).encode();
+    let hello = Message::Hello(this_program(command), of.cloned()).encode();
     let mut tries = 0;
     loop {
         tries += 1;
         let socket = connect_or_start(command)?;
         let sent = send(&socket, &hello, &[pidfd.as_fd()]);
-        match sent.and_then(|()| receive(&socket)) {
+        match sent.and_then(|()| receive_within(&socket, START_PATIENCE)) {
             Ok(Some(_)) => return Ok(socket),
             // It has just ended, since there was no program.
             _ if tries < TRIES => {}
@@ -91,9 +98,15 @@ fn introduce(command: &[OsString]) -> Result<OwnedFd> {
 
 impl ImageKeeper for HelperConnection {
     fn is_there(&self) -> bool {
+        if self.process_id != std::process::id() {
+            return false;
+        }
         let mut link = self.link.lock();
         if link.socket.is_none() && link.tried.elapsed() > AGAIN {
-            *link = Link { socket: introduce(&self.command).ok(), tried: Instant::now() };
+            *link = Link {
+                socket: introduce(&self.command, Some(&self.of)).ok(),
+                tried: Instant::now(),
+            };
         }
         link.socket.is_some()
     }
@@ -104,6 +117,9 @@ impl ImageKeeper for HelperConnection {
     }
 
     fn forget(&self) {
+        if self.process_id != std::process::id() {
+            return;
+        }
         // If the helper is gone, the image is, too; the next save says so.
         let _ = self.send(&Message::Forget, &[]);
     }
@@ -119,20 +135,40 @@ impl HelperGuard {
     /// # Errors
     /// `Retry` if none can be started.
     pub fn new(command: &[OsString]) -> Result<HelperGuard> {
-        introduce(command).map(HelperGuard)
+        introduce(command, None).map(HelperGuard)
     }
 }
 
-/// Waits until no helper of this host completes a save of a program that is gone, for this job.
-/// Returns what it has completed, or why it could not: a sentence each.
+/// Longest time for which a program waits for a worker.
+const SETTLE_PATIENCE: Duration = Duration::from_secs(120);
+/// Time between two looks whether the wait is to go on.
+const SETTLE_LOOK: Duration = Duration::from_millis(100);
+
+/// Waits until no helper of this host completes a save of a program that is gone, for this job, or
+/// `goes_on` says no. Returns what it has completed, or why it could not: a sentence each.
 ///
 /// # Errors
-/// `Retry` if the helper ends meanwhile.
-pub fn settle(pool: &Pool, job: &JobName) -> Result<Vec<String>> {
+/// `Retry` if the helper ends meanwhile, or takes longer than two minutes.
+pub fn settle(
+    pool: &Pool,
+    job: &JobName,
+    goes_on: &mut dyn FnMut() -> bool,
+) -> Result<Vec<String>> {
     let Some(socket) = connect_to(&name())? else { return Ok(Vec::new()) };
     send(&socket, &Message::Settle(JobId::new(pool, job)).encode(), &[]).map_err(gone)?;
-    let parcel = receive(&socket).map_err(gone)?;
-    let parcel = parcel.ok_or_else(|| Error::retry("the helper has ended"))?;
+    let began = Instant::now();
+    let parcel = loop {
+        match receive_within(&socket, SETTLE_LOOK) {
+            Err(Errno::TIMEDOUT) if !goes_on() => return Ok(Vec::new()),
+            Err(Errno::TIMEDOUT) if began.elapsed() < SETTLE_PATIENCE => {}
+            Err(Errno::TIMEDOUT) => {
+                return Err(Error::retry("a helper has not completed it within two minutes"));
+            }
+            parcel => break parcel.map_err(gone)?,
+        }
+    };
+    // A helper that has just ended had nothing to do.
+    let Some(parcel) = parcel else { return Ok(Vec::new()) };
     match Message::decode(&parcel.bytes)? {
         Message::Settled(said) => Ok(said),
         _ => Err(Error::bug("the helper's answer is none")),
@@ -143,6 +179,9 @@ fn connect_or_start(command: &[OsString]) -> Result<OwnedFd> {
     let name = name();
     if let Some(socket) = connect_to(&name)? {
         return Ok(socket);
+    }
+    if std::env::var_os(STARTED_VARIABLE).is_some() {
+        return Err(Error::invalid("this process was started as a helper, and is none"));
     }
     let shown = command.join(OsStr::new(" ")).to_string_lossy().into_owned();
     start(command).map_err(|error| {
@@ -172,6 +211,6 @@ fn this_program(command: &[OsString]) -> Program {
     }
 }
 
-fn gone(error: rustix::io::Errno) -> Error {
+fn gone(error: Errno) -> Error {
     Error::retry(format!("the helper is gone: {error}"))
 }

@@ -6,6 +6,7 @@ use outlive_types::{
     Epoch, Error, FreezeReport, FreezeRequest, Frozen, PACKED_STREAM, PAGE_BYTES, PageSource,
     RegionDesc, RegionLocation, Result, Run, SharedRun, StreamDesc,
 };
+use rustix::process::{Signal, pidfd_send_signal};
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -30,8 +31,22 @@ struct HeldPages {
     runs: Vec<Run>,
     locations: Vec<SharedRun>,
     copies: Option<File>,
-    /// The child's memory, and what keeps it alive.
-    child: Option<(File, OwnedFd)>,
+    child: Option<HeldChild>,
+}
+
+/// A frozen child of a program that is gone.
+#[derive(Debug)]
+struct HeldChild {
+    memory: File,
+    _lifeline: OwnedFd,
+    pidfd: OwnedFd,
+}
+
+impl Drop for HeldChild {
+    /// Ends the child: a process that the program has forked may have its lifeline, too.
+    fn drop(&mut self) {
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
 }
 
 impl HeldImage {
@@ -46,7 +61,7 @@ impl HeldImage {
         };
         let copies = keep.has_copies.then(&mut next).transpose()?.map(File::from);
         let child = match keep.has_child {
-            true => Some((File::from(next()?), next()?)),
+            true => Some(HeldChild { memory: next()?.into(), _lifeline: next()?, pidfd: next()? }),
             false => None,
         };
         let descs = |catalog: Catalog| catalog.regions.into_iter().map(|it| it.desc).collect();
@@ -164,11 +179,12 @@ impl Frozen for SharedPages {
         scratch.resize((end - start) as usize, 0);
         let (file, at) = match locations[run] {
             SharedRun::Copied(at) => (copies.as_ref(), at),
-            SharedRun::Forked(at) => (child.as_ref().map(|(memory, _)| memory), at),
+            SharedRun::Forked(at) => (child.as_ref().map(|child| &child.memory), at),
         };
         let file = file.ok_or_else(|| Error::bug("a run is nowhere"))?;
         file.read_exact_at(scratch, at + start).map_err(|error| {
-            Error::retry(format!("the image of the program that is gone cannot be read: {error}"))
+            // Neither comes back.
+            Error::invalid(format!("the image of the program that is gone cannot be read: {error}"))
         })?;
         Ok(scratch)
     }

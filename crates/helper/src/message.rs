@@ -12,12 +12,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 /// A message. Its descriptors follow in the order that is named.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Message {
-    /// A program introduces itself. Descriptor: its pidfd.
-    Hello(Program),
+    /// A program introduces itself, and its job if it has one. Descriptor: its pidfd.
+    Hello(Program, Option<JobId>),
     /// The answer: the helper will see the end of the program.
     Welcome,
     /// An image, of the program that speaks; to a worker, of the program that is gone. Descriptors:
-    /// the file of copies if there are any; the child's memory and lifeline if there is one.
+    /// the file of copies if there are any; the child's memory, lifeline and pidfd if there is one.
     Keep(Box<Keep>),
     /// The program needs its image no longer.
     Forget,
@@ -69,6 +69,8 @@ pub struct Keep {
     pub ranks: Option<u32>,
     /// The epoch of the checkpoint.
     pub epoch: Epoch,
+    /// The session in which the program would have committed it.
+    pub session: [u8; 12],
     /// The epoch that the image follows.
     pub baseline: Option<Epoch>,
     /// The notes of the checkpoint.
@@ -141,6 +143,7 @@ impl Keep {
             rank,
             ranks,
             epoch: save.epoch,
+            session: save.session.0,
             baseline: save.baseline,
             notes: save.notes.into(),
             has_copies: shared.copies.is_some(),
@@ -157,7 +160,8 @@ impl Keep {
 pub fn descriptors_of(shared: &SharedImage) -> Vec<BorrowedFd<'_>> {
     let copies = shared.copies.iter().map(|file| file.as_fd());
     let child = shared.child.iter();
-    let child = child.flat_map(|child| [child.memory.as_fd(), child.lifeline.as_fd()]);
+    let child =
+        child.flat_map(|child| [child.memory.as_fd(), child.lifeline.as_fd(), child.pidfd.as_fd()]);
     copies.chain(child).collect()
 }
 
@@ -297,6 +301,7 @@ mod tests {
             rank: 3,
             ranks: Some(4),
             epoch: u64::MAX,
+            session: [7; 12],
             baseline: Some(7),
             notes: Notes::from(&notes),
             has_copies: true,

@@ -28,11 +28,17 @@ struct Held {
     bytes: Vec<u8>,
     descriptors: Vec<OwnedFd>,
     program: Program,
+    /// Number of connections that had been accepted when the program ended.
+    died_at: u64,
 }
 
 /// A connection of a program.
 struct Connection {
     socket: OwnedFd,
+    /// Its number.
+    born_at: u64,
+    /// The program's job.
+    of: Option<JobId>,
     /// The program, once it has introduced itself, and its pidfd.
     program: Option<(Program, Option<OwnedFd>)>,
     held: Option<Held>,
@@ -43,7 +49,7 @@ struct Connection {
 /// A process that completes a save.
 struct Worker {
     process: Child,
-    pidfd: Option<OwnedFd>,
+    pidfd: OwnedFd,
     of: JobId,
     epoch: Epoch,
 }
@@ -52,6 +58,8 @@ struct Worker {
 struct Server {
     listener: OwnedFd,
     connections: Vec<Connection>,
+    /// Number of connections so far.
+    accepted: u64,
     /// Images of programs that are gone.
     orphans: Vec<Held>,
     workers: Vec<Worker>,
@@ -71,8 +79,8 @@ pub fn serve() -> Result<()> {
         Err(Errno::ADDRINUSE) => return Ok(()),
         Err(error) => return Err(Error::retry(format!("the helper cannot listen: {error}"))),
     };
-    let (connections, orphans, workers, said) = Default::default();
-    Server { listener, connections, orphans, workers, said }.run()
+    let (connections, accepted, orphans, workers, said) = Default::default();
+    Server { listener, connections, accepted, orphans, workers, said }.run()
 }
 
 impl Server {
@@ -106,8 +114,7 @@ impl Server {
             let pidfd = it.program.as_ref()?.1.as_ref()?;
             Some(pidfd as &dyn AsDescriptor)
         });
-        let workers = self.workers.iter().filter_map(|it| it.pidfd.as_ref());
-        let workers = workers.map(|it| it as &dyn AsDescriptor);
+        let workers = self.workers.iter().map(|it| &it.pidfd as &dyn AsDescriptor);
         let all: Vec<_> =
             std::iter::once(listener).chain(sockets).chain(programs).chain(workers).collect();
         let mut polled: Vec<PollFd<'_>> =
@@ -127,8 +134,11 @@ impl Server {
 
     fn accept(&mut self) {
         if let Ok(Some(socket)) = accept_own(self.listener.as_fd()) {
+            self.accepted += 1;
             self.connections.push(Connection {
                 socket,
+                born_at: self.accepted,
+                of: None,
                 program: None,
                 held: None,
                 waits_for: None,
@@ -136,7 +146,8 @@ impl Server {
         }
     }
 
-    /// Takes what a program has sent. If it is gone, its image is an orphan.
+    /// Takes the messages of a program. If it is gone, its image is an orphan: it has ended, or become
+    /// another program.
     fn listen_to(&mut self, at: usize) {
         let connection = &mut self.connections[at];
         let is_gone = loop {
@@ -148,12 +159,19 @@ impl Server {
             }
             match receive(&connection.socket) {
                 Ok(Some(parcel)) => connection.take(parcel),
-                Ok(None) | Err(_) => break true,
+                Ok(None) => break true,
+                // Its next message may be that it has committed: nothing may be completed.
+                Err(_) if !has_ended => {
+                    connection.held = None;
+                    break true;
+                }
+                Err(_) => break true,
             }
         };
         if is_gone {
             let connection = self.connections.swap_remove(at);
-            self.orphans.extend(connection.held);
+            let died_at = self.accepted;
+            self.orphans.extend(connection.held.map(|held| Held { died_at, ..held }));
         }
     }
 
@@ -206,10 +224,13 @@ impl Server {
                 }
             }
         }
-        // The rest of a group whose other ranks are gone too, or have committed, is of no use.
+        // The rest of a group is of use as long as another rank may still hand over its image.
         let connections = &self.connections;
         self.orphans.retain(|orphan| {
-            connections.iter().filter_map(|it| it.held.as_ref()).any(|it| it.key() == orphan.key())
+            let is_peer = |it: &&Connection| {
+                it.of.as_ref() == Some(&orphan.keep.of) && it.born_at <= orphan.died_at
+            };
+            orphan.keep.ranks.is_some() && connections.iter().any(|it| is_peer(&it))
         });
     }
 
@@ -241,14 +262,20 @@ impl Connection {
         // Bytes that no build of this version sends.
         let Ok(message) = Message::decode(&bytes) else { return };
         match message {
-            Message::Hello(program) => {
+            Message::Hello(program, of) => {
+                self.of = of;
                 self.program = Some((program, descriptors.into_iter().next()));
                 let _ = send(&self.socket, &Message::Welcome.encode(), &[]);
             }
             Message::Keep(keep) => {
                 let Some((program, _)) = &self.program else { return };
-                let program = program.clone();
-                self.held = Some(Held { keep, bytes, descriptors, program });
+                let wanted = usize::from(keep.has_copies) + 3 * usize::from(keep.has_child);
+                if descriptors.len() != wanted {
+                    // The system has had no room for all of them.
+                    return;
+                }
+                let (program, died_at) = (program.clone(), 0);
+                self.held = Some(Held { keep, bytes, descriptors, program, died_at });
             }
             Message::Forget => self.held = None,
             Message::Settle(of) => self.waits_for = Some(of),
@@ -258,9 +285,9 @@ impl Connection {
 }
 
 impl Held {
-    /// Returns what the images of one save have in common.
-    fn key(&self) -> (JobId, Epoch, Option<u32>) {
-        (self.keep.of.clone(), self.keep.epoch, self.keep.ranks)
+    /// Returns the things that the images of one save have in common.
+    fn key(&self) -> (JobId, Epoch, Option<u32>, [u8; 12]) {
+        (self.keep.of.clone(), self.keep.epoch, self.keep.ranks, self.keep.session)
     }
 }
 
@@ -280,14 +307,22 @@ impl Worker {
         let directory = PathBuf::from(text(directory));
         start.current_dir(if directory.is_dir() { &*directory } else { Path::new("/") });
         start.stdin(Stdio::from(theirs)).stdout(Stdio::piped()).stderr(Stdio::null());
-        let process = start.spawn()?;
-        for image in &images {
-            let descriptors: Vec<BorrowedFd<'_>> =
-                image.descriptors.iter().map(AsFd::as_fd).collect();
-            send(&ours, &image.bytes, &descriptors)?;
-        }
+        let mut process = start.spawn()?;
         let pid = i32::try_from(process.id()).ok().and_then(Pid::from_raw);
-        let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let Some(pidfd) = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
+            let _ = process.kill().and_then(|()| process.wait());
+            return Err(std::io::Error::other("no pidfd"));
+        };
+        // A socket takes few messages at a time, and the worker needs a moment to start.
+        std::thread::spawn(move || {
+            for image in &images {
+                let descriptors: Vec<BorrowedFd<'_>> =
+                    image.descriptors.iter().map(AsFd::as_fd).collect();
+                if send(&ours, &image.bytes, &descriptors).is_err() {
+                    return;
+                }
+            }
+        });
         Ok(Worker { process, pidfd, of, epoch })
     }
 }

@@ -2,7 +2,7 @@
 
 use outlive_types::{Error, Result};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{MemfdFlags, Timespec, memfd_create};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{
@@ -10,20 +10,24 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
     connect, listen, recvmsg, sendmsg, socket_with, socketpair,
 };
+use rustix::process::{Resource, getrlimit};
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut, Read, Seek, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Most descriptors with one message.
-pub const DESCRIPTORS_MAX: usize = 4;
+pub const DESCRIPTORS_MAX: usize = 5;
+/// Longest message that travels without a file.
+const INLINE_BYTES_MAX: usize = 4096;
 /// Time for which a sender waits for a peer that reads nothing.
 const SEND_PATIENCE: Duration = Duration::from_secs(5);
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
 
-/// A message: the bytes are in a file in memory, since they may be too many for the socket.
+/// A message. Long ones come in a file in memory, since they may be too long for the socket; its
+/// descriptor is the first one.
 #[derive(Debug)]
 pub struct Parcel {
     /// The message.
@@ -103,20 +107,39 @@ pub fn send(
     bytes: &[u8],
     descriptors: &[BorrowedFd<'_>],
 ) -> rustix::io::Result<()> {
-    let body = File::from(memfd_create("outlive-message", MemfdFlags::CLOEXEC)?);
-    (&body).write_all(bytes).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-    let all: Vec<BorrowedFd<'_>> =
-        std::iter::once(body.as_fd()).chain(descriptors.iter().copied()).collect();
+    let body = match bytes.len() {
+        ..=INLINE_BYTES_MAX => None,
+        _ => Some(file_of(bytes)?),
+    };
+    let kind: &[u8] = if body.is_some() { b"f" } else { b"i" };
+    let inline = if body.is_some() { &[] } else { bytes };
+    let body = body.iter().map(AsFd::as_fd);
+    let all: Vec<BorrowedFd<'_>> = body.chain(descriptors.iter().copied()).collect();
     assert!(all.len() <= DESCRIPTORS_MAX, "a message has {} descriptors", all.len());
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    assert!(control.push(SendAncillaryMessage::ScmRights(&all)), "there is space for all");
+    if !all.is_empty() {
+        assert!(control.push(SendAncillaryMessage::ScmRights(&all)), "there is space for all");
+    }
     loop {
-        match sendmsg(&socket, &[IoSlice::new(b"m")], &mut control, SendFlags::NOSIGNAL) {
+        let parts = [IoSlice::new(kind), IoSlice::new(inline)];
+        match sendmsg(&socket, &parts, &mut control, SendFlags::NOSIGNAL) {
             Err(Errno::INTR) => {}
             sent => return sent.map(drop),
         }
     }
+}
+
+/// Returns a file in memory with these bytes.
+fn file_of(bytes: &[u8]) -> rustix::io::Result<File> {
+    // A longer file would not only fail: the system sends SIGXFSZ.
+    let limit = getrlimit(Resource::Fsize).current;
+    if limit.is_some_and(|limit| limit < bytes.len() as u64) {
+        return Err(Errno::FBIG);
+    }
+    let body = File::from(memfd_create("outlive-message", MemfdFlags::CLOEXEC)?);
+    (&body).write_all(bytes).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    Ok(body)
 }
 
 /// Receives a message; `None` once the peer has closed the connection, or is gone.
@@ -124,11 +147,11 @@ pub fn send(
 /// # Errors
 /// Those of the system; `IO` for a message of no program of ours.
 pub fn receive(socket: impl AsFd) -> rustix::io::Result<Option<Parcel>> {
-    let mut mark = [0];
+    let mut inline = vec![0; 1 + INLINE_BYTES_MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
-        let parts = &mut [IoSliceMut::new(&mut mark)];
+        let parts = &mut [IoSliceMut::new(&mut inline)];
         match recvmsg(&socket, parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
             Err(Errno::INTR) => {}
             Err(Errno::CONNRESET) => return Ok(None),
@@ -144,8 +167,11 @@ pub fn receive(socket: impl AsFd) -> rustix::io::Result<Option<Parcel>> {
             descriptors.extend(given);
         }
     }
+    if inline[0] == b'i' {
+        return Ok(Some(Parcel { bytes: inline[1..received.bytes].to_vec(), descriptors }));
+    }
     if descriptors.is_empty() {
-        return Err(Errno::IO);
+        return Err(Errno::MFILE);
     }
     let mut body = File::from(descriptors.remove(0));
     let mut bytes = Vec::new();
@@ -154,9 +180,28 @@ pub fn receive(socket: impl AsFd) -> rustix::io::Result<Option<Parcel>> {
     Ok(Some(Parcel { bytes, descriptors }))
 }
 
+/// Receives a message as [`receive`] does, and waits at most until `limit`.
+///
+/// # Errors
+/// As [`receive`]; `TIMEDOUT`.
+pub fn receive_within(socket: impl AsFd, limit: Duration) -> rustix::io::Result<Option<Parcel>> {
+    let began = Instant::now();
+    loop {
+        let left = limit.saturating_sub(began.elapsed());
+        let mut one = [PollFd::new(&socket, PollFlags::IN)];
+        let time = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut one, Some(&time)) {
+            Err(Errno::INTR) if !left.is_zero() => {}
+            Ok(0) | Err(Errno::INTR) => return Err(Errno::TIMEDOUT),
+            Err(error) => return Err(error),
+            Ok(_) => return receive(&socket),
+        }
+    }
+}
+
 /// Whether a descriptor has something to read, or its peer is gone.
 pub fn is_ready(descriptor: impl AsFd) -> bool {
     let mut one = [PollFd::new(&descriptor, PollFlags::IN)];
-    let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut one, Some(&now)).is_ok_and(|ready| ready > 0)
 }

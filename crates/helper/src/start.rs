@@ -1,12 +1,17 @@
 //! The start of a helper: a process that no signal to its program reaches.
 #![allow(unsafe_code)]
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::ffi::OsString;
 use std::io;
 use std::process::{Command, Stdio};
 
 /// Environment variable with a word. Programs with another word have another helper.
 pub const HELPER_VARIABLE: &str = "OUTLIVE_HELPER";
+
+/// Environment variable that a helper is started with: a program that takes its own command line for
+/// that of `outlive` then starts no further one.
+pub const STARTED_VARIABLE: &str = "OUTLIVE_HELPER_STARTED";
 
 /// Version of the messages between processes: those of another version have another helper.
 const PROTOCOL: u32 = 1;
@@ -39,7 +44,7 @@ fn word() -> Option<OsString> {
 pub fn start(command: &[OsString]) -> io::Result<()> {
     let (program, arguments) = command.split_first().ok_or(io::ErrorKind::NotFound)?;
     let mut start = Command::new(program);
-    start.args(arguments).args(["helper", "--detach"]);
+    start.args(arguments).args(["helper", "--detach"]).env(STARTED_VARIABLE, "1");
     let status = start.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
     match status {
         Ok(status) if status.success() => Ok(()),
@@ -67,6 +72,10 @@ pub fn separate() {
     // An error means that it leads a group already.
     let _ = rustix::process::setsid();
     let _ = std::env::set_current_dir("/");
+    // It needs some descriptors for each program.
+    let files = getrlimit(Resource::Nofile);
+    let most = Rlimit { current: files.maximum, ..files };
+    let _ = setrlimit(Resource::Nofile, most);
     // SAFETY: called before this process has opened anything but its three standard descriptors.
     unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
     // SAFETY: the default action has no handler. A program that ignores the signal passes that on,

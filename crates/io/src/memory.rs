@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use outlive_types::{BLOCK_BYTES, PAGE_BYTES};
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use rustix::process::{Resource, getrlimit};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -95,7 +95,8 @@ impl Memory {
             return None;
         }
         let file = memfd_create("outlive-copies", MemfdFlags::CLOEXEC).ok()?;
-        ftruncate(&file, length as u64).ok()?;
+        // Reserved at once: otherwise a write ends the program where memory is short.
+        fallocate(&file, FallocateFlags::empty(), 0, length as u64).ok()?;
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing. Only holders
         // of the descriptor could change the bytes; those that get it only read.
@@ -103,6 +104,8 @@ impl Memory {
             unsafe { mmap(ptr::null_mut(), length, prot, MapFlags::SHARED, &file, 0) }.ok()?;
         // SAFETY: the mapping is this buffer's own, and advice changes none of its bytes.
         let _ = unsafe { madvise(start, length, Advice::LinuxHugepage) };
+        // SAFETY: as above. A child of the program does without it.
+        let _ = unsafe { madvise(start, length, Advice::LinuxDontFork) };
         Some((Memory { start: NonNull::new(start.cast())?, length }, file))
     }
 }

@@ -72,6 +72,11 @@ impl Interrupts {
         while self.wakes.read(&mut bytes).is_ok_and(|read| read > 0) {}
     }
 
+    /// Returns whether a signal has come that [`Interrupts::take`] will return.
+    pub fn has_come(&self) -> bool {
+        self.flags.iter().any(|(signal, flag)| *signal != SIGCHLD && flag.load(Ordering::SeqCst))
+    }
+
     /// Returns the signals since the last call, in the order of their numbers.
     pub fn take(&self) -> Vec<Interrupt> {
         let came = self.flags.iter().filter(|(_, flag)| flag.swap(false, Ordering::SeqCst));

@@ -253,9 +253,12 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Waits until a helper has completed what the command has saved before its end.
+    /// Waits until a helper has completed what the command has saved before its end, or a request to
+    /// stop comes.
     fn settle(&self, attempt: u32) {
-        match outlive_helper::settle(self.pool, &self.options.job) {
+        let is_due = || self.deadline.as_ref().is_some_and(|it| it.is_due(now(self.pool)));
+        let mut goes_on = || !self.interrupts.has_come() && !is_due();
+        match outlive_helper::settle(self.pool, &self.options.job, &mut goes_on) {
             Ok(said) => {
                 said.iter().for_each(|text| (self.tell)(&format!("attempt {attempt}: {text}")));
             }

@@ -23,6 +23,8 @@ pub struct SharedChild {
     pub memory: Arc<File>,
     /// The child ends once all copies of this descriptor are closed.
     pub lifeline: Arc<OwnedFd>,
+    /// Its pidfd, to end it at once.
+    pub pidfd: Arc<OwnedFd>,
 }
 
 /// Where the bytes of a run are.

@@ -14,8 +14,9 @@ from outlive._pool import Pool
 from outlive._saves import Plot
 from outlive._teller import Progress
 
-if sys.executable:
-    _core.set_helper_command([sys.executable, "-m", "outlive"])
+# `-P`: modules of the directory in which the program runs are none of the helper's.
+if sys.executable and not getattr(sys, "frozen", False):
+    _core.set_helper_command([sys.executable, "-P", "-m", "outlive"])
 
 
 def open(

@@ -61,7 +61,7 @@ pub(crate) struct ForkImage {
 #[derive(Debug)]
 struct Child {
     pid: i32,
-    pidfd: OwnedFd,
+    pidfd: Arc<OwnedFd>,
 }
 
 /// Number of freezes without a fork after a child was lost. The cause (mostly a lack of memory) may
@@ -160,7 +160,8 @@ impl ForkImage {
     /// Returns the child for other processes, if it is shared.
     pub fn shared(&self) -> Option<SharedChild> {
         let lifeline = self.lifeline.clone()?;
-        Some(SharedChild { memory: self.memory.clone(), lifeline })
+        let pidfd = self.child.pidfd.clone();
+        Some(SharedChild { memory: self.memory.clone(), lifeline, pidfd })
     }
 
     fn lost(&self, error: &std::io::Error) -> Error {
@@ -277,7 +278,7 @@ fn hold(
             return;
         }
     };
-    let child = Arc::new(Child { pid, pidfd });
+    let child = Arc::new(Child { pid, pidfd: Arc::new(pidfd) });
     if tell.send(Ok(Arc::clone(&child))).is_ok() {
         // If memory runs out, the kernel kills the child before the program. This has no effect
         // where it is not allowed.

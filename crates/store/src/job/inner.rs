@@ -221,7 +221,7 @@ impl Inner {
         let ready = ready.and_then(|()| anew());
         // Before the memory of the last image is used again.
         self.keeping.end();
-        let is_shared = self.keeping.is_on();
+        let is_shared = self.keeping.begin();
         let mut writer = self.writer();
         let writer = &mut *writer;
         let Some(member) = &self.member else {
@@ -250,11 +250,15 @@ impl Inner {
         &self,
         source: &mut dyn PageSource,
         frozen: &dyn Frozen,
-        plan: &SavePlan,
+        (plan, mode): (&SavePlan, &SaveMode),
         notes: &SaveNotes,
     ) -> (String, bool) {
-        let is_group = self.member.is_some();
-        let held = self.keeping.hold(source, is_group, frozen, plan, notes);
+        let session = match mode {
+            SaveMode::Alone(packs) => packs.session(),
+            SaveMode::Together(_, group_save) => group_save.packs.session(),
+        };
+        let of = (session, self.member.is_some());
+        let held = self.keeping.hold(source, of, frozen, plan, notes);
         match held {
             Ok(report) => report,
             Err(error) => {

@@ -3,7 +3,9 @@
 
 use crate::save::{SaveNotes, SavePlan};
 use outlive_types::sync::plain::Mutex;
-use outlive_types::{Epoch, Frozen, PageSource, RegionDesc, Result, SharedImage};
+use outlive_types::{
+    Epoch, Error, ErrorKind, Frozen, PageSource, RegionDesc, Result, SessionId, SharedImage,
+};
 use std::fmt;
 use std::sync::Arc;
 
@@ -11,6 +13,9 @@ use std::sync::Arc;
 pub struct KeptSave<'a> {
     /// Its epoch.
     pub epoch: Epoch,
+    /// The session in which it is to be committed. Once another session is open, the program would be
+    /// fenced, and so is the keeper.
+    pub session: SessionId,
     /// The epoch that its image follows: unchanged pages are as they are there. `None`: the image
     /// has all pages.
     pub baseline: Option<Epoch>,
@@ -51,6 +56,8 @@ pub(crate) struct Keeping {
 
 #[derive(Default)]
 struct State {
+    /// Whether the freeze was asked to share its image.
+    is_shared: bool,
     /// Whether the keeper holds an image.
     is_held: bool,
     /// The image of a failed save that the keeper holds.
@@ -62,9 +69,11 @@ impl Keeping {
         Keeping { keeper, state: Mutex::default() }
     }
 
-    /// Whether images are to be shared.
-    pub fn is_on(&self) -> bool {
-        self.keeper.as_ref().is_some_and(|keeper| keeper.is_there())
+    /// Returns whether the next image is to be shared. Asked once for each freeze.
+    pub fn begin(&self) -> bool {
+        let is_shared = self.keeper.as_ref().is_some_and(|keeper| keeper.is_there());
+        self.state.lock().is_shared = is_shared;
+        is_shared
     }
 
     /// Hands over the image of a save, if there is a keeper. Returns what to add to the report of
@@ -76,12 +85,13 @@ impl Keeping {
     pub fn hold(
         &self,
         source: &mut dyn PageSource,
-        is_group: bool,
+        (session, is_group): (SessionId, bool),
         frozen: &dyn Frozen,
         plan: &SavePlan,
         notes: &SaveNotes,
     ) -> Result<(String, bool)> {
-        let Some(keeper) = self.keeper.as_ref().filter(|keeper| keeper.is_there()) else {
+        let is_shared = self.state.lock().is_shared;
+        let Some(keeper) = self.keeper.as_ref().filter(|_| is_shared) else {
             return Ok((String::new(), false));
         };
         let shared = match frozen.shared() {
@@ -97,18 +107,27 @@ impl Keeping {
         };
         let baseline = (plan.parent > 0).then_some(plan.parent);
         let epoch = plan.epoch;
-        keeper.keep(KeptSave { epoch, baseline, frozen, shared, notes, regions, compared })?;
+        keeper.keep(KeptSave {
+            epoch,
+            session,
+            baseline,
+            frozen,
+            shared,
+            notes,
+            regions,
+            compared,
+        })?;
         self.state.lock().is_held = true;
         Ok(("; a helper holds it, too".to_owned(), false))
     }
 
     /// Takes the image of a save that is over.
-    pub fn settle(&self, frozen: Arc<dyn Frozen>, is_committed: bool) {
+    pub fn settle(&self, frozen: Arc<dyn Frozen>, failure: Option<&Error>) {
         let mut state = self.state.lock();
         if !state.is_held {
             return;
         }
-        match is_committed {
+        match failure.is_none_or(|error| error.kind() == ErrorKind::Fenced) {
             // Before the memory of the copies is used again.
             true => self.forget(&mut state),
             false => state.failed = Some(frozen),
@@ -129,7 +148,10 @@ impl Keeping {
     pub fn leave(&self) {
         let mut state = self.state.lock();
         match state.failed.take() {
-            Some(failed) => std::mem::forget(failed),
+            Some(failed) => {
+                state.is_held = false;
+                std::mem::forget(failed);
+            }
             None if state.is_held => self.forget(&mut state),
             None => {}
         }
@@ -140,5 +162,13 @@ impl Keeping {
         if let Some(keeper) = &self.keeper {
             keeper.forget();
         }
+    }
+}
+
+impl Drop for Keeping {
+    /// Ends the hold before the image and the connection go: a job that is dropped is no program
+    /// that was killed.
+    fn drop(&mut self) {
+        self.end();
     }
 }

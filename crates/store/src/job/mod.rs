@@ -398,7 +398,7 @@ impl Job {
         let FrozenSave { frozen, plan, mode } = group_save?;
         let frozen: Arc<dyn Frozen> = Arc::from(frozen);
         let handle = SaveHandle::new(plan.epoch);
-        let (held, waits) = inner.hold(source, &*frozen, &plan, &notes);
+        let (held, waits) = inner.hold(source, &*frozen, (&plan, &mode), &notes);
         let failed_before = inner.health.failed_before();
         let request = SaveRequest { started, notes, failed_before, held };
         let (on, of) = (mode.clone(), inner.pool());

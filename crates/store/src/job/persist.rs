@@ -107,7 +107,7 @@ impl Persist {
         }
         // The frozen image takes memory, and is no longer needed: but a helper may still complete a
         // failed save.
-        inner.keeping.settle(frozen, outcome.is_ok());
+        inner.keeping.settle(frozen, outcome.as_ref().err());
         // Before the next save can begin, since its session must not end.
         inner.make_room(&pool, outcome.as_ref().err());
         // Collectors may have deleted packs that this program has read: closing the files frees
