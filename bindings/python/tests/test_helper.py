@@ -6,6 +6,7 @@ import contextlib
 import mmap
 import os
 import random
+import select
 import signal
 import socket
 import subprocess
@@ -156,6 +157,16 @@ def processes(path: Path, name: str) -> list[int]:
     return found
 
 
+def end(process: int) -> None:
+    """Kills a process, and waits until all of its threads have ended."""
+    pidfd = os.pidfd_open(process)
+    try:
+        os.kill(process, signal.SIGKILL)
+        select.select([pidfd], [], [])
+    finally:
+        os.close(pidfd)
+
+
 def start(text: str, *arguments: object, executable: str = sys.executable) -> subprocess.Popen[str]:
     """Starts a program that saves; killed by itself or by the test."""
     head = f"import os, signal, sys\nsys.executable = {executable!r}\n"
@@ -267,8 +278,7 @@ def test_without_its_helper_a_program_goes_on(folder: Path) -> None:
     assert child.stdout is not None
     assert "; a helper holds it, too" in child.stdout.readline()
     (helper,) = processes(folder.parent, "outlive-helper")
-    os.kill(helper, signal.SIGKILL)
-    wait_for(lambda: not processes(folder.parent, "outlive-helper"))
+    end(helper)
     child.stdin.write("\n\n\n")
     out, errors = child.communicate()
     assert child.returncode == 0, errors
