@@ -5,7 +5,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 # Cargo uses all cores by itself; two cargos at once only wait for each other.
 .NOTPARALLEL:
-.PHONY: help demo check test setup build lint header fmt test-rust test-python test-frameworks fuzz soak bugs mutants storm bench install clean
+.PHONY: help demo check test setup build lint header fmt test-rust test-python test-frameworks docs release fuzz soak bugs mutants storm bench install clean
 
 # One interpreter for every build of the bindings, or cargo would build them again for each.
 export PYO3_PYTHON := $(CURDIR)/.venv/bin/python
@@ -87,8 +87,14 @@ test-rust: setup ## Run the Rust tests (ARGS: arguments for nextest)
 test-python: setup ## Run the Python tests (ARGS: arguments for pytest; WHEEL=release: not the dev profile)
 	@scripts/test-python $(ARGS)
 
-test-frameworks: build ## Run the tests that need PyTorch and JAX (downloads 2.5 GB; not part of test)
+test-frameworks: setup ## Run the tests that need PyTorch and JAX (downloads 1 GB; not part of test)
 	@scripts/test-frameworks $(ARGS)
+
+docs: setup ## Build the documents as a site in target/docs, and look at it in a browser (0.5 GB for tools)
+	@scripts/docs $(ARGS)
+
+release: setup ## Build wheel, source archive and C archive in target/release-files, and try each in bare systems
+	@scripts/release $(ARGS)
 
 fuzz: setup ## Fuzz each decoder for FUZZ_S seconds (default: 5); `test` does so only after a change
 	@scripts/fuzz '$(FUZZ_S)'
@@ -123,4 +129,4 @@ install: ## Install the C library, headers, Fortran module and command (PREFIX=/
 	@scripts/install '$(PREFIX)'
 
 clean: ## Remove everything that was built or downloaded into this folder
-	rm -rf -- .venv .venv-bench .venv-frameworks target demo-out fuzz/target .mypy_cache .ruff_cache .pytest_cache
+	rm -rf -- .venv .venv-bench .venv-docs .venv-frameworks .venv-release target demo-out fuzz/target .mypy_cache .ruff_cache .pytest_cache

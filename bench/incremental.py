@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 import outlive
-from keep_speed import PAGE_BYTES, size
+from sizes import PAGE_BYTES, size
 
 ARRAYS = 16
 PAGE_WORDS = PAGE_BYTES // 8

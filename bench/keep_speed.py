@@ -30,6 +30,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 
 import outlive
+from sizes import PAGE_BYTES, size
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 
@@ -37,17 +38,7 @@ import gray_scott  # (the path of its folder is set above)
 
 State = dict[str, Any]
 Step = Callable[[State], None]
-PAGE_BYTES = 4096
 WARM_UP_SAVES = 4
-UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-
-
-def size(text: str) -> int:
-    """Returns a number of bytes from a text such as ``1GiB``."""
-    for unit, factor in UNITS.items():
-        if text.endswith(unit):
-            return int(float(text.removesuffix(unit)) * factor)
-    return int(text)
 
 
 def simulation(state_bytes: int) -> tuple[State, Step]:

@@ -10,6 +10,7 @@ and detect cold memory.
 """
 
 import argparse
+import itertools
 import statistics
 import tempfile
 import time
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import outlive
-from keep_speed import PAGE_BYTES, size
+from sizes import PAGE_BYTES, size
 
 WARM_UP_SAVES = 3
 
@@ -32,21 +33,25 @@ def timed_ms(work: Callable[[], Any]) -> tuple[float, Any]:
     return (time.perf_counter() - started) * 1e3, result
 
 
-def measure(folder: str, words: np.ndarray, share: float, saves: int) -> dict[str, Any]:
-    """Saves an array of words (uint64) each time after `share` of its pages have changed."""
+def measure(
+    folder: str, words: np.ndarray, options: argparse.Namespace, freeze: str | None
+) -> dict[str, Any]:
+    """Saves an array of words (uint64) each time after a share of its pages have changed."""
     rng = np.random.default_rng(1)
     page_words = PAGE_BYTES // words.itemsize
     pages = words.reshape(-1, page_words)
     for part in np.array_split(words, max(1, words.nbytes >> 27)):
         part[:] = rng.integers(0, 1 << 63, len(part), dtype=np.uint64)
     stalls, engine, copies = [], [], []
-    with outlive.open(folder) as pool:
+    with outlive.open(folder, freeze=freeze) as pool:
         job = pool.job("stall")
-        job.save({"words": words}, wait=True)
-        for _ in range(WARM_UP_SAVES + saves):
-            changed = rng.choice(len(pages), max(1, int(len(pages) * share)), replace=False)
+        state = {f"leaf {n}": np.full(3, n) for n in range(options.leaves)} | {"words": words}
+        job.save(state, wait=True)
+        for _ in range(WARM_UP_SAVES + options.saves):
+            count = max(1, int(len(pages) * options.share))
+            changed = rng.choice(len(pages), count, replace=False)
             pages[changed, 0] += np.uint64(1)
-            stall_ms, save = timed_ms(lambda: job.save({"words": words}))
+            stall_ms, save = timed_ms(lambda: job.save(state))
             stalls.append(stall_ms)
             engine.append(save.wait().stall_s * 1e3)
             copies.append(timed_ms(partial(pages.take, np.sort(changed), axis=0))[0])
@@ -72,14 +77,26 @@ def main() -> None:
         "--share", type=float, default=0.01, help="share of the pages to change [0.01]"
     )
     parser.add_argument("--saves", type=int, default=9, help="number of saves that count [9]")
+    parser.add_argument(
+        "--leaves", type=int, default=0, help="number of small arrays beside the large one [0]"
+    )
+    parser.add_argument(
+        "--freeze",
+        action="append",
+        help="way to freeze; repeat it to compare [the pool's]",
+    )
     options = parser.parse_args()
     length = max(1, options.state // PAGE_BYTES) * PAGE_BYTES // 8
-    for name, make in (("outlive.empty", outlive.empty), ("numpy.empty", np.empty)):
+    kinds = (("outlive.empty", outlive.empty), ("numpy.empty", np.empty))
+    for (name, make), freeze in itertools.product(kinds, options.freeze or [None]):
         with tempfile.TemporaryDirectory(prefix="outlive-stall-", dir=options.dir) as folder:
-            found = measure(folder, make(length, dtype=np.uint64), options.share, options.saves)
+            words = make(length, dtype=np.uint64)
+            found = measure(folder, words, options, freeze)
+            del words
         first = ", ".join(f"{ms:.1f}" for ms in found["first_ms"])
+        way = f", freeze={freeze!r}" if freeze else ""
         print(
-            f"{name}: begins {found['off_page_bytes']} B off a page; save returns after "
+            f"{name}{way}: begins {found['off_page_bytes']} B off a page; save returns after "
             f"{found['median_ms']:.1f} ms ({found['least_ms']:.1f} to {found['most_ms']:.1f}), "
             f"{found['median_ms'] / found['copy_ms']:.2f} of NumPy's copy of the same pages; "
             f"the engine says {found['engine_ms']:.1f}; the first ones {first}",

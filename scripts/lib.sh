@@ -42,3 +42,23 @@ state_of() {
     find "$@" \( -name __pycache__ -o -name '*.so' -o -name 'tests' \) -prune -o -type f -printf '%p %s %T@\n' |
         LC_ALL=C sort | sha256sum | cut -d ' ' -f 1
 }
+
+# Installs what the lists pin, and nothing else.
+# install_pinned VENV LIST...
+install_pinned() {
+    local into=$1
+    shift
+    "$into/bin/python" -m pip install --disable-pip-version-check --quiet --no-deps --no-compile \
+        --only-binary :all: "${@/#/--requirement=}" ||
+        die "pip could not install the packages named in $*." \
+            "Is the network up, and does pip reach a package index? Then run the same command again."
+}
+
+# Lets the PyTorch of an environment do without CUDA.
+# without_cuda VENV
+without_cuda() {
+    "$python" -B scripts/without_cuda.py \
+        "$("$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+    "$1/bin/python" -c 'import torch; assert not torch.cuda.is_available()' ||
+        die "PyTorch cannot be imported in $1 without CUDA: correct scripts/without_cuda.py."
+}

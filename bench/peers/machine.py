@@ -1,11 +1,13 @@
 """The machine of the measurements."""
 
+import contextlib
 import datetime
 import os
 import platform
 import resource
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,16 @@ def cpu_s() -> tuple[float, float, float]:
     own = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     own_s = sum(usage.ru_utime + usage.ru_stime for usage in own)
     return sum(ticks[at] for at in (0, 1, 2, 5, 6, 7)), own_s, sum(ticks[:8])
+
+
+@contextlib.contextmanager
+def others() -> Iterator[dict[str, float]]:
+    """Adds the share of the processors that other programs used meanwhile."""
+    found: dict[str, float] = {}
+    before = cpu_s()
+    yield found
+    busy_s, own_s, all_s = (now - then for now, then in zip(cpu_s(), before, strict=True))
+    found["others_share"] = max(0.0, busy_s - own_s) / max(1e-9, all_s)
 
 
 def _field(path: str, key: str) -> str:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -140,16 +140,6 @@ def say(what: str) -> None:
     print(f"   {what}", file=sys.stderr, flush=True)
 
 
-@contextlib.contextmanager
-def others() -> Iterator[Result]:
-    """Adds the share of the processors that other programs used meanwhile."""
-    found: Result = {}
-    before = machine.cpu_s()
-    yield found
-    busy_s, own_s, all_s = (now - then for now, then in zip(machine.cpu_s(), before, strict=True))
-    found["others_share"] = max(0.0, busy_s - own_s) / max(1e-9, all_s)
-
-
 def save_and_restore(plan: Plan, keep: Callable[[Result], None]) -> Result:
     """Times saves and restores, and the raw device in the same rounds.
 
@@ -161,7 +151,7 @@ def save_and_restore(plan: Plan, keep: Callable[[Result], None]) -> Result:
     rows: list[Result] = []
     # The first gigabytes after a pause are not like the others.
     raw.best_s()
-    with others() as load:
+    with machine.others() as load:
         for number in range(plan.rounds):
             say(f"round {number + 1} of {plan.rounds}: the raw device")
             device = {**raw.best_s(), "bytes": raw.size_bytes}
@@ -265,7 +255,7 @@ def slowdowns(plan: Plan) -> Result:
     task = {"repeats": 1, "alone_s": 0.5 if plan.rounds > 1 else 0.1}
     # Enough data for a save of some seconds.
     size = {"bytes": plan.size_bytes // 2}
-    with others() as load:
+    with machine.others() as load:
         for number in range(plan.rounds):
             for kind in ("idle", "copy", "write"):
                 say(f"round {number + 1} of {plan.rounds}: computing beside: {kind}")

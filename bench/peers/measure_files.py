@@ -9,10 +9,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from peers import durable, trees
+from peers import durable, machine, trees
 from peers.backups import BACKUPS, Backup
 from peers.backups.base import Command
-from peers.measure import Result, others, say
+from peers.measure import Result, say
 
 _LAUNCH = Path(__file__).with_name("launch.py")
 
@@ -50,7 +50,7 @@ def files(plan: FilePlan) -> Result:
     """Measures every program in turn, round by round, each with a new tree and a new repository."""
     rows: list[Result] = []
     sizes: Result = {}
-    with others() as load:
+    with machine.others() as load:
         for number in range(plan.rounds):
             backups = plan.backups()
             random.Random(number).shuffle(backups)

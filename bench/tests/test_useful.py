@@ -71,6 +71,11 @@ def test_lost_steps_count_from_the_next_restore() -> None:
     assert (it.pauses_s, it.restarts_s, it.lost_steps) == ([1.0, 1.0], [4.0, 2.0], [20, 20])
 
 
+def test_a_save_counts_from_its_commit_on() -> None:
+    # A helper would complete a save that has returned.
+    assert "--no-helper" in runs.command(Path("x"), {}, "auto")
+
+
 def test_everything_runs_and_leaves_nothing(tmp_path: Path) -> None:
     words = ["--state", "8MiB", "--mean", "40", "--compress", "10", "--minutes", "0.1", "--json"]
     words += ["--works", "0.1,0.3", "--lives", "2", "--learn", "0.5", "--reference", "0.5"]

@@ -3,8 +3,8 @@
 The program has a state of `--state` bytes, and changes `--changed` of its pages a second. Failures
 are SIGKILLs at exponential times. The contenders are
 
-- `auto`: `outlive run --every auto`;
-- a fixed minute: `outlive run --every 60s`;
+- `auto`: `outlive run --no-helper --every auto`;
+- a fixed minute: `outlive run --no-helper --every 60s`;
 - whole saves at their best interval: all bytes to a new file by plain writes, `fsync` and a rename.
   This is the I/O of `torch.save`, without its walk through Python objects;
 - no checkpoints: the program begins again after each kill.
@@ -34,21 +34,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from sizes import PAGE_BYTES, size
 from useful import model, runs
 
-UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-PAGE_BYTES = 4096
 DAY_S = 86_400.0
 GOAL_SHARE = 0.995
 GOAL_OF_BEST = 0.99
-
-
-def size(text: str) -> int:
-    """Returns a number of bytes from a text such as ``1GiB``."""
-    for unit, factor in UNITS.items():
-        if text.endswith(unit):
-            return int(float(text.removesuffix(unit)) * factor)
-    return int(text)
 
 
 class Bench:
@@ -64,7 +55,9 @@ class Bench:
             # Until a reference has measured the time of a step.
             "pages_per_step": 1,
             "every_s": args.fixed,
+            "lazy": not args.eager,
             "keep_last": args.keep,
+            "freeze_bytes_max": args.freeze_bytes_max,
         }
         self.references: list[dict[str, float]] = []
         self.found: dict[str, Any] = {}
@@ -259,6 +252,15 @@ def main() -> None:
     )
     parser.add_argument(
         "--keep", type=int, default=2, help="number of checkpoints to keep; 0 for all [2]"
+    )
+    parser.add_argument(
+        "--freeze-bytes-max",
+        type=size,
+        default=0,
+        help="memory for copies of changed pages [that of a pool]",
+    )
+    parser.add_argument(
+        "--eager", action="store_true", help="restore everything before the first step"
     )
     parser.add_argument("--seed", type=int, default=1, help="seed of the kills [1]")
     parser.add_argument("--json", action="store_true", help="print one JSON value")

@@ -13,7 +13,8 @@ class Costs:
 
     Attributes:
         pause_s: From a kill to the start of the next process.
-        restart_s: From that start to the first step, with the restore.
+        restart_s: From that start to the first step, with the restore, and by how much longer the
+            steps take while memory comes.
         first_s: Cost of the first save after a restart, stall and slowdown together; 0 if the
             program makes none.
         constant_s: Part of the cost of a later save that does not depend on the interval.

@@ -4,7 +4,9 @@
 
 - `way`: "outlive", "whole" (all bytes to a new file, with fsync and rename) or "none";
 - `state_bytes`, and `pages_per_step`, the number of pages that each step changes;
+- `lazy`: whether a restore returns at once, and memory comes while the program runs;
 - `keep_last`: number of checkpoints to keep, or 0 for all;
+- `freeze_bytes_max`: memory for copies of changed pages, or 0 for that of the pool;
 - `every_s`: seconds between saves, unless `outlive run --every` says otherwise;
 - `works_s`: seconds of work before each of the saves of a measurement; then the program kills
   itself;
@@ -98,8 +100,10 @@ class Program:
         self.state: dict[str, Any] = {"words": words, "step": 0}
         self.file = folder / "whole"
         self.job: outlive.Job | None = None
+        self.filling: outlive.LazyRestored | None = None
         if settings["way"] == "outlive":
-            pool = outlive.open(folder / "pool")
+            freeze_bytes_max = settings["freeze_bytes_max"] or None
+            pool = outlive.open(folder / "pool", freeze_bytes_max=freeze_bytes_max)
             keep_last = settings["keep_last"] or None
             self.job = pool.job("job", every_s=settings["every_s"], keep_last=keep_last)
 
@@ -127,7 +131,10 @@ class Program:
     def restore(self) -> bool:
         """Restores the state, if it was saved."""
         if self.job is not None:
-            return bool(self.job.restore(into=self.state))
+            if not self.settings["lazy"]:
+                return bool(self.job.restore(into=self.state))
+            self.filling = self.job.restore(into=self.state, lazy=True)
+            return bool(self.filling)
         if self.settings["way"] == "none" or not self.file.exists():
             return False
         with self.file.open("rb", buffering=0) as file:
@@ -205,6 +212,7 @@ class Run:
         self.saving: Any = None
         self.facts: dict[str, Any] = {}
         self.is_first = True
+        self.filled = {"steps": 0, "seconds": 0.0}
 
     def is_over(self) -> bool:
         """Returns whether the program should end."""
@@ -239,6 +247,21 @@ class Run:
         self.program.note("save", **self.facts, **made, **beside, chosen=chosen)
         self.saving = None
 
+    def fill(self, took_s: float) -> bool:
+        """Notes a step during a lazy restore; returns False once all memory is there."""
+        filling = self.program.filling
+        if filling is None:
+            return False
+        self.filled["steps"] += 1
+        self.filled["seconds"] += took_s
+        if not filling.done:
+            return True
+        self.program.note("filled", **self.filled)
+        self.program.filling = None
+        if self.works is not None:
+            self.last = time.monotonic()
+        return False
+
     def run(self) -> None:
         """Runs to the end."""
         self.last_step = self.last
@@ -246,6 +269,8 @@ class Run:
             wall, cpu = time.perf_counter(), time.thread_time()
             self.program.step()
             took = time.perf_counter() - wall
+            if self.fill(took) and self.works is not None:
+                continue
             self.watch.add(took, time.thread_time() - cpu, self.saving is not None)
             if self.saving is not None and self.saving.done():
                 self.durable()

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import resource
 import shutil
 import signal
 import statistics
@@ -11,16 +10,16 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from peers import machine
 from useful.model import Costs, line
 
 # Pause before a restart without `outlive run`, which makes the same one.
-PAUSE_S = 1.0
+PAUSE_S = 0.1
 LOOK_S = 0.01
 # The history of a job has no more attempts.
 ATTEMPTS_MAX = 1000
@@ -49,7 +48,8 @@ def command(folder: Path, settings: dict[str, Any], every: str | None) -> list[s
     if every is None:
         return words
     pool = ["--pool", str(folder / "pool"), "--job", "job"]
-    options = ["--every", every, "--give-up", "100"]
+    # A helper would keep saves that have returned. The model counts those that are durable.
+    options = ["--every", every, "--give-up", "100", "--no-helper"]
     return [sys.executable, "-m", "outlive", "run", *pool, *options, "--", *words]
 
 
@@ -82,41 +82,18 @@ def init_pool(folder: Path) -> None:
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
 
 
-def busy_s() -> float:
-    """Returns the processor seconds that this machine has used."""
-    fields = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
-    idle = fields[3] + fields[4]
-    return (sum(fields[:8]) - idle) / os.sysconf("SC_CLK_TCK")
-
-
-def own_s() -> float:
-    """Returns the processor seconds of this process and of its children that have ended."""
-    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    return sum(used.ru_utime + used.ru_stime for used in map(resource.getrusage, kinds))
-
-
-@contextmanager
-def others() -> Iterator[list[float]]:
-    """Yields a list that gets the share of the machine that other programs have used."""
-    found: list[float] = []
-    began, busy, own = time.monotonic(), busy_s(), own_s()
-    yield found
-    passed = (time.monotonic() - began) * (os.cpu_count() or 1)
-    found.append(max((busy_s() - busy) - (own_s() - own), 0.0) / passed)
-
-
 def reference(folder: Path, settings: dict[str, Any], seconds: float) -> Line:
     """Runs the program without saves and kills; returns its times for a step."""
     folder.mkdir()
     plain = settings | {"way": "none", "window_s": seconds}
-    with others() as found:
+    with machine.others() as found:
         subprocess.run(command(folder, plain, None), check=True)
     lines = noted(folder)
     shutil.rmtree(folder)
     ready = next(entry["at"] for entry in lines if entry["event"] == "restored")
     end = lines[-1]
     wall_s = (end["at"] - ready) / end["step"]
-    return {"step_s": wall_s, "cpu_s": end["cpu_s"], "others": found[0]}
+    return {"step_s": wall_s, "cpu_s": end["cpu_s"], "others": found["others_share"]}
 
 
 def killed(
@@ -130,7 +107,7 @@ def killed(
     kill_at: float | None = None
     deadline: float | None = None
     words = command(folder, settings | {"window_s": window_s}, every)
-    with others() as found:
+    with machine.others() as found:
         process = subprocess.Popen(words)
         try:
             while True:
@@ -163,7 +140,7 @@ def killed(
                 process.wait()
     if code != 0:
         raise RuntimeError(f"the program has ended with {code}")
-    return told(noted(folder), kills, found[0])
+    return told(noted(folder), kills, found["others_share"])
 
 
 def told(lines: Sequence[Line], kills: Sequence[tuple[float, int]], busy: float) -> Killed:
@@ -213,9 +190,14 @@ def costs_of(
         cost_s: float = entry["stall_s"] + entry["excess_s"]
         return cost_s
 
-    restarts, firsts, later, overheads = [], [], [], []
+    restarts, fills, firsts, later, overheads = [], [], [], [], []
     for life in each[1:]:
         start, restored = life[0]["at"], life[1]["at"]
+        fills += [
+            entry["seconds"] - entry["steps"] * life[-1]["step_s"]
+            for entry in life
+            if entry["event"] == "filled"
+        ]
         restarts.append(restored - start)
         saves = [entry for entry in life if entry["event"] == "save"]
         firsts += [entry for entry in saves if entry["is_first"]]
@@ -243,12 +225,14 @@ def costs_of(
     latency_s, latency_growth = line([(row["work_s"], row["latency_s"]) for row in rows])
     overhead = statistics.median(overheads) if overheads else 0.0
     first_s = max(statistics.median(map(of, firsts)), 0.0) if saves_first else 0.0
+    fill_s = statistics.median(fills) if fills else 0.0
     costs = Costs(
-        pause_s=PAUSE_S, restart_s=statistics.median(restarts), first_s=first_s,
+        pause_s=PAUSE_S, restart_s=statistics.median(restarts) + fill_s, first_s=first_s,
         constant_s=constant_s, growth=growth, latency_s=latency_s, latency_growth=latency_growth,
         full_s=full_s, overhead=max(overhead, 0.0),
     )  # fmt: skip
-    return costs, {"by_interval": rows, "overhead_measured": overhead}
+    measured = {"overhead_measured": overhead, "slowdown_of_fill_s": fill_s}
+    return costs, {"by_interval": rows, **measured}
 
 
 def chosen(folder: Path, settings: dict[str, Any], seconds: float) -> Line:

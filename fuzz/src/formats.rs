@@ -1,5 +1,6 @@
 //! Fuzzes the decoders of `crates/format`: they never panic, and accepted bytes encode to the same
-//! bytes. One binary holds all targets, so that it is built once; `fuzz/run` starts it.
+//! bytes. The target `safetensors` does the same with headers of models, whose JSON has several forms.
+//! One binary holds all targets, so that it is built once; `fuzz/run` starts it.
 //!
 //! `OUTLIVE_FUZZ` names the target. With `OUTLIVE_SEEDS` (a directory) the binary writes that
 //! target's seeds there and ends.
@@ -10,9 +11,15 @@ mod samples;
 
 use libfuzzer_sys::fuzz_target;
 use outlive_format::{Directory, Leaf, LeafKind, Lookup, PageExtent, SHARD_HEADER_BYTES, Tail};
+use outlive_safetensors::{Header, Index};
 use outlive_types::Fingerprint;
 use samples::{STRUCTURES, Structure};
 use std::sync::LazyLock;
+
+/// Name of the target for headers of models.
+const MODELS: &str = "safetensors";
+static IS_OF_MODELS: LazyLock<bool> =
+    LazyLock::new(|| std::env::var("OUTLIVE_FUZZ").is_ok_and(|name| name == MODELS));
 
 static TARGET: LazyLock<&Structure> = LazyLock::new(|| {
     let name = std::env::var("OUTLIVE_FUZZ").unwrap_or_default();
@@ -25,7 +32,8 @@ static TARGET: LazyLock<&Structure> = LazyLock::new(|| {
 
 fn write_seeds() {
     let Some(directory) = std::env::var_os("OUTLIVE_SEEDS") else { return };
-    for (number, sample) in (TARGET.samples)().iter().enumerate() {
+    let samples = if *IS_OF_MODELS { models() } else { (TARGET.samples)() };
+    for (number, sample) in samples.iter().enumerate() {
         let path = std::path::Path::new(&directory).join(format!("seed-{number}"));
         if let Err(error) = std::fs::write(&path, sample) {
             eprintln!("cannot write the seed {}: {error}", path.display());
@@ -36,6 +44,9 @@ fn write_seeds() {
 }
 
 fuzz_target!(init: write_seeds(), |data: &[u8]| {
+    if *IS_OF_MODELS {
+        return model(data);
+    }
     canonical(data);
     // The fuzzer can neither guess checksums nor keep to the lengths that the format prescribes.
     if let Some(seal) = TARGET.seal {
@@ -52,6 +63,27 @@ fuzz_target!(init: write_seeds(), |data: &[u8]| {
         canonical(&sealed);
     }
 });
+
+/// Returns headers, each behind the length of the data.
+fn models() -> Vec<Vec<u8>> {
+    let texts = [
+        (0, r#"{}"#),
+        (28, r#"{"__metadata__":{"format":"pt"},"x":{"dtype":"BF16","shape":[2,3],"data_offsets":[0,12]},
+            "y":{"dtype":"F4","shape":[4,8],"data_offsets":[12,28]}}"#),
+    ];
+    texts.map(|(bytes, text): (u64, &str)| [&bytes.to_le_bytes(), text.as_bytes()].concat()).to_vec()
+}
+
+/// Panics if an accepted header is another one when it is written and read again.
+fn model(data: &[u8]) {
+    let Some((bytes, text)) = data.split_first_chunk() else { return };
+    let bytes = u64::from_le_bytes(*bytes);
+    let _ = Index::decode(text);
+    let Ok(header) = Header::decode(text, bytes) else { return };
+    let written = header.encode().expect("it was short");
+    let again = Header::decode(&written[8..], bytes).expect("it was written");
+    assert_eq!(again, header);
+}
 
 /// Panics if `bytes` decode to a value that encodes differently.
 fn canonical(bytes: &[u8]) {

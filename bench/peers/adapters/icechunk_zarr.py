@@ -47,7 +47,8 @@ class Icechunk(Peer):
 
         session = self._repository.readonly_session("main")
         group = zarr.open_group(session.store, mode="r")
-        return {name: array[...] for name, array in group.arrays()}
+        arrays: dict[str, Any] = {name: array[...] for name, array in group.arrays()}
+        return arrays
 
 
 class IcechunkRaw(Icechunk):

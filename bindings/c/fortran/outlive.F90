@@ -967,6 +967,7 @@ contains
         character(kind=c_char), allocatable, target :: letters(:, :)
         restored = 0
         allocate (letters(len(names) + 1, size(names)), source=c_texts(names))
+        call flush_printed()
         status = c_restore_some(job%handle, epoch, addresses(letters), size(names, kind=c_size_t), restored)
     end subroutine
 

@@ -313,8 +313,8 @@ outlive_status outlive_job_wait(struct outlive_job *job);
 outlive_status outlive_job_take_over(struct outlive_job *job);
 
 // Lets SIGTERM, SIGUSR1 and SIGUSR2 ask this process to save and to end. A handler only sets a
-// flag: see outlive_should_stop(). A second SIGTERM ends the process at once. Handlers that were
-// there before are called, too.
+// flag: see outlive_should_stop(). A SIGTERM that comes a second or more after the first one ends
+// the process. Handlers that were there before are called, too.
 //
 // `grace_s` is the number of seconds between the signal and the end, as the scheduler gives them.
 // If the last save took longer, a warning says so when the signal comes.

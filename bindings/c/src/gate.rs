@@ -6,7 +6,7 @@ use crate::call::{CallResult, Failure, call, invalid};
 use crate::core::{Core, JOBS, outlive_job};
 use crate::status::{OUTLIVE_OK, OUTLIVE_RETRY, outlive_status};
 use outlive_gate::{Answer, FileMode, Gate, OutputKey, Sink};
-use outlive_types::Error;
+use outlive_types::{Error, counted};
 use std::ffi::{CString, c_char, c_void};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -169,7 +169,10 @@ pub extern "C" fn outlive_gate_flush(job: *mut outlive_job, timeout_s: f64) -> o
         let gate = gate(&core)?;
         let uncovered = gate.report().uncovered;
         if uncovered > 0 {
-            return Err(invalid(format!("no save covers {uncovered} outputs: save first")));
+            return Err(invalid(format!(
+                "no save covers {}: save first",
+                counted(uncovered as u64, "output")
+            )));
         }
         // A time beyond the range of a duration means forever.
         let limit = Duration::try_from_secs_f64(timeout_s.max(0.0)).ok();

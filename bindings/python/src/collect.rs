@@ -23,7 +23,7 @@ pub struct Rules(pub retention::Rules);
 #[pymethods]
 impl Rules {
     #[new]
-    #[pyo3(signature = (*, last, every, within_s, best, none, drop, text))]
+    #[pyo3(signature = (*, last, every, within_s, best, tags, none, drop, text))]
     #[allow(clippy::too_many_arguments)] // by name
     fn new(
         py: Python<'_>,
@@ -31,6 +31,7 @@ impl Rules {
         every: Option<u64>,
         within_s: Option<f64>,
         best: Vec<String>,
+        tags: Vec<String>,
         none: bool,
         drop: BTreeSet<u64>,
         text: Option<&str>,
@@ -45,6 +46,7 @@ impl Rules {
             let best = best.iter().map(|text| Best::parse(text)).collect::<Result<_>>()?;
             let mut rules =
                 retention::Rules { last, every, within, best, none, drop, ..Default::default() };
+            tags.iter().try_for_each(|tag| rules.add_tag(tag))?;
             text.map_or(Ok(()), |text| rules.add(text))?;
             Ok(rules)
         };
@@ -135,6 +137,24 @@ pub fn gc<'py>(
     let (stop, pool) = (options.stop.clone(), pool.clone());
     let report = in_a_thread(notices, tick, &stop, move || collect_and_let_go(&pool, &options))?;
     report_of(tick.py(), &report, is_dry_run)
+}
+
+/// See `outlive.Pool.delete_job`.
+pub fn delete_job<'py>(
+    pool: &Pool,
+    notices: &Notices,
+    name: JobName,
+    options: &Collection,
+    fence: bool,
+    tick: &Bound<'py, PyAny>,
+) -> PyResult<(Vec<u64>, Bound<'py, PyDict>)> {
+    let mut options = options.options();
+    options.fence.extend(fence.then(|| name.clone()));
+    let (stop, pool) = (options.stop.clone(), pool.clone());
+    let (epochs, report) = in_a_thread(notices, tick, &stop, move || {
+        outlive_client::delete_job(&pool, &name, &options)
+    })?;
+    Ok((epochs, report_of(tick.py(), &report, false)?))
 }
 
 /// See `outlive.Collected`.

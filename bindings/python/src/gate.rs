@@ -8,6 +8,7 @@ use outlive_gate::{Answer, FileMode, OutputKey, Sink};
 use outlive_types::{Error, Result};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -64,6 +65,12 @@ impl Gate {
     fn file_position(&self, py: Python<'_>, name: &str) -> PyResult<u64> {
         self.core.check_process(py)?;
         self.gate.file_position(name).or_raise(py)
+    }
+
+    /// Returns the paths of the files that the job writes, in this run or in earlier ones.
+    fn files(&self, py: Python<'_>) -> PyResult<BTreeSet<String>> {
+        self.core.check_process(py)?;
+        Ok(self.gate.files())
     }
 
     /// Lets a finished file appear as `last` once the checkpoint is committed.

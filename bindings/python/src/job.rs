@@ -9,7 +9,7 @@ use crate::notes::Notes;
 use crate::notices::Notices;
 use crate::shared::Core;
 use crate::wait;
-use crate::{collect, files, gate, restore, save};
+use crate::{collect, files, gate, restore, save, trees};
 use outlive_client::{CLOSE_WAIT, End};
 use outlive_files::{Patterns, PutOptions};
 use outlive_format::{Manifest, Mark, Remarks};
@@ -19,7 +19,7 @@ use outlive_pool::Tier;
 use outlive_store::{EpochInfo, JobHealth, OnFailure};
 use outlive_types::{EpochName, Error, Result};
 use pyo3::prelude::*;
-use pyo3::types::{IntoPyDict, PyDict, PyFrozenSet, PyList};
+use pyo3::types::{IntoPyDict, PyDict, PyFrozenSet, PyList, PyTuple};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -242,6 +242,16 @@ impl Job {
         files::get(&self.core, to, paths, epoch, overwrite, tick)
     }
 
+    /// Changes paths of the newest tree of files; returns the outcome.
+    fn edit_files<'py>(
+        &self,
+        changes: Vec<(String, Vec<u8>, Bound<'py, PyAny>, bool)>,
+        tick: &Bound<'py, PyAny>,
+        notes: &Notes,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        trees::edit(&self.core, changes, notes.0.clone(), tick)
+    }
+
     /// Returns the committed checkpoints, oldest first.
     fn epochs<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         self.core.check_process(py)?;
@@ -268,8 +278,11 @@ impl Job {
         Ok(tiers.into_iter().map(Tier::name).collect())
     }
 
-    /// Changes the remarks of a checkpoint, after the save under way is over.
-    #[pyo3(signature = (epoch, tick, *, label, pin, mark))]
+    /// Changes the remarks of a checkpoint, after the save under way is over. Returns its tags.
+    #[pyo3(signature = (
+        epoch, tick, *, label=None, pin=None, mark=None, set=None, add=Vec::new(), remove=Vec::new()
+    ))]
+    #[allow(clippy::too_many_arguments)] // by name
     fn note(
         &self,
         epoch: u64,
@@ -277,7 +290,10 @@ impl Job {
         label: Option<&str>,
         pin: Option<bool>,
         mark: Option<&str>,
-    ) -> PyResult<()> {
+        set: Option<Vec<String>>,
+        add: Vec<String>,
+        remove: Vec<String>,
+    ) -> PyResult<Vec<String>> {
         let py = tick.py();
         self.core.check_process(py)?;
         let mark = mark.map(Mark::parse).transpose().or_raise(py)?;
@@ -288,8 +304,13 @@ impl Job {
             }
             remarks.pinned = pin.unwrap_or(remarks.pinned);
             remarks.mark = mark.unwrap_or(remarks.mark);
+            if let Some(tags) = &set {
+                remarks.tags.clone_from(tags);
+            }
+            remarks.tags.extend(add.iter().cloned());
+            remarks.tags.retain(|tag| !remove.contains(tag));
         };
-        py.detach(|| self.core.job().note(epoch, change)).or_raise(py).map(drop)
+        py.detach(|| self.core.job().note(epoch, change)).or_raise(py).map(|remarks| remarks.tags)
     }
 
     /// Drops checkpoints by rules and collects, after the save under way is over. Returns the kept
@@ -305,12 +326,13 @@ impl Job {
     }
 
     /// Returns a picture of all checkpoints, as SVG.
-    fn plot(&self, py: Python<'_>) -> PyResult<String> {
+    fn plot(&self, py: Python<'_>, axis: &str) -> PyResult<String> {
         self.core.check_process(py)?;
+        let axis = axis.parse::<outlive_cli::PlotAxis>().or_raise(py)?;
         let job = self.core.job();
         let epochs = py.detach(|| job.epochs()).or_raise(py)?;
         let manifests: Vec<_> = epochs.into_iter().map(|info| info.manifest).collect();
-        Ok(outlive_cli::plot(job.name().as_str(), &manifests))
+        Ok(outlive_cli::plot(job.name().as_str(), &manifests, axis))
     }
 
     /// Waits until the save is over, and raises its failure if that was not reported yet.
@@ -400,6 +422,7 @@ fn report_of<'py>(py: Python<'py>, info: &EpochInfo) -> PyResult<Bound<'py, PyDi
         ..info { epoch },
         ..figures { changed_bytes, known_bytes, zero_bytes, raw_bytes },
         ..remarks { label, pinned },
+        tags: PyTuple::new(py, &remarks.tags)?,
         mark: remarks.mark.name(),
         parent: (manifest.parent > 0).then_some(manifest.parent),
         frozen_at: UNIX_EPOCH + Duration::from_nanos(manifest.frozen_ns),

@@ -14,6 +14,7 @@ mod gate;
 mod group;
 mod job;
 mod lazy;
+mod metrics_server;
 mod named;
 mod notes;
 mod notices;
@@ -24,6 +25,7 @@ mod remembered;
 mod restore;
 mod save;
 mod shared;
+mod trees;
 mod values;
 mod wait;
 
@@ -35,7 +37,7 @@ mod _core {
     use crate::remembered::Remembered;
     use outlive_types::metrics::{NamedValue, Value, text, values};
     use pyo3::prelude::*;
-    use pyo3::types::{PyDict, PyFrozenSet};
+    use pyo3::types::{PyBytes, PyDict, PyFrozenSet};
     use std::ffi::OsString;
 
     /// The package's version.
@@ -53,6 +55,12 @@ mod _core {
     #[pyfunction]
     fn set_helper_command(command: Vec<OsString>) {
         outlive_client::set_helper_command(command);
+    }
+
+    /// Returns the CRC-32C of bytes.
+    #[pyfunction]
+    fn crc32c(data: &[u8]) -> u64 {
+        crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, data)
     }
 
     /// Returns the metrics of this process by name: numbers; of a histogram a dict.
@@ -78,6 +86,13 @@ mod _core {
     #[pyfunction]
     fn process_metrics_text() -> String {
         text(None)
+    }
+
+    /// Returns a picture in SVG as PNG.
+    #[pyfunction]
+    fn picture_png<'py>(py: Python<'py>, svg: &str) -> PyResult<Bound<'py, PyBytes>> {
+        let drawn = py.detach(|| outlive_cli::png(svg));
+        drawn.map(|png| PyBytes::new(py, &png)).map_err(|error| crate::errors::to_py(py, &error))
     }
 
     /// Lets SIGTERM, SIGUSR1 and SIGUSR2 ask this process to stop, `grace_s` seconds before its end.
@@ -135,9 +150,13 @@ mod _core {
     #[pymodule_export]
     use crate::lazy::FillHandle;
     #[pymodule_export]
+    use crate::metrics_server::MetricsServer;
+    #[pymodule_export]
     use crate::notes::Notes;
     #[pymodule_export]
     use crate::pool::Pool;
     #[pymodule_export]
     use crate::save::Save;
+    #[pymodule_export]
+    use crate::trees::{FilesTree, StoredFile};
 }

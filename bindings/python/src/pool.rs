@@ -7,11 +7,14 @@ use crate::job::Job;
 use crate::named::named;
 use crate::notices::Notices;
 use crate::process::Opener;
+use crate::trees::{self, FilesTree};
+use crate::wait::tell;
 use outlive_interval::Every;
 use outlive_pool::{Environment, open, open_or_create};
+use outlive_store::gc::listed_jobs;
 use outlive_store::retention::{check_keep, parse_age};
 use outlive_store::{OnFailure, parse_every, seconds_between};
-use outlive_types::{Error, Event, Result};
+use outlive_types::{Error, Event, JobName, Result};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use std::path::PathBuf;
@@ -31,6 +34,22 @@ impl Pool {
     /// Refuses a call in a forked child, before any lock is touched.
     fn check_process(&self, py: Python<'_>) -> PyResult<()> {
         self.opener.check(py, || format!("the pool {}", self.location.display()))
+    }
+
+    /// Waits as long as a helper completes a save of an earlier program of a job. Ctrl-C ends it.
+    fn await_helper(&self, name: &str, tick: &Bound<'_, PyAny>) -> PyResult<()> {
+        // The job itself refuses an impossible name.
+        let Ok(name) = JobName::new(name) else { return Ok(()) };
+        let (py, mut raised, there) = (tick.py(), None, tick.clone().unbind());
+        let mut look = || {
+            let looked = |py: Python<'_>| {
+                tell(&self.notices, there.bind(py)).and_then(|()| py.check_signals())
+            };
+            raised = Python::attach(looked).err();
+            raised.is_none()
+        };
+        py.detach(|| outlive_client::await_helper(&self.pool, &name, &mut look));
+        raised.map_or(Ok(()), Err)
     }
 }
 
@@ -80,7 +99,8 @@ impl Pool {
 
     /// Opens a job of this pool. `group` connects the ranks of the program, if it has several.
     #[pyo3(signature = (
-        name, *, every_s, every, slowdown_max, keep, on_failure, fail_after, group, patience_s, schedule
+        name, *, every_s, every, slowdown_max, keep, on_failure, fail_after, group, patience_s, schedule,
+        tick
     ))]
     #[allow(clippy::too_many_arguments)] // by name
     fn job(
@@ -96,6 +116,7 @@ impl Pool {
         group: Option<&Bound<'_, PyAny>>,
         patience_s: f64,
         schedule: &str,
+        tick: &Bound<'_, PyAny>,
     ) -> PyResult<Job> {
         self.check_process(py)?;
         let of = |object| group_of(object, &self.pool, name, patience_s, schedule);
@@ -103,17 +124,38 @@ impl Pool {
         let on_failure = on_failure.map(|said| on_failure_of(said, fail_after)).transpose();
         let on_failure = on_failure.or_raise(py)?;
         let every = every_of(every_s, every, slowdown_max).or_raise(py)?;
-        let job = Job::open(&self.pool, self.notices.clone(), name, every, on_failure, group);
-        let job = job.or_raise(py)?;
+        self.await_helper(name, tick)?;
+        let notices = self.notices.clone();
+        let open = || Job::open(&self.pool, notices, name, every, on_failure, group);
+        let job = py.detach(open).or_raise(py)?;
         keep.map_or(Ok(()), |rules| job.keep(rules)).or_raise(py)?;
         Ok(job)
     }
 
-    /// Returns the names of the jobs that have ever saved here.
+    /// Returns the names of the jobs that have a checkpoint, or a program that may save.
     fn jobs(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         self.check_process(py)?;
-        let jobs = py.detach(|| self.pool.jobs()).or_raise(py)?;
+        let jobs = py.detach(|| listed_jobs(&self.pool)).or_raise(py)?;
         Ok(jobs.iter().map(|job| job.as_str().to_owned()).collect())
+    }
+
+    /// Opens the newest tree of files of a job, or that of a checkpoint; `None` if there is none.
+    #[pyo3(signature = (job, epoch=None))]
+    fn files(&self, py: Python<'_>, job: &str, epoch: Option<&str>) -> PyResult<Option<FilesTree>> {
+        self.check_process(py)?;
+        py.detach(|| trees::open(&self.pool, job, epoch)).or_raise(py)
+    }
+
+    /// Returns the names of the jobs that have files now.
+    fn jobs_of_files(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        self.check_process(py)?;
+        py.detach(|| trees::jobs(&self.pool)).or_raise(py)
+    }
+
+    /// The pool's id, the same wherever it is opened.
+    #[getter]
+    fn pool_id(&self) -> &str {
+        &self.pool.config().format.pool_id
     }
 
     /// Deletes data that no checkpoint needs; returns the counts of packs.
@@ -124,6 +166,38 @@ impl Pool {
     ) -> PyResult<Bound<'py, PyDict>> {
         self.check_process(tick.py())?;
         collect::gc(&self.pool, &self.notices, options, tick)
+    }
+
+    /// Deletes a job; returns the epochs and the counts of packs.
+    #[pyo3(signature = (name, options, tick, *, fence))]
+    fn delete_job<'py>(
+        &self,
+        name: &str,
+        options: &Collection,
+        tick: &Bound<'py, PyAny>,
+        fence: bool,
+    ) -> PyResult<(Vec<u64>, Bound<'py, PyDict>)> {
+        self.check_process(tick.py())?;
+        let name = JobName::stored(name).or_raise(tick.py())?;
+        collect::delete_job(&self.pool, &self.notices, name, options, fence, tick)
+    }
+
+    /// Renames a job; returns the epochs.
+    #[pyo3(signature = (old, new, tick, *, fence))]
+    fn rename_job(
+        &self,
+        old: &str,
+        new: &str,
+        tick: &Bound<'_, PyAny>,
+        fence: bool,
+    ) -> PyResult<Vec<u64>> {
+        let py = tick.py();
+        self.check_process(py)?;
+        let (old, new) = (JobName::stored(old).or_raise(py)?, JobName::new(new).or_raise(py)?);
+        // A rename has no middle at which it could stop: Ctrl-C waits for its end.
+        let renamed = py.detach(|| outlive_client::rename_job(&self.pool, &old, &new, fence));
+        tell(&self.notices, tick)?;
+        renamed.or_raise(py)
     }
 
     /// Returns notices and progress since the last call, each in its order.

@@ -210,6 +210,14 @@ impl Save {
         Ok(self.handle.done())
     }
 
+    /// Waits until it is over, for a thread that has nothing else to do: handles no signals and
+    /// reports nothing. The failure of the save stays unreported.
+    fn wait_done(&self, py: Python<'_>) -> PyResult<()> {
+        self.core.check_process(py)?;
+        py.detach(|| self.handle.wait_done(None));
+        Ok(())
+    }
+
     /// True if a request to stop has asked for this save.
     fn is_last(&self) -> bool {
         self.is_last

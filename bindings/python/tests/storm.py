@@ -69,6 +69,8 @@ PAGES = np.random.default_rng(7).integers(0, 1 << 60, (40, 512))
 """Pages for states, so that states share most of their content."""
 TARGETS, TARGETS_MAX, PLACES = 4, 6, 3
 """Numbers for a striped pool."""
+GCS_MAX = 5
+"""Most gcs at the end."""
 STRIPE = 3
 """Shards of a pack in it; one of them may be lost."""
 CHANGES = ("repair", "repair", "add", "drain", "remove", "replace", "move-log")
@@ -667,8 +669,10 @@ class Storm:
         if self.striped:
             self.make_whole()
         fences = [argument for name in JOBS for argument in ("--fence", name)]
-        for _ in range(2):
-            self.to_its_end(self.run("gc", self.pool, "--max-unused", "0.001", *fences))
+        for number in range(GCS_MAX):
+            # On a busy machine a gc ends before a slow log replica: the next one removes its rest.
+            if number < 2 or left(self)["left_overs"]:
+                self.to_its_end(self.run("gc", self.pool, "--max-unused", "0.001", *fences))
         self.to_its_end(self.run("verify", self.pool))
         for name in JOBS:
             there = self.told(self.pool, name, [])

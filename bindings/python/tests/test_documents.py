@@ -1,13 +1,17 @@
 """The Python code in the documents is checked by `mypy --strict`; most of it runs here, too."""
 
+import asyncio
 import re
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from pages import FRAMEWORK_PAGES, PAGES, write_programs, write_stubs
 
 import outlive
 
@@ -25,6 +29,40 @@ state: dict[str, Any]
 GIVEN = {
     ("README.md", "from typing import Any"): "",
     ("docs/capture.md", "report = job.restore(into=state, lazy=True)"): TYPES,
+    (
+        "docs/frameworks.md",
+        'saver = outlive.lightning.Callback("ckpt", "training", every_s=60)',
+    ): "from typing import Any\nimport outlive.lightning\nlightning: Any\nmodel: Any\ndata: Any",
+    ("docs/frameworks.md", 'files = outlive.lightning.CheckpointIO("ckpt", "training")'): (
+        "from typing import Any\nimport outlive.lightning\nlightning: Any\nmodel: Any\ndata: Any\n"
+        "ModelCheckpoint: Any"
+    ),
+    (
+        "docs/frameworks.md",
+        'saver = outlive.huggingface.Callback("ckpt", "training", every_s=60)',
+    ): (
+        "from typing import Any\nimport outlive.huggingface\nTrainer: Any\nmodel: Any\ndata: Any\n"
+        "args: Any"
+    ),
+    (
+        "docs/frameworks.md",
+        'run = outlive.accelerate.capture(accelerator, "ckpt", "training", progress=progress)',
+    ): (
+        "from typing import Any\nimport outlive.accelerate\naccelerator: Any\nmodel: Any\n"
+        "optimizer: Any\nprogress: dict[str, int]\ntrain: Any"
+    ),
+    ("docs/frameworks.md", 'with outlive.orbax.context("ckpt", "training", keep_last=4):'): (
+        "from typing import Any\nimport outlive.orbax\nocp: Any\nstate: Any\nstep: int"
+    ),
+    ("docs/frameworks.md", 'saver = outlive.keras.Callback("ckpt", "training", every_s=60)'): (
+        "from typing import Any\nimport outlive.keras\nmodel: Any\nx: Any\ny: Any"
+    ),
+    ("docs/frameworks.md", "ray.train.report("): (
+        "from typing import Any\nimport outlive.ray\nray: Any\nloss: float\nCheckpoint: Any\n"
+        "CheckpointUploadMode: Any"
+    ),
+    ("docs/fsspec.md", "import fsspec"): "",
+    ("docs/fsspec.md", "with fs.transaction:"): "from typing import Any\nfs: Any\nmodel: bytes",
     ("docs/gate.md", 'job = pool.job("train", every_s=60)'): (
         f"{TYPES}\nimport json\ndef train(state: dict[str, Any]) -> None: ..."
     ),
@@ -39,6 +77,12 @@ GIVEN = {
     ("docs/groups.md", "import numpy as np"): "",
     ("docs/groups.md", "import os"): "",
     ("docs/python.md", "save = job.save(state, force=True)  # now, whatever every_s says"): TYPES,
+    ("docs/python.md", 'job.save(state, tags=["warmup"])'): TYPES,
+    ("docs/python.md", "with job.autosave(state) as autosave:"): TYPES,
+    ("docs/python.md", "# The state changes only inside of `autosave.step()`."): (
+        f"{TYPES}\nbatches: list[int]\ndef train(state: dict[str, Any], batch: int) -> None: ..."
+    ),
+    ("docs/python.md", "async def checkpoint(state: dict[str, Any]) -> None:"): TYPES,
     (
         "docs/python.md",
         "outlive.on_preempt(job, grace_s=30)  # SIGTERM, SIGUSR1, SIGUSR2",
@@ -52,17 +96,42 @@ GIVEN = {
         "docs/python.md",
         'state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": 0}',
     ): f"{TYPES}\nmodel: Any\noptimizer: Any",
-    ("docs/python.md", "import numpy as np"): f"{TYPES}\nmodel: Any\noptimizer: Any",
+    (
+        "docs/python.md",
+        "tree = job.restore()  # tensors are tensors again",
+    ): f"{TYPES}\nmodel: Any\noptimizer: Any",
+    ("docs/python.md", "report = job.restore("): TYPES,
     ("docs/python.md", "report = job.restore(into=state, lazy=True)"): TYPES,
+    ("docs/python.md", 'state["rng"] = outlive.rng()'): TYPES,
+    ("docs/pytorch.md", "import outlive.torch"): (
+        f"{TYPES}\nmodel: Any\noptimizer: Any\nscheduler: Any\nprogress: dict[str, int]\n"
+        "def train(model: Any, optimizer: Any, scheduler: Any) -> None: ..."
+    ),
+    ("docs/pytorch.md", "import torch.distributed"): (
+        f"{TYPES}\nimport outlive.torch\nrun: outlive.torch.Capture"
+    ),
+    ("docs/pytorch.md", "import torch.distributed.checkpoint as dcp"): (
+        f"{TYPES}\nimport outlive.torch\nstate_dict: dict[str, Any]"
+    ),
     ("docs/running.md", 'job = pool.job("train", every_s=60)'): (
         f"{TYPES}\ndef train(state: dict[str, Any]) -> None: ..."
     ),
+    ("docs/states.md", "plain = job.restore(as_plain=True)"): TYPES,
+    ("docs/states.md", "import numpy as np"): TYPES,
+    (
+        "docs/web.md",
+        'server = outlive.serve_metrics(9099, pool="ckpt")  # in a thread of its own',
+    ): "import outlive",
 }
 
 
 def blocks() -> dict[tuple[str, str], str]:
+    """Returns the blocks of the documents, without the pages that test_pages.py runs whole."""
     found = {}
+    pages = {ROOT / "docs" / page for page in [*PAGES, *FRAMEWORK_PAGES]}
     for document in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        if document in pages:
+            continue
         for block in re.findall(r"^```python\n(.*?)^```", document.read_text(), re.M | re.S):
             found[str(document.relative_to(ROOT)), block.partition("\n")[0]] = block
     return found
@@ -72,17 +141,28 @@ def test_all_blocks_are_known() -> None:
     assert list(blocks()) == list(GIVEN)
 
 
+def write_checked(folder: Path) -> list[Path]:
+    """Writes all Python of the documents to files, for a type checker."""
+    files = write_programs(folder)
+    for number, (key, block) in enumerate(blocks().items()):
+        # Pyright wants values: `eval` may return anything.
+        given = re.sub(r"^(\w+: [^=\n]+)$", r"\1 = eval('given')", GIVEN[key], flags=re.M)
+        files.append(folder / f"block{number}.py")
+        files[-1].write_text(f"{given}\n{block}")
+    write_stubs(files)
+    return files
+
+
 # Without the cache of `make lint`, mypy reads NumPy's types first.
 @pytest.mark.timeout(600)
 def test_mypy_has_no_complaints(tmp_path: Path) -> None:
     # Only `make test-frameworks` has PyTorch, and runs these blocks.
-    (tmp_path / "torch.pyi").write_text(
-        "from typing import Any\ndef __getattr__(name: str) -> Any: ...\n"
-    )
-    files = []
-    for number, (key, block) in enumerate(blocks().items()):
-        files.append(tmp_path / f"block{number}.py")
-        files[-1].write_text(f"{GIVEN[key]}\n{block}")
+    for package in ("torch", "torch/distributed", "torch/distributed/checkpoint"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.pyi").write_text(
+            "from typing import Any\ndef __getattr__(name: str) -> Any: ...\n"
+        )
+    files = write_checked(tmp_path)
     options = ["--strict", "--config-file=", f"--cache-dir={ROOT / '.mypy_cache'}"]
     command = [sys.executable, "-m", "mypy", *options, *map(str, files)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -121,11 +201,58 @@ def test_the_calls_of_the_manual(
     pool = outlive.open("ckpt")
     job = pool.job("gray-scott")
     for step in range(7):
-        job.save(some(step), wait=True)
+        job.save(some(step), wait=True, metrics={"loss": 0.1})
     first_line = "save = job.save(state, force=True)  # now, whatever every_s says"
     run("docs/python.md", first_line, pool=pool, job=job, state=some(8))
     assert "SaveStats(epoch=8" in capsys.readouterr().out
     assert (tmp_path / "restored" / "data").read_text() == "data"
+
+
+def test_autosave(folder: Path) -> None:
+    job = outlive.open(folder).job("a", every_s=1e6)
+
+    def advance(state: dict[str, Any]) -> None:
+        state["step"] += 1
+
+    state = some(0)
+    first_line = "with job.autosave(state) as autosave:"
+    run("docs/python.md", first_line, job=job, state=state, advance=advance)
+    assert job.restore(only="step") == {"step": 1000}
+
+    def train(state: dict[str, Any], batch: int) -> None:
+        state["step"] += batch
+
+    def batches() -> Iterator[int]:
+        yield from [1, 2, 3]
+        raise KeyboardInterrupt
+
+    first_line = "# The state changes only inside of `autosave.step()`."
+    with pytest.raises(KeyboardInterrupt):
+        run("docs/python.md", first_line, job=job, state=state, batches=batches(), train=train)
+    assert job.restore(only="step") == {"step": 1006}
+
+
+def test_the_end_of_a_save(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = outlive.open(folder).job("a")
+    first_line = "async def checkpoint(state: dict[str, Any]) -> None:"
+    names = run("docs/python.md", first_line, job=job, state=some(1))
+    asyncio.run(names["checkpoint"](some(2)))
+    for thread in threading.enumerate():
+        if thread.name == "outlive-callbacks":
+            thread.join()
+    told = capsys.readouterr().out
+    assert "checkpoint SaveStats(epoch=1" in told
+    assert "\nSaveStats(epoch=2" in told
+
+
+def test_a_checkpoint_that_differs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = outlive.open(folder).job("a")
+    job.save({"encoder.0": np.ones(3), "opt": {"lr": 0.1}, "old": 1}, wait=True)
+    state = {"backbone.0": np.zeros(4), "optimizer": {"lr": 0.0}, "new": 2}
+    run("docs/python.md", "report = job.restore(", job=job, state=state)
+    assert state["backbone.0"].tolist() == [1, 1, 1, 0]  # type: ignore[attr-defined]
+    assert state["optimizer"] == {"lr": 0.1}
+    assert capsys.readouterr().out == "('new',)\n('old',)\n('backbone.0',)\n"
 
 
 def test_outputs_wait_for_a_commit(
@@ -205,6 +332,20 @@ def advance(state):
     code = program_of("docs/python.md", first, before, "os._exit(0)  # completes nothing")
     subprocess.run([sys.executable, "-c", code], check=True)
     assert outlive.open(folder).job("a").restore() == {"step": 3}
+
+
+class Config(NamedTuple):
+    rate: float
+
+
+def test_objects_in_states(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = outlive.open(folder).job("a")
+    job.save({"config": Config(0.5)}, wait=True)
+    run("docs/states.md", "plain = job.restore(as_plain=True)", job=job)
+    assert capsys.readouterr().out == "0.5\n"
+    names = run("docs/states.md", "import numpy as np", job=job)
+    assert names["mesh"].name == "coarse"
+    assert names["mesh"].points.shape == (3, 100_000)
 
 
 def test_a_training_loop_under_a_supervisor(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 import gc
 import mmap
-import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -124,20 +123,6 @@ def test_a_buffer_says_whether_memory_may_be_written(job: outlive.Job) -> None:
         job.restore(into=state)
 
 
-def test_a_tensor_without_memory_is_not_to_be_copied_to_the_host(job: outlive.Job) -> None:
-    class Meta(Tensor):
-        __module__ = "torch"
-
-        def __dlpack__(self, stream: None = None) -> Any:
-            raise BufferError("the device is not supported")
-
-    tensor: Any = Meta(np.zeros(3), BFLOAT16)
-    tensor.device = types.SimpleNamespace(type="meta")
-    with pytest.raises(outlive.InvalidError, match="materialise it first") as caught:
-        job.save({"w": tensor})
-    assert "cpu()" not in str(caught.value)
-
-
 def test_any_order_of_memory(job: outlive.Job) -> None:
     want = noise((60, 40), 2)
     for seen in (want.T, want[::2, ::3], want[::-1], want[:, :0]):
@@ -244,13 +229,8 @@ def test_torch(job: outlive.Job) -> None:
         other = torch.nn.Linear(300, 200).to(torch.bfloat16)
         job.restore(into={"model": other.state_dict()})
         assert all(map(torch.equal, model.parameters(), other.parameters()))
-    for value, way_out in {
-        torch.Generator(): "get_state",
-        model: "state_dict",
-        torch.ones(3).to_sparse(): "to_dense",
-    }.items():
-        with pytest.raises(outlive.InvalidError, match=way_out):
-            job.save({"x": value})
+    with pytest.raises(outlive.InvalidError, match="state_dict"):
+        job.save({"x": model})
 
 
 def test_jax(job: outlive.Job) -> None:

@@ -36,6 +36,18 @@ class Frozen:
     rate: float
 
 
+class Opaque:
+    """An object that can only be pickled."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Opaque) and other.rate == self.rate
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 class Colour(enum.Enum):
     RED = 1
     BLUE = 2
@@ -144,7 +156,8 @@ def test_keys_of_another_type_are_still_told(job: outlive.Job) -> None:
 
 def test_objects_are_replaced_in_the_state_alone(trusting: outlive.Job) -> None:
     want = {
-        "o": Settings(1.0),
+        "o": Opaque(1.0),
+        "s": Settings(1.0),
         "d": defaultdict(int, a=1),
         "e": Colour.RED,
         "f": Frozen(1.0),
@@ -154,18 +167,27 @@ def test_objects_are_replaced_in_the_state_alone(trusting: outlive.Job) -> None:
         "a": np.array([1, None], object),
     }
     trusting.save(want, wait=True)
-    kept = Settings(2.0)
-    state = want | {"o": kept, "d": defaultdict(int), "e": Colour.BLUE, "f": Frozen(2.0)}
+    kept, filled = Opaque(2.0), Settings(2.0)
+    state = want | {
+        "o": kept,
+        "s": filled,
+        "d": defaultdict(int),
+        "e": Colour.BLUE,
+        "f": Frozen(2.0),
+    }
     state |= {"p": Path("/b"), "t": frozenset([2]), "c": str, "a": np.array([2, None], object)}
     assert trusting.restore(into=state)
     assert state.pop("a").tolist() == want.pop("a").tolist()
     assert state == want
-    assert kept == Settings(2.0)
+    assert kept == Opaque(2.0)
+    # An object of attributes is filled where it is.
+    assert state["s"] is filled
     # A plain value may have replaced the object meanwhile.
-    trusting.save({"o": None}, wait=True)
-    state = {"o": kept}
+    trusting.save({"o": None, "s": None}, wait=True)
+    state = {"o": kept, "s": filled}
     assert trusting.restore(into=state)
-    assert state == {"o": None}
+    assert state == {"o": None, "s": None}
+    assert filled == Settings(1.0)
 
 
 def test_a_state_dict_is_filled_where_its_arrays_are(job: outlive.Job) -> None:

@@ -169,7 +169,7 @@ def test_a_close_releases_what_is_covered_and_names_the_rest(
     gate.call(note, 2)
     job.close()
     assert calls == [(1, "")]
-    assert "1 outputs since the last save are not released" in caplog.text
+    assert "1 output since the last save is not released" in caplog.text
     with pytest.raises(outlive.InvalidError, match="the gate is closed"):
         gate.call(note, 3)
     # The job goes on: the state contains the call, so the next save covers it.
@@ -831,9 +831,9 @@ def test_a_close_gives_the_reason_why_outputs_are_left(
     job.save(fresh())
     gate.call(note, 2)
     job.close()
-    left = [text for text in caplog.messages if "are not released yet" in text]
+    left = [text for text in caplog.messages if "not released yet" in text]
     assert len(left) == 1
-    assert "1 outputs to call are not released yet (ValueError: wrong)" in left[0]
+    assert "1 output to call is not released yet (ValueError: wrong)" in left[0]
 
 
 def test_two_spellings_of_a_file_are_one(pool: outlive.Pool, folder: Path) -> None:
@@ -929,6 +929,11 @@ def test_a_refused_transaction_is_tried_five_times(
         with pytest.raises(outlive.RetryError, match="the other one was first"):
             job.gate().flush(fresh(1))
         assert job.gate().status.sinks[0].is_stopped
+        assert Refusing.attempts == attempts
+        job.restore(into=fresh())
+        with pytest.raises(outlive.RetryError, match="the other one was first"):
+            job.gate().flush()
+        attempts += 5
     else:
         job.gate().flush(fresh(1))
     assert Refusing.attempts == attempts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import subprocess
 import sys
 import textwrap
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import command
 
 import outlive
 
@@ -33,17 +35,6 @@ def saved(job: outlive.Job, state: dict[str, Any]) -> outlive.SaveInterval:
     assert stats is not None
     assert stats.interval is not None
     return stats.interval
-
-
-def command(*words: object, code: int = 0) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "outlive", *map(str, words)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == code, (done.stdout, done.stderr)
-    return done.stdout + done.stderr
 
 
 def attempt(cause: Any, ran_s: float, committed_s: float | None, **more: Any) -> dict[str, Any]:
@@ -119,12 +110,73 @@ def test_failures_of_the_history_count(folder: Path, state: dict[str, Any]) -> N
     # Two kills, a quarter of a hang elsewhere, and one failure of the loop.
     assert chosen.failures == 3.25
     assert chosen.exposure_s == pytest.approx(3 * 3600 + 900 + 3, abs=60)
-    assert chosen.mtbf_s == pytest.approx((DAY + chosen.exposure_s) / 4.25)
+    assert chosen.mtbf_s == pytest.approx((DAY / 4 + chosen.exposure_s) / 3.5)
     assert not chosen.is_prior
     assert "(3.25 in " in chosen.reasons
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"attempts": [{"host": 3}]}', "\0\0\0"])
+UNSUPERVISED = """
+import os, signal, sys, numpy as np, outlive
+
+job = outlive.open(sys.argv[1]).job("job", every=sys.argv[2])
+state = {"u": np.zeros(1000), "step": 0}
+job.restore(into=state)
+for _ in range(3):
+    state["step"] += 1
+    job.save(state, force=True, wait=True)
+if sys.argv[3] == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_programs_without_a_supervisor_note_how_they_end(
+    folder: Path, state: dict[str, Any]
+) -> None:
+    def run(every: str, end: str) -> None:
+        words = [sys.executable, "-c", UNSUPERVISED, str(folder), every, end]
+        done = subprocess.run(words, check=False)
+        assert done.returncode == (-signal.SIGKILL if end == "killed" else 0)
+
+    outlive.open(folder).close()
+    run("0s", "killed")
+    command("history", folder, "job", code=2)
+    for every, end in [("auto", "killed"), ("auto", "ended"), ("continuous", "killed")]:
+        run(every, end)
+    shown = command("history", folder, "job")
+    assert shown.count("gone without a close") == 2, shown
+    job = outlive.open(folder).job("job", every="auto")
+    assert saved(job, state).failures == 2
+    found = json.loads(command("--json", "history", folder, "job"))["attempts"]
+    causes = [entry["cause"] for entry in found]
+    assert causes == ["gone without a close", "finished", "gone without a close", None]
+    assert all(entry["attempt"] == 0 for entry in found)
+    assert found[0]["newest"] is None or found[0]["commits"] > 0
+    # The newest checkpoint tells how long it ran.
+    assert found[0]["ran_s"] > 0
+    again = outlive.open(folder).job("job", every="auto")
+    assert saved(again, state).failures == 2, "the program itself has not failed"
+    job.close()
+    found = json.loads(command("--json", "history", folder, "job"))["attempts"]
+    assert [entry["cause"] for entry in found] == [*causes[:3], "finished"]
+
+
+def test_a_program_that_is_killed_sooner_than_the_interval_makes_progress(
+    folder: Path, state: dict[str, Any]
+) -> None:
+    outlive.open(folder).job("job").save(state, wait=True)
+    # Each lives for two seconds, and saves once.
+    write_history(folder, *[attempt({"killed": 9}, 2.0, 0.1) for _ in range(4)])
+    assert saved(outlive.open(folder).job("job", every="auto"), state).mtbf_s > 3600
+    write_history(folder, *[attempt({"killed": 9}, 2.0, 0.1) for _ in range(5)])
+    job = outlive.open(folder).job("other")
+    job.save(state, wait=True)
+    (folder / "run" / "job.history").rename(folder / "run" / "other.history")
+    chosen = saved(outlive.open(folder).job("other", every="auto"), state)
+    assert chosen.mtbf_s == 2.0
+    assert chosen.seconds < 2.0 or chosen.bound == "latency"
+
+
+@pytest.mark.parametrize("text", [" ", "{", '{"attempts": [{"host": 3}]}', "\0\0\0"])
 def test_a_damaged_history_leaves_the_prior_with_a_warning(
     folder: Path, state: dict[str, Any], text: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -216,8 +216,8 @@ def test_an_open_job_is_not_given_up_unless_it_is_fenced(tmp_path: Path) -> None
 def test_a_picture_of_a_job(tmp_path: Path) -> None:
     pool = filled(tmp_path / "pool", 3)
     picture = outlive.plot(pool.job("run"))
-    with pytest.raises(outlive.InvalidError, match="SVG"):
-        picture.save("picture.png")
+    with pytest.raises(outlive.InvalidError, match="SVG or PNG"):
+        picture.save("picture.pdf")
     assert picture._repr_svg_() == picture.svg
     assert picture.svg.startswith("<svg")
     assert "run: 3 checkpoints" in picture.svg

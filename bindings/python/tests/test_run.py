@@ -110,9 +110,11 @@ def is_whole(path: Path, steps: int = 40) -> None:
 
 
 @contextmanager
-def running(path: Path, command: list[str], *options: str) -> Iterator[subprocess.Popen[str]]:
+def running(
+    path: Path, command: list[str], *options: str, **more: Any
+) -> Iterator[subprocess.Popen[str]]:
     words = [*outlive_run(path, *options), "--", *command]
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | more
     # A session of its own: a terminal of the tests would send signals, too.
     # Under nohup the tests ignore SIGHUP, and so would the supervisor.
     pipes["preexec_fn"] = lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -260,7 +262,7 @@ def test_before_a_deadline_the_program_saves(pool: Path) -> None:
     # The last quarter is for the save.
     run(pool, command, "--stop-by", "24s", "--grace", "23s", code="saved")
     assert trail(pool) == ["start 0", "--stop-by", "stop 20"]
-    # Slurm tells it by a variable.
+    # Slurm tells it by a variable: test_slurm.py.
     late = os.environ | {"SLURM_JOB_END_TIME": "1000"}
     assert "is over already" in run(pool, command, code="invalid", env=late).stderr
 
@@ -300,6 +302,35 @@ def test_a_poisoned_state_is_marked_and_the_one_before_it_taken(pool: Path) -> N
     assert [epoch for epoch, mark in marks.items() if mark != "none"] == [3]
     assert marks[3] == "bad"
     assert [entry["distrusted"] for entry in history(pool)["attempts"]] == [None, None, 3, None]
+
+
+@pytest.mark.parametrize("give_up", ["1", "3"])
+def test_a_step_that_always_fails_marks_one_checkpoint_and_ends(pool: Path, give_up: str) -> None:
+    """Each attempt from an older checkpoint makes the same step again, and fails there."""
+    call = "if state['step'] == 5: sys.exit(9)"
+    done = run(pool, program(pool, call=call), "--give-up", give_up, code="gave up")
+    assert done.stderr.count("it is marked as bad") == 1, done.stderr
+    assert "which is not marked as bad any more" in done.stderr
+    epochs = outlive.open(pool).job("job").epochs()
+    assert all(epoch.mark == "none" for epoch in epochs)
+
+
+def test_a_program_that_opens_another_job_is_told(pool: Path) -> None:
+    outlive.open(pool).job("other").save({"x": 1}, wait=True)
+    begin = "if starts() < 3: os.kill(os.getpid(), signal.SIGKILL)"
+    words = program(pool, begin=begin)
+    done = subprocess.run(
+        [*outlive_run(pool, job="misspelt"), "--", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("the command has not opened job misspelt of this pool") == 1
+    assert "It is started again in 1 s" in done.stderr
+    done = run(pool, program(pool, begin=begin.replace("< 3", "== 4"), steps=60))
+    assert "It is started again" in done.stderr
+    assert "has not opened" not in done.stderr
 
 
 def test_a_crash_loop_ends_with_its_reason(pool: Path) -> None:
@@ -442,16 +473,96 @@ def test_a_later_request_does_not_end_the_command_at_once(pool: Path) -> None:
     assert trail(pool)[-1] == "stop 20"
 
 
-def test_a_second_sigterm_ends_the_command_at_once(pool: Path) -> None:
+def test_a_later_sigterm_ends_the_command_at_once(pool: Path) -> None:
+    """SIGTERMs within a second are one: schedulers send several, and scripts pass them on."""
     command = program(pool, WAITS, call="hook(state['step'])", every_s=1e6)
     with running(pool, command, "--grace", "1000s") as process:
         until(wrote(pool, "ready"))
+        sent = time.monotonic()
         process.terminate()
         until(wrote(pool, "asked"))
-        process.terminate()
+        while process.poll() is None:
+            process.terminate()
+            time.sleep(0.01)
+        assert time.monotonic() - sent >= 1.0
         _, told = process.communicate()
     assert process.returncode == CODES["requeue"], told
     assert trail(pool)[-1] == "asked"
+
+
+@pytest.mark.parametrize("finishes", [True, False])
+def test_a_signal_to_the_program_alone_is_a_request_if_it_ends_by_itself(
+    pool: Path, finishes: bool
+) -> None:
+    """The supervisor was not asked, but the program has saved and ended with 0, unfinished."""
+    hook = f"""
+    def hook(step):
+        if step == 20 and starts() == 1:
+            outlive.on_preempt()
+            os.kill(os.getpid(), signal.SIGUSR1)
+            while not job.stop_request:
+                time.sleep(0.01)
+            if not {finishes}:
+                sys.exit(3)
+    """
+    command = program(pool, hook, call="hook(state['step'])", every_s=1e6)
+    # A program that fails is started again all the same: the signal may be about a failed rank.
+    run(pool, command, code="saved" if finishes else "finished")
+    causes = [entry["cause"] for entry in history(pool)["attempts"]]
+    assert causes == (["stopped"] if finishes else ["failed with exit code 3", "finished"])
+    run(pool, command)
+    assert trail(pool)[-1] == "done 40"
+    is_whole(pool)
+
+
+@pytest.fixture
+def in_slurm(tmp_path: Path) -> dict[str, str]:
+    """Variables of a job of Slurm, whose controller does not answer."""
+    squeue = tmp_path / "squeue"
+    squeue.write_text("#!/bin/sh\necho no contact >&2\nexit 1\n", "utf-8")
+    squeue.chmod(0o755)
+    return os.environ | {"SLURM_JOB_ID": "17", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+
+
+def test_in_slurm_a_sigterm_to_all_processes_is_one_request(
+    pool: Path, in_slurm: dict[str, str]
+) -> None:
+    hook = """
+    def hook(step):
+        if step == 20 and starts() == 1:
+            note("ready")
+            while not job.stop_request:
+                time.sleep(0.01)
+    """
+    command = program(pool, hook, call="hook(state['step'])", every_s=1e6)
+    with running(pool, command, env=in_slurm) as process:
+        until(wrote(pool, "ready"))
+        os.killpg(process.pid, signal.SIGTERM)
+        os.killpg(process.pid, signal.SIGTERM)
+        _, told = process.communicate()
+    assert process.returncode == CODES["saved"], told
+    assert trail(pool) == ["start 0", "ready", "stop 20"]
+    reason = "squeue ended with exit status: 1: no contact"
+    assert f"the end of the Slurm job is not known ({reason})" in told
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_in_slurm_a_sigterm_to_one_process_is_its_own_affair(
+    pool: Path, in_slurm: dict[str, str], own: bool
+) -> None:
+    """So `srun` and `mpirun` end the other ranks when one has failed."""
+    begin = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))" if own else ""
+    hook = """
+    def hook(step):
+        if step == 20 and starts() == 1:
+            job.save(state, force=True).wait()
+            os.kill(os.getpid(), signal.SIGTERM)
+    """
+    command = program(pool, f"{begin}\n{textwrap.dedent(hook)}", call="hook(state['step'])")
+    run(pool, command, env=in_slurm)
+    cause = "failed with exit code 5" if own else "ended by SIGTERM"
+    assert [entry["cause"] for entry in history(pool)["attempts"]] == [cause, "finished"]
+    is_whole(pool)
 
 
 def test_only_a_save_for_the_request_counts_as_one(pool: Path) -> None:
@@ -656,7 +767,7 @@ def test_signals_ask_a_program_without_a_supervisor(pool: Path) -> None:
         process.terminate()
         assert process.wait() == 0
     assert trail(pool) == ["start 0", "ready", "stop 20"]
-    # The second one ends it at once.
+    # A later one ends it at once.
     hook = """
     def hook(step):
         outlive.on_preempt()
@@ -669,10 +780,14 @@ def test_signals_ask_a_program_without_a_supervisor(pool: Path) -> None:
     pool.with_name("trail").unlink()
     with subprocess.Popen(program(pool, hook, call="hook(0)")) as process:
         until(wrote(pool, "ready"))
+        sent = time.monotonic()
         process.terminate()
         until(wrote(pool, "asked"))
-        process.terminate()
-        assert process.wait() == -signal.SIGTERM
+        while process.poll() is None:
+            process.terminate()
+            time.sleep(0.01)
+        assert time.monotonic() - sent >= 1.0
+        assert process.returncode == -signal.SIGTERM
 
 
 def test_a_child_of_a_program_that_may_be_preempted_is_ended_by_its_first_signal(

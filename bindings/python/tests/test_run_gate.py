@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def kill():
 print("begin")
 start = starts()
 job = outlive.open(folder / "pool").job("job")
-state = {"u": np.zeros(100), "step": 0}
+state = {"u": np.zeros(int(os.environ.get("ELEMENTS", "100"))), "step": 0}
 job.restore(into=state)
 """
 
@@ -275,6 +276,17 @@ def test_a_run_after_a_preemption_goes_on_without_a_gap(folder: Path, way: str) 
     assert program_lines(err) == [f"error {step}" for step in range(1, 13)]
 
 
+def full_pipe() -> tuple[int, int]:
+    """Returns a pipe that takes nothing, and that nothing reads: what is covered waits."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(write, bytes(4096))
+    os.set_blocking(write, True)
+    return read, write
+
+
 def test_what_a_killed_supervisor_has_left_is_shown_by_the_next_one(folder: Path) -> None:
     text = """
     print("work", state["step"])
@@ -284,16 +296,7 @@ def test_what_a_killed_supervisor_has_left_is_shown_by_the_next_one(folder: Path
     while start == 1:
         time.sleep(0.01)
     """
-    # Nothing reads the pipe, and it is full: what is covered waits.
-    read, write = os.pipe()
-    os.set_blocking(write, False)
-    filled = 0
-    while True:
-        try:
-            filled += os.write(write, bytes(4096))
-        except BlockingIOError:
-            break
-    os.set_blocking(write, True)
+    read, write = full_pipe()
     program = command(folder, text)
     with running([*words(folder), *program], stdout=write) as process:
         os.close(write)
@@ -303,6 +306,50 @@ def test_what_a_killed_supervisor_has_left_is_shown_by_the_next_one(folder: Path
     os.close(read)
     out, _ = run(folder, program)
     assert out == "begin\nwork 0\nwork 1\n"
+
+
+def test_lines_of_attempts_that_a_killed_supervisor_has_not_noted_are_shown(folder: Path) -> None:
+    text = """
+    while state["step"] < 3:
+        state["step"] += 1
+        print("step", state["step"])
+        job.save(state, wait=True)
+        if start == 1 and state["step"] == 2:
+            kill()
+    (folder / "saved").touch()
+    while start == 2:
+        time.sleep(0.01)
+    """
+    read, write = full_pipe()
+    program = command(folder, text)
+    with running([*words(folder), *program], stdout=write) as process:
+        os.close(write)
+        until((folder / "saved").exists)
+        process.kill()
+        process.wait()
+    os.close(read)
+    out, _ = run(folder, program)
+    assert out == "begin\nstep 1\nstep 2\nstep 3\n"
+
+
+def test_lines_of_a_command_that_uses_another_job_are_all_shown(folder: Path) -> None:
+    text = """
+    while state["step"] < 4:
+        state["step"] += 1
+        print("step", state["step"])
+        job.save(state, wait=True)
+        if start == 1 and state["step"] == 2:
+            kill()
+    """
+    run = ["misspelt" if word == "job" else word for word in words(folder)]
+    done = subprocess.run(
+        [*run, *command(folder, text)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "begin\nstep 1\nstep 2\nbegin\nstep 3\nstep 4\n"
+    assert (
+        "the command has not opened the job, so all that its 2 attempts have printed" in done.stderr
+    )
 
 
 def test_a_file_gets_each_byte_once_although_the_supervisor_is_killed(folder: Path) -> None:
@@ -458,3 +505,107 @@ def test_transcripts_that_are_removed_cost_no_save(folder: Path) -> None:
     """
     run(folder, text)
     assert outlive.open(folder / "pool").job("job").restore()["step"] == 1
+
+
+@pytest.mark.parametrize("end", ["raise ValueError(1)", "sys.exit(3)", "job.close(); sys.exit(3)"])
+def test_a_program_that_fails_in_a_loop_of_a_script_repeats_no_line(folder: Path, end: str) -> None:
+    text = f"""
+    while state["step"] < 4:
+        state["step"] += 1
+        print("step", state["step"])
+        if start == state["step"] - 1 < 3:
+            {end}
+        job.save(state, wait=True)
+    """
+    program = shlex.join(command(folder, text))
+    out, _ = run(folder, ["sh", "-c", f"until {program}; do :; done"])
+    assert out == "begin\n" + "".join(f"step {step}\n" for step in (1, 2, 3, 4))
+
+
+# Saves by a fork, and is killed at once: a helper completes the save.
+HELPED = """
+def step():
+    state["step"] += 1
+    state["u"] += state["step"]
+    print("step", state["step"])
+    print("error", state["step"], file=sys.stderr)
+    job.save(state)
+    print("uncovered", file=sys.stderr, flush=True)
+"""
+
+
+@pytest.fixture
+def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the program save 160 MB, with a helper of its own."""
+    monkeypatch.setenv("OUTLIVE_HELPER", str(tmp_path))
+    monkeypatch.setenv("ELEMENTS", str(20_000_000))
+
+
+def helped_lines(steps: int) -> tuple[str, list[str]]:
+    numbers = range(1, steps + 1)
+    return (
+        "begin\n" + "".join(f"step {step}\n" for step in numbers),
+        [f"error {step}" for step in numbers],
+    )
+
+
+@pytest.mark.usefixtures("large")
+def test_lines_of_a_save_that_a_helper_completes_appear_once(folder: Path) -> None:
+    text = """
+    while state["step"] < 4:
+        step()
+        if state["step"] < 4:
+            kill()
+    """
+    out, err = run(folder, HELPED + textwrap.dedent(text))
+    want, errors = helped_lines(4)
+    assert out == want
+    assert program_lines(err) == [*errors, "uncovered"]
+    told = messages(err)
+    assert told.count("a helper has completed checkpoint") == 3, err
+    # A checkpoint covers them.
+    assert told.count("| uncovered") == 3, err
+    assert "| error" not in told, err
+
+
+@pytest.mark.usefixtures("large")
+def test_when_it_gives_up_lines_of_a_save_that_a_helper_has_completed_are_shown(
+    folder: Path,
+) -> None:
+    program = shlex.join(command(folder, HELPED + "step()\nkill()\n"))
+    script = f"if test -e {folder}/starts; then exit 3; fi; exec {program}"
+    out, err = run(folder, ["sh", "-c", script], "--give-up", "1", code=77)
+    assert (out, program_lines(err)) == ("begin\nstep 1\n", ["error 1"])
+    assert "a helper has completed checkpoint" in err
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
+def test_a_run_that_ends_shows_the_lines_of_the_save_that_a_helper_completes(
+    folder: Path, number: signal.Signals, code: int
+) -> None:
+    text = """
+    if start == 1:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        step()
+        (folder / "saved").touch()
+        time.sleep(600)
+    step()
+    """
+    program = command(folder, HELPED + textwrap.dedent(text))
+    with running([*words(folder), *program]) as process:
+        until((folder / "saved").exists)
+        process.send_signal(number)
+        while number == signal.SIGTERM and process.poll() is None:
+            # One that comes a second later ends the command at once.
+            time.sleep(0.05)
+            process.send_signal(number)
+        first, told = (text.decode() for text in process.communicate())
+        assert process.returncode == code, told
+    want, errors = helped_lines(1)
+    assert (first, program_lines(told)) == (want, errors)
+    assert "| uncovered" in told
+    assert "| error" not in told
+    out, err = run(folder, program)
+    want, errors = helped_lines(2)
+    assert (first + out, program_lines(told + err)) == (want, [*errors, "uncovered"])

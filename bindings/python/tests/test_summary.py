@@ -262,8 +262,9 @@ def test_a_restored_older_checkpoint_cuts_the_files(folder: Path, runs: Path) ->
         assert [event.step for event in below][1:] == steps[:-1]
 
 
+@pytest.mark.parametrize("is_early", [False, True])
 def test_events_of_a_folder_that_the_next_run_does_not_name_are_released(
-    folder: Path, runs: Path, run: Any
+    folder: Path, runs: Path, run: Any, is_early: bool
 ) -> None:
     run(
         """
@@ -289,11 +290,67 @@ def test_events_of_a_folder_that_the_next_run_does_not_name_are_released(
     )
     job = outlive.open(folder / "pool").job("j")
     state = {"step": 0}
+    if is_early:
+        writer = job.gate().summary_writer(runs)
     job.restore(into=state)
     job.gate().sink("a", Done())
-    job.gate().summary_writer(runs)
+    if not is_early:
+        writer = job.gate().summary_writer(runs)
+    writer.add_scalar("step", 2, 2)
     job.gate().flush(state)
     assert [event.step for event in events(runs / "both_step")] == [1]
+    job.close()
+
+
+def test_files_of_another_job_below_are_left_alone(folder: Path, runs: Path) -> None:
+    pool = outlive.open(folder / "pool")
+
+    def adds(name: str, log_dir: Path, step: int) -> None:
+        job, state = pool.job(name), {"step": 0}
+        job.restore(into=state)
+        job.gate().summary_writer(log_dir).add_scalar("step", step, step)
+        job.gate().flush(state)
+        job.close()
+
+    for step in (1, 2, 3):
+        adds("below", runs / "below", step)
+        adds("above", runs, step)
+    for log_dir in (runs, runs / "below"):
+        assert [event.step for event in events(log_dir)] == [1, 2, 3]
+
+
+def test_two_writers_of_one_folder_share_its_file(job: outlive.Job, runs: Path) -> None:
+    first, second = (job.gate().summary_writer(runs) for _ in range(2))
+    for step in range(4):
+        (first, second)[step % 2].add_scalar("step", step, step)
+    committed(job)
+    assert [event.step for event in events(runs)] == [0, 1, 2, 3]
+    job.close()
+
+
+class BFloat16:
+    """A tensor of a kind that NumPy lacks, as PyTorch has it."""
+
+    dtype = "torch.bfloat16"
+
+    def detach(self) -> "BFloat16":
+        """Returns itself."""
+        return self
+
+    cpu = detach
+
+    def float(self) -> Any:
+        """Returns the same number in a kind that NumPy has."""
+        return np.float32(0.5)
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("Got unsupported ScalarType BFloat16")
+
+
+def test_a_number_may_be_a_bfloat16(job: outlive.Job, runs: Path) -> None:
+    job.gate().summary_writer(runs).add_scalar("loss", BFloat16())
+    committed(job)
+    assert get(only_value(runs), 2) == 0.5
     job.close()
 
 

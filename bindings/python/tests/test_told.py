@@ -147,8 +147,8 @@ class Table:
         return np.array([None, 1])
 
 
-ScaleByAdamState = collections.namedtuple("ScaleByAdamState", "count mu nu")
-ScaleByAdamState.__module__ = "optax._src.transform"
+class Bag(bytearray):
+    pass
 
 
 class Wrapped:
@@ -159,11 +159,11 @@ class Wrapped:
 @pytest.mark.parametrize(
     ("value", "advice"),
     [
-        (np.array([None, 1]), "save `tolist"),
-        (np.array(["a"], np.dtypes.StringDType()), "save `tolist"),
-        (np.ma.masked_equal([1, 2], 2), "its `data` and its `mask`"),
+        (np.array([None, len]), "'a/1' is of type"),
+        (np.array(["a"], np.dtypes.StringDType(na_object=0)), "use None or `math.nan`"),
+        (np.ma.masked_array(np.ones((1, 2)).view(np.matrix)), "save its `data` and its `mask`"),
         (Table(), "save its columns"),
-        (ScaleByAdamState(1, 2, 3), "jax.tree.leaves"),
+        (Bag(), "say with `outlive.register` how it becomes a tree"),
         (Wrapped(), ""),
     ],
 )

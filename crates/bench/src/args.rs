@@ -43,6 +43,31 @@ pub enum Command {
     Plan(PlanArgs),
     /// Simulate what holding outputs until their checkpoint costs, and the buffer that it needs
     Gate(GateArgs),
+    /// Compare the page tree with an in-place array and a hash table: bytes a page, memory, and the
+    /// times of updates and of finding changes
+    Metadata(MetadataArgs),
+}
+
+/// `metadata`.
+#[derive(ClapArgs, Debug)]
+pub struct MetadataArgs {
+    /// Directory for the nodes of the page trees, up to 15 GB. All files go to a new directory in it
+    pub dir: PathBuf,
+    /// Memory of one structure at most, such as 8GiB; a larger one is computed, not measured
+    #[arg(long, value_name = "SIZE", default_value = "8GiB")]
+    pub memory: String,
+    /// Largest dense space in GiB
+    #[arg(long, default_value_t = 1024.0, value_parser = gib)]
+    pub gib: f64,
+    /// Number of rounds; each updates every structure and finds the changes
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..100))]
+    pub runs: u32,
+    /// Seed of the random pages
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Small spaces and one round, for tests
+    #[arg(long)]
+    pub quick: bool,
 }
 
 /// `gate`.

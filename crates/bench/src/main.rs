@@ -9,6 +9,7 @@ mod gate;
 mod lazy;
 mod machine;
 mod memory;
+mod metadata;
 mod plan;
 mod pool;
 mod raw;
@@ -87,6 +88,9 @@ fn bench(command: Command, words: &[OsString], reporter: &Arc<Reporter>) -> Resu
         Command::Pool(args) => pool::run(start("pool", &args.dir)?, &args),
         Command::Plan(args) => return plan::run(&args, reporter),
         Command::Gate(args) => return gate::run(&args, reporter),
+        Command::Metadata(args) => {
+            return metadata::run(start("metadata", &args.dir)?, &args);
+        }
         Command::Track(args) => return track::run(&args, words, reporter),
     }?;
     reporter.finish();

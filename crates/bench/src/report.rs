@@ -23,6 +23,8 @@ pub enum Unit {
     Ratio,
     /// Bytes, shown in KiB and so on.
     Bytes,
+    /// Bytes for each page.
+    BytesPerPage,
     /// Seconds.
     Seconds,
     /// Milliseconds for each GiB.
@@ -150,6 +152,7 @@ fn unit_name(unit: Unit) -> &'static str {
         Unit::GbPerS => "GB/s",
         Unit::Ratio => "ratio",
         Unit::Bytes => "bytes",
+        Unit::BytesPerPage => "bytes/page",
         Unit::Seconds => "s",
         Unit::MsPerGib => "ms/GiB",
         Unit::Ns => "ns",
@@ -162,6 +165,7 @@ fn written(value: f64, unit: Unit) -> String {
         Unit::GbPerS => format!("{value:.2} GB/s"),
         Unit::Ratio => format!("{value:.3}"),
         Unit::Bytes => outlive_cli::output::bytes(value.max(0.0) as u64),
+        Unit::BytesPerPage => format!("{value:.1} B/page"),
         Unit::Seconds if value < 0.1 => format!("{:.2} ms", value * 1e3),
         Unit::Seconds => format!("{value:.2} s"),
         Unit::MsPerGib => format!("{value:.2} ms/GiB"),

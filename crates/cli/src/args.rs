@@ -1,16 +1,30 @@
 //! The command line's commands and options.
 
+mod exporting;
 mod files;
+mod jobs;
+mod key;
 mod maintenance;
+mod pool_name;
 mod running;
+mod shell;
+mod watching;
 
-pub use files::{GetArgs, PutArgs};
+pub use exporting::{ExportArgs, ExportFormat, ImportArgs, ImportedAs};
+pub use files::{FindArgs, GetArgs, PutArgs};
+pub use jobs::{JobCommand, JobDeleteArgs, JobRenameArgs};
+pub use key::{KeyChangeArgs, KeyCommand, KeyNewArgs};
 pub use maintenance::{
-    CollectArgs, CopyArgs, DiffArgs, DuArgs, GcArgs, NoteArgs, PruneArgs, ScrubArgs,
+    CalendarArgs, CollectArgs, CopyArgs, DiffArgs, DuArgs, GcArgs, NoteArgs, PruneArgs, ScrubArgs,
+    TagArgs,
 };
+pub use pool_name::{PoolName, VARIABLE};
 pub use running::{HelperArgs, HistoryArgs, MarkArgs, RunArgs, StopArgs, StopBy};
+pub use shell::{CompletionsArgs, ManArgs};
+pub use watching::{MetricsArgs, ReportArgs, WebArgs};
 
 use crate::numbers::{between, percent, size};
+use crate::plot::job::Axis;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use outlive_pool::{Erasure, Tier, Writes};
 use outlive_types::EpochName;
@@ -36,7 +50,11 @@ Checkpoints are named JOB@EPOCH, in every command that takes one:
   JOB@7       the checkpoint with that number
   JOB@latest  the newest, and no other if it is damaged; JOB@-1 is the same
   JOB@-2      the one before it, and so on, as `outlive ls POOL JOB` lists them
-  JOB         the newest that is whole: damaged ones are passed over with a warning";
+  JOB         the newest that is whole: damaged ones are passed over with a warning
+
+Environment:
+  OUTLIVE_POOL  the pool that the word - in the place of POOL stands for; also that of `run` without
+                --pool";
 
 /// Save the state of a running program, and restore it after a crash.
 #[derive(Parser, Debug)]
@@ -45,6 +63,12 @@ pub struct Args {
     /// Print one JSON value instead of text, even for an error
     #[arg(long, global = true)]
     pub json: bool,
+    /// Print no progress and no information on standard error; errors, warnings and the result stay
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Print more on standard error, such as normal steps; `put --dry-run` lists files
+    #[arg(short, long, global = true)]
+    pub verbose: bool,
     /// At the end, write the process metrics of this run to FILE, in the text format of Prometheus
     #[arg(long, global = true, value_name = "FILE")]
     pub metrics: Option<PathBuf>,
@@ -65,25 +89,43 @@ pub enum Command {
     Show(ShowArgs),
     /// Read everything stored and check it against its fingerprints and checksums
     Verify(VerifyArgs),
-    /// Write the regions of a checkpoint to files: arrays as .npy
+    /// Write the regions of a checkpoint to files: arrays as .npy, or a model as .safetensors
     Export(ExportArgs),
+    /// Store a model from .safetensors files in a pool, as a checkpoint that programs restore
+    Import(ImportArgs),
     /// Store files, directories or standard input in a pool, as a checkpoint
     Put(PutArgs),
     /// Restore files, or write one to standard output
     Get(GetArgs),
+    /// Find files or regions of a name in all checkpoints
+    Find(FindArgs),
     /// Run a program: start it again after failures, and ask it to save before it is ended
     Run(RunArgs),
     /// Ask the program that runs a job to save once more and to end
     Stop(StopArgs),
-    /// Show the attempts of a job under `outlive run`: starts, ends, causes and lost work
+    /// Show the attempts of a job: starts, ends, causes and lost work
     History(HistoryArgs),
+    /// Show the pool in a browser: jobs, checkpoints, space, targets, damage, attempts
+    Web(WebArgs),
+    /// Write the page of `outlive web` to a file
+    Report(ReportArgs),
+    /// Print metrics of a pool in the text format of Prometheus
+    Metrics(MetricsArgs),
     /// Hold the images of saves for the programs of this user and host, which start it
     #[command(hide = true)]
     Helper(HelperArgs),
     /// Label or pin a checkpoint
     Note(NoteArgs),
+    /// Add tags to a checkpoint, or remove them
+    Tag(TagArgs),
     /// Mark the state in a checkpoint as good or bad
     Mark(MarkArgs),
+    /// Rename or delete a job
+    #[command(subcommand)]
+    Job(JobCommand),
+    /// Make the key of an encrypted pool, or give a pool another one
+    #[command(subcommand)]
+    Key(KeyCommand),
     /// Drop checkpoints of a job by rules, and free the space that only they needed
     Prune(PruneArgs),
     /// Delete data that no checkpoint needs, and rewrite packs that are mostly unused
@@ -97,12 +139,21 @@ pub enum Command {
     /// Read all packs, rewrite damaged copies, and record lost data, so that no new checkpoint
     /// relies on it
     Scrub(ScrubArgs),
+    /// Print a script that completes commands and options in a shell
+    Completions(CompletionsArgs),
+    /// Write the manual pages of all commands to a directory
+    Man(ManArgs),
 }
 
 impl Command {
     /// Returns whether standard output takes the content of a file, and nothing else.
     pub fn gives_content(&self) -> bool {
-        matches!(self, Command::Get(args) if !args.dry_run && args.to == Path::new("-"))
+        let stdout = Path::new("-");
+        match self {
+            Command::Get(args) => !args.dry_run && args.to == stdout,
+            Command::Export(args) => args.format == ExportFormat::Json && args.to == stdout,
+            _ => false,
+        }
     }
 }
 
@@ -142,7 +193,7 @@ pub enum PoolCommand {
 #[derive(ClapArgs, Debug)]
 pub struct InitArgs {
     /// Directory to make the pool in, or s3://BUCKET/PREFIX
-    pub dir: PathBuf,
+    pub dir: PoolName,
     /// Unit of I/O, from 64KiB to 64MiB [default: 4MiB]; cannot be changed later
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub container_bytes: Option<u64>,
@@ -152,6 +203,10 @@ pub struct InitArgs {
     /// Longest chunk, a power of two from 4KiB to 2MiB [default: 64KiB]; cannot be changed later
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub chunk_bytes_max: Option<u64>,
+    /// Encrypt all that the pool keeps, with the key that OUTLIVE_KEY_FILE, OUTLIVE_KEY_COMMAND or
+    /// OUTLIVE_KEY names; cannot be changed later
+    #[arg(long)]
+    pub encrypt: bool,
     /// Memory for containers that are being filled or written [default: 64MiB; 128MiB with packs in
     /// buckets]
     #[arg(long, value_name = "SIZE", value_parser = size)]
@@ -170,7 +225,8 @@ pub struct InitArgs {
     /// minority of them may be lost [default: DIR]
     #[arg(long, value_name = "LOCATION")]
     pub log: Vec<String>,
-    /// Location of packs: a directory (a relative path starts at DIR), or s3://BUCKET/PREFIX.
+    /// Location of packs: a directory (a relative path starts at DIR), block:///dev/NAME, or
+    /// s3://BUCKET/PREFIX.
     /// Repeat the option for each further one [default: DIR]
     #[arg(long, value_name = "LOCATION")]
     pub target: Vec<String>,
@@ -200,9 +256,10 @@ pub struct InitArgs {
 #[derive(ClapArgs, Debug)]
 pub struct AddArgs {
     /// The pool's directory, or its pool.toml
-    pub pool: PathBuf,
-    /// Location of packs: a directory (a relative path starts at the pool's directory) or
-    /// s3://BUCKET/PREFIX; new, empty, or a target that the pool has or had
+    pub pool: PoolName,
+    /// Location of packs: a directory (a relative path starts at the pool's directory),
+    /// block:///dev/NAME or s3://BUCKET/PREFIX. It is new, empty, or a target that the pool has or
+    /// had
     pub location: String,
     /// Name of the host with which the target fails: no two parts of a stripe are on targets of one
     /// host
@@ -222,7 +279,7 @@ pub struct AddArgs {
 #[derive(ClapArgs, Debug)]
 pub struct TrimArgs {
     /// The pool's directory, or its pool.toml
-    pub pool: PathBuf,
+    pub pool: PoolName,
     /// Limit for reading copies, in bytes per second, such as 50MiB
     #[arg(long, value_name = "SIZE", value_parser = bytes_per_s)]
     pub rate: Option<u64>,
@@ -235,7 +292,7 @@ pub struct TrimArgs {
 #[derive(ClapArgs, Debug)]
 pub struct DrainArgs {
     /// The pool's directory, or its pool.toml
-    pub pool: PathBuf,
+    pub pool: PoolName,
     /// Number of the target, as `pool status` shows it
     pub id: u32,
     /// Limit for moving, in bytes per second, such as 50MiB
@@ -259,8 +316,9 @@ pub struct RemoveArgs {
 pub struct ReplaceArgs {
     #[command(flatten)]
     pub drain: DrainArgs,
-    /// Location of the new target: a directory (a relative path starts at the pool's directory) or
-    /// s3://BUCKET/PREFIX; new, empty, or a target that the pool has or had
+    /// Location of the new target: a directory (a relative path starts at the pool's directory),
+    /// block:///dev/NAME or s3://BUCKET/PREFIX. It is new, empty, or a target that the pool has or
+    /// had
     pub location: String,
     /// Give up the old target even if it is away and has the only copy of some shards; readable
     /// data is moved
@@ -272,7 +330,7 @@ pub struct ReplaceArgs {
 #[derive(ClapArgs, Debug)]
 pub struct MoveLogArgs {
     /// The pool's directory, or its pool.toml
-    pub pool: PathBuf,
+    pub pool: PoolName,
     /// Location of the log from now on: a directory, s3://BUCKET/PREFIX, or
     /// etcd://HOST,HOST,HOST/PREFIX. Name all replicas, also those that stay: one, three, five or
     /// seven. A relative path starts at the pool's directory
@@ -284,7 +342,7 @@ pub struct MoveLogArgs {
 #[derive(ClapArgs, Debug)]
 pub struct RepairArgs {
     /// The pool's directory, or its pool.toml
-    pub pool: PathBuf,
+    pub pool: PoolName,
     /// Limit for writing, in bytes per second, such as 50MiB
     #[arg(long, value_name = "SIZE", value_parser = bytes_per_s)]
     pub rate: Option<u64>,
@@ -297,45 +355,67 @@ pub struct RepairArgs {
 #[derive(ClapArgs, Debug)]
 pub struct StatusArgs {
     /// The pool's directory, or its pool.toml
-    pub pool: PathBuf,
+    pub pool: PoolName,
 }
 
 /// `ls`.
 #[derive(ClapArgs, Debug)]
 pub struct LsArgs {
     /// The pool's directory, or its pool.toml
-    pub pool: PathBuf,
+    pub pool: PoolName,
     /// Name of a job, to list its checkpoints [default: list all jobs]
     pub job: Option<String>,
+    /// Tag of the checkpoints to list. With several, they must have all
+    #[arg(long, value_name = "TAG", value_delimiter = ',', requires = "job")]
+    pub tag: Vec<String>,
+    /// Form of the list: a table for people, or CSV with a column for each metric
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ListFormat::Text, requires_if("csv", "job"))]
+    pub format: ListFormat,
+}
+
+/// Form of a list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum ListFormat {
+    /// A table for people
+    Text,
+    /// Comma-separated values, with the names of the columns first
+    Csv,
 }
 
 /// `show`.
 #[derive(ClapArgs, Debug)]
 pub struct ShowArgs {
     /// The pool's directory, or its pool.toml
-    pub pool: PathBuf,
+    pub pool: PoolName,
     /// The checkpoint: JOB@EPOCH, or JOB for the newest that is whole
     #[arg(value_name = "JOB[@EPOCH]")]
     pub job: String,
     /// The same as JOB@EPOCH
     #[arg(allow_negative_numbers = true)]
     pub epoch: Option<EpochName>,
+    /// Tag that the checkpoint must have: the newest with it is shown. With several, all
+    #[arg(long, value_name = "TAG", value_delimiter = ',', conflicts_with = "epoch")]
+    pub tag: Vec<String>,
     /// Rank whose regions to show, if the checkpoint is of several; the first one is 0
     #[arg(long, value_name = "N")]
     pub rank: Option<u32>,
     /// Number of regions, or files, to list [default: 40 as text, all as JSON]
     #[arg(long, value_name = "N")]
     pub regions: Option<usize>,
-    /// File for a picture (SVG) of all checkpoints of the job: stalls, bytes, shared data
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["epoch", "regions", "rank"])]
+    /// File for a picture (.svg or .png) of all checkpoints of the job: labels, metrics, stalls,
+    /// bytes, shared data
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["epoch", "regions", "rank", "tag"])]
     pub plot: Option<PathBuf>,
+    /// Axis of the picture: epoch or time [default: epoch]
+    #[arg(long, value_name = "AXIS", requires = "plot", value_parser = plot_axis)]
+    pub axis: Option<Axis>,
 }
 
 /// `verify`.
 #[derive(ClapArgs, Debug)]
 pub struct VerifyArgs {
     /// The pool's directory, or its pool.toml
-    pub pool: PathBuf,
+    pub pool: PoolName,
     /// Job to check, with the packs that its writers wrote; JOB@EPOCH checks one checkpoint of it
     #[arg(value_name = "JOB[@EPOCH]")]
     pub job: Option<String>,
@@ -351,40 +431,16 @@ pub struct VerifyArgs {
     pub quick: bool,
 }
 
-/// `export`.
-#[derive(ClapArgs, Debug)]
-pub struct ExportArgs {
-    /// The pool's directory, or its pool.toml
-    pub pool: PathBuf,
-    /// The checkpoint: JOB@EPOCH, or JOB for the newest that is whole
-    #[arg(value_name = "JOB[@EPOCH]")]
-    pub job: String,
-    /// The same as JOB@EPOCH
-    #[arg(allow_negative_numbers = true)]
-    pub epoch: Option<EpochName>,
-    /// Rank whose regions to write, if the checkpoint is of several; the first one is 0
-    #[arg(long, value_name = "N")]
-    pub rank: Option<u32>,
-    /// Directory to write to, created if it is missing
-    #[arg(long, value_name = "DIR")]
-    pub to: PathBuf,
-    /// Names of the regions to write: `*` stands for anything, `?` for one character
-    #[arg(long, value_name = "PATTERN", num_args = 1..)]
-    pub only: Vec<String>,
-    /// Replace existing files
-    #[arg(long)]
-    pub force: bool,
-    /// Print what would be read and written, but write nothing
-    #[arg(long)]
-    pub dry_run: bool,
-}
-
 /// Parses bytes a second. With a rate of 0 the work would never end.
 fn bytes_per_s(text: &str) -> Result<u64, String> {
     match size(text)? {
         0 => Err("a rate of 0 reads nothing; leave the option out for no limit".to_owned()),
         bytes => Ok(bytes),
     }
+}
+
+fn plot_axis(text: &str) -> Result<Axis, String> {
+    text.parse().map_err(|error: outlive_types::Error| error.message().to_owned())
 }
 
 fn erasure(text: &str) -> Result<Erasure, String> {

@@ -126,6 +126,9 @@ pub fn head_text(
     if !remarks.label.is_empty() {
         line("label", quoted(&remarks.label));
     }
+    if !remarks.tags.is_empty() {
+        line("tags", shown(&remarks.tags.join(", ")));
+    }
     if remarks.pinned {
         line("pinned", "prunings keep it".to_owned());
     }

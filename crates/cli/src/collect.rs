@@ -1,14 +1,14 @@
 //! `outlive prune` and `outlive gc`: the plan, then the result.
 
-use crate::args::{CollectArgs, GcArgs, PruneArgs};
+use crate::args::{CalendarArgs, CollectArgs, GcArgs, PruneArgs};
 use crate::chosen::number_of;
 use crate::output::{Answer, Reporter, bytes, count, shown};
 use crate::{EXIT_DAMAGED, interrupt, pool};
 use outlive_pool::Pool;
 use outlive_store::gc::{Collecting, GcOptions, GcPlan, GcReport, Thoroughness, collect};
-use outlive_store::retention::{Best, RetentionPlan, Rules, parse_age};
+use outlive_store::retention::{Best, Period, RetentionPlan, Rules, parse_age};
 use outlive_store::{Job, JobOptions};
-use outlive_types::{Epoch, JobName, Result};
+use outlive_types::{Epoch, Error, JobName, Result};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -25,53 +25,106 @@ pub fn gc(args: &GcArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
 /// `outlive prune`.
 pub fn prune(args: &PruneArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     let pool = pool::open_to_change(&args.pool, args.collect.dry_run, reporter)?;
-    let name = pool::known_job(&pool, &args.job)?;
-    let best = args.keep_best.iter().map(|text| Best::parse(text)).collect::<Result<_>>()?;
+    let plans = plans(args, &pool)?;
+    let mut options = options(&pool, &args.collect, !args.no_gc)?;
+    let (mut text, mut retention) = (String::new(), Vec::new());
+    options.keep_one = plans.iter().all(|(_, plan)| plan.keeps_any());
+    for (name, plan) in &plans {
+        text.push_str(&retention_text(name, plan));
+        let decisions: Vec<Value> =
+            plan.decisions.iter().map(|d| json!({ "epoch": d.epoch, "kept": d.kept })).collect();
+        retention.push(json!({ "job": name.as_str(), "checkpoints": decisions,
+            "dropped": plan.dropped() }));
+        if !args.all_jobs || !plan.dropped().is_empty() {
+            options.drop.insert(name.clone(), plan.dropped());
+        }
+    }
+    let report = collect(&pool, &options)?;
+    reporter.finish();
+    let retention = match args.all_jobs {
+        true => Value::Array(retention),
+        false => retention.pop().unwrap_or(Value::Null),
+    };
+    Ok(answer(&pool, &report, args.collect.dry_run, text, retention))
+}
+
+/// Returns the plan of the job, or of all jobs that have a checkpoint. An error of one job leaves
+/// all as they are.
+fn plans(args: &PruneArgs, pool: &Pool) -> Result<Vec<(JobName, RetentionPlan)>> {
+    let Some(job) = &args.job else {
+        if args.all {
+            return Err(Error::invalid(
+                "--all drops all checkpoints of one job: name it, as `outlive prune POOL JOB \
+                 --all`. To prune all jobs by rules, use --all-jobs",
+            ));
+        }
+        if !args.all_jobs {
+            return Err(Error::invalid(
+                "no job is named: write `outlive prune POOL JOB`, or use --all-jobs",
+            ));
+        }
+        let plan = |name: JobName| {
+            let plan = plan_of(args, pool, &name).map_err(|e| {
+                e.context(format!("job {name} cannot be pruned, so nothing was dropped"))
+            })?;
+            Ok((name, plan))
+        };
+        let plans: Result<Vec<_>> = pool.jobs()?.into_iter().map(plan).collect();
+        return Ok(plans?.into_iter().filter(|(_, plan)| !plan.decisions.is_empty()).collect());
+    };
+    let name = pool::known_job(pool, job)?;
+    let plan = plan_of(args, pool, &name)?;
+    Ok(vec![(name, plan)])
+}
+
+fn plan_of(args: &PruneArgs, pool: &Pool, name: &JobName) -> Result<RetentionPlan> {
+    let CalendarArgs { keep_hourly, keep_daily, keep_weekly, keep_monthly, keep_yearly } =
+        args.calendar;
+    let calendar = [
+        (Period::Hour, keep_hourly),
+        (Period::Day, keep_daily),
+        (Period::Week, keep_weekly),
+        (Period::Month, keep_monthly),
+        (Period::Year, keep_yearly),
+    ];
     let mut rules = Rules {
         last: args.keep_last,
         every: args.keep_every,
         within: args.keep_within.as_deref().map(parse_age).transpose()?,
-        best,
+        calendar: calendar.into_iter().filter_map(|(p, count)| Some((p, count?))).collect(),
+        best: args.keep_best.iter().map(|text| Best::parse(text)).collect::<Result<_>>()?,
+        tags: Default::default(),
         one_line: false,
         none: args.all,
-        drop: args
-            .drop
-            .iter()
-            .map(|epoch| number_of(&pool, &name, *epoch))
-            .collect::<Result<_>>()?,
+        drop: args.drop.iter().map(|epoch| number_of(pool, name, *epoch)).collect::<Result<_>>()?,
     };
+    args.keep_tag.iter().try_for_each(|tag| rules.add_tag(tag))?;
     args.keep.as_deref().map_or(Ok(()), |keep| rules.add(keep))?;
-    let job = Job::open(&pool, name.as_str(), JobOptions::default())?;
-    let plan = job.retention(&rules)?;
-    let mut options = options(&pool, &args.collect, !args.no_gc)?;
-    options.drop.insert(name.clone(), plan.dropped());
-    options.keep_one = plan.keeps_any();
-    let report = collect(&pool, &options)?;
-    reporter.finish();
-    let text = retention_text(&name, &plan);
-    let decisions: Vec<Value> =
-        plan.decisions.iter().map(|d| json!({ "epoch": d.epoch, "kept": d.kept })).collect();
-    let retention =
-        json!({ "job": name.as_str(), "checkpoints": decisions, "dropped": plan.dropped() });
-    Ok(answer(&pool, &report, args.collect.dry_run, text, retention))
+    Job::open(pool, name.as_str(), JobOptions::default())?.retention(&rules)
 }
 
 fn options(pool: &Pool, args: &CollectArgs, collect: bool) -> Result<GcOptions> {
     let fence = args.fence.iter().map(|job| pool::known_job(pool, job)).collect::<Result<_>>()?;
     Ok(GcOptions {
-        drop: Default::default(),
-        keep_one: false,
         fence,
+        forget_damaged: args.forget_damaged,
+        dry_run: args.dry_run,
+        ..gc_options(args.max_unused, args.rate, collect)
+    })
+}
+
+/// Returns the options of a gc that leaves `max_unused` per cent of the bytes in packs unused.
+pub fn gc_options(max_unused: f64, bytes_per_s: Option<u64>, collect: bool) -> GcOptions {
+    GcOptions {
         thoroughness: Thoroughness {
-            unused_max: args.max_unused / 100.0,
+            unused_max: max_unused / 100.0,
             collect,
             ..Thoroughness::default()
         },
-        bytes_per_s: args.rate,
-        forget_damaged: args.forget_damaged,
-        dry_run: args.dry_run,
+        bytes_per_s,
         stop: interrupt::flag(),
-    })
+        ..GcOptions::default()
+    }
 }
 
 /// Describes a plan; long series are shortened.
@@ -94,7 +147,7 @@ fn retention_text(job: &JobName, plan: &RetentionPlan) -> String {
 
 /// Lists the chosen ones of ascending epochs. Epochs without another one between them form a range,
 /// even if numbers are missing.
-fn ranges(epochs: impl Iterator<Item = (Epoch, bool)>) -> String {
+pub fn ranges(epochs: impl Iterator<Item = (Epoch, bool)>) -> String {
     let mut runs: Vec<(Epoch, Epoch)> = Vec::new();
     let mut is_open = false;
     for (epoch, chosen) in epochs {
@@ -112,7 +165,8 @@ fn ranges(epochs: impl Iterator<Item = (Epoch, bool)>) -> String {
     runs.iter().map(text).collect::<Vec<_>>().join(", ")
 }
 
-fn answer(
+/// Returns the answer about a gc; `before` is the text before its own.
+pub fn answer(
     pool: &Pool,
     report: &GcReport,
     dry_run: bool,

@@ -87,6 +87,13 @@ fn answer(pool: &str, of: &UsageOf, usage: &Usage) -> Answer {
     if !rows.is_empty() {
         text.push_str("These figures are of one moment: saves, prunes and gcs change them.\n");
     }
+    let json = usage_json(pool, usage);
+    Answer { text, json, code: if unknown.is_empty() { 0 } else { EXIT_DAMAGED } }
+}
+
+/// Returns a usage as JSON.
+pub fn usage_json(pool: &str, usage: &Usage) -> Value {
+    let Usage { rows, together, plan, without, unknown } = usage;
     let unknown_json = |(job, epoch, error): &(_, u64, Error)| {
         let job: &JobName = job;
         json!({
@@ -95,7 +102,7 @@ fn answer(pool: &str, of: &UsageOf, usage: &Usage) -> Answer {
             "message": error.message(),
         })
     };
-    let json = json!({
+    json!({
         "pool": pool,
         "rows": rows.iter().map(row_json).collect::<Vec<_>>(),
         "together": row_json(together),
@@ -109,8 +116,7 @@ fn answer(pool: &str, of: &UsageOf, usage: &Usage) -> Answer {
         "saving": holders_json(&plan.saving),
         "packs_unreadable": plan.unreadable,
         "unknown": unknown.iter().map(unknown_json).collect::<Vec<_>>(),
-    });
-    Answer { text, json, code: if unknown.is_empty() { 0 } else { EXIT_DAMAGED } }
+    })
 }
 
 fn table(of: &UsageOf, rows: &[UsageRow], together: &UsageRow) -> String {

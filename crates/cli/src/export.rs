@@ -4,17 +4,20 @@
 //! file of each region. Bytes are verified on the way; a file gets its name when it is complete.
 
 mod names;
+mod safetensors;
 mod sink;
+mod values;
 
 pub use sink::publish_bytes;
 
-use crate::args::ExportArgs;
+use crate::args::{ExportArgs, ExportFormat};
 use crate::chosen::{job_at, select, skipped_json};
 use crate::output::{Answer, Reporter, Table, bytes, count, shortened, shown};
 use crate::show::{chosen_rank, no_checkpoint, open_checkpoint, packed_slice, region_json};
 use crate::tree::TREE;
 use crate::{npy, pool, region};
-use names::{file_name, matches};
+use names::file_name;
+pub use names::matches;
 use outlive_files::make_dir;
 use outlive_pool::check_outside;
 use outlive_store::{Job, JobOptions, MemoryImage, RestoreSink};
@@ -138,6 +141,12 @@ pub fn export(args: &ExportArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     let (name, epoch) = job_at(&pool, &args.job, args.epoch)?;
     check_outside(&args.to)?;
     let job = Job::open(&pool, name.as_str(), JobOptions::default())?;
+    check_options(args)?;
+    match args.format {
+        ExportFormat::Json => return values::export(args, &job, epoch, reporter),
+        ExportFormat::Safetensors => return safetensors::export(args, &job, epoch, reporter),
+        ExportFormat::Files => {}
+    }
     if args.dry_run {
         return dry_run(args, &job, epoch);
     }
@@ -148,6 +157,17 @@ pub fn export(args: &ExportArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
         let _ = fs::remove_dir(&args.to);
     }
     outcome
+}
+
+/// Refuses options that a format does not have.
+fn check_options(args: &ExportArgs) -> Result<()> {
+    let is_model = args.format == ExportFormat::Safetensors;
+    if !is_model && (args.root.is_some() || args.max_shard_size.is_some()) {
+        return Err(Error::invalid(
+            "--root and --max-shard-size work only with --format safetensors: leave them out",
+        ));
+    }
+    Ok(())
 }
 
 /// The plan of an export, and its files.

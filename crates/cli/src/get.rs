@@ -2,9 +2,11 @@
 
 use crate::args::GetArgs;
 use crate::chosen::{job_at, select, skipped_json};
+use crate::chosen_paths::meant;
 use crate::items::{kind_of, no_files};
 use crate::output::{Answer, Reporter, bytes, count, path_json, shown};
 use crate::put::{code_of, troubles_json, troubles_text};
+use crate::tags::tagged;
 use crate::{EXIT_CUT, EXIT_DAMAGED, interrupt, pool, stdout_error};
 use outlive_files::{
     FileErrorKind, GetFiles, GetOptions, GetPlan, GetReport, InOrder, PathMatch, Selection,
@@ -12,7 +14,7 @@ use outlive_files::{
 use outlive_format::ItemKind;
 use outlive_store::FilesImage;
 use outlive_store::{Job, JobOptions};
-use outlive_types::{Error, Result, path_of, shown_path};
+use outlive_types::{Error, Result, shown_path};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::{self, BufWriter, Write};
@@ -29,6 +31,7 @@ pub fn get(args: &GetArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     let pool = pool::open(&args.pool, reporter)?;
     let (name, epoch) = job_at(&pool, &args.job, args.epoch)?;
     let job = Job::open(&pool, name.as_str(), JobOptions::default())?;
+    let epoch = tagged(&job, epoch, &args.tag, &|manifest| manifest.is_of_files())?;
     let paths = args.paths.iter().map(|path| path.as_os_str().as_bytes().to_vec());
     let (checkpoint, skipped) = job.files(select(epoch))?.ok_or_else(|| no_files(&job))?;
     let choice = Selection::new(meant(&checkpoint, paths.collect())?)?;
@@ -52,23 +55,6 @@ pub fn get(args: &GetArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     let report = checkpoint.get(&options)?;
     reporter.finish();
     Ok(answer(&checkpoint, args, &report, skipped_json(&skipped)))
-}
-
-/// Returns the paths in the checkpoint: a path that is missing there may be escaped, as in
-/// listings.
-fn meant(checkpoint: &FilesImage, mut paths: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
-    let mut escaped: Vec<usize> =
-        (0..paths.len()).filter(|at| paths[*at].contains(&b'\\')).collect();
-    let mut items = checkpoint.items();
-    while !escaped.is_empty()
-        && let Some(item) = items.next_item()?
-    {
-        escaped.retain(|at| paths[*at] != item.path);
-    }
-    for at in escaped {
-        paths[at] = path_of(&paths[at]).unwrap_or_else(|| std::mem::take(&mut paths[at]));
-    }
-    Ok(paths)
 }
 
 fn plan_text(plan: &GetPlan) -> String {

@@ -34,14 +34,14 @@ fn complete(reporter: &Arc<Reporter>) -> Answer {
     let open =
         |location: &Path| outlive_pool::open(location, Environment::observed(reporter.clone()));
     let text = match outlive_helper::work(std::io::stdin(), &open) {
-        Ok((_, _, Completed::Committed(epoch))) => {
+        Ok(Completed::Committed(epoch)) => {
             format!(
-                "a helper has completed checkpoint {epoch}, which a program that was killed had saved\n"
+                "a helper has completed checkpoint {epoch}, which a program had saved before its end\n"
             )
         }
-        Ok((_, _, Completed::NotNeeded)) => String::new(),
+        Ok(Completed::There | Completed::Fenced) => String::new(),
         Err(error) => {
-            format!("a helper could not complete the save of a program that was killed: {error}\n")
+            format!("a helper could not complete the save of a program that has ended: {error}\n")
         }
     };
     Answer::new(text, json!(null))

@@ -100,7 +100,8 @@ fn row(item: &Item) -> Vec<String> {
     ]
 }
 
-fn item_json(item: &Item) -> Value {
+/// Returns an item as JSON.
+pub fn item_json(item: &Item) -> Value {
     let mut json = json!({
         "path": path_json(&item.path),
         "kind": kind_of(item.kind).1,

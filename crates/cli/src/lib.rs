@@ -5,17 +5,23 @@
 
 mod args;
 mod chosen;
+mod chosen_paths;
 mod collect;
 mod copy;
+mod csv;
 pub mod curves;
 mod diff;
 mod du;
 mod export;
 mod fill;
+mod find;
 mod get;
 mod helper;
+mod import;
 mod interrupt;
 mod items;
+mod jobs;
+mod key;
 mod ls;
 mod metrics_file;
 mod move_log;
@@ -24,30 +30,37 @@ mod npy;
 pub mod numbers;
 mod other_names;
 pub mod output;
+mod overview;
 pub mod plot;
 mod pool;
+mod pool_metrics;
 mod probe;
 mod put;
 mod region;
 mod repair;
 mod run;
 mod scrub;
+mod shell;
 mod show;
+mod tags;
 mod targets;
 mod tiers;
 mod timeline;
 mod tree;
 mod trim;
 mod verify;
+mod web;
 
-pub use plot::svg as plot;
+pub use plot::job::{Axis as PlotAxis, svg as plot};
+pub use plot::picture::png;
+pub use pool_metrics::text_of as pool_metrics_text;
 
 use args::{Args, Command, PoolCommand};
 use clap::Parser;
 use clap::error::ContextKind;
 use metrics_file::MetricsFile;
 use outlive_types::{Error, ErrorKind, Result};
-use output::{Answer, Reporter, complain};
+use output::{Answer, Reporter, Verbosity, complain};
 use serde_json::json;
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -108,8 +121,8 @@ pub fn run_as<A: CommandLine>(args: impl IntoIterator<Item = OsString>) -> i32 {
     match args.execute(&words) {
         Ok(answer) => {
             let printed = match json {
-                // The output is already on standard output; nothing else is printed.
-                true if answer.json.is_null() => Ok(()),
+                // The content of a file is the output; a `get` has written it already.
+                true if answer.json.is_null() => print(&answer.text),
                 true => print_json(&answer.json),
                 false => print(&answer.text),
             };
@@ -194,7 +207,15 @@ impl CommandLine for Args {
     }
 
     fn execute(self, words: &[OsString]) -> Result<Answer> {
-        let reporter = Arc::new(Reporter::default());
+        // Before and after the subcommand's name are two places for clap.
+        if self.quiet && self.verbose {
+            return Err(Error::invalid("--quiet cannot be used with --verbose: give one of them"));
+        }
+        let reporter = Arc::new(Reporter::new(match (self.quiet, self.verbose) {
+            (true, _) => Verbosity::Quiet,
+            (false, true) => Verbosity::Verbose,
+            (false, false) => Verbosity::Normal,
+        }));
         let metrics = self.metrics.map(MetricsFile::at).transpose()?;
         let answer = match self.command {
             Command::Pool(PoolCommand::Init(args)) => pool::init(&args, &reporter),
@@ -213,20 +234,30 @@ impl CommandLine for Args {
             Command::Show(args) => show::show(&args, &reporter),
             Command::Verify(args) => verify::verify(&args, &reporter),
             Command::Export(args) => export::export(&args, &reporter),
+            Command::Import(args) => import::import(&args, &reporter),
             Command::Put(args) => put::put(&args, &reporter),
             Command::Get(args) => get::get(&args, &reporter),
+            Command::Find(args) => find::find(&args, &reporter),
             Command::Run(args) => run::run(&args, words, &reporter),
             Command::Helper(args) => helper::helper(&args, words, &reporter),
             Command::Stop(args) => run::stop(&args, &reporter),
             Command::History(args) => run::history(&args, &reporter),
+            Command::Web(args) => web::web(&args, self.json),
+            Command::Report(args) => web::report(&args, &reporter),
+            Command::Metrics(args) => pool_metrics::metrics(&args, &reporter),
             Command::Note(args) => note::note(&args, &reporter),
+            Command::Tag(args) => tags::tag(&args, &reporter),
             Command::Mark(args) => note::mark(&args, &reporter),
+            Command::Key(command) => key::key(&command, &reporter),
+            Command::Job(command) => jobs::job(&command, self.json, &reporter),
             Command::Prune(args) => collect::prune(&args, &reporter),
             Command::Gc(args) => collect::gc(&args, &reporter),
             Command::Du(args) => du::du(&args, &reporter),
             Command::Diff(args) => diff::diff(&args, &reporter),
             Command::Copy(args) => copy::copy(&args, &reporter),
             Command::Scrub(args) => scrub::scrub(&args, &reporter),
+            Command::Completions(args) => Ok(shell::completions(&args)),
+            Command::Man(args) => shell::man(&args),
         };
         reporter.finish();
         // Also after an error: the metrics may explain it.

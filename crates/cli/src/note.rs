@@ -1,13 +1,12 @@
 //! `outlive note` and `outlive mark`: change the remarks on a checkpoint.
 
-use crate::args::{MarkArgs, NoteArgs};
+use crate::args::{MarkArgs, NoteArgs, PoolName};
 use crate::chosen::job_at;
 use crate::output::{Answer, Reporter, quoted};
 use crate::pool;
 use outlive_store::{Job, JobOptions};
 use outlive_types::{EPOCH_FORMS, Epoch, EpochName, Error, Result};
 use serde_json::json;
-use std::path::Path;
 use std::sync::Arc;
 
 /// `outlive note`.
@@ -51,8 +50,8 @@ pub fn mark(args: &MarkArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
 ///
 /// # Errors
 /// `Invalid` if none is named; those of [`job_at`].
-fn checkpoint_at(
-    pool: &Path,
+pub fn checkpoint_at(
+    pool: &PoolName,
     named: &str,
     apart: Option<EpochName>,
     reporter: &Arc<Reporter>,

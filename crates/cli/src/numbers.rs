@@ -1,19 +1,23 @@
 //! Numbers on command lines.
 
-/// Parses a size: a number, perhaps followed by KiB, MiB, GiB or their first letters.
+/// Parses a size: a number, perhaps followed by KiB, MiB, GiB or their first letters, or by kB, MB or
+/// GB, which are powers of 1000.
 pub fn size(text: &str) -> Result<u64, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
-    let shift = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kib" => 10,
-        "m" | "mib" => 20,
-        "g" | "gib" => 30,
+    let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
         _ => return Err("give a number of bytes, or a number with KiB, MiB or GiB".to_owned()),
     };
     let number: u64 =
         number.parse().map_err(|_| "a size must begin with a whole number".to_owned())?;
-    number.checked_mul(1 << shift).ok_or_else(|| "the size is too large".to_owned())
+    number.checked_mul(factor).ok_or_else(|| "the size is too large".to_owned())
 }
 
 /// Parses a number from `least` to `most`.
@@ -41,10 +45,12 @@ mod tests {
             ("4MiB", 4 << 20),
             ("1g", 1 << 30),
             ("2 M", 2 << 20),
+            ("5GB", 5_000_000_000),
+            ("200 kB", 200_000),
         ] {
             assert_eq!(size(text), Ok(bytes), "{text}");
         }
-        for text in ["", "MiB", "-1", "4MB", "1.5MiB", "99999999999GiB"] {
+        for text in ["", "MiB", "-1", "4TB", "1.5MiB", "99999999999GiB"] {
             assert!(size(text).is_err(), "{text}");
         }
     }

@@ -1,6 +1,8 @@
 //! Output of a command: its answer, tables and numbers, and progress while it works.
 
 use indicatif::{ProgressBar, ProgressStyle};
+use outlive_store::retention::date_of_days;
+pub use outlive_types::counted as count;
 use outlive_types::sync::plain::{Mutex, MutexGuard};
 use outlive_types::{Event, Observer, shown_path};
 use serde_json::Value;
@@ -27,9 +29,22 @@ impl Answer {
     }
 }
 
+/// How much goes to standard error, besides errors and warnings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Verbosity {
+    /// Nothing.
+    Quiet,
+    /// Progress, and information that a user needs.
+    #[default]
+    Normal,
+    /// Normal steps, too.
+    Verbose,
+}
+
 /// Prints events to standard error: warnings as lines, progress as a bar if it is a terminal.
 #[derive(Default)]
 pub struct Reporter {
+    verbosity: Verbosity,
     bar: Mutex<Option<ProgressBar>>,
     /// Time of the last line about a step.
     last_step: Mutex<Option<Instant>>,
@@ -43,7 +58,24 @@ impl Reporter {
         self.bar.lock()
     }
 
-    /// Prints a line for the user who waits.
+    /// Returns a reporter that prints as much.
+    pub fn new(verbosity: Verbosity) -> Reporter {
+        Reporter { verbosity, ..Reporter::default() }
+    }
+
+    /// Whether to print more than usual.
+    pub fn is_verbose(&self) -> bool {
+        self.verbosity == Verbosity::Verbose
+    }
+
+    /// Prints a line of information, unless the user wants quiet.
+    pub fn inform(&self, line: &str) {
+        if self.verbosity != Verbosity::Quiet {
+            self.say(line);
+        }
+    }
+
+    /// Prints a line that the user must see.
     pub fn say(&self, line: &str) {
         match &*self.bar() {
             Some(bar) => bar.suspend(|| complain(line)),
@@ -54,6 +86,9 @@ impl Reporter {
     /// Shows that `done` of `total` bytes of `what` are processed; the bar is hidden unless
     /// standard error is a terminal.
     pub fn progress(&self, what: &str, done: u64, total: u64) {
+        if self.verbosity == Verbosity::Quiet {
+            return;
+        }
         let mut slot = self.bar();
         let bar = slot.get_or_insert_with(|| {
             let bar = ProgressBar::new(total);
@@ -74,6 +109,9 @@ impl Reporter {
     /// Shows that `what` is in progress, for work of unknown length.
     pub fn busy(&self, what: &str) {
         self.finish();
+        if self.verbosity == Verbosity::Quiet {
+            return;
+        }
         let mut slot = self.bar();
         let bar = slot.insert(ProgressBar::new_spinner());
         bar.set_message(what.to_owned());
@@ -87,7 +125,9 @@ impl Reporter {
             return self.busy(what);
         }
         let mut last = self.last_step.lock();
-        if last.is_none_or(|last| last.elapsed() >= STEPS_APART) {
+        if self.verbosity != Verbosity::Quiet
+            && last.is_none_or(|last| last.elapsed() >= STEPS_APART)
+        {
             *last = Some(Instant::now());
             complain(&format!("{work}: {what}"));
         }
@@ -103,13 +143,20 @@ impl Reporter {
 
 impl Observer for Reporter {
     fn event(&self, event: Event) {
-        match event {
-            Event::Info(_) => {}
-            Event::Warning(text) => self.say(&format!("warning: {text}")),
-            Event::Progress(progress) => {
-                self.progress(progress.what, progress.done_bytes, progress.total_bytes);
-            }
+        if let Event::Progress(progress) = &event {
+            self.progress(progress.what, progress.done_bytes, progress.total_bytes);
+        } else if let Some(line) = line(&event, self.verbosity) {
+            self.say(&line);
         }
+    }
+}
+
+/// Returns the line for an event, if it has one.
+fn line(event: &Event, verbosity: Verbosity) -> Option<String> {
+    match event {
+        Event::Warning(text) => Some(format!("warning: {text}")),
+        Event::Info(text) => (verbosity == Verbosity::Verbose).then(|| format!("info: {text}")),
+        Event::Progress(_) => None,
     }
 }
 
@@ -214,24 +261,9 @@ pub fn age(then_ns: u64, now_ns: u64) -> String {
 pub fn when(unix_ns: u64) -> String {
     let seconds = unix_ns / 1_000_000_000;
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Converts days to a date by eras of 400 years that begin in March (H. Hinnant,
-    // "chrono-Compatible Low-Level Date Algorithms").
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let (year, month, day) = date_of_days(days);
     let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}Z")
-}
-
-/// Returns "1 job", "2 jobs".
-pub fn count(number: u64, noun: &str) -> String {
-    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]
@@ -250,6 +282,20 @@ mod tests {
             assert_eq!(when(seconds * 1_000_000_000), text);
         }
         assert!(when(u64::MAX).starts_with("2554-"));
+    }
+
+    #[test]
+    fn normal_steps_are_told_on_request_and_warnings_always() {
+        let lines = |event: Event| {
+            [Verbosity::Quiet, Verbosity::Normal, Verbosity::Verbose].map(|v| line(&event, v))
+        };
+        let info = lines(Event::Info("a step".to_owned()));
+        assert_eq!(info, [None, None, Some("info: a step".to_owned())]);
+        let warning = Some("warning: look".to_owned());
+        assert_eq!(
+            lines(Event::Warning("look".to_owned())),
+            [warning.clone(), warning.clone(), warning]
+        );
     }
 
     #[test]

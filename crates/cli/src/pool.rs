@@ -1,15 +1,16 @@
 //! `outlive pool init` and `outlive pool status`.
 
-use crate::args::{InitArgs, StatusArgs};
+use crate::args::{InitArgs, PoolName, StatusArgs, VARIABLE};
 use crate::output::{Answer, Reporter, Table, bytes, count, shown};
 use crate::tiers::tiers_json;
 use outlive_pool::{
-    Environment, FormatConfig, LogConfig, Pool, PoolConfig, PoolUsage, Redundancy, TargetConfig,
-    TargetState, TargetUsage, Tier, Tuning,
+    EncryptionConfig, Environment, FormatConfig, LogConfig, Pool, PoolConfig, PoolUsage,
+    Redundancy, TargetConfig, TargetState, TargetUsage, Tier, Tuning,
 };
+use outlive_store::gc::listed_jobs;
 use outlive_store::retention::check_keep;
 use outlive_store::{CheckpointRedundancy, checkpoint_redundancy, recreate_lost};
-use outlive_types::{EPOCH_FORMS, EpochName, Error, JobName, Result};
+use outlive_types::{EPOCH_FORMS, EpochName, Error, JobName, Observer, Result};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -36,7 +37,7 @@ const MEANINGS: [(&str, &str); 21] = [
     ("index_bytes_max", "memory for the index of known chunks; beyond it, some are stored twice"),
     ("threads", "threads that hash and copy; 0: the machine's cores, at most 4"),
     ("compression", "for new chunks: none, lz4, zstd, or auto (where it makes saves faster)"),
-    ("compression_level", "level of Zstandard, 1 to 12; for files at least 3"),
+    ("compression_level", "level of Zstandard, 1 to 12; for files at least 5"),
     ("compression_files", "for new chunks of files: none, lz4, zstd, or auto"),
     ("keep", "rules of a prune that is given none, such as last 10 | every 100 | newer than 7d"),
     (
@@ -57,10 +58,23 @@ const SHOWN_MAX: usize = 20;
 
 /// Opens a pool whose warnings and progress go to `reporter`. It opens even if too many targets are
 /// away, so that commands do as much as they can.
-pub fn open(path: &Path, reporter: &Arc<Reporter>) -> Result<Pool> {
-    let pool = outlive_pool::open_degraded(path, Environment::observed(reporter.clone()))?;
+pub fn open(path: &PoolName, reporter: &Arc<Reporter>) -> Result<Pool> {
+    say_which(path, reporter);
+    open_observed(path, reporter.clone())
+}
+
+/// As [`open`], with any observer, and without a word.
+pub fn open_observed(path: &Path, observer: Arc<dyn Observer>) -> Result<Pool> {
+    let pool = outlive_pool::open_degraded(path, Environment::observed(observer))?;
     check_keep(&pool).map_err(|e| e.context(path.display()))?;
     Ok(pool)
+}
+
+/// Names the pool of OUTLIVE_POOL, so that no command acts on a pool that the user does not see.
+pub fn say_which(pool: &PoolName, reporter: &Reporter) {
+    if pool.is_from_variable {
+        reporter.inform(&format!("pool {} ({VARIABLE})", shown(&pool.display().to_string())));
+    }
 }
 
 /// Returns the name of an existing job.
@@ -87,6 +101,7 @@ pub fn known_job(pool: &Pool, name: &str) -> Result<JobName> {
             ),
         }));
     }
+    let jobs = listed_jobs(pool)?;
     let mut there: Vec<String> = jobs.iter().take(NAMED_MAX).map(JobName::to_string).collect();
     if jobs.len() > NAMED_MAX {
         there.push(format!("{} more", jobs.len() - NAMED_MAX));
@@ -100,6 +115,7 @@ pub fn known_job(pool: &Pool, name: &str) -> Result<JobName> {
 
 /// `outlive pool init`.
 pub fn init(args: &InitArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
+    say_which(&args.dir, reporter);
     let env = Environment::observed(reporter.clone());
     let mut id = [0; 16];
     env.rng.fill(&mut id);
@@ -131,10 +147,19 @@ pub fn init(args: &InitArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     target.extend(args.slow.iter().map(|at| TargetConfig::at(at).on_tier(Tier::Slow)));
     let log = LogConfig::at(&args.log);
     let redundancy = Redundancy { mirror: args.mirror, erasure: args.erasure, writes: args.writes };
-    let config = PoolConfig { target, redundancy, log, ..PoolConfig::new(format, tuning) };
+    let encryption = match args.encrypt {
+        true => Some(EncryptionConfig::new(&format.pool_id)?),
+        false => None,
+    };
+    let config =
+        PoolConfig { target, redundancy, log, encryption, ..PoolConfig::new(format, tuning) };
     let pool = outlive_pool::create(&args.dir, config, env)?;
     let path = args.dir.display().to_string();
     let mut text = format!("Made the pool {} in {}.\n", pool.config().format.pool_id, shown(&path));
+    if args.encrypt {
+        text.push_str("It is encrypted. Each program that uses it needs the key, and so do you: without the key, \
+                       all of it is lost.\n");
+    }
     if !args.log.is_empty() {
         let _ = writeln!(text, "It keeps its log in {}.", shown(&pool.log().describe()));
         if let [_, _, ..] = &args.log[..] {
@@ -155,7 +180,16 @@ pub fn init(args: &InitArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
         let what = if args.slow.is_empty() { "target" } else { "fast target" };
         let _ = writeln!(text, "{} may be lost at a time.", count(many as u64, what));
     }
-    Ok(Answer::new(text, json!({ "pool": path, "config": pool.config() })))
+    Ok(Answer::new(text, json!({ "pool": path, "config": config_json(&pool) })))
+}
+
+/// Returns the descriptor, without the wrapped key.
+fn config_json(pool: &Pool) -> Value {
+    let mut config = json!(pool.config());
+    if let Some(encryption) = config["encryption"].as_object_mut() {
+        encryption.remove("key");
+    }
+    config
 }
 
 /// Describes the loss when the host restarts.
@@ -183,7 +217,7 @@ fn volatile_text(pool: &Pool, args: &InitArgs) -> String {
 }
 
 /// Opens a pool for a gc or repair: data lost with memory is recorded first.
-pub fn open_to_change(path: &Path, dry_run: bool, reporter: &Arc<Reporter>) -> Result<Pool> {
+pub fn open_to_change(path: &PoolName, dry_run: bool, reporter: &Arc<Reporter>) -> Result<Pool> {
     let pool = open(path, reporter)?;
     if !dry_run {
         recreate_lost(&pool)?;
@@ -191,51 +225,81 @@ pub fn open_to_change(path: &Path, dry_run: bool, reporter: &Arc<Reporter>) -> R
     Ok(pool)
 }
 
+/// State of a pool: its targets, its log, and the redundancy of its checkpoints.
+pub struct Status {
+    /// The targets and what is on them.
+    pub usage: PoolUsage,
+    /// Number of jobs.
+    jobs: u64,
+    /// The redundancy of each checkpoint, if the pool has redundancy or a slow tier.
+    pub redundancy: Vec<CheckpointRedundancy>,
+    /// The log replicas, each with the reason why it is away.
+    pub replicas: Vec<(String, Option<Error>)>,
+}
+
+impl Status {
+    /// Asks log and targets.
+    ///
+    /// # Errors
+    /// Errors of log and targets.
+    pub fn read(pool: &Pool) -> Result<Status> {
+        let (usage, jobs) = (pool.usage()?, listed_jobs(pool)?.len() as u64);
+        let redundancy = match pool.config().redundancy.survives() {
+            0 if !pool.has_slow_tier() => Vec::new(),
+            _ => checkpoint_redundancy(pool)?,
+        };
+        Ok(Status { usage, jobs, redundancy, replicas: pool.log_replicas() })
+    }
+
+    /// Returns the state as JSON.
+    pub fn json(&self, pool: &Pool, path: &str) -> Value {
+        let Status { usage, jobs, redundancy, replicas } = self;
+        json!({
+            "pool": path,
+            "config": config_json(pool),
+            "meanings": MEANINGS.iter().copied().collect::<std::collections::BTreeMap<_, _>>(),
+            "targets": usage.targets.iter().map(target_json).collect::<Vec<_>>(),
+            "log": pool.log().describe(),
+            "log_replicas": replicas.iter().map(replica_json).collect::<Vec<_>>(),
+            "packs": usage.packs,
+            "stored_bytes": usage.stored_bytes,
+            "jobs": jobs,
+            "survives": pool.config().redundancy.survives(),
+            "redundancy": redundancy.iter().map(redundancy_json).collect::<Vec<_>>(),
+        })
+    }
+}
+
 /// `outlive pool status`.
 pub fn status(args: &StatusArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     let pool = open(&args.pool, reporter)?;
-    let usage = pool.usage()?;
-    let jobs = pool.jobs()?.len() as u64;
+    let status = Status::read(&pool)?;
     let path = args.pool.display().to_string();
+    let Status { usage, jobs, redundancy, replicas } = &status;
 
     let mut text = format!("Pool {}\n", shown(&path));
     let _ = writeln!(
         text,
         "{}, {} in {}\n",
-        count(jobs, "job"),
+        count(*jobs, "job"),
         bytes(usage.stored_bytes),
         count(usage.packs as u64, "pack")
     );
     text.push_str(&targets_text(&usage.targets));
-    let redundancy = match pool.config().redundancy.survives() {
-        0 if !pool.has_slow_tier() => Vec::new(),
-        _ => checkpoint_redundancy(&pool)?,
-    };
-    text.push_str(&redundancy_text(&pool, &usage, &redundancy));
+    text.push_str(&redundancy_text(&pool, usage, redundancy));
     if pool.has_slow_tier() {
-        text.push_str(&tiers_text(&pool, &redundancy));
+        text.push_str(&tiers_text(&pool, redundancy));
     }
-    let places = pool.log_replicas();
-    text.push_str(&log_text(&pool, &places));
+    text.push_str(&log_text(&pool, replicas));
+    if let Some(encryption) = &pool.config().encryption {
+        let _ = writeln!(text, "All of it is encrypted ({}).", encryption.cipher);
+    }
     let config = json!(pool.config());
     for (section, note) in [("format", "fixed"), ("tuning", "may change at any time")] {
         let _ = writeln!(text, "\n[{section}]  ({note})");
         text.push_str(&section_text(&config[section]));
     }
-    let json = json!({
-        "pool": path,
-        "config": config,
-        "meanings": MEANINGS.iter().copied().collect::<std::collections::BTreeMap<_, _>>(),
-        "targets": usage.targets.iter().map(target_json).collect::<Vec<_>>(),
-        "log": pool.log().describe(),
-        "log_replicas": places.iter().map(replica_json).collect::<Vec<_>>(),
-        "packs": usage.packs,
-        "stored_bytes": usage.stored_bytes,
-        "jobs": jobs,
-        "survives": pool.config().redundancy.survives(),
-        "redundancy": redundancy.iter().map(redundancy_json).collect::<Vec<_>>(),
-    });
-    Ok(Answer::new(text, json))
+    Ok(Answer::new(text, status.json(&pool, &path)))
 }
 
 /// Returns the location of the log, and the replicas that are away.
@@ -376,7 +440,7 @@ fn redundancy_json(one: &CheckpointRedundancy) -> Value {
 }
 
 /// Returns the bytes of a target, unless it has no limit.
-fn room(bytes: u64) -> Option<u64> {
+pub fn room(bytes: u64) -> Option<u64> {
     Some(bytes).filter(|bytes| *bytes < u64::MAX)
 }
 

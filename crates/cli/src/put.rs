@@ -1,16 +1,20 @@
 //! `outlive put`: files, directories or standard input as a checkpoint.
 
 use crate::args::PutArgs;
+use crate::jobs::check_new_name;
 use crate::output::{Answer, Reporter, bytes, count, path_json, shown};
 use crate::{EXIT_INCOMPLETE, interrupt, pool};
-use outlive_files::{Patterns, PutFiles, PutOptions, PutPlan, PutReport, PutSource, Troubles};
+use outlive_files::{
+    Listed, Patterns, PutFiles, PutOptions, PutPlan, PutReport, PutSource, Troubles,
+};
 use outlive_format::Remarks;
 use outlive_store::{Job, JobOptions, SaveNotes};
-use outlive_types::{EpochName, Error, Result, shown_path};
+use outlive_types::{Error, Result, shown_path};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, read};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
+use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +27,7 @@ const TROUBLES_SHOWN: usize = 20;
 
 /// `outlive put`.
 pub fn put(args: &PutArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
-    let options = options(args)?;
+    let mut options = options(args)?;
     let is_stream = args.paths.iter().any(|path| path == Path::new("-"));
     if is_stream && args.paths.len() > 1 {
         return Err(Error::invalid(
@@ -36,12 +40,23 @@ pub fn put(args: &PutArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
             "--name works only with standard input: give - as the only path",
         ));
     }
+    let paths = match list_of(args) {
+        None => args.paths.clone(),
+        Some(_) if args.paths.len() > 1 || is_stream => {
+            return Err(Error::invalid(
+                "the paths of a list are relative to one directory: give no PATH, or that one",
+            ));
+        }
+        Some((file, end)) => {
+            let dir = args.paths.first().map_or(Path::new("."), |path| path);
+            options.listed = Some(listed(file, end, dir, &options.stop)?);
+            vec![dir.to_owned()]
+        }
+    };
     let pool = pool::open(&args.pool, reporter)?;
     // A put makes a new checkpoint, and a new job of such a name would be mistaken for one.
-    if let Some((job, _)) = EpochName::split(&args.job)
-        && !pool.jobs()?.iter().any(|there| there.as_str() == args.job)
-    {
-        return Err(no_epoch(&args.job, job));
+    if !pool.jobs()?.iter().any(|there| there.as_str() == args.job) {
+        check_new_name(&args.job)?;
     }
     let job = Job::open(&pool, &args.job, JobOptions::default())?;
     if args.dry_run {
@@ -50,8 +65,8 @@ pub fn put(args: &PutArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
                 "--dry-run does not work with standard input, which it would have to read: leave out one of them",
             ));
         }
-        let (plan, troubles) = job.plan_put(&args.paths, &options)?;
-        let mut text = plan_text(&plan, args.verbose);
+        let (plan, troubles) = job.plan_put(&paths, &options)?;
+        let mut text = plan_text(&plan, reporter.is_verbose());
         text.push_str(&troubles_text(&troubles));
         let json = json!({ "dry_run": true, "plan": plan_json(&plan),
             "troubles": troubles_json(&troubles) });
@@ -63,7 +78,7 @@ pub fn put(args: &PutArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
             name: args.name.as_deref().unwrap_or("stdin").into(),
             from: &mut stdin,
         },
-        false => PutSource::Paths(&args.paths),
+        false => PutSource::Paths(&paths),
     };
     let report = job.put(source, &options)?;
     job.close()?;
@@ -71,13 +86,26 @@ pub fn put(args: &PutArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     Ok(answer(&job, &report))
 }
 
-/// Returns the error for a put into a checkpoint.
-fn no_epoch(text: &str, job: &str) -> Error {
-    Error::invalid(format!(
-        "{} names a checkpoint, and a put makes a new one: write the job alone, as {}",
-        shown(text),
-        shown(job)
-    ))
+/// Returns the file with the list of paths, and the byte after each.
+fn list_of(args: &PutArgs) -> Option<(&Path, u8)> {
+    let lines = args.files_from.as_deref().map(|file| (file, b'\n'));
+    lines.or(args.files_from0.as_deref().map(|file| (file, 0)))
+}
+
+/// Reads a list of paths below `dir`.
+fn listed(file: &Path, end: u8, dir: &Path, stop: &Arc<AtomicBool>) -> Result<Listed> {
+    let mut list = Vec::new();
+    let read = match file == Path::new("-") {
+        true => Stdin { stop: stop.clone() }.read_to_end(&mut list),
+        false => File::open(file).and_then(|mut file| file.read_to_end(&mut list)),
+    };
+    read.map_err(|e| match stop.load(Ordering::Relaxed) {
+        true => Error::retry("stopped on request; nothing was committed"),
+        false => Error::io_named("reading the list", file, &e),
+    })?;
+    let dir = std::path::absolute(dir).map_err(|e| Error::io_named("finding", dir, &e))?;
+    Listed::parse(&list, end, &dir)
+        .map_err(|e| e.context(format!("the list {}", shown(&file.display().to_string()))))
 }
 
 /// Standard input; a stop request takes effect even while no input arrives.
@@ -120,11 +148,14 @@ fn options(args: &PutArgs) -> Result<PutOptions> {
         patterns: Patterns::from_text(&lines)?,
         no_ignore_files: args.no_ignore_files,
         one_file_system: args.one_file_system,
+        larger_than: args.exclude_larger_than,
+        no_caches: args.exclude_caches,
+        listed: None,
         // A pool that is put into itself would grow with every put.
-        leave_out: vec![args.pool.clone()],
+        leave_out: vec![args.pool.to_path_buf()],
         reread: args.reread,
         notes: SaveNotes::new(
-            Remarks { pinned: args.pin, label, ..Remarks::default() },
+            Remarks { pinned: args.pin, label, tags: args.tag.clone(), ..Remarks::default() },
             Vec::new(),
         )?,
         stop: interrupt::flag(),
@@ -156,7 +187,11 @@ fn answer(job: &Job, report: &PutReport) -> Answer {
         stats.total.as_secs_f64()
     );
     if plan.excluded > 0 {
-        let _ = writeln!(text, "left out     {} by patterns", count(plan.excluded, "path"));
+        let _ = writeln!(
+            text,
+            "left out     {} by patterns, sizes or marks of caches",
+            count(plan.excluded, "path")
+        );
     }
     if plan.leftovers > 0 {
         let files = count(plan.leftovers, "file");

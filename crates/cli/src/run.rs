@@ -1,14 +1,19 @@
 //! `outlive run`, `outlive stop` and `outlive history`: programs under failures.
 
-use crate::args::{HistoryArgs, RunArgs, StopArgs, StopBy};
+use crate::args::{HistoryArgs, ListFormat, PoolName, RunArgs, StopArgs, StopBy};
+use crate::csv::Csv;
 use crate::helper::own_command;
 use crate::output::{Answer, Reporter, Table, shown, when};
-use crate::timeline::timeline;
+use crate::plot::picture;
+use crate::timeline::{number, timeline};
 use crate::{EXIT_INTERRUPTED, pool};
 use outlive_client::stop::ask_in_pool;
 use outlive_interval::Choice;
-use outlive_pool::Environment;
-use outlive_supervise::{Entry, History, Outcome, RunOptions, Tell};
+use outlive_pool::{Environment, Pool};
+use outlive_store::gc::holder;
+use outlive_supervise::{
+    Entry, History, Outcome, RunOptions, Tell, check_command, count_commits, job_end_ns,
+};
 use outlive_types::{Error, JobName, Result};
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -25,7 +30,27 @@ const EXIT_GAVE_UP: i32 = 77;
 /// `outlive run`.
 pub fn run(args: &RunArgs, words: &[OsString], reporter: &Arc<Reporter>) -> Result<Answer> {
     let job = JobName::new(&args.job)?;
-    let pool = outlive_pool::open_or_create(&args.pool, Environment::observed(reporter.clone()))?;
+    let named = match &args.pool {
+        Some(pool) => pool.clone(),
+        None => PoolName::from_variable()
+            .map_err(|why| Error::invalid(format!("no --pool is given, and {why}")))?,
+    };
+    // A word that is written wrong must leave no pool behind.
+    check_command(&args.command)?;
+    pool::say_which(&named, reporter);
+    let pool = outlive_pool::open_or_create(&named, Environment::observed(reporter.clone()))?;
+    let (to, of) = (reporter.clone(), job.clone());
+    let say: Tell = Arc::new(move |text: &str| to.inform(&told(&of, text)));
+    let now_ns = pool.env().clock.unix_ns();
+    let of_slurm = || {
+        job_end_ns(now_ns).unwrap_or_else(|error| {
+            say(&format!(
+                "the end of the Slurm job is not known ({error}): the command is asked to stop only \
+                 by a signal, or give --stop-by"
+            ));
+            None
+        })
+    };
     let options = RunOptions {
         job: job.clone(),
         command: args.command.clone(),
@@ -35,10 +60,8 @@ pub fn run(args: &RunArgs, words: &[OsString], reporter: &Arc<Reporter>) -> Resu
         every: args.every.clone(),
         helper: (!args.no_helper).then(|| own_command(words)).flatten(),
         gate: args.gate,
-        stop_by_ns: stop_by_ns(args.stop_by, pool.env().clock.unix_ns()),
+        stop_by_ns: args.stop_by.map(|given| stop_by_ns(given, now_ns)).or_else(of_slurm),
     };
-    let (to, of) = (reporter.clone(), job.clone());
-    let say: Tell = Arc::new(move |text: &str| to.say(&format!("outlive run: job {of}: {text}")));
     let outcome = outlive_supervise::run(&pool, &options, &say)?;
     let (word, code) = match &outcome {
         Outcome::Finished => ("finished", 0),
@@ -54,7 +77,7 @@ pub fn run(args: &RunArgs, words: &[OsString], reporter: &Arc<Reporter>) -> Resu
         }
         Outcome::Interrupted => ("interrupted", EXIT_INTERRUPTED),
         Outcome::GaveUp(reason) => {
-            say(&format!("gives up: {reason}"));
+            reporter.say(&told(&job, &format!("gives up: {reason}")));
             ("gave up", EXIT_GAVE_UP)
         }
     };
@@ -67,15 +90,14 @@ pub fn run(args: &RunArgs, words: &[OsString], reporter: &Arc<Reporter>) -> Resu
     Ok(Answer { text: String::new(), json, code })
 }
 
-/// Returns the time of day by which the run must have ended.
-fn stop_by_ns(given: Option<StopBy>, now_ns: u64) -> Option<u64> {
-    let of_slurm = || std::env::var("SLURM_JOB_END_TIME").ok()?.parse().ok().map(StopBy::At);
-    Some(match given.or_else(of_slurm)? {
+/// Returns the time of day by which the run must have ended, in nanoseconds since 1970.
+fn stop_by_ns(given: StopBy, now_ns: u64) -> u64 {
+    match given {
         StopBy::Within(time) => {
             now_ns.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
         }
         StopBy::At(seconds) => seconds.saturating_mul(1_000_000_000),
-    })
+    }
 }
 
 /// `outlive stop`.
@@ -89,30 +111,53 @@ pub fn stop(args: &StopArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
         )));
     }
     ask_in_pool(&pool, &job, &args.reason)?;
-    Ok(Answer::new(
-        format!(
-            "Asked: a program that runs job {job} now finds the request when it saves, or asks whether to \
-             stop. Programs that start later do not obey it.\n"
+    let later = "Programs that start later do not obey it.";
+    let holder = holder(&pool, &job).unwrap_or_default();
+    // A program that has opened the job has no session before its first save.
+    let (is_running, text) = match (pool.is_run_locked(&job), holder) {
+        (Some(true), _) => (
+            true,
+            format!(
+                "Asked: `outlive run` of job {job} asks its program to save and to end. {later}\n"
+            ),
         ),
-        json!({ "job": job.as_str(), "asked": true }),
-    ))
+        (_, Some(program)) => (
+            true,
+            format!(
+                "Asked: {program} has job {job} open, and finds the request when it saves, or asks whether \
+                 to stop. {later}\n"
+            ),
+        ),
+        (_, None) => (
+            false,
+            format!(
+                "Nothing that runs job {job} is known: no `outlive run`, and no program that has saved and \
+                 is still there. The request is left for a program that has opened the job and not saved \
+                 yet. {later}\n"
+            ),
+        ),
+    };
+    Ok(Answer::new(text, json!({ "job": job.as_str(), "asked": true, "running": is_running })))
+}
+
+/// Returns a line of the supervisor.
+fn told(job: &JobName, text: &str) -> String {
+    format!("outlive run: job {job}: {text}")
 }
 
 /// `outlive history`.
 pub fn history(args: &HistoryArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     let pool = pool::open(&args.pool, reporter)?;
     let job = JobName::new(&args.job)?;
-    let mut history = History::read(&pool, &job)?;
-    // Without its lock, the supervisor of an attempt that seems to run is gone.
-    if pool.is_run_locked(&job) == Some(false) {
-        history.end_lost();
-    }
+    let history = read_history(&pool, &job)?;
     if history.attempts.is_empty() {
-        return Err(Error::invalid(format!("`outlive run` has not run job {job} of this pool")));
+        return Err(Error::invalid(format!(
+            "job {job} of this pool has no history: give it one by `outlive run`, or by every=\"auto\" in its \
+             program"
+        )));
     }
     if let Some(file) = &args.plot {
-        std::fs::write(file, timeline(&job, &history))
-            .map_err(|e| Error::io_named("writing the picture", file, &e))?;
+        picture::write(file, &timeline(&job, &history))?;
     }
     let share = history.share();
     let mut table = Table::new(&[
@@ -124,7 +169,7 @@ pub fn history(args: &HistoryArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     for entry in &history.attempts {
         table.row(vec![
             when(entry.started_ns),
-            entry.attempt.to_string(),
+            number(entry),
             shown(&entry.host),
             time(entry.ran_s),
             end_of(entry),
@@ -149,15 +194,63 @@ pub fn history(args: &HistoryArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     if let Some(choice) = last.filter(|choice| choice.saves > 0) {
         text.push_str(&format!("the last interval: {choice}\n"));
     }
-    let json = json!({
+    let json = history_json(&job, &history);
+    if args.format == ListFormat::Csv {
+        text = csv(&json);
+    }
+    Ok(Answer::new(text, json))
+}
+
+/// Returns the attempts of a history as CSV.
+fn csv(history: &Value) -> String {
+    let columns = [
+        "started_ns",
+        "attempt",
+        "host",
+        "supervisor",
+        "ran_s",
+        "cause",
+        "restored",
+        "newest",
+        "commits",
+        "committed_s",
+        "lost_s",
+        "restored_s",
+        "distrusted",
+    ];
+    let mut csv = Csv::new(columns.map(str::to_owned).to_vec());
+    history["attempts"].as_array().into_iter().flatten().for_each(|attempt| csv.row(attempt));
+    csv.text()
+}
+
+/// Reads the attempts of a job.
+///
+/// # Errors
+/// Errors of the pool.
+pub fn read_history(pool: &Pool, job: &JobName) -> Result<History> {
+    let mut history = History::read(pool, job)?;
+    // Without its lock, the supervisor of an attempt that seems to run is gone.
+    if pool.is_run_locked(job) == Some(false) {
+        history.end_lost();
+    }
+    // An attempt that runs has noted nothing yet. Without a readable log the rest is shown.
+    if let Some(running) = history.attempts.last_mut().filter(|last| last.cause.is_none()) {
+        let _ = count_commits(pool, job, running);
+    }
+    Ok(history)
+}
+
+/// Returns the attempts of a job as JSON.
+pub fn history_json(job: &JobName, history: &History) -> Value {
+    let share = history.share();
+    json!({
         "job": job.as_str(),
         "attempts": history.attempts.iter().map(entry_json).collect::<Vec<Value>>(),
         "ran_s": share.ran_s,
         "lost_s": share.lost_s,
         "waited_s": share.waited_s,
         "useful_share": share.useful(),
-    });
-    Ok(Answer::new(text, json))
+    })
 }
 
 fn end_of(entry: &Entry) -> String {
@@ -194,12 +287,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_ends_by_the_time_that_is_given_or_that_slurm_sets() {
-        assert_eq!(
-            stop_by_ns(Some(StopBy::Within(Duration::from_secs(2))), 7),
-            Some(2_000_000_007)
-        );
-        assert_eq!(stop_by_ns(Some(StopBy::At(u64::MAX)), 7), Some(u64::MAX));
+    fn a_run_ends_by_the_time_that_is_given() {
+        assert_eq!(stop_by_ns(StopBy::Within(Duration::from_secs(2)), 7), 2_000_000_007);
+        assert_eq!(stop_by_ns(StopBy::At(u64::MAX), 7), u64::MAX);
     }
 
     #[test]

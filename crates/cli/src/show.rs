@@ -4,6 +4,9 @@ use crate::args::ShowArgs;
 use crate::chosen::{head_text, is_incomplete, job_at, select_sound, skipped_json};
 use crate::ls::manifest_json;
 use crate::output::{Answer, Reporter, Table, bytes, count, shortened, shown};
+use crate::plot::job::Axis;
+use crate::plot::picture;
+use crate::tags::tagged;
 use crate::tiers::Tiers;
 use crate::{items, pool, region};
 use outlive_client::past::ChosenInterval;
@@ -73,14 +76,13 @@ pub fn no_checkpoint(job: &Job) -> Error {
 }
 
 /// `outlive show --plot`.
-fn plot(job: &Job, file: &Path) -> Result<Answer> {
-    crate::plot::check_name(file)?;
+fn plot(job: &Job, file: &Path, axis: Axis) -> Result<Answer> {
+    picture::Kind::of(file)?;
     let manifests: Vec<_> = job.epochs()?.into_iter().map(|info| info.manifest).collect();
     if manifests.is_empty() {
         return Err(no_checkpoint(job));
     }
-    let picture = crate::plot::svg(job.name().as_str(), &manifests);
-    std::fs::write(file, picture).map_err(|e| Error::io_named("writing the picture", file, &e))?;
+    picture::write(file, &crate::plot::job::svg(job.name().as_str(), &manifests, axis))?;
     let path = file.display().to_string();
     let drawn = count(manifests.len() as u64, "checkpoint");
     Ok(Answer {
@@ -107,9 +109,11 @@ pub fn show(args: &ShowArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
                 "--plot draws all checkpoints of a job, and {epoch} is one of them: write {name} alone"
             )));
         }
-        return plot(&Job::open(&pool, name.as_str(), JobOptions::default())?, file);
+        let job = Job::open(&pool, name.as_str(), JobOptions::default())?;
+        return plot(&job, file, args.axis.unwrap_or_default());
     }
     let job = Job::open(&pool, name.as_str(), JobOptions::default())?;
+    let epoch = tagged(&job, epoch, &args.tag, &|_| true)?;
     if shows_files(&job, epoch)? {
         return items::show(&job, epoch, args.regions);
     }

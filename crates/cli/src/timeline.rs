@@ -1,7 +1,8 @@
 //! A picture of a job's attempts over time: kept work, lost work, and the causes of the ends.
 
+use crate::output::count;
 use crate::plot::{LEFT, RIGHT, WIDTH, begin, escaped};
-use outlive_supervise::{Entry, History};
+use outlive_supervise::{Entry, History, UNSUPERVISED};
 use outlive_types::JobName;
 use std::fmt::Write as _;
 
@@ -28,8 +29,10 @@ pub fn timeline(job: &JobName, history: &History) -> String {
     let useful = history.share().useful();
     let useful =
         useful.map_or(String::new(), |share| format!("{:.1} % useful work", share * 100.0));
-    let mut text =
-        begin(&format!("job {job}: {} attempts; {useful}", history.attempts.len()), height);
+    let mut text = begin(
+        &format!("job {job}: {}; {useful}", count(history.attempts.len() as u64, "attempt")),
+        height,
+    );
     let mut legend = LEFT;
     for (colour, what) in [(KEPT, "kept"), (LOST, "lost")] {
         let _ = write!(
@@ -63,7 +66,7 @@ pub fn timeline(job: &JobName, history: &History) -> String {
              <text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
             LEFT - 8.0,
             y + BAR - 2.0,
-            entry.attempt,
+            number(entry),
             at(ended) + 6.0,
             y + BAR - 2.0,
             escaped(&cause)
@@ -78,6 +81,14 @@ pub fn timeline(job: &JobName, history: &History) -> String {
         to - from
     );
     text
+}
+
+/// Returns the number of an attempt under its supervisor.
+pub fn number(entry: &Entry) -> String {
+    match entry.attempt {
+        UNSUPERVISED => "-".to_owned(),
+        attempt => attempt.to_string(),
+    }
 }
 
 #[cfg(test)]

@@ -37,6 +37,8 @@ pub struct Client {
     /// Tracker, which remembers the last image.
     pub(crate) tracker: Arc<ChangeTracker>,
     pub(crate) stop: StopWatch,
+    /// Where the attempts and the interval of the job are noted.
+    memory: Arc<IntervalMemory>,
     pub(crate) gate: ClientGate,
     /// Transcripts of this process, if a supervisor holds its lines.
     pub(crate) transcript: Option<Arc<Transcript>>,
@@ -68,10 +70,12 @@ impl Client {
                 CommitEvent::Failed { epoch, .. } => transcript.failed(*epoch),
             })
         });
+        let memory = Arc::new(IntervalMemory::new(job.name(), stop.folder().cloned()));
         let client = Client {
             job,
             tracker,
             stop,
+            memory,
             gate,
             transcript,
             _covers: covers,
@@ -96,8 +100,7 @@ impl Client {
         let given = every_of_run(&pool.config().format.pool_id, name);
         let over = given.map(|text| parse_every(&text, budget)).transpose();
         let over = over.map_err(|error| error.context(EVERY_VARIABLE))?;
-        let memory = Arc::new(IntervalMemory::new(name, self.stop.folder().cloned()));
-        self.job.set_every(over.unwrap_or(every), over.is_some(), Some(memory));
+        self.job.set_every(over.unwrap_or(every), over.is_some(), Some(self.memory.clone()));
         Ok(())
     }
 
@@ -290,6 +293,9 @@ impl Client {
         };
         self.tracker.detach();
         self.has_saved.store(false, Ordering::Relaxed);
+        if closed.is_ok() {
+            self.memory.ended(self.job.pool());
+        }
         if let (Some(transcript), false) = (&self.transcript, end == End::Alone) {
             transcript.close();
         }

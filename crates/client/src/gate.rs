@@ -4,7 +4,7 @@ use crate::client::Client;
 use crate::job_gate::RankLists;
 use crate::sessions::keep_gate;
 use outlive_gate::Gate;
-use outlive_types::{Epoch, Result};
+use outlive_types::{Epoch, Result, counted};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -109,9 +109,11 @@ impl Client {
         }
         if report.uncovered > 0 {
             pool.warn(format!(
-                "job {job}: {} outputs since the last save are not released, as no checkpoint covers them: save \
-                 before the close",
-                report.uncovered
+                "job {job}: {} since the last save {} not released, as no checkpoint covers {}: save before the \
+                 close",
+                counted(report.uncovered as u64, "output"),
+                if report.uncovered == 1 { "is" } else { "are" },
+                if report.uncovered == 1 { "it" } else { "them" },
             ));
         }
         for sink in report.sinks.iter().filter(|sink| sink.covered > 0) {
@@ -121,9 +123,11 @@ impl Client {
                 (None, true) => "it takes longer",
             };
             pool.warn(format!(
-                "job {job}: {} outputs to {} are not released yet ({why}): they stay in the checkpoint, and the next \
-                 run releases them",
-                sink.covered, sink.name
+                "job {job}: {} to {} {} not released yet ({why}): the checkpoint has {}, for the next run",
+                counted(sink.covered as u64, "output"),
+                sink.name,
+                if sink.covered == 1 { "is" } else { "are" },
+                if sink.covered == 1 { "it" } else { "them" },
             ));
         }
     }

@@ -47,17 +47,17 @@ struct RunFile {
 }
 
 /// Returns the kind of the record of a rank.
-fn kind(rank: Rank) -> String {
+pub(crate) fn outputs_of(rank: Rank) -> String {
     if rank == 0 { "outputs".to_owned() } else { format!("outputs-{rank}") }
 }
 
 impl Confirmations for RunFile {
     fn load(&self, rank: Rank) -> Result<Option<Vec<u8>>> {
-        self.pool.read_run_file(&self.job, &kind(rank))
+        self.pool.read_run_file(&self.job, &outputs_of(rank))
     }
 
     fn store(&self, bytes: &[u8]) -> Result<()> {
-        self.pool.write_run_file(&self.job, &kind(self.rank), bytes)
+        self.pool.write_run_file(&self.job, &outputs_of(self.rank), bytes)
     }
 }
 

@@ -2,7 +2,7 @@
 //! client joins the first, so that a process never fences itself. Ranks of a group are left out:
 //! threads of one process may be ranks.
 
-use crate::helper::{keeper_of, settle};
+use crate::helper::{await_helper, keeper_of};
 use crate::job_gate::gate_of;
 use outlive_capture::ChangeTracker;
 use outlive_gate::{Gate, WeakGate};
@@ -49,16 +49,15 @@ pub fn open(
     let reached = REACHED.lock().entry(key.clone()).or_default().clone();
     let options = JobOptions { reached, ..options };
     let is_open = OPEN.lock().get(&key).is_some_and(|open| !open.job.is_over());
-    if options.group.is_some() || !is_open {
-        settle(pool, &key.1);
-    }
-    let open = |options: JobOptions| {
-        let name = &key.1;
-        let keeper = keeper_of(pool, name, &options);
-        Job::open(pool, name.as_str(), JobOptions { keeper, ..options })
-    };
+    // Before the jobs are locked: both may take long.
+    let is_new = options.group.is_some() || !is_open;
+    let keeper = is_new.then(|| {
+        await_helper(pool, &key.1, &mut || true);
+        keeper_of(pool, &key.1, &options)
+    });
+    let options = JobOptions { keeper: keeper.flatten(), ..options };
     if options.group.is_some() {
-        let job = open(options)?;
+        let job = Job::open(pool, name, options)?;
         let (tracker, gate) = (make(&job), gate_of(pool, &job));
         return Ok((job, tracker, gate));
     }
@@ -72,7 +71,7 @@ pub fn open(
         }
         None => (None, None, None),
     };
-    let job = job.map_or_else(|| open(options), Ok)?;
+    let job = job.map_or_else(|| Job::open(pool, name, options), Ok)?;
     let tracker = tracker.unwrap_or_else(|| make(&job));
     all.retain(|_, open| !open.job.is_over());
     let left = LEFT.lock().remove(&key);

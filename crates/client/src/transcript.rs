@@ -4,31 +4,29 @@
 //! The lengths are a position in the checkpoint's list of outputs. So a checkpoint and its lengths
 //! are committed in one step, and a restart knows them from what it restores.
 
+mod own_files;
+mod owner;
+
 use crate::job_gate::RankLists;
 use crate::stop::{Report, RunFolder, Span, TRANSCRIPT_VARIABLE, list_of, text_of};
 use outlive_gate::position_in;
-use outlive_io::{PerProcess, flush_stdio};
+use outlive_io::{PerProcess, flush_stdio, on_exit};
+use outlive_store::RankImages;
 use outlive_types::sync::plain::{Mutex, MutexGuard};
 use outlive_types::{Epoch, Error, Rank, Result};
-use rustix::fs::{FileType, fstat};
-use rustix::io::Errno;
-use rustix::process::{Pid, test_kill_process};
-use rustix::stdio::{dup2_stderr, dup2_stdout, stderr, stdout};
+use own_files::print_to_own_files;
+use owner::{Before, Owner};
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::fd::BorrowedFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Name of the position in a list of outputs. Sinks of programs have no colon.
 const SINK: &str = "run:transcript";
+/// Most parts of earlier transcripts that a checkpoint repeats; a position has 65,535 bytes at most.
+const CARRIED_MAX: usize = 500;
 /// Names of the transcripts of a command.
 const STREAMS: [&str; 3] = ["stdout", "stderr", "output"];
-
-/// Content of the file of an owner that has ended its work in order.
-const ENDED: &str = "ended";
 
 /// The transcripts of this process. A forked child has none until it opens the job itself.
 static OF_PROCESS: PerProcess<Option<Arc<Transcript>>> = PerProcess::new(|_| None);
@@ -36,6 +34,8 @@ static OF_PROCESS: PerProcess<Option<Arc<Transcript>>> = PerProcess::new(|_| Non
 /// The files to which a program prints, and how far its checkpoints cover them.
 pub(crate) struct Transcript {
     folder: RunFolder,
+    /// Folder of the transcripts of all attempts.
+    root: PathBuf,
     files: Vec<Printed>,
     /// Whether an earlier program of the command has ended in order: then this one is no restart, and
     /// nothing repeats what is there.
@@ -60,6 +60,9 @@ struct State {
     untold: Vec<Report>,
     /// Lengths of the files at the last restore.
     restored: Option<Vec<u64>>,
+    /// Parts that the restored checkpoint covers. The supervisor may be killed before it has noted
+    /// them, so later checkpoints list them as long as the transcripts are there.
+    carried: Vec<Span>,
     /// Saves that are not over, and what they cover.
     saves: BTreeMap<Epoch, Vec<Span>>,
     /// The newest checkpoint that is committed.
@@ -89,6 +92,7 @@ impl Transcript {
             return Ok(Some(here.clone()));
         }
         let owner = Owner(place.join(format!("owner.{}", rank.unwrap_or(0))));
+        on_exit(exits);
         *here = Some(Arc::new(Transcript::begin(folder, &place, rank, owner)?));
         Ok(here.clone())
     }
@@ -118,7 +122,8 @@ impl Transcript {
         };
         let files = names.into_iter().map(printed).collect();
         let state = Mutex::new(State { is_guest, ..State::default() });
-        Ok(Transcript { folder: folder.clone(), files, is_second, owner, state })
+        let (folder, root) = (folder.clone(), place.with_file_name(""));
+        Ok(Transcript { folder, root, files, is_second, owner, state })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -140,7 +145,8 @@ impl Transcript {
         each.map(span).collect()
     }
 
-    /// Returns what this program has printed since it restored: a save that begins now covers it.
+    /// Returns what this program has printed since it restored, after what its restored checkpoint
+    /// covers: a save that begins now covers it.
     ///
     /// # Errors
     /// Those of the file system: then no save must begin.
@@ -151,8 +157,9 @@ impl Transcript {
             self.owner.take();
             state.untold.drain(..).for_each(|report| self.folder.report(&report));
         }
-        let restored = state.restored.clone();
-        Ok(self.spans(restored.unwrap_or_else(|| vec![0; now.len()]).into_iter(), &now))
+        state.carried.retain(|span| self.root.join(&span.file).exists());
+        let restored = state.restored.clone().unwrap_or_else(|| vec![0; now.len()]);
+        Ok([state.carried.clone(), self.spans(restored.into_iter(), &now)].concat())
     }
 
     /// Returns whether the program has printed anything since it restored.
@@ -199,22 +206,23 @@ impl Transcript {
     pub fn restored(&self, lists: &RankLists) -> Result<()> {
         let mut covered = Vec::new();
         for (_, list) in lists {
-            let text = position_in(list, SINK)?;
-            let text = text.as_deref().map(String::from_utf8_lossy);
-            covered.extend(text.and_then(|text| list_of(&text)).into_iter().flatten());
+            covered.extend(spans_in(list)?);
         }
         let now = self.lengths()?;
         let mut state = self.state();
         if self.is_second && state.restored.is_none() {
             covered.extend(self.spans(std::iter::repeat(0), &now));
         }
+        let mut carried = covered.clone();
+        carried.retain(|span| span.from < span.to);
+        carried.drain(..carried.len().saturating_sub(CARRIED_MAX));
         let dropped = self.spans(now.iter().copied(), &now);
         let reports = [Report::Recovered(covered), Report::Dropped(dropped)];
         match state.is_guest {
             true => state.untold = reports.into(),
             false => reports.iter().for_each(|report| self.folder.report(report)),
         }
-        (state.restored, state.saves) = (Some(now), BTreeMap::new());
+        (state.restored, state.carried, state.saves) = (Some(now), carried, BTreeMap::new());
         Ok(())
     }
 
@@ -227,39 +235,33 @@ impl Transcript {
     }
 }
 
-/// The file that names the process to which the transcripts belong.
-struct Owner(PathBuf);
-
-/// The owner before this process.
-#[derive(PartialEq, Eq, Debug)]
-enum Before {
-    None,
-    /// It runs.
-    Runs,
-    /// It has ended its work with the job in order.
-    Ended,
-    /// It was killed, or has failed: this process repeats its work.
-    Failed,
+/// A program that fails after it has closed its jobs has not ended in order. A front door closes them
+/// as well if an exception ends the program.
+fn exits(code: i32) {
+    match &*OF_PROCESS.lock() {
+        Some(here) if code != 0 && !here.state().is_guest => here.owner.fail(),
+        _ => {}
+    }
 }
 
-impl Owner {
-    fn before(&self) -> Before {
-        let Ok(text) = fs::read_to_string(&self.0) else { return Before::None };
-        let process = text.parse().ok().and_then(Pid::from_raw);
-        match process {
-            _ if text == ENDED => Before::Ended,
-            Some(process) if test_kill_process(process) != Err(Errno::SRCH) => Before::Runs,
-            _ => Before::Failed,
-        }
-    }
+/// Returns the parts of transcripts that a checkpoint covers. A program that was killed has not
+/// reported them if the commit came later, as that of a helper.
+///
+/// # Errors
+/// `Damaged` if a catalog is missing or wrong, or errors of the pool.
+pub fn covered_by(images: &RankImages<'_>) -> Result<Vec<Span>> {
+    let mut covered = Vec::new();
+    images.each(&mut |rank| {
+        covered.extend(spans_in(&rank.outputs)?);
+        Ok(())
+    })?;
+    Ok(covered)
+}
 
-    fn take(&self) {
-        let _ = fs::write(&self.0, std::process::id().to_string());
-    }
-
-    fn end(&self) {
-        let _ = fs::write(&self.0, ENDED);
-    }
+fn spans_in(list: &[u8]) -> Result<Vec<Span>> {
+    let text = position_in(list, SINK)?;
+    let text = text.as_deref().map(String::from_utf8_lossy);
+    Ok(text.and_then(|text| list_of(&text)).unwrap_or_default())
 }
 
 /// Returns the position for a checkpoint that covers these parts.
@@ -276,50 +278,11 @@ fn length_of(path: &Path) -> Result<u64> {
     }
 }
 
-/// Lets standard output and error of a rank lead to files of its own, if they lead to the command's
-/// or to a launcher. A launcher passes lines on later than the save that covers them. Returns the
-/// names of the files.
-fn print_to_own_files(place: &Path, theirs: &[String], rank: Rank) -> io::Result<Vec<String>> {
-    let mut names: Vec<String> = Vec::new();
-    type Replace = fn(File) -> rustix::io::Result<()>;
-    let both: [(&str, BorrowedFd<'_>, Replace); 2] = [
-        ("stdout", stdout(), |file| dup2_stdout(file)),
-        ("stderr", stderr(), |file| dup2_stderr(file)),
-    ];
-    for (stream, now, replace) in both {
-        if !leads_away(now, place, theirs) {
-            continue;
-        }
-        let stream = if theirs.iter().any(|it| it == "output") { "output" } else { stream };
-        let name = format!("{stream}.{rank}");
-        let file =
-            OpenOptions::new().append(true).create(true).mode(0o600).open(place.join(&name))?;
-        replace(file)?;
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
-    Ok(names)
-}
-
-/// Returns whether a descriptor is no file of the user's choice: a pipe or a terminal of a launcher,
-/// or a transcript of the command.
-fn leads_away(now: BorrowedFd<'_>, place: &Path, theirs: &[String]) -> bool {
-    let Ok(found) = fstat(now) else { return false };
-    match FileType::from_raw_mode(found.st_mode) {
-        FileType::Fifo | FileType::Socket => true,
-        FileType::CharacterDevice => rustix::termios::isatty(now),
-        _ => theirs.iter().any(|it| {
-            let there = place.join(it).metadata();
-            there.is_ok_and(|there| (there.dev(), there.ino()) == (found.st_dev, found.st_ino))
-        }),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use outlive_gate::Ledger;
+    use std::fs::{self, OpenOptions};
 
     struct Attempt {
         dir: tempfile::TempDir,
@@ -408,6 +371,15 @@ mod tests {
         attempt.print("x");
         assert!(transcript.is_used().unwrap());
         assert_eq!(transcript.printed().unwrap(), span(5, 6));
+        // Transcripts of earlier attempts stay in the lists until the supervisor removes them.
+        let earlier = attempt.dir.path().join("3");
+        fs::create_dir(&earlier).unwrap();
+        fs::write(earlier.join("stdout"), "").unwrap();
+        transcript.restored(&list(&before)).unwrap();
+        assert_eq!(transcript.printed().unwrap(), [before, span(6, 6)].concat());
+        fs::remove_dir_all(&earlier).unwrap();
+        assert_eq!(transcript.printed().unwrap(), span(6, 6));
+        attempt.reports();
         transcript.close();
         let second = attempt.begin();
         second.restored(&list(&span(5, 6))).unwrap();
@@ -432,25 +404,10 @@ mod tests {
         guest.close();
         assert_eq!(attempt.reports(), []);
         assert_eq!(attempt.owner().before(), Before::Runs);
-        assert_eq!(guest.printed().unwrap(), span(5, 5));
+        assert_eq!(guest.printed().unwrap(), [span(1, 2), span(5, 5)].concat());
         let want = [Report::Recovered(span(1, 2)), Report::Dropped(span(5, 5))];
         assert_eq!(attempt.reports(), want);
         guest.close();
         assert_eq!(attempt.owner().before(), Before::Ended);
-    }
-
-    #[test]
-    fn a_transcript_has_one_owner() {
-        let attempt = Attempt::new();
-        let owner = attempt.owner();
-        assert_eq!(owner.before(), Before::None);
-        owner.take();
-        assert_eq!(owner.before(), Before::Runs);
-        let mut child = std::process::Command::new("true").spawn().unwrap();
-        child.wait().unwrap();
-        fs::write(&owner.0, child.id().to_string()).unwrap();
-        assert_eq!(owner.before(), Before::Failed);
-        owner.end();
-        assert_eq!(owner.before(), Before::Ended);
     }
 }

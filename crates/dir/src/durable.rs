@@ -11,12 +11,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Files in a pool's directories besides shards and records.
-pub const OWN_FILES: [&str; 6] = [
+pub const OWN_FILES: [&str; 7] = [
     "pool.toml",
     ".pool.toml",
     "log/.pool.toml",
     "log/.leases.lock",
     "packs/.pool.toml",
+    "packs/.key.toml",
     "packs/.reserve",
 ];
 

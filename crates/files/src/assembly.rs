@@ -62,6 +62,19 @@ impl<'a> Metadata<'a> {
         Ok(fp)
     }
 
+    /// Remembers the recipes of a file's former content, most of which may occur again.
+    pub fn learn(&mut self, recipe: Option<Piece>, putter: &Putter<'_>) {
+        let (Some(recipe), Some(parent)) = (recipe, putter.parent) else { return };
+        let mut learn = |fp| {
+            self.recipes.insert(fp);
+        };
+        let read = |pieces: &[Piece]| parent.read(pieces);
+        let read = recipes_below(&read, recipe, &mut learn);
+        if let Err(error) = read {
+            putter.pool.warn(format!("recipes are stored again: {error}"));
+        }
+    }
+
     /// Sends the remaining data; returns the number of bytes of new recipes.
     ///
     /// # Errors
@@ -273,7 +286,7 @@ impl<'m, 'a> Assembly<'m, 'a> {
                 Some(Slot::Reading(recipe)) => *recipe,
                 _ => None,
             };
-            self.learn(recipe);
+            self.meta.borrow_mut().learn(recipe, self.putter);
             let meta = self.meta;
             let mut emit = |recipe: &Recipe| meta.borrow_mut().recipe(recipe);
             let mut builder = self.builder();
@@ -282,20 +295,6 @@ impl<'m, 'a> Assembly<'m, 'a> {
         }
         self.set(seq, Slot::Item(item));
         Ok(())
-    }
-
-    /// Remembers the recipes of a file's former content, most of which may occur again.
-    fn learn(&mut self, recipe: Option<Piece>) {
-        let (Some(recipe), Some(parent)) = (recipe, self.putter.parent) else { return };
-        let mut meta = self.meta.borrow_mut();
-        let mut learn = |fp| {
-            meta.recipes.insert(fp);
-        };
-        let read = |pieces: &[Piece]| parent.read(pieces);
-        let read = recipes_below(&read, recipe, &mut learn);
-        if let Err(error) = read {
-            self.putter.pool.warn(format!("recipes are stored again: {error}"));
-        }
     }
 
     fn part(
@@ -318,7 +317,7 @@ impl<'m, 'a> Assembly<'m, 'a> {
         }
         if parts.next == 0 {
             let recipe = parts.recipe.take();
-            self.learn(recipe);
+            self.meta.borrow_mut().learn(recipe, self.putter);
         }
         let Some(Slot::Parts(parts)) = self.slot(seq) else { return Ok(()) };
         let mut emit = |recipe: &Recipe| meta.borrow_mut().recipe(recipe);

@@ -1,13 +1,14 @@
 //! Puts of a job.
 
 use super::file_error::{FileError, Troubles};
+use super::listed::Listed;
 use super::patterns::Patterns;
 use super::plan::{Planner, PutPlan, stopped};
 use super::put::{Source, StoredFiles};
 use super::putter::Putter;
-use super::scan::{Selection, identity, open_roots};
+use super::scan::{Root, Selection, identity, open_roots};
 use outlive_pool::Pool;
-use outlive_store::{Content, FilesImage, Job, SaveNotes, SaveStats};
+use outlive_store::{Basis, Content, FilesImage, Job, SaveNotes, SaveStats};
 use outlive_types::{Error, Result};
 use std::io::Read;
 use std::path::PathBuf;
@@ -44,6 +45,12 @@ pub struct PutOptions {
     pub no_ignore_files: bool,
     /// Stay on the file system of each path.
     pub one_file_system: bool,
+    /// Omit longer files below the given paths.
+    pub larger_than: Option<u64>,
+    /// Omit the contents of directories below the given paths that a `CACHEDIR.TAG` marks as caches.
+    pub no_caches: bool,
+    /// Limits the put of one directory to paths below it.
+    pub listed: Option<Listed>,
     /// Directories to omit with their contents, such as the pool's own; its `pool.toml` may name
     /// it.
     pub leave_out: Vec<PathBuf>,
@@ -71,12 +78,29 @@ pub struct PutReport {
 }
 
 impl PutOptions {
+    fn roots(&self, paths: &[PathBuf]) -> Result<Vec<Root>> {
+        if let Some(listed) = &self.listed {
+            match paths {
+                [dir] if dir.is_dir() => listed.check_any(dir)?,
+                _ => {
+                    return Err(Error::invalid(
+                        "a list of files is relative to one directory: name that",
+                    ));
+                }
+            }
+        }
+        open_roots(paths)
+    }
+
     fn selection(&self, pool: &Pool) -> Selection {
         let left_out = self.leave_out.iter().cloned().chain(pool.packs_elsewhere());
         Selection {
             patterns: self.patterns.clone(),
             no_ignore_files: self.no_ignore_files,
             one_file_system: self.one_file_system,
+            larger_than: self.larger_than,
+            no_caches: self.no_caches,
+            listed: self.listed.clone(),
             leave_out: left_out.filter_map(|path| identity(&path)).collect(),
         }
     }
@@ -101,7 +125,7 @@ pub trait PutFiles {
 
 impl PutFiles for Job {
     fn plan_put(&self, paths: &[PathBuf], options: &PutOptions) -> Result<(PutPlan, Troubles)> {
-        let roots = open_roots(paths)?;
+        let roots = options.roots(paths)?;
         let selection = options.selection(self.pool());
         let parent = FilesImage::newest(self.pool(), self.name())?;
         let before = parent.as_ref().filter(|_| !options.reread);
@@ -116,40 +140,42 @@ impl PutFiles for Job {
         let pool = self.pool();
         // Errors in the request are found before anything is written.
         let (roots, selection) = match &source {
-            PutSource::Paths(paths) => (open_roots(paths)?, options.selection(pool)),
+            PutSource::Paths(paths) => (options.roots(paths)?, options.selection(pool)),
             PutSource::Stream { name, .. } => {
                 check_name(name)?;
                 (Vec::new(), Selection::default())
             }
         };
-        let (stats, image) = self.store_content(&options.notes, &index_for, |into, parent| {
-            let (reread, stop) = (options.reread, &*options.stop);
-            let putter = Putter { pool, into, parent, reread, stop };
-            let source = match source {
-                PutSource::Paths(_) => Source::Trees(&roots, &selection),
-                PutSource::Stream { name, from } => Source::Stream(name, from),
-            };
-            let image = putter.run(source)?;
-            if image.items == 0 {
-                let first = image.troubles.kept.first().map(FileError::to_string);
-                return Err(Error::invalid(format!(
-                    "there is nothing to put: {}",
-                    first.unwrap_or_else(|| "no path is named".to_owned())
-                )));
-            }
-            if options.stop.load(Ordering::Relaxed) {
-                return Err(stopped());
-            }
-            let content = Content {
-                listing: image.listing,
-                items: image.items,
-                bytes: image.bytes,
-                read_bytes: image.plan.read_bytes,
-                zero_bytes: image.zero_bytes,
-                node_bytes: image.node_bytes,
-            };
-            Ok((content, image))
-        })?;
+        let (stats, image) =
+            self.store_content(&options.notes, Basis::Whole, &index_for, |into, parent| {
+                let (reread, stop) = (options.reread, &*options.stop);
+                let putter = Putter { pool, into, parent, reread, stop };
+                let source = match source {
+                    PutSource::Paths(_) => Source::Trees(&roots, &selection),
+                    PutSource::Stream { name, from } => Source::Stream(name, from),
+                };
+                let image = putter.run(source)?;
+                if image.items == 0 {
+                    let first = image.troubles.kept.first().map(FileError::to_string);
+                    return Err(Error::invalid(format!(
+                        "there is nothing to put: {}",
+                        first.unwrap_or_else(|| "no path is named".to_owned())
+                    )));
+                }
+                if options.stop.load(Ordering::Relaxed) {
+                    return Err(stopped());
+                }
+                let content = Content {
+                    listing: image.listing,
+                    items: image.items,
+                    bytes: image.bytes,
+                    read_bytes: image.plan.read_bytes,
+                    zero_bytes: image.zero_bytes,
+                    node_bytes: image.node_bytes,
+                };
+                Ok((Some(content), image))
+            })?;
+        let stats = stats.ok_or_else(|| Error::bug("a put with content was not committed"))?;
         let StoredFiles { plan, troubles, items, files, .. } = image;
         Ok(PutReport { plan, items, files, stats, troubles })
     }

@@ -35,6 +35,26 @@ impl ListingWriter {
         ListingWriter { buffer, chunk_bytes_max, recipe, bytes: 0, items: 0 }
     }
 
+    /// Returns a listing whose first chunk is one of another listing.
+    pub fn within(format: &FormatConfig) -> ListingWriter {
+        ListingWriter { buffer: Vec::new(), ..ListingWriter::new(format) }
+    }
+
+    /// Returns whether a chunk of another listing can follow now.
+    pub fn is_at_a_cut(&self) -> bool {
+        self.buffer.is_empty()
+    }
+
+    /// Adds a stored chunk of another listing, which begins and ends between two items, or a part
+    /// of such a chunk.
+    ///
+    /// # Errors
+    /// Errors of `emit`.
+    pub fn reuse(&mut self, chunk: Piece, emit: &mut Emit<'_>) -> Result<()> {
+        self.bytes += chunk.bytes;
+        self.recipe.push(chunk, emit)
+    }
+
     /// Adds an item.
     ///
     /// # Errors
@@ -65,12 +85,17 @@ impl ListingWriter {
         self.recipe.push(Piece { fp, bytes: at as u64 }, emit)
     }
 
-    /// Ends the listing.
+    /// Ends the listing, which has this number of items.
     ///
     /// # Errors
     /// Errors of `store` and `emit`.
-    pub fn finish(mut self, store: &mut Store<'_>, emit: &mut Emit<'_>) -> Result<TreeRef> {
-        let end = listing_end(self.items);
+    pub fn finish(
+        mut self,
+        items: u64,
+        store: &mut Store<'_>,
+        emit: &mut Emit<'_>,
+    ) -> Result<TreeRef> {
+        let end = listing_end(items);
         if self.buffer.len() + end.len() > self.chunk_bytes_max {
             self.cut(self.buffer.len(), store, emit)?;
         }

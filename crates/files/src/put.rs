@@ -68,7 +68,7 @@ impl<'a> Putter<'a> {
         let items = listing.items;
         let mut store = |bytes: &[u8]| meta.borrow_mut().chunk(bytes);
         let mut emit = |recipe: &Recipe| meta.borrow_mut().recipe(recipe);
-        let listing = listing.finish(&mut store, &mut emit)?;
+        let listing = listing.finish(items, &mut store, &mut emit)?;
         let node_bytes = meta.into_inner().finish()?;
         self.into.join_lanes()?;
         troubles.sort();

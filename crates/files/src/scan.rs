@@ -3,6 +3,7 @@
 use super::attributes;
 use super::file_error::{FileError, FileErrorKind, Troubles};
 use super::leftovers::is_temporary;
+use super::listed::{Listed, OnList};
 use super::names::read_names;
 use super::patterns::Patterns;
 use super::root_dir::RootDir;
@@ -10,7 +11,7 @@ use outlive_format::{FileTime, Item, ItemKind, path_cmp};
 use outlive_types::{Error, Result, shown_path};
 use rustix::fs::{AtFlags, FileType, OFlags, Stat, fstat, openat, readlinkat, statat};
 use rustix::io::Errno;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,6 +22,9 @@ use std::sync::Arc;
 
 /// File with a directory's own patterns.
 const IGNORE_FILE: &[u8] = b".outliveignore";
+/// File that marks a directory as a cache, and its first bytes.
+const CACHE_TAG: &[u8] = b"CACHEDIR.TAG";
+const CACHE_SIGNATURE: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55";
 const IGNORE_BYTES_MAX: u64 = 1 << 20;
 /// Deeper directories are opened again for each look, so that open files stay few.
 const OPEN_DEPTH_MAX: usize = 128;
@@ -97,6 +101,12 @@ pub struct Selection {
     pub no_ignore_files: bool,
     /// Stay on the file system of each root.
     pub one_file_system: bool,
+    /// Omit longer files.
+    pub larger_than: Option<u64>,
+    /// Omit the contents of directories that a `CACHEDIR.TAG` marks as caches.
+    pub no_caches: bool,
+    /// Omit everything but these paths and the directories above them.
+    pub listed: Option<Listed>,
     /// Directories to omit with their contents, by device and inode.
     pub leave_out: HashSet<(u64, u64)>,
 }
@@ -108,6 +118,8 @@ struct Frame {
     /// Names, sorted; the next is the last.
     names: Vec<Box<[u8]>>,
     patterns: Option<Patterns>,
+    /// Whether the list has this directory, or one above it.
+    is_listed: bool,
 }
 
 /// The walk over all roots.
@@ -121,6 +133,8 @@ pub struct Scan<'a> {
     /// Files with further names that are not found yet: the first name, and the number of the
     /// others.
     links: HashMap<(u64, u64), (Vec<u8>, u64)>,
+    /// Paths of the list that are not found yet.
+    wanted: BTreeSet<Vec<u8>>,
     /// File errors.
     pub troubles: Troubles,
     /// Number of items that patterns exclude.
@@ -139,6 +153,7 @@ impl<'a> Scan<'a> {
             device: 0,
             frames: Vec::new(),
             links: HashMap::new(),
+            wanted: selection.listed.as_ref().map(Listed::wanted).unwrap_or_default(),
             troubles: Troubles::default(),
             excluded: 0,
             leftovers: 0,
@@ -150,7 +165,10 @@ impl<'a> Scan<'a> {
         loop {
             let found = match self.frames.last_mut() {
                 None => {
-                    let root = self.roots.get(self.next_root)?;
+                    let Some(root) = self.roots.get(self.next_root) else {
+                        self.miss_wanted();
+                        return None;
+                    };
                     self.next_root += 1;
                     self.root(root)
                 }
@@ -191,6 +209,35 @@ impl<'a> Scan<'a> {
         self.troubles.add(trouble);
     }
 
+    /// Reports the paths of the list that the walk has not met.
+    fn miss_wanted(&mut self) {
+        for path in std::mem::take(&mut self.wanted) {
+            let why = "it is on the list, but not there: missing, or behind a link";
+            self.trouble(FileError::new(&path, FileErrorKind::Unreadable, why));
+        }
+    }
+
+    /// Returns whether the list has an item, if there is one, and notes that the item was met.
+    fn on_list(&mut self, path: &[u8]) -> OnList {
+        let Some(listed) = &self.selection.listed else { return OnList::Yes };
+        self.wanted.remove(path);
+        match self.frames.last().is_some_and(|frame| frame.is_listed) {
+            true => OnList::Yes,
+            false => listed.of(path),
+        }
+    }
+
+    /// Forgets the paths of the list below a directory that is omitted.
+    fn forget_below(&mut self, path: &[u8]) {
+        let below = [path, b"/"].concat();
+        let is_below = |wanted: &Vec<u8>| wanted.starts_with(&below);
+        let found: Vec<_> =
+            self.wanted.range(below.clone()..).take_while(|it| is_below(it)).cloned().collect();
+        for path in found {
+            self.wanted.remove(&path);
+        }
+    }
+
     /// Examines a name of the directory being walked.
     fn visit(&mut self, name: &[u8]) -> Option<Item> {
         let frame = self.frames.last()?;
@@ -213,14 +260,23 @@ impl<'a> Scan<'a> {
         let (dir, stat) = match looked {
             Ok(looked) => looked,
             Err(error) => {
+                self.wanted.remove(&path);
                 self.trouble(FileError::reading(&path, error));
                 return None;
             }
         };
-        let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        let is_dir = kind == FileType::Directory;
+        let on_list = self.on_list(&path);
+        if on_list == OnList::No || (on_list == OnList::Above && !is_dir) {
+            return None;
+        }
+        let is_long = |limit| kind == FileType::RegularFile && stat.st_size.cast_unsigned() > limit;
         if self.is_excluded(&path, is_dir)
             || (is_dir && self.selection.leave_out.contains(&(stat.st_dev, stat.st_ino)))
+            || self.selection.larger_than.is_some_and(is_long)
         {
+            self.forget_below(&path);
             self.excluded += 1;
             return None;
         }
@@ -294,8 +350,16 @@ impl<'a> Scan<'a> {
             Some(Ok(patterns)) => Some(patterns),
             None => None,
         };
+        // The directory that a user names is no cache to omit.
+        if self.selection.no_caches && !self.frames.is_empty() && is_cache(&dir, &names) {
+            self.excluded += names.len() as u64 - 1;
+            names.retain(|name| **name == *CACHE_TAG);
+            self.forget_below(&item.path);
+        }
+        let is_listed = self.frames.last().is_some_and(|frame| frame.is_listed)
+            || self.selection.listed.as_ref().is_some_and(|it| it.of(&item.path) == OnList::Yes);
         let dir = (self.frames.len() < OPEN_DEPTH_MAX).then(|| Arc::new(dir));
-        self.frames.push(Frame { path: item.path.clone(), dir, names, patterns });
+        self.frames.push(Frame { path: item.path.clone(), dir, names, patterns, is_listed });
         Some(item)
     }
 
@@ -408,6 +472,21 @@ fn read_patterns(dir: &OwnedFd) -> Result<Patterns> {
         return Err(Error::invalid("it is longer than 1 MiB"));
     }
     Patterns::from_text(&text)
+}
+
+/// Returns whether a directory has a file that marks it as a cache: https://bford.info/cachedir.
+fn is_cache(dir: &OwnedFd, names: &[Box<[u8]>]) -> bool {
+    if !names.iter().any(|name| **name == *CACHE_TAG) {
+        return false;
+    }
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let Ok(file) = openat(dir, CACHE_TAG, flags, rustix::fs::Mode::empty()) else { return false };
+    let file = fs::File::from(file);
+    let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
+    let mut start = Vec::new();
+    is_file
+        && file.take(CACHE_SIGNATURE.len() as u64).read_to_end(&mut start).is_ok()
+        && start == CACHE_SIGNATURE
 }
 
 /// Returns device and inode of a directory, to omit it from a scan. For a pool's `pool.toml`, those

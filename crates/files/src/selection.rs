@@ -4,12 +4,12 @@ use outlive_format::{Item, ItemKind};
 use outlive_store::FilesImage;
 use outlive_store::read::files::Items;
 use outlive_types::{Error, Result, shown_path};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// Paths, each with its contents; an empty list selects everything.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Selection {
-    paths: Vec<Vec<u8>>,
+    paths: BTreeSet<Vec<u8>>,
 }
 
 /// Result of a selection for an item.
@@ -30,7 +30,7 @@ impl Selection {
     /// # Errors
     /// `Invalid` for paths that are absolute or have `..` in them.
     pub fn new(paths: impl IntoIterator<Item = Vec<u8>>) -> Result<Selection> {
-        let mut chosen = Vec::new();
+        let mut chosen = BTreeSet::new();
         for path in paths {
             let parts = || path.split(|byte| *byte == b'/');
             if path.is_empty() || path.starts_with(b"/") || parts().any(|part| part == b"..") {
@@ -43,7 +43,7 @@ impl Selection {
             if plain.is_empty() {
                 return Ok(Selection::default());
             }
-            chosen.push(plain.join(&b'/'));
+            chosen.insert(plain.join(&b'/'));
         }
         Ok(Selection { paths: chosen })
     }
@@ -55,14 +55,14 @@ impl Selection {
 
     /// Returns the result for an item.
     pub fn of(&self, item: &Item) -> PathMatch {
-        let within = |inner: &[u8], outer: &[u8]| {
-            inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
-        };
-        if self.is_all() || self.paths.iter().any(|path| within(&item.path, path)) {
+        let path = &item.path[..];
+        let ends = (0..path.len()).filter(|at| path[*at] == b'/').chain([path.len()]);
+        if self.is_all() || ends.into_iter().any(|end| self.paths.contains(&path[..end])) {
             return PathMatch::Yes;
         }
-        let is_dir = item.kind == ItemKind::Directory;
-        match is_dir && self.paths.iter().any(|path| within(path, &item.path)) {
+        let below = [path, b"/"].concat();
+        let next = || self.paths.range(below.clone()..).next();
+        match item.kind == ItemKind::Directory && next().is_some_and(|it| it.starts_with(&below)) {
             true => PathMatch::OnTheWay,
             false => PathMatch::No,
         }
@@ -86,12 +86,10 @@ impl ChosenItems {
     pub fn new(checkpoint: &FilesImage, choice: &Selection) -> Result<ChosenItems> {
         let mut moved = HashMap::new();
         if !choice.is_all() {
-            let mut there = vec![false; choice.paths.len()];
+            let mut missing = choice.paths.clone();
             let mut items = checkpoint.items();
             while let Some(item) = items.next_item()? {
-                for (path, there) in choice.paths.iter().zip(&mut there) {
-                    *there |= *path == item.path;
-                }
+                missing.remove(&item.path);
                 let wanted = choice.of(&item) == PathMatch::Yes;
                 if wanted && item.kind == ItemKind::HardLink {
                     let target = Item::new(item.target, ItemKind::File);
@@ -100,10 +98,10 @@ impl ChosenItems {
                     }
                 }
             }
-            if let Some(missing) = there.iter().position(|there| !there) {
+            if let Some(missing) = missing.first() {
                 return Err(Error::invalid(format!(
                     "it has no \"{}\"; `{}` lists what it has",
-                    shown_path(&choice.paths[missing]),
+                    shown_path(missing),
                     checkpoint.pool().command(
                         "show",
                         &[&format!("{}@{}", checkpoint.job().as_str(), checkpoint.epoch())]

@@ -33,7 +33,8 @@ pub use item::{
 };
 pub use leaf::{CHAIN_MAX, Leaf, LeafExtent, LeafKind, Lookup, PageExtent};
 pub use listing::{
-    LISTING_END_BYTES, LISTING_HEAD_BYTES, Listing, ListingReader, listing_end, listing_head,
+    LISTING_END_BYTES, LISTING_HEAD_BYTES, Listing, ListingReader, items_within, listing_end,
+    listing_head,
 };
 pub use node::InnerNode;
 pub use outlive_types::Codec;
@@ -43,7 +44,7 @@ pub use recipe::{Piece, RECIPE_BYTES_MAX, RECIPE_CHILDREN_MAX, RECIPE_LEVEL_MAX,
 pub use record::{
     Archive, Body, Close, Image, ImageKind, ImageRef, ImageTable, Images, LABEL_BYTES_MAX,
     Manifest, Mark, Note, PageRef, Prune, Record, Remarks, SaveFigures, SegmentKind, SegmentLists,
-    SegmentRef, Session, Sweep, TablePage, page_of,
+    SegmentRef, Session, Sweep, TAG_BYTES_MAX, TAGS_MAX, TablePage, check_tag, page_of,
 };
 pub use save_message::{Changes, Committed, Envelope, Moved, Opened, RankImage, SaveMessage};
 pub use shard::{
@@ -58,4 +59,4 @@ const ROOM_BYTES: usize = 48;
 /// The format version that this build writes and reads.
 pub const VERSION: u16 = 0;
 /// Draft of version 0. `pool.toml` names it, and a pool of another draft is refused.
-pub const REVISION: u32 = 19;
+pub const REVISION: u32 = 20;

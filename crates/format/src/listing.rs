@@ -40,12 +40,20 @@ pub struct ListingReader {
     items: u64,
     last: Vec<u8>,
     ended: bool,
+    /// Whether it began within the listing.
+    is_part: bool,
 }
 
 impl ListingReader {
     /// Returns a reader at the beginning of a listing.
     pub fn new() -> ListingReader {
         ListingReader::default()
+    }
+
+    /// Returns a reader of some whole items of a listing, from behind its head. It does not know
+    /// how many items the listing has before them.
+    fn within() -> ListingReader {
+        ListingReader { head_seen: true, is_part: true, ..ListingReader::default() }
     }
 
     /// Adds the next bytes.
@@ -81,7 +89,7 @@ impl ListingReader {
         if length == 0 {
             let Some((items, _)) = behind.split_first_chunk::<8>() else { return Ok(None) };
             let items = u64::from_le_bytes(*items);
-            if items != self.items {
+            if items != self.items && !self.is_part {
                 let there = self.items;
                 return Err(from.damaged(format!("it has {there} items instead of {items}")));
             }
@@ -112,6 +120,26 @@ impl ListingReader {
             return Ok(self.items);
         }
         Err(Reader::new(WHAT, &[]).damaged("it ends too early"))
+    }
+}
+
+/// Decodes a part of a listing that begins and ends between two items; `is_first` says that it begins
+/// with the head. The end of the listing may be part of it.
+///
+/// # Errors
+/// `Damaged` for anything that cannot be such a part, `Invalid` for another version.
+pub fn items_within(bytes: &[u8], is_first: bool) -> Result<Vec<Item>> {
+    let mut reader = if is_first { ListingReader::new() } else { ListingReader::within() };
+    // The number of items in an end also counts those of other parts.
+    reader.is_part = true;
+    reader.push(bytes);
+    let mut items = Vec::new();
+    while let Some(item) = reader.next_item()? {
+        items.push(item);
+    }
+    match reader.taken == reader.waiting.len() {
+        true => Ok(items),
+        false => Err(Reader::new(WHAT, &[]).damaged("a part of it ends within an item")),
     }
 }
 

@@ -101,6 +101,11 @@ impl Confirmed {
         self.0.get(sink)?.file
     }
 
+    /// Returns the names of the sinks to which something was released.
+    pub fn sinks(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
     /// Adds the releases of another record, which is newer where both know the same.
     pub fn merge(&mut self, other: Confirmed) {
         for (sink, theirs) in other.0 {

@@ -10,6 +10,7 @@ use crate::thread::{Releaser, Wait};
 use outlive_format::{Output, Outputs};
 use outlive_types::sync::plain::{Condvar, Mutex, MutexGuard};
 use outlive_types::{Epoch, Error, JobName, Rank, Result};
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -384,6 +385,14 @@ impl Gate {
         let state = self.state();
         let position = state.ledger.position(name).map(to_position).transpose()?;
         position.ok_or_else(|| Error::invalid(format!("the gate has not opened {name}")))
+    }
+
+    /// Returns the paths of the files that the job itself writes. This run has opened them, the
+    /// checkpoint from which it continues lists them, or an earlier run has released to them.
+    pub fn files(&self) -> BTreeSet<String> {
+        let state = self.state();
+        let names = state.ledger.positioned().chain(state.confirmed.sinks());
+        names.filter_map(|name| name.strip_prefix(FILE)).map(str::to_owned).collect()
     }
 
     /// Sets the position of a sink that only notes how far the program is, whether the gate is open

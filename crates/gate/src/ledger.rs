@@ -101,6 +101,11 @@ impl Ledger {
         self.positions.get(sink).map(Vec::as_slice)
     }
 
+    /// Returns the names of the sinks that have a position.
+    pub fn positioned(&self) -> impl Iterator<Item = &str> {
+        self.positions.keys().map(String::as_str)
+    }
+
     /// Sets the position of a sink after all outputs so far.
     pub fn set_position(&mut self, sink: &str, position: Vec<u8>) {
         match self.positions.get_mut(sink) {

@@ -1,21 +1,27 @@
 //! A program's side: a connection for each job, and the wait for a save that a helper completes.
 
-use crate::message::{JobId, Keep, Message, Program, descriptors_of};
+use crate::message::{JobId, Keep, Message, Program, RankGroup, descriptors_of};
 use crate::socket::{connect_to, receive_within, send};
 use crate::start::{STARTED_VARIABLE, name, start};
+use outlive_io::PerProcess;
 use outlive_pool::Pool;
+use outlive_store::group::GroupOptions;
 use outlive_store::{ImageKeeper, KeptSave};
 use outlive_types::sync::plain::Mutex;
 use outlive_types::{Error, JobName, Rank, Result};
 use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Longest time until a helper that was started listens.
+/// Longest time until a helper that was started listens, and until one answers.
 const START_PATIENCE: Duration = Duration::from_secs(20);
+/// Longest time until a helper answers: that it has an image, or that it is at work.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 /// Attempts to connect with helpers that end.
 const TRIES: u32 = 5;
 /// Pause between two looks.
@@ -27,12 +33,14 @@ const AGAIN: Duration = Duration::from_secs(60);
 /// The connection of a job of this program with the helper.
 #[derive(Debug)]
 pub struct HelperConnection {
-    link: Mutex<Link>,
+    link: Arc<Mutex<Link>>,
     of: JobId,
     rank: Rank,
-    ranks: Option<u32>,
+    group: Option<RankGroup>,
     /// Command line of `outlive` that starts a helper, up to its subcommand.
     command: Vec<OsString>,
+    /// Time after which it looks for another helper.
+    again: Duration,
     /// A process that the program forks has a copy of the connection, and no say in it.
     process_id: u32,
 }
@@ -50,43 +58,61 @@ impl HelperConnection {
     pub fn open(
         pool: &Pool,
         job: &JobName,
-        (rank, ranks): (Rank, Option<u32>),
+        group: Option<&GroupOptions>,
         command: Vec<OsString>,
     ) -> (HelperConnection, Option<Error>) {
         let of = JobId::new(pool, job);
+        let rank = group.map_or(0, |group| group.coordinator.rank());
+        let group = group.map(RankGroup::of);
         let (socket, trouble) = match introduce(&command, Some(&of)) {
             Ok(socket) => (Some(socket), None),
             Err(error) => (None, Some(error)),
         };
-        let link = Mutex::new(Link { socket, tried: Instant::now() });
-        let process_id = std::process::id();
-        (HelperConnection { link, of, rank, ranks, command, process_id }, trouble)
+        let link = Arc::new(Mutex::new(Link { socket, tried: Instant::now() }));
+        let (again, process_id) = (AGAIN, std::process::id());
+        (HelperConnection { link, of, rank, group, command, again, process_id }, trouble)
     }
 
-    /// Sends a message. After an error the connection is over.
-    fn send(&self, message: &Message, descriptors: &[BorrowedFd<'_>]) -> Result<()> {
+    /// Sends a message, and returns the result of `then`. If the peer is gone or silent, the connection
+    /// is over. (The helper does not take that for the end of this program.)
+    fn send<T>(
+        &self,
+        message: &Message,
+        descriptors: &[BorrowedFd<'_>],
+        then: impl FnOnce(&OwnedFd) -> rustix::io::Result<T>,
+    ) -> Result<T> {
+        const GONE: [Errno; 4] = [Errno::PIPE, Errno::CONNRESET, Errno::AGAIN, Errno::TIMEDOUT];
         let mut link = self.link.lock();
         let Some(socket) = &link.socket else { return Err(Error::retry("the helper is gone")) };
-        let sent = send(socket, &message.encode(), descriptors);
+        let sent = send(socket, &message.encode(), descriptors).and_then(|()| then(socket));
         // After other errors, such as a lack of descriptors, the helper is still there.
-        if matches!(sent, Err(Errno::PIPE | Errno::CONNRESET | Errno::AGAIN)) {
+        if sent.as_ref().is_err_and(|error| GONE.contains(error)) {
             *link = Link { socket: None, tried: Instant::now() };
         }
         sent.map_err(gone)
     }
 }
 
+/// A pipe whose write end is closed by the end of this process, and by an `exec`.
+static LIFE: PerProcess<Option<(OwnedFd, OwnedFd)>> =
+    PerProcess::new(|_| pipe_with(PipeFlags::CLOEXEC).ok());
+
 /// Connects this process with the helper, which is started if there is none.
 fn introduce(command: &[OsString], of: Option<&JobId>) -> Result<OwnedFd> {
     let pidfd = pidfd_open(getpid(), PidfdFlags::empty()).map_err(gone)?;
+    let life = LIFE.lock();
+    let (life, _) = life.as_ref().ok_or_else(|| Error::retry("a pipe could not be made"))?;
     let hello = Message::Hello(this_program(command), of.cloned()).encode();
     let mut tries = 0;
     loop {
         tries += 1;
         let socket = connect_or_start(command)?;
-        let sent = send(&socket, &hello, &[pidfd.as_fd()]);
+        let sent = send(&socket, &hello, &[pidfd.as_fd(), life.as_fd()]);
         match sent.and_then(|()| receive_within(&socket, START_PATIENCE)) {
             Ok(Some(_)) => return Ok(socket),
+            Err(Errno::TIMEDOUT) => {
+                return Err(Error::retry("the helper of this user does not answer"));
+            }
             // It has just ended, since there was no program.
             _ if tries < TRIES => {}
             answer => {
@@ -102,18 +128,31 @@ impl ImageKeeper for HelperConnection {
             return false;
         }
         let mut link = self.link.lock();
-        if link.socket.is_none() && link.tried.elapsed() > AGAIN {
-            *link = Link {
-                socket: introduce(&self.command, Some(&self.of)).ok(),
-                tried: Instant::now(),
+        if link.socket.is_none() && link.tried.elapsed() >= self.again {
+            link.tried = Instant::now();
+            let (there, command, of) = (self.link.clone(), self.command.clone(), self.of.clone());
+            // No save waits for the start of a helper.
+            let look = move || {
+                let found = introduce(&command, Some(&of)).ok();
+                there.lock().socket = found;
             };
+            let _ = std::thread::Builder::new().name("outlive-helper".to_owned()).spawn(look);
         }
         link.socket.is_some()
     }
 
     fn keep(&self, save: KeptSave<'_>) -> Result<()> {
-        let keep = Keep::new(self.of.clone(), (self.rank, self.ranks), &save)?;
-        self.send(&Message::Keep(Box::new(keep)), &descriptors_of(&save.shared))
+        let keep = Keep::new(self.of.clone(), self.rank, self.group, &save)?;
+        let descriptors = descriptors_of(&save.shared);
+        let answer = |socket: &OwnedFd| match receive_within(socket, ANSWER_PATIENCE)? {
+            Some(parcel) => Ok(parcel.bytes),
+            None => Err(Errno::PIPE),
+        };
+        let answer = self.send(&Message::Keep(Box::new(keep)), &descriptors, answer)?;
+        match Message::decode(&answer)? {
+            Message::Kept(true) => Ok(()),
+            _ => Err(Error::retry("the helper has no room for it")),
+        }
     }
 
     fn forget(&self) {
@@ -121,7 +160,7 @@ impl ImageKeeper for HelperConnection {
             return;
         }
         // If the helper is gone, the image is, too; the next save says so.
-        let _ = self.send(&Message::Forget, &[]);
+        let _ = self.send(&Message::Forget, &[], |_| Ok(()));
     }
 }
 
@@ -139,16 +178,15 @@ impl HelperGuard {
     }
 }
 
-/// Longest time for which a program waits for a worker.
-const SETTLE_PATIENCE: Duration = Duration::from_secs(120);
 /// Time between two looks whether the wait is to go on.
 const SETTLE_LOOK: Duration = Duration::from_millis(100);
 
-/// Waits until no helper of this host completes a save of a program that is gone, for this job, or
-/// `goes_on` says no. Returns what it has completed, or why it could not: a sentence each.
+/// Waits until no helper of this host completes a save of a program that is gone, for this job. The
+/// worker gives up by itself; `goes_on` is asked ten times a second, and ends the wait by no. Returns
+/// what was completed, or why it could not be: a sentence each.
 ///
 /// # Errors
-/// `Retry` if the helper ends meanwhile, or takes longer than two minutes.
+/// Errors of the connection.
 pub fn settle(
     pool: &Pool,
     job: &JobName,
@@ -156,22 +194,23 @@ pub fn settle(
 ) -> Result<Vec<String>> {
     let Some(socket) = connect_to(&name())? else { return Ok(Vec::new()) };
     send(&socket, &Message::Settle(JobId::new(pool, job)).encode(), &[]).map_err(gone)?;
-    let began = Instant::now();
-    let parcel = loop {
-        match receive_within(&socket, SETTLE_LOOK) {
+    let (began, mut has_answered) = (Instant::now(), false);
+    loop {
+        let parcel = match receive_within(&socket, SETTLE_LOOK) {
             Err(Errno::TIMEDOUT) if !goes_on() => return Ok(Vec::new()),
-            Err(Errno::TIMEDOUT) if began.elapsed() < SETTLE_PATIENCE => {}
-            Err(Errno::TIMEDOUT) => {
-                return Err(Error::retry("a helper has not completed it within two minutes"));
+            Err(Errno::TIMEDOUT) if !has_answered && began.elapsed() > ANSWER_PATIENCE => {
+                return Err(Error::retry("the helper of this user does not answer"));
             }
-            parcel => break parcel.map_err(gone)?,
+            Err(Errno::TIMEDOUT) => continue,
+            parcel => parcel.map_err(gone)?,
+        };
+        // A helper that has just ended had nothing to do.
+        let Some(parcel) = parcel else { return Ok(Vec::new()) };
+        match Message::decode(&parcel.bytes)? {
+            Message::Welcome => has_answered = true,
+            Message::Settled(said) => return Ok(said),
+            _ => return Err(Error::bug("the helper's answer is none")),
         }
-    };
-    // A helper that has just ended had nothing to do.
-    let Some(parcel) = parcel else { return Ok(Vec::new()) };
-    match Message::decode(&parcel.bytes)? {
-        Message::Settled(said) => Ok(said),
-        _ => Err(Error::bug("the helper's answer is none")),
     }
 }
 

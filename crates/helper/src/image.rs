@@ -183,8 +183,8 @@ impl Frozen for SharedPages {
         };
         let file = file.ok_or_else(|| Error::bug("a run is nowhere"))?;
         file.read_exact_at(scratch, at + start).map_err(|error| {
-            // Neither comes back.
-            Error::invalid(format!("the image of the program that is gone cannot be read: {error}"))
+            // Neither comes back: no other attempt will succeed.
+            Error::damaged(format!("the image of the program that is gone cannot be read: {error}"))
         })?;
         Ok(scratch)
     }

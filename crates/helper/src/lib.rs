@@ -21,4 +21,4 @@ mod start;
 pub use complete::{Completed, HeldSave, complete, work};
 pub use connection::{HelperConnection, HelperGuard, settle};
 pub use server::serve;
-pub use start::{HELPER_VARIABLE, detach};
+pub use start::detach;

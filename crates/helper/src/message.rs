@@ -2,6 +2,7 @@
 
 use outlive_format::{Catalog, CatalogRegion, Mark, Remarks};
 use outlive_pool::Pool;
+use outlive_store::group::GroupOptions;
 use outlive_store::{KeptSave, SaveNotes};
 use outlive_types::{
     Epoch, Error, Fingerprint, JobName, Rank, RegionDesc, Result, Run, SharedImage, SharedRun,
@@ -12,16 +13,19 @@ use std::os::fd::{AsFd, BorrowedFd};
 /// A message. Its descriptors follow in the order that is named.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Message {
-    /// A program introduces itself, and its job if it has one. Descriptor: its pidfd.
+    /// A program introduces itself, and its job if it has one. Descriptors: its pidfd, and the read
+    /// end of a pipe of which it holds the other one until it ends or becomes another program.
     Hello(Program, Option<JobId>),
-    /// The answer: the helper will see the end of the program.
+    /// The answer to `Hello`: the helper will see the end of the program. To `Settle`: it is at work.
     Welcome,
     /// An image, of the program that speaks; to a worker, of the program that is gone. Descriptors:
     /// the file of copies if there are any; the child's memory, lifeline and pidfd if there is one.
     Keep(Box<Keep>),
+    /// The answer: whether the helper holds the image.
+    Kept(bool),
     /// The program needs its image no longer.
     Forget,
-    /// A program is about to use this job: the answer comes when no save of a program that is gone
+    /// A program is about to use this job: a second answer comes when no save of a program that is gone
     /// is being completed.
     Settle(JobId),
     /// The answer: what was completed, a sentence each.
@@ -58,15 +62,32 @@ impl JobId {
     }
 }
 
+/// The group of a rank that has saved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RankGroup {
+    /// Number of ranks.
+    pub ranks: u32,
+    /// Time for which its ranks wait for each other, in milliseconds.
+    pub patience_ms: u64,
+}
+
+impl RankGroup {
+    /// Returns the group of a program's job.
+    pub fn of(group: &GroupOptions) -> RankGroup {
+        let patience_ms = u64::try_from(group.patience.as_millis()).unwrap_or(u64::MAX);
+        RankGroup { ranks: group.coordinator.size(), patience_ms }
+    }
+}
+
 /// A save, of which a program has handed over the image.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Keep {
     /// The job.
     pub of: JobId,
-    /// The rank that has saved, and the number of ranks.
+    /// The rank that has saved.
     pub rank: Rank,
-    /// Number of ranks of the group; `None` without a group.
-    pub ranks: Option<u32>,
+    /// Its group; `None` without one.
+    pub group: Option<RankGroup>,
     /// The epoch of the checkpoint.
     pub epoch: Epoch,
     /// The session in which the program would have committed it.
@@ -98,6 +119,7 @@ pub struct Notes {
     pinned: bool,
     mark: u8,
     label: String,
+    tags: Vec<String>,
     metrics: Vec<(String, u64)>,
 }
 
@@ -109,6 +131,7 @@ impl From<&SaveNotes> for Notes {
             pinned: notes.remarks.pinned,
             mark: mark as u8,
             label: notes.remarks.label.clone(),
+            tags: notes.remarks.tags.clone(),
             metrics: metrics.collect(),
         }
     }
@@ -125,6 +148,7 @@ impl From<&Notes> for SaveNotes {
                 suspect: false,
                 mark,
                 label: notes.label.clone(),
+                tags: notes.tags.clone(),
             },
             metrics: metrics.collect(),
         }
@@ -132,16 +156,26 @@ impl From<&Notes> for SaveNotes {
 }
 
 impl Keep {
-    /// Describes a save of a rank; `ranks` is their number, if there is a group.
+    /// Returns the number of ranks whose images belong together.
+    pub fn ranks(&self) -> u32 {
+        self.group.map_or(1, |group| group.ranks)
+    }
+
+    /// Describes a save of a rank, and of its group if there is one.
     ///
     /// # Errors
     /// `Invalid` for regions that no checkpoint can hold.
-    pub fn new(of: JobId, (rank, ranks): (Rank, Option<u32>), save: &KeptSave<'_>) -> Result<Keep> {
+    pub fn new(
+        of: JobId,
+        rank: Rank,
+        group: Option<RankGroup>,
+        save: &KeptSave<'_>,
+    ) -> Result<Keep> {
         let KeptSave { frozen, shared, .. } = save;
         Ok(Keep {
             of,
             rank,
-            ranks,
+            group,
             epoch: save.epoch,
             session: save.session.0,
             baseline: save.baseline,
@@ -287,8 +321,9 @@ mod tests {
     #[test]
     fn a_message_comes_through_whole_and_a_cut_one_is_refused() {
         let metrics = vec![("a".to_owned(), f64::INFINITY), ("b".to_owned(), -0.0)];
+        let tags = vec!["a".to_owned(), "ü".to_owned()];
         let remarks =
-            Remarks { pinned: true, mark: Mark::Bad, label: "ü\0".into(), suspect: false };
+            Remarks { pinned: true, mark: Mark::Bad, label: "ü\0".into(), tags, suspect: false };
         let notes = SaveNotes { remarks, metrics };
         let runs = [
             (Run { stream: 0, pages: 1, first_page: 0 }, SharedRun::Copied(0)),
@@ -299,7 +334,7 @@ mod tests {
         let keep = Keep {
             of: JobId { pool_id: "p".into(), location: "/a b".into(), job: "job".into() },
             rank: 3,
-            ranks: Some(4),
+            group: Some(RankGroup { ranks: 4, patience_ms: 5 }),
             epoch: u64::MAX,
             session: [7; 12],
             baseline: Some(7),

@@ -7,14 +7,14 @@ use std::io;
 use std::process::{Command, Stdio};
 
 /// Environment variable with a word. Programs with another word have another helper.
-pub const HELPER_VARIABLE: &str = "OUTLIVE_HELPER";
+const HELPER_VARIABLE: &str = "OUTLIVE_HELPER";
 
 /// Environment variable that a helper is started with: a program that takes its own command line for
 /// that of `outlive` then starts no further one.
 pub const STARTED_VARIABLE: &str = "OUTLIVE_HELPER_STARTED";
 
 /// Version of the messages between processes: those of another version have another helper.
-const PROTOCOL: u32 = 1;
+const PROTOCOL: u32 = 3;
 
 /// Returns the abstract name at which the helper of this user listens. Processes with other mounts
 /// or process ids would not see the same pools and programs, so they have helpers of their own.
@@ -76,7 +76,7 @@ pub fn separate() {
     let files = getrlimit(Resource::Nofile);
     let most = Rlimit { current: files.maximum, ..files };
     let _ = setrlimit(Resource::Nofile, most);
-    // SAFETY: called before this process has opened anything but its three standard descriptors.
+    // SAFETY: no Rust value owns a descriptor above 2 yet: the process has only inherited them.
     unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
     // SAFETY: the default action has no handler. A program that ignores the signal passes that on,
     // and then no worker could be waited for.

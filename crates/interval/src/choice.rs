@@ -1,6 +1,6 @@
 //! The chosen interval, with its reasons.
 
-use crate::rate::{FailureRate, PRIOR_FAILURES, PRIOR_S};
+use crate::rate::{FailureRate, PRIOR_S};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -129,7 +129,8 @@ impl Choice {
         }
         if let (Some(every), Some(copy_s)) = (self.slow_every, self.copy_s) {
             text.push_str(&format!(
-                "; a copy to the slow tier costs {}, so tiers.every = {every} in pool.toml would be best",
+                "; a copy to the slow tier costs {}, so {every} checkpoints for each one there are best \
+                 (tiers.every in pool.toml)",
                 shown_time(copy_s)
             ));
         }
@@ -142,7 +143,7 @@ impl Choice {
 
     fn rate_text(&self) -> String {
         let seen = shown_time(self.exposure_s);
-        let prior = format!("{PRIOR_FAILURES} failure in {}", shown_time(PRIOR_S));
+        let prior = format!("1 failure in {}", shown_time(PRIOR_S));
         if let Some(trouble) = &self.trouble {
             return format!(
                 "the failures of the past are not known ({trouble}): the prior counts, {prior}"
@@ -220,7 +221,7 @@ mod tests {
         let first = Choice { bound: Bound::Unmeasured, ..choice() };
         assert_eq!(first.to_string(), "auto: no save is measured yet, so the next call saves");
         let tiers = Choice { copy_s: Some(2.0), slow_every: Some(7), ..choice() }.to_string();
-        assert!(tiers.contains("costs 2.00 s, so tiers.every = 7 in pool.toml"), "{tiers}");
+        assert!(tiers.contains("costs 2.00 s, so 7 checkpoints for each one there are"), "{tiers}");
         let given = Choice { bound: Bound::Given, every: "42 s".into(), ..choice() };
         assert_eq!(given.to_string(), "42.00 s: the program sets it");
         let given = Choice { is_overridden: true, ..given }.to_string();

@@ -269,7 +269,7 @@ impl Learner {
 
     fn choose(&mut self, now: Duration, costs: &Costs) {
         let exposure_s = self.past.exposure_s + seconds(now, self.opened);
-        let rate = FailureRate::after(self.past.failures, exposure_s);
+        let rate = FailureRate::of(&self.past, exposure_s);
         let latency_s = costs.recent(|sample| Some(sample.latency_s)).unwrap_or(0.0);
         let stall_s = costs.recent(|sample| Some(sample.stall_s)).unwrap_or(0.0);
         let slowdown_s = costs.slowdown_s();

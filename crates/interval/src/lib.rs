@@ -18,4 +18,4 @@ pub use choice::{Bound, Choice, shown_time};
 pub use costs::Cost;
 pub use every::{Every, SLOWDOWN_MAX};
 pub use learner::Learner;
-pub use rate::{FailureRate, HOST_PRIOR_S, PRIOR_FAILURES, PRIOR_S, Past};
+pub use rate::{FailureRate, HOST_PRIOR_S, PRIOR_S, Past};

@@ -1,6 +1,7 @@
 //! Makes a pool in a directory or a bucket, and opens one.
 
 use crate::descriptor::config::{FormatConfig, LogConfig, PoolConfig, Tuning};
+use crate::descriptor::encryption::{ENCRYPTION, EncryptionConfig, copy_key};
 use crate::descriptor::location::{as_if_made, of_pool, real};
 use crate::descriptor::marker::Marker;
 use crate::descriptor::paths::{COPY, DESCRIPTOR, MARKER, PoolPaths};
@@ -22,6 +23,7 @@ use crate::pool::Pool;
 use crate::repair::membership::staying;
 use crate::targets::{Member, TargetSet, TargetTable};
 use outlive_backend::{Location, SmallFiles};
+use outlive_encrypt::PoolKey;
 use outlive_log::ManifestLog;
 use outlive_registry::directory;
 use outlive_types::{Error, Result};
@@ -139,6 +141,15 @@ fn open_if(
             marker.redundancy.describe()
         )));
     }
+    if config.encryption.as_ref().map(|it| &it.cipher)
+        != marker.encryption.as_ref().map(|it| &it.cipher)
+    {
+        return Err(Error::invalid(format!(
+            "{} says {}, and the pool was made otherwise: put {ENCRYPTION} right",
+            paths.descriptor(),
+            if config.encryption.is_some() { "that it is encrypted" } else { "of no encryption" }
+        )));
+    }
     let log = open_log(&paths, &config.format)?;
     let targets = table_of(&paths, &config.format, &log, &env).rows()?;
     let fits = config.redundancy.check_targets(&staying(&targets));
@@ -214,7 +225,8 @@ fn table_of(
     TargetTable::new(log.clone(), locations, env.rng.clone())
 }
 
-/// Opens the pool in `dir`, or makes one there if `dir` is empty or missing.
+/// Opens the pool in `dir`, or makes one there if `dir` is empty or missing. A new one is encrypted if
+/// the environment names a key.
 ///
 /// # Errors
 /// Those of [`create`] and [`open`].
@@ -229,7 +241,10 @@ pub fn open_or_create(dir: &Path, env: Environment) -> Result<Pool> {
             true => Tuning::of_buckets(),
             false => Tuning::default(),
         };
-        let config = PoolConfig::new(FormatConfig::new(id), tuning);
+        let mut config = PoolConfig::new(FormatConfig::new(id), tuning);
+        if PoolKey::is_named() {
+            config.encryption = Some(EncryptionConfig::new(&config.format.pool_id)?);
+        }
         write_descriptor(&PoolPaths::of(root, &config)?, config)?;
     }
     open(dir, env)
@@ -359,6 +374,13 @@ fn write_descriptor(paths: &PoolPaths, config: PoolConfig) -> Result<bool> {
                 if made.log != wanted.log {
                     return Err(another_log(log, &made));
                 }
+                if made.encryption != wanted.encryption {
+                    return Err(Error::invalid(format!(
+                        "{log} holds the beginning of a pool {} encryption: make it so, or name another \
+                         location",
+                        if made.encryption.is_some() { "with" } else { "without" }
+                    )));
+                }
                 wanted = made;
                 check_replica(paths, &wanted.format, log, of_set, location)?;
             }
@@ -372,7 +394,14 @@ fn write_descriptor(paths: &PoolPaths, config: PoolConfig) -> Result<bool> {
     let mine = config.target;
     let target = if mine.len() > 1 || mine.is_empty() { made.target.clone() } else { mine };
     let (format, redundancy) = (made.format.clone(), made.redundancy.clone());
-    let config = PoolConfig { format, redundancy, target, ..config };
+    // A wrapped key is of one pool id, and the marker has decided that.
+    let encryption = match config.encryption {
+        Some(_) if format.pool_id != config.format.pool_id => {
+            Some(EncryptionConfig::new(&format.pool_id)?)
+        }
+        encryption => encryption,
+    };
+    let config = PoolConfig { format, redundancy, encryption, target, ..config };
     let made = Marker::of(&config);
     for (number, target) in config.locations(root)?.into_iter().enumerate() {
         if !target.is_same(root) {
@@ -383,8 +412,15 @@ fn write_descriptor(paths: &PoolPaths, config: PoolConfig) -> Result<bool> {
     }
     root.write_new(DESCRIPTOR, config.to_text()?.as_bytes())?;
     root.sync_folder("")?;
-    if read_descriptor(root)?.format.pool_id != config.format.pool_id {
+    let there = read_descriptor(root)?;
+    if there.format.pool_id != config.format.pool_id {
         return Ok(false);
+    }
+    // Of two makers, the descriptor has the key of one. The pool is there, with or without copies.
+    if let Some(encryption) = &there.encryption {
+        for target in there.locations_elsewhere(root)?.iter().chain([root]) {
+            let _ = copy_key(target, &there.format.pool_id, encryption);
+        }
     }
     // Last: a copy without a descriptor means that the descriptor is lost, not that its maker died.
     // The next save makes a missing copy.

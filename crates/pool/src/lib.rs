@@ -12,6 +12,7 @@ mod host;
 mod layout;
 mod log;
 mod log_move;
+mod new_key;
 mod opening;
 mod pack;
 mod pool;
@@ -23,14 +24,16 @@ mod written;
 
 pub use create::{create, open, open_degraded, open_or_create};
 pub use descriptor::config::{FormatConfig, LogConfig, PoolConfig, Tuning};
+pub use descriptor::encryption::EncryptionConfig;
 pub use descriptor::redundancy::{
-    Erasure, Redundancy, TargetConfig, TargetState, Tier, TiersConfig, Writes,
+    Erasure, FillEvery, Redundancy, TargetConfig, TargetState, Tier, TiersConfig, Writes,
 };
 pub use environment::Environment;
 pub use host::ProcessMark;
 pub use log_move::LogMoved;
 pub use opening::init_check::check_outside;
 pub use opening::marker_check::is_pool;
+pub use outlive_encrypt::PoolKey;
 pub use pack::check::{EachContainer, PackCheck, StoredShard};
 pub use pack::container::Container;
 pub use pack::packs::{PoolUsage, TargetUsage};

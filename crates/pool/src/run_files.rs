@@ -4,6 +4,7 @@
 use crate::Pool;
 use crate::host::this_host;
 use outlive_backend::Location;
+use outlive_encrypt::Encryption;
 use outlive_types::sync::sleep;
 use outlive_types::{Error, JobName, Result};
 use rustix::fs::{FlockOperation, flock};
@@ -21,12 +22,17 @@ const LOCK_TRIES: usize = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 impl Pool {
-    /// Returns the content of a file about the runs of a job; `None` if there is none.
+    /// Returns the content of a file about the runs of a job; `None` if there is none. An empty file
+    /// is as good as none.
     ///
     /// # Errors
     /// `Invalid` for a pool without a home; errors of the backend.
     pub fn read_run_file(&self, job: &JobName, kind: &str) -> Result<Option<Vec<u8>>> {
-        self.home()?.open_files()?.read(&name(job, kind))
+        let name = name(job, kind);
+        let bytes = self.home()?.open_files()?.read(&name)?.filter(|bytes| !bytes.is_empty());
+        let (Some(bytes), Some(encryption)) = (&bytes, self.encryption()) else { return Ok(bytes) };
+        let plain = encryption.decrypt(name.as_bytes(), bytes.clone());
+        plain.map(Some).map_err(|error| error.context(name))
     }
 
     /// Writes such a file, and replaces an earlier one in one step.
@@ -36,17 +42,23 @@ impl Pool {
     pub fn write_run_file(&self, job: &JobName, kind: &str, bytes: &[u8]) -> Result<()> {
         let files = self.home()?.open_files()?;
         files.make_folders(&[FOLDER])?;
-        files.write(&name(job, kind), bytes)
+        let name = name(job, kind);
+        match self.encryption().filter(|_| !bytes.is_empty()) {
+            Some(encryption) => files.write(&name, &encryption.encrypt(name.as_bytes(), bytes)?),
+            None => files.write(&name, bytes),
+        }
     }
 
     /// Makes a folder for the runs of a job, which only this user may read. `None` if the pool's
-    /// home is no directory.
+    /// home is no directory, or the pool is encrypted: a program writes there as it likes.
     ///
     /// # Errors
     /// `Invalid` for a pool without a home; errors of the file system.
     pub fn make_run_folder(&self, job: &JobName, kind: &str) -> Result<Option<PathBuf>> {
         let home = self.home()?;
-        let Some(dir) = home.as_directory() else { return Ok(None) };
+        let Some(dir) = home.as_directory().filter(|_| self.encryption().is_none()) else {
+            return Ok(None);
+        };
         home.open_files()?.make_folders(&[FOLDER])?;
         let path = std::path::absolute(dir.join(name(job, kind)))
             .map_err(|e| Error::io_named("looking at", dir, &e))?;
@@ -114,6 +126,10 @@ impl Pool {
     /// Returns whether it has a home, where these files can be.
     pub fn has_home(&self) -> bool {
         self.paths().is_some()
+    }
+
+    fn encryption(&self) -> Option<&Encryption> {
+        self.paths()?.encryption().map(|encryption| &**encryption)
     }
 
     fn home(&self) -> Result<&Location> {

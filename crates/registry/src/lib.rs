@@ -8,8 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 /// The schemes of this build.
-pub const BUILT_IN: [Scheme; 4] =
-    [outlive_dir::FILE, outlive_s3::S3, outlive_etcd::ETCD, outlive_etcd::ETCDS];
+pub const BUILT_IN: [Scheme; 5] = [
+    outlive_dir::FILE,
+    outlive_block::BLOCK,
+    outlive_s3::S3,
+    outlive_etcd::ETCD,
+    outlive_etcd::ETCDS,
+];
 
 /// Most schemes that a program may bring.
 const BROUGHT_MAX: usize = 16;

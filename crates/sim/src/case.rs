@@ -2,7 +2,7 @@
 
 use crate::chance::{Chances, Lie};
 use crate::group::RANKS;
-use crate::roles::{A, B, G, Group, Role};
+use crate::roles::{A, B, G, Group, R, Role};
 use crate::scheduler::{Moment, Suspension, Until};
 use crate::space::Space;
 use crate::world::LogKind;
@@ -46,11 +46,13 @@ pub enum Family {
     Emit,
     /// Programs that are killed, and their helpers.
     Helper,
+    /// Jobs are deleted and renamed while programs save, restore and collect.
+    Jobs,
 }
 
 impl Family {
     /// All families.
-    pub const ALL: [Family; 16] = [
+    pub const ALL: [Family; 17] = [
         Family::Collect,
         Family::Fence,
         Family::Twin,
@@ -67,6 +69,7 @@ impl Family {
         Family::Disks,
         Family::Emit,
         Family::Helper,
+        Family::Jobs,
     ];
 
     /// Returns the name for command lines.
@@ -88,6 +91,7 @@ impl Family {
             Family::Disks => "disks",
             Family::Emit => "emit",
             Family::Helper => "helper",
+            Family::Jobs => "jobs",
         }
     }
 
@@ -188,6 +192,16 @@ const NUMBERS: [&str; 8] = ["0", "1", "2", "3", "4", "5", "6", "7"];
 /// The same for a saver whose targets leave.
 const KINDS_OF_SAVERS: [&str; 5] =
     ["create", "finish", "make the shard durable", "append record", "newest record of targets"];
+/// Steps before which a program stands still that deletes or renames a job.
+const KINDS_OF_CHANGES: [&str; 7] = [
+    "append record",
+    "list records of",
+    "read record",
+    "newest record of",
+    "sync the log",
+    "finish",
+    "append record",
+];
 /// Steps before which an overtaken collector stands still.
 const KINDS_OF_COLLECTORS: [&str; 4] = ["append record", "list records of", "finish", "delete"];
 
@@ -404,6 +418,12 @@ fn suspensions(
         }
         // Another program makes the collector read a job again, and then a second collector comes.
         Family::Overtake => overtaken(rng),
+        // A program that has saved and then drops the job stands still between two steps, or one
+        // that saves does.
+        Family::Jobs if rng.below(4) > 0 => {
+            let (kind, number) = (KINDS_OF_CHANGES[rng.below(7) as usize], rng.below(12));
+            vec![Suspension::of("0", Moment::Before(kind, number))]
+        }
         // The thread that restores stands still, while the other one goes on.
         Family::Twin if either(rng) => twin_stands(rng),
         _ => Vec::new(),
@@ -579,12 +599,17 @@ fn roles(family: Family, rng: &SeededRng) -> Vec<Role> {
             }
             roles
         }
+        Family::Jobs => changing(rng),
         Family::Suspend => suspended(rng),
         Family::Crowd => Vec::new(),
         Family::Group => return grouped(rng),
         Family::Members | Family::Disks => return Vec::new(), // `about_targets` has its own
     };
-    let most = if family == Family::Crowd { 7 } else { 2 };
+    let most = match family {
+        Family::Crowd => 7,
+        Family::Jobs => 0,
+        _ => 2,
+    };
     for _ in 0..rng.below(most) {
         roles.push(any_role(rng));
     }
@@ -612,6 +637,29 @@ fn overtaking(rng: &SeededRng) -> Vec<Role> {
         false => Role::Gc { rounds: 1, forgets: false, rewrites: false },
     };
     vec![first, between, later]
+}
+
+/// Returns a program that drops a job, others that save it, and perhaps another that drops it.
+fn changing(rng: &SeededRng) -> Vec<Role> {
+    let changes = || match rng.below(3) {
+        0 => Role::Delete { job: A },
+        _ => Role::Rename { from: A, to: R },
+    };
+    let mut roles = match rng.below(3) {
+        0 => vec![saver(rng, A), changes()],
+        _ => vec![changes(), saver(rng, A)],
+    };
+    match rng.below(5) {
+        0 => roles.push(changes()),
+        1 => roles.push(saver(rng, A)),
+        2 => roles.push(saver(rng, R)),
+        3 => roles.push(Role::Reader { job: A }),
+        _ => {}
+    }
+    if either(rng) {
+        roles.push(gc(rng));
+    }
+    roles
 }
 
 /// Returns a program that stands still, and others that come and go meanwhile.

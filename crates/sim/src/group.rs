@@ -268,7 +268,7 @@ impl Member {
         }
         seen = match epoch {
             _ if oracle.is_damaged() => prepared,
-            None if oracle.is_wiped() => seen.max(oracle.newest_lost(name)),
+            None if oracle.is_wiped() => seen.max(oracle.newest_gone(name)),
             _ if oracle.is_wiped() => seen.max(prepared),
             Some(epoch) => seen.max(epoch),
             None => seen,

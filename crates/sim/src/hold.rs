@@ -147,12 +147,11 @@ impl Looking<'_> {
         seen = match (select, &restored) {
             (Select::Epoch(_), _) => prepared,
             _ if actor.oracle.is_damaged() => prepared,
-            // The log also shows what was lost with memory, whether the restore found something or
-            // not. If it found nothing, all that was there is lost, and the log says so.
-            (_, None) if actor.oracle.is_wiped() => seen.max(actor.oracle.newest_lost(name)),
+            // If it found nothing, all that was there is lost or dropped, and the log says so.
+            (_, None) => seen.max(actor.oracle.newest_gone(name)),
+            // The log also shows what was lost with memory.
             _ if actor.oracle.is_wiped() => seen.max(prepared),
             (_, Some(restored)) => seen.max(restored.epoch),
-            (_, None) => seen,
         };
         actor.oracle.restored(actor.number, name, seen);
         let (Some(restored), Some(found)) = (restored, found) else {

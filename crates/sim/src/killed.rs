@@ -8,7 +8,7 @@ use outlive_helper::{Completed, HeldSave, complete};
 use outlive_pool::Pool;
 use outlive_store::{ImageKeeper, Job, JobOptions, KeptSave, Select};
 use outlive_types::sync::Mutex;
-use outlive_types::{JobName, Result};
+use outlive_types::{ErrorKind, JobName, Result};
 use std::sync::Arc;
 
 /// The helper of one program, as the program sees it.
@@ -78,7 +78,15 @@ impl Actor {
             return Ok(());
         };
         let helper = Actor { pool, process, ..self };
-        let completed = complete(&helper.pool, name, &mut [held]);
+        // As a worker does, which tries again for a while.
+        let mut saves = [held];
+        let mut completed = complete(&helper.pool, name, &mut saves);
+        for _ in 0..helper.rng.below(4) {
+            if !completed.as_ref().is_err_and(|error| error.kind() == ErrorKind::Retry) {
+                break;
+            }
+            completed = complete(&helper.pool, name, &mut saves);
+        }
         let completed = helper.met("a completion", name, completed, &also(&helper, name))?;
         match completed {
             Completed::Committed(found) if found == epoch => {
@@ -86,9 +94,8 @@ impl Actor {
                 helper.dice.achieved("complete");
                 Ok(())
             }
-            // Another program has committed it, or has opened a session since.
-            Completed::NotNeeded if helper.oracle.last_epoch(name) >= epoch => Ok(()),
-            Completed::NotNeeded if helper.oracle.is_fenced(number, name) => Ok(()),
+            Completed::There if helper.oracle.last_epoch(name) >= epoch => Ok(()),
+            Completed::Fenced if helper.oracle.is_fenced(number, name) => Ok(()),
             _ if helper.may_be_damaged() => Ok(()),
             other => Err(helper.violate(format!(
                 "epoch {epoch} of {name} was saved, and the helper said {other:?}"

@@ -18,6 +18,7 @@ mod faulty_view;
 mod group;
 mod harm;
 mod hold;
+mod jobs;
 mod killed;
 mod lazy;
 mod leases;

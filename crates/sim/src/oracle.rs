@@ -49,6 +49,9 @@ struct JobTruth {
     /// By program: the newest epoch that it may have known at its restore; removed at its next
     /// commit.
     restored_at: BTreeMap<usize, Epoch>,
+    /// Programs that had restored when the job was dropped: none of them may commit before it
+    /// restores again.
+    cut_off: BTreeSet<usize>,
 }
 
 impl JobTruth {
@@ -79,8 +82,16 @@ impl JobTruth {
                 let there = oracle.committed(job).remove(&epoch);
                 there.ok_or(format!("epoch {epoch} was copied from nowhere"))?.ranks
             }
-            None => return Err(format!("epoch {epoch} was asked for by no program")),
+            // A rename finds its content before.
+            Some(Pending::Renamed(_)) | None => {
+                return Err(format!("epoch {epoch} was asked for by no program"));
+            }
         };
+        if self.cut_off.contains(&program) {
+            return Err(format!(
+                "epoch {epoch} is by a program that has restored before the job was dropped"
+            ));
+        }
         if let Some(other) = self.overtaken(program) {
             return Err(format!(
                 "epoch {epoch} is by a program that has restored, and no program reported to it epoch \
@@ -104,12 +115,16 @@ pub enum Pending {
     Ranks(Vec<State>),
     /// The content of the same epoch of the same job in another pool.
     CopyOf(Oracle),
+    /// The content of the same epoch of another job of this pool.
+    Renamed(JobName),
 }
 
 #[derive(Debug, Default)]
 struct Facts {
     jobs: BTreeMap<JobName, JobTruth>,
     pending: BTreeMap<(usize, JobName), Pending>,
+    /// The jobs that programs drop; those of a rename get another name.
+    dropping: BTreeMap<(usize, JobName), Option<JobName>>,
     violation: Option<String>,
     /// Whether a log was rolled back.
     rolled_back: bool,
@@ -181,7 +196,27 @@ impl Oracle {
     /// Notes that the program has restored the job, and knows of commits up to epoch `seen`.
     pub fn restored(&self, program: usize, job: &JobName, seen: Epoch) {
         let mut facts = self.facts();
-        facts.jobs.entry(job.clone()).or_default().restored_at.insert(program, seen);
+        let oracle = facts.jobs.entry(job.clone()).or_default();
+        oracle.cut_off.remove(&program);
+        oracle.restored_at.insert(program, seen);
+    }
+
+    /// Notes that the program is about to drop a job, after a rename or to delete it.
+    pub fn drops(&self, program: usize, job: &JobName, renamed: Option<JobName>) {
+        self.facts().dropping.insert((program, job.clone()), renamed);
+    }
+
+    /// Notes that a program got the result that a checkpoint is there, which perhaps another one has
+    /// committed.
+    pub fn told_of_another(&self, job: &JobName, epoch: Epoch) {
+        let mut facts = self.facts();
+        match facts.jobs.entry(job.clone()).or_default().committed.get_mut(&epoch) {
+            Some(committed) => committed.told = true,
+            None => {
+                let what = format!("epoch {epoch} of {job} is not there after a rename");
+                facts.violation.get_or_insert(what);
+            }
+        }
     }
 
     /// Returns the newest epoch of a job, dropped or not.
@@ -307,7 +342,9 @@ impl Oracle {
     /// Whether others have committed since the program restored.
     pub fn is_stale(&self, program: usize, job: &JobName) -> bool {
         let facts = self.facts();
-        facts.jobs.get(job).is_some_and(|oracle| oracle.overtaken(program).is_some())
+        facts.jobs.get(job).is_some_and(|oracle| {
+            oracle.overtaken(program).is_some() || oracle.cut_off.contains(&program)
+        })
     }
 
     /// Notes the beginning of a group that meets in the log.
@@ -339,11 +376,11 @@ impl Oracle {
         self.newest_told(job) >= at_least
     }
 
-    /// Returns the newest epoch that was lost with memory; 0 for none.
-    pub fn newest_lost(&self, job: &JobName) -> Epoch {
+    /// Returns the newest epoch that was dropped, or lost with memory; 0 for none.
+    pub fn newest_gone(&self, job: &JobName) -> Epoch {
         let committed = self.committed(job);
-        let lost = committed.iter().rev().find(|(_, there)| there.frail);
-        lost.map_or(0, |(epoch, _)| *epoch)
+        let gone = committed.iter().rev().find(|(_, there)| there.doomed);
+        gone.map_or(0, |(epoch, _)| *epoch)
     }
 
     /// Whether a prune has dropped a checkpoint of the job.
@@ -367,6 +404,7 @@ impl Oracle {
         oracle.last_epoch = kept.last().copied().unwrap_or(0);
         oracle.session = session;
         oracle.restored_at.clear();
+        oracle.cut_off.clear();
     }
 
     /// Returns the jobs that ever had a session.
@@ -420,7 +458,31 @@ impl Oracle {
         let number = record.number;
         let before = log.read(job, number - 1).ok();
         let mut facts = self.facts();
-        let Facts { jobs, flipped, is_unsettled, .. } = &mut *facts;
+        let Facts { jobs, flipped, is_unsettled, dropping, .. } = &mut *facts;
+        let at = |jobs: &BTreeMap<JobName, JobTruth>, job: &JobName, epoch: &Epoch| {
+            jobs.get(job).and_then(|oracle| oracle.committed.get(epoch)).cloned()
+        };
+        let pending = match (pending, &record.body) {
+            (Some(Pending::Renamed(from)), Body::Manifest(manifest)) => {
+                let there = at(jobs, &from, &manifest.epoch);
+                there.map(|committed| Pending::Ranks(committed.ranks))
+            }
+            (pending, _) => pending,
+        };
+        // The record that drops a job, and the name that its checkpoints must have by then.
+        let dropped = match &record.body {
+            Body::Prune(_) => dropping.get(&(program, job.clone())).cloned(),
+            _ => None,
+        };
+        if let (Some(Some(renamed)), Body::Prune(prune)) = (&dropped, &record.body) {
+            for epoch in &prune.epochs {
+                let there = at(jobs, renamed, epoch).filter(|committed| !committed.doomed);
+                let before = at(jobs, job, epoch);
+                if there.map(|committed| committed.ranks) != before.map(|it| it.ranks) {
+                    return Err(format!("epoch {epoch} is dropped, and {renamed} has not got it"));
+                }
+            }
+        }
         let oracle = jobs.entry(job.clone()).or_default();
         if oracle.appended.insert(number, fingerprint(bytes)) == Some(fingerprint(bytes)) {
             return Ok(()); // two programs had the same record to append
@@ -465,6 +527,16 @@ impl Oracle {
             Body::Prune(prune) => {
                 if prune.last_epoch < oracle.last_epoch {
                     return Err(format!("a prune forgets epoch {}", oracle.last_epoch));
+                }
+                if dropped.is_some() {
+                    for (epoch, committed) in &mut oracle.committed {
+                        if !committed.doomed && !prune.epochs.contains(epoch) {
+                            return Err(format!("the job is dropped, and epoch {epoch} stays"));
+                        }
+                        committed.doomed = true;
+                    }
+                    let known = std::mem::take(&mut oracle.restored_at).into_keys();
+                    oracle.cut_off.extend(known.filter(|other| *other != program));
                 }
             }
             Body::Sweep(_) | Body::Note(_) => {}

@@ -5,7 +5,7 @@ use crate::chance::Chance;
 use crate::hold::{Looking, Saving};
 use crate::oracle::Pending;
 use crate::replicas::{REPLICAS, move_log};
-use crate::roles::{A, B, G, O, Role};
+use crate::roles::{A, B, G, O, R, Role};
 use crate::space::Space;
 use crate::state::State;
 use crate::world::{Me, PoolWorld};
@@ -58,6 +58,8 @@ impl Program {
             Role::Prune { job, keep_last, collects } => {
                 actor.prune(&JobName::new(job).expect("a name"), keep_last, collects)
             }
+            Role::Delete { job } => actor.delete(job),
+            Role::Rename { from, to } => actor.rename(from, to),
             Role::Scrub => actor.scrub(),
             Role::Repair { rounds } => actor.repair(rounds),
             Role::Filler { rounds } => actor.filler(rounds),
@@ -95,7 +97,7 @@ impl Actor {
         Saving { actor: self, job: Arc::new(job), tracker: Arc::new(ChangeTracker::new()) }
     }
 
-    fn saver(&self, job: &str, saves: u64, restores: bool, waits: bool) -> Done {
+    pub(crate) fn saver(&self, job: &str, saves: u64, restores: bool, waits: bool) -> Done {
         let saving = self.open(job);
         let mut state = match self.pool_world.space.containers {
             1 => State::random(&self.rng, 6),
@@ -444,7 +446,7 @@ impl Actor {
         let opened = to.pool(self.number, self.rng.next_u64());
         let Some((pool, process)) = opened else { return Err(End) };
         // All possible jobs: one may begin just before the copy lists them.
-        for job in [A, B, G, O].map(|job| JobName::new(job).expect("a job's name")) {
+        for job in [A, B, G, O, R].map(|job| JobName::new(job).expect("a job's name")) {
             to.oracle.will_commit(self.number, &job, Pending::CopyOf(self.oracle.clone()));
         }
         let copied = copy(&self.pool, &pool, &CopyOptions::default());

@@ -7,6 +7,8 @@ use outlive_types::Rank;
 pub const A: &str = "a";
 /// The second job.
 pub const B: &str = "b";
+/// The name that the first job gets if it is renamed.
+pub const R: &str = "r";
 /// The job whose programs have several ranks.
 pub const G: &str = "g";
 /// The job whose programs have a gate.
@@ -82,6 +84,18 @@ pub enum Role {
         keep_last: u64,
         /// Whether it also frees the space.
         collects: bool,
+    },
+    /// Saves a job, and deletes it.
+    Delete {
+        /// The job.
+        job: &'static str,
+    },
+    /// Saves a job, and renames it.
+    Rename {
+        /// The job.
+        from: &'static str,
+        /// The new name.
+        to: &'static str,
     },
     /// Scrubs.
     Scrub,

@@ -4,6 +4,7 @@ use crate::oracle::Committed;
 use crate::state::{Memory, RestoredRegions};
 use crate::world::PoolWorld;
 use outlive_pool::Pool;
+use outlive_store::gc::listed_jobs;
 use outlive_store::{Finding, Job, JobOptions, Select};
 use outlive_types::{Epoch, Error, ErrorKind, Rank};
 
@@ -14,6 +15,7 @@ pub(crate) fn checkpoints(
     pool_world: &PoolWorld,
     is_settled: bool,
 ) -> Result<(), String> {
+    let listed = listed_jobs(pool).map_err(|error| error.to_string())?;
     for name in pool_world.oracle.jobs() {
         let job = Job::open(pool, name.as_str(), JobOptions::default());
         let job = job.map_err(|error| error.to_string())?;
@@ -35,6 +37,9 @@ pub(crate) fn checkpoints(
         let mut must_be = pool_world.oracle.must_be(&name).into_iter();
         if let Some((epoch, lost)) = must_be.find(|(epoch, _)| !there.contains(epoch)) {
             return Err(format!("epoch {epoch} of {name} is lost: {lost:?}; there are {there:?}"));
+        }
+        if !there.is_empty() && !listed.contains(&name) {
+            return Err(format!("job {name} has {there:?}, and is not listed"));
         }
         if committed.values().any(|committed| committed.frail) {
             continue;

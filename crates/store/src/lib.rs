@@ -33,9 +33,9 @@ mod verify;
 pub use commit::mark_suspect;
 pub use fill::{BackgroundFill, FillOptions, FillReport, FinishFill, fill};
 pub use job::{
-    Content, ContentLane, ContentStore, Due, EpochInfo, ImageKeeper, Job, JobHealth, JobOptions,
-    KeptSave, OnFailure, PaceMemory, Prepared, Restored, SaveHandle, WeakJob, parse_every,
-    seconds_between,
+    Basis, Content, ContentLane, ContentStore, Due, EpochInfo, ImageKeeper, Job, JobHealth,
+    JobOptions, KeptSave, OnFailure, PaceMemory, Prepared, Restored, SaveHandle, WeakJob,
+    parse_every, seconds_between,
 };
 pub use read::files::FilesImage;
 pub use read::{

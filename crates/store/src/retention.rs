@@ -1,20 +1,25 @@
 //! Rules for the checkpoints that a job keeps, and the plan that they make.
 
 use crate::commit::history;
+use calendar::kept_by;
 use chains::EarlierLines;
-use outlive_format::{Manifest, Mark};
+use outlive_format::{Manifest, Mark, check_tag};
 use outlive_pool::Pool;
 use outlive_types::{Epoch, Error, JobName, Result};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 use times::ages_ns;
 
 mod behind;
+mod calendar;
 mod chains;
+#[cfg(test)]
+mod tests;
 mod times;
 
 pub(crate) use behind::{BackgroundRetention, Freed, Freeing};
+pub use calendar::{Period, date_of_days};
 
 /// Rules; a checkpoint stays if any of them keeps it. Pinned and labelled checkpoints are always
 /// kept, and so are the newest of memory and the newest of files. If a program began with a
@@ -30,8 +35,12 @@ pub struct Rules {
     /// Time before the newest freeze in which checkpoints are kept. It is not counted from now, so
     /// a program that has stood still loses nothing, and neither does one whose clock has jumped.
     pub within: Option<Duration>,
+    /// Periods of the calendar, in UTC, with the number of each that keeps its newest checkpoint.
+    pub calendar: BTreeMap<Period, u64>,
     /// Metrics by which the best are kept.
     pub best: Vec<Best>,
+    /// Tags: checkpoints that have one of them are kept.
+    pub tags: BTreeSet<String>,
     /// Keeps no ends of earlier chains by itself.
     pub one_line: bool,
     /// Drops all, even the newest: the job is given up. No other rule may be given.
@@ -182,8 +191,9 @@ impl Rules {
         for rule in text.split('|').map(str::trim) {
             let refuse = || {
                 Error::invalid(format!(
-                    "{rule:?} is not a rule: give last N, every K, newer than AGE, or best \
-                     METRIC[:min|:max][:COUNT], with | between them"
+                    "{rule:?} is not a rule: give last N, every K, newer than AGE, hourly N, daily \
+                     N, weekly N, monthly N, yearly N, best METRIC[:min|:max][:COUNT], or tag TAG, \
+                     with | between them"
                 ))
             };
             let (word, value) = rule.split_once(char::is_whitespace).ok_or_else(refuse)?;
@@ -200,12 +210,29 @@ impl Rules {
                     self.best.push(Best::parse(value)?);
                     false
                 }
-                _ => return Err(refuse()),
+                "tag" => {
+                    self.add_tag(value)?;
+                    false
+                }
+                word => {
+                    let period = Period::of_rule(word).ok_or_else(refuse)?;
+                    self.calendar.insert(period, number()?).is_some()
+                }
             };
             if twice {
                 return Err(Error::invalid(format!("two rules begin with {word:?}: give one")));
             }
         }
+        Ok(())
+    }
+
+    /// Adds the rule that keeps the checkpoints with a tag.
+    ///
+    /// # Errors
+    /// `Invalid` for an impossible tag.
+    pub fn add_tag(&mut self, tag: &str) -> Result<()> {
+        check_tag(tag)?;
+        self.tags.insert(tag.to_owned());
         Ok(())
     }
 
@@ -240,6 +267,7 @@ impl Rules {
         let counted: Vec<&Manifest> = left.iter().copied().filter(counts).collect();
         let best: Vec<(String, BTreeSet<Epoch>)> =
             self.best.iter().map(|best| (best.metric.clone(), best_of(best, &counted))).collect();
+        let mut by_calendar = self.by_calendar(&counted);
         let mut newest_of = [true; 2];
         let earlier = match self.one_line {
             true => EarlierLines::default(),
@@ -275,8 +303,11 @@ impl Rules {
             if self.within.is_some_and(|within| u128::from(age_ns) <= within.as_nanos()) {
                 why.push("young".to_owned());
             }
+            why.extend(by_calendar.remove(&epoch).unwrap_or_default());
             let chosen = best.iter().filter(|(_, epochs)| epochs.contains(&epoch));
             why.extend(chosen.map(|(metric, _)| format!("best by {}", metric.escape_debug())));
+            let tagged = manifest.remarks.tags.iter().filter(|tag| self.tags.contains(*tag));
+            why.extend(tagged.map(|tag| format!("tagged {tag}")));
             if manifest.remarks.pinned {
                 why.push("pinned".to_owned());
             }
@@ -299,15 +330,36 @@ impl Rules {
         Ok(plan)
     }
 
+    /// Returns the reasons by which the calendar keeps checkpoints, of those that count.
+    fn by_calendar(&self, counted: &[&Manifest]) -> BTreeMap<Epoch, Vec<String>> {
+        let times_ns: Vec<u64> = counted.iter().map(|manifest| manifest.frozen_ns).collect();
+        let mut reasons: BTreeMap<Epoch, Vec<String>> = BTreeMap::new();
+        for (period, count) in &self.calendar {
+            for (at, why) in kept_by(*period, *count, &times_ns) {
+                reasons.entry(counted[at].epoch).or_default().push(why);
+            }
+        }
+        reasons
+    }
+
+    /// Returns whether a rule says what to keep.
+    fn keeps(&self) -> bool {
+        self.keeps_by_another_than_tags() || !self.tags.is_empty()
+    }
+
+    fn keeps_by_another_than_tags(&self) -> bool {
+        let Rules { last, every, within, calendar, best, .. } = self;
+        let by_number = last.is_some() || every.is_some() || within.is_some();
+        by_number || !calendar.is_empty() || !best.is_empty()
+    }
+
     fn is_only_drops(&self) -> bool {
-        let Rules { last, every, within, best, none, drop, .. } = self;
-        let no_rule = last.is_none() && every.is_none() && within.is_none() && best.is_empty();
-        no_rule && !none && !drop.is_empty()
+        !self.keeps() && !self.none && !self.drop.is_empty()
     }
 
     fn check(&self, manifests: &[Manifest], left: &[&Manifest]) -> Result<()> {
-        let Rules { last, every, within, best, none, drop, .. } = self;
-        let keeps = last.is_some() || every.is_some() || within.is_some() || !best.is_empty();
+        let Rules { every, best, none, drop, .. } = self;
+        let keeps = self.keeps();
         if !keeps && !none && drop.is_empty() {
             return Err(Error::invalid(
                 "no rule says what to keep, so nothing is dropped: give one, such as `--keep-last \
@@ -330,6 +382,18 @@ impl Rules {
                 "no checkpoint of the job would be left: to give it up, say so with `--all` \
                  (in Python: `everything=True`)",
             ));
+        }
+        let has_tag = |m: &&Manifest| m.remarks.tags.iter().any(|tag| self.tags.contains(tag));
+        // A tag that is written wrong must not drop nearly everything.
+        if !self.keeps_by_another_than_tags()
+            && let Some(tag) = self.tags.first()
+            && !left.is_empty()
+            && !left.iter().any(has_tag)
+        {
+            return Err(Error::invalid(format!(
+                "no checkpoint has the tag {tag:?}, and no other rule says what to keep, so nothing is \
+                 dropped: correct the tag, or add a rule such as `--keep-last 10`"
+            )));
         }
         if let Some(Best { metric, .. }) = best
             .iter()
@@ -356,258 +420,4 @@ fn best_of(best: &Best, manifests: &[&Manifest]) -> BTreeSet<Epoch> {
         .collect();
     ranked.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)));
     ranked.into_iter().take(best.count as usize).map(|(_, epoch)| epoch).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use outlive_format::{Image, ImageKind, Images, Remarks, SaveFigures};
-    use outlive_types::SessionId;
-
-    /// Returns epochs `count` to 1, an hour apart, whose loss falls until 5 and rises again.
-    fn manifests(count: u64) -> Vec<Manifest> {
-        let manifest = |epoch: u64| Manifest {
-            session: SessionId([1; 12]),
-            world_size: 1,
-            epoch,
-            parent: 0,
-            predecessor: epoch - 1,
-            frozen_ns: epoch * 3_600_000_000_000,
-            figures: SaveFigures::default(),
-            failed_before: 0,
-            remarks: Remarks {
-                pinned: epoch == 2,
-                suspect: epoch == 21,
-                mark: Mark::None,
-                label: if epoch == 3 { "paper".to_owned() } else { String::new() },
-            },
-            metrics: vec![("loss".to_owned(), epoch.abs_diff(5) as f64)],
-            images: Images::One(Image::empty(0, ImageKind::Memory)),
-        };
-        (1..=count).rev().map(manifest).collect()
-    }
-
-    /// Time later than all of theirs.
-    const NOW_NS: u64 = 1000 * 3_600_000_000_000;
-
-    fn kept(rules: &Rules, count: u64) -> Vec<Epoch> {
-        kept_of(rules, &manifests(count))
-    }
-
-    fn kept_of(rules: &Rules, manifests: &[Manifest]) -> Vec<Epoch> {
-        let plan = rules.plan(manifests, &[12].into(), NOW_NS).unwrap();
-        let kept = plan.decisions.iter().filter(|d| d.kept.is_some());
-        let mut epochs: Vec<Epoch> = kept.map(|d| d.epoch).collect();
-        epochs.reverse();
-        epochs
-    }
-
-    #[test]
-    fn a_checkpoint_that_is_marked_as_bad_does_not_count() {
-        let mut all = manifests(22);
-        let newest = all.iter_mut().find(|manifest| manifest.epoch == 22).unwrap();
-        newest.remarks.mark = Mark::Bad;
-        let rules = Rules { last: Some(1), ..Rules::default() };
-        let plan = rules.plan(&all, &BTreeSet::new(), u64::MAX).unwrap();
-        let why = |epoch| plan.decisions.iter().find(|it| it.epoch == epoch).unwrap().kept.clone();
-        assert_eq!(why(22).unwrap(), "among the newest, and marked as bad");
-        // 21 is suspect.
-        assert_eq!(why(20).unwrap(), "among the newest");
-        assert_eq!(why(19), None);
-    }
-
-    #[test]
-    fn the_newest_of_each_line_stays() {
-        let mut manifests = manifests(20);
-        let last = Rules { last: Some(2), ..Rules::default() };
-        let set = |manifests: &mut Vec<Manifest>, epoch: u64, predecessor| {
-            manifests[(20 - epoch) as usize].predecessor = predecessor;
-        };
-        // At 9 a program began without a restore, and at 15 another one went back to 11.
-        set(&mut manifests, 9, 0);
-        set(&mut manifests, 15, 11);
-        assert_eq!(kept_of(&last, &manifests), [2, 3, 8, 9, 14, 15, 19, 20]);
-        let drops = Rules { drop: [14].into(), ..last.clone() };
-        assert_eq!(
-            kept_of(&drops, &manifests),
-            [2, 3, 8, 9, 13, 15, 19, 20],
-            "13 is the newest of its line now"
-        );
-        // 12 is incomplete, so a restore passes over it, and it is not the newest of its chain.
-        set(&mut manifests, 13, 5);
-        set(&mut manifests, 15, 14);
-        assert_eq!(kept_of(&last, &manifests), [2, 3, 8, 9, 11, 13, 19, 20]);
-        // A damaged checkpoint that a program has passed over ends no chain.
-        let mut manifests = self::manifests(20);
-        manifests[20 - 13].predecessor = 11;
-        assert_eq!(kept_of(&last, &manifests), [2, 3, 19, 20]);
-        // A chain to which a program has returned continues.
-        let mut manifests = self::manifests(8);
-        manifests[8 - 6].predecessor = 3;
-        manifests[8 - 8].predecessor = 5;
-        let one = Rules { last: Some(1), ..Rules::default() };
-        assert_eq!(kept_of(&one, &manifests), [2, 3, 7, 8]);
-        // Neither files in between nor dropped checkpoints begin a chain.
-        let mut manifests = self::manifests(20);
-        manifests.retain(|m| m.epoch % 5 == 0);
-        assert_eq!(kept_of(&last, &manifests), [15, 20]);
-        manifests[1].images = Images::One(Image::empty(0, ImageKind::Files));
-        manifests[1].predecessor = 0;
-        assert_eq!(kept_of(&Rules { last: Some(1), ..last }, &manifests), [15, 20]);
-    }
-
-    #[test]
-    fn rules_add_up() {
-        let rules = |change: fn(&mut Rules)| {
-            let mut rules = Rules::default();
-            change(&mut rules);
-            rules
-        };
-        // 2 is pinned and 3 has a label.
-        assert_eq!(kept(&rules(|r| r.last = Some(1)), 20), [2, 3, 20]);
-        assert_eq!(kept(&rules(|r| r.last = Some(0)), 20), [2, 3, 20], "the newest stays");
-        let last = kept(&rules(|r| r.last = Some(1)), 21);
-        assert_eq!(last, [2, 3, 20, 21], "21 is suspect, so 20 must stay to fall back on");
-        let last = kept(&rules(|r| r.last = Some(1)), 12);
-        assert_eq!(last, [2, 3, 11, 12], "12 is incomplete, so 11 must stay to fall back on");
-        assert_eq!(kept(&rules(|r| r.every = Some(7)), 20), [2, 3, 7, 14, 20]);
-        assert_eq!(
-            kept(&rules(|r| r.within = Some(Duration::from_secs(7200))), 20),
-            [2, 3, 18, 19, 20]
-        );
-        assert_eq!(
-            kept(&rules(|r| r.best = vec![Best::parse("loss").unwrap()]), 20),
-            [2, 3, 5, 20]
-        );
-        let highest = Best::parse("loss:max:2").unwrap();
-        assert_eq!(highest, Best { metric: "loss".to_owned(), highest: true, count: 2 });
-        let both = Rules { best: vec![highest], every: Some(10), ..Rules::default() };
-        assert_eq!(kept(&both, 20), [2, 3, 10, 19, 20]);
-        let worst = Rules { best: vec![Best::parse("loss:max").unwrap()], ..Rules::default() };
-        assert_eq!(kept(&worst, 21), [2, 3, 20], "21 has the highest loss, and is suspect");
-        let last = kept(&rules(|r| r.last = Some(2)), 21);
-        assert_eq!(last, [2, 3, 19, 20, 21], "two whole ones");
-        assert!(kept(&rules(|r| r.none = true), 20).is_empty());
-        assert_eq!(kept(&rules(|r| r.drop = [2, 4].into()), 5), [1, 3, 5]);
-    }
-
-    #[test]
-    fn a_checkpoint_that_is_dropped_by_name_is_not_the_newest() {
-        let drop = |epochs: &[Epoch]| Rules {
-            last: Some(1),
-            drop: epochs.iter().copied().collect(),
-            ..Rules::default()
-        };
-        assert_eq!(kept(&drop(&[5]), 5), [2, 3, 4], "the last of those that are left");
-        assert_eq!(kept(&drop(&[3, 4, 5]), 5), [2]);
-        let all = drop(&[1, 2, 3, 4, 5]).plan(&manifests(5), &BTreeSet::new(), NOW_NS);
-        assert!(all.unwrap_err().message().contains("--all"));
-        let all = Rules { last: None, ..drop(&[1, 2, 3, 4, 5]) };
-        let all = all.plan(&manifests(5), &BTreeSet::new(), NOW_NS);
-        assert!(all.unwrap_err().message().contains("--all"));
-        let none = Rules { none: true, ..Rules::default() };
-        assert!(kept(&none, 5).is_empty(), "an explicit word");
-        // 12 is incomplete: with 11 gone, 10 is the one to fall back on. The best of the rest is
-        // kept.
-        assert_eq!(kept(&drop(&[11]), 12), [2, 3, 10, 12]);
-        let best = Rules { best: vec![Best::parse("loss").unwrap()], ..drop(&[5]) };
-        assert_eq!(kept(&best, 9), [2, 3, 6, 9]);
-        let young = Rules { last: None, within: Some(Duration::from_secs(3600)), ..drop(&[9]) };
-        assert_eq!(kept(&young, 9), [2, 3, 7, 8]);
-        for epoch in 1..=12 {
-            assert!(!kept(&drop(&[epoch]), 12).is_empty());
-        }
-    }
-
-    #[test]
-    fn a_clock_that_jumped_drops_nothing_young() {
-        let rules = Rules {
-            within: Some(Duration::from_secs(2 * 3600)),
-            last: Some(1),
-            ..Rules::default()
-        };
-        let year_ns = 365 * 24 * 3_600_000_000_000;
-        for jumped in 1..=9 {
-            let mut manifests = manifests(9);
-            let at = manifests.iter().position(|m| m.epoch == jumped).unwrap();
-            manifests[at].frozen_ns += year_ns;
-            let kept = kept_of(&rules, &manifests);
-            assert!([7, 8, 9].iter().all(|young| kept.contains(young)), "{jumped}: {kept:?}");
-            assert!(!kept.contains(&1) && !kept.contains(&4), "{jumped}: {kept:?}");
-            manifests[at].frozen_ns = 0;
-            let kept = kept_of(&rules, &manifests);
-            assert!([7, 8, 9].iter().all(|young| kept.contains(young)), "{jumped}: {kept:?}");
-        }
-    }
-
-    #[test]
-    fn zeros_of_either_sign_are_equally_good() {
-        let mut manifests = manifests(9);
-        for (manifest, value) in manifests.iter_mut().zip([1.0, 0.0, -0.0, 1.0, -0.0, 0.0]) {
-            manifest.metrics[0].1 = value;
-        }
-        let best = |text| Rules { best: vec![Best::parse(text).unwrap()], ..Rules::default() };
-        // Epochs 9 down to 4 have the values above.
-        assert_eq!(kept_of(&best("loss:min"), &manifests), [2, 3, 8, 9]);
-        assert_eq!(kept_of(&best("loss:min:2"), &manifests), [2, 3, 7, 8, 9]);
-        for manifest in &mut manifests {
-            manifest.metrics[0].1 = -manifest.metrics[0].1.abs();
-        }
-        assert_eq!(kept_of(&best("loss:max:3"), &manifests), [2, 3, 5, 7, 8, 9]);
-    }
-
-    #[test]
-    fn rules_are_written_in_a_line() {
-        let mut rules = Rules::default();
-        rules.add("last 10 | every 100|newer  than 7d | best loss:min:3 | best a b").unwrap();
-        let best = ["loss:min:3", "a b"].map(|text| Best::parse(text).unwrap()).to_vec();
-        let within = Some(Duration::from_secs(7 * 86_400));
-        let (last, every) = (Some(10), Some(100));
-        assert_eq!(rules, Rules { last, every, within, best, ..Rules::default() });
-        assert!(!rules.is_empty() && Rules::default().is_empty());
-        for text in
-            ["", "last", "last x", "last 3 |", "newer 7d", "older than 7d", "last 3 | last 4"]
-        {
-            assert!(Rules::default().add(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn the_newest_of_memory_and_of_files_stay() {
-        let mut all = manifests(6);
-        for manifest in all.iter_mut().filter(|manifest| manifest.epoch == 4) {
-            manifest.images = Images::One(Image::empty(0, ImageKind::Files));
-        }
-        let rules = Rules { last: Some(1), ..Rules::default() };
-        let plan = rules.plan(&all, &BTreeSet::new(), NOW_NS).unwrap();
-        assert_eq!(plan.dropped(), [1, 5].into(), "2 is pinned, 3 has a label");
-    }
-
-    #[test]
-    fn bad_rules_drop_nothing() {
-        let refused = |rules: Rules| {
-            let plan = rules.plan(&manifests(9), &BTreeSet::new(), NOW_NS);
-            plan.unwrap_err().message().to_owned()
-        };
-        let none = refused(Rules::default());
-        assert!(none.contains("no rule") && none.contains("`--keep-last 10`"), "{none}");
-        assert!(refused(Rules { every: Some(0), ..Rules::default() }).contains("every 0th"));
-        assert!(refused(Rules { drop: [77].into(), ..Rules::default() }).contains("77"));
-        let best = vec![Best::parse("accuracy:max").unwrap()];
-        assert!(refused(Rules { best, ..Rules::default() }).contains("accuracy"));
-        assert!(refused(Rules { none: true, last: Some(1), ..Rules::default() }).contains("other"));
-        for text in ["", ":max", "a:b", "a:0", "a:max:x"] {
-            assert!(Best::parse(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn ages() {
-        assert_eq!(parse_age("90s").unwrap(), Duration::from_secs(90));
-        assert_eq!(parse_age("1.5h").unwrap(), Duration::from_secs(5400));
-        assert_eq!(parse_age("2w").unwrap(), Duration::from_secs(14 * 86_400));
-        for text in ["", "5", "d", "-1d", "1e99w", "x1h", "5ü"] {
-            assert!(parse_age(text).is_err(), "{text}");
-        }
-    }
 }

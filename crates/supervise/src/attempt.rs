@@ -6,7 +6,7 @@ use crate::options::RunOptions;
 use crate::process::{Processes, is_in_foreground};
 use crate::transcripts::{Printing, Transcripts};
 use outlive_client::past::Cause;
-use outlive_client::stop::{Report, RunFolder, StopRequest, monotonic};
+use outlive_client::stop::{Report, RunFolder, StopRequest, TERMS_TOGETHER, monotonic};
 use outlive_interval::Choice;
 use outlive_types::{Epoch, Error, Result};
 use rustix::process::{Signal, WaitStatus};
@@ -41,11 +41,13 @@ pub(crate) struct AttemptEnd {
     pub interval: Option<Choice>,
     pub last_committed: Option<Epoch>,
     pub commits: u64,
+    /// Whether its last save failed.
+    pub save_failed: bool,
     /// Whether it was asked to stop.
     pub stopped: bool,
     /// The checkpoint that was saved for that.
     pub saved_to_stop: Option<Epoch>,
-    /// Whether the command has said that it knows of the request.
+    /// Whether the command has said that it knows of a request.
     pub knew: bool,
     /// Whether a person has interrupted it.
     pub interrupted: bool,
@@ -59,8 +61,10 @@ struct Stopping {
     terminated_at: Option<Duration>,
     /// Time between SIGTERM and SIGKILL.
     patience: Duration,
-    /// Number of SIGTERMs that have asked for the end; the second one ends the command at once.
-    terms: u32,
+    /// Time of the first SIGTERM.
+    termed_at: Option<Duration>,
+    /// Whether a later SIGTERM has come, which ends the command at once.
+    at_once: bool,
 }
 
 /// A running attempt.
@@ -121,6 +125,7 @@ impl<'a> Attempt<'a> {
                 interval: None,
                 last_committed: None,
                 commits: 0,
+                save_failed: false,
                 stopped: false,
                 saved_to_stop: None,
                 knew: false,
@@ -129,9 +134,9 @@ impl<'a> Attempt<'a> {
         })
     }
 
-    /// Asks the command to save and to end. A later request only brings the deadline forward; a
-    /// second SIGTERM ends the command at once. Returns why the command could not be asked: it gets
-    /// SIGTERM then.
+    /// Asks the command to save and to end. A later request only brings the deadline forward. A
+    /// SIGTERM that comes [`TERMS_TOGETHER`] after the first one ends the command at once. Returns
+    /// why the command could not be asked: it gets SIGTERM then.
     pub fn stop(&mut self, request: StopRequest, is_term: bool) -> Option<Error> {
         let now = monotonic();
         let before = self.stopping.take();
@@ -141,10 +146,14 @@ impl<'a> Attempt<'a> {
             saved_at: None,
             terminated_at: None,
             patience: KILL_PATIENCE,
-            terms: 0,
+            termed_at: None,
+            at_once: false,
         });
         self.end.stopped = true;
-        stopping.terms += u32::from(is_term);
+        if is_term {
+            let first = *stopping.termed_at.get_or_insert(now);
+            stopping.at_once |= now.saturating_sub(first) >= TERMS_TOGETHER;
+        }
         let is_sooner = match (request.deadline, stopping.request.deadline) {
             (Some(new), Some(old)) => new < old,
             (new, old) => new.is_some() && old.is_none(),
@@ -159,7 +168,7 @@ impl<'a> Attempt<'a> {
             true => self.folder.ask_to_stop(&stopping.request),
             false => Ok(()),
         };
-        if stopping.terms > 1 || asked.is_err() {
+        if stopping.at_once || asked.is_err() {
             stopping.terminated_at.get_or_insert(now);
             self.processes.signal(Signal::TERM);
         }
@@ -227,6 +236,7 @@ impl<'a> Attempt<'a> {
                     // Each rank of a group reports it.
                     self.end.commits += u64::from(self.end.last_committed != Some(epoch));
                     self.end.last_committed = Some(epoch);
+                    self.end.save_failed = false;
                     self.end.committed = Some(now.saturating_sub(self.began));
                 }
                 Report::Saved(epoch) => {
@@ -235,7 +245,7 @@ impl<'a> Attempt<'a> {
                         stopping.saved_at.get_or_insert(now);
                     }
                 }
-                Report::Failed(_) => {}
+                Report::Failed(_) => self.end.save_failed = true,
                 Report::Stopping => self.end.knew = true,
                 Report::Covered(spans) => {
                     self.transcripts.inspect(|it| it.cover(spans, true));
@@ -291,7 +301,7 @@ impl<'a> Attempt<'a> {
         }
         let is_over = deadline.is_some_and(|deadline| now >= deadline);
         let ignores = stopping.terminated_at.is_some_and(|at| now.saturating_sub(at) >= patience);
-        let is_pressed = stopping.terms > 1 || saved || deadline.is_none();
+        let is_pressed = stopping.at_once || saved || deadline.is_none();
         if is_over || ignores && is_pressed {
             self.processes.signal(Signal::KILL);
         }
@@ -303,9 +313,14 @@ impl<'a> Attempt<'a> {
         self.read_reports();
         let cause = cause_of(status);
         let is_out_of_memory = out_of_memory_kills() > self.kills_before;
-        let by_itself = cause == Cause::Finished && !self.end.knew;
+        let is_asked = match cause {
+            // It may have finished all the same. If it was not asked here, it has got a signal itself.
+            Cause::Finished => self.end.knew,
+            // A rank that fails may bring a signal to the others: no request to stop.
+            _ => self.end.stopped,
+        };
         let cause = match cause {
-            _ if self.end.stopped && !by_itself => Cause::Stopped,
+            _ if is_asked => Cause::Stopped,
             _ if self.hung_at.is_some() => Cause::Hung,
             Cause::Finished => Cause::Finished,
             _ if is_out_of_memory => Cause::OutOfMemory,

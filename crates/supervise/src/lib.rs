@@ -13,10 +13,13 @@ mod policy;
 mod pool_side;
 mod process;
 mod run;
+mod slurm;
 mod transcripts;
 
 pub use options::RunOptions;
-pub use outlive_client::past::{Cause, Entry, History, Share};
+pub use outlive_client::past::{Cause, Entry, History, Share, UNSUPERVISED};
 pub use policy::{Ended, Next, Policy};
-pub use run::{Outcome, run};
+pub use process::check_command;
+pub use run::{Outcome, count_commits, run};
+pub use slurm::job_end_ns;
 pub use transcripts::Tell;

@@ -4,7 +4,9 @@ use outlive_client::past::{Cause, REQUEUE, SAVED};
 use outlive_types::Epoch;
 use std::time::Duration;
 
-/// First pause before a restart. Each further failure without a newer checkpoint doubles it.
+/// Pause before the restart of a command that has made a newer checkpoint: each second would be lost.
+const PAUSE_AFTER_PROGRESS: Duration = Duration::from_millis(100);
+/// Pause before a restart after one failure without a newer checkpoint. Each further one doubles it.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
@@ -25,6 +27,8 @@ pub struct Ended {
     pub newest_before: Option<Epoch>,
     /// Newest checkpoint of the job when it had ended.
     pub newest: Option<Epoch>,
+    /// Whether its last save failed: then the storage is at fault, and no state.
+    pub save_failed: bool,
 }
 
 /// The next step after an attempt.
@@ -63,12 +67,40 @@ pub struct Policy {
     all: u32,
     /// Checkpoint that was marked as bad, since no attempt got further from it.
     distrusted: Option<Epoch>,
+    /// First epochs, each with the number by which epochs from there on exceed the saves that lead to
+    /// them. A program that went back to an older checkpoint makes the same steps again.
+    repeats: Vec<(Epoch, u64)>,
 }
 
 impl Policy {
     /// Returns a policy that gives up after this many failures from one checkpoint.
     pub fn new(give_up: u32) -> Policy {
-        Policy { give_up, failures: 0, from: None, all: 0, distrusted: None }
+        let (failures, from, all, distrusted, repeats) = Default::default();
+        Policy { give_up, failures, from, all, distrusted, repeats }
+    }
+
+    /// Returns the number of saves that lead to a checkpoint, as far as this policy has seen them.
+    fn depth(&self, epoch: Epoch) -> u64 {
+        let repeated = self.repeats.iter().rev().find(|(first, _)| *first <= epoch);
+        epoch.saturating_sub(repeated.map_or(0, |(_, repeats)| *repeats))
+    }
+
+    /// Returns whether an attempt got further than all before it, and remembers the checkpoints that
+    /// it has made.
+    fn got_further(&mut self, ended: &Ended) -> bool {
+        let (Some(newest), before) = (ended.newest, ended.newest_before.unwrap_or(0)) else {
+            return false;
+        };
+        if newest <= before {
+            return false;
+        }
+        let reached = self.depth(before);
+        // Without a restore it is not known where it began.
+        let begun = ended.restored.map_or(reached, |epoch| self.depth(epoch));
+        if begun < reached {
+            self.repeats.push((before + 1, before - begun));
+        }
+        self.depth(newest) > reached
     }
 
     /// Returns the next step, and remembers the attempt.
@@ -78,9 +110,10 @@ impl Policy {
             Cause::Failed(REQUEUE | SAVED) | Cause::Stopped => return Next::Requeue,
             _ => {}
         }
-        if ended.newest > ended.newest_before {
-            // It got further: the failure is bad luck.
-            *self = Policy::new(self.give_up);
+        if self.got_further(ended) {
+            // The failure is bad luck.
+            let repeats = std::mem::take(&mut self.repeats);
+            *self = Policy { repeats, ..Policy::new(self.give_up) };
             return self.restart(None);
         }
         if ended.restored != self.from {
@@ -94,7 +127,7 @@ impl Policy {
             return self.restart(None);
         }
         match (ended.restored, self.distrusted) {
-            (Some(from), None) if ended.has_older && !is_over => {
+            (Some(from), None) if ended.has_older && !is_over && !ended.save_failed => {
                 self.distrusted = Some(from);
                 self.failures = 0;
                 self.restart(Some(from))
@@ -106,8 +139,11 @@ impl Policy {
     }
 
     fn restart(&self, distrust: Option<Epoch>) -> Next {
-        let doubled = PAUSE.saturating_mul(1 << self.all.saturating_sub(1).min(16));
-        Next::Restart { pause: doubled.min(PAUSE_MAX), distrust }
+        let pause = match self.all {
+            0 => PAUSE_AFTER_PROGRESS,
+            failures => PAUSE.saturating_mul(1 << (failures - 1).min(16)).min(PAUSE_MAX),
+        };
+        Next::Restart { pause, distrust }
     }
 
     fn reason(&self, ended: &Ended, distrusted: Option<Epoch>) -> String {
@@ -142,11 +178,14 @@ mod tests {
 
     fn failed(restored: Option<Epoch>, before: Option<Epoch>, newest: Option<Epoch>) -> Ended {
         let cause = Cause::Killed(9);
-        Ended { cause, restored, has_older: true, newest_before: before, newest }
+        let (has_older, save_failed) = (true, false);
+        Ended { cause, restored, has_older, newest_before: before, newest, save_failed }
     }
 
+    /// In seconds; 0 after progress.
     fn pause(next: Next) -> u64 {
         match next {
+            Next::Restart { pause: PAUSE_AFTER_PROGRESS, distrust: None } => 0,
             Next::Restart { pause, distrust: None } => pause.as_secs(),
             other => panic!("{other:?}"),
         }
@@ -164,7 +203,7 @@ mod tests {
         let mut policy = Policy::new(3);
         for epoch in 1..1000 {
             let next = policy.after(&failed(Some(epoch), Some(epoch), Some(epoch + 1)));
-            assert_eq!(pause(next), 1);
+            assert_eq!(pause(next), 0);
         }
     }
 
@@ -194,10 +233,42 @@ mod tests {
         let mut policy = Policy::new(1);
         let next = policy.after(&failed(Some(7), Some(7), Some(7)));
         assert!(matches!(next, Next::Restart { distrust: Some(7), .. }), "{next:?}");
-        // It saved 8, and died: another checkpoint may be distrusted from now on.
-        assert_eq!(pause(policy.after(&failed(Some(6), Some(7), Some(8)))), 1);
-        let next = policy.after(&failed(Some(8), Some(8), Some(8)));
-        assert!(matches!(next, Next::Restart { distrust: Some(8), .. }), "{next:?}");
+        // It saved 8 and 9, and died: another checkpoint may be distrusted from now on.
+        assert_eq!(pause(policy.after(&failed(Some(6), Some(7), Some(9)))), 0);
+        let next = policy.after(&failed(Some(9), Some(9), Some(9)));
+        assert!(matches!(next, Next::Restart { distrust: Some(9), .. }), "{next:?}");
+    }
+
+    #[test]
+    fn the_same_steps_made_again_are_no_progress() {
+        for give_up in 1..4 {
+            let mut policy = Policy::new(give_up);
+            for _ in 1..give_up {
+                pause(policy.after(&failed(Some(4), Some(4), Some(4))));
+            }
+            let next = policy.after(&failed(Some(4), Some(4), Some(4)));
+            assert!(matches!(next, Next::Restart { distrust: Some(4), .. }), "{next:?}");
+            // From 3 it makes 5, which is 4 again, and fails there.
+            let mut ended = failed(Some(3), Some(4), Some(5));
+            let mut attempts = 0;
+            while let Next::Restart { distrust: None, .. } = policy.after(&ended) {
+                ended = failed(Some(5), Some(5), Some(5));
+                attempts += 1;
+            }
+            assert_eq!(attempts, give_up - u32::from(give_up == 1), "{give_up}");
+            // A step further is one.
+            let mut policy = Policy::new(1);
+            policy.after(&failed(Some(4), Some(4), Some(4)));
+            policy.after(&failed(Some(3), Some(4), Some(6)));
+            assert_eq!(pause(policy.after(&failed(Some(6), Some(6), Some(7)))), 0);
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_no_fault_of_a_checkpoint() {
+        let mut policy = Policy::new(1);
+        let full = Ended { save_failed: true, ..failed(Some(7), Some(7), Some(7)) };
+        assert_eq!(gives_up(policy.after(&full)).1, None);
     }
 
     #[test]

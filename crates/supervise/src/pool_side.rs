@@ -1,11 +1,13 @@
 //! Work on the pool while a command runs. It is done by a thread, one piece after the other, so that
 //! a pool that hangs keeps the supervisor from nothing for long.
 
+use outlive_client::covered_by;
 use outlive_client::past::History;
+use outlive_client::stop::Span;
 use outlive_format::Mark;
 use outlive_pool::Pool;
 use outlive_store::commit::history;
-use outlive_store::{Job, JobOptions};
+use outlive_store::{Job, JobOptions, RankImages};
 use outlive_types::{Epoch, Error, JobName, Result};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
@@ -52,7 +54,32 @@ impl PoolSide {
     /// # Errors
     /// Errors of the log; `Retry` if it does not answer.
     pub fn newest(&self) -> Result<Option<Epoch>> {
+        Ok(self.newest_frozen()?.map(|(epoch, _)| epoch))
+    }
+
+    /// Returns the newest checkpoint, and the time at which it was frozen in nanoseconds since 1970.
+    ///
+    /// # Errors
+    /// As [`PoolSide::newest`].
+    pub fn newest_frozen(&self) -> Result<Option<(Epoch, u64)>> {
         self.ask(newest_of)
+    }
+
+    /// Returns the parts of transcripts that the newest checkpoint covers.
+    ///
+    /// # Errors
+    /// As [`PoolSide::newest`]; `Damaged` for a checkpoint that cannot be read.
+    pub fn covered(&self) -> Result<Vec<Span>> {
+        self.ask(|pool, job| {
+            for entry in history(pool, job)? {
+                let entry = entry.unless_unread()?;
+                let manifest = entry.manifest().filter(|it| !it.is_of_files() && !entry.incomplete);
+                if let Some(manifest) = manifest {
+                    return covered_by(&RankImages::new(pool, job, manifest, 0));
+                }
+            }
+            Ok(Vec::new())
+        })
     }
 
     /// Returns whether a restore would find a checkpoint before this one, as far as the log shows.
@@ -91,10 +118,10 @@ impl PoolSide {
     }
 }
 
-fn newest_of(pool: &Pool, job: &JobName) -> Result<Option<Epoch>> {
+fn newest_of(pool: &Pool, job: &JobName) -> Result<Option<(Epoch, u64)>> {
     for entry in history(pool, job)? {
         if let Some(manifest) = entry.unless_unread()?.manifest() {
-            return Ok(Some(manifest.epoch));
+            return Ok(Some((manifest.epoch, manifest.frozen_ns)));
         }
     }
     Ok(None)

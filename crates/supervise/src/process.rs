@@ -6,12 +6,14 @@
 
 use crate::transcripts::Printing;
 use outlive_types::{Error, Result};
+use rustix::fs::{Access, access};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, wait};
 use std::collections::HashSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -31,6 +33,43 @@ pub(crate) struct Processes {
 pub(crate) fn adopt_orphans() {
     // Without that, such processes are not found. The kernel has it since 3.4.
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+}
+
+/// Returns the error for a command that does not start.
+fn cannot_start(program: &OsStr, error: &std::io::Error) -> Error {
+    let shown = program.to_string_lossy();
+    Error::invalid(match error.kind() {
+        ErrorKind::NotFound => format!("there is no command {shown:?}"),
+        ErrorKind::PermissionDenied => format!("{shown:?} is no program that may be started"),
+        _ => format!("{shown:?} cannot be started: {error}"),
+    })
+}
+
+/// Checks that the program of a command is there, before anything is made for it.
+///
+/// # Errors
+/// `Invalid` if there is no such program, or it cannot be started.
+pub fn check_command(command: &[OsString]) -> Result<()> {
+    let program = command.first().ok_or_else(|| Error::invalid("give a command after --"))?;
+    let places: Vec<PathBuf> = match program.as_encoded_bytes().contains(&b'/') {
+        true => vec![program.into()],
+        false => {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            std::env::split_paths(&path).map(|folder| folder.join(program)).collect()
+        }
+    };
+    let mut refused = ErrorKind::NotFound;
+    for place in places {
+        match place.metadata() {
+            Ok(there) if there.is_file() && access(&place, Access::EXEC_OK).is_ok() => {
+                return Ok(());
+            }
+            // As the search of a shell: a later folder may have one that can be started.
+            Ok(_) => refused = ErrorKind::PermissionDenied,
+            Err(_) => {}
+        }
+    }
+    Err(cannot_start(program, &refused.into()))
 }
 
 impl Processes {
@@ -63,16 +102,7 @@ impl Processes {
         };
         // SAFETY: between fork and exec it makes two system calls, and allocates nothing.
         unsafe { start.pre_exec(die) };
-        let child = start.spawn().map_err(|error| {
-            let shown = program.to_string_lossy();
-            Error::invalid(match error.kind() {
-                ErrorKind::NotFound => format!("there is no command {shown:?}"),
-                ErrorKind::PermissionDenied => {
-                    format!("{shown:?} is no program that may be started")
-                }
-                _ => format!("{shown:?} cannot be started: {error}"),
-            })
-        })?;
+        let child = start.spawn().map_err(|error| cannot_start(program, &error))?;
         let number = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let leader = number.ok_or_else(|| Error::bug("a child has no process id"))?;
         Ok(Processes { leader, status: None })

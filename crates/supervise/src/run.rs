@@ -17,7 +17,7 @@ use outlive_format::Mark;
 use outlive_helper::HelperGuard;
 use outlive_pool::Pool;
 use outlive_store::commit::history;
-use outlive_types::{Epoch, Error, JobName, Result};
+use outlive_types::{Epoch, Error, JobName, Result, counted};
 use signal_hook::consts::SIGTERM;
 use std::ffi::OsString;
 use std::path::Path;
@@ -153,7 +153,7 @@ impl Supervisor<'_> {
         is_helped: bool,
     ) -> Result<Outcome> {
         let mut policy = Policy::new(self.options.give_up);
-        let (mut attempt, mut read) = (0, 0);
+        let (mut attempt, mut read, mut has_told_unused) = (0, 0, false);
         let (options, folder) = (self.options, self.folder.clone());
         let mut variables = vec![
             (FOLDER_VARIABLE, path.as_os_str().to_owned()),
@@ -168,6 +168,7 @@ impl Supervisor<'_> {
             attempt += 1;
             let newest_before = self.newest(None);
             self.note_start(attempt);
+            let sign = self.folder.last_sign();
             let printing = transcripts.map(|it| it.begin(self.pool.env().clock.unix_ns()));
             let started = printing.transpose().and_then(|printing| {
                 if let (Some(printing), Some(place)) = (&printing, variables.last_mut()) {
@@ -183,8 +184,12 @@ impl Supervisor<'_> {
                     return Err(error);
                 }
             };
-            let (end, read_now) = self.attend(&mut running, newest_before);
+            let (mut end, read_now) = self.attend(&mut running, newest_before);
             self.settle(attempt);
+            self.count_completed(&mut end);
+            if let (Some(transcripts), true) = (transcripts, end.cause != Cause::Finished) {
+                self.cover(transcripts);
+            }
             read = read_now;
             let newest = self.newest(end.last_committed);
             self.note_end(&end, newest);
@@ -209,6 +214,7 @@ impl Supervisor<'_> {
                     .is_some_and(|epoch| self.pool_side.has_older(epoch).unwrap_or(false)),
                 newest_before,
                 newest,
+                save_failed: end.save_failed,
             };
             let (wait, distrust) = match policy.after(&ended) {
                 Next::Finish => return Ok(Outcome::Finished),
@@ -228,12 +234,24 @@ impl Supervisor<'_> {
                 Some(epoch) => format!("; the newest checkpoint is {epoch}"),
                 None => String::new(),
             };
+            let when = match wait.as_secs() {
+                0 => "at once".to_owned(),
+                seconds => format!("in {seconds} s"),
+            };
             (self.tell)(&format!(
-                "attempt {attempt}: the command {} after {:.1} s{of}. It is started again in {} s",
+                "attempt {attempt}: the command {} after {:.1} s{of}. It is started again {when}",
                 past_tense(&end.cause),
                 end.ran.as_secs_f64(),
-                wait.as_secs()
             ));
+            if self.folder.last_sign() == sign && newest == newest_before && !has_told_unused {
+                has_told_unused = true;
+                (self.tell)(&format!(
+                    "attempt {attempt}: the command has not opened job {} of this pool: are --pool and --job \
+                     those of the program? The jobs are listed by: {}",
+                    self.options.job,
+                    self.pool.command("ls", &[])
+                ));
+            }
             shows_crash();
             if let Some(epoch) = distrust {
                 self.distrust(epoch);
@@ -263,6 +281,32 @@ impl Supervisor<'_> {
                 said.iter().for_each(|text| (self.tell)(&format!("attempt {attempt}: {text}")));
             }
             Err(error) => (self.tell)(&format!("attempt {attempt}: {error}")),
+        }
+    }
+
+    /// Counts a save that a helper has completed: the work before it is not lost.
+    fn count_completed(&self, end: &mut AttemptEnd) {
+        let Some(started_ns) = self.past.attempts.last().map(|entry| entry.started_ns) else {
+            return;
+        };
+        let Ok(Some((epoch, frozen_ns))) = self.pool_side.newest_frozen() else { return };
+        if Some(epoch) > end.last_committed && frozen_ns >= started_ns {
+            end.commits += 1;
+            end.last_committed = Some(epoch);
+            let frozen = Duration::from_nanos(frozen_ns - started_ns).min(end.ran);
+            end.committed = end.committed.max(Some(frozen));
+        }
+    }
+
+    /// Shows what the newest checkpoint covers. Its commit may have come after the end of the command,
+    /// which then has reported nothing.
+    fn cover(&self, transcripts: &Transcripts) {
+        match self.pool_side.covered() {
+            Ok(spans) => transcripts.cover(spans, false),
+            // The next attempt reports them once it has restored the checkpoint.
+            Err(error) => (self.tell)(&format!(
+                "the lines that the newest checkpoint covers are not known yet: {error}"
+            )),
         }
     }
 
@@ -346,10 +390,9 @@ impl Supervisor<'_> {
     fn distrust(&mut self, epoch: Epoch) {
         if self.mark(epoch, Mark::Bad) {
             (self.tell)(&format!(
-                "{} attempts from checkpoint {epoch} have made no newer one, so its state may be at fault: \
-                     it is marked as bad, and the next attempt restores the one before it. To take that \
+                "{} from checkpoint {epoch} made no newer one, so its state may be at fault: it is marked as bad, and the next attempt restores the one before it. To take that \
                      back: {}",
-                self.options.give_up,
+                counted(self.options.give_up.into(), "attempt"),
                 self.pool.command("mark", &[&format!("{}@{epoch}", self.options.job), "good"])
             ));
             if let Some(entry) = self.past.attempts.last_mut() {
@@ -391,15 +434,30 @@ impl Supervisor<'_> {
 
 /// Gives the last attempt, whose supervisor was killed, the commits that the log shows.
 fn note_commits(pool: &Pool, job: &JobName, past: &mut History) {
-    let (Some(entry), Ok(entries)) = (past.attempts.last_mut(), history(pool, job)) else { return };
-    for manifest in entries.filter_map(|entry| entry.manifest().cloned()) {
+    let Some(entry) = past.attempts.last_mut() else { return };
+    if count_commits(pool, job, entry).is_ok() && entry.commits > 0 {
+        entry.ran_s = entry.committed_s;
+    }
+}
+
+/// Counts the commits since the start of an attempt, as the log shows them: for one that runs, or
+/// whose supervisor was killed.
+///
+/// # Errors
+/// Errors of the log.
+pub fn count_commits(pool: &Pool, job: &JobName, entry: &mut Entry) -> Result<()> {
+    let mut entries = history(pool, job)?;
+    (entry.commits, entry.committed_s) = (0, None);
+    // Those that a prune has dropped since count, too.
+    while let Some(found) = entries.step() {
+        let Some(manifest) = found.manifest() else { continue };
         let Some(since_ns) = manifest.frozen_ns.checked_sub(entry.started_ns) else { break };
         let since_s = since_ns as f64 / 1e9;
         entry.commits += 1;
         entry.newest = entry.newest.max(Some(manifest.epoch));
-        let latest_s = entry.committed_s.map_or(since_s, |time| time.max(since_s));
-        (entry.committed_s, entry.ran_s) = (Some(latest_s), Some(latest_s));
+        entry.committed_s = Some(entry.committed_s.map_or(since_s, |time| time.max(since_s)));
     }
+    Ok(())
 }
 
 fn past_tense(cause: &Cause) -> String {

@@ -3,6 +3,7 @@
 //! ([`Coordinator`]). No I/O happens here.
 
 mod coordinator;
+mod counted;
 mod distribution;
 mod env;
 mod epoch_name;
@@ -21,6 +22,7 @@ mod threads;
 mod tracking;
 
 pub use coordinator::Coordinator;
+pub use counted::counted;
 pub use distribution::Distribution;
 pub use env::{Clock, FixedClock, Rng, SeededRng, SystemClock, SystemRng};
 pub use epoch_name::{EPOCH_FORMS, EpochName};

@@ -164,13 +164,24 @@ pub fn values() -> Vec<NamedValue> {
     ALL.iter().filter_map(|metric| metric.named()).collect()
 }
 
+/// Returns the two lines before the values of a metric, in the text format of Prometheus, version
+/// 0.0.4. The kind is `counter`, `gauge` or `histogram`.
+pub fn head(name: &str, help: &str, kind: &str) -> String {
+    format!("# HELP {name} {help}\n# TYPE {name} {kind}\n")
+}
+
+/// Returns a label in the same format: its name, and any text in quotes.
+pub fn label(name: &str, value: &str) -> String {
+    let escaped = value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n");
+    format!("{name}=\"{escaped}\"")
+}
+
 /// Returns all metrics in the text format of Prometheus, version 0.0.4. Each value gets the label,
 /// a name and a text.
-pub fn text(label: Option<(&str, &str)>) -> String {
-    let escaped = |text: &str| text.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n");
-    let label = label.map(|(name, value)| format!("{name}=\"{}\"", escaped(value)));
-    let own = label.as_ref().map_or(String::new(), |label| format!("{{{label}}}"));
-    let before = label.map_or(String::new(), |label| format!("{label},"));
+pub fn text(own_label: Option<(&str, &str)>) -> String {
+    let own_label = own_label.map(|(name, value)| label(name, value));
+    let own = own_label.as_ref().map_or(String::new(), |label| format!("{{{label}}}"));
+    let before = own_label.map_or(String::new(), |label| format!("{label},"));
     let mut text = String::new();
     for NamedValue { name, help, value } in values() {
         let kind = match value {
@@ -178,8 +189,8 @@ pub fn text(label: Option<(&str, &str)>) -> String {
             Value::Gauge(_) => "gauge",
             Value::Histogram { .. } => "histogram",
         };
+        text.push_str(&head(&name, help, kind));
         // A write to a string cannot fail.
-        let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
         let _ = match value {
             Value::Counter(value) | Value::Gauge(value) => writeln!(text, "{name}{own} {value}"),
             Value::Histogram { buckets, count, sum_s } => {

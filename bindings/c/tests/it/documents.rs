@@ -2,7 +2,7 @@
 
 use crate::common;
 
-use common::{Language, compile, root, text};
+use common::{Language, compile, fortran_module, text};
 use std::fs;
 use std::path::Path;
 
@@ -47,7 +47,7 @@ fn fence(language: Language) -> &'static str {
 fn program(language: Language, dir: &Path, name: &str, code: &str) -> std::path::PathBuf {
     let source = dir.join(format!("{name}.{}", suffix(language)));
     fs::write(&source, code).unwrap();
-    let module = root().join("fortran/outlive.F90");
+    let module = fortran_module();
     let sources = if language == Language::Fortran { vec![module, source] } else { vec![source] };
     compile(language, dir, &sources, &[])
 }

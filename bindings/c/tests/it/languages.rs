@@ -2,7 +2,9 @@
 
 use crate::common;
 
-use common::{Language, archive, compile, is_here, root, run, text, text_of};
+use common::{
+    Language, archive, compile, fortran_module, fortran_program, is_here, root, run, text, text_of,
+};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,10 +12,6 @@ use std::time::Duration;
 
 fn example(name: &str) -> PathBuf {
     root().join("../../examples").join(name)
-}
-
-fn module() -> PathBuf {
-    root().join("fortran/outlive.F90")
 }
 
 #[test]
@@ -33,8 +31,7 @@ fn all_that_a_fortran_program_does() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let sources = [module(), root().join("tests/it/programs/round_trip.f90")];
-    let program = compile(Language::Fortran, dir.path(), &sources, &[]);
+    let program = fortran_program(dir.path(), "round_trip.f90");
     assert_eq!(run(&program, &[dir.path().join("pool")]), "done\n");
 }
 
@@ -77,7 +74,7 @@ fn the_example_in_c() {
 fn the_example_in_fortran() {
     if Language::Fortran.is_here() {
         let dir = tempfile::tempdir().unwrap();
-        let sources = [module(), example("heat.f90")];
+        let sources = [fortran_module(), example("heat.f90")];
         goes_on(&compile(Language::Fortran, dir.path(), &sources, &["-O2"]), dir.path());
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::common;
 
-use common::{Language, compile, is_here, program, root, run, text_of};
+use common::{Language, compile, fortran_program, is_here, program, root, run, text_of};
 use std::collections::HashSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -106,8 +106,7 @@ fn outputs_of_a_fortran_program_behind_a_gate() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let sources = ["fortran/outlive.F90", "tests/it/programs/gate.f90"].map(|it| root().join(it));
-    let program = compile(Language::Fortran, dir.path(), &sources, &[]);
+    let program = fortran_program(dir.path(), "gate.f90");
     let published = dir.path().join("published");
     let more = std::slice::from_ref(&published);
     let reached = gives_each_line_once(&program, dir.path(), more, " \n");

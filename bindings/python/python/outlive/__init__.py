@@ -17,7 +17,8 @@ job.close()
 Warnings and other notices go to the logger "outlive".
 """
 
-from outlive._api import Job, Pool, open, plot, process_metrics, process_metrics_text
+from outlive._api import Job, Pool, open, register
+from outlive._autosave import Autosave
 from outlive._commits import CommitEvent, CommitEvents
 from outlive._core import __version__
 from outlive._errors import (
@@ -34,13 +35,15 @@ from outlive._files import FileTrouble, Got, Put
 from outlive._gate import Gate, GateStatus, SinkStatus
 from outlive._group import Group, Ranks, Sharded, block_cyclic, ranks, sharded
 from outlive._memory import array, empty, zeros
+from outlive._metrics import MetricsServer, process_metrics, process_metrics_text, serve_metrics
+from outlive._plot import Plot, plot
 from outlive._preempt import StopRequest, on_preempt
+from outlive._rng import Rng, rng
 from outlive._saves import (
     Collected,
     Epoch,
     JobStatus,
     LazyRestored,
-    Plot,
     Pruned,
     Restored,
     Save,
@@ -50,6 +53,7 @@ from outlive._saves import (
 from outlive._summary import SummaryWriter
 
 __all__ = [
+    "Autosave",
     "BugError",
     "Collected",
     "CommitEvent",
@@ -69,6 +73,7 @@ __all__ = [
     "Job",
     "JobStatus",
     "LazyRestored",
+    "MetricsServer",
     "Plot",
     "Pool",
     "Pruned",
@@ -76,6 +81,7 @@ __all__ = [
     "Ranks",
     "Restored",
     "RetryError",
+    "Rng",
     "Save",
     "SaveInterval",
     "SaveStats",
@@ -93,6 +99,9 @@ __all__ = [
     "process_metrics",
     "process_metrics_text",
     "ranks",
+    "register",
+    "rng",
+    "serve_metrics",
     "sharded",
     "zeros",
 ]

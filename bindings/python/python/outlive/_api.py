@@ -1,17 +1,17 @@
-"""The programming interface: `open` and `plot`, with `Pool` and `Job`."""
+"""The programming interface: `open` and `register`, with `Pool` and `Job`."""
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-from outlive import _core
+from outlive import _core, _kinds
 from outlive._arguments import number, size, word
 from outlive._errors import InvalidError
 from outlive._job import Job
 from outlive._pool import Pool
-from outlive._saves import Plot
 from outlive._teller import Progress
 
 # `-P`: modules of the directory in which the program runs are none of the helper's.
@@ -83,35 +83,53 @@ def open(
     return Pool(core, place, progress)
 
 
-def plot(job: Job) -> Plot:
-    """Draws a job's checkpoints over their epochs: stalls, bytes, shared data.
+_T = TypeVar("_T")
 
-    A notebook shows the picture; `save` writes it to a file.
+
+def register(
+    cls: type[_T],
+    to_tree: Callable[[_T], Any],
+    from_tree: Callable[[Any], _T],
+    *,
+    fill: Callable[[_T, Any], object] | None = None,
+) -> None:
+    """Says how objects of a class are saved: as a tree, of which a restore makes one again.
+
+    ```python
+    outlive.register(
+        Mesh,
+        lambda mesh: {"points": mesh.points, "cells": mesh.cells},
+        lambda tree: Mesh(tree["points"], tree["cells"]),
+    )
+    ```
+
+    Call it in the module of the class, so that a restore finds it: a checkpoint names the class,
+    and a restore imports its module. Objects of subclasses need a call of their own. A later call
+    for a class of the same name replaces the earlier one.
+
+    Args:
+        cls: The class.
+        to_tree: Returns the tree for an object: any state. Return the object's own arrays, and no
+            copies: then only their changes are written, and `into` fills them where they are.
+        from_tree: Returns an object for such a tree.
+        fill: Gives an object that the program holds the content of a tree: `fill(object, tree)`.
+            Without it, `restore(into=...)` replaces the object in the dict or list that holds it.
 
     Raises:
-        InvalidError: If `job` is not a job.
+        InvalidError: If `cls` is no class, or one that every state may have.
     """
-    if not isinstance(job, Job):
-        raise InvalidError(f"a plot shows one job: give `pool.job(name)`, not {job!r}")
-    return Plot(job._core.plot())  # the job's own module
+    if not isinstance(cls, type):
+        raise InvalidError(f"cls={cls!r}: give the class of the objects")
+    given: dict[str, object] = {"to_tree": to_tree, "from_tree": from_tree, "fill": fill or len}
+    for name, function in given.items():
+        if not callable(function):
+            raise InvalidError(f"{name}={function!r} for {cls.__qualname__}: give a function")
+    if _kinds.is_built_in(cls):
+        raise InvalidError(
+            f"{cls.__module__}.{cls.__qualname__} is part of every state: register a class of your "
+            "own, such as a subclass of it"
+        )
+    _kinds.register(cls, to_tree, from_tree, fill)
 
 
-def process_metrics() -> dict[str, int | dict[str, Any]]:
-    """Returns the process metrics: those of all saves, restores, gcs and repairs of its pools.
-
-    The names and units are those of Prometheus, as `outlive_save_written_bytes_total`. A gauge is
-    missing until it is set. A forked child goes on from the values of its parent.
-
-    Returns:
-        The value of each metric by name. A histogram is a dict: "count" and "sum" (seconds) of all
-        durations, and "buckets", a list of (upper bound in seconds, number of durations up to it).
-    """
-    return _core.process_metrics()
-
-
-def process_metrics_text() -> str:
-    """Returns `process_metrics` in the text format of Prometheus, for an endpoint."""
-    return _core.process_metrics_text()
-
-
-__all__ = ["Job", "Pool", "open", "plot", "process_metrics", "process_metrics_text"]
+__all__ = ["Job", "Pool", "open", "register"]

@@ -6,8 +6,9 @@ import logging
 import math
 import operator
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
+from numbers import Real
 
 from outlive import _core, _notices
 from outlive._errors import InvalidError
@@ -32,7 +33,13 @@ def size(name: str, value: int | str | None) -> int | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        return number(name, value)
+        try:
+            return number(name, value)
+        except InvalidError:
+            raise InvalidError(
+                f"{name} = {value!r} is not possible: give a whole number of bytes from 0 on, or "
+                'text with a unit, such as "64MiB"'
+            ) from None
     digits, unit = re.fullmatch(r"([0-9]*)\s*(.*)", value.strip(), re.DOTALL).groups()  # type: ignore[union-attr]
     if not digits or unit.lower() not in _UNITS:
         raise InvalidError(
@@ -57,6 +64,10 @@ def interval_of(
     """Returns the seconds between saves, or the text that the engine reads; see `Pool.job`."""
     if every_s is not None and every is not None:
         raise InvalidError(f"every_s = {every_s!r} and every = {every!r}: give one of them")
+    for name, value in (("every_s", every_s), ("slowdown_max", slowdown_max)):
+        if isinstance(value, bool) or not isinstance(value, Real | None):
+            also = ', or every="30s" in its place' if name == "every_s" else ""
+            raise InvalidError(f"{name} = {value!r} is not possible: give a number{also}")
     if slowdown_max is not None and every != "continuous":
         raise InvalidError('slowdown_max is the budget of every="continuous": give both')
     if isinstance(every, timedelta):
@@ -90,6 +101,7 @@ def rules_of(
     keep_every: int | None = None,
     keep_within: timedelta | str | None = None,
     keep_best: str | Iterable[str] = (),
+    keep_tag: str | Iterable[str] = (),
     drop: Iterable[int] = (),
     everything: bool = False,
 ) -> _core.Rules:
@@ -109,10 +121,31 @@ def rules_of(
         every=None if keep_every is None else number("keep_every", keep_every),
         within_s=None if keep_within is None else keep_within.total_seconds(),
         best=[keep_best] if isinstance(keep_best, str) else list(keep_best),
+        tags=tags_of(keep_tag),
         none=everything,
         drop={number("drop", epoch) for epoch in drop},
         text=keep,
     )
+
+
+def best_of(epochs: Sequence[Epoch], metric: str) -> Epoch | None:
+    """Returns the best of these checkpoints; see `Job.best`."""
+    name, _, rule = metric.partition(":") if isinstance(metric, str) else ("", "", "")
+    if not name or rule not in ("", "min", "max"):
+        raise InvalidError(
+            f'metric = {metric!r} is not possible: give a name such as "loss", or "accuracy:max"'
+        )
+    sign = -1 if rule == "max" else 1
+    sound = [epoch for epoch in epochs if name in epoch.metrics and epoch.mark != "bad"]
+    if epochs and not sound:
+        names = sorted({other for epoch in epochs for other in epoch.metrics})
+        have = f"they have {', '.join(map(repr, names))}" if names else "they have no metrics"
+        raise InvalidError(
+            f"no checkpoint that counts has the metric {name!r} ({have}): give it to "
+            "`save(..., metrics=...)`, or name another"
+        )
+    # Zero is added because -0.0 + 0.0 is 0.0.
+    return min(sound, key=lambda e: (sign * e.metrics[name] + 0.0, -e.epoch), default=None)
 
 
 def failures_of(
@@ -132,10 +165,24 @@ def failures_of(
     return on_failure, fail_after
 
 
+def tags_of(tags: str | Iterable[str]) -> list[str]:
+    """Returns a list of tags from one tag or several; the engine checks each."""
+    if isinstance(tags, str):
+        return [tags]
+    found = list(tags) if isinstance(tags, Iterable) and not isinstance(tags, bytes) else [None]
+    if not all(isinstance(tag, str) for tag in found):
+        raise InvalidError(f"tags are texts such as 'best-of-run', or a list of them, not {tags!r}")
+    return found
+
+
 def notes_of(
-    job: str, label: str | None, pin: bool, metrics: Mapping[str, float] | None
+    job: str,
+    label: str | None,
+    pin: bool,
+    metrics: Mapping[str, float] | None,
+    tags: str | Iterable[str] = (),
 ) -> _core.Notes:
-    """Returns the label, pin and metrics of a checkpoint."""
+    """Returns the label, tags, pin and metrics of a checkpoint."""
     if not isinstance(metrics, Mapping | None):
         raise InvalidError(
             f'`metrics` are figures by name, such as {{"loss": 0.02}}, not {metrics!r}'
@@ -158,4 +205,4 @@ def notes_of(
                 job,
                 name,
             )
-    return _core.Notes(label=label or "", pin=pin, metrics=figures)
+    return _core.Notes(label=label or "", tags=tags_of(tags), pin=pin, metrics=figures)

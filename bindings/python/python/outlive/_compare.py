@@ -1,16 +1,14 @@
 """Compares a checkpoint with the state that a restore will fill."""
 
 import itertools
-from collections.abc import Collection, Iterable
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from outlive import _foreign
+from outlive import _foreign, _keys, _kinds
 from outlive._errors import InvalidError
-from outlive._seeds import KEY
-from outlive._select import Selection
-from outlive._tree import (
+from outlive._flat import (
     DICT,
     LIST,
     ORDERED,
@@ -20,24 +18,41 @@ from outlive._tree import (
     TUPLE,
     Flat,
     Node,
+    Wrap,
     is_value,
     parent,
     shown,
 )
+from outlive._seeds import KEY
+from outlive._select import Selection
+from outlive._wholes import OBJECT
+
+if TYPE_CHECKING:
+    from outlive._match import Match
 
 # Most differences in a message; `InvalidError.differences` has all of them.
 _SHOWN_MAX = 100
 
 
 def refuse_differences(
-    there: Flat, here: Flat, selection: Selection, chosen: list[bool], epoch: int
+    there: Flat,
+    here: Flat,
+    selection: Selection,
+    chosen: list[bool],
+    epoch: int,
+    match: "Match",
+    also: Sequence[str] = (),
 ) -> None:
     """Compares the chosen leaves of checkpoint `there` with the program's state `here`.
+
+    Passes over differences that `match` allows, and notes there the arrays that are filled partly.
+    Takes over the differences in `also`.
 
     Raises:
         InvalidError: If they do not match, or `into` cannot take some of it. It names every path.
     """
-    comparison = _Comparison(there, here, selection, chosen)
+    comparison = _Comparison(there, here, selection, chosen, match)
+    comparison.found += also
     # Containers come first: one of their differences may stand for a thousand leaves.
     comparison.containers()
     comparison.leaves()
@@ -67,10 +82,12 @@ def _kind_of_part(whole: tuple[int, ...] | None) -> str:
 
 
 class _Comparison:
-    def __init__(self, there: Flat, here: Flat, selection: Selection, chosen: list[bool]) -> None:
+    def __init__(
+        self, there: Flat, here: Flat, selection: Selection, chosen: list[bool], match: "Match"
+    ) -> None:
         self.there, self.here = there, here
-        self.selection, self.chosen = selection, chosen
-        self.found: list[str] = []
+        self.selection, self.chosen, self.match = selection, chosen, match
+        self.found: list[str] = list(match.found)
         # The keys of each container, by the id of the state that it is in.
         self.entries: dict[int, dict[str, set[str]]] = {}
         self.above_chosen: set[str] | None = None
@@ -85,7 +102,8 @@ class _Comparison:
     def leaves(self) -> None:
         """Compares the leaves by their names."""
         there, here = self.there, self.here
-        if self.selection.everything and there.names == here.names:
+        absent = self.match.absent
+        if self.selection.everything and there.names == here.names and not absent:
             for at, name in enumerate(there.names):
                 self.leaf(at, at, name)
             return
@@ -117,6 +135,8 @@ class _Comparison:
         for name in mine:
             if name.rpartition("/")[2] == KEY and parent(name) in randoms:
                 continue  # an earlier build saved the random generator
+            if name in absent:
+                continue  # noted already
             if self.selection.has(name) and parent(name) not in self.free:
                 what = ", which has a container there" if name in theirs else ""
                 self.found.append(f"{shown(name)} is not in the checkpoint{what}")
@@ -135,7 +155,12 @@ class _Comparison:
         if is_value(dtype) and is_value(own):
             return
         if is_value(dtype) or is_value(own):
-            kinds = ("an array", "a value") if is_value(dtype) else ("a value", "an array")
+            # An object that cannot change is made again, with a number or an array of one.
+            is_made = parent(name) in self.here.fixed and OBJECT not in (dtype, own)
+            if is_made and self.there.shapes[at] == self.here.shapes[my] == ():
+                return
+            what = "an object" if OBJECT in (dtype, own) else "a value"
+            kinds = ("an array", what) if is_value(dtype) else (what, "an array")
             is_number = is_value(own) and self.there.shapes[at] == ()
             how = ": put an array of shape () there" if is_number else ""
             self.found.append(
@@ -147,8 +172,8 @@ class _Comparison:
             None if part is None else part[0]
             for part in (self.there.parts.get(at), self.here.parts.get(my))
         )
-        if own_whole is None and own_shape == whole:
-            pass  # the whole of the global array fills it
+        if own_whole is None and whole is not None and (own_shape or (1,)) == whole:
+            pass  # the whole of the global array fills it; one without axes has got one there
         elif own_whole is None and whole is not None:
             self.found.append(
                 f"{shown(name)} has shape {own_shape} in `into`; in the checkpoint it is a part of "
@@ -157,6 +182,8 @@ class _Comparison:
         elif whole != own_whole:
             own_kind, kind = map(_kind_of_part, (own_whole, whole))
             self.found.append(f"{shown(name)} is {own_kind} in `into`, {kind} in the checkpoint")
+        elif whole is None and shape != own_shape and self.match.takes(shape, own_shape):
+            self.match.partly.append(name)
         elif whole is None and shape != own_shape:
             self.found.append(
                 f"{shown(name)} has shape {own_shape} in `into`, {shape} in the checkpoint"
@@ -204,7 +231,11 @@ class _Comparison:
 
     def container(self, node: Node, own: Node) -> None:
         """Compares a container that both have."""
-        if node.kind != own.kind and {node.kind, own.kind} != {DICT, ORDERED}:
+        if classes(node.wraps) != classes(own.wraps):
+            self.found.append(
+                f"{shown(node.path)} is {_what(own)} in `into`, {_what(node)} in the checkpoint"
+            )
+        elif node.kind != own.kind and {node.kind, own.kind} != {DICT, ORDERED}:
             self.found.append(
                 f"{shown(node.path)} is a {own.kind} in `into`, a {node.kind} in the checkpoint"
             )
@@ -215,12 +246,17 @@ class _Comparison:
             )
         elif node.detail != own.detail and node.kind not in RANDOMS:
             theirs, mine = self.keys(self.there, node), self.keys(self.here, own)
-            common = (key for key in theirs if key in mine)
-            if any(_is_int(key, node.detail) != _is_int(key, own.detail) for key in common):
-                self.found.append(
-                    f"{shown(node.path)} has keys that are str in one of `into` and the "
-                    "checkpoint, and int in the other"
-                )
+            common = sorted(key for key in theirs if key in mine)
+            other = [
+                key
+                for key in common
+                if _keys.kind_at(key, node.detail) != _keys.kind_at(key, own.detail)
+            ]
+            if other:
+                types = "str in one of `into` and the checkpoint, and int in the other"
+                if isinstance(node.detail, dict) or isinstance(own.detail, dict):
+                    types = f"of one type in `into`, and of another in the checkpoint: {other[0]}"
+                self.found.append(f"{shown(node.path)} has keys that are {types}")
 
     def keys(self, flat: Flat, node: Node) -> set[str]:
         """Returns the keys of a container, as they are in paths."""
@@ -242,6 +278,9 @@ class _Comparison:
             if self.here.dtypes[my] == TREE:
                 continue  # it fits, otherwise it would not be one
             name, value = self.there.names[at], is_value(self.there.dtypes[at])
+            path = self.here.names[my] if self.here.nodes else ""
+            if self.here.dtypes[my] == OBJECT and path not in self.here.fixed:
+                continue  # it is filled where it is
             if not value and self.here.leaves[my].flags.writeable:
                 continue
             if not is_changeable(name, mutable):
@@ -275,11 +314,19 @@ def is_changeable(path: str, mutable: Collection[str]) -> bool:
 
 def mutable_containers(flat: Flat) -> set[str]:
     """Returns the paths of the containers whose entries can be replaced."""
-    return {node.path for node in flat.nodes if node.kind != TUPLE}
+    return {node.path for node in flat.nodes if node.kind != TUPLE and node.path not in flat.fixed}
 
 
-def _is_int(key: str, detail: Any) -> bool:
-    return detail is True or (detail is not None and key in detail)
+def classes(wraps: tuple[Wrap, ...]) -> list[Any]:
+    """Returns what must be the same of the objects that two containers stand for."""
+    return [(name, detail[0] if type(detail) is tuple else detail) for name, detail in wraps]
+
+
+def _what(node: Node) -> str:
+    if not node.wraps:
+        return f"a {node.kind}"
+    name, ref = classes(node.wraps)[0]
+    return f"a {name} {_kinds.said(ref)}" if type(ref) is str else f"a {name}"
 
 
 def value_lists(flat: Flat) -> set[str]:

@@ -1,10 +1,13 @@
 """Arrays of other packages: their memory, as NumPy's arrays."""
 
+import sys
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from outlive import _core, _dtypes
+from outlive import _core, _dtypes, _jax_arrays
+from outlive._errors import InvalidError
 
 # Packages whose arrays may be written, even if an array cannot say so.
 _MUTABLE = ("torch",)
@@ -39,6 +42,30 @@ def view(value: Any) -> "tuple[np.ndarray[Any, Any], str] | None":
         raise UnusableError(str(error)) from error
 
 
+def is_tensor(value: Any) -> bool:
+    """Whether an object is a tensor of PyTorch, which the program has imported then."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
+
+
+def tensors() -> ModuleType:
+    """Returns the module for tensors with memory of their own.
+
+    Raises:
+        InvalidError: If PyTorch cannot be imported.
+    """
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise InvalidError(
+            f"the checkpoint has tensors of PyTorch, and PyTorch cannot be imported ({error}): "
+            "install it, restore `into` arrays of NumPy, or use `job.restore(as_plain=True)`"
+        ) from error
+    from outlive.torch import _tensors
+
+    return _tensors
+
+
 def is_constant(value: Any) -> bool:
     """Whether an array cannot change. JAX's cannot: its operations make new ones."""
     return _package(value) in ("jax", "jaxlib")
@@ -46,30 +73,8 @@ def is_constant(value: Any) -> bool:
 
 def way_out(value: Any) -> str:
     """Returns, as words for an error, what a program can save instead of `value`; or nothing."""
-    package, kind = _package(value), type(value).__name__
-    if package == "torch":
-        if kind == "Generator":
-            return "save its `get_state()`, and give that to its `set_state()` after a restore"
-        device = getattr(getattr(value, "device", None), "type", "cpu")
-        if device == "meta":
-            return (
-                "a tensor on `meta` has no memory: materialise it first (`to_empty` of its module, "
-                'or `torch.empty_like` of it, with `device="cpu"`), and fill it'
-            )
-        if device != "cpu":
-            return "save `cpu()` of it"
-        if getattr(value, "is_nested", False):
-            return "save its `unbind()`"
-        if getattr(value, "is_quantized", False):
-            return "save its `int_repr()`, its scale and its zero point"
-        if hasattr(value, "to_dense") and str(getattr(value, "layout", "")) != "torch.strided":
-            return "save `to_dense()` of it, or its parts"
-        if hasattr(value, "resolve_conj") and (value.is_conj() or value.is_neg()):
-            return "save `resolve_conj().resolve_neg()` of it"
-        if hasattr(value, "untyped_storage"):
-            return "save `view(torch.uint8)` of it"
-    if is_constant(value) and "key<" in str(getattr(value, "dtype", "")):
-        return "save `jax.random.key_data` of it, and use `jax.random.wrap_key_data` on that"
+    if is_tensor(value):
+        return _instead_of_tensor(value)
     if hasattr(value, "state_dict"):
         return "save its `state_dict()`, and give that to its `load_state_dict` after a restore"
     if hasattr(value, "dtypes") and hasattr(value, "columns"):
@@ -80,24 +85,22 @@ def way_out(value: Any) -> str:
     if isinstance(value, np.ndarray):
         if isinstance(value, np.ma.MaskedArray):
             return "save its `data` and its `mask`, and make it of these after a restore"
-        if value.dtype.kind in "OT":
-            return (
-                "save `tolist()` of it, or `astype` it to numbers, and make the array of that "
-                "after a restore"
-            )
         if not value.dtype.hasobject:
             return "save `numpy.asarray` of it, if that is all there is to it"
         return ""
-    if hasattr(value, "_asdict"):
-        if package in ("optax", "flax", "chex"):
-            return (
-                "save `jax.tree.leaves` of the whole state of the optimizer, and put them into a "
-                "new one after a restore: `jax.tree.unflatten(jax.tree.structure(new), leaves)`"
-            )
-        return f"save its `_asdict()`, and make it again by `{kind}(**saved)`"
     if hasattr(value, "__array__") and _is_plain_array(value):
         return "save `numpy.asarray` of it"
     return ""
+
+
+def _instead_of_tensor(value: Any) -> str:
+    if type(value).__name__ == "UninitializedParameter":
+        return "run its module once before the first save or restore"
+    if hasattr(value, "__tensor_flatten__"):
+        return "save the tensors that it wraps, and wrap them again after a restore"
+    if str(getattr(value, "layout", "")) != "torch.strided":
+        return "save `to_dense()` of it"
+    return "save a `clone()` of it, as a plain tensor"
 
 
 def _is_plain_array(value: Any) -> bool:
@@ -117,6 +120,10 @@ def shows_memory(value: Any) -> bool:
 
 def _by_dlpack(value: Any) -> "tuple[np.ndarray[Any, Any], str]":
     constant = is_constant(value)
+    if constant and _jax_arrays.is_divided(value):
+        whole = _jax_arrays.gathered(value)
+        whole.flags.writeable = False
+        return _known(whole)
     # PyTorch shows no memory that its gradients depend on. A restore fills it as a program does
     # under `no_grad`.
     if getattr(value, "requires_grad", False) is True:

@@ -6,7 +6,7 @@ import io
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
@@ -73,6 +73,10 @@ class GateStatus:
     uncovered: int
     bytes: int
     sinks: tuple[SinkStatus, ...]
+
+
+def _counted(outputs: int) -> str:
+    return "1 output" if outputs == 1 else f"{outputs} outputs"
 
 
 class GateFile(io.RawIOBase):
@@ -191,12 +195,10 @@ class Gate:
                 "give `log_dir`: each run must write to the same folder, to continue its files"
             )
 
-        def waiting() -> Iterator[str]:
-            names = (sink.name for sink in self.status.sinks)
-            return (name.removeprefix("file:") for name in names if name.startswith("file:"))
+        def open_file(path: str) -> IO[bytes]:
+            return self.open(path, "ab")
 
-        folder = os.fspath(log_dir)
-        return SummaryWriter(folder, filename_suffix, lambda path: self.open(path, "ab"), waiting)
+        return SummaryWriter(os.fspath(log_dir), filename_suffix, open_file, self._core.files)
 
     def publish(self, temporary: str | os.PathLike[str], final: str | os.PathLike[str]) -> None:
         """Lets a finished file appear under its name once a checkpoint covers it.
@@ -381,7 +383,7 @@ class Gate:
         uncovered = self.status.uncovered
         if uncovered:
             raise InvalidError(
-                f"no save covers {uncovered} outputs: save first, or call `gate.flush(state)`"
+                f"no save covers {_counted(uncovered)}: save first, or call `gate.flush(state)`"
             )
         if not self._core.wait(timeout_s, self._tick) or self.status.outputs:
             raise RetryError(f"outputs are not released: {self._left()}")
@@ -416,4 +418,4 @@ class Gate:
             status = self.status
         except Error:
             return "<outlive.Gate of another process>"
-        return f"<outlive.Gate with {status.outputs} outputs, {status.bytes} bytes>"
+        return f"<outlive.Gate with {_counted(status.outputs)}, {status.bytes} bytes>"

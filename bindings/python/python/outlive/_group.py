@@ -60,8 +60,8 @@ def ranks(rank: SupportsIndex, size: SupportsIndex, *, run: str) -> Ranks:
         rank: Number of this process, from 0 on, different for each process.
         size: Number of processes.
         run: Name of this run of the program: text that is the same for all its processes, and new
-            for every start of it. With Slurm, for example, `SLURM_JOB_ID` and
-            `SLURM_RESTART_COUNT`. A job that a run opens twice needs two names.
+            for every start of it. With Slurm, for example, `SLURM_JOB_ID`, `SLURM_RESTART_COUNT`
+            and `SLURM_STEP_ID`. A job that a run opens twice needs two names.
 
     Raises:
         InvalidError: If such a rank is not possible, or `run` is no text or empty.
@@ -72,7 +72,7 @@ def ranks(rank: SupportsIndex, size: SupportsIndex, *, run: str) -> Ranks:
     if not isinstance(run, str) or not run.strip():
         raise InvalidError(
             f"run={run!r}: give all ranks the same text, new for every start of the program, such "
-            "as the id of its batch job and the number of its restarts"
+            "as the ids of its batch job and step and the number of its restarts"
         )
     return Ranks(number, count, run)
 

@@ -10,38 +10,43 @@ import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, overload
 
 from outlive import _core, _descent, _exit, _notices
-from outlive._arguments import epoch_name, notes_of, rules_of
+from outlive._arguments import notes_of, tags_of
+from outlive._autosave import Autosave
 from outlive._commits import CommitEvents
+from outlive._deferred import Deferred
 from outlive._errors import Error, FailedSaveWarning, InvalidError
 from outlive._files import AnyPath, Got, Put, one_or_more, patterns, told
+from outlive._flat import Flat, is_single_value, shown
 from outlive._gate import Gate
+from outlive._layouts import unordered
+from outlive._match import Match, Shapes
+from outlive._past import Past
 from outlive._preempt import StopRequest
 from outlive._printed import flush_printed
-from outlive._rebuild import FRESH, Rebuild, restored
+from outlive._rebuild import FRESH, Rebuild
+from outlive._remarks import Remarks
+from outlive._restored import first_restored
 from outlive._saves import (
-    Collected,
     Epoch,
     JobStatus,
     LazyRestored,
-    Pruned,
     Restored,
     Save,
 )
 from outlive._select import Selection
 from outlive._teller import Teller
-from outlive._tree import TREE_LEAST, Flat, flatten, is_single_value, shown
+from outlive._tree import TREE_LEAST, flatten
 
 _SKIPPED = Save(None, None)
 # The gates of this process, by its id, the pool and the job.
 _GATES: weakref.WeakValueDictionary[tuple[int, str, str], Gate] = weakref.WeakValueDictionary()
 
 
-class Job:
+class Job(Past):
     """A named series of checkpoints, from `Pool.job`. Any thread may use it.
 
     As a context manager, it closes itself at the end.
@@ -67,10 +72,11 @@ class Job:
         self._location = location
         self._tick = tick
         self._allow_pickle = allow_pickle
-        self._heavy: set[str] = set()
-        self._lossy: set[str] = set()
+        self._remarks = Remarks(name)
         self._knows_history = False
         self._gate: Gate | None = None
+        # The connection of its ranks.
+        self._ranks: Any = None
         self.last_restore: Restored | None = None
         _exit.watch(self, name, core, tick)
 
@@ -87,6 +93,7 @@ class Job:
         wait: bool = False,
         label: str | None = None,
         pin: bool = False,
+        tags: str | Iterable[str] = (),
         metrics: Mapping[str, float] | None = None,
     ) -> Save:
         """Saves a state, and writes only the pages that have changed since the last save.
@@ -97,23 +104,29 @@ class Job:
         call. Once the exit functions of the interpreter have run (in a `__del__`, say), it returns
         when the checkpoint is committed.
 
-        Arrays that share memory are saved one by one, and no longer share it after a restore. All
-        come back as plain arrays, not as `recarray` or `memmap`. A container that holds only
-        numbers, strings, bytes and None is saved as a whole, at 50 to 100 ns for each value. Beside
-        arrays or other objects in the same container, each value takes a microsecond or more.
+        Arrays that share memory are saved one by one, and no longer share it after a restore.
+        Tensors of PyTorch that share memory are saved once, and share it again (docs/pytorch.md). A
+        `memmap` comes back as a plain array. A container that holds only numbers, strings, bytes
+        and None is saved as a whole, at 50 to 100 ns for each value. Beside arrays or other objects
+        in the same container, each value takes a microsecond or more.
 
         To save at a signal, set a flag in its handler, and save where the program next calls this.
         A call by a handler or callback inside another call of the same job is refused.
 
         Args:
-            state: A tree of dict, list and tuple. Keys are str or int. They may be of any plain
-                type if the whole dict is plain and the job has no group. Its leaves are arrays
-                (NumPy's, or any object with a buffer or `__dlpack__`, of any dtype), numbers,
-                strings, bytes, None, and random generators of NumPy or `random`.
+            state: A tree of dict, list and tuple. Keys are numbers, strings, bytes, None, members
+                of an Enum, or tuples of these. Its leaves are arrays (NumPy's, PyTorch's, or any
+                object with a buffer or `__dlpack__`, of any dtype), numbers, strings, bytes, None,
+                and random generators of NumPy, `random` or PyTorch. Between them may be
+                dataclasses, namedtuples, sets, tables, pytrees of JAX and other objects.
+                docs/states.md lists them, and `outlive.register` adds other classes.
             force: Whether to save now, even if none is due yet.
             wait: Whether to return only when the checkpoint is committed.
             label: Label of the checkpoint. It forces the save, and no prune drops the checkpoint.
             pin: Whether to pin the checkpoint. A pin does the same as a label.
+            tags: Tags of the checkpoint, such as ["train", "warmup"], by which `restore(tag=...)`,
+                `prune(keep_tag=...)` and the command line choose checkpoints. They do not force
+                the save.
             metrics: Figures of merit by name, such as `{"loss": 0.02}`, for `prune(keep_best=...)`.
                 A metric that is NaN is left out, with a warning.
 
@@ -141,16 +154,22 @@ class Job:
         with self._declining():
             # If the program turns warnings into errors, no save begins.
             self._warn_of_failures()
-            # A restore of several ranks cannot read data before it begins, as trees may need it.
-            trees = frozenset() if self._is_group else core.plain_containers(state, TREE_LEAST)
-            flat = flatten(state, allow_pickle=self._allow_pickle, plain=trees)
-            distributions = self._distributions(flat)
-            notes = notes_of(self._name, label, pin, metrics)
+            takes_parts = False
+            while isinstance(state, Deferred):
+                takes_parts = takes_parts or state._takes_parts
+                state = state._outlive_state()
+            if self._is_group:
+                # Restores of several ranks cannot read data before they begin, as trees may need.
+                flat = flatten(state, allow_pickle=self._allow_pickle, trees=())
+            else:
+                plain = core.plain_containers(state, TREE_LEAST)
+                flat = flatten(state, allow_pickle=self._allow_pickle, plain=plain)
+            distributions = self._distributions(flat, takes_parts)
+            notes = notes_of(self._name, label, pin, metrics, tags)
             if core.has_transcript():
                 flush_printed()
         walk_s = time.perf_counter() - begun
-        self._tell_of_heavy(flat)
-        self._tell_of_lost(flat)
+        self._remarks.tell(flat)
         saving = core.save(
             self._tick,
             names=flat.names,
@@ -169,6 +188,25 @@ class Job:
         if self._gate is not None:
             self._gate._wait_if_full()
         return save
+
+    def autosave(self, state: Any) -> Autosave:
+        """Returns an object whose call marks the end of a step; for loops and notebooks.
+
+        ```python
+        with job.autosave(state) as autosave:
+            while state["step"] < 1000:
+                advance(state)
+                autosave()
+        ```
+
+        It saves at the job's interval, and at the end of the `with`. See `Autosave` for what
+        happens at exceptions.
+
+        Args:
+            state: The state as in `save`, a program that `outlive.torch.capture` has captured, or
+                a function that returns one of them. The function is called only if a save is due.
+        """
+        return Autosave(self, state, is_group=self._is_group)
 
     def _warn_of_failures(self) -> None:
         """Warns of failed saves, if the program goes on after them."""
@@ -301,10 +339,10 @@ class Job:
                     self._core.abort_collective(self._tick, str(error) or type(error).__name__)
             raise
 
-    def _distributions(self, flat: Flat) -> dict[int, Any]:
+    def _distributions(self, flat: Flat, takes_parts: bool = False) -> dict[int, Any]:
         """Returns, by number of the leaf, its part of a global array, or True if replicated."""
         found: dict[int, Any] = dict(flat.parts)
-        if found and not self._is_group:
+        if found and not self._is_group and not takes_parts:
             name = flat.names[min(found)]
             raise InvalidError(
                 f"{shown(name)} is sharded, and the job has no group: open it with `group=`"
@@ -319,6 +357,9 @@ class Job:
                     if at in flat.fortran:
                         flat.fortran.remove(at)
                         flat.leaves[at] = flat.leaves[at].T.copy(order="C")
+                    axes = flat.notes.get(at, {}).pop("axes", None)
+                    if axes is not None:
+                        flat.leaves[at] = unordered(flat.leaves[at], axes).copy(order="C")
         return found
 
     @property
@@ -331,35 +372,6 @@ class Job:
         """Number of ranks in the group; 1 without one."""
         return (self._core.group() or (0, 1))[1]
 
-    def _tell_of_heavy(self, flat: Flat) -> None:
-        """Warns once of each pickled object that the program waits for it."""
-        for name, length, seconds in flat.heavy:
-            if name not in self._heavy:
-                self._heavy.add(name)
-                _notices.tell(
-                    logging.WARNING,
-                    "job %s: %s is pickled at every save, while the program waits: %.1f MiB, in "
-                    "%.2f s this time. Save the arrays in it as leaves of the state instead",
-                    self._name,
-                    shown(name),
-                    length / (1 << 20),
-                    seconds,
-                )
-
-    def _tell_of_lost(self, flat: Flat) -> None:
-        """Warns once of each ordered dict that its attributes are not saved."""
-        for name, attributes in flat.lost:
-            if name not in self._lossy:
-                self._lossy.add(name)
-                _notices.tell(
-                    logging.WARNING,
-                    "job %s: %s is an OrderedDict with attributes (%s), which are not saved: put "
-                    "what the program needs of them beside it, as values",
-                    self._name,
-                    shown(name),
-                    attributes,
-                )
-
     @overload
     def restore(
         self,
@@ -367,6 +379,8 @@ class Job:
         epoch: int | str | Epoch | None = None,
         only: str | Iterable[str] | None = None,
         lazy: bool = False,
+        as_plain: bool = False,
+        tag: str | Iterable[str] = (),
     ) -> Any: ...
 
     @overload
@@ -377,6 +391,10 @@ class Job:
         only: str | Iterable[str] | None = None,
         *,
         lazy: Literal[True],
+        strict: bool = True,
+        rename: Mapping[str, str] | None = None,
+        shapes: Shapes = "exact",
+        tag: str | Iterable[str] = (),
     ) -> LazyRestored: ...
 
     @overload
@@ -387,6 +405,10 @@ class Job:
         only: str | Iterable[str] | None = None,
         *,
         lazy: bool = False,
+        strict: bool = True,
+        rename: Mapping[str, str] | None = None,
+        shapes: Shapes = "exact",
+        tag: str | Iterable[str] = (),
     ) -> Restored: ...
 
     def restore(
@@ -396,15 +418,21 @@ class Job:
         only: str | Iterable[str] | None = None,
         *,
         lazy: bool = False,
+        strict: bool = True,
+        rename: Mapping[str, str] | None = None,
+        shapes: Shapes = "exact",
+        as_plain: bool = False,
+        tag: str | Iterable[str] = (),
     ) -> Any:
         """Restores the newest whole checkpoint.
 
         A damaged checkpoint is skipped with a warning (`logging`), and the next older one is taken.
         Afterwards the next save writes only the pages that have changed since.
 
-        With `into`, the restore fills the program's own state. Arrays keep their memory. All else
-        (numbers, strings, None, bytes, whole lists of values, pickled objects) is replaced in the
-        dict or list that holds it, after all data has been read and verified. Only `into` changes:
+        With `into`, the restore fills the program's own state. Arrays keep their memory, and
+        objects that can change are filled. All else (numbers, strings, lists of values, pickled
+        objects) is replaced in the dict, list or object that holds it. That happens after all data
+        has been read and verified. Only `into` changes:
         keep it in a variable, and take from there what the program has elsewhere, as with
         `load_state_dict`. Checkpoint and `into` must match: the same containers, and arrays of the
         same dtype and shape. If they do not match, nothing is changed. Arrays are filled while the
@@ -412,9 +440,10 @@ class Job:
         checkpoint. The error then has `into_changed`. Objects are unpickled before anything is
         filled. No other thread may use the state during the call.
 
-        Without `into`, a new tree is made. Arrays of other packages come back as NumPy arrays. If
-        several ranks have saved a global array in parts, a single process gets the whole array, and
-        so does an array of `into` that has the global shape.
+        Without `into`, a new tree is made. Tensors of PyTorch are tensors again. Arrays of other
+        packages come back as NumPy arrays, and objects with their types: the modules of their
+        classes are imported for that. If several ranks have saved a global array in parts, a single
+        process gets the whole array, and so does an array of `into` that has the global shape.
 
         With `lazy`, the call returns once the page tree is read, with all values and small arrays.
         Large arrays follow while the program runs: touched memory first, and the rest in the
@@ -439,6 +468,22 @@ class Job:
                 "model/*/bias" (`*` also matches "/"). The rest is unchanged, or missing in a new
                 tree (None in its lists).
             lazy: Whether to return at once and load memory later.
+            strict: Whether checkpoint and `into` must have the same leaves. If not, the restore
+                fills the leaves that both have, and the report names the others. A leaf that both
+                have must match even so.
+            rename: New names of leaves, by old name, if `into` has other names than the checkpoint:
+                {"encoder": "backbone"} for a container or leaf, {"old.*": "new.*"} with wildcards.
+                The nth `*` of the new name takes the text of the nth wildcard. The first rule that
+                fits a name applies. `only` then means the new names. If the checkpoint has the
+                names of `into` already, nothing is renamed.
+            shapes: Shapes that arrays of `into` may have. "exact": that of the checkpoint. "grow":
+                also a larger one with as many dimensions, of which the checkpoint fills the
+                beginning. "overlap": also a smaller one, which takes the part that both have.
+            as_plain: Whether to make a tree of plain dicts, lists, tuples, values and arrays, for
+                programs that lack the classes of the state. Tensors become arrays of NumPy. Nothing
+                is imported or unpickled.
+            tag: Tag that the checkpoint must have, or several. The newest whole one that has all of
+                them is taken.
 
         Returns:
             With `into`, a report, which is false if the job has no checkpoint yet. Without `into`,
@@ -446,21 +491,37 @@ class Job:
             `lazy`, the report is a `LazyRestored`.
 
         Raises:
-            InvalidError: If there is no such epoch, or if the checkpoint holds pickled objects and
-                the job does not allow them. Also if `into` does not match; the message and the
+            InvalidError: If there is no such epoch or tag, or if the checkpoint holds pickled
+                objects and the job does not allow them. Also if the class of an object is missing
+                or has changed its fields, and if `into` does not match; the message and the
                 exception's `differences` name every path.
             DamagedError: If no checkpoint is whole.
         """
         with self._declining():
             if into is not FRESH and (isinstance(into, Epoch) or is_single_value(into)):
                 raise InvalidError(_not_into(into))
-            rebuild = Rebuild(into, only=only, allow_pickle=self._allow_pickle)
-            wanted = self._number_of(epoch)
+            match = Match(strict=strict, rename=rename, shapes=shapes)
+            if into is FRESH and not match.is_default:
+                raise InvalidError(
+                    "`strict`, `rename` and `shapes` say how far a checkpoint may differ from "
+                    "`into`: give `into`, or leave them out"
+                )
+            if as_plain and into is not FRESH:
+                raise InvalidError(
+                    "`as_plain` is for a new tree, and `into` has its own objects: leave one out"
+                )
+            allow_pickle = self._allow_pickle
+            rebuild = Rebuild(
+                into, only=only, allow_pickle=allow_pickle, match=match, as_plain=as_plain
+            )
+            wanted = self._wanted(epoch, tags_of(tag))
             if lazy and self._is_group:
                 raise InvalidError("the ranks of a group restore all memory before they go on")
             if self._core.has_transcript():
                 flush_printed()
-        tree, report = restored(rebuild, self._core, wanted, lazy=lazy, tick=self._tick)
+        tree, report = first_restored(
+            rebuild, self._core, wanted, lazy=lazy, tick=self._tick, job=self._name
+        )
         self.last_restore = report
         self._know_history()
         if report and into is not FRESH:
@@ -487,6 +548,7 @@ class Job:
         reread: bool = False,
         label: str | None = None,
         pin: bool = False,
+        tags: str | Iterable[str] = (),
         metrics: Mapping[str, float] | None = None,
     ) -> Put:
         """Stores directories and files in the pool, as a checkpoint of this job.
@@ -505,6 +567,7 @@ class Job:
             reread: Whether to read every file, even if it has not changed.
             label: Label of the checkpoint. No prune drops a labelled checkpoint.
             pin: Whether to pin the checkpoint. No prune drops a pinned checkpoint.
+            tags: Tags of the checkpoint, as in `save`.
             metrics: Figures of merit by name, for `prune(keep_best=...)`.
 
         Returns:
@@ -522,7 +585,7 @@ class Job:
             one_file_system=one_file_system,
             reread=reread,
             leave_out=[self._location],
-            notes=notes_of(self._name, label, pin, metrics),
+            notes=notes_of(self._name, label, pin, metrics, tags),
         )
         return Put(**told(done))
 
@@ -562,126 +625,6 @@ class Job:
             place, wanted, self._tick, epoch=number_of, overwrite=overwrite
         )
         return Got() if values is None else Got(**told(values))
-
-    def _number_of(self, epoch: int | str | Epoch | None) -> int | None:
-        """Returns a checkpoint's number. One counted from the newest waits for a save under way."""
-        name = epoch_name(epoch)
-        return self._core.epoch_named(name, self._tick) if isinstance(name, str) else name
-
-    def epochs(self) -> list[Epoch]:
-        """Returns the committed checkpoints, oldest first."""
-        return [Epoch(**values) for values in self._core.epochs()]
-
-    def tiers(self, epoch: int | str | Epoch | None = None) -> tuple[str, ...]:
-        """Returns the tiers from which alone a checkpoint can be read now.
-
-        The result is "fast", "slow", both or none. A pool without a slow tier has only a fast one.
-        The call asks every target for its shards. Data that is only on a fast tier in memory is
-        lost when its host restarts: see `Save.wait(tier="slow")`.
-
-        Args:
-            epoch: The checkpoint, as in `restore`. None is the newest.
-
-        Raises:
-            InvalidError: If there is no such checkpoint.
-        """
-        return tuple(self._core.tiers(self._number_of(epoch)))
-
-    def note(
-        self, epoch: int | str | Epoch, *, label: str | None = None, pin: bool | None = None
-    ) -> None:
-        """Changes the label or the pin of a checkpoint. First waits for a save that is under way.
-
-        Args:
-            epoch: The checkpoint, as in `restore`.
-            label: New label; an empty text removes it. None leaves it unchanged.
-            pin: Whether prunes keep it. None leaves it unchanged.
-
-        Raises:
-            InvalidError: If there is no such checkpoint.
-        """
-        named = self._number_of(epoch)
-        if named is None:
-            raise InvalidError("no checkpoint is named: give its epoch, or -1 for the newest")
-        self._core.note(named, self._tick, label=label, pin=pin, mark=None)
-
-    def mark(self, epoch: int | str | Epoch, mark: Literal["good", "bad", "none"]) -> None:
-        """Marks the state in a checkpoint as good or bad. First waits for a save that is under way.
-
-        A restore without an epoch passes over bad checkpoints, with a warning, and rules such as
-        `keep_last` do not count them. `outlive run` marks a checkpoint as bad if the program fails
-        again and again after its restore. `restore(epoch=...)` takes a bad one all the same.
-
-        Args:
-            epoch: The checkpoint, as in `restore`.
-            mark: "bad", "good", or "none" to take the mark back.
-
-        Raises:
-            InvalidError: If there is no such checkpoint or mark.
-        """
-        named = self._number_of(epoch)
-        if named is None:
-            raise InvalidError("no checkpoint is named: give its epoch, or -1 for the newest")
-        self._core.note(named, self._tick, label=None, pin=None, mark=mark)
-
-    def prune(
-        self,
-        keep: str | None = None,
-        *,
-        keep_last: int | None = None,
-        keep_every: int | None = None,
-        keep_within: timedelta | str | None = None,
-        keep_best: str | Iterable[str] = (),
-        drop: Iterable[int | str | Epoch] = (),
-        everything: bool = False,
-        collect: bool = True,
-        max_unused: float = 0.02,
-        dry_run: bool = False,
-    ) -> Pruned:
-        """Drops checkpoints by rules, and frees the space that only they needed.
-
-        A checkpoint stays if any rule keeps it. Pinned and labelled checkpoints stay, too, and so
-        does the newest of those that are not dropped by name. This or another program may save to
-        the pool meanwhile. First waits for a save of this job that is under way.
-
-        Without any rule, the rules of `keep` in the `[tuning]` of `pool.toml` apply.
-
-        Args:
-            keep: Rules in one text: "last 10 | every 100 | newer than 7d | best loss:min:3".
-            keep_last: Number of newest checkpoints to keep. Damaged ones do not count.
-            keep_every: Interval of epochs to keep: those that are a multiple of it.
-            keep_within: Age up to which to keep checkpoints, counted from the newest: a timedelta,
-                or text such as "7d". If times do not fit the order of epochs, a clock has jumped:
-                then more is kept, never less.
-            keep_best: Metric given to `save` by which to keep the best: "loss", "accuracy:max",
-                "loss:min:3" (the best three).
-            drop: Epochs to drop, named as in `restore`, even if a rule, label or pin would keep
-                them. Rules choose among the rest. At least one checkpoint must stay.
-            everything: Whether to drop all checkpoints. No other program may have the job open;
-                for a dry run, neither may this one: call `close` first.
-            collect: Whether to free space now; otherwise a later `gc` does.
-            max_unused: Share of the bytes in packs that may stay unused, 0 to 1.
-            dry_run: Whether to report only what would be done.
-
-        Raises:
-            InvalidError: If there is no rule, or one is not possible. Nothing was dropped.
-            DamagedError: If stored data that a decision needs cannot be read. No pack was deleted.
-            Error: If freeing the space failed for another reason. If checkpoints had been dropped
-                by then, the message says so, as with `DamagedError`. They are gone, and the next
-                `gc` frees their space once the cause is removed.
-        """
-        rules = rules_of(
-            keep,
-            keep_last=keep_last,
-            keep_every=keep_every,
-            keep_within=keep_within,
-            keep_best=keep_best,
-            drop=[epoch for epoch in map(self._number_of, drop) if epoch is not None],
-            everything=everything,
-        )
-        options = _core.Collection(unused_max=max_unused, collect=collect, dry_run=dry_run)
-        done = self._core.prune(rules, options, self._tick)
-        return Pruned(collected=Collected(**done.pop("collected")), **done)
 
     def take_over(self) -> None:
         """Lets the next save continue from this program's state, although others have saved since.

@@ -13,7 +13,7 @@ from outlive._arguments import failures_of, interval_of, rules_of
 from outlive._errors import Error, InvalidError
 from outlive._group import adapt
 from outlive._job import Job, close_after
-from outlive._saves import Collected
+from outlive._saves import Collected, Pruned
 from outlive._select import Selection
 from outlive._teller import Progress, Teller
 
@@ -121,16 +121,72 @@ class Pool:
             group=adapter,
             patience_s=patience_s,
             schedule=schedule,
+            tick=self._tick,
         )
         same = Selection(replicated) if replicated else None
         job = Job(core, name, self._location, self._tick, allow_pickle, same)
+        job._ranks = adapter
         self._jobs = [opened for opened in self._jobs if opened() is not None]
         self._jobs.append(weakref.ref(job))
         return job
 
     def jobs(self) -> list[str]:
-        """Returns the names of the jobs that have ever saved to this pool."""
+        """Returns the names of the jobs that have a checkpoint, or a program that may save."""
         return self._core.jobs()
+
+    def delete_job(
+        self, name: str, *, fence: bool = False, collect: bool = True, max_unused: float = 0.02
+    ) -> Pruned:
+        """Deletes a job: all its checkpoints, labelled and pinned ones too, and its history.
+
+        The checkpoints go in one step. A program that has the job open loses it with `fence`: its
+        next save raises `FencedError`. If the name is used again, epochs go on where they ended.
+        After an interruption, call it again.
+
+        Args:
+            name: Name of the job.
+            fence: Whether to end the session of a program that has the job open. A `Job` of this
+                process counts as such until its `close`.
+            collect: Whether to free space now; otherwise a later `gc` does.
+            max_unused: Share of the bytes in packs that may stay unused, 0 to 1.
+
+        Returns:
+            The dropped epochs, and the report of the collection.
+
+        Raises:
+            InvalidError: If there is no such job, or a program has it open, or `outlive run`
+                supervises it. Nothing was deleted.
+            RetryError: If another program has opened the job meanwhile. Nothing was deleted.
+            DamagedError: If a record of the job's log cannot be read.
+        """
+        options = _core.Collection(unused_max=max_unused, collect=collect, dry_run=False)
+        dropped, collected = self._core.delete_job(name, options, self._tick, fence=fence)
+        return Pruned(kept={}, dropped=dropped, collected=Collected(**collected))
+
+    def rename_job(self, old: str, new: str, *, fence: bool = False) -> list[int]:
+        """Gives a job another name, with all its checkpoints and its history.
+
+        The data of the checkpoints stays where it is. First each checkpoint gets the new name, and
+        then the old name loses all of them in one step. After an interruption, call it again: it
+        goes on from there. A program that has the job open loses it with `fence`, as in
+        `delete_job`. Change the name in that program.
+
+        Args:
+            old: Name of the job.
+            new: New name, which no job has. A name that had newer checkpoints before is refused,
+                since epochs only go forward.
+            fence: Whether to end the session of a program that has the job open.
+
+        Returns:
+            The epochs of the checkpoints, oldest first.
+
+        Raises:
+            InvalidError: If there is no such job, if another job has or had the new name, or if a
+                program has the job open.
+            DamagedError: If a checkpoint cannot be read. The job keeps its name.
+            RetryError: If another program has opened the job meanwhile.
+        """
+        return self._core.rename_job(old, new, self._tick, fence=fence)
 
     @property
     def location(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,9 @@ from outlive import _core
 
 if TYPE_CHECKING:
     from outlive._job import Job
+
+# Ids of processes that have called `on_preempt`.
+_asked: set[int] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +32,10 @@ def on_preempt(job: Job | None = None, *, grace_s: float = 30.0) -> None:
     """Lets SIGTERM, SIGUSR1 and SIGUSR2 ask the program to save and to end.
 
     A handler only sets a flag. Then `Job.should_stop` is true for all jobs of this process, and the
-    next `Job.save` of each waits for its commit. A second SIGTERM ends the process at once, and the
-    first one ends a forked child. Handlers that were installed before are called, too. A handler
-    that Python's `signal` module installs later replaces this one. A program under `outlive run`
-    needs no signals.
+    next `Job.save` of each waits for its commit. A SIGTERM that comes a second or more after the
+    first one ends the process, and the first one ends a forked child. Handlers that were installed
+    before are called, too. A handler that Python's `signal` module installs later replaces this
+    one. A program under `outlive run` needs no signals.
 
     Args:
         job: Not needed; a call for a job reads better.
@@ -43,3 +47,9 @@ def on_preempt(job: Job | None = None, *, grace_s: float = 30.0) -> None:
     """
     del job
     _core.on_preempt(grace_s)
+    _asked.add(os.getpid())
+
+
+def is_asked() -> bool:
+    """Whether this process has called `on_preempt`: its handlers must stay."""
+    return os.getpid() in _asked

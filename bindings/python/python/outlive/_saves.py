@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from os import PathLike
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from outlive._callbacks import Callbacks
 from outlive._errors import Error, InvalidError
 
 if TYPE_CHECKING:
@@ -129,10 +129,11 @@ class SaveStats:
 class Save:
     """A save that is under way or over, or was skipped because none was due yet.
 
-    It is true unless it was skipped: ``if job.save(state): ...``.
+    It is true unless it was skipped: ``if job.save(state): ...``. A coroutine of `asyncio` may
+    await it, which does the same as `wait`: ``stats = await job.save(state)``.
     """
 
-    __slots__ = ("_core", "_stats", "_tick", "_tiers", "_walk_s")
+    __slots__ = ("_callbacks", "_core", "_stats", "_tick", "_tiers", "_walk_s")
 
     def __init__(
         self,
@@ -147,6 +148,7 @@ class Save:
         self._walk_s = walk_s
         self._tick = tick
         self._stats: SaveStats | None = None
+        self._callbacks: Callbacks | None = None
 
     @property
     def skipped(self) -> bool:
@@ -210,6 +212,62 @@ class Save:
         if tier is not None and self._tiers is not None:
             self._wait_for(tier, None if timeout is None else begun + timeout)
         return self._stats
+
+    def add_done_callback(self, function: Callable[[Save], object]) -> None:
+        """Calls a function with this save once it is over, committed or failed.
+
+        A thread of its own calls it, without any call of the program. If the save is over or was
+        skipped, this calls it at once. To learn the outcome, the function calls `wait`, which
+        returns at once then. An exception of the function goes to the logger, and changes nothing.
+        Functions are called in the order in which they were added. At its end, Python waits until
+        all of them have returned.
+
+        Args:
+            function: Function to call. It must not wait for the thread that saves.
+
+        Raises:
+            InvalidError: In a forked child.
+        """
+        if self._core is None:
+            function(self)
+            return
+        self._core.done()  # refuses a forked child
+        if self._callbacks is None:
+            self._callbacks = Callbacks(self, self._core)
+        self._callbacks.add(function)
+
+    def __await__(self) -> Generator[Any, None, SaveStats | None]:
+        """Waits until the checkpoint is committed, while the event loop runs other coroutines.
+
+        Returns:
+            Figures of the save; None if it was skipped.
+
+        Raises:
+            Error: If the save failed. If the coroutine is cancelled, the save goes on.
+        """
+        return self._over().__await__()
+
+    async def _over(self) -> SaveStats | None:
+        if self._core is None or self._core.done():
+            return self.wait()
+        # Slow to import, and a program that awaits has it.
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        over = loop.create_future()
+
+        def finish() -> None:
+            if not over.done():
+                over.set_result(None)
+
+        def call(_: Save) -> None:
+            # A loop that is closed waits for nothing.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(finish)
+
+        self.add_done_callback(call)
+        await over
+        return self.wait()
 
     def _wait_for(self, tier: str, deadline: float | None) -> None:
         """Waits until a tier has all of the committed checkpoint."""
@@ -285,6 +343,12 @@ class Restored:
         read_bytes: Bytes read from the pool for them.
         skipped: Newer checkpoints that the restore skipped because they are damaged, each as epoch
             and reason. The epoch is None if it cannot be read.
+        missing: Names of leaves of `into` that the checkpoint lacks, so that they are unchanged.
+            A list of values, or a random generator, counts as one. Empty unless `strict=False`.
+        left_over: Names of leaves of the checkpoint, after `rename`, that `into` lacks. Empty
+            unless `strict=False`.
+        partly: Names of arrays that have another shape in the checkpoint, so that only the part
+            that both have was filled. Empty unless `shapes` allows that.
     """
 
     epoch: int | None
@@ -292,6 +356,9 @@ class Restored:
     restored_bytes: int = 0
     read_bytes: int = 0
     skipped: tuple[tuple[int | None, str], ...] = ()
+    missing: tuple[str, ...] = ()
+    left_over: tuple[str, ...] = ()
+    partly: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         """Whether anything was restored."""
@@ -365,6 +432,7 @@ class Epoch:
         stall_s: Seconds for which the program stood still.
         drain_s: Seconds from then until just before the commit.
         label: Label of the checkpoint; empty if it has none.
+        tags: Tags of the checkpoint, sorted.
         pinned: Whether it is pinned, so that prunes keep it.
         mark: The mark of its state: "good", "bad" or "none".
         metrics: Figures of merit that the program gave.
@@ -385,6 +453,7 @@ class Epoch:
     stall_s: float = 0.0
     drain_s: float = 0.0
     label: str = ""
+    tags: tuple[str, ...] = ()
     pinned: bool = False
     mark: str = "none"
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -465,30 +534,3 @@ class Pruned:
     kept: Mapping[int, str]
     dropped: list[int]
     collected: Collected
-
-
-class Plot:
-    """A picture in SVG. Notebooks show it without a further call.
-
-    Attributes:
-        svg: The picture.
-    """
-
-    def __init__(self, svg: str) -> None:
-        """Made by `outlive.plot`."""
-        self.svg = svg
-
-    def save(self, path: str | PathLike[str]) -> None:
-        """Writes the picture to a file.
-
-        Raises:
-            InvalidError: If the name has an extension other than ``.svg``.
-        """
-        if Path(path).suffix.lower() not in ("", ".svg"):
-            raise InvalidError(
-                f"cannot draw into {path}: a picture is SVG; use a name that ends in .svg"
-            )
-        Path(path).write_text(self.svg, encoding="utf-8")
-
-    def _repr_svg_(self) -> str:
-        return self.svg

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from outlive._errors import InvalidError
-from outlive._tree import RANDOMS, Flat, unescape
+from outlive._flat import RANDOMS, Flat, unescape
 
 Test = Callable[[str], bool]
 
@@ -33,15 +33,20 @@ class Selection:
         """Whether a name is selected."""
         return self.everything or any(test(name) for _, test in self._tests)
 
-    def of(self, there: Flat, epoch: int) -> list[bool]:
+    def of(self, there: Flat, epoch: int, also: Iterable[str] = ()) -> list[bool]:
         """Returns, for each leaf of a checkpoint, whether it is selected.
+
+        Args:
+            there: The checkpoint.
+            epoch: Its epoch, for messages.
+            also: Further names of the checkpoint, which patterns may select.
 
         Raises:
             InvalidError: If one of the names or patterns selects nothing.
         """
         if self.everything:
             return [True] * len(there.names)
-        empty = _empty_containers(there)
+        empty = [*_empty_containers(there), *also]
         for pattern, test in self._tests:
             if not any(map(test, there.names)) and not any(map(test, empty)):
                 some = ", ".join(map(repr, there.names[:10]))

@@ -388,8 +388,9 @@ class Transactions(_Sink):
         is_later = isinstance(error, _LATER) or bool(kinds & {"OperationalError", "InterfaceError"})
         if not is_later and "DatabaseError" in kinds:
             self._refusals = self._refusals + 1 if output == self._refused else 1
-            self._refused = output
             is_later = self._refusals < _REFUSALS
+            # A restore in this process may bring the output back, for as many attempts again.
+            self._refused = output if is_later else (-1, -1)
         return is_later, f"{type(error).__name__}: {error}"
 
     def _forget(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,26 +31,30 @@ class SummaryWriter:
         log_dir: str,
         suffix: str,
         open_file: Callable[[str], IO[bytes]],
-        waiting: Callable[[], Iterator[str]],
+        files: Callable[[], Collection[str]],
     ) -> None:
         """Made by `Gate.summary_writer`."""
         self.log_dir = log_dir
         self._name = _NAME + suffix
         self._open = open_file
+        self._gate_files = files
         self._files: dict[Path, IO[bytes]] = {}
         self._bins: Any = None
-        top = Path(log_dir)
-        self._file(top)
-        # Files of runs below, of an earlier process: some may be cut, or outputs wait for them.
-        there = {path.parent for path in top.rglob(self._name)}
+        # The first event looks again: the program may restore after this.
+        self._has_events = False
+        self._file(Path(log_dir))
+        self._open_below()
+
+    def _open_below(self) -> None:
+        """Opens the files of folders below that earlier runs of the job have written.
+
+        Some may be cut, or outputs wait for them. Files of other jobs are left alone.
+        """
+        top = Path(self.log_dir)
         root = top.resolve()
-        there |= {
-            top / path.parent.relative_to(root)
-            for path in map(Path, waiting())
-            if path.name == self._name and path.is_relative_to(root)
-        }
-        for folder in sorted(there):
-            self._file(folder)
+        for path in map(Path, sorted(self._gate_files())):
+            if path.name == self._name and path.is_relative_to(root):
+                self._file(top / path.parent.relative_to(root))
 
     def get_logdir(self) -> str:
         """Returns the folder of the event files."""
@@ -244,6 +248,9 @@ class SummaryWriter:
     def _add(self, folder: Path, summary: bytes, step: int | None, walltime: float | None) -> None:
         """Gives an event to the gate. A record is one output, so it is written whole."""
         walltime = time.time() if walltime is None else walltime
+        if not self._has_events:
+            self._has_events = True
+            self._open_below()
         file = self._file(folder)
         data = _tfevents.record(_tfevents.event(walltime, int(step or 0), summary))
         # A restore of a checkpoint from before the first event empties the file again.
@@ -254,7 +261,9 @@ class SummaryWriter:
 
 def _array(value: Any) -> Any:
     """Returns an array of NumPy; a tensor of PyTorch comes to the processor first."""
-    for step in ("detach", "cpu"):
+    # NumPy has no bfloat16, so PyTorch refuses to convert it.
+    is_bfloat16 = str(getattr(value, "dtype", None)) == "torch.bfloat16"
+    for step in ("detach", "cpu", *(["float"] if is_bfloat16 else [])):
         method = getattr(value, step, None)
         value = method() if callable(method) else value
     return np.asarray(value)

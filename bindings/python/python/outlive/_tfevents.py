@@ -14,31 +14,11 @@ from typing import Any
 
 import numpy as np
 
-# The Castagnoli polynomial, reflected.
-_POLYNOMIAL = 0x82F63B78
+from outlive._core import crc32c
+
 _MASK_DELTA = 0xA282EAD8
 
 _DT_FLOAT, _DT_DOUBLE, _DT_STRING = 1, 2, 7
-
-
-def _crc_table() -> list[int]:
-    table = []
-    for value in range(256):
-        for _ in range(8):
-            value = (value >> 1) ^ (_POLYNOMIAL if value & 1 else 0)
-        table.append(value)
-    return table
-
-
-_TABLE = _crc_table()
-
-
-def crc32c(data: bytes) -> int:
-    """Returns the CRC-32C of bytes."""
-    crc, table = 0xFFFFFFFF, _TABLE
-    for byte in data:
-        crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
-    return crc ^ 0xFFFFFFFF
 
 
 def _masked(data: bytes) -> bytes:

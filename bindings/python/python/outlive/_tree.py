@@ -1,11 +1,8 @@
-"""A state tree as a flat list of named leaves, and the skeleton that puts it together again.
+"""The walk that makes a state flat.
 
 A container that holds only plain values is one leaf, from `TREE_LEAST` values on: a list of a
-million numbers need not be a million leaves.
-
-A leaf's name is the path to it: keys and indices joined by "/". Inside a key, "~" becomes "~0" and
-"/" becomes "~1"; an empty key becomes "~". The skeleton lists the paths that are containers, with
-their kinds; it is stored beside the leaves as JSON.
+million numbers need not be a million leaves. An object of one of the kinds (`outlive._kinds`) is
+the tree that stands for it.
 """
 
 import json
@@ -14,143 +11,58 @@ import random
 import time
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any
 
 import numpy as np
 
-from outlive import _core, _dtypes, _foreign, _seeds
+from outlive import (
+    _core,
+    _dtypes,
+    _foreign,
+    _jax_arrays,
+    _keys,
+    _kinds,
+    _layouts,
+    _seeds,
+    _ties,
+)
 from outlive._errors import InvalidError
+from outlive._flat import (
+    BITS,
+    DICT,
+    GENERATOR,
+    LIST,
+    ORDERED,
+    PICKLE,
+    RANDOM,
+    RANDOM_STATE,
+    RANDOMS,
+    ROOT,
+    SCALAR,
+    TREE,
+    TUPLE,
+    VALUES,
+    Flat,
+    Lowered,
+    Node,
+    ObjectNode,
+    Wrap,
+    is_value,
+    shown,
+)
 from outlive._group import Sharded
+from outlive._kinds import Kind, UnsuitedError
+from outlive._kinds._numpy import VIEWS, kind_of_array
 
-# Values: leaves that are replaced as a whole when a state is restored.
-VALUES: dict[type, str] = {
-    float: "py:float",
-    int: "py:int",
-    bool: "py:bool",
-    str: "py:str",
-    bytes: "py:bytes",
-    bytearray: "py:bytearray",
-    complex: "py:complex",
-    type(None): "py:none",
-}
-PICKLE = "py:pickle"
-# A container of plain values (dict, list and tuple), with all its content.
-TREE = "py:tree"
-# With this many values it is one leaf. Fewer are leaves of their own, which people and `only` can
-# name.
+# With this many values a plain container is one leaf. Fewer are leaves of their own, which people
+# and `only` can name.
 TREE_LEAST = 64
-SCALAR = "scalar:"
-# The name of a state that is a single leaf.
-ROOT = "."
-
-DICT, ORDERED, LIST, TUPLE = "dict", "ordered", "list", "tuple"
-GENERATOR, BITS, RANDOM_STATE, RANDOM = "generator", "bit_generator", "random_state", "random"
-RANDOMS = (GENERATOR, BITS, RANDOM_STATE, RANDOM)
 
 _DEPTH_MAX = 200
 # From here on pickling an object is worth a warning.
 _HEAVY_BYTES = 16 << 20
 _HEAVY_S = 0.5
-# Version 2 has trees among the leaves.
-_SKELETON_VERSION = 1
-_SKELETON_WITH_TREES = 2
-
-
-@dataclass(slots=True)
-class Node:
-    """A container: the number of leaves before it, its path, its kind.
-
-    `detail` is the class of a random generator, or of a dict the keys that are integers: all
-    (True), none (None), or those listed. `metadata` is the attribute that PyTorch puts beside the
-    entries of a `state_dict`: the versions of its modules.
-    """
-
-    at: int
-    path: str
-    kind: str
-    detail: Any = None
-    metadata: Any = None
-
-
-@dataclass(slots=True)
-class Flat:
-    """A state, flat: four lists of equal length, and the containers in the order of the walk."""
-
-    names: list[str] = field(default_factory=list)
-    dtypes: list[str] = field(default_factory=list)
-    shapes: list[tuple[int, ...]] = field(default_factory=list)
-    leaves: list[Any] = field(default_factory=list)
-    nodes: list[Node] = field(default_factory=list)
-    # Numbers of the leaves whose memory is in Fortran's order.
-    fortran: list[int] = field(default_factory=list)
-    # By number of the leaf, the program's object there, if that is no NumPy array.
-    originals: dict[int, Any] = field(default_factory=dict)
-    # The containers themselves, if they belong to the program.
-    containers: list[Any] = field(default_factory=list)
-    # Names of pickled leaves that take long, with their bytes and seconds.
-    heavy: list[tuple[str, int, float]] = field(default_factory=list)
-    # Names of ordered dicts with attributes that are not saved, and the names of these.
-    lost: list[tuple[str, str]] = field(default_factory=list)
-    # By number of the leaf, its part of a global array: global shape and offset, with block and
-    # stride if it is no box.
-    parts: dict[int, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
-
-    def end_of(self, node: Node) -> int:
-        """Returns the number after that of the last leaf in a container."""
-        inside = f"{node.path}/" if node.path else ""
-        end = node.at
-        while end < len(self.names) and self.names[end].startswith(inside):
-            end += 1
-        return end
-
-    def skeleton(self, *, with_names: bool = False) -> bytes:
-        """Returns the containers as JSON; with names if other ranks store some of the leaves."""
-        nodes: list[list[Any]] = [
-            [n.at, n.path, n.kind, n.detail, n.metadata]
-            if n.metadata is not None
-            else [n.at, n.path, n.kind, n.detail]
-            if n.detail is not None
-            else [n.at, n.path, n.kind]
-            for n in self.nodes
-        ]
-        whole: dict[str, Any] = {
-            "outlive.python": _SKELETON_WITH_TREES if TREE in self.dtypes else _SKELETON_VERSION,
-            "nodes": nodes,
-            "fortran": self.fortran,
-        }
-        if with_names:
-            whole["names"] = self.names
-        return json.dumps(whole, separators=(",", ":")).encode()
-
-
-def read_skeleton(text: bytes) -> tuple[list[Node], list[int], list[str] | None] | None:
-    """Returns the containers, the numbers of Fortran-ordered leaves, and any names.
-
-    Returns None if a binding other than Python's has written it.
-
-    Raises:
-        InvalidError: If a newer build has written it.
-    """
-    try:
-        whole = json.loads(text)
-        version = whole.get("outlive.python") if isinstance(whole, dict) else None
-        if type(version) is int and version > _SKELETON_WITH_TREES:
-            raise InvalidError(
-                f"a newer outlive has saved this checkpoint (its skeleton has version {version}, "
-                f"this build reads up to {_SKELETON_WITH_TREES}): restore it with that"
-            )
-        if version not in (_SKELETON_VERSION, _SKELETON_WITH_TREES):
-            return None
-        names = whole.get("names")
-        if names is not None and not all(type(name) is str for name in names):
-            return None
-        return [Node(*node) for node in whole["nodes"]], list(whole["fortran"]), names
-    except InvalidError:
-        raise
-    except (ValueError, KeyError, TypeError):
-        return None
 
 
 def flatten(
@@ -179,46 +91,15 @@ def flatten(
     if trees is not None:
         walk.trees = frozenset(trees)
     else:
-        walk.plain = _core.plain_containers(state, TREE_LEAST) if plain is None else plain
+        walk.finds_plain = True
+        walk.plain = set(_core.plain_containers(state, TREE_LEAST) if plain is None else plain)
     try:
-        walk.child(ROOT if _kind_of(state) is None else "", state, "", 0)
+        walk.child("", state, 0)
     except RecursionError:
         raise InvalidError("the state is nested too deeply") from None
+    if to_save and len(walk.flat.tensors) > 1:
+        _ties.tie(walk.flat)
     return walk.flat
-
-
-def escape(key: str) -> str:
-    """Returns a key as a part of a path."""
-    if "~" in key or "/" in key:
-        return key.replace("~", "~0").replace("/", "~1")
-    return key or "~"
-
-
-def unescape(part: str) -> str:
-    """Returns the key that `escape` was given."""
-    if "~" in part:
-        return "" if part == "~" else part.replace("~1", "/").replace("~0", "~")
-    return part
-
-
-def shown(path: str) -> str:
-    """Returns a path for a message."""
-    return repr(path if len(path) <= 200 else path[:199] + "…") if path else "the state itself"
-
-
-def parent(name: str) -> str:
-    """Returns the path of the container that holds a leaf or container."""
-    return name.rpartition("/")[0]
-
-
-def is_value(dtype: str) -> bool:
-    """Whether a leaf is a value, replaced as a whole, and no array to be filled."""
-    return dtype.startswith(("py:", SCALAR))
-
-
-def is_single_value(value: Any) -> bool:
-    """Whether an object is a number, a text or the like."""
-    return type(value) in VALUES and type(value) is not bytearray
 
 
 def _kind_of(value: Any) -> str | None:
@@ -246,17 +127,38 @@ class _Walk:
         self.flat = Flat()
         self.allow_pickle = allow_pickle
         self.to_save = to_save
-        # Containers that are one leaf each, by id and by path.
-        self.plain: frozenset[int] = frozenset()
+        # Containers that are one leaf each, by id and by path, and whether to find those in the
+        # trees of objects.
+        self.plain: set[int] = set()
         self.trees: frozenset[str] = frozenset()
+        self.finds_plain = False
         self.open: set[int] = set()
+        # Whether the leaf is a part of a global array.
+        self.is_part = False
         self.texts: dict[np.dtype[Any], str | None] = {}
+        self.kinds: dict[type, Kind | None] = {}
+        # Objects that the next container or leaf stands for, the outermost first.
+        self.pending: list[Wrap] = []
+        # Number of objects around that are whole.
+        self.whole = 0
 
-    def child(self, name: str, value: Any, prefix: str, depth: int) -> None:
+    def child(self, name: str, value: Any, depth: int) -> None:
         """Adds a value of any kind."""
         kind = _kind_of(value)
         if kind is None:
-            self.leaf(name, value)
+            cls = type(value)
+            try:
+                of_object = self.kinds[cls]
+            except KeyError:
+                is_leaf = cls in VALUES or cls is Sharded
+                of_object = None if is_leaf else _kinds.kind_of(value)
+                # Tensors of one class may be of several kinds.
+                if not _foreign.is_tensor(value):
+                    self.kinds[cls] = of_object
+            if of_object is None:
+                self.leaf(name or ROOT, value)
+            else:
+                self.object(of_object, name, value, depth)
             return
         if id(value) in self.plain or name in self.trees:
             self.add(name or ROOT, TREE, (), value)
@@ -265,8 +167,12 @@ class _Walk:
             raise InvalidError(f"{shown(name)} contains itself: a state must be a tree")
         if depth > _DEPTH_MAX:
             raise InvalidError(f"{shown(name)} is nested more than {_DEPTH_MAX} deep")
-        self.open.add(id(value))
+        identity = id(value)
+        self.open.add(identity)
         node = Node(len(self.flat.names), name, kind)
+        if self.pending:
+            node = ObjectNode(node.at, name, kind, wraps=tuple(self.pending))
+            self.pending.clear()
         if kind == ORDERED and self.to_save:
             node.metadata = self.metadata(name, value)
         self.flat.nodes.append(node)
@@ -277,15 +183,14 @@ class _Walk:
             self.items(inside, map(str, range(len(value))), value, depth + 1)
         else:
             if kind in RANDOMS:
-                node.detail, value_dict = _random_state(name, value, kind)
-            else:
-                value_dict = value
-                node.detail = _int_keys(name, value)
+                node.detail, value = _random_state(name, value, kind)
             # A copy, so that an insertion by another thread cannot break the walk.
-            entries = list(value_dict.items())
-            keys = (escape(key if type(key) is str else str(key)) for key, _ in entries)
-            self.items(inside, keys, [entry for _, entry in entries], depth + 1)
-        self.open.discard(id(value))
+            entries = list(value.items())
+            detail, parts = _keys.parts_of(name, entries)
+            if kind not in RANDOMS:
+                node.detail = detail
+            self.items(inside, parts, [entry for _, entry in entries], depth + 1)
+        self.open.discard(identity)
 
     def metadata(self, name: str, value: Any) -> Any:
         """Returns the `_metadata` of a `state_dict` if it is plain; notes the lost attributes."""
@@ -321,10 +226,62 @@ class _Walk:
             elif type(value) is np.ndarray:
                 array(prefix + key, value, value)
             else:
-                child(prefix + key, value, prefix, depth)
+                child(prefix + key, value, depth)
+
+    def object(self, kind: Kind, name: str, value: Any, depth: int) -> None:
+        """Adds an object: the tree that stands for it, and what it is."""
+        if id(value) in self.open:
+            raise InvalidError(f"{shown(name)} contains itself: a state must be a tree")
+        if depth > _DEPTH_MAX:
+            raise InvalidError(f"{shown(name)} is nested more than {_DEPTH_MAX} deep")
+        try:
+            detail, tree = kind.lower(value)
+        except UnsuitedError as why:
+            self.strange(name or ROOT, value, f"{_a(type(value))}, and {why}")
+            return
+        except (InvalidError, RecursionError):
+            raise
+        except Exception as error:
+            # Code of the program and of other packages may raise any exception.
+            what = f"{shown(name)} is {_a(type(value))}, and cannot become a tree"
+            raise InvalidError(f"{what}: {error!r}") from error
+        if self.to_save:
+            if "<locals>" in type(value).__qualname__:
+                self.flat.hidden.append((name, _kinds.said(_kinds.ref_of(type(value)))))
+        else:
+            self.flat.lowered[id(value)] = Lowered(value, kind, detail, tree)
+            if kind.fill is None:
+                self.flat.fixed.add(name)
+        self.whole += kind.is_whole
+        if type(tree) in (list, tuple, dict):
+            self.flat.kept.append(tree)
+            self.find_plain(tree)
+        self.pending.append((kind.name, detail))
+        self.open.add(id(value))
+        self.child(name, tree, depth + 1)
+        self.open.discard(id(value))
+        self.whole -= kind.is_whole
+
+    def find_plain(self, tree: Any) -> None:
+        """Finds the containers of plain values in the tree of an object."""
+        if self.whole:
+            # No part of it is ever restored alone, so a small one can be one leaf, too.
+            if id(tree) in _core.plain_containers(tree, 0):
+                self.plain.add(id(tree))
+                return
+        elif not self.finds_plain:
+            return
+        self.plain |= _core.plain_containers(tree, TREE_LEAST)
+
+    def take_pending(self) -> None:
+        """Notes the objects that the next leaf stands for."""
+        self.flat.wraps[len(self.flat.names)] = tuple(self.pending)
+        self.pending.clear()
 
     def add(self, name: str, dtype: str, shape: tuple[int, ...], leaf: Any) -> None:
         """Adds a leaf."""
+        if self.pending:
+            self.take_pending()
         self.flat.names.append(name)
         self.flat.dtypes.append(dtype)
         self.flat.shapes.append(shape)
@@ -334,26 +291,44 @@ class _Walk:
         self, name: str, value: "np.ndarray[Any, Any]", original: Any, text: str | None = None
     ) -> None:
         """Adds an array; `text` is its dtype, if NumPy lacks it."""
-        dtype = value.dtype
         if text is None:
             try:
-                text = self.texts[dtype]
+                text = self.texts[value.dtype]
             except KeyError:
-                text = self.texts[dtype] = _dtypes.text_of(dtype)
+                text = self.text_of(value.dtype)
         if text is None:
-            self.strange(name, original, f"an array of dtype {dtype}, which is not plain memory")
+            kind = kind_of_array(original)
+            if kind is not None:
+                self.object(kind, "" if name == ROOT else name, original, len(self.open))
+            else:
+                what = f"an array of dtype {value.dtype}, which is not plain memory"
+                self.strange(name, original, what)
             return
-        shape = value.shape
+        flat = self.flat
+        # As `add` does: most states consist of arrays.
+        flat.shapes.append(value.shape)
         if original is not value:
-            self.flat.originals[len(self.flat.names)] = original
+            flat.originals[len(flat.names)] = original
         flags = value.flags
         if not flags.c_contiguous:
             if flags.f_contiguous:
-                self.flat.fortran.append(len(self.flat.names))
+                flat.fortran.append(len(flat.names))
                 value = value.T if self.to_save else value
             elif self.to_save:
                 value = value.copy(order="C")
-        self.add(name, text, shape, value)
+        if self.pending:
+            self.take_pending()
+        flat.names.append(name)
+        flat.dtypes.append(text)
+        flat.leaves.append(value)
+
+    def text_of(self, dtype: "np.dtype[Any]") -> str | None:
+        """Returns the text of a dtype, which takes long to make."""
+        try:
+            return self.texts[dtype]
+        except KeyError:
+            found = self.texts[dtype] = _dtypes.text_of(dtype)
+            return found
 
     def leaf(self, name: str, value: Any) -> None:
         """Adds a leaf of any kind."""
@@ -365,19 +340,18 @@ class _Walk:
         elif cls is Sharded:
             self.part(name, value)
         elif isinstance(value, np.generic):
-            text = _dtypes.text_of(value.dtype)
+            text = self.text_of(value.dtype)
             if text is None:
                 self.strange(name, value, f"a NumPy scalar of dtype {value.dtype}")
             else:
                 self.add(name, SCALAR + text, (), np.asarray(value))
         elif isinstance(value, np.ndarray):
-            if isinstance(value, np.memmap | np.recarray):
+            if isinstance(value, np.memmap | np.recarray | np.matrix):
+                if cls in VIEWS and _dtypes.text_of(value.dtype) is not None:
+                    self.pending.append((VIEWS[cls].name, None))
                 self.array(name, value.view(np.ndarray), value)
             else:
                 self.strange(name, value, f"{_a(cls)}, of which the array is only a part")
-        elif cls in _UNORDERED:
-            hint = "which has no order: save a sorted list of it"
-            self.strange(name, value, f"{_a(cls)}, {hint}")
         elif isinstance(value, _BUILT_IN):
             self.strange(name, value, f"{_a(cls)}, a class of its own")
         else:
@@ -386,13 +360,21 @@ class _Walk:
     def part(self, name: str, value: Sharded) -> None:
         """Adds a part of a global array."""
         at = len(self.flat.names)
+        self.is_part = True
         self.leaf(name, value.array)
+        self.is_part = False
+        self.flat.tensors.pop(at, None)
         if self.flat.names[at:] != [name] or is_value(self.flat.dtypes[at]):
             raise InvalidError(f"{shown(name)} is sharded, and its part is no array")
         if at in self.flat.fortran:
             raise InvalidError(
                 f"{shown(name)} is sharded, and its part is in Fortran's order: save its "
                 "transpose, with global shape, offset and the like reversed"
+            )
+        if _layouts.signs(self.flat.notes.get(at, {}), {}):
+            raise InvalidError(
+                f"{shown(name)} is sharded, and its part is conjugated or negated only by a mark: "
+                "save `resolve_conj().resolve_neg()` of it"
             )
         if self.flat.shapes[at] != tuple(value.array.shape):
             raise InvalidError(f"{shown(name)} is sharded, and its part has changed its shape")
@@ -403,6 +385,12 @@ class _Walk:
 
     def foreign(self, name: str, value: Any) -> None:
         """Adds an object of another package, if it shows its memory."""
+        if _foreign.is_tensor(value):
+            self.tensor(name, value)
+            return
+        if _foreign.is_constant(value) and _jax_arrays.is_global(value):
+            self.of_processes(name, value)
+            return
         try:
             found = _foreign.view(value)
         except _foreign.UnusableError as error:
@@ -419,16 +407,65 @@ class _Walk:
             if isinstance(leaf, np.ndarray) and leaf.size > 0:
                 self.flat.leaves[-1] = leaf.reshape(-1).view(np.uint8).data.toreadonly()
 
+    def of_processes(self, name: str, value: Any) -> None:
+        """Adds the part that this process has of an array of JAX that lies on those of several."""
+        part = _jax_arrays.part_of(value)
+        if part is None:
+            what = f"{_a(type(value))}, of which the devices of this process hold no box"
+            self.strange(name, value, what)
+        else:
+            self.part(name, part)
+
+    def tensor(self, name: str, value: Any) -> None:
+        """Adds a tensor of PyTorch with memory of its own."""
+        try:
+            found = _foreign.tensors().dense(value, fetch=self.to_save)
+        except _foreign.UnusableError as error:
+            what = f"{_a(type(value))}, whose memory cannot be saved as such ({error})"
+            self.strange(name, value, what)
+            return
+        at = len(self.flat.names)
+        if type(found) is Sharded:
+            self.part(name, found)
+        else:
+            array, self.flat.notes[at] = found.array, found.note
+            self.flat.tensors[at] = array
+            if self.to_save and not array.flags.c_contiguous:
+                self.in_order(name, found.text, array, found.note)
+            else:
+                self.add(name, found.text, array.shape, array)
+        self.flat.originals[at] = value
+
+    def in_order(self, name: str, text: str, array: Any, note: _layouts.Note) -> None:
+        """Adds the memory of a tensor that is not in C order, and notes its order."""
+        if self.is_part:
+            self.add(name, text, array.shape, array.copy(order="C"))
+            return
+        once = _layouts.unrepeated(array)
+        if once is not array:
+            note["shape"] = list(array.shape)
+        axes = _layouts.axes_of(once)
+        if axes is None:
+            leaf = once.copy(order="C")
+        elif once.flags.c_contiguous or not once.flags.f_contiguous:
+            leaf = once.transpose(axes)
+            if axes != sorted(axes):
+                note["axes"] = axes
+        else:
+            leaf = once.T
+            self.flat.fortran.append(len(self.flat.names))
+        self.add(name, text, once.shape, leaf)
+
     def strange(self, name: str, value: Any, what: str) -> None:
         """Adds an object that can only be pickled."""
         if not self.allow_pickle:
             hint = _foreign.way_out(value)
             raise InvalidError(
-                f"{shown(name)} is {what}{': ' if hint else ''}{hint}. A state consists of dict, "
-                "list and tuple with arrays, numbers, strings, bytes, None and random generators. "
-                "Convert it, leave it out, or have it pickled with "
-                "`pool.job(..., allow_pickle=True)`; unpickling runs code, so do that only if you "
-                "trust every user that can write to the pool"
+                f"{shown(name)} is {what}{': ' if hint else ''}{hint}. A state consists of "
+                "containers, values, arrays, tables, dataclasses and the like (docs/states.md). "
+                "Convert it, leave it out, say with `outlive.register` how it becomes a tree, or "
+                "have it pickled with `pool.job(..., allow_pickle=True)`; unpickling runs code, so "
+                "do that only if you trust every user that can write to the pool"
             )
         if not self.to_save:
             self.add(name, PICKLE, (), value)
@@ -447,35 +484,8 @@ class _Walk:
 _BUILT_IN = (dict, list, tuple, set, frozenset, int, float, complex, str, bytes, bytearray)
 
 
-_UNORDERED = (set, frozenset)
-
-
 def _a(cls: type) -> str:
     return f"of type {cls.__module__}.{cls.__qualname__}"
-
-
-def _int_keys(name: str, value: dict[Any, Any]) -> Any:
-    """Returns which keys are integers; refuses other types, and pairs such as 1 and "1"."""
-    kinds = set(map(type, list(value)))
-    if kinds <= {str}:
-        return None
-    for key in list(value):
-        if type(key) is not str and type(key) is not int:
-            raise InvalidError(
-                f"the key {str(key)[:100]!r} of {shown(name)} is {_a(type(key))}: keys must be "
-                "str or int, or plain values in a dict with nothing but plain values, if one "
-                "process saves"
-            )
-    if kinds == {int}:
-        return True
-    numbers = [str(key) for key in list(value) if type(key) is int]
-    for number in numbers:
-        if number in value:
-            raise InvalidError(
-                f"{shown(name)} has both the key {number} and the key {number!r}, which would have "
-                "the same name: rename one"
-            )
-    return numbers
 
 
 def _random_state(name: str, value: Any, kind: str) -> tuple[str, dict[str, Any]]:

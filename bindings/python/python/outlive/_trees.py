@@ -2,12 +2,12 @@
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import starmap
 from typing import Any
 
 from outlive._errors import InvalidError
-from outlive._tree import Flat, Node, flatten, shown
+from outlive._flat import Flat, ObjectNode, shown
+from outlive._tree import flatten
 
 _PLAIN = frozenset((int, float, str, bool, bytes, complex, type(None)))
 
@@ -84,7 +84,7 @@ def opened(
     node = next(waiting, None)
     for at, name in enumerate(there.names):
         while node is not None and node.at <= at:
-            new.nodes.append(replace(node, at=len(new.names)))
+            new.nodes.append(node.moved(len(new.names)))
             node = next(waiting, None)
         moved.append(len(new.names))
         if at not in contents:
@@ -93,26 +93,31 @@ def opened(
             new.shapes.append(there.shapes[at])
             was.append(at)
             continue
-        try:
-            tree = flatten(contents[at], to_save=False, trees=())
-        except InvalidError as error:
+        if not is_nameable(contents[at]):
             raise InvalidError(
                 f"{shown(name)} of checkpoint {epoch} is restored as a whole or not at all, into a "
-                f"container with the same keys or into a new tree: {error}"
-            ) from None
+                "container with the same keys or into a new tree: it has keys that no path names"
+            )
+        tree = flatten(contents[at], to_save=False, trees=())
         begin, above = len(new.names), path_of(there, at)
         before = inside(above)
         for inner in tree.nodes:
             path = before + inner.path if inner.path else above
-            new.nodes.append(Node(begin + inner.at, path, inner.kind, inner.detail))
+            wraps = () if inner.path else there.wraps.get(at, ())
+            new.nodes.append(
+                ObjectNode(begin + inner.at, path, inner.kind, inner.detail, None, wraps)
+            )
         new.names += [before + inner for inner in tree.names]
         new.dtypes += tree.dtypes
         new.shapes += tree.shapes
         was += [at] * len(tree.names)
         values.update(enumerate(tree.leaves, begin))
     while node is not None:
-        new.nodes.append(replace(node, at=len(new.names)))
+        new.nodes.append(node.moved(len(new.names)))
         node = next(waiting, None)
     new.fortran = [moved[at] for at in there.fortran]
     new.parts = {moved[at]: part for at, part in there.parts.items()}
+    new.notes = {moved[at]: note for at, note in there.notes.items()}
+    kept = ((at, wraps) for at, wraps in there.wraps.items() if at not in contents)
+    new.wraps = {moved[at]: wraps for at, wraps in kept}
     return new, was, values

@@ -1,8 +1,6 @@
 """Claims of README.md and docs/python.md about PyTorch. Run by `make test-frameworks`."""
 
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +8,6 @@ import pytest
 import torch
 
 import outlive
-from test_documents import run
 
 WIDE = ["float64", "float32", "float16", "int64", "int32", "uint16", "uint8", "complex64"]
 FOREIGN = ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e8m0fnu"]
@@ -70,10 +67,10 @@ def test_tensors_of_any_dtype_are_filled_in_place(job: outlive.Job, name: str) -
     assert same_bits(state["w"], saved["w"])
     assert same_bits(state["cut"].contiguous(), saved["cut"].contiguous())
     assert same_bits(state["scalar"].reshape(1), saved["scalar"].reshape(1))
-    if name != "float4_e2m1fn_x2":  # NumPy has no such dtype
-        fresh = job.restore()["w"]
-        assert fresh.dtype.name == name
-        assert fresh.tobytes() == want.view(torch.uint8).numpy().tobytes()
+    fresh = job.restore()
+    assert same_bits(fresh["w"], want)
+    assert same_bits(fresh["cut"].contiguous(), saved["cut"].contiguous())
+    assert same_bits(fresh["scalar"].reshape(1), saved["scalar"].reshape(1))
 
 
 def test_a_tensor_that_requires_a_gradient(job: outlive.Job) -> None:
@@ -116,56 +113,28 @@ def test_the_state_of_an_optimizer(job: outlive.Job) -> None:
 
 
 def test_a_fresh_program_takes_a_new_tree(job: outlive.Job) -> None:
-    """As docs/python.md shows it."""
     program, other = Program(1), Program(2)
     program.step(2)
     job.save(program.state(), wait=True)
-    given = {"job": job, "model": other.model, "optimizer": other.optimizer}
-    tensors = run("docs/python.md", "import numpy as np", **given)["tensors"]
+    tree = job.restore()
+    other.model.load_state_dict(tree["model"])
+    other.optimizer.load_state_dict(tree["opt"])
     assert program.is_like(other)
     program.step(3)
     other.step(3)
     assert program.is_like(other)
-    for dtype in map(torch.__dict__.__getitem__, WIDE + FOREIGN):
-        want = noise(dtype)
-        with tempfile.TemporaryDirectory() as folder:
-            some = outlive.open(Path(folder) / "pool").job("a")
-            some.save({"w": [want, want[0, 0]]}, wait=True)
-            got, scalar = tensors(some.restore())["w"]
-            some.close()
-        assert same_bits(got, want)
-        assert same_bits(scalar.reshape(1), want[0, :1])
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "sparse": (lambda: torch.eye(3).to_sparse(), r"to_dense\(\)"),
-    "nested": (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), r"unbind\(\)"),
-    "quantized": (
-        lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
-        r"int_repr\(\)",
-    ),
-    "conjugated": (lambda: torch.ones(3, dtype=torch.complex64).conj(), r"resolve_conj\(\)"),
-    "without memory": (lambda: torch.empty(3, device="meta"), r"materialise it first"),
-    "generator": (torch.Generator, r"get_state\(\)"),
+    "without shape": (lambda: torch.nn.LazyLinear(3).weight, r"run its module once"),
     "module": (lambda: torch.nn.Linear(3, 2), r"state_dict\(\)"),
     "optimizer": (lambda: Program(1).optimizer, r"state_dict\(\)"),
 }
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore:.*nested.*", "ignore:.*uant.*")
+@pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore:.*nested.*")
 @pytest.mark.parametrize("what", REFUSED)
 def test_a_refusal_names_an_alternative(job: outlive.Job, what: str) -> None:
     make, instead = REFUSED[what]
     with pytest.raises(outlive.InvalidError, match=instead):
         job.save({"x": make()}, wait=True)
-
-
-def test_a_generator_comes_back_by_its_state(job: outlive.Job) -> None:
-    generator = torch.Generator().manual_seed(7)
-    torch.rand(5, generator=generator)
-    job.save({"rng": generator.get_state()}, wait=True)
-    want = torch.rand(9, generator=generator)
-    state = {"rng": generator.get_state()}
-    job.restore(into=state)
-    generator.set_state(state["rng"])
-    assert torch.equal(torch.rand(9, generator=generator), want)

@@ -155,6 +155,44 @@ fn freezes_are_measured() {
 }
 
 #[test]
+fn structures_of_metadata_are_compared() {
+    let report = measured("metadata", &["--quick"]);
+    let spaces = report["details"]["spaces"].as_array().unwrap();
+    assert_eq!(spaces.len(), 5, "{report:#}");
+    for space in spaces {
+        let pages = space["pages"].as_f64().unwrap();
+        let structures = space["structures"].as_array().unwrap();
+        let of = |name: &str| structures.iter().find(|row| row["structure"] == name).unwrap();
+        let [tree, array, table] = ["page tree", "in-place array", "hash table"].map(of);
+        let a_page = |row: &Value, what: &str| row[what].as_f64().unwrap() / pages;
+        // A single page costs at least its fingerprint, and no page less than a sixteenth of one.
+        assert!(a_page(tree, "stored_bytes") > 2.0, "{tree:#}");
+        assert_eq!(a_page(table, "stored_bytes"), 24.0);
+        assert!((24.0..32.0).contains(&a_page(table, "ram_bytes")), "{table:#}");
+        // No machine has a TiB for the array of a space of 48 bits.
+        let is_sparse = space["space"].as_str().unwrap().starts_with("48 bits");
+        assert_eq!(array["measured"], !is_sparse);
+        assert_eq!(structures.len(), if is_sparse { 4 } else { 3 });
+        assert_eq!(a_page(array, "stored_bytes") == 16.0, !is_sparse, "{array:#}");
+        for row in [tree, table] {
+            assert_eq!(row["measured"], true);
+            assert_eq!(row["one_page"]["changed_pages"], 1);
+            assert!(row["one_page"]["compare_s"].as_f64().unwrap() > 0.0, "{row:#}");
+        }
+    }
+    let dense = value(&report, "dense, 64.0 MiB: page tree with locations");
+    assert!((2.0..16.0).contains(&dense), "{dense}");
+    // Without memory, sizes are computed, and say so.
+    let dir = tempfile::tempdir().unwrap();
+    let words = ["metadata", dir.path().to_str().unwrap(), "--quick", "--memory=1KiB"];
+    let run = bench(&words);
+    assert_eq!(run.code, 0, "{run:?}");
+    assert_eq!(run.out.matches("COMPUTED").count(), 15, "{}", run.out);
+    let run = bench(&["metadata", dir.path().to_str().unwrap(), "--memory", "much"]);
+    assert!(run.code == 2 && run.err.contains("--memory"), "{run:?}");
+}
+
+#[test]
 fn people_get_a_table() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_str().unwrap();
@@ -286,6 +324,6 @@ fn a_wrong_trace_is_named() {
     assert!(run.err.contains("wrong.trace") && run.err.contains("line 3"), "{run:?}");
     let run = bench(&["gate", "--no-synthetic"]);
     assert!(run.code == 2 && run.err.contains("--trace FILE"), "{run:?}");
-    let run = bench(&["gate", "--buffer", "64 KB"]);
+    let run = bench(&["gate", "--buffer", "64 pages"]);
     assert!(run.code == 2 && run.err.contains("--buffer"), "{run:?}");
 }

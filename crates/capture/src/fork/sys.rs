@@ -35,10 +35,9 @@ pub fn block_signals() {
 /// closed, and survives this process.
 ///
 /// The child shares the descriptor table, or closes its own but for the lifeline, so that no copy of
-/// a descriptor keeps anything open. It
-/// runs not one instruction of the program, of libc or of an allocator. It runs only the raw system
-/// calls below, on its own copy of this thread's stack. The caller must have blocked all signals:
-/// the child inherits that, and so no handler runs in it.
+/// a descriptor keeps anything open. It runs not one instruction of the program, of libc or of an
+/// allocator. It runs only the raw system calls below, on its own copy of this thread's stack. The
+/// caller must have blocked all signals: the child inherits that, and so no handler runs in it.
 ///
 /// # Errors
 /// Errors of clone(2).

@@ -1,17 +1,16 @@
-//! Options of the commands that maintain checkpoints: `note`, `gc`, `prune`, `du`, `diff`, `copy`
+//! Options of the commands that maintain checkpoints: `note`, `tag`, `gc`, `prune`, `du`, `diff`, `copy`
 //! and `scrub`.
 
-use super::{bytes_per_s, percent_or_none};
+use super::{PoolName, bytes_per_s, percent_or_none};
 use crate::numbers::percent;
-use clap::Args as ClapArgs;
+use clap::{ArgGroup, Args as ClapArgs};
 use outlive_types::EpochName;
-use std::path::PathBuf;
 
 /// `note`.
 #[derive(ClapArgs, Debug)]
 pub struct NoteArgs {
     /// The pool's directory, or its pool.toml
-    pub pool: PathBuf,
+    pub pool: PoolName,
     /// The checkpoint to change
     #[arg(value_name = "JOB@EPOCH")]
     pub job: String,
@@ -27,6 +26,32 @@ pub struct NoteArgs {
     /// Remove the pin, so that rules decide again
     #[arg(long)]
     pub unpin: bool,
+}
+
+/// `tag`.
+#[derive(ClapArgs, Debug)]
+#[command(group(ArgGroup::new("changes").required(true).multiple(true).args(["add", "remove", "set", "clear"])))]
+pub struct TagArgs {
+    /// The pool's directory, or its pool.toml
+    pub pool: PoolName,
+    /// The checkpoint to change
+    #[arg(value_name = "JOB@EPOCH")]
+    pub job: String,
+    /// The same as JOB@EPOCH
+    #[arg(allow_negative_numbers = true)]
+    pub epoch: Option<EpochName>,
+    /// Tags to add, with commas between them
+    #[arg(long, value_name = "TAGS", value_delimiter = ',')]
+    pub add: Vec<String>,
+    /// Tags to remove; those that it lacks are no error
+    #[arg(long, value_name = "TAGS", value_delimiter = ',')]
+    pub remove: Vec<String>,
+    /// Tags that replace all others
+    #[arg(long, value_name = "TAGS", value_delimiter = ',', conflicts_with_all = ["add", "remove"])]
+    pub set: Vec<String>,
+    /// Remove all tags
+    #[arg(long, conflicts_with_all = ["add", "remove", "set"])]
+    pub clear: bool,
 }
 
 /// Options of every gc.
@@ -53,7 +78,7 @@ pub struct CollectArgs {
 #[derive(ClapArgs, Debug)]
 pub struct GcArgs {
     /// The pool's directory, or its pool.toml
-    pub pool: PathBuf,
+    pub pool: PoolName,
     #[command(flatten)]
     pub collect: CollectArgs,
 }
@@ -62,11 +87,14 @@ pub struct GcArgs {
 #[derive(ClapArgs, Debug)]
 pub struct PruneArgs {
     /// The pool's directory, or its pool.toml
-    pub pool: PathBuf,
+    pub pool: PoolName,
     /// Name of the job
-    pub job: String,
-    /// Rules in one text: `last N | every K | newer than AGE | best METRIC` [default: `keep` in
-    /// pool.toml]
+    pub job: Option<String>,
+    /// Prune all jobs of the pool, each by these rules
+    #[arg(long, conflicts_with_all = ["job", "drop", "all"])]
+    pub all_jobs: bool,
+    /// Rules in one text: `last N | every K | newer than AGE | hourly N | daily N | weekly N |
+    /// monthly N | yearly N | best METRIC | tag TAG` [default: `keep` in pool.toml]
     #[arg(long, value_name = "RULES")]
     pub keep: Option<String>,
     /// Number of newest whole checkpoints to keep
@@ -78,14 +106,19 @@ pub struct PruneArgs {
     /// Age up to which to keep checkpoints, counted from the newest: 90m, 36h, 7d, 4w
     #[arg(long, value_name = "AGE")]
     pub keep_within: Option<String>,
+    #[command(flatten)]
+    pub calendar: CalendarArgs,
     /// Metric by which to keep the best: NAME[:min|:max][:COUNT]
     #[arg(long, value_name = "METRIC")]
     pub keep_best: Vec<String>,
+    /// Tag whose checkpoints to keep
+    #[arg(long, value_name = "TAG")]
+    pub keep_tag: Vec<String>,
     /// Epoch of a checkpoint to drop, even if a rule, label or pin would keep it. Rules choose
     /// among the rest. Dropping all of them needs --all
     #[arg(long, value_name = "EPOCH", allow_negative_numbers = true)]
     pub drop: Vec<EpochName>,
-    /// Drop all checkpoints of the job
+    /// Drop all checkpoints of the job, which is given up
     #[arg(long)]
     pub all: bool,
     /// Drop checkpoints, but leave their space to a later gc
@@ -95,11 +128,31 @@ pub struct PruneArgs {
     pub collect: CollectArgs,
 }
 
+/// Rules of `prune` by the calendar.
+#[derive(ClapArgs, Debug)]
+pub struct CalendarArgs {
+    /// Number of hours, of those with a checkpoint, to keep the newest of each; in UTC
+    #[arg(long, value_name = "N")]
+    pub keep_hourly: Option<u64>,
+    /// The same for days
+    #[arg(long, value_name = "N")]
+    pub keep_daily: Option<u64>,
+    /// The same for weeks, which begin on Monday
+    #[arg(long, value_name = "N")]
+    pub keep_weekly: Option<u64>,
+    /// The same for months
+    #[arg(long, value_name = "N")]
+    pub keep_monthly: Option<u64>,
+    /// The same for years
+    #[arg(long, value_name = "N")]
+    pub keep_yearly: Option<u64>,
+}
+
 /// `du`.
 #[derive(ClapArgs, Debug)]
 pub struct DuArgs {
     /// The pool's directory, or its pool.toml
-    pub pool: PathBuf,
+    pub pool: PoolName,
     /// Job, to show each of its checkpoints, or JOB@EPOCH for one of them [default: show each job]
     #[arg(value_name = "JOB[@EPOCH]")]
     pub job: Option<String>,
@@ -112,7 +165,7 @@ pub struct DuArgs {
 #[derive(ClapArgs, Debug)]
 pub struct DiffArgs {
     /// The pool's directory, or its pool.toml
-    pub pool: PathBuf,
+    pub pool: PoolName,
     /// First checkpoint: JOB@EPOCH, or JOB for the newest
     #[arg(value_name = "JOB[@EPOCH]")]
     pub before: String,
@@ -131,9 +184,9 @@ pub struct DiffArgs {
 #[derive(ClapArgs, Debug)]
 pub struct CopyArgs {
     /// Pool to copy from: its directory, or its pool.toml
-    pub from: PathBuf,
+    pub from: PoolName,
     /// Pool to copy to
-    pub to: PathBuf,
+    pub to: PoolName,
     /// Jobs to copy, or checkpoints of one job [default: all jobs]
     #[arg(value_name = "JOB[@EPOCH]")]
     pub jobs: Vec<String>,
@@ -158,7 +211,7 @@ pub struct CopyArgs {
 #[derive(ClapArgs, Debug)]
 pub struct ScrubArgs {
     /// The pool's directory, or its pool.toml
-    pub pool: PathBuf,
+    pub pool: PoolName,
     /// Limit for reading, in bytes per second, such as 50MiB
     #[arg(long, value_name = "SIZE", value_parser = bytes_per_s)]
     pub rate: Option<u64>,

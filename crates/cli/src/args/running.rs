@@ -1,5 +1,6 @@
 //! Arguments of the commands about running programs.
 
+use super::{ListFormat, PoolName};
 use clap::Args as ClapArgs;
 use outlive_format::Mark;
 use outlive_store::parse_every;
@@ -12,9 +13,10 @@ use std::time::Duration;
 /// `run`.
 #[derive(ClapArgs, Debug)]
 pub struct RunArgs {
-    /// The pool's directory, or its pool.toml; a new or empty directory becomes a pool
+    /// The pool's directory, or its pool.toml; a new or empty directory becomes a pool [default:
+    /// the pool that OUTLIVE_POOL names]
     #[arg(long, value_name = "POOL")]
-    pub pool: PathBuf,
+    pub pool: Option<PoolName>,
     /// Job that the command saves
     #[arg(long, value_name = "JOB")]
     pub job: String,
@@ -42,7 +44,7 @@ pub struct RunArgs {
     #[arg(long)]
     pub gate: bool,
     /// End within this time, such as 4h, or at @SECONDS since 1970: ask the command to save and to
-    /// end before that [default: SLURM_JOB_END_TIME, if Slurm sets it]
+    /// end before that [default: the end of the Slurm job]
     #[arg(long, value_name = "TIME", value_parser = stop_by)]
     pub stop_by: Option<StopBy>,
     /// The command and its arguments
@@ -65,7 +67,7 @@ pub struct HelperArgs {
 #[derive(ClapArgs, Debug)]
 pub struct StopArgs {
     /// The pool's directory, or its pool.toml
-    pub pool: PathBuf,
+    pub pool: PoolName,
     /// Job whose program is to save and to end
     pub job: String,
     /// Reason, for the program's messages
@@ -77,19 +79,22 @@ pub struct StopArgs {
 #[derive(ClapArgs, Debug)]
 pub struct HistoryArgs {
     /// The pool's directory, or its pool.toml
-    pub pool: PathBuf,
+    pub pool: PoolName,
     /// Job that `outlive run` has run
     pub job: String,
-    /// File for a picture (SVG) of the attempts over time
+    /// File for a picture (.svg or .png) of the attempts over time
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
+    /// Form of the list: a table for people, or CSV
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ListFormat::Text)]
+    pub format: ListFormat,
 }
 
 /// `mark`.
 #[derive(ClapArgs, Debug)]
 pub struct MarkArgs {
     /// The pool's directory, or its pool.toml
-    pub pool: PathBuf,
+    pub pool: PoolName,
     /// The checkpoint to mark
     #[arg(value_name = "JOB@EPOCH")]
     pub job: String,

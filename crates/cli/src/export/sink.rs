@@ -175,7 +175,11 @@ fn file_destination(dir: &Path, number: usize, item: &Item) -> Result<RegionOutp
     Ok(RegionOutput::File { temporary, file, header_bytes, item: number })
 }
 
-fn zeros(length: u64) -> Result<Vec<u8>> {
+/// Returns memory for a stream.
+///
+/// # Errors
+/// `Full` if there is not so much.
+pub fn zeros(length: u64) -> Result<Vec<u8>> {
     let too_much = || Error::full(format!("cannot allocate {length} bytes of memory"));
     let length = usize::try_from(length).map_err(|_| too_much())?;
     let mut bytes = Vec::new();
@@ -192,10 +196,14 @@ pub fn publish_bytes(dir: &Path, name: impl AsRef<Path>, bytes: &[u8], force: bo
 }
 
 /// A file that is removed unless it is published.
-struct Temporary(PathBuf);
+pub struct Temporary(PathBuf);
 
 impl Temporary {
-    fn create(dir: &Path) -> Result<(Temporary, File)> {
+    /// Makes a file in `dir`.
+    ///
+    /// # Errors
+    /// Errors of the file system.
+    pub fn create(dir: &Path) -> Result<(Temporary, File)> {
         // Random: containers that share the directory may have processes with equal numbers, and
         // one would publish the file of another.
         let mut random = [0; 8];
@@ -212,7 +220,22 @@ impl Temporary {
         File::options().write(true).open(&self.0)
     }
 
-    fn publish(self, file: &File, dir: &Path, name: impl AsRef<Path>, force: bool) -> Result<()> {
+    /// Returns where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Makes its data durable and gives it a name in `dir`.
+    ///
+    /// # Errors
+    /// `Invalid` if the name is taken, unless `force`; errors of the file system.
+    pub fn publish(
+        self,
+        file: &File,
+        dir: &Path,
+        name: impl AsRef<Path>,
+        force: bool,
+    ) -> Result<()> {
         let path = dir.join(name);
         file.sync_all().map_err(|error| Error::io_named("syncing", &self.0, &error))?;
         let named = if force { fs::rename(&self.0, &path) } else { publish(&self.0, &path) };

@@ -350,7 +350,7 @@ fn checkpoints_are_noted_pruned_and_collected() {
         (vec!["gc", text(&pool), "--fence", "nobody"], "nobody"),
         (vec!["note", text(&pool), "gray scott", "9", "--pin"], "no checkpoint 9"),
         (vec!["note", text(&pool), "gray scott", "1"], "--label"),
-        (vec!["show", text(&pool), "gray scott", "--plot", "saves.png"], "SVG"),
+        (vec!["show", text(&pool), "gray scott", "--plot", "saves.pdf"], "SVG or PNG"),
     ] {
         let run = outlive(&words);
         assert!(run.code == 2 && run.err.contains(part), "{words:?}: {run:?}");

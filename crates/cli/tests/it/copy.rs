@@ -119,3 +119,33 @@ fn a_job_that_is_refused_keeps_no_other_from_being_copied() {
     let kept = outlive(&["copy", text(&from), text(&to), "b", "--as", "b of here"]);
     assert_eq!(kept.code, 0, "{kept:?}");
 }
+
+/// Each step may be killed and given again: nothing is lost meanwhile.
+#[test]
+fn a_job_gets_another_name_by_a_copy_and_a_prune() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool_with_job(dir.path());
+    let pool = text(&pool);
+    let copy = ["copy", pool, pool, "gray scott", "--as", "heat"];
+    // As after a kill: only the first checkpoint is there.
+    let first = [&copy[..], &["--epoch", "1"]].concat();
+    assert_eq!(outlive(&first).code, 0);
+    for _ in 0..2 {
+        assert_eq!(outlive(&copy).code, 0);
+    }
+    for _ in 0..2 {
+        assert_eq!(outlive(&["prune", pool, "gray scott", "--all"]).code, 0);
+    }
+    let epochs = |job: &str| {
+        let listed = json(&["ls", pool, job, "--json"]);
+        let epochs = listed["checkpoints"].as_array().unwrap().iter();
+        epochs.map(|checkpoint| checkpoint["epoch"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!((epochs("heat"), epochs("gray scott")), (vec![1, 2, 3], vec![]));
+    let verified = outlive(&["verify", pool]);
+    assert_eq!(verified.code, 0, "{verified:?}");
+    let to = dir.path().join("to");
+    assert_eq!(outlive(&["export", pool, "heat@3", "--only", "u*", "--to", text(&to)]).code, 0);
+    let array = files(&to).into_iter().find(|(path, _)| path.extension() == Some("npy".as_ref()));
+    assert!(array.unwrap().1.ends_with(&big(3)));
+}

@@ -105,7 +105,7 @@ fn wrong_epochs_are_refused_with_advice() {
         (&["show", &pool, "gray scott@2", "--plot", "x.svg"], "write gray scott alone"),
         (&["prune", &pool, "files@2", "--keep-last", "1"], "here a job is meant: write files"),
         (&["ls", &pool, "files@2"], "here a job is meant: write files"),
-        (&["put", &pool, "files@2", "/etc/hostname"], "a put makes a new one: write the job alone"),
+        (&["put", &pool, "files@2", "/etc/hostname"], "here a job is meant: write the job alone"),
         (&["put", &pool, "new@latest", "/etc/hostname"], "write the job alone, as new"),
         (&["du", &pool, "files@2", "gray scott@1"], "give epochs of one job, as files@7"),
         (&["copy", &pool, &pool, "files@1", "gray scott"], "of one job at a time"),

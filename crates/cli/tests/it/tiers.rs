@@ -338,6 +338,28 @@ fn a_gc_moves_nothing_while_the_packs_of_the_slow_tier_are_unknown() {
 }
 
 #[test]
+fn a_learned_rule_fills_the_newest_checkpoint() {
+    let fixture = Fixture::new(1, 1, &[]);
+    fixture.set("every = \"auto\"");
+    for epoch in 1..=3 {
+        let put = fixture.put(epoch);
+        assert_eq!(put.code, 0, "{put:?}");
+    }
+    for _ in 0..2 {
+        let filled = fixture.good(&["pool", "fill"]);
+        assert!(filled.out.starts_with("1 checkpoint"), "{}", filled.out);
+        // Its lists name the packs of the others, too.
+        assert_eq!(fixture.tiers()[2], ["fast", "slow"]);
+    }
+    // A program has learned nothing yet: each of its commits goes there.
+    let path = fixture.pool.join("pool.toml");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace("fill = false", "fill = true")).unwrap();
+    assert_eq!(fixture.put(4).code, 0);
+    assert_eq!(fixture.tiers()[3], ["fast", "slow"]);
+}
+
+#[test]
 fn the_rule_chooses_the_checkpoints_for_the_slow_tier() {
     let fixture = Fixture::new(1, 1, &[]);
     fixture.set("every = 2");
@@ -353,6 +375,7 @@ fn the_rule_chooses_the_checkpoints_for_the_slow_tier() {
     );
     for (wrong, said) in [
         ("every = 0", "tiers.every = 0"),
+        ("every = \"often\"", "tiers.every = \"often\""),
         ("evry = 2", "evry"),
         ("every = -1", "every"),
         ("older_than_s = \"day\"", "older_than_s"),

@@ -23,6 +23,8 @@ pub enum Cause {
     Stopped,
     /// The supervisor itself was killed; its successor noted that.
     SupervisorLost,
+    /// The program had no supervisor, and has not closed its job; its successor noted that.
+    Gone,
 }
 
 /// Exit code by which a command asks to be started again later, as in `sysexits.h`.
@@ -40,7 +42,7 @@ impl Cause {
             Cause::Finished | Cause::Stopped => false,
             Cause::Failed(code) => ![REQUEUE, SAVED, INTERRUPTED].contains(code),
             Cause::Killed(signal) => *signal != SIGINT,
-            Cause::OutOfMemory | Cause::Hung | Cause::SupervisorLost => true,
+            Cause::OutOfMemory | Cause::Hung | Cause::SupervisorLost | Cause::Gone => true,
         }
     }
 }
@@ -58,6 +60,7 @@ impl fmt::Display for Cause {
             Cause::Hung => f.write_str("hung"),
             Cause::Stopped => f.write_str("stopped"),
             Cause::SupervisorLost => f.write_str("its supervisor was killed"),
+            Cause::Gone => f.write_str("gone without a close"),
         }
     }
 }

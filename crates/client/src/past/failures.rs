@@ -7,6 +7,8 @@ use outlive_interval::Past;
 /// Part for which attempts on other hosts count. They tell of the program, but not of this machine:
 /// the discount of a power prior (Ibrahim and Chen, 2000).
 const ELSEWHERE: f64 = 0.25;
+/// Number of the newest attempts that tell whether a program fails suddenly much more often.
+const RECENT: usize = 5;
 /// Number of the newest restarts that tell how long one takes.
 const RESTARTS: usize = 9;
 
@@ -23,11 +25,11 @@ pub fn past_of(history: &History, host: &str, is_supervised: bool) -> Past {
         if is_present && is_supervised {
             continue;
         }
-        // An attempt without an end ended with its supervisor.
-        let has_failed = entry.cause.as_ref().unwrap_or(&Cause::SupervisorLost).is_failure();
+        let cause = entry.cause.clone().unwrap_or_else(|| entry.lost_cause());
+        let has_failed = cause.is_failure();
         let is_idle = has_failed && entry.committed_s.is_none();
         let weight = if entry.host == host { 1.0 } else { ELSEWHERE };
-        if has_failed && entry.cause.as_ref().is_none_or(|cause| *cause == Cause::SupervisorLost) {
+        if cause == Cause::SupervisorLost {
             // A supervisor ends by nothing but a kill, or with its host.
             past.host_losses += weight;
         }
@@ -38,12 +40,30 @@ pub fn past_of(history: &History, host: &str, is_supervised: bool) -> Past {
     let mut restarts: Vec<f64> =
         restarts.filter(|time| time.is_finite() && *time >= 0.0).take(RESTARTS).collect();
     restarts.sort_by(f64::total_cmp);
+    past.recent_s = recent_s(history);
     past.restart_s = restarts.get(restarts.len() / 2).copied();
     past
 }
 
+/// Returns the time that an attempt ran. A program that is gone without a supervisor ran on after its
+/// last checkpoint, by half an interval on average.
 fn ran_s(entry: &Entry) -> f64 {
-    entry.ran_s.or(entry.committed_s).unwrap_or(0.0)
+    let more_s = match (&entry.cause, &entry.interval) {
+        (Some(Cause::Gone), Some(choice)) if choice.seconds.is_finite() => choice.seconds / 2.0,
+        _ => 0.0,
+    };
+    entry.ran_s.or(entry.committed_s).unwrap_or(0.0) + more_s.max(0.0)
+}
+
+/// Returns the mean time of the newest attempts that have ended, if each made a checkpoint and failed.
+fn recent_s(history: &History) -> Option<f64> {
+    let ended = history.attempts.iter().rev().filter(|entry| entry.cause.is_some());
+    let newest: Vec<&Entry> = ended.take(RECENT).collect();
+    let counts = |entry: &&Entry| {
+        entry.committed_s.is_some() && entry.cause.as_ref().is_some_and(Cause::is_failure)
+    };
+    let is_whole = newest.len() == RECENT && newest.iter().all(counts);
+    is_whole.then(|| newest.iter().map(|entry| ran_s(entry)).sum::<f64>() / RECENT as f64)
 }
 
 #[cfg(test)]
@@ -75,6 +95,7 @@ mod tests {
             (Cause::OutOfMemory, 1.0),
             (Cause::Hung, 1.0),
             (Cause::SupervisorLost, 1.0),
+            (Cause::Gone, 1.0),
         ];
         for (cause, failures) in all {
             let found = counted(&[entry(Some(cause.clone()), 10.0, after)], true);
@@ -100,6 +121,27 @@ mod tests {
         let history = History { attempts: vec![lost, killed, running] };
         assert_eq!(past_of(&history, "here", true).host_losses, 1.0);
         assert_eq!(past_of(&history, "here", false).host_losses, 2.0);
+    }
+
+    #[test]
+    fn only_five_failures_in_a_row_with_checkpoints_are_sudden() {
+        let killed = |ran_s| entry(Some(Cause::Killed(9)), ran_s, Some(0.5));
+        let recent = |attempts: &[Entry]| {
+            past_of(&History { attempts: attempts.to_vec() }, "here", true).recent_s
+        };
+        let mut attempts: Vec<Entry> = [90.0, 1.0, 2.0, 3.0, 4.0, 5.0].map(killed).to_vec();
+        assert_eq!(recent(&attempts[..5]), Some(20.0));
+        assert_eq!(recent(&attempts), Some(3.0));
+        let running = Entry { ran_s: None, cause: None, ..killed(0.0) };
+        attempts.push(running);
+        assert_eq!(recent(&attempts), Some(3.0));
+        assert_eq!(recent(&attempts[..4]), None);
+        let idle = Entry { committed_s: None, ..killed(1.0) };
+        let finished = Entry { cause: Some(Cause::Finished), ..killed(1.0) };
+        for other in [idle, finished] {
+            attempts[3] = other;
+            assert_eq!(recent(&attempts), None);
+        }
     }
 
     #[test]

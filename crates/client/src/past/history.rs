@@ -2,8 +2,10 @@
 
 use super::cause::Cause;
 use outlive_interval::Choice;
-use outlive_pool::Pool;
+use outlive_pool::{Pool, host_name};
 use outlive_types::{Epoch, Error, JobName, Result};
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 use serde::{Deserialize, Serialize};
 
 /// Number of attempts that a history keeps; older ones go.
@@ -11,14 +13,17 @@ const ENTRIES_MAX: usize = 1000;
 /// Name of the file in the pool.
 const KIND: &str = "history";
 
-/// One attempt of a command.
+/// Number of an attempt that no supervisor has started.
+pub const UNSUPERVISED: u32 = 0;
+
+/// One attempt of a command, or of a program without a supervisor.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Entry {
-    /// Host of the supervisor.
+    /// Host of the supervisor, or of the program without one.
     pub host: String,
-    /// Process id of the supervisor.
+    /// Process id of the supervisor, or of the program without one.
     pub supervisor: u32,
-    /// Number of the attempt under this supervisor, from 1.
+    /// Number of the attempt under this supervisor, from 1; [`UNSUPERVISED`] without one.
     pub attempt: u32,
     /// Time of its start, in nanoseconds since 1970.
     pub started_ns: u64,
@@ -64,10 +69,23 @@ impl Entry {
         }
     }
 
+    /// Returns the cause of an end that it has not noted.
+    pub(super) fn lost_cause(&self) -> Cause {
+        if self.attempt == UNSUPERVISED { Cause::Gone } else { Cause::SupervisorLost }
+    }
+
+    /// Returns whether this is an attempt without a supervisor whose process is there on `host`.
+    pub(super) fn runs_on(&self, host: &str) -> bool {
+        let process = i32::try_from(self.supervisor).ok().and_then(Pid::from_raw);
+        let is_there = process.is_some_and(|it| test_kill_process(it) != Err(Errno::SRCH));
+        self.attempt == UNSUPERVISED && self.host == host && is_there
+    }
+
     /// Returns the time whose work is lost: from the last commit to the end, in seconds. An attempt
-    /// that finished has lost none. `None` while it runs.
+    /// that finished has lost none. `None` while it runs, and for a program that is gone: the moment is
+    /// not known.
     pub fn lost_s(&self) -> Option<f64> {
-        let ran_s = self.ran_s?;
+        let ran_s = self.ran_s.filter(|_| self.cause != Some(Cause::Gone))?;
         let is_kept = matches!(self.cause, Some(Cause::Finished));
         Some(if is_kept { 0.0 } else { (ran_s - self.committed_s.unwrap_or(0.0)).max(0.0) })
     }
@@ -129,12 +147,14 @@ impl History {
         pool.write_run_file(job, KIND, &bytes)
     }
 
-    /// Ends attempts that still count as running, since their supervisor was killed. Returns whether
-    /// the last one is such.
+    /// Ends attempts that still count as running, since their supervisor was killed; without one, if
+    /// they do not run on this host. Returns whether the last one is such.
     pub fn end_lost(&mut self) -> bool {
-        let is_last = self.attempts.last().is_some_and(|entry| entry.cause.is_none());
-        for entry in self.attempts.iter_mut().filter(|entry| entry.cause.is_none()) {
-            entry.cause = Some(Cause::SupervisorLost);
+        let host = host_name();
+        let is_over = |entry: &&mut Entry| entry.cause.is_none() && !entry.runs_on(&host);
+        let is_last = self.attempts.last_mut().is_some_and(|entry| is_over(&entry));
+        for entry in self.attempts.iter_mut().filter(is_over) {
+            entry.cause = Some(entry.lost_cause());
             entry.ran_s = entry.ran_s.or(entry.committed_s).or(Some(0.0));
         }
         is_last

@@ -2,6 +2,7 @@
 
 use super::failures::past_of;
 use super::history::History;
+use super::own_attempt::OwnAttempt;
 use crate::stop::{Report, RunFolder, monotonic};
 use outlive_interval::{Choice, Past};
 use outlive_pool::{Pool, host_name};
@@ -44,12 +45,41 @@ pub struct IntervalMemory {
     folder: Option<RunFolder>,
     /// The last choice that was noted, and when.
     noted: Mutex<Option<(Choice, Duration)>>,
+    /// When this program has begun.
+    began: Duration,
+    /// Its attempt, once it is noted: `outlive run` notes those of its commands.
+    attempt: Mutex<Option<OwnAttempt>>,
 }
 
 impl IntervalMemory {
     /// Makes the memory of a job; `folder` is that of its supervisor.
     pub fn new(job: &JobName, folder: Option<RunFolder>) -> IntervalMemory {
-        IntervalMemory { job: job.clone(), folder, noted: Mutex::default() }
+        let (noted, attempt) = Default::default();
+        IntervalMemory { job: job.clone(), folder, noted, began: monotonic(), attempt }
+    }
+
+    /// Notes that the program has ended its work with the job in order.
+    pub fn ended(&self, pool: &Pool) {
+        if let Some(attempt) = &mut *self.attempt.lock() {
+            // The history then says that it is gone, which costs a better interval, and no data.
+            let _ = attempt.end(pool, &self.job);
+        }
+    }
+
+    /// Returns the history before this program; the first time it notes the program there.
+    fn history(&self, pool: &Pool) -> Result<History> {
+        let mut attempt = self.attempt.lock();
+        if self.folder.is_some() {
+            return History::read(pool, &self.job);
+        }
+        if let Some(own) = &*attempt {
+            let mut history = History::read(pool, &self.job)?;
+            history.attempts.retain(|entry| !own.is(entry));
+            return Ok(history);
+        }
+        let (before, own) = OwnAttempt::begin(pool, &self.job, self.began)?;
+        *attempt = Some(own);
+        Ok(before)
     }
 }
 
@@ -58,7 +88,7 @@ impl PaceMemory for IntervalMemory {
         if !pool.has_home() {
             return Past::default();
         }
-        match History::read(pool, &self.job) {
+        match self.history(pool) {
             Ok(history) => past_of(&history, &host_name(), self.folder.is_some()),
             Err(error) => {
                 pool.warn(format!(
@@ -73,6 +103,10 @@ impl PaceMemory for IntervalMemory {
 
     fn chose(&self, pool: &Pool, epoch: Epoch, choice: &Choice) {
         let is_learned = choice.every == "auto" || choice.every == "continuous";
+        let mut attempt = self.attempt.lock();
+        if let Some(attempt) = &mut *attempt {
+            attempt.committed(epoch, choice);
+        }
         if self.folder.is_none() && !is_learned {
             return;
         }
@@ -94,6 +128,7 @@ impl PaceMemory for IntervalMemory {
             // A pool that cannot keep the note has reported worse: the program goes on.
             let _ = serde_json::to_vec_pretty(&chosen)
                 .map(|bytes| pool.write_run_file(&self.job, KIND, &bytes));
+            let _ = attempt.as_ref().map(|attempt| attempt.write(pool, &self.job));
         }
     }
 }

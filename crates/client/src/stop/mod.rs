@@ -12,7 +12,7 @@ pub use run_folder::{
     EVERY_VARIABLE, FOLDER_VARIABLE, HELPED_VARIABLE, JOB_VARIABLE, POOL_VARIABLE, Report,
     RunFolder, StopRequest, TRANSCRIPT_VARIABLE, every_of_run, monotonic,
 };
-pub use signals::install as on_signals;
+pub use signals::{TERMS_TOGETHER, install as on_signals};
 pub use span::{Span, list_of, text_of};
 
 use outlive_pool::Pool;
@@ -44,6 +44,12 @@ impl StopWatch {
                 CommitEvent::Failed { epoch, .. } => folder.report(&Report::Failed(*epoch)),
             })
         });
+        if run_folder::is_supervised(&pool.config().format.pool_id, job.name())
+            && let Err(error) = signals::install_in_slurm(folder.as_ref())
+        {
+            pool.warn(format!("a signal of Slurm ends this program without a save: {error}"));
+        }
+        folder.iter().for_each(RunFolder::sign_of_life);
         let looks = folder.is_none() && job.rank() == 0;
         StopWatch {
             folder,
@@ -92,12 +98,16 @@ impl StopWatch {
     }
 
     fn find(&self, pool: &Pool, job: &JobName) -> Option<StopRequest> {
+        let of_supervisor = || self.folder.as_ref().and_then(RunFolder::stop);
         if let Some((signal, grace)) = signals::noted() {
-            let deadline = Some(monotonic().saturating_add(grace));
-            return Some(StopRequest { reason: signal.to_owned(), deadline });
+            let deadline = grace.map(|grace| monotonic().saturating_add(grace));
+            let by_signal = StopRequest { reason: signal.to_owned(), deadline };
+            // The supervisor knows the time that is left, if the signal has reached it, too.
+            let first = if deadline.is_none() { of_supervisor() } else { None };
+            return Some(first.unwrap_or(by_signal));
         }
-        if let Some(folder) = &self.folder {
-            return folder.stop();
+        if self.folder.is_some() {
+            return of_supervisor();
         }
         let reason = self.in_pool.as_ref()?.look(pool, job)?;
         Some(StopRequest { reason, deadline: None })

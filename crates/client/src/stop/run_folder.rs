@@ -69,7 +69,8 @@ pub(crate) fn is_helped(pool_id: &str, job: &JobName) -> bool {
         && std::env::var_os(HELPED_VARIABLE).is_some_and(|value| !value.is_empty())
 }
 
-fn is_supervised(pool_id: &str, job: &JobName) -> bool {
+/// Returns whether `outlive run` runs this process for a job.
+pub(super) fn is_supervised(pool_id: &str, job: &JobName) -> bool {
     std::env::var_os(JOB_VARIABLE).is_some_and(|name| *name == *job.as_str())
         && std::env::var_os(POOL_VARIABLE).is_some_and(|id| *id == *pool_id)
 }
@@ -160,6 +161,11 @@ impl RunFolder {
         (is_supervised(pool_id, job) && path.is_dir()).then_some(RunFolder { path })
     }
 
+    /// Returns the file of a request to stop, which is there once one has come.
+    pub(super) fn stop_file(&self) -> PathBuf {
+        self.path.join("stop")
+    }
+
     /// Asks the program to save and to end. A later request replaces an earlier one.
     ///
     /// # Errors
@@ -168,7 +174,7 @@ impl RunFolder {
         let deadline =
             request.deadline.map_or("-".to_owned(), |deadline| deadline.as_nanos().to_string());
         let reason = request.reason.replace('\n', " ");
-        let (new, name) = (self.path.join("stop.new"), self.path.join("stop"));
+        let (new, name) = (self.path.join("stop.new"), self.stop_file());
         let written = fs::write(&new, format!("{deadline}\n{reason}\n"));
         written
             .and_then(|()| fs::rename(&new, &name))
@@ -177,12 +183,12 @@ impl RunFolder {
 
     /// Withdraws the request, before the program starts again.
     pub fn forget_stop(&self) {
-        let _ = fs::remove_file(self.path.join("stop"));
+        let _ = fs::remove_file(self.stop_file());
     }
 
     /// Returns the request to stop, if there is one.
     pub fn stop(&self) -> Option<StopRequest> {
-        let text = fs::read_to_string(self.path.join("stop")).ok()?;
+        let text = fs::read_to_string(self.stop_file()).ok()?;
         let (deadline, reason) = text.split_once('\n')?;
         let deadline = deadline.parse().ok().map(Duration::from_nanos);
         Some(StopRequest { reason: reason.trim_end().to_owned(), deadline })

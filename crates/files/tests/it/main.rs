@@ -2,6 +2,8 @@
 
 #[path = "../../../store/tests/it/common/mod.rs"]
 mod common;
+mod edits;
+mod edits_crash;
 mod files;
 mod files_again;
 mod files_choice;

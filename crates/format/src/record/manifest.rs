@@ -1,13 +1,12 @@
 //! The manifest: a committed checkpoint.
 
 use super::image::{Image, ImageKind};
+use super::remarks::{LABEL_BYTES_MAX, Remarks};
 use super::table::ImageTable;
 use crate::codec::{Check, Reader, Writer, demand};
-use outlive_types::{Epoch, Error, Result, SessionId};
+use outlive_types::{Epoch, Result, SessionId};
 
 const HEAD_BYTES: usize = 116;
-/// Longest label or metric's name, in bytes.
-pub const LABEL_BYTES_MAX: usize = u16::MAX as usize;
 
 /// A checkpoint.
 #[derive(Clone, PartialEq, Debug)]
@@ -58,58 +57,6 @@ pub struct SaveFigures {
     pub stall_ns: u64,
     /// Time from the end of the freeze to the commit, in nanoseconds.
     pub drain_ns: u64,
-}
-
-/// A user's or supervisor's judgement of the state in a checkpoint, whose bytes are whole either
-/// way.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Mark {
-    /// Nothing is known.
-    #[default]
-    None,
-    /// A user says that programs may go on from it.
-    Good,
-    /// Restores of the newest checkpoint pass over it: a program that goes on from it fails.
-    Bad,
-}
-
-impl Mark {
-    /// All marks.
-    pub const ALL: [Mark; 3] = [Mark::None, Mark::Good, Mark::Bad];
-
-    /// Reads a name.
-    ///
-    /// # Errors
-    /// `Invalid` for another word.
-    pub fn parse(word: &str) -> Result<Mark> {
-        let found = Mark::ALL.into_iter().find(|mark| mark.name() == word);
-        found.ok_or_else(|| {
-            Error::invalid(format!("{word:?} is no mark of a checkpoint: give good, bad or none"))
-        })
-    }
-
-    /// Returns the name in commands and statistics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Mark::None => "none",
-            Mark::Good => "good",
-            Mark::Bad => "bad",
-        }
-    }
-}
-
-/// Remarks on a checkpoint, by its user or by a restore.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Remarks {
-    /// True if every prune keeps it, whatever its rules.
-    pub pinned: bool,
-    /// True if a restore or verification found damage in it. Lazy restores skip it until a
-    /// verification or scrub finds that it is whole.
-    pub suspect: bool,
-    /// The judgement of its state.
-    pub mark: Mark,
-    /// The user's label; may be empty. At most [`LABEL_BYTES_MAX`].
-    pub label: String,
 }
 
 /// The images of a checkpoint.
@@ -175,7 +122,7 @@ impl Manifest {
             Images::One(image) => image.encoded_len(),
             Images::Table(table) => table.encoded_len(),
         };
-        HEAD_BYTES + images + metrics + self.remarks.label.len()
+        HEAD_BYTES + images + metrics + self.remarks.encoded_len()
     }
 
     pub(super) fn write(&self, out: &mut Writer) {
@@ -193,7 +140,7 @@ impl Manifest {
         out.u16(self.metrics.len() as u16);
         out.u16(self.remarks.label.len() as u16);
         out.u8(self.remarks.flags());
-        out.reserved(1);
+        out.u8(self.remarks.tags.len() as u8);
         out.u16(self.failed_before);
         match &self.images {
             Images::One(image) => image.write(out),
@@ -204,7 +151,7 @@ impl Manifest {
             out.bytes(name.as_bytes());
             out.u64(value.to_bits());
         }
-        out.bytes(self.remarks.label.as_bytes());
+        self.remarks.write(out);
     }
 
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Manifest> {
@@ -214,8 +161,7 @@ impl Manifest {
         let figures = SaveFigures::read(from)?;
         let page_count = from.u32()?;
         let (metric_count, label_bytes) = (from.u16()?, from.u16()?);
-        let flags = from.u8()?;
-        from.reserved(1)?;
+        let (flags, tag_count) = (from.u8()?, from.u8()?);
         let failed_before = from.u16()?;
         let images = match page_count {
             0 => Images::One(Image::read(from)?),
@@ -227,7 +173,7 @@ impl Manifest {
             let name = from.text(name_bytes.into())?.to_owned();
             metrics.push((name, f64::from_bits(from.u64()?)));
         }
-        let remarks = Remarks::read(flags, label_bytes, from)?;
+        let remarks = Remarks::read(flags, label_bytes, tag_count, from)?;
         Ok(Manifest {
             session,
             world_size,
@@ -292,33 +238,5 @@ impl SaveFigures {
             stall_ns: from.u64()?,
             drain_ns: from.u64()?,
         })
-    }
-}
-
-impl Remarks {
-    pub(super) fn check(&self) -> Check {
-        demand!(self.label.len() <= LABEL_BYTES_MAX, "the label is too long");
-        Ok(())
-    }
-
-    pub(super) fn flags(&self) -> u8 {
-        let mark = match self.mark {
-            Mark::None => 0,
-            Mark::Good => 1,
-            Mark::Bad => 2,
-        };
-        u8::from(self.pinned) | u8::from(self.suspect) << 1 | mark << 2
-    }
-
-    /// Reads remarks; the label comes next in `from`.
-    pub(super) fn read(flags: u8, label_bytes: u16, from: &mut Reader<'_>) -> Result<Remarks> {
-        let mark = match flags >> 2 {
-            0 => Mark::None,
-            1 => Mark::Good,
-            2 => Mark::Bad,
-            _ => return Err(from.damaged(format!("its remarks have flags {flags}"))),
-        };
-        let label = from.text(label_bytes.into())?.to_owned();
-        Ok(Remarks { pinned: flags & 1 != 0, suspect: flags & 2 != 0, mark, label })
     }
 }

@@ -3,12 +3,14 @@
 mod archive;
 mod image;
 mod manifest;
+mod remarks;
 mod segment;
 mod table;
 
 pub use archive::Archive;
 pub use image::{Image, ImageKind, ImageRef};
-pub use manifest::{Images, LABEL_BYTES_MAX, Manifest, Mark, Remarks, SaveFigures};
+pub use manifest::{Images, Manifest, SaveFigures};
+pub use remarks::{LABEL_BYTES_MAX, Mark, Remarks, TAG_BYTES_MAX, TAGS_MAX, check_tag};
 pub use segment::{SegmentKind, SegmentRef};
 pub(crate) use segment::{check_segments, read_segments};
 pub use table::{ImageTable, PageRef, SegmentLists, TablePage, page_of};
@@ -122,7 +124,7 @@ impl Record {
             Body::Sweep(sweep) => (3, 24 + PackId::BYTES * sweep.packs.len()),
             Body::Close(_) => (4, 16),
             Body::Archive(archive) => (5, archive.encoded_len()),
-            Body::Note(note) => (6, 16 + note.remarks.label.len()),
+            Body::Note(note) => (6, 16 + note.remarks.encoded_len()),
             Body::Prune(prune) => (7, 16 + 8 * prune.epochs.len()),
         };
         let mut out = Writer::begin(MAGIC, HEAD_BYTES + length + FINGERPRINT_BYTES);
@@ -321,18 +323,16 @@ impl Note {
     fn write(&self, out: &mut Writer) {
         out.u64(self.epoch);
         out.u8(self.remarks.flags());
-        out.reserved(1);
+        out.u8(self.remarks.tags.len() as u8);
         out.u16(self.remarks.label.len() as u16);
         out.reserved(4);
-        out.bytes(self.remarks.label.as_bytes());
+        self.remarks.write(out);
     }
 
     fn read(from: &mut Reader<'_>) -> Result<Note> {
         let epoch = from.u64()?;
-        let flags = from.u8()?;
-        from.reserved(1)?;
-        let label_bytes = from.u16()?;
+        let (flags, tag_count, label_bytes) = (from.u8()?, from.u8()?, from.u16()?);
         from.reserved(4)?;
-        Ok(Note { epoch, remarks: Remarks::read(flags, label_bytes, from)? })
+        Ok(Note { epoch, remarks: Remarks::read(flags, label_bytes, tag_count, from)? })
     }
 }

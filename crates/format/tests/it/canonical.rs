@@ -247,7 +247,7 @@ fn manifests() {
     refused(224, &[1], "files with a packed stream");
     refused(216, &[4 | 8], "a state that is both good and bad");
     refused(216, &[16], "flags of the remarks");
-    refused(217, &[1], "reserved");
+    refused(217, &[1], "a tag that is not there");
     refused(476, &[0, 0], "a metric without a name");
     refused(488, &[0xFF, 0xFF], "a metric that is no number");
     refused(214, &[2], "a longer label");

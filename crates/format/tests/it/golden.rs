@@ -181,9 +181,9 @@ fn records() {
          | 02000000 | 5ex12 00000007 00000004 | 50110000 | 50010000 | b0x32 \
          | 0400 6c6f7373 000000000000e03f | 677574 \
          | 01eab1dd94f97feaffc8abef378765fabfcfdb6725e7edde61e8669e76535200",
-        "4f4c5243 | 0000 | 06 | 00 | 0600000000000000 | 1200000000000000 | fex32 | 00x48 \
-         | 0c00000000000000 | 08 | 00 | 0200 | 00000000 | c3bc \
-         | 0fb6d9e5bf92b7e91a837d6a9e54b56c0a5f8c58fcb58a739e9820d902144663",
+        "4f4c5243 | 0000 | 06 | 00 | 0600000000000000 | 1800000000000000 | fex32 | 00x48 \
+         | 0c00000000000000 | 08 | 02 | 0200 | 00000000 | c3bc | 01 61 | 03 62c3a9 \
+         | 8960d08993d2dc0d0554ac556240087b13242f8f81da343346fe87ca3dde0028",
         "4f4c5243 | 0000 | 07 | 00 | 0700000000000000 | 2000000000000000 | fex32 | 00x48 \
          | 0d00000000000000 | 02000000 | 00000000 | 0300000000000000 | 0c00000000000000 \
          | 827af7b6941573c479ba9aa8d8a5df5da2868aba44fa6200fa2a371fd375ecf5",
@@ -331,7 +331,7 @@ fn hashes() {
     let zero = "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262";
     assert_eq!(fingerprint(b"").to_string(), zero);
     assert_eq!(checksum(b""), 0x2d06_8005_38d3_94c2);
-    assert_eq!((VERSION, REVISION), (0, 19));
+    assert_eq!((VERSION, REVISION), (0, 20));
     let document = include_str!("../../../../docs/format.md");
     assert!(document.contains(&format!("\n    revision = {REVISION} ")), "docs/format.md is older");
     assert!(document.contains(&format!("(now {REVISION})")), "docs/format.md is older");

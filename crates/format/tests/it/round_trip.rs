@@ -197,9 +197,13 @@ fn segments() -> impl Strategy<Value = Vec<SegmentRef>> {
 }
 
 fn remarks() -> impl Strategy<Value = Remarks> {
-    (any::<(bool, bool)>(), 0..3usize, "\\PC{0,20}").prop_map(|((pinned, suspect), mark, label)| {
-        Remarks { pinned, suspect, mark: Mark::ALL[mark], label }
-    })
+    let tags = btree_set("\\PC{1,40}", 0..5);
+    (any::<(bool, bool)>(), 0..3usize, "\\PC{0,20}", tags).prop_map(
+        |((pinned, suspect), mark, label, tags)| {
+            let tags = tags.into_iter().collect();
+            Remarks { pinned, suspect, mark: Mark::ALL[mark], label, tags }
+        },
+    )
 }
 
 fn image() -> impl Strategy<Value = Image> {

@@ -1,5 +1,6 @@
 //! `pool.toml`: values that are fixed at creation, and values that only tune.
 
+use crate::descriptor::encryption::EncryptionConfig;
 use crate::descriptor::location::parse as parse_location;
 use crate::descriptor::redundancy::{Redundancy, TARGET, TargetConfig, TiersConfig};
 use outlive_backend::Location;
@@ -24,6 +25,10 @@ pub struct PoolConfig {
     /// Location of the log; `None`: beside the descriptor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log: Option<LogConfig>,
+    /// Encryption of all bytes; `None`: they are stored as they are. Fixed when the pool is made,
+    /// apart from the key that wraps its key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub encryption: Option<EncryptionConfig>,
     /// Rule for the checkpoints that the slow tier gets.
     #[serde(skip_serializing_if = "TiersConfig::is_default")]
     pub tiers: TiersConfig,
@@ -44,6 +49,8 @@ struct DescriptorText {
     #[serde(default)]
     log: Option<LogConfig>,
     #[serde(default)]
+    encryption: Option<EncryptionConfig>,
+    #[serde(default)]
     tiers: TiersConfig,
     #[serde(default)]
     target: Vec<TargetConfig>,
@@ -57,8 +64,9 @@ struct DescriptorText {
 
 impl From<DescriptorText> for PoolConfig {
     fn from(text: DescriptorText) -> PoolConfig {
-        let DescriptorText { format, tuning, redundancy, log, tiers, target, .. } = text;
-        PoolConfig { format, tuning, redundancy, log, tiers, target }
+        let DescriptorText { format, tuning, redundancy, log, encryption, tiers, target, .. } =
+            text;
+        PoolConfig { format, tuning, redundancy, log, encryption, tiers, target }
     }
 }
 
@@ -315,7 +323,7 @@ impl PoolConfig {
     /// Returns the configuration of a pool that keeps its packs in its own directory.
     pub fn new(format: FormatConfig, tuning: Tuning) -> PoolConfig {
         let (redundancy, tiers, target) = Default::default();
-        PoolConfig { format, tuning, redundancy, log: None, tiers, target }
+        PoolConfig { format, tuning, redundancy, log: None, encryption: None, tiers, target }
     }
 
     /// Returns how the containers of new packs are spread over shards.
@@ -442,6 +450,7 @@ impl PoolConfig {
             parse_location(&target.location, TARGET)?;
         }
         self.log.as_ref().map_or(Ok(()), LogConfig::check)?;
+        self.encryption.as_ref().map_or(Ok(()), EncryptionConfig::check)?;
         self.redundancy.check(f.container_bytes)?;
         self.tiers.check()?;
         let t = &self.tuning;

@@ -2,6 +2,7 @@
 //! its targets. Only the pool's own commands write them.
 
 use crate::descriptor::config::{FormatConfig, LogConfig, PoolConfig};
+use crate::descriptor::encryption::EncryptionConfig;
 use crate::descriptor::redundancy::{Redundancy, TargetConfig, Tier};
 use outlive_types::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -14,6 +15,9 @@ pub(crate) struct Marker {
     /// Redundancy with which it was made.
     #[serde(default, skip_serializing_if = "Redundancy::is_default")]
     pub redundancy: Redundancy,
+    /// Whether it is encrypted, and how; without the key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encryption: Option<EncryptionConfig>,
     /// The target that this marker is on; none in the log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub this: Option<This>,
@@ -95,16 +99,17 @@ impl Marker {
     /// Returns a marker that names nothing but the pool.
     pub fn bare(format: FormatConfig) -> Marker {
         let (this, replica, log, moved, next_target) = Default::default();
-        let (redundancy, target) = Default::default();
-        Marker { format, redundancy, this, replica, log, moved, next_target, target }
+        let (redundancy, encryption, target) = Default::default();
+        Marker { format, redundancy, encryption, this, replica, log, moved, next_target, target }
     }
 
     /// Returns the marker of a pool's log.
     pub fn of(config: &PoolConfig) -> Marker {
-        let PoolConfig { format, redundancy, target, log, .. } = config.clone();
+        let PoolConfig { format, redundancy, target, log, encryption, .. } = config.clone();
+        let encryption = encryption.as_ref().map(EncryptionConfig::without_key);
         let log = log.filter(|log| !log.locations.is_empty());
         let (this, replica, moved, next_target) = (None, None, None, None);
-        Marker { format, redundancy, this, replica, log, moved, next_target, target }
+        Marker { format, redundancy, encryption, this, replica, log, moved, next_target, target }
     }
 
     /// Returns the same for one of several replicas of the log.

@@ -3,6 +3,7 @@
 
 pub(crate) mod compare;
 pub(crate) mod config;
+pub(crate) mod encryption;
 pub(crate) mod location;
 pub(crate) mod log_configuration;
 pub(crate) mod marker;

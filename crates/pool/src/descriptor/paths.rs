@@ -1,9 +1,12 @@
 //! Locations of a pool's descriptor and log.
 
 use crate::descriptor::config::PoolConfig;
+use crate::descriptor::encryption::EncryptionConfig;
 use crate::descriptor::log_configuration::LogConfiguration;
 use crate::descriptor::marker::ThisReplica;
-use outlive_backend::Location;
+use outlive_backend::{Location, Target, TargetOptions};
+use outlive_encrypt::{EncryptedMedium, EncryptedTarget, Encryption};
+use outlive_log::LogMedium;
 use outlive_registry::directory;
 use outlive_types::Result;
 use std::path::Path;
@@ -28,6 +31,8 @@ pub(crate) struct PoolPaths {
     log: Arc<Link>,
     /// Whether this process has taken care of the copy of the descriptor.
     has_copy: Arc<AtomicBool>,
+    /// Encryption of all that the pool keeps, apart from the descriptor and the markers.
+    encryption: Option<Arc<Encryption>>,
 }
 
 /// A configuration, and the one that came after it. No thread ever waits for a lock here: a forked
@@ -56,10 +61,13 @@ impl PoolPaths {
     /// Returns the paths of a pool at `root` with this descriptor.
     ///
     /// # Errors
-    /// `Invalid` for an impossible location.
+    /// `Invalid` for an impossible location; if the pool is encrypted, and its key is not given.
     pub fn of(root: Location, config: &PoolConfig) -> Result<PoolPaths> {
         let log = Arc::new(Link::new(LogConfiguration::of(&root, config.log.as_ref())?));
-        Ok(PoolPaths { root, log, has_copy: Arc::default() })
+        let unlock = |it: &EncryptionConfig| it.unlock(&config.format.pool_id);
+        let encryption = config.encryption.as_ref().map(unlock).transpose();
+        let encryption = encryption.map_err(|error| error.context(root.name(DESCRIPTOR)))?;
+        Ok(PoolPaths { root, log, has_copy: Arc::default(), encryption })
     }
 
     /// Returns the paths of a pool that is all in one directory.
@@ -69,7 +77,41 @@ impl PoolPaths {
             log: Arc::new(Link::new(LogConfiguration::beside(&root))),
             root,
             has_copy: Arc::default(),
+            encryption: None,
         }
+    }
+
+    /// Returns the encryption of the pool, if it is encrypted.
+    pub fn encryption(&self) -> Option<&Arc<Encryption>> {
+        self.encryption.as_ref()
+    }
+
+    /// Opens a replica of the log.
+    ///
+    /// # Errors
+    /// `Invalid` if it cannot be used, or keeps no records.
+    pub fn open_medium(&self, location: &Location) -> Result<Arc<dyn LogMedium>> {
+        let medium = location.open_medium()?;
+        Ok(match &self.encryption {
+            Some(encryption) => Arc::new(EncryptedMedium::new(medium, encryption.clone())),
+            None => medium,
+        })
+    }
+
+    /// Opens a target.
+    ///
+    /// # Errors
+    /// `Invalid` if it cannot be used, or keeps no shards.
+    pub fn open_target(
+        &self,
+        location: &Location,
+        options: &TargetOptions,
+    ) -> Result<Arc<dyn Target>> {
+        let target = location.open_target(options)?;
+        Ok(match &self.encryption {
+            Some(encryption) => Arc::new(EncryptedTarget::new(target, encryption.clone())),
+            None => target,
+        })
     }
 
     /// Returns whether the caller has to take care of the copy of the descriptor: true once, if the

@@ -157,12 +157,56 @@ impl Tier {
     }
 }
 
+/// The checkpoints of a job that the slow tier gets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "NumberOrWord", into = "NumberOrWord")]
+pub enum FillEvery {
+    /// Those whose epoch is a multiple of this.
+    Multiple(u64),
+    /// The newest, as often as the program has learned.
+    Auto,
+}
+
+/// [`FillEvery`] in `pool.toml`.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum NumberOrWord {
+    Number(u64),
+    Word(String),
+}
+
+/// The word for [`FillEvery::Auto`].
+const AUTO: &str = "auto";
+
+impl TryFrom<NumberOrWord> for FillEvery {
+    type Error = String;
+
+    fn try_from(read: NumberOrWord) -> std::result::Result<FillEvery, String> {
+        match read {
+            NumberOrWord::Number(step) => Ok(FillEvery::Multiple(step)),
+            NumberOrWord::Word(word) if word == AUTO => Ok(FillEvery::Auto),
+            NumberOrWord::Word(word) => {
+                Err(format!("tiers.every = {word:?} is not possible: give a number, or {AUTO:?}"))
+            }
+        }
+    }
+}
+
+impl From<FillEvery> for NumberOrWord {
+    fn from(every: FillEvery) -> NumberOrWord {
+        match every {
+            FillEvery::Multiple(step) => NumberOrWord::Number(step),
+            FillEvery::Auto => NumberOrWord::Word(AUTO.to_owned()),
+        }
+    }
+}
+
 /// `[tiers]`: which checkpoints the slow tier gets, and when.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TiersConfig {
-    /// Step between epochs: of each job, the checkpoints whose epoch is a multiple of this.
-    pub every: u64,
+    /// The checkpoints of each job.
+    pub every: FillEvery,
     /// Least age of these, in seconds.
     pub older_than_s: u64,
     /// Whether programs fill the slow tier behind their commits; otherwise only `pool fill` does.
@@ -179,7 +223,14 @@ pub struct TiersConfig {
 impl Default for TiersConfig {
     fn default() -> TiersConfig {
         let (older_than_s, bytes_per_s, keep_fast) = (0, 0, 0);
-        TiersConfig { every: 1, older_than_s, fill: true, bytes_per_s, finish_s: 60, keep_fast }
+        TiersConfig {
+            every: FillEvery::Multiple(1),
+            older_than_s,
+            fill: true,
+            bytes_per_s,
+            finish_s: 60,
+            keep_fast,
+        }
     }
 }
 
@@ -194,16 +245,11 @@ impl TiersConfig {
     /// `Invalid`, naming the key.
     pub(crate) fn check(&self) -> Result<()> {
         match self.every {
-            0 => Err(Error::invalid(
-                "tiers.every = 0 is not possible: give 1 for every checkpoint, or N for every Nth",
+            FillEvery::Multiple(0) => Err(Error::invalid(
+                "tiers.every = 0 is not possible: give 1 for every checkpoint, N for every Nth, or \"auto\"",
             )),
             _ => Ok(()),
         }
-    }
-
-    /// Returns whether the slow tier gets a checkpoint of this epoch and age.
-    pub fn takes(&self, epoch: u64, age_s: u64) -> bool {
-        epoch.is_multiple_of(self.every.max(1)) && age_s >= self.older_than_s
     }
 }
 

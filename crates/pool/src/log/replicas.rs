@@ -35,7 +35,7 @@ pub(crate) fn open_replicas(
 ) -> Result<Vec<Arc<dyn LogMedium>>> {
     let mut replicas: Vec<Arc<dyn LogMedium>> = Vec::new();
     for (location, replica) in set.replicas() {
-        let medium = location.open_medium();
+        let medium = paths.open_medium(location);
         if let (None, Err(error)) = (replica, &medium) {
             return Err(error.clone());
         }
@@ -231,7 +231,7 @@ impl PoolReplica {
         location: &Location,
         number: u32,
     ) -> PoolReplica {
-        let medium = location.open_medium();
+        let medium = paths.open_medium(location);
         let (paths, format, location) = (paths.clone(), format.clone(), location.clone());
         let (replica, seen) = (None, Mutex::default());
         PoolReplica { paths, format, location, number, replica, medium, seen }

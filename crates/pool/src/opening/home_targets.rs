@@ -3,6 +3,7 @@
 
 use crate::descriptor::compare::{compare, text};
 use crate::descriptor::config::{FormatConfig, PoolConfig};
+use crate::descriptor::encryption::{copy_key, newest_key};
 use crate::descriptor::marker::{Marker, This, targets_of};
 use crate::descriptor::paths::{DESCRIPTOR, PoolPaths};
 use crate::descriptor::redundancy::{TargetConfig, Tier};
@@ -144,6 +145,15 @@ impl HomeTargets {
         rows.iter().map(here).collect()
     }
 
+    /// Writes a copy of the wrapped key beside the packs of a target, if the pool is encrypted.
+    fn copy_key(&self, target: &Location) -> Result<()> {
+        let (root, pool_id) = (&self.paths.root, &self.format.pool_id);
+        match newest_key(root, pool_id, read_descriptor(root)?.encryption) {
+            Some(encryption) => copy_key(target, pool_id, &encryption),
+            None => Ok(()),
+        }
+    }
+
     fn holds_shards(&self, location: &Location) -> Result<bool> {
         let how = TargetOptions { observer: self.env.observer.clone(), ..plainly() };
         Ok(!location.open_target(&how)?.list()?.is_empty())
@@ -178,7 +188,8 @@ impl TargetLocations for HomeTargets {
         let watch = (!is_only).then(|| self.watch(row)).flatten();
         let is_own = self.is_own_location(&location, watch.as_ref());
         let observer = self.env.observer.clone();
-        let target = location.open_target(&TargetOptions { is_own, probe, watch, observer })?;
+        let options = TargetOptions { is_own, probe, watch, observer };
+        let target = self.paths.open_target(&location, &options)?;
         if is_own {
             return Ok((target, None)); // the descriptor is beside it
         }
@@ -254,12 +265,13 @@ impl TargetLocations for HomeTargets {
         }
         match self.find(row)? {
             FoundTarget::Free => self.mark(row),
-            FoundTarget::Own { id, .. } if row.id == Some(id) => Ok(()),
+            FoundTarget::Own { id, .. } if row.id == Some(id) => self.copy_key(&location),
             // It was marked for another target, and did not become that one.
             FoundTarget::Own { .. } => {
                 let marker = self.marker()?.on(row.id).to_text()?;
                 location.write(TARGET_MARKER, marker.as_bytes())?;
-                location.sync_folder("packs")
+                location.sync_folder("packs")?;
+                self.copy_key(&location)
             }
         }
     }
@@ -312,8 +324,9 @@ impl TargetLocations for HomeTargets {
     }
 
     fn mark(&self, row: &TargetConfig) -> Result<()> {
-        let marker = self.marker()?.on(row.id);
-        write_target(&self.location(row)?, &marker)
+        let (location, marker) = (self.location(row)?, self.marker()?.on(row.id));
+        write_target(&location, &marker)?;
+        self.copy_key(&location)
     }
 }
 

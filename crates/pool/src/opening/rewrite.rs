@@ -1,6 +1,7 @@
 //! Rewrites `pool.toml`, and keeps a person's edits.
 
 use crate::descriptor::config::{FormatConfig, PoolConfig};
+use crate::descriptor::encryption::{ENCRYPTION, newest_key};
 use crate::descriptor::log_configuration::LogConfiguration;
 use crate::descriptor::paths::{COPY, DESCRIPTOR, PoolPaths};
 use crate::log::open::check_log;
@@ -12,17 +13,17 @@ use outlive_types::{Error, Result};
 const ATTEMPTS: usize = 16;
 
 /// Rewrites `pool.toml`. `change` gets the file's values and returns the new ones; it may be called
-/// several times. Lines outside of `[log]` and `[[target]]` stay as they are if only these tables
-/// change. This function sets `[log]`, not `change`: to the newest configuration that this process
-/// can find, and never to an older one. Returns the configuration that the file names in the end,
-/// which another process may have written.
+/// several times. Lines outside of `[log]`, `[encryption]` and `[[target]]` stay as they are if only
+/// these tables change. This function sets `[log]` and `[encryption]`, not `change`: to the newest
+/// configuration and key that this process can find, and never to older ones. Returns the
+/// configuration that the file names in the end, which another process may have written.
 ///
 /// Other processes may rewrite the file at the same moment, and no medium replaces a file only if
-/// it is unchanged. So this function reads the file and the seals of the log, writes, and reads
-/// again, until nothing is left to write. The last writer also reads last, and a mover moves the
-/// log before it writes. So the last writer finds the newest configuration. One case remains: a
-/// process that is killed between its write and its next read may leave an older configuration. The
-/// seals lead on from there, and the next rewrite corrects the file.
+/// it is unchanged. So this function reads the file, the seals of the log and the copy of the key,
+/// writes, and reads again, until nothing is left to write. The last writer also reads last. A
+/// mover moves the log before it writes, and a new key is copied before. So the last writer finds
+/// the newest ones. One case remains: a process that is killed between its write and its next read
+/// may leave older ones. The seals lead on from there, and the next rewrite corrects the file.
 ///
 /// # Errors
 /// `Invalid` if the file is no descriptor; `Retry` if the log cannot say where it is, or if other
@@ -45,7 +46,8 @@ pub(crate) fn rewrite(
             true => Some(newest.config()),
             false => there.log.clone(),
         };
-        let wanted = PoolConfig { log, ..change(there.clone())? };
+        let encryption = newest_key(&paths.root, &format.pool_id, there.encryption.clone());
+        let wanted = PoolConfig { log, encryption, ..change(there.clone())? };
         if wanted == there {
             // An older copy will do: the seals lead on from it, and the log has the targets.
             let _ = keep_copy(&paths.root);
@@ -94,6 +96,13 @@ fn edited(text: &str, there: &PoolConfig, wanted: &PoolConfig) -> Result<String>
         let log = log.map_err(|e| Error::bug(format!("[log] cannot be written: {e}")))?;
         let tables = log.map_or_else(String::new, |log| format!("[log]\n{log}"));
         edited = with_tables(&edited, "[log]", &tables);
+    }
+    if wanted.encryption != there.encryption {
+        let table = wanted.encryption.as_ref().map(toml::to_string).transpose();
+        let table =
+            table.map_err(|e| Error::bug(format!("{ENCRYPTION} cannot be written: {e}")))?;
+        let table = table.map_or_else(String::new, |table| format!("{ENCRYPTION}\n{table}"));
+        edited = with_tables(&edited, ENCRYPTION, &table);
     }
     if wanted.target != there.target {
         let tables = whole.find("[[target]]").map_or("", |at| &whole[at..]);

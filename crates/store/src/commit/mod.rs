@@ -2,11 +2,11 @@
 
 mod history;
 mod position;
+mod remarks;
 mod session;
-mod suspect;
 
 pub use history::{Entry, History, history, manifests_of};
 pub use outlive_format::{Changes, Committed, Moved, Opened};
 pub use position::{Position, PositionReader};
-pub use session::{Commit, LogHead, Reached, append_note, segments_of};
-pub use suspect::mark_suspect;
+pub use remarks::{change_remarks, mark_suspect};
+pub use session::{Commit, LogHead, Reached, segments_of};

@@ -4,8 +4,8 @@
 use super::{Position, PositionReader, history};
 use crate::images::list_of;
 use outlive_format::{
-    Archive, Body, Changes, Close, Committed, Images, Manifest, Moved, Note, Record, SegmentRef,
-    Session, fingerprint,
+    Archive, Body, Changes, Close, Committed, Images, Manifest, Moved, Record, SegmentRef, Session,
+    fingerprint,
 };
 use outlive_log::{Append, Lease, Previous};
 use outlive_pool::{Pool, ProcessMark, Spread, TargetsThen};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Attempts to open a session, or to append a manifest, while others append.
-const ATTEMPTS: usize = 32;
+pub(super) const ATTEMPTS: usize = 32;
 
 /// Returns a rank's segments after an archive, if its image was in a manifest or `in_table`.
 ///
@@ -654,35 +654,6 @@ impl LogHead {
         }
         appended
     }
-}
-
-/// Appends a note to a job's log, also while others append.
-///
-/// # Errors
-/// `Retry` if other appends win every time; errors of the log.
-pub fn append_note(pool: &Pool, job: &JobName, note: Note) -> Result<()> {
-    for _ in 0..ATTEMPTS {
-        let number = pool.log().latest(job)?;
-        if number == 0 {
-            return Err(Error::invalid(format!(
-                "there is no job {job} in {}",
-                pool.log().describe()
-            )));
-        }
-        let newest = match pool.log().read(job, number) {
-            Ok(newest) => newest,
-            // An archive has replaced the record meanwhile.
-            Err(error) if error.kind() == ErrorKind::Damaged => continue,
-            Err(error) => return Err(error),
-        };
-        let behind = Previous::of(number, &newest);
-        let body = Body::Note(note.clone());
-        let record = Record { number: number + 1, previous: behind.fp, body };
-        if pool.log().append_if(job, behind, &record.encode()?)? == Append::Done {
-            return Ok(());
-        }
-    }
-    Err(Error::retry(format!("other writers keep appending to the log of job {job}: try again")))
 }
 
 #[cfg(test)]

@@ -50,6 +50,8 @@ pub struct JobCopy {
     pub behind: Vec<Epoch>,
     /// Number of records of the source's log that cannot be read.
     pub unreadable: u64,
+    /// Why the first of them cannot be.
+    pub unread: Option<Error>,
 }
 
 impl JobCopy {
@@ -62,6 +64,7 @@ impl JobCopy {
             there: Vec::new(),
             behind: Vec::new(),
             unreadable: 0,
+            unread: None,
         }
     }
 }
@@ -151,13 +154,16 @@ pub fn plan_job(
     options: &CopyOptions,
 ) -> Result<JobCopy> {
     let mut manifests: Vec<Manifest> = Vec::new();
-    let mut unreadable = 0;
+    let (mut unreadable, mut unread) = (0, None);
     for entry in history(from, job)? {
-        unreadable += u64::from(entry.record.is_err());
         manifests.extend(entry.manifest().cloned());
+        if let Err(error) = entry.record {
+            unreadable += 1;
+            unread.get_or_insert(error);
+        }
     }
     manifests.reverse();
-    let mut plan = JobCopy { unreadable, ..JobCopy::new(job, &state.name) };
+    let mut plan = JobCopy { unreadable, unread, ..JobCopy::new(job, &state.name) };
     let is_chosen = |epoch| options.epochs.is_empty() || options.epochs.contains(&epoch);
     let mut has_common = false;
     for manifest in &manifests {

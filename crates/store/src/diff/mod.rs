@@ -7,7 +7,7 @@ mod pages;
 
 pub use files::{Change, FilesDiff, PathDiff};
 pub use memory::{MemoryDiff, RegionDiff};
-pub use pages::PageDiff;
+pub use pages::{PageDiff, compare as compare_trees};
 
 use crate::images::image_of;
 use crate::read::AnyImage;

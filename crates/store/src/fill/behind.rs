@@ -2,7 +2,7 @@
 //! copy.
 
 use super::lock_filling;
-use super::selection::FillSelection;
+use super::selection::{FillSelection, LearnedStep};
 use crate::paced_lock::{LockTurn, PacedLock, Rest};
 use outlive_io::make_way;
 use outlive_pool::{FillNeed, Pool};
@@ -53,6 +53,7 @@ struct State {
     said: Option<String>,
     /// Knowledge that one round leaves to the next.
     memory: Option<Memory>,
+    learned: LearnedStep,
     paces: Option<Paces>,
     /// Whether a close waits, or has waited. A trim then ends at its next rest.
     closes: bool,
@@ -124,6 +125,13 @@ impl BackgroundFill {
     /// Sets the work on the fast tier for whenever the slow one has all that it should.
     pub(crate) fn then(&self, then: FollowUp) {
         let _ = self.0.then.set(then);
+    }
+
+    /// Sets the number of checkpoints for each one on the slow tier, for `every = "auto"`.
+    pub(crate) fn set_step(&self, step: u64) {
+        if self.is_mine() {
+            self.0.state().learned.step = step;
+        }
     }
 
     /// Begins to copy the commits. Never waits.
@@ -398,7 +406,8 @@ impl Shared {
         };
         let mut failed = None;
         let rest = |time| self.rest(pool, commits, time, PacedWork::Fill);
-        for manifest in memory.choice.left(pool, &self.job)? {
+        let learned = self.state().learned;
+        for manifest in memory.choice.left(pool, &self.job, learned)? {
             let mut is_whole = true;
             for pack in memory.choice.packs(pool, &manifest)? {
                 if memory.need.missing(pack) == 0 {
@@ -435,6 +444,8 @@ impl Shared {
             }
             if is_whole {
                 memory.choice.done(manifest.epoch);
+                let learned = &mut self.state().learned;
+                learned.last = learned.last.max(manifest.epoch);
             }
         }
         match failed {

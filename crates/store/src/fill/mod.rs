@@ -10,7 +10,7 @@ use outlive_pool::{FillNeed, PackFill, Pool};
 use outlive_types::{
     Epoch, Error, ErrorKind, Event, JobName, PackId, Progress, Result, SessionId, metrics,
 };
-use selection::FillSelection;
+use selection::{FillSelection, LearnedStep};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -298,7 +298,7 @@ impl FillSession {
 fn chosen_packs(pool: &Pool, report: &mut FillReport) -> Result<Vec<PackId>> {
     let (mut choice, mut chosen) = (FillSelection::default(), Vec::new());
     for job in pool.jobs()? {
-        let left = choice.left(pool, &job)?.into_iter();
+        let left = choice.left(pool, &job, LearnedStep::default())?.into_iter();
         chosen.extend(left.map(|manifest| (job.clone(), manifest)));
     }
     chosen.sort_by_key(|(_, manifest)| Reverse(manifest.frozen_ns));

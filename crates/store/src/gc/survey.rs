@@ -202,6 +202,12 @@ impl JobState {
         self.session.as_ref().is_some_and(|(_, open)| *open)
     }
 
+    /// Whether it exists for people: it has a checkpoint, a program that may still save, or a record
+    /// that cannot be read.
+    pub fn is_there(&self) -> bool {
+        !self.manifests.is_empty() || self.is_open() || self.damaged > 0
+    }
+
     /// Whether its newest session is this one.
     pub fn is_of(&self, session: SessionId) -> bool {
         self.session.as_ref().is_some_and(|(newest, _)| newest.session == session)

@@ -114,7 +114,7 @@ impl<'a> UsageReader<'a> {
         let mut asked_for = 0;
         match of {
             UsageOf::Jobs => {
-                for job in &self.survey.jobs {
+                for job in self.survey.jobs.iter().filter(|job| job.is_there()) {
                     let manifests: Vec<&Manifest> = job.manifests.iter().collect();
                     self.marks.next_unit();
                     self.mark(job, &manifests)?;

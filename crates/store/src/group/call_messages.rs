@@ -28,13 +28,13 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Makes the sender of `rank`.
-    pub fn new(pool: &Pool, job: &JobName, rank: Rank, size: u32, run: &str) -> Sender {
+    /// Makes the sender of `rank`, whose messages are in `chain`.
+    pub fn new(pool: &Pool, chain: JobName, rank: Rank, size: u32, run: &str) -> Sender {
         let mut speaker = Token::default();
         pool.env().rng.fill(&mut speaker);
         Sender {
             pool: pool.clone(),
-            chain: job.calls_of(rank),
+            chain,
             rank,
             size,
             run: run.to_owned(),
@@ -230,9 +230,9 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Makes a receiver of `rank`, at `now` by the pool's clock. It also gets earlier messages.
-    pub fn new(job: &JobName, rank: Rank, now: Duration) -> Receiver {
-        let chain = job.calls_of(rank);
+    /// Makes a receiver of `rank`, whose messages are in `chain`, at `now` by the pool's clock. It also
+    /// gets earlier messages.
+    pub fn new(chain: JobName, rank: Rank, now: Duration) -> Receiver {
         Receiver { rank, chain, seen: 0, heard: now, speaker: None, trouble: None }
     }
 

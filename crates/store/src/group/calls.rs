@@ -38,6 +38,8 @@ pub struct PoolRanks {
     rank: Rank,
     size: u32,
     job: JobName,
+    /// Number that is added to a rank, for the name of its messages.
+    offset: u32,
     patience: Duration,
     mouth: Arc<Sender>,
     state: Mutex<State>,
@@ -69,6 +71,34 @@ impl PoolRanks {
         run: &str,
         patience: Duration,
     ) -> Result<PoolRanks> {
+        PoolRanks::with_offset(0, pool, job, rank, size, run, patience)
+    }
+
+    /// Makes the same for the helpers of such ranks. They meet apart from the program's own ranks: a
+    /// new run of the program may have begun, and must not be ended.
+    ///
+    /// # Errors
+    /// As [`PoolRanks::new`].
+    pub fn of_helpers(
+        pool: &Pool,
+        job: &str,
+        rank: Rank,
+        size: u32,
+        run: &str,
+        patience: Duration,
+    ) -> Result<PoolRanks> {
+        PoolRanks::with_offset(RANKS_MAX, pool, job, rank, size, run, patience)
+    }
+
+    fn with_offset(
+        offset: u32,
+        pool: &Pool,
+        job: &str,
+        rank: Rank,
+        size: u32,
+        run: &str,
+        patience: Duration,
+    ) -> Result<PoolRanks> {
         if rank >= size {
             return Err(Error::invalid(format!(
                 "rank {rank} of a group of {size}: ranks are counted from 0, and there is at least one"
@@ -88,8 +118,8 @@ impl PoolRanks {
             )));
         }
         let job = JobName::new(job)?;
-        let mouth = Arc::new(Sender::new(pool, &job, rank, size, run));
-        Ok(PoolRanks { rank, size, job, patience, mouth, state: Mutex::default() })
+        let mouth = Arc::new(Sender::new(pool, job.calls_of(offset + rank), rank, size, run));
+        Ok(PoolRanks { rank, size, job, offset, patience, mouth, state: Mutex::default() })
     }
 
     /// Gathers as [`Coordinator::gather`] does, until `go_on` returns an error.
@@ -175,7 +205,9 @@ impl PoolRanks {
         self.mouth.tidy();
         let now = self.mouth.pool().env().clock.monotonic();
         let others = if self.rank == FIRST { 1..self.size } else { FIRST..FIRST + 1 };
-        state.ears = others.map(|rank| Receiver::new(&self.job, rank, now)).collect();
+        state.ears = others
+            .map(|rank| Receiver::new(self.job.calls_of(self.offset + rank), rank, now))
+            .collect();
         if self.rank != FIRST {
             let mut is_met = |word: &CallMessage| match &word.said {
                 Payload::Met { meeting, speakers } if self.is_in(speakers) => Ok(Some(*meeting)),

@@ -42,6 +42,15 @@ pub struct Content {
     pub node_bytes: u64,
 }
 
+/// The checkpoint of files with which stored content shares data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Basis {
+    /// The newest that opens; damaged ones are passed over.
+    Whole,
+    /// The newest: content that keeps part of it must not follow an older one.
+    Newest,
+}
+
 impl<'a> ContentStore<'a> {
     /// Returns the pool.
     pub fn pool(&self) -> &'a Pool {
@@ -95,9 +104,10 @@ impl ContentLane<'_> {
 
 impl Job {
     /// Stores content and commits it as a checkpoint of this job. Waits first for a save in
-    /// progress, and lets none begin meanwhile. `store` gets the newest checkpoint of files that
-    /// opens, and stores what differs from it; its result is returned with the figures. `index_for`
-    /// returns the number of bytes for which the index of the whole pool is worth reading.
+    /// progress, and lets none begin meanwhile. `store` gets the checkpoint of files that `basis`
+    /// chooses, and stores what differs from it; its result is returned with the figures. If it
+    /// returns no content, nothing is committed. `index_for` returns the number of bytes for which
+    /// the index of the whole pool is worth reading.
     ///
     /// # Errors
     /// `Fenced`; the failure of an earlier save that the program has not seen; errors of `store`
@@ -105,9 +115,10 @@ impl Job {
     pub fn store_content<R>(
         &self,
         notes: &SaveNotes,
+        basis: Basis,
         index_for: &dyn Fn(Option<&FilesImage>) -> u64,
-        store: impl FnOnce(&ContentStore<'_>, Option<&FilesImage>) -> Result<(Content, R)>,
-    ) -> Result<(SaveStats, R)> {
+        store: impl FnOnce(&ContentStore<'_>, Option<&FilesImage>) -> Result<(Option<Content>, R)>,
+    ) -> Result<(Option<SaveStats>, R)> {
         self.wait_for_turn(|inner| {
             let pool = &inner.pool();
             let started = pool.env().clock.monotonic();
@@ -115,7 +126,10 @@ impl Job {
             let mut writer = inner.writer();
             let writer = &mut *writer;
             let packs = writer.begin(pool)?;
-            let parent = FilesImage::newest(pool, &inner.name)?;
+            let parent = match basis {
+                Basis::Whole => FilesImage::newest(pool, &inner.name)?,
+                Basis::Newest => FilesImage::newest_or_damaged(pool, &inner.name)?,
+            };
             let (rank, bytes) = (&mut writer.rank, index_for(parent.as_ref()));
             SharedChunks::refresh(&mut rank.shared, pool, bytes, &rank.condemned)?;
             let packer = Packer::new(pool, &packs, 0).for_files();
@@ -135,6 +149,7 @@ impl Job {
             // The log shows whether a gc has taken the data that was read.
             let stored = stored.map_err(|error| writer.committer.blame(pool, error));
             let (content, told) = stored.inspect_err(failed)?;
+            let Some(content) = content else { return Ok((None, told)) };
             let image = new_image(&content, sink, parent);
             let request = SaveRequest {
                 started,
@@ -145,7 +160,7 @@ impl Job {
             let committed = writer.commit_content(pool, &packs, packer, image, &request);
             let stats = committed.inspect_err(failed)?;
             stats.count(pool.env().clock.unix_ns());
-            Ok((stats, told))
+            Ok((Some(stats), told))
         })
     }
 }

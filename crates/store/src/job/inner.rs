@@ -263,9 +263,9 @@ impl Inner {
             Ok(report) => report,
             Err(error) => {
                 self.pool().warn(format!(
-                    "job {}: no helper holds the images of saves any more ({error}): a save that is not \
-                     committed when this program is killed is lost",
-                    self.name
+                    "job {}: no helper holds the image of checkpoint {} ({error}): it is lost if this \
+                     program is killed before the commit",
+                    self.name, plan.epoch
                 ));
                 ("; no helper holds it".to_owned(), false)
             }

@@ -143,8 +143,8 @@ impl Keeping {
         state.failed = None;
     }
 
-    /// Leaves a failed save to the keeper, beyond the end of this process: its image then stays as
-    /// long as the keeper needs it.
+    /// Leaves a failed save to the keeper, which completes it after the end of this process. Until
+    /// then the image stays: its memory is not used again.
     pub fn leave(&self) {
         let mut state = self.state.lock();
         match state.failed.take() {

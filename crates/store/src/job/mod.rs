@@ -10,7 +10,7 @@ mod pace;
 mod persist;
 mod restore;
 
-pub use content::{Content, ContentLane, ContentStore};
+pub use content::{Basis, Content, ContentLane, ContentStore};
 pub use handle::SaveHandle;
 pub use health::{JobHealth, OnFailure};
 pub use keeper::{ImageKeeper, KeptSave};
@@ -28,7 +28,9 @@ use health::is_mistake;
 use inner::{FrozenSave, Inner};
 use outlive_interval::Every;
 use outlive_pool::Pool;
-use outlive_types::{Epoch, Error, ErrorKind, Frozen, JobName, PageSource, Rank, Result};
+use outlive_types::{
+    Epoch, Error, ErrorKind, Frozen, JobName, PageSource, Rank, Result, SessionId,
+};
 use outlive_types::{metrics, sync};
 use pace::{Asks, Pace};
 use persist::Persist;
@@ -571,6 +573,12 @@ impl Job {
     /// restored; errors of the log.
     pub fn begin_session(&self) -> Result<()> {
         self.inner.begin_session()
+    }
+
+    /// Returns the session that this job has open, unless another writer has fenced it. Waits for a
+    /// save in progress.
+    pub fn session(&self) -> Option<SessionId> {
+        self.inner.writer().committer.head.session()
     }
 
     /// Ends the session in the log, unless a save is in progress or starting. The next save opens

@@ -88,7 +88,11 @@ impl Persist {
         }
         match &mut outcome {
             // Only rank 0 of a group knows the interval in use.
-            Ok(stats) if inner.decides() => stats.interval = Some(pace.durable(&pool, stats)),
+            Ok(stats) if inner.decides() => {
+                let choice = pace.durable(&pool, stats);
+                inner.behind.set_step(choice.slow_every.unwrap_or(1));
+                stats.interval = Some(choice);
+            }
             Ok(_) => {}
             Err(_) => pace.fail(),
         }

@@ -47,7 +47,7 @@ struct Memory {
 impl PaceMemory for Memory {
     fn past(&self, _: &Pool) -> Past {
         self.asked.fetch_add(1, Ordering::SeqCst);
-        Past { failures: 99.0, exposure_s: 13_600.0, ..Past::default() }
+        Past { failures: 99.0, exposure_s: 77_650.0, ..Past::default() }
     }
 
     fn chose(&self, _: &Pool, epoch: u64, choice: &Choice) {
@@ -91,7 +91,7 @@ fn a_job_learns_and_remembers() {
     let choice = save(&program, 0).interval.unwrap();
     assert_eq!((choice.bound, choice.failures, choice.saves), (Bound::Optimum, 99.0, 1));
     assert_eq!(choice.stall_s, 2.0);
-    // 99 failures and the prior in 100,000 s and 2 s.
+    // 99 failures in 77,650 s, and the prior, a quarter of one in 21,600 s.
     assert!((choice.mtbf_s - 1000.0).abs() < 1.0, "{choice}");
     assert!((choice.seconds - 61.0).abs() < 3.0, "{choice}");
     let seconds = Duration::from_secs_f64(choice.seconds);

@@ -27,6 +27,7 @@ mod group_scale;
 mod group_targets;
 mod group_waits;
 mod interval;
+mod jobs;
 mod keeper;
 mod kept_space;
 mod lazy;

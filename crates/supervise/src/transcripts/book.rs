@@ -7,7 +7,7 @@ use outlive_types::{Error, ErrorKind, Result};
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Bytes that are written at once, and noted after that.
@@ -85,11 +85,14 @@ impl Book {
         spans.iter().for_each(|span| self.record.drop_to(span));
     }
 
+    /// Removes the transcripts of earlier attempts. This thread may be behind, as with a pipe that is
+    /// not read: the command may print to those of a later one already.
     fn forget_earlier(&mut self) {
+        let current: u64 = self.current.parse().unwrap_or(0);
         for entry in fs::read_dir(&self.root).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
-            let is_folder = entry.file_type().is_ok_and(|it| it.is_dir());
-            if is_folder && name != self.current && !self.record.waits_for(&name) {
+            let is_earlier = name.parse::<u64>().is_ok_and(|attempt| attempt < current);
+            if is_earlier && !self.record.waits_for(&name) {
                 let _ = fs::remove_dir_all(entry.path());
                 self.record.forget(&name);
             }
@@ -99,13 +102,16 @@ impl Book {
     /// Returns what no checkpoint covers of the running attempt: of the command first, then of each
     /// rank.
     pub fn uncovered(&self) -> Vec<Span> {
-        let folder = self.root.join(&self.current);
-        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        self.uncovered_of(&self.current)
+    }
+
+    fn uncovered_of(&self, attempt: &str) -> Vec<Span> {
+        let entries = fs::read_dir(self.root.join(attempt)).into_iter().flatten().flatten();
         let mut found: Vec<(u32, Span)> = entries
             .filter_map(|entry| {
                 let name = entry.file_name().to_string_lossy().into_owned();
                 let length = entry.metadata().ok()?.len();
-                let file = format!("{}/{name}", self.current);
+                let file = format!("{attempt}/{name}");
                 let from = self.record.decided(&file).min(length);
                 // Nothing but transcripts.
                 list_of(&format!("{file} {from} {length}"))?;
@@ -118,11 +124,34 @@ impl Book {
         found.into_iter().map(|(_, span)| span).collect()
     }
 
-    /// Shows everything of the running attempt: the command has finished, and repeats nothing.
-    pub fn finish(&mut self) {
-        for span in self.uncovered() {
-            self.record.show(&span);
+    /// Shows everything of the running attempt: the command has finished, and repeats nothing. If no
+    /// attempt has opened the job, the program may use another one, and then has repeated nothing
+    /// either: all attempts are shown. Returns how many earlier ones these are.
+    pub fn finish(&mut self) -> usize {
+        let mut attempts = self.attempts();
+        let is_used = attempts.iter().any(|attempt| self.has_owner(attempt));
+        attempts.retain(|attempt| !is_used && *attempt != self.current);
+        for attempt in attempts.iter().chain([&self.current.clone()]) {
+            for span in self.uncovered_of(attempt) {
+                self.record.show(&span);
+            }
         }
+        attempts.len()
+    }
+
+    /// Returns the attempts that have transcripts here, the oldest first.
+    fn attempts(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let mut numbers: Vec<u64> = names.filter_map(|name| name.parse().ok()).collect();
+        numbers.sort_unstable();
+        numbers.iter().map(u64::to_string).collect()
+    }
+
+    /// Whether a process of an attempt has opened the job.
+    fn has_owner(&self, attempt: &str) -> bool {
+        let entries = fs::read_dir(self.root.join(attempt)).into_iter().flatten().flatten();
+        entries.into_iter().any(|entry| entry.file_name().to_string_lossy().starts_with("owner."))
     }
 
     /// Returns at most the last `limit` bytes of a part.
@@ -139,7 +168,8 @@ impl Book {
     /// Writes what waits on each stream. Returns the streams that take no more, with the reason.
     ///
     /// # Errors
-    /// Those of the record: without it nothing is written, as it could come twice.
+    /// Those of the transcripts; those of the record: without it nothing is written, as it could come
+    /// twice.
     pub fn write_out(&mut self) -> Result<Vec<(usize, io::Error)>> {
         let mut refused = Vec::new();
         for stream in 0..STREAMS {
@@ -159,8 +189,7 @@ impl Book {
     fn write_piece(&mut self, stream: usize) -> Result<Option<io::Error>> {
         let Some(span) = self.record.next(stream).cloned() else { return Ok(None) };
         let path = self.path(&span.file);
-        // A file that is gone has nothing more to show.
-        let bytes = read_piece(&path, &span).unwrap_or_default();
+        let bytes = read_piece(&path, &span)?;
         if bytes.is_empty() {
             self.record.shown(stream, span.to - span.from);
             return self.record.write(&self.root).map(|()| None);
@@ -218,20 +247,14 @@ pub(super) fn stream_name(file: &str) -> String {
     }
 }
 
-/// Reads the first bytes of a part.
-fn read_piece(path: &Path, span: &Span) -> io::Result<Vec<u8>> {
+/// Reads the first bytes of a part. A transcript that is gone has none.
+fn read_piece(path: &Path, span: &Span) -> Result<Vec<u8>> {
     let mut bytes = vec![0; (span.to - span.from).min(PIECE_BYTES) as usize];
-    let file = File::open(path)?;
-    let mut read = 0;
-    while read < bytes.len() {
-        match file.read_at(&mut bytes[read..], span.from + read as u64) {
-            Ok(0) => break,
-            Ok(more) => read += more,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
+    match File::open(path).and_then(|file| outlive_io::read_at(&file, &mut bytes, span.from)) {
+        Ok(read) => bytes.truncate(read),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => bytes.clear(),
+        Err(error) => return Err(Error::io("reading", path, &error)),
     }
-    bytes.truncate(read);
     Ok(bytes)
 }
 

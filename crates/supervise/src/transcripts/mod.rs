@@ -12,7 +12,7 @@ pub(crate) use book::Printing;
 use crate::interrupts::{Interrupt, Interrupts};
 use book::{Book, make_files, stream_name};
 use outlive_client::stop::Span;
-use outlive_types::{Error, Result};
+use outlive_types::{Error, Result, counted};
 use signal_hook::consts::{SIGINT, SIGQUIT};
 use std::collections::BTreeSet;
 use std::io;
@@ -34,8 +34,8 @@ const CRASH_LINES: usize = 20;
 const CRASH_BYTES: u64 = 64 << 10;
 /// Most bytes that are shown of each transcript that nothing will repeat.
 const LAST_BYTES: u64 = 1 << 20;
-/// Most transcripts of ranks whose end is shown.
-const RANKS_SHOWN: usize = 8;
+/// Most transcripts whose uncovered end is shown; the command has one or two, and so has each rank.
+const SHOWN_MAX: usize = 8;
 
 /// Reports a message to the user.
 pub type Tell = Arc<dyn Fn(&str) + Send + Sync>;
@@ -200,7 +200,15 @@ impl Shower {
                 self.show_uncovered(&what, is_error, CRASH_LINES, CRASH_BYTES);
             }
             Command::Last => self.show_uncovered("all of", |_| true, usize::MAX, LAST_BYTES),
-            Command::Finish => self.book.finish(),
+            Command::Finish => {
+                if let earlier @ 1.. = self.book.finish() {
+                    (self.tell)(&format!(
+                        "the command has not opened the job, so all that its {} have printed appears, \
+                         also lines that it repeated: are --pool and --job those of the program?",
+                        counted(earlier as u64 + 1, "attempt")
+                    ));
+                }
+            }
             Command::Settle(_) => {}
         }
     }
@@ -208,7 +216,9 @@ impl Shower {
     /// Shows the ends of transcripts on standard error, marked: no checkpoint covers them.
     fn show_uncovered(&self, what: &str, is_shown: fn(&Span) -> bool, lines: usize, bytes: u64) {
         let book = &self.book;
-        for span in book.uncovered().iter().filter(|span| is_shown(span)).take(RANKS_SHOWN) {
+        let mut spans = book.uncovered();
+        spans.retain(is_shown);
+        for span in spans.iter().take(SHOWN_MAX) {
             let end = book.end_of(span, bytes);
             let text = String::from_utf8_lossy(&end);
             let all: Vec<&str> = text.lines().collect();
@@ -221,6 +231,12 @@ impl Shower {
             for line in &all[all.len().saturating_sub(lines)..] {
                 (self.tell)(&format!("| {line}"));
             }
+        }
+        if let more @ 1.. = spans.len().saturating_sub(SHOWN_MAX) {
+            let root = book.root().display();
+            (self.tell)(&format!(
+                "{what} {more} more transcripts is not shown, and lies in {root}"
+            ));
         }
     }
 
@@ -338,6 +354,15 @@ mod tests {
         let last = std::mem::take(&mut *told.lock());
         assert_eq!(last[1..2], ["| line 29"]);
         assert_eq!(last[3..], ["| work"]);
+        // More ranks than are shown.
+        for rank in 0..9 {
+            std::fs::write(printing.folder.join(format!("stdout.{rank}")), "rank").unwrap();
+        }
+        shower.take(Command::Last);
+        let last = std::mem::take(&mut *told.lock());
+        assert_eq!(last.iter().filter(|line| line.starts_with("| ")).count(), SHOWN_MAX);
+        let rest = "all of 3 more transcripts is not shown, and lies in ";
+        assert!(last.last().unwrap().starts_with(rest), "{last:?}");
     }
 
     #[test]
@@ -361,5 +386,36 @@ mod tests {
         assert!(shower.write_out().is_none());
         shower.take(Command::Cover { spans: Vec::new(), committed: true });
         assert!(!printing.folder.exists());
+    }
+    #[test]
+    fn a_commit_that_is_read_late_keeps_the_transcripts_of_the_next_attempt() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut shower, first, _) = shower(dir.path());
+        // The thread stood still, and the command has started again meanwhile.
+        let mut second = make_files(dir.path(), 2, false).unwrap();
+        second.stdout.write_all(b"two").unwrap();
+        shower.take(Command::Cover { spans: Vec::new(), committed: true });
+        shower.take(Command::Begin(2));
+        assert_eq!(shower.book.uncovered().len(), 1);
+        shower.take(Command::Cover { spans: Vec::new(), committed: true });
+        assert!(second.folder.exists() && !first.folder.exists());
+    }
+
+    #[test]
+    fn a_transcript_that_cannot_be_read_is_tried_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut shower, mut printing, told) = shower(dir.path());
+        printing.stdout.write_all(b"text").unwrap();
+        let spans = vec![Span { file: "1/stdout".to_owned(), from: 0, to: 4 }];
+        shower.take(Command::Cover { spans, committed: true });
+        let (path, away) = (printing.folder.join("stdout"), dir.path().join("away"));
+        std::fs::rename(&path, &away).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        assert!(shower.write_out().is_some());
+        assert_eq!((shower.book.waiting_bytes(), told.lock().len()), (4, 1));
+        std::fs::remove_dir(&path).unwrap();
+        std::fs::rename(&away, &path).unwrap();
+        assert!(shower.write_out().is_none());
+        assert_eq!(shower.book.waiting_bytes(), 0);
     }
 }

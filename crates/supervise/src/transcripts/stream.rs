@@ -7,7 +7,6 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::os::unix::fs::FileExt;
 
 /// One of both.
 #[derive(Clone, Copy)]
@@ -56,10 +55,7 @@ impl Stream {
         let number = std::os::fd::AsRawFd::as_raw_fd(&self.0);
         let Ok(file) = File::open(format!("/proc/self/fd/{number}")) else { return 0 };
         let mut there = vec![0; bytes.len()];
-        let mut read = 0;
-        while let Ok(more @ 1..) = file.read_at(&mut there[read..], place.offset + read as u64) {
-            read += more;
-        }
+        let read = outlive_io::read_at(&file, &mut there, place.offset).unwrap_or(0);
         there[..read].iter().zip(bytes).take_while(|(a, b)| a == b).count() as u64
     }
 

@@ -102,6 +102,18 @@ pub fn program(dir: &Path, name: &str) -> PathBuf {
     compile(Language::C, dir, &[root().join("tests/it/programs").join(name)], &[])
 }
 
+/// Path of the Fortran module.
+pub fn fortran_module() -> PathBuf {
+    root().join("fortran/outlive.F90")
+}
+
+/// Compiles a Fortran program of `tests/it/programs`.
+pub fn fortran_program(dir: &Path, name: &str) -> PathBuf {
+    let programs = root().join("tests/it/programs");
+    let sources = [fortran_module(), programs.join("check.f90"), programs.join(name)];
+    compile(Language::Fortran, dir, &sources, &[])
+}
+
 /// Runs a program, which must end well, and returns its output.
 pub fn run<S: AsRef<OsStr>>(program: &Path, args: &[S]) -> String {
     let done = Command::new(program).args(args).output().unwrap();

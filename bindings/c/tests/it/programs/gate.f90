@@ -29,6 +29,7 @@ end module
 
 program gate
     use outlive
+    use checks
     use receiver
     use, intrinsic :: iso_fortran_env
     implicit none
@@ -142,29 +143,4 @@ contains
         allocate (character(length) :: text)
         call get_command_argument(at, text)
     end function
-
-    subroutine ok(status)
-        integer, intent(in) :: status
-        if (status /= outlive_ok) then
-            print "(a)", outlive_error_text()
-            error stop 1
-        end if
-    end subroutine
-
-    subroutine refused(status, part)
-        integer, intent(in) :: status
-        character(*), intent(in) :: part
-        character(:), allocatable :: told
-        told = outlive_error_text()
-        call check(status == outlive_invalid .and. index(told, part) > 0, part)
-    end subroutine
-
-    subroutine check(is, what)
-        logical, intent(in) :: is
-        character(*), intent(in) :: what
-        if (.not. is) then
-            print "(3a)", what, ": ", outlive_error_text()
-            error stop 1
-        end if
-    end subroutine
 end program

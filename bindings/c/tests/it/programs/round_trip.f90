@@ -1,6 +1,7 @@
 ! All calls of a program in Fortran.
 program round_trip
     use outlive
+    use checks
     use, intrinsic :: iso_fortran_env
     implicit none
     type(outlive_pool) :: pool
@@ -170,31 +171,5 @@ contains
         call ok(status)
         call outlive_protect(job, "empty", empty, status)
         call ok(status)
-    end subroutine
-
-    subroutine ok(status)
-        integer, intent(in) :: status
-        if (status /= outlive_ok) then
-            print "(a)", outlive_error_text()
-            error stop 1
-        end if
-    end subroutine
-
-    subroutine refused(status, part)
-        integer, intent(in) :: status
-        character(*), intent(in) :: part
-        character(:), allocatable :: text
-        text = outlive_error_text()
-        call check(status == outlive_invalid, part)
-        call check(index(text, part) > 0, part)
-    end subroutine
-
-    subroutine check(is, what)
-        logical, intent(in) :: is
-        character(*), intent(in) :: what
-        if (.not. is) then
-            print "(3a)", what, ": ", outlive_error_text()
-            error stop 1
-        end if
     end subroutine
 end program

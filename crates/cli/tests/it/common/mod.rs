@@ -25,11 +25,18 @@ pub fn command(words: &[&str]) -> Command {
 }
 
 pub fn outlive(words: &[&str]) -> Run {
-    let Output { status, stdout, stderr } = command(words).output().unwrap();
-    Run {
-        code: status.code().expect("it was not killed"),
-        out: String::from_utf8(stdout).unwrap(),
-        err: String::from_utf8(stderr).unwrap(),
+    Run::of(&mut command(words))
+}
+
+impl Run {
+    /// Runs a command to its end.
+    pub fn of(command: &mut Command) -> Run {
+        let Output { status, stdout, stderr } = command.output().unwrap();
+        Run {
+            code: status.code().expect("it was not killed"),
+            out: String::from_utf8(stdout).unwrap(),
+            err: String::from_utf8(stderr).unwrap(),
+        }
     }
 }
 

@@ -331,7 +331,12 @@ pub fn records() -> Vec<Record> {
         }),
         Body::Note(Note {
             epoch: 12,
-            remarks: Remarks { mark: Mark::Bad, label: "ü".to_owned(), ..Remarks::default() },
+            remarks: Remarks {
+                mark: Mark::Bad,
+                label: "ü".to_owned(),
+                tags: vec!["a".to_owned(), "bé".to_owned()],
+                ..Remarks::default()
+            },
         }),
         Body::Prune(Prune { last_epoch: 13, epochs: vec![3, 12] }),
         Body::Manifest(manifest_of_ranks()),

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// An image of files whose segments and listing recipes were read and verified. Takes about 60
 /// bytes of memory for each chunk.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct FilesImage {
     job: JobName,
     manifest: Manifest,
@@ -157,6 +157,51 @@ impl FilesImage {
     /// Returns the fingerprints of the recipes above the chunks of the listing.
     pub fn listing_recipes(&self) -> &[Fingerprint] {
         &self.listing.recipes
+    }
+
+    /// Returns the number of its items.
+    pub fn listed_items(&self) -> u64 {
+        self.image.reference.regions
+    }
+
+    /// Returns the chunks of the listing, in their order.
+    pub fn listing_chunks(&self) -> &[Piece] {
+        &self.listing.chunks
+    }
+
+    /// Returns whether no record has followed the newest one that was there when this was opened,
+    /// as far as a look at one or two records shows.
+    ///
+    /// # Errors
+    /// Errors of the log.
+    pub fn is_newest(&self) -> Result<bool> {
+        let is_there = |number| match self.pool().log().read(&self.job, number) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::Damaged => Ok(false),
+            Err(error) => Err(error),
+        };
+        Ok(self.as_of > 0 && !is_there(self.as_of + 1)? && is_there(self.as_of)?)
+    }
+
+    /// Returns the newest checkpoint of files, for changes that keep the rest of its tree. Unlike
+    /// [`FilesImage::newest`] it passes over none.
+    ///
+    /// # Errors
+    /// `Damaged` if the newest one, or a record that may be one, is damaged; errors of the log.
+    pub fn newest_or_damaged(pool: &Pool, job: &JobName) -> Result<Option<FilesImage>> {
+        let mut as_of = 0;
+        for entry in history(pool, job)? {
+            as_of = as_of.max(entry.number);
+            let record = entry.record.as_ref().map_err(|error| {
+                error.clone().context(format!("record {} of job {job}", entry.number))
+            });
+            record?;
+            let Some(manifest) = entry.manifest().filter(|manifest| manifest.is_of_files()) else {
+                continue;
+            };
+            return FilesImage::open(pool, job, manifest.clone(), as_of).map(Some);
+        }
+        Ok(None)
     }
 
     /// Reads whole chunks, also after a gc has moved them.
