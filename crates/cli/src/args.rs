@@ -5,6 +5,7 @@ mod files;
 mod jobs;
 mod key;
 mod maintenance;
+mod node;
 mod pool_name;
 mod running;
 mod shell;
@@ -18,6 +19,7 @@ pub use maintenance::{
     CalendarArgs, CollectArgs, CopyArgs, DiffArgs, DuArgs, GcArgs, NoteArgs, PruneArgs, ScrubArgs,
     TagArgs,
 };
+pub use node::{NodeCommand, NodeServeArgs};
 pub use pool_name::{PoolName, VARIABLE};
 pub use running::{HelperArgs, HistoryArgs, MarkArgs, RunArgs, StopArgs, StopBy};
 pub use shell::{CompletionsArgs, ManArgs};
@@ -123,6 +125,9 @@ pub enum Command {
     /// Rename or delete a job
     #[command(subcommand)]
     Job(JobCommand),
+    /// Serve locations of this machine to pools of other machines
+    #[command(subcommand)]
+    Node(NodeCommand),
     /// Make the key of an encrypted pool, or give a pool another one
     #[command(subcommand)]
     Key(KeyCommand),

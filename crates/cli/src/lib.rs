@@ -25,6 +25,7 @@ mod key;
 mod ls;
 mod metrics_file;
 mod move_log;
+mod node;
 mod note;
 mod npy;
 pub mod numbers;
@@ -248,6 +249,7 @@ impl CommandLine for Args {
             Command::Note(args) => note::note(&args, &reporter),
             Command::Tag(args) => tags::tag(&args, &reporter),
             Command::Mark(args) => note::mark(&args, &reporter),
+            Command::Node(command) => node::node(command, self.json),
             Command::Key(command) => key::key(&command, &reporter),
             Command::Job(command) => jobs::job(&command, self.json, &reporter),
             Command::Prune(args) => collect::prune(&args, &reporter),

@@ -8,12 +8,14 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 /// The schemes of this build.
-pub const BUILT_IN: [Scheme; 5] = [
+pub const BUILT_IN: [Scheme; 7] = [
     outlive_dir::FILE,
     outlive_block::BLOCK,
     outlive_s3::S3,
     outlive_etcd::ETCD,
     outlive_etcd::ETCDS,
+    outlive_node::NODE,
+    outlive_node::NODES,
 ];
 
 /// Most schemes that a program may bring.

@@ -280,6 +280,16 @@ impl JobName {
         (job.escaped() == file_name).then_some(job)
     }
 
+    /// Parses any name, also one that only a log uses.
+    pub fn any_from_escaped(file_name: &str) -> Option<JobName> {
+        if let Some(removed) = file_name.strip_suffix("%00removed") {
+            return JobName::any_from_escaped(removed).map(|job| job.removed());
+        }
+        let of_logs = [JobName::gc(), JobName::targets(), JobName::moved()];
+        let of_log = of_logs.into_iter().find(|job| job.escaped() == file_name);
+        of_log.or_else(|| JobName::listed_from_escaped(file_name))
+    }
+
     /// Parses a name that media list: also one of [`JobName::mail_of`] and [`JobName::calls_of`].
     pub fn listed_from_escaped(file_name: &str) -> Option<JobName> {
         JobName::from_escaped(file_name).or_else(|| JobName::of_rank_from_escaped(file_name))

@@ -115,7 +115,7 @@ pub enum StopBy {
     At(u64),
 }
 
-fn time(text: &str) -> Result<Duration, String> {
+pub(super) fn time(text: &str) -> Result<Duration, String> {
     let time = parse_age(text).ok();
     time.ok_or_else(|| {
         format!("{text:?} is no time: give a number with s, m, h, d or w, such as 30s or 10m")

@@ -1,0 +1,53 @@
+//! Options of `outlive node`.
+
+use super::running::time;
+use crate::numbers::size;
+use clap::{Args as ClapArgs, Subcommand};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The subcommands of `node`.
+#[derive(Subcommand, Debug)]
+pub enum NodeCommand {
+    /// Serve directories or devices of this machine, until SIGTERM or Ctrl-C
+    ///
+    /// Pools of other machines name it as "node://HOST:PORT/PREFIX", as a target, for their log, or
+    /// for all of a pool. Each prefix is a folder in the directories.
+    Serve(NodeServeArgs),
+}
+
+/// `node serve`.
+#[derive(ClapArgs, Debug)]
+pub struct NodeServeArgs {
+    /// Directory of this machine, or a device as "block:/dev/…"; several share the shards
+    #[arg(long, required = true, num_args = 1.., value_name = "LOCATION")]
+    pub data: Vec<String>,
+    /// Address and port that clients connect to
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7410")]
+    pub listen: SocketAddr,
+    /// Memory for bytes that are received and not written yet, or read and not sent yet
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = size)]
+    pub staging: u64,
+    /// Time after which a client that gives no sign of life loses its locks and unfinished shards
+    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = time)]
+    pub session: Duration,
+    /// File with the tokens, one a line, of which a client must have one
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Certificate of the node (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// Key of that certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Certificate that signs those of clients (PEM): only they may connect
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub client_ca: Option<PathBuf>,
+    /// Port on loopback where Prometheus reads metrics
+    #[arg(long, value_name = "PORT")]
+    pub metrics_port: Option<u16>,
+    /// Let other machines connect without TLS, or without a token or certificate
+    #[arg(long)]
+    pub insecure: bool,
+}

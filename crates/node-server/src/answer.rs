@@ -1,0 +1,32 @@
+//! Waits for work of other threads.
+
+use outlive_io::Ticket;
+use outlive_node::status_of;
+use outlive_types::{Error, Result};
+use tokio::sync::oneshot;
+use tonic::Status;
+
+/// Waits for a ticket's outcome.
+pub(crate) async fn outcome<T: Send + 'static>(ticket: Ticket<T>) -> Result<T> {
+    let (tell, told) = oneshot::channel();
+    ticket.on_done(move |outcome| {
+        if let Ok(outcome) = outcome {
+            let _ = tell.send(outcome);
+        }
+    });
+    told.await.map_err(|_| Error::bug("the work of a request panicked"))
+}
+
+/// Does work that may block, in a thread for such work.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or_else(|_| Err(Error::bug("the work of a request panicked")))
+}
+
+/// Returns an error as gRPC carries it.
+pub(crate) fn refused(error: Error) -> Status {
+    status_of(&error)
+}

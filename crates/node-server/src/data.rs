@@ -1,0 +1,185 @@
+//! The data of a node: locations on its machine, and the parts of pools that they keep.
+
+use crate::spread::SpreadTarget;
+use outlive_backend::{Location, SmallFiles, Target, TargetOptions, prefix};
+use outlive_io::OwnFile;
+use outlive_log::LogMedium;
+use outlive_types::sync::plain::Mutex;
+use outlive_types::{Error, NoObserver, Result, Rng, SystemRng};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::sync::Arc;
+
+/// File with the random number of a node.
+const NODE_FILE: &str = ".node";
+/// File that a node has locked as long as it serves a directory.
+const LOCK_FILE: &str = ".node.lock";
+/// Most parts that stay open.
+const OPEN_MAX: usize = 256;
+
+/// The data of a node.
+pub(crate) struct Data {
+    roots: Vec<Location>,
+    /// The random number that is kept with it.
+    pub id: [u8; 16],
+    /// Whether no node has served it before.
+    pub is_new: bool,
+    parts: Mutex<BTreeMap<String, Arc<Part>>>,
+    /// One node serves a directory.
+    _locks: Vec<OwnFile>,
+}
+
+/// The part of a pool that has one prefix. Each view is opened when it is first used.
+pub(crate) struct Part {
+    roots: Vec<Location>,
+    target: Mutex<Option<Arc<dyn Target>>>,
+    medium: Mutex<Option<Arc<dyn LogMedium>>>,
+}
+
+impl Data {
+    /// Opens the data, and marks it as this node's.
+    ///
+    /// # Errors
+    /// `Invalid` if a location cannot be used; `Retry` if another node serves it.
+    pub(crate) fn open(roots: Vec<Location>) -> Result<Data> {
+        let first =
+            roots.first().ok_or_else(|| Error::invalid("a node serves one location or more"))?;
+        let mut locks = Vec::new();
+        for (number, root) in roots.iter().enumerate() {
+            if roots[..number].iter().any(|other| other.is_same(root)) {
+                return Err(Error::invalid(format!("{root} is named twice")));
+            }
+            root.check().map_err(|error| error.context(root))?;
+            locks.extend(lock(root)?);
+        }
+        let (id, is_new) = identify(first)?;
+        Ok(Data { roots, id, is_new, parts: Mutex::default(), _locks: locks })
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        let names: Vec<String> = self.roots.iter().map(ToString::to_string).collect();
+        names.join(", ")
+    }
+
+    /// Returns the part with this prefix, which a client sent.
+    ///
+    /// # Errors
+    /// `Invalid` if it is no prefix, or no location.
+    pub(crate) fn part(&self, text: &str) -> Result<Arc<Part>> {
+        let prefix = prefix::parse(text)
+            .map_err(|why| Error::invalid(format!("{text:?} is no location on a node: {why}")))?;
+        if prefix.split('/').any(|part| part.starts_with('.')) {
+            return Err(Error::invalid(format!(
+                "{text:?} is no location on a node: hidden names are its own"
+            )));
+        }
+        let mut parts = self.parts.lock();
+        if let Some(part) = parts.get(&prefix) {
+            return Ok(part.clone());
+        }
+        let roots: Result<Vec<Location>> = self
+            .roots
+            .iter()
+            .map(|root| match prefix.is_empty() {
+                true => Ok(root.clone()),
+                false => prefix.split('/').try_fold(root.clone(), |at, name| at.child(name)),
+            })
+            .collect();
+        let part =
+            Arc::new(Part { roots: roots?, target: Mutex::default(), medium: Mutex::default() });
+        if parts.len() >= OPEN_MAX {
+            // Those in use stay open with their users.
+            parts.pop_first();
+        }
+        parts.insert(prefix, part.clone());
+        Ok(part)
+    }
+}
+
+impl Part {
+    /// Returns the part as a target.
+    ///
+    /// # Errors
+    /// As [`outlive_backend::BackendLocation::open_target`].
+    pub(crate) fn target(&self) -> Result<Arc<dyn Target>> {
+        let mut open = self.target.lock();
+        if let Some(target) = &*open {
+            return Ok(target.clone());
+        }
+        let how = TargetOptions {
+            is_own: false,
+            probe: None,
+            watch: None,
+            observer: Arc::new(NoObserver),
+        };
+        let targets: Result<Vec<Arc<dyn Target>>> =
+            self.roots.iter().map(|root| root.open_target(&how)).collect();
+        let mut targets = targets?;
+        let target = match targets.len() {
+            1 => targets.remove(0),
+            _ => Arc::new(SpreadTarget::open(targets)?),
+        };
+        Ok(open.insert(target).clone())
+    }
+
+    /// Returns the part as a medium of records, in the first location.
+    ///
+    /// # Errors
+    /// As [`outlive_backend::BackendLocation::open_medium`].
+    pub(crate) fn medium(&self) -> Result<Arc<dyn LogMedium>> {
+        let mut open = self.medium.lock();
+        if let Some(medium) = &*open {
+            return Ok(medium.clone());
+        }
+        Ok(open.insert(self.roots[0].open_medium()?).clone())
+    }
+
+    /// Returns the part for small files, in the first location.
+    pub(crate) fn files(&self) -> &Location {
+        &self.roots[0]
+    }
+
+    /// Makes folders in all locations: shards may be in any.
+    ///
+    /// # Errors
+    /// Errors of the locations.
+    pub(crate) fn make_folders(&self, names: &[&str]) -> Result<()> {
+        self.roots.iter().try_for_each(|root| root.make_folders(names))
+    }
+}
+
+/// Locks a directory; other locations have no such lock.
+fn lock(root: &Location) -> Result<Option<OwnFile>> {
+    let Some(dir) = root.as_directory() else { return Ok(None) };
+    let path = dir.join(LOCK_FILE);
+    let file = File::options().create(true).truncate(false).write(true).open(&path);
+    let file = file.map_err(|error| Error::io_named("opening", &path, &error))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(OwnFile::new(file))),
+        Err(Errno::WOULDBLOCK) => Err(Error::retry(format!(
+            "another node serves {root}: stop it first, or give this one a directory of its own"
+        ))),
+        Err(error) => Err(Error::io_named("locking", &path, &error.into())),
+    }
+}
+
+/// Returns the random number of the node, and whether it was made now, for new data.
+fn identify(root: &Location) -> Result<([u8; 16], bool)> {
+    let mut id = [0; 16];
+    SystemRng.fill(&mut id);
+    root.make_folders(&[])?;
+    if root.write_new(NODE_FILE, &id)? {
+        root.sync_folder("")?;
+        return Ok((id, true));
+    }
+    let there = root.read(NODE_FILE)?.unwrap_or_default();
+    let there = there.try_into().map_err(|_| {
+        Error::damaged(format!(
+            "{} is damaged: delete it, and the node gets another number",
+            root.name(NODE_FILE)
+        ))
+    })?;
+    Ok((there, false))
+}

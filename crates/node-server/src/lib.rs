@@ -1,0 +1,19 @@
+//! The storage node: serves locations of its machine as a backend over gRPC. The crate `node` has
+//! the protocol and the client.
+
+mod admission;
+mod answer;
+mod data;
+mod fair;
+mod figures;
+mod log;
+mod options;
+mod serve;
+mod service;
+mod sessions;
+mod spread;
+mod stage;
+mod writers;
+
+pub use options::{NodeOptions, NodeTls, check_exposure};
+pub use serve::{NodeServer, Stop};

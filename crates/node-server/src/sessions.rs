@@ -1,0 +1,264 @@
+//! Sessions of clients, and the locks that they hold. All of it is in memory: a node that starts
+//! again learns of the locks by the next renewals, and says until then that it cannot know.
+
+use crate::fair::Session;
+use outlive_node::protocol::{HeldLock, LockKind, RenewRequest};
+use outlive_types::sync::plain::Mutex;
+use outlive_types::{Error, Result};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+/// The sessions of a node.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    life: Duration,
+    /// Until then, a client of an earlier run may not have renewed its locks.
+    knows_from: Instant,
+    /// Random number of the node, for the tokens of leases.
+    node: [u8; 16],
+    all: Mutex<BTreeMap<Session, Known>>,
+}
+
+#[derive(Debug)]
+struct Known {
+    seen: Instant,
+    locks: BTreeMap<u64, (String, LockKind)>,
+}
+
+/// What a node knows of a lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Knows {
+    Yes,
+    No,
+    /// It started a moment ago, and its clients have not renewed their locks yet.
+    NotYet,
+}
+
+impl Sessions {
+    /// `knows_from` is the moment from which on the clients of an earlier run have renewed their
+    /// locks.
+    pub(crate) fn new(node: [u8; 16], life: Duration, knows_from: Instant) -> Sessions {
+        Sessions { life, knows_from, node, all: Mutex::default() }
+    }
+
+    pub(crate) fn life_s(&self) -> u32 {
+        u32::try_from(self.life.as_secs()).unwrap_or(u32::MAX)
+    }
+
+    /// Notes a sign of life; a session begins with its first one.
+    pub(crate) fn see(&self, session: Session, now: Instant) {
+        let mut all = self.all.lock();
+        all.entry(session).or_insert_with(|| Known { seen: now, locks: BTreeMap::new() }).seen =
+            now;
+    }
+
+    /// Renews a session and its locks.
+    ///
+    /// # Errors
+    /// `Invalid` for a kind of lock that this version does not know.
+    pub(crate) fn renew(
+        &self,
+        session: Session,
+        request: &RenewRequest,
+        now: Instant,
+    ) -> Result<()> {
+        self.see(session, now);
+        let named = |number: u64| request.held.iter().any(|lock| lock.number == number);
+        if let Some(known) = self.all.lock().get_mut(&session) {
+            known.locks.retain(|number, _| *number >= request.complete_below || named(*number));
+        }
+        for HeldLock { prefix, kind, number } in &request.held {
+            let kind = kind_of(*kind)?;
+            // Another session may have the lock of collectors by now.
+            self.take(session, prefix, kind, *number);
+        }
+        Ok(())
+    }
+
+    /// Takes a lock; false if another one excludes it.
+    pub(crate) fn take(&self, session: Session, prefix: &str, kind: LockKind, number: u64) -> bool {
+        let mut all = self.all.lock();
+        let excludes = |(of, (at, (where_, held))): (&Session, (&u64, &(String, LockKind)))| {
+            kind == LockKind::Collecting
+                && *held == kind
+                && where_ == prefix
+                && (*of != session || *at != number)
+        };
+        let locks =
+            |(of, known): (&Session, &Known)| known.locks.iter().any(|lock| excludes((of, lock)));
+        if all.iter().any(locks) {
+            return false;
+        }
+        let Some(known) = all.get_mut(&session) else { return false };
+        known.locks.insert(number, (prefix.to_owned(), kind));
+        true
+    }
+
+    pub(crate) fn let_go(&self, session: Session, number: u64) {
+        if let Some(known) = self.all.lock().get_mut(&session) {
+            known.locks.remove(&number);
+        }
+    }
+
+    /// Returns whether any session holds a lock of this kind.
+    pub(crate) fn is_held(&self, prefix: &str, kind: LockKind, now: Instant) -> Knows {
+        let all = self.all.lock();
+        let is = all
+            .values()
+            .flat_map(|known| known.locks.values())
+            .any(|(where_, held)| *held == kind && where_ == prefix);
+        match is {
+            true => Knows::Yes,
+            false if self.is_new(now) => Knows::NotYet,
+            false => Knows::No,
+        }
+    }
+
+    /// Returns the name of a lease.
+    pub(crate) fn token(&self, session: Session, number: u64) -> String {
+        format!("{} {} {number}", hex(&self.node), hex(&session))
+    }
+
+    /// Returns whether a lease has ended. The node cannot know it of a lease of another node.
+    pub(crate) fn has_ended(&self, token: &str, now: Instant) -> Knows {
+        let mut words = token.split(' ');
+        let (node, session, number) = (words.next(), words.next(), words.next());
+        let parsed = session.and_then(parse_hex).zip(number.and_then(|it| it.parse().ok()));
+        let Some((session, number)) = parsed.filter(|_| node == Some(&hex(&self.node))) else {
+            return Knows::NotYet;
+        };
+        let all = self.all.lock();
+        let lives =
+            all.get(&session).is_some_and(|known: &Known| known.locks.contains_key(&number));
+        match lives {
+            true => Knows::No,
+            false if self.is_new(now) => Knows::NotYet,
+            false => Knows::Yes,
+        }
+    }
+
+    fn is_new(&self, now: Instant) -> bool {
+        now < self.knows_from
+    }
+
+    /// Ends the sessions that gave no sign of life for too long, and returns them.
+    pub(crate) fn end_silent(&self, now: Instant) -> Vec<Session> {
+        let mut all = self.all.lock();
+        let silent = |known: &Known| now.duration_since(known.seen) > self.life;
+        let ended: Vec<Session> =
+            all.iter().filter(|(_, known)| silent(known)).map(|(session, _)| *session).collect();
+        for session in &ended {
+            all.remove(session);
+        }
+        ended
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.all.lock().len()
+    }
+}
+
+/// Reads a kind of lock.
+///
+/// # Errors
+/// `Invalid` for one that this version does not know.
+pub(crate) fn kind_of(kind: i32) -> Result<LockKind> {
+    LockKind::try_from(kind).map_err(|_| Error::invalid("this node does not know such a lock"))
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    let mut digits = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        let _ = write!(digits, "{byte:02x}");
+    }
+    digits
+}
+
+fn parse_hex(digits: &str) -> Option<Session> {
+    let number = u128::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 32)?;
+    Some(number.to_be_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIFE: Duration = Duration::from_secs(100);
+    const A: Session = [1; 16];
+    const B: Session = [2; 16];
+
+    fn started() -> (Sessions, Instant) {
+        let now = Instant::now();
+        (Sessions::new([9; 16], LIFE, now + LIFE), now)
+    }
+
+    fn renewal(held: &[(u64, LockKind)], complete_below: u64) -> RenewRequest {
+        let lock = |(number, kind): &(u64, LockKind)| HeldLock {
+            prefix: "p".to_owned(),
+            kind: (*kind).into(),
+            number: *number,
+        };
+        RenewRequest { held: held.iter().map(lock).collect(), complete_below, ..Default::default() }
+    }
+
+    #[test]
+    fn one_session_collects_at_a_time() {
+        let (sessions, now) = started();
+        sessions.see(A, now);
+        sessions.see(B, now);
+        assert!(sessions.take(A, "p", LockKind::Collecting, 0));
+        assert!(sessions.take(A, "p", LockKind::Collecting, 0), "a repetition is no second one");
+        assert!(!sessions.take(A, "p", LockKind::Collecting, 1));
+        assert!(!sessions.take(B, "p", LockKind::Collecting, 0));
+        assert!(sessions.take(B, "q", LockKind::Collecting, 1), "another medium");
+        sessions.let_go(A, 0);
+        assert!(sessions.take(B, "p", LockKind::Collecting, 2));
+    }
+
+    #[test]
+    fn a_node_that_has_just_started_does_not_know_its_locks() {
+        let (sessions, now) = started();
+        let (soon, later) = (now + LIFE / 2, now + LIFE * 2);
+        let token = sessions.token(A, 7);
+        assert_eq!(sessions.has_ended(&token, soon), Knows::NotYet);
+        assert_eq!(sessions.is_held("p", LockKind::Reading, soon), Knows::NotYet);
+        sessions
+            .renew(A, &renewal(&[(7, LockKind::Lease), (8, LockKind::Reading)], 9), soon)
+            .unwrap();
+        assert_eq!(sessions.has_ended(&token, soon), Knows::No);
+        assert_eq!(sessions.is_held("p", LockKind::Reading, later), Knows::Yes);
+        assert_eq!(sessions.is_held("q", LockKind::Reading, later), Knows::No);
+        assert_eq!(sessions.has_ended(&sessions.token(B, 1), later), Knows::Yes);
+        let other = Sessions::new([8; 16], LIFE, now + LIFE);
+        assert_eq!(other.has_ended(&token, later), Knows::NotYet, "of another node");
+        for broken in ["", "x", "x y z", &token[..40], &format!("{token}x")] {
+            assert_eq!(sessions.has_ended(broken, later), Knows::NotYet, "{broken:?}");
+        }
+    }
+
+    #[test]
+    fn a_renewal_ends_the_locks_that_it_does_not_name_and_no_newer_ones() {
+        let (sessions, now) = started();
+        sessions.see(A, now);
+        for number in 0..3 {
+            assert!(sessions.take(A, "p", LockKind::Lease, number));
+        }
+        sessions.renew(A, &renewal(&[(1, LockKind::Lease)], 2), now).unwrap();
+        let later = now + LIFE * 2;
+        let ended = |number| sessions.has_ended(&sessions.token(A, number), later);
+        assert_eq!([ended(0), ended(1), ended(2)], [Knows::Yes, Knows::No, Knows::No]);
+    }
+
+    #[test]
+    fn a_silent_session_ends_with_its_locks() {
+        let (sessions, now) = started();
+        sessions.see(A, now);
+        sessions.see(B, now);
+        sessions.take(A, "p", LockKind::Lease, 1);
+        sessions.see(B, now + LIFE);
+        assert_eq!(sessions.end_silent(now + LIFE + LIFE / 2), [A]);
+        assert_eq!(sessions.has_ended(&sessions.token(A, 1), now + LIFE * 2), Knows::Yes);
+        assert_eq!(sessions.count(), 1);
+    }
+}

@@ -1,0 +1,4 @@
+//! All integration tests of this crate in one program, since each program takes long to link.
+
+mod conformance;
+mod support;

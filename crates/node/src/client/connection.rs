@@ -1,0 +1,418 @@
+//! The connections of a process to a node, and its session there.
+
+use crate::client::settings::Settings;
+use crate::protocol::{
+    HeldLock, HelloReply, HelloRequest, LockKind, PART_BYTES, RENEWALS, RenewRequest, TOKEN_HEADER,
+    VERSION,
+};
+use crate::status::{error_of, explain};
+use crate::stubs::node_client::NodeClient;
+use bytes::Bytes;
+use outlive_backend::runtime;
+use outlive_io::PerProcess;
+use outlive_types::sync::plain::Mutex;
+use outlive_types::{Error, Result, Rng, SystemRng};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+use tokio::sync::{OnceCell, Semaphore, watch};
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Response, Status, Streaming};
+
+/// Longest wait for a connection.
+const CONNECT_MAX: Duration = Duration::from_secs(3);
+/// Pause between two signs of life of a connection, and the longest wait for the answer to one. A
+/// node that gives none for both is silent: its requests fail.
+const PING: Duration = Duration::from_secs(4);
+/// No further attempt begins after this time.
+const ATTEMPTS_FOR: Duration = Duration::from_secs(3);
+const PAUSE_FIRST: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+/// Connections for shards, beside one for small requests, which would wait behind them.
+const BULK: usize = 2;
+/// Writes, and reads, at once. Each copies only a part at a time.
+const AT_ONCE: usize = 16;
+/// Bytes that a connection, and each request in it, may receive ahead of its reader.
+const WINDOW_BYTES: u32 = 8 << 20;
+const REQUEST_WINDOW_BYTES: u32 = 4 * PART_BYTES as u32;
+
+/// A location on a node.
+pub(crate) struct Node {
+    url: String,
+    address: String,
+    prefix: String,
+    settings: Settings,
+}
+
+/// The connections to nodes: one session for each node and its settings. A forked child makes its
+/// own: it would receive the replies to its parent's requests.
+static CONNECTIONS: PerProcess<BTreeMap<Key, Arc<Connection>>> =
+    PerProcess::new(|_| BTreeMap::new());
+
+type Key = (String, Settings);
+
+/// A client with the token of the settings.
+pub(crate) type Client = NodeClient<InterceptedService<Channel, AddToken>>;
+
+/// The connections of a process to a node.
+pub(crate) struct Connection {
+    small: Client,
+    bulk: [Client; BULK],
+    next: AtomicUsize,
+    /// Random number that names the session.
+    pub session: Bytes,
+    greeted: OnceCell<HelloReply>,
+    held: Mutex<Held>,
+    /// Requests in flight that give something back. No thread waits for them, but the next request
+    /// that would see the difference does.
+    endings: watch::Sender<usize>,
+    /// Requests that this process may have in flight.
+    pub writes: Arc<Semaphore>,
+    pub reads: Arc<Semaphore>,
+}
+
+/// The locks that this process holds, by their numbers.
+#[derive(Default)]
+struct Held {
+    locks: BTreeMap<u64, HeldLock>,
+    next: u64,
+}
+
+/// Adds the token to each request.
+#[derive(Clone)]
+pub(crate) struct AddToken(Option<MetadataValue<Ascii>>);
+
+impl tonic::service::Interceptor for AddToken {
+    fn call(&mut self, mut request: Request<()>) -> std::result::Result<Request<()>, Status> {
+        if let Some(token) = &self.0 {
+            request.metadata_mut().insert(TOKEN_HEADER, token.clone());
+        }
+        Ok(request)
+    }
+}
+
+/// Which connection carries a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lane {
+    Small,
+    Bulk,
+}
+
+/// Whether a request is sent again if nothing is known of its outcome.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Repeat {
+    Yes,
+    No,
+}
+
+impl Node {
+    pub(crate) fn new(url: String, address: String, prefix: String, settings: Settings) -> Node {
+        Node { url, address, prefix, settings }
+    }
+
+    /// Returns the location, for messages.
+    pub(crate) fn describe(&self) -> &str {
+        &self.url
+    }
+
+    pub(crate) fn prefix(&self) -> String {
+        self.prefix.clone()
+    }
+
+    /// Returns this process's connections to the node. Sends nothing yet.
+    pub(crate) fn connection(&self) -> Result<Arc<Connection>> {
+        let key = (self.address.clone(), self.settings.clone());
+        let mut all = CONNECTIONS.lock();
+        if let Some(connection) = all.get(&key) {
+            return Ok(connection.clone());
+        }
+        let connection = Arc::new(Connection::new(&key)?);
+        all.insert(key, connection.clone());
+        Ok(connection)
+    }
+
+    /// Checks that the node answers, and speaks this version.
+    pub(crate) fn check(self: Arc<Self>) -> Result<()> {
+        let connection = self.connection()?;
+        runtime::wait(async move { self.greet(&connection).await.map(drop) })
+    }
+
+    /// Returns what the node said of itself.
+    pub(crate) async fn greet(&self, connection: &Arc<Connection>) -> Result<HelloReply> {
+        let greeted = connection.greeted.get_or_try_init(|| async {
+            let request = HelloRequest {
+                version: VERSION,
+                session: connection.session.clone(),
+                prefix: self.prefix(),
+                build: env!("CARGO_PKG_VERSION").to_owned(),
+            };
+            let asked =
+                self.attempt(connection, "greeting it", Lane::Small, Repeat::Yes, |mut it| {
+                    let request = request.clone();
+                    async move { it.hello(request).await }
+                });
+            let reply = asked.await?;
+            let period = Duration::from_secs(reply.session_s.max(1).into()) / RENEWALS;
+            let key = (self.address.clone(), self.settings.clone());
+            runtime::handle()?.spawn(renew(Arc::downgrade(connection), key, period));
+            Ok::<_, Error>(reply)
+        });
+        greeted.await.cloned()
+    }
+
+    /// Sends a request, again after failures of the connection, and returns the reply.
+    ///
+    /// # Errors
+    /// The node's; `Retry` if it does not answer.
+    pub(crate) async fn call<R, F>(
+        &self,
+        connection: &Arc<Connection>,
+        doing: &str,
+        (lane, repeat): (Lane, Repeat),
+        send: impl Fn(Client) -> F,
+    ) -> Result<R>
+    where
+        F: Future<Output = std::result::Result<Response<R>, Status>>,
+    {
+        self.greet(connection).await?;
+        self.attempt(connection, doing, lane, repeat, send).await
+    }
+
+    async fn attempt<R, F>(
+        &self,
+        connection: &Arc<Connection>,
+        doing: &str,
+        lane: Lane,
+        repeat: Repeat,
+        send: impl Fn(Client) -> F,
+    ) -> Result<R>
+    where
+        F: Future<Output = std::result::Result<Response<R>, Status>>,
+    {
+        let (begun, mut pause) = (Instant::now(), PAUSE_FIRST);
+        loop {
+            let status = match send(connection.client(lane)).await {
+                Ok(reply) => return Ok(reply.into_inner()),
+                Err(status) => status,
+            };
+            if repeat == Repeat::No || begun.elapsed() > ATTEMPTS_FOR || !may_pass(&status) {
+                return Err(self.error(doing, &status));
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// Returns the error of a status.
+    pub(crate) fn error(&self, doing: &str, status: &Status) -> Error {
+        match error_of(status) {
+            Some(error) => error.context(self.url.as_str()),
+            None => explain(status, doing, &self.url),
+        }
+    }
+
+    /// Does a small request, and waits for its reply.
+    pub(crate) fn ask<R, F>(
+        self: &Arc<Self>,
+        doing: &'static str,
+        repeat: Repeat,
+        send: impl Fn(Client, Bytes) -> F + Send + Sync + 'static,
+    ) -> Result<R>
+    where
+        R: Send + 'static,
+        F: Future<Output = std::result::Result<Response<R>, Status>> + Send,
+    {
+        let (node, connection) = (self.clone(), self.connection()?);
+        runtime::wait(async move {
+            let session = connection.session.clone();
+            let send = |client| send(client, session.clone());
+            node.call(&connection, doing, (Lane::Small, repeat), send).await
+        })
+    }
+
+    /// Does a request whose reply comes in parts, and passes each on. `begin` is called before each
+    /// attempt.
+    pub(crate) async fn collect<P, C, F>(
+        &self,
+        connection: &Arc<Connection>,
+        doing: &str,
+        send: impl Fn(Client) -> F,
+    ) -> Result<C>
+    where
+        C: Default + Extend<P>,
+        F: Future<Output = std::result::Result<Response<Streaming<P>>, Status>>,
+    {
+        let begun = Instant::now();
+        loop {
+            let lanes = (Lane::Small, Repeat::Yes);
+            let mut parts = self.call(connection, doing, lanes, &send).await?;
+            let mut all = C::default();
+            let status = loop {
+                match parts.message().await {
+                    Ok(Some(part)) => all.extend([part]),
+                    Ok(None) => return Ok(all),
+                    Err(status) => break status,
+                }
+            };
+            if begun.elapsed() > ATTEMPTS_FOR || !may_pass(&status) {
+                return Err(self.error(doing, &status));
+            }
+        }
+    }
+}
+
+/// Returns whether the connection failed, and not the request.
+pub(crate) fn may_pass(status: &Status) -> bool {
+    let is_final = matches!(
+        status.code(),
+        Code::Unimplemented | Code::Unauthenticated | Code::PermissionDenied | Code::OutOfRange
+    );
+    !is_final
+        && error_of(status).is_none()
+        && explain(status, "", "").kind() == outlive_types::ErrorKind::Retry
+}
+
+impl Connection {
+    fn new((address, settings): &Key) -> Result<Connection> {
+        let scheme = if settings.tls.is_some() { "https" } else { "http" };
+        let wrong = |error: &dyn fmt::Display| {
+            Error::invalid(format!("{address} is no address of a storage node: {error}"))
+        };
+        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
+            .map_err(|error| wrong(&error))?
+            .connect_timeout(CONNECT_MAX)
+            .http2_keep_alive_interval(PING)
+            .keep_alive_timeout(PING)
+            .keep_alive_while_idle(true)
+            .initial_connection_window_size(WINDOW_BYTES)
+            .initial_stream_window_size(REQUEST_WINDOW_BYTES);
+        if let Some(tls) = &settings.tls {
+            endpoint = endpoint.tls_config(tls.config()).map_err(|error| {
+                Error::invalid(format!(
+                    "the certificates for {address} cannot be used ({error}): correct OUTLIVE_NODE_CA, \
+                     OUTLIVE_NODE_CERT and OUTLIVE_NODE_KEY"
+                ))
+            })?;
+        }
+        let token = settings.token.as_ref().map(|token| {
+            let mut value = MetadataValue::try_from(format!("Bearer {token}"))
+                .expect("the settings have checked the letters of the token");
+            value.set_sensitive(true);
+            value
+        });
+        let handle = runtime::handle()?;
+        let _runs = handle.enter();
+        let client = || {
+            NodeClient::with_interceptor(endpoint.connect_lazy(), AddToken(token.clone()))
+                .max_decoding_message_size(crate::protocol::MESSAGE_BYTES_MAX)
+                .max_encoding_message_size(crate::protocol::MESSAGE_BYTES_MAX)
+        };
+        Ok(Connection {
+            small: client(),
+            bulk: [client(), client()],
+            next: AtomicUsize::new(0),
+            session: random(),
+            greeted: OnceCell::new(),
+            held: Mutex::default(),
+            endings: watch::Sender::new(0),
+            writes: Arc::new(Semaphore::new(AT_ONCE)),
+            reads: Arc::new(Semaphore::new(AT_ONCE)),
+        })
+    }
+
+    fn client(&self, lane: Lane) -> Client {
+        match lane {
+            Lane::Small => self.small.clone(),
+            Lane::Bulk => {
+                let next = self.next.fetch_add(1, Ordering::Relaxed);
+                self.bulk[next % self.bulk.len()].clone()
+            }
+        }
+    }
+
+    /// Notes a lock under a new number, so that a node that starts again learns of it.
+    pub(crate) fn hold(&self, prefix: String, kind: LockKind) -> u64 {
+        let mut held = self.held.lock();
+        let number = held.next;
+        held.next += 1;
+        held.locks.insert(number, HeldLock { prefix, kind: kind.into(), number });
+        number
+    }
+
+    pub(crate) fn let_go(&self, number: u64) {
+        self.held.lock().locks.remove(&number);
+    }
+
+    /// Does work that gives something back, in the background.
+    pub(crate) fn end(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
+        self.endings.send_modify(|count| *count += 1);
+        let ending = Ending(self.clone());
+        // Without a thread, the node ends it with the session.
+        let _ = runtime::spawn(async move {
+            work.await;
+            drop(ending);
+        });
+    }
+
+    /// Waits until all that was given back has arrived, or could not be sent.
+    pub(crate) async fn after_endings(&self) {
+        let _ = self.endings.subscribe().wait_for(|count| *count == 0).await;
+    }
+}
+
+/// Work that gives something back.
+struct Ending(Arc<Connection>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.endings.send_modify(|count| *count -= 1);
+    }
+}
+
+/// Returns 16 random bytes.
+pub(crate) fn random() -> Bytes {
+    let mut random = [0; 16];
+    SystemRng.fill(&mut random);
+    Bytes::copy_from_slice(&random)
+}
+
+/// Renews a session as long as its connections are in use.
+async fn renew(connection: Weak<Connection>, key: Key, period: Duration) {
+    loop {
+        tokio::time::sleep(period).await;
+        let Some(connection) = connection.upgrade() else { return };
+        {
+            let mut all = CONNECTIONS.lock();
+            let is_known = all.get(&key).is_some_and(|known| Arc::ptr_eq(known, &connection));
+            // The map's, and this one.
+            if is_known
+                && Arc::strong_count(&connection) == 2
+                && connection.held.lock().locks.is_empty()
+            {
+                all.remove(&key);
+                return;
+            }
+        }
+        let request = {
+            let held = connection.held.lock();
+            RenewRequest {
+                session: connection.session.clone(),
+                held: held.locks.values().cloned().collect(),
+                complete_below: held.next,
+            }
+        };
+        // A later renewal may succeed.
+        let _ = tokio::time::timeout(period, connection.client(Lane::Small).renew(request)).await;
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Node({})", self.url)
+    }
+}
