@@ -37,6 +37,8 @@ const STREAMS: u32 = 64;
 /// Bytes that a connection, and each request in it, may send ahead of the node's staging.
 const WINDOW_BYTES: u32 = 1 << 20;
 const REQUEST_WINDOW_BYTES: u32 = 2 * PART_BYTES as u32;
+/// Part of the life of a session that a client may take for the next bytes of a request.
+const SLOW_SHARE: u32 = 6;
 /// Longest wait for requests in flight when the node is told to stop.
 const GRACE: Duration = Duration::from_secs(10);
 /// Pause between two looks for silent sessions.
@@ -116,6 +118,7 @@ impl NodeServer {
             admission,
             buffers: StagingPool::new(options.staging_bytes, UNIT_BYTES),
             run,
+            slow: options.session / SLOW_SHARE,
             written_bytes: AtomicU64::new(0),
             sent_bytes: AtomicU64::new(0),
             requests: AtomicU64::new(0),
@@ -216,6 +219,11 @@ impl NodeServer {
     /// Returns the locations that it serves, for messages.
     pub fn data(&self) -> String {
         self.service.data.describe()
+    }
+
+    /// Returns the bytes of staging memory in use.
+    pub fn staging_bytes(&self) -> usize {
+        self.service.admission.taken().0
     }
 
     /// Returns the URL of the metrics, if it serves any.

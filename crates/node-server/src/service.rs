@@ -27,10 +27,6 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-/// Longest wait for the next part of a write, and for room in a reply. A client that is slower does
-/// not keep memory of the node.
-const SLOW: Duration = Duration::from_secs(20);
-
 /// A node.
 pub(crate) struct Service {
     pub data: Data,
@@ -42,6 +38,9 @@ pub(crate) struct Service {
     pub buffers: Arc<StagingPool>,
     /// Random number of this run.
     pub run: [u8; 16],
+    /// Longest wait for the next part of a write, and for room in a reply. A client that is slower
+    /// does not keep memory of the node.
+    pub slow: Duration,
     pub written_bytes: AtomicU64,
     pub sent_bytes: AtomicU64,
     pub requests: AtomicU64,
@@ -88,7 +87,7 @@ impl Service {
     }
 
     async fn do_write(&self, mut parts: Streaming<WritePart>) -> Result<Done> {
-        let first = next_part(&mut parts).await?;
+        let first = next_part(&mut parts, self.slow).await?;
         let session = self.see(&first.session)?;
         let writer = self.writers.get(number(&first.writer)?, session)?;
         let length = usize::try_from(first.length).unwrap_or(usize::MAX);
@@ -118,7 +117,7 @@ impl Service {
             if filled == length {
                 break;
             }
-            bytes = next_part(&mut parts).await?.bytes;
+            bytes = next_part(&mut parts, self.slow).await?.bytes;
         }
         self.written_bytes.fetch_add(length as u64, Ordering::Relaxed);
         wait(pending.write(buffer.share(), permit)).await?;
@@ -180,11 +179,12 @@ impl Service {
             })
             .collect();
         self.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let slow = self.slow;
         // In the order of the request: those behind a slow range are read meanwhile.
         tokio::spawn(async move {
             for (at, read) in (0..).zip(reads) {
                 let read = read.await.unwrap_or_else(|_| Err(Error::bug("a read was given up")));
-                if send_range(&tell, at, read).await.is_err() {
+                if send_range(&tell, (at, slow), read).await.is_err() {
                     return;
                 }
             }
@@ -361,23 +361,23 @@ impl Node for Service {
 }
 
 /// Receives the next part of a write.
-async fn next_part(parts: &mut Streaming<WritePart>) -> Result<WritePart> {
-    match tokio::time::timeout(SLOW, parts.message()).await {
+async fn next_part(parts: &mut Streaming<WritePart>, slow: Duration) -> Result<WritePart> {
+    match tokio::time::timeout(slow, parts.message()).await {
         Ok(Ok(Some(part))) => Ok(part),
         Ok(Ok(None)) => Err(Error::retry("a write ended before its last byte")),
         Ok(Err(status)) => Err(Error::retry(format!("a write was cut off ({})", status.message()))),
-        Err(_) => Err(Error::retry(format!("no byte of a write came for {} s", SLOW.as_secs()))),
+        Err(_) => Err(Error::retry(format!("no byte of a write came for {} s", slow.as_secs()))),
     }
 }
 
 /// Sends the bytes of a range in parts. Fails if the client does not take them.
 async fn send_range(
     tell: &mpsc::Sender<std::result::Result<ReadPart, Status>>,
-    range: u32,
+    (range, slow): (u32, Duration),
     read: Result<Piece>,
 ) -> std::result::Result<(), ()> {
     let send = |part| async move {
-        let sent = tokio::time::timeout(SLOW, tell.send(Ok(part))).await;
+        let sent = tokio::time::timeout(slow, tell.send(Ok(part))).await;
         sent.ok().and_then(std::result::Result::ok).ok_or(())
     };
     match read {

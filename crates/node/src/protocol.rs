@@ -12,8 +12,10 @@ pub const VERSION: u32 = 1;
 pub const UNIT_BYTES: usize = 4 << 20;
 /// Most bytes of one part of a stream.
 pub const PART_BYTES: usize = 256 << 10;
-/// Most bytes of a message: the longest record or small file.
+/// Most bytes of a message.
 pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
+/// Most bytes of a record or a small file.
+pub const BYTES_MAX: usize = MESSAGE_BYTES_MAX - (64 << 10);
 /// Most ranges of one read.
 pub const RANGES_MAX: usize = 1024;
 /// Most names in one message.
@@ -529,6 +531,21 @@ pub fn shard_name(shard: &Shard) -> Result<ShardName> {
     match (pack, u8::try_from(shard.shard)) {
         (Ok(pack), Ok(number)) => Ok(ShardName { pack: PackId(pack), shard: number }),
         _ => Err(Error::invalid("the request has a name that no shard can have")),
+    }
+}
+
+/// Checks that a record or a small file fits a message.
+///
+/// # Errors
+/// `Invalid` if it is too long.
+pub fn check_length(bytes: &[u8]) -> Result<()> {
+    match bytes.len() <= BYTES_MAX {
+        true => Ok(()),
+        false => Err(Error::invalid(format!(
+            "a record or small file of {} bytes is too long for a storage node, which keeps up to \
+             {BYTES_MAX}",
+            bytes.len()
+        ))),
     }
 }
 

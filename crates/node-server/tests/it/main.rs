@@ -1,4 +1,7 @@
 //! All integration tests of this crate in one program, since each program takes long to link.
 
+mod access;
 mod conformance;
+mod faults;
+mod relay;
 mod support;

@@ -1,10 +1,13 @@
 //! Nodes in this process.
 
-use outlive_backend::{Location, SmallFiles, TargetOptions};
+use outlive_backend::{
+    Location, ReadRange, ShardName, SmallFiles, Target, TargetOptions, read_one,
+};
 use outlive_dir::DirectoryLocation;
+use outlive_io::AlignedBuf;
 use outlive_node::NodeUrl;
 use outlive_node_server::{NodeOptions, NodeServer};
-use outlive_types::NoObserver;
+use outlive_types::{NoObserver, PackId, Result, SessionId};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +16,7 @@ use tempfile::TempDir;
 /// A node on a new directory.
 pub struct Served {
     pub server: NodeServer,
-    _dirs: Vec<TempDir>,
+    dirs: Vec<TempDir>,
     next: AtomicUsize,
 }
 
@@ -40,12 +43,17 @@ pub fn serve(directories: usize, change: impl FnOnce(&mut NodeOptions)) -> Serve
     let data = dirs.iter().map(|dir| directory(dir.path())).collect();
     let mut options = NodeOptions::new(data, any_port());
     change(&mut options);
-    Served { server: NodeServer::start(options).unwrap(), _dirs: dirs, next: AtomicUsize::new(0) }
+    Served { server: NodeServer::start(options).unwrap(), dirs, next: AtomicUsize::new(0) }
 }
 
 impl Served {
     pub fn url(&self, prefix: &str) -> NodeUrl {
         NodeUrl::parse(&format!("node://{}/{prefix}", self.server.address())).unwrap()
+    }
+
+    /// Returns the first directory of its data.
+    pub fn dir(&self) -> &Path {
+        self.dirs[0].path()
     }
 
     /// Returns a new location on the node, with the folders of a pool.
@@ -55,4 +63,29 @@ impl Served {
         location.make_folders(&["packs", "log"]).unwrap();
         location
     }
+}
+
+pub fn name(pack: u32) -> ShardName {
+    ShardName { pack: PackId::new(SessionId([0xD0; 12]), 0, pack), shard: 0 }
+}
+
+/// Writes a shard that has one byte again and again, in writes of 128 KiB.
+pub fn put(target: &dyn Target, shard: ShardName, byte: u8, bytes: usize) -> Result<()> {
+    let mut writer = target.create(shard, bytes as u64)?;
+    let write = |offset: usize| {
+        let mut buffer = AlignedBuf::zeroed((bytes - offset).min(128 << 10));
+        buffer.fill(byte);
+        writer.write(offset as u64, buffer.share())
+    };
+    let tickets: Vec<_> = (0..bytes).step_by(128 << 10).map(write).collect();
+    for ticket in tickets {
+        ticket.wait()?;
+    }
+    writer.finish(bytes as u64).wait()
+}
+
+/// Reads a shard.
+pub fn whole(target: &dyn Target, shard: ShardName) -> Vec<u8> {
+    let bytes = target.length(shard).unwrap() as usize;
+    read_one(target, shard, ReadRange::new(0, AlignedBuf::zeroed(bytes))).wait().unwrap().to_vec()
 }

@@ -1,7 +1,7 @@
 //! Small files on a node.
 
 use crate::client::connection::{Node, Repeat};
-use crate::protocol::{FileDo, FileReply, FileRequest};
+use crate::protocol::{FileDo, FileReply, FileRequest, check_length};
 use bytes::Bytes;
 use outlive_backend::SmallFiles;
 use outlive_types::Result;
@@ -25,6 +25,7 @@ impl NodeFiles {
         };
         // The repetition of one that succeeded would find the file there.
         let repeat = if work == FileDo::WriteNew { Repeat::No } else { Repeat::Yes };
+        check_length(bytes)?;
         let request = FileRequest {
             session: Bytes::new(),
             prefix: self.node.prefix(),

@@ -3,7 +3,7 @@
 use crate::client::connection::{Client, Connection, Lane, Node, Repeat};
 use crate::protocol::{
     ListPart, ListRequest, Listed, LockDo, LockKind, LockReply, LockRequest, RecordDo, RecordReply,
-    RecordRequest, job_name,
+    RecordRequest, check_length, job_name,
 };
 use bytes::Bytes;
 use outlive_backend::runtime;
@@ -30,6 +30,7 @@ impl NodeMedium {
             RecordDo::Sealed | RecordDo::Seal => "asking for the seal of a log",
             _ => "changing a log",
         };
+        check_length(bytes)?;
         let request = RecordRequest {
             session: Bytes::new(),
             prefix: self.node.prefix(),

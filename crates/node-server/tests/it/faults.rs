@@ -1,0 +1,255 @@
+//! Connections that break, nodes that end and start again, and clients that stop.
+
+use crate::relay::Relay;
+use crate::support::{Served, any_port, directory, name, options, put, serve, whole};
+use outlive_backend::{Location, ReadRange, SmallFiles, read_one};
+use outlive_io::AlignedBuf;
+use outlive_log::{Append, LogRecords, ManifestLog, Previous, RecordLog};
+use outlive_node::NodeUrl;
+use outlive_node_server::{NodeOptions, NodeServer};
+use outlive_testkit::succeeds_in_a_child;
+use outlive_types::{ErrorKind, JobName, SeededRng};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+use tempfile::TempDir;
+
+fn at(address: SocketAddr) -> Location {
+    Location::new(NodeUrl::parse(&format!("node://{address}/p")).unwrap())
+}
+
+fn start(dir: &Path, address: SocketAddr) -> NodeServer {
+    let mut options = NodeOptions::new(vec![directory(dir)], address);
+    options.session = Duration::from_secs(3);
+    NodeServer::start(options).unwrap()
+}
+
+#[test]
+fn connections_that_break_at_any_byte_lose_and_duplicate_nothing() {
+    for seed in 0..6 {
+        let served = serve(1, |_| ());
+        let relay = Relay::before(served.server.address());
+        let location = at(relay.address());
+        location.make_folders(&["packs", "log"]).unwrap();
+        let target = location.open_target(&options()).unwrap();
+        let log = RecordLog::over(location.open_medium().unwrap());
+        let job = JobName::new("x").unwrap();
+        let chance = SeededRng::new(seed);
+        let cuts = SeededRng::new(seed + 1000);
+        relay.cut_after(move || (cuts.next_u64() % (2 << 20)) as i64);
+        let mut finished = Vec::new();
+        let mut previous = 0;
+        for pack in 0..40 {
+            let pages = 1 + (chance.next_u64() % 300) as usize;
+            let shard = name(pack);
+            match put(&*target, shard, pack as u8, pages * 4096) {
+                Ok(()) => finished.push((pack, pages)),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Retry, "seed {seed}: {error}"),
+            }
+            // The record of a call that failed may be there: the next attempt is the same one.
+            let record = format!("record {pack}");
+            loop {
+                match log.append_if(&job, previous_of(previous, pack), record.as_bytes()) {
+                    Ok(outcome) => {
+                        assert_eq!(outcome, Append::Done, "seed {seed}");
+                        previous += 1;
+                        break;
+                    }
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::Retry, "seed {seed}: {error}")
+                    }
+                }
+            }
+        }
+        let cuts = relay.stop_cutting();
+        assert!(cuts > 10, "seed {seed}: only {cuts} cuts");
+        assert!(finished.len() > 10, "seed {seed}: only {} shards", finished.len());
+        assert_eq!(log.numbers(&job).unwrap(), (1..=40).collect::<Vec<u64>>());
+        let listed = target.list().unwrap();
+        for (pack, pages) in finished {
+            assert!(listed.contains(&name(pack)), "seed {seed}: shard {pack} is gone");
+            assert_eq!(whole(&*target, name(pack)), vec![pack as u8; pages * 4096]);
+        }
+    }
+}
+
+fn previous_of(number: u64, pack: u32) -> Previous {
+    match number {
+        0 => Previous::NONE,
+        _ => Previous::of(number, format!("record {}", pack - 1).as_bytes()),
+    }
+}
+
+#[test]
+fn a_client_goes_on_with_a_node_that_was_started_again() {
+    let dir = TempDir::new().unwrap();
+    let server = start(dir.path(), any_port());
+    let address = server.address();
+    let location = at(address);
+    location.make_folders(&["packs", "log"]).unwrap();
+    let target = location.open_target(&options()).unwrap();
+    put(&*target, name(1), 1, 8192).unwrap();
+    let unfinished = target.create(name(2), 8192).unwrap();
+    drop(server);
+    let error = target.length(name(1)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Retry);
+    assert!(error.message().contains(&address.to_string()), "{error}");
+    let server = start(dir.path(), address);
+    assert_eq!(whole(&*target, name(1)), [1; 8192]);
+    // The node does not know the writer any more.
+    let mut unfinished = unfinished;
+    let written = unfinished.write(0, AlignedBuf::zeroed(8192).share()).wait();
+    assert_eq!(written.unwrap_err().error.kind(), ErrorKind::Retry);
+    assert_eq!(unfinished.finish(8192).wait().unwrap_err().kind(), ErrorKind::Retry);
+    assert_eq!(target.list().unwrap(), [name(1)]);
+    put(&*target, name(2), 2, 8192).unwrap();
+    drop(server);
+}
+
+#[test]
+fn a_read_goes_on_when_the_node_comes_back_in_the_middle() {
+    let dir = TempDir::new().unwrap();
+    let server = start(dir.path(), any_port());
+    let relay = Relay::before(server.address());
+    let location = at(relay.address());
+    location.make_folders(&["packs"]).unwrap();
+    let target = location.open_target(&options()).unwrap();
+    let bytes = 12 << 20;
+    put(&*target, name(1), 7, bytes).unwrap();
+    relay.cut_after(|| 5 << 20);
+    let read = read_one(&*target, name(1), ReadRange::new(0, AlignedBuf::zeroed(bytes)));
+    let read = read.wait().unwrap();
+    assert!(read.iter().all(|byte| *byte == 7));
+    assert!(relay.stop_cutting() > 1);
+}
+
+#[test]
+fn a_silent_node_is_a_failure_that_may_pass() {
+    let served = serve(1, |_| ());
+    let relay = Relay::before(served.server.address());
+    let location = at(relay.address());
+    location.make_folders(&["packs"]).unwrap();
+    let target = location.open_target(&options()).unwrap();
+    put(&*target, name(1), 1, 4096).unwrap();
+    relay.hold(true);
+    let error = target.length(name(1)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
+    relay.hold(false);
+    assert_eq!(target.length(name(1)).unwrap(), 4096);
+}
+
+#[test]
+fn one_node_serves_a_directory() {
+    let dir = TempDir::new().unwrap();
+    let first = start(dir.path(), any_port());
+    let second = NodeServer::start(NodeOptions::new(vec![directory(dir.path())], any_port()));
+    let error = second.err().expect("it was refused");
+    assert_eq!(error.kind(), ErrorKind::Retry);
+    assert!(error.message().contains("another node serves"), "{error}");
+    drop(first);
+    drop(start(dir.path(), any_port()));
+    let twice = vec![directory(dir.path()), directory(dir.path())];
+    let error = NodeServer::start(NodeOptions::new(twice, any_port())).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+}
+
+#[test]
+fn a_client_that_dies_loses_its_lease_and_its_shard() {
+    let served = serve(1, |options| options.session = Duration::from_secs(1));
+    let location = served.new_location();
+    let token = served.new_location();
+    // The child ends without a word, as after SIGKILL.
+    let done = succeeds_in_a_child(|| {
+        let lease = location.open_medium()?.lease()?.expect("a node has leases");
+        token.write("token", lease.token.as_bytes())?;
+        let target = location.open_target(&options())?;
+        std::mem::forget((lease, target.create(name(1), 4096)?));
+        assert_eq!(target.unfinished()?, [name(1)]);
+        Ok(())
+    });
+    assert!(done);
+    let token = String::from_utf8(token.read("token").unwrap().unwrap()).unwrap();
+    let medium = location.open_medium().unwrap();
+    while medium.has_lease_ended(&token).unwrap() != Some(true) {
+        thread::yield_now();
+    }
+    let target = location.open_target(&options()).unwrap();
+    while !target.unfinished().unwrap().is_empty() {
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn a_client_that_lives_keeps_its_lease_over_a_start_of_the_node() {
+    let dir = TempDir::new().unwrap();
+    let server = start(dir.path(), any_port());
+    let address = server.address();
+    let location = at(address);
+    location.make_folders(&["log"]).unwrap();
+    let medium = location.open_medium().unwrap();
+    let lease = medium.lease().unwrap().unwrap();
+    let reading = medium.lock_reading().unwrap().unwrap();
+    drop(server);
+    let server = start(dir.path(), address);
+    // Until the clients have renewed their locks, the node says that it does not know.
+    while medium.has_lease_ended(&lease.token).unwrap() != Some(false) {
+        assert!(medium.is_read().unwrap(), "a collector might begin");
+        thread::yield_now();
+    }
+    assert!(medium.is_read().unwrap());
+    drop(reading);
+    while medium.is_read().unwrap() {
+        thread::yield_now();
+    }
+    assert_eq!(medium.has_lease_ended(&lease.token).unwrap(), Some(false));
+    drop((lease, server));
+}
+
+#[test]
+fn a_parent_and_its_child_use_one_node() {
+    let served = serve(1, |_| ());
+    let location = served.new_location();
+    let target = location.open_target(&options()).unwrap();
+    put(&*target, name(1), 1, 1 << 20).unwrap();
+    let mut inherited = Some(target.create(name(2), 8192).unwrap());
+    let done = succeeds_in_a_child(|| {
+        assert!(whole(&*target, name(1)) == vec![1; 1 << 20]);
+        put(&*target, name(3), 3, 1 << 20)?;
+        // The child cannot use a writer that the parent has begun.
+        let mut writer = inherited.take().expect("it was inherited");
+        let fault = writer.write(0, AlignedBuf::zeroed(4096).share()).wait().unwrap_err();
+        assert_eq!(fault.error.kind(), ErrorKind::Invalid);
+        drop(writer);
+        Ok(())
+    });
+    assert!(done);
+    let mut writer = inherited.take().expect("the child took its own");
+    writer.write(0, AlignedBuf::zeroed(8192).share()).wait().unwrap();
+    writer.finish(8192).wait().unwrap();
+    assert_eq!(target.list().unwrap(), [name(1), name(2), name(3)]);
+}
+
+#[test]
+fn what_is_too_long_is_refused() {
+    let served: Served = serve(1, |_| ());
+    let location = served.new_location();
+    let medium = location.open_medium().unwrap();
+    let job = JobName::new("x").unwrap();
+    let longest = vec![1; 15 << 20];
+    medium.put_new(&job, 1, &longest).unwrap();
+    assert!(medium.get(&job, 1).unwrap().unwrap() == longest);
+    let error = medium.put_new(&job, 2, &vec![1; 17 << 20]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert_eq!(medium.list(&job).unwrap(), [1]);
+}
+
+#[test]
+fn an_address_without_a_node_is_refused_with_advice() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let error = at(address).check().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Retry);
+    assert!(error.message().contains("does not answer"), "{error}");
+}
