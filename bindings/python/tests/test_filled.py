@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import outlive
@@ -46,6 +47,26 @@ class Opaque:
         return isinstance(other, Opaque) and other.rate == self.rate
 
     __hash__ = None  # type: ignore[assignment]
+
+
+class Bag(set):  # type: ignore[type-arg]
+    pass
+
+
+class Slotted(set):  # type: ignore[type-arg]
+    __slots__ = ("kept", "more")
+
+
+class Table(pd.DataFrame):
+    pass
+
+
+class Column(pd.Series):
+    pass
+
+
+class Box(dict):  # type: ignore[type-arg]
+    pass
 
 
 class Colour(enum.Enum):
@@ -238,3 +259,50 @@ def test_values_of_a_tuple_are_replaced_if_a_list_holds_it(job: outlive.Job) -> 
         lambda: job.restore(into=(0, kept))
     )
     assert kept == [0]
+
+
+def with_attributes(made: Any, **attributes: Any) -> Any:
+    for name, value in attributes.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("want", "held"),
+    [
+        (Bag({1}), Bag({2, 3})),
+        (Slotted({1}), Slotted({2, 3})),
+        (Table({"a": [1, 2]}), Table({"b": [3.0]})),
+        (Column([1, 2], name="a"), Column([3.0])),
+    ],
+    ids=lambda made: type(made).__name__,
+)
+@pytest.mark.parametrize("attributes", [{}, {"kept": 1}])
+def test_an_object_that_comes_whole_loses_attributes_that_the_checkpoint_lacks(
+    job: outlive.Job, want: Any, held: Any, attributes: dict[str, Any]
+) -> None:
+    job.save({"x": with_attributes(type(want)(want), **attributes)}, wait=True)
+    state = {"x": with_attributes(held, kept=2, more=[3])}
+    assert job.restore(into=state)
+    assert state["x"] is held
+    assert not hasattr(held, "more")
+    assert getattr(held, "kept", None) == attributes.get("kept")
+    assert list(held) == list(want)
+    if isinstance(held, pd.DataFrame | pd.Series):
+        assert held.equals(want)
+        assert held.index.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("attributes", [{}, {"kept": 1}])
+def test_attributes_of_an_object_with_entries_must_match(
+    job: outlive.Job, attributes: dict[str, Any]
+) -> None:
+    job.save({"x": with_attributes(Box(a=1), **attributes)}, wait=True)
+    held = with_attributes(Box(a=2), kept=2, more=3)
+    assert "more" in refused(lambda: job.restore(into={"x": held}))
+    assert (held, vars(held)) == (Box(a=2), {"kept": 2, "more": 3})
+    del held.more
+    if not attributes:
+        del held.kept
+    assert job.restore(into={"x": held})
+    assert (held, vars(held)) == (Box(a=1), attributes)

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import dateutil.tz
 import numpy as np
 import pytest
 
@@ -262,17 +261,6 @@ VALUES: dict[str, Any] = {
         tzinfo=datetime.timezone(datetime.timedelta(hours=-3, seconds=7), "odd")
     ),
     "datetime in UTC": moment.replace(tzinfo=utc),
-    "datetime in zones of dateutil": [
-        moment.replace(tzinfo=zone)
-        for zone in (
-            dateutil.tz.gettz("Europe/Berlin"),
-            dateutil.tz.UTC,
-            dateutil.tz.tzoffset("odd", 3723),
-            dateutil.tz.tzlocal(),
-            dateutil.tz.tzstr("EST5EDT"),
-        )
-    ],
-    "zone of dateutil": dateutil.tz.gettz("Europe/Berlin"),
     "date": moment.date(),
     "time": datetime.time(1, 2, 3, 4, tzinfo=utc, fold=1),
     "timedelta": datetime.timedelta(-5, 3, 1),

@@ -252,6 +252,8 @@ class _Walk:
             self.flat.lowered[id(value)] = Lowered(value, kind, detail, tree)
             if kind.fill is None:
                 self.flat.fixed.add(name)
+            if not kind.lends:
+                tree = {}
         self.whole += kind.is_whole
         if type(tree) in (list, tuple, dict):
             self.flat.kept.append(tree)

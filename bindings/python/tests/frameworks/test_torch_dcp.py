@@ -170,6 +170,52 @@ def test_saves_follow_each_other(
         assert bool((got["w"] == want).all()), epoch
 
 
+def test_a_name_holds_for_one_load(writer: Any, reader: Any) -> None:
+    state = {"w": torch.zeros(30)}
+    for _ in range(3):
+        state["w"] += 1
+        dcp.save(state, storage_writer=writer)
+
+    def loaded(reader: Any, **options: Any) -> float:
+        got = {"w": torch.zeros(30)}
+        dcp.load(got, storage_reader=reader, **options)
+        return float(got["w"][0])
+
+    assert loaded(reader, checkpoint_id=1) == 1
+    assert loaded(reader) == 3
+    with pytest.raises(dcp.CheckpointException, match="no checkpoint 9"):
+        loaded(reader, checkpoint_id=9)
+    # PyTorch itself reads the metadata twice in `load_sharded_optimizer_state_dict`.
+    reader.reset(2)
+    reader.read_metadata()
+    assert [loaded(reader), loaded(reader)] == [2, 3]
+    state["w"] += 1
+    dcp.save(state, storage_writer=writer)
+    assert loaded(reader) == 4
+    # That of the reader holds for all others.
+    second = outlive.torch.DCPReader(writer.job, epoch=2)
+    assert [loaded(second), loaded(second, checkpoint_id=1), loaded(second)] == [2, 1, 2]
+
+
+def test_a_load_reads_the_checkpoint_of_its_metadata(writer: Any, reader: Any) -> None:
+    """Another load may begin in between."""
+    dcp.save({"w": torch.full((30,), 1.0), "old": torch.ones(5)}, storage_writer=writer)
+    got = {"w": torch.zeros(30), "old": torch.zeros(5)}
+    planner = dcp.DefaultLoadPlanner()
+    planner.set_up_planner(got, reader.read_metadata(), True)
+    (plan,) = reader.prepare_global_plan([reader.prepare_local_plan(planner.create_local_plan())])
+    dcp.save({"w": torch.full((30,), 2.0)}, storage_writer=writer)
+    other = {"w": torch.zeros(30)}
+    dcp.load(other, storage_reader=reader)
+    assert bool((other["w"] == 2).all())
+    reader.read_data(plan, planner).wait()
+    assert bool((got["w"] == 1).all())
+    assert bool((got["old"] == 1).all())
+    assert reader.last_restore.epoch == 1
+    dcp.load(other, storage_reader=reader)
+    assert bool((other["w"] == 2).all())
+
+
 def test_labels_name_checkpoints(
     writer: outlive.torch.DCPWriter, reader: outlive.torch.DCPReader
 ) -> None:

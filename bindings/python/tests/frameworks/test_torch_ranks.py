@@ -86,6 +86,16 @@ def test_a_rank_that_fails_fails_the_save_of_all(ranks: Ranks, tmp_path: Path, h
     assert all(re.search(r"\[1\]$", each) for each in told)
 
 
+def test_a_rank_that_fails_fails_the_load_of_all(ranks: Ranks, tmp_path: Path) -> None:
+    ranks(2, "save", tmp_path / "pool", "rows", "save")
+    for told in ranks(2, "fail_load", tmp_path / "pool", "1"):
+        resolve, load, commit, name = told.splitlines()
+        assert "rank 1 is unwilling to resolve" in resolve
+        assert "rank 1 is unwilling to load bytes" in load
+        assert "rank 1 is unwilling to commit" in commit
+        assert "has the label 'another'" in name
+
+
 def test_a_killed_rank_leaves_the_checkpoint_before(
     lives: Callable[..., list[Any]], ranks: Ranks, tmp_path: Path
 ) -> None:

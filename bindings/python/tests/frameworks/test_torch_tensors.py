@@ -284,10 +284,79 @@ def test_a_nested_tensor_of_other_lengths_gives_way(job: outlive.Job) -> None:
     want = jagged(3, 2, 5)
     job.save({"n": want}, wait=True)
     held = jagged(1, 7, 2, seed=2)
+    rows = [each.clone() for each in held.unbind()]
+    # Another tensor of the program shares the lengths.
+    twin = held * 2
     into = {"n": held}
     assert job.restore(into=into)
-    assert torch.equal(into["n"].values(), want.values())
-    assert torch.equal(into["n"].offsets(), want.offsets())
+    got: Any = into["n"]
+    assert got is not held
+    assert torch.equal(got.values(), want.values())
+    assert torch.equal(got.offsets(), want.offsets())
+    for mine, other, row in zip(held.unbind(), twin.unbind(), rows, strict=True):
+        assert torch.equal(mine, row)
+        assert torch.equal(other, row * 2)
+
+
+def test_a_nested_tensor_along_another_axis_gives_way(job: outlive.Job) -> None:
+    rows = [torch.randn(3, 5), torch.randn(2, 5)]
+    want: Any = torch.nested.nested_tensor(rows, layout=torch.jagged)
+    job.save({"n": want}, wait=True)
+    held: Any = torch.nested.nested_tensor(rows, layout=torch.jagged).transpose(1, 2)
+    into = {"n": held}
+    assert job.restore(into=into)
+    assert [each.shape for each in into["n"].unbind()] == [(3, 5), (2, 5)]
+
+
+def rows_of(offsets: list[int], lengths: list[int] | None = None) -> Any:
+    """Returns a jagged tensor of ten rows, with offsets that PyTorch does not look at."""
+    each = None if lengths is None else torch.tensor(lengths)
+    return torch.nested.nested_tensor_from_jagged(
+        torch.randn(10, 2), torch.tensor(offsets), each, min_seqlen=1, max_seqlen=10
+    )
+
+
+def sparse_of(*indices: list[int], layout: Any = torch.sparse_coo) -> Any:
+    values = torch.ones(2)
+    if layout == torch.sparse_coo:
+        return torch.sparse_coo_tensor([*indices], values, (2, 3), check_invariants=False)
+    first, second = map(torch.tensor, indices)
+    return torch.sparse_compressed_tensor(
+        first, second, values, (2, 3), layout=layout, check_invariants=False
+    )
+
+
+LYING: dict[str, Callable[[], Any]] = {
+    "offsets beyond the values": lambda: rows_of([0, 4, 1 << 40]),
+    "offsets that go back": lambda: rows_of([0, 9, 2]),
+    "offsets before the values": lambda: rows_of([-4, 3, 10]),
+    "lengths beyond the values": lambda: rows_of([0, 4, 10], [4, 7]),
+    "lengths that overflow": lambda: rows_of([0, 4, 10], [4, (1 << 63) - 2]),
+    "negative lengths": lambda: rows_of([0, 4, 10], [4, -1]),
+    "coo": lambda: sparse_of([0, 1], [0, 1 << 40]),
+    "coo, negative": lambda: sparse_of([0, -9], [0, 1]),
+    "csr, columns": lambda: sparse_of([0, 1, 2], [0, 1 << 40], layout=torch.sparse_csr),
+    "csr, rows": lambda: sparse_of([0, 1 << 40, 2], [0, 1], layout=torch.sparse_csr),
+    "csc": lambda: sparse_of([0, 1, 1, 2], [0, -7], layout=torch.sparse_csc),
+}
+
+
+@pytest.mark.parametrize("what", LYING)
+def test_indices_that_lead_out_of_a_tensor_are_refused(job: outlive.Job, what: str) -> None:
+    lying = LYING[what]()
+    job.save({"x": lying}, wait=True)
+    with pytest.raises(outlive.InvalidError, match=r"'x' of checkpoint 1 cannot be made again"):
+        job.restore()
+    held = (
+        rows_of([0, 4, 10]) if lying.is_nested else torch.eye(2, 3).to_sparse(layout=lying.layout)
+    )
+    held = held.coalesce() if held.layout == torch.sparse_coo else held
+    before = held.clone()
+    with pytest.raises(outlive.InvalidError, match="'x' of checkpoint 1 cannot be made again"):
+        job.restore(into={"x": held})
+    parts = zip(held.unbind(), before.unbind(), strict=True) if held.is_nested else [(held, before)]
+    assert all(torch.equal(dense(mine), dense(its)) for mine, its in parts)
+    assert job.restore(as_plain=True)["x"].keys() >= {"values"}
 
 
 def test_a_sparse_tensor_of_another_shape_is_refused(job: outlive.Job) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -240,6 +241,54 @@ def fail(pool: str, how: str) -> None:
     print([epoch.epoch for epoch in writer.job.epochs()])
 
 
+class UnwillingPlanner(DefaultLoadPlanner):  # type: ignore[misc]
+    """Fails on rank 1 in one of the calls of a load."""
+
+    def __init__(self, call: str) -> None:
+        super().__init__()
+        self.call = call
+
+    def _may_fail(self, call: str) -> None:
+        if call == self.call and dist.get_rank() == 1:
+            raise ValueError(f"rank 1 is unwilling to {call}")
+
+    def resolve_tensor(self, read_item: Any) -> Any:
+        self._may_fail("resolve")
+        return super().resolve_tensor(read_item)
+
+    def load_bytes(self, read_item: Any, value: Any) -> None:
+        self._may_fail("load bytes")
+        super().load_bytes(read_item, value)
+
+    def commit_tensor(self, read_item: Any, tensor: Any) -> None:
+        self._may_fail("commit")
+        super().commit_tensor(read_item, tensor)
+
+
+def fail_load(pool: str, name: str) -> None:
+    """Fails on rank 1 in loads; prints the errors, and loads with the same reader."""
+    reader = outlive.torch.DCPReader(outlive.open(pool), "job")
+    tree = state("rows", empty=True)
+    del tree[f"of rank {dist.get_rank()}"]
+    for call in ("resolve", "load bytes", "commit"):
+        try:
+            dcp.load(tree, storage_reader=reader, planner=UnwillingPlanner(call))
+        except BaseException as error:
+            print(str(error).replace("\n", " "))
+        else:
+            raise AssertionError
+    # A checkpoint that only one rank does not find.
+    wanted = name if dist.get_rank() == 0 else "another"
+    try:
+        dcp.load(tree, storage_reader=reader, checkpoint_id=wanted)
+    except BaseException as error:
+        print(str(error).replace("\n", " "))
+    else:
+        raise AssertionError
+    dcp.load(tree, storage_reader=reader)
+    check(tree)
+
+
 def lone_death(pool: str) -> None:
     """Saves, and then rank 1 dies before the next save."""
     writer = outlive.torch.DCPWriter(outlive.open(pool), "job")
@@ -276,6 +325,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "of_ranks": of_ranks,
     "train": train,
     "fail": fail,
+    "fail_load": fail_load,
     "lone_death": lone_death,
     "wrong": wrong,
 }

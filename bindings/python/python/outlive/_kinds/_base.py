@@ -128,6 +128,8 @@ class Kind:
         difference: Returns why an object that the program holds cannot take the content of another
             one, given the details of both; None if it can.
         is_whole: See above.
+        lends: Whether a restore may read into the arrays of an object that the program holds, and
+            then calls `fill`. False if some of the arrays are indices into others.
     """
 
     name: str
@@ -138,3 +140,4 @@ class Kind:
     remake: Callable[[Any, Any], Any] | None = None
     difference: Callable[[Detail, Detail], str | None] | None = None
     is_whole: bool = True
+    lends: bool = True

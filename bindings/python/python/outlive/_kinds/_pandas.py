@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from outlive._kinds._base import Detail, Finder, Kind, KindError, ref_of, said
-from outlive._kinds._stored import store, stored
+from outlive._kinds._stored import drop, store, stored
 from outlive._kinds._zones import zone_for, zone_of
 
 pd: Any = importlib.import_module("pandas")
@@ -355,6 +355,7 @@ def _fill_subclass(old: Any, detail: Detail, tree: Any) -> bool:
         return False
     plain = _BASES[detail[1]][2](True, tree, Finder())
     pd.core.generic.NDFrame._update_inplace(old, plain)
+    drop(old, _own_attributes(old).keys() - tree["own"].keys())
     _give_own(old, plain, tree)
     return True
 

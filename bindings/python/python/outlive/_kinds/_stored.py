@@ -3,7 +3,7 @@
 import functools
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from outlive._kinds._base import KindError, ref_of, said
@@ -89,3 +89,13 @@ def store(value: Any, attributes: dict[str, Any]) -> None:
     if beside is not None:
         for name in _left_out(cls) & beside.keys():
             del beside[name]
+
+
+def drop(value: Any, names: Iterable[str]) -> None:
+    """Deletes attributes that an object stores."""
+    slots = _slots(type(value))
+    for name in names:
+        if name in slots:
+            slots[name].__delete__(value)
+        else:
+            del value.__dict__[name]

@@ -17,7 +17,7 @@ from outlive._kinds._base import (
     said,
 )
 from outlive._kinds._containers import factory, factory_of, in_order
-from outlive._kinds._stored import layout_of, store, stored
+from outlive._kinds._stored import drop, layout_of, store, stored
 
 # The classes that a subclass may be built on, with the names that checkpoints use.
 _BASES: dict[str, Any] = {
@@ -156,6 +156,7 @@ def _fill_set(old: Any, detail: Detail, tree: Any) -> bool:
     new = set(entries)
     set.clear(old)
     set.update(old, new)
+    drop(old, stored(old).keys() - attributes.keys())
     store(old, attributes)
     return True
 

@@ -46,6 +46,7 @@ OBJECT = Kind(
     _check,
     _fill,
     difference=lambda own, theirs: _parts.difference(_thawed(own), _thawed(theirs)),
+    lends=False,
 )
 
 

@@ -15,6 +15,7 @@ from outlive._kinds._base import Detail, KindError, UnsuitedError
 _MICROSECOND = datetime.timedelta(microseconds=1)
 _OFFSET, _ZONE, _PYTZ, _PYTZ_OFFSET = "offset", "zone", "pytz", "pytz offset"
 _DATEUTIL, _DATEUTIL_OFFSET, _DATEUTIL_RULE = "dateutil", "dateutil offset", "dateutil rule"
+_DATEUTIL_LOCAL = "dateutil local"
 
 
 def zone_of(zone: datetime.tzinfo | None) -> Detail:
@@ -55,11 +56,12 @@ def _of_pytz(zone: Any) -> Detail:
     if name is None:
         minutes = getattr(zone, "_minutes", None)
         return None if type(minutes) is not int else (_PYTZ_OFFSET, minutes)
-    # A zone has an object for each of its offsets in the past and present.
-    offset, saving = getattr(zone, "_utcoffset", None), getattr(zone, "_dst", None)
-    if isinstance(offset, datetime.timedelta) and isinstance(saving, datetime.timedelta):
-        return (_PYTZ, name, offset // _MICROSECOND, saving // _MICROSECOND, zone._tzname)
-    return (_PYTZ, name, None, None, None)
+    if name not in _pytz_module().all_timezones_set:
+        return None
+    if zone is _pytz_module().timezone(name):
+        return (_PYTZ, name, None, None, None)
+    # A zone has an object for each of its other offsets in the past and present.
+    return (_PYTZ, name, zone._utcoffset // _MICROSECOND, zone._dst // _MICROSECOND, zone._tzname)
 
 
 def _of_dateutil(zone: Any) -> Detail:
@@ -67,11 +69,13 @@ def _of_dateutil(zone: Any) -> Detail:
     if kind == "tzutc":
         return (_DATEUTIL, "UTC")
     if kind == "tzlocal":
-        return (_DATEUTIL, "")
+        offsets = zone._std_offset // _MICROSECOND, zone._dst_offset // _MICROSECOND
+        return (_DATEUTIL_LOCAL, *offsets, *zone._tznames)
     if kind == "tzoffset":
         return (_DATEUTIL_OFFSET, zone._offset // _MICROSECOND, zone._name)
     if kind == "tzstr":
-        return (_DATEUTIL_RULE, zone._s)
+        is_posix = _tz().tzstr(zone._s) != zone
+        return (_DATEUTIL_RULE, zone._s, True) if is_posix else (_DATEUTIL_RULE, zone._s)
     name = getattr(zone, "_filename", None)
     if type(name) is not str:
         return None
@@ -79,6 +83,10 @@ def _of_dateutil(zone: Any) -> Detail:
     name = name.rpartition("/zoneinfo/")[2]
     is_known = not name.startswith("/") and _tz().gettz(name) == zone
     return (_DATEUTIL, name) if is_known else None
+
+
+def _pytz_module() -> Any:
+    return importlib.import_module("pytz")
 
 
 def _tz() -> Any:
@@ -108,16 +116,20 @@ def _offset(microseconds: int, name: str | None) -> datetime.tzinfo:
 
 
 def _pytz(name: str, offset: int | None, saving: int | None, text: str | None) -> datetime.tzinfo:
-    whole: Any = importlib.import_module("pytz").timezone(name)
+    whole: Any = _pytz_module().timezone(name)
     if offset is None or saving is None:
         return whole  # type: ignore[no-any-return]
     key = (offset * _MICROSECOND, saving * _MICROSECOND, text)
-    # The data of another version may lack the offset; the zone itself is right even so.
-    return whole._tzinfos.get(key, whole)  # type: ignore[no-any-return]
+    if isinstance(known := getattr(whole, "_tzinfos", None), dict):
+        # The data of another version may lack the offset. The time must stay the same even so.
+        return known[key] if key in known else type(whole)(key, known)  # type: ignore[no-any-return]
+    if whole._utcoffset != key[0]:
+        raise LookupError(f"it is at {whole._utcoffset} from UTC, and not at {key[0]}")
+    return whole  # type: ignore[no-any-return]
 
 
 def _pytz_offset(minutes: int) -> datetime.tzinfo:
-    return importlib.import_module("pytz").FixedOffset(minutes)  # type: ignore[no-any-return]
+    return _pytz_module().FixedOffset(minutes)  # type: ignore[no-any-return]
 
 
 def _dateutil(name: str) -> datetime.tzinfo:
@@ -132,8 +144,20 @@ def _dateutil_offset(microseconds: int, name: str | None) -> datetime.tzinfo:
     return _tz().tzoffset(name, microseconds * _MICROSECOND)  # type: ignore[no-any-return]
 
 
-def _dateutil_rule(text: str) -> datetime.tzinfo:
-    return _tz().tzstr(text)  # type: ignore[no-any-return]
+def _dateutil_rule(text: str, is_posix: bool = False) -> datetime.tzinfo:
+    return _tz().tzstr(text, is_posix)  # type: ignore[no-any-return]
+
+
+def _dateutil_local(standard: int, saving: int, *names: str) -> datetime.tzinfo:
+    found: Any = _tz().tzlocal()
+    here = (found._std_offset // _MICROSECOND, found._dst_offset // _MICROSECOND)
+    if here != (standard, saving):
+        hours = " and ".join(str(each * _MICROSECOND) for each in dict.fromkeys((standard, saving)))
+        raise KindError(
+            f"its time zone is the local one of another machine, {'/'.join(dict.fromkeys(names))} "
+            f"at {hours} from UTC: set the environment variable TZ to that zone"
+        )
+    return found  # type: ignore[no-any-return]
 
 
 _MAKERS: dict[str, Callable[..., datetime.tzinfo]] = {
@@ -144,4 +168,5 @@ _MAKERS: dict[str, Callable[..., datetime.tzinfo]] = {
     _DATEUTIL: _dateutil,
     _DATEUTIL_OFFSET: _dateutil_offset,
     _DATEUTIL_RULE: _dateutil_rule,
+    _DATEUTIL_LOCAL: _dateutil_local,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import tempfile
 import warnings
@@ -13,7 +14,7 @@ from fsspec.spec import AbstractBufferedFile
 
 from outlive import _core
 from outlive.fsspec._paths import Place, path_of
-from outlive.fsspec._pools import Change, as_os_errors
+from outlive.fsspec._pools import Change, PoolInvalidError, as_os_errors
 
 # Longer contents wait for their commit in a file that has no name.
 SPOOL_BYTES = 8 << 20
@@ -64,7 +65,8 @@ class OutliveFile(AbstractBufferedFile):  # type: ignore[misc]
     """A file of a pool, from `OutliveFileSystem.open`.
 
     It reads the version that was there when it was opened. Written bytes are committed when it is
-    closed. If its `with` ends with an exception, nothing is committed.
+    closed. If its `with` ends with an exception, nothing is committed. A file that is written
+    belongs to the process that opened it: a forked child cannot write, close or commit it.
     """
 
     DEFAULT_BLOCK_SIZE = 4 << 20
@@ -115,6 +117,7 @@ class OutliveFile(AbstractBufferedFile):  # type: ignore[misc]
             raise ValueError("I/O operation on closed file.")
         if self._content is None:
             raise ValueError("File not in write mode")
+        self._check_process()
         count = self._content.add(data)
         self.loc += count
         return count
@@ -130,12 +133,26 @@ class OutliveFile(AbstractBufferedFile):  # type: ignore[misc]
             return
         if self._content is None:
             super().close()
+            self._stored = None
             return
+        self._check_process()
         self.closed = True
         if self.autocommit:
             self.commit()
         else:
             self.fs.transaction.add(self)
+
+    def _check_process(self) -> None:
+        if self._process == os.getpid():
+            return
+        # This copy of the bytes is of no use. Those of the other process stay.
+        self.discard()
+        raise PoolInvalidError(
+            errno.EINVAL,
+            f"process {self._process} has opened the file, and this is process {os.getpid()}, "
+            "forked from it: open a file here",
+            self.path,
+        )
 
     def change(self) -> tuple[Place, Change, Content | None]:
         """Returns the change that the commit makes, where, and its content, which goes with it."""
@@ -149,6 +166,7 @@ class OutliveFile(AbstractBufferedFile):  # type: ignore[misc]
     def commit(self) -> None:
         """Commits the written bytes."""
         if self._content is not None:
+            self._check_process()
             self.fs._commit([self.change()])
 
     def discard(self) -> None:
@@ -175,6 +193,8 @@ class OutliveFile(AbstractBufferedFile):  # type: ignore[misc]
             return
         with contextlib.suppress(Exception):
             self.discard()
+        if self._process != os.getpid():
+            return
         warnings.warn(
             f"{self.path} was never closed, so it is not committed: close it, or use `with`",
             ResourceWarning,

@@ -11,11 +11,13 @@ import random
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
+from weakref import WeakValueDictionary
 
 from outlive import _core
 from outlive._api import open as open_pool
@@ -27,6 +29,8 @@ from outlive._pool import Pool
 # A change, as the native half takes it: operation, path, its argument, its flag.
 Change = tuple[str, bytes, Any, bool]
 
+# Most jobs and pools that a process keeps open between calls: each holds some file descriptors.
+OPEN_MAX = 16
 # How often an edit is tried while other processes edit the same job.
 _ATTEMPTS = 100
 # How often it is tried after failures that may be over the next time.
@@ -91,7 +95,7 @@ class _Entry:
 
 @dataclass(eq=False)
 class Files:
-    """The files of one job."""
+    """The files of one job. Its session stays open for the next commit, until others need room."""
 
     store: Store
     name: str
@@ -109,10 +113,10 @@ class Files:
             except InvalidError as error:
                 raise PoolMissingError(errno.ENOENT, str(error), path) from error
         tree = self._tree
-        if tree is not None and tree.is_newest():
-            return tree
-        self._tree = self.store.core(create=False).files(self.name)
-        return self._tree
+        if tree is None or not tree.is_newest():
+            tree = self._tree = self.store.core(create=False).files(self.name)
+        _used(self)
+        return tree
 
     def commit(self, changes: list[Change], keep: str | None) -> int:
         """Commits changes, and returns the number of the checkpoint that has them.
@@ -212,6 +216,7 @@ class Files:
         if self._job is None:
             self._job = self.store.pool(create=True).job(self.name, keep=keep)
         job = self._job
+        _used(self)
         notes = notes_of(self.name, None, False, None)
         told = job._core.edit_files(changes, job._tick, notes)
         if told["outcome"] == "refused":
@@ -219,22 +224,28 @@ class Files:
         epoch: int = told["epoch"]
         return epoch
 
-    def close(self) -> None:
-        """Ends the session of the job."""
-        with self._turn:
+    def close(self, *, wait: bool = True) -> bool:
+        """Ends the session of the job; false if a thread commits now and `wait` is false."""
+        if not self._turn.acquire(blocking=wait):
+            return False
+        try:
+            self._tree = None
             job, self._job = self._job, None
             if job is not None:
                 job.close()
+        finally:
+            self._turn.release()
+        return True
 
 
 class Store:
-    """A pool that this process has open."""
+    """A pool. It stays open for the next call, until others need room."""
 
     def __init__(self, location: str) -> None:
         """Opens nothing yet."""
         self.location = location
         self._pool: Pool | None = None
-        self._files: dict[str, Files] = {}
+        self._files: WeakValueDictionary[str, Files] = WeakValueDictionary()
         self._lock = threading.Lock()
 
     def pool(self, *, create: bool) -> Pool:
@@ -242,7 +253,9 @@ class Store:
         with self._lock:
             if self._pool is None:
                 self._pool = open_pool(self.location, create=create)
-            return self._pool
+            pool = self._pool
+        _used(self)
+        return pool
 
     def core(self, *, create: bool) -> _core.Pool:
         """Returns the native half of the pool."""
@@ -253,19 +266,26 @@ class Store:
         with self._lock:
             return self._files.setdefault(job, Files(self, job))
 
-    def close(self) -> None:
-        """Ends the sessions of all jobs."""
-        with self._lock:
-            files = list(self._files.values())
-        for one in files:
-            one.close()
+    def close(self, *, wait: bool = True) -> bool:
+        """Closes the pool, but no open file; false if a thread opens it and `wait` is false."""
+        if not self._lock.acquire(blocking=wait):
+            return False
+        self._pool = None
+        self._lock.release()
+        return True
 
 
 class _Process:
-    """The pools that this process has open; a forked child has none."""
+    """The pools of this process; a forked child has none.
+
+    Attributes:
+        stores: All pools in use, by location.
+        opened: Those that are open, and jobs that are, the most recently used last.
+    """
 
     def __init__(self) -> None:
-        self.stores: dict[str, Store] = {}
+        self.stores: WeakValueDictionary[str, Store] = WeakValueDictionary()
+        self.opened: OrderedDict[Files | Store, None] = OrderedDict()
         self.lock = threading.Lock()
         self.lock_file: int | None = None
 
@@ -288,12 +308,42 @@ def store_of(location: str) -> Store:
         return _process.stores.setdefault(location, Store(location))
 
 
-def close_all() -> None:
-    """Ends all sessions of the file system in this process. Its next write opens others."""
+def _used(one: Files | Store) -> None:
+    """Keeps a job or pool open, and closes those that no thread has used for longest."""
+    process = _process
+    with process.lock:
+        opened = process.opened
+        opened[one] = None
+        opened.move_to_end(one)
+        surplus = list(opened)[: max(0, len(opened) - OPEN_MAX)]
+        for old in surplus:
+            del opened[old]
+    for old in surplus:
+        # A pool that cannot be reached, say: its session ends with the next one.
+        with contextlib.suppress(Error):
+            if not old.close(wait=False):
+                # A thread uses it, and has it open at its end.
+                with process.lock:
+                    opened[old] = None
+                    opened.move_to_end(old, last=False)
+
+
+def close_all(locations: Collection[str] | None = None) -> None:
+    """Closes what this process keeps open of some pools, or of all. The next call opens it again.
+
+    It waits for commits that are under way.
+    """
     with _process.lock:
-        stores = list(_process.stores.values())
-    for store in stores:
-        store.close()
+        found = [
+            one
+            for one in _process.opened
+            if locations is None
+            or (one if isinstance(one, Store) else one.store).location in locations
+        ]
+    for one in found:
+        one.close()
+        with _process.lock:
+            _process.opened.pop(one, None)
 
 
 def _lock_file() -> int | None:

@@ -5,20 +5,20 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.spec import AbstractFileSystem
-from fsspec.transaction import Transaction
 from fsspec.utils import isfilelike, stringify_path
 
 from outlive import _core
 from outlive._errors import InvalidError
 from outlive.fsspec import _paths
+from outlive.fsspec._changes import Changes, PlacedChange, close_contents
 from outlive.fsspec._file import SPOOL_BYTES, Content, OutliveFile
 from outlive.fsspec._paths import Place, name_of, path_of, place_of
 from outlive.fsspec._pools import (
@@ -27,6 +27,7 @@ from outlive.fsspec._pools import (
     PoolMissingError,
     Store,
     as_os_errors,
+    close_all,
     refuse,
     store_of,
 )
@@ -34,49 +35,6 @@ from outlive.fsspec._pools import (
 POOL_VARIABLE = "OUTLIVE_POOL"
 # Bytes that a get reads and writes at a time.
 _STEP_BYTES = 16 << 20
-
-# A change, where it is made, and the content that it needs until the commit.
-_Change = tuple[Place, Change, Content | None]
-
-
-class Changes(Transaction):  # type: ignore[misc]
-    """The changes of a transaction, which become one checkpoint of each job."""
-
-    fs: Any
-
-    def __init__(self, fs: Any, **kwargs: Any) -> None:
-        """Begins without changes."""
-        super().__init__(fs, **kwargs)
-        self._waiting: list[_Change | OutliveFile] = []
-
-    def start(self) -> None:
-        """Begins the transaction."""
-        self._waiting = []
-        super().start()
-
-    def add(self, change: _Change | OutliveFile) -> None:
-        """Adds a change, or a file that was closed."""
-        self._waiting.append(change)
-
-    def complete(self, commit: bool = True) -> None:
-        """Commits all changes, or discards them."""
-        fs: Any = self.fs
-        self.fs = None
-        files = list(self.files)
-        self.files.clear()
-        waiting, self._waiting = self._waiting, []
-        changes = [it.change() if isinstance(it, OutliveFile) else it for it in waiting]
-        try:
-            if commit:
-                # Files that are still open count as complete, as in other file systems.
-                changes += [file.change() for file in files if not file.closed]
-                fs._commit(changes, at_once=True)
-        finally:
-            _close(changes)
-            for file in files:
-                file.discard()
-            fs._intrans = False
-            fs._transaction = None
 
 
 class OutliveFileSystem(AbstractFileSystem):  # type: ignore[misc]
@@ -112,6 +70,24 @@ class OutliveFileSystem(AbstractFileSystem):  # type: ignore[misc]
         self.keep = keep
         self.spool = None if spool is None else os.fspath(spool)
         self._gathering = threading.local()
+        self._locations: set[str] = set()
+
+    @property
+    def _intrans(self) -> bool:
+        """Whether a transaction of this process is under way. fsspec sets it."""
+        return self._changing == os.getpid()
+
+    @_intrans.setter
+    def _intrans(self, begins: bool) -> None:
+        self._changing = os.getpid() if begins else None
+
+    def close(self) -> None:
+        """Closes the pools and jobs that this process keeps open for the next call.
+
+        The object stays usable, and so do files that are open: fsspec may have given both to other
+        parts of the program, too. The next call opens what it needs.
+        """
+        close_all(self._locations)
 
     # Paths.
 
@@ -135,6 +111,7 @@ class OutliveFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 f"no pool is named: use a path such as {self.protocol}:///data/pool!/job/file, the "
                 f"storage option `pool`, or the environment variable {POOL_VARIABLE}"
             )
+        self._locations.add(location)
         return store_of(location)
 
     def _files(self, place: Place) -> Files:
@@ -322,9 +299,8 @@ class OutliveFileSystem(AbstractFileSystem):  # type: ignore[misc]
             self._copy_out(stored, path, file, callback)
 
     def _copy_out(self, stored: _core.StoredFile, path: str, to: Any, callback: Any) -> None:
-        for at in range(0, stored.bytes, _STEP_BYTES):
-            with as_os_errors(path):
-                data = memoryview(stored.read(at, min(at + _STEP_BYTES, stored.bytes)))
+        for block in _blocks_of(stored, path):
+            data = memoryview(block)
             while data.nbytes:
                 count = to.write(data)
                 count = data.nbytes if count is None else count
@@ -352,13 +328,13 @@ class OutliveFileSystem(AbstractFileSystem):  # type: ignore[misc]
         self._check_writable(place, path)
         self._make((place, (operation, place.item, argument, flag), None))
 
-    def _make(self, change: _Change) -> None:
+    def _make(self, change: PlacedChange) -> None:
         if self._intrans:
             self.transaction.add(change)
         else:
             self._commit([change])
 
-    def _commit(self, changes: list[_Change], at_once: bool = False) -> None:
+    def _commit(self, changes: list[PlacedChange], at_once: bool = False) -> None:
         gathered = getattr(self._gathering, "changes", None)
         if gathered is not None and not at_once:
             gathered.extend(changes)
@@ -372,7 +348,7 @@ class OutliveFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 with as_os_errors(path):
                     files.commit(its, self.keep)
         finally:
-            _close(changes)
+            close_contents(changes)
 
     @contextmanager
     def _together(self) -> Iterator[None]:
@@ -380,28 +356,35 @@ class OutliveFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if self._intrans or getattr(self._gathering, "changes", None) is not None:
             yield
             return
-        changes: list[_Change] = []
+        changes: list[PlacedChange] = []
         self._gathering.changes = changes
         try:
             yield
         except BaseException:
-            _close(changes)
+            close_contents(changes)
             raise
         finally:
             self._gathering.changes = None
         self._commit(changes)
 
+    def _write(self, path: str, blocks: Iterable[Any], exclusive: bool = False) -> None:
+        """Writes a file of blocks of bytes, which are taken now, also in a transaction."""
+        place = place_of(path)
+        self._check_writable(place, path)
+        if not place.path:
+            refuse(errno.EISDIR, path)
+        content = Content(self.spool)
+        try:
+            for block in blocks:
+                content.add(block)
+        except BaseException:
+            content.close()
+            raise
+        self._make((place, ("write", place.item, content.source(), exclusive), content))
+
     def pipe_file(self, path: Any, value: Any, mode: str = "overwrite", **kwargs: Any) -> None:
         """Writes a whole file."""
-        view = memoryview(value).cast("B")
-        path = self._strip_protocol(path)
-        if not place_of(path).path:
-            refuse(errno.EISDIR, path)
-        if view.nbytes <= SPOOL_BYTES:
-            self._change("write", path, bytes(view), mode == "create")
-            return
-        with self.open(path, "xb" if mode == "create" else "wb") as file:
-            file.write(view)
+        self._write(self._strip_protocol(path), [value], mode == "create")
 
     def pipe(self, path: Any, value: Any = None, **kwargs: Any) -> None:
         """Writes a file, or several as one checkpoint, from a mapping of paths to bytes."""
@@ -416,23 +399,22 @@ class OutliveFileSystem(AbstractFileSystem):  # type: ignore[misc]
         mode: str = "overwrite",
         **kwargs: Any,
     ) -> None:
-        """Copies a local file, which must not change meanwhile."""
-        local = Path(os.fspath(lpath))
+        """Copies a local file, which must not change meanwhile. A transaction takes it now."""
+        path, local = self._strip_protocol(rpath), Path(os.fspath(lpath))
         if local.is_dir():
-            if not self.isdir(rpath):
-                self._change("make", rpath, flag=True)
+            if not self.isdir(path):
+                self._change("make", path, flag=True)
             return
-        if self._place(rpath).path == "":
-            refuse(errno.EISDIR, str(rpath))
-        if not local.is_file():
-            # A pipe, say, whose length no file system knows.
-            with local.open("rb") as source, self.open(rpath, "wb") as file:
-                while data := source.read(SPOOL_BYTES):
-                    file.write(data)
+        if not place_of(path).path:
+            refuse(errno.EISDIR, path)
+        if self._intrans or not local.is_file():
+            # A transaction, or a pipe, whose length is known at its end.
+            with local.open("rb") as source:
+                self._write(path, _blocks_in(source, callback), mode == "create")
             return
         size = local.stat().st_size
         callback.set_size(size)
-        self._change("write", rpath, str(local.resolve(strict=True)), mode == "create")
+        self._change("write", path, str(local.resolve(strict=True)), mode == "create")
         callback.relative_update(size)
 
     def put(self, lpath: Any, rpath: Any, *args: Any, **kwargs: Any) -> None:
@@ -451,15 +433,7 @@ class OutliveFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if source.epoch is None and self._is_same_job(source, target):
             self._change("copy", old, target.item)
             return
-        if not target.path:
-            refuse(errno.EISDIR, new)
-        stored = self._stored(old)
-        content = Content(self.spool)
-        with as_os_errors(old):
-            for at in range(0, stored.bytes, _STEP_BYTES):
-                content.add(stored.read(at, min(at + _STEP_BYTES, stored.bytes)))
-        self._check_writable(target, new)
-        self._make((target, ("write", target.item, content.source(), False), content))
+        self._write(new, _blocks_of(self._stored(old), old))
 
     def _is_same_job(self, one: Place, other: Place) -> bool:
         return one.job == other.job and self._store(one) is self._store(other)
@@ -592,10 +566,19 @@ class OutliveFileSystem(AbstractFileSystem):  # type: ignore[misc]
         raise NotImplementedError("a tree of files has no times of creation: use `modified`")
 
 
-def _close(changes: list[_Change]) -> None:
-    for _, _, content in changes:
-        if content is not None:
-            content.close()
+def _blocks_of(stored: _core.StoredFile, path: str) -> Iterator[bytes]:
+    """Reads a stored file, block by block."""
+    for at in range(0, stored.bytes, _STEP_BYTES):
+        with as_os_errors(path):
+            block = stored.read(at, min(at + _STEP_BYTES, stored.bytes))
+        yield block
+
+
+def _blocks_in(source: IO[bytes], callback: Any) -> Iterator[bytes]:
+    """Reads a local file, block by block."""
+    while block := source.read(SPOOL_BYTES):
+        yield block
+        callback.relative_update(len(block))
 
 
 def _told(path: str, item: dict[str, Any], epoch: int) -> dict[str, Any]:

@@ -6,7 +6,8 @@ import dataclasses
 import io
 import logging
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -28,6 +29,18 @@ from outlive.torch._dcp_write import BLOBS, METADATA
 
 Part = tuple[tuple[int, ...], ...]
 
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class _Read(NamedTuple):
+    """Items of a plan that a rank has read: some fill tensors, and others are bytes."""
+
+    tensors: list[tuple[ReadItem, torch.Tensor]]
+    blobs: list[ReadItem]
+    data: list[bytes]
+    report: Restored
+
 
 class DCPReader(StorageReader):  # type: ignore[misc]
     """Loads checkpoints that `DCPWriter` has saved, on any number of ranks.
@@ -42,7 +55,8 @@ class DCPReader(StorageReader):  # type: ignore[misc]
     If the newest checkpoint is damaged, the load takes the next older one with the same tensors,
     and warns. It does not if a checkpoint was named.
 
-    `checkpoint_id` of `dcp.load` is a label, or an epoch as in `Job.restore`.
+    `checkpoint_id` of `dcp.load` is a label, or an epoch as in `Job.restore`. It holds for that
+    load: the next one without it takes the `epoch` of the reader again.
 
     All ranks make the reader, in the same order as other groups of `torch.distributed`. A writer
     and a reader of the same pool object and name share a job, so the next save continues from the
@@ -77,6 +91,7 @@ class DCPReader(StorageReader):  # type: ignore[misc]
         self.job = job_of(to, name, group, {})
         self.allow_pickle = allow_pickle
         self.last_restore: Restored | None = None
+        self._default: Any = epoch
         self._wanted: Any = epoch
         # The checkpoint that is being loaded.
         self._epoch = 0
@@ -86,9 +101,8 @@ class DCPReader(StorageReader):  # type: ignore[misc]
         self._alone: Job | None = None
 
     def reset(self, checkpoint_id: Any = None) -> None:
-        """Takes the label or the epoch of the checkpoint to load."""
-        if checkpoint_id is not None:
-            self._wanted = checkpoint_id
+        """Takes the label or the epoch of the checkpoint for one load."""
+        self._wanted = self._default if checkpoint_id is None else checkpoint_id
 
     @property
     def checkpoint_id(self) -> Any:
@@ -104,8 +118,12 @@ class DCPReader(StorageReader):  # type: ignore[misc]
     def read_metadata(self) -> Metadata:
         """Reads the metadata of the newest whole checkpoint, or of the one that was named."""
         self._skipped = []
-        if not self._take(self._number()):
-            raise InvalidError(f"the job {self.job.name!r} has no checkpoint: save one first")
+        try:
+            if not self._take(self._agree(self._number, lambda told: told[0])):
+                raise InvalidError(f"the job {self.job.name!r} has no checkpoint: save one first")
+        except BaseException:
+            self.reset()
+            raise
         return self._metadata
 
     def _take(self, wanted: int | None) -> bool:
@@ -127,11 +145,9 @@ class DCPReader(StorageReader):  # type: ignore[misc]
                 "`torch.distributed.checkpoint`: name another one, or use `job.restore()`"
             )
         assert done.epoch is not None
-        self._epoch = done.epoch
-        self._skipped += done.skipped
         self.job._know_history()
         try:
-            self._metadata, self._places = decode(
+            metadata, places = decode(
                 bytes(found), epoch=done.epoch, allow_pickle=self.allow_pickle
             )
         except InvalidError:
@@ -140,6 +156,8 @@ class DCPReader(StorageReader):  # type: ignore[misc]
             raise DamagedError(
                 f"the metadata of checkpoint {done.epoch} make no sense ({error!r}): take another"
             ) from error
+        self._epoch, self._metadata, self._places = done.epoch, metadata, places
+        self._skipped += done.skipped
         return True
 
     def set_up_storage_reader(
@@ -165,24 +183,21 @@ class DCPReader(StorageReader):  # type: ignore[misc]
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Any:
         """Reads the items of a plan, and gives them to the planner.
 
-        If the checkpoint proves damaged, and none was named, the next older one is taken.
+        If the checkpoint proves damaged, and none was named, the next older one is taken. If a rank
+        fails, all of them do: they exchange their failures once, and then none waits for another.
         """
-        blobs: list[ReadItem] = []
-        tensors: list[tuple[ReadItem, torch.Tensor]] = []
-        for item in plan.items:
-            if self._place_of(item).region is None:
-                blobs.append(item)
-            elif item.type == LoadItemType.BYTE_IO:
-                raise DamagedError(f"{item.storage_index.fqn!r} is no bytes in the checkpoint")
-            else:
-                tensors.append((item, planner.resolve_tensor(item).detach()))
-        while (read := self._read_whole(tensors, blobs)) is None:
-            self._take_older(plan)
-        data, report = read
-        self.last_restore = dataclasses.replace(report, skipped=tuple(self._skipped))
-        for item, target in tensors:
+        try:
+            if plan.storage_data not in (None, self._epoch):
+                # Another load has begun since this plan was made.
+                self._take(plan.storage_data)
+            while (read := self._read_whole(plan, planner)) is None:
+                self._take_older(plan)
+        finally:
+            self.reset()
+        self.last_restore = dataclasses.replace(read.report, skipped=tuple(self._skipped))
+        for item, target in read.tensors:
             planner.commit_tensor(item, target)
-        for item, each in zip(blobs, data, strict=True):
+        for item, each in zip(read.blobs, read.data, strict=True):
             self._give_bytes(planner, item, each)
         future: Any = Future()
         future.set_result(None)
@@ -191,27 +206,32 @@ class DCPReader(StorageReader):  # type: ignore[misc]
     def _place_of(self, item: ReadItem) -> Place:
         return self._places.get(item.storage_index, Place(0))
 
+    def _agree(self, give: Callable[[], T], merge: Callable[[list[T]], R]) -> R:
+        """Merges what the ranks give. Ranks that cannot talk to each other act for themselves.
+
+        Raises:
+            Error: On all ranks, if one has failed.
+        """
+        if can_exchange(self.job):
+            return exchange(self.job, give, merge, what="nothing is loaded")
+        return merge([give()])
+
     # --- Damage -------------------------------------------------------------------------------
 
-    def _read_whole(
-        self, tensors: list[tuple[ReadItem, torch.Tensor]], blobs: list[ReadItem]
-    ) -> tuple[list[bytes], Restored] | None:
+    def _read_whole(self, plan: LoadPlan, planner: LoadPlanner) -> _Read | None:
         """Reads items; None if the checkpoint is damaged and another one may be taken."""
-        read: tuple[list[bytes], Restored] | None = None
+        read: _Read | None = None
         failure: DamagedError | None = None
 
         def give() -> str | None:
             nonlocal read, failure
             try:
-                read = self._read_items(tensors, blobs)
+                read = self._read_items(plan, planner)
             except DamagedError as error:
                 failure = error
             return None if failure is None else str(failure)
 
-        if can_exchange(self.job):
-            why = exchange(self.job, give, _first, what="nothing is loaded")
-        else:
-            why = give()
+        why = self._agree(give, _first)
         if why is None:
             return read
         if self._wanted is not None or not can_exchange(self.job):
@@ -234,7 +254,7 @@ class DCPReader(StorageReader):  # type: ignore[misc]
         newest, metadata, places = self._epoch, self._metadata, self._places
         damage = self._skipped[-1][1]
         others: list[int] = []
-        for epoch in exchange(self.job, self._older, lambda older: older[0]):
+        for epoch in self._agree(self._older, lambda told: told[0]):
             try:
                 found = self._take(epoch)
             except DamagedError as error:
@@ -246,7 +266,7 @@ class DCPReader(StorageReader):  # type: ignore[misc]
             def fits() -> bool:
                 return self._is_like(plan, metadata, places)
 
-            if found and exchange(self.job, fits, all):
+            if found and self._agree(fits, all):
                 return
             others.append(epoch)
         self._epoch, self._metadata, self._places = newest, metadata, places
@@ -278,10 +298,17 @@ class DCPReader(StorageReader):  # type: ignore[misc]
 
     # --- Reading ------------------------------------------------------------------------------
 
-    def _read_items(
-        self, tensors: list[tuple[ReadItem, torch.Tensor]], blobs: list[ReadItem]
-    ) -> tuple[list[bytes], Restored]:
-        """Fills tensors; returns the bytes of the other items, and a report."""
+    def _read_items(self, plan: LoadPlan, planner: LoadPlanner) -> _Read:
+        """Fills the tensors of a plan, and reads the bytes of its other items."""
+        blobs: list[ReadItem] = []
+        tensors: list[tuple[ReadItem, torch.Tensor]] = []
+        for item in plan.items:
+            if self._place_of(item).region is None:
+                blobs.append(item)
+            elif item.type == LoadItemType.BYTE_IO:
+                raise DamagedError(f"{item.storage_index.fqn!r} is no bytes in the checkpoint")
+            else:
+                tensors.append((item, planner.resolve_tensor(item).detach()))
         boxes = merged([(item, target, self._place_of(item)) for item, target in tensors])
         places = [self._place_of(item) for item in blobs]
         begin, end = _span(places)
@@ -294,7 +321,7 @@ class DCPReader(StorageReader):  # type: ignore[misc]
             content[place.offset - begin : place.offset - begin + place.length].tobytes()
             for place in places
         ]
-        return found, report
+        return _Read(tensors, blobs, found, report)
 
     def _give_bytes(self, planner: LoadPlanner, item: ReadItem, data: bytes) -> None:
         if item.type == LoadItemType.BYTE_IO:

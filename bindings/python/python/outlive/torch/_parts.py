@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from outlive._errors import InvalidError
+from outlive._kinds._base import KindError
 from outlive._layouts import Note
 from outlive.torch._tensors import PLAIN, dtype_of, of_class
 
@@ -108,7 +108,7 @@ def make(detail: Note, parts: dict[str, Any]) -> Any:
     """Makes an object of its parts.
 
     Raises:
-        InvalidError: If it cannot be made here.
+        KindError: If it cannot be made here, or if an index leads out of the parts.
     """
     try:
         if detail["is"] == _GENERATOR:
@@ -116,8 +116,7 @@ def make(detail: Note, parts: dict[str, Any]) -> Any:
         with torch.no_grad():
             return of_class(_made(detail, parts), detail)
     except (RuntimeError, ValueError) as error:
-        what = f"an object of PyTorch ({detail['is']}) cannot be made here: {error}"
-        raise InvalidError(f"{what}; restore with `into`, or leave it out with `only`") from error
+        raise KindError(f"PyTorch cannot make an object ({detail['is']}) of it: {error}") from error
 
 
 def _made(detail: Note, parts: dict[str, Any]) -> torch.Tensor:
@@ -125,6 +124,7 @@ def _made(detail: Note, parts: dict[str, Any]) -> torch.Tensor:
     if kind == _NESTED:
         return torch.nested.nested_tensor(list(parts.values()), dtype=dtype)
     if kind == _JAGGED:
+        _check_jagged(parts["values"], parts["offsets"], parts.get("lengths"), detail["axis"])
         return torch.nested.nested_tensor_from_jagged(
             parts["values"], parts["offsets"], parts.get("lengths"), jagged_dim=detail["axis"]
         )
@@ -137,13 +137,13 @@ def _made(detail: Note, parts: dict[str, Any]) -> torch.Tensor:
             parts["values"],
             shape,
             is_coalesced=detail["coalesced"],
-            check_invariants=False,
+            check_invariants=True,
         )
     if kind in _SPARSE:
         first, second, values = (parts[name] for name in _SPARSE[kind])
         layout = getattr(torch, kind)
         return torch.sparse_compressed_tensor(
-            first, second, values, shape, layout=layout, check_invariants=False
+            first, second, values, shape, layout=layout, check_invariants=True
         )
     if kind == _PER_TENSOR:
         made = torch._empty_affine_quantized(
@@ -161,11 +161,31 @@ def _made(detail: Note, parts: dict[str, Any]) -> torch.Tensor:
     return made
 
 
+def _check_jagged(
+    values: torch.Tensor, offsets: torch.Tensor, lengths: torch.Tensor | None, axis: int
+) -> None:
+    """Refuses rows that do not lie in the values. PyTorch would read other memory for them."""
+    extent = values.shape[axis - 1] if 0 < axis <= values.dim() else -1
+    begins, ends = offsets[:-1], offsets[1:]
+    counts = ends - begins if lengths is None else lengths
+    is_right = (
+        offsets.dim() == 1
+        and counts.shape == begins.shape
+        and not offsets.is_floating_point()
+        and not counts.is_floating_point()
+    )
+    # In this order no sum overflows.
+    for each in (offsets, ends - begins, counts, extent - begins - counts):
+        is_right = is_right and bool(((each >= 0) & (each <= extent)).all())
+    if not is_right:
+        raise ValueError(f"its offsets or lengths lead out of its {extent} rows")
+
+
 def give(old: Any, detail: Note, parts: dict[str, Any]) -> Any:
     """Gives the program's object the content of the parts; returns it, or one to put in its place.
 
     Raises:
-        InvalidError: If that is not possible.
+        KindError: If that is not possible.
     """
     if detail["is"] == _GENERATOR:
         old.set_state(parts["state"])
@@ -184,12 +204,18 @@ def give(old: Any, detail: Note, parts: dict[str, Any]) -> Any:
 
 
 def _give_nested(old: Any, made: Any) -> Any:
+    """Fills rows of the same lengths. It never changes lengths, which other tensors may share."""
     with torch.no_grad():
-        mine, its = (take_apart(each.detach())[1] for each in (old, made))
-        if mine.keys() != its.keys() or any(mine[key].shape != its[key].shape for key in mine):
+        (own, mine), (theirs, its) = (take_apart(each.detach()) for each in (old, made))
+        if own.get("axis") != theirs.get("axis") or mine.keys() != its.keys():
             return made
-        for key, part in mine.items():
-            part.copy_(its[key])
+        if any(mine[key].shape != its[key].shape for key in mine):
+            return made
+        lengths = {key for key in mine if key in ("offsets", "lengths")}
+        if any(mine[key].tolist() != its[key].tolist() for key in lengths):
+            return made
+        for key in mine.keys() - lengths:
+            mine[key].copy_(its[key])
     return old
 
 
