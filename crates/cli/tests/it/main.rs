@@ -21,6 +21,7 @@ mod log_replicas;
 #[path = "../../../block/tests/it/loop_device.rs"]
 mod loop_device;
 mod move_log;
+mod node;
 #[path = "common/bucket.rs"]
 mod place;
 mod pool;

@@ -1,0 +1,191 @@
+//! Storage nodes as processes, and pools on them.
+
+use crate::common::{command, json, outlive};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use tempfile::TempDir;
+
+/// A node that runs as a process of its own.
+struct Node {
+    dir: PathBuf,
+    listen: String,
+    process: Option<Child>,
+}
+
+impl Node {
+    /// Starts a node on a directory, at a free port.
+    fn start(dir: PathBuf) -> Node {
+        fs::create_dir_all(&dir).unwrap();
+        let mut node = Node { dir, listen: "127.0.0.1:0".to_owned(), process: None };
+        node.start_again();
+        node
+    }
+
+    /// Starts it at its port.
+    fn start_again(&mut self) {
+        let words = ["node", "serve", "--data", text(&self.dir), "--listen", &self.listen];
+        let mut started = command(&words);
+        let mut process = started.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut first = String::new();
+        BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut first).unwrap();
+        let url = first.split_whitespace().find(|word| word.starts_with("node://"));
+        self.listen = url.unwrap_or_else(|| panic!("{first:?}"))["node://".len()..].to_owned();
+        self.process = Some(process);
+    }
+
+    fn url(&self, prefix: &str) -> String {
+        format!("node://{}/{prefix}", self.listen)
+    }
+
+    /// Ends it as a power cut would.
+    fn kill(&mut self) {
+        let mut process = self.process.take().expect("it runs");
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            let _ = (process.kill(), process.wait());
+        }
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Runs a command that must succeed, and returns its output.
+fn done(words: &[&str]) -> String {
+    let run = outlive(words);
+    assert_eq!(run.code, 0, "{words:?}: {run:?}");
+    run.out
+}
+
+/// Writes files that differ with `seed`.
+fn write_files(dir: &Path, seed: u8) {
+    fs::create_dir_all(dir).unwrap();
+    for number in 0..6_u8 {
+        let bytes: Vec<u8> =
+            (0..700_000_u32).map(|at| (at >> 3) as u8 ^ seed.wrapping_mul(number + 1)).collect();
+        fs::write(dir.join(number.to_string()), bytes).unwrap();
+    }
+}
+
+fn check_files(pool: &str, job: &str, files: &Path, into: &Path) {
+    let _ = fs::remove_dir_all(into);
+    done(&["get", pool, job, "--to", text(into)]);
+    for number in 0..6 {
+        let name = number.to_string();
+        assert!(fs::read(files.join(&name)).unwrap() == fs::read(into.join(&name)).unwrap());
+    }
+}
+
+#[test]
+fn a_whole_pool_lives_on_a_node_and_outlives_its_end() {
+    let dir = TempDir::new().unwrap();
+    let mut node = Node::start(dir.path().join("data"));
+    let (pool, files) = (node.url("team/pool"), dir.path().join("files"));
+    done(&["pool", "init", &pool]);
+    let again = outlive(&["pool", "init", &pool]);
+    assert_eq!(again.code, 2, "{again:?}");
+    for seed in 1..4 {
+        write_files(&files, seed);
+        done(&["put", &pool, "tree", text(&files)]);
+        node.kill();
+        let away = outlive(&["ls", &pool]);
+        assert_eq!(away.code, 6, "{away:?}");
+        assert!(away.err.contains("does not answer"), "{}", away.err);
+        node.start_again();
+        check_files(&pool, "tree", &files, &dir.path().join("back"));
+    }
+    assert_eq!(json(&["ls", &pool, "tree", "--json"])["checkpoints"].as_array().unwrap().len(), 3);
+    done(&["prune", &pool, "tree", "--keep-last", "1"]);
+    done(&["gc", &pool]);
+    done(&["verify", &pool]);
+    check_files(&pool, "tree", &files, &dir.path().join("back"));
+    // A second pool beside it, below another prefix.
+    let other = node.url("team/other");
+    done(&["pool", "init", &other]);
+    done(&["copy", &pool, &other]);
+    check_files(&other, "tree", &files, &dir.path().join("back"));
+}
+
+#[test]
+fn a_pool_of_three_nodes_goes_on_without_one_of_them() {
+    let dir = TempDir::new().unwrap();
+    let mut nodes: Vec<Node> =
+        (0..3).map(|number| Node::start(dir.path().join(format!("node{number}")))).collect();
+    let pool = text(&dir.path().join("pool")).to_owned();
+    let files = dir.path().join("files");
+    let targets: Vec<String> = nodes.iter().map(|node| node.url("t")).collect();
+    let mut words = vec!["pool", "init", &pool];
+    targets.iter().for_each(|target| words.extend(["--target", target]));
+    words.extend(["--erasure", "2+1"]);
+    done(&words);
+    for (seed, lost) in [(1, 0), (2, 1), (3, 2)] {
+        write_files(&files, seed);
+        done(&["put", &pool, "tree", text(&files)]);
+        nodes[lost].kill();
+        check_files(&pool, "tree", &files, &dir.path().join("back"));
+        write_files(&files, seed + 100);
+        done(&["put", &pool, "tree", text(&files)]);
+        check_files(&pool, "tree", &files, &dir.path().join("back"));
+        nodes[lost].start_again();
+        done(&["pool", "repair", &pool]);
+        done(&["verify", &pool]);
+    }
+    // A node that lost its disk: repair fills the new one.
+    nodes[1].kill();
+    fs::remove_dir_all(&nodes[1].dir).unwrap();
+    fs::create_dir_all(&nodes[1].dir).unwrap();
+    nodes[1].start_again();
+    let lost = outlive(&["verify", &pool]);
+    assert!(lost.err.contains("target 2"), "{lost:?}");
+    check_files(&pool, "tree", &files, &dir.path().join("back"));
+}
+
+#[test]
+fn a_log_on_three_nodes_keeps_a_majority() {
+    let dir = TempDir::new().unwrap();
+    let mut nodes: Vec<Node> =
+        (0..3).map(|number| Node::start(dir.path().join(format!("node{number}")))).collect();
+    let pool = text(&dir.path().join("pool")).to_owned();
+    let files = dir.path().join("files");
+    let logs: Vec<String> = nodes.iter().map(|node| node.url("log")).collect();
+    let mut words = vec!["pool", "init", &pool];
+    logs.iter().for_each(|log| words.extend(["--log", log]));
+    done(&words);
+    for seed in 0..3 {
+        write_files(&files, seed);
+        nodes[usize::from(seed)].kill();
+        done(&["put", &pool, "tree", text(&files)]);
+        nodes[usize::from(seed)].start_again();
+    }
+    assert_eq!(json(&["ls", &pool, "tree", "--json"])["checkpoints"].as_array().unwrap().len(), 3);
+    done(&["verify", &pool]);
+    check_files(&pool, "tree", &files, &dir.path().join("back"));
+}
+
+#[test]
+fn a_node_that_cannot_serve_says_why() {
+    let dir = TempDir::new().unwrap();
+    let data = dir.path().join("data");
+    let data = text(&data);
+    for (words, told) in [
+        (&["--data", "/nowhere/at/all"][..], "/nowhere/at/all"),
+        (&["--data", "s3://bucket/x"], "not on this machine"),
+        (&["--data", data, "--listen", "0.0.0.0:0"], "--tls-cert"),
+        (&["--data", data, "--staging", "1MiB"], "too few"),
+        (&["--data", data, "--token-file", "/dev/null"], "has no tokens"),
+        (&["--data", data, "--tls-cert", "/dev/null"], "--tls-key"),
+    ] {
+        let run = outlive(&[&["node", "serve"], words].concat());
+        assert_eq!(run.code, 2, "{words:?}: {run:?}");
+        assert!(run.err.contains(told), "{words:?}: {}", run.err);
+    }
+}
