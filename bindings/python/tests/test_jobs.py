@@ -148,6 +148,44 @@ def test_the_history_goes_with_the_name(tmp_path: Path) -> None:
     assert "has no history" in command("history", tmp_path, "new", code=2)
 
 
+def test_the_histories_of_both_names_become_one(tmp_path: Path) -> None:
+    """The new name has had an attempt that saved nothing."""
+
+    def run(job: str, program: str, code: int = 0) -> None:
+        words = ["run", "--pool", tmp_path, "--job", job, "--give-up", "1", "--"]
+        command(*words, sys.executable, "-c", program, tmp_path, code=code)
+
+    run("new", "pass")
+    run("run", "import sys, outlive; outlive.open(sys.argv[1]).job('run').save({'x': 1}, wait=True)")
+    command("job", "rename", tmp_path, "run", "new")
+    attempts = json.loads(command("history", tmp_path, "new", "--json"))["attempts"]
+    assert [one["commits"] for one in attempts] == [0, 1]
+
+
+def test_a_job_that_has_released_outputs_keeps_its_name(tmp_path: Path) -> None:
+    pool = outlive.open(tmp_path / "pool")
+    lines = tmp_path / "lines.txt"
+
+    def write(number: int) -> None:
+        with pool.job("run") as job:
+            gate = job.gate()
+            with gate.open(lines, "a") as out:
+                out.write(f"line {number}\n")
+                job.save({"x": number}, wait=True)
+            gate.flush()
+
+    write(1)
+    with pytest.raises(outlive.InvalidError, match="keeps its name"):
+        pool.rename_job("run", "new")
+    assert pool.jobs() == ["run"]
+    pool.delete_job("run")
+    # A new job of that name knows nothing of the former one's outputs.
+    write(2)
+    assert lines.read_text().splitlines()[-1] == "line 2"
+    with pytest.raises(outlive.InvalidError, match="keeps its name"):
+        pool.rename_job("run", "new")
+
+
 def test_a_supervised_job_is_left_alone(tmp_path: Path) -> None:
     outlive.open(tmp_path)
     program = """

@@ -26,7 +26,7 @@ struct Known {
     locks: BTreeMap<u64, (String, LockKind)>,
 }
 
-/// What a node knows of a lock.
+/// The state of a lock, as far as a node knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Knows {
     Yes,

@@ -43,7 +43,7 @@ struct State {
 /// The outcome of work, once there is one.
 type Known = watch::Receiver<Option<Result<()>>>;
 
-/// What to do with a write.
+/// The next step of a write.
 pub(crate) enum Next {
     /// Receive its bytes, and write them.
     Receive(Pending),

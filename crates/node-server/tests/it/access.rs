@@ -51,7 +51,7 @@ fn openssl(dir: &Path, arguments: &[&str]) {
     assert!(made.status.success(), "openssl {arguments:?}: {said}");
 }
 
-/// Makes an authority and certificates that it signs, valid for so many days.
+/// Makes an authority and certificates that it signs, valid for a number of days each.
 fn certificates(dir: &Path, names: &[(&str, &str)]) {
     let new = ["req", "-newkey", "rsa:2048", "-nodes", "-subj"];
     let authority = ["/CN=authority", "-x509", "-days", "9", "-keyout", "ca.key", "-out", "ca.pem"];

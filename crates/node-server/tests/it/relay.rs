@@ -76,8 +76,7 @@ impl Relay {
 impl State {
     fn pass(&self, mut from: TcpStream, mut to: TcpStream) {
         let mut buffer = vec![0; 16 << 10];
-        loop {
-            let Ok(mut length @ 1..) = from.read(&mut buffer) else { break };
+        while let Ok(mut length @ 1..) = from.read(&mut buffer) {
             let mut held = self.held.lock().unwrap();
             while *held {
                 held = self.changed.wait(held).unwrap();

@@ -96,7 +96,7 @@ impl tonic::service::Interceptor for AddToken {
     }
 }
 
-/// Which connection carries a request.
+/// The connection that carries a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lane {
     Small,
