@@ -1,10 +1,10 @@
 """Runs the small programs of examples/programs, and kills them."""
 
 import importlib.util
-import itertools
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -51,18 +51,19 @@ def check(name: str, folder: Path) -> None:
     """Kills a program once, and compares its result with that of the program without outlive."""
     want = result(start("before", name, folder))
     assert want.startswith("result ")
+    pool = outlive.open(folder / "ckpt")
     child = start("after", name, folder)
-    job = None
-    for count in itertools.count(1):
+    first, begun = progress(child), datetime.now(UTC)
+    later = 0
+    # A save may note its time a little after it took the state. The next one begins when it is
+    # committed, so the second checkpoint has a later state than that of the first number.
+    while later < 2:
         progress(child)
-        if count >= 4 and job is None and (folder / "ckpt").exists():
-            pool = outlive.open(folder / "ckpt")
-            job = next((pool.job(each) for each in pool.jobs()), None)
-        if job is not None and job.latest is not None:
-            break
+        epochs = [epoch for job in pool.jobs() for epoch in pool.job(job).epochs()]
+        later = sum(epoch.frozen_at > begun for epoch in epochs)
     child.kill()
     assert not any(line.startswith("result") for line in child.communicate()[0].splitlines())
     again = start("after", name, folder)
     # It did not begin at the start again.
-    assert progress(again) > 0
+    assert (found := progress(again)) > first, (found, first)
     assert result(again) == want

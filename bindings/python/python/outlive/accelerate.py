@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from outlive import _rng
-from outlive._adapters import _loaders, _pointers, _ranks
+from outlive._adapters import _loaders, _pointers, _ranks, _whole
 from outlive._adapters._source import Source, To
 from outlive._errors import InvalidError
 from outlive._saves import Epoch, Restored, Save
@@ -69,7 +69,7 @@ class Run:
             raise InvalidError("the Accelerator has no model: call `capture` after `prepare`")
         if progress is None:
             progress = {}
-        _check_whole(accelerator)
+        _whole.check(accelerator._models, accelerator.distributed_type)
         self._accelerator, self._source = accelerator, source
         self.job = source.job
         self._more = _More()
@@ -122,6 +122,8 @@ class Run:
     def restore(self, *, epoch: int | str | Epoch | None = None) -> Restored:
         """Restores the newest whole checkpoint into the prepared objects, if there is one.
 
+        Collective. The first rank restores, and then the others restore the same checkpoint.
+
         Args:
             epoch: The checkpoint, as in `Job.restore`, and no other.
 
@@ -132,7 +134,15 @@ class Run:
             InvalidError: If the program and the checkpoint do not match.
             DamagedError: If no checkpoint is whole.
         """
-        report = self._capture.restore(self.job, epoch=epoch)
+
+        def first() -> tuple[Restored, int | None]:
+            report = self._capture.restore(self.job, epoch=epoch)
+            return report, report.epoch
+
+        def follow(taken: int | None) -> Restored:
+            return Restored(None) if taken is None else self._capture.restore(self.job, epoch=taken)
+
+        report = _ranks.led(first, follow)
         if report:
             self._accelerator.step = self._more.state["step"]
             iterations = self._more.state["iterations"]
@@ -193,9 +203,8 @@ class Hooks:
 
     def __init__(self, accelerator: Any, source: Source) -> None:
         """Registers the hooks."""
-        _check_whole(accelerator)
+        _whole.check(accelerator._models, accelerator.distributed_type)
         self._accelerator, self._source = accelerator, source
-        self._last: Save | None = None
         self._handles = [
             accelerator.register_save_state_pre_hook(self._save),
             accelerator.register_load_state_pre_hook(self._load),
@@ -208,24 +217,31 @@ class Hooks:
 
     def _save(self, models: list[Any], weights: list[Any], output_dir: str) -> None:
         def save() -> None:
-            token = _pointers.new_token()
-            state = {"models": list(weights), _pointers.KEY: {"token": token}}
-            self._last = self.job.save(state, force=True)
-            _pointers.write(Path(output_dir) / _FILE, self.job, self._last.epoch, token)
+            stamp = _pointers.new_stamp()
+            state = {"models": list(weights), _pointers.KEY: {"stamp": stamp}}
+            save = self.job.save(state, force=True)
+            _pointers.write(Path(output_dir) / _FILE, self.job, save.epoch, stamp)
 
         _ranks.decided(save)
         weights.clear()
 
     def _load(self, models: list[Any], input_dir: str) -> None:
-        if self._last is not None:
-            self._last.wait()
         file = Path(input_dir) / _FILE
-        pointer = _pointers.read(file)
-        if pointer is None:
+
+        def find() -> tuple[_pointers.Pointer, int] | None:
+            self._source.settle()
+            pointer = _pointers.read(file)
+            if pointer is None:
+                return None
+            job = _pointers.job_of(pointer, self.job)
+            return pointer, _pointers.epoch_of(pointer, job, str(file))
+
+        found = _ranks.decided(find)
+        if found is None:
             return  # Accelerate loads its own files, or says that they are missing
-        job = _pointers.job_of(pointer, self.job)
-        epoch = _pointers.epoch_of(pointer, job, str(file))
+        pointer, epoch = found
         into = {"models": [model.state_dict() for model in models]}
+        job = _pointers.job_of(pointer, self.job)
         job.restore(into=into, only="models", epoch=epoch)
         for model, state in zip(models, into["models"], strict=True):
             model.load_state_dict(state)
@@ -244,12 +260,3 @@ class Hooks:
 def _has_state(loader: Any) -> bool:
     # Other prepared loaders have the method, and raise.
     return bool(getattr(loader, "use_stateful_dataloader", False))
-
-
-def _check_whole(accelerator: Any) -> None:
-    kind = str(getattr(accelerator.distributed_type, "value", accelerator.distributed_type))
-    if kind.upper() in ("FSDP", "DEEPSPEED", "MEGATRON_LM"):
-        raise InvalidError(
-            f"{kind} divides the model among ranks, and this adapter saves models that each rank "
-            "has whole. Use `outlive.torch.capture` with a group, or `outlive.torch.DCPWriter`"
-        )

@@ -15,17 +15,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import shutil
 import weakref
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.state import AcceleratorState
 from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
 
-from outlive import _rng
-from outlive._adapters import _ranks
+from outlive import _notices, _rng
+from outlive._adapters import _ranks, _whole
 from outlive._adapters._source import Source, To
 from outlive._errors import InvalidError
 from outlive.torch import Capture, capture
@@ -69,8 +71,9 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         return self._source.job
 
     def newest(self, trainer: Any) -> str | None:
-        """Restores the newest whole checkpoint, for `resume_from_checkpoint`.
+        """Restores the newest whole checkpoint, for `resume_from_checkpoint`. Collective.
 
+        The first rank restores, and then the others restore the same checkpoint.
         The files that a `Trainer` reads are written to its `output_dir`, and deleted when the
         training begins.
 
@@ -81,12 +84,21 @@ class Callback(TrainerCallback):  # type: ignore[misc]
             The folder with the files; None if the job has no checkpoint.
 
         Raises:
-            InvalidError: If the checkpoint is one of another model.
+            InvalidError: If the checkpoint is one of another model, or ranks divide the model.
             DamagedError: If no checkpoint is whole.
         """
+        _whole.check([trainer.model], trainer.accelerator.distributed_type)
         self._trainer = weakref.ref(trainer)
         self._resumed = None
-        tree = self.job.restore()
+
+        def first() -> tuple[Any, int | None]:
+            tree = self.job.restore()
+            return tree, None if tree is None else self.job.last_restore.epoch
+
+        def follow(taken: int | None) -> Any:
+            return None if taken is None else self.job.restore(epoch=taken)
+
+        tree = _ranks.led(first, follow)
         if tree is None:
             return None
         where = f"checkpoint {self.job.last_restore.epoch} of the job {self.job.name!r}"
@@ -117,13 +129,20 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         self._stops = False
         model, optimizer = kwargs["model"], kwargs["optimizer"]
         trainer = None if self._trainer is None else self._trainer()
-        accelerator = getattr(trainer, "accelerator", None)
-        _check_whole(model)
+        if trainer is None or trainer.state is not state:
+            self._trainer = None
+            _notices.tell(
+                logging.WARNING,
+                "job %s: its checkpoints will lack the states of other callbacks: call "
+                "`newest(trainer)` before `train`, also if the training begins at step 0",
+                self._source.name,
+            )
+        _whole.check([model], AcceleratorState().distributed_type)
         self._capture = capture(
             model=model,
             optimizer=getattr(optimizer, "optimizer", optimizer),
             scheduler=kwargs["lr_scheduler"],
-            scaler=getattr(accelerator, "scaler", None),
+            scaler=getattr(optimizer, "scaler", None),
             trainer=self._progress,
             rng=False,
         )
@@ -239,13 +258,3 @@ def _check(tree: Any, model: Any, where: str) -> None:
         )
         error.differences = wrong
         raise error
-
-
-def _check_whole(model: Any) -> None:
-    """Raises an error if the model is divided among ranks."""
-    for name, tensor in model.state_dict().items():
-        if hasattr(tensor, "placements"):
-            raise InvalidError(
-                f"{name} is divided among ranks (FSDP): this callback saves models that each rank "
-                "has whole. Use `outlive.torch.capture` with a group, or `outlive.torch.DCPWriter`"
-            )

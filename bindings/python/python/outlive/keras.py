@@ -35,8 +35,9 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
     resumes only there. So give the callback after those which change the model or its optimizer at
     that point.
 
-    If `Job.should_stop`, the training ends after the batch. After the last batch of an epoch it
-    ends with the epoch. If a save fails, the end of the next batch raises its error.
+    If `Job.should_stop`, the training ends after the batch, or after the next one if Keras does not
+    know the length of the epoch. After the last batch of an epoch it ends with the epoch. If a save
+    fails, the end of the next batch raises its error.
 
     Args:
         to: A pool or its location, with the name of a job; or a job.
@@ -54,11 +55,11 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         super().__init__()
         self._source = Source(to, name, options)
         self._within_epochs = within_epochs
-        # The epoch that comes next, of what is saved last and of what there is now; whether the
-        # epoch was left before its end.
+        # The epoch that comes next, of what is saved last and of what there is now.
         self._saved: int | None = None
         self._next = 0
-        self._is_cut = False
+        # Whether a request to stop came in this epoch, and whether the training left it at once.
+        self._is_asked = self._is_cut = False
 
     @property
     def job(self) -> Any:
@@ -79,7 +80,8 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
             )
         if model.optimizer is not None and not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
-        self._is_cut, self._saved, self._next = False, None, 0
+        self._is_asked = self._is_cut = False
+        self._saved, self._next = None, 0
         tree = self.job.restore()
         if tree is None:
             return
@@ -89,18 +91,23 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Notes the epoch."""
+        self._model._initial_epoch = None  # else Keras begins later calls of `fit` there, too
         self._next = epoch
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Raises the failure of a save; ends the training if it is to stop."""
         is_due, stops = self._source.is_due(), self.job.should_stop
-        is_last = batch + 1 == (self.params or {}).get("steps")
+        steps = (self.params or {}).get("steps")
+        is_last = batch + 1 == steps
         if self._within_epochs and is_due and not is_last:
             self._save()
         # After the last batch, Keras still moves its loader on, which draws random numbers: so
-        # the training stops at the end of the epoch. Not `self.model`, which brings the variables
-        # of JAX back to the model.
-        if stops and not is_last and not self._model.stop_training:
+        # the training stops at the end of the epoch. If Keras does not know the length, any batch
+        # may be the last one: the training stops after the next, if there is one.
+        is_inner = not is_last and (steps is not None or self._is_asked)
+        self._is_asked = stops
+        if stops and is_inner and not self._model.stop_training:
+            # Not `self.model`, which brings the variables of JAX back to the model.
             self._model.stop_training = self._is_cut = True
             if not self._within_epochs:
                 _notices.tell(
@@ -114,6 +121,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Saves if a save is due and the epoch is complete; ends the training if it is to stop."""
+        self._is_asked = False
         if self._is_cut:
             return
         self._next = epoch + 1
@@ -124,6 +132,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_end(self, logs: Any = None) -> None:
         """Saves the last state; returns when it is committed."""
+        self._model._initial_epoch = None
         if not self._is_cut and self._next and self._saved != self._next:
             self._save()
         self.job.close()

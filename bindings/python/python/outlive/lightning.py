@@ -15,17 +15,16 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from outlive import _notices, _preempt, _rng
-from outlive._adapters import _loaders, _pointers, _ranks
+from outlive._adapters import _loaders, _pointers, _ranks, _whole
+from outlive._adapters._removed import Removed
 from outlive._adapters._source import Source, To
 from outlive._errors import InvalidError
-from outlive._saves import Save
 
 if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
     import pytorch_lightning as pl
@@ -38,6 +37,9 @@ __all__ = ["Callback", "CheckpointIO"]
 
 _SCHEME = "outlive:"
 _STATE = "outlive_rng"
+
+# A checkpoint: the pointer that names it, or None for the own job, and its epoch.
+_Place = tuple[_pointers.Pointer | None, int | None]
 
 
 class CheckpointIO(_CheckpointIO):  # type: ignore[misc]
@@ -69,8 +71,7 @@ class CheckpointIO(_CheckpointIO):  # type: ignore[misc]
     def __init__(self, to: To, name: str | None = None, **options: Any) -> None:
         """Checks the arguments. Opens nothing."""
         self._source = Source(to, name, options)
-        self._last: Save | None = None
-        self._dropped = _Dropped(self._source)
+        self._removed = Removed(self._source)
 
     @property
     def job(self) -> Any:
@@ -91,20 +92,22 @@ class CheckpointIO(_CheckpointIO):  # type: ignore[misc]
             Error: As `Job.save`: also the failure of the save before.
         """
         options = dict(storage_options or {})
-        token = _pointers.new_token()
-        state = {**checkpoint, _pointers.KEY: {"token": token}}
+        stamp = _pointers.new_stamp()
+        state = {**checkpoint, _pointers.KEY: {"stamp": stamp}}
         save = self.job.save(state, **{"force": True, **options})
-        self._last = save
         replaced = None
         if not _is_own(path):
-            pointer = _pointers.write(_local(path), self.job, save.epoch, token)
+            has_failed = self._removed.has_failed
+            pointer = _pointers.write(_local(path), self.job, save.epoch, stamp, has_failed)
             replaced = pointer.before
-        self._dropped.drop_after(save, self._mine(replaced))
+        self._removed.saving(save, stamp, replaced)
 
     def load_checkpoint(
         self, path: Any, map_location: Any = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        """Returns a checkpoint as a new tree.
+        """Returns a checkpoint as a new tree. Collective.
+
+        The first rank restores, and then the others restore the same checkpoint.
 
         Args:
             path: Path of a file that `save_checkpoint` has written, or a text such as
@@ -117,26 +120,47 @@ class CheckpointIO(_CheckpointIO):  # type: ignore[misc]
             InvalidError: If the checkpoint is not there.
             DamagedError: If it is damaged.
         """
-        if self._last is not None:
-            self._last.wait()
-        if _is_own(path):
-            job, epoch = self.job, _own_epoch(path)
-            tree = job.restore(epoch=epoch)
-            if tree is None:
-                raise InvalidError(f"{path}: the job {job.name!r} has no checkpoint yet")
-        else:
-            file = _local(path)
-            pointer = _pointers.read(file)
-            if pointer is None:
-                if not file.exists():
-                    raise FileNotFoundError(f"Checkpoint file not found: {path}")
-                return self._load_file(file, map_location, weights_only)
-            job = _pointers.job_of(pointer, self.job)
-            tree = job.restore(epoch=_pointers.epoch_of(pointer, job, str(path)))
-        tree.pop(_pointers.KEY, None)
+
+        def first() -> tuple[Any, _Place | None]:
+            place = self._find(path)
+            if place is None:
+                return None, None
+            return self._restore(path, *place)
+
+        def follow(place: _Place | None) -> Any:
+            return None if place is None else self._restore(path, *place)[0]
+
+        tree = _ranks.led(first, follow)
+        if tree is None:
+            return self._load_file(_local(path), map_location, weights_only)
         if isinstance(map_location, str | torch.device):
             tree = _moved(tree, torch.device(map_location))
         return tree  # type: ignore[no-any-return]
+
+    def _find(self, path: Any) -> _Place | None:
+        """Returns the checkpoint at a path; None if an ordinary file is there."""
+        self._source.settle()
+        if _is_own(path):
+            return None, _own_epoch(path)
+        file = _local(path)
+        pointer = _pointers.read(file)
+        if pointer is None:
+            if not file.exists():
+                raise FileNotFoundError(f"Checkpoint file not found: {path}")
+            return None
+        job = _pointers.job_of(pointer, self.job)
+        return pointer, _pointers.epoch_of(pointer, job, str(path))
+
+    def _restore(
+        self, path: Any, pointer: _pointers.Pointer | None, epoch: int | None
+    ) -> tuple[dict[str, Any], _Place]:
+        """Returns the state, and the checkpoint that was taken."""
+        job = self.job if pointer is None else _pointers.job_of(pointer, self.job)
+        tree, report = job.restore(epoch=epoch), job.last_restore
+        if tree is None or report is None:
+            raise InvalidError(f"{path}: the job {job.name!r} has no checkpoint yet")
+        tree.pop(_pointers.KEY, None)
+        return tree, (pointer, report.epoch)
 
     @staticmethod
     def _load_file(file: Path, map_location: Any, weights_only: bool | None) -> dict[str, Any]:
@@ -154,94 +178,38 @@ class CheckpointIO(_CheckpointIO):  # type: ignore[misc]
         if pointer is None and file.exists() and not file.is_symlink():
             raise InvalidError(f"{path} names no checkpoint of outlive: remove it yourself")
         file.unlink(missing_ok=True)
-        epoch = self._mine(pointer)
-        if epoch is not None:
-            self._dropped.add(epoch)
-
-    def _mine(self, pointer: _pointers.Pointer | None) -> int | None:
-        """Returns the epoch that a pointer names, if it is one of this job."""
-        if pointer is None or not _pointers.is_of(pointer, self.job):
-            return None
-        return pointer.epoch
+        if pointer is not None:
+            self._removed.add(pointer)
 
     def export(self, path: Any, to: Any) -> None:
         """Writes a checkpoint as an ordinary file, such as `load_from_checkpoint` reads.
+
+        It is not collective: one rank calls it.
 
         Args:
             path: As for `load_checkpoint`.
             to: Path of the new file.
         """
-        torch.save(self.load_checkpoint(path), to)
+        place = self._find(path)
+        if place is None:
+            raise InvalidError(f"{path} is an ordinary file already: copy it")
+        torch.save(self._restore(path, *place)[0], to)
 
     def teardown(self) -> None:
         """Waits for the last save; raises its failure."""
-        self._last = None
-        self._dropped.finish()
-        self.job.close()
+        try:
+            self.job.close()
+        finally:
+            self._removed.finish()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leaves out what belongs to this process."""
-        return {**self.__dict__, "_last": None, "_dropped": _Dropped(self._source)}
-
-
-class _Dropped:
-    """Checkpoints that Lightning has removed: dropped when no save is under way."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._epochs: set[int] = set()
-        self._changed = threading.Condition()
-        self._waiting = 0
-
-    def add(self, epoch: int) -> None:
-        with self._changed:
-            self._epochs.add(epoch)
-
-    def drop_after(self, save: Save, replaced: int | None) -> None:
-        """Drops them once a save is over: a prune waits for it, and the training must not.
-
-        `replaced` is dropped as well, if the save succeeds.
-        """
-
-        def drop(save: Save) -> None:
-            try:
-                if replaced is not None:
-                    save.wait()
-                    self.add(replaced)
-                self.drop_now()
-            finally:
-                with self._changed:
-                    self._waiting -= 1
-                    self._changed.notify_all()
-
-        if self._epochs or replaced is not None:
-            with self._changed:
-                self._waiting += 1
-            save.add_done_callback(drop)
-
-    def drop_now(self) -> None:
-        with self._changed:
-            epochs, self._epochs = self._epochs, set()
-        if not epochs:
-            return
-        job = self._source.job
-        there = [epoch.epoch for epoch in job.epochs()]
-        epochs &= set(there[:-1])  # one checkpoint must stay
-        if epochs:
-            job.prune(drop=sorted(epochs))
-
-    def finish(self) -> None:
-        """Drops all, also those that wait for the end of a save."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._waiting)
-        self.drop_now()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_source": self._source, "_epochs": self._epochs}
+        """Leaves out all that belongs to this process."""
+        return {key: value for key, value in self.__dict__.items() if key != "_removed"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        """Takes the state in another process."""
         self.__dict__.update(state)
-        self._changed, self._waiting = threading.Condition(), 0
+        self._removed = Removed(self._source)
 
 
 class _Route(CheckpointIO):
@@ -249,8 +217,7 @@ class _Route(CheckpointIO):
 
     def __init__(self, source: Source, before: Any) -> None:
         self._source, self.before = source, before
-        self._last = None
-        self._dropped = _Dropped(source)
+        self._removed = Removed(source)
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
@@ -305,6 +272,8 @@ class Callback(pl.Callback):  # type: ignore[misc]
         """Checks the arguments. Opens nothing."""
         self._source = Source(to, name, options)
         self._within_epochs = within_epochs
+        # Whether the job had a checkpoint when the program asked for the newest one.
+        self._found: bool | None = None
         self._saved_step: int | None = None
         self._loaded: dict[str, Any] | None = None
         self._is_at_begin = False
@@ -319,22 +288,25 @@ class Callback(pl.Callback):  # type: ignore[misc]
     @property
     def newest(self) -> str | None:
         """Name of the newest checkpoint, for `ckpt_path`; None if the job has none."""
-        return None if self.job.latest is None else f"{_SCHEME}newest"
+        self._found = self.job.latest is not None
+        return f"{_SCHEME}newest" if self._found else None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Has the strategy load and save the checkpoints of this callback by outlive."""
         self._saved_step = None
         if _preempt.is_asked():
-            # They would replace those of `on_preempt`, and later reset the signals.
-            trainer._signal_connector.register_signal_handlers = _register_none
-        try:
-            before = trainer.strategy.checkpoint_io
-        except NotImplementedError as error:
+            _register_no_signals(trainer)
+        strategy = type(trainer.strategy)
+        # FSDPStrategy, ModelParallelStrategy and DeepSpeedStrategy read files of their own.
+        if strategy.load_checkpoint is not pl.strategies.Strategy.load_checkpoint:
+            raise _whole.refusal(strategy.__name__)
+        found = _ranks.gathered(self._found)
+        if len(set(found)) > 1:
             raise InvalidError(
-                f"{type(trainer.strategy).__name__} divides the model among ranks, and takes no "
-                "CheckpointIO: save with `outlive.torch.DCPWriter`, or `outlive.torch.capture`"
-            ) from error
-        known = before
+                f"the ranks disagree on whether the job {self._source.name!r} has a checkpoint "
+                f"(`newest`: {found}), as one was committed in between: start the training again"
+            )
+        before = known = trainer.strategy.checkpoint_io
         while isinstance(known, _Route) and known._source is not self._source:
             known = known.before
         if not isinstance(known, _Route):
@@ -450,6 +422,21 @@ class Callback(pl.Callback):  # type: ignore[misc]
         if self._within_epochs is not None:
             return self._within_epochs
         return all(hasattr(loader, "state_dict") for loader in _loaders_of(trainer))
+
+
+def _register_no_signals(trainer: Any) -> None:
+    """Keeps the handlers of `on_preempt`, which those of Lightning would replace and reset."""
+    connector, name = getattr(trainer, "_signal_connector", None), "register_signal_handlers"
+    if not callable(getattr(connector, name, None)):
+        _notices.tell(
+            logging.WARNING,
+            "Lightning %s has no Trainer._signal_connector.%s: it replaces the signal handlers of "
+            "outlive.on_preempt. Use Lightning 2.6, or ask by `outlive stop`",
+            pl.__version__,
+            name,
+        )
+        return
+    setattr(connector, name, _register_none)
 
 
 def _register_none() -> None:

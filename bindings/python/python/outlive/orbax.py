@@ -64,10 +64,11 @@ def handler(to: To, name: str | None = None, **options: Any) -> type[Handler]:
 
 
 def context(to: To, name: str | None = None, **options: Any) -> Any:
-    """Returns a context of Orbax in which pytrees are saved in a job.
+    """Returns a context of Orbax in which the pytree named "state" is saved in a job.
 
-    `ocp.save`, `ocp.load` and `Checkpointer` use it inside of the `with`. Arguments as for
-    `handler`.
+    That is the pytree of `ocp.save`, `ocp.load` and `Checkpointer`, inside of the `with`. Orbax
+    itself writes all else as files: metrics, JSON, objects with a state, and pytrees of other
+    names. Arguments as for `handler`.
     """
     import orbax.checkpoint.experimental.v1 as ocp
 
@@ -154,21 +155,21 @@ class Handler:
             )
         job = self._bound().job
         names, leaves, structure = _flat(checkpointable)
-        token = _pointers.new_token()
+        stamp = _pointers.new_stamp()
         state = {
-            _pointers.KEY: {"token": token},
+            _pointers.KEY: {"stamp": stamp},
             "leaves": {name: _held(leaf) for name, leaf in zip(names, leaves, strict=True)},
             "kinds": {name: _kind(leaf) for name, leaf in zip(names, leaves, strict=True)},
             "structure": structure,
         }
         save = job.save(state, force=True)
-        return self._complete(directory, save, token)
+        return self._complete(directory, save, stamp)
 
-    async def _complete(self, directory: Any, save: Save, token: str) -> None:
+    async def _complete(self, directory: Any, save: Save, stamp: str) -> None:
         await asyncio.to_thread(save.wait)
         there = _local(await directory.await_creation())
         job = self._bound().job
-        await asyncio.to_thread(_pointers.write, there / _FILE, job, save.epoch, token)
+        await asyncio.to_thread(_pointers.write, there / _FILE, job, save.epoch, stamp)
 
     async def load(self, directory: Any, abstract_checkpointable: Any = None) -> Awaitable[Any]:
         """Begins to load a pytree.

@@ -31,7 +31,7 @@ import ray.train
 from pyarrow import fs
 
 from outlive import _api
-from outlive._adapters._source import Source, To
+from outlive._adapters._source import Source, To, absolute
 from outlive._errors import InvalidError
 from outlive._job import Job
 
@@ -57,12 +57,28 @@ def upload(
     a thread, while the training goes on. If it fails, Ray ends the training with its error.
 
     Args:
-        to: A pool or its location, with the name of a job. All workers must reach the location.
+        to: A pool or its location, with the name of a job. All workers must reach the location. A
+            relative path is one of the driver. In a worker, whose folder Ray has chosen, it is an
+            error.
         name: Name of the job.
         options: Options of `Pool.job`, such as `keep_last=3`.
+
+    Raises:
+        InvalidError: If a worker gives a relative path.
     """
     source = Source(to, name, options)
-    return _Upload(source.location, source.name, options)
+    return _Upload(_of_driver(source.location), source.name, options)
+
+
+def _of_driver(location: str) -> str:
+    is_relative = "://" not in location and not Path(location).is_absolute()
+    is_worker = ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None
+    if is_relative and is_worker:
+        raise InvalidError(
+            f"{location!r} is a relative path, and Ray has chosen the folder of this worker: give "
+            "an absolute one, or call `upload` in the driver, and pass its result to the workers"
+        )
+    return absolute(location)
 
 
 class _Upload:

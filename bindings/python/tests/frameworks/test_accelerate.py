@@ -1,6 +1,5 @@
 """The adapter for Accelerate: `outlive.accelerate`."""
 
-import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator, DataLoaderConfiguration, DistributedType
+from accelerate.state import AcceleratorState
 
 import outlive
 import outlive.accelerate
@@ -96,24 +96,26 @@ class Program:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_killed_training_ends_with_the_same_bits(tmp_path: Path, ranks: int) -> None:
-    def finish(pool: Path) -> list[str]:
-        started = trained.on_ranks("accelerate", pool, ranks) if ranks > 1 else []
-        if not started:
-            return trained.trained("accelerate", pool)
-        return [each.finish()[0] for each in started]
+    def start(pool: Path) -> list[trained.Training]:
+        if ranks == 1:
+            return [trained.Training("accelerate", pool)]
+        return trained.on_ranks("accelerate", pool, ranks)
 
-    want = finish(tmp_path / "whole")
+    whole = start(tmp_path / "whole")
+    want = [each.finish() for each in whole]
     pool = tmp_path / "killed"
     if ranks == 1:
         for epoch in (5, 20):
             trained.killed("accelerate", pool, f"epoch {epoch}")
     else:
-        started = trained.on_ranks("accelerate", pool, ranks)
+        started = start(pool)
         started[1].read_until("epoch 7")
         for each in started:
             each.kill()
     assert outlive.open(pool).job("accelerate").latest is not None
-    assert finish(pool) == want
+    resumed = start(pool)
+    assert [each.finish() for each in resumed] == want
+    assert all(each.began_after(whole[0]) for each in resumed)
 
 
 def test_a_program_goes_on_within_an_epoch(folder: Path) -> None:
@@ -203,11 +205,24 @@ def test_another_model_or_none_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [DistributedType.FSDP, DistributedType.DEEPSPEED])
-def test_models_that_ranks_divide_are_refused(folder: Path, kind: Any) -> None:
-    divided = types.SimpleNamespace(_models=[torch.nn.Linear(2, 2)], distributed_type=kind)
+def test_models_that_ranks_divide_are_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, kind: Any
+) -> None:
+    accelerator = Program(1).accelerator
+    # Accelerate sets these with GPUs only.
+    monkeypatch.setitem(AcceleratorState._shared_state, "distributed_type", kind)
     for use in (outlive.accelerate.capture, outlive.accelerate.attach):
-        with pytest.raises(outlive.InvalidError, match="divides the model among ranks"):
-            use(divided, folder, "job")
+        with pytest.raises(outlive.InvalidError, match=f"{kind.value} divides the model among"):
+            use(accelerator, folder, "job")
+
+
+@pytest.mark.parametrize("how", [trained.fsdp1, trained.fsdp2])
+def test_models_that_fsdp_has_divided_are_refused(folder: Path, tmp_path: Path, how: Any) -> None:
+    program = Program(1)
+    with trained.one_rank(tmp_path):
+        program.accelerator._models = [how(torch.nn.Linear(8, 8))]
+        with pytest.raises(outlive.InvalidError, match=r"divides the model.*outlive.torch.capture"):
+            outlive.accelerate.capture(program.accelerator, folder, "job")
 
 
 def test_a_failed_save_surfaces_at_the_next_step(folder: Path) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate import DistributedType
+from accelerate.state import AcceleratorState, PartialState
 from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
 
 import outlive
@@ -79,26 +81,29 @@ class EndsAfter(TrainerCallback):
 
 
 def test_a_killed_training_ends_with_the_same_bits(tmp_path: Path) -> None:
-    want = trained.trained("huggingface", tmp_path / "whole")
+    whole = trained.Training("huggingface", tmp_path / "whole")
+    want = whole.finish()
     pool = tmp_path / "killed"
     for step in (30, 60):
         trained.killed("huggingface", pool, f"step {step}")
         assert outlive.open(pool).job("huggingface").latest is not None
-    assert trained.trained("huggingface", pool) == want
+    resumed = trained.Training("huggingface", pool)
+    assert resumed.finish() == want
+    assert resumed.began_after(whole)
 
 
 def test_killed_ranks_end_with_the_same_bits(tmp_path: Path) -> None:
-    def finish(pool: Path) -> list[str]:
-        return [rank.finish()[0] for rank in trained.on_ranks("huggingface", pool, 2)]
-
-    want = finish(tmp_path / "whole")
+    whole = trained.on_ranks("huggingface", tmp_path / "whole", 2)
+    want = [rank.finish() for rank in whole]
     pool = tmp_path / "killed"
     ranks = trained.on_ranks("huggingface", pool, 2)
     ranks[1].read_until("step 20")
     for rank in ranks:
         rank.kill()
     assert outlive.open(pool).job("huggingface").latest is not None
-    assert finish(pool) == want
+    resumed = trained.on_ranks("huggingface", pool, 2)
+    assert [rank.finish() for rank in resumed] == want
+    assert all(rank.began_after(whole[0]) for rank in resumed)
 
 
 @pytest.mark.parametrize("step", [11, 16, 17])
@@ -196,6 +201,51 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, folder: Path) 
     saver = outlive.huggingface.Callback(folder, "else")
     with pytest.raises(outlive.InvalidError, match=r"none of outlive.huggingface"):
         saver.newest(other)
+
+
+@pytest.mark.parametrize("kind", [DistributedType.FSDP, DistributedType.DEEPSPEED])
+def test_a_distributed_type_that_divides_the_model_is_refused(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, kind: Any
+) -> None:
+    saver = outlive.huggingface.Callback(folder, "job")
+    used = trainer(tmp_path, [saver])
+    # Accelerate sets these with GPUs only.
+    for state in (PartialState, AcceleratorState):
+        monkeypatch.setitem(state._shared_state, "distributed_type", kind)
+    with pytest.raises(outlive.InvalidError, match=f"{kind.value} divides the model among"):
+        saver.newest(used)
+    with pytest.raises(outlive.InvalidError, match=f"{kind.value} divides the model among"):
+        begin(used)
+
+
+@pytest.mark.parametrize("how", [trained.fsdp1, trained.fsdp2])
+def test_a_model_that_fsdp_has_divided_is_refused(tmp_path: Path, folder: Path, how: Any) -> None:
+    saver = outlive.huggingface.Callback(folder, "job")
+    used = trainer(tmp_path, [saver])
+    with trained.one_rank(tmp_path):
+        used.model = how(used.model)
+        with pytest.raises(outlive.InvalidError, match=r"divides the model.*outlive.torch.capture"):
+            begin(used)
+
+
+def begin(used: Any) -> None:
+    """Tells the callbacks of a trainer that the training begins."""
+    handler = used.callback_handler
+    handler.model = used.model
+    handler.on_train_begin(used.args, used.state, used.control)
+
+
+def test_a_trainer_that_the_callback_does_not_know_is_a_warning(
+    tmp_path: Path, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    saver = outlive.huggingface.Callback(folder, "job")
+    used = trainer(tmp_path, [saver], num_train_epochs=1)
+    saver.newest(used)
+    used.train()
+    assert "newest(trainer)" not in caplog.text
+    # It knows the first one still.
+    trainer(tmp_path, [saver], num_train_epochs=1).train()
+    assert "call `newest(trainer)` before `train`" in caplog.text
 
 
 class FillsDisk(TrainerCallback):

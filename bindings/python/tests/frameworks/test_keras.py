@@ -10,6 +10,7 @@ os.environ.setdefault("KERAS_BACKEND", "torch")
 import keras
 import numpy as np
 import pytest
+import torch
 
 import outlive
 import outlive.keras
@@ -27,7 +28,22 @@ INPUTS = np.random.default_rng(1).standard_normal((48, 8)).astype("float32")
 TARGETS = np.random.default_rng(2).standard_normal((48, 1)).astype("float32")
 
 
-def fit(callbacks: Any, epochs: int, *, seed: int = 1, width: int = 16, **options: Any) -> Any:
+class Rows(torch.utils.data.IterableDataset[Any]):
+    """All rows, whose number Keras does not know."""
+
+    def __iter__(self) -> Any:
+        return iter(list(zip(INPUTS, TARGETS, strict=True)))
+
+
+def fit(
+    callbacks: Any,
+    epochs: int,
+    *,
+    seed: int = 1,
+    width: int = 16,
+    rows: Rows | None = None,
+    **options: Any,
+) -> Any:
     keras.utils.set_random_seed(seed)
     layers = [
         keras.Input((8,)),
@@ -38,6 +54,10 @@ def fit(callbacks: Any, epochs: int, *, seed: int = 1, width: int = 16, **option
     ]
     model = keras.Sequential(layers)
     model.compile("adam", "mse", metrics=["mae"])
+    if rows is not None:
+        loader = torch.utils.data.DataLoader(rows, batch_size=8)
+        model.fit(loader, epochs=epochs, callbacks=callbacks, verbose=0)
+        return model
     settings = {"batch_size": 8, "verbose": 0, "validation_split": 0.25}
     model.fit(INPUTS, TARGETS, epochs=epochs, callbacks=callbacks, **settings | options)
     return model
@@ -63,12 +83,15 @@ class EndsAt(keras.callbacks.Callback):
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_a_killed_training_ends_with_the_same_bits(tmp_path: Path, backend: str) -> None:
-    want = trained.trained("keras", tmp_path / "whole", KERAS_BACKEND=backend)
+    whole = trained.Training("keras", tmp_path / "whole", KERAS_BACKEND=backend)
+    want = whole.finish()
     pool = tmp_path / "killed"
     for epoch in (5, 15):
         trained.killed("keras", pool, f"epoch {epoch}", KERAS_BACKEND=backend)
         assert outlive.open(pool).job("keras").latest is not None
-    assert trained.trained("keras", pool, KERAS_BACKEND=backend) == want
+    resumed = trained.Training("keras", pool, KERAS_BACKEND=backend)
+    assert resumed.finish() == want
+    assert resumed.began_after(whole)
 
 
 @pytest.mark.parametrize("batch", [15, 18])
@@ -115,6 +138,14 @@ def test_a_second_fit_in_the_process_goes_on(folder: Path) -> None:
     fit([saver], 2)
     assert bits(fit([saver], 5, seed=7)) == want
     assert saver.job.restore()["epoch"] == 5
+
+
+def test_a_later_fit_without_the_callback_begins_at_its_own_first_epoch(folder: Path) -> None:
+    saver = outlive.keras.Callback(folder, "job")
+    fit([saver], 2)
+    for epochs in (3, 3):  # all is done at the second time
+        model = fit([saver], epochs)
+        assert model.fit(INPUTS, TARGETS, epochs=2, verbose=0).epoch == [0, 1]
 
 
 def test_a_checkpoint_of_another_model_is_refused(folder: Path) -> None:
@@ -187,6 +218,15 @@ def test_a_signal_in_a_validation_ends_the_training_there(
     told = run(text, folder, Path(__file__).parent, 2, False)
     assert told.splitlines()[-1] == "0 2"
     assert bits(fit([outlive.keras.Callback(folder, "job")], 6, seed=2)) == bits(fit([], 6))
+
+
+@pytest.mark.parametrize(("batch", "last", "epoch"), [(8, 9, 1), (12, 12, 2)])
+def test_a_signal_ends_a_training_whose_epochs_have_no_known_length(
+    folder: Path, run: Callable[..., str], batch: int, last: int, epoch: int
+) -> None:
+    text = STOPS.replace("6)", "6, rows=t.Rows())")
+    told = run(text, folder, Path(__file__).parent, batch, False)
+    assert told.splitlines()[-1] == f"{last - batch} {epoch}"
 
 
 @pytest.mark.parametrize(

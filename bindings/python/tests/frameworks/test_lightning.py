@@ -1,7 +1,6 @@
 """The adapter for Lightning: `outlive.lightning`."""
 
 import json
-import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import lightning
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy
 from torch.utils.data import DataLoader, TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -99,13 +99,16 @@ def undisturbed(folder: Path, epochs: int, kind: Any = DataLoader) -> tuple[byte
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_killed_training_ends_with_the_same_bits(tmp_path: Path, ranks: int) -> None:
     options = ("--ranks", ranks, "--epochs", 40 if ranks == 1 else 12)
-    want = trained.trained("lightning", tmp_path / "whole", *options)
+    whole = trained.Training("lightning", tmp_path / "whole", *options)
+    want = whole.finish()
     assert len(want) == ranks
     pool = tmp_path / "killed"
     trained.killed("lightning", pool, "epoch 4", *options)
     assert outlive.open(pool).job("lightning").latest is not None
     trained.killed("lightning", pool, "epoch 8", *options)
-    assert trained.trained("lightning", pool, *options) == want
+    resumed = trained.Training("lightning", pool, *options)
+    assert resumed.finish() == want
+    assert resumed.began_after(whole)
 
 
 @pytest.mark.parametrize(
@@ -311,29 +314,95 @@ def test_a_file_whose_checkpoint_was_never_committed(folder: Path, tmp_path: Pat
     assert io.load_checkpoint(path)["step"] == 2
     pointer = json.loads(path.read_text())
     # As if the program had been killed before its commit.
-    lost = {**pointer, "epoch": 3, "token": "x", "before": {**pointer, "before": None}}
+    lost = {**pointer, "epoch": 3, "stamp": "x", "before": {**pointer, "before": None}}
     del lost["before"]["format"]
     path.write_text(json.dumps(lost))
     assert io.load_checkpoint(path)["step"] == 2
     # Then another program has got the epoch.
-    path.write_text(json.dumps({**pointer, "token": "x", "before": None}))
-    with pytest.raises(outlive.InvalidError, match=r"never committed.*it has 2"):
+    path.write_text(json.dumps({**pointer, "stamp": "x", "before": None}))
+    with pytest.raises(outlive.InvalidError, match=r"never committed.*it has 1, 2"):
         io.load_checkpoint(path)
     io.job.close()
 
 
-class Divides:
-    """Stands for a strategy that divides the model among ranks."""
-
-    @property
-    def checkpoint_io(self) -> Any:
-        raise NotImplementedError
-
-
-def test_models_that_ranks_divide_are_refused(folder: Path) -> None:
+@pytest.mark.parametrize("kind", [FSDPStrategy, ModelParallelStrategy])
+def test_models_that_ranks_divide_are_refused(folder: Path, kind: Any) -> None:
     saver = outlive.lightning.Callback(folder, "job")
-    with pytest.raises(outlive.InvalidError, match="Divides divides the model among ranks"):
-        saver.setup(types.SimpleNamespace(strategy=Divides()), Net(), "fit")
+    used = trainer([saver], 1)
+    # A `Trainer` takes the first one only with a GPU.
+    used._accelerator_connector.strategy = kind()
+    with pytest.raises(outlive.InvalidError, match=f"{kind.__name__} divides.*outlive.torch.cap"):
+        saver.setup(used, Net(), "fit")
+
+
+def test_a_failed_save_leaves_the_checkpoint_that_it_replaces(folder: Path, tmp_path: Path) -> None:
+    io = outlive.lightning.CheckpointIO(folder, "job")
+    path, other = tmp_path / "last.ckpt", tmp_path / "other.ckpt"
+
+    def save(step: int, to: Path = path) -> None:
+        weights = torch.randn(1 << 16, generator=torch.Generator().manual_seed(step))
+        io.save_checkpoint({"step": step, "w": weights}, to)
+
+    def fail(step: int) -> None:
+        """Begins a save that fails, and waits until all is done that follows from it."""
+        io.job.close()
+        with trained.full_disk():
+            save(step)
+            assert io._removed._last is not None
+            assert io._removed._last._core is not None
+            io._removed._last._core.wait_done()
+        with io._removed._changed:
+            io._removed._changed.wait_for(lambda: not io._removed._waiting)
+
+    save(1)
+    fail(2)
+    # Its failure comes once.
+    with pytest.raises(outlive.Error):
+        save(3)
+    assert io.load_checkpoint(path)["step"] == 1
+    # The next save gets the number of the failed one, whose file names another checkpoint.
+    save(4, other)
+    assert io.load_checkpoint(other)["step"] == 4
+    assert io.load_checkpoint(path)["step"] == 1
+    save(5)
+    save(6)
+    assert io.load_checkpoint(path)["step"] == 6
+    assert io.load_checkpoint(other)["step"] == 4
+    fail(7)
+    with pytest.raises(outlive.Error):
+        io.teardown()
+    io.teardown()
+    assert io.load_checkpoint(path)["step"] == 6
+    assert [io.job.restore(epoch=each)["step"] for each in io.job.epochs()] == [4, 6]
+
+
+def test_files_of_an_earlier_program_name_only_its_own_checkpoints(
+    folder: Path, tmp_path: Path, run: Callable[..., str]
+) -> None:
+    first, second = tmp_path / "first.ckpt", tmp_path / "second.ckpt"
+    text = """
+    import warnings; warnings.simplefilter("ignore")
+    import outlive.lightning
+    io = outlive.lightning.CheckpointIO(sys.argv[1], "job")
+    for step in (1, 2, 3):
+        io.save_checkpoint({"step": step}, sys.argv[2])
+    io.save_checkpoint({"step": 4}, sys.argv[3])
+    io.teardown()
+    """
+    run(text, folder, first, second)
+    # As if the save of this file had failed, and the next one had got its number.
+    lost = json.loads(first.read_text())
+    lost["epoch"] = json.loads(second.read_text())["epoch"]
+    lost["stamp"] = "x"
+    (tmp_path / "lost.ckpt").write_text(json.dumps(lost))
+    io = outlive.lightning.CheckpointIO(folder, "job")
+    io.remove_checkpoint(tmp_path / "lost.ckpt")
+    io.save_checkpoint({"step": 5}, first)
+    io.save_checkpoint({"step": 6}, first)
+    io.teardown()
+    assert io.load_checkpoint(second)["step"] == 4
+    assert io.load_checkpoint(first)["step"] == 6
+    assert len(io.job.epochs()) == 2
 
 
 def test_paths_and_arguments(folder: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 import outlive
 import outlive.orbax
 import trained
+from outlive._adapters import _pointers
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),
@@ -143,16 +144,34 @@ def test_parts_and_other_types(folder: Path, tmp_path: Path) -> None:
 def test_several_checkpointables_and_handlers(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "step"
     with outlive.orbax.context(folder, "job"):
-        ocp.save_checkpointables(path, {"state": tree(), "notes": {"text": "json"}})
+        parts = {"state": tree(), "notes": {"text": "json"}, "more": {"w": jnp.ones(3)}}
+        ocp.save_checkpointables(path, parts)
         got = ocp.load_checkpointables(path)
     same(got["state"], tree())
+    same(got["more"], {"w": jnp.ones(3)})
     assert got["notes"] == {"text": "json"}
+    # Orbax itself writes all but the state.
+    in_pool = [name for name in parts if _pointers.read(path / name / "_METADATA")]
+    assert in_pool == ["state"]
     # Any handler of outlive reads it, also one of another job.
     with outlive.orbax.context(folder, "other"):
         same(ocp.load_checkpointables(path)["state"], tree())
-    # Orbax's own does not.
-    with pytest.raises(Exception, match=r"."):
+    # Orbax's own does not, as the small file has no tree.
+    with pytest.raises(KeyError, match="tree_metadata"):
         ocp.load(path)
+
+
+def test_a_pytree_of_another_name_goes_to_a_job_of_its_own(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "step"
+    context = outlive.orbax.context(folder, "job")
+    registry = context.checkpointables.registry
+    registry.add(outlive.orbax.handler(folder, "averages"), checkpointable_name="averages")
+    with context:
+        ocp.save_checkpointables(path, {"state": tree(), "averages": {"w": jnp.ones(3)}})
+        got = ocp.load_checkpointables(path)
+    same(got["state"], tree())
+    same(got["averages"], {"w": jnp.ones(3)})
+    assert sorted(outlive.open(folder).jobs()) == ["averages", "job"]
 
 
 def test_a_failed_save_surfaces(folder: Path, tmp_path: Path) -> None:
@@ -202,7 +221,7 @@ def test_a_failed_save_ends_a_training_and_leaves_the_step_before(
         ocp.save(tmp_path / "free", state(3))
         same(ocp.load(tmp_path / "free"), state(3))
         assert len(outlive.open(folder).job("job").epochs()) == before + 1
-    with pytest.raises(Exception, match=r"."):
+    with pytest.raises(KeyError, match="tree_metadata"):
         ocp.load(tmp_path / "free")
 
 

@@ -120,6 +120,30 @@ def test_a_failed_upload_ends_the_training(cluster: None, tmp_path: Path, mode: 
     assert len(outlive.open(tmp_path / "pool").job("job").epochs()) == 2
 
 
+def test_a_relative_pool_is_one_of_the_driver(
+    cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(config: dict[str, Any]) -> None:
+        files = Path(config["folder"]) / "files"
+        files.mkdir()
+        (files / "x").write_text("1")
+        with pytest.raises(outlive.InvalidError, match="'pool' is a relative path"):
+            outlive.ray.upload("pool", "job")
+        ray.train.report(
+            {},
+            checkpoint=ray.train.Checkpoint.from_directory(files),
+            checkpoint_upload_fn=config["upload"],
+        )
+
+    monkeypatch.chdir(tmp_path)
+    upload = outlive.ray.upload("pool", "job")
+    monkeypatch.chdir("/")
+    result = fit(tmp_path / "runs", 1, work, folder=str(tmp_path), upload=upload)
+    assert len(outlive.open(tmp_path / "pool", create=False).job("job").epochs()) == 1
+    with outlive.ray.directory(result.checkpoint) as folder:
+        assert (folder / "x").read_text() == "1"
+
+
 def test_a_checkpoint_of_ray_itself(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("1")
     with outlive.ray.directory(ray.train.Checkpoint.from_directory(tmp_path)) as folder:

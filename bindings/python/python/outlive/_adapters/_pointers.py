@@ -3,7 +3,7 @@
 A framework lists, links, renames and deletes what it has saved. So a pointer lies there, and the
 data lies in the pool. A pointer is written when the save begins. A crash may come before the
 commit, and the next program may give another checkpoint the same epoch. So the pointer and the
-checkpoint both have a token, and only equal tokens count.
+checkpoint both have a stamp, and only equal stamps count.
 """
 
 from __future__ import annotations
@@ -13,22 +13,24 @@ import logging
 import os
 import tempfile
 import uuid
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from outlive import _api, _notices
+from outlive._adapters._source import absolute
 from outlive._errors import DamagedError, InvalidError
 from outlive._job import Job
 
-# The key of the token in a state, beside the keys of the framework.
+# The key of the stamp in a state, beside the keys of the framework.
 KEY = "outlive"
 _FORMAT = "outlive checkpoint 1"
 
 
 @dataclass(frozen=True)
 class Pointer:
-    """A checkpoint: its pool, job and epoch, and the token that it must have.
+    """A checkpoint: its pool, job and epoch, and the stamp that it must have.
 
     Attributes:
         before: The pointer that this one has replaced, if it was in the same place.
@@ -37,31 +39,44 @@ class Pointer:
     location: str
     job: str
     epoch: int
-    token: str
+    stamp: str
     before: Pointer | None = None
 
 
-def new_token() -> str:
-    """Returns a token that no other checkpoint has."""
+def new_stamp() -> str:
+    """Returns a stamp that no other checkpoint has."""
     return uuid.uuid4().hex
 
 
-def write(path: Path, job: Job, epoch: int | None, token: str) -> Pointer:
+def write(
+    path: Path,
+    job: Job,
+    epoch: int | None,
+    stamp: str,
+    has_failed: Callable[[Pointer], bool] = lambda _: False,
+) -> Pointer:
     """Writes a pointer, durable and at once whole. Keeps the one that it replaces, for one turn.
+
+    Args:
+        path: Place of the pointer.
+        job: The job that has begun to save the checkpoint.
+        epoch: Number of the checkpoint.
+        stamp: Its stamp.
+        has_failed: Whether the save of an older pointer is known to have failed.
 
     Raises:
         OSError: If it cannot be written.
     """
     assert epoch is not None
     old = read(path)
-    if old is not None and all(each.epoch != old.epoch for each in job.epochs()):
-        old = old.before  # its save has failed
-    location = job._location
-    if "://" not in location:
-        location = os.path.abspath(location)  # noqa: PTH100 (the text stays as it was)
+    # The save after one that has failed gets the same number.
+    there = {each.epoch for each in job.epochs()} - {epoch}
+    if old is not None and (old.epoch not in there or has_failed(old)):
+        old = old.before
+    location = absolute(job._location)
     if old is not None:
-        old = Pointer(old.location, old.job, old.epoch, old.token)
-    pointer = Pointer(location, job.name, epoch, token, old)
+        old = Pointer(old.location, old.job, old.epoch, old.stamp)
+    pointer = Pointer(location, job.name, epoch, stamp, old)
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"format": _FORMAT, **asdict(pointer)}, indent=1)
     handle, temporary = tempfile.mkstemp(prefix=".outlive-", dir=path.parent)
@@ -128,10 +143,10 @@ def epoch_of(pointer: Pointer, job: Job, place: str) -> int:
     Raises:
         InvalidError: If neither exists.
     """
-    if _has_token(job, pointer):
+    if has_stamp(job, pointer):
         return pointer.epoch
     before = pointer.before
-    if before is not None and before.job == pointer.job and _has_token(job, before):
+    if before is not None and before.job == pointer.job and has_stamp(job, before):
         _notices.tell(
             logging.WARNING,
             "%s: checkpoint %s was never committed: the program ended or the save failed before; "
@@ -150,13 +165,14 @@ def epoch_of(pointer: Pointer, job: Job, place: str) -> int:
     )
 
 
-def _has_token(job: Job, pointer: Pointer) -> bool:
+def has_stamp(job: Job, pointer: Pointer) -> bool:
+    """Whether the job has the checkpoint of a pointer, and not another one of the same number."""
     if all(epoch.epoch != pointer.epoch for epoch in job.epochs()):
         return False
     try:
         found = job.restore(epoch=pointer.epoch, only=KEY)
-    except InvalidError:  # it has no token
+    except InvalidError:  # it has no stamp
         return False
     except DamagedError:
         return True  # the restore itself says what is damaged
-    return isinstance(found, dict) and (found.get(KEY) or {}).get("token") == pointer.token
+    return isinstance(found, dict) and (found.get(KEY) or {}).get("stamp") == pointer.stamp

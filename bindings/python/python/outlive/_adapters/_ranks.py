@@ -12,6 +12,7 @@ from outlive import _notices, _rng
 from outlive._errors import Error
 
 T = TypeVar("T")
+K = TypeVar("K")
 
 
 def rank() -> int:
@@ -48,6 +49,30 @@ def decided(decide: Callable[[], T]) -> T:
         raise Error(f"rank 0 has failed: {told[1]}")
     result: T = told[0]
     return result
+
+
+def led(first: Callable[[], tuple[T, K]], follow: Callable[[K], T]) -> T:
+    """Restores the same checkpoint on all ranks. Collective.
+
+    Ranks that choose for themselves may choose differently, if a save ends in between.
+
+    Args:
+        first: Restores on the first rank; returns the state, and the name of its checkpoint.
+        follow: Restores the checkpoint of this name on another rank.
+
+    Raises:
+        BaseException: On the first rank, that of `first`.
+        Error: On the other ranks, if it has failed.
+    """
+    mine: list[T] = []
+
+    def lead() -> K:
+        state, name = first()
+        mine.append(state)
+        return name
+
+    name = decided(lead)
+    return mine[0] if mine else follow(name)
 
 
 def gathered(mine: T) -> list[T]:

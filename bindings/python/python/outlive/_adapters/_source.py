@@ -13,6 +13,13 @@ from outlive._pool import Pool
 To = Pool | Job | str | os.PathLike[str]
 
 
+def absolute(location: str) -> str:
+    """Returns the location of a pool, which no change of the working folder changes."""
+    if "://" in location:
+        return location
+    return os.path.abspath(location)  # noqa: PTH100 (the text stays as it was)
+
+
 class Source:
     """Opens a job when it is first used, once in each process.
 
@@ -73,6 +80,12 @@ class Source:
         job._tick()
         job._warn_of_failures()
         return due
+
+    def settle(self) -> None:
+        """Waits for a save that is under way. Raises its failure, or warns, by `on_failure`."""
+        job = self.job
+        job._core.wait(job._tick)
+        job._warn_of_failures()
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out what belongs to this process."""
