@@ -156,7 +156,8 @@ def test_the_histories_of_both_names_become_one(tmp_path: Path) -> None:
         command(*words, sys.executable, "-c", program, tmp_path, code=code)
 
     run("new", "pass")
-    run("run", "import sys, outlive; outlive.open(sys.argv[1]).job('run').save({'x': 1}, wait=True)")
+    save = "outlive.open(sys.argv[1]).job('run').save({'x': 1}, wait=True)"
+    run("run", f"import sys, outlive; {save}")
     command("job", "rename", tmp_path, "run", "new")
     attempts = json.loads(command("history", tmp_path, "new", "--json"))["attempts"]
     assert [one["commits"] for one in attempts] == [0, 1]
