@@ -197,7 +197,7 @@ pub enum PoolCommand {
 /// `pool init`.
 #[derive(ClapArgs, Debug)]
 pub struct InitArgs {
-    /// Directory to make the pool in, or s3://BUCKET/PREFIX
+    /// Directory to make the pool in, or s3://BUCKET/PREFIX, or node://HOST/PREFIX
     pub dir: PoolName,
     /// Unit of I/O, from 64KiB to 64MiB [default: 4MiB]; cannot be changed later
     #[arg(long, value_name = "SIZE", value_parser = size)]
@@ -225,14 +225,13 @@ pub struct InitArgs {
     /// Number of threads that hash and copy [default: the machine's cores, at most 4]
     #[arg(long, value_name = "N")]
     pub threads: Option<u32>,
-    /// Location of the log of checkpoints: a directory, s3://BUCKET/PREFIX, or
-    /// etcd://HOST,HOST,HOST/PREFIX. Give one, three, five or seven: each is a replica, and a
+    /// Location of the log of checkpoints: a directory, s3://BUCKET/PREFIX,
+    /// node://HOST/PREFIX, or etcd://HOST,HOST,HOST/PREFIX. Give one, three, five or seven: each is a replica, and a
     /// minority of them may be lost [default: DIR]
     #[arg(long, value_name = "LOCATION")]
     pub log: Vec<String>,
-    /// Location of packs: a directory (a relative path starts at DIR), block:///dev/NAME, or
-    /// s3://BUCKET/PREFIX.
-    /// Repeat the option for each further one [default: DIR]
+    /// Location of packs: a directory (a relative path starts at DIR), block:///dev/NAME,
+    /// node://HOST/PREFIX, or s3://BUCKET/PREFIX. Repeat the option for each further one [default: DIR]
     #[arg(long, value_name = "LOCATION")]
     pub target: Vec<String>,
     /// Location of packs in the memory of this host: a directory on a tmpfs, as below /dev/shm.
@@ -263,7 +262,7 @@ pub struct AddArgs {
     /// The pool's directory, or its pool.toml
     pub pool: PoolName,
     /// Location of packs: a directory (a relative path starts at the pool's directory),
-    /// block:///dev/NAME or s3://BUCKET/PREFIX. It is new, empty, or a target that the pool has or
+    /// block:///dev/NAME, node://HOST/PREFIX or s3://BUCKET/PREFIX. It is new, empty, or a target that the pool has or
     /// had
     pub location: String,
     /// Name of the host with which the target fails: no two parts of a stripe are on targets of one
@@ -322,7 +321,7 @@ pub struct ReplaceArgs {
     #[command(flatten)]
     pub drain: DrainArgs,
     /// Location of the new target: a directory (a relative path starts at the pool's directory),
-    /// block:///dev/NAME or s3://BUCKET/PREFIX. It is new, empty, or a target that the pool has or
+    /// block:///dev/NAME, node://HOST/PREFIX or s3://BUCKET/PREFIX. It is new, empty, or a target that the pool has or
     /// had
     pub location: String,
     /// Give up the old target even if it is away and has the only copy of some shards; readable
@@ -336,8 +335,8 @@ pub struct ReplaceArgs {
 pub struct MoveLogArgs {
     /// The pool's directory, or its pool.toml
     pub pool: PoolName,
-    /// Location of the log from now on: a directory, s3://BUCKET/PREFIX, or
-    /// etcd://HOST,HOST,HOST/PREFIX. Name all replicas, also those that stay: one, three, five or
+    /// Location of the log from now on: a directory, s3://BUCKET/PREFIX,
+    /// node://HOST/PREFIX, or etcd://HOST,HOST,HOST/PREFIX. Name all replicas, also those that stay: one, three, five or
     /// seven. A relative path starts at the pool's directory
     #[arg(long, value_name = "LOCATION", required = true)]
     pub log: Vec<String>,
