@@ -3,6 +3,7 @@
 
 mod admission;
 mod answer;
+mod buffers;
 mod data;
 mod fair;
 mod figures;

@@ -1,6 +1,7 @@
 //! Starts and ends a node.
 
 use crate::admission::Admission;
+use crate::buffers::Buffers;
 use crate::data::Data;
 use crate::figures;
 use crate::log::event;
@@ -9,8 +10,7 @@ use crate::service::Service;
 use crate::sessions::{Sessions, hex};
 use crate::stage::Stage;
 use crate::writers::Writers;
-use outlive_io::StagingPool;
-use outlive_node::protocol::{MESSAGE_BYTES_MAX, PART_BYTES, TOKEN_HEADER, UNIT_BYTES};
+use outlive_node::protocol::{MESSAGE_BYTES_MAX, PART_BYTES, TOKEN_HEADER};
 use outlive_node::stubs::node_server::NodeServer as Stubs;
 use outlive_types::{Error, Result, Rng, SystemRng};
 use std::net::SocketAddr;
@@ -35,8 +35,8 @@ const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// Requests of one connection at once.
 const STREAMS: u32 = 64;
 /// Bytes that a connection, and each request in it, may send ahead of the node's staging.
-const WINDOW_BYTES: u32 = 1 << 20;
-const REQUEST_WINDOW_BYTES: u32 = 2 * PART_BYTES as u32;
+const WINDOW_BYTES: u32 = 512 << 10;
+const REQUEST_WINDOW_BYTES: u32 = PART_BYTES as u32;
 /// Part of the life of a session that a client may take for the next bytes of a request.
 const SLOW_SHARE: u32 = 6;
 /// Longest wait for requests in flight when the node is told to stop.
@@ -110,13 +110,14 @@ impl NodeServer {
         let now = Instant::now();
         let knows_from = if data.is_new { now } else { now + options.session };
         let admission = Admission::new(options.staging_bytes);
+        let buffers = Buffers::new(options.staging_bytes);
         let service = Arc::new(Service {
             sessions: Sessions::new(data.id, options.session, knows_from),
             data,
             writers: Writers::default(),
-            stage: Stage::new(admission.clone()),
+            stage: Stage::new(admission.clone(), buffers.clone()),
             admission,
-            buffers: StagingPool::new(options.staging_bytes, UNIT_BYTES),
+            buffers,
             run,
             slow: options.session / SLOW_SHARE,
             written_bytes: AtomicU64::new(0),

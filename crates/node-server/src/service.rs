@@ -2,6 +2,7 @@
 
 use crate::admission::Admission;
 use crate::answer::{blocking, refused};
+use crate::buffers::Buffers;
 use crate::data::{Data, Part};
 use crate::fair::Session;
 use crate::sessions::{Knows, Sessions, kind_of};
@@ -9,7 +10,6 @@ use crate::stage::{Piece, Stage};
 use crate::writers::{Next, Writers, wait};
 use bytes::Bytes;
 use outlive_backend::{ShardName, SmallFiles};
-use outlive_io::{AlignedBuf, StagingPool};
 use outlive_log::Put;
 use outlive_node::protocol::{
     AbandonRequest, BeginRequest, Done, Fault, FileDo, FileReply, FileRequest, FinishRequest,
@@ -34,8 +34,7 @@ pub(crate) struct Service {
     pub writers: Writers,
     pub admission: Arc<Admission>,
     pub stage: Arc<Stage>,
-    /// Buffers of writes.
-    pub buffers: Arc<StagingPool>,
+    pub buffers: Arc<Buffers>,
     /// Random number of this run.
     pub run: [u8; 16],
     /// Longest wait for the next part of a write, and for room in a reply. A client that is slower
@@ -70,6 +69,9 @@ impl Service {
     pub(crate) fn tidy(&self) -> (usize, Vec<ShardName>) {
         let now = Instant::now();
         self.stage.forget_old(now);
+        if self.admission.taken().0 == 0 {
+            self.buffers.give_back();
+        }
         let ended = self.sessions.end_silent(now);
         let shards = if ended.is_empty() { Vec::new() } else { self.writers.abandon_all(&ended) };
         (ended.len(), shards)
@@ -104,7 +106,7 @@ impl Service {
         };
         // The bytes stay with the client until there is room for them.
         let permit = self.admission.take(session, length).await;
-        let mut buffer = self.buffer(length);
+        let mut buffer = self.buffers.take(length);
         let mut filled = 0;
         let mut bytes = first.bytes;
         loop {
@@ -122,20 +124,6 @@ impl Service {
         self.written_bytes.fetch_add(length as u64, Ordering::Relaxed);
         wait(pending.write(buffer.share(), permit)).await?;
         Ok(Done {})
-    }
-
-    /// Returns a buffer of the pool for a long write; a short one gets its own.
-    fn buffer(&self, length: usize) -> AlignedBuf {
-        let pooled = (length > UNIT_BYTES / 4).then(|| self.buffers.try_take()).flatten();
-        match pooled {
-            Some(mut buffer) => {
-                if length < buffer.len() {
-                    drop(buffer.split_off(length));
-                }
-                buffer
-            }
-            None => AlignedBuf::zeroed(length),
-        }
     }
 
     async fn do_finish(&self, request: FinishRequest) -> Result<Done> {

@@ -7,6 +7,7 @@
 
 use crate::admission::{Admission, Permit};
 use crate::answer::{blocking, outcome};
+use crate::buffers::Buffers;
 use crate::fair::{Rounds, Session};
 use outlive_backend::{ReadMode, ReadRange, ShardName, Target};
 use outlive_io::AlignedBuf;
@@ -31,6 +32,7 @@ const RECENT_SHARE: usize = 4;
 /// The waiting reads of a node.
 pub(crate) struct Stage {
     admission: Arc<Admission>,
+    buffers: Arc<Buffers>,
     state: Mutex<State>,
     /// Ranges that were asked for, and reads of the targets.
     pub ranges: AtomicU64,
@@ -97,9 +99,10 @@ struct Batch {
 }
 
 impl Stage {
-    pub(crate) fn new(admission: Arc<Admission>) -> Arc<Stage> {
+    pub(crate) fn new(admission: Arc<Admission>, buffers: Arc<Buffers>) -> Arc<Stage> {
         Arc::new(Stage {
             admission,
+            buffers,
             state: Mutex::default(),
             ranges: AtomicU64::new(0),
             reads: AtomicU64::new(0),
@@ -216,8 +219,9 @@ impl Stage {
         self.reads.fetch_add(1, Ordering::Relaxed);
         self.read_bytes.fetch_add(length as u64, Ordering::Relaxed);
         let target = target.clone();
+        let buffer = self.buffers.take(length);
         let started = blocking(move || {
-            let range = ReadRange { offset, buffer: AlignedBuf::zeroed(length), mode };
+            let range = ReadRange { offset, buffer, mode };
             Ok(target.read_ranges(shard, vec![range]))
         });
         let ticket = started.await?.pop().ok_or_else(|| Error::bug("a read without a ticket"))?;

@@ -81,7 +81,7 @@ fn a_batch_is_at_most_a_unit() {
 
 #[tokio::test]
 async fn each_client_gets_its_bytes_and_few_reads_are_made() {
-    let stage = Stage::new(Admission::new(64 << 20));
+    let stage = Stage::new(Admission::new(64 << 20), Buffers::new(64 << 20));
     let target = filled();
     let place = (Arc::from("p"), shard());
     let mut reads = Vec::new();
@@ -101,7 +101,7 @@ async fn each_client_gets_its_bytes_and_few_reads_are_made() {
 
 #[tokio::test]
 async fn a_range_beyond_the_end_fails_alone() {
-    let stage = Stage::new(Admission::new(64 << 20));
+    let stage = Stage::new(Admission::new(64 << 20), Buffers::new(64 << 20));
     let target = filled();
     let place = (Arc::from("p"), shard());
     let pages = [62_u64, 63, 64, 65];
@@ -122,7 +122,7 @@ async fn a_range_beyond_the_end_fails_alone() {
 
 #[tokio::test]
 async fn nothing_of_a_replaced_shard_is_kept() {
-    let stage = Stage::new(Admission::new(64 << 20));
+    let stage = Stage::new(Admission::new(64 << 20), Buffers::new(64 << 20));
     let target = filled();
     let place = (Arc::from("p"), shard());
     let range = (0, PAGE, mode());
