@@ -16,7 +16,7 @@ use std::sync::Arc;
 const NODE_FILE: &str = ".node";
 /// File that a node has locked as long as it serves a directory.
 const LOCK_FILE: &str = ".node.lock";
-/// Most parts that stay open.
+/// Most parts that stay open without a writer or a request.
 const OPEN_MAX: usize = 256;
 
 /// The data of a node.
@@ -90,8 +90,8 @@ impl Data {
         let part =
             Arc::new(Part { roots: roots?, target: Mutex::default(), medium: Mutex::default() });
         if parts.len() >= OPEN_MAX {
-            // Those in use stay open with their users.
-            parts.pop_first();
+            // A part with a writer stays: a second view of it would not know the writer's shard.
+            parts.retain(|_, part| Arc::strong_count(part) > 1);
         }
         parts.insert(prefix, part.clone());
         Ok(part)

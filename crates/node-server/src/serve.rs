@@ -41,6 +41,8 @@ const REQUEST_WINDOW_BYTES: u32 = PART_BYTES as u32;
 const SLOW_SHARE: u32 = 6;
 /// Longest wait for requests in flight when the node is told to stop.
 const GRACE: Duration = Duration::from_secs(10);
+/// Threads for calls of the disks that may block.
+const BLOCKING_MAX: usize = 64;
 /// Pause between two looks for silent sessions.
 const TIDY: Duration = Duration::from_secs(1);
 
@@ -127,6 +129,7 @@ impl NodeServer {
         });
         let runtime = Builder::new_multi_thread()
             .thread_name("outlive-node")
+            .max_blocking_threads(BLOCKING_MAX)
             .enable_all()
             .build()
             .map_err(|error| Error::no_thread("the requests of clients", &error))?;

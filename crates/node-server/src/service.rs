@@ -81,10 +81,8 @@ impl Service {
         let session = self.see(&request.session)?;
         let shard = shard_of(request.shard.as_ref())?;
         let part = self.data.part(&request.prefix)?;
-        let opened = part.clone();
-        let target = blocking(move || opened.target()).await?;
         let how = (request.bytes_max, request.replaces);
-        self.writers.begin(number(&request.writer)?, session, (target, shard), how).await?;
+        self.writers.begin(number(&request.writer)?, session, (part, shard), how).await?;
         Ok(Done {})
     }
 

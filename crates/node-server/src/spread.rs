@@ -89,10 +89,13 @@ impl Target for SpreadTarget {
     }
 
     fn create(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>> {
-        match self.holder(shard) {
-            // A finished shard, which is refused there, or the leftover of one.
-            Some(number) => self.targets[number].create(shard, bytes_max),
-            None => self.begin(shard, |target| target.create(shard, bytes_max)),
+        match self.find(shard) {
+            // A finished shard, which is refused there, or one that is being written.
+            Ok(number) => self.targets[number].create(shard, bytes_max),
+            Err(error) if error.kind() == ErrorKind::Damaged => {
+                self.begin(shard, |target| target.create(shard, bytes_max))
+            }
+            Err(error) => Err(error),
         }
     }
 

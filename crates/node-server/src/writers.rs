@@ -2,8 +2,9 @@
 //! reply got lost.
 
 use crate::answer::{blocking, outcome};
+use crate::data::Part;
 use crate::fair::Session;
-use outlive_backend::{ShardName, ShardWriter, Target};
+use outlive_backend::{ShardName, ShardWriter};
 use outlive_io::SharedBuf;
 use outlive_types::sync::plain::Mutex;
 use outlive_types::{Error, Result};
@@ -26,6 +27,8 @@ pub(crate) struct Writers {
 /// A shard that a client writes.
 pub(crate) struct Writer {
     session: Session,
+    /// Stays open as long as the writer.
+    _part: Arc<Part>,
     pub shard: ShardName,
     pub bytes_max: u64,
     begun: OnceCell<()>,
@@ -67,7 +70,7 @@ impl Writers {
         &self,
         id: WriterId,
         session: Session,
-        (target, shard): (Arc<dyn Target>, ShardName),
+        (part, shard): (Arc<Part>, ShardName),
         (bytes_max, replaces): (u64, bool),
     ) -> Result<()> {
         let writer = {
@@ -80,6 +83,7 @@ impl Writers {
             let new = || {
                 Arc::new(Writer {
                     session,
+                    _part: part.clone(),
                     shard,
                     bytes_max,
                     begun: OnceCell::new(),
@@ -93,8 +97,8 @@ impl Writers {
         }
         let begin = || async {
             let begun = blocking(move || match replaces {
-                true => target.replace(shard, bytes_max),
-                false => target.create(shard, bytes_max),
+                true => part.target()?.replace(shard, bytes_max),
+                false => part.target()?.create(shard, bytes_max),
             });
             writer.state.lock().writer = Some(begun.await?);
             Ok(())
