@@ -70,6 +70,7 @@ module outlive
     public :: outlive_gate_open, outlive_gate_append, outlive_gate_publish, outlive_gate_sink
     public :: outlive_gate_give, outlive_gate_flush, outlive_gate_held, outlive_release, outlive_text
     public :: outlive_save_free, outlive_next_label, outlive_next_pin, outlive_next_metric
+    public :: outlive_next_tag, outlive_tag
     public :: outlive_restore, outlive_restore_some, outlive_newest, outlive_region_shape, outlive_prune
     public :: outlive_job_keep, outlive_job_every, outlive_job_on_failure, outlive_job_health, outlive_job_leave
 
@@ -366,6 +367,24 @@ module outlive
             import
             type(c_ptr), value :: job
             character(kind=c_char), intent(in) :: label(*)
+            integer(c_int) :: status
+        end function
+
+        function c_next_tag(job, tag) &
+                bind(c, name="outlive_next_tag") result(status)
+            import
+            type(c_ptr), value :: job
+            character(kind=c_char), intent(in) :: tag(*)
+            integer(c_int) :: status
+        end function
+
+        function c_tag(job, epoch, tag, add) &
+                bind(c, name="outlive_tag") result(status)
+            import
+            type(c_ptr), value :: job
+            integer(c_int64_t), value :: epoch
+            character(kind=c_char), intent(in) :: tag(*)
+            integer(c_int), value :: add
             integer(c_int) :: status
         end function
 
@@ -935,6 +954,24 @@ contains
         character(*), intent(in) :: label
         integer(c_int), intent(out) :: status
         status = c_next_label(job%handle, c_text(label))
+    end subroutine
+
+    ! Gives the next checkpoint a tag, beside those of earlier calls.
+    subroutine outlive_next_tag(job, tag, status)
+        type(outlive_job), intent(in) :: job
+        character(*), intent(in) :: tag
+        integer(c_int), intent(out) :: status
+        status = c_next_tag(job%handle, c_text(tag))
+    end subroutine
+
+    ! Adds a tag to a checkpoint, or removes it.
+    subroutine outlive_tag(job, epoch, tag, add, status)
+        type(outlive_job), intent(in) :: job
+        integer(int64), intent(in) :: epoch
+        character(*), intent(in) :: tag
+        logical, intent(in) :: add
+        integer(c_int), intent(out) :: status
+        status = c_tag(job%handle, epoch, c_text(tag), merge(1_c_int, 0_c_int, add))
     end subroutine
 
     ! Stores a number with the next checkpoint.

@@ -595,6 +595,13 @@ outlive_status outlive_next_label(struct outlive_job *job, const char *label);
 // Pins the next checkpoint of the job. This does the same as a label, without one.
 outlive_status outlive_next_pin(struct outlive_job *job);
 
+// Gives the next checkpoint of the job a tag, beside those of earlier calls. It does not make a
+// save due.
+outlive_status outlive_next_tag(struct outlive_job *job, const char *tag);
+
+// Adds a tag to a checkpoint (`add` 1), or removes it (`add` 0). First waits for a save under way.
+outlive_status outlive_tag(struct outlive_job *job, uint64_t epoch, const char *tag, int add);
+
 // Stores a number with the next checkpoint of the job, such as "loss", for prunes that keep the
 // best. It does not make a save due.
 outlive_status outlive_next_metric(struct outlive_job *job, const char *name, double value);

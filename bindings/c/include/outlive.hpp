@@ -410,6 +410,10 @@ public:
 
     void next_label(const std::string &label) { check(outlive_next_label(job_, label.c_str())); }
     void next_pin() { check(outlive_next_pin(job_)); }
+    void next_tag(const std::string &tag) { check(outlive_next_tag(job_, tag.c_str())); }
+    void tag(uint64_t epoch, const std::string &tag, bool add = true) {
+        check(outlive_tag(job_, epoch, tag.c_str(), add ? 1 : 0));
+    }
     void next_metric(const std::string &name, double value) {
         check(outlive_next_metric(job_, name.c_str(), value));
     }

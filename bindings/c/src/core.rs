@@ -116,11 +116,12 @@ impl CallGuard<'_> {
     }
 }
 
-/// The label, pin and metrics for the next checkpoint.
+/// The label, pin, tags and metrics for the next checkpoint.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct NextNotes {
     pub label: String,
     pub pinned: bool,
+    pub tags: Vec<String>,
     pub metrics: BTreeMap<String, f64>,
 }
 
@@ -132,8 +133,12 @@ impl NextNotes {
 
     /// Converts the notes to the engine's type.
     pub fn to_notes(&self) -> Result<SaveNotes> {
-        let remarks =
-            Remarks { pinned: self.pinned, label: self.label.clone(), ..Remarks::default() };
+        let remarks = Remarks {
+            pinned: self.pinned,
+            label: self.label.clone(),
+            tags: self.tags.clone(),
+            ..Remarks::default()
+        };
         SaveNotes::new(remarks, self.metrics.clone().into_iter().collect())
     }
 }

@@ -1,11 +1,11 @@
-//! Remarks of a program on its checkpoints: labels, pins, metrics.
+//! Remarks of a program on its checkpoints: labels, pins, tags, metrics.
 #![allow(unsafe_code)]
 
 use crate::arguments::text;
 use crate::call::{call, invalid};
 use crate::core::{JOBS, NextNotes, outlive_job};
 use crate::status::outlive_status;
-use outlive_format::Remarks;
+use outlive_format::{Remarks, check_tag};
 use outlive_store::SaveNotes;
 use std::ffi::{c_char, c_int};
 
@@ -32,6 +32,53 @@ pub unsafe extern "C" fn outlive_next_label(
 pub extern "C" fn outlive_next_pin(job: *mut outlive_job) -> outlive_status {
     call(|| {
         JOBS.get(job)?.next().pinned = true;
+        Ok(())
+    })
+}
+
+/// Gives the next checkpoint of the job a tag, beside those of earlier calls. It does not make a
+/// save due.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outlive_next_tag(
+    job: *mut outlive_job,
+    tag: *const c_char,
+) -> outlive_status {
+    call(|| {
+        let core = JOBS.get(job)?;
+        // SAFETY: the caller gives NULL, or a text that ends with a zero.
+        let tag = unsafe { text(tag, "the tag")? };
+        let mut next = core.next();
+        let mut tags = next.tags.clone();
+        tags.push(tag.to_owned());
+        NextNotes { tags: tags.clone(), ..NextNotes::default() }.to_notes()?;
+        next.tags = tags;
+        Ok(())
+    })
+}
+
+/// Adds a tag to a checkpoint (`add` 1), or removes it (`add` 0). First waits for a save under way.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outlive_tag(
+    job: *mut outlive_job,
+    epoch: u64,
+    tag: *const c_char,
+    add: c_int,
+) -> outlive_status {
+    call(|| {
+        let core = JOBS.get(job)?;
+        // SAFETY: the caller gives NULL, or a text that ends with a zero.
+        let tag = unsafe { text(tag, "the tag")? };
+        check_tag(tag)?;
+        if add != 0 && add != 1 {
+            return Err(invalid(format!("add = {add}: must be 1 or 0")));
+        }
+        core.settle_last();
+        core.job().note(epoch, |remarks| {
+            remarks.tags.retain(|other| other != tag);
+            if add == 1 {
+                remarks.tags.push(tag.to_owned());
+            }
+        })?;
         Ok(())
     })
 }

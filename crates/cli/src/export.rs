@@ -14,6 +14,7 @@ use crate::args::{ExportArgs, ExportFormat};
 use crate::chosen::{job_at, select, skipped_json};
 use crate::output::{Answer, Reporter, Table, bytes, count, shortened, shown};
 use crate::show::{chosen_rank, no_checkpoint, open_checkpoint, packed_slice, region_json};
+use crate::tags::tagged;
 use crate::tree::TREE;
 use crate::{npy, pool, region};
 use names::file_name;
@@ -142,6 +143,7 @@ pub fn export(args: &ExportArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     check_outside(&args.to)?;
     let job = Job::open(&pool, name.as_str(), JobOptions::default())?;
     check_options(args)?;
+    let epoch = tagged(&job, epoch, &args.tag, &|manifest| !manifest.is_of_files())?;
     match args.format {
         ExportFormat::Json => return values::export(args, &job, epoch, reporter),
         ExportFormat::Safetensors => return safetensors::export(args, &job, epoch, reporter),

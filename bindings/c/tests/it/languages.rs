@@ -3,7 +3,8 @@
 use crate::common;
 
 use common::{
-    Language, archive, compile, fortran_module, fortran_program, is_here, root, run, text, text_of,
+    Language, archive, compile, fortran_module, fortran_program, is_here, root, run, tags, text,
+    text_of,
 };
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,6 +24,7 @@ fn all_that_a_cpp_program_does() {
     let source = root().join("tests/it/programs/round_trip.cpp");
     let program = compile(Language::Cpp, dir.path(), &[source], &[]);
     assert_eq!(run(&program, &[dir.path().join("pool")]), "done\n");
+    assert_eq!(tags(&dir.path().join("pool"), "cpp", 1), ["later"]);
 }
 
 #[test]
@@ -33,6 +35,7 @@ fn all_that_a_fortran_program_does() {
     let dir = tempfile::tempdir().unwrap();
     let program = fortran_program(dir.path(), "round_trip.f90");
     assert_eq!(run(&program, &[dir.path().join("pool")]), "done\n");
+    assert_eq!(tags(&dir.path().join("pool"), "fortran", 1), ["fortran", "later"]);
 }
 
 /// Kills an example again and again: it ends with the result of an undisturbed run.

@@ -2,7 +2,7 @@
 
 use crate::common;
 
-use common::{Language, compile, fortran_program, is_here, program, root, run, text_of};
+use common::{Language, compile, fortran_program, is_here, program, root, run, tags, text_of};
 use std::collections::HashSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -21,6 +21,8 @@ fn all_that_a_program_does() {
     }
     let dir = tempfile::tempdir().unwrap();
     assert_eq!(run(&program(dir.path(), "round_trip.c"), &[pool(dir.path())]), "done\n");
+    assert_eq!(tags(&pool(dir.path()), "job", 6), ["late", "night"]);
+    assert!(tags(&pool(dir.path()), "job", 8).is_empty(), "tags belong to one checkpoint");
 }
 
 #[test]

@@ -17,6 +17,9 @@ pub struct ExportArgs {
     /// The same as JOB@EPOCH
     #[arg(allow_negative_numbers = true)]
     pub epoch: Option<EpochName>,
+    /// Tag that the checkpoint must have: the newest with it is exported. With several, all
+    #[arg(long, value_name = "TAG", value_delimiter = ',', conflicts_with = "epoch")]
+    pub tag: Vec<String>,
     /// Rank whose regions to write, if the checkpoint is of several; the first one is 0
     #[arg(long, value_name = "N")]
     pub rank: Option<u32>,

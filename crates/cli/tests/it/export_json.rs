@@ -47,6 +47,13 @@ fn values_become_one_object() {
         let read: Value = serde_json::from_slice(&fs::read(&to).unwrap()).unwrap();
         assert_eq!(read, value!({ "params/k": 0.25, "step": -1 }));
     }
+    assert_eq!(outlive(&["tag", pool, "gray scott@2", "--add", "good"]).code, 0);
+    let tagged = export("-", &["--tag", "good", "--only", "step"]);
+    assert_eq!(serde_json::from_str::<Value>(&tagged.out).unwrap(), value!({ "step": -2 }));
+    let two = export("-", &["1", "--tag", "good"]);
+    assert_eq!(two.code, 2, "{two:?}");
+    let none = export("-", &["--tag", "bad"]);
+    assert!(none.code == 2 && none.err.contains("bad"), "{none:?}");
     let none = export("-", &["--only", "zeros"]);
     assert_eq!((none.code, none.out.as_str()), (0, "{}\n"));
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "no temporary file is left");

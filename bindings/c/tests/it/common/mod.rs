@@ -45,6 +45,15 @@ pub fn library() -> &'static Path {
     LIBRARY.0.path()
 }
 
+/// Returns the tags of a checkpoint.
+pub fn tags(pool: &Path, job: &str, epoch: u64) -> Vec<String> {
+    let pool = outlive_pool::open(pool, outlive_pool::Environment::system()).unwrap();
+    let job = outlive_store::Job::open(&pool, job, outlive_store::JobOptions::default()).unwrap();
+    let epochs = job.epochs().unwrap();
+    let found = epochs.into_iter().find(|info| info.manifest.epoch == epoch);
+    found.unwrap_or_else(|| panic!("no checkpoint {epoch}")).manifest.remarks.tags
+}
+
 /// A language, with its compiler and the flags for it. A program must compile without a warning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Language {

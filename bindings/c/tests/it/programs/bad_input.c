@@ -99,6 +99,9 @@ static void saves(outlive_job *job)
     INVALID(outlive_next_label(job, NULL), "label is NULL");
     INVALID(outlive_next_metric(job, "loss", NAN), "not a number");
     INVALID(outlive_next_metric(job, "", 1), "1 to 65,535 bytes");
+    INVALID(outlive_next_tag(job, NULL), "the tag is NULL");
+    INVALID(outlive_next_tag(job, "two words"), "tag");
+    INVALID(outlive_tag(job, 1, "x", 2), "add = 2");
     INVALID(outlive_note(job, 1, NULL, 2), "pin = 2");
     OK(outlive_save(job, OUTLIVE_FORCE | OUTLIVE_WAIT, &saving));
     INVALID(outlive_save_figures(saving, NULL), "place for the figures is NULL");

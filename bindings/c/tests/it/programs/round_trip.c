@@ -204,6 +204,8 @@ static void notes_and_prunings(outlive_job *job)
     OK(outlive_next_metric(job, "loss", 0.25));
     OK(outlive_next_metric(job, "loss", 0.125));
     OK(outlive_next_label(job, "best"));
+    OK(outlive_next_tag(job, "night"));
+    OK(outlive_next_tag(job, "good"));
     OK(outlive_save(job, OUTLIVE_WAIT, NULL));
     OK(outlive_save(job, OUTLIVE_WAIT, NULL));
     OK(outlive_checkpoint_open(job, 6, &checkpoint));
@@ -219,6 +221,10 @@ static void notes_and_prunings(outlive_job *job)
 
     OK(outlive_note(job, 6, "", 1));
     OK(outlive_note(job, 5, "", -1));
+    OK(outlive_tag(job, 6, "late", 1));
+    OK(outlive_tag(job, 6, "good", 0));
+    OK(outlive_tag(job, 6, "never", 0));
+    INVALID(outlive_tag(job, 77, "x", 1), "no checkpoint 77");
     INVALID(outlive_note(job, 77, "x", -1), "no checkpoint 77");
     OK(outlive_next_pin(job));
     OK(outlive_save(job, OUTLIVE_WAIT, NULL));

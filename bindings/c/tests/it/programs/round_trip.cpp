@@ -68,6 +68,7 @@ int main(int argc, char **argv) {
         state.flag = true;
         state.phase = Phase::cold;
         job.next_label("first");
+        job.next_tag("cpp");
         job.next_metric("loss", 0.5);
         outlive::on_preempt();
         CHECK(!job.should_stop());
@@ -75,6 +76,8 @@ int main(int argc, char **argv) {
         CHECK(save && save.epoch() == 1);
         save.wait();
         CHECK(save.done() && save.figures().epoch == 1);
+        job.tag(1, "later");
+        job.tag(1, "cpp", false);
         job.close();
     }
     outlive::Pool pool(argv[1]);

@@ -43,6 +43,8 @@ program round_trip
     label = "twelve chars"
     call outlive_next_label(job, "first", status)
     call ok(status)
+    call outlive_next_tag(job, "fortran", status)
+    call ok(status)
     call outlive_next_metric(job, "loss", 0.5d0, status)
     call ok(status)
     call outlive_save(job, outlive_if_due, status, saving)
@@ -54,6 +56,8 @@ program round_trip
     call outlive_save_epoch(saving, epoch, status)
     call check(status == outlive_ok .and. epoch == 1, "epoch")
     call outlive_save_free(saving, status)
+    call ok(status)
+    call outlive_tag(job, epoch, "later", .true., status)
     call ok(status)
     again = grid
     grid = 0
