@@ -4,16 +4,13 @@ use outlive_io::{AlignedBuf, StagingPool};
 use outlive_node::protocol::UNIT_BYTES;
 use std::sync::Arc;
 
-/// Part of the staging memory that stays allocated while the node is busy.
-const KEPT_SHARE: usize = 2;
-
 /// Buffers for requests. The admission bounds them; this only saves the system work.
 #[derive(Debug)]
 pub(crate) struct Buffers(Arc<StagingPool>);
 
 impl Buffers {
     pub(crate) fn new(staging_bytes: usize) -> Arc<Buffers> {
-        Arc::new(Buffers(StagingPool::new(staging_bytes / KEPT_SHARE, UNIT_BYTES)))
+        Arc::new(Buffers(StagingPool::new(staging_bytes / 2, UNIT_BYTES)))
     }
 
     /// Returns a buffer. It may hold the bytes of its last use.

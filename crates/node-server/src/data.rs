@@ -1,19 +1,20 @@
 //! The data of a node: locations on its machine, and the parts of pools that they keep.
 
+use crate::identity::identify;
 use crate::spread::SpreadTarget;
 use outlive_backend::{Location, SmallFiles, Target, TargetOptions, prefix};
 use outlive_io::OwnFile;
 use outlive_log::LogMedium;
 use outlive_types::sync::plain::Mutex;
-use outlive_types::{Error, NoObserver, Result, Rng, SystemRng};
+use outlive_types::{Error, NoObserver, Result};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-/// File with the random number of a node.
-const NODE_FILE: &str = ".node";
 /// File that a node has locked as long as it serves a directory.
 const LOCK_FILE: &str = ".node.lock";
 /// Most parts that stay open without a writer or a request.
@@ -24,8 +25,8 @@ pub(crate) struct Data {
     roots: Vec<Location>,
     /// The random number that is kept with it.
     pub id: [u8; 16],
-    /// Whether no node has served it before.
-    pub is_new: bool,
+    /// Longest life of a session of an earlier run; `None` if no node has served it before.
+    pub earlier_session: Option<Duration>,
     parts: Mutex<BTreeMap<String, Arc<Part>>>,
     /// One node serves a directory.
     _locks: Vec<OwnFile>,
@@ -43,19 +44,22 @@ impl Data {
     ///
     /// # Errors
     /// `Invalid` if a location cannot be used; `Retry` if another node serves it.
-    pub(crate) fn open(roots: Vec<Location>) -> Result<Data> {
-        let first =
-            roots.first().ok_or_else(|| Error::invalid("a node serves one location or more"))?;
+    pub(crate) fn open(roots: Vec<Location>, session: Duration) -> Result<Data> {
+        if roots.is_empty() {
+            return Err(Error::invalid("a node serves one location or more"));
+        }
         let mut locks = Vec::new();
         for (number, root) in roots.iter().enumerate() {
-            if roots[..number].iter().any(|other| other.is_same(root)) {
-                return Err(Error::invalid(format!("{root} is named twice")));
+            if let Some(other) = roots[..number].iter().find(|other| overlaps(other, root)) {
+                return Err(Error::invalid(format!(
+                    "{root} and {other} are one location, or one is in the other: give each its own"
+                )));
             }
             root.check().map_err(|error| error.context(root))?;
             locks.extend(lock(root)?);
         }
-        let (id, is_new) = identify(first)?;
-        Ok(Data { roots, id, is_new, parts: Mutex::default(), _locks: locks })
+        let (id, earlier_session) = identify(&roots, session)?;
+        Ok(Data { roots, id, earlier_session, parts: Mutex::default(), _locks: locks })
     }
 
     pub(crate) fn describe(&self) -> String {
@@ -153,6 +157,9 @@ impl Part {
 /// Locks a directory; other locations have no such lock.
 fn lock(root: &Location) -> Result<Option<OwnFile>> {
     let Some(dir) = root.as_directory() else { return Ok(None) };
+    if !dir.is_dir() {
+        return Err(Error::invalid(format!("{root} is no directory: make it, or mount its disk")));
+    }
     let path = dir.join(LOCK_FILE);
     let file = File::options().create(true).truncate(false).write(true).open(&path);
     let file = file.map_err(|error| Error::io_named("opening", &path, &error))?;
@@ -165,21 +172,12 @@ fn lock(root: &Location) -> Result<Option<OwnFile>> {
     }
 }
 
-/// Returns the random number of the node, and whether it was made now, for new data.
-fn identify(root: &Location) -> Result<([u8; 16], bool)> {
-    let mut id = [0; 16];
-    SystemRng.fill(&mut id);
-    root.make_folders(&[])?;
-    if root.write_new(NODE_FILE, &id)? {
-        root.sync_folder("")?;
-        return Ok((id, true));
-    }
-    let there = root.read(NODE_FILE)?.unwrap_or_default();
-    let there = there.try_into().map_err(|_| {
-        Error::damaged(format!(
-            "{} is damaged: delete it, and the node gets another number",
-            root.name(NODE_FILE)
-        ))
-    })?;
-    Ok((there, false))
+/// Returns whether two locations are one, or one is in the other.
+fn overlaps(one: &Location, other: &Location) -> bool {
+    let (Some(a), Some(b)) = (one.as_directory(), other.as_directory()) else {
+        return one.is_same(other);
+    };
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let (a, b) = (real(a), real(b));
+    one.is_same(other) || a.starts_with(&b) || b.starts_with(&a)
 }

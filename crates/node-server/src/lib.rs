@@ -7,6 +7,7 @@ mod buffers;
 mod data;
 mod fair;
 mod figures;
+mod identity;
 mod log;
 mod options;
 mod serve;

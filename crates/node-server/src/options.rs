@@ -37,8 +37,11 @@ pub struct NodeTls {
 impl NodeOptions {
     /// Bytes of staging if nothing is said.
     pub const STAGING_BYTES: usize = 64 << 20;
-    /// Least bytes of staging: a session may hold half of it, and needs a unit.
-    pub const STAGING_BYTES_MIN: usize = 2 * UNIT_BYTES;
+    /// Least bytes of staging: half of it is for requests, of which a session may hold half, and
+    /// needs a unit.
+    pub const STAGING_BYTES_MIN: usize = 4 * UNIT_BYTES;
+    /// Shortest life of a session.
+    pub const SESSION_MIN: Duration = Duration::from_millis(100);
 
     /// Returns the settings of a node that has only these.
     pub fn new(data: Vec<Location>, listen: SocketAddr) -> NodeOptions {

@@ -10,7 +10,7 @@ use crate::service::Service;
 use crate::sessions::{Sessions, hex};
 use crate::stage::Stage;
 use crate::writers::Writers;
-use outlive_node::protocol::{MESSAGE_BYTES_MAX, PART_BYTES, TOKEN_HEADER};
+use outlive_node::protocol::{MESSAGE_BYTES_MAX, TOKEN_HEADER};
 use outlive_node::stubs::node_server::NodeServer as Stubs;
 use outlive_types::{Error, Result, Rng, SystemRng};
 use std::net::SocketAddr;
@@ -33,10 +33,12 @@ const PING: Duration = Duration::from_secs(10);
 /// Longest wait for a client's part of a TLS handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// Requests of one connection at once.
-const STREAMS: u32 = 64;
-/// Bytes that a connection, and each request in it, may send ahead of the node's staging.
-const WINDOW_BYTES: u32 = 512 << 10;
-const REQUEST_WINDOW_BYTES: u32 = PART_BYTES as u32;
+const STREAMS: u32 = 32;
+/// Bytes that a request may send ahead of the node's staging.
+const REQUEST_WINDOW_BYTES: u32 = 64 << 10;
+/// Bytes that a connection may send ahead. All its requests fit: if some wait for staging, the bytes
+/// of the others must still come through.
+const WINDOW_BYTES: u32 = STREAMS * REQUEST_WINDOW_BYTES;
 /// Part of the life of a session that a client may take for the next bytes of a request.
 const SLOW_SHARE: u32 = 6;
 /// Longest wait for requests in flight when the node is told to stop.
@@ -106,22 +108,30 @@ impl NodeServer {
                 NodeOptions::STAGING_BYTES_MIN
             )));
         }
-        let data = Data::open(options.data)?;
+        if options.session < NodeOptions::SESSION_MIN {
+            return Err(Error::invalid(format!(
+                "a session of {:?} is too short: a client cannot renew it in time",
+                options.session
+            )));
+        }
+        let data = Data::open(options.data, options.session)?;
         let mut run = [0; 16];
         SystemRng.fill(&mut run);
         let now = Instant::now();
-        let knows_from = if data.is_new { now } else { now + options.session };
-        let admission = Admission::new(options.staging_bytes);
+        let knows_from = data.earlier_session.map_or(now, |life| now + life.max(options.session));
+        // The other half is for reads of the disks.
+        let admission = Admission::new(options.staging_bytes / 2);
         let buffers = Buffers::new(options.staging_bytes);
         let service = Arc::new(Service {
             sessions: Sessions::new(data.id, options.session, knows_from),
             data,
             writers: Writers::default(),
-            stage: Stage::new(admission.clone(), buffers.clone()),
+            stage: Stage::new(options.staging_bytes / 2, buffers.clone()),
             admission,
             buffers,
             run,
             slow: options.session / SLOW_SHARE,
+            writing_max: options.session,
             written_bytes: AtomicU64::new(0),
             sent_bytes: AtomicU64::new(0),
             requests: AtomicU64::new(0),

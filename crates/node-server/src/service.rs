@@ -6,7 +6,7 @@ use crate::buffers::Buffers;
 use crate::data::{Data, Part};
 use crate::fair::Session;
 use crate::sessions::{Knows, Sessions, kind_of};
-use crate::stage::{Piece, Stage};
+use crate::stage::Stage;
 use crate::writers::{Next, Writers, wait};
 use bytes::Bytes;
 use outlive_backend::{ShardName, SmallFiles};
@@ -27,6 +27,9 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
+/// Reads of at most this many bytes take no staging memory.
+const SHORT_BYTES: usize = 64 << 10;
+
 /// A node.
 pub(crate) struct Service {
     pub data: Data,
@@ -40,6 +43,8 @@ pub(crate) struct Service {
     /// Longest wait for the next part of a write, and for room in a reply. A client that is slower
     /// does not keep memory of the node.
     pub slow: Duration,
+    /// Longest time in which all bytes of a write come.
+    pub writing_max: Duration,
     pub written_bytes: AtomicU64,
     pub sent_bytes: AtomicU64,
     pub requests: AtomicU64,
@@ -104,6 +109,7 @@ impl Service {
         };
         // The bytes stay with the client until there is room for them.
         let permit = self.admission.take(session, length).await;
+        let ends = Instant::now() + self.writing_max;
         let mut buffer = self.buffers.take(length);
         let mut filled = 0;
         let mut bytes = first.bytes;
@@ -116,6 +122,9 @@ impl Service {
             filled += bytes.len();
             if filled == length {
                 break;
+            }
+            if Instant::now() > ends {
+                return Err(Error::retry("the bytes of a write came too slowly"));
             }
             bytes = next_part(&mut parts, self.slow).await?.bytes;
         }
@@ -153,24 +162,33 @@ impl Service {
             )));
         }
         let part = self.data.part(&request.prefix)?;
-        let target = blocking(move || part.target()).await?;
+        let opened = part.clone();
+        let target = blocking(move || opened.target()).await?;
         let place = (request.prefix.as_str().into(), shard);
+        // For the bytes of the reply. A few pages, which a program may stand still for, do not wait.
+        let permit = match usize::try_from(bytes).unwrap_or(usize::MAX) {
+            ..=SHORT_BYTES => None,
+            bytes => Some(self.admission.take(session, bytes).await),
+        };
         let (tell, parts) = mpsc::channel(2);
-        let reads: Vec<_> = request
-            .ranges
-            .iter()
-            .map(|range| {
-                let length = usize::try_from(range.length).unwrap_or(usize::MAX);
-                self.stage.read(session, (&target, &place), (range.offset, length, range.mode()))
-            })
-            .collect();
+        let (give, mut pieces) = mpsc::unbounded_channel();
+        for (at, range) in (0..).zip(&request.ranges) {
+            let length = usize::try_from(range.length).unwrap_or(usize::MAX);
+            let range = (range.offset, length, range.mode());
+            self.stage.read(session, (&target, &place), range, (at, give.clone()));
+        }
+        drop(give);
         self.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
         let slow = self.slow;
-        // In the order of the request: those behind a slow range are read meanwhile.
         tokio::spawn(async move {
-            for (at, read) in (0..).zip(reads) {
-                let read = read.await.unwrap_or_else(|_| Err(Error::bug("a read was given up")));
-                if send_range(&tell, (at, slow), read).await.is_err() {
+            let _held = (permit, part);
+            loop {
+                let piece = tokio::select! {
+                    () = tell.closed() => return,
+                    piece = pieces.recv() => piece,
+                };
+                let Some((range, read)) = piece else { return };
+                if send_range(&tell, (range, slow), read).await.is_err() {
                     return;
                 }
             }
@@ -212,10 +230,15 @@ impl Service {
         let work = known(ShardDo::try_from(request.work))?;
         let shards: Result<Vec<ShardName>> = request.shards.iter().map(shard_name).collect();
         let shards = shards?;
-        let gone = if work == ShardDo::Delete { shards.clone() } else { Vec::new() };
-        let done = blocking(move || shard_work(&part, work, &shards, request.bytes)).await;
-        gone.into_iter().for_each(|shard| self.stage.forget(shard));
-        done
+        let stage = self.stage.clone();
+        blocking(move || {
+            let done = shard_work(&part, work, &shards, request.bytes);
+            if work == ShardDo::Delete {
+                shards.into_iter().for_each(|shard| stage.forget(shard));
+            }
+            done
+        })
+        .await
     }
 
     async fn do_record(&self, request: RecordRequest) -> Result<RecordReply> {
@@ -292,7 +315,10 @@ impl Node for Service {
         let renewed = self
             .see(&request.session)
             .and_then(|session| self.sessions.renew(session, &request, Instant::now()));
-        self.answer(renewed.map(|()| RenewReply { run: Bytes::copy_from_slice(&self.run) }))
+        self.answer(renewed.map(|()| RenewReply {
+            run: Bytes::copy_from_slice(&self.run),
+            session_s: self.sessions.life_s(),
+        }))
     }
 
     async fn begin(&self, request: Request<BeginRequest>) -> Answer<Done> {
@@ -360,7 +386,7 @@ async fn next_part(parts: &mut Streaming<WritePart>, slow: Duration) -> Result<W
 async fn send_range(
     tell: &mpsc::Sender<std::result::Result<ReadPart, Status>>,
     (range, slow): (u32, Duration),
-    read: Result<Piece>,
+    read: Result<Bytes>,
 ) -> std::result::Result<(), ()> {
     let send = |part| async move {
         let sent = tokio::time::timeout(slow, tell.send(Ok(part))).await;
@@ -372,10 +398,10 @@ async fn send_range(
             let fault = Some(Fault { kind, message });
             send(ReadPart { range, fault, ..ReadPart::default() }).await
         }
-        Ok(piece) => {
-            for bytes in piece.bytes().chunks(PART_BYTES) {
-                let bytes = Bytes::copy_from_slice(bytes);
-                send(ReadPart { range, bytes, fault: None }).await?;
+        Ok(mut bytes) => {
+            while !bytes.is_empty() {
+                let part = bytes.split_to(bytes.len().min(PART_BYTES));
+                send(ReadPart { range, bytes: part, fault: None }).await?;
             }
             Ok(())
         }

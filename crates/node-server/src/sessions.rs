@@ -5,7 +5,7 @@ use crate::fair::Session;
 use outlive_node::protocol::{HeldLock, LockKind, RenewRequest};
 use outlive_types::sync::plain::Mutex;
 use outlive_types::{Error, Result};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,8 @@ pub(crate) struct Sessions {
 struct Known {
     seen: Instant,
     locks: BTreeMap<u64, (String, LockKind)>,
+    /// Locks that were given back, and that a renewal on its way may still name.
+    given_back: BTreeSet<u64>,
 }
 
 /// The state of a lock, as far as a node knows it.
@@ -33,6 +35,12 @@ pub(crate) enum Knows {
     No,
     /// It started a moment ago, and its clients have not renewed their locks yet.
     NotYet,
+}
+
+impl Known {
+    fn new(now: Instant) -> Known {
+        Known { seen: now, locks: BTreeMap::new(), given_back: BTreeSet::new() }
+    }
 }
 
 impl Sessions {
@@ -49,8 +57,7 @@ impl Sessions {
     /// Notes a sign of life; a session begins with its first one.
     pub(crate) fn see(&self, session: Session, now: Instant) {
         let mut all = self.all.lock();
-        all.entry(session).or_insert_with(|| Known { seen: now, locks: BTreeMap::new() }).seen =
-            now;
+        all.entry(session).or_insert_with(|| Known::new(now)).seen = now;
     }
 
     /// Renews a session and its locks.
@@ -65,11 +72,18 @@ impl Sessions {
     ) -> Result<()> {
         self.see(session, now);
         let named = |number: u64| request.held.iter().any(|lock| lock.number == number);
+        let mut given_back = BTreeSet::new();
         if let Some(known) = self.all.lock().get_mut(&session) {
             known.locks.retain(|number, _| *number >= request.complete_below || named(*number));
+            given_back.clone_from(&known.given_back);
+            // No later renewal names one that this one does not.
+            known.given_back.retain(|number| *number >= request.complete_below || named(*number));
         }
         for HeldLock { prefix, kind, number } in &request.held {
             let kind = kind_of(*kind)?;
+            if given_back.contains(number) {
+                continue;
+            }
             // Another session may have the lock of collectors by now.
             self.take(session, prefix, kind, *number);
         }
@@ -98,6 +112,7 @@ impl Sessions {
     pub(crate) fn let_go(&self, session: Session, number: u64) {
         if let Some(known) = self.all.lock().get_mut(&session) {
             known.locks.remove(&number);
+            known.given_back.insert(number);
         }
     }
 
@@ -248,6 +263,20 @@ mod tests {
         let later = now + LIFE * 2;
         let ended = |number| sessions.has_ended(&sessions.token(A, number), later);
         assert_eq!([ended(0), ended(1), ended(2)], [Knows::Yes, Knows::No, Knows::No]);
+    }
+
+    #[test]
+    fn a_renewal_that_was_on_its_way_takes_no_lock_again() {
+        let (sessions, now) = started();
+        sessions.see(A, now);
+        sessions.take(A, "p", LockKind::Reading, 4);
+        let built_before = renewal(&[(4, LockKind::Reading)], 5);
+        sessions.let_go(A, 4);
+        sessions.renew(A, &built_before, now).unwrap();
+        let later = now + LIFE * 2;
+        assert_eq!(sessions.is_held("p", LockKind::Reading, later), Knows::No);
+        sessions.renew(A, &renewal(&[], 5), now).unwrap();
+        assert!(sessions.all.lock()[&A].given_back.is_empty());
     }
 
     #[test]

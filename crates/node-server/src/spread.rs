@@ -12,10 +12,17 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct SpreadTarget {
     targets: Vec<Arc<dyn Target>>,
-    /// The target that has a shard, as far as this node has looked.
+    /// The target that has a finished shard, as far as this node has looked.
     found: Mutex<BTreeMap<ShardName, usize>>,
+    /// The target where a shard was begun.
+    begun: Mutex<BTreeMap<ShardName, usize>>,
     next: Mutex<usize>,
 }
+
+/// Most shards that are known to be begun. Beyond it, abandoned ones are forgotten.
+const BEGUN_MAX: usize = 8192;
+/// Free space that a target should have beyond a new shard.
+const ROOM_BYTES: u64 = 64 << 20;
 
 impl SpreadTarget {
     /// Looks which target has which shards.
@@ -27,7 +34,12 @@ impl SpreadTarget {
         for (number, target) in targets.iter().enumerate() {
             found.extend(target.list()?.into_iter().map(|shard| (shard, number)));
         }
-        Ok(SpreadTarget { targets, found: Mutex::new(found), next: Mutex::default() })
+        Ok(SpreadTarget {
+            targets,
+            found: Mutex::new(found),
+            begun: Mutex::default(),
+            next: Mutex::default(),
+        })
     }
 
     fn holder(&self, shard: ShardName) -> Option<usize> {
@@ -42,6 +54,7 @@ impl SpreadTarget {
         for (number, target) in self.targets.iter().enumerate() {
             match target.length(shard) {
                 Ok(_) => {
+                    self.begun.lock().remove(&shard);
                     self.found.lock().insert(shard, number);
                     return Ok(number);
                 }
@@ -56,22 +69,40 @@ impl SpreadTarget {
         self.targets.iter().map(work).collect()
     }
 
-    /// Begins a shard where there is room. The targets take turns.
+    /// Begins a shard that is not finished anywhere: where it was begun before, or where there is
+    /// room. The targets take turns.
     fn begin(
         &self,
         shard: ShardName,
+        bytes_max: u64,
         begin: impl Fn(&dyn Target) -> Result<Box<dyn ShardWriter>>,
     ) -> Result<Box<dyn ShardWriter>> {
+        let count = self.targets.len();
         let first = {
             let mut next = self.next.lock();
             *next += 1;
             *next
         };
+        let before = self.begun.lock().get(&shard).copied();
+        let mut choices: Vec<usize> = (first..first + count).map(|it| it % count).collect();
+        let room = |number: usize| {
+            let free = self.targets[number].capacity().map_or(0, |it| it.free_bytes);
+            (free < bytes_max.saturating_add(ROOM_BYTES), free < bytes_max)
+        };
+        choices.sort_by_key(|number| (room(*number), before != Some(*number)));
         let mut full = None;
-        for number in (first..first + self.targets.len()).map(|it| it % self.targets.len()) {
+        for number in choices {
             match begin(&*self.targets[number]) {
                 Ok(writer) => {
-                    self.found.lock().insert(shard, number);
+                    if let Some(before) = before.filter(|before| *before != number) {
+                        // Only one of two writers may finish.
+                        self.targets[before].delete_unfinished(shard)?;
+                    }
+                    let mut begun = self.begun.lock();
+                    if begun.len() >= BEGUN_MAX {
+                        begun.clear();
+                    }
+                    begun.insert(shard, number);
                     return Ok(writer);
                 }
                 Err(error) if error.kind() == ErrorKind::Full => full = Some(error),
@@ -90,10 +121,10 @@ impl Target for SpreadTarget {
 
     fn create(&self, shard: ShardName, bytes_max: u64) -> Result<Box<dyn ShardWriter>> {
         match self.find(shard) {
-            // A finished shard, which is refused there, or one that is being written.
+            // It is refused there.
             Ok(number) => self.targets[number].create(shard, bytes_max),
             Err(error) if error.kind() == ErrorKind::Damaged => {
-                self.begin(shard, |target| target.create(shard, bytes_max))
+                self.begin(shard, bytes_max, |target| target.create(shard, bytes_max))
             }
             Err(error) => Err(error),
         }
@@ -103,7 +134,7 @@ impl Target for SpreadTarget {
         match self.find(shard) {
             Ok(number) => self.targets[number].replace(shard, bytes_max),
             Err(error) if error.kind() == ErrorKind::Damaged => {
-                self.begin(shard, |target| target.replace(shard, bytes_max))
+                self.begin(shard, bytes_max, |target| target.replace(shard, bytes_max))
             }
             Err(error) => Err(error),
         }
@@ -134,7 +165,7 @@ impl Target for SpreadTarget {
     fn sync(&self, shards: &[ShardName]) -> Result<()> {
         for (number, target) in self.targets.iter().enumerate() {
             let here: Vec<ShardName> =
-                shards.iter().filter(|it| self.holder(**it) == Some(number)).copied().collect();
+                shards.iter().filter(|it| self.find(**it).ok() == Some(number)).copied().collect();
             if !here.is_empty() {
                 target.sync(&here)?;
             }
@@ -155,6 +186,7 @@ impl Target for SpreadTarget {
     fn delete(&self, shard: ShardName) -> Result<()> {
         self.each(|target| target.delete(shard))?;
         self.found.lock().remove(&shard);
+        self.begun.lock().remove(&shard);
         Ok(())
     }
 

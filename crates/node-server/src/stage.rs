@@ -5,10 +5,10 @@
 //! moment ago serves the clients that come next: many programs that restart from one checkpoint
 //! read the same pages.
 
-use crate::admission::{Admission, Permit};
 use crate::answer::{blocking, outcome};
 use crate::buffers::Buffers;
 use crate::fair::{Rounds, Session};
+use bytes::Bytes;
 use outlive_backend::{ReadMode, ReadRange, ShardName, Target};
 use outlive_io::AlignedBuf;
 use outlive_node::protocol::UNIT_BYTES;
@@ -18,20 +18,22 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tokio::sync::oneshot;
+use tokio::sync::mpsc::UnboundedSender;
 
-/// Reads at once.
-const DEPTH: usize = 8;
+/// Most reads at once.
+const DEPTH_MAX: usize = 8;
 /// Two ranges with at most this many bytes between them are read together.
 const GAP_BYTES: u64 = 64 << 10;
 /// An extent serves later requests for this time. So what a scrub reads is at most that old.
 const RECENT: Duration = Duration::from_secs(2);
-/// Part of the staging memory that extents may keep after their first use.
-const RECENT_SHARE: usize = 4;
+/// Part of the memory for reads that extents may keep after their first use.
+const RECENT_SHARE: usize = 2;
 
 /// The waiting reads of a node.
 pub(crate) struct Stage {
-    admission: Arc<Admission>,
+    /// Reads at once. The memory for them is there.
+    depth: usize,
+    recent_bytes_max: usize,
     buffers: Arc<Buffers>,
     state: Mutex<State>,
     /// Ranges that were asked for, and reads of the targets.
@@ -54,38 +56,40 @@ struct State {
     at_work: usize,
     /// Number of calls to forget a shard.
     forgets: u64,
-    recent: VecDeque<(Instant, Place, Arc<Extent>)>,
+    recent: VecDeque<(Instant, Place, Extent)>,
     recent_bytes: usize,
 }
 
 struct Wait {
-    session: Session,
     place: Place,
     target: Arc<dyn Target>,
     offset: u64,
     length: usize,
     mode: ReadMode,
-    tell: oneshot::Sender<Result<Piece>>,
+    reply: Reply,
 }
+
+/// Number of the range in its request, and the receiver of its bytes. The request has the memory for
+/// them, so they are copied at once: no slow client keeps what others wait for.
+pub(crate) type Reply = (u32, UnboundedSender<(u32, Result<Bytes>)>);
 
 /// Bytes that were read at once.
-pub(crate) struct Extent {
+struct Extent {
     offset: u64,
     buffer: AlignedBuf,
-    _permit: Permit,
 }
 
-/// A range of an extent.
-pub(crate) struct Piece {
-    extent: Arc<Extent>,
-    start: usize,
-    length: usize,
-}
-
-impl Piece {
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.extent.buffer[self.start..][..self.length]
+impl Extent {
+    /// Returns the bytes of a range, if the extent has them.
+    fn piece(&self, offset: u64, length: usize) -> Option<Bytes> {
+        let start = usize::try_from(offset.checked_sub(self.offset)?).ok()?;
+        Some(Bytes::copy_from_slice(self.buffer.get(start..start.checked_add(length)?)?))
     }
+}
+
+fn send(reply: &Reply, read: Result<Bytes>) {
+    // Without a receiver, the client is gone.
+    let _ = reply.1.send((reply.0, read));
 }
 
 /// Ranges that are read at once.
@@ -99,9 +103,12 @@ struct Batch {
 }
 
 impl Stage {
-    pub(crate) fn new(admission: Arc<Admission>, buffers: Arc<Buffers>) -> Arc<Stage> {
+    /// Half of the memory is for reads under way, the rest for those of a moment ago.
+    pub(crate) fn new(memory_bytes: usize, buffers: Arc<Buffers>) -> Arc<Stage> {
+        let recent_bytes_max = memory_bytes / RECENT_SHARE;
         Arc::new(Stage {
-            admission,
+            depth: ((memory_bytes - recent_bytes_max) / UNIT_BYTES).clamp(1, DEPTH_MAX),
+            recent_bytes_max,
             buffers,
             state: Mutex::default(),
             ranges: AtomicU64::new(0),
@@ -119,13 +126,12 @@ impl Stage {
         session: Session,
         (target, place): (&Arc<dyn Target>, &Place),
         (offset, length, mode): (u64, usize, ReadMode),
-    ) -> oneshot::Receiver<Result<Piece>> {
+        reply: Reply,
+    ) {
         self.ranges.fetch_add(1, Ordering::Relaxed);
-        let (tell, told) = oneshot::channel();
         let mut state = self.state.lock();
         if let Some(piece) = state.recent_piece(place, offset, length) {
-            let _ = tell.send(Ok(piece));
-            return told;
+            return send(&reply, Ok(piece));
         }
         let number = state.next;
         state.next += 1;
@@ -135,10 +141,9 @@ impl Stage {
             false => state.others.push(session, number),
         }
         let (place, target) = (place.clone(), target.clone());
-        state.waits.insert(number, Wait { session, place, target, offset, length, mode, tell });
+        state.waits.insert(number, Wait { place, target, offset, length, mode, reply });
         drop(state);
         self.start_reads();
-        told
     }
 
     /// Forgets what was read of a shard: it is deleted or replaced. Reads that began before keep
@@ -158,7 +163,7 @@ impl Stage {
     fn start_reads(self: &Arc<Self>) {
         loop {
             let mut state = self.state.lock();
-            if state.at_work >= DEPTH {
+            if state.at_work >= self.depth {
                 return;
             }
             let Some(batch) = state.next_batch() else { return };
@@ -176,33 +181,31 @@ impl Stage {
     async fn carry_out(&self, batch: Batch) {
         let (start, mode) = (batch.start, batch.mode);
         let Some(first) = batch.waits.first() else { return };
-        let (session, place, target) = (first.session, first.place.clone(), first.target.clone());
+        let (place, target) = (first.place.clone(), first.target.clone());
         let length = usize::try_from(batch.end - start).unwrap_or(usize::MAX);
-        let read = self.read_extent(session, &target, place.1, (start, length, mode)).await;
-        match read {
+        match self.read_extent(&target, place.1, (start, length, mode)).await {
             Ok(extent) => {
+                for wait in &batch.waits {
+                    let piece = extent.piece(wait.offset, wait.length);
+                    let lost = || Error::bug("an extent lacks bytes that it was read for");
+                    send(&wait.reply, piece.ok_or_else(lost));
+                }
                 let mut state = self.state.lock();
                 if state.forgets == batch.forgets {
-                    state.keep(place, &extent, self.admission.total() / RECENT_SHARE);
-                }
-                drop(state);
-                for wait in batch.waits {
-                    let from = usize::try_from(wait.offset - start).unwrap_or(usize::MAX);
-                    let piece = Piece { extent: extent.clone(), start: from, length: wait.length };
-                    let _ = wait.tell.send(Ok(piece));
+                    state.keep(place, extent, self.recent_bytes_max);
                 }
             }
             Err(error) if batch.waits.len() == 1 => {
-                batch.waits.into_iter().for_each(|wait| drop(wait.tell.send(Err(error.clone()))));
+                batch.waits.iter().for_each(|wait| send(&wait.reply, Err(error.clone())));
             }
             // One of them reaches beyond the shard's end, or hits a bad page: not all of them do.
             Err(_) => {
                 for wait in batch.waits {
                     let range = (wait.offset, wait.length, wait.mode);
-                    let read =
-                        self.read_extent(wait.session, &wait.target, wait.place.1, range).await;
-                    let piece = |extent| Piece { extent, start: 0, length: wait.length };
-                    let _ = wait.tell.send(read.map(piece));
+                    let read = self.read_extent(&wait.target, wait.place.1, range).await;
+                    let lost = || Error::bug("an extent lacks bytes that it was read for");
+                    let piece = |it: Extent| it.piece(wait.offset, wait.length).ok_or_else(lost);
+                    send(&wait.reply, read.and_then(piece));
                 }
             }
         }
@@ -210,12 +213,10 @@ impl Stage {
 
     async fn read_extent(
         &self,
-        session: Session,
         target: &Arc<dyn Target>,
         shard: ShardName,
         (offset, length, mode): (u64, usize, ReadMode),
-    ) -> Result<Arc<Extent>> {
-        let permit = self.admission.take(session, length).await;
+    ) -> Result<Extent> {
         self.reads.fetch_add(1, Ordering::Relaxed);
         self.read_bytes.fetch_add(length as u64, Ordering::Relaxed);
         let target = target.clone();
@@ -226,7 +227,7 @@ impl Stage {
         });
         let ticket = started.await?.pop().ok_or_else(|| Error::bug("a read without a ticket"))?;
         let buffer = outcome(ticket).await?.map_err(Error::from)?;
-        Ok(Arc::new(Extent { offset, buffer, _permit: permit }))
+        Ok(Extent { offset, buffer })
     }
 }
 
@@ -238,9 +239,10 @@ impl State {
             // One that another batch took along is gone.
             let Some(wait) = self.waits.remove(&number) else { continue };
             self.places.remove(&(wait.place.clone(), wait.offset, number));
-            // Perhaps it was read meanwhile.
+            // Perhaps the client is gone, or it was read meanwhile.
             match self.recent_piece(&wait.place, wait.offset, wait.length) {
-                Some(piece) => drop(wait.tell.send(Ok(piece))),
+                _ if wait.reply.1.is_closed() => {}
+                Some(piece) => send(&wait.reply, Ok(piece)),
                 None => break wait,
             }
         };
@@ -275,21 +277,15 @@ impl State {
         Some(Batch { start, end, mode, waits, forgets: self.forgets })
     }
 
-    fn recent_piece(&self, place: &Place, offset: u64, length: usize) -> Option<Piece> {
-        let end = offset.checked_add(length as u64)?;
-        let has = |extent: &Extent| {
-            extent.offset <= offset && end <= extent.offset + extent.buffer.len() as u64
-        };
+    fn recent_piece(&self, place: &Place, offset: u64, length: usize) -> Option<Bytes> {
         let mut of_shard = self.recent.iter().filter(|(_, other, _)| other == place);
-        let (_, _, extent) = of_shard.find(|(_, _, extent)| has(extent))?;
-        let start = usize::try_from(offset - extent.offset).ok()?;
-        Some(Piece { extent: extent.clone(), start, length })
+        of_shard.find_map(|(_, _, extent)| extent.piece(offset, length))
     }
 
     /// Keeps an extent for later requests, in place of the oldest ones.
-    fn keep(&mut self, place: Place, extent: &Arc<Extent>, bytes_max: usize) {
+    fn keep(&mut self, place: Place, extent: Extent, bytes_max: usize) {
         self.recent_bytes += extent.buffer.len();
-        self.recent.push_back((Instant::now(), place, extent.clone()));
+        self.recent.push_back((Instant::now(), place, extent));
         while self.recent_bytes > bytes_max {
             let Some((_, _, old)) = self.recent.pop_front() else { break };
             self.recent_bytes -= old.buffer.len();

@@ -104,8 +104,10 @@ impl Writers {
             Ok(())
         };
         let begun = writer.begun.get_or_try_init(begin).await.map(drop);
-        if begun.is_err() {
-            self.all.lock().remove(&id);
+        let mut all = self.all.lock();
+        let is_this = all.get(&id).is_some_and(|known| Arc::ptr_eq(known, &writer));
+        if begun.is_err() && is_this && !writer.begun.initialized() {
+            all.remove(&id);
         }
         begun
     }
@@ -176,7 +178,7 @@ impl Writer {
     /// `Invalid` if the range is known with another length, or reaches too far.
     pub(crate) fn note(self: &Arc<Self>, offset: u64, length: usize) -> Result<Next> {
         let fits = offset.checked_add(length as u64).is_some_and(|end| end <= self.bytes_max);
-        if !fits {
+        if !fits || length == 0 {
             return Err(Error::invalid(format!(
                 "a write of {length} bytes at {offset} does not fit shard {} of at most {} bytes",
                 self.shard, self.bytes_max

@@ -1,4 +1,4 @@
-//! The messages of the protocol, as `docs/node-protocol.md` describes them. A field's number never
+//! The messages of the protocol, of the service that `docs/node.md` describes. A field's number never
 //! changes its meaning; a build ignores fields that it does not know.
 
 use bytes::Bytes;
@@ -13,9 +13,9 @@ pub const UNIT_BYTES: usize = 4 << 20;
 /// Most bytes of one part of a stream.
 pub const PART_BYTES: usize = 256 << 10;
 /// Most bytes of a message.
-pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
+pub const MESSAGE_BYTES_MAX: usize = UNIT_BYTES + (256 << 10);
 /// Most bytes of a record or a small file.
-pub const BYTES_MAX: usize = MESSAGE_BYTES_MAX - (64 << 10);
+pub const BYTES_MAX: usize = UNIT_BYTES;
 /// Most ranges of one read.
 pub const RANGES_MAX: usize = 1024;
 /// Most names in one message.
@@ -83,6 +83,9 @@ pub struct RenewReply {
     /// Random number of this run of the node.
     #[prost(bytes = "bytes", tag = "1")]
     pub run: Bytes,
+    /// Seconds after which a session ends that its client does not renew.
+    #[prost(uint32, tag = "2")]
+    pub session_s: u32,
 }
 
 /// A lock that a client holds.

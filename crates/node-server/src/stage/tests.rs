@@ -1,6 +1,7 @@
 use super::*;
 use outlive_backend::MemoryTarget;
 use outlive_types::{ErrorKind, PackId, SessionId};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 const PAGE: usize = 4096;
 const SHARD_BYTES: usize = 64 * PAGE;
@@ -27,25 +28,22 @@ fn mode() -> ReadMode {
     ReadMode::default()
 }
 
+type Replies = UnboundedReceiver<(u32, Result<Bytes>)>;
+
 /// A state in which these pages wait.
-fn waiting(
-    target: &Arc<dyn Target>,
-    pages: &[u64],
-) -> (State, Vec<oneshot::Receiver<Result<Piece>>>) {
+fn waiting(target: &Arc<dyn Target>, pages: &[u64]) -> (State, Replies) {
     let mut state = State::default();
-    let mut told = Vec::new();
+    let (give, replies) = unbounded_channel();
     for (number, page) in (0..).zip(pages) {
-        let (tell, receiver) = oneshot::channel();
         let (place, offset) = ((Arc::from("p"), shard()), page * PAGE as u64);
         state.places.insert((place.clone(), offset, number), ());
         state.others.push([number as u8; 16], number);
-        let (target, session) = (target.clone(), [number as u8; 16]);
-        let wait = Wait { session, place, target, offset, length: PAGE, mode: mode(), tell };
+        let (target, reply) = (target.clone(), (0, give.clone()));
+        let wait = Wait { place, target, offset, length: PAGE, mode: mode(), reply };
         state.waits.insert(number, wait);
-        told.push(receiver);
     }
     state.next = pages.len() as u64;
-    (state, told)
+    (state, replies)
 }
 
 fn spans(state: &mut State) -> Vec<(u64, u64, usize)> {
@@ -81,72 +79,83 @@ fn a_batch_is_at_most_a_unit() {
 
 #[tokio::test]
 async fn each_client_gets_its_bytes_and_few_reads_are_made() {
-    let stage = Stage::new(Admission::new(64 << 20), Buffers::new(64 << 20));
+    let stage = Stage::new(64 << 20, Buffers::new(64 << 20));
     let target = filled();
     let place = (Arc::from("p"), shard());
-    let mut reads = Vec::new();
+    let (give, mut replies) = unbounded_channel();
     for client in 0..16_u8 {
-        for page in 0..64_u64 {
-            let range = (page * PAGE as u64, PAGE, mode());
-            reads.push((page, stage.read([client; 16], (&target, &place), range)));
+        for page in 0..64_u32 {
+            let range = (u64::from(page) * PAGE as u64, PAGE, mode());
+            stage.read([client; 16], (&target, &place), range, (page, give.clone()));
         }
     }
-    for (page, read) in reads {
-        let piece = read.await.unwrap().unwrap();
-        assert!(piece.bytes().iter().all(|byte| *byte == page as u8), "page {page}");
+    drop(give);
+    let mut count = 0;
+    while let Some((page, read)) = replies.recv().await {
+        assert!(read.unwrap().iter().all(|byte| *byte == page as u8), "page {page}");
+        count += 1;
     }
+    assert_eq!(count, 16 * 64);
     let made = stage.reads.load(Ordering::Relaxed);
     assert!(made < 100, "{made} reads for 1,024 ranges of 64 pages");
 }
 
 #[tokio::test]
 async fn a_range_beyond_the_end_fails_alone() {
-    let stage = Stage::new(Admission::new(64 << 20), Buffers::new(64 << 20));
+    let stage = Stage::new(64 << 20, Buffers::new(64 << 20));
     let target = filled();
     let place = (Arc::from("p"), shard());
-    let pages = [62_u64, 63, 64, 65];
-    let read =
-        |page: &u64| stage.read([1; 16], (&target, &place), (page * PAGE as u64, PAGE, mode()));
+    let (give, mut replies) = unbounded_channel();
     // They wait while the disk is at work.
-    stage.state.lock().at_work = DEPTH;
-    let reads: Vec<_> = pages.iter().map(read).collect();
+    stage.state.lock().at_work = stage.depth;
+    for page in 62..66_u32 {
+        let range = (u64::from(page) * PAGE as u64, PAGE, mode());
+        stage.read([1; 16], (&target, &place), range, (page, give.clone()));
+    }
+    drop(give);
     stage.state.lock().at_work = 0;
     stage.start_reads();
-    let mut outcomes = Vec::new();
-    for read in reads {
-        outcomes.push(read.await.unwrap().map(drop).map_err(|error| error.kind()));
+    let mut outcomes = BTreeMap::new();
+    while let Some((page, read)) = replies.recv().await {
+        outcomes.insert(page, read.map(drop).map_err(|error| error.kind()));
     }
     let damaged = Err(ErrorKind::Damaged);
-    assert_eq!(outcomes, [Ok(()), Ok(()), damaged, damaged]);
+    let expected = [(62, Ok(())), (63, Ok(())), (64, damaged), (65, damaged)];
+    assert_eq!(outcomes, BTreeMap::from(expected));
+}
+
+#[tokio::test]
+async fn nothing_is_read_for_a_client_that_is_gone() {
+    let stage = Stage::new(64 << 20, Buffers::new(64 << 20));
+    let target = filled();
+    let place = (Arc::from("p"), shard());
+    let (give, replies) = unbounded_channel();
+    stage.state.lock().at_work = stage.depth;
+    stage.read([1; 16], (&target, &place), (0, PAGE, mode()), (0, give));
+    drop(replies);
+    stage.state.lock().at_work = 0;
+    stage.start_reads();
+    assert_eq!(stage.reads.load(Ordering::Relaxed), 0);
+    assert!(stage.state.lock().waits.is_empty());
 }
 
 #[tokio::test]
 async fn nothing_of_a_replaced_shard_is_kept() {
-    let stage = Stage::new(Admission::new(64 << 20), Buffers::new(64 << 20));
+    let stage = Stage::new(64 << 20, Buffers::new(64 << 20));
     let target = filled();
     let place = (Arc::from("p"), shard());
-    let range = (0, PAGE, mode());
-    stage.read([1; 16], (&target, &place), range).await.unwrap().unwrap();
+    let (give, mut replies) = unbounded_channel();
+    stage.read([1; 16], (&target, &place), (0, PAGE, mode()), (0, give.clone()));
+    replies.recv().await.unwrap().1.unwrap();
+    while stage.state.lock().at_work > 0 {
+        tokio::task::yield_now().await;
+    }
     assert_eq!(stage.state.lock().recent.len(), 1);
     stage.forget(shard());
     assert_eq!(stage.state.lock().recent.len(), 0);
     // A read that began before.
-    let batch = {
-        let mut state = stage.state.lock();
-        let (tell, _told) = oneshot::channel();
-        let wait = Wait {
-            session: [1; 16],
-            place: place.clone(),
-            target: target.clone(),
-            offset: 0,
-            length: PAGE,
-            mode: mode(),
-            tell,
-        };
-        state.waits.insert(99, wait);
-        state.others.push([1; 16], 99);
-        state.next_batch().unwrap()
-    };
+    let (mut state, _replies) = waiting(&target, &[0]);
+    let batch = state.next_batch().unwrap();
     stage.forget(shard());
     stage.carry_out(batch).await;
     let state = stage.state.lock();

@@ -152,7 +152,8 @@ fn session() -> Bytes {
 #[test]
 fn names_lead_nowhere_outside_of_the_data() {
     let served = serve(1, |_| ());
-    let outside: PathBuf = served.dir().parent().unwrap().join("outlive-outside");
+    let own = format!("outlive-outside-{}", std::process::id());
+    let outside: PathBuf = served.dir().parent().unwrap().join(&own);
     run(async {
         let mut client = client(served.server.address()).await;
         let file = |prefix: &str, name: &str, work: FileDo| FileRequest {
@@ -163,18 +164,19 @@ fn names_lead_nowhere_outside_of_the_data() {
             bytes: Bytes::from_static(b"x"),
         };
         for (prefix, name) in [
-            ("", "../outlive-outside"),
-            ("", "/tmp/outlive-outside"),
-            ("..", "outlive-outside"),
-            ("a/../..", "outlive-outside"),
-            ("/tmp", "outlive-outside"),
-            ("a", "b/../../../outlive-outside"),
+            ("", "../OWN"),
+            ("", "/tmp/OWN"),
+            ("..", "OWN"),
+            ("a/../..", "OWN"),
+            ("/tmp", "OWN"),
+            ("a", "b/../../../OWN"),
             ("", ".node"),
             ("", ".node.lock"),
             ("", "a\0b"),
             ("", ""),
             (".node", "x"),
         ] {
+            let name = &name.replace("OWN", &own);
             for work in [FileDo::Write, FileDo::WriteNew, FileDo::Read] {
                 let answer = client.file(file(prefix, name, work)).await;
                 assert_eq!(
@@ -305,7 +307,7 @@ fn requests_that_make_no_sense_are_refused_and_the_node_goes_on() {
 fn slow_clients_keep_no_memory_of_the_node() {
     let served = serve(1, |options| {
         options.session = Duration::from_millis(600);
-        options.staging_bytes = 8 << 20;
+        options.staging_bytes = 16 << 20;
     });
     let _location = served.new_location();
     // A connection without a word, and one with a broken one.

@@ -236,10 +236,10 @@ fn what_is_too_long_is_refused() {
     let location = served.new_location();
     let medium = location.open_medium().unwrap();
     let job = JobName::new("x").unwrap();
-    let longest = vec![1; 15 << 20];
+    let longest = vec![1; 4 << 20];
     medium.put_new(&job, 1, &longest).unwrap();
     assert!(medium.get(&job, 1).unwrap().unwrap() == longest);
-    let error = medium.put_new(&job, 2, &vec![1; 17 << 20]).unwrap_err();
+    let error = medium.put_new(&job, 2, &vec![1; 5 << 20]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     assert_eq!(medium.list(&job).unwrap(), [1]);
 }
@@ -252,4 +252,124 @@ fn an_address_without_a_node_is_refused_with_advice() {
     let error = at(address).check().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Retry);
     assert!(error.message().contains("does not answer"), "{error}");
+}
+
+#[test]
+fn writes_that_wait_for_memory_hold_up_no_others() {
+    // Room for two writes of each session at once.
+    let served = serve(1, |options| {
+        options.staging_bytes = 32 << 20;
+        options.session = Duration::from_secs(6);
+    });
+    let location = served.new_location();
+    let target = location.open_target(&options()).unwrap();
+    let write = |pack: u32| {
+        let mut writer = target.create(name(pack), 32 << 20).unwrap();
+        let tickets: Vec<_> =
+            (0..8).map(|at| writer.write(at << 22, AlignedBuf::zeroed(4 << 20).share())).collect();
+        (writer, tickets)
+    };
+    // 32 writes are under way at once, twice as many as a process sends.
+    let begun: Vec<_> = (0..4).map(write).collect();
+    for (writer, tickets) in begun {
+        for ticket in tickets {
+            ticket.wait().unwrap();
+        }
+        writer.finish(32 << 20).wait().unwrap();
+    }
+    assert_eq!(target.list().unwrap().len(), 4);
+}
+
+#[test]
+fn a_client_that_takes_nothing_holds_up_no_others() {
+    let served = serve(1, |options| {
+        options.staging_bytes = 16 << 20;
+        options.session = Duration::from_secs(600);
+    });
+    let location = served.new_location();
+    let target = location.open_target(&options()).unwrap();
+    put(&*target, name(1), 7, 24 << 20).unwrap();
+    // Another process reads all of it, and its connection passes nothing on.
+    let relay = Relay::before(served.server.address());
+    let prefix = location.to_string();
+    let slow = format!("node://{}/{}", relay.address(), prefix.splitn(4, '/').nth(3).unwrap());
+    let slow = Location::new(NodeUrl::parse(&slow).unwrap()).open_target(&options()).unwrap();
+    assert_eq!(slow.length(name(1)).unwrap(), 24 << 20);
+    relay.hold(true);
+    let _reads: Vec<_> = (0..6)
+        .map(|at| read_one(&*slow, name(1), ReadRange::new(at << 22, AlignedBuf::zeroed(4 << 20))))
+        .collect();
+    // Single pages, and all of it.
+    for at in 0..64 {
+        let range = ReadRange::new(at * 4096 * 90, AlignedBuf::zeroed(4096));
+        assert!(read_one(&*target, name(1), range).wait().unwrap().iter().all(|byte| *byte == 7));
+    }
+    assert!(whole(&*target, name(1)) == vec![7; 24 << 20]);
+    relay.hold(false);
+}
+
+#[test]
+fn a_shorter_session_ends_no_lease_of_an_earlier_run() {
+    let dir = TempDir::new().unwrap();
+    let start_with = |session: Duration, address: SocketAddr| {
+        let mut options = NodeOptions::new(vec![directory(dir.path())], address);
+        options.session = session;
+        NodeServer::start(options).unwrap()
+    };
+    let server = start_with(Duration::from_secs(3600), any_port());
+    let address = server.address();
+    let location = at(address);
+    location.make_folders(&["log"]).unwrap();
+    let medium = location.open_medium().unwrap();
+    let lease = medium.lease().unwrap().unwrap();
+    for _ in 0..2 {
+        drop(start_again(&dir, address));
+    }
+    drop(server);
+    let server = start_with(Duration::from_millis(200), address);
+    // The client renews only every few minutes, and the node has not heard of its lease.
+    let ended = medium.has_lease_ended(&lease.token).unwrap();
+    assert_ne!(ended, Some(true));
+    drop((lease, server));
+}
+
+/// Tries to start a second node, which is refused.
+fn start_again(dir: &TempDir, address: SocketAddr) {
+    let options = NodeOptions::new(vec![directory(dir.path())], address);
+    assert_eq!(NodeServer::start(options).err().unwrap().kind(), ErrorKind::Retry);
+}
+
+#[test]
+fn a_node_asks_for_all_its_locations_in_their_order() {
+    let dirs: Vec<TempDir> = (0..3).map(|_| TempDir::new().unwrap()).collect();
+    let start = |of: &[usize]| {
+        let data = of.iter().map(|number| directory(dirs[*number].path())).collect();
+        NodeServer::start(NodeOptions::new(data, any_port()))
+    };
+    drop(start(&[0, 1]).unwrap());
+    for wrong in [&[1, 0][..], &[0], &[0, 2], &[1]] {
+        let error = start(wrong).err().unwrap_or_else(|| panic!("{wrong:?} was taken"));
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    }
+    // A further one may be added.
+    drop(start(&[0, 1, 2]).unwrap());
+    assert!(start(&[0, 1]).is_err());
+    let within = dirs[0].path().join("in");
+    std::fs::create_dir(&within).unwrap();
+    let data = vec![directory(dirs[0].path()), directory(&within)];
+    let error = NodeServer::start(NodeOptions::new(data, any_port())).err().unwrap();
+    assert!(error.message().contains("in the other"), "{error}");
+}
+
+#[test]
+fn a_node_is_one_under_any_name_of_its_host() {
+    let served = serve(1, |_| ());
+    let port = served.server.address().port();
+    let url = |host: &str, prefix: &str| {
+        Location::new(NodeUrl::parse(&format!("node://{host}:{port}/{prefix}")).unwrap())
+    };
+    assert!(url("127.0.0.1", "a").is_same(&url("localhost", "a")));
+    assert!(!url("127.0.0.1", "a").is_same(&url("localhost", "b")));
+    let other = serve(1, |_| ());
+    assert!(!url("127.0.0.1", "a").is_same(&Location::new(other.url("a"))));
 }

@@ -29,8 +29,12 @@ const CONNECT_MAX: Duration = Duration::from_secs(3);
 /// Pause between two signs of life of a connection, and the longest wait for the answer to one. A
 /// node that gives none for both is silent: its requests fail.
 const PING: Duration = Duration::from_secs(4);
-/// No further attempt begins after this time.
+/// No further attempt begins after this time from the first failure.
 const ATTEMPTS_FOR: Duration = Duration::from_secs(3);
+/// The same for the first request to a node, which may not run at all.
+const GREETING_FOR: Duration = Duration::from_millis(500);
+/// Requests that come within this time after a greeting failed fail as it did.
+const DOWN_FOR: Duration = Duration::from_secs(1);
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// Connections for shards, beside one for small requests, which would wait behind them.
@@ -67,6 +71,8 @@ pub(crate) struct Connection {
     /// Random number that names the session.
     pub session: Bytes,
     greeted: OnceCell<HelloReply>,
+    /// When the last greeting failed, and why.
+    down: Mutex<Option<(Instant, Error)>>,
     held: Mutex<Held>,
     /// Requests in flight that give something back. No thread waits for them, but the next request
     /// that would see the difference does.
@@ -142,22 +148,36 @@ impl Node {
         runtime::wait(async move { self.greet(&connection).await.map(drop) })
     }
 
+    /// Returns the number that the node keeps with its data.
+    pub(crate) fn number(self: Arc<Self>) -> Result<Bytes> {
+        let connection = self.connection()?;
+        runtime::wait(async move { Ok(self.greet(&connection).await?.node) })
+    }
+
     /// Returns what the node said of itself.
     pub(crate) async fn greet(&self, connection: &Arc<Connection>) -> Result<HelloReply> {
         let greeted = connection.greeted.get_or_try_init(|| async {
+            // Those that waited for an attempt share its failure.
+            if let Some((when, error)) = &*connection.down.lock()
+                && when.elapsed() < DOWN_FOR
+            {
+                return Err(error.clone());
+            }
             let request = HelloRequest {
                 version: VERSION,
                 session: connection.session.clone(),
                 prefix: self.prefix(),
                 build: env!("CARGO_PKG_VERSION").to_owned(),
             };
-            let asked =
-                self.attempt(connection, "greeting it", Lane::Small, Repeat::Yes, |mut it| {
-                    let request = request.clone();
-                    async move { it.hello(request).await }
-                });
-            let reply = asked.await?;
-            let period = Duration::from_secs(reply.session_s.max(1).into()) / RENEWALS;
+            let how = (Lane::Small, Some(GREETING_FOR));
+            let asked = self.attempt(connection, "greeting it", how, |mut it| {
+                let request = request.clone();
+                async move { it.hello(request).await }
+            });
+            let reply = asked.await.inspect_err(|error| {
+                *connection.down.lock() = Some((Instant::now(), error.clone()));
+            })?;
+            let period = period_of(reply.session_s);
             let key = (self.address.clone(), self.settings.clone());
             runtime::handle()?.spawn(renew(Arc::downgrade(connection), key, period));
             Ok::<_, Error>(reply)
@@ -180,27 +200,29 @@ impl Node {
         F: Future<Output = std::result::Result<Response<R>, Status>>,
     {
         self.greet(connection).await?;
-        self.attempt(connection, doing, lane, repeat, send).await
+        let again_for = (repeat == Repeat::Yes).then_some(ATTEMPTS_FOR);
+        self.attempt(connection, doing, (lane, again_for), send).await
     }
 
+    /// Sends a request, again for some time after its first failure.
     async fn attempt<R, F>(
         &self,
         connection: &Arc<Connection>,
         doing: &str,
-        lane: Lane,
-        repeat: Repeat,
+        (lane, again_for): (Lane, Option<Duration>),
         send: impl Fn(Client) -> F,
     ) -> Result<R>
     where
         F: Future<Output = std::result::Result<Response<R>, Status>>,
     {
-        let (begun, mut pause) = (Instant::now(), PAUSE_FIRST);
+        let (mut failed, mut pause) = (None, PAUSE_FIRST);
         loop {
             let status = match send(connection.client(lane)).await {
                 Ok(reply) => return Ok(reply.into_inner()),
                 Err(status) => status,
             };
-            if repeat == Repeat::No || begun.elapsed() > ATTEMPTS_FOR || !may_pass(&status) {
+            let since = *failed.get_or_insert_with(Instant::now);
+            if again_for.is_none_or(|most| since.elapsed() > most) || !may_pass(&status) {
                 return Err(self.error(doing, &status));
             }
             tokio::time::sleep(pause).await;
@@ -247,7 +269,7 @@ impl Node {
         C: Default + Extend<P>,
         F: Future<Output = std::result::Result<Response<Streaming<P>>, Status>>,
     {
-        let begun = Instant::now();
+        let mut failed = None;
         loop {
             let lanes = (Lane::Small, Repeat::Yes);
             let mut parts = self.call(connection, doing, lanes, &send).await?;
@@ -259,7 +281,8 @@ impl Node {
                     Err(status) => break status,
                 }
             };
-            if begun.elapsed() > ATTEMPTS_FOR || !may_pass(&status) {
+            let since = *failed.get_or_insert_with(Instant::now);
+            if since.elapsed() > ATTEMPTS_FOR || !may_pass(&status) {
                 return Err(self.error(doing, &status));
             }
         }
@@ -318,6 +341,7 @@ impl Connection {
             next: AtomicUsize::new(0),
             session: random(),
             greeted: OnceCell::new(),
+            down: Mutex::default(),
             held: Mutex::default(),
             endings: watch::Sender::new(0),
             writes: Arc::new(Semaphore::new(AT_ONCE)),
@@ -374,6 +398,11 @@ impl Drop for Ending {
     }
 }
 
+/// Returns the pause between two renewals of a session with this life.
+fn period_of(session_s: u32) -> Duration {
+    Duration::from_secs(session_s.max(1).into()) / RENEWALS
+}
+
 /// Returns 16 random bytes.
 pub(crate) fn random() -> Bytes {
     let mut random = [0; 16];
@@ -382,7 +411,7 @@ pub(crate) fn random() -> Bytes {
 }
 
 /// Renews a session as long as its connections are in use.
-async fn renew(connection: Weak<Connection>, key: Key, period: Duration) {
+async fn renew(connection: Weak<Connection>, key: Key, mut period: Duration) {
     loop {
         tokio::time::sleep(period).await;
         let Some(connection) = connection.upgrade() else { return };
@@ -407,7 +436,11 @@ async fn renew(connection: Weak<Connection>, key: Key, period: Duration) {
             }
         };
         // A later renewal may succeed.
-        let _ = tokio::time::timeout(period, connection.client(Lane::Small).renew(request)).await;
+        let mut client = connection.client(Lane::Small);
+        if let Ok(Ok(reply)) = tokio::time::timeout(period, client.renew(request)).await {
+            // A node that was started again may have other settings.
+            period = period_of(reply.into_inner().session_s);
+        }
     }
 }
 

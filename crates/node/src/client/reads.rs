@@ -10,7 +10,7 @@ use outlive_types::{Error, ErrorKind, Result};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// No further attempt of one read begins after this time.
+/// No further attempt of one read begins after this time without a byte.
 const ATTEMPTS_FOR: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -77,10 +77,16 @@ async fn read_batch(
     shard: ShardName,
     mut batch: Vec<Wanted>,
 ) {
-    let _one_of_few = connection.reads.acquire().await;
+    let is_urgent = batch.iter().any(|it| it.range.mode.is_urgent);
+    let _one_of_few = if is_urgent { None } else { connection.reads.acquire().await.ok() };
     let mut filled = vec![0; batch.len()];
-    let begun = Instant::now();
+    let mut failed_since = None;
+    let left = |batch: &[Wanted], filled: &[usize]| {
+        let all: usize = batch.iter().map(|it| it.range.buffer.len()).sum();
+        all - filled.iter().sum::<usize>()
+    };
     loop {
+        let before = left(&batch, &filled);
         let failed = match read_once(node, connection, shard, &mut batch, &mut filled).await {
             Ok(()) if batch.is_empty() => return,
             // A range that is longer than a request.
@@ -88,7 +94,11 @@ async fn read_batch(
             Err(failed) => failed,
         };
         let (error, may_pass) = failed;
-        if !may_pass || begun.elapsed() > ATTEMPTS_FOR {
+        if left(&batch, &filled) < before {
+            failed_since = None;
+        }
+        let since = *failed_since.get_or_insert_with(Instant::now);
+        if !may_pass || since.elapsed() > ATTEMPTS_FOR {
             return batch.into_iter().for_each(|wanted| wanted.end(Err(error.clone())));
         }
         tokio::time::sleep(PAUSE).await;
