@@ -1,0 +1,16 @@
+//! Measures how fast a target is, and derives a pool's tuning from that.
+//!
+//! [`measure`] writes scratch shards through the seam [`Target`](outlive_backend::Target), reads and
+//! deletes them. So it works alike on every kind of target, and overwrites nothing. [`proposals`] is
+//! pure: it turns measurements into settings, each with its reason.
+
+mod codecs;
+mod curve;
+mod measure;
+mod proposal;
+mod scratch;
+
+pub use codecs::{CodecSpeed, Processor};
+pub use curve::{Knee, Point, gap_bytes, knee, least_depth, rising};
+pub use measure::{Measurement, Options, measure};
+pub use proposal::{Present, Proposal, Setting, compression_word, proposals};
