@@ -1,7 +1,9 @@
 //! Curves of throughput, and the figures read off them: the write unit, the least sufficient queue
 //! depth, the coalescing gap. Pure arithmetic.
 
+use outlive_types::shown_bytes;
 use serde::Serialize;
+use std::fmt;
 
 /// Share of the plateau that throughput must reach, so that it counts as not fallen.
 const UNIT_SHARE: f64 = 0.8;
@@ -30,6 +32,18 @@ pub struct Knee {
     pub is_last: bool,
 }
 
+/// "64.0 KiB", or the bound that the measured sizes give.
+impl fmt::Display for Knee {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bound = match (self.is_first, self.is_last) {
+            (true, _) => "at most ",
+            (_, true) => "at least ",
+            _ => "",
+        };
+        write!(f, "{bound}{}", shown_bytes(self.at))
+    }
+}
+
 /// Returns the curve that never falls and is nearest to these points, in the sense of least squares:
 /// neighbours that fall are replaced by their mean. Noise and a drop at the end cannot become a knee.
 pub fn rising(points: &[Point]) -> Vec<Point> {
@@ -48,11 +62,23 @@ pub fn rising(points: &[Point]) -> Vec<Point> {
     points.iter().zip(means).map(|(point, mean)| Point { bytes_per_s: mean, ..*point }).collect()
 }
 
+/// Returns the end of a rising curve. If only the last point rises, and the one before does not, it is
+/// an outlier: the curve then ends before it.
+fn plateau(curve: &[Point]) -> Option<f64> {
+    let rises = |from: &Point, to: &Point| from.bytes_per_s < UNIT_SHARE * to.bytes_per_s;
+    let end = match curve {
+        [.., first, second, third] if rises(second, third) && !rises(first, second) => second,
+        [.., last] => last,
+        [] => return None,
+    };
+    Some(end.bytes_per_s)
+}
+
 /// Returns the first point of the rising curve that reaches `share` of its end. The points are
 /// sorted. `None` if there are none, or if nothing was transferred.
-pub fn knee_at(points: &[Point], share: f64) -> Option<Knee> {
+fn knee_at(points: &[Point], share: f64) -> Option<Knee> {
     let curve = rising(points);
-    let plateau = curve.last().map(|last| last.bytes_per_s).filter(|it| *it > 0.0)?;
+    let plateau = plateau(&curve).filter(|it| *it > 0.0)?;
     let first = curve.iter().position(|point| point.bytes_per_s >= share * plateau)?;
     Some(Knee {
         at: curve[first].at,
@@ -125,6 +151,9 @@ mod tests {
         // A drop at the end does not hide it, nor does one outlier far above.
         let dropping = [10.0, 10.0, 10.0, 200.0, 200.0, 200.0, 120.0];
         assert_eq!(knee(&sizes(&dropping)).unwrap().at, 4096 << 3);
+        // Nor does one at the end.
+        let last = [10.0, 10.0, 10.0, 200.0, 200.0, 200.0, 400.0];
+        assert_eq!(knee(&sizes(&last)).unwrap().at, 4096 << 3);
         let outlier = [10.0, 10.0, 10.0, 900.0, 200.0, 200.0, 200.0, 200.0, 200.0];
         assert_eq!(knee(&sizes(&outlier)).unwrap().at, 4096 << 3);
     }

@@ -7,10 +7,12 @@
 mod codecs;
 mod curve;
 mod measure;
+mod measurement;
 mod proposal;
 mod scratch;
 
 pub use codecs::{CodecSpeed, Processor};
 pub use curve::{Knee, Point, gap_bytes, knee, least_depth, rising};
-pub use measure::{Measurement, Options, measure};
-pub use proposal::{Present, Proposal, Setting, compression_word, proposals};
+pub use measure::measure;
+pub use measurement::{Measurement, Options};
+pub use proposal::{Present, Proposal, Setting, compression_word, lasting, proposals};

@@ -1,10 +1,12 @@
 //! Measures one target: the figures 1 to 6 of the Rainbow paper, and the figures of queues.
 
 use crate::curve::{Point, least_depth};
-use crate::scratch::{Order, ReadTotal, Scratch, ScratchShard, Written};
+use crate::measurement::{Measurement, Options};
+use crate::scratch::{Order, Plan, ReadTotal, Scratch, ScratchShard, Written};
 use outlive_backend::Target;
+use outlive_io::DEPTH_DEFAULT;
 use outlive_types::{Error, PAGE_BYTES, Result, shown_bytes};
-use serde::Serialize;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// Part of the free space that a probe uses at most: one of this many.
@@ -18,91 +20,11 @@ const READS_MAX: u64 = 2000;
 /// Bytes of a sample beyond which it says nothing new.
 const SAMPLE_BYTES_MAX: u64 = 64 << 20;
 
-/// Limits of a probe, for each target.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Options {
-    /// Time for all measurements together.
-    pub budget: Duration,
-    /// Space for scratch shards; a small target gives less.
-    pub scratch_bytes_max: u64,
-    /// Number of positions.
-    pub positions: u64,
-    /// Longest access, a power of two.
-    pub access_bytes_max: u64,
-    /// Length of the writes that the pool makes: a container, or its fragment.
-    pub fragment_bytes: u64,
-    /// Largest number of requests in flight.
-    pub depth_max: u32,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            budget: Duration::from_secs(40),
-            scratch_bytes_max: 256 << 20,
-            positions: 32,
-            access_bytes_max: 8 << 20,
-            fragment_bytes: 4 << 20,
-            depth_max: 16,
-        }
-    }
-}
-
-impl Options {
-    /// Returns limits for more samples: up to five minutes and 2 GiB.
-    pub fn thorough() -> Options {
-        Options {
-            budget: Duration::from_secs(300),
-            scratch_bytes_max: 2 << 30,
-            positions: 128,
-            access_bytes_max: 16 << 20,
-            depth_max: 64,
-            ..Options::default()
-        }
-    }
-}
-
-/// Figures of one target. Throughput counts durable bytes: the time of a write ends with the `finish`
-/// of its shard, less the time that an empty shard takes.
-#[derive(Clone, PartialEq, Default, Debug, Serialize)]
-pub struct Measurement {
-    /// Seconds that a shard of one page takes.
-    pub shard_s: f64,
-    /// Seconds of one read of a page while `depth` of them are in flight: what each adds.
-    pub request_s: f64,
-    /// Least queue depth that is within 5 % of the best, of reads and of writes.
-    pub depth: u32,
-    /// Length of the accesses of figures over position.
-    pub position_access_bytes: u64,
-    /// Reads over position, one at a time.
-    pub read_positions: Vec<Point>,
-    /// Reads over position, `depth` in flight.
-    pub read_positions_queued: Vec<Point>,
-    /// Writes over position, one at a time.
-    pub write_positions: Vec<Point>,
-    /// Writes over position, `depth` in flight.
-    pub write_positions_queued: Vec<Point>,
-    /// Random reads over size, one at a time.
-    pub read_sizes: Vec<Point>,
-    /// Ascending writes over size, one at a time.
-    pub write_sizes: Vec<Point>,
-    /// Writes in random order over size, one at a time.
-    pub write_sizes_random: Vec<Point>,
-    /// Random reads over the number in flight.
-    pub read_depths: Vec<Point>,
-    /// Writes over the number in flight.
-    pub write_depths: Vec<Point>,
-    /// Bytes of the scratch shards that existed at once, at most.
-    pub scratch_bytes: u64,
-    /// Bytes written and read in all.
-    pub written_bytes: u64,
-    /// Bytes read in all.
-    pub read_bytes: u64,
-    /// Seconds of the whole probe.
-    pub took_s: f64,
-    /// Whether time was short, so that some samples are missing.
-    pub is_cut: bool,
-}
+/// Longest access of figures over position: several of them make a segment.
+const POSITION_ACCESS_MAX: u64 = 1 << 20;
+/// Length of the shards of these figures, if the scratch space has room for some of them.
+const PACK_BYTES: u64 = 64 << 20;
+const SHARDS_MIN: u64 = 4;
 
 /// Measures a target. `begin` gets the name of each phase. Afterwards the target is as it was before,
 /// also if the probe fails.
@@ -125,6 +47,7 @@ pub fn measure(
         options: Options { access_bytes_max, ..options.clone() },
         scratch_bytes,
         began: Instant::now(),
+        segment: 0,
         found: Measurement { scratch_bytes, ..Measurement::default() },
     };
     begin("fixed time of a shard");
@@ -165,11 +88,31 @@ fn scratch_bytes(target: &dyn Target, options: &Options) -> Result<u64> {
     )))
 }
 
+/// Samples of throughput, by size or queue depth.
+#[derive(Default)]
+struct Samples(BTreeMap<u64, Vec<f64>>);
+
+impl Samples {
+    fn add(&mut self, at: u64, bytes_per_s: f64) {
+        self.0.entry(at).or_default().push(bytes_per_s);
+    }
+
+    fn medians(self) -> Vec<Point> {
+        let medians = self.0.into_iter().filter_map(|(at, mut samples)| {
+            samples.sort_by(f64::total_cmp);
+            samples.get(samples.len() / 2).map(|middle| Point { at, bytes_per_s: *middle })
+        });
+        medians.collect()
+    }
+}
+
 struct Run<'a> {
     scratch: Scratch<'a>,
     options: Options,
     scratch_bytes: u64,
     began: Instant,
+    /// Distance of two positions.
+    segment: u64,
     found: Measurement,
 }
 
@@ -206,7 +149,8 @@ impl Run<'_> {
         let deadline = self.until(100);
         let mut took = Vec::new();
         for _ in 0..EMPTY_SHARDS {
-            let written = self.scratch.write(page, page, Order::Ascending, 1, deadline)?;
+            let plan = Plan { bytes: page, access: page, order: Order::Ascending, depth: 1 };
+            let written = self.scratch.write(plan, 0, deadline)?;
             let Some(written) = written else { break };
             self.scratch.delete(written.shard.name)?;
             took.push(written.took.as_secs_f64());
@@ -246,7 +190,8 @@ impl Run<'_> {
         let most = most.min(access.saturating_mul(READS_MAX)).max(least);
         let bytes = affordable.clamp(least, most) / access * access;
         let deadline = self.until(100);
-        let Some(written) = self.scratch.write(bytes, access, order, depth, deadline)? else {
+        let plan = Plan { bytes, access, order, depth };
+        let Some(written) = self.scratch.write(plan, 0, deadline)? else {
             self.found.is_cut = true;
             return Ok(None);
         };
@@ -256,26 +201,27 @@ impl Run<'_> {
 
     fn write_sizes(&mut self) -> Result<()> {
         let sizes = self.sizes();
-        let time = self.share(30) / (2 * sizes.len() as u32);
+        let time = self.share(30) / (2 * sizes.len() as u32 * self.options.rounds);
         // A longer access is at least as fast as the one before, and a page at least as fast as a
         // shard with nothing else.
         let least = PAGE_BYTES as f64 / self.found.shard_s.max(1e-9);
-        let mut expected = [least; 2];
-        for access in sizes {
-            for (which, order) in [Order::Ascending, Order::Random].into_iter().enumerate() {
-                let found = self.sample_write(access, order, 1, expected[which], time)?;
-                let Some(bytes_per_s) = found else {
-                    self.found.is_cut = true;
-                    continue;
-                };
-                expected[which] = bytes_per_s;
-                let point = Point { at: access, bytes_per_s };
-                match order {
-                    Order::Ascending => self.found.write_sizes.push(point),
-                    Order::Random => self.found.write_sizes_random.push(point),
+        let mut samples = [Samples::default(), Samples::default()];
+        for _ in 0..self.options.rounds {
+            let mut expected = [least; 2];
+            for access in &sizes {
+                for (which, order) in [Order::Ascending, Order::Random].into_iter().enumerate() {
+                    let found = self.sample_write(*access, order, 1, expected[which], time)?;
+                    self.found.is_cut |= found.is_none();
+                    if let Some(bytes_per_s) = found {
+                        expected[which] = bytes_per_s;
+                        samples[which].add(*access, bytes_per_s);
+                    }
                 }
             }
         }
+        let [ascending, random] = samples;
+        self.found.write_sizes = ascending.medians();
+        self.found.write_sizes_random = random.medians();
         match self.found.write_sizes.is_empty() {
             true => {
                 Err(Error::retry("the target is too slow to be probed: no sample ended in time"))
@@ -298,52 +244,57 @@ impl Run<'_> {
     fn write_depths(&mut self) -> Result<()> {
         let access = self.pool_access(&self.found.write_sizes);
         let depths = self.depths();
-        let time = self.share(12) / depths.len() as u32;
+        let time = self.share(12) / (depths.len() as u32 * self.options.rounds);
         let at = |point: &&Point| point.at == access;
-        let mut expected = self.found.write_sizes.iter().find(at).map_or(0.0, |it| it.bytes_per_s);
-        for depth in depths {
-            // At least twice the queue, so that it is full for a while.
-            let found = self.sample_write(access, Order::Ascending, depth, expected, time)?;
-            let Some(bytes_per_s) = found else { break };
-            expected = expected.max(bytes_per_s);
-            self.found.write_depths.push(Point { at: u64::from(depth), bytes_per_s });
+        let alone = self.found.write_sizes.iter().find(at).map_or(0.0, |it| it.bytes_per_s);
+        let mut samples = Samples::default();
+        for _ in 0..self.options.rounds {
+            let mut expected = alone;
+            for depth in &depths {
+                let found = self.sample_write(access, Order::Ascending, *depth, expected, time)?;
+                let Some(bytes_per_s) = found else { break };
+                expected = expected.max(bytes_per_s);
+                samples.add(u64::from(*depth), bytes_per_s);
+            }
         }
+        self.found.write_depths = samples.medians();
         Ok(())
     }
 
-    /// Fills the scratch space twice. Returns the shards of the second time.
+    /// Fills the scratch space twice, with shards as long as usual packs. Returns the shards of the
+    /// second time.
     fn write_positions(&mut self) -> Result<Vec<ScratchShard>> {
-        let access = self.pool_access(&self.found.write_sizes).min(1 << 20);
-        let depth = least_depth(&self.found.write_depths);
+        let access = self.pool_access(&self.found.write_sizes).min(POSITION_ACCESS_MAX);
         let at = |point: &&Point| point.at == access;
         let speed = self.found.write_sizes.iter().find(at).map_or(0.0, |it| it.bytes_per_s);
-        let affordable = (speed * self.share(10).as_secs_f64()) as u64 / self.options.positions;
-        let most = self.scratch_bytes / self.options.positions;
-        let segment = (affordable.min(most) / access).max(1) * access;
-        let positions = (self.scratch_bytes / segment).min(self.options.positions);
-        self.found.position_access_bytes = access;
+        let affordable = (speed * self.share(10).as_secs_f64()) as u64;
+        let bytes = affordable.min(self.scratch_bytes);
+        let segment = (bytes / self.options.positions / access).max(1) * access;
+        let positions = (bytes / segment).clamp(1, self.options.positions);
+        let in_shard = (PACK_BYTES / segment).clamp(1, positions.div_ceil(SHARDS_MIN));
+        (self.found.position_access_bytes, self.segment) = (access, segment);
+        let depth = least_depth(&self.found.write_depths);
         for (is_queued, depth) in [(true, depth), (false, 1)] {
             let until = self.until(15);
-            let mut shards = Vec::new();
-            for number in 0..positions {
-                if Instant::now() >= until && !shards.is_empty() {
+            let (mut shards, mut points) = (Vec::new(), Vec::new());
+            while (points.len() as u64) < positions {
+                let first = points.len() as u64;
+                if Instant::now() >= until && first > 0 {
                     self.found.is_cut = true;
                     break;
                 }
-                let deadline = self.until(100);
-                let order = Order::Ascending;
-                let Some(written) = self.scratch.write(segment, access, order, depth, deadline)?
-                else {
+                let bytes = in_shard.min(positions - first) * segment;
+                let plan = Plan { bytes, access, order: Order::Ascending, depth };
+                let Some(written) = self.scratch.write(plan, segment, self.until(100))? else {
                     self.found.is_cut = true;
                     break;
                 };
-                let bytes_per_s = segment as f64 / self.net_s(&written);
-                let point = Point { at: number * segment, bytes_per_s };
-                match is_queued {
-                    true => self.found.write_positions_queued.push(point),
-                    false => self.found.write_positions.push(point),
-                }
+                points.extend(self.segments(first * segment, &written));
                 shards.push(written.shard);
+            }
+            match is_queued {
+                true => self.found.write_positions_queued = points,
+                false => self.found.write_positions = points,
             }
             if !is_queued {
                 return Ok(shards);
@@ -353,17 +304,35 @@ impl Run<'_> {
         Ok(Vec::new())
     }
 
+    /// Returns the throughput of each segment of a shard. The time after the last write, such as that
+    /// of a sync or an upload, is that of all segments alike.
+    fn segments(&self, first: u64, written: &Written) -> Vec<Point> {
+        let writes: Duration = written.segments.iter().sum();
+        let rest = self.net_s(written) - writes.as_secs_f64();
+        let rest = rest.max(0.0) / written.segments.len().max(1) as f64;
+        let point = |(number, took): (u64, &Duration)| {
+            let bytes_per_s = self.segment as f64 / (took.as_secs_f64() + rest).max(1e-9);
+            Point { at: first + number * self.segment, bytes_per_s }
+        };
+        (0..).zip(&written.segments).map(point).collect()
+    }
+
     fn read_sizes(&mut self, shards: &[ScratchShard]) -> Result<()> {
         let sizes = self.sizes();
-        let time = self.share(12) / sizes.len() as u32;
-        for access in sizes {
-            // The first access may take four times its share, as with writes.
-            let before = self.found.read_sizes.last().map_or(f64::INFINITY, |it| it.bytes_per_s);
-            let is_slow = access as f64 / before > 4.0 * time.as_secs_f64();
-            let Some(read) = self.sample_reads(shards, access, 1, time, is_slow)? else { break };
-            let bytes_per_s = read.bytes as f64 / read.took.as_secs_f64().max(1e-9);
-            self.found.read_sizes.push(Point { at: access, bytes_per_s });
+        let time = self.share(12) / (sizes.len() as u32 * self.options.rounds);
+        let mut samples = Samples::default();
+        for _ in 0..self.options.rounds {
+            let mut before = f64::INFINITY;
+            for access in &sizes {
+                // One access may take four times its share, as with writes.
+                let is_slow = *access as f64 / before > 4.0 * time.as_secs_f64();
+                let read = self.sample_reads(shards, *access, 1, time, is_slow)?;
+                let Some(read) = read else { break };
+                before = read.bytes as f64 / read.took.as_secs_f64().max(1e-9);
+                samples.add(*access, before);
+            }
         }
+        self.found.read_sizes = samples.medians();
         Ok(())
     }
 
@@ -390,42 +359,53 @@ impl Run<'_> {
     fn read_depths(&mut self, shards: &[ScratchShard]) -> Result<()> {
         let access = self.pool_access(&self.found.read_sizes);
         let depths = self.depths();
-        let time = self.share(8) / depths.len() as u32;
-        for depth in depths {
-            let Some(read) = self.sample_reads(shards, access, depth, time, false)? else { break };
-            let bytes_per_s = read.bytes as f64 / read.took.as_secs_f64().max(1e-9);
-            self.found.read_depths.push(Point { at: u64::from(depth), bytes_per_s });
+        let time = self.share(8) / (depths.len() as u32 * self.options.rounds);
+        let mut samples = Samples::default();
+        for _ in 0..self.options.rounds {
+            for depth in &depths {
+                let read = self.sample_reads(shards, access, *depth, time, false)?;
+                let Some(read) = read else { break };
+                let bytes_per_s = read.bytes as f64 / read.took.as_secs_f64().max(1e-9);
+                samples.add(u64::from(*depth), bytes_per_s);
+            }
         }
+        self.found.read_depths = samples.medians();
         let reads = least_depth(&self.found.read_depths);
         self.found.depth = reads.max(least_depth(&self.found.write_depths));
         let page = PAGE_BYTES as u64;
-        let time = self.share(3);
-        let pages = self.sample_reads(shards, page, self.found.depth, time, false)?;
-        if let Some(pages) = pages.filter(|pages| pages.count > 0) {
-            self.found.request_s = pages.took.as_secs_f64() / pages.count as f64;
+        let mut samples = Samples::default();
+        for _ in 0..self.options.rounds {
+            let time = self.share(3) / self.options.rounds;
+            let depth = DEPTH_DEFAULT as u32;
+            let Some(pages) = self.sample_reads(shards, page, depth, time, false)? else { break };
+            samples.add(page, pages.bytes as f64 / pages.took.as_secs_f64().max(1e-9));
+        }
+        if let Some(pages) = samples.medians().first() {
+            self.found.request_s = page as f64 / pages.bytes_per_s;
         }
         Ok(())
     }
 
     fn read_positions(&mut self, shards: &[ScratchShard]) -> Result<()> {
-        let access = self.found.position_access_bytes;
+        let (access, segment) = (self.found.position_access_bytes, self.segment);
         let depth = least_depth(&self.found.read_depths);
         for (is_queued, depth) in [(false, 1), (true, depth)] {
             let until = self.until(8);
-            let mut position = 0;
+            let mut points: Vec<Point> = Vec::new();
             for shard in shards {
                 if Instant::now() >= until {
                     self.found.is_cut = true;
                     break;
                 }
-                let took = self.scratch.read_all(*shard, access, depth)?;
-                let bytes_per_s = shard.bytes as f64 / took.as_secs_f64().max(1e-9);
-                let point = Point { at: position, bytes_per_s };
-                match is_queued {
-                    true => self.found.read_positions_queued.push(point),
-                    false => self.found.read_positions.push(point),
+                let read = self.scratch.read_all(*shard, access, depth, segment)?;
+                for took in read.segments {
+                    let bytes_per_s = segment as f64 / took.as_secs_f64().max(1e-9);
+                    points.push(Point { at: points.len() as u64 * segment, bytes_per_s });
                 }
-                position += shard.bytes;
+            }
+            match is_queued {
+                true => self.found.read_positions_queued = points,
+                false => self.found.read_positions = points,
             }
         }
         Ok(())

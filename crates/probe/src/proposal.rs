@@ -1,13 +1,11 @@
 //! Settings of a pool that suit its targets, each with its reason. Pure.
 
 use crate::codecs::Processor;
-use crate::curve::{Knee, gap_bytes, knee, knee_at};
-use crate::measure::Measurement;
-use outlive_types::shown_bytes;
+use crate::curve::{Knee, Point, gap_bytes, knee, rising};
+use crate::measurement::Measurement;
+use outlive_types::{counted, shown_bytes};
 use serde::Serialize;
 
-/// Throughput that containers should reach, as a share of the plateau.
-const CONTAINER_SHARE: f64 = 0.95;
 /// Least and greatest container to propose.
 const CONTAINER_BYTES: (u64, u64) = (1 << 20, 64 << 20);
 /// Containers that are being filled while others are written or read.
@@ -88,26 +86,23 @@ pub fn proposals(
 
 fn container(measured: &[Measurement], present: &Present) -> Proposal {
     let of = |curve: fn(&Measurement) -> &Vec<_>| {
-        let knees = measured.iter().filter_map(|it| knee_at(curve(it), CONTAINER_SHARE));
-        knees.map(beyond).max().unwrap_or(0)
+        measured.iter().filter_map(|it| knee(curve(it))).max_by_key(|knee| beyond(*knee))
     };
     let (writes, reads) = (of(|it| &it.write_sizes_random), of(|it| &it.read_sizes));
-    let unit = measured.iter().filter_map(|it| knee(&it.write_sizes_random));
-    let unit = unit.map(beyond).max().unwrap_or(0);
-    let fragment = writes.max(reads).max(unit);
+    let fragment = writes.map_or(0, beyond).max(reads.map_or(0, beyond));
     let needed = (fragment * present.data_fragments)
         .next_power_of_two()
         .clamp(CONTAINER_BYTES.0, CONTAINER_BYTES.1);
     let is_enough = present.container_bytes >= needed;
-    let fragment = match present.data_fragments {
-        1 => "accesses of".to_owned(),
-        k => format!("fragments, of which {k} hold a container, of"),
+    let parts = match present.data_fragments {
+        1 => String::new(),
+        k => format!(", and a container has {k} parts"),
     };
     let reason = format!(
-        "{fragment} {} reach 95 % of the best writes and reads of {} do; {}",
-        shown_bytes(writes),
-        shown_bytes(reads),
-        if is_enough { "the containers are as long" } else { "the containers are shorter" }
+        "the write unit is {}, that of reads {}{parts}: containers {}",
+        writes.map_or_else(|| "unknown".to_owned(), |knee| knee.to_string()),
+        reads.map_or_else(|| "unknown".to_owned(), |knee| knee.to_string()),
+        if is_enough { "are as long" } else { "should be as long" }
     );
     let proposed = if is_enough { present.container_bytes } else { needed };
     Proposal {
@@ -130,8 +125,9 @@ fn staging(measured: &[Measurement], present: &Present) -> Proposal {
     let needed = (in_flight + FILLED) * present.container_bytes;
     let is_enough = present.staging_bytes >= needed;
     let reason = format!(
-        "queue depth {depth} is within 5 % of the best: {in_flight} containers in flight and {FILLED} \
-         being filled take {}{}",
+        "queue depth {depth} is within 5 % of the best: {} in flight and {FILLED} being filled take \
+         {}{}",
+        counted(in_flight, "container"),
         shown_bytes(needed),
         if is_enough { "; more does no harm" } else { "" }
     );
@@ -175,12 +171,22 @@ fn gap(measured: &[Measurement], present: &Present) -> Proposal {
 }
 
 /// Returns the greatest throughput of a curve without its noise.
-fn best(points: &[crate::Point]) -> f64 {
-    crate::rising(points).last().map_or(0.0, |last| last.bytes_per_s)
+fn best(points: &[Point]) -> f64 {
+    rising(points).last().map_or(0.0, |last| last.bytes_per_s)
+}
+
+/// Returns the throughput that lasts: the median over all positions. A device may take the first
+/// bytes into a cache of its own.
+pub fn lasting(points: &[Point]) -> Option<f64> {
+    let mut sorted: Vec<f64> = points.iter().map(|point| point.bytes_per_s).collect();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied()
 }
 
 fn compression(measured: &[Measurement], processor: &Processor, present: &Present) -> Proposal {
-    let writes = |it: &Measurement| best(&it.write_depths).max(best(&it.write_sizes));
+    let writes = |it: &Measurement| {
+        lasting(&it.write_positions_queued).unwrap_or_else(|| best(&it.write_sizes))
+    };
     // Every stripe waits for its slowest target.
     let slowest = measured.iter().map(writes).fold(f64::INFINITY, f64::min);
     let stored_per_raw = present.fragments.max(1) as f64 / present.data_fragments.max(1) as f64;

@@ -1,9 +1,11 @@
 //! Scratch shards on a target: written, read, and deleted at the end, however the work ends.
 
-use outlive_backend::{ReadRange, ShardName, Target, read_one};
+use outlive_backend::{Fault, ReadRange, ShardName, Target, read_one};
 use outlive_io::{AlignedBuf, Completions, SharedBuf};
 use outlive_types::{Error, PAGE_BYTES, PackId, Result, Rng, SeededRng, SessionId, SystemRng};
 use std::time::{Duration, Instant};
+
+type WriteOutcome = std::result::Result<(), Fault<SharedBuf>>;
 
 /// Order of the accesses to a shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,19 +23,59 @@ pub struct ScratchShard {
     pub bytes: u64,
 }
 
-/// Time of a shard: all of it, from `create` to the end of `finish`.
+/// Way to write a shard.
 #[derive(Clone, Copy, Debug)]
-pub struct Written {
-    pub shard: ScratchShard,
-    pub took: Duration,
+pub struct Plan {
+    /// Length of the shard, a multiple of the access.
+    pub bytes: u64,
+    /// Length of each write.
+    pub access: u64,
+    pub order: Order,
+    /// Most writes in flight.
+    pub depth: u32,
 }
 
-/// Outcome of random reads.
-#[derive(Clone, Copy, Default, Debug)]
+/// Time of a shard.
+#[derive(Clone, Debug)]
+pub struct Written {
+    pub shard: ScratchShard,
+    /// All of it, from `create` to the end of `finish`.
+    pub took: Duration,
+    /// Time from one end of a segment of writes to the next; the rest of `took` is that of all.
+    pub segments: Vec<Duration>,
+}
+
+/// Outcome of reads.
+#[derive(Clone, Default, Debug)]
 pub struct ReadTotal {
     pub bytes: u64,
-    pub count: u64,
     pub took: Duration,
+    /// Time from one end of a segment to the next.
+    pub segments: Vec<Duration>,
+}
+
+/// Counts accesses, and notes the times of segments.
+struct Segments {
+    access: u64,
+    segment: u64,
+    done: u64,
+    last: Instant,
+    took: Vec<Duration>,
+}
+
+impl Segments {
+    fn new(access: u64, segment: u64) -> Segments {
+        Segments { access, segment, done: 0, last: Instant::now(), took: Vec::new() }
+    }
+
+    fn one_is_done(&mut self) {
+        self.done += self.access;
+        if self.segment > 0 && self.done.is_multiple_of(self.segment) {
+            let now = Instant::now();
+            self.took.push(now - self.last);
+            self.last = now;
+        }
+    }
 }
 
 /// The scratch shards of one probe. They have names of a random session, which no job ever opened. A
@@ -94,17 +136,15 @@ impl<'a> Scratch<'a> {
         u64::from_le_bytes(bytes) % end.max(1)
     }
 
-    /// Writes a shard of `bytes`, in accesses of `access` with at most `depth` in flight. Returns
-    /// `None` if `deadline` passed before all were begun: then no shard is left.
+    /// Writes a shard; notes the times of segments of `segment` bytes, unless that is 0. Returns `None`
+    /// if `deadline` passed before all writes were begun: then no shard is left.
     ///
     /// # Errors
     /// Errors of the target; `Retry` if the work was asked to end. No shard is left.
     pub fn write(
         &mut self,
-        bytes: u64,
-        access: u64,
-        order: Order,
-        depth: u32,
+        plan: Plan,
+        segment: u64,
         deadline: Instant,
     ) -> Result<Option<Written>> {
         self.check_stop()?;
@@ -112,7 +152,7 @@ impl<'a> Scratch<'a> {
         let name = ShardName { pack: PackId::new(self.session, 0, self.count), shard: 0 };
         // Before the first byte, so that a failure anywhere leaves nothing.
         self.live.push(name);
-        let outcome = self.try_write(name, bytes, access, order, depth, deadline);
+        let outcome = self.try_write(name, plan, segment, deadline);
         if !matches!(outcome, Ok(Some(_))) {
             // The first error is the one to report.
             let _ = self.delete(name);
@@ -123,12 +163,11 @@ impl<'a> Scratch<'a> {
     fn try_write(
         &mut self,
         name: ShardName,
-        bytes: u64,
-        access: u64,
-        order: Order,
-        depth: u32,
+        plan: Plan,
+        segment: u64,
         deadline: Instant,
     ) -> Result<Option<Written>> {
+        let Plan { bytes, access, order, depth } = plan;
         let mut offsets: Vec<u64> = (0..bytes / access).map(|number| number * access).collect();
         if order == Order::Random {
             for last in (1..offsets.len()).rev() {
@@ -138,15 +177,15 @@ impl<'a> Scratch<'a> {
         }
         let began = Instant::now();
         let mut writer = self.target.create(name, bytes)?;
-        let mut in_flight = Completions::new();
-        let mut failed = None;
-        let mut is_cut = false;
+        let mut in_flight = Completions::<(), WriteOutcome>::new();
+        let mut segments = Segments::new(access, segment);
+        let (mut failed, mut is_cut) = (None, false);
         for offset in offsets {
-            // Not once for each short write: that would be measured.
             if in_flight.len() >= depth.max(1) as usize
-                && let Some((_, Err(fault))) = in_flight.wait_next()
+                && let Some(((), outcome)) = in_flight.wait_next()
             {
-                failed = Some(Error::from(fault));
+                segments.one_is_done();
+                failed = outcome.err().map(Error::from);
             }
             is_cut = Instant::now() >= deadline;
             if failed.is_some() || is_cut || (self.was_asked_to_stop)() {
@@ -157,6 +196,7 @@ impl<'a> Scratch<'a> {
             in_flight.push((), writer.write(offset, part));
         }
         while let Some(((), outcome)) = in_flight.wait_next() {
+            segments.one_is_done();
             failed = failed.or(outcome.err().map(Error::from));
         }
         if let Some(error) = failed {
@@ -168,7 +208,8 @@ impl<'a> Scratch<'a> {
         }
         writer.finish(bytes).wait()?;
         self.written_bytes += bytes;
-        Ok(Some(Written { shard: ScratchShard { name, bytes }, took: began.elapsed() }))
+        let (shard, took) = (ScratchShard { name, bytes }, began.elapsed());
+        Ok(Some(Written { shard, took, segments: segments.took }))
     }
 
     /// Returns where in the random bytes a write takes its own.
@@ -177,13 +218,20 @@ impl<'a> Scratch<'a> {
         self.below(pages + 1) as usize * PAGE_BYTES
     }
 
-    /// Reads all of a shard, in accesses of `access` with at most `depth` in flight.
+    /// Reads all of a shard, in accesses of `access` with at most `depth` in flight, and notes the times
+    /// of segments.
     ///
     /// # Errors
     /// Errors of the target; `Retry` if the work was asked to end.
-    pub fn read_all(&mut self, shard: ScratchShard, access: u64, depth: u32) -> Result<Duration> {
+    pub fn read_all(
+        &mut self,
+        shard: ScratchShard,
+        access: u64,
+        depth: u32,
+        segment: u64,
+    ) -> Result<ReadTotal> {
         let mut offsets = (0..shard.bytes / access).map(|number| (shard.name, number * access));
-        Ok(self.read(&mut || offsets.next(), access, depth)?.took)
+        self.read(&mut || offsets.next(), access, depth, segment)
     }
 
     /// Reads at random places of the shards, until `deadline`, or until `count_max` reads have begun.
@@ -209,7 +257,7 @@ impl<'a> Scratch<'a> {
             let (number, place) = places.next()?;
             (number == 0 || Instant::now() < deadline).then_some(place)
         };
-        self.read(&mut next, access, depth)
+        self.read(&mut next, access, depth, 0)
     }
 
     fn read(
@@ -217,6 +265,7 @@ impl<'a> Scratch<'a> {
         next: &mut dyn FnMut() -> Option<(ShardName, u64)>,
         access: u64,
         depth: u32,
+        segment: u64,
     ) -> Result<ReadTotal> {
         self.check_stop()?;
         let depth = depth.max(1) as usize;
@@ -224,6 +273,7 @@ impl<'a> Scratch<'a> {
             (0..depth).map(|_| AlignedBuf::zeroed(access as usize)).collect();
         let (mut in_flight, mut total) = (Completions::new(), ReadTotal::default());
         let (mut failed, began) = (None, Instant::now());
+        let mut segments = Segments::new(access, segment);
         loop {
             while failed.is_none()
                 && !(self.was_asked_to_stop)()
@@ -239,13 +289,14 @@ impl<'a> Scratch<'a> {
             match in_flight.wait_next() {
                 None => break,
                 Some((_, Ok(buffer))) => {
-                    (total.bytes, total.count) = (total.bytes + access, total.count + 1);
+                    total.bytes += access;
+                    segments.one_is_done();
                     buffers.push(buffer);
                 }
                 Some((_, Err(fault))) => failed = failed.or(Some(Error::from(fault))),
             }
         }
-        total.took = began.elapsed();
+        (total.took, total.segments) = (began.elapsed(), segments.took);
         self.read_bytes += total.bytes;
         if let Some(error) = failed {
             return Err(error);

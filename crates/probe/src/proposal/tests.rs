@@ -19,6 +19,7 @@ fn target(mb_per_s: f64, depth: u32, request_s: f64) -> Measurement {
         write_sizes_random: points(4096, &sizes),
         read_depths: points(1, &[mb_per_s; 5]),
         write_depths: points(1, &[mb_per_s; 5]),
+        write_positions_queued: points(4096, &[10.0 * mb_per_s, mb_per_s, mb_per_s]),
         ..Measurement::default()
     }
 }
@@ -58,7 +59,7 @@ fn settings_that_suit_stay() {
 #[test]
 fn short_containers_are_fixed_and_named() {
     let mut slow = target(200.0, 1, 1e-3);
-    let sizes: Vec<f64> = (0..12).map(|n| if n < 11 { 50.0 } else { 200.0 }).collect();
+    let sizes: Vec<f64> = (0..12).map(|n| 200.0 / f64::from(1 << (11 - n))).collect();
     slow.write_sizes_random = points(4096, &sizes);
     let all = proposals(&[slow.clone()], &processor(3000.0, 1500.0), &present());
     let container = of(&all, "container_bytes");

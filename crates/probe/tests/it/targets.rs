@@ -17,6 +17,7 @@ pub fn small() -> Options {
         budget: Duration::from_secs(120),
         scratch_bytes_max: 8 << 20,
         positions: 4,
+        rounds: 2,
         access_bytes_max: 1 << 20,
         fragment_bytes: 256 << 10,
         depth_max: 4,
