@@ -20,6 +20,8 @@ const READS_MAX: u64 = 2000;
 /// Bytes of a sample beyond which it says nothing new.
 const SAMPLE_BYTES_MAX: u64 = 64 << 20;
 
+/// Multiple of its time after which a sample counts as stalled.
+const STALLED: u32 = 8;
 /// Longest access of figures over position: several of them make a segment.
 const POSITION_ACCESS_MAX: u64 = 1 << 20;
 /// Length of the shards of these figures, if the scratch space has room for some of them.
@@ -243,18 +245,26 @@ impl Run<'_> {
 
     fn write_depths(&mut self) -> Result<()> {
         let access = self.pool_access(&self.found.write_sizes);
-        let depths = self.depths();
+        let mut depths = self.depths();
         let time = self.share(12) / (depths.len() as u32 * self.options.rounds);
         let at = |point: &&Point| point.at == access;
         let alone = self.found.write_sizes.iter().find(at).map_or(0.0, |it| it.bytes_per_s);
         let mut samples = Samples::default();
         for _ in 0..self.options.rounds {
             let mut expected = alone;
-            for depth in &depths {
+            for (number, depth) in depths.iter().enumerate() {
+                let began = Instant::now();
                 let found = self.sample_write(access, Order::Ascending, *depth, expected, time)?;
                 let Some(bytes_per_s) = found else { break };
                 expected = expected.max(bytes_per_s);
                 samples.add(u64::from(*depth), bytes_per_s);
+                // A target may stall beyond some depth. Once is enough, and deeper queues are no
+                // better.
+                if began.elapsed() > time * STALLED {
+                    self.found.is_cut = true;
+                    depths.truncate(number);
+                    break;
+                }
             }
         }
         self.found.write_depths = samples.medians();

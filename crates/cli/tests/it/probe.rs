@@ -2,6 +2,7 @@
 
 use crate::common::{command, files, json, outlive};
 use crate::loop_device::LoopDevice;
+use crate::place::{Fixture, Server};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -174,4 +175,25 @@ fn without_a_pool_the_machine_is_tested() {
     let found = json(&["pool", "probe", "--json"]);
     assert!(found["trackers"].as_array().unwrap().len() >= 2, "{found}");
     assert!(found["auto"].is_string());
+}
+
+/// A bucket takes writes into memory. So only their end shows its speed.
+#[test]
+fn a_bucket_is_measured_and_left_as_it_was() {
+    let Some(server) = Server::versitygw() else { return };
+    let fixture = Fixture::new(server);
+    let pool = "s3://ckpt/runs/a";
+    fixture.init(pool, &[]);
+    assert_eq!(fixture.put(pool, "job", 1).code, 0);
+    let bucket = fixture.server.bucket_dir();
+    let objects = |at: &Path| files(at).into_iter().map(|(path, _)| path).collect::<Vec<_>>();
+    let before = objects(&bucket);
+    let found = fixture.json(&["--json", "pool", "probe", pool]);
+    let measured = &found["targets"][0]["measured"];
+    for curve in ["write_sizes", "write_positions", "read_sizes", "read_positions_queued"] {
+        assert!(!measured[curve].as_array().unwrap().is_empty(), "{curve}: {found}");
+    }
+    assert_eq!(objects(&bucket), before);
+    fixture.check(pool, "job", 1);
+    fixture.done(&["verify", pool]);
 }
