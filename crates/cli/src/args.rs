@@ -7,6 +7,7 @@ mod key;
 mod maintenance;
 mod node;
 mod pool_name;
+mod probe;
 mod running;
 mod shell;
 mod watching;
@@ -21,6 +22,7 @@ pub use maintenance::{
 };
 pub use node::{NodeCommand, NodeServeArgs};
 pub use pool_name::{PoolName, VARIABLE};
+pub use probe::ProbeArgs;
 pub use running::{HelperArgs, HistoryArgs, MarkArgs, RunArgs, StopArgs, StopBy};
 pub use shell::{CompletionsArgs, ManArgs};
 pub use watching::{MetricsArgs, ReportArgs, WebArgs};
@@ -190,8 +192,9 @@ pub enum PoolCommand {
     /// Delete packs from the fast tier that only checkpoints older than the newest `keep_fast` of
     /// each job need, after their copies on the slow tier have been read
     Trim(TrimArgs),
-    /// Test which methods of finding changed memory work on this machine
-    Probe,
+    /// Measure the targets of a pool and propose its tuning; without POOL, test which methods of
+    /// finding changed memory work on this machine
+    Probe(ProbeArgs),
 }
 
 /// `pool init`.

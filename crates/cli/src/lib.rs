@@ -230,7 +230,7 @@ impl CommandLine for Args {
             Command::Pool(PoolCommand::Fill(args)) => fill::fill(&args, &reporter),
             Command::Pool(PoolCommand::Trim(args)) => trim::trim(&args, &reporter),
             Command::Pool(PoolCommand::Status(args)) => pool::status(&args, &reporter),
-            Command::Pool(PoolCommand::Probe) => probe::probe(),
+            Command::Pool(PoolCommand::Probe(args)) => probe::probe(&args, &reporter),
             Command::Ls(args) => ls::ls(&args, &reporter),
             Command::Show(args) => show::show(&args, &reporter),
             Command::Verify(args) => verify::verify(&args, &reporter),

@@ -3,6 +3,7 @@
 //! The SVG is written directly: a picture needs only lines, rectangles and words, and every
 //! notebook and browser shows it. `picture` writes it to a file, or makes a PNG of it.
 
+pub mod axes;
 pub mod job;
 mod limits;
 mod panel;

@@ -60,7 +60,7 @@ pub fn report(args: &ReportArgs, reporter: &Reporter) -> Result<Answer> {
 }
 
 /// Returns the directory and the name of a file.
-fn place_of(path: &Path) -> Result<(&Path, &OsStr)> {
+pub fn place_of(path: &Path) -> Result<(&Path, &OsStr)> {
     let is_folder = path.as_os_str().as_encoded_bytes().ends_with(b"/");
     let (Some(name), false) = (path.file_name(), is_folder) else {
         return Err(Error::invalid(format!(
@@ -76,7 +76,7 @@ fn place_of(path: &Path) -> Result<(&Path, &OsStr)> {
 }
 
 /// Refuses a path with anything but a report.
-fn check_replaceable(path: &Path) -> Result<()> {
+pub fn check_replaceable(path: &Path) -> Result<()> {
     let reading = |error| Error::io_named("reading", path, &error);
     let there = match path.symlink_metadata() {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),

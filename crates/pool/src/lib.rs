@@ -2,7 +2,7 @@
 //! them.
 //!
 //! The crates above see packs and pack extents, and no targets. Only a check of the stored bytes
-//! sees [`StoredShard`]s.
+//! sees [`StoredShard`]s, and only a probe sees the targets ([`Probing`]).
 
 mod command;
 mod create;
@@ -16,6 +16,7 @@ mod new_key;
 mod opening;
 mod pack;
 mod pool;
+mod probing;
 mod repair;
 mod run_files;
 mod stripe;
@@ -40,6 +41,7 @@ pub use pack::packs::{PoolUsage, TargetUsage};
 pub use pack::read::{Span, SpanBytes};
 pub use pack::writer::{FinishedPack, PackExtent, PackWriter};
 pub use pool::Pool;
+pub use probing::{ProbedTarget, Probing};
 pub use repair::exclusive::Exclusive;
 pub use repair::fill::{FillNeed, PackFill};
 pub use repair::membership::{TargetChange, TargetsThen};

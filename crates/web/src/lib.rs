@@ -10,7 +10,7 @@ mod reply;
 mod request;
 mod server;
 
-pub use page::{REPORT_START, report};
+pub use page::{REPORT_START, STYLE, report};
 pub use server::{Content, Metrics, Server, Source};
 
 /// The parts of the data, in the order in which the page asks for them.

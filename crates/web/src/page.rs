@@ -4,7 +4,8 @@ use outlive_types::{Error, Result};
 use serde_json::Value;
 
 const HTML: &str = include_str!("page/page.html");
-const STYLE: &str = include_str!("page/page.css");
+/// The style of all pages, light and dark.
+pub const STYLE: &str = include_str!("page/page.css");
 /// In the order in which they use each other.
 const SCRIPTS: [&str; 6] = [
     include_str!("page/format.js"),

@@ -25,6 +25,7 @@ mod node;
 #[path = "common/bucket.rs"]
 mod place;
 mod pool;
+mod probe;
 mod prune;
 mod prune_rules;
 mod ranks;

@@ -1,6 +1,6 @@
 //! Rewrites `pool.toml`, and keeps a person's edits.
 
-use crate::descriptor::config::{FormatConfig, PoolConfig};
+use crate::descriptor::config::{FormatConfig, PoolConfig, Tuning};
 use crate::descriptor::encryption::{ENCRYPTION, newest_key};
 use crate::descriptor::log_configuration::LogConfiguration;
 use crate::descriptor::paths::{COPY, DESCRIPTOR, PoolPaths};
@@ -14,7 +14,7 @@ const ATTEMPTS: usize = 16;
 
 /// Rewrites `pool.toml`. `change` gets the file's values and returns the new ones; it may be called
 /// several times. Lines outside of `[log]`, `[encryption]` and `[[target]]` stay as they are if only
-/// these tables change. This function sets `[log]` and `[encryption]`, not `change`: to the newest
+/// these tables and values of `[tuning]` change. This function sets `[log]` and `[encryption]`, not `change`: to the newest
 /// configuration and key that this process can find, and never to older ones. Returns the
 /// configuration that the file names in the end, which another process may have written.
 ///
@@ -91,6 +91,9 @@ pub(crate) fn make_copy(paths: &PoolPaths) -> Result<()> {
 fn edited(text: &str, there: &PoolConfig, wanted: &PoolConfig) -> Result<String> {
     let whole = wanted.to_text()?;
     let mut edited = text.to_owned();
+    if wanted.tuning != there.tuning {
+        edited = with_keys(&edited, TUNING, &changed_keys(&there.tuning, &wanted.tuning)?);
+    }
     if wanted.log != there.log {
         let log = wanted.log.as_ref().map(toml::to_string).transpose();
         let log = log.map_err(|e| Error::bug(format!("[log] cannot be written: {e}")))?;
@@ -112,6 +115,60 @@ fn edited(text: &str, there: &PoolConfig, wanted: &PoolConfig) -> Result<String>
         Ok(config) if config == *wanted => edited,
         _ => whole,
     })
+}
+
+/// Name of the table that tunes, in `pool.toml`.
+const TUNING: &str = "[tuning]";
+
+/// Returns the keys whose values differ, each with its new line.
+fn changed_keys(there: &Tuning, wanted: &Tuning) -> Result<Vec<(String, String)>> {
+    let table = |tuning: &Tuning| {
+        let table = toml::Table::try_from(tuning);
+        table.map_err(|e| Error::bug(format!("{TUNING} cannot be written: {e}")))
+    };
+    let there = table(there)?;
+    let wanted = table(wanted)?.into_iter().filter(|(key, value)| there.get(key) != Some(value));
+    Ok(wanted.map(|(key, value)| (key.clone(), format!("{key} = {value}"))).collect())
+}
+
+/// Returns the text with other values of keys in the table with this `header`. Comments stay. Keys
+/// that are not there follow the header; without a header the text stays as it is.
+fn with_keys(text: &str, header: &str, changed: &[(String, String)]) -> String {
+    let key_of = |line: &str| line.split_once('=').map(|(key, _)| key.trim().to_owned());
+    let lines: Vec<&str> = text.lines().collect();
+    let Some(start) = lines.iter().position(|line| line.trim() == header) else {
+        return text.to_owned();
+    };
+    let is_header = |line: &&str| line.trim_start().starts_with('[');
+    let end = lines[start + 1..].iter().position(is_header).map_or(lines.len(), |n| start + 1 + n);
+    let inside = start + 1..end;
+    let is_there =
+        |key: &String| lines[inside.clone()].iter().any(|it| key_of(it).as_ref() == Some(key));
+    let mut edited = String::new();
+    for (number, line) in lines.iter().enumerate() {
+        let key = key_of(line).filter(|_| inside.contains(&number));
+        match changed.iter().find(|(changed, _)| Some(changed) == key.as_ref()) {
+            None => edited.push_str(line),
+            Some((_, new)) => {
+                edited.push_str(new);
+                // A `#` may also stand inside a value.
+                let is_comment =
+                    |(value, _): &(&str, &str)| toml::from_str::<toml::Table>(value).is_ok();
+                if let Some((_, comment)) = line.split_once('#').filter(is_comment) {
+                    edited.push_str(" #");
+                    edited.push_str(comment);
+                }
+            }
+        }
+        edited.push('\n');
+        if number == start {
+            for (_, new) in changed.iter().filter(|(key, _)| !is_there(key)) {
+                edited.push_str(new);
+                edited.push('\n');
+            }
+        }
+    }
+    edited
 }
 
 /// Returns the text with `tables` in place of those with this `header`, or before the tables of
