@@ -323,7 +323,7 @@ fn a_shorter_session_ends_no_lease_of_an_earlier_run() {
     let medium = location.open_medium().unwrap();
     let lease = medium.lease().unwrap().unwrap();
     for _ in 0..2 {
-        drop(start_again(&dir, address));
+        start_again(&dir, address);
     }
     drop(server);
     let server = start_with(Duration::from_millis(200), address);
