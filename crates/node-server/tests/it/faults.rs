@@ -289,23 +289,32 @@ fn a_client_that_takes_nothing_holds_up_no_others() {
     let location = served.new_location();
     let target = location.open_target(&options()).unwrap();
     put(&*target, name(1), 7, 24 << 20).unwrap();
-    // Another process reads all of it, and its connection passes nothing on.
-    let relay = Relay::before(served.server.address());
-    let prefix = location.to_string();
-    let slow = format!("node://{}/{}", relay.address(), prefix.splitn(4, '/').nth(3).unwrap());
-    let slow = Location::new(NodeUrl::parse(&slow).unwrap()).open_target(&options()).unwrap();
-    assert_eq!(slow.length(name(1)).unwrap(), 24 << 20);
-    relay.hold(true);
-    let _reads: Vec<_> = (0..6)
-        .map(|at| read_one(&*slow, name(1), ReadRange::new(at << 22, AlignedBuf::zeroed(4 << 20))))
-        .collect();
-    // Single pages, and all of it.
+    // Others read all of it, and their connections pass nothing on.
+    let path = location.to_string().splitn(4, '/').nth(3).unwrap().to_owned();
+    let stopped = || {
+        let relay = Relay::before(served.server.address());
+        let slow = format!("node://{}/{path}", relay.address());
+        let slow = Location::new(NodeUrl::parse(&slow).unwrap()).open_target(&options()).unwrap();
+        assert_eq!(slow.length(name(1)).unwrap(), 24 << 20);
+        let before = served.server.staging_bytes();
+        relay.hold(true);
+        let range = |at: u64| ReadRange::new(at << 22, AlignedBuf::zeroed(4 << 20));
+        let reads: Vec<_> = (0..6).map(|at| read_one(&*slow, name(1), range(at))).collect();
+        while served.server.staging_bytes() < before + (4 << 20) {
+            thread::yield_now();
+        }
+        (relay, reads)
+    };
+    let first = stopped();
+    assert!(whole(&*target, name(1)) == vec![7; 24 << 20]);
+    // Two of them hold all the memory for requests, and single pages need none.
+    let second = stopped();
     for at in 0..64 {
         let range = ReadRange::new(at * 4096 * 90, AlignedBuf::zeroed(4096));
         assert!(read_one(&*target, name(1), range).wait().unwrap().iter().all(|byte| *byte == 7));
     }
-    assert!(whole(&*target, name(1)) == vec![7; 24 << 20]);
-    relay.hold(false);
+    first.0.hold(false);
+    second.0.hold(false);
 }
 
 #[test]
