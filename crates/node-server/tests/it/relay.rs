@@ -6,6 +6,15 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
+/// Bytes that wait in the relay.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub enum Held {
+    #[default]
+    None,
+    Replies,
+    All,
+}
+
 /// Passes connections on to a server.
 pub struct Relay {
     address: SocketAddr,
@@ -18,7 +27,7 @@ struct State {
     left: AtomicI64,
     next_cut: Mutex<Option<Box<dyn FnMut() -> i64 + Send>>>,
     cuts: AtomicUsize,
-    held: Mutex<bool>,
+    held: Mutex<Held>,
     changed: Condvar,
     open: Mutex<Vec<TcpStream>>,
 }
@@ -38,11 +47,10 @@ impl Relay {
                 open.push(client.try_clone().unwrap());
                 open.push(server.try_clone().unwrap());
                 drop(open);
-                for (from, to) in
-                    [(client.try_clone().unwrap(), server.try_clone().unwrap()), (server, client)]
-                {
+                let requests = (client.try_clone().unwrap(), server.try_clone().unwrap());
+                for (ends, is_reply) in [(requests, false), ((server, client), true)] {
                     let of = of.clone();
-                    thread::spawn(move || of.pass(from, to));
+                    thread::spawn(move || of.pass(ends, is_reply));
                 }
             }
         });
@@ -66,19 +74,19 @@ impl Relay {
         self.state.cuts.load(Ordering::SeqCst)
     }
 
-    /// Holds all bytes, or passes them on again.
-    pub fn hold(&self, holds: bool) {
+    /// Holds bytes, or passes them on again.
+    pub fn hold(&self, holds: Held) {
         *self.state.held.lock().unwrap() = holds;
         self.state.changed.notify_all();
     }
 }
 
 impl State {
-    fn pass(&self, mut from: TcpStream, mut to: TcpStream) {
+    fn pass(&self, (mut from, mut to): (TcpStream, TcpStream), is_reply: bool) {
         let mut buffer = vec![0; 16 << 10];
         while let Ok(mut length @ 1..) = from.read(&mut buffer) {
             let mut held = self.held.lock().unwrap();
-            while *held {
+            while *held == Held::All || (is_reply && *held == Held::Replies) {
                 held = self.changed.wait(held).unwrap();
             }
             drop(held);
