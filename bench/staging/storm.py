@@ -61,11 +61,11 @@ with open(commits, "a") as log:
         words[:] = state["step"]
         began = time.monotonic()
         try:
-            save = job.save(state, wait=True)
+            save = job.save(state, wait=True, metrics={"step": state["step"]})
         except outlive.RetryError as error:
             save = None
         taken = time.monotonic() - began
-        if save and save.done() and save.epoch in job.epochs():
+        if save and any(it.metrics.get("step") == state["step"] for it in job.epochs()):
             log.write(f"{state['step']}\\n")
             log.flush()
         print(json.dumps({"s": taken}), flush=True)
@@ -260,6 +260,8 @@ def main() -> None:
             if (run + 1) % 10 == 0:
                 storm.whole()
         storm.whole()
+        if storm.last_commit() < args.runs:
+            raise SystemExit(f"only {storm.last_commit()} steps were committed in all")
         print(f"{args.runs} runs, {storm.last_commit()} steps: nothing committed was lost")
 
 
