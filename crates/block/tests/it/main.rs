@@ -108,14 +108,16 @@ fn a_child_that_outlives_its_parent_keeps_no_lock() {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     lines.map(Result::unwrap).find(|line| line.contains("holds")).expect("it holds a shard");
     assert!(free() < before);
+    // The grandchild lives until the pipe of its input closes, which `wait` would do.
+    let input = child.stdin.take();
     child.kill().unwrap();
     child.wait().unwrap();
-    // The grandchild lives until the pipe of its input closes.
     let target = target(&device);
     assert_eq!(target.unfinished().unwrap(), [name(1)]);
     target.delete_unfinished(name(1)).unwrap();
     assert_eq!(free(), before);
     put(&*target, name(1), 1, 4096);
+    drop(input);
 }
 
 /// The program of the test above, which gives it a device.
