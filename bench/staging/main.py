@@ -155,16 +155,20 @@ def rate(replies: Sequence[dict[str, Any]], bytes_each: int) -> float:
 def raw_read(folders: Sequence[Path], seconds: float, bytes_per_s: int) -> float:
     """Returns the bytes per second that plain reads of all devices take together."""
     count = max(1, int(seconds * bytes_per_s / devices.UNIT_BYTES))
+    # Written without a limit, and read with it.
+    set_limits(folders, 0)
     for folder in folders:
         with (folder / "bound").open("wb") as file:
             file.write(os.urandom(count * devices.UNIT_BYTES))
             os.fsync(file.fileno())
+    set_limits(folders, bytes_per_s)
     words = ["dd", "of=/dev/null", "bs=4M", "iflag=direct", "status=none"]
     began = time.perf_counter()
     reads = [subprocess.Popen([*words, f"if={folder / 'bound'}"]) for folder in folders]
     for read in reads:
         read.wait()
     seconds = time.perf_counter() - began
+    set_limits(folders, 0)
     for folder in folders:
         (folder / "bound").unlink()
     return len(folders) * count * devices.UNIT_BYTES / seconds
@@ -198,15 +202,8 @@ def measure(cluster: Cluster, disks: Sequence[Path], args: argparse.Namespace) -
     with cluster.programs(cluster.make_pool("slow"), args.processes, args.mib) as programs:
         slow = rounds_of(programs, lines, args.rounds, args.mib)
         replies = at_once(programs, "prepare")
-    set_limits(disks, 0)
-    # Written without a limit, read with it.
-    for folder in disks:
-        (folder / "bound").unlink(missing_ok=True)
-    set_limits(disks, limit)
     for _ in range(args.rounds):
-        set_limits(disks, limit)
         raw["read"].append(raw_read(disks, seconds, limit) / 1e6)
-    set_limits(disks, 0)
     return {
         "path": path,
         "limit_mb_per_s": limit / 1e6,

@@ -60,6 +60,11 @@ pub(crate) fn explain(status: &Status, doing: &str, node: &str) -> Error {
     }
 }
 
+/// Returns whether a connection ended because the node gave no sign of life.
+pub(crate) fn is_silence(status: &Status) -> bool {
+    text(status).contains("keep-alive timed out")
+}
+
 fn is_about_tls(said: &str) -> bool {
     [
         "certificate",

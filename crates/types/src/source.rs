@@ -223,11 +223,15 @@ pub trait Frozen: Send + Sync {
 
     /// Returns the number of pages of the runs that differ from the baseline; the store requested
     /// the others.
-    fn changed_pages(&self) -> u64;
+    fn changed_pages(&self) -> u64 {
+        self.runs().iter().map(|run| u64::from(run.pages)).sum()
+    }
 
     /// Returns the number of runs, from the first on, that are read from the program's own memory.
     /// The program waits until they are read.
-    fn live_runs(&self) -> usize;
+    fn live_runs(&self) -> usize {
+        0
+    }
 
     /// Returns the bytes of `runs()[run]`: its pages, cut off at the stream's end. They are a view
     /// of memory where possible; otherwise they are read into `scratch`, which grows to their
@@ -235,7 +239,9 @@ pub trait Frozen: Send + Sync {
     ///
     /// # Errors
     /// `Retry` if the snapshot source is gone: any process may kill a forked child.
-    fn bytes<'a>(&'a self, run: usize, scratch: &'a mut Vec<u8>) -> Result<&'a [u8]>;
+    fn bytes<'a>(&'a self, run: usize, scratch: &'a mut Vec<u8>) -> Result<&'a [u8]> {
+        self.read(run, 0..self.runs()[run].pages, scratch)
+    }
 
     /// Reads some pages of `runs()[run]`, numbered from its first. The store reads each page once,
     /// and stores it soon: the source computes its own data about the pages while they are in the

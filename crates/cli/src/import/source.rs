@@ -164,18 +164,6 @@ impl Frozen for FrozenModel {
         &self.0.runs
     }
 
-    fn changed_pages(&self) -> u64 {
-        self.0.runs.iter().map(|run| u64::from(run.pages)).sum()
-    }
-
-    fn live_runs(&self) -> usize {
-        0
-    }
-
-    fn bytes<'a>(&'a self, run: usize, scratch: &'a mut Vec<u8>) -> Result<&'a [u8]> {
-        self.read(run, 0..self.0.runs[run].pages, scratch)
-    }
-
     fn read<'a>(
         &'a self,
         run: usize,

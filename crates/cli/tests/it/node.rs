@@ -1,8 +1,11 @@
 //! Storage nodes as processes, and pools on them.
 
 use crate::common::{command, json, outlive};
+use crate::space::Mount;
+use serde_json::Value;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use tempfile::TempDir;
@@ -25,8 +28,12 @@ impl Node {
 
     /// Starts it at its port.
     fn start_again(&mut self) {
-        let words = ["node", "serve", "--data", text(&self.dir), "--listen", &self.listen];
-        let mut started = command(&words);
+        let (dir, listen) = (self.dir.clone(), self.listen.clone());
+        self.run(&["node", "serve", "--data", text(&dir), "--listen", &listen]);
+    }
+
+    fn run(&mut self, words: &[&str]) {
+        let mut started = command(words);
         let mut process = started.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut first = String::new();
         BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut first).unwrap();
@@ -169,6 +176,58 @@ fn a_log_on_three_nodes_keeps_a_majority() {
     assert_eq!(json(&["ls", &pool, "tree", "--json"])["checkpoints"].as_array().unwrap().len(), 3);
     done(&["verify", &pool]);
     check_files(&pool, "tree", &files, &dir.path().join("back"));
+}
+
+#[test]
+fn a_full_directory_does_not_stop_a_node_with_another_one() {
+    let dir = TempDir::new().unwrap();
+    let Some(small) = Mount::new(dir.path().join("small"), "12m") else { return };
+    let large = dir.path().join("large");
+    fs::create_dir(&large).unwrap();
+    let words =
+        ["node", "serve", "--data", text(&large), text(&small.0), "--listen", "127.0.0.1:0"];
+    let mut node = Node { dir: large.clone(), listen: String::new(), process: None };
+    node.run(&words);
+    let (pool, files) = (node.url("p"), dir.path().join("files"));
+    done(&["pool", "init", &pool, "--pack-bytes", "4MiB"]);
+    // The first one has the records, and the small one its turn for every second shard.
+    for seed in 1..6 {
+        write_files(&files, seed);
+        done(&["put", &pool, "tree", text(&files)]);
+        small.fill();
+    }
+    done(&["verify", &pool]);
+    check_files(&pool, "tree", &files, &dir.path().join("back"));
+}
+
+#[test]
+fn a_node_tells_what_it_does_and_ends_at_a_signal() {
+    let dir = TempDir::new().unwrap();
+    let data = dir.path().join("data");
+    fs::create_dir(&data).unwrap();
+    let words = ["node", "serve", "--data", text(&data), "--listen", "127.0.0.1:0"];
+    let mut started = command(&[&words[..], &["--metrics-port", "0", "--json"]].concat());
+    let mut process = started.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut told =
+        serde_json::Deserializer::from_reader(process.stdout.take().unwrap()).into_iter::<Value>();
+    let told = told.next().unwrap().unwrap();
+    let (url, metrics) = (told["url"].as_str().unwrap(), told["metrics"].as_str().unwrap());
+    done(&["pool", "init", &format!("{url}/p")]);
+    let (host, path) = metrics["http://".len()..].split_once('/').unwrap();
+    let mut stream = TcpStream::connect(host).unwrap();
+    write!(stream, "GET /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    let requests = page.lines().find_map(|line| line.strip_prefix("outlive_node_requests_total "));
+    assert!(requests.unwrap().parse::<u64>().unwrap() > 3, "{page}");
+    let pid = rustix::process::Pid::from_child(&process);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let ended = process.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(0));
+    let log = String::from_utf8(ended.stderr).unwrap();
+    let events: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(events.first().unwrap()["event"], "started");
+    assert_eq!(events.last().unwrap()["event"], "stopped");
 }
 
 #[test]

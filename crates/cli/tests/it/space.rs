@@ -180,10 +180,11 @@ fn a_program_of_another_boot_holds_nothing_back() {
 }
 
 /// A file system in memory.
-struct Mount(PathBuf);
+pub struct Mount(pub PathBuf);
 
 impl Mount {
-    fn new(path: PathBuf, size: &str) -> Option<Mount> {
+    /// Mounts one; `None` if this user may not, and CI does not ask for it.
+    pub fn new(path: PathBuf, size: &str) -> Option<Mount> {
         if !rustix::process::geteuid().is_root() {
             assert!(
                 std::env::var_os("CI").is_none(),
@@ -201,7 +202,7 @@ impl Mount {
     }
 
     /// Fills the disk to the last byte.
-    fn fill(&self) {
+    pub fn fill(&self) {
         let mut file =
             File::options().append(true).create(true).open(self.0.join("filler")).unwrap();
         for block in [1 << 20, 4096, 1] {

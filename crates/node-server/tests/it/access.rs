@@ -21,6 +21,9 @@ use tempfile::TempDir;
 use tokio::runtime::Builder;
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
 
 fn refused(url: NodeUrl, told: &str) {
     let error = url.check().unwrap_err();
@@ -42,6 +45,15 @@ fn a_node_with_tokens_lets_in_those_that_have_one() {
         location.check().unwrap();
         location.make_folders(&["packs"]).unwrap();
     }
+    // The standard health service asks for none.
+    run(async {
+        let address = format!("http://{}", served.server.address());
+        let endpoint = Endpoint::from_shared(address).unwrap();
+        let mut health = HealthClient::new(endpoint.connect().await.unwrap());
+        let service = "outlive.node.v1.Node".to_owned();
+        let answer = health.check(HealthCheckRequest { service }).await.unwrap();
+        assert_eq!(answer.into_inner().status(), ServingStatus::Serving);
+    });
 }
 
 /// Runs openssl in a directory.

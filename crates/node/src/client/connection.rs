@@ -5,7 +5,7 @@ use crate::protocol::{
     HeldLock, HelloReply, HelloRequest, LockKind, PART_BYTES, RENEWALS, RenewRequest, TOKEN_HEADER,
     VERSION,
 };
-use crate::status::{error_of, explain};
+use crate::status::{error_of, explain, is_silence};
 use crate::stubs::node_client::NodeClient;
 use bytes::Bytes;
 use outlive_backend::runtime;
@@ -33,8 +33,9 @@ const PING: Duration = Duration::from_secs(4);
 const ATTEMPTS_FOR: Duration = Duration::from_secs(3);
 /// The same for the first request to a node, which may not run at all.
 const GREETING_FOR: Duration = Duration::from_millis(500);
-/// Requests that come within this time after a greeting failed fail as it did.
-const DOWN_FOR: Duration = Duration::from_secs(1);
+/// Requests that come within this time after a node was given up fail as that one did: those that
+/// waited beside it, and the repetition by a wrapper.
+const DOWN_FOR: Duration = Duration::from_millis(200);
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// Connections for shards, beside one for small requests, which would wait behind them.
@@ -71,7 +72,7 @@ pub(crate) struct Connection {
     /// Random number that names the session.
     pub session: Bytes,
     greeted: OnceCell<HelloReply>,
-    /// When the last greeting failed, and why.
+    /// When the node was given up last, and why.
     down: Mutex<Option<(Instant, Error)>>,
     held: Mutex<Held>,
     /// Requests in flight that give something back. No thread waits for them, but the next request
@@ -157,12 +158,7 @@ impl Node {
     /// Returns what the node said of itself.
     pub(crate) async fn greet(&self, connection: &Arc<Connection>) -> Result<HelloReply> {
         let greeted = connection.greeted.get_or_try_init(|| async {
-            // Those that waited for an attempt share its failure.
-            if let Some((when, error)) = &*connection.down.lock()
-                && when.elapsed() < DOWN_FOR
-            {
-                return Err(error.clone());
-            }
+            connection.check_up()?;
             let request = HelloRequest {
                 version: VERSION,
                 session: connection.session.clone(),
@@ -174,9 +170,7 @@ impl Node {
                 let request = request.clone();
                 async move { it.hello(request).await }
             });
-            let reply = asked.await.inspect_err(|error| {
-                *connection.down.lock() = Some((Instant::now(), error.clone()));
-            })?;
+            let reply = asked.await?;
             let period = period_of(reply.session_s);
             let key = (self.address.clone(), self.settings.clone());
             runtime::handle()?.spawn(renew(Arc::downgrade(connection), key, period));
@@ -200,6 +194,7 @@ impl Node {
         F: Future<Output = std::result::Result<Response<R>, Status>>,
     {
         self.greet(connection).await?;
+        connection.check_up()?;
         let again_for = (repeat == Repeat::Yes).then_some(ATTEMPTS_FOR);
         self.attempt(connection, doing, (lane, again_for), send).await
     }
@@ -221,9 +216,15 @@ impl Node {
                 Ok(reply) => return Ok(reply.into_inner()),
                 Err(status) => status,
             };
+            let error = self.error(doing, &status);
+            if !may_pass(&status) {
+                return Err(error);
+            }
             let since = *failed.get_or_insert_with(Instant::now);
-            if again_for.is_none_or(|most| since.elapsed() > most) || !may_pass(&status) {
-                return Err(self.error(doing, &status));
+            // A silent node has been waited for already.
+            if is_silence(&status) || again_for.is_none_or(|most| since.elapsed() > most) {
+                *connection.down.lock() = Some((Instant::now(), error.clone()));
+                return Err(error);
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
@@ -301,6 +302,15 @@ pub(crate) fn may_pass(status: &Status) -> bool {
 }
 
 impl Connection {
+    /// # Errors
+    /// The error with which the node was given up a moment ago.
+    fn check_up(&self) -> Result<()> {
+        match &*self.down.lock() {
+            Some((when, error)) if when.elapsed() < DOWN_FOR => Err(error.clone()),
+            _ => Ok(()),
+        }
+    }
+
     fn new((address, settings): &Key) -> Result<Connection> {
         let scheme = if settings.tls.is_some() { "https" } else { "http" };
         let wrong = |error: &dyn fmt::Display| {

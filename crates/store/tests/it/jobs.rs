@@ -11,7 +11,7 @@ use outlive_store::copy::rename_job;
 use outlive_store::gc::{DropJob, GcOptions, Thoroughness, collect, drop_job, holder, listed_jobs};
 use outlive_store::{Job, Select};
 use outlive_types::sync::plain::Mutex;
-use outlive_types::{Epoch, Error, ErrorKind, JobName, Result};
+use outlive_types::{Epoch, ErrorKind, JobName, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use stepped::{Steps, World};
@@ -220,13 +220,14 @@ fn a_rename_one_of_whose_steps_fails() {
     );
 }
 
-/// Does `work` in a pool of its own before step `at` of `change`. Returns whether the step came.
-fn within<T: Send + 'static>(
+/// Does `work` in a pool of its own before step `at` of `change`. Returns its outcome, if the step
+/// came, and that of `change`.
+fn within<T: Send + 'static, R>(
     world: &World,
     at: u64,
     work: impl Fn(Pool) -> T + Send + Sync + 'static,
-    change: impl FnOnce(&Pool),
-) -> Option<T> {
+    change: impl FnOnce(&Pool) -> R,
+) -> (Option<T>, R) {
     let steps = Steps::default();
     let (other, outcome) = (world.pool(), Arc::new(Mutex::new(None)));
     let there = outcome.clone();
@@ -236,9 +237,9 @@ fn within<T: Send + 'static>(
             *there.lock() = Some(done);
         }
     });
-    change(&world.stepped(&steps));
+    let changed = change(&world.stepped(&steps));
     steps.hook(|_, _| ());
-    outcome.lock().take()
+    (outcome.lock().take(), changed)
 }
 
 /// A program saves once, before each step of a rename that shuts it out.
@@ -251,14 +252,12 @@ fn a_save_within_a_rename_at_every_step() {
         saver.restore(Select::Newest).unwrap().unwrap();
         let (late, held) = (changed(state(1), 9, 9), saver.clone());
         let content = late.clone();
-        let (mut renamed, mut is_over) = (Err(Error::bug("not run")), true);
-        let saved = within(
+        let mut is_over = true;
+        let (saved, renamed) = within(
             &world,
             at,
             move |_| held.save(&content),
-            |pool| {
-                renamed = rename(pool, "job", "new", true);
-            },
+            |pool| rename(pool, "job", "new", true),
         );
         let what = format!("before step {at}: {saved:?}, {renamed:?}");
         if let Some(saved) = saved {
@@ -292,8 +291,7 @@ fn remarks_within_a_rename_at_every_step() {
     for at in 0.. {
         let world = World::new();
         let states = past(&world.pool(), "job");
-        let mut renamed = Err(Error::bug("not run"));
-        let noted = within(
+        let (noted, renamed) = within(
             &world,
             at,
             move |pool| {
@@ -303,9 +301,7 @@ fn remarks_within_a_rename_at_every_step() {
                     remarks.pinned = true;
                 })
             },
-            |pool| {
-                renamed = rename(pool, "job", "new", false);
-            },
+            |pool| rename(pool, "job", "new", false),
         );
         let what = format!("before step {at}: {noted:?}, {renamed:?}");
         let pool = world.pool();
@@ -337,15 +333,8 @@ fn a_save_within_a_deletion_at_every_step() {
         let saver = Arc::new(Program::start(&world.pool(), "job"));
         saver.restore(Select::Newest).unwrap().unwrap();
         let held = saver.clone();
-        let mut deleted = Err(Error::bug("not run"));
-        let saved = within(
-            &world,
-            at,
-            move |_| held.save(&state(9)),
-            |pool| {
-                deleted = delete(pool, "job", true);
-            },
-        );
+        let (saved, deleted) =
+            within(&world, at, move |_| held.save(&state(9)), |pool| delete(pool, "job", true));
         let what = format!("before step {at}: {saved:?}, {deleted:?}");
         let left = epochs(&world.pool(), "job");
         match (&saved, &deleted) {
@@ -372,15 +361,8 @@ fn a_gc_within_a_rename_at_every_step() {
     for at in 0.. {
         let world = World::new();
         let states = past(&world.pool(), "job");
-        let mut renamed = Err(Error::bug("not run"));
-        let came = within(
-            &world,
-            at,
-            |pool| thorough(&pool),
-            |pool| {
-                renamed = rename(pool, "job", "new", false);
-            },
-        );
+        let (came, renamed) =
+            within(&world, at, |pool| thorough(&pool), |pool| rename(pool, "job", "new", false));
         let what = format!("a gc before step {at}");
         renamed.unwrap_or_else(|error| panic!("{what}: {error}"));
         let pool = world.pool();
@@ -400,15 +382,14 @@ fn two_changes_of_a_job_at_every_step() {
         for at in 0.. {
             let world = World::new();
             let states = past(&world.pool(), "job");
-            let mut renamed = Err(Error::bug("not run"));
-            let came = within(
+            let (came, renamed) = within(
                 &world,
                 at,
                 move |pool| match other {
                     "" => delete(&pool, "job", false).map(drop),
                     other => rename(&pool, "job", other, false).map(drop),
                 },
-                |pool| renamed = rename(pool, "job", "new", false),
+                |pool| rename(pool, "job", "new", false),
             );
             let what = format!("{other:?} before step {at}: {came:?}, {renamed:?}");
             let pool = world.pool();
@@ -443,7 +424,7 @@ fn two_changes_of_tags_at_every_step() {
             let job = Job::open(pool, "job", Default::default()).unwrap();
             job.note(2, |remarks| remarks.tags.push(tag.to_owned())).unwrap().tags
         };
-        let came = within(
+        let (came, ()) = within(
             &world,
             at,
             move |pool| add(&pool, "b"),
