@@ -24,9 +24,14 @@ pub(crate) fn text(service: &Service) -> String {
         ("read_bytes_total", "counter", "Bytes of these reads.", count(&service.stage.read_bytes)),
         ("sessions", "gauge", "Clients with a session.", size(service.sessions.count())),
         ("writers", "gauge", "Shards that are being written.", size(service.writers.count())),
-        ("staging_bytes", "gauge", "Staging memory in use.", size(taken)),
-        ("staging_bytes_peak", "gauge", "Most staging memory in use so far.", size(peak)),
-        ("staging_bytes_max", "gauge", "Staging memory in all.", size(service.admission.total())),
+        ("request_bytes", "gauge", "Memory for requests in use.", size(taken)),
+        ("request_bytes_peak", "gauge", "Most memory for requests in use so far.", size(peak)),
+        (
+            "request_bytes_max",
+            "gauge",
+            "Memory for requests in all: half of the staging memory.",
+            size(service.admission.total()),
+        ),
     ];
     let mut text = String::new();
     for (name, kind, help, value) in rows {

@@ -62,6 +62,10 @@ pub(crate) fn identify(
     let longest = earlier.unwrap_or_default().max(session);
     let session_ms = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX);
     let count = roots.len() as u64;
+    if first.is_some_and(|first| (first.count, first.session_ms) == (count, session_ms)) {
+        // The disk may be full.
+        return Ok((node, earlier));
+    }
     // The first one knows the others only once they have their file, also after a kill in between.
     let mut order: Vec<(u64, u64)> = vec![(0, served)];
     order.extend((1..count).map(|position| (position, count)));

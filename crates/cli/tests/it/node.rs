@@ -201,6 +201,29 @@ fn a_full_directory_does_not_stop_a_node_with_another_one() {
 }
 
 #[test]
+fn a_node_starts_on_a_full_disk_and_a_prune_frees_it() {
+    let dir = TempDir::new().unwrap();
+    let Some(disk) = Mount::new(dir.path().join("disk"), "60m") else { return };
+    let mut node = Node::start(disk.0.clone());
+    let (pool, files) = (node.url("p"), dir.path().join("files"));
+    done(&["pool", "init", &pool]);
+    for seed in 1..4 {
+        write_files(&files, seed);
+        done(&["put", &pool, "tree", text(&files)]);
+    }
+    disk.fill();
+    node.kill();
+    node.start_again();
+    let full = outlive(&["put", &pool, "tree", text(&dir.path().join("disk/filler"))]);
+    assert_eq!(full.code, 4, "{full:?}");
+    check_files(&pool, "tree", &files, &dir.path().join("back"));
+    done(&["prune", &pool, "tree", "--keep-last", "1"]);
+    fs::remove_file(dir.path().join("disk/filler")).unwrap();
+    done(&["verify", &pool]);
+    check_files(&pool, "tree", &files, &dir.path().join("back"));
+}
+
+#[test]
 fn a_node_tells_what_it_does_and_ends_at_a_signal() {
     let dir = TempDir::new().unwrap();
     let data = dir.path().join("data");
