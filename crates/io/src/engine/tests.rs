@@ -51,20 +51,29 @@ fn queued_jobs_are_done_after_the_engine_was_dropped() {
 }
 
 /// Forks while other threads keep the shared engine busy, as a Python program may, and has the
-/// child use it.
+/// child use it. All threads have started before the first fork. Under Rust's own `main` a thread
+/// that starts or ends holds a lock of the standard library: a child that inherits it can start no
+/// thread.
 #[test]
 fn a_forked_child_gets_a_working_engine() {
     let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let started = Arc::new(Barrier::new(2 + DEPTH_DEFAULT + 1));
     let busy: Vec<_> = (0..2)
         .map(|_| {
-            let stop = stop.clone();
+            let (stop, started) = (stop.clone(), started.clone());
             thread::spawn(move || {
+                started.wait();
                 while !stop.load(Ordering::Relaxed) {
                     DiskEngine::shared().submit(|| ()).wait();
                 }
             })
         })
         .collect();
+    for _ in 0..DEPTH_DEFAULT {
+        let started = started.clone();
+        drop(DiskEngine::shared().submit(move || started.wait()));
+    }
+    started.wait();
     for _ in 0..20 {
         let (forked, waits) = channel();
         let of_parent = DiskEngine::shared().submit(move || waits.recv().unwrap());
