@@ -27,9 +27,11 @@ import outlive
 
 pytestmark = pytest.mark.usefixtures("own_helper")
 
-# Opens the job, and prints what it finds.
+# Opens the job, and prints what it finds. A shell that runs the tests in the background has them
+# ignore Ctrl-C.
 LOOK = """
-    import logging
+    import logging, signal
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     logging.basicConfig(level="INFO")
     print(outlive.open(sys.argv[1]).job("job").restore()["step"], flush=True)
 """

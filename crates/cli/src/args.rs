@@ -20,7 +20,7 @@ pub use maintenance::{
     CalendarArgs, CollectArgs, CopyArgs, DiffArgs, DuArgs, GcArgs, NoteArgs, PruneArgs, ScrubArgs,
     TagArgs,
 };
-pub use node::{NodeCommand, NodeServeArgs};
+pub use node::{NodeCommand, NodeHowArgs, NodeLocalArgs, NodeServeArgs};
 pub use pool_name::{PoolName, VARIABLE};
 pub use probe::ProbeArgs;
 pub use running::{HelperArgs, HistoryArgs, MarkArgs, RunArgs, StopArgs, StopBy};
@@ -242,6 +242,9 @@ pub struct InitArgs {
     /// on slow targets. Repeat the option for each further one
     #[arg(long, value_name = "DIR")]
     pub volatile: Vec<String>,
+    /// Number of seats, which `outlive node local` takes on the hosts of a job: they keep the packs
+    #[arg(long, value_name = "N", conflicts_with_all = ["target", "volatile"])]
+    pub seats: Option<u32>,
     /// Location to which programs and `pool fill` copy packs after the saves: a directory, or
     /// s3://BUCKET/PREFIX. Repeat the option for each further one
     #[arg(long, value_name = "LOCATION")]

@@ -26,6 +26,8 @@ mod ls;
 mod metrics_file;
 mod move_log;
 mod node;
+mod node_local;
+mod node_options;
 mod note;
 mod npy;
 pub mod numbers;
@@ -41,6 +43,7 @@ mod region;
 mod repair;
 mod run;
 mod scrub;
+mod seats;
 mod shell;
 mod show;
 mod tags;
@@ -249,7 +252,7 @@ impl CommandLine for Args {
             Command::Note(args) => note::note(&args, &reporter),
             Command::Tag(args) => tags::tag(&args, &reporter),
             Command::Mark(args) => note::mark(&args, &reporter),
-            Command::Node(command) => node::node(command, self.json),
+            Command::Node(command) => node::node(command, self.json, &reporter),
             Command::Key(command) => key::key(&command, &reporter),
             Command::Job(command) => jobs::job(&command, self.json, &reporter),
             Command::Prune(args) => collect::prune(&args, &reporter),

@@ -141,6 +141,7 @@ pub fn init(args: &InitArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     for place in &args.volatile {
         target.push(TargetConfig::at(place).in_memory()?);
     }
+    target.extend((1..=args.seats.unwrap_or(0)).map(TargetConfig::vacant));
     if target.is_empty() && !args.slow.is_empty() {
         target.push(TargetConfig::at(".")); // the pool's own directory
     }
@@ -166,7 +167,8 @@ pub fn init(args: &InitArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
             let _ = writeln!(text, "{} of them may be lost.", args.log.len() / 2);
         }
     }
-    if pool.config().target.len() > 1 || !args.target.is_empty() || !args.volatile.is_empty() {
+    let is_told = pool.config().target.len() > 1 && args.seats.is_none();
+    if is_told || !args.target.is_empty() || !args.volatile.is_empty() {
         let _ = writeln!(text, "It keeps its packs in {}.", shown(&pool.describe_targets()));
     }
     if !args.slow.is_empty() {
@@ -175,6 +177,9 @@ pub fn init(args: &InitArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     }
     if !args.volatile.is_empty() {
         text.push_str(&volatile_text(&pool, args));
+    }
+    if let Some(seats) = args.seats {
+        text.push_str(&seats_text(&pool, args, seats));
     }
     if let many @ 1.. = pool.config().redundancy.survives() {
         let what = if args.slow.is_empty() { "target" } else { "fast target" };
@@ -190,6 +195,24 @@ fn config_json(pool: &Pool) -> Value {
         encryption.remove("key");
     }
     config
+}
+
+/// Describes how the seats are taken, and what is lost with the hosts.
+fn seats_text(pool: &Pool, args: &InitArgs, seats: u32) -> String {
+    let local = pool.command("node local --data DIR --pool", &[]);
+    let lost = match (args.slow.is_empty(), pool.config().redundancy.survives()) {
+        (true, _) => {
+            "It has no slow tier, so everything is LOST with the data of the hosts. Add one: --slow."
+        }
+        (false, 0) => {
+            "It has no redundancy: data that is not on the slow targets is LOST with its host."
+        }
+        (false, _) => {
+            "Data that is not on the slow targets is LOST if more hosts are lost than may be."
+        }
+    };
+    let seats = count(seats.into(), "seat");
+    format!("It has {seats}. Start `{local}` on each host of a job.\n{lost}\n")
 }
 
 /// Describes the loss when the host restarts.

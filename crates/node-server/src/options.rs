@@ -22,6 +22,8 @@ pub struct NodeOptions {
     pub tls: Option<NodeTls>,
     /// Port on loopback that serves metrics.
     pub metrics_port: Option<u16>,
+    /// Whether it writes its events to standard error.
+    pub logs_events: bool,
 }
 
 /// Certificates of a node, as in PEM files.
@@ -53,6 +55,7 @@ impl NodeOptions {
             tokens: Vec::new(),
             tls: None,
             metrics_port: None,
+            logs_events: true,
         }
     }
 }

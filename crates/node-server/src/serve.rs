@@ -4,7 +4,7 @@ use crate::admission::Admission;
 use crate::buffers::Buffers;
 use crate::data::Data;
 use crate::figures;
-use crate::log::event;
+use crate::log::Log;
 use crate::options::NodeOptions;
 use crate::service::Service;
 use crate::sessions::{Sessions, hex};
@@ -56,6 +56,7 @@ pub struct NodeServer {
     address: SocketAddr,
     metrics: Option<(String, Arc<AtomicBool>, thread::JoinHandle<Result<()>>)>,
     service: Arc<Service>,
+    log: Log,
 }
 
 /// Tells a node to stop.
@@ -204,9 +205,10 @@ impl NodeServer {
                     .await
             }
         });
-        runtime.spawn(tidy(service.clone()));
+        let log = Log { is_on: options.logs_events };
+        runtime.spawn(tidy(service.clone(), log));
         let metrics = options.metrics_port.map(|port| serve_metrics(port, &service)).transpose()?;
-        event(
+        log.event(
             "started",
             &[
                 ("address", address.to_string().into()),
@@ -222,6 +224,7 @@ impl NodeServer {
             address,
             metrics,
             service,
+            log,
         })
     }
 
@@ -306,17 +309,17 @@ impl Drop for NodeServer {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(Duration::from_secs(2));
         }
-        event("stopped", &[("address", self.address.to_string().into())]);
+        self.log.event("stopped", &[("address", self.address.to_string().into())]);
     }
 }
 
 /// Ends silent sessions, from time to time.
-async fn tidy(service: Arc<Service>) {
+async fn tidy(service: Arc<Service>, log: Log) {
     loop {
         tokio::time::sleep(TIDY).await;
         let (sessions, shards) = service.tidy();
         if sessions > 0 {
-            event(
+            log.event(
                 "sessions ended",
                 &[("sessions", sessions.into()), ("unfinished shards", shards.len().into())],
             );

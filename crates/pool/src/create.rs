@@ -70,6 +70,9 @@ pub fn create(dir: &Path, mut config: PoolConfig, env: Environment) -> Result<Po
     locations.clear();
     for (number, target) in config.locations(&root)?.into_iter().enumerate() {
         let row = config.target.get(number);
+        if row.is_some_and(TargetConfig::is_vacant) {
+            continue;
+        }
         if is_volatile && row.is_some_and(|row| row.tier == Tier::Slow) {
             refuse_memory(&root, &target, SLOW_STAYS)?;
         }
@@ -120,6 +123,21 @@ pub fn open(dir: &Path, env: Environment) -> Result<Pool> {
 /// the first.
 pub fn open_degraded(dir: &Path, env: Environment) -> Result<Pool> {
     open_if(dir, env, TargetSet::check_any)
+}
+
+/// As [`open`], but no target need be there: a node is to take a seat, or comes back to its own.
+///
+/// # Errors
+/// `Invalid` if there is no pool or one of another format, or if it has no seats.
+pub fn open_to_take_a_seat(dir: &Path, env: Environment) -> Result<Pool> {
+    let pool = open_if(dir, env, |_| Ok(None))?;
+    match pool.config().target.iter().any(TargetConfig::is_seat) {
+        true => Ok(pool),
+        false => Err(Error::invalid(format!(
+            "{} has no seats that a host could take: make such a pool with `outlive pool init --seats N`",
+            dir.display()
+        ))),
+    }
 }
 
 /// Opens a pool if `check` finds enough targets. It may return why nothing can be saved.
@@ -404,8 +422,9 @@ fn write_descriptor(paths: &PoolPaths, config: PoolConfig) -> Result<bool> {
     let config = PoolConfig { format, redundancy, encryption, target, ..config };
     let made = Marker::of(&config);
     for (number, target) in config.locations(root)?.into_iter().enumerate() {
-        if !target.is_same(root) {
-            let id = config.target.get(number).and_then(|row| row.id);
+        let row = config.target.get(number);
+        if !target.is_same(root) && !row.is_some_and(TargetConfig::is_vacant) {
+            let id = row.and_then(|row| row.id);
             write_target(&target, &made.on(id))?;
             check_target(paths, &config.format, &target, id)?;
         }

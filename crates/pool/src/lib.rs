@@ -23,7 +23,7 @@ mod stripe;
 mod targets;
 mod written;
 
-pub use create::{create, open, open_degraded, open_or_create};
+pub use create::{create, open, open_degraded, open_or_create, open_to_take_a_seat};
 pub use descriptor::config::{FormatConfig, LogConfig, PoolConfig, Tuning};
 pub use descriptor::encryption::EncryptionConfig;
 pub use descriptor::redundancy::{
@@ -46,6 +46,7 @@ pub use repair::exclusive::Exclusive;
 pub use repair::fill::{FillNeed, PackFill};
 pub use repair::membership::{TargetChange, TargetsThen};
 pub use repair::recreate::Recreated;
+pub use repair::seats::{Seat, SeatState};
 pub use repair::{
     AllNamed, Named, PackRedundancy, PackRepair, PackUses, RepairOptions, RepairReport,
 };

@@ -5,9 +5,12 @@ use crate::gc::{JobState, append_behind, tell_all};
 use crate::scrub::{HealReport, Missing, heal_alone};
 use outlive_format::{Body, Sweep};
 use outlive_io::Pace;
-use outlive_pool::{Pool, Recreated};
+use outlive_pool::{PackUses, Pool, Recreated};
 use outlive_types::{Epoch, Error, JobName, Result, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Checkpoints that are incomplete for good, by job.
+pub type LostCheckpoints = BTreeMap<JobName, BTreeSet<Epoch>>;
 
 /// Maximum number of checks whether a program has committed lost data meanwhile.
 const ROUNDS: usize = 8;
@@ -23,28 +26,43 @@ const ATTEMPTS: usize = 64;
 /// `Retry` while another command collects, or while it is unknown what is lost, since another
 /// target or the slow tier is away; errors of log and targets. No save may begin before this has
 /// succeeded.
-pub fn recreate_lost(pool: &Pool) -> Result<Option<BTreeMap<JobName, BTreeSet<Epoch>>>> {
+pub fn recreate_lost(pool: &Pool) -> Result<Option<LostCheckpoints>> {
     if !pool.wants_recreate()? {
         return Ok(None);
     }
-    let Some(anew) = pool.recreate_lost()? else { return Ok(None) };
-    // The targets are recreated, even if the rest has to wait.
+    pool.recreate_lost()?.map(|anew| settle(pool, anew)).transpose()
+}
+
+/// Gives up the hosts that have taken these seats of a pool, and records what is lost with them, as
+/// [`recreate_lost`] does. `unless_needed` refuses it if a checkpoint needs what is there. `None` if
+/// none of them is a seat that a host has.
+///
+/// # Errors
+/// As [`recreate_lost`]; `Retry` if a checkpoint needs what is there.
+pub fn vacate(
+    pool: &Pool,
+    seats: &BTreeSet<u32>,
+    unless_needed: Option<&dyn PackUses>,
+) -> Result<Option<LostCheckpoints>> {
+    pool.vacate(seats, unless_needed)?.map(|anew| settle(pool, anew)).transpose()
+}
+
+/// Records what is lost with the targets before these, and lets programs save again.
+fn settle(pool: &Pool, anew: Recreated) -> Result<LostCheckpoints> {
+    // The table is changed, even if the rest has to wait.
     for made in anew.made() {
         pool.warn(made.clone());
     }
-    let recorded = record(&anew).map_err(|error| {
-        error.context(
-            "a target in memory was recreated, and it cannot be recorded yet what was lost with it",
-        )
-    });
-    let lost = recorded?;
+    let lost = record(&anew).map_err(|error| {
+        error.context("a target was given up, and it cannot be recorded yet what was lost with it")
+    })?;
     tell(pool, &lost)?;
     anew.settle()?;
-    Ok(Some(lost))
+    Ok(lost)
 }
 
 /// Condemns the lost data, until no program can commit a reference to it any more.
-fn record(anew: &Recreated) -> Result<BTreeMap<JobName, BTreeSet<Epoch>>> {
+fn record(anew: &Recreated) -> Result<LostCheckpoints> {
     let (pool, pace) = (anew.pool(), Pace::new(None));
     let mut before = BTreeMap::new();
     for job in pool.jobs()? {
@@ -89,13 +107,13 @@ fn call_back(pool: &Pool) -> Result<()> {
     tell_all(pool, &mut each).map(drop)
 }
 
-fn tell(pool: &Pool, lost: &BTreeMap<JobName, BTreeSet<Epoch>>) -> Result<()> {
+fn tell(pool: &Pool, lost: &LostCheckpoints) -> Result<()> {
     for (job, epochs) in lost {
         let state = JobState::read(pool, job, false)?;
         let left = state.manifests.iter().find(|manifest| !epochs.contains(&manifest.epoch));
         let epochs: Vec<String> = epochs.iter().map(Epoch::to_string).collect();
         pool.warn(format!(
-            "job {job}: lost with the memory that they were in: checkpoints {}; {}",
+            "job {job}: lost with the memory or the hosts that they were on: checkpoints {}; {}",
             epochs.join(", "),
             match left {
                 Some(left) => format!("the newest that is left is {}", left.epoch),

@@ -19,7 +19,7 @@ const FORWARDED: [i32; 4] = [SIGINT, SIGQUIT, SIGCONT, SIGWINCH];
 
 /// A signal that has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Interrupt {
+pub enum Interrupt {
     /// Ask the command to save and to end.
     Stop(i32),
     /// Send this signal to the command.
@@ -27,7 +27,7 @@ pub(crate) enum Interrupt {
 }
 
 /// Takes signals until it is dropped.
-pub(crate) struct Interrupts {
+pub struct Interrupts {
     wakes: UnixStream,
     flags: Vec<(i32, Arc<AtomicBool>)>,
     registered: Vec<SigId>,

@@ -16,6 +16,7 @@ mod run;
 mod slurm;
 mod transcripts;
 
+pub use interrupts::{Interrupt, Interrupts};
 pub use options::RunOptions;
 pub use outlive_client::past::{Cause, Entry, History, Share, UNSUPERVISED};
 pub use policy::{Ended, Next, Policy};

@@ -1,8 +1,10 @@
 //! Options of `outlive node`.
 
+use super::pool_name::PoolName;
 use super::running::time;
 use crate::numbers::size;
 use clap::{Args as ClapArgs, Subcommand};
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,6 +17,12 @@ pub enum NodeCommand {
     /// Pools of other machines name it as "node://HOST:PORT/PREFIX", as a target, for their log, or
     /// for all of a pool. Each prefix is a folder in the directories.
     Serve(NodeServeArgs),
+    /// Make a directory of this host part of a pool with seats, for as long as a job runs here
+    ///
+    /// Start it once on each host of the job. The nodes take the seats of the pool, which
+    /// `outlive pool init --seats` has made. It ends at SIGTERM or Ctrl-C, or with its command. Then it
+    /// copies to the slow tier what that lacks, and gives its seat back.
+    Local(NodeLocalArgs),
 }
 
 /// `node serve`.
@@ -26,6 +34,44 @@ pub struct NodeServeArgs {
     /// Address and port that clients connect to
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7410")]
     pub listen: SocketAddr,
+    /// How it serves.
+    #[command(flatten)]
+    pub how: NodeHowArgs,
+}
+
+/// `node local`.
+#[derive(ClapArgs, Debug)]
+pub struct NodeLocalArgs {
+    /// The pool: its directory, its pool.toml, or s3://BUCKET/PREFIX
+    #[arg(long, value_name = "POOL")]
+    pub pool: PoolName,
+    /// Directory of this host: on a local disk, or in memory, as below /dev/shm
+    #[arg(long, value_name = "DIR")]
+    pub data: PathBuf,
+    /// Address and port that clients connect to; port 0 is a free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
+    pub listen: SocketAddr,
+    /// Name or address under which other hosts reach this one [default: that of --listen; the host's
+    /// name if that is 0.0.0.0]
+    #[arg(long, value_name = "HOST")]
+    pub address: Option<String>,
+    /// Time after which a host that does not answer is given up, with what only it has
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time)]
+    pub give_up: Duration,
+    /// Longest wait for the other hosts before the command starts
+    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = time)]
+    pub wait: Duration,
+    /// How it serves.
+    #[command(flatten)]
+    pub how: NodeHowArgs,
+    /// Command to run once the pool is ready; its exit code is that of this command
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+/// Options of both.
+#[derive(ClapArgs, Debug)]
+pub struct NodeHowArgs {
     /// Memory for bytes that are received and not written yet, or read and not sent yet
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = size)]
     pub staging: u64,

@@ -22,6 +22,7 @@ mod log_replicas;
 mod loop_device;
 mod move_log;
 mod node;
+mod node_local;
 #[path = "common/bucket.rs"]
 mod place;
 mod pool;

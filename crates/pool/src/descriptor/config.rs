@@ -342,13 +342,18 @@ impl PoolConfig {
         self.target.iter().map(|target| target.seen_from(root)).collect()
     }
 
-    /// Returns the locations of the targets that are not at the pool's own `root`.
+    /// Returns the locations of the targets that are not at the pool's own `root`, and not vacant.
     ///
     /// # Errors
     /// As [`PoolConfig::locations`].
     pub(crate) fn locations_elsewhere(&self, root: &Location) -> Result<Vec<Location>> {
-        let mut locations = self.locations(root)?;
-        locations.retain(|location| !location.is_same(root));
+        let mut locations = Vec::new();
+        for (number, location) in self.locations(root)?.into_iter().enumerate() {
+            let is_vacant = self.target.get(number).is_some_and(TargetConfig::is_vacant);
+            if !is_vacant && !location.is_same(root) {
+                locations.push(location);
+            }
+        }
         Ok(locations)
     }
 

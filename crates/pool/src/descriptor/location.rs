@@ -1,5 +1,6 @@
 //! Locations of a pool's parts, as its descriptor and the front doors name them.
 
+use crate::descriptor::vacant::parse_vacant;
 use outlive_backend::Location;
 use outlive_registry::{directory, parse_path};
 use outlive_types::Result;
@@ -10,6 +11,9 @@ use std::path::{self, Component, Path, PathBuf};
 /// # Errors
 /// `Invalid` for an unknown scheme, and for text that the scheme does not understand.
 pub(crate) fn parse(text: &str, key: &str) -> Result<Location> {
+    if let Some(vacant) = parse_vacant(text) {
+        return Ok(vacant);
+    }
     let parsed = outlive_registry::parse(text);
     parsed.map_err(|e| e.context(format!("{key} location = {text:?} is not possible")))
 }

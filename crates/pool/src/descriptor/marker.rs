@@ -211,7 +211,10 @@ pub(crate) fn targets_of(
                 if !target.volatile {
                     target.host.clone_from(&row.host);
                 }
-                target.location.clone_from(&row.location);
+                // The node that has taken a seat says where it is.
+                if !target.is_seat() {
+                    target.location.clone_from(&row.location);
+                }
             }
             // The target has left since this descriptor was written.
             None if marker.next_target.is_some_and(|next| id < next) => {}

@@ -9,3 +9,4 @@ pub(crate) mod log_configuration;
 pub(crate) mod marker;
 pub(crate) mod paths;
 pub(crate) mod redundancy;
+pub(crate) mod vacant;

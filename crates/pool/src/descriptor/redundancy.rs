@@ -1,6 +1,7 @@
 //! Tables of `pool.toml` for redundancy, and for the targets that carry it.
 
 use crate::descriptor::location::parse;
+use crate::descriptor::vacant::{is_vacant, vacant};
 use crate::host::this_host_or_refuse;
 use outlive_backend::Location;
 use outlive_format::Geometry;
@@ -281,6 +282,21 @@ impl TargetConfig {
         Ok(TargetConfig { volatile: true, host: Some(host), ..self })
     }
 
+    /// Returns a seat that no node has taken, with a number that no target has or had.
+    pub fn vacant(id: u32) -> TargetConfig {
+        TargetConfig { id: Some(id), volatile: true, ..TargetConfig::at(vacant(id)) }
+    }
+
+    /// Returns whether it is a seat: the node of a host takes it while a job runs there.
+    pub fn is_seat(&self) -> bool {
+        self.volatile && (self.is_vacant() || is_node(&self.location))
+    }
+
+    /// Returns whether it is a seat that no node has taken.
+    pub fn is_vacant(&self) -> bool {
+        is_vacant(&self.location)
+    }
+
     /// Returns the same in another state; `remove`: it leaves the pool once it is empty.
     #[must_use]
     pub fn in_state(self, state: TargetState, remove: bool) -> TargetConfig {
@@ -417,11 +433,25 @@ impl Redundancy {
     }
 }
 
-/// Refuses volatile targets of several hosts: no host sees the memory of another, so no pack can be
-/// spread over both.
+/// Returns whether a location is on a storage node.
+fn is_node(location: &str) -> bool {
+    ["node:", "nodes:"].iter().any(|scheme| location.starts_with(scheme))
+}
+
+/// Refuses directories in the memory of several hosts: no host sees the memory of another, so no
+/// pack can be spread over both. Seats are seen by all.
 fn check_volatile(fast: &[&TargetConfig]) -> Result<()> {
-    let hosts: BTreeSet<Option<&str>> =
-        fast.iter().filter(|one| one.volatile).map(|one| one.host.as_deref()).collect();
+    if let Some(vacant) = fast.iter().find(|one| one.is_vacant() && !one.volatile) {
+        return Err(Error::invalid(format!(
+            "{} is a seat, which is made by `outlive pool init --seats`",
+            vacant.location
+        )));
+    }
+    let hosts: BTreeSet<Option<&str>> = fast
+        .iter()
+        .filter(|one| one.volatile && !one.is_seat())
+        .map(|one| one.host.as_deref())
+        .collect();
     if hosts.contains(&None) {
         return Err(Error::invalid(
             "a volatile target needs `host`, which says whose memory it is",

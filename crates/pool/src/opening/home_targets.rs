@@ -124,6 +124,9 @@ impl HomeTargets {
                 .is_ok()
         };
         let here = |row: &TargetConfig| {
+            if row.is_seat() {
+                return row.clone();
+            }
             let is_it = |other: &&TargetConfig| other.id.or(Some(FIRST)) == row.id;
             match descriptor.target.iter().find(is_it) {
                 // The target was taken back in another location.
@@ -152,6 +155,24 @@ impl HomeTargets {
             Some(encryption) => copy_key(target, pool_id, &encryption),
             None => Ok(()),
         }
+    }
+
+    /// Returns whether a node has nothing of this pool, and says so: it has lost its disk. A node that
+    /// does not answer is away.
+    fn is_empty_node(&self, row: &TargetConfig, location: Location) -> bool {
+        if row.is_vacant() {
+            return false;
+        }
+        let how = TargetOptions { observer: self.env.observer.clone(), ..plainly() };
+        let look = move || match location.read(TARGET_MARKER)? {
+            Some(_) => Ok(false),
+            None => Ok(location.open_target(&how)?.list()?.is_empty()),
+        };
+        let looked = match self.watch(row) {
+            Some(watch) => watch.ask(Work::Question, look),
+            None => look(),
+        };
+        looked.unwrap_or(false)
     }
 
     fn holds_shards(&self, location: &Location) -> Result<bool> {
@@ -189,6 +210,9 @@ impl TargetLocations for HomeTargets {
         let is_own = self.is_own_location(&location, watch.as_ref());
         let observer = self.env.observer.clone();
         let options = TargetOptions { is_own, probe, watch, observer };
+        if row.is_vacant() {
+            return Ok((location.open_target(&options)?, None)); // it has no marker, and is never away
+        }
         let target = self.paths.open_target(&location, &options)?;
         if is_own {
             return Ok((target, None)); // the descriptor is beside it
@@ -204,10 +228,11 @@ impl TargetLocations for HomeTargets {
             };
             return Ok((target, Some(Box::new(elsewhere))));
         }
-        let (paths, format, is_volatile) = (self.paths.clone(), self.format.clone(), row.volatile);
+        let (paths, format) = (self.paths.clone(), self.format.clone());
+        let is_in_memory = row.volatile && !row.is_seat();
         let still_there = move || {
             let found = check_target(&paths, &format, &location, id);
-            found.map_err(|error| if is_volatile { in_memory(error) } else { error })
+            found.map_err(|error| if is_in_memory { in_memory(error) } else { error })
         };
         Ok((target, Some(Box::new(still_there))))
     }
@@ -305,11 +330,14 @@ impl TargetLocations for HomeTargets {
     }
 
     fn is_ours(&self, row: &TargetConfig) -> bool {
-        row.volatile && row.host.as_deref() == Some(this_host().as_str())
+        row.is_seat() || row.volatile && row.host.as_deref() == Some(this_host().as_str())
     }
 
     fn is_wiped(&self, row: &TargetConfig) -> Result<bool> {
         let location = self.location(row)?;
+        if row.is_seat() {
+            return Ok(self.is_empty_node(row, location));
+        }
         let Some(dir) = location.as_directory().filter(|_| self.is_ours(row)) else {
             return Ok(false);
         };
@@ -319,11 +347,17 @@ impl TargetLocations for HomeTargets {
 
     fn make_location(&self, row: &TargetConfig) -> Result<()> {
         let location = self.location(row)?;
+        if row.is_seat() {
+            return Ok(()); // its marker makes it
+        }
         check_in_memory(&location)?;
         make_target(&location)
     }
 
     fn mark(&self, row: &TargetConfig) -> Result<()> {
+        if row.is_vacant() {
+            return Ok(());
+        }
         let (location, marker) = (self.location(row)?, self.marker()?.on(row.id));
         write_target(&location, &marker)?;
         self.copy_key(&location)

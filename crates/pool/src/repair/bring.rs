@@ -167,11 +167,11 @@ impl Bring<'_> {
 
     /// Begins the shards for fast targets, each on one that fails by itself.
     fn begin_fast(&mut self, fates: &[Fate], bytes_max: u64) -> Result<()> {
-        let seat = |fate: &Fate| match fate {
+        let spot = |fate: &Fate| match fate {
             Fate::Stays { on, .. } => Some(*on),
             _ => None,
         };
-        let mut used: Vec<usize> = fates.iter().filter_map(seat).collect();
+        let mut used: Vec<usize> = fates.iter().filter_map(spot).collect();
         for (shard, fate) in (0..).zip(fates) {
             let Fate::Moves { from } = fate else { continue };
             match self.targets.begin_apart(self.name(shard), &used, bytes_max) {

@@ -5,7 +5,7 @@
 use crate::Pool;
 use crate::descriptor::redundancy::{TargetConfig, TargetState, Tier, Writes};
 use crate::repair::exclusive::Exclusive;
-use crate::repair::{PackUses, RepairOptions, RepairReport};
+use crate::repair::{Named, PackUses, RepairOptions, RepairReport};
 use crate::targets::{FoundTarget, Rows, TargetSet, TargetTable, members};
 use crate::written::{Growing, Spread};
 use outlive_types::{Error, ErrorKind, Result};
@@ -188,7 +188,7 @@ impl Pool {
     }
 
     /// Changes the table, if it then fits the pool's redundancy.
-    fn change(
+    pub(super) fn change(
         &self,
         table: &TargetTable,
         change: &mut dyn FnMut(&TargetTable, &mut Rows) -> Result<()>,
@@ -401,31 +401,41 @@ impl Pool {
 
     /// Makes sure that all packs that a checkpoint names can be read without this target.
     fn check_dispensable(&self, id: u32, uses: &dyn PackUses) -> Result<()> {
+        match self.needed_of(id, uses)? {
+            None => Ok(()),
+            Some(why) => Err(Error::invalid(format!(
+                "target {id} is away, and {why}: bring it back, or give it up, and what only it has, with --lost"
+            ))),
+        }
+    }
+
+    /// Returns why the pool cannot do without a target; `None` if all packs that a checkpoint names
+    /// can be read from others.
+    ///
+    /// # Errors
+    /// Errors of the targets.
+    pub fn needed_of(&self, id: u32, uses: &dyn PackUses) -> Result<Option<String>> {
         let needed = i64::from(self.config().geometry().k);
         // Counts without it, as it may be back for a moment.
         let there = self.redundancy_without(Some(id))?;
-        let refuse = |what: String| {
-            Error::invalid(format!(
-                "target {id} is away, and {what}: bring it back, or give it up, and what only it has, with --lost"
-            ))
+        let unknown = "it is not known what else has what is on it";
+        let named = match uses.named(self) {
+            Err(error) => return Ok(Some(format!("{unknown} ({})", error.message()))),
+            Ok(named) => named.filter(|named| !named.is_partial),
         };
-        let named = uses.named(self).map_err(|error| {
-            refuse(format!("it is not known what else has what is on it ({})", error.message()))
-        })?;
-        let unknown = || refuse("it is not known what else has what is on it".to_owned());
-        let named = named.filter(|named| !named.is_partial).ok_or_else(unknown)?.packs;
+        let Some(Named { packs: named, .. }) = named else { return Ok(Some(unknown.to_owned())) };
         let is_short = |pack: &&outlive_types::PackId| {
             let there = there.get(pack);
             there.is_none_or(|it| (it.shards as i64) < needed && it.slow_spare < 0)
         };
-        match named.iter().filter(is_short).count() {
-            0 if self.config().redundancy.survives() > 0 || self.has_slow_tier() => Ok(()),
-            0 => Err(refuse("the pool has no redundancy".to_owned())),
-            count => Err(refuse(format!(
+        Ok(match named.iter().filter(is_short).count() {
+            0 if self.config().redundancy.survives() > 0 || self.has_slow_tier() => None,
+            0 => Some("the pool has no redundancy".to_owned()),
+            count => Some(format!(
                 "{count} of {} packs that checkpoints need cannot be read without it",
                 named.len()
-            ))),
-        }
+            )),
+        })
     }
 
     fn look_at(&self, id: u32) -> Result<()> {

@@ -9,6 +9,7 @@ pub(crate) mod fill;
 pub(crate) mod membership;
 mod plan;
 pub(crate) mod recreate;
+pub(crate) mod seats;
 #[cfg(test)]
 mod tests;
 

@@ -59,8 +59,8 @@ pub(crate) fn plan(
 ) -> Vec<Fate> {
     let copies = by_shard(count, copies);
     let stays = |number: &usize| targets.members()[*number].is_active();
-    let seats = match tier {
-        Tier::Fast => seats(&copies, &|on| {
+    let spots = match tier {
+        Tier::Fast => spots(&copies, &|on| {
             let member = &targets.members()[on];
             member.is_active().then_some(&member.domain)
         }),
@@ -68,24 +68,24 @@ pub(crate) fn plan(
             copies.iter().map(|on| on.iter().copied().find(|number| stays(number))).collect()
         }
     };
-    let fate = |(on, seat): (&Vec<usize>, Option<usize>)| {
-        let goes = |other: &&usize| Some(**other) != seat && (allowed.tidy || !stays(other));
-        match seat {
-            Some(seat) => {
+    let fate = |(on, spot): (&Vec<usize>, Option<usize>)| {
+        let goes = |other: &&usize| Some(**other) != spot && (allowed.tidy || !stays(other));
+        match spot {
+            Some(spot) => {
                 let surplus: Vec<usize> = on.iter().filter(goes).copied().collect();
                 // Slow copies beside a slow copy do no harm.
                 let surplus = match tier {
                     Tier::Fast => surplus,
                     Tier::Slow => surplus.into_iter().filter(|other| !stays(other)).collect(),
                 };
-                Fate::Stays { on: seat, surplus }
+                Fate::Stays { on: spot, surplus }
             }
             None if on.is_empty() => match allowed.make && tier == Tier::Fast {
                 true => Fate::Moves { from: Vec::new() },
                 false => Fate::Rests,
             },
             None if allowed.tidy || !on.iter().any(stays) => Fate::Moves { from: on.clone() },
-            // Another shard has the seat. Copies on targets that leave go all the same.
+            // Another shard has the spot. Copies on targets that leave go all the same.
             None => {
                 let (stay, surplus): (Vec<usize>, Vec<usize>) = on.iter().partition(|on| stays(on));
                 match surplus.is_empty() {
@@ -95,7 +95,7 @@ pub(crate) fn plan(
             }
         }
     };
-    copies.iter().zip(seats).map(fate).collect()
+    copies.iter().zip(spots).map(fate).collect()
 }
 
 /// Returns how many shards of a pack are on fast targets that fail by themselves, one for each.
@@ -106,7 +106,7 @@ pub(crate) fn apart(targets: &TargetSet, count: usize, copies: &[(u8, usize)]) -
         let member: &Member = &targets.members()[on];
         (!member.is_lost()).then_some(&member.domain)
     };
-    seats(&by_shard(count, copies), &domain).into_iter().flatten().count()
+    spots(&by_shard(count, copies), &domain).into_iter().flatten().count()
 }
 
 /// Returns the targets that have a copy, for each shard.
@@ -122,33 +122,33 @@ fn by_shard(count: usize, copies: &[(u8, usize)]) -> Vec<Vec<usize>> {
 
 /// Chooses one target for each shard, as far as there are: at most one in each domain, none without
 /// a domain.
-fn seats<'a>(
+fn spots<'a>(
     copies: &[Vec<usize>],
     domain: &dyn Fn(usize) -> Option<&'a String>,
 ) -> Vec<Option<usize>> {
-    let mut seats: Vec<Option<usize>> = vec![None; copies.len()];
+    let mut spots: Vec<Option<usize>> = vec![None; copies.len()];
     for shard in 0..copies.len() {
-        seat(shard, copies, domain, &mut seats, &mut Vec::new());
+        spot(shard, copies, domain, &mut spots, &mut Vec::new());
     }
-    seats
+    spots
 }
 
-/// Gives a shard a seat; others that have a choice may change theirs. `met` are the domains tried
+/// Gives a shard a spot; others that have a choice may change theirs. `met` are the domains tried
 /// so far.
-fn seat<'a>(
+fn spot<'a>(
     shard: usize,
     copies: &[Vec<usize>],
     domain: &dyn Fn(usize) -> Option<&'a String>,
-    seats: &mut [Option<usize>],
+    spots: &mut [Option<usize>],
     met: &mut Vec<&'a String>,
 ) -> bool {
     for on in &copies[shard] {
         let Some(wanted) = domain(*on).filter(|wanted| !met.contains(wanted)) else { continue };
         met.push(wanted);
-        let is_holder = |seat: &Option<usize>| seat.and_then(domain) == Some(wanted);
-        let holder = seats.iter().position(is_holder);
-        if holder.is_none_or(|holder| seat(holder, copies, domain, seats, met)) {
-            seats[shard] = Some(*on);
+        let is_holder = |spot: &Option<usize>| spot.and_then(domain) == Some(wanted);
+        let holder = spots.iter().position(is_holder);
+        if holder.is_none_or(|holder| spot(holder, copies, domain, spots, met)) {
+            spots[shard] = Some(*on);
             return true;
         }
     }

@@ -1,13 +1,14 @@
-//! Recreates targets in memory that were lost with it. The logs must have the losses before any
+//! Recreates targets in memory that were lost with it, and vacates the seats of lost hosts. The logs must have the losses before any
 //! program saves again: docs/design/026-volatile.md says why.
 
 use crate::Pool;
 use crate::descriptor::redundancy::{TargetConfig, Tier};
 use crate::log::room::is_log_in_memory;
+use crate::repair::PackUses;
 use crate::repair::exclusive::Exclusive;
 use crate::targets::{Rows, TargetTable};
-use outlive_types::{PackId, Result};
-use std::collections::BTreeSet;
+use outlive_types::{Error, ErrorKind, PackId, Result};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Recreated targets to which no program saves yet. As long as this value exists, no other process
@@ -34,12 +35,23 @@ impl Pool {
         }
         self.refresh_targets()?;
         let targets = self.targets();
-        let mut volatile = targets.members().iter().filter(|member| member.is_volatile);
-        if volatile.all(|member| !member.is_unsettled && member.check().is_ok()) {
+        let volatile = targets.members().iter().filter(|member| member.is_volatile);
+        let failing: BTreeMap<u32, Option<ErrorKind>> = volatile
+            .map(|member| (member.id, member.check().err().map(|error| error.kind())))
+            .filter(|(id, failed)| failed.is_some() || targets.is_unsettled(*id))
+            .collect();
+        if failing.is_empty() {
             return Ok(false);
         }
+        // A node that does not answer may still have all that it had.
+        let is_silent = |row: &TargetConfig| {
+            row.is_seat() && failing.get(&row.id.unwrap_or(1)) == Some(&Some(ErrorKind::Retry))
+        };
         let locations = table.locations();
         for row in table.rows()?.iter().filter(|row| locations.is_ours(row)) {
+            if !row.unsettled && is_silent(row) {
+                continue;
+            }
             if row.unsettled || locations.is_wiped(row)? {
                 return Ok(true);
             }
@@ -65,11 +77,18 @@ impl Pool {
         table.change(&mut |Rows { next_id, targets, .. }| {
             (made, new, is_unsettled) = (Vec::new(), Vec::new(), false);
             for row in targets.iter_mut() {
-                let Some(there) = here(row).filter(|there| locations.is_ours(there)) else { continue };
+                let Some(there) = here(row).filter(|there| locations.is_ours(there)) else {
+                    continue;
+                };
                 if locations.is_wiped(&there)? {
                     locations.make_location(&there)?;
+                    let what = if row.is_seat() {
+                        "has lost all that it had"
+                    } else {
+                        "was in memory and is lost"
+                    };
                     made.push(format!(
-                        "target {}, {}, was in memory and is lost; it is recreated as target {next_id}",
+                        "target {}, {}, {what}; it is recreated as target {next_id}",
                         row.id.unwrap_or(1),
                         there.location
                     ));
@@ -86,8 +105,58 @@ impl Pool {
             return Ok(None);
         }
         new.iter().try_for_each(|row| locations.mark(row))?;
+        self.recreated(table, alone, made).map(Some)
+    }
+
+    /// Gives up the hosts that have taken these seats: each seat is vacant, under a new number, and
+    /// the shards that were there count as lost. With `unless_needed` it is refused if a checkpoint
+    /// needs them. `None` if none of them is a seat that a host has.
+    ///
+    /// # Errors
+    /// `Retry` while another command collects, or if a checkpoint needs what is there; errors of the
+    /// table.
+    pub fn vacate(
+        &self,
+        ids: &BTreeSet<u32>,
+        unless_needed: Option<&dyn PackUses>,
+    ) -> Result<Option<Recreated>> {
+        let (table, alone) = self.changing()?;
+        if let Some(uses) = unless_needed {
+            for id in ids {
+                self.needed_of(*id, uses)?.map_or(Ok(()), |why| Err(Error::retry(why)))?;
+            }
+        }
+        let mut made = Vec::new();
+        table.change(&mut |Rows { next_id, targets, .. }| {
+            made.clear();
+            let is_given_up = |row: &&mut TargetConfig| {
+                ids.contains(&row.id.unwrap_or(1)) && row.is_seat() && !row.is_vacant()
+            };
+            for row in targets.iter_mut().filter(is_given_up) {
+                made.push(format!(
+                    "seat {} of host {} is vacant, and is seat {next_id} now",
+                    row.id.unwrap_or(1),
+                    row.host.as_deref().unwrap_or("?")
+                ));
+                *row = TargetConfig { unsettled: true, ..TargetConfig::vacant(*next_id) };
+                *next_id += 1;
+            }
+            Ok(())
+        })?;
+        match made.is_empty() {
+            true => Ok(None),
+            false => self.recreated(table, alone, made).map(Some),
+        }
+    }
+
+    fn recreated(
+        &self,
+        table: Arc<TargetTable>,
+        alone: Exclusive,
+        made: Vec<String>,
+    ) -> Result<Recreated> {
         self.refresh_targets()?;
-        Ok(Some(Recreated { pool: self.clone(), table, _alone: alone, made }))
+        Ok(Recreated { pool: self.clone(), table, _alone: alone, made })
     }
 }
 

@@ -151,7 +151,15 @@ impl TargetSet {
         refused.sort_by_key(|(number, _)| **number);
         let refused = refused.first().map(|(_, error)| (*error).clone());
         let away = || self.of_tier(Tier::Fast).find_map(|(_, member)| member.away());
-        let error = refused.or_else(away);
+        let vacant = || {
+            let vacant = self.of_tier(Tier::Fast).filter(|(_, member)| member.is_vacant).count();
+            (vacant > 0).then(|| {
+                Error::retry(format!(
+                    "no node has taken {vacant} of the pool's seats: start `outlive node local` on more hosts"
+                ))
+            })
+        };
+        let error = refused.or_else(away).or_else(vacant);
         error.unwrap_or_else(|| {
             Error::invalid(
                 "there are too few targets that fail by themselves for this pool's redundancy",

@@ -31,6 +31,8 @@ pub(crate) struct Member {
     pub is_volatile: bool,
     /// Whether it was recreated, and the logs do not say yet what was lost with the old one.
     pub is_unsettled: bool,
+    /// Whether it is a seat that no node has taken.
+    pub is_vacant: bool,
     /// Reason why it is not used now.
     away: Mutex<Option<Error>>,
     /// Hashes of the names that are known to be durable, one for all names that end alike.
@@ -133,6 +135,7 @@ impl Member {
             tier: Tier::Fast,
             is_volatile: false,
             is_unsettled: false,
+            is_vacant: false,
             away: Mutex::default(),
             durable: Mutex::new([0; 256]),
             under_way: Arc::default(),
@@ -163,6 +166,12 @@ impl Member {
     /// Returns the same with what a row of the table says about targets in memory.
     pub fn in_memory(mut self, is_volatile: bool, is_unsettled: bool) -> Member {
         (self.is_volatile, self.is_unsettled) = (is_volatile, is_unsettled);
+        self
+    }
+
+    /// Returns the same as a seat that no node has taken, if it is one.
+    pub fn vacant(mut self, is_vacant: bool) -> Member {
+        self.is_vacant = is_vacant;
         self
     }
 

@@ -26,7 +26,7 @@ pub(crate) fn members(table: &TargetTable, rows: &[TargetConfig]) -> Result<Vec<
         let (target, still_there) = table.locations().open(row, rows.len() == 1)?;
         let member = Member::new(row.id.unwrap_or(1), target).on(row.host.as_deref());
         let member = member.on_tier(row.tier).in_memory(row.volatile, row.unsettled);
-        let member = member.in_state(row.state);
+        let member = member.in_state(row.state).vacant(row.is_vacant());
         let member = match still_there {
             Some(still_there) => member.if_there(still_there),
             None => member,
@@ -217,6 +217,11 @@ impl TargetSet {
         self.members.iter().any(|member| member.is_volatile)
     }
 
+    /// Returns whether the logs do not say yet what was lost with the target before this one.
+    pub fn is_unsettled(&self, id: u32) -> bool {
+        self.number_of(id).is_some_and(|number| self.members[number].is_unsettled)
+    }
+
     /// Makes sure that the logs know what was lost with targets in memory.
     ///
     /// # Errors
@@ -226,8 +231,8 @@ impl TargetSet {
         match unsettled.nth(self.survives()) {
             None => Ok(()),
             Some((_, member)) => Err(Error::retry(format!(
-                "target {} is recreated, as its memory was lost, and it is not recorded yet what was lost with \
-                 it: try again",
+                "target {} takes the place of one that was lost, and it is not recorded yet what was lost with \
+                 that: try again",
                 member.id
             ))),
         }

@@ -35,7 +35,7 @@ pub(super) fn choices(targets: &TargetSet, tier: Tier, pack: PackId, bytes_max: 
     let mut there = Vec::with_capacity(members.len());
     for (turn, number) in preferred(members, tier, pack).into_iter().enumerate() {
         let member = &members[number];
-        if !member.is_active() || member.away().is_some() {
+        if !member.is_active() || member.is_vacant || member.away().is_some() {
             continue;
         }
         // A target that cannot say how full it is may still take a shard that others do not.

@@ -27,6 +27,8 @@ pub struct FillOptions {
     pub bytes_per_s: Option<u64>,
     /// Only report which shards are missing.
     pub dry_run: bool,
+    /// Copy all checkpoints, and not only those that `[tiers]` chooses.
+    pub all: bool,
 }
 
 /// Findings and work of a fill.
@@ -59,7 +61,7 @@ pub struct FillReport {
 /// respond. Errors of single packs are in the report.
 pub fn fill(pool: &Pool, options: FillOptions) -> Result<FillReport> {
     if options.dry_run {
-        let found = FillSurvey::look(pool)?;
+        let found = FillSurvey::look(pool, options.all)?;
         let left = found.lacking.iter().map(|pack| found.need.missing(*pack) as u64).sum();
         return Ok(FillReport { left, ..found.report });
     }
@@ -74,7 +76,7 @@ pub fn fill(pool: &Pool, options: FillOptions) -> Result<FillReport> {
         let taken = turns.take(pool, &sleep, lock).and_then(|turn| {
             let is_old = |found: &FillSurvey| found.is_current(pool).map(|is| !is);
             let looks = turn == LockTurn::New && known.as_ref().map_or(Ok(true), is_old)?;
-            if looks { FillSurvey::look(pool).map(Some) } else { Ok(None) }
+            if looks { FillSurvey::look(pool, options.all).map(Some) } else { Ok(None) }
         });
         match (taken, &known) {
             (Ok(Some(found)), _) => known = Some(found),
@@ -167,10 +169,10 @@ struct FillSurvey {
 }
 
 impl FillSurvey {
-    fn look(pool: &Pool) -> Result<FillSurvey> {
+    fn look(pool: &Pool, all: bool) -> Result<FillSurvey> {
         let (collections, need) = (pool.log().latest(&JobName::gc())?, pool.fill_need()?);
         let mut report = FillReport::default();
-        let packs = chosen_packs(pool, &mut report)?;
+        let packs = chosen_packs(pool, all, &mut report)?;
         report.packs = packs.len() as u64;
         let lacking: Vec<PackId> =
             packs.into_iter().filter(|pack| need.missing(*pack) > 0).collect();
@@ -294,9 +296,11 @@ impl FillSession {
     }
 }
 
-/// Returns the packs of the checkpoints that `[tiers]` chooses, those of the newest first.
-fn chosen_packs(pool: &Pool, report: &mut FillReport) -> Result<Vec<PackId>> {
-    let (mut choice, mut chosen) = (FillSelection::default(), Vec::new());
+/// Returns the packs of all checkpoints, or of those that `[tiers]` chooses. Those of the newest come
+/// first.
+fn chosen_packs(pool: &Pool, all: bool, report: &mut FillReport) -> Result<Vec<PackId>> {
+    let mut choice = if all { FillSelection::of_all() } else { FillSelection::default() };
+    let mut chosen = Vec::new();
     for job in pool.jobs()? {
         let left = choice.left(pool, &job, LearnedStep::default())?.into_iter();
         chosen.extend(left.map(|manifest| (job.clone(), manifest)));

@@ -29,6 +29,8 @@ impl Default for LearnedStep {
 /// the slow tier. A selection is void once packs were moved: then a new one must be made.
 #[derive(Default)]
 pub struct FillSelection {
+    /// Whether it takes all checkpoints, whatever `[tiers]` says.
+    all: bool,
     done: HashSet<Epoch>,
     /// Epoch up to which all checkpoints are done.
     done_until: Epoch,
@@ -37,6 +39,11 @@ pub struct FillSelection {
 }
 
 impl FillSelection {
+    /// Returns the selection of all checkpoints.
+    pub fn of_all() -> FillSelection {
+        FillSelection { all: true, ..FillSelection::default() }
+    }
+
     /// Returns the checkpoints that are left, newest first. Of a rule that is learned it is the newest
     /// one, once as many came after the last as `learned` says.
     ///
@@ -63,6 +70,10 @@ impl FillSelection {
             }
             // A checkpoint that a wrong clock has put into the future is new.
             let age_s = now_ns.saturating_sub(manifest.frozen_ns) / 1_000_000_000;
+            if self.all {
+                left.push(manifest.clone());
+                continue;
+            }
             if age_s < rule.older_than_s {
                 continue;
             }

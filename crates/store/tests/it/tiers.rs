@@ -283,7 +283,7 @@ fn a_paced_fill_of_a_command_rests_without_the_lock_and_looks_again() {
                 assert!(report.deleted > 0);
             }
         };
-        let options = FillOptions { bytes_per_s: Some(1), dry_run: false };
+        let options = FillOptions { bytes_per_s: Some(1), ..FillOptions::default() };
         let (report, rests) = at_rests(deed, || fill(&pool, options));
         let report = report.unwrap();
         assert_eq!((report.failed, report.left), (vec![], 0), "what is gone is not missed");
