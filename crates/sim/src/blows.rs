@@ -105,7 +105,7 @@ pub(crate) fn damage_of(whole: &Arc<Vec<u8>>, now: &Arc<Vec<u8>>) -> Damage {
 
 /// Returns the location of a target.
 pub(crate) fn disk_of(row: &TargetConfig) -> Option<usize> {
-    row.location.parse().ok()
+    row.location.rsplit('/').next()?.parse().ok()
 }
 
 /// Returns the claim in a record of the table.

@@ -4,9 +4,11 @@
 use crate::actor::{Actor, Done, End};
 use crate::blows::{Blow, disk_of};
 use crate::one_step::in_one_step;
+use crate::table::seat;
 use outlive_pool::{RepairOptions, Tier};
-use outlive_store::{Uses, repair};
+use outlive_store::{Uses, repair, vacate};
 use outlive_types::{ErrorKind, JobName, Result, SeededRng};
+use std::collections::BTreeSet;
 
 /// Number of operations among which a command is killed.
 const STEPS_MAX: u64 = 40;
@@ -16,10 +18,27 @@ const TIMES_MAX: u64 = 3;
 /// A command of an operator.
 #[derive(Clone, Debug)]
 enum Command {
-    Add { disk: usize, host: Option<String>, tier: Tier },
+    Add {
+        disk: usize,
+        host: Option<String>,
+        tier: Tier,
+    },
     Drain(u32),
-    Remove { id: u32, lost: bool },
-    Replace { id: u32, disk: usize, lost: bool },
+    Remove {
+        id: u32,
+        lost: bool,
+    },
+    Replace {
+        id: u32,
+        disk: usize,
+        lost: bool,
+    },
+    /// A node takes a seat.
+    Take {
+        disk: usize,
+    },
+    /// A host is given up.
+    Vacate(u32),
     Repair,
     Scrub,
 }
@@ -89,6 +108,17 @@ impl Actor {
                 rows.get(at).and_then(|row| row.id).unwrap_or(1)
             }
         };
+        if space.seats {
+            return match self.rng.below(10) {
+                0..=3 => self
+                    .pool_world
+                    .new_disk()
+                    .map_or(Command::Repair, |disk| Command::Take { disk }),
+                4..=6 => Command::Vacate(id),
+                7 | 8 => Command::Repair,
+                _ => Command::Scrub,
+            };
+        }
         let slow = space.slow && self.rng.below(4) == 0;
         let tier = if slow { Tier::Slow } else { Tier::Fast };
         match self.rng.below(10) {
@@ -112,8 +142,9 @@ impl Actor {
     }
 
     fn obey(&self, command: &Command, is_alone: bool) -> Done<Obeyed> {
-        if let Command::Remove { id, lost: true } | Command::Replace { id, lost: true, .. } =
-            command
+        if let Command::Remove { id, lost: true }
+        | Command::Replace { id, lost: true, .. }
+        | Command::Vacate(id) = command
             && !self.may_give_up(*id)
         {
             return Ok(Obeyed::Refused);
@@ -137,6 +168,16 @@ impl Actor {
                 let replaced = self.pool.replace_target(*id, &disk, *lost, None, &Uses);
                 self.judged("a target that is replaced", replaced)?;
                 self.must_be_gone(*id, is_alone)
+            }
+            Command::Take { disk } => {
+                let taken = self.pool.take_seat(&seat(*disk), &format!("host {disk}"));
+                self.judged("a node that takes a seat", taken)
+            }
+            Command::Vacate(id) => {
+                let vacated = vacate(&self.pool, &BTreeSet::from([*id]), None);
+                let was_a_seat = matches!(vacated, Ok(Some(_)));
+                self.judged("a host that is given up", vacated)?;
+                if was_a_seat { self.must_be_gone(*id, is_alone) } else { Ok(()) }
             }
             Command::Repair => {
                 let repaired = repair(&self.pool, RepairOptions::default());
@@ -181,6 +222,8 @@ impl Command {
             Command::Drain(_) => "the operator drains",
             Command::Remove { .. } => "the operator removes",
             Command::Replace { .. } => "the operator replaces",
+            Command::Take { .. } => "a node takes a seat",
+            Command::Vacate(_) => "a host is given up",
             Command::Repair => "the operator repairs",
             Command::Scrub => "the operator scrubs",
         }

@@ -3,14 +3,16 @@
 
 use crate::blows::disk_of;
 use crate::disks::some_of;
+use crate::table::seat;
 use crate::whole::checkpoints;
 use crate::world::PoolWorld;
-use outlive_pool::{Pool, RepairOptions, TargetState, Tier};
+use outlive_pool::{Pool, RepairOptions, TargetConfig, TargetState, Tier};
 use outlive_store::gc::{GcOptions, GcReport, collect};
 use outlive_store::scrub::{ScrubOptions, ScrubReport, scrub};
-use outlive_store::{Sample, Uses, named_packs, repair};
+use outlive_store::{Sample, Uses, named_packs, recreate_lost, repair, vacate};
 use outlive_types::{Error, ErrorKind, PackId, SeededRng};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// Scrubs and repairs after which no work may be left.
 const ROUNDS_MAX: u32 = 4;
@@ -25,6 +27,9 @@ pub(crate) fn replace_lost(pool: &Pool, pool_world: &PoolWorld) -> Result<(), St
         return Ok(());
     }
     let mut free = pool_world.space.used()..pool_world.space.targets_max();
+    if pool_world.space.seats {
+        fill_seats(pool, pool_world, &mut free)?;
+    }
     for row in pool_world.rows() {
         let (Some(on), Some(id)) = (disk_of(&row), row.id) else { continue };
         if pool_world.markers.lock().get(&on) == Some(&id) {
@@ -40,6 +45,27 @@ pub(crate) fn replace_lost(pool: &Pool, pool_world: &PoolWorld) -> Result<(), St
             Err(_) => {}
             Ok(_) => pool_world.dice.came_about("replace what is lost"),
         }
+    }
+    Ok(())
+}
+
+/// Gives up the hosts that have lost their disk, and has other hosts take all vacant seats.
+fn fill_seats(pool: &Pool, pool_world: &PoolWorld, free: &mut Range<usize>) -> Result<(), String> {
+    let is_lost = |row: &TargetConfig| {
+        let disk = disk_of(row).filter(|_| row.is_seat())?;
+        (pool_world.markers.lock().get(&disk) != row.id.as_ref()).then_some(row.id?)
+    };
+    let settled = commanded(pool, pool_world, || {
+        recreate_lost(pool)?;
+        let lost: BTreeSet<u32> = pool_world.rows().iter().filter_map(is_lost).collect();
+        vacate(pool, &lost, None)
+    });
+    settled.map_err(|error| format!("the lost hosts are not given up: {error}"))?;
+    while pool_world.rows().iter().any(TargetConfig::is_vacant) {
+        let new = free.next().ok_or("there is no free disk left for a vacant seat")?;
+        let taken = pool.take_seat(&seat(new), &format!("host {new}"));
+        taken.map_err(|error| format!("a vacant seat is not taken: {error}"))?;
+        pool_world.dice.came_about("take a vacant seat");
     }
     Ok(())
 }

@@ -21,6 +21,8 @@ pub struct Space {
     pub keeps: u64,
     /// Whether operators change the targets.
     pub operated: bool,
+    /// Whether the targets are seats, which hosts take and lose.
+    pub seats: bool,
     /// Number of locations without a target at first.
     pub spare: usize,
     /// Maximum number of containers in a pack.
@@ -78,9 +80,10 @@ impl Space {
         let containers = 1 + rng.below(4);
         let redundancy = Redundancy { writes, ..redundancy };
         let (moves, volatile) = (false, false);
+        let seats = operated && redundancy.survives() > 0 && containers % 2 == 0;
         let of_one =
             Space { targets, redundancy, moves, slow, volatile, keeps, ..Space::default() };
-        Space { operated, spare, containers, ..of_one }
+        Space { operated, seats, spare, containers, ..of_one }
     }
 
     /// Returns the maximum number of targets.

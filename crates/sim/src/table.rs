@@ -19,16 +19,22 @@ pub(crate) type Markers = Arc<Mutex<BTreeMap<usize, u32>>>;
 /// Numbers of the targets that `pool.toml` lists or has listed.
 pub(crate) type WrittenDown = Arc<Mutex<BTreeSet<u32>>>;
 
+/// Returns the location of a seat whose node has this disk.
+pub(crate) fn seat(disk: usize) -> String {
+    format!("node://host/{disk}")
+}
+
 /// Returns the table of a new pool.
 fn first(space: &Space) -> Rows {
     let row = |disk: usize| {
         let id = Some(disk as u32 + 1);
-        TargetConfig { id, volatile: space.volatile, ..TargetConfig::at(disk.to_string()) }
+        let location = if space.seats { seat(disk) } else { disk.to_string() };
+        TargetConfig { id, volatile: space.volatile || space.seats, ..TargetConfig::at(location) }
     };
     let mut targets: Vec<TargetConfig> = (0..space.targets).map(row).collect();
     if space.slow {
-        let slow = row(space.targets).on_tier(Tier::Slow);
-        targets.push(TargetConfig { volatile: false, ..slow });
+        let slow = TargetConfig::at(space.targets.to_string()).on_tier(Tier::Slow);
+        targets.push(TargetConfig { id: Some(space.targets as u32 + 1), ..slow });
     }
     Rows { next_id: targets.len() as u32 + 1, targets }
 }

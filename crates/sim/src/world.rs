@@ -18,7 +18,7 @@ use outlive_types::{Error, JobName, Result, SeededRng};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tempfile::TempDir;
 
 /// The kind of a log.
@@ -61,11 +61,20 @@ pub struct PoolWorld {
     pub(crate) harm: Arc<Harm>,
     /// The outputs of its programs with a gate.
     pub(crate) emissions: Arc<Mutex<Emissions>>,
+    /// Number of disks that new hosts have brought.
+    disks: Arc<AtomicUsize>,
     kind: LogKind,
     pub(crate) dice: Arc<Chance>,
 }
 
 impl PoolWorld {
+    /// Returns a disk that no host has brought yet, if there is one.
+    pub(crate) fn new_disk(&self) -> Option<usize> {
+        let first = self.space.used() - self.space.spare;
+        let disk = first + self.disks.fetch_add(1, Ordering::Relaxed);
+        (disk < self.space.used()).then_some(disk)
+    }
+
     /// Returns an empty pool.
     pub fn new(name: &'static str, kind: LogKind, space: &Space, dice: &Arc<Chance>) -> PoolWorld {
         let world = match kind {
@@ -96,6 +105,7 @@ impl PoolWorld {
             replicas,
             harm,
             emissions,
+            disks: Arc::default(),
             kind,
             dice,
         }

@@ -26,7 +26,12 @@ pub(crate) fn is_vacant(location: &str) -> bool {
 
 /// Reads the location of a vacant seat; `None` for any other.
 pub(crate) fn parse_vacant(location: &str) -> Option<Location> {
-    location.starts_with(SCHEME).then(|| Location::new(Vacant { name: location.to_owned() }))
+    is_vacant(location).then(|| Location::new(Vacant { name: location.to_owned() }))
+}
+
+/// Returns a vacant seat as a target; `None` for any other location.
+pub(crate) fn vacant_target(location: &str) -> Option<Arc<dyn Target>> {
+    is_vacant(location).then(|| Arc::new(Vacant { name: location.to_owned() }) as Arc<dyn Target>)
 }
 
 /// A vacant seat.

@@ -210,9 +210,6 @@ impl TargetLocations for HomeTargets {
         let is_own = self.is_own_location(&location, watch.as_ref());
         let observer = self.env.observer.clone();
         let options = TargetOptions { is_own, probe, watch, observer };
-        if row.is_vacant() {
-            return Ok((location.open_target(&options)?, None)); // it has no marker, and is never away
-        }
         let target = self.paths.open_target(&location, &options)?;
         if is_own {
             return Ok((target, None)); // the descriptor is beside it

@@ -12,6 +12,7 @@ pub use table::{Claim, FoundTarget, OpenTarget, Rows, StillThere, TargetLocation
 
 use crate::PoolConfig;
 use crate::descriptor::redundancy::{Redundancy, TargetConfig, Tier};
+use crate::descriptor::vacant::vacant_target;
 use outlive_backend::{Fault, ReadRange, ReadTicket, ShardName, ShardWriter, Target};
 use outlive_io::{AlignedBuf, StagingPool, Ticket};
 use outlive_types::sync::plain::Mutex;
@@ -23,7 +24,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// Opens the targets of a table.
 pub(crate) fn members(table: &TargetTable, rows: &[TargetConfig]) -> Result<Vec<Member>> {
     let member = |row: &TargetConfig| {
-        let (target, still_there) = table.locations().open(row, rows.len() == 1)?;
+        let (target, still_there) = match vacant_target(&row.location) {
+            Some(vacant) => (vacant, None), // it has no marker, and is never away
+            None => table.locations().open(row, rows.len() == 1)?,
+        };
         let member = Member::new(row.id.unwrap_or(1), target).on(row.host.as_deref());
         let member = member.on_tier(row.tier).in_memory(row.volatile, row.unsettled);
         let member = member.in_state(row.state).vacant(row.is_vacant());
@@ -33,6 +37,7 @@ pub(crate) fn members(table: &TargetTable, rows: &[TargetConfig]) -> Result<Vec<
         };
         // An only target has no watch, since nothing goes on without it.
         Ok(match rows.len() {
+            _ if row.is_vacant() => member,
             1 => member,
             _ => member.watched(table.locations().watch(row)),
         })

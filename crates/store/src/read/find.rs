@@ -312,7 +312,7 @@ impl Search<'_> {
         if is_all && !matches!(select, Select::Epoch(_)) && pool.has_volatile() {
             // Expected after a restart of the host of such a pool: its programs begin again.
             pool.warn(format!(
-                "job {name} has no checkpoint any more: all {} were lost with the memory that they were in, \
+                "job {name} has no checkpoint any more: all {} were lost with the targets that had them, \
                  and are recorded as incomplete",
                 skipped.len()
             ));
