@@ -80,7 +80,7 @@ impl Space {
         let containers = 1 + rng.below(4);
         let redundancy = Redundancy { writes, ..redundancy };
         let (moves, volatile) = (false, false);
-        let seats = operated && redundancy.survives() > 0 && containers % 2 == 0;
+        let seats = operated && redundancy.survives() > 0 && containers.is_multiple_of(2);
         let of_one =
             Space { targets, redundancy, moves, slow, volatile, keeps, ..Space::default() };
         Space { operated, seats, spare, containers, ..of_one }
