@@ -8,6 +8,8 @@ mod data;
 mod fair;
 mod figures;
 mod identity;
+#[doc(hidden)]
+pub mod in_process;
 mod log;
 mod options;
 mod serve;

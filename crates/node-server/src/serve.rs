@@ -96,6 +96,34 @@ fn is_equal(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len() && one.iter().zip(other).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
 }
 
+impl Service {
+    /// Returns the service of a node on this data.
+    pub(crate) fn new(data: Data, session: Duration, staging_bytes: usize) -> Service {
+        let mut run = [0; 16];
+        SystemRng.fill(&mut run);
+        let now = Instant::now();
+        let knows_from = data.earlier_session.map_or(now, |life| now + life.max(session));
+        // The other half is for reads of the disks.
+        let admission = Admission::new(staging_bytes / 2);
+        let buffers = Buffers::new(staging_bytes);
+        Service {
+            sessions: Sessions::new(data.id, session, knows_from),
+            data,
+            writers: Writers::default(),
+            stage: Stage::new(staging_bytes / 2, buffers.clone()),
+            admission,
+            buffers,
+            run,
+            slow: session / SLOW_SHARE,
+            writing_max: session,
+            written_bytes: AtomicU64::new(0),
+            sent_bytes: AtomicU64::new(0),
+            requests: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        }
+    }
+}
+
 impl NodeServer {
     /// Opens the data, and begins to serve it.
     ///
@@ -116,28 +144,7 @@ impl NodeServer {
             )));
         }
         let data = Data::open(options.data, options.session)?;
-        let mut run = [0; 16];
-        SystemRng.fill(&mut run);
-        let now = Instant::now();
-        let knows_from = data.earlier_session.map_or(now, |life| now + life.max(options.session));
-        // The other half is for reads of the disks.
-        let admission = Admission::new(options.staging_bytes / 2);
-        let buffers = Buffers::new(options.staging_bytes);
-        let service = Arc::new(Service {
-            sessions: Sessions::new(data.id, options.session, knows_from),
-            data,
-            writers: Writers::default(),
-            stage: Stage::new(options.staging_bytes / 2, buffers.clone()),
-            admission,
-            buffers,
-            run,
-            slow: options.session / SLOW_SHARE,
-            writing_max: options.session,
-            written_bytes: AtomicU64::new(0),
-            sent_bytes: AtomicU64::new(0),
-            requests: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-        });
+        let service = Arc::new(Service::new(data, options.session, options.staging_bytes));
         let runtime = Builder::new_multi_thread()
             .thread_name("outlive-node")
             .max_blocking_threads(BLOCKING_MAX)

@@ -136,6 +136,7 @@ impl Service {
     async fn do_finish(&self, request: FinishRequest) -> Result<Done> {
         let session = self.see(&request.session)?;
         let writer = self.writers.get(number(&request.writer)?, session)?;
+        writer.check_length(request.length)?;
         let finished = writer.finish(request.length).await;
         // It may have replaced another one.
         self.stage.forget(writer.shard);
@@ -478,8 +479,6 @@ fn record_work(part: &Part, work: RecordDo, request: &RecordRequest) -> Result<R
         RecordDo::Keep => medium.keep(&job()?, number).map(done),
         RecordDo::Tidy => medium.tidy(&job()?).map(done),
         RecordDo::Freshen => medium.freshen(&job()?).map(done),
-        RecordDo::Sealed => medium.sealed().map(bytes),
-        RecordDo::Seal => medium.seal(&request.bytes).map(done),
     }
 }
 

@@ -7,7 +7,7 @@ use crate::fair::Session;
 use outlive_backend::{ShardName, ShardWriter};
 use outlive_io::SharedBuf;
 use outlive_types::sync::plain::Mutex;
-use outlive_types::{Error, Result};
+use outlive_types::{Error, PAGE_BYTES, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::{OnceCell, watch};
@@ -28,7 +28,7 @@ pub(crate) struct Writers {
 pub(crate) struct Writer {
     session: Session,
     /// Stays open as long as the writer.
-    _part: Arc<Part>,
+    part: Arc<Part>,
     pub shard: ShardName,
     pub bytes_max: u64,
     begun: OnceCell<()>,
@@ -83,7 +83,7 @@ impl Writers {
             let new = || {
                 Arc::new(Writer {
                     session,
-                    _part: part.clone(),
+                    part: part.clone(),
                     shard,
                     bytes_max,
                     begun: OnceCell::new(),
@@ -92,7 +92,8 @@ impl Writers {
             };
             all.entry(id).or_insert_with(new).clone()
         };
-        if writer.session != session || writer.shard != shard {
+        let is_its = writer.shard == shard && Arc::ptr_eq(&writer.part, &part);
+        if writer.session != session || !is_its {
             return Err(Error::invalid("a writer of that number has another shard"));
         }
         let begin = || async {
@@ -197,6 +198,20 @@ impl Writer {
         let (tell, known) = watch::channel(None);
         state.ranges.insert(offset, (length, known));
         Ok(Next::Receive(Pending { writer: self.clone(), offset, tell }))
+    }
+
+    /// Refuses a length that the shard cannot have.
+    ///
+    /// # Errors
+    /// `Invalid`.
+    pub(crate) fn check_length(&self, length: u64) -> Result<()> {
+        match length.is_multiple_of(PAGE_BYTES as u64) && length <= self.bytes_max {
+            true => Ok(()),
+            false => Err(Error::invalid(format!(
+                "{length} bytes cannot be the length of shard {} of at most {} bytes",
+                self.shard, self.bytes_max
+            ))),
+        }
     }
 
     /// Finishes the shard, once.

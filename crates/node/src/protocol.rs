@@ -343,7 +343,7 @@ pub struct ShardReply {
     pub free_bytes: u64,
 }
 
-/// A request about the records of a job, or about the seal of the medium.
+/// A request about the records of a job.
 #[derive(Clone, PartialEq, Message)]
 pub struct RecordRequest {
     /// The session.
@@ -361,7 +361,7 @@ pub struct RecordRequest {
     /// Number of the record.
     #[prost(uint64, tag = "5")]
     pub number: u64,
-    /// The record, or the successor that a seal names.
+    /// The record.
     #[prost(bytes = "bytes", tag = "6")]
     pub bytes: Bytes,
 }
@@ -388,16 +388,12 @@ pub enum RecordDo {
     Tidy = 7,
     /// Sets the times of files to the present.
     Freshen = 8,
-    /// The successor of a sealed medium.
-    Sealed = 9,
-    /// Seals the medium.
-    Seal = 10,
 }
 
 /// The answer to [`RecordRequest`].
 #[derive(Clone, PartialEq, Message)]
 pub struct RecordReply {
-    /// Whether there is such a record or seal, or whether the record was put.
+    /// Whether there is such a record, or whether the record was put.
     #[prost(bool, tag = "1")]
     pub is: bool,
     /// Its bytes.

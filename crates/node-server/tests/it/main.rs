@@ -3,6 +3,8 @@
 mod access;
 mod conformance;
 mod faults;
+mod odd;
 mod relay;
+mod requests;
 mod storm;
 mod support;

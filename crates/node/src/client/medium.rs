@@ -27,7 +27,6 @@ impl NodeMedium {
         let doing = match work {
             RecordDo::Get | RecordDo::Has => "reading a record",
             RecordDo::PutNew => "writing a record",
-            RecordDo::Sealed | RecordDo::Seal => "asking for the seal of a log",
             _ => "changing a log",
         };
         check_length(bytes)?;
@@ -224,13 +223,5 @@ impl LogLocks for NodeMedium {
     }
 }
 
-impl LogSeal for NodeMedium {
-    fn sealed(&self) -> Result<Option<Vec<u8>>> {
-        let reply = self.ask(RecordDo::Sealed, "", 0, &[])?;
-        Ok(reply.is.then(|| reply.bytes.into()))
-    }
-
-    fn seal(&self, successor: &[u8]) -> Result<()> {
-        self.ask(RecordDo::Seal, "", 0, successor).map(drop)
-    }
-}
+/// The seal is in the marker beside the records, as in a directory.
+impl LogSeal for NodeMedium {}
