@@ -154,6 +154,13 @@ impl World {
         }
     }
 
+    /// Has programs leave the slow tier alone.
+    fn fill_no_more(&self) {
+        let descriptor = Path::new(&self.pool).join("pool.toml");
+        let text = fs::read_to_string(&descriptor).unwrap();
+        fs::write(&descriptor, format!("{text}\n[tiers]\nfill = false\n")).unwrap();
+    }
+
     fn status(&self) -> Value {
         json(&["pool", "status", &self.pool, "--json"])
     }
@@ -209,6 +216,8 @@ fn a_lost_host_is_rebuilt_a_spare_takes_its_seat_and_the_slow_tier_has_all_at_th
     world.put(3);
     let d = world.host("d");
     d.says(READY);
+    // From now on only the ends of the nodes fill the slow tier.
+    world.fill_no_more();
     world.put(4);
     world.is_whole();
     // The lost host is back: its old data is of no use, and no seat is left for it.
@@ -278,9 +287,7 @@ fn more_lost_hosts_than_the_rule_survives_cost_what_the_slow_tier_lacks_and_no_m
     hosts.iter().for_each(|host| drop(host.says("3 seats taken, 0 vacant")));
     world.put(1);
     done(&["pool", "fill", &world.pool]);
-    let descriptor = Path::new(&world.pool).join("pool.toml");
-    let text = fs::read_to_string(&descriptor).unwrap();
-    fs::write(&descriptor, format!("{text}\n[tiers]\nfill = false\n")).unwrap();
+    world.fill_no_more();
     world.put(2);
     world.holds(2);
     for host in hosts {
