@@ -93,7 +93,7 @@ struct Begun {
     is_over: bool,
 }
 
-/// What the node must have.
+/// The shards that the node must have.
 #[derive(Default)]
 struct Model {
     begun: BTreeMap<Vec<u8>, Begun>,
