@@ -80,7 +80,7 @@ def programs_of(page: str) -> dict[str, str]:
 
 
 # Packages without types in .venv, or that are not there.
-UNTYPED = "fsspec|jax|optax|orbax|pandas|torch"
+UNTYPED = "fsspec|jax|optax|orbax|pandas|ray|torch"
 
 
 def write_programs(folder: Path) -> list[Path]:

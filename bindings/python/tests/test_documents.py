@@ -58,8 +58,8 @@ GIVEN = {
         "from typing import Any\nimport outlive.keras\nmodel: Any\nx: Any\ny: Any"
     ),
     ("docs/frameworks.md", "ray.train.report("): (
-        "from typing import Any\nimport outlive.ray\nray: Any\nloss: float\nCheckpoint: Any\n"
-        "CheckpointUploadMode: Any"
+        "import outlive.ray\nimport ray.train\n"
+        "from ray.train import Checkpoint, CheckpointUploadMode\nloss: float"
     ),
     ("docs/fsspec.md", "import fsspec"): "",
     ("docs/fsspec.md", "with fs.transaction:"): "from typing import Any\nfs: Any\nmodel: bytes",

@@ -53,7 +53,7 @@ def test_pip_takes_the_source_archive(tmp_path: Path) -> None:
     with tarfile.open(archive) as files:
         files.extractall(tmp_path, filter="data")
     source = tmp_path / f"outlive-{outlive.__version__}"
-    # The lists of crates and of versions are whole: cargo changes neither.
+    # The list of crates is whole. scripts/release cuts the lock file down to their packages.
     words = ["cargo", "metadata", "--locked", "--offline", "--format-version", "1", "--no-deps"]
     done = subprocess.run(words, cwd=source, capture_output=True, check=True)
     crates = {package["name"] for package in json.loads(done.stdout)["packages"]}

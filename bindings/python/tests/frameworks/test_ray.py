@@ -19,7 +19,8 @@ import trained
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),
-    pytest.mark.timeout(300),
+    # Each start of a worker takes many seconds on a busy machine.
+    pytest.mark.timeout(600),
 ]
 
 

@@ -5,11 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import outlive
 
 PROGRAM = Path(__file__).parents[4] / "examples" / "train_torch.py"
 
 
+# Each start of the program takes many seconds on a busy machine.
+@pytest.mark.timeout(600)
 def test_a_killed_training_ends_like_one_left_in_peace(tmp_path: Path) -> None:
     train = [sys.executable, str(PROGRAM), "--steps", "160", "--every", "0.05", "--dir"]
     peace = subprocess.run(
