@@ -243,7 +243,8 @@ pub struct InitArgs {
     #[arg(long, value_name = "DIR")]
     pub volatile: Vec<String>,
     /// Number of seats, which `outlive node local` takes on the hosts of a job: they keep the packs
-    #[arg(long, value_name = "N", conflicts_with_all = ["target", "volatile"])]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..),
+          conflicts_with_all = ["target", "volatile"])]
     pub seats: Option<u32>,
     /// Location to which programs and `pool fill` copy packs after the saves: a directory, or
     /// s3://BUCKET/PREFIX. Repeat the option for each further one

@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub fn node(command: NodeCommand, json: bool, reporter: &Arc<Reporter>) -> Result<Answer> {
     match command {
         NodeCommand::Serve(args) => serve(&args, json),
-        NodeCommand::Local(args) => node_local::local(args, reporter),
+        NodeCommand::Local(args) => node_local::local(args, json, reporter),
     }
 }
 

@@ -19,11 +19,13 @@ use std::process::{Child, Command};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// A signal within this time belongs to the first one.
+const SECOND: Duration = Duration::from_secs(1);
 /// Time between two looks at the command and at the state of the pool.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// `outlive node local`.
-pub fn local(args: NodeLocalArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
+pub fn local(args: NodeLocalArgs, json: bool, reporter: &Arc<Reporter>) -> Result<Answer> {
     if !args.command.is_empty() {
         check_command(&args.command)?;
     }
@@ -44,7 +46,8 @@ pub fn local(args: NodeLocalArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     let url = own_url(&args, &server);
     let tell = |line: &str| match args.command.is_empty() {
         // Standard output is the command's, if there is one.
-        true => drop(print(&format!("{line}\n"))),
+        true if !json => drop(print(&format!("{line}\n"))),
+        true => reporter.inform(line),
         false => reporter.inform(line),
     };
     tell(&format!("The node {url} serves {} until Ctrl-C.", shown(&server.data())));
@@ -90,13 +93,15 @@ fn run(
     loop {
         signals.wait(LOOK);
         let state = local.state();
-        if let Some(signal) = signals.take().into_iter().next() {
+        for signal in signals.take() {
             let signal = match signal {
                 Interrupt::Stop(signal) | Interrupt::Forward(signal) => signal,
             };
             match &child {
                 Some(child) => send(child, signal),
-                None if is_end(signal) => return Ok(0),
+                None if is_end(signal) && args.command.is_empty() => return Ok(0),
+                // The command never ran.
+                None if is_end(signal) => return Ok(128 + signal),
                 None => {}
             }
         }
@@ -131,12 +136,17 @@ fn run(
 
 /// Describes a new state.
 fn line(local: &Local, state: &State) -> Option<String> {
-    let seat = state.own?;
     let State { taken, vacant, away, .. } = state;
+    let Some(seat) = state.own else {
+        return (state.is_known && *vacant == 0).then(|| {
+            format!("{} hosts have all seats: this one waits for a vacant one.", taken + away)
+        });
+    };
     let what = match (state.is_ready, *away) {
         (true, _) => "The pool is ready".to_owned(),
         (false, 0) => "The pool waits for more hosts".to_owned(),
-        (false, away) => format!("The pool waits for {} that does not answer", count(away, "host")),
+        (false, 1) => "The pool waits for a host that does not answer".to_owned(),
+        (false, away) => format!("The pool waits for {away} hosts that do not answer"),
     };
     Some(format!(
         "{} has seat {seat}. {what}: {} taken, {vacant} vacant.",
@@ -169,9 +179,15 @@ fn send(child: &Child, signal: i32) {
 /// Gives the seat back. A second signal ends the wait for that.
 fn leave(local: Local, signals: &mut Interrupts, reporter: &Arc<Reporter>) -> Result<String> {
     let leaving = local.leave(reporter.clone());
+    let began = Instant::now();
     while !leaving.is_finished() {
         signals.wait(LOOK);
-        if signals.has_come() {
+        let asked = signals.take();
+        let is_end = |signal: &Interrupt| match signal {
+            Interrupt::Stop(signal) | Interrupt::Forward(signal) => is_end(*signal),
+        };
+        // Schedulers send several signals at once.
+        if asked.iter().any(is_end) && began.elapsed() > SECOND {
             return Err(Error::retry(
                 "A second signal came before the slow tier had everything: the seat and its data stay. Start \
                  this node again with the same --data.",

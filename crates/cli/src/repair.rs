@@ -12,7 +12,8 @@ use std::sync::Arc;
 /// `outlive pool repair`.
 pub fn repair(args: &RepairArgs, reporter: &Arc<Reporter>) -> Result<Answer> {
     let pool = pool::open_to_change(&args.pool, args.dry_run, reporter)?;
-    let options = RepairOptions { bytes_per_s: args.rate, dry_run: args.dry_run };
+    let options =
+        RepairOptions { bytes_per_s: args.rate, dry_run: args.dry_run, ..RepairOptions::default() };
     reporter.busy("looking for what is missing");
     let report = outlive_store::repair(&pool, options)?;
     reporter.finish();

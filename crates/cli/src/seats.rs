@@ -1,11 +1,11 @@
-//! Keeps the seats of a pool: takes one for this host, gives up hosts that do not answer, and repairs.
-//! All nodes of a job run this, and the first one that answers does what has to be done once.
+//! Keeps the seats of a pool: takes one for this host, gives up hosts that are gone, and repairs. All
+//! nodes of a job run this, and the first one that answers does what has to be done once.
 
-use crate::output::{Reporter, bytes};
+use crate::output::{Reporter, bytes, count};
 use outlive_pool::{Pool, RepairOptions, Seat, SeatState, host_name};
-use outlive_store::{FillOptions, Uses, recreate_lost, repair, vacate};
+use outlive_store::{FillOptions, Uses, leave_seat, recreate_lost, repair, vacate};
 use outlive_types::sync::plain::Mutex;
-use outlive_types::{Error, Result};
+use outlive_types::{Error, ErrorKind, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
@@ -16,6 +16,10 @@ use std::time::{Duration, Instant};
 
 /// Time between two looks at the seats.
 const LOOK: Duration = Duration::from_millis(500);
+/// A host with data that is nowhere else is given up after this many times the usual time.
+const PATIENCE: u32 = 5;
+/// Attempts to leave while programs save.
+const LEAVES: u32 = 5;
 
 /// State of the seats, as this node sees it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -30,6 +34,8 @@ pub struct State {
     pub away: u64,
     /// Whether saves get all their redundancy, and no host is missing that may come back.
     pub is_ready: bool,
+    /// Whether the seats were looked at.
+    pub is_known: bool,
 }
 
 impl State {
@@ -60,12 +66,24 @@ struct Shared {
 /// Memory of the keeper between two looks.
 #[derive(Default)]
 struct Keeper {
-    /// Times at which seats were first found to be away.
-    away_since: BTreeMap<u32, Instant>,
+    /// Hosts that do not answer.
+    missing: BTreeMap<u32, Missing>,
     /// Table and seats of the last repair that had nothing left to do.
     repaired: Option<(u64, BTreeSet<u32>)>,
+    /// Number of signs of life.
+    signs: u64,
     /// The last error that was told.
     told: Option<String>,
+}
+
+/// A host that does not answer.
+struct Missing {
+    /// Time since which it neither answers nor gives a sign of life.
+    since: Instant,
+    /// Its last sign of life.
+    sign: Option<Vec<u8>>,
+    /// Whether the pool can do without it, and when that was found out.
+    needed: Option<(bool, Instant)>,
 }
 
 impl Local {
@@ -133,20 +151,44 @@ impl Keeper {
         self.told = text;
     }
 
-    /// Returns the seats that have been away for as long as `give_up`.
-    fn lost(&mut self, seats: &[Seat], give_up: Duration) -> BTreeSet<u32> {
+    /// Returns the seats whose hosts are gone: they have not answered and given no sign of life for
+    /// `give_up`. A host that has something that is nowhere else gets more time.
+    fn lost(&mut self, pool: &Pool, seats: &[Seat], give_up: Duration) -> Result<BTreeSet<u32>> {
         let now = Instant::now();
-        let away: BTreeSet<u32> =
-            seats.iter().filter(|seat| is_away(seat)).map(|seat| seat.id).collect();
-        self.away_since.retain(|id, _| away.contains(id));
-        let since = &mut self.away_since;
-        let is_lost = |id: &u32| *since.entry(*id).or_insert(now) + give_up <= now;
-        away.into_iter().filter(is_lost).collect()
+        let away: Vec<&Seat> = seats.iter().filter(|seat| is_away(seat)).collect();
+        self.missing.retain(|id, _| away.iter().any(|seat| seat.id == *id));
+        let mut lost = BTreeSet::new();
+        for seat in away {
+            let sign = pool.sign_of(seat)?;
+            let begun = || Missing { since: now, sign: sign.clone(), needed: None };
+            let missing = self.missing.entry(seat.id).or_insert_with(begun);
+            if missing.sign != sign {
+                (missing.since, missing.sign) = (now, sign);
+            }
+            let silent = now.saturating_duration_since(missing.since);
+            if silent < give_up {
+                continue;
+            }
+            let is_old = |at: Instant| now.saturating_duration_since(at) > give_up / 2;
+            if silent < give_up * PATIENCE && missing.needed.is_none_or(|(_, at)| is_old(at)) {
+                missing.needed = Some((pool.needed_of(seat.id, &Uses)?.is_some(), now));
+            }
+            let is_needed = missing.needed.is_some_and(|(is_needed, _)| is_needed);
+            if !is_needed || silent >= give_up * PATIENCE {
+                lost.insert(seat.id);
+            }
+        }
+        Ok(lost)
     }
 }
 
 fn is_away(seat: &Seat) -> bool {
     matches!(seat.state, SeatState::Away(_))
+}
+
+/// Returns whether a node answers, and does not have what its seat should have.
+fn is_wrong(seat: &Seat) -> bool {
+    matches!(&seat.state, SeatState::Away(error) if error.kind() != ErrorKind::Retry)
 }
 
 impl Shared {
@@ -156,43 +198,46 @@ impl Shared {
 
     /// Looks at the seats once, and does what this node has to.
     fn keep(&self, keeper: &mut Keeper) -> Result<()> {
-        // A host that was given up, by a process that did not finish that.
-        recreate_lost(&self.pool)?;
+        keeper.signs += 1;
         let mut seats = self.pool.seats()?;
-        let lost = keeper.lost(&seats, self.give_up);
-        let mut own = self.own(&seats);
-        let is_taken = |seat: &Seat| seat.state == SeatState::Taken;
-        let first = seats.iter().find(|seat| is_taken(seat)).map(|seat| seat.id);
-        // A node without a seat does it if no other one is there.
-        let leads = first == own;
-        if leads && !lost.is_empty() {
-            vacate(&self.pool, &lost, None)?;
-            seats = self.pool.seats()?;
-        }
-        if own.is_none() || self.has_moved(&seats, own) {
+        // First its own: others may wait for what it has.
+        let own = self.own(&seats);
+        if own.is_none_or(|own| own.location != self.location(&self.folder.lock()) || is_wrong(own))
+        {
             self.take(&seats)?;
             seats = self.pool.seats()?;
-            own = self.own(&seats);
         }
+        let own = self.own(&seats).filter(|own| own.state == SeatState::Taken).map(|own| own.id);
+        if own.is_some() {
+            // Another host may not reach this one, and sees that it is alive all the same.
+            self.pool.give_sign(&self.folder.lock(), &keeper.signs.to_string())?;
+        }
+        let first = seats.iter().find(|seat| seat.state == SeatState::Taken).map(|seat| seat.id);
+        let lost = keeper.lost(&self.pool, &seats, self.give_up)?;
+        // A node without a seat does it if no other one is there.
+        let mut vacated = Ok(None);
+        if first == own && !lost.is_empty() {
+            vacated = vacate(&self.pool, &lost);
+            let gone = seats.iter().filter(|seat| lost.contains(&seat.id));
+            gone.filter_map(|seat| seat.location.rsplit('/').next())
+                .for_each(|folder| self.pool.forget_sign(folder));
+            seats = self.pool.seats()?;
+        }
+        *self.state.lock() = self.see(&seats);
+        vacated?;
+        // A host was given up by a process that did not finish that. It may have to wait for others.
+        recreate_lost(&self.pool)?;
         // A host that is away may come back with all that it has.
-        let may_repair = leads && own.is_some() && !seats.iter().any(is_away);
-        let repaired = if may_repair { self.repair(keeper, &seats) } else { Ok(()) };
-        *self.state.lock() = self.see(&seats, own);
-        repaired
+        match first == own && own.is_some() && !seats.iter().any(is_away) {
+            true => self.repair(keeper, &seats),
+            false => Ok(()),
+        }
     }
 
     /// Returns the seat of this node.
-    fn own(&self, seats: &[Seat]) -> Option<u32> {
+    fn own<'a>(&self, seats: &'a [Seat]) -> Option<&'a Seat> {
         let folder = self.folder.lock();
-        let is_own =
-            |seat: &&Seat| !folder.is_empty() && seat.location.ends_with(&format!("/{folder}"));
-        seats.iter().find(is_own).map(|seat| seat.id)
-    }
-
-    /// Returns whether the seat of this node is in the table under another address.
-    fn has_moved(&self, seats: &[Seat], own: Option<u32>) -> bool {
-        let location = self.location(&self.folder.lock());
-        seats.iter().any(|seat| Some(seat.id) == own && seat.location != location)
+        seats.iter().find(|seat| !folder.is_empty() && is_in(seat, &folder))
     }
 
     /// Takes the seat that this directory had, or a vacant one. Deletes the data of seats that were
@@ -200,13 +245,19 @@ impl Shared {
     fn take(&self, seats: &[Seat]) -> Result<()> {
         let (mut own, mut given_up) = (None, Vec::new());
         for folder in self.folders()? {
-            match seats.iter().any(|seat| seat.location.ends_with(&format!("/{folder}"))) {
-                true if own.is_none() => own = Some(folder),
-                true => {}
-                false => given_up.push(folder),
+            match seats.iter().find(|seat| is_in(seat, &folder)) {
+                // Its data is gone: the pool has to hear that before anything is written there.
+                Some(seat) if is_wrong(seat) && seat.location == self.location(&folder) => {
+                    self.pool.warn(format!("this node has lost the data of seat {}", seat.id));
+                    vacate(&self.pool, &BTreeSet::from([seat.id]))?;
+                    given_up.push(folder);
+                }
+                Some(_) if own.is_none() => own = Some(folder),
+                Some(_) => {}
+                None => given_up.push(folder),
             }
         }
-        if own.is_none() && !seats.iter().any(|seat| seat.state == SeatState::Vacant) {
+        if own.is_none() && !self.pool.seats()?.iter().any(|seat| seat.state == SeatState::Vacant) {
             return Ok(());
         }
         let folder = own.unwrap_or_else(|| {
@@ -214,9 +265,20 @@ impl Shared {
             self.pool.env().rng.fill(&mut number);
             format!("{}{:016x}", folder_prefix(&self.pool), u64::from_le_bytes(number))
         });
-        if self.pool.take_seat(&self.location(&folder), &host_name())?.is_some() {
-            *self.folder.lock() = folder;
-            given_up.iter().try_for_each(|folder| self.delete(folder))?;
+        let location = self.location(&folder);
+        let answers = outlive_registry::parse(&location)?.check();
+        answers.map_err(|error| {
+            error.context("this node does not reach itself, so it takes no seat")
+        })?;
+        *self.folder.lock() = folder;
+        if self.pool.take_seat(&location, &host_name())?.is_some() {
+            for folder in given_up {
+                self.pool.warn(format!(
+                    "{} was given up: its old data is deleted",
+                    self.data.join(&folder).display()
+                ));
+                self.delete(&folder)?;
+            }
         }
         Ok(())
     }
@@ -237,25 +299,24 @@ impl Shared {
 
     fn delete(&self, folder: &str) -> Result<()> {
         let dir = self.data.join(folder);
+        self.pool.forget_sign(folder);
         fs::remove_dir_all(&dir).map_err(|error| Error::io("deleting", &dir, &error))
     }
 
-    /// Repairs if seats have come or gone since the last repair.
+    /// Repairs if seats have come or gone since the last repair. Checkpoints that only the slow tier
+    /// has stay there.
     fn repair(&self, keeper: &mut Keeper, seats: &[Seat]) -> Result<()> {
         let taken = seats.iter().filter(|seat| seat.state == SeatState::Taken);
         let now = (self.pool.table_seen(), taken.map(|seat| seat.id).collect());
         if keeper.repaired.as_ref() == Some(&now) {
             return Ok(());
         }
-        let report = repair(&self.pool, RepairOptions::default())?;
+        let options = RepairOptions { leaves_slow_only: true, ..RepairOptions::default() };
+        let report = repair(&self.pool, options)?;
         if report.shards > 0 {
+            let shards = count(report.shards, "shard");
             let written = bytes(report.written_bytes);
-            self.pool.warn(match report.shards {
-                1 => format!("a shard that was lost with a host is written again, {written}"),
-                many => {
-                    format!("{many} shards that were lost with a host are written again, {written}")
-                }
-            });
+            self.pool.warn(format!("{shards} of {written} rebuilt on the hosts that are there"));
         }
         // Shards without a place now get one when the next host comes.
         if report.failed.is_empty() {
@@ -264,7 +325,7 @@ impl Shared {
         Ok(())
     }
 
-    fn see(&self, seats: &[Seat], own: Option<u32>) -> State {
+    fn see(&self, seats: &[Seat]) -> State {
         let count =
             |is: fn(&SeatState) -> bool| seats.iter().filter(|seat| is(&seat.state)).count() as u64;
         let taken = count(|state| *state == SeatState::Taken);
@@ -277,43 +338,66 @@ impl Shared {
         let geometry = self.pool.config().geometry();
         let wanted = usize::from(geometry.k) + usize::from(geometry.m);
         let away = seats.len() as u64 - taken - vacant;
-        let is_ready = own.is_some() && away == 0 && hosts.len() >= wanted;
-        State { own, taken, vacant, away, is_ready }
+        let is_ready = away == 0 && hosts.len() >= wanted;
+        let own = self.own(seats).map(|seat| seat.id);
+        State { own, taken, vacant, away, is_ready, is_known: true }
     }
 
     /// Gives the seat back once the pool can do without what it holds.
     fn leave(&self, reporter: &Reporter) -> Result<String> {
-        let Some(own) = self.own(&self.pool.seats()?) else {
-            return Ok("This node has no seat to give back.".to_owned());
-        };
         let stays = |why: &str| {
             Error::retry(format!(
-                "Seat {own} and its data in {} stay, as {why}. Start this node again with the same --data.",
+                "This node's seat and its data in {} stay: {why}. Start the node again with the same --data.",
                 self.data.display()
             ))
+        };
+        let seats = self.pool.seats().map_err(|error| stays(error.message()))?;
+        let folders = self.folders()?;
+        let own = |seat: &&Seat| folders.iter().any(|folder| is_in(seat, folder));
+        let Some(Seat { id, location, .. }) = seats.iter().find(own) else {
+            return Ok("This node has no seat to give back.".to_owned());
         };
         if !self.pool.has_slow_tier() {
             return Err(stays("the pool has no slow tier"));
         }
-        reporter.busy("copying what the slow tier lacks");
-        let filled =
-            outlive_store::fill(&self.pool, FillOptions { all: true, ..FillOptions::default() });
-        reporter.finish();
-        let filled = filled.map_err(|error| stays(error.message()))?;
-        if let Some((_, error)) = filled.failed.first() {
-            return Err(stays(error.message()));
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            reporter.busy("copying what the slow tier lacks");
+            let all = FillOptions { all: true, ..FillOptions::default() };
+            let filled = outlive_store::fill(&self.pool, all);
+            reporter.finish();
+            let filled = filled.map_err(|error| stays(error.message()))?;
+            if let Some((_, error)) = filled.failed.first() {
+                return Err(stays(error.message()));
+            }
+            if let Some((job, epoch, error)) = filled.unread.first() {
+                return Err(stays(&format!(
+                    "checkpoint {epoch} of {job} cannot be read: {}",
+                    error.message()
+                )));
+            }
+            match leave_seat(&self.pool, *id) {
+                Ok(_) => break,
+                // Programs have saved meanwhile.
+                Err(error) if error.kind() == ErrorKind::Retry && tries < LEAVES => {}
+                Err(error) => return Err(stays(error.message())),
+            }
         }
-        if let Some((job, epoch, error)) = filled.unread.first() {
-            return Err(stays(&format!(
-                "checkpoint {epoch} of {job} cannot be read: {}",
-                error.message()
-            )));
-        }
-        vacate(&self.pool, &BTreeSet::from([own]), Some(&Uses))
-            .map_err(|error| stays(error.message()))?;
-        self.delete(&self.folder.lock())?;
-        Ok(format!("The slow tier has everything. Seat {own} is given back."))
+        let folder = location.rsplit('/').next().unwrap_or_default();
+        let deleted = self.delete(folder);
+        Ok(match deleted {
+            Ok(()) => format!("The slow tier has everything. Seat {id} is given back."),
+            Err(error) => format!(
+                "The slow tier has everything. Seat {id} is given back, and its old data is still there: {error}"
+            ),
+        })
     }
+}
+
+/// Returns whether a seat has this folder of a node.
+fn is_in(seat: &Seat, folder: &str) -> bool {
+    seat.location.ends_with(&format!("/{folder}"))
 }
 
 /// Returns the beginning of the names of a pool's folders on a node.

@@ -45,7 +45,7 @@ pub use probing::{ProbedTarget, Probing};
 pub use repair::exclusive::Exclusive;
 pub use repair::fill::{FillNeed, PackFill};
 pub use repair::membership::{TargetChange, TargetsThen};
-pub use repair::recreate::Recreated;
+pub use repair::recreate::{ClosedSeat, Recreated};
 pub use repair::seats::{Seat, SeatState};
 pub use repair::{
     AllNamed, Named, PackRedundancy, PackRepair, PackUses, RepairOptions, RepairReport,

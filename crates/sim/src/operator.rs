@@ -6,7 +6,7 @@ use crate::blows::{Blow, disk_of};
 use crate::one_step::in_one_step;
 use crate::table::seat;
 use outlive_pool::{RepairOptions, Tier};
-use outlive_store::{Uses, repair, vacate};
+use outlive_store::{Uses, leave_seat, repair, vacate};
 use outlive_types::{ErrorKind, JobName, Result, SeededRng};
 use std::collections::BTreeSet;
 
@@ -39,6 +39,8 @@ enum Command {
     },
     /// A host is given up.
     Vacate(u32),
+    /// A node gives its seat back, unless the seat is needed.
+    Leave(u32),
     Repair,
     Scrub,
 }
@@ -114,7 +116,8 @@ impl Actor {
                     .pool_world
                     .new_disk()
                     .map_or(Command::Repair, |disk| Command::Take { disk }),
-                4..=6 => Command::Vacate(id),
+                4 | 5 => Command::Vacate(id),
+                6 => Command::Leave(id),
                 7 | 8 => Command::Repair,
                 _ => Command::Scrub,
             };
@@ -144,7 +147,8 @@ impl Actor {
     fn obey(&self, command: &Command, is_alone: bool) -> Done<Obeyed> {
         if let Command::Remove { id, lost: true }
         | Command::Replace { id, lost: true, .. }
-        | Command::Vacate(id) = command
+        | Command::Vacate(id)
+        | Command::Leave(id) = command
             && !self.may_give_up(*id)
         {
             return Ok(Obeyed::Refused);
@@ -174,10 +178,14 @@ impl Actor {
                 self.judged("a node that takes a seat", taken)
             }
             Command::Vacate(id) => {
-                let vacated = vacate(&self.pool, &BTreeSet::from([*id]), None);
+                let vacated = vacate(&self.pool, &BTreeSet::from([*id]));
                 let was_a_seat = matches!(vacated, Ok(Some(_)));
                 self.judged("a host that is given up", vacated)?;
                 if was_a_seat { self.must_be_gone(*id, is_alone) } else { Ok(()) }
+            }
+            Command::Leave(id) => {
+                let left = leave_seat(&self.pool, *id);
+                self.judged("a node that leaves", left)
             }
             Command::Repair => {
                 let repaired = repair(&self.pool, RepairOptions::default());
@@ -224,6 +232,7 @@ impl Command {
             Command::Replace { .. } => "the operator replaces",
             Command::Take { .. } => "a node takes a seat",
             Command::Vacate(_) => "a host is given up",
+            Command::Leave(_) => "a node leaves",
             Command::Repair => "the operator repairs",
             Command::Scrub => "the operator scrubs",
         }

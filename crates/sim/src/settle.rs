@@ -55,10 +55,15 @@ fn fill_seats(pool: &Pool, pool_world: &PoolWorld, free: &mut Range<usize>) -> R
         let disk = disk_of(row).filter(|_| row.is_seat())?;
         (pool_world.markers.lock().get(&disk) != row.id.as_ref()).then_some(row.id?)
     };
+    // A node that was killed while it left starts again.
+    for row in pool_world.rows().iter().filter(|row| row.is_seat() && !row.state.counts()) {
+        let taken = pool.take_seat(&row.location, row.host.as_deref().unwrap_or("host"));
+        taken.map_err(|error| format!("a node does not come back to its seat: {error}"))?;
+    }
     let settled = commanded(pool, pool_world, || {
         recreate_lost(pool)?;
         let lost: BTreeSet<u32> = pool_world.rows().iter().filter_map(is_lost).collect();
-        vacate(pool, &lost, None)
+        vacate(pool, &lost)
     });
     settled.map_err(|error| format!("the lost hosts are not given up: {error}"))?;
     while pool_world.rows().iter().any(TargetConfig::is_vacant) {

@@ -135,7 +135,8 @@ impl TargetLocations for SimLocations {
     fn is_wiped(&self, row: &TargetConfig) -> Result<bool> {
         self.pause("look whether a target in memory is lost");
         let markers = self.markers.lock();
-        Ok(disk_of(row).is_some_and(|disk| row.volatile && !markers.contains_key(&disk)))
+        let is_memory = row.volatile && !row.is_seat();
+        Ok(disk_of(row).is_some_and(|disk| is_memory && !markers.contains_key(&disk)))
     }
 
     fn mark(&self, row: &TargetConfig) -> Result<()> {

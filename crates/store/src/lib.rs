@@ -42,7 +42,7 @@ pub use read::{
     MemoryImage, RangeReader, RankImages, RankRegions, RestorePlan, RestoreSink, RestoreStats,
     Select, Skipped,
 };
-pub use recreate::{LostCheckpoints, recreate_lost, vacate};
+pub use recreate::{LostCheckpoints, leave_seat, recreate_lost, vacate};
 pub use redundancy::{CheckpointRedundancy, RedundancyLook, checkpoint_redundancy};
 pub use restore::{LazyEnds, LazyFill, LazySink};
 pub use save::{CommitEvent, CommitEvents, CommitWatch, SaveNotes, SavePlan, SaveStats};

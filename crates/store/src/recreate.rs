@@ -3,9 +3,10 @@
 
 use crate::gc::{JobState, append_behind, tell_all};
 use crate::scrub::{HealReport, Missing, heal_alone};
+use crate::trim::Uses;
 use outlive_format::{Body, Sweep};
 use outlive_io::Pace;
-use outlive_pool::{PackUses, Pool, Recreated};
+use outlive_pool::{Pool, Recreated};
 use outlive_types::{Epoch, Error, JobName, Result, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,17 +35,26 @@ pub fn recreate_lost(pool: &Pool) -> Result<Option<LostCheckpoints>> {
 }
 
 /// Gives up the hosts that have taken these seats of a pool, and records what is lost with them, as
-/// [`recreate_lost`] does. `unless_needed` refuses it if a checkpoint needs what is there. `None` if
-/// none of them is a seat that a host has.
+/// [`recreate_lost`] does. `None` if none of them is a seat that a host has.
 ///
 /// # Errors
-/// As [`recreate_lost`]; `Retry` if a checkpoint needs what is there.
-pub fn vacate(
-    pool: &Pool,
-    seats: &BTreeSet<u32>,
-    unless_needed: Option<&dyn PackUses>,
-) -> Result<Option<LostCheckpoints>> {
-    pool.vacate(seats, unless_needed)?.map(|anew| settle(pool, anew)).transpose()
+/// As [`recreate_lost`].
+pub fn vacate(pool: &Pool, seats: &BTreeSet<u32>) -> Result<Option<LostCheckpoints>> {
+    pool.vacate(seats)?.map(|anew| settle(pool, anew)).transpose()
+}
+
+/// Gives a seat back whose node still serves, unless a checkpoint needs what is there. `None` if it is
+/// no seat that a host has.
+///
+/// # Errors
+/// `Retry` if a checkpoint needs it; as [`recreate_lost`].
+pub fn leave_seat(pool: &Pool, seat: u32) -> Result<Option<LostCheckpoints>> {
+    let Some(closed) = pool.close_seat(seat)? else { return Ok(None) };
+    // A save that has put something there finds that out before it commits.
+    if let Err(error) = call_back(pool) {
+        return closed.reopen().and(Err(error));
+    }
+    closed.vacate(&Uses)?.map(|anew| settle(pool, anew)).transpose()
 }
 
 /// Records what is lost with the targets before these, and lets programs save again.

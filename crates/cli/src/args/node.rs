@@ -55,11 +55,12 @@ pub struct NodeLocalArgs {
     /// name if that is 0.0.0.0]
     #[arg(long, value_name = "HOST")]
     pub address: Option<String>,
-    /// Time after which a host that does not answer is given up, with what only it has
+    /// Time after which a host is given up that does not answer and gives no sign of life; five times
+    /// as long if something is only there
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time)]
     pub give_up: Duration,
     /// Longest wait for the other hosts before the command starts
-    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = time)]
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = time)]
     pub wait: Duration,
     /// How it serves.
     #[command(flatten)]

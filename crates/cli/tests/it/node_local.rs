@@ -275,7 +275,7 @@ fn hosts_that_were_all_killed_come_back_to_their_seats_with_all_that_they_had() 
         a.kill();
         b.ask_to_end();
         assert_eq!(b.ended().code(), Some(6), "{:#?}", b.lines);
-        b.says("stay, as the pool has no slow tier");
+        b.says("stay: the pool has no slow tier");
         c.kill();
     }
 }
@@ -303,7 +303,6 @@ fn more_lost_hosts_than_the_rule_survives_cost_what_the_slow_tier_lacks_and_no_m
     // The same data again must not be found in what is lost.
     world.put(2);
     world.holds(2);
-    world.is_whole();
 }
 
 #[test]

@@ -157,24 +157,6 @@ impl HomeTargets {
         }
     }
 
-    /// Returns whether a node has nothing of this pool, and says so: it has lost its disk. A node that
-    /// does not answer is away.
-    fn is_empty_node(&self, row: &TargetConfig, location: Location) -> bool {
-        if row.is_vacant() {
-            return false;
-        }
-        let how = TargetOptions { observer: self.env.observer.clone(), ..plainly() };
-        let look = move || match location.read(TARGET_MARKER)? {
-            Some(_) => Ok(false),
-            None => Ok(location.open_target(&how)?.list()?.is_empty()),
-        };
-        let looked = match self.watch(row) {
-            Some(watch) => watch.ask(Work::Question, look),
-            None => look(),
-        };
-        looked.unwrap_or(false)
-    }
-
     fn holds_shards(&self, location: &Location) -> Result<bool> {
         let how = TargetOptions { observer: self.env.observer.clone(), ..plainly() };
         Ok(!location.open_target(&how)?.list()?.is_empty())
@@ -332,9 +314,7 @@ impl TargetLocations for HomeTargets {
 
     fn is_wiped(&self, row: &TargetConfig) -> Result<bool> {
         let location = self.location(row)?;
-        if row.is_seat() {
-            return Ok(self.is_empty_node(row, location));
-        }
+        // Of a seat only its own node knows.
         let Some(dir) = location.as_directory().filter(|_| self.is_ours(row)) else {
             return Ok(false);
         };

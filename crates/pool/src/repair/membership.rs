@@ -364,6 +364,11 @@ impl Pool {
                 // It is gone already, if this very command was interrupted after that.
                 None => self.replaced(table, rows, id, location)?,
             };
+            if old.is_seat() {
+                return Err(Error::invalid(format!(
+                    "target {id} is a seat, which nodes take: start `outlive node local` on another host"
+                )));
+            }
             if table.locations().is_same(&old, &TargetConfig::at(location)) {
                 return Err(Error::invalid(format!(
                     "{location} is target {id} itself: name another location"
@@ -451,7 +456,7 @@ impl Pool {
         bytes_per_s: Option<u64>,
         uses: &dyn PackUses,
     ) -> Result<TargetChange> {
-        let options = RepairOptions { bytes_per_s, dry_run: false };
+        let options = RepairOptions { bytes_per_s, ..RepairOptions::default() };
         let repair = self.repair_alone(alone, options, uses)?;
         let (left, why) = match repair.left.get(&id) {
             Some((left, why)) => (*left, Some(why.clone().unwrap_or_else(late))),

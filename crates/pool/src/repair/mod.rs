@@ -17,7 +17,7 @@ pub use bring::PackRepair;
 use bring::{Bring, Listed};
 
 use crate::Pool;
-use crate::descriptor::redundancy::{TargetState, Tier};
+use crate::descriptor::redundancy::{TargetConfig, TargetState, Tier};
 use crate::repair::exclusive::Exclusive;
 use crate::stripe::ShardFault;
 use crate::targets::{Member, TargetSet};
@@ -41,6 +41,8 @@ pub struct RepairOptions {
     pub bytes_per_s: Option<u64>,
     /// Whether only to report what is missing.
     pub dry_run: bool,
+    /// Whether packs stay as they are of which only the slow tier has anything.
+    pub leaves_slow_only: bool,
 }
 
 /// Knowledge of the logs about packs. A repair asks while it holds the lock.
@@ -299,8 +301,8 @@ impl Pool {
         let (mut named, mut work) = (None::<Option<Named>>, Vec::new());
         for (pack, listed) in packs {
             // A pack cannot stay on a slow tier that is to be emptied.
-            let is_trimmed =
-                listed.fast.is_empty() && self.has_slow_to_fill() && trimmed.contains(&pack);
+            let stays_slow = options.leaves_slow_only || trimmed.contains(&pack);
+            let is_trimmed = listed.fast.is_empty() && self.has_slow_to_fill() && stays_slow;
             let is_begun = unfinished.contains(&pack);
             let mut allowed = Allowed { make: !is_trimmed, tidy: true };
             let careful = Allowed { make: !is_trimmed && !is_begun, tidy: false };
@@ -462,10 +464,16 @@ impl Pool {
                     row.state = TargetState::Closed;
                 }
             }
-            let goes = |row: &crate::TargetConfig| {
+            let goes = |row: &TargetConfig| {
                 let is_out = matches!(row.state, TargetState::Closed | TargetState::Lost);
                 is_out && row.id.is_some_and(|id| dropped.contains(&id))
             };
+            // A seat stays, for another host.
+            for row in rows.targets.iter_mut().filter(|row| row.is_seat() && goes(row)) {
+                let unsettled = row.state == TargetState::Lost;
+                *row = TargetConfig { unsettled, ..TargetConfig::vacant(rows.next_id) };
+                rows.next_id += 1;
+            }
             rows.targets.retain(|row| !goes(row));
             Ok(())
         })?;

@@ -2,13 +2,13 @@
 //! program saves again: docs/design/026-volatile.md says why.
 
 use crate::Pool;
-use crate::descriptor::redundancy::{TargetConfig, Tier};
+use crate::descriptor::redundancy::{TargetConfig, TargetState, Tier};
 use crate::log::room::is_log_in_memory;
 use crate::repair::PackUses;
 use crate::repair::exclusive::Exclusive;
 use crate::targets::{Rows, TargetTable};
-use outlive_types::{Error, ErrorKind, PackId, Result};
-use std::collections::{BTreeMap, BTreeSet};
+use outlive_types::{Error, PackId, Result};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Recreated targets to which no program saves yet. As long as this value exists, no other process
@@ -20,6 +20,16 @@ pub struct Recreated {
     _alone: Exclusive,
     /// Messages that say which target replaces which.
     made: Vec<String>,
+}
+
+/// A seat that is being given back. As long as this value exists, no other process collects, or
+/// changes the targets.
+#[derive(Debug)]
+pub struct ClosedSeat {
+    pool: Pool,
+    table: Arc<TargetTable>,
+    alone: Exclusive,
+    id: u32,
 }
 
 impl Pool {
@@ -35,23 +45,12 @@ impl Pool {
         }
         self.refresh_targets()?;
         let targets = self.targets();
-        let volatile = targets.members().iter().filter(|member| member.is_volatile);
-        let failing: BTreeMap<u32, Option<ErrorKind>> = volatile
-            .map(|member| (member.id, member.check().err().map(|error| error.kind())))
-            .filter(|(id, failed)| failed.is_some() || targets.is_unsettled(*id))
-            .collect();
-        if failing.is_empty() {
+        let mut volatile = targets.members().iter().filter(|member| member.is_volatile);
+        if volatile.all(|member| !member.is_unsettled && member.check().is_ok()) {
             return Ok(false);
         }
-        // A node that does not answer may still have all that it had.
-        let is_silent = |row: &TargetConfig| {
-            row.is_seat() && failing.get(&row.id.unwrap_or(1)) == Some(&Some(ErrorKind::Retry))
-        };
         let locations = table.locations();
         for row in table.rows()?.iter().filter(|row| locations.is_ours(row)) {
-            if !row.unsettled && is_silent(row) {
-                continue;
-            }
             if row.unsettled || locations.is_wiped(row)? {
                 return Ok(true);
             }
@@ -82,13 +81,8 @@ impl Pool {
                 };
                 if locations.is_wiped(&there)? {
                     locations.make_location(&there)?;
-                    let what = if row.is_seat() {
-                        "has lost all that it had"
-                    } else {
-                        "was in memory and is lost"
-                    };
                     made.push(format!(
-                        "target {}, {}, {what}; it is recreated as target {next_id}",
+                        "target {}, {}, was in memory and is lost; it is recreated as target {next_id}",
                         row.id.unwrap_or(1),
                         there.location
                     ));
@@ -109,23 +103,21 @@ impl Pool {
     }
 
     /// Gives up the hosts that have taken these seats: each seat is vacant, under a new number, and
-    /// the shards that were there count as lost. With `unless_needed` it is refused if a checkpoint
-    /// needs them. `None` if none of them is a seat that a host has.
+    /// the shards that were there count as lost. `None` if none of them is a seat that a host has.
     ///
     /// # Errors
-    /// `Retry` while another command collects, or if a checkpoint needs what is there; errors of the
-    /// table.
-    pub fn vacate(
-        &self,
-        ids: &BTreeSet<u32>,
-        unless_needed: Option<&dyn PackUses>,
-    ) -> Result<Option<Recreated>> {
+    /// `Retry` while another command collects; errors of the table.
+    pub fn vacate(&self, ids: &BTreeSet<u32>) -> Result<Option<Recreated>> {
         let (table, alone) = self.changing()?;
-        if let Some(uses) = unless_needed {
-            for id in ids {
-                self.needed_of(*id, uses)?.map_or(Ok(()), |why| Err(Error::retry(why)))?;
-            }
-        }
+        self.vacate_alone(table, alone, ids)
+    }
+
+    fn vacate_alone(
+        &self,
+        table: Arc<TargetTable>,
+        alone: Exclusive,
+        ids: &BTreeSet<u32>,
+    ) -> Result<Option<Recreated>> {
         let mut made = Vec::new();
         table.change(&mut |Rows { next_id, targets, .. }| {
             made.clear();
@@ -149,6 +141,23 @@ impl Pool {
         }
     }
 
+    /// Begins to give a seat back: saves count it as gone from now on, and reads still use it. `None`
+    /// if it is no seat that a host has.
+    ///
+    /// # Errors
+    /// `Retry` while another command collects; errors of the table.
+    pub fn close_seat(&self, id: u32) -> Result<Option<ClosedSeat>> {
+        let (table, alone) = self.changing()?;
+        let mut is_its = false;
+        table.change(&mut |rows| {
+            let row = rows.get_mut(id).filter(|row| row.is_seat() && !row.is_vacant());
+            is_its = row.map(|row| row.state = TargetState::Closed).is_some();
+            Ok(())
+        })?;
+        self.refresh_targets()?;
+        Ok(is_its.then(|| ClosedSeat { pool: self.clone(), table, alone, id }))
+    }
+
     fn recreated(
         &self,
         table: Arc<TargetTable>,
@@ -158,6 +167,47 @@ impl Pool {
         self.refresh_targets()?;
         Ok(Recreated { pool: self.clone(), table, _alone: alone, made })
     }
+}
+
+impl ClosedSeat {
+    /// Returns the pool.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Lets saves use the seat again.
+    ///
+    /// # Errors
+    /// Errors of the table.
+    pub fn reopen(self) -> Result<()> {
+        reopen(&self.table, self.id)
+    }
+
+    /// Gives the seat back, unless a checkpoint needs what is there. All programs that have put
+    /// something there must have heard of the close.
+    ///
+    /// # Errors
+    /// `Retry` if a checkpoint needs it: then saves use the seat again. Errors of the table.
+    pub fn vacate(self, uses: &dyn PackUses) -> Result<Option<Recreated>> {
+        let ClosedSeat { pool, table, alone, id } = self;
+        match pool.needed_of(id, uses) {
+            Ok(None) => return pool.vacate_alone(table, alone, &BTreeSet::from([id])),
+            Ok(Some(why)) => reopen(&table, id).and(Err(Error::retry(why))),
+            Err(error) => reopen(&table, id).and(Err(error)),
+        }
+    }
+}
+
+/// Lets saves use a seat again.
+fn reopen(table: &TargetTable, id: u32) -> Result<()> {
+    let since = table.version()? + 1;
+    let change = &mut |rows: &mut Rows| {
+        if let Some(row) = rows.get_mut(id).filter(|row| row.state != TargetState::Active) {
+            (row.state, row.since) = (TargetState::Active, since);
+        }
+        Ok(())
+    };
+    table.change(change).map(drop)
 }
 
 impl Recreated {

@@ -1,8 +1,9 @@
 //! The seats of a pool. The node of a host takes one while a job runs there, and the pool keeps its
-//! data on the disks of these hosts: docs/design/050-node-local.md.
+//! data on the disks of these hosts: docs/design/050-seats.md.
 
 use crate::Pool;
-use crate::descriptor::redundancy::TargetConfig;
+use crate::descriptor::redundancy::{TargetConfig, TargetState};
+use outlive_backend::SmallFiles;
 use outlive_types::{Error, Result};
 
 /// A seat of a pool.
@@ -73,6 +74,7 @@ impl Pool {
     pub fn take_seat(&self, location: &str, host: &str) -> Result<Option<u32>> {
         let (table, _alone) = self.changing()?;
         let mut taken = None;
+        let since = table.version()? + 1;
         self.change(&table, &mut |_, rows| {
             let next = rows.next_id;
             let is_own = |row: &&mut TargetConfig| {
@@ -81,6 +83,10 @@ impl Pool {
             taken = None;
             if let Some(row) = rows.targets.iter_mut().find(is_own) {
                 (row.location, row.host) = (location.to_owned(), Some(host.to_owned()));
+                // It was killed while it gave the seat back.
+                if row.state != TargetState::Active {
+                    (row.state, row.remove, row.since) = (TargetState::Active, false, since);
+                }
                 taken = Some((row.clone(), false));
             } else if let Some(row) =
                 rows.targets.iter_mut().find(|row| row.is_seat() && row.is_vacant())
@@ -99,6 +105,40 @@ impl Pool {
             self.refresh_targets()?;
         }
         Ok(row.id)
+    }
+}
+
+/// Folder beside the descriptor with the signs of life of nodes.
+const SIGNS: &str = "seats";
+
+impl Pool {
+    /// Notes that the node with this folder is alive. `sign` differs from call to call.
+    ///
+    /// # Errors
+    /// Errors of the pool's own location.
+    pub fn give_sign(&self, folder: &str, sign: &str) -> Result<()> {
+        let Some(paths) = self.paths() else { return Ok(()) };
+        paths.root.make_folders(&[SIGNS])?;
+        paths.root.write(&format!("{SIGNS}/{folder}"), sign.as_bytes())
+    }
+
+    /// Returns the last sign of life of the node of a seat; `None` if it gave none.
+    ///
+    /// # Errors
+    /// Errors of the pool's own location.
+    pub fn sign_of(&self, seat: &Seat) -> Result<Option<Vec<u8>>> {
+        match (self.paths(), folder(&seat.location)) {
+            (Some(paths), Some(folder)) => paths.root.read(&format!("{SIGNS}/{folder}")),
+            _ => Ok(None),
+        }
+    }
+
+    /// Deletes the signs of life of a node, in a directory. A bucket keeps a small object.
+    pub fn forget_sign(&self, folder: &str) {
+        let root = self.paths().and_then(|paths| paths.root.as_directory());
+        if let Some(root) = root {
+            let _ = std::fs::remove_file(root.join(SIGNS).join(folder));
+        }
     }
 }
 

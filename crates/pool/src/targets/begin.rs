@@ -1,6 +1,6 @@
 //! Begins shards, each where it belongs.
 
-use super::{BegunShard, TargetSet, placement};
+use super::{BegunShard, Member, TargetSet, placement};
 use crate::descriptor::redundancy::{Tier, Writes};
 use outlive_backend::{ShardName, ShardWriter};
 use outlive_types::{Error, ErrorKind, PackId, Result};
@@ -159,7 +159,13 @@ impl TargetSet {
                 ))
             })
         };
-        let error = refused.or_else(away).or_else(vacant);
+        let leaving = || {
+            let leaves = |(_, member): (usize, &Member)| !member.is_active();
+            let leaving = self.of_tier(Tier::Fast).any(leaves);
+            leaving
+                .then(|| Error::retry("a host is leaving the pool, and the others are too few now"))
+        };
+        let error = refused.or_else(away).or_else(vacant).or_else(leaving);
         error.unwrap_or_else(|| {
             Error::invalid(
                 "there are too few targets that fail by themselves for this pool's redundancy",

@@ -222,11 +222,6 @@ impl TargetSet {
         self.members.iter().any(|member| member.is_volatile)
     }
 
-    /// Returns whether the logs do not say yet what was lost with the target before this one.
-    pub fn is_unsettled(&self, id: u32) -> bool {
-        self.number_of(id).is_some_and(|number| self.members[number].is_unsettled)
-    }
-
     /// Makes sure that the logs know what was lost with targets in memory.
     ///
     /// # Errors

@@ -13,7 +13,8 @@ fn crowded_shards_are_counted_once_and_moved_apart() {
         (targets.find(name).unwrap(), targets.find(ShardName { shard: 0, ..name }).unwrap());
     move_by_hand(&fixture, name, from, to);
     assert_eq!(fixture.pool().redundancy().unwrap()[&pack(1)].spare, 0);
-    let dry = fixture.pool().repair(RepairOptions { dry_run: true, bytes_per_s: None }, &All);
+    let dry =
+        fixture.pool().repair(RepairOptions { dry_run: true, ..RepairOptions::default() }, &All);
     assert_eq!(dry.unwrap().degraded, 1);
     let report = fixture.repair();
     assert_eq!((report.moved, report.shards, report.missing), (1, 0, 0));
