@@ -123,7 +123,7 @@ fn tell(pool: &Pool, lost: &LostCheckpoints) -> Result<()> {
         let left = state.manifests.iter().find(|manifest| !epochs.contains(&manifest.epoch));
         let epochs: Vec<String> = epochs.iter().map(Epoch::to_string).collect();
         pool.warn(format!(
-            "job {job}: checkpoints lost with the targets that had them: {}; {}",
+            "job {job}: lost with their targets: checkpoints {}; {}",
             epochs.join(", "),
             match left {
                 Some(left) => format!("the newest that is left is {}", left.epoch),

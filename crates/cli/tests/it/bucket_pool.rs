@@ -340,7 +340,7 @@ fn lost_memory_is_made_anew_from_a_bucket() {
         it.restart();
         let anew = put(&it.fixture, pool, 5);
         assert!(anew.err.contains("recreated as target 4"), "{anew:?}");
-        assert!(!anew.err.contains("lost with the memory"), "{anew:?}");
+        assert!(!anew.err.contains("lost with their targets"), "{anew:?}");
         it.fixture.done(&["prune", pool, "job", "--keep-last", "2"]);
         it.fixture.done(&["gc", pool]);
         it.fixture.done(&["scrub", pool]);

@@ -297,7 +297,7 @@ fn more_lost_hosts_than_the_rule_survives_cost_what_the_slow_tier_lacks_and_no_m
     hosts.iter().for_each(|host| drop(host.says("3 seats taken, 0 vacant")));
     let said: Vec<String> =
         hosts.iter().flat_map(|host| host.lines.lock().unwrap().clone()).collect();
-    let lost = "job tree: checkpoints lost with the targets that had them: 2; the newest that is left is 1";
+    let lost = "job tree: lost with their targets: checkpoints 2; the newest that is left is 1";
     assert!(said.iter().any(|line| line.contains(lost)), "{said:#?}");
     world.holds(1);
     // The same data again must not be found in what is lost.

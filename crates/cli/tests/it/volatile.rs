@@ -138,7 +138,7 @@ fn a_program_goes_on_from_the_slow_tier_when_memory_is_lost() {
     // The same bytes again: their stored copy is gone.
     let put = fixture.put(3);
     assert!(put.err.contains("recreated as target 3"), "{put:?}");
-    assert!(put.err.contains("checkpoints lost with the targets that had them: 3"), "{put:?}");
+    assert!(put.err.contains("lost with their targets: checkpoints 3"), "{put:?}");
     fixture.check(1, 1);
     fixture.check(2, 2);
     fixture.check(5, 3);

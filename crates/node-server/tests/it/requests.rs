@@ -161,14 +161,14 @@ impl Model {
                 let method = choices.of(&METHODS);
                 let length = usize::from(choices.byte());
                 let bytes = choices.bytes(length);
-                let body = if choices.byte() % 2 == 0 { framed(&bytes) } else { bytes };
+                let body = if choices.byte().is_multiple_of(2) { framed(&bytes) } else { bytes };
                 judged(method, node.call(method, body));
                 // It may have changed anything that the model knows.
                 self.finished.values_mut().for_each(|pages| *pages = None);
                 self.begun.values_mut().for_each(|begun| begun.is_over = true);
             }
             1 => {
-                let version = if choices.byte() % 4 == 0 { 9 } else { VERSION };
+                let version = if choices.byte().is_multiple_of(4) { 9 } else { VERSION };
                 let hello = HelloRequest {
                     version,
                     session: choices.number().into(),
@@ -245,7 +245,7 @@ impl Model {
         let (session, writer) = (choices.number(), choices.number());
         let prefix = choices.of(&PREFIXES[..3]).to_owned();
         let shard = choices.shard();
-        let (bytes_max, replaces) = (choices.of(&NUMBERS), choices.byte() % 4 == 0);
+        let (bytes_max, replaces) = (choices.of(&NUMBERS), choices.byte().is_multiple_of(4));
         let request = BeginRequest {
             session: session.clone().into(),
             prefix: prefix.clone(),

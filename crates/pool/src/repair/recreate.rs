@@ -191,7 +191,7 @@ impl ClosedSeat {
     pub fn vacate(self, uses: &dyn PackUses) -> Result<Option<Recreated>> {
         let ClosedSeat { pool, table, alone, id } = self;
         match pool.needed_of(id, uses) {
-            Ok(None) => return pool.vacate_alone(table, alone, &BTreeSet::from([id])),
+            Ok(None) => pool.vacate_alone(table, alone, &BTreeSet::from([id])),
             Ok(Some(why)) => reopen(&table, id).and(Err(Error::retry(why))),
             Err(error) => reopen(&table, id).and(Err(error)),
         }
