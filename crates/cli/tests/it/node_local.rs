@@ -29,6 +29,11 @@ impl Host {
     }
 
     fn start_with(pool: &str, dir: &Path, name: &'static str, words: &[&str]) -> Host {
+        Host::start_as(pool, dir, name, words, "")
+    }
+
+    /// Starts one that shows this token to other nodes.
+    fn start_as(pool: &str, dir: &Path, name: &'static str, words: &[&str], token: &str) -> Host {
         let data = dir.join(format!("disk-{name}"));
         let mut all = vec![
             "node",
@@ -43,6 +48,7 @@ impl Host {
         all.extend(words);
         let mut process = command(&all)
             .env("OUTLIVE_HOST", name)
+            .env("OUTLIVE_NODE_TOKEN", token)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -387,6 +393,47 @@ fn a_node_stays_while_the_slow_tier_is_away_and_leaves_when_it_is_back() {
         assert!(host.ended().success(), "{:#?}", host.lines);
     }
     world.holds(1);
+}
+
+/// Such as behind a firewall, or without the token.
+#[test]
+fn a_host_that_reaches_no_other_gives_none_up_that_lives() {
+    let world = World::new(&["--seats", "4", "--mirror", "2", "--slow", "SLOW"]);
+    let file = world.path("tokens");
+    fs::write(&file, "secret\n").unwrap();
+    let words = ["--token-file", file.to_str().unwrap()];
+    let start = |name| Host::start_as(&world.pool, world.dir.path(), name, &words, "secret");
+    let [a, b] = ["a", "b"].map(start);
+    a.says("2 seats taken, 2 vacant");
+    // Without the token it gets no answer of the others, and has a seat all the same.
+    let d = world.host("d");
+    d.says("The pool waits for 2 hosts that do not answer");
+    // Far longer than a host with data is waited for.
+    let sign = |host: &Host| {
+        let location = host.says(" has seat ");
+        let folder = location.split(['/', ' ']).nth(3).unwrap().to_owned();
+        let text = fs::read_to_string(Path::new(&world.pool).join("seats").join(folder));
+        text.unwrap().parse::<u64>().unwrap()
+    };
+    let then = sign(&a);
+    let until = Instant::now() + LIMIT;
+    while sign(&a) < then + 24 {
+        assert!(Instant::now() < until, "{:#?}", a.lines);
+        thread::sleep(Duration::from_millis(100));
+    }
+    for host in [&a, &b, &d] {
+        let lines = host.lines.lock().unwrap().clone();
+        assert!(!lines.iter().any(|line| line.contains("is vacant")), "{lines:#?}");
+    }
+    // One that does not reach itself takes no seat.
+    let e = Host::start_with(
+        &world.pool,
+        world.dir.path(),
+        "e",
+        &["--address", "no-such-host.invalid"],
+    );
+    e.says("this node does not reach itself, so it takes no seat");
+    assert_eq!(folders(&e.data), 0);
 }
 
 #[test]
