@@ -44,10 +44,10 @@ pub fn local(args: NodeLocalArgs, json: bool, reporter: &Arc<Reporter>) -> Resul
     let logs_events = args.command.is_empty() || reporter.is_verbose();
     let server = NodeServer::start(NodeOptions { logs_events, ..how })?;
     let url = own_url(&args, &server);
-    let tell = |line: &str| match args.command.is_empty() {
-        // Standard output is the command's, if there is one.
-        true if !json => drop(print(&format!("{line}\n"))),
-        true => reporter.inform(line),
+    // Standard output is the command's, if there is one, or has the JSON.
+    let prints = args.command.is_empty() && !json;
+    let tell = |line: &str| match prints {
+        true => drop(print(&format!("{line}\n"))),
         false => reporter.inform(line),
     };
     tell(&format!("The node {url} serves {} until Ctrl-C.", shown(&server.data())));
@@ -189,8 +189,8 @@ fn leave(local: Local, signals: &mut Interrupts, reporter: &Arc<Reporter>) -> Re
         // Schedulers send several signals at once.
         if asked.iter().any(is_end) && began.elapsed() > SECOND {
             return Err(Error::retry(
-                "A second signal came before the slow tier had everything: the seat and its data stay. Start \
-                 this node again with the same --data.",
+                "A second signal came before the seat was given back, so it and its data may still be there. \
+                 Start this node again with the same --data.",
             ));
         }
     }

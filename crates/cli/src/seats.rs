@@ -14,8 +14,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Time between two looks at the seats.
+/// Time between two looks at the seats, as long as the pool is not ready.
 const LOOK: Duration = Duration::from_millis(500);
+/// The same once it is ready, at most.
+const READY_LOOK: Duration = Duration::from_secs(3);
+/// Signs of life in the time after which a host is given up.
+const SIGNS: u32 = 4;
 /// A host with data that is nowhere else is given up after this many times the usual time.
 const PATIENCE: u32 = 5;
 /// Attempts to leave while programs save.
@@ -70,8 +74,9 @@ struct Keeper {
     missing: BTreeMap<u32, Missing>,
     /// Table and seats of the last repair that had nothing left to do.
     repaired: Option<(u64, BTreeSet<u32>)>,
-    /// Number of signs of life.
+    /// Number of signs of life, and the time of the last one.
     signs: u64,
+    signed: Option<Instant>,
     /// The last error that was told.
     told: Option<String>,
 }
@@ -107,9 +112,7 @@ impl Local {
             while !of_thread.ends.load(Ordering::Relaxed) {
                 let kept = of_thread.keep(&mut keeper);
                 keeper.tell(&of_thread.pool, kept.err());
-                // Each node asks each other one: the more there are, the more rarely.
-                let seats = of_thread.state.lock().seats();
-                thread::park_timeout(LOOK + LOOK / 50 * seats);
+                thread::park_timeout(of_thread.pause());
             }
         };
         let keeper = thread::Builder::new().name("outlive-seats".to_owned()).spawn(keep);
@@ -196,9 +199,19 @@ impl Shared {
         format!("{}/{folder}", self.url)
     }
 
+    /// Returns the time until the next look. Each node asks each other one: the more there are, the
+    /// more rarely.
+    fn pause(&self) -> Duration {
+        let state = self.state.lock();
+        let look = match state.is_ready && state.own.is_some() {
+            true => (self.give_up / (4 * SIGNS)).clamp(LOOK, READY_LOOK),
+            false => LOOK,
+        };
+        look + LOOK / 50 * state.seats()
+    }
+
     /// Looks at the seats once, and does what this node has to.
     fn keep(&self, keeper: &mut Keeper) -> Result<()> {
-        keeper.signs += 1;
         let mut seats = self.pool.seats()?;
         // First its own: others may wait for what it has.
         let own = self.own(&seats);
@@ -208,9 +221,12 @@ impl Shared {
             seats = self.pool.seats()?;
         }
         let own = self.own(&seats).filter(|own| own.state == SeatState::Taken).map(|own| own.id);
-        if own.is_some() {
-            // Another host may not reach this one, and sees that it is alive all the same.
+        // Another host may not reach this one, and sees that it is alive all the same.
+        let is_due = keeper.signed.is_none_or(|at| at.elapsed() >= self.give_up / SIGNS);
+        if own.is_some() && is_due {
+            keeper.signs += 1;
             self.pool.give_sign(&self.folder.lock(), &keeper.signs.to_string())?;
+            keeper.signed = Some(Instant::now());
         }
         let first = seats.iter().find(|seat| seat.state == SeatState::Taken).map(|seat| seat.id);
         let lost = keeper.lost(&self.pool, &seats, self.give_up)?;
@@ -218,7 +234,7 @@ impl Shared {
         let mut vacated = Ok(None);
         if first == own && !lost.is_empty() {
             vacated = vacate(&self.pool, &lost);
-            let gone = seats.iter().filter(|seat| lost.contains(&seat.id));
+            let gone = seats.iter().filter(|seat| vacated.is_ok() && lost.contains(&seat.id));
             gone.filter_map(|seat| seat.location.rsplit('/').next())
                 .for_each(|folder| self.pool.forget_sign(folder));
             seats = self.pool.seats()?;
@@ -226,7 +242,9 @@ impl Shared {
         *self.state.lock() = self.see(&seats);
         vacated?;
         // A host was given up by a process that did not finish that. It may have to wait for others.
-        recreate_lost(&self.pool)?;
+        if seats.iter().any(|seat| seat.is_unsettled) {
+            recreate_lost(&self.pool)?;
+        }
         // A host that is away may come back with all that it has.
         match first == own && own.is_some() && !seats.iter().any(is_away) {
             true => self.repair(keeper, &seats),
@@ -381,7 +399,11 @@ impl Shared {
                 Ok(_) => break,
                 // Programs have saved meanwhile.
                 Err(error) if error.kind() == ErrorKind::Retry && tries < LEAVES => {}
-                Err(error) => return Err(stays(error.message())),
+                // The table may be changed, and the logs not yet: the next program does the rest.
+                Err(error) => match self.pool.seats() {
+                    Ok(seats) if !seats.iter().any(|seat| seat.id == *id) => break,
+                    _ => return Err(stays(error.message())),
+                },
             }
         }
         let folder = location.rsplit('/').next().unwrap_or_default();

@@ -200,8 +200,8 @@ impl ClosedSeat {
 
 /// Lets saves use a seat again.
 fn reopen(table: &TargetTable, id: u32) -> Result<()> {
-    let since = table.version()? + 1;
     let change = &mut |rows: &mut Rows| {
+        let since = table.version()? + 1;
         if let Some(row) = rows.get_mut(id).filter(|row| row.state != TargetState::Active) {
             (row.state, row.since) = (TargetState::Active, since);
         }

@@ -17,6 +17,8 @@ pub struct Seat {
     pub host: Option<String>,
     /// Whether a node has taken it, and answers.
     pub state: SeatState,
+    /// Whether the logs do not say yet what was lost with the host before.
+    pub is_unsettled: bool,
 }
 
 /// State of a seat.
@@ -59,6 +61,7 @@ impl Pool {
                 location: location.clone(),
                 host: host.clone(),
                 state,
+                is_unsettled: member.is_unsettled,
             });
         }
         Ok(seats)
@@ -74,9 +77,8 @@ impl Pool {
     pub fn take_seat(&self, location: &str, host: &str) -> Result<Option<u32>> {
         let (table, _alone) = self.changing()?;
         let mut taken = None;
-        let since = table.version()? + 1;
-        self.change(&table, &mut |_, rows| {
-            let next = rows.next_id;
+        self.change(&table, &mut |table, rows| {
+            let (since, next) = (table.version()? + 1, rows.next_id);
             let is_own = |row: &&mut TargetConfig| {
                 row.is_seat() && folder(&row.location) == folder(location)
             };
@@ -99,7 +101,7 @@ impl Pool {
             Ok(())
         })?;
         let Some((row, is_new)) = taken else { return Ok(None) };
-        // The table first: a location without a marker is found to be empty, and is made again.
+        // The table first: a node that misses the marker of its seat gives the seat up again.
         if is_new {
             table.locations().mark(&row)?;
             self.refresh_targets()?;

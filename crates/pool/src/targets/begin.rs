@@ -160,7 +160,7 @@ impl TargetSet {
             })
         };
         let leaving = || {
-            let leaves = |(_, member): (usize, &Member)| !member.is_active();
+            let leaves = |(_, member): (usize, &Member)| member.is_volatile && !member.is_active();
             let leaving = self.of_tier(Tier::Fast).any(leaves);
             leaving
                 .then(|| Error::retry("a host is leaving the pool, and the others are too few now"))
