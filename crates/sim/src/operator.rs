@@ -116,8 +116,8 @@ impl Actor {
                     .pool_world
                     .new_disk()
                     .map_or(Command::Repair, |disk| Command::Take { disk }),
-                4 | 5 => Command::Vacate(id),
-                6 => Command::Leave(id),
+                4 => Command::Vacate(id),
+                5 | 6 => Command::Leave(id),
                 7 | 8 => Command::Repair,
                 _ => Command::Scrub,
             };
